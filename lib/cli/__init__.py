@@ -1,0 +1,139 @@
+"""What all entry scripts share: their options, the way to run or show a script, and the errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable
+
+from lib import ROOT, execute, find_packages
+from lib.container import Choice, choose_runtime
+from lib.errors import LongshipError
+from lib.paths import Paths, derive_paths
+from lib.settings import Settings, load_settings
+
+find_packages()
+try:
+    import click
+
+    if sys.version_info < (3, 11):
+        import tomli  # noqa: F401  # lib/configuration.py needs it
+except ModuleNotFoundError as missing:
+    sys.exit(
+        f"error: {sys.executable} has no package {missing.name}, which these scripts need\n"
+        f"hint: python3 -m venv .venv && .venv/bin/pip install -r requirements/host.txt"
+    )
+
+
+class Recorder(Mapping):
+    """An environment that remembers which of its variables were looked at.
+
+    Parameters
+    ----------
+    environ : mapping
+        The real environment.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.seen: dict[str, str | None] = {}
+
+    def __getitem__(self, name: str) -> str:
+        """Return a variable's value, and remember that it was asked for."""
+        self.seen[name] = self._environ.get(name)
+        return self._environ[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the names."""
+        return iter(self._environ)
+
+    def __len__(self) -> int:
+        """Count the variables."""
+        return len(self._environ)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an entry script: everything that it is computed from.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+    paths : Paths
+        Where things lie.
+    dry_run : bool
+        Show the script instead of running it.
+    environ : Recorder
+        The caller's environment.
+    """
+
+    settings: Settings
+    paths: Paths
+    dry_run: bool
+    environ: Recorder
+
+    def runtime(self) -> Choice:
+        """Choose what runs the image, and say which where the configuration left it open."""
+        choice = choose_runtime(self.settings, self.paths, execute.succeeds)
+        if choice.why:
+            click.echo(f"note: {choice.why}", err=True)
+        return choice
+
+    def title(self, usage: str) -> str:
+        """Return the second line of a script: what emitted it, for which machine."""
+        machine = self.settings.machine
+        return f"Longship: {usage}, machine {machine.name} ({machine.site_file})"
+
+    def finish(self, script: str, name: str, arguments: tuple[str, ...] = ()) -> None:
+        """Show a script, or become it."""
+        if self.dry_run:
+            sys.stdout.buffer.write(script.encode(errors="surrogateescape"))
+        else:
+            execute.become(script, name, arguments, os.environ)
+
+
+def script_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that every entry script has; it receives a `Call`."""
+
+    def with_call(
+        machine: str, stack: str, configuration: str, dry_run: bool, **others: Any
+    ) -> None:
+        environ = Recorder(os.environ)
+        options = {"machine": machine, "stack": stack, "configuration": configuration}
+        settings = load_settings(Path(ROOT), options, environ)
+        function(Call(settings, derive_paths(settings), dry_run, environ), **others)
+
+    with_call.__doc__ = function.__doc__
+    with_call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+    for add in (
+        click.option("--dry-run", is_flag=True, help="Print the script instead of running it."),
+        click.option(
+            "--configuration", metavar="FILE", default="", help="Instead of configuration.toml."
+        ),
+        click.option("--stack", metavar="NAME", default="", help="A folder under stacks/."),
+        click.option("--machine", metavar="NAME", default="", help="Recognised unless given."),
+    ):
+        with_call = add(with_call)
+    return with_call
+
+
+def main(command: click.Command, name: str) -> None:
+    """Run an entry script's command; the one place where errors become messages and exit codes."""
+    try:
+        command.main(prog_name=name, standalone_mode=False)
+    except LongshipError as error:
+        error.tell()
+        sys.exit(1)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("error: interrupted before anything was started", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -1,0 +1,54 @@
+"""The options of container_run.py."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from lib import ROOT, execute, remembered
+from lib.cli import Call, script_options
+from lib.container import image_source, run_lines
+from lib.packages import wanted_venv
+from lib.script import render, shell_files
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False, "max_content_width": 100},
+    epilog="Example: python container_run.py python train.py --help",
+)
+@click.option("--online", is_flag=True, help="Let the Hugging Face libraries use the network.")
+@click.option(
+    "--launcher", metavar="FILE", help="Write the script to FILE, for the ranks of a job."
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@script_options
+def container_run(call: Call, online: bool, launcher: str | None, command: tuple[str, ...]) -> None:
+    """Run COMMAND inside the environment; without one, an interactive shell.
+
+    Options stand before the command; everything after its first word belongs to it. The exit code
+    is the command's own.
+    """
+    choice = call.runtime()
+    venv = wanted_venv(call.settings, call.paths)
+    lines = run_lines(call.settings, call.paths, choice.runtime, online=online, venv=venv)
+    script = render(call.title("container_run.py; arguments: the command"), lines)
+    if launcher and not call.dry_run:
+        execute.write_executable(Path(launcher), script)
+        click.echo(f"next: srun {launcher} COMMAND", err=True)
+        return
+    if choice.lasting and sys.argv[1:] == list(command):  # what an option says is for one call
+        remembered.remember(script, call.environ.seen, _looked_at(call, choice.runtime))
+    call.finish(script, "container_run.py", command)
+
+
+def _looked_at(call: Call, runtime: str) -> list[str]:
+    """Return every file and folder that a launch depends on."""
+    own = [ROOT + "/lib", ROOT + "/lib/cli", ROOT + "/lib/shell", *map(str, shell_files())]
+    own += map(str, sorted(Path(ROOT, "lib").glob("**/*.py")))
+    search = call.environ.get("PATH", "").split(":")
+    links = [str(call.paths.venv), str(call.paths.containers), "/dev/nvidiactl"]
+    if runtime != "host":
+        links.append(image_source(call.settings))  # a file of the site, or an address: no file
+    return [*call.settings.files, *own, *search, *links]

@@ -1,0 +1,187 @@
+"""What configuration.toml may say: the keys, their types and defaults, and the strict reading.
+
+The same tables stand in configuration.toml, configuration.local.toml, under ``[machines.NAME]`` of
+both, and under ``configuration`` in the files of sites and stacks. Each file is a `Layer`;
+later layers win (`lib/settings.py` has the order).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from lib.errors import LongshipError, near_miss
+from lib.tables import Key, Source, check_value
+
+RUNTIMES = ("auto", "apptainer", "singularity", "docker", "podman", "host")
+
+
+def _key(default: Any, about: str, choices: tuple[str, ...] = ()) -> Any:
+    """Declare a key: its default, one line about it, and the only values allowed."""
+    kind = {str: "text", tuple: "list", dict: "texts"}[type(default)]
+    key = Key(kind, about, choices, default)
+    return field(default_factory=lambda: default, metadata={"key": key})
+
+
+@dataclass(frozen=True)
+class Project:
+    """[project]: whose work this is."""
+
+    name: str = _key("", "names the folders, where a site has one per project")
+    account: str = _key("", "Slurm account, where the site has them")
+
+
+@dataclass(frozen=True)
+class PathRoots:
+    """[paths]: the two roots that everything else is derived from (`lib/paths.py`)."""
+
+    project_dir: str = _key("~/longship/project", "long-lived: repositories, patches")
+    scratch_dir: str = _key("~/longship/scratch", "large and fast: images, packages, caches, runs")
+
+
+@dataclass(frozen=True)
+class Container:
+    """[container]: the image and what runs it."""
+
+    runtime: str = _key("auto", "auto: the site's, else the first that works here", RUNTIMES)
+    image: str = _key("", "where the image comes from; the stack's unless given here")
+    binds: tuple[str, ...] = _key((), 'more folders to see inside: "/data", "/data:/inside:ro"')
+
+
+@dataclass(frozen=True)
+class Packages:
+    """[packages]: what is installed on top of the image."""
+
+    requirements: str = _key("requirements/environment.txt", 'a pip requirements file; "" for none')
+    installer: str = _key("uv", "uv where it can be had, else pip", ("uv", "pip"))
+
+
+@dataclass(frozen=True)
+class Environment:
+    """[environment]: the variables that the program inside finds."""
+
+    unset: tuple[str, ...] = _key((), "variables kept out, besides the built-in list; NAME* too")
+    set: Mapping[str, str] = _key({}, "variables and values")
+    secrets: tuple[str, ...] = _key(
+        ("HF_TOKEN", "WANDB_API_KEY"), "variables passed by name, never written down"
+    )
+    token_files: Mapping[str, str] = _key(
+        {"HF_TOKEN": "~/.cache/huggingface/token"}, "read inside where the variable is not set"
+    )
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Every value, checked."""
+
+    machine: str = _key("auto", "auto: recognised; or a name from a site.toml")
+    stack: str = _key("pytorch", "a folder under stacks/")
+    project: Project = Project()
+    paths: PathRoots = PathRoots()
+    container: Container = Container()
+    packages: Packages = Packages()
+    environment: Environment = Environment()
+
+
+def _all_keys(table: type, prefix: str = "") -> dict[str, Key]:
+    """Map dotted key -> what it takes, for every key of a table and of the tables in it."""
+    keys = {}
+    for each in fields(table):
+        if each.metadata:
+            keys[prefix + each.name] = each.metadata["key"]
+        else:
+            keys.update(_all_keys(type(each.default), f"{prefix}{each.name}."))
+    return keys
+
+
+KEYS = _all_keys(Configuration)
+TABLES = {each.name: type(each.default) for each in fields(Configuration) if not each.metadata}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one source says.
+
+    Parameters
+    ----------
+    origin : str
+        Where it stands: a file, ``environment`` or ``command line``.
+    values : mapping of str to object
+        Checked values by dotted key, such as ``container.image``.
+    """
+
+    origin: str
+    values: Mapping[str, Any]
+
+
+def check_layer(tables: Any, source: Source, prefix: str = "") -> Layer:
+    """Check one set of tables against the keys.
+
+    Parameters
+    ----------
+    tables : object
+        What TOML gave, without ``machines``.
+    source : Source
+        Where it was read.
+    prefix : str
+        The table that they stand in, such as ``machines.jwb``.
+
+    Returns
+    -------
+    Layer
+        The values by dotted key.
+
+    Raises
+    ------
+    LongshipError
+        For an unknown key, a wrong type, or an impossible value.
+    """
+
+    def place(dotted: str) -> str:
+        return source.place(f"{prefix}.{dotted}".strip("."))
+
+    values = {}
+    for name, value in check_value(prefix, tables, Key("table"), place("")).items():
+        if name in TABLES:
+            inside = check_value(name, value, Key("table"), place(name))
+            found = {f"{name}.{key}": each for key, each in inside.items()}
+        else:
+            found = {name: value}
+        for dotted, each in found.items():
+            if dotted not in KEYS:
+                raise _unknown_key(dotted, each, place(dotted))
+            values[dotted] = check_value(dotted, each, KEYS[dotted], place(dotted))
+    return Layer(f"{source.shown} [{prefix}]" if prefix else source.shown, values)
+
+
+def _unknown_key(dotted: str, value: Any, place: str) -> LongshipError:
+    table, _, key = dotted.rpartition(".")
+    if table:
+        beside = [each.rpartition(".")[2] for each in KEYS if each.rpartition(".")[0] == table]
+        return LongshipError(f'{place}: [{table}] has no key "{key}"', near_miss(key, beside))
+    beside = [*(each for each in KEYS if "." not in each), *TABLES, "machines"]
+    kind = "table" if isinstance(value, dict) else "key"
+    return LongshipError(f'{place}: unknown {kind} "{key}"', near_miss(key, beside))
+
+
+def combine(layers: Iterable[Layer]) -> tuple[Configuration, dict[str, str]]:
+    """Put layers together; later ones win, and tables of variables are merged name by name.
+
+    Returns
+    -------
+    tuple of Configuration and dict
+        The values, and for each dotted key the origin of its value.
+    """
+    values = {dotted: key.default for dotted, key in KEYS.items()}
+    origins = dict.fromkeys(KEYS, "default")
+    for layer in layers:
+        for dotted, value in layer.values.items():
+            values[dotted] = {**values[dotted], **value} if isinstance(value, dict) else value
+            origins[dotted] = layer.origin
+    grouped: dict[str, dict[str, Any]] = {"": {}, **{name: {} for name in TABLES}}
+    for dotted, value in values.items():
+        table, _, key = dotted.rpartition(".")
+        grouped[table][key] = value
+    tables = {name: table(**grouped[name]) for name, table in TABLES.items()}
+    return Configuration(**grouped[""], **tables), origins

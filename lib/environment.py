@@ -1,0 +1,172 @@
+"""The environment inside: one contract for every runtime.
+
+Before the container starts, bash takes out what must not leak from the host. Inside, one POSIX sh
+text sets what the program shall find and ends in ``exec "$@"``, so signals and exit codes pass and
+nothing stands between ``srun`` and the program. The variables are taken out on the host, not
+inside, because there the image's own values of the same names (CC, PYTHONPATH) must stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lib.command import call, export, wrapped
+from lib.configuration import Environment
+from lib.errors import LongshipError
+from lib.paths import Paths, expand
+from lib.quoting import Expansion, name, word
+from lib.settings import Settings
+
+# Compilers, Python, preloaded libraries and conda of the host: inside they are wrong at best.
+# JSC's modules rely on PYTHONPATH and set the compiler's paths.
+UNSET = (
+    *("BASH_ENV", "ENV", "LD_PRELOAD", "LESSOPEN"),
+    *("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPATH", "CMAKE_LIBRARY_PATH", "CMAKE_PREFIX_PATH"),
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "VIRTUAL_ENV"),
+    *("CONDA_*", "_CE_*"),
+)
+
+# Caches that would otherwise fill a 20 GB home folder, each below <scratch_dir>/cache.
+CACHES = (
+    ("XDG_CACHE_HOME", "xdg"),
+    ("HF_HOME", "huggingface"),
+    ("PIP_CACHE_DIR", "pip"),
+    ("UV_CACHE_DIR", "uv"),
+    ("TORCH_HOME", "torch"),
+    ("TORCH_EXTENSIONS_DIR", "torch_extensions"),
+    ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
+    ("TRITON_CACHE_DIR", "triton"),
+    ("CUDA_CACHE_PATH", "cuda"),
+    ("NUMBA_CACHE_DIR", "numba"),
+    ("MPLCONFIGDIR", "matplotlib"),
+)
+# These must be node-local on some machines (LUMI), where a job file sets them itself.
+CACHES_UNLESS_SET = (("MIOPEN_USER_DB_PATH", "miopen"), ("MIOPEN_CUSTOM_CACHE_DIR", "miopen"))
+
+OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
+@dataclass(frozen=True)
+class Bind:
+    """A folder or file of the host, and where it is seen inside."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+def unset_host_variables(environment: Environment) -> str:
+    """Return the line of bash that takes out what must not leak from the host."""
+    words: list[str] = []
+    for each in (*UNSET, *environment.unset):
+        prefix = each.endswith("*")
+        plain = name(each[:-1] if prefix else each)
+        words.append(Expansion(f'"${{!{plain}@}}"') if prefix else plain)
+    return wrapped("unset", *dict.fromkeys(words))
+
+
+def configured_binds(settings: Settings, paths: Paths) -> tuple[tuple[Bind, ...], tuple[Bind, ...]]:
+    """Return the binds that a launch cannot do without, and the site's, where they exist.
+
+    Raises
+    ------
+    LongshipError
+        If an entry of ``container.binds`` is no bind.
+    """
+    own = [
+        Bind(str(each), str(each)) for each in (paths.root, paths.project_dir, paths.scratch_dir)
+    ]
+    own += [_bind(text, settings) for text in settings.configuration.container.binds]
+    site = [Bind(each, each) for each in settings.machine.binds]
+    return tuple(dict.fromkeys(own)), tuple(site)
+
+
+def _bind(text: str, settings: Settings) -> Bind:
+    source, _, rest = text.partition(":")
+    target, _, mode = rest.partition(":")
+    if mode not in ("", "ro", "rw") or (target and not target.startswith("/")):
+        raise LongshipError(
+            f'container.binds in {settings.origins["container.binds"]} has "{text}"',
+            'a bind is "/source", "/source:/target" or "/source:/target:ro"',
+        )
+    source = expand("container.binds", source, settings)
+    return Bind(source, target or source, mode == "ro")
+
+
+def contract(settings: Settings, paths: Paths, *, online: bool, venv: Path | None) -> str:
+    """Return the POSIX sh text that gives the program its environment and becomes it.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+    paths : Paths
+        Where things lie.
+    online : bool
+        Leave the Hugging Face libraries their network.
+    venv : pathlib.Path or None
+        The venv that comes first on PATH.
+
+    Returns
+    -------
+    str
+        Source for ``/bin/sh -c TEXT longship COMMAND [ARGUMENT...]``.
+    """
+    environment = settings.configuration.environment
+    _refuse_secrets(environment, settings)
+    lines = [
+        export("PYTHONNOUSERSITE", "1"),
+        export("LONGSHIP_ROOT", paths.root),
+        export("LONGSHIP_MACHINE", settings.machine.name),
+        export("LONGSHIP_STACK", settings.stack.name),
+        export("LONGSHIP_PROJECT_DIR", paths.project_dir),
+        export("LONGSHIP_SCRATCH_DIR", paths.scratch_dir),
+        *(
+            f'export {variable}="$LONGSHIP_SCRATCH_DIR"/cache/{folder}'
+            for variable, folder in CACHES
+        ),
+        *(
+            f'export {variable}="${{{variable}:-$LONGSHIP_SCRATCH_DIR/cache/{folder}}}"'
+            for variable, folder in CACHES_UNLESS_SET
+        ),
+        call("unset", *OFFLINE) if online else call("export", *(f"{each}=1" for each in OFFLINE)),
+        *(export(variable, value) for variable, value in environment.set.items()),
+        *(
+            _read_token(variable, expand("environment.token_files", file, settings))
+            for variable, file in environment.token_files.items()
+        ),
+    ]
+    if venv:
+        lines += [export("VIRTUAL_ENV", venv), 'export PATH="$VIRTUAL_ENV"/bin:"$PATH"']
+    return "\n".join([*lines, _START])
+
+
+# The last lines of the contract: a command that is not there is told in the words of this project.
+_START = """\
+command -v -- "$1" >/dev/null || {
+  echo "error: there is no command \\"$1\\" inside" >&2
+  echo "hint: a Python package? add it to the requirements, then: python set_up.py install" >&2
+  exit 127
+}
+exec "$@\""""
+
+
+def _read_token(variable: str, file: str) -> str:
+    """Read a token at run time, in the shell itself: it is in no argument and no script."""
+    return (
+        f'if [ -z "${{{name(variable)}:-}}" ] && [ -r {word(file)} ]; then\n'
+        f"  IFS= read -r {variable} <{word(file)} || :\n"
+        f"  export {variable}\n"
+        "fi"
+    )
+
+
+def _refuse_secrets(environment: Environment, settings: Settings) -> None:
+    for variable in environment.set:
+        if variable in environment.secrets:
+            raise LongshipError(
+                f"environment.set in {settings.origins['environment.set']} holds {variable}, "
+                "which environment.secrets says is never written down",
+                f"delete it there, and type: export {variable}=...",
+            )

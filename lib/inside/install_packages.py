@@ -1,0 +1,134 @@
+"""Install packages with uv or pip, from the sources that pip is configured with.
+
+Runs inside the environment, with the venv's Python and nothing but its standard library. uv does
+not read pip.conf, so pip's folders, indexes and certificates are passed on to it; by environment,
+because the address of an index can hold a password.
+
+Usage: python install_packages.py uv|pip UV_FILE TORCH_FILE [OPTION_OF_THE_INSTALLER...]
+"""
+
+import configparser
+import glob
+import os
+import re
+import sys
+
+# https://docs.astral.sh/uv/reference/environment/ names the variables on the right.
+UV_VARIABLES = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "no-index": "UV_NO_INDEX",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+}
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+def pip_configuration():
+    """Read pip's files and variables, later ones over earlier ones, as pip does.
+
+    Returns
+    -------
+    dict
+        Value by option, such as ``find-links``.
+    """
+    home = os.path.expanduser("~")
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+    files = [
+        "/etc/xdg/pip/pip.conf",
+        "/etc/pip.conf",
+        os.path.join(home, ".pip", "pip.conf"),
+        os.path.join(config, "pip", "pip.conf"),
+        os.environ.get("PIP_CONFIG_FILE", ""),
+    ]
+    parser = configparser.RawConfigParser()
+    parser.read(file for file in files if file)
+    found = {}
+    for section in ("global", "install"):
+        if parser.has_section(section):
+            found.update(parser.items(section))
+    for variable, value in os.environ.items():
+        if variable.startswith("PIP_") and value:
+            found[variable[len("PIP_") :].lower().replace("_", "-")] = value
+    return found
+
+
+def uv_environment(configuration):
+    """Say the same to uv.
+
+    Parameters
+    ----------
+    configuration : dict
+        pip's options.
+
+    Returns
+    -------
+    dict
+        Environment variables; those that the caller has set already are not among them.
+    """
+    found = {
+        # pip takes the best version of all its indexes; uv by default stops at the first
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_PYTHON_DOWNLOADS": "never",
+        "UV_COMPILE_BYTECODE": "1",  # here once, not on the first day of a job by each rank
+    }
+    for option, variable in UV_VARIABLES.items():
+        words = configuration.get(option, "").split()
+        if option == "extra-index-url":
+            words = [word for word in words if _exists(word)]  # uv stops at a missing folder
+        if words:
+            found[variable] = ("," if option == "find-links" else " ").join(words)
+    return {name: value for name, value in found.items() if name not in os.environ}
+
+
+def _exists(source):
+    return not source.startswith("file://") or os.path.isdir(source[len("file://") :])
+
+
+def has_wheel(torch, configuration):
+    """Tell whether one of pip's folders holds a PyTorch that is asked for, for this Python.
+
+    Parameters
+    ----------
+    torch : str
+        A requirements file with lines such as ``torch==2.8.0; python_version < "3.10"``.
+    configuration : dict
+        pip's options.
+
+    Returns
+    -------
+    bool
+    """
+    with open(torch, encoding="utf-8") as file:
+        versions = re.findall(r"^torch==([\w.]+)", file.read(), re.MULTILINE)
+    folders = map(_path, configuration.get("find-links", "").replace(",", " ").split())
+    python = "cp{}{}".format(*sys.version_info)
+    return any(
+        glob.glob(os.path.join(glob.escape(folder), f"torch-{version}[+-]*{python}-*.whl"))
+        for folder in folders
+        for version in versions
+    )
+
+
+def _path(source):
+    return source[len("file://") :] if source.startswith("file://") else source
+
+
+def main(installer, uv, torch, *arguments):
+    """Become the installer, with the sources and the PyTorch build that fit this machine."""
+    configuration = pip_configuration()
+    search = torch in arguments and not has_wheel(torch, configuration)
+    if installer == "uv":
+        os.environ.update(uv_environment(configuration))
+        if search:
+            os.environ.setdefault("UV_TORCH_BACKEND", "auto")
+        os.execv(uv, [uv, "pip", "install", "--python", sys.executable, *arguments])
+    if search and not os.path.exists("/dev/nvidiactl"):
+        arguments = ("--extra-index-url", TORCH_CPU_INDEX, *arguments)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
+    os.execv(sys.executable, [*pip, *arguments])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

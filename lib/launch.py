@@ -1,0 +1,58 @@
+"""What a runtime is given: the image, the binds and the GPU. The rest is the contract's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lib.command import call
+from lib.environment import Bind
+from lib.quoting import Expansion
+
+IMAGE = Expansion('"$image"')
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One way to start programs inside.
+
+    Parameters
+    ----------
+    runtime : str
+        The program: ``apptainer``, ``singularity``, ``docker``, ``podman`` or ``host``.
+    image : str
+        A SIF file, or a tag; empty for ``host``.
+    image_hint : str
+        What makes a missing image.
+    arch : str
+        ``amd64`` or ``arm64``: what the image must be for.
+    gpu : str
+        ``cuda``, ``rocm``, ``cpu`` or ``auto``.
+    options : tuple of str
+        More options of the runtime.
+    binds : tuple of Bind
+        Folders that must be there.
+    site_binds : tuple of Bind
+        Folders that are shown where they exist.
+    """
+
+    runtime: str
+    image: str
+    image_hint: str
+    arch: str
+    gpu: str
+    options: tuple[str, ...]
+    binds: tuple[Bind, ...]
+    site_binds: tuple[Bind, ...]
+
+    def bind_lines(self) -> list[str]:
+        """Return the lines that add the binds to the array ``options``."""
+        return [
+            *(_bind("add_bind_if_there", each) for each in self.site_binds),
+            *(_bind("add_bind", each) for each in self.binds),
+            call("add_host_files"),
+        ]
+
+
+def _bind(function: str, bind: Bind) -> str:
+    target = [] if bind.target == bind.source and not bind.read_only else [bind.target]
+    return call(function, bind.source, *target, *(["ro"] if bind.read_only else []))

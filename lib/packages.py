@@ -1,0 +1,57 @@
+"""The Python packages on top of the image: the lines of `set_up.py install`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lib.command import assign, call, wrapped
+from lib.container import base_of, describe_launch, inside_lines
+from lib.paths import Paths
+from lib.quoting import Expansion, Word
+from lib.settings import Settings
+
+_VENV = Expansion('"$venv"')
+
+
+def wanted_venv(settings: Settings, paths: Paths) -> Path | None:
+    """Return the venv's path, or None where nothing is to be installed."""
+    wanted = settings.configuration.packages.requirements or settings.stack.requirements
+    return paths.venv if wanted else None
+
+
+def install_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+    """Return the lines that make the venv.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+    paths : Paths
+        Where things lie.
+    runtime : str
+        From `lib.container.choose_runtime`.
+
+    Returns
+    -------
+    list of str
+        Lines of bash.
+    """
+    packages = settings.configuration.packages
+    requirements: list[Word] = list(settings.stack.requirements)
+    if packages.requirements:
+        requirements += ["-r", paths.root / packages.requirements]
+    torch = str(paths.root / settings.stack.torch) if settings.stack.torch else ""
+    launch = describe_launch(settings, paths, runtime)
+    return [
+        assign("LIBRARY", paths.root / "lib"),
+        call("on_interrupt", "python set_up.py install"),
+        call("make_folders", paths.project_dir, paths.scratch_dir),
+        *inside_lines(settings, paths, runtime),
+        "",
+        assign("venv", paths.venv),
+        wrapped(
+            *("locked", _VENV, "install_venv", _VENV, base_of(launch)),
+            *(packages.installer, paths.tools / "uv", torch, *requirements),
+        ),
+        call("next_step", "python container_run.py python train.py"),
+    ]

@@ -1,0 +1,204 @@
+"""Every path that is derived from the configuration, in one object."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lib.errors import LongshipError
+from lib.settings import Settings
+
+# ~, $NAME, ${NAME}, {field}: all in one pass, so that what a value holds is not looked at again
+_PART = re.compile(r"^~(?=/|$)|\$(\w+)|\$\{(\w+)\}|\{(\w*)\}")
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where things lie on one machine, for one user and one stack.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+        The repository.
+    project_dir, scratch_dir : pathlib.Path
+        The two configured roots.
+    arch : str
+        ``amd64`` or ``arm64``; it stands in every name that depends on it.
+    """
+
+    root: Path
+    project_dir: Path
+    scratch_dir: Path
+    arch: str
+
+    @property
+    def containers(self) -> Path:
+        """The images."""
+        return self.scratch_dir / "containers"
+
+    @property
+    def venv(self) -> Path:
+        """The venv in use: a link into `venvs`, so that a new one takes its place at once."""
+        return self.scratch_dir / f"venv_{self.arch}"
+
+    @property
+    def venvs(self) -> Path:
+        """The venvs themselves; each stays at the path where it was built."""
+        return self.scratch_dir / "venvs"
+
+    @property
+    def tools(self) -> Path:
+        """Programs that set up the environment: uv."""
+        return self.scratch_dir / f"tools_{self.arch}"
+
+    @property
+    def cache(self) -> Path:
+        """The caches of everything that would otherwise fill the home folder."""
+        return self.scratch_dir / "cache"
+
+    def active_image(self, source: str) -> Path:
+        """Return the file of the image in use.
+
+        Parameters
+        ----------
+        source : str
+            Where the image comes from, such as ``docker://nvcr.io/nvidia/pytorch:25.06-py3``.
+        """
+        return self.containers / f"{image_name(source)}_{self.arch}.sif"
+
+
+def image_name(source: str) -> str:
+    """Name an image after its source: ``pytorch_25.06-py3``.
+
+    Parameters
+    ----------
+    source : str
+        A registry's address, or the path of a file.
+
+    Returns
+    -------
+    str
+        The last part of the source without what cannot stand in the name of a file and a tag.
+    """
+    last = re.sub(r"\.(sif|tar|def|sqsh)$", "", source.rstrip("/").rsplit("/", 1)[-1])
+    return re.sub(r"[^a-z0-9._-]+", "_", last.lower()).strip("._-")
+
+
+def pinned(path: Path) -> Path:
+    """Follow the link that names what is in use, so that a later swap does not reach a launch.
+
+    Only this one link is followed: what lies behind links of the file system itself (`/scratch` on
+    LUMI) may not be visible inside under its other name.
+    """
+    return path.parent / os.readlink(path) if path.is_symlink() else path
+
+
+def image_tag(source: str, arch: str) -> str:
+    """Name an image for docker and podman: ``longship/pytorch_25.06-py3:amd64``."""
+    return f"longship/{image_name(source)}:{arch}"
+
+
+def derive_paths(settings: Settings) -> Paths:
+    """Expand the two configured roots and derive the rest.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+
+    Returns
+    -------
+    Paths
+
+    Raises
+    ------
+    LongshipError
+        If a root has an unknown field, a variable that is not set, or is not absolute.
+    """
+    roots = settings.configuration.paths
+    return Paths(
+        root=settings.root,
+        project_dir=Path(expand("paths.project_dir", roots.project_dir, settings)),
+        scratch_dir=Path(expand("paths.scratch_dir", roots.scratch_dir, settings)),
+        arch=settings.machine.arch,
+    )
+
+
+def expand(key: str, text: str, settings: Settings) -> str:
+    """Fill in what a configured path may hold; nothing is ever evaluated by a shell.
+
+    Parameters
+    ----------
+    key : str
+        The dotted key, for messages.
+    text : str
+        The path: ``{user}``, ``{account}``, ``{project}``, ``{machine}``, ``{arch}``, a leading
+        ``~``, ``$NAME`` and ``${NAME}`` are replaced.
+    settings : Settings
+        Where the values come from.
+
+    Returns
+    -------
+    str
+        An absolute path.
+
+    Raises
+    ------
+    LongshipError
+        For an unknown or empty field, a variable that is not set, or a relative path.
+    """
+    origin = settings.origins.get(key, "")
+    fields = _fields(settings)
+    settable = {"account": "project.account", "project": "project.name"}
+
+    def field(match: re.Match[str]) -> str:
+        value = fields.get(match[3])
+        if value:
+            return value
+        known = ", ".join(f"{{{each}}}" for each in fields)
+        what = "is not set" if match[3] in fields else "is unknown"
+        raise LongshipError(
+            f'{key} in {origin} is "{text}", and {match[0]} {what}',
+            f"set {settable[match[3]]} in configuration.toml" if match[3] in settable else known,
+        )
+
+    def variable(match: re.Match[str]) -> str:
+        value = settings.environ.get(match[1] or match[2])
+        if value:
+            return value
+        raise LongshipError(
+            f'{key} in {origin} is "{text}", and the variable {match[0]} is not set here',
+            f"set it, or set {key} in configuration.local.toml",
+        )
+
+    def part(match: re.Match[str]) -> str:
+        if match[0] == "~":
+            return settings.environ.get("HOME") or os.path.expanduser("~")
+        return variable(match) if match[3] is None else field(match)
+
+    path = _PART.sub(part, text)
+    if not path.startswith("/"):
+        raise LongshipError(
+            f'{key} in {origin} is "{text}", which is no absolute path',
+            f'start it with / or ~: {key} = "~/{text}"',
+        )
+    return os.path.normpath(path)
+
+
+def _fields(settings: Settings) -> Mapping[str, str]:
+    return {
+        "user": settings.environ.get("USER") or settings.environ.get("LOGNAME") or _user(),
+        "account": settings.configuration.project.account,
+        "project": settings.configuration.project.name,
+        "machine": settings.machine.name,
+        "arch": settings.machine.arch,
+    }
+
+
+def _user() -> str:
+    import pwd  # only where the environment does not say: cron, containers
+
+    return pwd.getpwuid(os.getuid()).pw_name

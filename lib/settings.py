@@ -1,0 +1,147 @@
+"""All layers put together: what a script is computed from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lib.configuration import Configuration, Layer, check_layer, combine
+from lib.errors import LongshipError, near_miss
+from lib.sites import Machine, load_machines, recognise
+from lib.stacks import Stack, load_stack
+from lib.tables import Key, check_value, read_toml
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a script is computed from.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+        The repository.
+    machine : Machine
+        The facts of the machine.
+    stack : Stack
+        The facts of the software stack.
+    configuration : Configuration
+        Every value.
+    origins : mapping of str to str
+        Where each value comes from, by dotted key.
+    files : tuple of str
+        Every file and folder that was looked at, there or not.
+    environ : mapping
+        The caller's environment.
+    """
+
+    root: Path
+    machine: Machine
+    stack: Stack
+    configuration: Configuration
+    origins: Mapping[str, str]
+    files: tuple[str, ...]
+    environ: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _File:
+    """One configuration file: its general layer, and one more for each machine."""
+
+    general: Layer
+    machines: Mapping[str, Layer]
+
+
+def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, str]) -> Settings:
+    """Read the files that apply, and let later layers win over earlier ones.
+
+    The order is: built-in defaults, the stack, the site, configuration.toml with its table of the
+    machine, configuration.local.toml likewise, environment variables, the command line.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+        The repository.
+    options : mapping
+        What the command line says of ``machine``, ``stack`` and ``configuration``; absent or empty
+        where it says nothing.
+    environ : mapping
+        The caller's environment.
+
+    Returns
+    -------
+    Settings
+
+    Raises
+    ------
+    LongshipError
+        If a file cannot be read or says something impossible, or a machine or stack is unknown.
+    """
+    path = options.get("configuration") or environ.get("LONGSHIP_CONFIGURATION") or ""
+    main = Path(path) if path else root / "configuration.toml"
+    if path and not main.is_file():
+        raise LongshipError(f"there is no configuration file {path}", "see --configuration")
+    local = main.with_name(f"{main.stem}.local.toml")
+    machines = load_machines(root)
+    files = [_read(each, root, machines) for each in (main, local) if each.is_file()]
+    last = [
+        Layer("environment", _chosen(lambda key: environ.get(f"LONGSHIP_{key.upper()}"))),
+        Layer("command line", _chosen(options.get)),
+    ]
+
+    general = [each.general for each in files]
+    name = combine([*general, *last])[0].machine
+    if name == "auto":
+        name = recognise(machines, environ, os.uname().nodename)
+    if name not in machines:
+        raise LongshipError(f'there is no machine "{name}"', near_miss(name, list(machines)))
+
+    own = [
+        layer
+        for each in files
+        for layer in (each.general, each.machines.get(name))
+        if layer is not None
+    ]
+    stack = load_stack(root, combine([machines[name].configuration, *own, *last])[0].stack)
+    configuration, origins = combine(
+        [stack.configuration, machines[name].configuration, *own, *last]
+    )
+    # a new site is a file in any folder beside the scripts
+    sites = [each / "site.toml" for each in sorted(root.iterdir()) if each.is_dir()]
+    looked_at = [root, main, local, root / "stacks" / stack.name / "stack.toml", *sites]
+    return Settings(
+        root=root,
+        machine=machines[name],
+        stack=stack,
+        configuration=configuration,
+        origins=origins,
+        files=tuple(map(str, looked_at)),
+        environ=environ,
+    )
+
+
+def _chosen(value_of: Any) -> dict[str, str]:
+    """Return machine and stack where a source names them."""
+    found = {key: value_of(key) for key in ("machine", "stack")}
+    return {key: value for key, value in found.items() if value}
+
+
+def _read(path: Path, root: Path, known: Mapping[str, Machine]) -> _File:
+    inside = path.parent.resolve() == root
+    tables, source = read_toml(path, path.name if inside else str(path))
+    machines = tables.pop("machines", {})
+    check_value("machines", machines, Key("table"), source.place("machines"))
+    for name in machines:
+        if name not in known:
+            where = source.place(f"machines.{name}")
+            raise LongshipError(
+                f'{where}: there is no machine "{name}"', near_miss(name, list(known))
+            )
+    return _File(
+        general=check_layer(tables, source),
+        machines={
+            name: check_layer(table, source, f"machines.{name}") for name, table in machines.items()
+        },
+    )

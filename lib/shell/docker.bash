@@ -1,0 +1,55 @@
+# shellcheck shell=bash
+# What docker and podman must be asked for, and Apptainer does by itself.
+
+# add_user_and_home PROGRAM: run as the caller, with home and /tmp.
+add_user_and_home() {
+  options+=(--user "$UID:${GROUPS[0]}")
+  # rootless podman maps the caller to root inside unless told otherwise; SELinux would hide binds
+  if [[ $1 == podman ]]; then options+=(--security-opt=label=disable); fi
+  if [[ $1 == podman && $UID != 0 ]]; then options+=(--userns=keep-id); fi
+  if [[ -d ${HOME:-} && $HOME != / ]]; then add_bind "$HOME"; fi
+  add_bind /tmp
+}
+
+# add_shared_memory PROGRAM: the host's; podman refuses --ipc=host where there are no message queues.
+add_shared_memory() {
+  if [[ $1 == docker || -e /dev/mqueue ]]; then
+    options+=(--ipc=host)
+  else
+    add_bind /dev/shm
+  fi
+}
+
+# add_container_gpus PROGRAM: only where the node has one.
+add_container_gpus() {
+  if [[ -e /dev/nvidiactl && $1 == docker ]]; then options+=(--gpus=all); fi
+  if [[ -e /dev/nvidiactl && $1 == podman ]]; then options+=(--device=nvidia.com/gpu=all); fi
+  if [[ -e /dev/kfd ]]; then options+=(--device=/dev/kfd --device=/dev/dri); fi
+}
+
+# add_environment: pass every exported variable by name, so that no value stands in an argument;
+# not those that describe the host's own file system and shell.
+add_environment() {
+  local variable
+  while IFS= read -r variable; do
+    case $variable in
+      PATH | LD_LIBRARY_PATH | PWD | OLDPWD | SHLVL | HOSTNAME | SHELL | _ | DOCKER_* | XDG_RUNTIME_DIR) ;;
+      *) options+=(--env "$variable") ;;
+    esac
+  done < <(compgen -e)
+}
+
+# add_working_folder: keep it where it is visible inside, as Apptainer does.
+add_working_folder() {
+  if [[ -t 0 && -t 1 ]]; then options+=(--tty); fi
+  case $PWD/ in
+    / | /bin/* | /boot/* | /dev/* | /etc/* | /lib* | /opt/* | /proc/* | /run/* | /sbin/* | /sys/* | /usr/* | /var/*)
+      options+=(--workdir=/)
+      ;;
+    "${HOME:-/tmp}"/* | /tmp/*) options+=(--workdir "$PWD") ;;
+    *)
+      add_bind "$PWD"
+      options+=(--workdir "$PWD")
+      ;;
+  esac
+}

@@ -1,0 +1,194 @@
+# shellcheck shell=bash disable=SC2034  # what is set here is used by the emitted script
+# Starting a program inside: the image is checked, the runtime's options collected. No function
+# here starts a process where the runtime is apptainer: it runs once for every rank of a job.
+
+# load_modules PROGRAM CALL...: load environment modules, unless PROGRAM is there already. Inside a
+# job the batch script has loaded them, and thousands of ranks must not do it again.
+load_modules() {
+  local -r program=$1
+  shift
+  command -v "$program" >/dev/null && return
+  set +eu # module systems are written without them
+  if ! declare -F module >/dev/null; then
+    # shellcheck disable=SC1091
+    source "${LMOD_PKG:-/usr/share/lmod/lmod}/init/bash" 2>/dev/null
+  fi
+  local call
+  for call in "$@"; do
+    # shellcheck disable=SC2086  # a call is several words: load Stages/2025 GCC
+    module $call
+  done
+  set -eu
+}
+
+# check_program NAME: stop where the runtime is missing.
+check_program() {
+  command -v "$1" >/dev/null ||
+    fail "$1 is not on this machine" \
+      'choose another one: container.runtime in configuration.toml, or load its module'
+}
+
+# check_sif FILE ARCH HINT: stop where the image is missing, is none, or is for another
+# architecture. A SIF file tells it behind its first line: magic, version, architecture.
+check_sif() {
+  local -r file=$1 arch=$2 hint=$3
+  [[ -e $file ]] || fail "the image $file is missing" "$hint"
+  [[ -r $file ]] || fail "the image $file cannot be read" "ask its owner for: chmod a+r $file"
+  local LC_ALL=C magic code found
+  { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
+    IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=
+  [[ $magic == SIF_MAGIC ]] || fail "$file is no SIF image" "$hint"
+  case $code in
+    02) found=amd64 ;;
+    04) found=arm64 ;;
+    *) found="an unknown architecture (code $code)" ;;
+  esac
+  [[ $found == "$arch" ]] || fail "the image $file is for $found, this machine needs $arch" "$hint"
+  check_host_arch "$arch" "the image $file"
+}
+
+# check_tag PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
+check_tag() {
+  local found
+  found=$("$1" image inspect --format '{{.Architecture}}' "$2" 2>/dev/null) || {
+    "$1" version >/dev/null 2>&1 ||
+      fail "$1 is here, but it does not work" "see what it says: $1 version"
+    fail "$1 has no image $2" "$4"
+  }
+  [[ $found == "$3" ]] || fail "the image $2 is for $found, this machine needs $3" "$4"
+  check_host_arch "$3" "the image $2"
+}
+
+# check_host_arch ARCH WHAT: stop where this machine cannot run programs for ARCH.
+check_host_arch() {
+  local here=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE, which tcsh exports in words of its own
+  case $here in
+    x86_64) here=amd64 ;;
+    aarch64) here=arm64 ;;
+  esac
+  [[ $here == "$1" ]] ||
+    fail "$2 is for $1, and this machine is $here" "start it on a compute node, in a job"
+}
+
+# check_venv FOLDER BASE: stop where the venv is missing or was made on top of something else.
+check_venv() {
+  local base=
+  [[ -e $1/longship-base ]] ||
+    fail "the Python packages are not installed: no $1" 'python set_up.py install'
+  IFS= read -r base <"$1/longship-base" || :
+  [[ $base == "$2" ]] ||
+    fail "the Python packages in $1 belong to $base, not to $2" 'python set_up.py install'
+}
+
+# make_folders FOLDER...: make the configured folders, or say which one cannot be made.
+make_folders() {
+  local folder reason
+  for folder in "$@"; do
+    [[ -d $folder ]] && continue
+    reason=$(mkdir -p -- "$folder" 2>&1) ||
+      fail "cannot make the folder $folder: ${reason##*: }" \
+        'set [paths] in configuration.toml to a place that you can write to'
+  done
+}
+
+# what is shown inside already, by its path there
+declare -A bound=()
+
+# add_bind SOURCE [TARGET [ro]]: show a folder or file of the host inside, once. It becomes one CSV
+# record, the only form in which a path may hold commas, colons and quotes.
+add_bind() {
+  local -r source=$1 target=${2:-$1}
+  [[ -z ${bound[$target]:-} ]] || return 0
+  bound[$target]=$source
+  [[ -e $source ]] ||
+    fail "there is no $source to bind" 'see container.binds in configuration.toml'
+  options+=(--mount
+    "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}")
+}
+
+# add_bind_if_there SOURCE [TARGET [ro]]: the same for what not every node of a site has.
+add_bind_if_there() {
+  if [[ -e $1 ]]; then add_bind "$@"; fi
+}
+
+# add_host_files: show what the caller's environment names: certificates, pip's configuration with
+# the folders it searches, and the temporary folder.
+add_host_files() {
+  local -
+  set -f # words of pip's configuration are no patterns
+  local variable path text='' lines
+  for variable in SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT \
+    GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS PIP_CONFIG_FILE; do
+    path=${!variable:-}
+    if [[ $path == /* && -e $path ]]; then add_bind "$path" "$path" ro; fi
+  done
+  for path in /etc/pip.conf /etc/xdg/pip/pip.conf "${PIP_CONFIG_FILE:-}" \
+    "${HOME:-}/.pip/pip.conf" "${XDG_CONFIG_HOME:-${HOME:-}/.config}/pip/pip.conf"; do
+    [[ -f $path && -r $path ]] || continue
+    if [[ $path == /etc/* ]]; then add_bind "$path" "$path" ro; fi
+    mapfile -t lines <"$path"
+    text+=" ${lines[*]}"
+  done
+  text+=" ${PIP_FIND_LINKS:-} ${PIP_INDEX_URL:-} ${PIP_EXTRA_INDEX_URL:-} ${UV_FIND_LINKS:-}"
+  for path in ${text//[=,]/ }; do
+    path=${path#file://}
+    path=${path%/simple} # an index has its files beside it
+    if [[ $path == /* && -d $path ]]; then add_bind "$path" "$path" ro; fi
+  done
+  if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
+}
+
+# add_nvidia_gpus: only where the node has one; elsewhere --nv only warns.
+add_nvidia_gpus() {
+  if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi
+}
+
+# add_amd_gpus: the same for AMD.
+add_amd_gpus() {
+  if [[ -e /dev/kfd ]]; then options+=(--rocm); fi
+}
+
+# take_command INTERACTIVE_FILE ARGUMENT...: what to run; nothing said is an interactive shell.
+take_command() {
+  command=("${@:2}")
+  if ((${#command[@]} == 0)); then command=(bash --rcfile "$1" -i); fi
+}
+
+# UTF-8 by the bytes that may follow each other (the Unicode standard, table 3-7)
+readonly UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
+$'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
+$'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*$'
+
+# encode_command: the runtimes pass arguments on as JSON, which turns bytes that are no UTF-8 into
+# U+FFFD. Where there are some, all arguments travel with octal escapes, undone inside.
+encode_command() {
+  local LC_ALL=C
+  [[ ! ${command[*]} =~ $UTF8 ]] || return 0
+  local word byte code encoded
+  local -i index position
+  for index in "${!command[@]}"; do
+    word=${command[index]} encoded=
+    for ((position = 0; position < ${#word}; position++)); do
+      byte=${word:position:1}
+      if [[ $byte == [$'\x01'-'['$'\x5d'-$'\x7f'] ]]; then # all of ASCII but the backslash
+        encoded+=$byte
+      else
+        printf -v code '%d' "'$byte"
+        printf -v code '\\0%03o' "$((code & 255))"
+        encoded+=$code
+      fi
+    done
+    command[index]=$encoded
+  done
+  # POSIX sh; the full stop keeps newlines at an argument's end.
+  # shellcheck disable=SC2016  # expanded inside
+  decode='longship_left=$#
+while [ "$longship_left" -gt 0 ]; do
+  longship_word=$(printf "%b." "$1")
+  set -- "$@" "${longship_word%.}"
+  shift
+  longship_left=$((longship_left - 1))
+done
+unset longship_left longship_word
+'
+}

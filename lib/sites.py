@@ -1,0 +1,176 @@
+"""Sites: what is known of each machine, from the ``site.toml`` of its folder.
+
+A site is a folder beside this repository's scripts with a ``site.toml``; it describes one or more
+machines. Adding one needs no Python.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from lib.configuration import RUNTIMES, Layer, check_layer
+from lib.errors import LongshipError
+from lib.tables import Key, Source, check_table, read_toml
+
+# What a machine's table in a site.toml takes.
+_FACTS = {
+    "description": Key("text"),
+    "recognise": Key("table"),
+    "runtime": Key("text", choices=RUNTIMES),
+    "gpu": Key("text", choices=("cuda", "rocm", "cpu", "auto")),
+    "arch": Key("text", choices=("amd64", "arm64", "auto")),
+    "modules": Key("list"),
+    "runtime_options": Key("list"),
+    "binds": Key("list"),
+    "configuration": Key("table"),
+}
+_MARKS = {
+    "environment": Key("texts"),
+    "host": Key("text"),
+    "path": Key("text"),
+    "cluster": Key("text"),
+}
+_FILE = {"newer_python": Key("text"), "common": Key("table"), "machines": Key("table")}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The facts of one machine that a script needs.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``jwb``.
+    site_file : str
+        Its ``site.toml``, relative to the repository.
+    description : str
+        The machine's full name.
+    recognise : mapping
+        Marks; all that are given must fit: ``environment`` (variables and their values), ``host``
+        (a pattern of the host's name), ``path`` (a folder that only this site has), ``cluster``
+        (Slurm's ClusterName, known inside a job).
+    runtime : str
+        What runs containers there; ``auto`` where the machine is not known beforehand.
+    gpu : str
+        ``cuda``, ``rocm``, ``cpu``, or ``auto``: whatever the node has.
+    arch : str
+        Architecture of the compute nodes, ``amd64`` or ``arm64``; ``auto``: this machine's own.
+    modules : tuple of str
+        Arguments of ``module``, one call each, where the runtime comes from a module.
+    runtime_options : tuple of str
+        More options of the runtime.
+    binds : tuple of str
+        Folders of the site that a container does not show by itself.
+    configuration : Layer
+        The site's values for the keys of configuration.toml.
+    """
+
+    name: str
+    site_file: str
+    configuration: Layer
+    description: str = ""
+    recognise: Mapping[str, Any] = field(default_factory=dict)
+    runtime: str = "auto"
+    gpu: str = "auto"
+    arch: str = "auto"
+    modules: tuple[str, ...] = ()
+    runtime_options: tuple[str, ...] = ()
+    binds: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Turn ``auto`` into this machine's own architecture."""
+        if self.arch == "auto":
+            object.__setattr__(self, "arch", own_arch())
+
+
+def own_arch() -> str:
+    """Return the architecture of the machine this runs on, in the words used everywhere here."""
+    found = os.uname().machine
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(found, found)
+
+
+def load_machines(root: Path) -> dict[str, Machine]:
+    """Read every site.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+        The repository.
+
+    Returns
+    -------
+    dict
+        Machine by name.
+
+    Raises
+    ------
+    LongshipError
+        If a ``site.toml`` has an unknown key, or two sites have a machine of the same name.
+    """
+    machines: dict[str, Machine] = {}
+    for path in sorted(root.glob("*/site.toml")):
+        tables, source = read_toml(path, str(path.relative_to(root)))
+        check_table(tables, _FILE, source)
+        common, common_layer = _facts(tables.get("common", {}), source, "common")
+        for name, table in tables.get("machines", {}).items():
+            if name in machines:
+                raise LongshipError(
+                    f"{source.shown} and {machines[name].site_file} both have a machine {name}",
+                    "rename one of them",
+                )
+            facts, layer = _facts(table, source, f"machines.{name}")
+            values = {**common_layer.values, **layer.values}
+            machines[name] = Machine(
+                **{**common, **facts},
+                name=name,
+                site_file=source.shown,
+                configuration=Layer(source.shown, values),
+            )
+    return machines
+
+
+def _facts(table: Any, source: Source, prefix: str) -> tuple[dict[str, Any], Layer]:
+    """Check one table of a machine; return its facts, and its values for configuration.toml."""
+    facts = check_table(table, _FACTS, source, prefix)
+    check_table(facts.get("recognise", {}), _MARKS, source, f"{prefix}.recognise")
+    tables = facts.pop("configuration", {})
+    return facts, check_layer(tables, source, f"{prefix}.configuration")
+
+
+def recognise(machines: Mapping[str, Machine], environ: Mapping[str, str], host: str) -> str:
+    """Name the machine this runs on, by its site's own marks.
+
+    Parameters
+    ----------
+    machines : mapping
+        Machine by name.
+    environ : mapping
+        The environment of the caller.
+    host : str
+        The host's name.
+
+    Returns
+    -------
+    str
+        Its name; ``local`` where no mark fits.
+    """
+    for name, machine in machines.items():
+        marks = machine.recognise.items()
+        if marks and all(_fits(mark, wanted, environ, host) for mark, wanted in marks):
+            return name
+    return "local"
+
+
+def _fits(mark: str, wanted: Any, environ: Mapping[str, str], host: str) -> bool:
+    if mark == "environment":
+        return all(environ.get(variable) == value for variable, value in wanted.items())
+    if mark == "host":
+        return fnmatchcase(host, wanted)
+    if mark == "cluster":
+        return environ.get("SLURM_CLUSTER_NAME") == wanted
+    return os.path.exists(wanted)

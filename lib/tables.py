@@ -1,0 +1,182 @@
+"""TOML files, read strictly: a mistake is told with its file, its line and the near miss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lib.errors import LongshipError, near_miss
+
+# What a value can be: how to say it, and the check.
+_KINDS = {
+    "text": ("text in quotes", lambda v: isinstance(v, str)),
+    "list": (
+        'a list of texts, such as ["a", "b"]',
+        lambda v: isinstance(v, list) and all(isinstance(each, str) for each in v),
+    ),
+    "texts": (
+        'texts by name, such as { NAME = "value" }',
+        lambda v: isinstance(v, dict) and all(isinstance(each, str) for each in v.values()),
+    ),
+    "table": ("a table, such as [name]", lambda v: isinstance(v, dict)),
+}
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a key takes.
+
+    Parameters
+    ----------
+    kind : str
+        ``text``, ``list`` (of texts), ``texts`` (by name) or ``table``.
+    about : str
+        One line about it.
+    choices : tuple of str
+        The only texts allowed; empty for any.
+    default : object
+        Its value where no file has it.
+    """
+
+    kind: str
+    about: str = ""
+    choices: tuple[str, ...] = ()
+    default: Any = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file's name and text, to say in a message where a key stands."""
+
+    shown: str
+    text: str
+
+    def place(self, dotted: str) -> str:
+        """Name the file, and the line of a key where it can be found.
+
+        Parameters
+        ----------
+        dotted : str
+            The key with the tables around it, such as ``machines.jwb.project.name``.
+        """
+        table = ""
+        for number, line in enumerate(self.text.splitlines(), 1):
+            bare = line.strip().replace('"', "").replace(" ", "")
+            if bare.startswith("["):
+                table = bare.split("]")[0].strip("[")
+                here = table
+            else:
+                # `a.b = { c = 1 }` is the place of a.b and of what is in it
+                key = bare.split("=")[0]
+                here = f"{table}.{key}" if table else key
+                inline = "={" in bare and f"{dotted}.".startswith(f"{here}.")
+                if inline and f"{dotted.rsplit('.', 1)[-1]}=" in bare:
+                    return f"{self.shown}, line {number}"
+            if f"{here}.".startswith(f"{dotted}."):
+                return f"{self.shown}, line {number}"
+        return self.shown
+
+
+def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
+    """Read a TOML file.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    shown : str
+        Its name in messages.
+
+    Returns
+    -------
+    tuple of dict and Source
+        Its tables, and where they stand.
+
+    Raises
+    ------
+    LongshipError
+        If it cannot be read or is no TOML.
+    """
+    try:
+        import tomllib
+    except ModuleNotFoundError:
+        import tomli as tomllib  # before Python 3.11
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text), Source(shown, text)
+    except OSError as error:
+        raise LongshipError(
+            f"cannot read {shown}: {error.strerror}", f"look at: ls -l {path}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise LongshipError(f"{shown} is no UTF-8 text", "save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise LongshipError(
+            f"{shown} is no TOML: {error}", 'text values stand in quotes: name = "value"'
+        ) from error
+
+
+def check_value(dotted: str, value: Any, key: Key, place: str) -> Any:
+    """Return a value as its key wants it, lists as tuples.
+
+    Parameters
+    ----------
+    dotted : str
+        The key, for the message.
+    value : object
+        What TOML gave.
+    key : Key
+        What it takes.
+    place : str
+        Where it stands, from `Source.place`.
+
+    Raises
+    ------
+    LongshipError
+        If it is of another kind, or none of the choices.
+    """
+    wanted, fits = _KINDS[key.kind]
+    if not fits(value):
+        about = f": {key.about}" if key.about else ""
+        raise LongshipError(f"{place}: {dotted} is {value!r}", f"it takes {wanted}{about}")
+    if key.choices and value not in key.choices:
+        raise LongshipError(f'{place}: {dotted} is "{value}"', near_miss(value, key.choices))
+    return tuple(value) if isinstance(value, list) else value
+
+
+def check_table(
+    table: Any, keys: Mapping[str, Key], source: Source, prefix: str = ""
+) -> dict[str, Any]:
+    """Check a table of a site's or a stack's file.
+
+    Parameters
+    ----------
+    table : object
+        What TOML gave for it.
+    keys : mapping
+        What each key takes.
+    source : Source
+        Where it was read.
+    prefix : str
+        Its dotted name; empty for the whole file.
+
+    Returns
+    -------
+    dict
+        The checked values of the keys that are there.
+
+    Raises
+    ------
+    LongshipError
+        For an unknown key, or a value that its key does not take.
+    """
+    found = {}
+    for name, value in check_value(prefix, table, Key("table"), source.place(prefix)).items():
+        dotted = f"{prefix}.{name}" if prefix else name
+        if name not in keys:
+            hint = near_miss(name, tuple(keys))
+            raise LongshipError(f'{source.place(dotted)}: unknown key "{dotted}"', hint)
+        found[name] = check_value(dotted, value, keys[name], source.place(dotted))
+    return found

@@ -1,0 +1,238 @@
+#!/usr/bin/env bash
+# Longship: container_run.py, machine jwb (jsc/site.toml)
+set -euo pipefail
+
+# load_modules PROGRAM CALL...: load environment modules, unless PROGRAM is there already. Inside a
+# job the batch script has loaded them, and thousands of ranks must not do it again.
+load_modules() {
+  local -r program=$1
+  shift
+  command -v "$program" >/dev/null && return
+  set +eu # module systems are written without them
+  if ! declare -F module >/dev/null; then
+    # shellcheck disable=SC1091
+    source "${LMOD_PKG:-/usr/share/lmod/lmod}/init/bash" 2>/dev/null
+  fi
+  local call
+  for call in "$@"; do
+    # shellcheck disable=SC2086  # a call is several words: load Stages/2025 GCC
+    module $call
+  done
+  set -eu
+}
+
+# check_program NAME: stop where the runtime is missing.
+check_program() {
+  command -v "$1" >/dev/null ||
+    fail "$1 is not on this machine" \
+      'choose another one: container.runtime in configuration.toml, or load its module'
+}
+
+# check_sif FILE ARCH HINT: stop where the image is missing, is none, or is for another
+# architecture. A SIF file tells it behind its first line: magic, version, architecture.
+check_sif() {
+  local -r file=$1 arch=$2 hint=$3
+  [[ -e $file ]] || fail "the image $file is missing" "$hint"
+  [[ -r $file ]] || fail "the image $file cannot be read" "ask its owner for: chmod a+r $file"
+  local LC_ALL=C magic code found
+  { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
+    IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=
+  [[ $magic == SIF_MAGIC ]] || fail "$file is no SIF image" "$hint"
+  case $code in
+    02) found=amd64 ;;
+    04) found=arm64 ;;
+    *) found="an unknown architecture (code $code)" ;;
+  esac
+  [[ $found == "$arch" ]] || fail "the image $file is for $found, this machine needs $arch" "$hint"
+  check_host_arch "$arch" "the image $file"
+}
+
+# check_host_arch ARCH WHAT: stop where this machine cannot run programs for ARCH.
+check_host_arch() {
+  local here=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE, which tcsh exports in words of its own
+  case $here in
+    x86_64) here=amd64 ;;
+    aarch64) here=arm64 ;;
+  esac
+  [[ $here == "$1" ]] ||
+    fail "$2 is for $1, and this machine is $here" "start it on a compute node, in a job"
+}
+
+# check_venv FOLDER BASE: stop where the venv is missing or was made on top of something else.
+check_venv() {
+  local base=
+  [[ -e $1/longship-base ]] ||
+    fail "the Python packages are not installed: no $1" 'python set_up.py install'
+  IFS= read -r base <"$1/longship-base" || :
+  [[ $base == "$2" ]] ||
+    fail "the Python packages in $1 belong to $base, not to $2" 'python set_up.py install'
+}
+
+# make_folders FOLDER...: make the configured folders, or say which one cannot be made.
+make_folders() {
+  local folder reason
+  for folder in "$@"; do
+    [[ -d $folder ]] && continue
+    reason=$(mkdir -p -- "$folder" 2>&1) ||
+      fail "cannot make the folder $folder: ${reason##*: }" \
+        'set [paths] in configuration.toml to a place that you can write to'
+  done
+}
+
+# what is shown inside already, by its path there
+declare -A bound=()
+
+# add_bind SOURCE [TARGET [ro]]: show a folder or file of the host inside, once. It becomes one CSV
+# record, the only form in which a path may hold commas, colons and quotes.
+add_bind() {
+  local -r source=$1 target=${2:-$1}
+  [[ -z ${bound[$target]:-} ]] || return 0
+  bound[$target]=$source
+  [[ -e $source ]] ||
+    fail "there is no $source to bind" 'see container.binds in configuration.toml'
+  options+=(--mount
+    "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}")
+}
+
+# add_host_files: show what the caller's environment names: certificates, pip's configuration with
+# the folders it searches, and the temporary folder.
+add_host_files() {
+  local -
+  set -f # words of pip's configuration are no patterns
+  local variable path text='' lines
+  for variable in SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT \
+    GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS PIP_CONFIG_FILE; do
+    path=${!variable:-}
+    if [[ $path == /* && -e $path ]]; then add_bind "$path" "$path" ro; fi
+  done
+  for path in /etc/pip.conf /etc/xdg/pip/pip.conf "${PIP_CONFIG_FILE:-}" \
+    "${HOME:-}/.pip/pip.conf" "${XDG_CONFIG_HOME:-${HOME:-}/.config}/pip/pip.conf"; do
+    [[ -f $path && -r $path ]] || continue
+    if [[ $path == /etc/* ]]; then add_bind "$path" "$path" ro; fi
+    mapfile -t lines <"$path"
+    text+=" ${lines[*]}"
+  done
+  text+=" ${PIP_FIND_LINKS:-} ${PIP_INDEX_URL:-} ${PIP_EXTRA_INDEX_URL:-} ${UV_FIND_LINKS:-}"
+  for path in ${text//[=,]/ }; do
+    path=${path#file://}
+    path=${path%/simple} # an index has its files beside it
+    if [[ $path == /* && -d $path ]]; then add_bind "$path" "$path" ro; fi
+  done
+  if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
+}
+
+# add_nvidia_gpus: only where the node has one; elsewhere --nv only warns.
+add_nvidia_gpus() {
+  if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi
+}
+
+# take_command INTERACTIVE_FILE ARGUMENT...: what to run; nothing said is an interactive shell.
+take_command() {
+  command=("${@:2}")
+  if ((${#command[@]} == 0)); then command=(bash --rcfile "$1" -i); fi
+}
+
+# UTF-8 by the bytes that may follow each other (the Unicode standard, table 3-7)
+readonly UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
+$'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
+$'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*$'
+
+# encode_command: the runtimes pass arguments on as JSON, which turns bytes that are no UTF-8 into
+# U+FFFD. Where there are some, all arguments travel with octal escapes, undone inside.
+encode_command() {
+  local LC_ALL=C
+  [[ ! ${command[*]} =~ $UTF8 ]] || return 0
+  local word byte code encoded
+  local -i index position
+  for index in "${!command[@]}"; do
+    word=${command[index]} encoded=
+    for ((position = 0; position < ${#word}; position++)); do
+      byte=${word:position:1}
+      if [[ $byte == [$'\x01'-'['$'\x5d'-$'\x7f'] ]]; then # all of ASCII but the backslash
+        encoded+=$byte
+      else
+        printf -v code '%d' "'$byte"
+        printf -v code '\\0%03o' "$((code & 255))"
+        encoded+=$code
+      fi
+    done
+    command[index]=$encoded
+  done
+  # POSIX sh; the full stop keeps newlines at an argument's end.
+  # shellcheck disable=SC2016  # expanded inside
+  decode='longship_left=$#
+while [ "$longship_left" -gt 0 ]; do
+  longship_word=$(printf "%b." "$1")
+  set -- "$@" "${longship_word%.}"
+  shift
+  longship_left=$((longship_left - 1))
+done
+unset longship_left longship_word
+'
+}
+
+# fail MESSAGE HINT: say what is wrong and what to type, and stop.
+fail() {
+  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
+  exit 1
+}
+
+make_folders /p/project1/project_465000000/me/longship /p/scratch/project_465000000/me/longship
+load_modules apptainer purge 'load Stages/2025 GCC' 'try-load Apptainer-Tools'
+
+# Nothing of the host's compilers and Python reaches the program.
+unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
+  CMAKE_PREFIX_PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV \
+  "${!CONDA_@}" "${!_CE_@}" MY_HOST_ONLY "${!MY_HOST_@}"
+
+# What the program finds inside, in every runtime: POSIX sh.
+# shellcheck disable=SC2016 # expanded inside, not here
+contract='export PYTHONNOUSERSITE=1
+export LONGSHIP_ROOT='"'"'/home/me/long ship'"'"'
+export LONGSHIP_MACHINE=jwb
+export LONGSHIP_STACK=pytorch
+export LONGSHIP_PROJECT_DIR=/p/project1/project_465000000/me/longship
+export LONGSHIP_SCRATCH_DIR=/p/scratch/project_465000000/me/longship
+export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
+export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
+export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
+export UV_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/uv
+export TORCH_HOME="$LONGSHIP_SCRATCH_DIR"/cache/torch
+export TORCH_EXTENSIONS_DIR="$LONGSHIP_SCRATCH_DIR"/cache/torch_extensions
+export TORCHINDUCTOR_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/inductor
+export TRITON_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/triton
+export CUDA_CACHE_PATH="$LONGSHIP_SCRATCH_DIR"/cache/cuda
+export NUMBA_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/numba
+export MPLCONFIGDIR="$LONGSHIP_SCRATCH_DIR"/cache/matplotlib
+export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TRANSFORMERS_OFFLINE=1
+export OMP_NUM_THREADS=8
+export GREETING='"'"'it'"'"'"'"'"'"'"'"'s "$HOME"'"'"'
+if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
+  IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
+  export HF_TOKEN
+fi
+export VIRTUAL_ENV=/p/scratch/project_465000000/me/longship/venv_amd64
+export PATH="$VIRTUAL_ENV"/bin:"$PATH"
+command -v -- "$1" >/dev/null || {
+  echo "error: there is no command \"$1\" inside" >&2
+  echo "hint: a Python package? add it to the requirements, then: python set_up.py install" >&2
+  exit 127
+}
+exec "$@"'
+
+check_program apptainer
+image=/p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
+check_sif "$image" amd64 'apptainer pull --arch amd64 /p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif docker://nvcr.io/nvidia/pytorch:25.06-py3'
+options=()
+add_bind '/home/me/long ship'
+add_bind /p/project1/project_465000000/me/longship
+add_bind /p/scratch/project_465000000/me/longship
+add_bind /data /data ro
+add_host_files
+add_nvidia_gpus
+check_venv /p/scratch/project_465000000/me/longship/venv_amd64 /p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
+take_command '/home/me/long ship/lib/shell/interactive.bash' "$@"
+encode_command
+exec apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "${command[@]}"

@@ -1,0 +1,444 @@
+#!/usr/bin/env bash
+# Longship: set_up.py, machine lumi (lumi/site.toml)
+set -euo pipefail
+
+# check_program NAME: stop where the runtime is missing.
+check_program() {
+  command -v "$1" >/dev/null ||
+    fail "$1 is not on this machine" \
+      'choose another one: container.runtime in configuration.toml, or load its module'
+}
+
+# check_sif FILE ARCH HINT: stop where the image is missing, is none, or is for another
+# architecture. A SIF file tells it behind its first line: magic, version, architecture.
+check_sif() {
+  local -r file=$1 arch=$2 hint=$3
+  [[ -e $file ]] || fail "the image $file is missing" "$hint"
+  [[ -r $file ]] || fail "the image $file cannot be read" "ask its owner for: chmod a+r $file"
+  local LC_ALL=C magic code found
+  { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
+    IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=
+  [[ $magic == SIF_MAGIC ]] || fail "$file is no SIF image" "$hint"
+  case $code in
+    02) found=amd64 ;;
+    04) found=arm64 ;;
+    *) found="an unknown architecture (code $code)" ;;
+  esac
+  [[ $found == "$arch" ]] || fail "the image $file is for $found, this machine needs $arch" "$hint"
+  check_host_arch "$arch" "the image $file"
+}
+
+# check_host_arch ARCH WHAT: stop where this machine cannot run programs for ARCH.
+check_host_arch() {
+  local here=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE, which tcsh exports in words of its own
+  case $here in
+    x86_64) here=amd64 ;;
+    aarch64) here=arm64 ;;
+  esac
+  [[ $here == "$1" ]] ||
+    fail "$2 is for $1, and this machine is $here" "start it on a compute node, in a job"
+}
+
+# make_folders FOLDER...: make the configured folders, or say which one cannot be made.
+make_folders() {
+  local folder reason
+  for folder in "$@"; do
+    [[ -d $folder ]] && continue
+    reason=$(mkdir -p -- "$folder" 2>&1) ||
+      fail "cannot make the folder $folder: ${reason##*: }" \
+        'set [paths] in configuration.toml to a place that you can write to'
+  done
+}
+
+# what is shown inside already, by its path there
+declare -A bound=()
+
+# add_bind SOURCE [TARGET [ro]]: show a folder or file of the host inside, once. It becomes one CSV
+# record, the only form in which a path may hold commas, colons and quotes.
+add_bind() {
+  local -r source=$1 target=${2:-$1}
+  [[ -z ${bound[$target]:-} ]] || return 0
+  bound[$target]=$source
+  [[ -e $source ]] ||
+    fail "there is no $source to bind" 'see container.binds in configuration.toml'
+  options+=(--mount
+    "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}")
+}
+
+# add_bind_if_there SOURCE [TARGET [ro]]: the same for what not every node of a site has.
+add_bind_if_there() {
+  if [[ -e $1 ]]; then add_bind "$@"; fi
+}
+
+# add_host_files: show what the caller's environment names: certificates, pip's configuration with
+# the folders it searches, and the temporary folder.
+add_host_files() {
+  local -
+  set -f # words of pip's configuration are no patterns
+  local variable path text='' lines
+  for variable in SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT \
+    GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS PIP_CONFIG_FILE; do
+    path=${!variable:-}
+    if [[ $path == /* && -e $path ]]; then add_bind "$path" "$path" ro; fi
+  done
+  for path in /etc/pip.conf /etc/xdg/pip/pip.conf "${PIP_CONFIG_FILE:-}" \
+    "${HOME:-}/.pip/pip.conf" "${XDG_CONFIG_HOME:-${HOME:-}/.config}/pip/pip.conf"; do
+    [[ -f $path && -r $path ]] || continue
+    if [[ $path == /etc/* ]]; then add_bind "$path" "$path" ro; fi
+    mapfile -t lines <"$path"
+    text+=" ${lines[*]}"
+  done
+  text+=" ${PIP_FIND_LINKS:-} ${PIP_INDEX_URL:-} ${PIP_EXTRA_INDEX_URL:-} ${UV_FIND_LINKS:-}"
+  for path in ${text//[=,]/ }; do
+    path=${path#file://}
+    path=${path%/simple} # an index has its files beside it
+    if [[ $path == /* && -d $path ]]; then add_bind "$path" "$path" ro; fi
+  done
+  if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
+}
+
+readonly LOCK_PATIENCE=60 # seconds without a sign of life from another host
+
+# locked PATH FUNCTION [ARGUMENT...]: run a function while holding the lock of PATH.
+locked() {
+  held_lock=$1.lock
+  acquire_lock "$held_lock"
+  trap release_lock EXIT
+  "${@:2}"
+  trap - EXIT
+  release_lock
+}
+
+# acquire_lock LOCK: make the folder, or wait for whoever has it.
+acquire_lock() {
+  local -r lock=$1
+  local told='' reason
+  until reason=$(mkdir -- "$lock" 2>&1); do
+    [[ -d $lock ]] || fail "cannot make the lock $lock: ${reason##*: }" \
+      'set [paths] in configuration.toml to a place that you can write to'
+    if lock_is_stale "$lock"; then
+      take_over_lock "$lock"
+      continue
+    fi
+    [[ -n $told ]] || note "waiting for $(lock_owner "$lock"), which does the same ($lock)"
+    told=1
+    sleep 1
+  done
+  printf '%s %s %s\n' "$(this_host)" "$$" "$(process_start "$$")" >"$lock/owner"
+  # the sign of life ends with this process, however it ends
+  (while sleep 5 && kill -0 "$$" 2>/dev/null; do touch -c "$lock/owner"; done) >/dev/null 2>&1 &
+  lock_heart=$!
+}
+
+# release_lock: give back what `locked` holds.
+release_lock() {
+  kill "$lock_heart" 2>/dev/null || :
+  rm -rf -- "$held_lock"
+}
+
+# this_host: its name; not HOSTNAME, which a job can inherit from the node that it was sent from.
+this_host() {
+  printf '%s' "$(</proc/sys/kernel/hostname)"
+}
+
+# lock_owner LOCK: who holds it, in words.
+lock_owner() {
+  local host='' process=''
+  read -r host process _ 2>/dev/null <"$1/owner" || :
+  printf '%s' "${process:+process $process on }${host:-another process}"
+}
+
+# process_start PID: when it started, which tells it from a later process with the same number.
+process_start() {
+  local stat=
+  IFS= read -r stat 2>/dev/null <"/proc/$1/stat" || :
+  read -r -a stat <<<"${stat##*) }"
+  printf '%s' "${stat[19]:-}"
+}
+
+# lock_is_stale LOCK: whether its owner is gone. On this host that can be seen; elsewhere its sign
+# of life is compared with a file written now, by the clock of the file system.
+lock_is_stale() {
+  local host='' process='' start='' now seen
+  read -r host process start 2>/dev/null <"$1/owner" || :
+  if [[ $host == "$(this_host)" ]]; then
+    [[ $(process_start "$process") != "$start" ]]
+    return
+  fi
+  now=$(touch -- "$1.now" && stat -c %Y -- "$1.now") || return 1
+  rm -f -- "$1.now"
+  seen=$(stat -c %Y -- "$1/owner" 2>/dev/null || stat -c %Y -- "$1" 2>/dev/null) || return 1
+  ((now - seen > LOCK_PATIENCE))
+}
+
+# take_over_lock LOCK: remove a stale lock. Only one process may look and remove at a time, or the
+# second one would remove the lock that the first has made meanwhile.
+take_over_lock() {
+  local -r lock=$1
+  if mkdir -- "$lock.removal" 2>/dev/null; then
+    if lock_is_stale "$lock"; then
+      note "taking over the lock of $(lock_owner "$lock"), which is gone"
+      rm -rf -- "$lock"
+    fi
+    rmdir -- "$lock.removal"
+  elif lock_is_stale "$lock.removal"; then
+    rmdir -- "$lock.removal" 2>/dev/null || :
+  else
+    sleep 1
+  fi
+}
+
+# fail MESSAGE HINT: say what is wrong and what to type, and stop.
+fail() {
+  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
+  exit 1
+}
+
+# note TEXT: tell something that is no error.
+note() {
+  printf 'note: %s\n' "$1" >&2
+}
+
+# step NUMBER/COUNT TEXT: say what is done now, and remember it for an interruption.
+step() {
+  current_step="step $1, $2"
+  printf '[%s] %s\n' "$1" "$2" >&2
+}
+
+# on_interrupt COMMAND: after Ctrl-C name the step and the command that goes on.
+on_interrupt() {
+  interrupted_command=$1
+  trap 'trap - INT TERM
+        printf "\nerror: interrupted at %s\nhint: nothing is lost; go on with: %s\n" \
+          "${current_step:-the start}" "$interrupted_command" >&2
+        exit 130' INT TERM
+}
+
+# next_step COMMAND: say what to type now.
+next_step() {
+  printf 'next: %s\n' "$1" >&2
+}
+
+readonly VENV_KEPT_DAYS=14 # a replaced venv stays longer than any site's longest job (Olivia: 7 d)
+
+# install_venv LINK BASE INSTALLER UV TORCH [REQUIREMENT | -r FILE]...: make LINK lead to a venv with
+# all requirements; TORCH is a file of them for images without a PyTorch of their own.
+# Uses: inside COMMAND..., which runs a command in the image.
+install_venv() {
+  local -r link=$1 base=$2 installer=$3 uv=$4 torch=$5
+  shift 5
+  check_requirements "$@"
+  local -r inputs=$(venv_inputs "$base" "$installer" "$torch" "$@")
+  local found=
+  if [[ -e $link/longship-base ]]; then IFS= read -r found <"$link/longship-inputs" || :; fi
+  if [[ $found == "$inputs" ]]; then
+    note "the Python packages are up to date: $link"
+    return
+  fi
+
+  local -r venvs=${link%/*}/venvs
+  make_folders "$venvs"
+  remove_unfinished_venvs "$venvs"
+  new_venv=$venvs/${link##*_}-$(date +%Y%m%dT%H%M%S)-${inputs:0:12}
+  trap 'discard_unfinished_venv; release_lock' EXIT
+  step 1/3 "Make the venv $new_venv"
+  make_venv "$new_venv" "$base"
+  step 2/3 'Install the packages'
+  install_packages "$new_venv" "$installer" "$uv" "$torch" "$@"
+  step 3/3 'Put it in use'
+  printf '%s\n' "$inputs" >"$new_venv/longship-inputs"
+  printf '%s\n' "$base" >"$new_venv/longship-base" # the last file: with it the venv is complete
+  if [[ -L $link ]]; then touch -- "$link/."; fi # from now on the old one counts as replaced
+  ln -s -- "venvs/${new_venv##*/}" "$link.partial.$$"
+  mv -T -- "$link.partial.$$" "$link"
+  remove_replaced_venvs "$venvs" "$new_venv"
+}
+
+# discard_unfinished_venv: leave nothing half-written, whatever ended the installation.
+discard_unfinished_venv() {
+  if [[ ! -e $new_venv/longship-base ]]; then rm -rf -- "$new_venv"; fi
+}
+
+# check_requirements [REQUIREMENT | -r FILE]...: stop where a file is missing.
+check_requirements() {
+  while (($#)); do
+    if [[ $1 == -r ]]; then
+      shift
+      [[ -r $1 ]] || fail "there is no requirements file $1" \
+        'make it, or name another one: packages.requirements in configuration.toml, "" for none'
+    fi
+    shift
+  done
+}
+
+# venv_inputs WORD...: one checksum over everything that decides what is installed.
+venv_inputs() {
+  local word
+  for word in "$@"; do
+    if [[ -f $word ]]; then sha256sum <"$word"; else printf '%s\n' "$word"; fi
+  done | sha256sum | cut -d ' ' -f 1
+}
+
+# make_venv FOLDER BASE: on top of the image's packages; alone where there is no image.
+make_venv() {
+  local -a sharing=(--system-site-packages) # not `options`: that is the runtime's, in `inside`
+  if [[ $2 == host ]]; then sharing=(); fi
+  inside python3 -m venv --without-pip "${sharing[@]}" "$1" ||
+    fail "python3 cannot make a venv in ${1%/*}" \
+      'see the lines above; on Debian and Ubuntu: apt install python3-venv'
+}
+
+# install_packages FOLDER INSTALLER UV TORCH [REQUIREMENT | -r FILE]...
+install_packages() {
+  local -r venv=$1 torch=$4
+  local installer=$2 uv=$3 version
+  local -a wanted=("${@:5}")
+  if [[ -n $torch ]]; then
+    # the image's own PyTorch stays: it is the build for its GPUs
+    version=$(inside "$venv/bin/python" -c "$TORCH_VERSION")
+    if [[ -z $version ]]; then
+      wanted+=(-r "$torch")
+    else
+      printf 'torch==%s\n' "$version" >"$venv/longship-constraints.txt"
+      wanted+=(-c "$venv/longship-constraints.txt")
+    fi
+  fi
+  if [[ $installer == uv ]]; then uv=$(find_uv "$uv") || installer=pip; fi
+  # a venv without its own pip would hand `pip install` to the pip of the host or the image
+  if [[ $installer == uv ]]; then
+    wanted+=(pip)
+  else
+    inside "$venv/bin/python" -m ensurepip --default-pip >/dev/null ||
+      fail "pip cannot be installed into $venv" 'see the lines above, then run the same command again'
+  fi
+  inside "$venv/bin/python" "$LIBRARY/inside/install_packages.py" \
+    "$installer" "$uv" "$torch" "${wanted[@]}" ||
+    fail "the packages cannot be installed into $venv" \
+      'see the lines above; mend it, and run the same command again'
+}
+
+# prints nothing where there is no PyTorch
+readonly TORCH_VERSION='
+import importlib.metadata
+try:
+    print(importlib.metadata.version("torch"))
+except importlib.metadata.PackageNotFoundError:
+    pass'
+
+# find_uv FILE: print the path of a uv that runs inside; FILE is made where there is none.
+find_uv() {
+  local -r uv=$1
+  local found
+  if found=$(inside sh -c 'command -v uv'); then
+    printf '%s\n' "$found"
+    return
+  fi
+  if [[ ! -x $uv ]]; then
+    note 'fetching uv'
+    make_folders "${uv%/*}"
+    rm -rf -- "$uv.partial"
+    if inside python3 -m venv "$uv.partial" >&2 &&
+      inside "$uv.partial/bin/python" -m pip --quiet --disable-pip-version-check \
+        install -r "$LIBRARY/inside/uv.txt" >&2; then
+      mv -- "$uv.partial/bin/uv" "$uv"
+    fi
+    rm -rf -- "$uv.partial"
+    if [[ ! -x $uv ]]; then
+      note 'uv cannot be had here; pip installs the packages'
+      return 1
+    fi
+  fi
+  printf '%s\n' "$uv"
+}
+
+# remove_unfinished_venvs FOLDER: what a killed installation left. The lock is held: none is alive.
+remove_unfinished_venvs() {
+  local venv
+  for venv in "$1"/*/; do
+    if [[ -d $venv && ! -e $venv/longship-base ]]; then rm -rf -- "$venv"; fi
+  done
+}
+
+# remove_replaced_venvs FOLDER CURRENT: those that no job can be using any more. A folder's time is
+# the moment when it was replaced.
+remove_replaced_venvs() {
+  local old
+  while IFS= read -r -d '' old; do
+    rm -rf -- "$old"
+  done < <(find "$1" -mindepth 1 -maxdepth 1 -type d ! -path "$2" -mtime "+$VENV_KEPT_DAYS" -print0)
+}
+
+LIBRARY='/home/me/long ship/lib'
+on_interrupt 'python set_up.py install'
+make_folders /project/project_465000000/me/longship /scratch/project_465000000/me/longship
+
+# Nothing of the host's compilers and Python reaches the program.
+unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
+  CMAKE_PREFIX_PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV \
+  "${!CONDA_@}" "${!_CE_@}" MY_HOST_ONLY "${!MY_HOST_@}"
+
+# What the program finds inside, in every runtime: POSIX sh.
+# shellcheck disable=SC2016 # expanded inside, not here
+contract='export PYTHONNOUSERSITE=1
+export LONGSHIP_ROOT='"'"'/home/me/long ship'"'"'
+export LONGSHIP_MACHINE=lumi
+export LONGSHIP_STACK=pytorch
+export LONGSHIP_PROJECT_DIR=/project/project_465000000/me/longship
+export LONGSHIP_SCRATCH_DIR=/scratch/project_465000000/me/longship
+export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
+export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
+export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
+export UV_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/uv
+export TORCH_HOME="$LONGSHIP_SCRATCH_DIR"/cache/torch
+export TORCH_EXTENSIONS_DIR="$LONGSHIP_SCRATCH_DIR"/cache/torch_extensions
+export TORCHINDUCTOR_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/inductor
+export TRITON_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/triton
+export CUDA_CACHE_PATH="$LONGSHIP_SCRATCH_DIR"/cache/cuda
+export NUMBA_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/numba
+export MPLCONFIGDIR="$LONGSHIP_SCRATCH_DIR"/cache/matplotlib
+export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+unset HF_HUB_OFFLINE HF_DATASETS_OFFLINE TRANSFORMERS_OFFLINE
+export OMP_NUM_THREADS=8
+export GREETING='"'"'it'"'"'"'"'"'"'"'"'s "$HOME"'"'"'
+if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
+  IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
+  export HF_TOKEN
+fi
+command -v -- "$1" >/dev/null || {
+  echo "error: there is no command \"$1\" inside" >&2
+  echo "hint: a Python package? add it to the requirements, then: python set_up.py install" >&2
+  exit 127
+}
+exec "$@"'
+
+check_program singularity
+image=/appl/local/laifs/containers/lumi-multitorch-latest.sif
+check_sif "$image" amd64 'ask the site, or name another image: container.image in configuration.toml'
+options=()
+add_bind_if_there /pfs
+add_bind_if_there /scratch
+add_bind_if_there /projappl
+add_bind_if_there /project
+add_bind_if_there /flash
+add_bind_if_there /appl
+add_bind_if_there /var/spool/slurmd
+add_bind_if_there /opt/cray
+add_bind_if_there /usr/lib64/libcxi.so.1
+add_bind '/home/me/long ship'
+add_bind /project/project_465000000/me/longship
+add_bind /scratch/project_465000000/me/longship
+add_bind /data /data ro
+add_host_files
+
+inside() {
+  singularity --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "$@"
+}
+
+venv=/scratch/project_465000000/me/longship/venv_amd64
+locked "$venv" install_venv "$venv" \
+  /appl/local/laifs/containers/lumi-multitorch-latest.sif uv \
+  /scratch/project_465000000/me/longship/tools_amd64/uv \
+  '/home/me/long ship/requirements/torch.txt' -r \
+  '/home/me/long ship/requirements/environment.txt'
+next_step 'python container_run.py python train.py'

@@ -1,0 +1,128 @@
+"""One clone with installed packages per runtime, made once, and clones of a test's own."""
+
+import functools
+import hashlib
+import zipfile
+
+import pytest
+
+from support.repository import Clone, toml
+
+RUNTIMES = ("host", "apptainer", "docker", "podman")
+IN_STORE = "docker://longship.example/lab/base:1"  # as an image that was pulled and tagged
+SECRET = "hf_a_secret_that_nobody_may_see"
+
+# A value that a list of NAME=value,NAME=value or a careless shell would take apart.
+AWKWARD = "a,b=c \"d\" 'e' $HOME ${x} `f` $(g) \\h\\n\ti;j&k|l*?\nsecond line\n\nÜ 世界\n"
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory):
+    """Give a folder with wheels made here: longship_tiny, and a pip for where uv installs one."""
+    folder = tmp_path_factory.mktemp("wheels")
+    write_wheel(folder, "longship_tiny", "1.0")
+    write_wheel(folder, "pip", "99.0")
+    return folder
+
+
+def write_wheel(folder, name, version, tag="py3-none-any", payload=0):
+    """Write a wheel with one module, one console script, and a file of so many megabytes."""
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": f'VERSION = "{version}"\n\ndef main():\n    print(VERSION)\n',
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n",
+        f"{info}/entry_points.txt": f"[console_scripts]\n{name} = {name}:main\n",
+    }
+    if payload:
+        files[f"{name}.txt"] = "0" * (payload << 20)
+    record = "".join(
+        f"{path},sha256={_digest(text)},{len(text.encode())}\n" for path, text in files.items()
+    )
+    with zipfile.ZipFile(folder / f"{name}-{version}-{tag}.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
+        for path, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
+            wheel.writestr(path, text)
+
+
+def _digest(text):
+    import base64
+
+    digest = hashlib.sha256(text.encode()).digest()
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+@pytest.fixture(scope="session")
+def make_clone(request, root, session_environment):
+    """Give a function that makes a clone in a folder, configured for a runtime.
+
+    `requirements` are those of the venv, which `set_up.py install` has yet to make; without any
+    there is none. What a user's home holds is seen inside: Apptainer is told where it is.
+    """
+
+    def make(folder, runtime, requirements=(), more="", image=None, home=True):
+        environment = session_environment
+        if runtime == "apptainer" and image is None:
+            image = request.getfixturevalue("base_image")
+        if runtime in ("docker", "podman"):
+            image = image or IN_STORE
+            environment = request.getfixturevalue(f"{runtime}_environment")
+            request.getfixturevalue(f"{runtime}_image")(f"longship/base_1:{_arch()}")
+        clone = Clone(root, folder / "it's a clone", environment)
+        clone.runtime = runtime
+        clone.image = image
+        clone.scratch = folder / "it's a scratch"
+        file = clone.root / "requirements/tiny.txt"
+        file.write_text("".join(f"{each}\n" for each in requirements))
+        (clone.root / "stacks/pytorch/stack.toml").write_text('description = "no torch"\n')
+        if runtime == "apptainer" and home:
+            site = clone.root / "local/site.toml"
+            options = toml(["--home", environment["HOME"]])
+            site.write_text(f"{site.read_text()}runtime_options = {options}\n")
+        clone.configure(
+            'machine = "local"\n'
+            f"[paths]\nproject_dir = {toml(folder / 'the project')}\n"
+            f"scratch_dir = {toml(clone.scratch)}\n"
+            f"[container]\nruntime = {toml(runtime)}\nimage = {toml(image or '')}\n"
+            f'[packages]\ninstaller = "pip"\n'
+            f"requirements = {toml('requirements/tiny.txt' if requirements else '')}\n{more}"
+        )
+        return clone
+
+    return make
+
+
+def _arch():
+    from lib.sites import own_arch
+
+    return own_arch()
+
+
+@pytest.fixture(scope="session")
+def prepared(make_clone, wheels, tmp_path_factory):
+    """Give a function that returns the clone of a runtime with its packages installed.
+
+    It is made once; a test must leave it as it is.
+    """
+
+    @functools.cache
+    def prepare(runtime):
+        folder = tmp_path_factory.mktemp(f"prepared-{runtime}")
+        more = f'[environment.set]\nAWKWARD = {toml(AWKWARD)}\nPLAIN = "1"\n'
+        clone = make_clone(folder, runtime, ["longship_tiny==1.0"], more)
+        find = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+        clone.set_up("install", env=find)
+        return clone
+
+    return prepare
+
+
+@pytest.fixture(params=RUNTIMES)
+def clone(request, prepared):
+    """Give the clone of each runtime with its packages installed; a test must leave it as it is."""
+    return prepared(request.param)
+
+
+@pytest.fixture(params=[each for each in RUNTIMES if each != "host"])
+def contained(request, prepared):
+    """The same, of the runtimes that have images."""
+    return prepared(request.param)

@@ -1,0 +1,173 @@
+"""Skip a test with a reason when the machine lacks what it needs; with ``--all``, fail it.
+
+A test says ``@pytest.mark.needs("apptainer")``, a fixture calls ``require("apptainer")``. The names
+are those of ``tests/install_tools.sh --list``; any other name is a program on PATH.
+"""
+
+import functools
+import glob
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+INSTALL_TOOLS = Path(__file__).resolve().parents[1] / "install_tools.sh"
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--all",
+        action="store_true",
+        dest="run_all",
+        help="what is missing on this machine fails a test instead of skipping it",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave the tests for GPUs out where there is none: no command installs a GPU."""
+    if gpu_present():
+        return
+    for_gpus = [item for item in items if item.get_closest_marker("gpu")]
+    if for_gpus:
+        items[:] = [item for item in items if item not in for_gpus]
+        config.hook.pytest_deselected(items=for_gpus)
+        config.stash[left_out] = for_gpus
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    for_gpus = config.stash.get(left_out, [])
+    if for_gpus:
+        terminalreporter.write_line(f"{len(for_gpus)} tests left out: this machine has no GPU")
+
+
+def pytest_runtest_setup(item):
+    for marker in item.iter_markers("needs"):
+        for name in marker.args:
+            _skip_without(name, item.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """With ``--all`` no skip counts as passed, whoever asked for it."""
+    report = yield
+    if item.config.getoption("run_all") and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        if isinstance(report.longrepr, tuple):
+            report.longrepr = str(report.longrepr[2])
+    return report
+
+
+@pytest.fixture(scope="session")
+def require(pytestconfig):
+    """Give a function that skips the test unless all names are there; with ``--all`` it fails."""
+
+    def check(*names):
+        for name in names:
+            _skip_without(name, pytestconfig)
+
+    return check
+
+
+left_out = pytest.StashKey()
+
+
+def _skip_without(name, config):
+    reason = missing(name)
+    if reason is None:
+        return
+    if config.getoption("run_all"):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@functools.cache
+def missing(name):
+    """Say why `name` cannot be used on this machine and which command mends it, or give None."""
+    if name in _tools():
+        absent = _output("bash", INSTALL_TOOLS, "--missing", name)
+        if absent:
+            return f"needs {name}; missing: {absent}. Install: sudo tests/install_tools.sh {name}"
+    elif shutil.which(name) is None:
+        return f"needs the program {name}, which this machine does not have"
+    unusable = _UNUSABLE.get(name)
+    return unusable() if unusable else None
+
+
+def gpu_present():
+    return any(glob.glob(pattern) for pattern in ("/dev/nvidia[0-9]*", "/dev/kfd"))
+
+
+def _docker_unusable():
+    if os.geteuid() == 0 or _succeeds("docker", "version"):
+        return None  # root starts a daemon of its own, see the fixture docker_environment
+    return (
+        "needs a docker daemon, and none answers (`docker version`). Start one: "
+        "sudo tests/integration/servers/dockerd.sh start FOLDER $(id -gn), then export DOCKER_HOST"
+    )
+
+
+def _podman_unusable():
+    return _subordinate_ids_missing("podman") if os.geteuid() else None
+
+
+def _mmdebstrap_unusable():
+    return _subordinate_ids_missing("mmdebstrap") if os.geteuid() else None
+
+
+def _fuse_unusable():
+    if os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return None
+    return "needs /dev/fuse, which this user may not open. Mend: sudo tests/install_tools.sh fuse"
+
+
+def _apptainer_unusable():
+    return _fuse_unusable() or _namespaces_unusable()
+
+
+def _namespaces_unusable():
+    if _succeeds("unshare", "--user", "--map-root-user", "--net", "true"):
+        return None
+    return (
+        "needs user namespaces, which this machine refuses to ordinary users. "
+        "Mend: sudo sysctl user.max_user_namespaces=10000 kernel.unprivileged_userns_clone=1"
+    )
+
+
+def _subordinate_ids_missing(name):
+    user = _output("id", "-un")
+    for table in ("/etc/subuid", "/etc/subgid"):
+        lines = Path(table).read_text().splitlines() if os.path.exists(table) else []
+        if not any(line.startswith(f"{user}:") for line in lines):
+            return (
+                f"{name} needs a range of user ids for {user} in {table}. Mend: "
+                f"sudo usermod --add-subuids 200000-265535 --add-subgids 200000-265535 {user}"
+            )
+    return None
+
+
+_UNUSABLE = {
+    "apptainer": _apptainer_unusable,
+    "docker": _docker_unusable,
+    "fuse": _fuse_unusable,
+    "mmdebstrap": _mmdebstrap_unusable,
+    "namespaces": _namespaces_unusable,
+    "podman": _podman_unusable,
+}
+
+
+@functools.cache
+def _tools():
+    return frozenset(_output("bash", INSTALL_TOOLS, "--list").split())
+
+
+def _output(*argv):
+    return subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+def _succeeds(*argv):
+    try:
+        return subprocess.run(argv, capture_output=True, timeout=20).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False

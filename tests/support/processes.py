@@ -1,0 +1,130 @@
+"""Run programs in tests: in a clean environment, with a time limit, and readable when they fail."""
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+
+# How this machine reaches its package index and its proxy. A test must not depend on anything else
+# of the environment in which it is started.
+_KEPT = {
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
+    *("http_proxy", "https_proxy", "no_proxy", "all_proxy"),
+    *("TMPDIR", "TERM"),
+}
+_KEPT_PREFIXES = ("PIP_", "UV_")
+
+
+def make_environment(home):
+    """Make the environment of a user who has just logged in, with `home` as the home folder.
+
+    pip's settings of the real user are copied there: without them a machine may not find its
+    package index at all.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    settings = Path.home() / ".config/pip/pip.conf"
+    if settings.is_file() and os.access(settings, os.R_OK):
+        (home / ".config/pip").mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(settings, home / ".config/pip/pip.conf")
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _KEPT or name.startswith(_KEPT_PREFIXES)
+    }
+    user = subprocess.run(["id", "-un"], stdout=subprocess.PIPE, text=True, check=True)
+    environment.update(PATH=PATH, HOME=str(home), LANG="C.UTF-8", USER=user.stdout.strip())
+    if os.geteuid() == 0 and _lacks_capabilities():
+        # As root Apptainer asks for every capability there is and fails where one is withheld, as
+        # it is in most containers and some virtual machines.
+        environment["APPTAINER_USERNS"] = "1"
+    return environment
+
+
+def run(argv, *, env, cwd=None, check=True, timeout=300, input=None):
+    """Run a command list to its end and return its CompletedProcess, with output as text.
+
+    Bytes that are no UTF-8 come and go as surrogate escapes. On failure (with `check`) and on
+    timeout the test fails with the command and all of its output. Whatever the command left
+    running in its process group is ended at a timeout.
+    """
+    __tracebackhide__ = True
+    if isinstance(argv, (str, bytes)):
+        raise TypeError(f"a command is a list of arguments, not one text: {argv!r}")
+    stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
+    process = start(argv, env=env, cwd=cwd, stdin=stdin, encoding=None, errors=None)
+    given = None if input is None else _encoded(input)
+    try:
+        output, errors = process.communicate(given, timeout)
+        ending = f"ended with {process.returncode}"
+    except subprocess.TimeoutExpired:
+        end_group(process)
+        # Not for ever: a process outside of the group may hold the pipes open.
+        output, errors = process.communicate(timeout=10)
+        ending = f"did not end within {timeout} s"
+        check = True
+    except BaseException:
+        end_group(process)
+        process.wait()
+        raise
+    # Decoded here, as Popen's text mode would turn carriage returns into newlines.
+    output, errors = (text.decode("utf-8", "surrogateescape") for text in (output, errors))
+    if check and ending != "ended with 0":
+        pytest.fail(_story(argv, cwd, ending, output, errors), pytrace=False)
+    return subprocess.CompletedProcess(argv, process.returncode, output, errors)
+
+
+def start(argv, *, env, cwd=None, **options):
+    """Start a command list in a session and process group of its own and return its Popen.
+
+    It reads nothing, and its output is piped as text, unless `options` of Popen say otherwise.
+    """
+    options = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "encoding": "utf-8",
+        "errors": "surrogateescape",
+        **options,
+    }
+    command = [os.fspath(argument) for argument in argv]
+    return subprocess.Popen(command, env=env, cwd=cwd, start_new_session=True, **options)
+
+
+def end_group(process):
+    """Kill a process made by `start` and all that is left of its process group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def program(name):
+    """Give the path of a program of the test environment (ruff, shellcheck, vermin)."""
+    return str(Path(sys.executable).parent / name)
+
+
+def _encoded(text):
+    return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+
+
+def _story(argv, cwd, ending, output, errors):
+    command = shlex.join(os.fspath(argument) for argument in argv)
+    text = (
+        f"{command}\n{ending} (in {cwd or os.getcwd()})\n"
+        f"--- standard output\n{output}\n--- standard error\n{errors}"
+    )
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _lacks_capabilities():
+    status = Path("/proc/self/status").read_text().splitlines()
+    effective = next(line.split()[1] for line in status if line.startswith("CapEff:"))
+    highest = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
+    return int(effective, 16) != (1 << (highest + 1)) - 1

@@ -1,0 +1,103 @@
+"""Repositories of a test's own: a bare one to compute scripts from, and a copy to run."""
+
+import dataclasses
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from support import processes
+
+SITE = '[machines.local]\ndescription = "this machine"\n'
+STACK = '[images]\ncpu = "docker://example.org/lab/base:1"\n'
+
+
+class BareRepository:
+    """A repository with one machine and one stack, as few lines as there can be.
+
+    It stands for what a group edits, so that a test says all that its outcome depends on.
+    """
+
+    def __init__(self, folder):
+        self.root = folder
+        self.environ = {"HOME": "/home/me", "USER": "me", "PATH": ""}
+        self.write("local/site.toml", SITE)
+        self.write("stacks/pytorch/stack.toml", STACK)
+
+    def write(self, name, text):
+        """Write a file, with its folders, and return its path."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def settings(self, environ=None, **options):
+        """Give the settings as an entry script would read them."""
+        from lib.settings import load_settings  # here: a mistake in lib must not hide other tests
+
+        return load_settings(self.root, options, {**self.environ, **(environ or {})})
+
+    def settings_and_paths(self, environ=None, arch=None, **options):
+        """Give the settings and the paths; `arch` instead of this machine's own."""
+        from lib.paths import derive_paths
+
+        settings = self.settings(environ, **options)
+        paths = derive_paths(settings)
+        return settings, dataclasses.replace(paths, arch=arch) if arch else paths
+
+
+class Clone:
+    """A copy of the working tree with a configuration of its own, to run the scripts from."""
+
+    def __init__(self, source, folder, environment):
+        self.root = copy_tree(source, folder)
+        self.environment = environment
+
+    def configure(self, text):
+        """Replace configuration.toml."""
+        (self.root / "configuration.toml").write_text(text, encoding="utf-8")
+
+    def command(self, script, *arguments):
+        """Give the words that start an entry script with the Python that runs the tests."""
+        return [sys.executable, self.root / script, *arguments]
+
+    def container_run(self, *arguments, env=None, **options):
+        """Run container_run.py to its end; `env` is added to the environment, see `processes`."""
+        __tracebackhide__ = True
+        return self._run("container_run.py", arguments, env, options)
+
+    def set_up(self, *arguments, env=None, **options):
+        """Run set_up.py to its end."""
+        __tracebackhide__ = True
+        return self._run("set_up.py", arguments, env, options)
+
+    def start(self, script, *arguments, env=None, **options):
+        """Start an entry script and return its Popen, the leader of a process group of its own."""
+        environment = {**self.environment, **(env or {})}
+        return processes.start(self.command(script, *arguments), env=environment, **options)
+
+    def _run(self, script, arguments, env, options):
+        __tracebackhide__ = True
+        options = {"cwd": self.root, **options}
+        environment = {**self.environment, **(env or {})}
+        return processes.run(self.command(script, *arguments), env=environment, **options)
+
+
+def copy_tree(source, folder):
+    """Copy what a clone holds, but the tests; return the folder."""
+    unwanted = shutil.ignore_patterns("__pycache__", "*.pyc", "configuration.local.toml")
+    for entry in Path(source).iterdir():
+        if entry.name.startswith(".") or entry.name in ("tests", "benchmarks"):
+            continue
+        if entry.is_dir():
+            shutil.copytree(entry, folder / entry.name, ignore=unwanted)
+        elif entry.name != "configuration.local.toml":
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(entry, folder)
+    return folder
+
+
+def toml(value):
+    """Write a text or a list of texts as TOML: JSON's form is TOML's too (but for DEL)."""
+    value = [str(each) for each in value] if isinstance(value, list) else str(value)
+    return json.dumps(value, ensure_ascii=False)

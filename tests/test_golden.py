@@ -1,0 +1,90 @@
+"""One emitted script for each machine and command, compared whole with a checked-in file.
+
+After a change that is meant: python tests/test_golden.py writes the files anew; read the diff.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from lib import ROOT
+from lib.container import run_lines
+from lib.packages import install_lines, wanted_venv
+from lib.paths import derive_paths
+from lib.script import render
+from lib.settings import load_settings
+from lib.sites import load_machines
+
+GOLDEN = Path(__file__).with_name("golden")
+CONFIGURATION = GOLDEN / "configuration.toml"
+ENVIRON = {"HOME": "/home/me", "USER": "me", "PATH": "/usr/bin:/bin"}
+CLONE = Path("/home/me/long ship")  # a space: whoever reads the files sees what is quoted
+
+# machine, and what runs the image there; local shows the runtimes that no site has
+LAUNCHES = [
+    ("jwb", "apptainer"),
+    ("jwc", "apptainer"),
+    ("jrc", "apptainer"),
+    ("jpb", "apptainer"),
+    ("olivia", "apptainer"),
+    ("lumi", "singularity"),
+    ("berzelius", "apptainer"),
+    ("local", "docker"),
+    ("local", "podman"),
+    ("local", "host"),
+]
+
+
+def emit(command, machine, runtime):
+    options = {"machine": machine, "configuration": str(CONFIGURATION)}
+    settings = load_settings(Path(ROOT), options, ENVIRON)
+    paths = dataclasses.replace(derive_paths(settings), root=CLONE, arch=_arch(settings))
+    title = f"Longship: {command}.py, machine {machine} ({settings.machine.site_file})"
+    if command == "container_run":
+        venv = wanted_venv(settings, paths)
+        return render(title, run_lines(settings, paths, runtime, online=False, venv=venv))
+    lines = install_lines(settings, paths, runtime)
+    return render(title, lines)
+
+
+def _arch(settings):
+    """Return the same architecture wherever the tests run."""
+    return "amd64" if settings.machine.name == "local" else settings.machine.arch
+
+
+def golden_file(command, machine, runtime):
+    return GOLDEN / f"{command}_{machine}_{runtime}.sh"
+
+
+@pytest.mark.parametrize("command", ["container_run", "set_up"])
+@pytest.mark.parametrize(("machine", "runtime"), LAUNCHES)
+def test_emitted_script_is_the_checked_in_one(command, machine, runtime):
+    expected = golden_file(command, machine, runtime).read_text(encoding="utf-8")
+    assert emit(command, machine, runtime) == expected
+
+
+def test_every_machine_of_every_site_has_a_golden_script():
+    assert set(load_machines(Path(ROOT))) == {machine for machine, _ in LAUNCHES}
+
+
+def test_no_golden_file_is_left_over():
+    expected = {
+        golden_file(command, machine, runtime).name
+        for command in ("container_run", "set_up")
+        for machine, runtime in LAUNCHES
+    }
+    assert {path.name for path in GOLDEN.glob("*.sh")} == expected
+
+
+def write_golden_files():
+    for path in GOLDEN.glob("*.sh"):
+        path.unlink()
+    for command in ("container_run", "set_up"):
+        for machine, runtime in LAUNCHES:
+            script = emit(command, machine, runtime)
+            golden_file(command, machine, runtime).write_text(script, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_golden_files()

@@ -1,0 +1,201 @@
+"""The tests' own machinery: what is missing is told, and the two scripts run from anywhere."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from support import cache, processes
+
+A_TEST_THAT_NEEDS_IT = """
+import pytest
+
+@pytest.mark.needs("no-such-program")
+def test_needing():
+    raise AssertionError("it must not be run")
+
+def test_asking(require):
+    require("no-such-program")
+    raise AssertionError("it must not come this far")
+
+def test_skipping():
+    pytest.skip("of its own accord")
+"""
+
+
+@pytest.fixture
+def run_pytest(root, run, clean_environment, tmp_path):
+    """Run pytest with this project's settings over a folder of tests made up here."""
+    tests = tmp_path / "made up"
+    tests.mkdir()
+    (tests / "conftest.py").write_text('pytest_plugins = ["support.needs"]\n')
+    (tests / "test_made_up.py").write_text(A_TEST_THAT_NEEDS_IT)
+    shutil.copy(root / "pyproject.toml", tests)
+
+    def run_here(*arguments):
+        # The copied settings name folders that are found from here no longer.
+        environment = {**clean_environment, "PYTHONPATH": str(root / "tests")}
+        pytest_command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", tests]
+        return run([*pytest_command, *arguments], env=environment, cwd=tests, check=False)
+
+    return run_here
+
+
+def test_missing_program_skips_with_its_reason(run_pytest):
+    result = run_pytest()
+    assert result.returncode == 0, result.stdout
+    assert "3 skipped" in result.stdout
+    assert "needs the program no-such-program, which this machine does not have" in result.stdout
+
+
+def test_missing_program_fails_with_all(run_pytest):
+    result = run_pytest("--all")
+    assert result.returncode == 1, result.stdout
+    assert "2 failed, 1 error" in result.stdout and "skipped" not in result.stdout
+    assert "needs the program no-such-program" in result.stdout
+    assert "of its own accord" in result.stdout
+
+
+def test_missing_tool_names_the_command_that_installs_it(root, run, clean_environment, tmp_path):
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    for name in ("bash", "paste"):
+        (bare / name).symlink_to(shutil.which(name))
+    script = (root / "tests/install_tools.sh").read_text().replace(":/usr/sbin:/sbin", "")
+    (tmp_path / "install_tools.sh").write_text(script)
+    bare_environment = {**clean_environment, "PATH": str(bare)}
+    command = ["bash", tmp_path / "install_tools.sh", "--missing", "umoci"]
+    assert run(command, env=bare_environment).stdout == "umoci\n"
+
+
+def test_unknown_tool_is_refused(root, run):
+    result = run(["bash", root / "tests/install_tools.sh", "aptainer"], check=False)
+    assert result.returncode != 0
+    assert "no tool called 'aptainer'" in result.stderr and "apptainer" in result.stderr
+
+
+def test_installed_tools_are_not_installed_again(root, run, require):
+    require("basics", "python")
+    result = run(["bash", root / "tests/install_tools.sh", "basics", "python"])
+    assert result.stdout + result.stderr == ""
+
+
+@pytest.fixture(scope="module")
+def awkward_clone(root, tmp_path_factory):
+    """Make a clone with a trivial test under a path with spaces and quotes."""
+    clone = tmp_path_factory.mktemp("clones") / 'it\'s "my" $clone'
+    (clone / "tests").mkdir(parents=True)
+    (clone / "requirements").mkdir()
+    shutil.copy(root / "run_tests.sh", clone)
+    shutil.copy(root / "pyproject.toml", clone)
+    (clone / "tests/test_trivial.py").write_text("def test_one():\n    assert 1\n")
+    # An empty environment is quick to make; pytest comes from the one that runs this test.
+    (clone / "requirements/host.txt").write_text("")
+    (clone / "requirements/test.txt").write_text("")
+    return clone
+
+
+@pytest.fixture
+def clone_environment(clean_environment):
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    return {
+        **clean_environment,
+        "PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(packages),
+    }
+
+
+def test_run_tests_from_another_folder_and_an_awkward_path(awkward_clone, clone_environment, run):
+    script = awkward_clone / "run_tests.sh"
+    first = run([script, "-k", "one"], env=clone_environment)
+    assert "1 passed" in first.stdout
+    assert "making the test environment" in first.stderr
+    again = run([script, "tests/test_trivial.py"], env=clone_environment, cwd="/")
+    assert "1 passed" in again.stdout
+    assert again.stderr == ""
+    failing = run([script, "-k", "nothing"], env=clone_environment, check=False)
+    assert failing.returncode == 5, "pytest's exit code must come through"
+
+
+def test_run_tests_mends_an_interrupted_environment(awkward_clone, clone_environment, run):
+    (awkward_clone / "requirements/host.txt").write_text("# changed, so it is made anew\n")
+    script = awkward_clone / "run_tests.sh"
+    interrupted = processes.start([script], env=clone_environment, cwd="/")
+    assert "making the test environment" in interrupted.stderr.readline()
+    processes.end_group(interrupted)
+    interrupted.communicate()
+    assert not (awkward_clone / ".venv-tests/stamp").exists()
+    mended = run([script], env=clone_environment)
+    assert "making the test environment" in mended.stderr
+    assert "1 passed" in mended.stdout
+    assert run([script], env=clone_environment).stderr == ""
+
+
+def test_run_tests_without_a_usable_python_says_what_is_needed(root, run, tmp_path):
+    # None of those that it would try but the one given.
+    script = (root / "run_tests.sh").read_text()
+    script = script.replace("python3.{14,13,12,11,10,9} /usr/bin/python3", "")
+    (tmp_path / "run_tests.sh").write_text(script)
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements/test.txt").touch()
+    environment = {"PATH": "/usr/bin:/bin", "PYTHON": "/bin/false"}
+    result = run(["bash", tmp_path / "run_tests.sh"], env=environment, check=False)
+    assert result.returncode == 1
+    assert "Python 3.9 or newer" in result.stderr and "install_tools.sh python" in result.stderr
+
+
+def test_cache_holds_only_what_is_complete(tmp_path, monkeypatch):
+    monkeypatch.setenv("LONGSHIP_TEST_CACHE", str(tmp_path / "cache"))
+
+    def interrupted(partial):
+        partial.write_text("half of it")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cache.cached("thing-1.txt", interrupted)
+    assert not (cache.cache_folder() / "thing-1.txt").exists()
+    made = cache.cached("thing-1.txt", lambda partial: partial.write_text("all of it"))
+    assert made.read_text() == "all of it"
+    assert cache.cached("thing-1.txt", interrupted) == made
+
+
+def test_cache_drops_what_was_not_used_for_long(tmp_path, monkeypatch):
+    monkeypatch.setenv("LONGSHIP_TEST_CACHE", str(tmp_path / "cache"))
+    old = cache.cached("old-1", lambda partial: partial.mkdir())
+    os.utime(old.with_name("old-1.lock"), (0, 0))
+    cache.cached("new-1", lambda partial: partial.mkdir())
+    assert sorted(path.name for path in old.parent.iterdir()) == ["new-1", "new-1.lock"]
+
+
+def test_run_shows_all_output_of_a_failure(run):
+    with pytest.raises(pytest.fail.Exception) as failure:
+        run(["sh", "-c", "echo to you; echo to me >&2; exit 3"])
+    for part in ("ended with 3", "to you", "to me"):
+        assert part in str(failure.value)
+
+
+def test_run_ends_what_takes_too_long(run):
+    with pytest.raises(pytest.fail.Exception, match="did not end within 1 s"):
+        run(["sh", "-c", "sleep 60 & wait"], timeout=1)
+
+
+def test_run_keeps_every_byte(run, hostile_arguments):
+    result = run(["printf", "%s\\0", *hostile_arguments])
+    assert result.stdout.split("\0")[:-1] == hostile_arguments
+
+
+def test_clean_environment_holds_nothing_of_the_project(clean_environment, monkeypatch):
+    assert not [name for name in clean_environment if name.startswith("LONGSHIP_")]
+    assert Path(clean_environment["HOME"]).is_dir()
+
+
+def test_read_only_folder_refuses(read_only_folder):
+    with pytest.raises(OSError):
+        (read_only_folder / "file").touch()
+
+
+@pytest.mark.root
+@pytest.mark.needs("namespaces")
+def test_as_root_sees_user_0(run, as_root):
+    assert run(as_root(["id", "-u"])).stdout == "0\n"

@@ -1,0 +1,344 @@
+"""The functions of lib/shell/launch.bash, run by bash as they stand in a script."""
+
+import csv
+import io
+import itertools
+import os
+
+import pytest
+
+from lib.command import call
+from lib.quoting import Expansion
+from lib.script import render
+from lib.sites import own_arch
+
+OTHER_ARCH = {"amd64": "arm64", "arm64": "amd64"}[own_arch()]
+CODES = {"amd64": b"02", "arm64": b"04"}
+
+
+@pytest.fixture
+def bash(run, clean_environment):
+    """Give a function that runs lines as a script, with arguments and added variables."""
+
+    def run_script(*lines, arguments=(), env=None, **options):
+        command = ["bash", "-c", render("a test", lines), "a test", *arguments]
+        return run(command, env={**clean_environment, **(env or {})}, **options)
+
+    return run_script
+
+
+def fails(done, message):
+    """Check for one line that says what is wrong and one that says what to type."""
+    assert done.returncode == 1
+    error, hint = done.stderr.splitlines()
+    assert error.startswith("error: ") and message in error, error
+    assert hint.startswith("hint: "), hint
+
+
+def write_sif(path, code):
+    """Write the beginning of a SIF file: a launch line, then magic, version and architecture."""
+    path.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\x0001\0" + code + b"\0" * 50)
+    return path
+
+
+def check_sif(bash, path, **options):
+    return bash(call("check_sif", path, own_arch(), "make it"), check=False, **options)
+
+
+def test_image_for_this_machine_passes(bash, tmp_path):
+    done = check_sif(bash, write_sif(tmp_path / "it's an image", CODES[own_arch()]))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_image_for_another_architecture_is_told(bash, tmp_path):
+    done = check_sif(bash, write_sif(tmp_path / "i.sif", CODES[OTHER_ARCH]))
+    fails(done, f"i.sif is for {OTHER_ARCH}, this machine needs {own_arch()}")
+
+
+def test_image_for_an_unknown_architecture_is_told(bash, tmp_path):
+    fails(check_sif(bash, write_sif(tmp_path / "i.sif", b"09")), "unknown architecture (code 09)")
+
+
+def test_missing_image_is_told_with_what_makes_it(bash, tmp_path):
+    done = check_sif(bash, tmp_path / "i.sif")
+    fails(done, "i.sif is missing")
+    assert "hint: make it" in done.stderr
+
+
+@pytest.mark.parametrize("content", [b"", b"text\n", b"\0\0\0\0", b"<html>" * 1000, b"\x7fELF\0"])
+def test_file_that_is_no_image_is_told(content, bash, tmp_path):
+    (tmp_path / "i.sif").write_bytes(content)
+    fails(check_sif(bash, tmp_path / "i.sif"), "i.sif is no SIF image")
+
+
+def test_folder_is_no_image(bash, tmp_path):
+    fails(check_sif(bash, tmp_path), "is no SIF image")
+
+
+def test_image_that_cannot_be_read_is_told(bash, tmp_path):
+    if os.geteuid() == 0:
+        pytest.skip("root may read anything")
+    image = write_sif(tmp_path / "i.sif", CODES[own_arch()])
+    image.chmod(0)
+    fails(check_sif(bash, image), "cannot be read")
+
+
+def test_image_of_the_compute_nodes_cannot_run_here(bash, tmp_path):
+    image = write_sif(tmp_path / "i.sif", CODES[OTHER_ARCH])
+    done = bash(call("check_sif", image, OTHER_ARCH, "make it"), check=False)
+    fails(done, f"is for {OTHER_ARCH}, and this machine is {own_arch()}")
+    assert "compute node" in done.stderr
+
+
+@pytest.mark.parametrize("value", ["x86_64-linux", "arm64", "nonsense"])
+def test_architecture_is_the_machines_own_whatever_the_environment_says(value, bash, tmp_path):
+    """tcsh exports a HOSTTYPE of its own, and bash takes it over."""
+    image = write_sif(tmp_path / "i.sif", CODES[own_arch()])
+    done = check_sif(bash, image, env={"HOSTTYPE": value, "MACHTYPE": value})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+SHOW_OPTIONS = "printf '%s\\0' \"${options[@]}\""
+
+
+def binds(done):
+    """Give what the options bind, as the runtimes read it: CSV records."""
+    options = done.stdout.split("\0")[:-1]
+    assert options[::2] == ["--mount"] * (len(options) // 2)
+    found = []
+    for record in options[1::2]:
+        (fields,) = csv.reader(io.StringIO(record, newline=""), strict=True)
+        assert fields[0] == "type=bind"
+        entries = dict(field.split("=", 1) for field in fields[1:] if "=" in field)
+        found.append((entries["src"], entries["dst"], "ro" in fields))
+    return found
+
+
+def test_path_of_any_form_is_bound(bash, tmp_path, hostile_arguments):
+    names = [each for each in hostile_arguments if each.strip(". ") and "/" not in each]
+    for name in names:
+        (tmp_path / name).mkdir()
+    paths = [str(tmp_path / name) for name in names]
+    loop = 'for path; do add_bind "$path"; add_bind "$path" "/inside$path" ro; done'
+    found = binds(bash("options=()", loop, SHOW_OPTIONS, arguments=paths))
+    expected = [[(path, path, False), (path, f"/inside{path}", True)] for path in paths]
+    assert found == list(itertools.chain(*expected))
+
+
+def test_same_target_is_bound_once(bash, tmp_path):
+    add = call("add_bind", tmp_path)
+    found = binds(bash("options=()", add, add, call("add_bind", "/", tmp_path), SHOW_OPTIONS))
+    assert found == [(str(tmp_path), str(tmp_path), False)]
+
+
+def test_folder_that_is_not_there_is_told(bash, tmp_path):
+    done = bash("options=()", call("add_bind", tmp_path / "none"), check=False)
+    fails(done, "/none to bind")
+
+
+def test_folder_of_the_site_is_bound_where_it_exists(bash, tmp_path):
+    lines = [call("add_bind_if_there", each) for each in (tmp_path / "none", tmp_path)]
+    assert binds(bash("options=()", *lines, SHOW_OPTIONS)) == [(str(tmp_path),) * 2 + (False,)]
+
+
+def host_files(bash, env):
+    """Give what is bound for an environment, besides what this machine's own files name."""
+    unset = "unset ${!PIP_@} ${!UV_@} ${!SSL_@} REQUESTS_CA_BUNDLE CURL_CA_BUNDLE GIT_SSL_CAINFO"
+    unset += " AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS TMPDIR XDG_CONFIG_HOME"
+    given = [call("export", f"{name}={value}") for name, value in env.items()]
+    found = []
+    for lines in (["export HOME=/nowhere"], given):
+        found.append(set(binds(bash(unset, *lines, "options=()", "add_host_files", SHOW_OPTIONS))))
+    assert all(source == target for source, target, _ in found[1])
+    return {source: read_only for source, _, read_only in found[1] - found[0]}
+
+
+@pytest.mark.parametrize(
+    "variable", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE"]
+)
+def test_certificates_in_use_are_shown(variable, bash, tmp_path, clean_environment):
+    file = tmp_path / 'my, "own" certificates.pem'
+    file.touch()
+    home = {"HOME": str(tmp_path)}
+    assert host_files(bash, {variable: file, **home}) == {str(file): True}
+    assert host_files(bash, {variable: tmp_path / "none", **home}) == {}
+    assert host_files(bash, {variable: "relative.pem", **home}) == {}
+
+
+def test_folders_of_pips_configuration_are_shown(bash, tmp_path):
+    names = ["in file", "url", "listed", "variable", "index/simple", "unused"]
+    folders = {name: tmp_path / "wheels" / name.replace(" ", "_") for name in names}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    configuration = tmp_path / "home/.config/pip/pip.conf"
+    configuration.parent.mkdir(parents=True, exist_ok=True)
+    configuration.write_text(
+        f"[global]\nfind-links = {folders['in file']} file://{folders['url']}\n"
+        f"    {folders['listed']}\nindex-url = file://{folders['index/simple']}\n"
+        "extra-index-url = https://example.org/*\n"
+    )
+    found = host_files(
+        bash, {"HOME": tmp_path / "home", "PIP_FIND_LINKS": f"{folders['variable']} /none"}
+    )
+    expected = [folders[name] for name in ("in file", "url", "listed", "variable")]
+    expected.append(folders["index/simple"].parent)
+    assert found == {str(folder): True for folder in expected}
+
+
+def test_words_of_pips_configuration_are_no_patterns(bash, tmp_path):
+    home = tmp_path / "another home"
+    (home / ".pip").mkdir(parents=True)
+    (home / ".pip/pip.conf").write_text(f"[global]\nfind-links = {tmp_path}/*\n")
+    assert host_files(bash, {"HOME": home}) == {}
+
+
+def test_temporary_folder_elsewhere_is_shown(bash, tmp_path):
+    found = host_files(bash, {"HOME": tmp_path, "TMPDIR": "/usr"})
+    assert found == {"/usr": False}
+    assert host_files(bash, {"HOME": tmp_path, "TMPDIR": "/tmp"}) == {}
+
+
+def test_environment_without_a_home_is_no_error(bash):
+    done = bash("unset HOME", "options=()", "add_host_files", check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# What the contract does with what encode_command made: in the image's own POSIX sh.
+DECODE = """
+"$SHELL_INSIDE" -c "${decode-}"'printf "%s\\0" "$@"' longship "${command[@]}"
+"""
+
+
+@pytest.fixture(params=["dash", "bash"])
+def passed_on(bash, request):
+    """Give a function that returns arguments as they are after encoding and decoding."""
+
+    def pass_on(arguments, locale="C.UTF-8"):
+        take = call("take_command", "rc file", Expansion('"$@"'))
+        env = {"SHELL_INSIDE": request.param, "LC_ALL": locale}
+        done = bash(take, "encode_command", DECODE, arguments=["prog", *arguments], env=env)
+        return done.stdout.split("\0")[1:-1]
+
+    return pass_on
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_encoded_arguments_arrive_as_they_are(passed_on, locale, hostile_arguments):
+    assert passed_on(hostile_arguments, locale) == hostile_arguments
+
+
+def test_every_byte_arrives(passed_on):
+    every = [os.fsdecode(bytes([number])) for number in range(1, 256)]
+    pairs = [os.fsdecode(bytes([255 - number % 200, number])) for number in range(1, 256)]
+    assert passed_on([*every, *pairs, "".join(every)]) == [*every, *pairs, "".join(every)]
+
+
+@pytest.mark.parametrize("text", ["ü" * 50000, "世" * 40000, "a" * 100000, "\udcff\n" * 5000])
+def test_long_argument_arrives(passed_on, text):
+    assert passed_on([text]) == [text]
+
+
+# Table 3-7 of the Unicode standard: the first and last of each row, and their neighbours.
+UTF8 = [
+    "\x01",
+    "\x7f",
+    "\x80",
+    "\u07ff",
+    "\u0800",
+    "\u0fff",
+    "\u1000",
+    "\ucfff",
+    "\ud7ff",
+    "\ue000",
+    "\uffff",
+    "\U00010000",
+    "\U0003ffff",
+    "\U00040000",
+    "\U000fffff",
+    "\U0010ffff",
+]
+NOT_UTF8 = [
+    b"\x80",
+    b"\xbf",
+    b"\xc0\x80",
+    b"\xc1\xbf",
+    b"\xc2",
+    b"\xe0\x80\x80",
+    b"\xe0\x9f\xbf",
+    b"\xed\xa0\x80",
+    b"\xed\xbf\xbf",
+    b"\xef\xbf",
+    b"\xf0\x8f\xbf\xbf",
+    b"\xf4\x90\x80\x80",
+    b"\xf5\x80\x80\x80",
+    b"\xff",
+    b"a\xc3(",
+    b"\xe2\x82",
+    b"\xc3\xa9\xa9",
+]
+
+
+@pytest.mark.parametrize("some", [*UTF8, *(os.fsdecode(each) for each in NOT_UTF8)], ids=ascii)
+def test_only_what_is_no_utf8_is_encoded(bash, some):
+    take = call("take_command", "rc file", Expansion('"$@"'))
+    show = "printf '%s\\0' \"${command[@]}\""
+    done = bash(take, "encode_command", show, arguments=["a", some, "b"])
+    assert (done.stdout == f"a\0{some}\0b\0") == (some in UTF8)
+
+
+def test_encoded_arguments_are_ascii_and_others_stay(bash):
+    take = call("take_command", "rc file", Expansion('"$@"'))
+    show = "printf '%s\\0' \"${command[@]}\""
+    plain = bash(take, "encode_command", show, arguments=["a b", "\\n", "$x"])
+    assert plain.stdout == "a b\0\\n\0$x\0"
+    encoded = bash(take, "encode_command", show, arguments=["a b", "\\n", "é", "\udcff"])
+    assert encoded.stdout.isascii()
+
+
+def test_nothing_said_is_an_interactive_shell(bash):
+    show = "printf '%s\\0' \"${command[@]}\""
+    done = bash(call("take_command", "/rc file", Expansion('"$@"')), show)
+    assert done.stdout.split("\0")[:-1] == ["bash", "--rcfile", "/rc file", "-i"]
+
+
+def test_modules_are_loaded_in_order_where_the_program_is_missing(bash):
+    module = "module() { printf '%s\\n' \"$#: $*\"; }"
+    loading = call("load_modules", "no-such-program", "purge", "load Stages/2025 GCC")
+    assert bash(module, loading).stdout == "1: purge\n3: load Stages/2025 GCC\n"
+    assert bash(module, call("load_modules", "sh", "purge")).stdout == ""
+
+
+def test_failing_module_does_not_end_the_script(bash):
+    module = 'module() { echo "$unset_variable"; return 1; }'
+    done = bash(module, call("load_modules", "no-such-program", "purge"), "echo went on")
+    assert done.stdout == "\nwent on\n"
+
+
+def test_folders_are_made_and_what_cannot_be_made_is_told(bash, tmp_path, read_only_folder):
+    wanted = [tmp_path / "it's/a folder", tmp_path / "-p"]
+    bash(call("make_folders", *wanted))
+    bash(call("make_folders", *wanted))
+    assert all(folder.is_dir() for folder in wanted)
+    done = bash(call("make_folders", read_only_folder / "scratch"), check=False)
+    fails(done, f"cannot make the folder {read_only_folder}/scratch: ")
+    assert "[paths]" in done.stderr
+
+
+def test_venv_is_checked(bash, tmp_path):
+    check = call("check_venv", tmp_path, "image 1")
+    fails(bash(check, check=False), f"not installed: no {tmp_path}")
+    (tmp_path / "longship-base").write_text("image 1\n")
+    assert bash(check).stderr == ""
+    (tmp_path / "longship-base").write_text("image 2\n")
+    fails(bash(check, check=False), f"in {tmp_path} belong to image 2, not to image 1")
+
+
+def test_missing_program_is_told(bash):
+    fails(bash(call("check_program", "no-such"), check=False), "no-such is not on this machine")
+    assert bash(call("check_program", "sh")).stderr == ""
+
+
+def test_no_function_leaves_its_options_set(bash):
+    """`set -f` of one function must not reach the rest of the script."""
+    done = bash("options=()", "before=$-", "add_host_files", '[[ $- == "$before" ]]')
+    assert done.stderr == ""

@@ -1,0 +1,235 @@
+"""Locks without flock: one does it, the others wait, the dead are buried."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+from support import processes
+
+from lib.command import call
+from lib.script import render
+
+SECONDS = 60  # what a test waits for at most
+
+
+@pytest.fixture
+def start(tmp_path, clean_environment):
+    """Give a function that starts lines as a script; what still runs at the end is killed."""
+    started = []
+
+    def start_script(*lines, env=None):
+        script = render("a test", lines)
+        command = ["bash", "-c", script]
+        environment = {**clean_environment, **(env or {})}
+        process = processes.start(command, env=environment, cwd=tmp_path)
+        started.append(process)
+        return process
+
+    yield start_script
+    for process in started:
+        processes.end_group(process)
+        process.communicate()
+
+
+def wait_until(condition):
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def finish(process):
+    """Wait for a script and give its exit code and standard error."""
+    _, errors = process.communicate(timeout=SECONDS)
+    return process.returncode, errors
+
+
+def hold(lock, stop):
+    """Lines that hold a lock until the file `stop` is there."""
+    return [
+        f"hold() {{ : >{call(stop)}.held; until [[ -e {call(stop)} ]]; do sleep 0.05; done; }}",
+        call("locked", lock, "hold"),
+    ]
+
+
+def abandon(lock, host, process, start="0"):
+    """Make a lock as another process would have left it."""
+    folder = lock.with_name(lock.name + ".lock")
+    folder.mkdir()
+    (folder / "owner").write_text(f"{host} {process} {start}\n")
+    return folder
+
+
+def make_old(folder):
+    for path in (folder / "owner", folder):
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(path, (time.time() - 3600,) * 2)
+
+
+TAKEN = ["work() { echo done >>result; }"]
+
+
+def test_only_one_works_at_a_time(start, tmp_path):
+    count = 4
+    (tmp_path / "counter").write_text("0\n")
+    work = "work() { local -i n; n=$(<counter); sleep 0.02; echo $((n + 1)) >counter; }"
+    scripts = [start(work, call("locked", tmp_path / "it's a lock", "work")) for _ in range(count)]
+    for script in scripts:
+        code, errors = finish(script)
+        assert code == 0, errors
+    assert (tmp_path / "counter").read_text() == f"{count}\n"
+    assert list(tmp_path.glob("*lock*")) == []
+
+
+def test_waiting_is_told_once_with_the_owner(start, tmp_path):
+    lock, stop = tmp_path / "lock", tmp_path / "stop"
+    first = start(*hold(lock, stop))
+    wait_until((tmp_path / "stop.held").exists)
+    second = start(*TAKEN, call("locked", lock, "work"))
+    note = second.stderr.readline()
+    assert f"waiting for process {first.pid} on {os.uname().nodename}" in note
+    assert not (tmp_path / "result").exists()
+    stop.touch()
+    assert finish(first) == (0, "")
+    assert finish(second) == (0, "")
+    assert (tmp_path / "result").exists()
+
+
+def test_arguments_reach_the_function(run, tmp_path, hostile_arguments):
+    show = "show() { printf '%s\\0' \"$@\"; }"
+    lines = [show, call("locked", tmp_path / "lock", "show", *hostile_arguments)]
+    output = run(["bash", "-c", render("a test", lines)]).stdout
+    assert output.split("\0")[:-1] == hostile_arguments
+
+
+@pytest.mark.parametrize("ending", ["exit 3", "false", "fail x y"])
+def test_failing_owner_lets_go(ending, start, tmp_path):
+    code, _ = finish(start(f"work() {{ {ending}; }}", call("locked", tmp_path / "lock", "work")))
+    assert code == {"exit 3": 3}.get(ending, 1)
+    assert list(tmp_path.glob("lock*")) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_ended_owner_lets_go(number, start, tmp_path):
+    script = start(*hold(tmp_path / "lock", tmp_path / "stop"))
+    wait_until((tmp_path / "stop.held").exists)
+    os.killpg(script.pid, number)
+    assert finish(script)[0] != 0
+    assert list(tmp_path.glob("lock*")) == []
+
+
+def test_lock_of_a_killed_process_is_taken_over(start, tmp_path):
+    lock = tmp_path / "lock"
+    script = start(*hold(lock, tmp_path / "stop"))
+    wait_until((tmp_path / "stop.held").exists)
+    processes.end_group(script)
+    script.communicate()
+    assert (tmp_path / "lock.lock").exists()
+    code, errors = finish(start(*TAKEN, call("locked", lock, "work")))
+    assert code == 0
+    assert f"taking over the lock of process {script.pid}" in errors
+    assert (tmp_path / "result").exists()
+
+
+def test_lock_of_an_earlier_process_with_the_same_number_is_taken_over(start, tmp_path):
+    abandon(tmp_path / "lock", os.uname().nodename, os.getpid(), start="1")
+    code, errors = finish(start(*TAKEN, call("locked", tmp_path / "lock", "work")))
+    assert code == 0 and "taking over" in errors
+
+
+def test_old_lock_of_another_host_is_taken_over(start, tmp_path):
+    make_old(abandon(tmp_path / "lock", "another-host", 1))
+    code, errors = finish(start(*TAKEN, call("locked", tmp_path / "lock", "work")))
+    assert code == 0
+    assert "taking over the lock of process 1 on another-host" in errors
+
+
+def test_old_lock_without_an_owner_is_taken_over(start, tmp_path):
+    (tmp_path / "lock.lock").mkdir()
+    make_old(tmp_path / "lock.lock")
+    assert finish(start(*TAKEN, call("locked", tmp_path / "lock", "work")))[0] == 0
+
+
+@pytest.mark.parametrize("owner", ["another-host 1 0\n", ""])
+def test_lock_that_may_be_alive_is_waited_for(owner, start, tmp_path):
+    folder = tmp_path / "lock.lock"
+    folder.mkdir()
+    if owner:
+        (folder / "owner").write_text(owner)
+    script = start(*TAKEN, call("locked", tmp_path / "lock", "work"))
+    assert "waiting for " in script.stderr.readline()
+    assert script.poll() is None and not (tmp_path / "result").exists()
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    assert finish(script)[0] == 0
+    assert (tmp_path / "result").exists()
+
+
+def test_name_of_the_host_is_the_systems_whatever_the_environment_says(start, tmp_path):
+    """Slurm hands the HOSTNAME of the login node on to every node of a job."""
+    lock, stop = tmp_path / "lock", tmp_path / "stop"
+    start(*hold(lock, stop), env={"HOSTNAME": "the-login-node"})
+    wait_until((tmp_path / "stop.held").exists)
+    owner = (tmp_path / "lock.lock/owner").read_text()
+    assert owner.split()[0] == os.uname().nodename
+
+
+def test_owner_shows_that_it_lives(start, tmp_path):
+    script = start(*hold(tmp_path / "lock", tmp_path / "stop"))
+    wait_until((tmp_path / "stop.held").exists)
+    owner = tmp_path / "lock.lock/owner"
+    make_old(owner.parent)
+    wait_until(lambda: owner.stat().st_mtime > time.time() - 600)
+    (tmp_path / "stop").touch()
+    assert finish(script) == (0, "")
+
+
+def test_sign_of_life_ends_with_the_owner(start, tmp_path):
+    script = start(*hold(tmp_path / "lock", tmp_path / "stop"))
+    wait_until((tmp_path / "stop.held").exists)
+    os.kill(script.pid, signal.SIGKILL)  # the shell alone: its children are not told
+    script.wait(timeout=SECONDS)
+    make_old(tmp_path / "lock.lock")
+
+    def nothing_is_left():
+        listed = subprocess.run(
+            ["ps", "-o", "pid=,args=", "-s", str(script.pid)], stdout=subprocess.PIPE, text=True
+        )
+        return "sleep 5" not in listed.stdout
+
+    wait_until(nothing_is_left)
+    assert (tmp_path / "lock.lock/owner").stat().st_mtime < time.time() - 600
+
+
+def test_many_find_a_dead_lock_at_once(start, tmp_path):
+    """Only one may take it over, and none the new lock of another."""
+    count = 4
+    (tmp_path / "counter").write_text("0\n")
+    make_old(abandon(tmp_path / "lock", "another-host", 1))
+    work = "work() { local -i n; n=$(<counter); sleep 0.02; echo $((n + 1)) >counter; }"
+    scripts = [start(work, call("locked", tmp_path / "lock", "work")) for _ in range(count)]
+    for script in scripts:
+        code, errors = finish(script)
+        assert code == 0, errors
+    assert (tmp_path / "counter").read_text() == f"{count}\n"
+    assert list(tmp_path.glob("lock*")) == []
+
+
+def test_removal_that_was_killed_half_way_is_mended(start, tmp_path):
+    make_old(abandon(tmp_path / "lock", "another-host", 1))
+    (tmp_path / "lock.lock.removal").mkdir()
+    make_old(tmp_path / "lock.lock.removal")
+    assert finish(start(*TAKEN, call("locked", tmp_path / "lock", "work")))[0] == 0
+    assert (tmp_path / "result").exists()
+    assert list(tmp_path.glob("lock*")) == []
+
+
+def test_folder_that_cannot_be_written_to_is_told(start, read_only_folder):
+    code, errors = finish(start(*TAKEN, call("locked", read_only_folder / "lock", "work")))
+    assert code == 1
+    assert errors.startswith(f"error: cannot make the lock {read_only_folder}/lock.lock: ")
+    assert "hint: " in errors

@@ -1,0 +1,118 @@
+"""Every derived path, and what a configured path may hold; nothing is ever evaluated."""
+
+from pathlib import Path
+
+import pytest
+
+from lib.errors import LongshipError
+from lib.paths import expand, image_name, image_tag, pinned
+
+
+def configure(repository, scratch_dir, more=""):
+    repository.write("configuration.toml", f"[paths]\nscratch_dir = '''{scratch_dir}'''\n{more}")
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("/a/b", "/a/b"),
+        ("/a//b/../c/", "/a/c"),
+        ("~/x", "/home/me/x"),
+        ("~", "/home/me"),
+        ("/a/~/x", "/a/~/x"),
+        ("/p/{account}/{user}", "/p/acc/me"),
+        ("/p/{project}/{machine}", "/p/proj/local"),
+        ("$SCRATCH/x", "/scratch me/x"),
+        ("${SCRATCH}_x", "/scratch me_x"),
+        ('/it\'s "a" folder', '/it\'s "a" folder'),
+        ("/$(touch x)`touch x`;*", "/$(touch x)`touch x`;*"),
+    ],
+)
+def test_configured_path_is_expanded(text, path, repository):
+    configure(repository, text, '[project]\naccount = "acc"\nname = "proj"\n')
+    _, paths = repository.settings_and_paths({"SCRATCH": "/scratch me"})
+    assert paths.scratch_dir == Path(path)
+
+
+@pytest.mark.parametrize("home", ["/a $b c", "/a ${b}", "/a {user}", "/a {b}", '/it\'s "a" `b`'])
+def test_home_is_taken_as_it_is(home, repository):
+    configure(repository, "~/x")
+    _, paths = repository.settings_and_paths({"HOME": home})
+    assert paths.scratch_dir == Path(f"{home}/x")
+
+
+@pytest.mark.parametrize("value", ["/a $b", "/a ${b}", "/a {user}"])
+def test_variable_is_taken_as_it_is(value, repository):
+    configure(repository, "$SCRATCH/x")
+    _, paths = repository.settings_and_paths({"SCRATCH": value})
+    assert paths.scratch_dir == Path(f"{value}/x")
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("/p/{account}/x", "{account} is not set", "project.account in configuration.toml"),
+        ("/p/{acount}/x", "{acount} is unknown", "{account}"),
+        ("$NOT_SET/x", "variable $NOT_SET is not set", "configuration.local.toml"),
+        ("scratch", "is no absolute path", '"~/scratch"'),
+        ("~other/x", "is no absolute path", ""),
+        ("", "is no absolute path", ""),
+    ],
+)
+def test_path_that_cannot_be_had_is_told_with_its_origin(text, message, hint, repository):
+    configure(repository, text)
+    with pytest.raises(LongshipError) as error:
+        repository.settings_and_paths()
+    assert f'paths.scratch_dir in configuration.toml is "{text}"' in str(error.value)
+    assert message in str(error.value)
+    assert hint in error.value.hint
+
+
+def test_user_comes_from_the_system_where_the_environment_does_not_say(repository):
+    import os
+    import pwd
+
+    settings = repository.settings({"USER": "", "LOGNAME": ""})
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert expand("paths.scratch_dir", "/{user}", settings) == f"/{user}"
+
+
+def test_derived_paths_lie_below_the_scratch_folder(repository):
+    configure(repository, "/s")
+    _, paths = repository.settings_and_paths(arch="arm64")
+    assert paths.root == repository.root
+    assert paths.venv == Path("/s/venv_arm64")
+    assert paths.active_image("docker://nvcr.io/nvidia/pytorch:25.06-py3") == Path(
+        "/s/containers/pytorch_25.06-py3_arm64.sif"
+    )
+    for path in (paths.venvs, paths.tools, paths.cache, paths.containers):
+        assert path.parent == paths.scratch_dir
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("docker://nvcr.io/nvidia/pytorch:25.06-py3", "pytorch_25.06-py3"),
+        ("docker://localhost:5000/Lab/Base", "base"),
+        ("docker://x/base:1.SIF", "base_1.sif"),
+        ("/images/lumi-multitorch-latest.sif", "lumi-multitorch-latest"),
+        ('/images/it\'s "mine".sif', "it_s_mine"),
+        ("docker://x/base@sha256:0123abc", "base_sha256_0123abc"),
+    ],
+)
+def test_image_is_named_after_its_source(source, name):
+    assert image_name(source) == name
+
+
+def test_tag_holds_name_and_architecture():
+    assert image_tag("docker://x/base:1", "arm64") == "longship/base_1:arm64"
+
+
+def test_link_to_what_is_in_use_is_followed_once(tmp_path):
+    (tmp_path / "versions").mkdir()
+    (tmp_path / "versions/1.sif").symlink_to("elsewhere")
+    (tmp_path / "image.sif").symlink_to("versions/1.sif")
+    (tmp_path / "absolute.sif").symlink_to(tmp_path / "versions/1.sif")
+    assert pinned(tmp_path / "image.sif") == tmp_path / "versions/1.sif"
+    assert pinned(tmp_path / "absolute.sif") == tmp_path / "versions/1.sif"
+    assert pinned(tmp_path / "nothing") == tmp_path / "nothing"

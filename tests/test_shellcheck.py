@@ -1,0 +1,112 @@
+"""Every script in the tree, and every emitted one, passes shellcheck."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+from support import processes
+from support.repository import toml
+
+from lib.configuration import RUNTIMES
+from lib.container import run_lines
+from lib.packages import install_lines, wanted_venv
+from lib.paths import derive_paths
+from lib.script import render
+from lib.settings import load_settings
+from lib.sites import load_machines
+
+ROOT = Path(__file__).resolve().parents[1]
+OWN = {".git", ".venv", ".venv-tests", ".cache", "golden"}
+
+
+def is_script(path):
+    if path.suffix in (".sh", ".bash", ".sbatch"):
+        return True
+    if path.suffix or not path.is_file():
+        return False
+    first = path.read_bytes()[:64].split(b"\n")[0]
+    return first.startswith(b"#!") and first.endswith((b"sh", b"bash"))
+
+
+def scripts():
+    """Give every script of the working tree; golden ones are among the emitted ones."""
+    for folder in (ROOT, *(each for each in ROOT.iterdir() if each.is_dir())):
+        if folder.name in OWN:
+            continue
+        for path in folder.glob("*") if folder == ROOT else folder.rglob("*"):
+            if not OWN & set(path.relative_to(ROOT).parts) and path.is_file() and is_script(path):
+                yield path
+
+
+def shown(path):
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", sorted(set(scripts())), ids=shown)
+def test_script_in_the_tree_passes(path, run):
+    run([processes.program("shellcheck"), "--external-sources", "--color=never", path], cwd=ROOT)
+
+
+def test_scripts_of_all_kinds_are_found():
+    names = {shown(path) for path in scripts()}
+    assert names >= {".ci/run", "quickstart.sh", "run_tests.sh", "lib/shell/launch.bash"}
+
+
+CONFIGURATION = """
+[project]
+name = "p"
+account = "a"
+[container]
+image = "docker://example.org/lab/base:1"
+binds = ["/data", "/it's:/inside:ro"]
+[environment]
+unset = ["MINE", "OURS_*"]
+set = { A = "it's \\"$HOME\\"", B = "a\\nb" }
+"""
+
+
+def emitted(name, machine, runtime, configuration):
+    """Give the script that an entry script would emit."""
+    environ = {"HOME": "/home/me", "USER": "me", "PATH": ""}
+    options = {"machine": machine, "configuration": str(configuration)}
+    settings = load_settings(ROOT, options, environ)
+    paths = derive_paths(settings)
+    if name == "set_up":
+        return render(name, install_lines(settings, paths, runtime))
+    venv = wanted_venv(settings, paths)
+    return render(name, run_lines(settings, paths, runtime, online=name == "online", venv=venv))
+
+
+@pytest.mark.parametrize(
+    ("name", "machine"),
+    [
+        *itertools.product(("container_run", "set_up"), sorted(load_machines(ROOT))),
+        ("online", "local"),
+    ],
+)
+def test_emitted_script_passes(name, machine, run, tmp_path):
+    configuration = tmp_path / "configuration.toml"
+    configuration.write_text(CONFIGURATION)
+    files = []
+    for runtime in RUNTIMES:
+        if runtime != "auto":
+            files.append(tmp_path / f"{runtime}.sh")
+            files[-1].write_text(emitted(name, machine, runtime, configuration))
+    run([processes.program("shellcheck"), "--color=never", *files])
+
+
+def test_emitted_script_with_every_value_hostile_passes(run, tmp_path, hostile_arguments):
+    values = [each for each in hostile_arguments if each.isascii() and each.isprintable() and each]
+    table = "".join(f"V{number} = {toml(value)}\n" for number, value in enumerate(values))
+    binds = toml(["/x " + re.sub("[${}:]", "", value) for value in values])
+    configuration = tmp_path / "configuration.toml"
+    text = f"[container]\nbinds = {binds}\n[environment.set]\n{table}"
+    configuration.write_text(text)
+    files = []
+    for name, runtime in itertools.product(("container_run", "set_up"), ("apptainer", "docker")):
+        files.append(tmp_path / f"{name} {runtime}.sh")
+        files[-1].write_text(emitted(name, "local", runtime, configuration))
+    # Values that look like expansions stand in single quotes, as they must: only that is remarked.
+    remarks = "--exclude=SC1003,SC2016"
+    run([processes.program("shellcheck"), "--color=never", remarks, *files])

@@ -1,0 +1,232 @@
+"""The house's frame: rows of lib/, one place that starts processes, small files, old Pythons."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from support import processes
+from support.repository import copy_tree
+
+ROOT = Path(__file__).resolve().parents[1]
+LIB = ROOT / "lib"
+ENTRIES = [ROOT / "container_run.py", ROOT / "set_up.py"]
+
+# A module imports from rows above its own only.
+ROWS = (
+    ("errors",),
+    ("quoting", "tables"),
+    ("command", "configuration"),
+    ("sites", "stacks"),
+    ("settings",),
+    ("paths",),
+    ("environment",),
+    ("launch",),
+    ("apptainer", "docker", "host"),
+    ("container",),
+    ("packages",),
+    ("script", "execute", "remembered"),
+    ("cli",),
+)
+ROW = {module: number for number, row in enumerate(ROWS) for module in row}
+MOST_LINES = 250
+
+# They run inside of the environment, not on the host: no part of the core.
+INSIDE = LIB / "inside"
+CORE = sorted(path for path in LIB.rglob("*.py") if INSIDE not in path.parents)
+OWN_PYTHON = [*CORE, *ENTRIES, *sorted(INSIDE.glob("*.py"))]
+
+
+def shown(path):
+    return str(path.relative_to(ROOT))
+
+
+def row_of(path):
+    """Name a file's module as the rows do: lib/cli/__init__.py and its neighbours are cli."""
+    relative = path.relative_to(LIB)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def modules_of_lib_in(tree):
+    """Give the modules of lib that are imported anywhere in a file, in functions too."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports say where from"
+            names.update([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
+    modules = {name.split(".")[1] for name in names if name.startswith("lib.")}
+    return {module for module in modules if (LIB / f"{module}.py").exists()} | (
+        {"cli"} if "cli" in modules else set()
+    )
+
+
+def test_every_module_has_a_row():
+    assert {row_of(path) for path in CORE} - {"__init__"} == set(ROW)
+
+
+@pytest.mark.parametrize("path", [each for each in CORE if each != LIB / "__init__.py"], ids=shown)
+def test_module_imports_from_rows_above_only(path):
+    own = row_of(path)
+    imported = modules_of_lib_in(ast.parse(path.read_text(encoding="utf-8"))) - {own}
+    too_low = {module for module in imported if ROW[module] >= ROW[own]}
+    assert not too_low, f"{shown(path)} imports {too_low}, from its own row or below"
+
+
+def test_first_file_of_lib_imports_nothing_of_lib():
+    tree = ast.parse((LIB / "__init__.py").read_text(encoding="utf-8"))
+    assert modules_of_lib_in(tree) == set()
+
+
+def test_imports_in_functions_are_seen():
+    text = "def f():\n    from lib import sites\n    import lib.cli.set_up\n"
+    assert modules_of_lib_in(ast.parse(text)) == {"sites", "cli"}
+
+
+# What starts or becomes a process: modules, and functions of os.
+STARTING_MODULES = {
+    "subprocess",
+    "pty",
+    "multiprocessing",
+    "asyncio",
+    "concurrent",
+    "_posixsubprocess",
+}
+STARTING_FUNCTIONS = re.compile(r"(exec|spawn|posix_spawn|fork)\w*|system|popen|startfile")
+
+
+def starts_processes(tree):
+    """Give the places of a file where a process could be started."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            roots = {alias.name.split(".")[0] for alias in node.names}
+            found += [f"line {node.lineno}: import" for _ in roots & STARTING_MODULES]
+        elif isinstance(node, ast.ImportFrom):
+            root = node.module.split(".")[0] if node.module else ""
+            names = [alias.name for alias in node.names]
+            if root in STARTING_MODULES or (
+                root in ("os", "posix") and any(map(STARTING_FUNCTIONS.fullmatch, names))
+            ):
+                found.append(f"line {node.lineno}: from {root}")
+        elif isinstance(node, ast.Attribute) and STARTING_FUNCTIONS.fullmatch(node.attr):
+            if isinstance(node.value, ast.Name) and node.value.id in ("os", "posix"):
+                found.append(f"line {node.lineno}: os.{node.attr}")
+        elif isinstance(node, ast.Name) and node.id in ("eval", "exec", "__import__"):
+            found.append(f"line {node.lineno}: {node.id}")
+    return found
+
+
+@pytest.mark.parametrize("path", [*CORE, *ENTRIES], ids=shown)
+def test_only_one_module_starts_processes(path):
+    found = starts_processes(ast.parse(path.read_text(encoding="utf-8")))
+    if path == LIB / "execute.py":
+        assert found
+    elif path == LIB / "__init__.py":
+        # an old Python becomes the one of .venv, before lib/execute.py can even be read
+        assert [place.split(": ")[1] for place in found] == ["os.execv"]
+    else:
+        assert not found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import subprocess",
+        "def f():\n    import subprocess as s",
+        "from subprocess import run",
+        "import os\nos.system('x')",
+        "from os import execv",
+        "os.posix_spawn('x')",
+        "import pty",
+        "eval('x')",
+        "import concurrent.futures",
+    ],
+)
+def test_start_of_a_process_is_seen(text):
+    assert starts_processes(ast.parse(text))
+
+
+@pytest.mark.parametrize("path", [*OWN_PYTHON, *sorted(LIB.glob("shell/*.bash"))], ids=shown)
+def test_file_is_small(path):
+    count = len(path.read_text(encoding="utf-8").splitlines())
+    assert count <= MOST_LINES, f"{shown(path)} has {count} lines, more than {MOST_LINES}"
+
+
+def test_sites_and_stacks_are_named_in_no_python():
+    """Adding one needs no Python: no module knows the name of one."""
+    names = {
+        path.parent.name for path in [*ROOT.glob("*/site.toml"), *ROOT.glob("stacks/*/*.toml")]
+    }
+    names -= {"local", "pytorch"}  # the defaults
+    assert names
+    for path in [*CORE, *ENTRIES]:
+        constants = {
+            node.value
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        assert not constants & names, shown(path)
+
+
+def test_python_is_no_newer_than_3_9(run):
+    """Hold syntax and standard library: vermin knows since when each is there."""
+    command = [processes.program("vermin"), "--quiet", "--no-tips", "--target=3.9-", "--violations"]
+    payload = [ROOT / "train.py", ROOT / "preprocess_data.py"]
+    # tomllib is asked for first, and tomli taken where it is not there
+    done = run([*command, "--exclude", "tomllib", *OWN_PYTHON, *payload], check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("path", [LIB / "__init__.py", *ENTRIES], ids=shown)
+def test_file_that_an_old_python_meets_is_read_by_it(path):
+    """Or the user meets a SyntaxError where the file has a sentence to say."""
+    text = path.read_text(encoding="utf-8")
+    ast.parse(text, feature_version=(3, 6))
+    assert "from __future__ import annotations" not in text  # since 3.7
+
+
+# There is no Python 3.6 to be had here: a newer one says that it is 3.6, before lib is imported.
+AS_OLD_PYTHON = """
+import runpy, sys
+sys.version_info = (3, 6, 8, "final", 0)
+sys.argv = sys.argv[1:]
+sys.path[0] = sys.argv[0].rpartition("/")[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def run_as_old_python(clone, run, script, *arguments):
+    command = [sys.executable, "-c", AS_OLD_PYTHON, clone / script, *arguments]
+    return run(command, check=False)
+
+
+@pytest.mark.parametrize("script", ["container_run.py", "set_up.py"])
+def test_old_python_faked_is_told_what_is_needed(script, root, run, tmp_path):
+    clone = copy_tree(root, tmp_path / "it's a clone")
+    done = run_as_old_python(clone, run, script, "true")
+    error, hint = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert error == f"error: Longship needs Python 3.9 or newer; {sys.executable} is 3.6"
+    assert hint.startswith("hint: ") and "python3" in hint
+
+
+def test_old_python_faked_is_told_the_module_of_the_site(root, run, tmp_path):
+    clone = copy_tree(root, tmp_path / "clone")
+    (clone / "here").mkdir()
+    site = f'newer_python = "module load python"\n[machines.here]\nrecognise.path = "{tmp_path}"\n'
+    (clone / "here/site.toml").write_text(site)
+    done = run_as_old_python(clone, run, "container_run.py", "true")
+    assert "hint: type `module load python`, then the same command again" in done.stderr
+
+
+def test_old_python_faked_becomes_the_one_of_the_clone(root, run, tmp_path):
+    clone = copy_tree(root, tmp_path / "clone")
+    own = clone / ".venv/bin/python"
+    own.parent.mkdir(parents=True)
+    own.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    own.chmod(0o755)
+    done = run_as_old_python(clone, run, "container_run.py", "a b", "")
+    assert done.stdout == f"{clone}/container_run.py\na b\n\n"
