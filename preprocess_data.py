@@ -1,0 +1,458 @@
+"""Turn text into the tokens that `train.py` reads.
+
+    python container_run.py python preprocess_data.py           all three steps, one process
+
+Large inputs are shared among ranks, and the result is the same, byte for byte:
+
+    prepare     text as JSON lines, `{"text": ...}`, and a tokenizer; once
+    shard       this rank's share of the text as tokens; once per rank, in parallel
+    merge       all shards, in order, as one dataset; once
+
+The text is the Python standard library's source, which every machine has, or a file of one's own
+(`--input`). The dataset is in the format of Megatron's IndexedDataset: `NAME_text_document.bin`
+holds the token ids of all documents in a row, `NAME_text_document.idx` says where each begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import shutil
+import signal
+import sys
+import sysconfig
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+if TYPE_CHECKING:
+    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+COMMAND = "python container_run.py python preprocess_data.py"
+BATCH_CHARACTERS = 4 * 2**20
+SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+
+
+def fail(message: str, hint: str) -> NoReturn:
+    """End with one line that says what is wrong and one that says what to do."""
+    sys.exit(f"error: {message}\nhint: {hint}")
+
+
+@dataclass(frozen=True)
+class Product:
+    """Files that one step makes, and the record beside them of what they were made from.
+
+    Parameters
+    ----------
+    files : tuple of Path
+        Final names; the record has the first one's name and the suffix `.record.json`.
+    made_from : dict
+        What the content depends on, as JSON values. The product is done while it is the same.
+    """
+
+    files: tuple[Path, ...]
+    made_from: dict[str, Any]
+
+    @property
+    def record(self) -> Path:
+        """Path of the record, which is written last and removed first."""
+        return self.files[0].with_suffix(".record.json")
+
+    def result(self) -> dict[str, Any] | None:
+        """Return what `write` was told about the finished product, or None if it is to be made."""
+        try:
+            record = json.loads(self.record.read_text("utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+        is_current = record["made_from"] == self.made_from and all(f.exists() for f in self.files)
+        return record["result"] if is_current else None
+
+    @contextmanager
+    def write(self) -> Iterator[tuple[list[Path], dict[str, Any]]]:
+        """Make the product: give the files to write and a dictionary for facts about the result.
+
+        The files come under their final names together, at the end, and not at all on an error.
+        """
+        # Host and process id, because two users or two jobs may be making the same product.
+        mark = f".partial-{platform.node()}-{os.getpid()}"
+        partial = [file.with_name(file.name + mark) for file in (*self.files, self.record)]
+        result: dict[str, Any] = {}
+        self.record.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield partial[:-1], result
+            record = {"made_from": self.made_from, "result": result}
+            partial[-1].write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+            self.record.unlink(missing_ok=True)
+            for source, file in zip(partial, (*self.files, self.record)):
+                with source.open("rb") as written:
+                    os.fsync(written.fileno())
+                source.replace(file)
+        finally:
+            for file in partial:
+                file.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where everything lies and what it is made from, by the command line's options."""
+
+    options: argparse.Namespace
+
+    @property
+    def text(self) -> Path:
+        """JSON lines to tokenize."""
+        return self.options.input or self._named(".jsonl")
+
+    @property
+    def tokenizer(self) -> Path:
+        """Tokenizer in the `tokenizers` package's format."""
+        return self.options.tokenizer or self._named("_tokenizer.json")
+
+    def corpus(self) -> Product:
+        """Text of the standard library, made where there is no `--input`."""
+        made_from = {
+            "python": platform.python_version(),
+            "max_megabytes": self.options.max_megabytes,
+        }
+        return Product((self.text,), made_from)
+
+    def trained_tokenizer(self) -> Product:
+        """Tokenizer trained on the text, made where there is no `--tokenizer`."""
+        made_from = {
+            "text": text_version(self.text),
+            "max_megabytes": self.options.max_megabytes,
+            "vocab_size": self.options.vocab_size,
+            "end_of_text": self.options.end_of_text,
+        }
+        return Product((self.tokenizer,), made_from)
+
+    def dataset(self) -> Product:
+        """Tokens of the whole text."""
+        return self._tokens(self._named("_text_document"))
+
+    def shard(self, rank: int, world_size: int) -> Product:
+        """Tokens of one rank's share of the text."""
+        return self._tokens(self.shards_dir / f"{rank:05d}-of-{world_size:05d}")
+
+    @property
+    def shards_dir(self) -> Path:
+        """Folder of the shards until they are merged."""
+        return self._named("_shards")
+
+    def _named(self, ending: str) -> Path:
+        return self.options.data_dir / (self.options.name + ending)
+
+    @cached_property
+    def _tokens_made_from(self) -> dict[str, Any]:
+        return {
+            "text": text_version(self.text),
+            "tokenizer_sha256": hashlib.sha256(self.tokenizer.read_bytes()).hexdigest(),
+            "end_of_text": self.options.end_of_text,
+        }
+
+    def _tokens(self, prefix: Path) -> Product:
+        return Product((Path(f"{prefix}.bin"), Path(f"{prefix}.idx")), self._tokens_made_from)
+
+
+def text_version(path: Path) -> dict[str, int]:
+    """Return size (bytes) and modification time (ns): a text may be too large to be hashed."""
+    stat = path.stat()
+    return {"bytes": stat.st_size, "modified_ns": stat.st_mtime_ns}
+
+
+def standard_library(max_bytes: float) -> Iterator[str]:
+    """Yield the standard library's source files, the same ones in the same order every time.
+
+    Parameters
+    ----------
+    max_bytes : float
+        Stop before the file that would exceed this size.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(root.rglob("*.py")):
+        if SKIPPED_FOLDERS.intersection(path.relative_to(root).parts):
+            continue
+        try:
+            source = path.read_bytes()
+            text = source.decode("utf-8")
+        except (OSError, UnicodeDecodeError):  # dangling links of small images; other encodings
+            continue
+        max_bytes -= len(source)
+        if max_bytes < 0:
+            return
+        yield text
+
+
+def read_documents(path: Path, rank: int = 0, world_size: int = 1) -> Iterator[str]:
+    """Yield the documents of one rank's share, in order and in constant memory.
+
+    The file is cut into `world_size` equal ranges of bytes, and a line belongs to the range in
+    which it begins. So no rank has to count lines, and the shares in order are the whole file.
+
+    Parameters
+    ----------
+    path : Path
+        JSON lines, one object with a "text" each; blank lines are passed over.
+    rank, world_size : int
+        Which share, and of how many.
+    """
+    size = path.stat().st_size
+    begin, end = size * rank // world_size, size * (rank + 1) // world_size
+    with path.open("rb") as lines:
+        if begin:
+            lines.seek(begin - 1)
+            lines.readline()  # began in the range before, unless it is that range's last line feed
+        while (offset := lines.tell()) < end:
+            line = lines.readline()
+            if not line.strip():
+                continue
+            try:
+                text = json.loads(line)["text"]
+                # JSON can spell half a surrogate pair, which no tokenizer takes.
+                yield text.encode("utf-8", "replace").decode("utf-8")
+            except (ValueError, LookupError, TypeError, AttributeError):
+                fail(
+                    f'{path}: the line at byte {offset} is no JSON object with a "text"',
+                    'write one document per line, as {"text": "..."}',
+                )
+
+
+def batches(texts: Iterable[str], characters: float) -> Iterator[list[str]]:
+    """Group texts, so that a batch has at least so many characters, except for the last one."""
+    batch: list[str] = []
+    filled = 0
+    for text in texts:
+        batch.append(text)
+        filled += len(text)
+        if filled >= characters:
+            yield batch
+            batch, filled = [], 0
+    if batch:
+        yield batch
+
+
+def write_corpus(corpus: Product, max_bytes: float) -> None:
+    """Write the standard library's source as JSON lines."""
+    with corpus.write() as ((file,), result), file.open("w", encoding="utf-8") as lines:
+        documents = 0
+        for text in standard_library(max_bytes):
+            lines.write(json.dumps({"text": text}) + "\n")
+            documents += 1
+        result["documents"] = documents
+    print(f"text: {documents:,} documents in {corpus.files[0]}")
+
+
+def train_tokenizer(product: Product, layout: Layout) -> None:
+    """Train a byte-level BPE on the beginning of the text, so that nothing is downloaded."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=layout.options.vocab_size,
+        special_tokens=[layout.options.end_of_text],
+        # Every byte is a token, so that any text can be written, also what the BPE never saw.
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    beginning = next(batches(read_documents(layout.text), layout.options.max_megabytes * 1e6), [])
+    tokenizer.train_from_iterator(beginning, trainer)
+    with product.write() as ((file,), result):
+        result["vocab_size"] = tokenizer.get_vocab_size()
+        file.write_text(tokenizer.to_str(), "utf-8")
+    print(f"tokenizer: {result['vocab_size']:,} tokens in {product.files[0]}")
+
+
+def open_builder(file: Path, vocab_size: int) -> IndexedDatasetBuilder:
+    """Open a dataset's .bin for writing, with the smallest type that holds every token id."""
+    # Imported here, as it takes seconds and a second run has nothing to write; and silently, as
+    # it warns of optional GPU packages, which are of no use to a data step.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
+    return IndexedDatasetBuilder(str(file), dtype=DType.optimal_dtype(vocab_size))
+
+
+def open_tokenizer(layout: Layout) -> tuple[Tokenizer, int]:
+    """Read the tokenizer; return it with the id of its end-of-text token."""
+    tokenizer = Tokenizer.from_file(str(layout.tokenizer))
+    # A document that quotes the end-of-text token does not end there.
+    tokenizer.encode_special_tokens = True
+    end_of_text = tokenizer.token_to_id(layout.options.end_of_text)
+    if end_of_text is None:
+        fail(
+            f"{layout.tokenizer} has no token {layout.options.end_of_text!r} to end a document",
+            "name its own one with --end-of-text",
+        )
+    return tokenizer, end_of_text
+
+
+def prepare(layout: Layout) -> None:
+    """Make the text and the tokenizer, each unless it is there or the user's own."""
+    if not layout.options.input:
+        corpus = layout.corpus()
+        if corpus.result() is None:
+            write_corpus(corpus, layout.options.max_megabytes * 1e6)
+        else:
+            print(f"text: nothing to do, it is in {layout.text}")
+    require("text", layout.text, bool(layout.options.input))
+    if not layout.options.tokenizer:
+        tokenizer = layout.trained_tokenizer()
+        if tokenizer.result() is None:
+            train_tokenizer(tokenizer, layout)
+        else:
+            print(f"tokenizer: nothing to do, it is in {layout.tokenizer}")
+
+
+def make_shard(layout: Layout, rank: int, world_size: int) -> None:
+    """Tokenize this rank's share of the text."""
+    product, name = layout.shard(rank, world_size), f"shard of rank {rank} of {world_size}"
+    if product.result() is not None:
+        print(f"{name}: nothing to do, it is in {product.files[0]}")
+        return
+    tokenizer, end_of_text = open_tokenizer(layout)
+    with product.write() as ((bin_file, idx_file), result):
+        builder = open_builder(bin_file, tokenizer.get_vocab_size())
+        documents = tokens = 0
+        start = time.perf_counter()
+        for texts in batches(read_documents(layout.text, rank, world_size), BATCH_CHARACTERS):
+            for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False):
+                ids = [*encoding.ids, end_of_text]
+                builder.add_document(ids, [len(ids)])
+                documents += 1
+                tokens += len(ids)
+        builder.finalize(str(idx_file))
+        seconds = time.perf_counter() - start
+        result.update(documents=documents, tokens=tokens)
+    print(f"{name}: {summary(result)}, {tokens / seconds:,.0f} tokens/s")
+
+
+def merge(layout: Layout, world_size: int) -> None:
+    """Join all shards, in the order of ranks, and remove them."""
+    shards = [layout.shard(rank, world_size) for rank in range(world_size)]
+    merged = {"documents": 0, "tokens": 0}
+    for rank, product in enumerate(shards):
+        result = product.result()
+        if result is None:
+            fail(
+                f"the shard of rank {rank} of {world_size} is missing in {layout.shards_dir}, "
+                "or was made from another text or tokenizer",
+                f"make it with: {COMMAND} shard --rank {rank} --world-size {world_size}",
+            )
+        merged = {key: total + result[key] for key, total in merged.items()}
+    if not merged["documents"]:
+        fail(f"there is no document in {layout.text}", "give a text with --input")
+    dataset = layout.dataset()
+    vocab_size = open_tokenizer(layout)[0].get_vocab_size()
+    with dataset.write() as ((bin_file, idx_file), result):
+        builder = open_builder(bin_file, vocab_size)
+        for product in shards:
+            builder.add_index(str(product.files[0].with_suffix("")))
+        builder.finalize(str(idx_file))
+        result.update(merged, vocab_size=vocab_size)
+    shutil.rmtree(layout.shards_dir)
+    print(f"dataset: {summary(merged)} in {dataset.files[0]} and .idx")
+
+
+def sharded_world_size(shards_dir: Path) -> int:
+    """Return the world size with which the shards were made, from their names."""
+    found = sorted({int(file.stem.split("-of-")[1]) for file in shards_dir.glob("*-of-*.idx")})
+    if not found:
+        fail(f"there are no shards in {shards_dir}", f"make them with: {COMMAND} shard")
+    if len(found) > 1:
+        fail(
+            f"the shards in {shards_dir} are of several world sizes: {', '.join(map(str, found))}",
+            "name the right one with --world-size",
+        )
+    return found[0]
+
+
+def summary(result: dict[str, int]) -> str:
+    """Say how much text a dataset has."""
+    return f"{result['tokens']:,} tokens in {result['documents']:,} documents"
+
+
+def require(what: str, path: Path, is_own: bool) -> None:
+    """End with a hint unless there is the file, the user's own one or one that `prepare` makes."""
+    state = "missing" if not path.is_file() else "empty" if path.stat().st_size == 0 else ""
+    if state:
+        hint = "give another path" if is_own else f"make it with: {COMMAND} prepare"
+        fail(f"there is no {what}: {path} is {state}", hint)
+
+
+def launched_rank() -> tuple[int, int]:
+    """Return rank and world size as the launcher gives them; 0 of 1 without one."""
+    for rank, world_size in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+        if rank in os.environ and world_size in os.environ:
+            return int(os.environ[rank]), int(os.environ[world_size])
+    return 0, 1
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    data_dir = Path(os.environ.get("LONGSHIP_SCRATCH_DIR", ".")) / "data"
+    modes = ("all", "prepare", "shard", "merge")
+    add("mode", nargs="?", default="all", choices=modes, help="step to do (default: all)")
+    add("--data-dir", type=Path, default=data_dir, help="folder of outputs (default: %(default)s)")
+    add("--name", default="corpus", help="begins the outputs' names (default: %(default)s)")
+    add("--input", type=Path, help="JSON lines of your own (default: the standard library)")
+    add("--tokenizer", type=Path, help="tokenizer.json of your own (default: a BPE, trained here)")
+    add("--end-of-text", default="<|endoftext|>", help="ends a document (default: %(default)s)")
+    add("--vocab-size", type=int, default=4096, help="tokens of the BPE (default: %(default)s)")
+    size_help = "of the standard library, and of text to train the BPE on (default: %(default)s)"
+    add("--max-megabytes", type=float, default=16, help=size_help)
+    add("--rank", type=int, help="share for `shard` (default: RANK, SLURM_PROCID, or 0)")
+    shares_help = "number of shares (default: WORLD_SIZE, SLURM_NTASKS, or 1; to `merge`: all)"
+    add("--world-size", type=int, help=shares_help)
+    options = parser.parse_args()
+    if options.mode == "shard":
+        launched = launched_rank()
+        options.rank = launched[0] if options.rank is None else options.rank
+        options.world_size = options.world_size or launched[1]
+        if not 0 <= options.rank < options.world_size:
+            parser.error(f"rank {options.rank} is not one of {options.world_size}")
+    return options
+
+
+def main() -> None:
+    """Do the step that the command line names, or all of them."""
+    options = parse_arguments()
+    layout = Layout(options)
+    if options.mode in ("all", "prepare"):
+        prepare(layout)
+        if options.mode == "prepare":
+            return
+    require("text", layout.text, bool(layout.options.input))
+    require("tokenizer", layout.tokenizer, bool(layout.options.tokenizer))
+    done = layout.dataset().result()
+    if done is not None:
+        print(f"dataset: nothing to do, {summary(done)} are in {layout.dataset().files[0]}")
+    elif options.mode == "shard":
+        make_shard(layout, options.rank, options.world_size)
+    elif options.mode == "merge":
+        merge(layout, options.world_size or sharded_world_size(layout.shards_dir))
+    else:
+        make_shard(layout, rank=0, world_size=1)
+        merge(layout, world_size=1)
+
+
+if __name__ == "__main__":
+    # A time limit's SIGTERM unwinds like Ctrl-C does, so that no partial file is left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
