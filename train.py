@@ -181,8 +181,10 @@ class Process:
             local_rank = int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
             device = torch.device("cuda", local_rank)
             torch.cuda.set_device(device)
-        if world_size > 1:
-            dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
+        if world_size > 1 and device_type == "cuda":
+            dist.init_process_group("nccl", device_id=device)
+        elif world_size > 1:
+            dist.init_process_group("gloo")
         return cls(rank, world_size, device)
 
     def mean(self, values: Tensor) -> list[float]:
@@ -375,9 +377,9 @@ class Trainer:
         self, args: Namespace, process: Process, tokens: np.ndarray, state: State | None
     ) -> None:
         self.args, self.process, self.tokens = args, process, tokens
-        self.stop = threading.Event()
+        self.stop = stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, lambda *_: self.stop.set())
+            signal.signal(number, lambda *_: stop.set())
         torch.manual_seed(args.seed)
         self.gpt = gpt = GPT(args).to(process.device)
         gains = [weight for weight in gpt.parameters() if weight.dim() < 2]
@@ -562,6 +564,8 @@ def main() -> None:
     if process.rank == 0:
         summarize(step, checkpoints, args)
     if process.world_size > 1:
+        # A rank that ends while a thread of gloo still holds its last message is aborted.
+        dist.barrier()
         dist.destroy_process_group()
 
 

@@ -25,6 +25,7 @@ def prepare(launch: Launch) -> list[str]:
         assign("image", launch.image),
         call("check_sif", IMAGE, launch.arch, launch.image_hint),
         array("options", launch.options),
+        call("add_home"),
         *launch.bind_lines(),
         *([call("add_nvidia_gpus")] if launch.gpu in ("cuda", "auto") else []),
         *([call("add_amd_gpus")] if launch.gpu == "auto" else []),

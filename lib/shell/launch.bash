@@ -138,6 +138,16 @@ add_host_files() {
   if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
 }
 
+# add_home: Apptainer shows the home folder of the passwd file; HOME may be another one.
+add_home() {
+  local -r home=${HOME:-}
+  if [[ ! -d $home ]]; then return 0; fi
+  unset HOME # bash then expands ~ from the passwd file
+  local -r own=~
+  export HOME=$home
+  if [[ $home != "$own" ]]; then options+=(--home "$home"); fi
+}
+
 # add_nvidia_gpus: only where the node has one; elsewhere --nv only warns.
 add_nvidia_gpus() {
   if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi

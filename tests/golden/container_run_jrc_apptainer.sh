@@ -121,6 +121,16 @@ add_host_files() {
   if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
 }
 
+# add_home: Apptainer shows the home folder of the passwd file; HOME may be another one.
+add_home() {
+  local -r home=${HOME:-}
+  if [[ ! -d $home ]]; then return 0; fi
+  unset HOME # bash then expands ~ from the passwd file
+  local -r own=~
+  export HOME=$home
+  if [[ $home != "$own" ]]; then options+=(--home "$home"); fi
+}
+
 # add_nvidia_gpus: only where the node has one; elsewhere --nv only warns.
 add_nvidia_gpus() {
   if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi
@@ -226,6 +236,7 @@ check_program apptainer
 image=/p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
 check_sif "$image" amd64 'apptainer pull --arch amd64 /p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif docker://nvcr.io/nvidia/pytorch:25.06-py3'
 options=()
+add_home
 add_bind '/home/me/long ship'
 add_bind /p/project1/project_465000000/me/longship
 add_bind /p/scratch/project_465000000/me/longship

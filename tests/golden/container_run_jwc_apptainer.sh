@@ -121,6 +121,16 @@ add_host_files() {
   if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
 }
 
+# add_home: Apptainer shows the home folder of the passwd file; HOME may be another one.
+add_home() {
+  local -r home=${HOME:-}
+  if [[ ! -d $home ]]; then return 0; fi
+  unset HOME # bash then expands ~ from the passwd file
+  local -r own=~
+  export HOME=$home
+  if [[ $home != "$own" ]]; then options+=(--home "$home"); fi
+}
+
 # take_command INTERACTIVE_FILE ARGUMENT...: what to run; nothing said is an interactive shell.
 take_command() {
   command=("${@:2}")
@@ -221,6 +231,7 @@ check_program apptainer
 image=/p/scratch/project_465000000/me/longship/containers/python_3.11-slim-bookworm_amd64.sif
 check_sif "$image" amd64 'apptainer pull --arch amd64 /p/scratch/project_465000000/me/longship/containers/python_3.11-slim-bookworm_amd64.sif docker://docker.io/library/python:3.11-slim-bookworm'
 options=()
+add_home
 add_bind '/home/me/long ship'
 add_bind /p/project1/project_465000000/me/longship
 add_bind /p/scratch/project_465000000/me/longship

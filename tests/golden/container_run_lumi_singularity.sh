@@ -107,6 +107,16 @@ add_host_files() {
   if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
 }
 
+# add_home: Apptainer shows the home folder of the passwd file; HOME may be another one.
+add_home() {
+  local -r home=${HOME:-}
+  if [[ ! -d $home ]]; then return 0; fi
+  unset HOME # bash then expands ~ from the passwd file
+  local -r own=~
+  export HOME=$home
+  if [[ $home != "$own" ]]; then options+=(--home "$home"); fi
+}
+
 # take_command INTERACTIVE_FILE ARGUMENT...: what to run; nothing said is an interactive shell.
 take_command() {
   command=("${@:2}")
@@ -206,6 +216,7 @@ check_program singularity
 image=/appl/local/laifs/containers/lumi-multitorch-latest.sif
 check_sif "$image" amd64 'ask the site, or name another image: container.image in configuration.toml'
 options=()
+add_home
 add_bind_if_there /pfs
 add_bind_if_there /scratch
 add_bind_if_there /projappl

@@ -102,6 +102,16 @@ add_host_files() {
   if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
 }
 
+# add_home: Apptainer shows the home folder of the passwd file; HOME may be another one.
+add_home() {
+  local -r home=${HOME:-}
+  if [[ ! -d $home ]]; then return 0; fi
+  unset HOME # bash then expands ~ from the passwd file
+  local -r own=~
+  export HOME=$home
+  if [[ $home != "$own" ]]; then options+=(--home "$home"); fi
+}
+
 # add_nvidia_gpus: only where the node has one; elsewhere --nv only warns.
 add_nvidia_gpus() {
   if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi
@@ -213,6 +223,7 @@ check_program apptainer
 image=/cluster/work/support/container/pytorch_nvidia_25.06_arm64.sif
 check_sif "$image" arm64 'ask the site, or name another image: container.image in configuration.toml'
 options=()
+add_home
 add_bind '/home/me/long ship'
 add_bind /cluster/work/projects/project_465000000/me/longship
 add_bind /data /data ro

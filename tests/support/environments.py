@@ -39,7 +39,9 @@ def write_wheel(folder, name, version, tag="py3-none-any", payload=0):
     record = "".join(
         f"{path},sha256={_digest(text)},{len(text.encode())}\n" for path, text in files.items()
     )
-    with zipfile.ZipFile(folder / f"{name}-{version}-{tag}.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
+    with zipfile.ZipFile(
+        folder / f"{name}-{version}-{tag}.whl", "w", zipfile.ZIP_DEFLATED
+    ) as wheel:
         for path, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
             wheel.writestr(path, text)
 
@@ -56,10 +58,10 @@ def make_clone(request, root, session_environment):
     """Give a function that makes a clone in a folder, configured for a runtime.
 
     `requirements` are those of the venv, which `set_up.py install` has yet to make; without any
-    there is none. What a user's home holds is seen inside: Apptainer is told where it is.
+    there is none.
     """
 
-    def make(folder, runtime, requirements=(), more="", image=None, home=True):
+    def make(folder, runtime, requirements=(), more="", image=None):
         environment = session_environment
         if runtime == "apptainer" and image is None:
             image = request.getfixturevalue("base_image")
@@ -74,10 +76,6 @@ def make_clone(request, root, session_environment):
         file = clone.root / "requirements/tiny.txt"
         file.write_text("".join(f"{each}\n" for each in requirements))
         (clone.root / "stacks/pytorch/stack.toml").write_text('description = "no torch"\n')
-        if runtime == "apptainer" and home:
-            site = clone.root / "local/site.toml"
-            options = toml(["--home", environment["HOME"]])
-            site.write_text(f"{site.read_text()}runtime_options = {options}\n")
         clone.configure(
             'machine = "local"\n'
             f"[paths]\nproject_dir = {toml(folder / 'the project')}\n"

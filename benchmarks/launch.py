@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""What a launch costs over the bare runtime.
+
+    python benchmarks/launch.py IMAGE.sif [--rounds 40]
+
+It needs apptainer and any image with /bin/sh. The commands are run in turn; the table shows
+medians and their ratio to the bare runtime.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from side_by_side import machine, measure, table
+
+ROOT = Path(__file__).resolve().parent.parent
+
+CONFIGURATION = """\
+[paths]
+project_dir = "{folder}/project"
+scratch_dir = "{folder}/scratch"
+[container]
+runtime = "apptainer"
+image = "{image}"
+[packages]
+requirements = ""
+"""
+
+
+def main() -> None:
+    """Measure and print two tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("image", type=Path, help="a SIF file")
+    parser.add_argument("--rounds", type=int, default=40)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        launch_table(arguments.image.resolve(), Path(name), arguments.rounds)
+    print()
+    import_table(arguments.rounds)
+
+
+def launch_table(image: Path, folder: Path, rounds: int) -> None:
+    """Compare a launch with the bare runtime."""
+    configuration = folder / "configuration.toml"
+    configuration.write_text(CONFIGURATION.format(folder=folder, image=image), encoding="utf-8")
+    environ = {**os.environ, "LONGSHIP_CONFIGURATION": str(configuration)}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users have compiled modules
+    launcher = folder / "launcher"
+    script = [sys.executable, str(ROOT / "container_run.py")]
+    subprocess.run([*script, "--launcher", str(launcher)], check=True, env=environ)
+    commands = {
+        "`apptainer exec IMAGE true`": ["apptainer", "exec", str(image), "true"],
+        "`LAUNCHER true`": [str(launcher), "true"],
+        "`python3 container_run.py true`": [*script, "true"],
+        "the same, after a change of the configuration": [*script, "--machine", "local", "true"],
+    }
+    version = subprocess.run(["apptainer", "--version"], stdout=subprocess.PIPE, text=True)
+    print(f"{machine()}, {version.stdout.strip()}\n")
+    print(table(measure(commands, rounds, environ), "command"))
+
+
+def import_table(rounds: int) -> None:
+    """Say what importing the scripts' own code costs over bare Python, in CPU time."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    commands = {
+        "pass": [sys.executable, "-c", "pass"],
+        "all": [sys.executable, "-c", "import lib.cli.container_run, lib.cli.set_up"],
+        "remembered": [sys.executable, "-c", "import lib.execute, lib.remembered"],
+    }
+    results = measure(commands, rounds, environ)
+    base, everything, remembered = (sorted(each.cpu_seconds)[rounds // 2] for each in results)
+    print("| import, CPU time over bare Python | median |\n|---|---|")
+    print(f"| all of the scripts' own code, click included | {(everything - base) * 1000:.0f} ms |")
+    print(f"| for a launch like the last one | {(remembered - base) * 1000:.0f} ms |")
+
+
+if __name__ == "__main__":
+    main()

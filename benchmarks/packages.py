@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""What uv gains over pip: `set_up.py install` with either, with an empty and with a full cache.
+
+    python benchmarks/packages.py [--requirements FILE]
+
+It uses the runtime host and the stack pytorch, in a temporary folder; the packages come from where
+pip is configured to find them, so the first row depends on the network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from side_by_side import machine
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main() -> None:
+    """Measure and print one table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--requirements", default="requirements/environment.txt")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        taken = {
+            installer: install_twice(installer, arguments.requirements, Path(name) / installer)
+            for installer in ("pip", "uv")
+        }
+    print(f"{machine()}\n")
+    print("| cache | pip | uv | ratio |\n|---|---|---|---|")
+    for cache, by_pip, by_uv in zip(("empty", "full"), taken["pip"], taken["uv"]):
+        print(f"| {cache} | {by_pip:.1f} s | {by_uv:.1f} s | {by_pip / by_uv:.1f} |")
+
+
+def install_twice(installer: str, requirements: str, folder: Path) -> tuple[float, float]:
+    """Return the seconds of two installations; only the caches stay between them."""
+    scratch = folder / "scratch"
+    configuration = folder / "configuration.toml"
+    folder.mkdir()
+    configuration.write_text(
+        f"[paths]\nproject_dir = {json.dumps(str(folder / 'project'))}\n"
+        f"scratch_dir = {json.dumps(str(scratch))}\n"
+        '[container]\nruntime = "host"\n'
+        f'[packages]\ninstaller = "{installer}"\nrequirements = {json.dumps(requirements)}\n',
+        encoding="utf-8",
+    )
+    environ = {**os.environ, "LONGSHIP_CONFIGURATION": str(configuration)}
+    first = install(environ)
+    shutil.rmtree(scratch / "venvs")
+    return first, install(environ)
+
+
+def install(environ: dict[str, str]) -> float:
+    """Return the seconds of one `set_up.py install`."""
+    command = [sys.executable, str(ROOT / "set_up.py"), "--machine", "local", "install"]
+    start = time.perf_counter()
+    subprocess.run(command, check=True, env=environ, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Measure commands side by side: in turn, in one run, as ratios to the first of them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one command took.
+
+    Parameters
+    ----------
+    name : str
+        What it is.
+    seconds : tuple of float
+        Wall-clock time of each round.
+    cpu_seconds : tuple of float
+        CPU time of each round, of the command and its children.
+    """
+
+    name: str
+    seconds: tuple[float, ...]
+    cpu_seconds: tuple[float, ...]
+
+
+def measure(
+    commands: Mapping[str, Sequence[str]], rounds: int, environ: Mapping[str, str]
+) -> list[Result]:
+    """Run the commands in turn, so that a noisy moment hits all of them.
+
+    Parameters
+    ----------
+    commands : mapping
+        Arguments by name.
+    rounds : int
+        How often each runs, after two rounds that do not count.
+    environ : mapping
+        The environment of all of them.
+
+    Returns
+    -------
+    list of Result
+        In the order of the commands.
+    """
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+    for _ in range(rounds + 2):
+        for name, command in commands.items():
+            before, start = _children_cpu(), time.perf_counter()
+            subprocess.run(command, check=True, env=dict(environ), stdout=subprocess.DEVNULL)
+            taken[name].append((time.perf_counter() - start, _children_cpu() - before))
+    return [Result(name, *zip(*each[2:])) for name, each in taken.items()]
+
+
+def _children_cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def ratios(result: Result, base: Result) -> list[float]:
+    """Return the ratio of each round."""
+    return [one / other for one, other in zip(result.seconds, base.seconds)]
+
+
+def table(results: Sequence[Result], first_column: str) -> str:
+    """Return a Markdown table: median, ratio of the medians, and the quartiles of the ratio."""
+    base = results[0]
+    lines = [
+        f"| {first_column} | median | ratio | quartiles of the ratio |",
+        "|---|---|---|---|",
+    ]
+    for result in results:
+        median = statistics.median(result.seconds)
+        ratio = median / statistics.median(base.seconds)
+        low, _, high = statistics.quantiles(ratios(result, base), n=4)
+        lines.append(
+            f"| {result.name} | {_seconds(median)} | {ratio:.2f} | {low:.2f} to {high:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
+
+
+def machine() -> str:
+    """Describe where and when this was measured."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        models = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    cpu = models[0] if models else platform.machine()
+    return ", ".join(
+        (
+            time.strftime("%Y-%m-%d"),
+            f"{os.cpu_count()} cores of {cpu}",
+            f"Linux {platform.release()}",
+            f"Python {platform.python_version()}",
+        )
+    )

@@ -1,0 +1,210 @@
+import json
+import shutil
+
+import pytest
+
+TEXTS = [
+    "def longship():\n    return 'oars'\n",
+    "",
+    "a document that quotes <|endoftext|> does not end there",
+    "Tromsø, 北京, 🚢, tab\there, nul \0, line ends \n\r\n",
+    *(f"document {number}: " + "row, row, row the boat. " * number for number in range(20)),
+]
+SMALL = ("--vocab-size", "400")
+
+# Several calls in one process, one per line of standard input, as the import of megatron-core takes
+# most of a call's time.
+MANY_CALLS = """
+import runpy, sys
+script = sys.argv[1]
+for line in sys.stdin:
+    sys.argv = [script, *line.rstrip("\\n").split("\\t")]
+    runpy.run_path(script, run_name="__main__")
+"""
+
+READ_BACK = """
+import json, sys
+from megatron.core.datasets.indexed_dataset import IndexedDataset
+from tokenizers import Tokenizer
+prefix, tokenizer = sys.argv[1], Tokenizer.from_file(sys.argv[2])
+dataset = IndexedDataset(prefix)
+documents = [dataset[index].tolist() for index in range(len(dataset))]
+json.dump({
+    "boundaries": dataset.document_indices.tolist(),
+    "ends": [ids.index(tokenizer.token_to_id("<|endoftext|>")) + 1 for ids in documents],
+    "lengths": [len(ids) for ids in documents],
+    "texts": [tokenizer.decode(ids[:-1], skip_special_tokens=False) for ids in documents],
+}, sys.stdout)
+"""
+
+
+def write_texts(path, texts):
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+def dataset_files(data_dir):
+    return [data_dir / f"corpus_text_document.{ending}" for ending in ("bin", "idx")]
+
+
+def read_dataset(data_dir):
+    return [file.read_bytes() for file in dataset_files(data_dir)]
+
+
+@pytest.fixture
+def preprocess(inside, root):
+    def run(*arguments, **options):
+        return inside("python", root / "preprocess_data.py", *arguments, **options)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def serial(inside, root, tmp_path_factory):
+    """Give a folder with a text, its tokenizer, and its dataset, made by one process."""
+    folder = tmp_path_factory.mktemp("serial")
+    text = write_texts(folder / "text.jsonl", TEXTS)
+    script = root / "preprocess_data.py"
+    result = inside("python", script, "--data-dir", folder, "--input", text, *SMALL)
+    assert f"{len(TEXTS)} documents" in result.stdout
+    return folder
+
+
+@pytest.fixture
+def same_text(serial):
+    return ("--input", serial / "text.jsonl", "--tokenizer", serial / "corpus_tokenizer.json")
+
+
+def assert_error(result, *parts):
+    assert result.returncode == 1
+    lines = result.stderr.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["error", "hint"]
+    for part in parts:
+        assert part in result.stderr
+
+
+def test_ranks_in_parallel_make_what_one_process_makes(
+    inside, root, preprocess, serial, same_text, tmp_path
+):
+    script, where = root / "preprocess_data.py", ("--data-dir", tmp_path, *same_text)
+    ranks = [
+        inside.start("python", script, "shard", *where, env={"RANK": str(rank), "WORLD_SIZE": "2"})
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        assert rank.communicate(timeout=300) and rank.returncode == 0
+    preprocess("merge", *where)
+    assert read_dataset(tmp_path) == read_dataset(serial)
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert names == [f"corpus_text_document.{end}" for end in ("bin", "idx", "record.json")]
+
+
+def test_any_world_size_makes_the_same(inside, root, serial, same_text, tmp_path):
+    world_sizes = (3, len(TEXTS) + 9)
+    calls = []
+    for world_size in world_sizes:
+        where = ["--data-dir", str(tmp_path / str(world_size)), *map(str, same_text)]
+        for rank in reversed(range(world_size)):
+            share = ["--rank", str(rank), "--world-size", str(world_size)]
+            calls.append(["shard", *share, *where])
+        calls.append(["merge", *where])
+    (tmp_path / "calls").write_text("".join("\t".join(call) + "\n" for call in calls))
+    feed = ["bash", "-c", 'python -c "$1" "$2" <"$3"', "feed", MANY_CALLS]
+    inside(*feed, root / "preprocess_data.py", tmp_path / "calls")
+    for world_size in world_sizes:
+        assert read_dataset(tmp_path / str(world_size)) == read_dataset(serial)
+
+
+def test_megatron_reads_every_document(inside, serial):
+    prefix, tokenizer = serial / "corpus_text_document", serial / "corpus_tokenizer.json"
+    read = json.loads(inside("python", "-W", "ignore", "-c", READ_BACK, prefix, tokenizer).stdout)
+    assert read["texts"] == TEXTS
+    assert read["ends"] == read["lengths"]
+    assert read["boundaries"] == list(range(len(TEXTS) + 1))
+
+
+def test_what_is_done_is_not_done_again(preprocess, serial, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(serial, folder)  # keeps the times, by which a changed text is known
+    call = ("--data-dir", folder, "--input", folder / "text.jsonl", *SMALL)
+    made = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
+    for mode in ("all", "shard", "merge"):
+        assert "dataset: nothing to do" in preprocess(mode, *call).stdout
+    assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == made
+
+    write_texts(folder / "text.jsonl", [*TEXTS, "one more"])
+    assert f"{len(TEXTS) + 1} documents" in preprocess(*call).stdout
+    assert read_dataset(folder) != read_dataset(serial)
+
+
+def test_standard_library_is_the_same_text_every_time(preprocess, tmp_path):
+    folders = [tmp_path / "scratch" / "data", tmp_path / "other"]
+    size = ("--max-megabytes", "0.3", *SMALL)
+    preprocess("prepare", *size, env={"LONGSHIP_SCRATCH_DIR": str(tmp_path / "scratch")})
+    preprocess("prepare", *size, "--data-dir", folders[1])
+    for name in ("corpus.jsonl", "corpus_tokenizer.json"):
+        first, second = ((folder / name).read_bytes() for folder in folders)
+        assert first == second
+    lines = (folders[0] / "corpus.jsonl").read_text("utf-8").splitlines()
+    assert 0 < sum(len(json.loads(line)["text"].encode()) for line in lines) <= 300_000
+
+
+def test_merge_names_the_rank_whose_shard_is_missing(preprocess, same_text, tmp_path):
+    where = ("--data-dir", tmp_path, *same_text)
+    assert_error(preprocess("merge", *where, check=False), "no shards")
+    shard = preprocess("shard", "--rank", "0", "--world-size", "2", *where)
+    assert "rank 0 of 2" in shard.stdout
+    hint = "preprocess_data.py shard --rank 1 --world-size 2"
+    assert_error(preprocess("merge", *where, check=False), "rank 1 of 2", hint)
+    differing = preprocess("merge", "--world-size", "3", *where, check=False)
+    assert_error(differing, "rank 0 of 3")
+
+    stale = tmp_path / "corpus_shards" / "00000-of-00003.idx"
+    stale.write_bytes(b"")
+    assert_error(preprocess("merge", *where, check=False), "world sizes: 2, 3", "--world-size")
+    assert not any(file.exists() for file in dataset_files(tmp_path))
+
+
+def test_rank_comes_from_slurm_without_torchrun(preprocess, tmp_path):
+    environment = {"SLURM_PROCID": "3", "SLURM_NTASKS": "3"}
+    result = preprocess("shard", "--data-dir", tmp_path, env=environment, check=False)
+    assert result.returncode == 2
+    assert "rank 3 is not one of 3" in result.stderr
+
+
+def test_missing_text_names_the_command_that_makes_it(preprocess, tmp_path):
+    result = preprocess("shard", "--data-dir", tmp_path, check=False)
+    hint = "python container_run.py python preprocess_data.py prepare"
+    assert_error(result, str(tmp_path / "corpus.jsonl"), hint)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "is missing"),
+        ("", "is empty"),
+        ("\n\n", "no document"),
+        ('{"text": "fine"}\n{"words": 1}\n', "the line at byte 17 "),
+        ('{"text": 5}\n', "the line at byte 0 "),
+        ("plain words\n", "the line at byte 0 "),
+    ],
+)
+def test_unusable_text_is_an_error(preprocess, tmp_path, content, message):
+    text = tmp_path / "text.jsonl"
+    if content is not None:
+        text.write_text(content)
+    result = preprocess("--data-dir", tmp_path, "--input", text, *SMALL, check=False)
+    assert_error(result, str(text), message)
+    assert not any(file.exists() for file in dataset_files(tmp_path))
+
+
+def test_unknown_end_of_text_is_an_error(preprocess, same_text, tmp_path):
+    call = ("shard", "--data-dir", tmp_path, *same_text, "--end-of-text", "</s>")
+    assert_error(preprocess(*call, check=False), "'</s>'", "--end-of-text")
+
+
+def test_wrong_mode_is_an_error(preprocess, tmp_path):
+    result = preprocess("mrege", "--data-dir", tmp_path, check=False)
+    assert result.returncode == 2
+    assert "mrege" in result.stderr
+    assert not list(tmp_path.iterdir())

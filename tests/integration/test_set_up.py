@@ -1,0 +1,398 @@
+"""set_up.py install: complete or not there, whatever happens while it works."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+from support import cache, processes
+from support.environments import SECRET, write_wheel
+from support.repository import toml
+
+SECONDS = 120  # what a test waits for at most
+
+
+@pytest.fixture(scope="session")
+def uv(session_environment):
+    """Give a uv, fetched from the package index once."""
+
+    def build(partial):
+        venv = partial.with_name("partial-uv-venv")
+        shutil.rmtree(venv, ignore_errors=True)
+        processes.run(["python3", "-m", "venv", venv], env=session_environment)
+        install = [venv / "bin/python", "-m", "pip", "install", "--quiet", "uv>=0.8,<1"]
+        processes.run(install, env=session_environment)
+        shutil.copy(venv / "bin/uv", partial)
+        shutil.rmtree(venv)
+
+    return cache.cached("uv", build)
+
+
+def use_uv(clone, uv=None):
+    """Configure the installer uv, and put one where `set_up.py` keeps its own."""
+    text = (clone.root / "configuration.toml").read_text()
+    clone.configure(text.replace('installer = "pip"', 'installer = "uv"'))
+    if uv is not None:
+        from lib.sites import own_arch
+
+        tools = clone.scratch / f"tools_{own_arch()}"
+        tools.mkdir(parents=True)
+        shutil.copy(uv, tools / "uv")
+
+
+@pytest.fixture
+def clone(make_clone, tmp_path, uv):
+    """Give a clone with nothing installed, for the runtime host and the quicker installer."""
+    clone = make_clone(tmp_path, "host", ["longship_tiny"])
+    use_uv(clone)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "uv").symlink_to(uv)
+    clone.environment = {**clone.environment, "PATH": f"{programs}:{processes.PATH}"}
+    return clone
+
+
+@pytest.fixture
+def find(wheels):
+    """Give the variables by which the packages made here are found, and nothing else."""
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+
+
+def venv_of(clone):
+    """Give the link to the venv in use, or None."""
+    found = list(clone.scratch.glob("venv_*64"))
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def left_over(clone):
+    """Give what is neither the venv in use nor meant to stay."""
+    in_use = os.path.realpath(venv_of(clone)) if venv_of(clone) else None
+    venvs = [path for path in clone.scratch.glob("venvs/*") if str(path) != in_use]
+    return venvs + list(clone.scratch.glob("*.lock*")) + list(clone.scratch.glob("*.partial*"))
+
+
+def version(clone):
+    return clone.container_run("longship_tiny").stdout.strip()
+
+
+def wait_until(condition, process=None):
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+@pytest.mark.root
+def test_packages_are_installed(clone, find):
+    done = clone.set_up("install", env=find)
+    assert version(clone) == "1.0"
+    assert "next: python container_run.py python train.py" in done.stderr
+    assert left_over(clone) == []
+    assert re.fullmatch(r"venv_(amd64|arm64)", venv_of(clone).name)
+
+
+@pytest.mark.root
+def test_second_run_does_nothing_again(clone, find):
+    clone.set_up("install", env=find)
+    before = os.readlink(venv_of(clone))
+    done = clone.set_up("install", env={"PIP_NO_INDEX": "1"})  # nothing could be installed
+    assert os.readlink(venv_of(clone)) == before
+    assert "up to date" in done.stderr and "[1/3]" not in done.stderr
+
+
+def test_mode_can_be_left_out(clone, find):
+    clone.set_up(env=find)
+    assert version(clone) == "1.0"
+
+
+def test_changed_requirements_are_installed_beside_what_is_in_use(clone, find, wheels, tmp_path):
+    clone.set_up("install", env=find)
+    old = os.path.realpath(venv_of(clone))
+    newer = tmp_path / "wheels"
+    newer.mkdir()
+    write_wheel(newer, "longship_tiny", "2.0")
+    write_wheel(newer, "pip", "99.0")
+    (clone.root / "requirements/tiny.txt").write_text("longship_tiny==2.0\n")
+    clone.set_up("install", env={**find, "PIP_FIND_LINKS": str(newer)})
+    assert version(clone) == "2.0"
+    # what runs keeps the packages that it started with
+    done = processes.run([f"{old}/bin/longship_tiny"], env=clone.environment)
+    assert done.stdout == "1.0\n"
+
+
+def test_replaced_venv_stays_for_the_jobs_that_use_it_however_old_it_is(clone, find):
+    clone.set_up("install", env=find)
+    old = os.path.realpath(venv_of(clone))
+    long_ago = time.time() - 60 * 24 * 3600
+    os.utime(old, (long_ago, long_ago))
+    (clone.root / "requirements/tiny.txt").write_text("longship_tiny==1.0\n")
+    clone.set_up("install", env=find)
+    assert os.path.realpath(venv_of(clone)) != old
+    assert os.path.exists(f"{old}/bin/longship_tiny")
+
+
+def test_venv_that_was_replaced_long_ago_is_removed(clone, find):
+    clone.set_up("install", env=find)
+    old = os.path.realpath(venv_of(clone))
+    (clone.root / "requirements/tiny.txt").write_text("longship_tiny==1.0\n")
+    clone.set_up("install", env=find)
+    long_ago = time.time() - 60 * 24 * 3600
+    for path in (old, f"{old}/longship-base"):
+        os.utime(path, (long_ago, long_ago))
+    (clone.root / "requirements/tiny.txt").write_text("longship_tiny>=1.0\n")
+    clone.set_up("install", env=find)
+    assert not os.path.exists(old)
+    assert version(clone) == "1.0"
+
+
+@pytest.mark.parametrize("text", ["longship_none\n", "longship_tiny==9\n"])
+def test_failure_shows_why_and_leaves_what_was_in_use(text, clone, find):
+    clone.set_up("install", env=find)
+    (clone.root / "requirements/tiny.txt").write_text(text)
+    done = clone.set_up("install", env=find, check=False)
+    assert done.returncode == 1
+    assert text.split("=")[0].strip().replace("_", "-") in done.stderr  # uv's words
+    assert "error: the packages cannot be installed into" in done.stderr
+    assert version(clone) == "1.0"
+    assert left_over(clone) == []
+
+
+def test_missing_requirements_file_is_told(clone, find):
+    (clone.root / "requirements/tiny.txt").unlink()
+    done = clone.set_up("install", env=find, check=False)
+    assert done.returncode == 1
+    assert f"there is no requirements file {clone.root}/requirements/tiny.txt" in done.stderr
+    assert left_over(clone) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("instal", "install"), ("isntall", "install"), ("downlod", "install")]
+)
+def test_wrong_mode_is_an_error_and_never_the_default(word, meant, clone):
+    done = clone.set_up(word, check=False)
+    assert done.returncode == 2
+    assert word in done.stderr and meant in done.stderr
+    assert not clone.scratch.exists()
+
+
+def test_dry_run_changes_nothing_and_needs_no_program(clone):
+    done = clone.set_up("install", "--dry-run", env={"PATH": "/nothing"})
+    assert done.stdout.startswith("#!/usr/bin/env bash\n# Longship: set_up.py install")
+    assert not clone.scratch.exists()
+
+
+def test_dry_run_is_what_is_run(clone, find, tmp_path, run):
+    script = tmp_path / "script"
+    script.write_text(clone.set_up("--dry-run").stdout)
+    run(["bash", script], env={**clone.environment, **find})
+    assert version(clone) == "1.0"
+    assert "up to date" in clone.set_up("install", env=find).stderr
+
+
+def test_secret_is_in_no_script(clone):
+    done = clone.set_up(
+        "--dry-run", env={"HF_TOKEN": SECRET, "PIP_INDEX_URL": f"https://{SECRET}@x"}
+    )
+    assert SECRET not in done.stdout
+
+
+# Interruptions
+
+# A package that takes long to install: pip waits for this index, which never answers.
+SILENT = """
+import socket, sys, time
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+connection, _ = server.accept()
+print("asked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def stuck(clone):
+    """Give an installation that is in the middle of installing packages, and stays there."""
+    server = processes.start(
+        [shutil.which("python3"), "-c", SILENT], env=clone.environment, stdin=subprocess.PIPE
+    )
+    port = server.stdout.readline().strip()
+    env = {"PIP_INDEX_URL": f"http://127.0.0.1:{port}/simple", "PIP_FIND_LINKS": ""}
+    env |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "PIP_CONFIG_FILE": "/dev/null"}
+    process = clone.start("set_up.py", "install", env=env, cwd=clone.root)
+    assert server.stdout.readline() == "asked\n"
+    yield process
+    processes.end_group(process)
+    process.communicate()
+    processes.end_group(server)
+    server.communicate()
+
+
+def test_ctrl_c_names_the_step_and_the_next_call_works(stuck, clone, find):
+    os.killpg(stuck.pid, signal.SIGINT)
+    _, errors = stuck.communicate(timeout=SECONDS)
+    assert stuck.returncode == 130
+    assert "error: interrupted at step 2/3, Install the packages" in errors
+    assert "hint: nothing is lost; go on with: python set_up.py install" in errors
+    assert "Traceback" not in errors.split("error: interrupted")[1]
+    assert venv_of(clone) is None
+    assert left_over(clone) == []
+    clone.set_up("install", env=find)
+    assert version(clone) == "1.0"
+
+
+def test_end_of_a_job_leaves_nothing(stuck, clone):
+    os.killpg(stuck.pid, signal.SIGTERM)
+    stuck.communicate(timeout=SECONDS)
+    assert stuck.returncode != 0
+    assert venv_of(clone) is None
+    assert left_over(clone) == []
+
+
+def test_killed_installation_is_completed_by_the_next_call(stuck, clone, find):
+    half = list(clone.scratch.glob("venvs/*"))
+    assert len(half) == 1
+    processes.end_group(stuck)
+    stuck.communicate()
+    assert half[0].exists() and venv_of(clone) is None
+    done = clone.set_up("install", env=find)
+    assert "taking over the lock" in done.stderr
+    assert version(clone) == "1.0"
+    assert left_over(clone) == []
+
+
+def test_two_at_once_install_once(clone, find):
+    both = [clone.start("set_up.py", "install", env=find, cwd=clone.root) for _ in range(2)]
+    errors = [process.communicate(timeout=SECONDS)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], errors
+    assert sorted("[2/3]" in each for each in errors) == [False, True]
+    waited = next(each for each in errors if "[2/3]" not in each)
+    assert "waiting for " in waited and "up to date" in waited
+    assert version(clone) == "1.0"
+    assert left_over(clone) == []
+
+
+# Full and read-only disks
+
+
+def use_scratch(clone, folder):
+    text = (clone.root / "configuration.toml").read_text()
+    clone.configure(text.replace(toml(clone.scratch), toml(folder)))
+    clone.scratch = folder
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_full_scratch_is_told_and_left_clean(installer, clone, find, small_disk, wheels, tmp_path):
+    use_scratch(clone, small_disk(4))
+    if installer == "pip":
+        text = (clone.root / "configuration.toml").read_text()
+        clone.configure(text.replace('installer = "uv"', 'installer = "pip"'))
+    large = tmp_path / "wheels"
+    shutil.copytree(wheels, large)
+    write_wheel(large, "longship_tiny", "2.0", payload=8)
+    done = clone.set_up("install", env={**find, "PIP_FIND_LINKS": str(large)}, check=False)
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    error, hint = done.stderr.splitlines()[-2:]
+    assert error.startswith("error: ") and f"{clone.scratch}/venvs/" in error
+    assert hint.startswith("hint: ")
+    assert venv_of(clone) is None
+    assert left_over(clone) == []
+
+
+@pytest.mark.root
+def test_read_only_scratch_is_told(clone, find, read_only_folder):
+    use_scratch(clone, read_only_folder)
+    done = clone.set_up("install", env=find, check=False)
+    assert done.returncode == 1
+    assert f"error: cannot make the lock {read_only_folder}/venv_" in done.stderr
+    assert done.stderr.count("\n") == 2
+
+
+# Installers
+
+
+@pytest.mark.parametrize("runtime", ["host", "apptainer"])
+def test_uv_installs_from_pips_folders(runtime, uv, make_clone, wheels, tmp_path):
+    clone = make_clone(tmp_path, runtime, ["longship_tiny"])
+    use_uv(clone, uv)
+    env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+    done = clone.set_up("install", env=env)
+    assert "longship-tiny==1.0" in done.stderr  # uv's way to say it
+    assert version(clone) == "1.0"
+    # without a pip of its own, `pip install` would be that of the host or of the image
+    pip = clone.container_run("python", "-c", "import pip; print(pip.__file__)").stdout
+    assert pip.startswith(os.path.realpath(venv_of(clone)))
+    assert "up to date" in clone.set_up("install", env=env).stderr
+
+
+def test_pip_installs_where_uv_cannot_be_had(make_clone, find, tmp_path):
+    clone = make_clone(tmp_path, "host", ["longship_tiny"])
+    use_uv(clone)
+    done = clone.set_up("install", env=find)  # no index: uv is not there
+    assert "uv cannot be had here; pip installs the packages" in done.stderr
+    assert version(clone) == "1.0"
+    assert not list(clone.scratch.glob("tools_*/*"))
+
+
+def test_packages_of_the_image_stay_in_sight(make_clone, find, tmp_path):
+    clone = make_clone(tmp_path, "apptainer", ["longship_tiny"])
+    clone.set_up("install", env=find)  # with pip
+    python = "import longship_tiny, yaml; print(longship_tiny.__file__); print(yaml.__file__)"
+    own, image = clone.container_run("python", "-c", python).stdout.splitlines()
+    assert own.startswith(str(clone.scratch))
+    assert not image.startswith(str(clone.scratch))
+
+
+# PyTorch
+
+
+@pytest.fixture
+def with_torch(clone, find, wheels, tmp_path):
+    """Give a clone whose stack wants torch==1.0, which a wheel made here stands for."""
+    own = tmp_path / "wheels"
+    shutil.copytree(wheels, own)
+    version = "import sys; print('cp%d%d' % sys.version_info[:2])"
+    python = processes.run(["python3", "-c", version], env=clone.environment).stdout.strip()
+    for number in ("1.0", "2.0"):
+        write_wheel(own, "torch", number, f"{python}-none-any")
+    (clone.root / "requirements/torch.txt").write_text("torch==1.0\n")
+    stack = clone.root / "stacks/pytorch/stack.toml"
+    stack.write_text('torch = "requirements/torch.txt"\n')
+    return clone, {**find, "PIP_FIND_LINKS": str(own)}
+
+
+def test_pytorch_is_installed_where_there_is_none(with_torch):
+    clone, env = with_torch
+    clone.set_up("install", env=env)
+    show = ["python", "-c", "import torch; print(torch.VERSION)"]
+    assert clone.container_run(*show).stdout == "1.0\n"
+
+
+def test_changed_version_of_pytorch_is_installed(with_torch):
+    clone, env = with_torch
+    clone.set_up("install", env=env)
+    (clone.root / "requirements/torch.txt").write_text("torch==2.0\n")
+    clone.set_up("install", env=env)
+    show = ["python", "-c", "import torch; print(torch.VERSION)"]
+    assert clone.container_run(*show).stdout == "2.0\n"
+
+
+def test_nothing_stays_running(clone, find):
+    """The sign of life of the lock ends with the installation."""
+    process = clone.start("set_up.py", "install", env=find, cwd=clone.root)
+    process.communicate(timeout=SECONDS)
+
+    def nothing_is_left():
+        with contextlib.suppress(subprocess.CalledProcessError):
+            command = ["ps", "-o", "args=", "-s", str(process.pid)]
+            return not subprocess.check_output(command, text=True).strip()
+        return True
+
+    wait_until(nothing_is_left)
