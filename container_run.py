@@ -4,6 +4,7 @@
 import os
 import sys
 
+import lib
 from lib import errors, execute, remembered
 
 
@@ -24,4 +25,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    lib.start(main)

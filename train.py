@@ -482,10 +482,12 @@ def summarize(step: int, checkpoints: Checkpoints, args: Namespace) -> None:
     print(f"finished    step {step} of {args.steps}")
     metrics = read_metrics(checkpoints.folder / "metrics.jsonl", step)
     if metrics:
-        first, last = metrics[0], metrics[-1]
+        losses = [line["loss"] for line in metrics]
+        last = losses[-20:]  # one batch alone says little
         speed = statistics.median(line["tokens_per_s"] for line in metrics)
         draw_loss(metrics, f"Training loss of {args.run_name}", curve)
-        print(f"loss        {first['loss']:.4f} at first, {last['loss']:.4f} at last")
+        end = f"{statistics.fmean(last):.4f} over the last {len(last)} steps"
+        print(f"loss        {losses[0]:.4f} at first, {end}")
         print(f"speed       {speed:,.0f} tokens/s")
         print(f"loss curve  {curve}")
     print(f"checkpoint  {checkpoint}")
@@ -564,9 +566,11 @@ def main() -> None:
     if process.rank == 0:
         summarize(step, checkpoints, args)
     if process.world_size > 1:
-        # A rank that ends while a thread of gloo still holds its last message is aborted.
-        dist.barrier()
         dist.destroy_process_group()
+        # All is written. Left to the interpreter, the end of a rank races with gloo's threads,
+        # which data parallel modules keep alive: one that frees a tensor then aborts the process.
+        sys.stdout.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -57,4 +57,13 @@ def find_packages():
             sys.path.insert(1, folder)
 
 
+def start(main):
+    """Run an entry script; Ctrl-C is told in a line, also while modules are still read."""
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.stderr.write("error: interrupted before anything was started\n")
+        sys.exit(130)
+
+
 _check_python()

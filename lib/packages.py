@@ -53,5 +53,5 @@ def install_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
             *("locked", _VENV, "install_venv", _VENV, base_of(launch)),
             *(packages.installer, paths.tools / "uv", torch, *requirements),
         ),
-        call("next_step", "python container_run.py python train.py"),
+        call("next_step", "python container_run.py python preprocess_data.py"),
     ]

@@ -131,9 +131,8 @@ def main(command: click.Command, name: str) -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("error: interrupted before anything was started", err=True)
-        sys.exit(130)
+    except click.Abort as error:
+        raise KeyboardInterrupt from error
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

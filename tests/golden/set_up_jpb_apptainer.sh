@@ -444,4 +444,4 @@ locked "$venv" install_venv "$venv" \
   /e/scratch/project_465000000/me/longship/tools_arm64/uv \
   '/home/me/long ship/requirements/torch.txt' -r \
   '/home/me/long ship/requirements/environment.txt'
-next_step 'python container_run.py python train.py'
+next_step 'python container_run.py python preprocess_data.py'

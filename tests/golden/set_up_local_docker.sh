@@ -476,4 +476,4 @@ venv=/home/me/longship/scratch/venv_amd64
 locked "$venv" install_venv "$venv" longship/python_3.11-slim-bookworm:amd64 uv \
   /home/me/longship/scratch/tools_amd64/uv '/home/me/long ship/requirements/torch.txt' -r \
   '/home/me/long ship/requirements/environment.txt'
-next_step 'python container_run.py python train.py'
+next_step 'python container_run.py python preprocess_data.py'

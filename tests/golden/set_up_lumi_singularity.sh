@@ -452,4 +452,4 @@ locked "$venv" install_venv "$venv" \
   /scratch/project_465000000/me/longship/tools_amd64/uv \
   '/home/me/long ship/requirements/torch.txt' -r \
   '/home/me/long ship/requirements/environment.txt'
-next_step 'python container_run.py python train.py'
+next_step 'python container_run.py python preprocess_data.py'

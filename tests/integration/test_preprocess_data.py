@@ -137,10 +137,11 @@ def test_what_is_done_is_not_done_again(preprocess, serial, tmp_path):
     assert read_dataset(folder) != read_dataset(serial)
 
 
-def test_standard_library_is_the_same_text_every_time(preprocess, tmp_path):
+def test_standard_library_is_the_same_text_every_time(inside, root, preprocess, tmp_path):
     folders = [tmp_path / "scratch" / "data", tmp_path / "other"]
     size = ("--max-megabytes", "0.3", *SMALL)
-    preprocess("prepare", *size, env={"LONGSHIP_SCRATCH_DIR": str(tmp_path / "scratch")})
+    scratch = f"LONGSHIP_SCRATCH_DIR={tmp_path / 'scratch'}"  # where data lies unless told
+    inside("env", scratch, "python", root / "preprocess_data.py", "prepare", *size)
     preprocess("prepare", *size, "--data-dir", folders[1])
     for name in ("corpus.jsonl", "corpus_tokenizer.json"):
         first, second = ((folder / name).read_bytes() for folder in folders)
