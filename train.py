@@ -567,8 +567,8 @@ def main() -> None:
         summarize(step, checkpoints, args)
     if process.world_size > 1:
         dist.destroy_process_group()
-        # All is written. Left to the interpreter, the end of a rank races with gloo's threads,
-        # which data parallel modules keep alive: one that frees a tensor then aborts the process.
+        # All is written. The interpreter's own end would race with gloo's threads, which a data
+        # parallel module keeps alive: one that frees a tensor then aborts the process.
         sys.stdout.flush()
         os._exit(0)
 

@@ -9,7 +9,8 @@ readonly VENV_KEPT_DAYS=14 # a replaced venv stays longer than any site's longes
 # all requirements; TORCH is a file of them for images without a PyTorch of their own.
 # Uses: inside COMMAND..., which runs a command in the image.
 install_venv() {
-  local -r link=$1 base=$2 installer=$3 uv=$4 torch=$5
+  local -r link=$1 base=$2 torch=$5
+  local installer=$3 uv=$4
   shift 5
   check_requirements "$@"
   local -r inputs=$(venv_inputs "$base" "$installer" "$torch" "$@")
@@ -26,9 +27,18 @@ install_venv() {
   new_venv=$venvs/${link##*_}-$(date +%Y%m%dT%H%M%S)-${inputs:0:12}
   trap 'discard_unfinished_venv; release_lock' EXIT
   step 1/3 "Make the venv $new_venv"
-  make_venv "$new_venv" "$base"
+  local image_torch=
+  if [[ -n $torch && $base != host ]]; then image_torch=$(inside python3 -c "$TORCH_VERSION"); fi
+  if [[ -n $image_torch ]]; then
+    # it is the build for the image's GPUs; uv does not see what an image has, pip does
+    note "the image's own PyTorch $image_torch stays; pip installs on top of it"
+    installer=pip
+  elif [[ $installer == uv ]]; then
+    uv=$(find_uv "$uv") || installer=pip
+  fi
+  make_venv "$new_venv" "$base" "$installer"
   step 2/3 'Install the packages'
-  install_packages "$new_venv" "$installer" "$uv" "$torch" "$@"
+  install_packages "$new_venv" "$installer" "$uv" "$torch" "$image_torch" "$@"
   step 3/3 'Put it in use'
   printf '%s\n' "$inputs" >"$new_venv/longship-inputs"
   printf '%s\n' "$base" >"$new_venv/longship-base" # the last file: with it the venv is complete
@@ -63,38 +73,29 @@ venv_inputs() {
   done | sha256sum | cut -d ' ' -f 1
 }
 
-# make_venv FOLDER BASE: on top of the image's packages; alone where there is no image.
+# make_venv FOLDER BASE INSTALLER: on top of the image's packages; alone where there is no image.
 make_venv() {
   local -a sharing=(--system-site-packages) # not `options`: that is the runtime's, in `inside`
   if [[ $2 == host ]]; then sharing=(); fi
-  inside python3 -m venv --without-pip "${sharing[@]}" "$1" ||
+  if [[ $3 == uv ]]; then sharing+=(--without-pip); fi # uv brings it, in a tenth of the time
+  inside python3 -m venv "${sharing[@]}" "$1" ||
     fail "python3 cannot make a venv in ${1%/*}" \
       'see the lines above; on Debian and Ubuntu: apt install python3-venv'
 }
 
-# install_packages FOLDER INSTALLER UV TORCH [REQUIREMENT | -r FILE]...
+# install_packages FOLDER INSTALLER UV TORCH IMAGE_TORCH [REQUIREMENT | -r FILE]...
 install_packages() {
-  local -r venv=$1 torch=$4
-  local installer=$2 uv=$3 version
-  local -a wanted=("${@:5}")
-  if [[ -n $torch ]]; then
-    # the image's own PyTorch stays: it is the build for its GPUs
-    version=$(inside "$venv/bin/python" -c "$TORCH_VERSION")
-    if [[ -z $version ]]; then
-      wanted+=(-r "$torch")
-    else
-      printf 'torch==%s\n' "$version" >"$venv/longship-constraints.txt"
-      wanted+=(-c "$venv/longship-constraints.txt")
-    fi
+  local -r venv=$1 installer=$2 uv=$3 torch=$4 image_torch=$5
+  local -a wanted=("${@:6}")
+  if [[ -n $image_torch ]]; then
+    printf 'torch==%s\n' "$image_torch" >"$venv/longship-constraints.txt"
+    wanted+=(-c "$venv/longship-constraints.txt")
+  elif [[ -n $torch ]]; then
+    wanted+=(-r "$torch")
   fi
-  if [[ $installer == uv ]]; then uv=$(find_uv "$uv") || installer=pip; fi
   # a venv without its own pip would hand `pip install` to the pip of the host or the image
-  if [[ $installer == uv ]]; then
-    wanted+=(pip)
-  else
-    inside "$venv/bin/python" -m ensurepip --default-pip >/dev/null ||
-      fail "pip cannot be installed into $venv" 'see the lines above, then run the same command again'
-  fi
+  if [[ $installer == uv ]]; then wanted+=(pip); fi
+  if ((${#wanted[@]} == 0)); then return; fi
   inside "$venv/bin/python" "$LIBRARY/inside/install_packages.py" \
     "$installer" "$uv" "$torch" "${wanted[@]}" ||
     fail "the packages cannot be installed into $venv" \

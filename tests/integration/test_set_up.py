@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+import zipfile
 
 import pytest
 from support import cache, processes
@@ -92,7 +93,7 @@ def wait_until(condition, process=None):
 def test_packages_are_installed(clone, find):
     done = clone.set_up("install", env=find)
     assert version(clone) == "1.0"
-    assert "next: python container_run.py python train.py" in done.stderr
+    assert "next: python container_run.py python preprocess_data.py" in done.stderr
     assert left_over(clone) == []
     assert re.fullmatch(r"venv_(amd64|arm64)", venv_of(clone).name)
 
@@ -382,6 +383,29 @@ def test_changed_version_of_pytorch_is_installed(with_torch):
     clone.set_up("install", env=env)
     show = ["python", "-c", "import torch; print(torch.VERSION)"]
     assert clone.container_run(*show).stdout == "2.0\n"
+
+
+def test_pytorch_of_the_image_stays(make_clone, find, wheels, tmp_path):
+    """uv would not see it, and look for its version where no such build is."""
+    own = tmp_path / "wheels"
+    shutil.copytree(wheels, own)
+    write_wheel(own, "needs_torch", "1.0", requires="torch>=2")
+    write_wheel(own, "torch", "2.5", requires="cuda_of_several_gigabytes")
+    in_image = tmp_path / "in image"
+    write_wheel(tmp_path, "torch", "2.1+image")
+    with zipfile.ZipFile(tmp_path / "torch-2.1+image-py3-none-any.whl") as wheel:
+        wheel.extractall(in_image)
+    packages = "/usr/lib/python3/dist-packages"
+    binds = [f"{path}:{packages}/{path.name}:ro" for path in in_image.iterdir()]
+    more = f'[machines.local]\ncontainer.binds = {toml(binds)}\npackages.installer = "uv"\n'
+    clone = make_clone(tmp_path / "clone", "apptainer", ["needs_torch"], more)
+    (clone.root / "requirements/torch.txt").write_text("torch==2.5\n")
+    (clone.root / "stacks/pytorch/stack.toml").write_text('torch = "requirements/torch.txt"\n')
+    done = clone.set_up("install", env={**find, "PIP_FIND_LINKS": str(own)})
+    assert "the image's own PyTorch 2.1+image stays" in done.stderr
+    show = "import needs_torch, torch; print(torch.VERSION, needs_torch.VERSION)"
+    assert clone.container_run("python", "-c", show).stdout == "2.1+image 1.0\n"
+    assert clone.container_run("sh", "-c", "command -v pip").stdout.startswith(str(clone.scratch))
 
 
 def test_nothing_stays_running(clone, find):

@@ -25,12 +25,13 @@ def wheels(tmp_path_factory):
     return folder
 
 
-def write_wheel(folder, name, version, tag="py3-none-any", payload=0):
+def write_wheel(folder, name, version, tag="py3-none-any", payload=0, requires=""):
     """Write a wheel with one module, one console script, and a file of so many megabytes."""
     info = f"{name}-{version}.dist-info"
     files = {
         f"{name}.py": f'VERSION = "{version}"\n\ndef main():\n    print(VERSION)\n',
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        + (f"Requires-Dist: {requires}\n" if requires else ""),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n",
         f"{info}/entry_points.txt": f"[console_scripts]\n{name} = {name}:main\n",
     }
