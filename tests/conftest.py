@@ -73,6 +73,8 @@ HOSTILE_ARGUMENTS = (
 def pytest_configure():
     # A cancelled run ends like one that got Ctrl-C: what the tests started is taken down.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # What a script starts in the background ignores Ctrl-C, and so would all that the tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
