@@ -51,7 +51,7 @@ def find_packages():
 
     library = os.path.join(glob.escape(ROOT), ".venv", "lib")
     same = "python{}.{}".format(*sys.version_info)
-    found = glob.glob(os.path.join(library, "python3*", "site-packages"))
+    found = glob.glob(os.path.join(library, "*", "site-packages"))
     for folder in sorted(found, key=lambda path: path.split(os.sep)[-2] == same):
         if folder not in sys.path:
             sys.path.insert(1, folder)

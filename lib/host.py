@@ -14,8 +14,3 @@ def prepare(launch: Launch) -> list[str]:
 def words(launch: Launch) -> list[Word]:
     """Return the words in front of the user's command."""
     return ["/bin/sh", "-c", Expansion('"$contract"'), "longship"]
-
-
-def probe(program: str, image: str) -> list[str]:
-    """Return the command that succeeds everywhere."""
-    return ["/bin/sh", "-c", ":"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lib.command import assign, call, wrapped
 from lib.container import base_of, describe_launch, inside_lines
+from lib.errors import LongshipError
 from lib.paths import Paths
 from lib.quoting import Expansion, Word
 from lib.settings import Settings
@@ -35,7 +36,17 @@ def install_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     -------
     list of str
         Lines of bash.
+
+    Raises
+    ------
+    LongshipError
+        If neither the configuration nor the stack names a package.
     """
+    if wanted_venv(settings, paths) is None:
+        raise LongshipError(
+            f"packages.requirements is empty, and so are those of stack {settings.stack.name}",
+            'there is nothing to install; or set it to "requirements/environment.txt"',
+        )
     packages = settings.configuration.packages
     requirements: list[Word] = list(settings.stack.requirements)
     if packages.requirements:
