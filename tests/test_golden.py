@@ -1,6 +1,7 @@
 """One emitted script for each machine and command, compared whole with a checked-in file.
 
-After a change that is meant: python tests/test_golden.py writes the files anew; read the diff.
+After a change that is meant, PYTHONPATH=. .venv-tests/bin/python tests/test_golden.py writes the
+files anew; read the diff.
 """
 
 import dataclasses

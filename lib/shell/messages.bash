@@ -7,6 +7,18 @@ fail() {
   exit 1
 }
 
+# fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
+# the reason that programs tell least clearly.
+fail_writing() {
+  local free size files_free files
+  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1")
+  if ((free * size < 1 << 20 || (files > 0 && files_free == 0))); then
+    fail "$2: No space left on device" \
+      'make room there, or set [paths] in configuration.toml; then run the same command again'
+  fi
+  fail "$2" "$3"
+}
+
 # note TEXT: tell something that is no error.
 note() {
   printf 'note: %s\n' "$1" >&2

@@ -79,7 +79,7 @@ make_venv() {
   if [[ $2 == host ]]; then sharing=(); fi
   if [[ $3 == uv ]]; then sharing+=(--without-pip); fi # uv brings it, in a tenth of the time
   inside python3 -m venv "${sharing[@]}" "$1" ||
-    fail "python3 cannot make a venv in ${1%/*}" \
+    fail_writing "${1%/*}" "python3 cannot make the venv $1" \
       'see the lines above; on Debian and Ubuntu: apt install python3-venv'
 }
 
@@ -98,7 +98,7 @@ install_packages() {
   if ((${#wanted[@]} == 0)); then return; fi
   inside "$venv/bin/python" "$LIBRARY/inside/install_packages.py" \
     "$installer" "$uv" "$torch" "${wanted[@]}" ||
-    fail "the packages cannot be installed into $venv" \
+    fail_writing "$venv" "the packages cannot be installed into $venv" \
       'see the lines above; mend it, and run the same command again'
 }
 

@@ -204,6 +204,18 @@ fail() {
   exit 1
 }
 
+# fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
+# the reason that programs tell least clearly.
+fail_writing() {
+  local free size files_free files
+  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1")
+  if ((free * size < 1 << 20 || (files > 0 && files_free == 0))); then
+    fail "$2: No space left on device" \
+      'make room there, or set [paths] in configuration.toml; then run the same command again'
+  fi
+  fail "$2" "$3"
+}
+
 # note TEXT: tell something that is no error.
 note() {
   printf 'note: %s\n' "$1" >&2
@@ -305,7 +317,7 @@ make_venv() {
   if [[ $2 == host ]]; then sharing=(); fi
   if [[ $3 == uv ]]; then sharing+=(--without-pip); fi # uv brings it, in a tenth of the time
   inside python3 -m venv "${sharing[@]}" "$1" ||
-    fail "python3 cannot make a venv in ${1%/*}" \
+    fail_writing "${1%/*}" "python3 cannot make the venv $1" \
       'see the lines above; on Debian and Ubuntu: apt install python3-venv'
 }
 
@@ -324,7 +336,7 @@ install_packages() {
   if ((${#wanted[@]} == 0)); then return; fi
   inside "$venv/bin/python" "$LIBRARY/inside/install_packages.py" \
     "$installer" "$uv" "$torch" "${wanted[@]}" ||
-    fail "the packages cannot be installed into $venv" \
+    fail_writing "$venv" "the packages cannot be installed into $venv" \
       'see the lines above; mend it, and run the same command again'
 }
 
