@@ -45,14 +45,17 @@ start() {
 stop() {
     local -r pid_file=$1/pid
     local pid attempt
-    is_running "$pid_file" || return 0
-    pid=$(cat "$pid_file")
-    kill "$pid"
-    for ((attempt = 0; attempt < 100; attempt++)); do
-        is_running "$pid_file" || return 0
-        sleep 0.1
-    done
-    kill -KILL "$pid"
+    if is_running "$pid_file"; then
+        pid=$(cat "$pid_file")
+        kill "$pid"
+        for ((attempt = 0; attempt < 100; attempt++)); do
+            is_running "$pid_file" || break
+            sleep 0.1
+        done
+        if is_running "$pid_file"; then kill -KILL "$pid"; fi
+    fi
+    # The network namespace of `--network host` stays mounted, and its folder could not be deleted.
+    if mountpoint --quiet "$1/run/netns/default"; then umount "$1/run/netns/default"; fi
 }
 
 case "${1-} $#" in
