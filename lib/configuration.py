@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from lib.errors import LongshipError, near_miss
 from lib.tables import Key, Source, check_value
@@ -99,8 +99,7 @@ KEYS = _all_keys(Configuration)
 TABLES = {each.name: type(each.default) for each in fields(Configuration) if not each.metadata}
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """What one source says.
 
     Parameters

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
+from typing import Callable, NamedTuple
 
 from lib import apptainer, docker, environment, host
 from lib.command import assign, call, comment
@@ -25,8 +23,7 @@ _MODULES = {
 }
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """What runs the image.
 
     Parameters
@@ -57,16 +54,14 @@ def choose_runtime(
         Where things lie.
     succeeds : callable
         Takes a command and tells whether it succeeds on this machine.
-
-    Returns
-    -------
-    Choice
     """
     configured = settings.configuration.container.runtime
     if configured == "auto":
         configured = settings.machine.runtime
     if configured != "auto":
         return Choice(configured, "", True)
+    import shutil  # 2 ms that no other launch needs
+
     search = settings.environ.get("PATH")
     failed = []
     for runtime in ("apptainer", "singularity", "docker", "podman"):
@@ -112,7 +107,9 @@ def _image(runtime: str, settings: Settings, paths: Paths) -> str:
     return str(pinned(active))
 
 
-def describe_launch(settings: Settings, paths: Paths, runtime: str) -> Launch:
+def describe_launch(
+    settings: Settings, paths: Paths, runtime: str, *, pip_sources: bool = True
+) -> Launch:
     """Collect what the runtime is given.
 
     Parameters
@@ -123,10 +120,8 @@ def describe_launch(settings: Settings, paths: Paths, runtime: str) -> Launch:
         Where things lie.
     runtime : str
         The name, from `choose_runtime`.
-
-    Returns
-    -------
-    Launch
+    pip_sources : bool
+        Show pip's configuration and folders too.
     """
     image = _image(runtime, settings, paths)
     binds, site_binds = environment.configured_binds(settings, paths)
@@ -139,6 +134,7 @@ def describe_launch(settings: Settings, paths: Paths, runtime: str) -> Launch:
         options=settings.machine.runtime_options,
         binds=binds,
         site_binds=site_binds,
+        pip_sources=pip_sources,
     )
 
 
@@ -195,7 +191,13 @@ def start_lines(settings: Settings, launch: Launch, contract: str) -> tuple[list
 
 
 def run_lines(
-    settings: Settings, paths: Paths, runtime: str, *, online: bool, venv: Path | None
+    settings: Settings,
+    paths: Paths,
+    runtime: str,
+    *,
+    online: bool,
+    venv: Path | None,
+    for_ranks: bool = False,
 ) -> list[str]:
     """Return the lines of `container_run.py`: become the command, inside.
 
@@ -211,13 +213,16 @@ def run_lines(
         Leave the Hugging Face libraries their network.
     venv : pathlib.Path or None
         The venv that comes first on PATH.
+    for_ranks : bool
+        For the many ranks of a job, which install nothing: pip's configuration is left out, so
+        that each of them does not read it from the home folder.
 
     Returns
     -------
     list of str
         Lines of bash, which take the command as ``"$@"``.
     """
-    launch = describe_launch(settings, paths, runtime)
+    launch = describe_launch(settings, paths, runtime, pip_sources=not for_ranks)
     venv = pinned(venv) if venv else None
     contract = environment.contract(settings, paths, online=online, venv=venv)
     lines, words = start_lines(settings, launch, contract)

@@ -8,8 +8,8 @@ inside, because there the image's own values of the same names (CC, PYTHONPATH) 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from lib.command import call, export, wrapped
 from lib.configuration import Environment
@@ -47,8 +47,7 @@ CACHES_UNLESS_SET = (("MIOPEN_USER_DB_PATH", "miopen"), ("MIOPEN_CUSTOM_CACHE_DI
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
-@dataclass(frozen=True)
-class Bind:
+class Bind(NamedTuple):
     """A folder or file of the host, and where it is seen inside."""
 
     source: str

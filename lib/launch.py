@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from lib.command import call
 from lib.environment import Bind
@@ -11,8 +11,7 @@ from lib.quoting import Expansion
 IMAGE = Expansion('"$image"')
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """One way to start programs inside.
 
     Parameters
@@ -33,6 +32,8 @@ class Launch:
         Folders that must be there.
     site_binds : tuple of Bind
         Folders that are shown where they exist.
+    pip_sources : bool
+        Show pip's configuration and folders too.
     """
 
     runtime: str
@@ -43,6 +44,7 @@ class Launch:
     options: tuple[str, ...]
     binds: tuple[Bind, ...]
     site_binds: tuple[Bind, ...]
+    pip_sources: bool
 
     def bind_lines(self) -> list[str]:
         """Return the lines that add the binds to the array ``options``."""
@@ -50,6 +52,7 @@ class Launch:
             *(_bind("add_bind_if_there", each) for each in self.site_binds),
             *(_bind("add_bind", each) for each in self.binds),
             call("add_host_files"),
+            *([call("add_pip_sources")] if self.pip_sources else []),
         ]
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lib.configuration import Configuration, Layer, check_layer, combine
 from lib.errors import LongshipError, near_miss
@@ -46,8 +46,7 @@ class Settings:
     environ: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(NamedTuple):
     """One configuration file: its general layer, and one more for each machine."""
 
     general: Layer

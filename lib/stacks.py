@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from lib.configuration import Layer, check_layer
 from lib.errors import LongshipError, near_miss
@@ -20,8 +20,7 @@ _FILE = {
 _IMAGES = {"cuda": Key("text"), "rocm": Key("text"), "cpu": Key("text")}
 
 
-@dataclass(frozen=True)
-class Stack:
+class Stack(NamedTuple):
     """What a software stack needs.
 
     Parameters

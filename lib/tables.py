@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lib.errors import LongshipError, near_miss
 
@@ -24,8 +23,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """What a key takes.
 
     Parameters
@@ -46,8 +44,7 @@ class Key:
     default: Any = None
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """A file's name and text, to say in a message where a key stands."""
 
     shown: str

@@ -148,7 +148,20 @@ def host_files(bash, env):
     given = [call("export", f"{name}={value}") for name, value in env.items()]
     found = []
     for lines in (["export HOME=/nowhere"], given):
-        found.append(set(binds(bash(unset, *lines, "options=()", "add_host_files", SHOW_OPTIONS))))
+        found.append(
+            set(
+                binds(
+                    bash(
+                        unset,
+                        *lines,
+                        "options=()",
+                        "add_host_files",
+                        "add_pip_sources",
+                        SHOW_OPTIONS,
+                    )
+                )
+            )
+        )
     assert all(source == target for source, target, _ in found[1])
     return {source: read_only for source, _, read_only in found[1] - found[0]}
 
@@ -199,7 +212,7 @@ def test_temporary_folder_elsewhere_is_shown(bash, tmp_path):
 
 
 def test_environment_without_a_home_is_no_error(bash):
-    done = bash("unset HOME", "options=()", "add_host_files", check=False)
+    done = bash("unset HOME", "options=()", "add_host_files", "add_pip_sources", check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -340,5 +353,7 @@ def test_missing_program_is_told(bash):
 
 def test_no_function_leaves_its_options_set(bash):
     """`set -f` of one function must not reach the rest of the script."""
-    done = bash("options=()", "before=$-", "add_host_files", '[[ $- == "$before" ]]')
+    done = bash(
+        "options=()", "before=$-", "add_host_files", "add_pip_sources", '[[ $- == "$before" ]]'
+    )
     assert done.stderr == ""

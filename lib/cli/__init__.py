@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from lib import ROOT, execute, find_packages
 from lib.container import Choice, choose_runtime
@@ -55,8 +54,7 @@ class Recorder(Mapping):
         return len(self._environ)
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """One call of an entry script: everything that it is computed from.
 
     Parameters

@@ -32,7 +32,12 @@ def container_run(call: Call, online: bool, launcher: str | None, command: tuple
     """
     choice = call.runtime()
     venv = wanted_venv(call.settings, call.paths)
-    lines = run_lines(call.settings, call.paths, choice.runtime, online=online, venv=venv)
+    lines = run_lines(
+        *(call.settings, call.paths, choice.runtime),
+        online=online,
+        venv=venv,
+        for_ranks=bool(launcher),
+    )
     script = render(call.title("container_run.py; arguments: the command"), lines)
     if launcher and not call.dry_run:
         execute.write_executable(Path(launcher), script)

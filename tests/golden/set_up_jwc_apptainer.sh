@@ -84,21 +84,26 @@ add_bind() {
     "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}")
 }
 
-# add_host_files: show what the caller's environment names: certificates, pip's configuration with
-# the folders it searches, and the temporary folder.
+# add_host_files: show what the caller's environment names: certificates and the temporary folder.
 add_host_files() {
-  local -
-  set -f # words of pip's configuration are no patterns
-  local variable path text='' lines
+  local variable path
   for variable in SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT \
-    GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS PIP_CONFIG_FILE; do
+    GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS; do
     path=${!variable:-}
     if [[ $path == /* && -e $path ]]; then add_bind "$path" "$path" ro; fi
   done
+  if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
+}
+
+# add_pip_sources: show pip's configuration and the folders that it searches.
+add_pip_sources() {
+  local -
+  set -f # words of pip's configuration are no patterns
+  local path text='' lines
   for path in /etc/pip.conf /etc/xdg/pip/pip.conf "${PIP_CONFIG_FILE:-}" \
     "${HOME:-}/.pip/pip.conf" "${XDG_CONFIG_HOME:-${HOME:-}/.config}/pip/pip.conf"; do
     [[ -f $path && -r $path ]] || continue
-    if [[ $path == /etc/* ]]; then add_bind "$path" "$path" ro; fi
+    if [[ $path != "${HOME:-/}"/* ]]; then add_bind "$path" "$path" ro; fi
     mapfile -t lines <"$path"
     text+=" ${lines[*]}"
   done
@@ -108,7 +113,6 @@ add_host_files() {
     path=${path%/simple} # an index has its files beside it
     if [[ $path == /* && -d $path ]]; then add_bind "$path" "$path" ro; fi
   done
-  if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
 }
 
 # add_home: Apptainer shows the home folder of the passwd file; HOME may be another one.
@@ -460,6 +464,7 @@ add_bind /p/project1/project_465000000/me/longship
 add_bind /p/scratch/project_465000000/me/longship
 add_bind /data /data ro
 add_host_files
+add_pip_sources
 
 inside() {
   apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "$@"
