@@ -315,7 +315,7 @@ install_venv() {
   step 3/3 'Put it in use'
   printf '%s\n' "$inputs" >"$new_venv/longship-inputs"
   printf '%s\n' "$base" >"$new_venv/longship-base" # the last file: with it the venv is complete
-  if [[ -L $link ]]; then touch -- "$link/."; fi # from now on the old one counts as replaced
+  if [[ -d $link ]]; then touch -- "$link/."; fi # from now on the old one counts as replaced
   ln -s -- "venvs/${new_venv##*/}" "$link.partial.$$"
   mv -T -- "$link.partial.$$" "$link"
   remove_replaced_venvs "$venvs" "$new_venv"

@@ -385,6 +385,13 @@ def test_changed_version_of_pytorch_is_installed(with_torch):
     assert clone.container_run(*show).stdout == "2.0\n"
 
 
+def test_venv_that_the_site_has_purged_is_made_again(clone, find):
+    clone.set_up("install", env=find)
+    shutil.rmtree(clone.scratch / "venvs")  # the link stays
+    clone.set_up("install", env=find)
+    assert version(clone) == "1.0"
+
+
 def test_pytorch_of_the_image_stays(make_clone, find, wheels, tmp_path):
     """uv would not see it, and look for its version where no such build is."""
     own = tmp_path / "wheels"
