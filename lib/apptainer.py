@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from lib.command import array, assign, call
+from lib.errors import LongshipError
 from lib.launch import IMAGE, Launch
 from lib.quoting import Expansion, Word
+from lib.recipe import ADDRESS, PARTIAL, Recipe
 
 
 def prepare(launch: Launch) -> list[str]:
@@ -24,6 +28,7 @@ def prepare(launch: Launch) -> list[str]:
         call("check_program", launch.runtime),
         assign("image", launch.image),
         call("check_sif", IMAGE, launch.arch, launch.image_hint),
+        call("check_host_arch", launch.arch, Expansion('"the image $image"')),
         array("options", launch.options),
         call("add_home"),
         *launch.bind_lines(),
@@ -46,3 +51,69 @@ def words(launch: Launch) -> list[Word]:
 def probe(program: str, image: str) -> list[str]:
     """Return the command that succeeds where this runtime can start this image."""
     return [program, "--quiet", "exec", image, "/bin/true"]
+
+
+def works(program: str) -> list[str]:
+    """Return the command that succeeds where this runtime can build."""
+    return [program, "--version"]
+
+
+def start_plainly(program: str) -> list[Word]:
+    """Return the words that start a program in an image, which comes next, with nothing added."""
+    return [program, "--quiet", "exec"]
+
+
+def folders(program: str, work: Path) -> list[str]:
+    """Return the lines that keep this runtime's files out of the home folder and of /tmp.
+
+    Raises
+    ------
+    LongshipError
+        If the path has a quote: to look into an image, Apptainer 1.4 puts it into a shell's text.
+    """
+    if "'" in str(work):
+        raise LongshipError(
+            f"{program} builds no image below a folder with a quote in its path: {work}",
+            "set paths.scratch_dir in configuration.toml to another one",
+        )
+    prefix = program.upper()
+    return [
+        f'export {prefix}_CACHEDIR="$work"/cache',
+        f'export {prefix}_TMPDIR="$work"/tmp',
+    ]
+
+
+def make_image(recipe: Recipe) -> list[str]:
+    """Return the lines that make ``$image.partial`` from ``$address``.
+
+    A registry's image is built, not pulled: `pull` keeps a second copy of the SIF in its cache.
+    """
+    kind = recipe.source.kind
+    if kind == "sif":
+        return [call("copy_image", ADDRESS, PARTIAL)]
+    if kind in ("oras", "library"):  # the SIF itself: a build would unpack and pack it again
+        options = ["--force", "--disable-cache", *_arch(recipe)]
+        pull = call("watched", recipe.runtime, "pull", *options, PARTIAL, ADDRESS)
+        return [pull, 'digest=$(checksum "$image".partial)']
+    if kind == "dockerfile":
+        return [
+            assign("archive", Expansion('"$work"/tmp/image.tar')),
+            call("build_dockerfile", ADDRESS, recipe.arch, Expansion('"$archive"'), recipe.tag),
+            *from_archive(recipe),
+        ]
+    lines = [call("watched", *_build(recipe), PARTIAL, ADDRESS)]
+    return [*lines, 'digest=$(fetched_digest "$work"/cache)'] if kind == "docker" else lines
+
+
+def from_archive(recipe: Recipe) -> list[str]:
+    """Return the lines that make ``$image.partial`` from ``$archive``."""
+    return [call("sif_from_archive", *_build(recipe))]
+
+
+def _build(recipe: Recipe) -> list[str]:
+    return [recipe.runtime, "build", "--force", *_arch(recipe)]
+
+
+def _arch(recipe: Recipe) -> list[str]:
+    # SingularityCE's option of this name is about other things before version 4
+    return ["--arch", recipe.arch] if recipe.runtime == "apptainer" else []

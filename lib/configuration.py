@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from lib.errors import LongshipError, near_miss
 from lib.tables import Key, Source, check_value
 
-RUNTIMES = ("auto", "apptainer", "singularity", "docker", "podman", "host")
+RUNTIMES = ("auto", "apptainer", "singularity", "docker", "podman", "enroot", "host")
 
 
 def _key(default: Any, about: str, choices: tuple[str, ...] = ()) -> Any:

@@ -1,110 +1,17 @@
-"""Starting programs inside: which runtime, which image, and the lines that do it."""
+"""Starting programs inside: the lines that do it."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Callable, NamedTuple
 
-from lib import apptainer, docker, environment, host
+from lib import environment
 from lib.command import assign, call, comment
-from lib.errors import LongshipError
+from lib.images import ImageSource, image_source, image_to_start
 from lib.launch import Launch
-from lib.paths import Paths, image_tag, pinned
+from lib.paths import Paths, pinned
 from lib.quoting import Expansion, Word
+from lib.runtimes import MODULES
 from lib.settings import Settings
-
-_MODULES = {
-    "apptainer": apptainer,
-    "singularity": apptainer,
-    "docker": docker,
-    "podman": docker,
-    "host": host,
-}
-
-
-class Choice(NamedTuple):
-    """What runs the image.
-
-    Parameters
-    ----------
-    runtime : str
-        The program, or ``host``.
-    why : str
-        The reason, where the configuration left it open, else "".
-    lasting : bool
-        False where a runtime that is installed did not work just now: its daemon may start later.
-    """
-
-    runtime: str
-    why: str
-    lasting: bool
-
-
-def choose_runtime(
-    settings: Settings, paths: Paths, succeeds: Callable[[list[str]], bool]
-) -> Choice:
-    """Choose what runs the image: what is configured, else the site's, else what works here.
-
-    Parameters
-    ----------
-    settings : Settings
-        All layers put together.
-    paths : Paths
-        Where things lie.
-    succeeds : callable
-        Takes a command and tells whether it succeeds on this machine.
-    """
-    configured = settings.configuration.container.runtime
-    if configured == "auto":
-        configured = settings.machine.runtime
-    if configured != "auto":
-        return Choice(configured, "", True)
-    import shutil  # 2 ms that no other launch needs
-
-    search = settings.environ.get("PATH")
-    failed = []
-    for runtime in ("apptainer", "singularity", "docker", "podman"):
-        if shutil.which(runtime, path=search):
-            image = _image(runtime, settings, paths)
-            if succeeds(_MODULES[runtime].probe(runtime, image)):
-                return Choice(runtime, f"runtime {runtime} (the first that works here)", not failed)
-            failed.append(runtime)
-    why = f"{', '.join(failed)} here, but without an image" if failed else "no other is installed"
-    return Choice("host", f"runtime host ({why})", not failed)
-
-
-def image_source(settings: Settings) -> str:
-    """Return where the image comes from: the configuration, or the stack for the machine's GPU.
-
-    Raises
-    ------
-    LongshipError
-        If the stack has no image for it.
-    """
-    if settings.configuration.container.image:
-        return settings.configuration.container.image
-    vendor = settings.machine.gpu
-    if vendor == "auto":
-        vendor = "cuda" if os.path.exists("/dev/nvidiactl") else "cpu"
-    if vendor in settings.stack.images:
-        return settings.stack.images[vendor]
-    raise LongshipError(
-        f"stack {settings.stack.name} has no image for {vendor}, which {settings.machine.name} has",
-        "name one: container.image in configuration.toml",
-    )
-
-
-def _image(runtime: str, settings: Settings, paths: Paths) -> str:
-    """Return the name under which a runtime finds the image in use."""
-    if runtime == "host":
-        return ""
-    source = image_source(settings)
-    if _MODULES[runtime] is docker:
-        return image_tag(source, paths.arch)
-    # Olivia and LUMI keep images ready: a path
-    active = Path(source) if source.startswith("/") else paths.active_image(source)
-    return str(pinned(active))
 
 
 def describe_launch(
@@ -123,12 +30,12 @@ def describe_launch(
     pip_sources : bool
         Show pip's configuration and folders too.
     """
-    image = _image(runtime, settings, paths)
+    image = image_to_start(runtime, settings, paths)
     binds, site_binds = environment.configured_binds(settings, paths)
     return Launch(
         runtime=runtime,
         image=image,
-        image_hint=_image_hint(runtime, image, settings),
+        image_hint=_image_hint(image_source(settings)) if image else "",
         arch=paths.arch,
         gpu=settings.machine.gpu,
         options=settings.machine.runtime_options,
@@ -138,17 +45,11 @@ def describe_launch(
     )
 
 
-def _image_hint(runtime: str, image: str, settings: Settings) -> str:
+def _image_hint(source: ImageSource) -> str:
     """Say what makes the image."""
-    if runtime == "host":
-        return ""
-    source = image_source(settings)
-    if source.startswith("/"):
+    if source.ready:
         return "ask the site, or name another image: container.image in configuration.toml"
-    if _MODULES[runtime] is docker:
-        plain = source.partition("://")[2]
-        return call(runtime, "pull", plain) + " && " + call(runtime, "tag", plain, image)
-    return call(runtime, "pull", "--arch", settings.machine.arch, image, source)
+    return "python build_container.py && python move_built_container_to_active.py"
 
 
 def base_of(launch: Launch) -> str:
@@ -173,7 +74,7 @@ def start_lines(settings: Settings, launch: Launch, contract: str) -> tuple[list
     tuple of list and list
         Lines of bash, and words for `lib.command.call`.
     """
-    module = _MODULES[launch.runtime]
+    module = MODULES[launch.runtime]
     modules = settings.machine.modules
     lines = [
         *([call("load_modules", launch.runtime, *modules)] if modules else []),

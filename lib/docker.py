@@ -6,13 +6,18 @@ They start from an empty environment and an empty file system, so what Apptainer
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from lib.command import array, assign, call
 from lib.launch import IMAGE, Launch
 from lib.quoting import Expansion, Word
+from lib.recipe import ADDRESS, PARTIAL, Recipe
 
 # As under Apptainer: the host's network and shared memory; a real init passes signals on, which a
 # program as process 1 would not see.
 _ALWAYS = ("--rm", "--interactive", "--init", "--network=host", "--pull=never")
+
+_TAG = Expansion('"$tag".partial')
 
 
 def prepare(launch: Launch) -> list[str]:
@@ -32,6 +37,7 @@ def prepare(launch: Launch) -> list[str]:
         call("check_program", launch.runtime),
         assign("image", launch.image),
         call("check_tag", launch.runtime, IMAGE, launch.arch, launch.image_hint),
+        call("check_host_arch", launch.arch, Expansion('"the image $image"')),
         array("options", (*_ALWAYS, *launch.options)),
         *launch.bind_lines(),
         call("add_shared_memory", launch.runtime),
@@ -53,3 +59,44 @@ def words(launch: Launch) -> list[Word]:
 def probe(program: str, image: str) -> list[str]:
     """Return the command that succeeds where this runtime has this image; it asks the daemon."""
     return [program, "image", "inspect", image]
+
+
+def works(program: str) -> list[str]:
+    """Return the command that succeeds where this runtime can build; it asks the daemon."""
+    return [program, "version"]
+
+
+def start_plainly(program: str) -> list[Word]:
+    """Return the words that start a program in an image, which comes next, with nothing added."""
+    return [program, "run", "--rm", "--network=none", "--pull=never", "--entrypoint="]
+
+
+def folders(program: str, work: Path) -> list[str]:
+    """Return the lines that keep this runtime's files out of /tmp; its store is its own affair."""
+    return ['export TMPDIR="$work"/tmp']
+
+
+def make_image(recipe: Recipe) -> list[str]:
+    """Return the lines that make ``$image.partial``, which names a tag, from ``$address``."""
+    program, kind, name = recipe.runtime, recipe.source.kind, Expansion('"${address#*://}"')
+    if kind == "docker":
+        lines = [
+            call("watched", program, "pull", "--platform", f"linux/{recipe.arch}", name),
+            f"digest=$(pulled_digest {program} {name})",
+            call(program, "tag", name, _TAG),
+        ]
+    elif kind == "dockerfile":
+        lines = [call("build_tag", program, ADDRESS, recipe.arch, _TAG)]
+    elif kind == "docker-daemon":
+        lines = [call("take_from_daemon", program, ADDRESS, _TAG)]
+    else:
+        return [assign("archive", Expansion('"${address#*:}"')), *from_archive(recipe)]
+    return [*lines, call("hold_tag", program, _TAG, PARTIAL)]
+
+
+def from_archive(recipe: Recipe) -> list[str]:
+    """Return the lines that make ``$image.partial``, which names a tag, from ``$archive``."""
+    return [
+        call("load_archive", recipe.runtime, Expansion('"$archive"'), _TAG),
+        call("hold_tag", recipe.runtime, _TAG, PARTIAL),
+    ]

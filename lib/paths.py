@@ -36,8 +36,13 @@ class Paths:
 
     @property
     def containers(self) -> Path:
-        """The images."""
+        """The images in use: links into `versions` below."""
         return self.scratch_dir / "containers"
+
+    @property
+    def archives(self) -> Path:
+        """Images as they travel to a machine without network."""
+        return self.scratch_dir / "offline" / "containers"
 
     @property
     def venv(self) -> Path:
@@ -59,33 +64,6 @@ class Paths:
         """The caches of everything that would otherwise fill the home folder."""
         return self.scratch_dir / "cache"
 
-    def active_image(self, source: str) -> Path:
-        """Return the file of the image in use.
-
-        Parameters
-        ----------
-        source : str
-            Where the image comes from, such as ``docker://nvcr.io/nvidia/pytorch:25.06-py3``.
-        """
-        return self.containers / f"{image_name(source)}_{self.arch}.sif"
-
-
-def image_name(source: str) -> str:
-    """Name an image after its source: ``pytorch_25.06-py3``.
-
-    Parameters
-    ----------
-    source : str
-        A registry's address, or the path of a file.
-
-    Returns
-    -------
-    str
-        The last part of the source without what cannot stand in the name of a file and a tag.
-    """
-    last = re.sub(r"\.(sif|tar|def|sqsh)$", "", source.rstrip("/").rsplit("/", 1)[-1])
-    return re.sub(r"[^a-z0-9._-]+", "_", last.lower()).strip("._-")
-
 
 def pinned(path: Path) -> Path:
     """Follow the link that names what is in use, so that a later swap does not reach a launch.
@@ -94,11 +72,6 @@ def pinned(path: Path) -> Path:
     LUMI) may not be visible inside under its other name.
     """
     return path.parent / os.readlink(path) if path.is_symlink() else path
-
-
-def image_tag(source: str, arch: str) -> str:
-    """Name an image for docker and podman: ``longship/pytorch_25.06-py3:amd64``."""
-    return f"longship/{image_name(source)}:{arch}"
 
 
 def derive_paths(settings: Settings) -> Paths:

@@ -14,7 +14,7 @@ from lib.command import comment
 _DEFINITION = re.compile(
     r"((?:^#.*\n)*)"
     r"(^(?P<function>\w+)\(\) \{\n(?:.*\n)*?\}\n"
-    r"|^(?:readonly|declare -A) (?P<variable>\w+)=(?:.+\n)+)",
+    r"|^(?:readonly|declare -[aA]) (?P<variable>\w+)=(?:.+\n)+)",
     re.MULTILINE,
 )
 _WORD = re.compile(r"\w+")

@@ -27,6 +27,8 @@ _FACTS = {
     "modules": Key("list"),
     "runtime_options": Key("list"),
     "binds": Key("list"),
+    "definition_builds": Key("text", choices=("allowed", "forbidden")),
+    "build_hint": Key("text"),
     "configuration": Key("table"),
 }
 _MARKS = {
@@ -66,6 +68,10 @@ class Machine:
         More options of the runtime.
     binds : tuple of str
         Folders of the site that a container does not show by itself.
+    definition_builds : str
+        ``allowed``, or ``forbidden`` where nobody may build from a definition file.
+    build_hint : str
+        What works there instead, or where.
     configuration : Layer
         The site's values for the keys of configuration.toml.
     """
@@ -81,6 +87,8 @@ class Machine:
     modules: tuple[str, ...] = ()
     runtime_options: tuple[str, ...] = ()
     binds: tuple[str, ...] = ()
+    definition_builds: str = "allowed"
+    build_hint: str = ""
 
     def __post_init__(self) -> None:
         """Turn ``auto`` into this machine's own architecture."""

@@ -5,17 +5,20 @@ files anew; read the diff.
 """
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from lib import ROOT
+from lib.builds import download_lines, offline_lines, online_lines
 from lib.container import run_lines
 from lib.packages import install_lines, wanted_venv
 from lib.paths import derive_paths
 from lib.script import render
 from lib.settings import load_settings
 from lib.sites import load_machines
+from lib.versions import move_lines
 
 GOLDEN = Path(__file__).with_name("golden")
 CONFIGURATION = GOLDEN / "configuration.toml"
@@ -33,8 +36,23 @@ LAUNCHES = [
     ("berzelius", "apptainer"),
     ("local", "docker"),
     ("local", "podman"),
+    ("local", "enroot"),
     ("local", "host"),
 ]
+
+BUILDS = {
+    "build_container_online": partial(online_lines, digest="", again=False),
+    "build_container_offline": partial(offline_lines, again=False),
+    "build_container_download": lambda settings, paths, runtime: download_lines(
+        settings,
+        paths,
+        dataclasses.replace(paths, scratch_dir=HERE),
+        runtime,
+        digest="",
+        again=False,
+    ),
+}
+HERE = Path("/home/me/longship/scratch")  # of the machine that downloads
 
 
 def emit(command, machine, runtime):
@@ -45,8 +63,28 @@ def emit(command, machine, runtime):
     if command == "container_run":
         venv = wanted_venv(settings, paths)
         return render(title, run_lines(settings, paths, runtime, online=False, venv=venv))
-    lines = install_lines(settings, paths, runtime)
+    if command == "set_up":
+        lines = install_lines(settings, paths, runtime)
+    elif command == "move_built_container_to_active":
+        lines = move_lines(settings, paths, runtime)
+    else:
+        lines = BUILDS[command](settings, paths, runtime)
     return render(title, lines)
+
+
+def wanted():
+    """Give command, machine and runtime of every golden script."""
+    for machine, runtime in LAUNCHES:
+        yield "container_run", machine, runtime
+        yield "set_up", machine, runtime
+        if runtime != "host":
+            yield "build_container_online", machine, runtime
+    for runtime in ("apptainer", "docker", "podman", "enroot"):
+        yield "build_container_offline", "local", runtime
+    yield "build_container_download", "jpb", "apptainer"
+    yield "build_container_download", "local", "docker"
+    yield "move_built_container_to_active", "jwb", "apptainer"
+    yield "move_built_container_to_active", "local", "docker"
 
 
 def _arch(settings):
@@ -58,8 +96,7 @@ def golden_file(command, machine, runtime):
     return GOLDEN / f"{command}_{machine}_{runtime}.sh"
 
 
-@pytest.mark.parametrize("command", ["container_run", "set_up"])
-@pytest.mark.parametrize(("machine", "runtime"), LAUNCHES)
+@pytest.mark.parametrize(("command", "machine", "runtime"), list(wanted()))
 def test_emitted_script_is_the_checked_in_one(command, machine, runtime):
     expected = golden_file(command, machine, runtime).read_text(encoding="utf-8")
     assert emit(command, machine, runtime) == expected
@@ -70,21 +107,15 @@ def test_every_machine_of_every_site_has_a_golden_script():
 
 
 def test_no_golden_file_is_left_over():
-    expected = {
-        golden_file(command, machine, runtime).name
-        for command in ("container_run", "set_up")
-        for machine, runtime in LAUNCHES
-    }
+    expected = {golden_file(*each).name for each in wanted()}
     assert {path.name for path in GOLDEN.glob("*.sh")} == expected
 
 
 def write_golden_files():
     for path in GOLDEN.glob("*.sh"):
         path.unlink()
-    for command in ("container_run", "set_up"):
-        for machine, runtime in LAUNCHES:
-            script = emit(command, machine, runtime)
-            golden_file(command, machine, runtime).write_text(script, encoding="utf-8")
+    for each in wanted():
+        golden_file(*each).write_text(emit(*each), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lib.errors import LongshipError
-from lib.paths import expand, image_name, image_tag, pinned
+from lib.paths import expand, pinned
 
 
 def configure(repository, scratch_dir, more=""):
@@ -82,30 +82,9 @@ def test_derived_paths_lie_below_the_scratch_folder(repository):
     _, paths = repository.settings_and_paths(arch="arm64")
     assert paths.root == repository.root
     assert paths.venv == Path("/s/venv_arm64")
-    assert paths.active_image("docker://nvcr.io/nvidia/pytorch:25.06-py3") == Path(
-        "/s/containers/pytorch_25.06-py3_arm64.sif"
-    )
+    assert paths.archives == Path("/s/offline/containers")
     for path in (paths.venvs, paths.tools, paths.cache, paths.containers):
         assert path.parent == paths.scratch_dir
-
-
-@pytest.mark.parametrize(
-    ("source", "name"),
-    [
-        ("docker://nvcr.io/nvidia/pytorch:25.06-py3", "pytorch_25.06-py3"),
-        ("docker://localhost:5000/Lab/Base", "base"),
-        ("docker://x/base:1.SIF", "base_1.sif"),
-        ("/images/lumi-multitorch-latest.sif", "lumi-multitorch-latest"),
-        ('/images/it\'s "mine".sif', "it_s_mine"),
-        ("docker://x/base@sha256:0123abc", "base_sha256_0123abc"),
-    ],
-)
-def test_image_is_named_after_its_source(source, name):
-    assert image_name(source) == name
-
-
-def test_tag_holds_name_and_architecture():
-    assert image_tag("docker://x/base:1", "arm64") == "longship/base_1:arm64"
 
 
 def test_link_to_what_is_in_use_is_followed_once(tmp_path):

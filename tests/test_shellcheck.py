@@ -2,12 +2,14 @@
 
 import itertools
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 from support import processes
 from support.repository import toml
 
+from lib.builds import download_lines, offline_lines, online_lines
 from lib.configuration import RUNTIMES
 from lib.container import run_lines
 from lib.packages import install_lines, wanted_venv
@@ -15,6 +17,7 @@ from lib.paths import derive_paths
 from lib.script import render
 from lib.settings import load_settings
 from lib.sites import load_machines
+from lib.versions import list_lines, move_lines, prune_lines, use_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 OWN = {".git", ".venv", ".venv-tests", ".cache", "golden"}
@@ -66,6 +69,20 @@ set = { A = "it's \\"$HOME\\"", B = "a\\nb" }
 """
 
 
+IMAGES = {
+    "online build": partial(online_lines, digest="sha256:12", again=True),
+    "offline build": partial(offline_lines, again=False),
+    "download": lambda settings, paths, runtime: download_lines(
+        settings, paths, paths, runtime, digest="", again=False
+    ),
+    "move": move_lines,
+    "list": list_lines,
+    "rollback": partial(use_lines, version=""),
+    "use": partial(use_lines, version="1"),
+    "prune": prune_lines,
+}
+
+
 def emitted(name, machine, runtime, configuration):
     """Give the script that an entry script would emit."""
     environ = {"HOME": "/home/me", "USER": "me", "PATH": ""}
@@ -74,6 +91,8 @@ def emitted(name, machine, runtime, configuration):
     paths = derive_paths(settings)
     if name == "set_up":
         return render(name, install_lines(settings, paths, runtime))
+    if name in IMAGES:
+        return render(name, IMAGES[name](settings, paths, runtime))
     venv = wanted_venv(settings, paths)
     return render(name, run_lines(settings, paths, runtime, online=name == "online", venv=venv))
 
@@ -83,6 +102,8 @@ def emitted(name, machine, runtime, configuration):
     [
         *itertools.product(("container_run", "set_up"), sorted(load_machines(ROOT))),
         ("online", "local"),
+        *((name, "local") for name in IMAGES),
+        ("online build", "olivia"),
     ],
 )
 def test_emitted_script_passes(name, machine, run, tmp_path):
@@ -90,7 +111,7 @@ def test_emitted_script_passes(name, machine, run, tmp_path):
     configuration.write_text(CONFIGURATION)
     files = []
     for runtime in RUNTIMES:
-        if runtime != "auto":
+        if runtime != "auto" and not (runtime == "host" and name in IMAGES):
             files.append(tmp_path / f"{runtime}.sh")
             files[-1].write_text(emitted(name, machine, runtime, configuration))
     run([processes.program("shellcheck"), "--color=never", *files])

@@ -11,7 +11,7 @@ from support.repository import copy_tree
 
 ROOT = Path(__file__).resolve().parents[1]
 LIB = ROOT / "lib"
-ENTRIES = [ROOT / "container_run.py", ROOT / "set_up.py"]
+ENTRIES = sorted(path for path in ROOT.glob("*.py") if "lib.start(main)" in path.read_text())
 
 # A module imports from rows above its own only.
 ROWS = (
@@ -21,11 +21,13 @@ ROWS = (
     ("sites", "stacks"),
     ("settings",),
     ("paths",),
-    ("environment",),
+    ("images",),
+    ("environment", "pins", "recipe", "records"),
     ("launch",),
-    ("apptainer", "docker", "host"),
+    ("apptainer", "docker", "enroot", "host"),
+    ("runtimes",),
     ("container",),
-    ("packages",),
+    ("packages", "builds", "versions"),
     ("script", "execute", "remembered"),
     ("cli",),
 )

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 from lib import ROOT, execute, find_packages
-from lib.container import Choice, choose_runtime
 from lib.errors import LongshipError
 from lib.paths import Paths, derive_paths
+from lib.runtimes import Choice, choose_builder, choose_runtime
 from lib.settings import Settings, load_settings
+from lib.sites import load_machines, recognise
 
 find_packages()
 try:
@@ -67,19 +68,29 @@ class Call(NamedTuple):
         Show the script instead of running it.
     environ : Recorder
         The caller's environment.
+    options : mapping
+        What the command line says of machine, stack and configuration.
     """
 
     settings: Settings
     paths: Paths
     dry_run: bool
     environ: Recorder
+    options: Mapping[str, str]
 
     def runtime(self) -> Choice:
         """Choose what runs the image, and say which where the configuration left it open."""
-        choice = choose_runtime(self.settings, self.paths, execute.succeeds)
-        if choice.why:
-            click.echo(f"note: {choice.why}", err=True)
-        return choice
+        return _told(choose_runtime(self.settings, self.paths, execute.succeeds))
+
+    def builder(self) -> Choice:
+        """Choose what makes the image, in the same way."""
+        return _told(choose_builder(self.settings, execute.succeeds))
+
+    def paths_here(self) -> Paths:
+        """Return where things lie on the machine at hand, which may be another than the target."""
+        root = self.settings.root
+        here = recognise(load_machines(root), self.environ, os.uname().nodename)
+        return derive_paths(load_settings(root, {**self.options, "machine": here}, self.environ))
 
     def title(self, usage: str) -> str:
         """Return the second line of a script: what emitted it, for which machine."""
@@ -94,6 +105,12 @@ class Call(NamedTuple):
             execute.become(script, name, arguments, os.environ)
 
 
+def _told(choice: Choice) -> Choice:
+    if choice.why:
+        click.echo(f"note: {choice.why}", err=True)
+    return choice
+
+
 def script_options(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that every entry script has; it receives a `Call`."""
 
@@ -103,7 +120,7 @@ def script_options(function: Callable[..., None]) -> Callable[..., None]:
         environ = Recorder(os.environ)
         options = {"machine": machine, "stack": stack, "configuration": configuration}
         settings = load_settings(Path(ROOT), options, environ)
-        function(Call(settings, derive_paths(settings), dry_run, environ), **others)
+        function(Call(settings, derive_paths(settings), dry_run, environ, options), **others)
 
     with_call.__doc__ = function.__doc__
     with_call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]

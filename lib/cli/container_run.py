@@ -9,8 +9,10 @@ import click
 
 from lib import ROOT, execute, remembered
 from lib.cli import Call, script_options
-from lib.container import image_source, run_lines
+from lib.container import run_lines
+from lib.images import image_source, image_to_start
 from lib.packages import wanted_venv
+from lib.pins import pin
 from lib.script import render, shell_files
 
 
@@ -40,6 +42,9 @@ def container_run(call: Call, online: bool, launcher: str | None, command: tuple
     )
     script = render(call.title("container_run.py; arguments: the command"), lines)
     if launcher and not call.dry_run:
+        image = image_to_start(choice.runtime, call.settings, call.paths)
+        if image:
+            pin(image, Path(launcher), call.environ.get("SLURM_JOB_ID", ""), call.paths)
         execute.write_executable(Path(launcher), script)
         click.echo(f"next: srun {launcher} COMMAND", err=True)
         return
@@ -55,5 +60,7 @@ def _looked_at(call: Call, runtime: str) -> list[str]:
     search = call.environ.get("PATH", "").split(":")
     links = [str(call.paths.venv), str(call.paths.containers), "/dev/nvidiactl"]
     if runtime != "host":
-        links.append(image_source(call.settings))  # a file of the site, or an address: no file
+        links.append(
+            image_source(call.settings).address
+        )  # a file of the site, or an address: no file
     return [*call.settings.files, *own, *search, *links]

@@ -28,10 +28,12 @@ add_container_gpus() {
 }
 
 # add_environment: pass every exported variable by name, so that no value stands in an argument;
-# not those that describe the host's own file system and shell.
+# not those that describe the host's own file system and shell. Enroot takes the lines of a value for
+# variables of their own.
 add_environment() {
   local variable
   while IFS= read -r variable; do
+    if [[ -n ${binds_for_enroot:-} && ${!variable} == *$'\n'* ]]; then continue; fi
     case $variable in
       PATH | LD_LIBRARY_PATH | PWD | OLDPWD | SHLVL | HOSTNAME | SHELL | _ | DOCKER_* | XDG_RUNTIME_DIR) ;;
       *) options+=(--env "$variable") ;;

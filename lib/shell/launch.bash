@@ -43,8 +43,7 @@ check_sif() {
     04) found=arm64 ;;
     *) found="an unknown architecture (code $code)" ;;
   esac
-  [[ $found == "$arch" ]] || fail "the image $file is for $found, this machine needs $arch" "$hint"
-  check_host_arch "$arch" "the image $file"
+  [[ $found == "$arch" ]] || fail "the image $file is for $found, and $arch is needed" "$hint"
 }
 
 # check_tag PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
@@ -55,19 +54,23 @@ check_tag() {
       fail "$1 is here, but it does not work" "see what it says: $1 version"
     fail "$1 has no image $2" "$4"
   }
-  [[ $found == "$3" ]] || fail "the image $2 is for $found, this machine needs $3" "$4"
-  check_host_arch "$3" "the image $2"
+  [[ $found == "$3" ]] || fail "the image $2 is for $found, and $3 is needed" "$4"
+}
+
+# host_arch: set REPLY to this machine's architecture, in the words used everywhere here.
+host_arch() {
+  REPLY=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE, which tcsh exports in words of its own
+  case $REPLY in
+    x86_64) REPLY=amd64 ;;
+    aarch64) REPLY=arm64 ;;
+  esac
 }
 
 # check_host_arch ARCH WHAT: stop where this machine cannot run programs for ARCH.
 check_host_arch() {
-  local here=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE, which tcsh exports in words of its own
-  case $here in
-    x86_64) here=amd64 ;;
-    aarch64) here=arm64 ;;
-  esac
-  [[ $here == "$1" ]] ||
-    fail "$2 is for $1, and this machine is $here" "start it on a compute node, in a job"
+  host_arch
+  [[ $REPLY == "$1" ]] ||
+    fail "$2 is for $1, and this machine is $REPLY" "start it on a compute node, in a job"
 }
 
 # check_venv FOLDER BASE: stop where the venv is missing or was made on top of something else.
@@ -102,6 +105,10 @@ add_bind() {
   bound[$target]=$source
   [[ -e $source ]] ||
     fail "there is no $source to bind" 'see container.binds in configuration.toml'
+  if [[ -n ${binds_for_enroot:-} ]]; then
+    add_enroot_bind "$source" "$target" "${3:-rw}"
+    return
+  fi
   options+=(--mount
     "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}")
 }

@@ -4,14 +4,18 @@
 
 readonly LOCK_PATIENCE=60 # seconds without a sign of life from another host
 
+# what this process holds, and the processes that keep it fresh
+declare -a held_locks=()
+
+declare -a lock_hearts=()
+
 # locked PATH FUNCTION [ARGUMENT...]: run a function while holding the lock of PATH.
 locked() {
-  held_lock=$1.lock
-  acquire_lock "$held_lock"
-  trap release_lock EXIT
+  trap release_locks EXIT
+  acquire_lock "$1.lock"
   "${@:2}"
-  trap - EXIT
   release_lock
+  if ((${#held_locks[@]} == 0)); then trap - EXIT; else trap release_locks EXIT; fi
 }
 
 # acquire_lock LOCK: make the folder, or wait for whoever has it.
@@ -25,20 +29,30 @@ acquire_lock() {
       take_over_lock "$lock"
       continue
     fi
-    [[ -n $told ]] || note "waiting for $(lock_owner "$lock"), which does the same ($lock)"
+    [[ -n $told ]] || note "waiting for $(lock_owner "$lock"), which works on the same ($lock)"
     told=1
     sleep 1
   done
+  held_locks+=("$lock")
   printf '%s %s %s\n' "$(this_host)" "$$" "$(process_start "$$")" >"$lock/owner"
   # the sign of life ends with this process, however it ends
   (while sleep 5 && kill -0 "$$" 2>/dev/null; do touch -c "$lock/owner"; done) >/dev/null 2>&1 &
-  lock_heart=$!
+  lock_hearts+=($!)
 }
 
-# release_lock: give back what `locked` holds.
+# release_lock: give back what `locked` got last.
 release_lock() {
-  kill "$lock_heart" 2>/dev/null || :
-  rm -rf -- "$held_lock"
+  if ((${#lock_hearts[@]} == ${#held_locks[@]})); then
+    kill "${lock_hearts[-1]}" 2>/dev/null || :
+    unset 'lock_hearts[-1]'
+  fi
+  rm -rf -- "${held_locks[-1]}"
+  unset 'held_locks[-1]'
+}
+
+# release_locks: give back all, at the end.
+release_locks() {
+  while ((${#held_locks[@]})); do release_lock; done
 }
 
 # this_host: its name; not HOSTNAME, which a job can inherit from the node that it was sent from.

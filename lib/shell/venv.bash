@@ -25,7 +25,7 @@ install_venv() {
   make_folders "$venvs"
   remove_unfinished_venvs "$venvs"
   new_venv=$venvs/${link##*_}-$(date +%Y%m%dT%H%M%S)-${inputs:0:12}
-  trap 'discard_unfinished_venv; release_lock' EXIT
+  trap 'discard_unfinished_venv; release_locks' EXIT
   step 1/3 "Make the venv $new_venv"
   local image_torch=
   if [[ -n $torch && $base != host ]]; then image_torch=$(inside python3 -c "$TORCH_VERSION"); fi

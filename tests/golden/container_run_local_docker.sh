@@ -29,10 +29,12 @@ add_container_gpus() {
 }
 
 # add_environment: pass every exported variable by name, so that no value stands in an argument;
-# not those that describe the host's own file system and shell.
+# not those that describe the host's own file system and shell. Enroot takes the lines of a value for
+# variables of their own.
 add_environment() {
   local variable
   while IFS= read -r variable; do
+    if [[ -n ${binds_for_enroot:-} && ${!variable} == *$'\n'* ]]; then continue; fi
     case $variable in
       PATH | LD_LIBRARY_PATH | PWD | OLDPWD | SHLVL | HOSTNAME | SHELL | _ | DOCKER_* | XDG_RUNTIME_DIR) ;;
       *) options+=(--env "$variable") ;;
@@ -55,6 +57,21 @@ add_working_folder() {
   esac
 }
 
+# add_enroot_bind SOURCE TARGET MODE: as a line of fstab with colons in place of its spaces.
+add_enroot_bind() {
+  local path
+  local -a fields=()
+  for path in "$1" "$2"; do
+    path=${path//\\/\\134}
+    path=${path// /\\040}
+    path=${path//$'\t'/\\011}
+    path=${path//$'\n'/\\012}
+    path=${path//:/\\072}
+    fields+=("$path")
+  done
+  options+=(--mount "${fields[0]}:${fields[1]}:none:x-create=auto,rbind,$3")
+}
+
 # check_program NAME: stop where the runtime is missing.
 check_program() {
   command -v "$1" >/dev/null ||
@@ -70,19 +87,23 @@ check_tag() {
       fail "$1 is here, but it does not work" "see what it says: $1 version"
     fail "$1 has no image $2" "$4"
   }
-  [[ $found == "$3" ]] || fail "the image $2 is for $found, this machine needs $3" "$4"
-  check_host_arch "$3" "the image $2"
+  [[ $found == "$3" ]] || fail "the image $2 is for $found, and $3 is needed" "$4"
+}
+
+# host_arch: set REPLY to this machine's architecture, in the words used everywhere here.
+host_arch() {
+  REPLY=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE, which tcsh exports in words of its own
+  case $REPLY in
+    x86_64) REPLY=amd64 ;;
+    aarch64) REPLY=arm64 ;;
+  esac
 }
 
 # check_host_arch ARCH WHAT: stop where this machine cannot run programs for ARCH.
 check_host_arch() {
-  local here=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE, which tcsh exports in words of its own
-  case $here in
-    x86_64) here=amd64 ;;
-    aarch64) here=arm64 ;;
-  esac
-  [[ $here == "$1" ]] ||
-    fail "$2 is for $1, and this machine is $here" "start it on a compute node, in a job"
+  host_arch
+  [[ $REPLY == "$1" ]] ||
+    fail "$2 is for $1, and this machine is $REPLY" "start it on a compute node, in a job"
 }
 
 # check_venv FOLDER BASE: stop where the venv is missing or was made on top of something else.
@@ -117,6 +138,10 @@ add_bind() {
   bound[$target]=$source
   [[ -e $source ]] ||
     fail "there is no $source to bind" 'see container.binds in configuration.toml'
+  if [[ -n ${binds_for_enroot:-} ]]; then
+    add_enroot_bind "$source" "$target" "${3:-rw}"
+    return
+  fi
   options+=(--mount
     "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}")
 }
@@ -249,7 +274,8 @@ exec "$@"'
 
 check_program docker
 image=longship/python_3.11-slim-bookworm:amd64
-check_tag docker "$image" amd64 'docker pull docker.io/library/python:3.11-slim-bookworm && docker tag docker.io/library/python:3.11-slim-bookworm longship/python_3.11-slim-bookworm:amd64'
+check_tag docker "$image" amd64 'python build_container.py && python move_built_container_to_active.py'
+check_host_arch amd64 "the image $image"
 options=(--rm --interactive --init --network=host --pull=never)
 add_bind '/home/me/long ship'
 add_bind /home/me/longship/project

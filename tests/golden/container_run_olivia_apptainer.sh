@@ -2,6 +2,21 @@
 # Longship: container_run.py, machine olivia (olivia/site.toml)
 set -euo pipefail
 
+# add_enroot_bind SOURCE TARGET MODE: as a line of fstab with colons in place of its spaces.
+add_enroot_bind() {
+  local path
+  local -a fields=()
+  for path in "$1" "$2"; do
+    path=${path//\\/\\134}
+    path=${path// /\\040}
+    path=${path//$'\t'/\\011}
+    path=${path//$'\n'/\\012}
+    path=${path//:/\\072}
+    fields+=("$path")
+  done
+  options+=(--mount "${fields[0]}:${fields[1]}:none:x-create=auto,rbind,$3")
+}
+
 # check_program NAME: stop where the runtime is missing.
 check_program() {
   command -v "$1" >/dev/null ||
@@ -24,19 +39,23 @@ check_sif() {
     04) found=arm64 ;;
     *) found="an unknown architecture (code $code)" ;;
   esac
-  [[ $found == "$arch" ]] || fail "the image $file is for $found, this machine needs $arch" "$hint"
-  check_host_arch "$arch" "the image $file"
+  [[ $found == "$arch" ]] || fail "the image $file is for $found, and $arch is needed" "$hint"
+}
+
+# host_arch: set REPLY to this machine's architecture, in the words used everywhere here.
+host_arch() {
+  REPLY=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE, which tcsh exports in words of its own
+  case $REPLY in
+    x86_64) REPLY=amd64 ;;
+    aarch64) REPLY=arm64 ;;
+  esac
 }
 
 # check_host_arch ARCH WHAT: stop where this machine cannot run programs for ARCH.
 check_host_arch() {
-  local here=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE, which tcsh exports in words of its own
-  case $here in
-    x86_64) here=amd64 ;;
-    aarch64) here=arm64 ;;
-  esac
-  [[ $here == "$1" ]] ||
-    fail "$2 is for $1, and this machine is $here" "start it on a compute node, in a job"
+  host_arch
+  [[ $REPLY == "$1" ]] ||
+    fail "$2 is for $1, and this machine is $REPLY" "start it on a compute node, in a job"
 }
 
 # check_venv FOLDER BASE: stop where the venv is missing or was made on top of something else.
@@ -71,6 +90,10 @@ add_bind() {
   bound[$target]=$source
   [[ -e $source ]] ||
     fail "there is no $source to bind" 'see container.binds in configuration.toml'
+  if [[ -n ${binds_for_enroot:-} ]]; then
+    add_enroot_bind "$source" "$target" "${3:-rw}"
+    return
+  fi
   options+=(--mount
     "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}")
 }
@@ -226,6 +249,7 @@ exec "$@"'
 check_program apptainer
 image=/cluster/work/support/container/pytorch_nvidia_25.06_arm64.sif
 check_sif "$image" arm64 'ask the site, or name another image: container.image in configuration.toml'
+check_host_arch arm64 "the image $image"
 options=()
 add_home
 add_bind '/home/me/long ship'

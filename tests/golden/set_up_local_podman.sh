@@ -29,10 +29,12 @@ add_container_gpus() {
 }
 
 # add_environment: pass every exported variable by name, so that no value stands in an argument;
-# not those that describe the host's own file system and shell.
+# not those that describe the host's own file system and shell. Enroot takes the lines of a value for
+# variables of their own.
 add_environment() {
   local variable
   while IFS= read -r variable; do
+    if [[ -n ${binds_for_enroot:-} && ${!variable} == *$'\n'* ]]; then continue; fi
     case $variable in
       PATH | LD_LIBRARY_PATH | PWD | OLDPWD | SHLVL | HOSTNAME | SHELL | _ | DOCKER_* | XDG_RUNTIME_DIR) ;;
       *) options+=(--env "$variable") ;;
@@ -55,6 +57,28 @@ add_working_folder() {
   esac
 }
 
+# add_enroot_bind SOURCE TARGET MODE: as a line of fstab with colons in place of its spaces.
+add_enroot_bind() {
+  local path
+  local -a fields=()
+  for path in "$1" "$2"; do
+    path=${path//\\/\\134}
+    path=${path// /\\040}
+    path=${path//$'\t'/\\011}
+    path=${path//$'\n'/\\012}
+    path=${path//:/\\072}
+    fields+=("$path")
+  done
+  options+=(--mount "${fields[0]}:${fields[1]}:none:x-create=auto,rbind,$3")
+}
+
+# checksum FILE: its SHA-256, as sha256:...
+checksum() {
+  local sum
+  sum=$(sha256sum <"$1") || fail "cannot read $1" 'see the line above'
+  printf 'sha256:%s' "${sum%% *}"
+}
+
 # check_program NAME: stop where the runtime is missing.
 check_program() {
   command -v "$1" >/dev/null ||
@@ -70,19 +94,23 @@ check_tag() {
       fail "$1 is here, but it does not work" "see what it says: $1 version"
     fail "$1 has no image $2" "$4"
   }
-  [[ $found == "$3" ]] || fail "the image $2 is for $found, this machine needs $3" "$4"
-  check_host_arch "$3" "the image $2"
+  [[ $found == "$3" ]] || fail "the image $2 is for $found, and $3 is needed" "$4"
+}
+
+# host_arch: set REPLY to this machine's architecture, in the words used everywhere here.
+host_arch() {
+  REPLY=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE, which tcsh exports in words of its own
+  case $REPLY in
+    x86_64) REPLY=amd64 ;;
+    aarch64) REPLY=arm64 ;;
+  esac
 }
 
 # check_host_arch ARCH WHAT: stop where this machine cannot run programs for ARCH.
 check_host_arch() {
-  local here=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE, which tcsh exports in words of its own
-  case $here in
-    x86_64) here=amd64 ;;
-    aarch64) here=arm64 ;;
-  esac
-  [[ $here == "$1" ]] ||
-    fail "$2 is for $1, and this machine is $here" "start it on a compute node, in a job"
+  host_arch
+  [[ $REPLY == "$1" ]] ||
+    fail "$2 is for $1, and this machine is $REPLY" "start it on a compute node, in a job"
 }
 
 # make_folders FOLDER...: make the configured folders, or say which one cannot be made.
@@ -107,6 +135,10 @@ add_bind() {
   bound[$target]=$source
   [[ -e $source ]] ||
     fail "there is no $source to bind" 'see container.binds in configuration.toml'
+  if [[ -n ${binds_for_enroot:-} ]]; then
+    add_enroot_bind "$source" "$target" "${3:-rw}"
+    return
+  fi
   options+=(--mount
     "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}")
 }
@@ -144,14 +176,18 @@ add_pip_sources() {
 
 readonly LOCK_PATIENCE=60 # seconds without a sign of life from another host
 
+# what this process holds, and the processes that keep it fresh
+declare -a held_locks=()
+
+declare -a lock_hearts=()
+
 # locked PATH FUNCTION [ARGUMENT...]: run a function while holding the lock of PATH.
 locked() {
-  held_lock=$1.lock
-  acquire_lock "$held_lock"
-  trap release_lock EXIT
+  trap release_locks EXIT
+  acquire_lock "$1.lock"
   "${@:2}"
-  trap - EXIT
   release_lock
+  if ((${#held_locks[@]} == 0)); then trap - EXIT; else trap release_locks EXIT; fi
 }
 
 # acquire_lock LOCK: make the folder, or wait for whoever has it.
@@ -165,20 +201,30 @@ acquire_lock() {
       take_over_lock "$lock"
       continue
     fi
-    [[ -n $told ]] || note "waiting for $(lock_owner "$lock"), which does the same ($lock)"
+    [[ -n $told ]] || note "waiting for $(lock_owner "$lock"), which works on the same ($lock)"
     told=1
     sleep 1
   done
+  held_locks+=("$lock")
   printf '%s %s %s\n' "$(this_host)" "$$" "$(process_start "$$")" >"$lock/owner"
   # the sign of life ends with this process, however it ends
   (while sleep 5 && kill -0 "$$" 2>/dev/null; do touch -c "$lock/owner"; done) >/dev/null 2>&1 &
-  lock_heart=$!
+  lock_hearts+=($!)
 }
 
-# release_lock: give back what `locked` holds.
+# release_lock: give back what `locked` got last.
 release_lock() {
-  kill "$lock_heart" 2>/dev/null || :
-  rm -rf -- "$held_lock"
+  if ((${#lock_hearts[@]} == ${#held_locks[@]})); then
+    kill "${lock_hearts[-1]}" 2>/dev/null || :
+    unset 'lock_hearts[-1]'
+  fi
+  rm -rf -- "${held_locks[-1]}"
+  unset 'held_locks[-1]'
+}
+
+# release_locks: give back all, at the end.
+release_locks() {
+  while ((${#held_locks[@]})); do release_lock; done
 }
 
 # this_host: its name; not HOSTNAME, which a job can inherit from the node that it was sent from.
@@ -298,7 +344,7 @@ install_venv() {
   make_folders "$venvs"
   remove_unfinished_venvs "$venvs"
   new_venv=$venvs/${link##*_}-$(date +%Y%m%dT%H%M%S)-${inputs:0:12}
-  trap 'discard_unfinished_venv; release_lock' EXIT
+  trap 'discard_unfinished_venv; release_locks' EXIT
   step 1/3 "Make the venv $new_venv"
   local image_torch=
   if [[ -n $torch && $base != host ]]; then image_torch=$(inside python3 -c "$TORCH_VERSION"); fi
@@ -472,7 +518,8 @@ exec "$@"'
 
 check_program podman
 image=longship/python_3.11-slim-bookworm:amd64
-check_tag podman "$image" amd64 'podman pull docker.io/library/python:3.11-slim-bookworm && podman tag docker.io/library/python:3.11-slim-bookworm longship/python_3.11-slim-bookworm:amd64'
+check_tag podman "$image" amd64 'python build_container.py && python move_built_container_to_active.py'
+check_host_arch amd64 "the image $image"
 options=(--rm --interactive --init --network=host --pull=never)
 add_bind '/home/me/long ship'
 add_bind /home/me/longship/project

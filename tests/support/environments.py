@@ -69,11 +69,13 @@ def make_clone(request, root, session_environment):
         if runtime in ("docker", "podman"):
             image = image or IN_STORE
             environment = request.getfixturevalue(f"{runtime}_environment")
-            request.getfixturevalue(f"{runtime}_image")(f"longship/base_1:{_arch()}")
+            tag = request.getfixturevalue(f"{runtime}_image")(f"longship/base_1:{_arch()}_1_a")
         clone = Clone(root, folder / "it's a clone", environment)
         clone.runtime = runtime
         clone.image = image
         clone.scratch = folder / "it's a scratch"
+        if runtime in ("docker", "podman"):
+            put_tag_in_use(clone.scratch, runtime, f"base_1_{_arch()}", tag)
         file = clone.root / "requirements/tiny.txt"
         file.write_text("".join(f"{each}\n" for each in requirements))
         (clone.root / "stacks/pytorch/stack.toml").write_text('description = "no torch"\n')
@@ -88,6 +90,14 @@ def make_clone(request, root, session_environment):
         return clone
 
     return make
+
+
+def put_tag_in_use(scratch, runtime, name, tag):
+    """Write what move_built_container_to_active.py leaves for an image in a store."""
+    versions = scratch / "containers/versions"
+    versions.mkdir(parents=True)
+    (versions / f"{name}_1_a.{runtime}").write_text(f"{tag}\n")
+    (scratch / f"containers/{name}.{runtime}").symlink_to(f"versions/{name}_1_a.{runtime}")
 
 
 def _arch():

@@ -1,0 +1,16 @@
+#!/usr/bin/env python3
+"""Make the image that everything runs in: see --help."""
+
+import lib
+
+
+def main():
+    """Hand over to the command line."""
+    from lib import cli
+    from lib.cli.build_container import build_container
+
+    cli.main(build_container, "build_container.py")
+
+
+if __name__ == "__main__":
+    lib.start(main)

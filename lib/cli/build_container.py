@@ -1,0 +1,45 @@
+"""The options of build_container.py."""
+
+from __future__ import annotations
+
+import click
+
+from lib.builds import download_lines, offline_lines, online_lines
+from lib.cli import Call, script_options
+from lib.images import image_source
+from lib.records import recorded_digest
+from lib.script import render
+
+
+@click.command(
+    context_settings={"max_content_width": 100},
+    epilog="Example: python build_container.py download --machine jpb, on a laptop",
+)
+@click.argument("mode", type=click.Choice(["online", "download", "offline"]), default="online")
+@click.option("--locked", is_flag=True, help="Only at the digest that was recorded last time.")
+@click.option("--force", is_flag=True, help="Even if it is there: a tag can have moved.")
+@script_options
+def build_container(call: Call, mode: str, locked: bool, force: bool) -> None:
+    r"""Make the image; move_built_container_to_active.py puts it in use.
+
+    \b
+    online     fetch it from its registry, or build it from its definition file
+    download   fetch it as an archive, on a machine with network, for --machine
+    offline    make it from that archive, without network
+
+    Where it comes from is container.image in configuration.toml, else the stack's image for the
+    machine's GPUs.
+    """
+    settings, paths = call.settings, call.paths
+    runtime = call.builder().runtime
+    digest = recorded_digest(runtime, image_source(settings), paths) if locked else ""
+    if mode == "online":
+        lines = online_lines(settings, paths, runtime, digest=digest, again=force)
+    elif mode == "offline":
+        lines = offline_lines(settings, paths, runtime, again=force)
+    else:
+        lines = download_lines(
+            settings, paths, call.paths_here(), runtime, digest=digest, again=force
+        )
+    script = render(call.title(f"build_container.py {mode}"), lines)
+    call.finish(script, "build_container.py")

@@ -1,0 +1,107 @@
+"""The runtime enroot: images are SquashFS files.
+
+It starts from an empty environment, a home folder and a /tmp of its own, so what Apptainer keeps
+by itself is asked for here. GPUs come in by a hook of enroot's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lib import ROOT
+from lib.command import array, assign, call, export
+from lib.launch import IMAGE, Launch
+from lib.quoting import Expansion, Word
+from lib.recipe import ADDRESS, PARTIAL, Recipe
+
+_START = ("enroot", "start", "--rc", f"{ROOT}/lib/inside/enroot.rc")
+_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}  # enroot's words
+
+
+def prepare(launch: Launch) -> list[str]:
+    """Return the lines that check the image and collect the runtime's options.
+
+    Parameters
+    ----------
+    launch : Launch
+        What to start, and where.
+
+    Returns
+    -------
+    list of str
+        Lines of bash; they fill the array ``options``.
+    """
+    return [
+        call("check_program", launch.runtime),
+        assign("image", launch.image),
+        call("check_sqsh", IMAGE, launch.image_hint),
+        call("check_host_arch", launch.arch, Expansion('"the image $image"')),
+        array("options", launch.options),
+        assign("binds_for_enroot", "1"),
+        *launch.bind_lines(),
+        call("add_bind", "/tmp"),
+        export("ENROOT_MOUNT_HOME", "yes"),
+        export("ENROOT_LOGIN_SHELL", "no"),  # /etc/profile would overwrite the image's PATH
+        'export LONGSHIP_WORKING_FOLDER="$PWD"',
+        call("add_environment"),
+    ]
+
+
+def words(launch: Launch) -> list[Word]:
+    """Return the words in front of the user's command."""
+    return [
+        *(*_START, Expansion('"${options[@]}"'), IMAGE),
+        *("/bin/sh", "-c", Expansion('"${decode-}$contract"'), "longship"),
+    ]
+
+
+def probe(program: str, image: str) -> list[str]:
+    """Return the command that succeeds where this runtime can start this image."""
+    return [*_START, image, "/bin/true"]
+
+
+def works(program: str) -> list[str]:
+    """Return the command that succeeds where this runtime can build."""
+    return [program, "version"]
+
+
+def start_plainly(program: str) -> list[Word]:
+    """Return the words that start a program in an image, which comes next, with nothing added."""
+    return list(_START)
+
+
+def folders(program: str, work: Path) -> list[str]:
+    """Return the lines that keep this runtime's files out of the home folder and of /tmp."""
+    return [
+        'export ENROOT_CACHE_PATH="$work"/cache ENROOT_TEMP_PATH="$work"/tmp',
+        'export PARALLEL_HOME="$work"/tmp TMPDIR="$work"/tmp',
+    ]
+
+
+def make_image(recipe: Recipe) -> list[str]:
+    """Return the lines that make ``$image.partial`` from ``$address``."""
+    kind = recipe.source.kind
+    if kind == "docker":
+        return [call("import_from_registry", _ARCHITECTURES[recipe.arch])]
+    if kind == "docker-daemon":
+        return [call("import_from_docker", Expansion('"${address#*:}"'))]
+    if kind == "dockerfile":
+        tag = f"{recipe.tag}.partial"
+        return [
+            call("build_tag", "docker", ADDRESS, recipe.arch, tag),
+            call("import_from_docker", tag),
+            call("docker", "rmi", tag),
+        ]
+    if kind == "sqsh":
+        return [call("copy_image", ADDRESS, PARTIAL)]
+    return [assign("archive", Expansion('"${address#*:}"')), *from_archive(recipe)]
+
+
+def from_archive(recipe: Recipe) -> list[str]:
+    """Return the lines that make ``$image.partial`` from ``$archive``, which takes docker."""
+    tag = f"{recipe.tag}.partial"
+    return [
+        call("load_archive", "docker", Expansion('"$archive"'), tag),
+        call("import_from_docker", tag),
+        call("docker", "rmi", tag),
+    ]

@@ -1,0 +1,198 @@
+"""Images: where one comes from, and what it is called on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from lib.errors import LongshipError, near_miss
+from lib.paths import Paths, expand, pinned
+from lib.settings import Settings
+
+# How an image's file ends, by runtime. Docker and podman have a store of their own: there the file
+# holds the image's tag.
+ENDINGS = {
+    "apptainer": "sif",
+    "singularity": "sif",
+    "docker": "docker",
+    "podman": "podman",
+    "enroot": "sqsh",
+}
+
+_REGISTRIES = ("docker", "oras", "library")
+_ARCHIVES = ("docker-archive", "oci-archive")
+_SCHEMES = (*_REGISTRIES, *_ARCHIVES, "docker-daemon")
+# What each runtime can make an image from.
+_USABLE = {
+    "sif": (*_SCHEMES, "definition", "dockerfile", "sif"),
+    "sqsh": ("docker", "docker-archive", "docker-daemon", "dockerfile", "sqsh"),
+    "docker": ("docker", *_ARCHIVES, "docker-daemon", "dockerfile"),
+    "podman": ("docker", *_ARCHIVES, "docker-daemon", "dockerfile"),
+}
+
+
+class ImageSource(NamedTuple):
+    """Where an image comes from.
+
+    Parameters
+    ----------
+    kind : str
+        A scheme (``docker``, ``oras``, ``library``, ``docker-archive``, ``oci-archive``,
+        ``docker-daemon``), or what a file is: ``sif``, ``sqsh``, ``definition``, ``dockerfile``.
+    address : str
+        With its scheme; an absolute path for a file.
+    """
+
+    kind: str
+    address: str
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is an image already, such as those that Olivia and LUMI keep for users."""
+        return self.kind in ("sif", "sqsh")
+
+    @property
+    def plain(self) -> str:
+        """The address without its scheme."""
+        return self.address.partition("://")[2] or self.address.partition(":")[2] or self.address
+
+    @property
+    def file(self) -> str:
+        """The path of the file that it is; empty for a registry or a daemon."""
+        return self.plain if self.plain.startswith("/") else ""
+
+    @property
+    def runs_programs(self) -> bool:
+        """Whether the build runs programs of the image, which needs its architecture."""
+        return self.kind in ("definition", "dockerfile")
+
+    def at(self, digest: str) -> str:
+        """Return the address of exactly one state of it, whatever its tag says today."""
+        if not digest or self.kind != "docker":
+            return self.address
+        untagged = re.sub(r"(@[^/]*|:[^/:]*)$", "", self.plain)
+        return f"{self.kind}://{untagged}@{digest}"
+
+
+def image_source(settings: Settings) -> ImageSource:
+    """Return where the image comes from: the configuration, or the stack for the machine's GPU.
+
+    Raises
+    ------
+    LongshipError
+        If the stack has no image for it, or the source is none.
+    """
+    configured = settings.configuration.container.image
+    if configured:
+        return _parse(configured, settings, settings.origins.get("container.image", ""))
+    vendor = settings.machine.gpu
+    if vendor == "auto":
+        vendor = "cuda" if os.path.exists("/dev/nvidiactl") else "cpu"
+    stack = settings.stack
+    if vendor in stack.images:
+        return _parse(stack.images[vendor], settings, f"stacks/{stack.name}/stack.toml")
+    raise LongshipError(
+        f"stack {stack.name} has no image for {vendor}, which {settings.machine.name} has",
+        "name one: container.image in configuration.toml",
+    )
+
+
+def _parse(text: str, settings: Settings, origin: str) -> ImageSource:
+    scheme = text.partition(":")[0]
+    if scheme in _REGISTRIES and text.startswith(f"{scheme}://"):
+        return ImageSource(scheme, text)
+    if scheme == "docker-daemon":
+        return ImageSource(scheme, text)
+    if scheme in _ARCHIVES:
+        return ImageSource(scheme, f"{scheme}:{_path(text[len(scheme) + 1 :], settings)}")
+    kind = "" if "://" in text else _kind_of_file(text)
+    if kind:
+        return ImageSource(kind, _path(text, settings))
+    schemes = ("docker://", "oras://", "library://", "docker-archive:", "oci-archive:")
+    kinds = (*schemes, "docker-daemon:", "FILE.sif", "FILE.sqsh", "FILE.def", "Dockerfile")
+    raise LongshipError(
+        f'the image "{text}" in {origin} is no source that is known here', near_miss(text, kinds)
+    )
+
+
+def _kind_of_file(text: str) -> str:
+    ending = text.rpartition(".")[2]
+    if ending in ("sif", "sqsh"):
+        return ending
+    if ending == "def":
+        return "definition"
+    words = re.split(r"[.]", text.rpartition("/")[2].lower())
+    return "dockerfile" if {"dockerfile", "containerfile"} & {words[0], words[-1]} else ""
+
+
+def _path(text: str, settings: Settings) -> str:
+    """Return an absolute path; one without a root lies in the repository."""
+    if text.startswith(("/", "~", "$", "{")):
+        return expand("container.image", text, settings)
+    return os.path.normpath(settings.root / text)
+
+
+def image_name(source: ImageSource) -> str:
+    """Name an image after its source: ``pytorch_25.06-py3``; a Dockerfile after its folder.
+
+    Returns
+    -------
+    str
+        The last part of the source without what cannot stand in the name of a file and a tag.
+    """
+    path = source.plain.rstrip("/")
+    last = path.rpartition("/")[2]
+    if source.kind == "dockerfile" and last.lower() in ("dockerfile", "containerfile"):
+        last = path.split("/")[-2]
+    last = re.sub(r"(?i)\.(sif|tar|def|sqsh|dockerfile)$", "", last)
+    return re.sub(r"[^a-z0-9._-]+", "_", last.lower()).strip("._-")
+
+
+def image_tag(source: ImageSource, arch: str) -> str:
+    """Name an image for docker and podman: ``longship/pytorch_25.06-py3:amd64``."""
+    return f"longship/{image_name(source)}:{arch}"
+
+
+def image_file(runtime: str, source: ImageSource, paths: Paths) -> str:
+    """Return the name of an image's file, without a folder: ``pytorch_25.06-py3_amd64.sif``."""
+    return f"{image_name(source)}_{paths.arch}.{ENDINGS[runtime]}"
+
+
+def image_to_start(runtime: str, settings: Settings, paths: Paths) -> str:
+    """Return what a runtime is told to start: a file or a tag; empty for ``host``.
+
+    A ready image of the site is used where it lies, until a copy of it has been put in use.
+    """
+    if runtime == "host":
+        return ""
+    source = image_source(settings)
+    check_usable(runtime, source)
+    active = paths.containers / image_file(runtime, source, paths)
+    if ENDINGS[runtime] in ("docker", "podman"):
+        return active.read_text().strip() if active.is_file() else image_tag(source, paths.arch)
+    if source.ready and not os.path.lexists(active):
+        return str(pinned(Path(source.address)))
+    return str(pinned(active))
+
+
+def can_use(runtime: str, source: ImageSource) -> bool:
+    """Tell whether a runtime can have an image from a source."""
+    return source.kind in _USABLE[ENDINGS[runtime]]
+
+
+def check_usable(runtime: str, source: ImageSource) -> None:
+    """Stop where a runtime cannot use a source.
+
+    Raises
+    ------
+    LongshipError
+        It names a runtime that can.
+    """
+    if not can_use(runtime, source):
+        able = "enroot" if source.kind == "sqsh" else "apptainer"
+        raise LongshipError(
+            f"{runtime} makes no image from {source.address}",
+            f'choose a runtime that does, in configuration.toml: container.runtime = "{able}"',
+        )

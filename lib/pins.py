@@ -1,0 +1,45 @@
+"""Who still needs an image: a file for each launcher that names it, see lib/shell/pins.bash."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from lib.errors import LongshipError
+from lib.paths import Paths
+
+
+def pin(image: str, launcher: Path, job: str, paths: Paths) -> None:
+    """Keep an image from being pruned while a job runs, or while a launcher lies there.
+
+    Parameters
+    ----------
+    image : str
+        What the launcher starts: a file or a tag.
+    launcher : pathlib.Path
+        The launcher.
+    job : str
+        The Slurm job that it was written in; empty for none.
+    paths : Paths
+        Where things lie.
+
+    Raises
+    ------
+    LongshipError
+        If the scratch folder cannot be written to.
+    """
+    launcher = launcher.absolute()
+    own = hashlib.sha256(os.fsencode(launcher)).hexdigest()[:12]
+    file = paths.containers / "pins" / f"{job or 'launcher'}-{own}"
+    partial = file.with_name(f"{file.name}.partial")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        text = f"{image}\n{job}\n{launcher}\n"
+        partial.write_text(text, encoding="utf-8", errors="surrogateescape")
+        partial.replace(file)
+    except OSError as error:
+        raise LongshipError(
+            f"cannot write {file}: {error.strerror}",
+            "set paths.scratch_dir in configuration.toml to a place that you can write to",
+        ) from error

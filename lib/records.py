@@ -1,0 +1,62 @@
+"""What was recorded of an image, for `--locked`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from lib.errors import LongshipError
+from lib.images import ImageSource, image_file, image_name
+from lib.paths import Paths
+
+
+def recorded_digest(runtime: str, source: ImageSource, paths: Paths) -> str:
+    """Return the digest that the source had: of the image in use, else the one recorded last.
+
+    Parameters
+    ----------
+    runtime : str
+        What runs the image.
+    source : ImageSource
+        Where it comes from.
+    paths : Paths
+        Where the records lie.
+
+    Raises
+    ------
+    LongshipError
+        If nothing was recorded of this source.
+    """
+    for record in _records(runtime, source, paths):
+        found = _read(record)
+        if found.get("source") == source.address and found.get("digest"):
+            return found["digest"]
+    raise LongshipError(
+        f"no digest of {source.address} was recorded in {paths.containers}",
+        "build it as it is today: python build_container.py",
+    )
+
+
+def _records(runtime: str, source: ImageSource, paths: Paths) -> list[Path]:
+    file = image_file(runtime, source, paths)
+    active = paths.containers / file
+    name, _, ending = file.rpartition(".")
+    versions = sorted(paths.containers.glob(f"versions/{name}_*.{ending}.json"), reverse=True)
+    archives = paths.archives.glob(f"{image_name(source)}_{paths.arch}.*.json")
+    return [
+        *([Path(f"{active.resolve()}.json")] if active.is_symlink() else []),
+        paths.containers / "build" / f"{file}.json",
+        *versions,
+        *archives,
+    ]
+
+
+def _read(record: Path) -> dict[str, str]:
+    try:
+        return json.loads(record.read_text(encoding="utf-8", errors="surrogateescape"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise LongshipError(
+            f"cannot read the record {record}: {error}", f"delete it: rm {record}"
+        ) from error

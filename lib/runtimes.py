@@ -1,0 +1,109 @@
+"""What runs the image: the modules of the runtimes, and the choice between them."""
+
+from __future__ import annotations
+
+from typing import Callable, NamedTuple
+
+from lib import apptainer, docker, enroot, host
+from lib.errors import LongshipError
+from lib.images import can_use, image_source, image_to_start
+from lib.paths import Paths
+from lib.settings import Settings
+
+# Each module has the same functions; `host` has no image, so none of those that make one.
+MODULES = {
+    "apptainer": apptainer,
+    "singularity": apptainer,
+    "docker": docker,
+    "podman": docker,
+    "enroot": enroot,
+    "host": host,
+}
+_LOOKED_FOR = ("apptainer", "singularity", "docker", "podman", "enroot")
+
+
+class Choice(NamedTuple):
+    """What runs the image.
+
+    Parameters
+    ----------
+    runtime : str
+        The program, or ``host``.
+    why : str
+        The reason, where the configuration left it open, else "".
+    lasting : bool
+        False where a runtime that is installed did not work just now: its daemon may start later.
+    """
+
+    runtime: str
+    why: str
+    lasting: bool
+
+
+def choose_runtime(
+    settings: Settings, paths: Paths, succeeds: Callable[[list[str]], bool]
+) -> Choice:
+    """Choose what runs the image: what is configured, else the site's, else what works here.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+    paths : Paths
+        Where things lie.
+    succeeds : callable
+        Takes a command and tells whether it succeeds on this machine.
+    """
+    configured = _configured(settings)
+    if configured:
+        return Choice(configured, "", True)
+    failed = []
+    for runtime in _installed(settings):
+        image = image_to_start(runtime, settings, paths)
+        if succeeds(MODULES[runtime].probe(runtime, image)):
+            return Choice(runtime, f"runtime {runtime} (the first that works here)", not failed)
+        failed.append(runtime)
+    why = f"{', '.join(failed)} here, but without an image" if failed else "no other is installed"
+    return Choice("host", f"runtime host ({why})", not failed)
+
+
+def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) -> Choice:
+    """Choose what makes the image: as `choose_runtime`, but an image need not be there yet.
+
+    Raises
+    ------
+    LongshipError
+        If there is none, or the configuration says ``host``.
+    """
+    configured = _configured(settings)
+    if configured == "host":
+        raise LongshipError(
+            "the runtime host uses no image",
+            'choose another one in configuration.toml, such as container.runtime = "apptainer"',
+        )
+    if configured:
+        return Choice(configured, "", True)
+    for runtime in _installed(settings):
+        if succeeds(MODULES[runtime].works(runtime)):
+            return Choice(runtime, f"runtime {runtime} (the first that works here)", True)
+    raise LongshipError(
+        f"nothing here makes an image from {image_source(settings).address}",
+        f"install one of {', '.join(_LOOKED_FOR)}; without an image, python set_up.py install "
+        "uses this machine's own Python",
+    )
+
+
+def _configured(settings: Settings) -> str:
+    """Return the runtime that the configuration or the site names; empty where neither does."""
+    for runtime in (settings.configuration.container.runtime, settings.machine.runtime):
+        if runtime != "auto":
+            return runtime
+    return ""
+
+
+def _installed(settings: Settings) -> list[str]:
+    import shutil  # 2 ms that no other launch needs
+
+    search = settings.environ.get("PATH")
+    found = [runtime for runtime in _LOOKED_FOR if shutil.which(runtime, path=search)]
+    return [runtime for runtime in found if can_use(runtime, image_source(settings))]

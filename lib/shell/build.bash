@@ -1,0 +1,168 @@
+# shellcheck shell=bash disable=SC2154  # the emitted script says what to build: image, source, ...
+# Building images. What is being built has another name, and all that it needs lies in a folder of
+# its own under scratch; it gets its name when it is complete, checked and recorded.
+# The emitted script sets image (the file), record, active (what is in use), source, address (the
+# source, at the digest that is wanted), digest (empty unless one is wanted), input (the file that the
+# source is, if it is one), arch, work, again (empty, or 1: build even what is there) and tools (the
+# programs that take part); it defines make_image, which makes "$image.partial" from "$address". An
+# image of docker's or podman's is a file that names its tag.
+
+# build_image NEXT: build, unless what is wanted is there already; NEXT is what to type then.
+build_image() {
+  local -r wanted=$digest next=$1
+  if [[ -z $again ]] && is_built "$record"; then
+    next_step "$next"
+    return
+  fi
+  if [[ -z $again && -L $active ]] && is_built "${active%/*}/$(readlink -- "$active").json"; then
+    return
+  fi
+  trap 'discard_partial_image; release_locks' EXIT
+  remove_folder "$work/tmp"
+  make_folders "$work/cache" "$work/tmp"
+  step 1/3 "Make the image from ${archive:-$source}"
+  if [[ -n $input ]]; then digest=$(checksum "$input"); fi
+  make_image
+  step 2/3 'Check it'
+  check_image "$image.partial" "$arch" "name one for $arch: container.image in configuration.toml"
+  local -r sha256=$(image_checksum "$image.partial")
+  if [[ -n $wanted && $digest != "$wanted" ]]; then
+    fail "$source is no longer what was recorded: it is $digest now, and $wanted was recorded" \
+      'take what is there now: the same command without --locked'
+  fi
+  step 3/3 'Record it and give it its name'
+  write_record "$record.partial" "$image.partial" "$sha256"
+  rm -f -- "$record" # it belongs to the image that goes away now
+  if holds_tag "$image" && [[ $(tag_in "$image") != "$(tag_in "$image.partial")" ]]; then
+    delete_image "$image"
+  fi
+  mv -- "$image.partial" "$image"
+  mv -- "$record.partial" "$record"
+  remove_folder "$work"
+  next_step "$next"
+}
+
+# is_built RECORD: whether it is a record of what is wanted, and of an image that is there.
+is_built() {
+  record_value "$1" source
+  [[ $REPLY == "$(json_text "$source")" ]] || return 1
+  if [[ -z $digest && -n $input ]]; then digest=$(checksum "$input"); fi
+  record_value "$1" digest
+  [[ -z $digest || $REPLY == "$digest" ]] || return 1
+  image_exists "${1%.json}" || return 1
+  record_value "$1" date
+  note "$source is there already, since $REPLY: ${1%.json}; --force makes it again"
+}
+
+# discard_partial_image: leave nothing half-made, whatever ended the build; what was fetched stays
+# in the cache for the next try.
+discard_partial_image() {
+  delete_image "$image.partial"
+  rm -f -- "$record.partial"
+  if [[ -d $work/tmp ]]; then remove_folder "$work/tmp"; fi
+}
+
+# remove_folder FOLDER: images hold folders that their owner may not write to.
+remove_folder() {
+  if [[ ! -d $1 ]]; then return 0; fi
+  chmod -R u+rwX -- "$1" 2>/dev/null || :
+  rm -rf -- "$1"
+}
+
+# fetched_digest CACHE: the digest of the manifest that Apptainer has fetched last; its cache is laid
+# out as the OCI says, and this one belongs to one image.
+fetched_digest() {
+  local -r index=$1/cache/blob/index.json
+  local digests=''
+  if [[ -f $index ]]; then digests=$(grep -o '"digest": *"sha256:[0-9a-f]*"' "$index") || :; fi
+  digests=${digests##*\"sha256:}
+  printf '%s' "${digests:+sha256:${digests%\"}}"
+}
+
+# pulled_digest PROGRAM NAME: what the registry calls the image that docker or podman has pulled.
+pulled_digest() {
+  local digests
+  digests=$("$1" image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$2")
+  digests=$(grep -F -- "${2%%[:@]*}" <<<"$digests") || :
+  digests=${digests##*@}
+  printf '%s' "$digests"
+}
+
+# copy_image FROM TO: a copy of its own, because a site replaces its images without asking.
+copy_image() {
+  [[ -r $1 ]] || fail "cannot read the image $1" 'see container.image in configuration.toml'
+  cp --reflink=auto -- "$1" "$2" ||
+    fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the line above'
+}
+
+# sif_from_archive COMMAND...: make "$image.partial" from "$archive", which is a SIF already or one
+# of docker's archives for COMMAND.
+sif_from_archive() {
+  if [[ $archive == *.sif ]]; then
+    rm -f -- "$image.partial"
+    ln -- "$archive" "$image.partial" 2>/dev/null || copy_image "$archive" "$image.partial"
+  else
+    watched "$@" "$image.partial" "docker-archive:$archive"
+  fi
+}
+
+# load_archive PROGRAM FILE TAG: put one of docker's archives into the store, under a tag.
+load_archive() {
+  local loaded
+  watched "$1" load --input "$2"
+  loaded=$(grep -o 'Loaded image.*' "$work/log" | tail -n 1)
+  loaded=${loaded#*: }
+  "$1" tag "$loaded" "$3"
+  if [[ $loaded == *longship/*:*.archive ]]; then "$1" rmi "$loaded" >/dev/null; fi
+}
+
+# take_from_daemon PROGRAM SOURCE TAG: docker has it already; podman asks docker for it.
+take_from_daemon() {
+  local -r name=${2#docker-daemon:}
+  if [[ $1 == podman ]]; then watched podman pull "$2"; fi
+  "$1" tag "$name" "$3" 2>/dev/null ||
+    fail "$1 has no image $name" "see what there is: $1 image ls"
+}
+
+# build_tag PROGRAM DOCKERFILE ARCH TAG: its folder is the context.
+build_tag() {
+  watched "$1" build --platform "linux/$3" --file "$2" --tag "$4" "${2%/*}"
+}
+
+# hold_tag PROGRAM TAG FILE: keep what TAG is now under a tag of its own, named in FILE. So a version
+# of docker's and podman's is a file too, and is put in use like the others.
+hold_tag() {
+  local id
+  id=$("$1" image inspect --format '{{.Id}}' "$2")
+  id=${id#sha256:}
+  local -r own=${2%.partial}_$(date -u +%Y%m%dT%H%M%S)_${id:0:12}
+  "$1" tag "$2" "$own"
+  "$1" rmi "$2" >/dev/null
+  printf '%s\n' "$own" >"$3"
+}
+
+# build_dockerfile DOCKERFILE ARCH ARCHIVE TAG: by whatever here reads Dockerfiles.
+build_dockerfile() {
+  local program
+  for program in docker podman; do
+    if command -v "$program" >/dev/null && "$program" version >/dev/null 2>&1; then
+      build_tag "$program" "$1" "$2" "$4.archive"
+      save_tag "$program" "$4.archive" "$3"
+      return
+    fi
+  done
+  fail "neither docker nor podman works here, which $1 needs" "$build_hint"
+}
+
+# save_tag PROGRAM TAG ARCHIVE: as an archive, which is all that is kept of it.
+save_tag() {
+  watched "$1" save --output "$3" "$2"
+  "$1" rmi "$2" >/dev/null
+}
+
+# check_can_build ARCH: a definition file and a Dockerfile run programs of the image.
+check_can_build() {
+  host_arch
+  [[ $REPLY == "$1" || ($input == *ockerfile* && -e /proc/sys/fs/binfmt_misc/qemu-${1/arm64/aarch64}) ]] ||
+    fail "to build from $input, programs for $1 must run, and this machine is $REPLY" "$build_hint"
+}

@@ -1,0 +1,60 @@
+# shellcheck shell=bash disable=SC2154,SC2034  # set or used by the emitted script
+# What only enroot needs.
+
+# import_from_registry ARCH: make "$image.partial" from "$address"; enroot wants a # behind the host.
+# It tells no digest, so skopeo is asked for it where there is one.
+import_from_registry() {
+  local name=${address#docker://}
+  if [[ -z $digest ]] && command -v skopeo >/dev/null; then
+    look_up_digest "$name"
+    name=$(untagged "$name")@$digest
+  fi
+  if [[ ${name%%/*} == *[.:]* ]]; then name=${name/\//#}; fi
+  rm -f -- "$image.partial" # enroot overwrites nothing
+  watched enroot import --arch "$1" --output "$image.partial" "docker://$name"
+}
+
+# import_from_docker NAME: make "$image.partial" from an image in docker's store.
+import_from_docker() {
+  rm -f -- "$image.partial"
+  watched enroot import --output "$image.partial" "dockerd://$1"
+}
+
+# check_sqsh FILE HINT: stop where the image is missing or is none. What it is for is looked at when it
+# is built: that takes too long for each start.
+check_sqsh() {
+  local magic=''
+  [[ -e $1 ]] || fail "the image $1 is missing" "$2"
+  [[ -r $1 ]] || fail "the image $1 cannot be read" "ask its owner for: chmod a+r $1"
+  IFS= read -r -n 4 magic <"$1" 2>/dev/null || :
+  [[ $magic == hsqs ]] || fail "$1 is no SquashFS image" "$2"
+}
+
+# sqsh_arch FILE: the architecture of the programs in it, as enroot records none; nothing where it is
+# not all there. Links are left out: older unsquashfs does not follow them.
+sqsh_arch() {
+  local file code
+  while IFS= read -r file; do
+    code=$(unsquashfs -cat "$1" "$file" 2>/dev/null | head -c 20 | od -An -v -tx1 | tr -d ' \n')
+    case $code in
+      7f454c46*3e00) printf amd64 && return ;;
+      7f454c46*b700) printf arm64 && return ;;
+    esac
+  done < <(unsquashfs -lln "$1" 2>/dev/null | awk '$1 ~ /^-r.x/ && sub(/^.* squashfs-root\//, "")' |
+    grep -E '(^|/)(bin|sbin)/[^/]+$' | head -n 50)
+}
+
+# add_enroot_bind SOURCE TARGET MODE: as a line of fstab with colons in place of its spaces.
+add_enroot_bind() {
+  local path
+  local -a fields=()
+  for path in "$1" "$2"; do
+    path=${path//\\/\\134}
+    path=${path// /\\040}
+    path=${path//$'\t'/\\011}
+    path=${path//$'\n'/\\012}
+    path=${path//:/\\072}
+    fields+=("$path")
+  done
+  options+=(--mount "${fields[0]}:${fields[1]}:none:x-create=auto,rbind,$3")
+}

@@ -1,0 +1,184 @@
+# shellcheck shell=bash
+# An image as a file: a SIF, a SquashFS of enroot's, one of docker's archives, or the name of a tag
+# in the store of docker or podman; and the record beside it, as JSON.
+
+# holds_tag FILE: whether it names a tag, and of which program: set REPLY to it.
+holds_tag() {
+  REPLY=${1%.partial}
+  REPLY=${REPLY##*.}
+  [[ $REPLY == docker || $REPLY == podman ]]
+}
+
+# tag_in FILE: the tag that it names.
+tag_in() {
+  local tag=
+  if [[ -f $1 ]]; then IFS= read -r tag <"$1" || :; fi
+  printf '%s' "$tag"
+}
+
+# startable FILE: what a runtime is told to start: the file itself, or the tag that it names.
+startable() {
+  if holds_tag "$1"; then tag_in "$1"; else printf '%s' "$1"; fi
+}
+
+# image_exists FILE: whether the image is there.
+image_exists() {
+  [[ -f $1 ]] || return 1
+  if holds_tag "$1"; then "$REPLY" image inspect "$(tag_in "$1")" >/dev/null 2>&1; fi
+}
+
+# delete_image FILE: with its tag, if it names one; the layers stay while something runs on them.
+delete_image() {
+  if holds_tag "$1" && [[ -s $1 ]]; then "$REPLY" rmi "$(tag_in "$1")" >/dev/null 2>&1 || :; fi
+  rm -f -- "$1"
+}
+
+# check_image FILE ARCH HINT: stop where it is incomplete, no image, or for another architecture.
+check_image() {
+  local found
+  case ${1%.partial} in
+    *.docker | *.podman)
+      holds_tag "$1"
+      check_tag "$REPLY" "$(tag_in "$1")" "$2" "$3"
+      ;;
+    *.sif) check_sif "$1" "$2" "$3" ;;
+    *.sqsh)
+      check_sqsh "$1" "$3"
+      found=$(sqsh_arch "$1")
+      [[ -n $found ]] || fail "the image $1 is not complete, or holds no program" "$3"
+      [[ $found == "$2" ]] || fail "the image $1 is for $found, and $2 is needed" "$3"
+      ;;
+    *.tar)
+      found=$(archive_arch "$1")
+      [[ -n $found ]] || fail "$1 is no complete archive of an image" "$3"
+      [[ $found == "$2" ]] || fail "the archive $1 is for $found, and $2 is needed" "$3"
+      ;;
+  esac
+}
+
+# archive_arch FILE: the architecture of the image in a tar file of docker's or the OCI's layout;
+# nothing where there is none.
+archive_arch() {
+  local manifest config
+  if manifest=$(tar -xOf "$1" manifest.json 2>/dev/null); then
+    config=$(grep -o '"Config": *"[^"]*"' <<<"$manifest" | head -n 1)
+  elif manifest=$(tar -xOf "$1" index.json 2>/dev/null || tar -xOf "$1" ./index.json 2>/dev/null); then
+    config=$(blob_named_in "$manifest")
+    manifest=$(tar -xOf "$1" "$config" 2>/dev/null || tar -xOf "$1" "./$config" 2>/dev/null) || :
+    config=\"$(blob_named_in "${manifest#*\"config\"}")\"
+  fi
+  config=${config%\"}
+  config=${config##*\"}
+  tar -xOf "$1" "$config" 2>/dev/null | tr -d ' \n' | grep -o '"architecture":"[^"]*"' |
+    head -n 1 | cut -d '"' -f 4 || :
+}
+
+# blob_named_in JSON: the path of the first blob that an OCI document names.
+blob_named_in() {
+  local digest
+  digest=$(grep -o 'sha256:[0-9a-f]*' <<<"$1" | head -n 1)
+  printf 'blobs/sha256/%s' "${digest#sha256:}"
+}
+
+# checksum FILE: its SHA-256, as sha256:...
+checksum() {
+  local sum
+  sum=$(sha256sum <"$1") || fail "cannot read $1" 'see the line above'
+  printf 'sha256:%s' "${sum%% *}"
+}
+
+# image_checksum FILE: the checksum of the image; its id where docker or podman has it.
+image_checksum() {
+  local id
+  if holds_tag "$1"; then
+    id=$("$REPLY" image inspect --format '{{.Id}}' "$(tag_in "$1")")
+    printf 'sha256:%s' "${id#sha256:}"
+  else
+    checksum "$1"
+  fi
+}
+
+# image_bytes FILE: the size of the image.
+image_bytes() {
+  if holds_tag "$1"; then
+    "$REPLY" image inspect --format '{{.Size}}' "$(tag_in "$1")"
+  else
+    stat -c %s -- "$1"
+  fi
+}
+
+# image_mark FILE: what changes when the file is written to; not when it is renamed.
+image_mark() {
+  stat -c '%s %.9Y' -- "$1"
+}
+
+# json_text TEXT: the text as JSON has it between quotes.
+json_text() {
+  local LC_ALL=C
+  local text=${1//\\/\\\\} code character
+  text=${text//\"/\\\"}
+  text=${text//$'\n'/\\n}
+  text=${text//$'\t'/\\t}
+  if [[ $text == *[$'\x01'-$'\x1f']* ]]; then
+    for code in {1..31}; do
+      printf -v code '%02x' "$code"
+      printf -v character '%b' "\\x$code"
+      text=${text//"$character"/"\\u00$code"}
+    done
+  fi
+  printf '%s' "$text"
+}
+
+# this_script: the text of the script that runs, however it was started.
+this_script() {
+  if [[ -n ${BASH_EXECUTION_STRING:-} ]]; then
+    printf '%s\n' "$BASH_EXECUTION_STRING"
+  elif [[ -f $0 ]]; then
+    cat -- "$0"
+  fi
+}
+
+# write_record FILE IMAGE SHA256: what the image is, where it comes from, and what has built it.
+write_record() {
+  local program
+  local -a versions=()
+  # shellcheck disable=SC2154  # the emitted script's
+  for program in "${tools[@]}"; do
+    if command -v "$program" >/dev/null; then versions+=("$("$program" --version | head -n 1)"); fi
+  done
+  # shellcheck disable=SC2154
+  local -ra facts=(
+    source "$source"
+    digest "$digest"
+    sha256 "$3"
+    bytes "$(image_bytes "$2")"
+    modified "$(image_mark "$2")"
+    architecture "$arch"
+    date "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
+    host "$(this_host)"
+    tools "$(IFS=';' && printf '%s' "${versions[*]}")"
+    script "$(this_script)"
+  )
+  local comma='{' index
+  {
+    for ((index = 0; index < ${#facts[@]}; index += 2)); do
+      printf '%s\n  "%s": "%s"' "$comma" "${facts[index]}" "$(json_text "${facts[index + 1]}")"
+      comma=,
+    done
+    printf '\n}\n'
+  } >"$1" || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+}
+
+# record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is none.
+record_value() {
+  local line
+  REPLY=
+  [[ -r $1 ]] || return 0
+  while IFS= read -r line; do
+    if [[ $line == "  \"$2\": \""* ]]; then
+      line=${line#*\": \"}
+      REPLY=${line%\"*}
+      return
+    fi
+  done <"$1"
+}

@@ -1,0 +1,82 @@
+"""The image in use and its earlier versions: the lines of `move_built_container_to_active.py`."""
+
+from __future__ import annotations
+
+from lib.command import assign, call
+from lib.images import check_usable, image_file, image_source
+from lib.paths import Paths
+from lib.quoting import Expansion
+from lib.runtimes import MODULES
+from lib.settings import Settings
+
+_ACTIVE = Expansion('"$active"')
+_RECORD = Expansion('"$record"')
+_SCRIPT = "python move_built_container_to_active.py"
+
+
+def move_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+    """Return the lines that check the new image and put it in use.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+    paths : Paths
+        Where things lie.
+    runtime : str
+        From `lib.runtimes.choose_builder`.
+
+    Returns
+    -------
+    list of str
+        Lines of bash.
+    """
+    modules = settings.machine.modules
+    start = MODULES[runtime].start_plainly(runtime)
+    return [
+        call("on_interrupt", _SCRIPT),
+        *([call("load_modules", runtime, *modules)] if modules else []),
+        call("check_program", runtime),
+        *_names(settings, paths, runtime, "arch", "active", "image", "record"),
+        "",
+        "start_in() {",
+        "  " + call(*start, Expansion('"$@"')),
+        "}",
+        "",
+        call("locked", _RECORD, "put_in_use"),
+        call("next_step", "python set_up.py install"),
+    ]
+
+
+def list_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+    """Return the lines that show all versions, and which one is in use."""
+    return [*_names(settings, paths, runtime, "active", "image", "record"), call("list_versions")]
+
+
+def use_lines(settings: Settings, paths: Paths, runtime: str, version: str) -> list[str]:
+    """Return the lines that put a version in use again, by default what was in use before."""
+    words = ["use_version", version, "use"] if version else ["roll_back"]
+    return [
+        *_names(settings, paths, runtime, "arch", "active"),
+        call("locked", _ACTIVE, *words),
+        call("next_step", "python set_up.py install"),
+    ]
+
+
+def prune_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+    """Return the lines that delete the versions that nothing needs."""
+    return [*_names(settings, paths, runtime, "active"), call("locked", _ACTIVE, "prune_versions")]
+
+
+def _names(settings: Settings, paths: Paths, runtime: str, *wanted: str) -> list[str]:
+    """Return the lines that give those names to the architecture, the images and the record."""
+    source = image_source(settings)
+    check_usable(runtime, source)
+    file = image_file(runtime, source, paths)
+    lines = {
+        "arch": assign("arch", paths.arch),
+        "active": assign("active", paths.containers / file),
+        "image": assign("image", paths.containers / "build" / file),
+        "record": 'record="$image".json',
+    }
+    return [lines[name] for name in wanted]

@@ -1,0 +1,643 @@
+#!/usr/bin/env bash
+# Longship: build_container_offline.py, machine local (local/site.toml)
+set -euo pipefail
+
+# open_archive BASE: find the archive that `download` has made, and look whether it is all there;
+# set archive, and source and digest to what it was made from.
+open_archive() {
+  local size
+  archive=$1.tar
+  if [[ ! -e $archive && -e $1.sif ]]; then archive=$1.sif; fi
+  [[ -e $archive ]] || fail "there is no archive $archive" \
+    "where there is a network: python build_container.py download --machine $machine; then copy it here"
+  [[ -e $archive.json ]] ||
+    fail "the archive $archive has no record: $archive.json" 'copy that file too, it lies beside it'
+  size=$(image_bytes "$archive")
+  record_value "$archive.json" bytes
+  [[ $size == "$REPLY" ]] ||
+    fail "the archive $archive is cut short: it has $size of $REPLY bytes" 'copy it again'
+  check_image "$archive" "$arch" \
+    "where there is a network: python build_container.py download --machine $machine"
+  record_value "$archive.json" source
+  printf -v source '%b' "$REPLY"
+  record_value "$archive.json" digest
+  digest=$REPLY
+}
+
+# verify_archive: stop where it is not what was recorded.
+verify_archive() {
+  note "checking $archive"
+  local -r sum=$(checksum "$archive")
+  record_value "$archive.json" sha256
+  [[ $sum == "$REPLY" ]] ||
+    fail "the archive $archive is damaged: its checksum is $sum, and $REPLY was recorded" \
+      'copy it again'
+}
+
+# build_image NEXT: build, unless what is wanted is there already; NEXT is what to type then.
+build_image() {
+  local -r wanted=$digest next=$1
+  if [[ -z $again ]] && is_built "$record"; then
+    next_step "$next"
+    return
+  fi
+  if [[ -z $again && -L $active ]] && is_built "${active%/*}/$(readlink -- "$active").json"; then
+    return
+  fi
+  trap 'discard_partial_image; release_locks' EXIT
+  remove_folder "$work/tmp"
+  make_folders "$work/cache" "$work/tmp"
+  step 1/3 "Make the image from ${archive:-$source}"
+  if [[ -n $input ]]; then digest=$(checksum "$input"); fi
+  make_image
+  step 2/3 'Check it'
+  check_image "$image.partial" "$arch" "name one for $arch: container.image in configuration.toml"
+  local -r sha256=$(image_checksum "$image.partial")
+  if [[ -n $wanted && $digest != "$wanted" ]]; then
+    fail "$source is no longer what was recorded: it is $digest now, and $wanted was recorded" \
+      'take what is there now: the same command without --locked'
+  fi
+  step 3/3 'Record it and give it its name'
+  write_record "$record.partial" "$image.partial" "$sha256"
+  rm -f -- "$record" # it belongs to the image that goes away now
+  if holds_tag "$image" && [[ $(tag_in "$image") != "$(tag_in "$image.partial")" ]]; then
+    delete_image "$image"
+  fi
+  mv -- "$image.partial" "$image"
+  mv -- "$record.partial" "$record"
+  remove_folder "$work"
+  next_step "$next"
+}
+
+# is_built RECORD: whether it is a record of what is wanted, and of an image that is there.
+is_built() {
+  record_value "$1" source
+  [[ $REPLY == "$(json_text "$source")" ]] || return 1
+  if [[ -z $digest && -n $input ]]; then digest=$(checksum "$input"); fi
+  record_value "$1" digest
+  [[ -z $digest || $REPLY == "$digest" ]] || return 1
+  image_exists "${1%.json}" || return 1
+  record_value "$1" date
+  note "$source is there already, since $REPLY: ${1%.json}; --force makes it again"
+}
+
+# discard_partial_image: leave nothing half-made, whatever ended the build; what was fetched stays
+# in the cache for the next try.
+discard_partial_image() {
+  delete_image "$image.partial"
+  rm -f -- "$record.partial"
+  if [[ -d $work/tmp ]]; then remove_folder "$work/tmp"; fi
+}
+
+# remove_folder FOLDER: images hold folders that their owner may not write to.
+remove_folder() {
+  if [[ ! -d $1 ]]; then return 0; fi
+  chmod -R u+rwX -- "$1" 2>/dev/null || :
+  rm -rf -- "$1"
+}
+
+# load_archive PROGRAM FILE TAG: put one of docker's archives into the store, under a tag.
+load_archive() {
+  local loaded
+  watched "$1" load --input "$2"
+  loaded=$(grep -o 'Loaded image.*' "$work/log" | tail -n 1)
+  loaded=${loaded#*: }
+  "$1" tag "$loaded" "$3"
+  if [[ $loaded == *longship/*:*.archive ]]; then "$1" rmi "$loaded" >/dev/null; fi
+}
+
+# hold_tag PROGRAM TAG FILE: keep what TAG is now under a tag of its own, named in FILE. So a version
+# of docker's and podman's is a file too, and is put in use like the others.
+hold_tag() {
+  local id
+  id=$("$1" image inspect --format '{{.Id}}' "$2")
+  id=${id#sha256:}
+  local -r own=${2%.partial}_$(date -u +%Y%m%dT%H%M%S)_${id:0:12}
+  "$1" tag "$2" "$own"
+  "$1" rmi "$2" >/dev/null
+  printf '%s\n' "$own" >"$3"
+}
+
+# check_sqsh FILE HINT: stop where the image is missing or is none. What it is for is looked at when it
+# is built: that takes too long for each start.
+check_sqsh() {
+  local magic=''
+  [[ -e $1 ]] || fail "the image $1 is missing" "$2"
+  [[ -r $1 ]] || fail "the image $1 cannot be read" "ask its owner for: chmod a+r $1"
+  IFS= read -r -n 4 magic <"$1" 2>/dev/null || :
+  [[ $magic == hsqs ]] || fail "$1 is no SquashFS image" "$2"
+}
+
+# sqsh_arch FILE: the architecture of the programs in it, as enroot records none; nothing where it is
+# not all there. Links are left out: older unsquashfs does not follow them.
+sqsh_arch() {
+  local file code
+  while IFS= read -r file; do
+    code=$(unsquashfs -cat "$1" "$file" 2>/dev/null | head -c 20 | od -An -v -tx1 | tr -d ' \n')
+    case $code in
+      7f454c46*3e00) printf amd64 && return ;;
+      7f454c46*b700) printf arm64 && return ;;
+    esac
+  done < <(unsquashfs -lln "$1" 2>/dev/null | awk '$1 ~ /^-r.x/ && sub(/^.* squashfs-root\//, "")' |
+    grep -E '(^|/)(bin|sbin)/[^/]+$' | head -n 50)
+}
+
+# holds_tag FILE: whether it names a tag, and of which program: set REPLY to it.
+holds_tag() {
+  REPLY=${1%.partial}
+  REPLY=${REPLY##*.}
+  [[ $REPLY == docker || $REPLY == podman ]]
+}
+
+# tag_in FILE: the tag that it names.
+tag_in() {
+  local tag=
+  if [[ -f $1 ]]; then IFS= read -r tag <"$1" || :; fi
+  printf '%s' "$tag"
+}
+
+# image_exists FILE: whether the image is there.
+image_exists() {
+  [[ -f $1 ]] || return 1
+  if holds_tag "$1"; then "$REPLY" image inspect "$(tag_in "$1")" >/dev/null 2>&1; fi
+}
+
+# delete_image FILE: with its tag, if it names one; the layers stay while something runs on them.
+delete_image() {
+  if holds_tag "$1" && [[ -s $1 ]]; then "$REPLY" rmi "$(tag_in "$1")" >/dev/null 2>&1 || :; fi
+  rm -f -- "$1"
+}
+
+# check_image FILE ARCH HINT: stop where it is incomplete, no image, or for another architecture.
+check_image() {
+  local found
+  case ${1%.partial} in
+    *.docker | *.podman)
+      holds_tag "$1"
+      check_tag "$REPLY" "$(tag_in "$1")" "$2" "$3"
+      ;;
+    *.sif) check_sif "$1" "$2" "$3" ;;
+    *.sqsh)
+      check_sqsh "$1" "$3"
+      found=$(sqsh_arch "$1")
+      [[ -n $found ]] || fail "the image $1 is not complete, or holds no program" "$3"
+      [[ $found == "$2" ]] || fail "the image $1 is for $found, and $2 is needed" "$3"
+      ;;
+    *.tar)
+      found=$(archive_arch "$1")
+      [[ -n $found ]] || fail "$1 is no complete archive of an image" "$3"
+      [[ $found == "$2" ]] || fail "the archive $1 is for $found, and $2 is needed" "$3"
+      ;;
+  esac
+}
+
+# archive_arch FILE: the architecture of the image in a tar file of docker's or the OCI's layout;
+# nothing where there is none.
+archive_arch() {
+  local manifest config
+  if manifest=$(tar -xOf "$1" manifest.json 2>/dev/null); then
+    config=$(grep -o '"Config": *"[^"]*"' <<<"$manifest" | head -n 1)
+  elif manifest=$(tar -xOf "$1" index.json 2>/dev/null || tar -xOf "$1" ./index.json 2>/dev/null); then
+    config=$(blob_named_in "$manifest")
+    manifest=$(tar -xOf "$1" "$config" 2>/dev/null || tar -xOf "$1" "./$config" 2>/dev/null) || :
+    config=\"$(blob_named_in "${manifest#*\"config\"}")\"
+  fi
+  config=${config%\"}
+  config=${config##*\"}
+  tar -xOf "$1" "$config" 2>/dev/null | tr -d ' \n' | grep -o '"architecture":"[^"]*"' |
+    head -n 1 | cut -d '"' -f 4 || :
+}
+
+# blob_named_in JSON: the path of the first blob that an OCI document names.
+blob_named_in() {
+  local digest
+  digest=$(grep -o 'sha256:[0-9a-f]*' <<<"$1" | head -n 1)
+  printf 'blobs/sha256/%s' "${digest#sha256:}"
+}
+
+# checksum FILE: its SHA-256, as sha256:...
+checksum() {
+  local sum
+  sum=$(sha256sum <"$1") || fail "cannot read $1" 'see the line above'
+  printf 'sha256:%s' "${sum%% *}"
+}
+
+# image_checksum FILE: the checksum of the image; its id where docker or podman has it.
+image_checksum() {
+  local id
+  if holds_tag "$1"; then
+    id=$("$REPLY" image inspect --format '{{.Id}}' "$(tag_in "$1")")
+    printf 'sha256:%s' "${id#sha256:}"
+  else
+    checksum "$1"
+  fi
+}
+
+# image_bytes FILE: the size of the image.
+image_bytes() {
+  if holds_tag "$1"; then
+    "$REPLY" image inspect --format '{{.Size}}' "$(tag_in "$1")"
+  else
+    stat -c %s -- "$1"
+  fi
+}
+
+# image_mark FILE: what changes when the file is written to; not when it is renamed.
+image_mark() {
+  stat -c '%s %.9Y' -- "$1"
+}
+
+# json_text TEXT: the text as JSON has it between quotes.
+json_text() {
+  local LC_ALL=C
+  local text=${1//\\/\\\\} code character
+  text=${text//\"/\\\"}
+  text=${text//$'\n'/\\n}
+  text=${text//$'\t'/\\t}
+  if [[ $text == *[$'\x01'-$'\x1f']* ]]; then
+    for code in {1..31}; do
+      printf -v code '%02x' "$code"
+      printf -v character '%b' "\\x$code"
+      text=${text//"$character"/"\\u00$code"}
+    done
+  fi
+  printf '%s' "$text"
+}
+
+# this_script: the text of the script that runs, however it was started.
+this_script() {
+  if [[ -n ${BASH_EXECUTION_STRING:-} ]]; then
+    printf '%s\n' "$BASH_EXECUTION_STRING"
+  elif [[ -f $0 ]]; then
+    cat -- "$0"
+  fi
+}
+
+# write_record FILE IMAGE SHA256: what the image is, where it comes from, and what has built it.
+write_record() {
+  local program
+  local -a versions=()
+  # shellcheck disable=SC2154  # the emitted script's
+  for program in "${tools[@]}"; do
+    if command -v "$program" >/dev/null; then versions+=("$("$program" --version | head -n 1)"); fi
+  done
+  # shellcheck disable=SC2154
+  local -ra facts=(
+    source "$source"
+    digest "$digest"
+    sha256 "$3"
+    bytes "$(image_bytes "$2")"
+    modified "$(image_mark "$2")"
+    architecture "$arch"
+    date "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
+    host "$(this_host)"
+    tools "$(IFS=';' && printf '%s' "${versions[*]}")"
+    script "$(this_script)"
+  )
+  local comma='{' index
+  {
+    for ((index = 0; index < ${#facts[@]}; index += 2)); do
+      printf '%s\n  "%s": "%s"' "$comma" "${facts[index]}" "$(json_text "${facts[index + 1]}")"
+      comma=,
+    done
+    printf '\n}\n'
+  } >"$1" || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+}
+
+# record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is none.
+record_value() {
+  local line
+  REPLY=
+  [[ -r $1 ]] || return 0
+  while IFS= read -r line; do
+    if [[ $line == "  \"$2\": \""* ]]; then
+      line=${line#*\": \"}
+      REPLY=${line%\"*}
+      return
+    fi
+  done <"$1"
+}
+
+# check_program NAME: stop where the runtime is missing.
+check_program() {
+  command -v "$1" >/dev/null ||
+    fail "$1 is not on this machine" \
+      'choose another one: container.runtime in configuration.toml, or load its module'
+}
+
+# check_sif FILE ARCH HINT: stop where the image is missing, is none, or is for another
+# architecture. A SIF file tells it behind its first line: magic, version, architecture.
+check_sif() {
+  local -r file=$1 arch=$2 hint=$3
+  [[ -e $file ]] || fail "the image $file is missing" "$hint"
+  [[ -r $file ]] || fail "the image $file cannot be read" "ask its owner for: chmod a+r $file"
+  local LC_ALL=C magic code found
+  { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
+    IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=
+  [[ $magic == SIF_MAGIC ]] || fail "$file is no SIF image" "$hint"
+  case $code in
+    02) found=amd64 ;;
+    04) found=arm64 ;;
+    *) found="an unknown architecture (code $code)" ;;
+  esac
+  [[ $found == "$arch" ]] || fail "the image $file is for $found, and $arch is needed" "$hint"
+}
+
+# check_tag PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
+check_tag() {
+  local found
+  found=$("$1" image inspect --format '{{.Architecture}}' "$2" 2>/dev/null) || {
+    "$1" version >/dev/null 2>&1 ||
+      fail "$1 is here, but it does not work" "see what it says: $1 version"
+    fail "$1 has no image $2" "$4"
+  }
+  [[ $found == "$3" ]] || fail "the image $2 is for $found, and $3 is needed" "$4"
+}
+
+# make_folders FOLDER...: make the configured folders, or say which one cannot be made.
+make_folders() {
+  local folder reason
+  for folder in "$@"; do
+    [[ -d $folder ]] && continue
+    reason=$(mkdir -p -- "$folder" 2>&1) ||
+      fail "cannot make the folder $folder: ${reason##*: }" \
+        'set [paths] in configuration.toml to a place that you can write to'
+  done
+}
+
+readonly LOCK_PATIENCE=60 # seconds without a sign of life from another host
+
+# what this process holds, and the processes that keep it fresh
+declare -a held_locks=()
+
+declare -a lock_hearts=()
+
+# locked PATH FUNCTION [ARGUMENT...]: run a function while holding the lock of PATH.
+locked() {
+  trap release_locks EXIT
+  acquire_lock "$1.lock"
+  "${@:2}"
+  release_lock
+  if ((${#held_locks[@]} == 0)); then trap - EXIT; else trap release_locks EXIT; fi
+}
+
+# acquire_lock LOCK: make the folder, or wait for whoever has it.
+acquire_lock() {
+  local -r lock=$1
+  local told='' reason
+  until reason=$(mkdir -- "$lock" 2>&1); do
+    [[ -d $lock ]] || fail "cannot make the lock $lock: ${reason##*: }" \
+      'set [paths] in configuration.toml to a place that you can write to'
+    if lock_is_stale "$lock"; then
+      take_over_lock "$lock"
+      continue
+    fi
+    [[ -n $told ]] || note "waiting for $(lock_owner "$lock"), which works on the same ($lock)"
+    told=1
+    sleep 1
+  done
+  held_locks+=("$lock")
+  printf '%s %s %s\n' "$(this_host)" "$$" "$(process_start "$$")" >"$lock/owner"
+  # the sign of life ends with this process, however it ends
+  (while sleep 5 && kill -0 "$$" 2>/dev/null; do touch -c "$lock/owner"; done) >/dev/null 2>&1 &
+  lock_hearts+=($!)
+}
+
+# release_lock: give back what `locked` got last.
+release_lock() {
+  if ((${#lock_hearts[@]} == ${#held_locks[@]})); then
+    kill "${lock_hearts[-1]}" 2>/dev/null || :
+    unset 'lock_hearts[-1]'
+  fi
+  rm -rf -- "${held_locks[-1]}"
+  unset 'held_locks[-1]'
+}
+
+# release_locks: give back all, at the end.
+release_locks() {
+  while ((${#held_locks[@]})); do release_lock; done
+}
+
+# this_host: its name; not HOSTNAME, which a job can inherit from the node that it was sent from.
+this_host() {
+  printf '%s' "$(</proc/sys/kernel/hostname)"
+}
+
+# lock_owner LOCK: who holds it, in words.
+lock_owner() {
+  local host='' process=''
+  read -r host process _ 2>/dev/null <"$1/owner" || :
+  printf '%s' "${process:+process $process on }${host:-another process}"
+}
+
+# process_start PID: when it started, which tells it from a later process with the same number.
+process_start() {
+  local stat=
+  IFS= read -r stat 2>/dev/null <"/proc/$1/stat" || :
+  read -r -a stat <<<"${stat##*) }"
+  printf '%s' "${stat[19]:-}"
+}
+
+# lock_is_stale LOCK: whether its owner is gone. On this host that can be seen; elsewhere its sign
+# of life is compared with a file written now, by the clock of the file system.
+lock_is_stale() {
+  local host='' process='' start='' now seen
+  read -r host process start 2>/dev/null <"$1/owner" || :
+  if [[ $host == "$(this_host)" ]]; then
+    [[ $(process_start "$process") != "$start" ]]
+    return
+  fi
+  now=$(touch -- "$1.now" && stat -c %Y -- "$1.now") || return 1
+  rm -f -- "$1.now"
+  seen=$(stat -c %Y -- "$1/owner" 2>/dev/null || stat -c %Y -- "$1" 2>/dev/null) || return 1
+  ((now - seen > LOCK_PATIENCE))
+}
+
+# take_over_lock LOCK: remove a stale lock. Only one process may look and remove at a time, or the
+# second one would remove the lock that the first has made meanwhile.
+take_over_lock() {
+  local -r lock=$1
+  if mkdir -- "$lock.removal" 2>/dev/null; then
+    if lock_is_stale "$lock"; then
+      note "taking over the lock of $(lock_owner "$lock"), which is gone"
+      rm -rf -- "$lock"
+    fi
+    rmdir -- "$lock.removal"
+  elif lock_is_stale "$lock.removal"; then
+    rmdir -- "$lock.removal" 2>/dev/null || :
+  else
+    sleep 1
+  fi
+}
+
+# fail MESSAGE HINT: say what is wrong and what to type, and stop.
+fail() {
+  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
+  exit 1
+}
+
+# fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
+# the reason that programs tell least clearly.
+fail_writing() {
+  local free size files_free files
+  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1")
+  if ((free * size < 1 << 20 || (files > 0 && files_free == 0))); then
+    fail "$2: No space left on device" \
+      'make room there, or set [paths] in configuration.toml; then run the same command again'
+  fi
+  fail "$2" "$3"
+}
+
+# note TEXT: tell something that is no error.
+note() {
+  printf 'note: %s\n' "$1" >&2
+}
+
+# step NUMBER/COUNT TEXT: say what is done now, and remember it for an interruption.
+step() {
+  current_step="step $1, $2"
+  printf '[%s] %s\n' "$1" "$2" >&2
+}
+
+# on_interrupt COMMAND: after Ctrl-C name the step and the command that goes on.
+on_interrupt() {
+  interrupted_command=$1
+  trap 'trap - INT TERM
+        printf "\nerror: interrupted at %s\nhint: nothing is lost; go on with: %s\n" \
+          "${current_step:-the start}" "$interrupted_command" >&2
+        exit 130' INT TERM
+}
+
+# next_step COMMAND: say what to type now.
+next_step() {
+  printf 'next: %s\n' "$1" >&2
+}
+
+# watched COMMAND...: run it, show how it goes, and tell a failure in two lines.
+watched() {
+  local -r log=$work/log
+  "$@" 2>&1 </dev/null | tee -- "$log" | show_progress || explain_failure "$log" "$1"
+}
+
+# show_progress: its latest message; on a terminal in one line, with the time and what was fetched.
+show_progress() {
+  local line='' message='' terminal='' status
+  local -r start=$SECONDS
+  if [[ -t 2 ]]; then terminal=1; fi
+  while :; do
+    status=0
+    IFS= read -r -t 1 line || status=$?
+    if ((status > 0 && status <= 128)); then break; fi
+    if ((status == 0)) && is_message "$line"; then
+      message=$REPLY
+      if [[ -z $terminal ]]; then printf '      %s\n' "$message" >&2; fi
+    fi
+    if [[ -n $terminal ]]; then
+      human "$(du -s -B1 -- "$work"/cache "$work"/*.partial 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')"
+      printf '\r\e[K      %.60s  %d s, %s' "$message" "$((SECONDS - start))" "$REPLY" >&2
+    fi
+  done
+  if [[ -n $terminal ]]; then printf '\r\e[K' >&2; fi
+}
+
+# is_message LINE: whether it tells how far a step is; set REPLY to it.
+is_message() {
+  local -r layer='^[0-9a-f]{12}: '
+  REPLY=${1#INFO:}
+  REPLY=${REPLY#"${REPLY%%[! ]*}"}
+  case $REPLY in
+    '' | 'FATAL'* | 'ERROR'* | 'WARNING'* | *'warn rootless'* | *'level='* | 'Error'* | sha256:*) return 1 ;;
+  esac
+  [[ ! $REPLY =~ $layer ]]
+}
+
+# human BYTES: set REPLY to them with a unit, such as 9.4 GB.
+human() {
+  local -i tenths=$(($1 * 10)) unit=0
+  local -ar units=(B kB MB GB TB)
+  while ((tenths >= 10000 && unit < 4)); do
+    tenths=$(((tenths + 500) / 1000))
+    unit+=1
+  done
+  if ((unit == 0 || tenths >= 1000)); then
+    REPLY="$(((tenths + 5) / 10)) ${units[unit]}"
+  else
+    REPLY="$((tenths / 10)).$((tenths % 10)) ${units[unit]}"
+  fi
+}
+
+# explain_failure LOG PROGRAM: stop, with the reason and what to type, as far as the log tells.
+explain_failure() {
+  local text
+  text=$(<"$1")
+  local -r program=$2 said=${text,,}
+  local host=${source#*://}
+  host=${host%%/*}
+  if [[ $host != *[.:]* && $host != localhost ]]; then host=docker.io; fi
+  case $said in
+    *'no space left on device'* | *'disk quota exceeded'*)
+      fail "$source: No space left on device" \
+        'make room there, or set [paths] in configuration.toml; then run the same command again'
+      ;;
+    *'no match for platform'* | *'no matching manifest'* | *'no image found in'* | *'no child with platform'*)
+      fail "$source has no image for $arch" 'name one that has: container.image in configuration.toml'
+      ;;
+    *'manifest unknown'* | *'manifest_unknown'* | *'name_unknown'* | *'name unknown'* | *'repository does not exist'*)
+      fail "there is no $source" 'check its name and tag: container.image in configuration.toml'
+      ;;
+    *unauthorized* | *'authentication required'* | *'access denied'* | *'access to the resource is denied'* | *'no basic auth'*)
+      fail "$host asks for a login, or has no $source" "$(login_command "$program" "$host")"
+      ;;
+    *'no such host'* | *'network is unreachable'* | *'connection refused'* | *'i/o timeout'* | *'no route to host'* | \
+      *'temporary failure in name resolution'* | *'could not resolve'* | *'tls handshake timeout'* | *'server misbehaving'*)
+      fail "$host cannot be reached from here" \
+        "where there is a network: python build_container.py download --machine $machine; then here: offline"
+      ;;
+    *x509* | *'server gave http response'*)
+      fail "$host has no certificate that this machine trusts" 'name the right one: export SSL_CERT_FILE=...'
+      ;;
+    *'unexpected eof'* | *'invalid tar header'* | *'not an ocilayout'* | *'not a docker archive'* | *'not found in tar'*)
+      fail "$source is no complete archive of an image" 'copy it again'
+      ;;
+    *'user namespace'* | *newuidmap* | *fakeroot* | *'operation not permitted'*)
+      fail "this machine does not let you build from $source" "$build_hint"
+      ;;
+  esac
+  tail -n 15 -- "$1" >&2
+  fail_writing "$work" "$program cannot make an image from $source" 'see the lines above'
+}
+
+# login_command PROGRAM HOST: how a registry's password gets where the program looks for it.
+login_command() {
+  case $1 in
+    apptainer | singularity) printf '%s registry login --username NAME docker://%s' "$1" "$2" ;;
+    enroot) printf 'add a line to %s: machine %s login NAME password ...' "\$ENROOT_CONFIG_PATH/.credentials" "$2" ;;
+    *) printf '%s login %s' "$1" "$2" ;;
+  esac
+}
+
+machine=local
+build_hint='build it where you may: python build_container.py download --machine local; copy it here; then: python build_container.py offline'
+on_interrupt 'python build_container.py offline'
+make_folders /home/me/longship/scratch/containers/build
+check_program docker
+
+arch=amd64
+active=/home/me/longship/scratch/containers/python_3.11-slim-bookworm_amd64.docker
+image=/home/me/longship/scratch/containers/build/python_3.11-slim-bookworm_amd64.docker
+record="$image".json
+tag=longship/python_3.11-slim-bookworm:amd64
+work=/home/me/longship/scratch/cache/containers/python_3.11-slim-bookworm_amd64.docker
+tools=(docker)
+again=''
+input=''
+open_archive /home/me/longship/scratch/offline/containers/python_3.11-slim-bookworm_amd64
+
+make_image() {
+  export TMPDIR="$work"/tmp
+  verify_archive
+  load_archive docker "$archive" "$tag".partial
+  hold_tag docker "$tag".partial "$image".partial
+}
+
+locked "$record" build_image 'python move_built_container_to_active.py'

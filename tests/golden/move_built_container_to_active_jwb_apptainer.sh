@@ -1,0 +1,480 @@
+#!/usr/bin/env bash
+# Longship: move_built_container_to_active.py, machine jwb (jsc/site.toml)
+set -euo pipefail
+
+# check_sqsh FILE HINT: stop where the image is missing or is none. What it is for is looked at when it
+# is built: that takes too long for each start.
+check_sqsh() {
+  local magic=''
+  [[ -e $1 ]] || fail "the image $1 is missing" "$2"
+  [[ -r $1 ]] || fail "the image $1 cannot be read" "ask its owner for: chmod a+r $1"
+  IFS= read -r -n 4 magic <"$1" 2>/dev/null || :
+  [[ $magic == hsqs ]] || fail "$1 is no SquashFS image" "$2"
+}
+
+# sqsh_arch FILE: the architecture of the programs in it, as enroot records none; nothing where it is
+# not all there. Links are left out: older unsquashfs does not follow them.
+sqsh_arch() {
+  local file code
+  while IFS= read -r file; do
+    code=$(unsquashfs -cat "$1" "$file" 2>/dev/null | head -c 20 | od -An -v -tx1 | tr -d ' \n')
+    case $code in
+      7f454c46*3e00) printf amd64 && return ;;
+      7f454c46*b700) printf arm64 && return ;;
+    esac
+  done < <(unsquashfs -lln "$1" 2>/dev/null | awk '$1 ~ /^-r.x/ && sub(/^.* squashfs-root\//, "")' |
+    grep -E '(^|/)(bin|sbin)/[^/]+$' | head -n 50)
+}
+
+# holds_tag FILE: whether it names a tag, and of which program: set REPLY to it.
+holds_tag() {
+  REPLY=${1%.partial}
+  REPLY=${REPLY##*.}
+  [[ $REPLY == docker || $REPLY == podman ]]
+}
+
+# tag_in FILE: the tag that it names.
+tag_in() {
+  local tag=
+  if [[ -f $1 ]]; then IFS= read -r tag <"$1" || :; fi
+  printf '%s' "$tag"
+}
+
+# startable FILE: what a runtime is told to start: the file itself, or the tag that it names.
+startable() {
+  if holds_tag "$1"; then tag_in "$1"; else printf '%s' "$1"; fi
+}
+
+# check_image FILE ARCH HINT: stop where it is incomplete, no image, or for another architecture.
+check_image() {
+  local found
+  case ${1%.partial} in
+    *.docker | *.podman)
+      holds_tag "$1"
+      check_tag "$REPLY" "$(tag_in "$1")" "$2" "$3"
+      ;;
+    *.sif) check_sif "$1" "$2" "$3" ;;
+    *.sqsh)
+      check_sqsh "$1" "$3"
+      found=$(sqsh_arch "$1")
+      [[ -n $found ]] || fail "the image $1 is not complete, or holds no program" "$3"
+      [[ $found == "$2" ]] || fail "the image $1 is for $found, and $2 is needed" "$3"
+      ;;
+    *.tar)
+      found=$(archive_arch "$1")
+      [[ -n $found ]] || fail "$1 is no complete archive of an image" "$3"
+      [[ $found == "$2" ]] || fail "the archive $1 is for $found, and $2 is needed" "$3"
+      ;;
+  esac
+}
+
+# archive_arch FILE: the architecture of the image in a tar file of docker's or the OCI's layout;
+# nothing where there is none.
+archive_arch() {
+  local manifest config
+  if manifest=$(tar -xOf "$1" manifest.json 2>/dev/null); then
+    config=$(grep -o '"Config": *"[^"]*"' <<<"$manifest" | head -n 1)
+  elif manifest=$(tar -xOf "$1" index.json 2>/dev/null || tar -xOf "$1" ./index.json 2>/dev/null); then
+    config=$(blob_named_in "$manifest")
+    manifest=$(tar -xOf "$1" "$config" 2>/dev/null || tar -xOf "$1" "./$config" 2>/dev/null) || :
+    config=\"$(blob_named_in "${manifest#*\"config\"}")\"
+  fi
+  config=${config%\"}
+  config=${config##*\"}
+  tar -xOf "$1" "$config" 2>/dev/null | tr -d ' \n' | grep -o '"architecture":"[^"]*"' |
+    head -n 1 | cut -d '"' -f 4 || :
+}
+
+# blob_named_in JSON: the path of the first blob that an OCI document names.
+blob_named_in() {
+  local digest
+  digest=$(grep -o 'sha256:[0-9a-f]*' <<<"$1" | head -n 1)
+  printf 'blobs/sha256/%s' "${digest#sha256:}"
+}
+
+# checksum FILE: its SHA-256, as sha256:...
+checksum() {
+  local sum
+  sum=$(sha256sum <"$1") || fail "cannot read $1" 'see the line above'
+  printf 'sha256:%s' "${sum%% *}"
+}
+
+# image_checksum FILE: the checksum of the image; its id where docker or podman has it.
+image_checksum() {
+  local id
+  if holds_tag "$1"; then
+    id=$("$REPLY" image inspect --format '{{.Id}}' "$(tag_in "$1")")
+    printf 'sha256:%s' "${id#sha256:}"
+  else
+    checksum "$1"
+  fi
+}
+
+# image_mark FILE: what changes when the file is written to; not when it is renamed.
+image_mark() {
+  stat -c '%s %.9Y' -- "$1"
+}
+
+# record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is none.
+record_value() {
+  local line
+  REPLY=
+  [[ -r $1 ]] || return 0
+  while IFS= read -r line; do
+    if [[ $line == "  \"$2\": \""* ]]; then
+      line=${line#*\": \"}
+      REPLY=${line%\"*}
+      return
+    fi
+  done <"$1"
+}
+
+# load_modules PROGRAM CALL...: load environment modules, unless PROGRAM is there already. Inside a
+# job the batch script has loaded them, and thousands of ranks must not do it again.
+load_modules() {
+  local -r program=$1
+  shift
+  command -v "$program" >/dev/null && return
+  set +eu # module systems are written without them
+  if ! declare -F module >/dev/null; then
+    # shellcheck disable=SC1091
+    source "${LMOD_PKG:-/usr/share/lmod/lmod}/init/bash" 2>/dev/null
+  fi
+  local call
+  for call in "$@"; do
+    # shellcheck disable=SC2086  # a call is several words: load Stages/2025 GCC
+    module $call
+  done
+  set -eu
+}
+
+# check_program NAME: stop where the runtime is missing.
+check_program() {
+  command -v "$1" >/dev/null ||
+    fail "$1 is not on this machine" \
+      'choose another one: container.runtime in configuration.toml, or load its module'
+}
+
+# check_sif FILE ARCH HINT: stop where the image is missing, is none, or is for another
+# architecture. A SIF file tells it behind its first line: magic, version, architecture.
+check_sif() {
+  local -r file=$1 arch=$2 hint=$3
+  [[ -e $file ]] || fail "the image $file is missing" "$hint"
+  [[ -r $file ]] || fail "the image $file cannot be read" "ask its owner for: chmod a+r $file"
+  local LC_ALL=C magic code found
+  { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
+    IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=
+  [[ $magic == SIF_MAGIC ]] || fail "$file is no SIF image" "$hint"
+  case $code in
+    02) found=amd64 ;;
+    04) found=arm64 ;;
+    *) found="an unknown architecture (code $code)" ;;
+  esac
+  [[ $found == "$arch" ]] || fail "the image $file is for $found, and $arch is needed" "$hint"
+}
+
+# check_tag PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
+check_tag() {
+  local found
+  found=$("$1" image inspect --format '{{.Architecture}}' "$2" 2>/dev/null) || {
+    "$1" version >/dev/null 2>&1 ||
+      fail "$1 is here, but it does not work" "see what it says: $1 version"
+    fail "$1 has no image $2" "$4"
+  }
+  [[ $found == "$3" ]] || fail "the image $2 is for $found, and $3 is needed" "$4"
+}
+
+# host_arch: set REPLY to this machine's architecture, in the words used everywhere here.
+host_arch() {
+  REPLY=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE, which tcsh exports in words of its own
+  case $REPLY in
+    x86_64) REPLY=amd64 ;;
+    aarch64) REPLY=arm64 ;;
+  esac
+}
+
+# make_folders FOLDER...: make the configured folders, or say which one cannot be made.
+make_folders() {
+  local folder reason
+  for folder in "$@"; do
+    [[ -d $folder ]] && continue
+    reason=$(mkdir -p -- "$folder" 2>&1) ||
+      fail "cannot make the folder $folder: ${reason##*: }" \
+        'set [paths] in configuration.toml to a place that you can write to'
+  done
+}
+
+readonly LOCK_PATIENCE=60 # seconds without a sign of life from another host
+
+# what this process holds, and the processes that keep it fresh
+declare -a held_locks=()
+
+declare -a lock_hearts=()
+
+# locked PATH FUNCTION [ARGUMENT...]: run a function while holding the lock of PATH.
+locked() {
+  trap release_locks EXIT
+  acquire_lock "$1.lock"
+  "${@:2}"
+  release_lock
+  if ((${#held_locks[@]} == 0)); then trap - EXIT; else trap release_locks EXIT; fi
+}
+
+# acquire_lock LOCK: make the folder, or wait for whoever has it.
+acquire_lock() {
+  local -r lock=$1
+  local told='' reason
+  until reason=$(mkdir -- "$lock" 2>&1); do
+    [[ -d $lock ]] || fail "cannot make the lock $lock: ${reason##*: }" \
+      'set [paths] in configuration.toml to a place that you can write to'
+    if lock_is_stale "$lock"; then
+      take_over_lock "$lock"
+      continue
+    fi
+    [[ -n $told ]] || note "waiting for $(lock_owner "$lock"), which works on the same ($lock)"
+    told=1
+    sleep 1
+  done
+  held_locks+=("$lock")
+  printf '%s %s %s\n' "$(this_host)" "$$" "$(process_start "$$")" >"$lock/owner"
+  # the sign of life ends with this process, however it ends
+  (while sleep 5 && kill -0 "$$" 2>/dev/null; do touch -c "$lock/owner"; done) >/dev/null 2>&1 &
+  lock_hearts+=($!)
+}
+
+# release_lock: give back what `locked` got last.
+release_lock() {
+  if ((${#lock_hearts[@]} == ${#held_locks[@]})); then
+    kill "${lock_hearts[-1]}" 2>/dev/null || :
+    unset 'lock_hearts[-1]'
+  fi
+  rm -rf -- "${held_locks[-1]}"
+  unset 'held_locks[-1]'
+}
+
+# release_locks: give back all, at the end.
+release_locks() {
+  while ((${#held_locks[@]})); do release_lock; done
+}
+
+# this_host: its name; not HOSTNAME, which a job can inherit from the node that it was sent from.
+this_host() {
+  printf '%s' "$(</proc/sys/kernel/hostname)"
+}
+
+# lock_owner LOCK: who holds it, in words.
+lock_owner() {
+  local host='' process=''
+  read -r host process _ 2>/dev/null <"$1/owner" || :
+  printf '%s' "${process:+process $process on }${host:-another process}"
+}
+
+# process_start PID: when it started, which tells it from a later process with the same number.
+process_start() {
+  local stat=
+  IFS= read -r stat 2>/dev/null <"/proc/$1/stat" || :
+  read -r -a stat <<<"${stat##*) }"
+  printf '%s' "${stat[19]:-}"
+}
+
+# lock_is_stale LOCK: whether its owner is gone. On this host that can be seen; elsewhere its sign
+# of life is compared with a file written now, by the clock of the file system.
+lock_is_stale() {
+  local host='' process='' start='' now seen
+  read -r host process start 2>/dev/null <"$1/owner" || :
+  if [[ $host == "$(this_host)" ]]; then
+    [[ $(process_start "$process") != "$start" ]]
+    return
+  fi
+  now=$(touch -- "$1.now" && stat -c %Y -- "$1.now") || return 1
+  rm -f -- "$1.now"
+  seen=$(stat -c %Y -- "$1/owner" 2>/dev/null || stat -c %Y -- "$1" 2>/dev/null) || return 1
+  ((now - seen > LOCK_PATIENCE))
+}
+
+# take_over_lock LOCK: remove a stale lock. Only one process may look and remove at a time, or the
+# second one would remove the lock that the first has made meanwhile.
+take_over_lock() {
+  local -r lock=$1
+  if mkdir -- "$lock.removal" 2>/dev/null; then
+    if lock_is_stale "$lock"; then
+      note "taking over the lock of $(lock_owner "$lock"), which is gone"
+      rm -rf -- "$lock"
+    fi
+    rmdir -- "$lock.removal"
+  elif lock_is_stale "$lock.removal"; then
+    rmdir -- "$lock.removal" 2>/dev/null || :
+  else
+    sleep 1
+  fi
+}
+
+# fail MESSAGE HINT: say what is wrong and what to type, and stop.
+fail() {
+  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
+  exit 1
+}
+
+# fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
+# the reason that programs tell least clearly.
+fail_writing() {
+  local free size files_free files
+  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1")
+  if ((free * size < 1 << 20 || (files > 0 && files_free == 0))); then
+    fail "$2: No space left on device" \
+      'make room there, or set [paths] in configuration.toml; then run the same command again'
+  fi
+  fail "$2" "$3"
+}
+
+# note TEXT: tell something that is no error.
+note() {
+  printf 'note: %s\n' "$1" >&2
+}
+
+# step NUMBER/COUNT TEXT: say what is done now, and remember it for an interruption.
+step() {
+  current_step="step $1, $2"
+  printf '[%s] %s\n' "$1" "$2" >&2
+}
+
+# on_interrupt COMMAND: after Ctrl-C name the step and the command that goes on.
+on_interrupt() {
+  interrupted_command=$1
+  trap 'trap - INT TERM
+        printf "\nerror: interrupted at %s\nhint: nothing is lost; go on with: %s\n" \
+          "${current_step:-the start}" "$interrupted_command" >&2
+        exit 130' INT TERM
+}
+
+# next_step COMMAND: say what to type now.
+next_step() {
+  printf 'next: %s\n' "$1" >&2
+}
+
+# put_in_use: check the new image and let `active` lead to it. Killed at any moment, the next call
+# goes on: the new image's record is taken away last.
+put_in_use() {
+  local -r versions=${active%/*}/versions
+  [[ -e $record ]] || no_new_image
+  local -r version=$versions/$(version_of "$record")
+  if [[ -e $image || ! -e $version ]]; then
+    step 1/2 "Check the new image $image"
+    check_new_image
+    make_folders "$versions"
+    mv -- "$image" "$version"
+  fi
+  step 2/2 'Put it in use'
+  cp -- "$record" "$version.json.partial" ||
+    fail_writing "$versions" "cannot write $version.json" 'see the line above'
+  mv -- "$version.json.partial" "$version.json"
+  locked "$active" point_to "$version" use
+  rm -f -- "$record"
+}
+
+# no_new_image: say why there is nothing to put in use.
+no_new_image() {
+  if [[ -e $image ]]; then
+    fail "the image $image is not complete: it has no record" 'python build_container.py'
+  fi
+  fail "there is no new image $image" \
+    'python build_container.py; what there is: python move_built_container_to_active.py --list'
+}
+
+# version_of RECORD: the file name of an image among the versions: when it was built, and what it is.
+version_of() {
+  local name=${active##*/} date sum
+  record_value "$1" date
+  date=${REPLY//[-:Z]/}
+  record_value "$1" sha256
+  sum=${REPLY#sha256:}
+  printf '%s_%s_%s.%s' "${name%.*}" "$date" "${sum:0:12}" "${name##*.}"
+}
+
+# check_new_image: complete, for the right machine, what was recorded, and Python starts in it.
+check_new_image() {
+  local sum reason
+  check_image "$image" "$arch" 'python build_container.py --force'
+  record_value "$record" modified
+  if [[ $(image_mark "$image") != "$REPLY" ]] || holds_tag "$image"; then
+    # its checksum was computed when it was built; again only if it has been written to or copied
+    sum=$(image_checksum "$image")
+    record_value "$record" sha256
+    [[ $sum == "$REPLY" ]] ||
+      fail "the image $image is not what was built: its checksum is $sum, and $REPLY was recorded" \
+        'python build_container.py --force'
+  fi
+  host_arch
+  if [[ $REPLY != "$arch" ]]; then
+    note "python3 is not tried in it: it is for $arch, and this machine is $REPLY"
+    return
+  fi
+  reason=$(start_in "$(startable "$image")" python3 -c '' 2>&1 </dev/null) ||
+    fail "python3 does not start in the image $image${reason:+: ${reason##*$'\n'}}" \
+      'name an image that has one: container.image in configuration.toml'
+}
+
+# point_to VERSION KIND: let `active` lead to it; KIND, use or rollback, goes into the history.
+point_to() {
+  local -r version=$1 kind=$2
+  local from
+  keep_unversioned_image
+  from=$(active_version)
+  if [[ $from != "${version##*/}" ]]; then
+    add_to_history "$kind ${from:--} ${version##*/}"
+    ln -sfn -- "versions/${version##*/}" "$active.partial"
+    mv -T -- "$active.partial" "$active"
+  fi
+  printf 'in use: %s\n' "${version##*/}" >&2
+}
+
+# active_version: the file name of the version in use; nothing where there is none.
+active_version() {
+  if [[ -L $active ]]; then basename -- "$(readlink -- "$active")"; fi
+}
+
+# keep_unversioned_image: an image that was put there by other means becomes a version too.
+keep_unversioned_image() {
+  [[ -f $active && ! -L $active ]] || return 0
+  local -r name=${active##*/}
+  local kept
+  kept=${active%/*}/versions/${name%.*}_$(date -u -r "$active" +%Y%m%dT%H%M%S)_unrecorded.${name##*.}
+  make_folders "${kept%/*}"
+  [[ -e $kept ]] || ln -- "$active" "$kept" 2>/dev/null || {
+    cp --reflink=auto -- "$active" "$kept.partial" && mv -- "$kept.partial" "$kept"
+  } || fail_writing "${kept%/*}" "cannot keep the image $active as $kept" 'see the line above'
+  ln -sfn -- "versions/${kept##*/}" "$active.partial"
+  mv -T -- "$active.partial" "$active"
+}
+
+# history_file: where it is.
+history_file() {
+  local -r name=${active##*/}
+  printf '%s/versions/%s.history' "${active%/*}" "$name"
+}
+
+# add_to_history TEXT: a line more, before it becomes true; what never became true does not count.
+add_to_history() {
+  local file
+  file=$(history_file)
+  {
+    if [[ -f $file ]]; then cat -- "$file"; fi
+    printf '%s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$1"
+  } >"$file.partial" || fail_writing "${file%/*}" "cannot write $file" 'see the line above'
+  mv -- "$file.partial" "$file"
+}
+
+on_interrupt 'python move_built_container_to_active.py'
+load_modules apptainer purge 'load Stages/2025 GCC' 'try-load Apptainer-Tools'
+check_program apptainer
+arch=amd64
+active=/p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
+image=/p/scratch/project_465000000/me/longship/containers/build/pytorch_25.06-py3_amd64.sif
+record="$image".json
+
+start_in() {
+  apptainer --quiet exec "$@"
+}
+
+locked "$record" put_in_use
+next_step 'python set_up.py install'

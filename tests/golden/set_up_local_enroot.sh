@@ -1,0 +1,504 @@
+#!/usr/bin/env bash
+# Longship: set_up.py, machine local (local/site.toml)
+set -euo pipefail
+
+# add_environment: pass every exported variable by name, so that no value stands in an argument;
+# not those that describe the host's own file system and shell. Enroot takes the lines of a value for
+# variables of their own.
+add_environment() {
+  local variable
+  while IFS= read -r variable; do
+    if [[ -n ${binds_for_enroot:-} && ${!variable} == *$'\n'* ]]; then continue; fi
+    case $variable in
+      PATH | LD_LIBRARY_PATH | PWD | OLDPWD | SHLVL | HOSTNAME | SHELL | _ | DOCKER_* | XDG_RUNTIME_DIR) ;;
+      *) options+=(--env "$variable") ;;
+    esac
+  done < <(compgen -e)
+}
+
+# check_sqsh FILE HINT: stop where the image is missing or is none. What it is for is looked at when it
+# is built: that takes too long for each start.
+check_sqsh() {
+  local magic=''
+  [[ -e $1 ]] || fail "the image $1 is missing" "$2"
+  [[ -r $1 ]] || fail "the image $1 cannot be read" "ask its owner for: chmod a+r $1"
+  IFS= read -r -n 4 magic <"$1" 2>/dev/null || :
+  [[ $magic == hsqs ]] || fail "$1 is no SquashFS image" "$2"
+}
+
+# add_enroot_bind SOURCE TARGET MODE: as a line of fstab with colons in place of its spaces.
+add_enroot_bind() {
+  local path
+  local -a fields=()
+  for path in "$1" "$2"; do
+    path=${path//\\/\\134}
+    path=${path// /\\040}
+    path=${path//$'\t'/\\011}
+    path=${path//$'\n'/\\012}
+    path=${path//:/\\072}
+    fields+=("$path")
+  done
+  options+=(--mount "${fields[0]}:${fields[1]}:none:x-create=auto,rbind,$3")
+}
+
+# checksum FILE: its SHA-256, as sha256:...
+checksum() {
+  local sum
+  sum=$(sha256sum <"$1") || fail "cannot read $1" 'see the line above'
+  printf 'sha256:%s' "${sum%% *}"
+}
+
+# check_program NAME: stop where the runtime is missing.
+check_program() {
+  command -v "$1" >/dev/null ||
+    fail "$1 is not on this machine" \
+      'choose another one: container.runtime in configuration.toml, or load its module'
+}
+
+# host_arch: set REPLY to this machine's architecture, in the words used everywhere here.
+host_arch() {
+  REPLY=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE, which tcsh exports in words of its own
+  case $REPLY in
+    x86_64) REPLY=amd64 ;;
+    aarch64) REPLY=arm64 ;;
+  esac
+}
+
+# check_host_arch ARCH WHAT: stop where this machine cannot run programs for ARCH.
+check_host_arch() {
+  host_arch
+  [[ $REPLY == "$1" ]] ||
+    fail "$2 is for $1, and this machine is $REPLY" "start it on a compute node, in a job"
+}
+
+# make_folders FOLDER...: make the configured folders, or say which one cannot be made.
+make_folders() {
+  local folder reason
+  for folder in "$@"; do
+    [[ -d $folder ]] && continue
+    reason=$(mkdir -p -- "$folder" 2>&1) ||
+      fail "cannot make the folder $folder: ${reason##*: }" \
+        'set [paths] in configuration.toml to a place that you can write to'
+  done
+}
+
+# what is shown inside already, by its path there
+declare -A bound=()
+
+# add_bind SOURCE [TARGET [ro]]: show a folder or file of the host inside, once. It becomes one CSV
+# record, the only form in which a path may hold commas, colons and quotes.
+add_bind() {
+  local -r source=$1 target=${2:-$1}
+  [[ -z ${bound[$target]:-} ]] || return 0
+  bound[$target]=$source
+  [[ -e $source ]] ||
+    fail "there is no $source to bind" 'see container.binds in configuration.toml'
+  if [[ -n ${binds_for_enroot:-} ]]; then
+    add_enroot_bind "$source" "$target" "${3:-rw}"
+    return
+  fi
+  options+=(--mount
+    "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}")
+}
+
+# add_host_files: show what the caller's environment names: certificates and the temporary folder.
+add_host_files() {
+  local variable path
+  for variable in SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT \
+    GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS; do
+    path=${!variable:-}
+    if [[ $path == /* && -e $path ]]; then add_bind "$path" "$path" ro; fi
+  done
+  if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
+}
+
+# add_pip_sources: show pip's configuration and the folders that it searches.
+add_pip_sources() {
+  local -
+  set -f # words of pip's configuration are no patterns
+  local path text='' lines
+  for path in /etc/pip.conf /etc/xdg/pip/pip.conf "${PIP_CONFIG_FILE:-}" \
+    "${HOME:-}/.pip/pip.conf" "${XDG_CONFIG_HOME:-${HOME:-}/.config}/pip/pip.conf"; do
+    [[ -f $path && -r $path ]] || continue
+    if [[ $path != "${HOME:-/}"/* ]]; then add_bind "$path" "$path" ro; fi
+    mapfile -t lines <"$path"
+    text+=" ${lines[*]}"
+  done
+  text+=" ${PIP_FIND_LINKS:-} ${PIP_INDEX_URL:-} ${PIP_EXTRA_INDEX_URL:-} ${UV_FIND_LINKS:-}"
+  for path in ${text//[=,]/ }; do
+    path=${path#file://}
+    path=${path%/simple} # an index has its files beside it
+    if [[ $path == /* && -d $path ]]; then add_bind "$path" "$path" ro; fi
+  done
+}
+
+readonly LOCK_PATIENCE=60 # seconds without a sign of life from another host
+
+# what this process holds, and the processes that keep it fresh
+declare -a held_locks=()
+
+declare -a lock_hearts=()
+
+# locked PATH FUNCTION [ARGUMENT...]: run a function while holding the lock of PATH.
+locked() {
+  trap release_locks EXIT
+  acquire_lock "$1.lock"
+  "${@:2}"
+  release_lock
+  if ((${#held_locks[@]} == 0)); then trap - EXIT; else trap release_locks EXIT; fi
+}
+
+# acquire_lock LOCK: make the folder, or wait for whoever has it.
+acquire_lock() {
+  local -r lock=$1
+  local told='' reason
+  until reason=$(mkdir -- "$lock" 2>&1); do
+    [[ -d $lock ]] || fail "cannot make the lock $lock: ${reason##*: }" \
+      'set [paths] in configuration.toml to a place that you can write to'
+    if lock_is_stale "$lock"; then
+      take_over_lock "$lock"
+      continue
+    fi
+    [[ -n $told ]] || note "waiting for $(lock_owner "$lock"), which works on the same ($lock)"
+    told=1
+    sleep 1
+  done
+  held_locks+=("$lock")
+  printf '%s %s %s\n' "$(this_host)" "$$" "$(process_start "$$")" >"$lock/owner"
+  # the sign of life ends with this process, however it ends
+  (while sleep 5 && kill -0 "$$" 2>/dev/null; do touch -c "$lock/owner"; done) >/dev/null 2>&1 &
+  lock_hearts+=($!)
+}
+
+# release_lock: give back what `locked` got last.
+release_lock() {
+  if ((${#lock_hearts[@]} == ${#held_locks[@]})); then
+    kill "${lock_hearts[-1]}" 2>/dev/null || :
+    unset 'lock_hearts[-1]'
+  fi
+  rm -rf -- "${held_locks[-1]}"
+  unset 'held_locks[-1]'
+}
+
+# release_locks: give back all, at the end.
+release_locks() {
+  while ((${#held_locks[@]})); do release_lock; done
+}
+
+# this_host: its name; not HOSTNAME, which a job can inherit from the node that it was sent from.
+this_host() {
+  printf '%s' "$(</proc/sys/kernel/hostname)"
+}
+
+# lock_owner LOCK: who holds it, in words.
+lock_owner() {
+  local host='' process=''
+  read -r host process _ 2>/dev/null <"$1/owner" || :
+  printf '%s' "${process:+process $process on }${host:-another process}"
+}
+
+# process_start PID: when it started, which tells it from a later process with the same number.
+process_start() {
+  local stat=
+  IFS= read -r stat 2>/dev/null <"/proc/$1/stat" || :
+  read -r -a stat <<<"${stat##*) }"
+  printf '%s' "${stat[19]:-}"
+}
+
+# lock_is_stale LOCK: whether its owner is gone. On this host that can be seen; elsewhere its sign
+# of life is compared with a file written now, by the clock of the file system.
+lock_is_stale() {
+  local host='' process='' start='' now seen
+  read -r host process start 2>/dev/null <"$1/owner" || :
+  if [[ $host == "$(this_host)" ]]; then
+    [[ $(process_start "$process") != "$start" ]]
+    return
+  fi
+  now=$(touch -- "$1.now" && stat -c %Y -- "$1.now") || return 1
+  rm -f -- "$1.now"
+  seen=$(stat -c %Y -- "$1/owner" 2>/dev/null || stat -c %Y -- "$1" 2>/dev/null) || return 1
+  ((now - seen > LOCK_PATIENCE))
+}
+
+# take_over_lock LOCK: remove a stale lock. Only one process may look and remove at a time, or the
+# second one would remove the lock that the first has made meanwhile.
+take_over_lock() {
+  local -r lock=$1
+  if mkdir -- "$lock.removal" 2>/dev/null; then
+    if lock_is_stale "$lock"; then
+      note "taking over the lock of $(lock_owner "$lock"), which is gone"
+      rm -rf -- "$lock"
+    fi
+    rmdir -- "$lock.removal"
+  elif lock_is_stale "$lock.removal"; then
+    rmdir -- "$lock.removal" 2>/dev/null || :
+  else
+    sleep 1
+  fi
+}
+
+# fail MESSAGE HINT: say what is wrong and what to type, and stop.
+fail() {
+  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
+  exit 1
+}
+
+# fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
+# the reason that programs tell least clearly.
+fail_writing() {
+  local free size files_free files
+  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1")
+  if ((free * size < 1 << 20 || (files > 0 && files_free == 0))); then
+    fail "$2: No space left on device" \
+      'make room there, or set [paths] in configuration.toml; then run the same command again'
+  fi
+  fail "$2" "$3"
+}
+
+# note TEXT: tell something that is no error.
+note() {
+  printf 'note: %s\n' "$1" >&2
+}
+
+# step NUMBER/COUNT TEXT: say what is done now, and remember it for an interruption.
+step() {
+  current_step="step $1, $2"
+  printf '[%s] %s\n' "$1" "$2" >&2
+}
+
+# on_interrupt COMMAND: after Ctrl-C name the step and the command that goes on.
+on_interrupt() {
+  interrupted_command=$1
+  trap 'trap - INT TERM
+        printf "\nerror: interrupted at %s\nhint: nothing is lost; go on with: %s\n" \
+          "${current_step:-the start}" "$interrupted_command" >&2
+        exit 130' INT TERM
+}
+
+# next_step COMMAND: say what to type now.
+next_step() {
+  printf 'next: %s\n' "$1" >&2
+}
+
+readonly VENV_KEPT_DAYS=14 # a replaced venv stays longer than any site's longest job (Olivia: 7 d)
+
+# install_venv LINK BASE INSTALLER UV TORCH [REQUIREMENT | -r FILE]...: make LINK lead to a venv with
+# all requirements; TORCH is a file of them for images without a PyTorch of their own.
+# Uses: inside COMMAND..., which runs a command in the image.
+install_venv() {
+  local -r link=$1 base=$2 torch=$5
+  local installer=$3 uv=$4
+  shift 5
+  check_requirements "$@"
+  local -r inputs=$(venv_inputs "$base" "$installer" "$torch" "$@")
+  local found=
+  if [[ -e $link/longship-base ]]; then IFS= read -r found <"$link/longship-inputs" || :; fi
+  if [[ $found == "$inputs" ]]; then
+    note "the Python packages are up to date: $link"
+    return
+  fi
+
+  local -r venvs=${link%/*}/venvs
+  make_folders "$venvs"
+  remove_unfinished_venvs "$venvs"
+  new_venv=$venvs/${link##*_}-$(date +%Y%m%dT%H%M%S)-${inputs:0:12}
+  trap 'discard_unfinished_venv; release_locks' EXIT
+  step 1/3 "Make the venv $new_venv"
+  local image_torch=
+  if [[ -n $torch && $base != host ]]; then image_torch=$(inside python3 -c "$TORCH_VERSION"); fi
+  if [[ -n $image_torch ]]; then
+    # it is the build for the image's GPUs; uv does not see what an image has, pip does
+    note "the image's own PyTorch $image_torch stays; pip installs on top of it"
+    installer=pip
+  elif [[ $installer == uv ]]; then
+    uv=$(find_uv "$uv") || installer=pip
+  fi
+  make_venv "$new_venv" "$base" "$installer"
+  step 2/3 'Install the packages'
+  install_packages "$new_venv" "$installer" "$uv" "$torch" "$image_torch" "$@"
+  step 3/3 'Put it in use'
+  printf '%s\n' "$inputs" >"$new_venv/longship-inputs"
+  printf '%s\n' "$base" >"$new_venv/longship-base" # the last file: with it the venv is complete
+  if [[ -d $link ]]; then touch -- "$link/."; fi # from now on the old one counts as replaced
+  ln -s -- "venvs/${new_venv##*/}" "$link.partial.$$"
+  mv -T -- "$link.partial.$$" "$link"
+  remove_replaced_venvs "$venvs" "$new_venv"
+}
+
+# discard_unfinished_venv: leave nothing half-written, whatever ended the installation.
+discard_unfinished_venv() {
+  if [[ ! -e $new_venv/longship-base ]]; then rm -rf -- "$new_venv"; fi
+}
+
+# check_requirements [REQUIREMENT | -r FILE]...: stop where a file is missing.
+check_requirements() {
+  while (($#)); do
+    if [[ $1 == -r ]]; then
+      shift
+      [[ -r $1 ]] || fail "there is no requirements file $1" \
+        'make it, or name another one: packages.requirements in configuration.toml, "" for none'
+    fi
+    shift
+  done
+}
+
+# venv_inputs WORD...: one checksum over everything that decides what is installed.
+venv_inputs() {
+  local word
+  for word in "$@"; do
+    if [[ -f $word ]]; then sha256sum <"$word"; else printf '%s\n' "$word"; fi
+  done | sha256sum | cut -d ' ' -f 1
+}
+
+# make_venv FOLDER BASE INSTALLER: on top of the image's packages; alone where there is no image.
+make_venv() {
+  local -a sharing=(--system-site-packages) # not `options`: that is the runtime's, in `inside`
+  if [[ $2 == host ]]; then sharing=(); fi
+  if [[ $3 == uv ]]; then sharing+=(--without-pip); fi # uv brings it, in a tenth of the time
+  inside python3 -m venv "${sharing[@]}" "$1" ||
+    fail_writing "${1%/*}" "python3 cannot make the venv $1" \
+      'see the lines above; on Debian and Ubuntu: apt install python3-venv'
+}
+
+# install_packages FOLDER INSTALLER UV TORCH IMAGE_TORCH [REQUIREMENT | -r FILE]...
+install_packages() {
+  local -r venv=$1 installer=$2 uv=$3 torch=$4 image_torch=$5
+  local -a wanted=("${@:6}")
+  if [[ -n $image_torch ]]; then
+    printf 'torch==%s\n' "$image_torch" >"$venv/longship-constraints.txt"
+    wanted+=(-c "$venv/longship-constraints.txt")
+  elif [[ -n $torch ]]; then
+    wanted+=(-r "$torch")
+  fi
+  # a venv without its own pip would hand `pip install` to the pip of the host or the image
+  if [[ $installer == uv ]]; then wanted+=(pip); fi
+  if ((${#wanted[@]} == 0)); then return; fi
+  inside "$venv/bin/python" "$LIBRARY/inside/install_packages.py" \
+    "$installer" "$uv" "$torch" "${wanted[@]}" ||
+    fail_writing "$venv" "the packages cannot be installed into $venv" \
+      'see the lines above; mend it, and run the same command again'
+}
+
+# prints nothing where there is no PyTorch
+readonly TORCH_VERSION='
+import importlib.metadata
+try:
+    print(importlib.metadata.version("torch"))
+except importlib.metadata.PackageNotFoundError:
+    pass'
+
+# find_uv FILE: print the path of a uv that runs inside; FILE is made where there is none.
+find_uv() {
+  local -r uv=$1
+  local found
+  if found=$(inside sh -c 'command -v uv'); then
+    printf '%s\n' "$found"
+    return
+  fi
+  if [[ ! -x $uv ]]; then
+    note 'fetching uv'
+    make_folders "${uv%/*}"
+    rm -rf -- "$uv.partial"
+    if inside python3 -m venv "$uv.partial" >&2 &&
+      inside "$uv.partial/bin/python" -m pip --quiet --disable-pip-version-check \
+        install -r "$LIBRARY/inside/uv.txt" >&2; then
+      mv -- "$uv.partial/bin/uv" "$uv"
+    fi
+    rm -rf -- "$uv.partial"
+    if [[ ! -x $uv ]]; then
+      note 'uv cannot be had here; pip installs the packages'
+      return 1
+    fi
+  fi
+  printf '%s\n' "$uv"
+}
+
+# remove_unfinished_venvs FOLDER: what a killed installation left. The lock is held: none is alive.
+remove_unfinished_venvs() {
+  local venv
+  for venv in "$1"/*/; do
+    if [[ -d $venv && ! -e $venv/longship-base ]]; then rm -rf -- "$venv"; fi
+  done
+}
+
+# remove_replaced_venvs FOLDER CURRENT: those that no job can be using any more. A folder's time is
+# the moment when it was replaced.
+remove_replaced_venvs() {
+  local old
+  while IFS= read -r -d '' old; do
+    rm -rf -- "$old"
+  done < <(find "$1" -mindepth 1 -maxdepth 1 -type d ! -path "$2" -mtime "+$VENV_KEPT_DAYS" -print0)
+}
+
+LIBRARY='/home/me/long ship/lib'
+on_interrupt 'python set_up.py install'
+make_folders /home/me/longship/project /home/me/longship/scratch
+
+# Nothing of the host's compilers and Python reaches the program.
+unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
+  CMAKE_PREFIX_PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV \
+  "${!CONDA_@}" "${!_CE_@}" MY_HOST_ONLY "${!MY_HOST_@}"
+
+# What the program finds inside, in every runtime: POSIX sh.
+# shellcheck disable=SC2016 # expanded inside, not here
+contract='export PYTHONNOUSERSITE=1
+export LONGSHIP_ROOT='"'"'/home/me/long ship'"'"'
+export LONGSHIP_MACHINE=local
+export LONGSHIP_STACK=pytorch
+export LONGSHIP_PROJECT_DIR=/home/me/longship/project
+export LONGSHIP_SCRATCH_DIR=/home/me/longship/scratch
+export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
+export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
+export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
+export UV_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/uv
+export TORCH_HOME="$LONGSHIP_SCRATCH_DIR"/cache/torch
+export TORCH_EXTENSIONS_DIR="$LONGSHIP_SCRATCH_DIR"/cache/torch_extensions
+export TORCHINDUCTOR_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/inductor
+export TRITON_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/triton
+export CUDA_CACHE_PATH="$LONGSHIP_SCRATCH_DIR"/cache/cuda
+export NUMBA_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/numba
+export MPLCONFIGDIR="$LONGSHIP_SCRATCH_DIR"/cache/matplotlib
+export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+unset HF_HUB_OFFLINE HF_DATASETS_OFFLINE TRANSFORMERS_OFFLINE
+export OMP_NUM_THREADS=8
+export GREETING='"'"'it'"'"'"'"'"'"'"'"'s "$HOME"'"'"'
+if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
+  IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
+  export HF_TOKEN
+fi
+command -v -- "$1" >/dev/null || {
+  echo "error: there is no command \"$1\" inside" >&2
+  echo "hint: a Python package? add it to the requirements, then: python set_up.py install" >&2
+  exit 127
+}
+exec "$@"'
+
+check_program enroot
+image=/home/me/longship/scratch/containers/python_3.11-slim-bookworm_amd64.sqsh
+check_sqsh "$image" 'python build_container.py && python move_built_container_to_active.py'
+check_host_arch amd64 "the image $image"
+options=()
+binds_for_enroot=1
+add_bind '/home/me/long ship'
+add_bind /home/me/longship/project
+add_bind /home/me/longship/scratch
+add_bind /data /data ro
+add_host_files
+add_pip_sources
+add_bind /tmp
+export ENROOT_MOUNT_HOME=yes
+export ENROOT_LOGIN_SHELL=no
+export LONGSHIP_WORKING_FOLDER="$PWD"
+add_environment
+
+inside() {
+  enroot start --rc /work/main/lib/inside/enroot.rc "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "$@"
+}
+
+venv=/home/me/longship/scratch/venv_amd64
+locked "$venv" install_venv "$venv" \
+  /home/me/longship/scratch/containers/python_3.11-slim-bookworm_amd64.sqsh uv \
+  /home/me/longship/scratch/tools_amd64/uv '/home/me/long ship/requirements/torch.txt' -r \
+  '/home/me/long ship/requirements/environment.txt'
+next_step 'python container_run.py python preprocess_data.py'
