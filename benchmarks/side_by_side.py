@@ -32,7 +32,10 @@ class Result:
 
 
 def measure(
-    commands: Mapping[str, Sequence[str]], rounds: int, environ: Mapping[str, str]
+    commands: Mapping[str, Sequence[str]],
+    rounds: int,
+    environ: Mapping[str, str],
+    warm_up: int = 2,
 ) -> list[Result]:
     """Run the commands in turn, so that a noisy moment hits all of them.
 
@@ -41,9 +44,11 @@ def measure(
     commands : mapping
         Arguments by name.
     rounds : int
-        How often each runs, after two rounds that do not count.
+        How often each runs.
     environ : mapping
         The environment of all of them.
+    warm_up : int
+        Rounds before those, which do not count.
 
     Returns
     -------
@@ -51,12 +56,12 @@ def measure(
         In the order of the commands.
     """
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
-    for _ in range(rounds + 2):
+    for _ in range(warm_up + rounds):
         for name, command in commands.items():
             before, start = _children_cpu(), time.perf_counter()
             subprocess.run(command, check=True, env=dict(environ), stdout=subprocess.DEVNULL)
             taken[name].append((time.perf_counter() - start, _children_cpu() - before))
-    return [Result(name, *zip(*each[2:])) for name, each in taken.items()]
+    return [Result(name, *zip(*each[warm_up:])) for name, each in taken.items()]
 
 
 def _children_cpu() -> float:

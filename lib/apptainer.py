@@ -58,7 +58,7 @@ def works(program: str) -> list[str]:
     return [program, "--version"]
 
 
-def start_plainly(program: str) -> list[Word]:
+def start_plainly(program: str, root: Path) -> list[Word]:
     """Return the words that start a program in an image, which comes next, with nothing added."""
     return [program, "--quiet", "exec"]
 
@@ -79,12 +79,12 @@ def folders(program: str, work: Path) -> list[str]:
     prefix = program.upper()
     return [
         f'export {prefix}_CACHEDIR="$work"/cache',
-        f'export {prefix}_TMPDIR="$work"/tmp',
+        f'export {prefix}_TMPDIR="$tmp"',
     ]
 
 
 def make_image(recipe: Recipe) -> list[str]:
-    """Return the lines that make ``$image.partial`` from ``$address``.
+    """Return the lines that make ``$partial`` from ``$address``.
 
     A registry's image is built, not pulled: `pull` keeps a second copy of the SIF in its cache.
     """
@@ -94,11 +94,17 @@ def make_image(recipe: Recipe) -> list[str]:
     if kind in ("oras", "library"):  # the SIF itself: a build would unpack and pack it again
         options = ["--force", "--disable-cache", *_arch(recipe)]
         pull = call("watched", recipe.runtime, "pull", *options, PARTIAL, ADDRESS)
-        return [pull, 'digest=$(checksum "$image".partial)']
+        return [pull, 'digest=$(checksum "$partial")']
     if kind == "dockerfile":
         return [
-            assign("archive", Expansion('"$work"/tmp/image.tar')),
-            call("build_dockerfile", ADDRESS, recipe.arch, Expansion('"$archive"'), recipe.tag),
+            assign("archive", Expansion('"$tmp"/image.tar')),
+            call(
+                "build_dockerfile",
+                ADDRESS,
+                recipe.arch,
+                Expansion('"$archive"'),
+                f"{recipe.tag}-archive",
+            ),
             *from_archive(recipe),
         ]
     lines = [call("watched", *_build(recipe), PARTIAL, ADDRESS)]
@@ -106,7 +112,7 @@ def make_image(recipe: Recipe) -> list[str]:
 
 
 def from_archive(recipe: Recipe) -> list[str]:
-    """Return the lines that make ``$image.partial`` from ``$archive``."""
+    """Return the lines that make ``$partial`` from ``$archive``."""
     return [call("sif_from_archive", *_build(recipe))]
 
 

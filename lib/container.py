@@ -33,6 +33,7 @@ def describe_launch(
     image = image_to_start(runtime, settings, paths)
     binds, site_binds = environment.configured_binds(settings, paths)
     return Launch(
+        root=paths.root,
         runtime=runtime,
         image=image,
         image_hint=_image_hint(image_source(settings)) if image else "",

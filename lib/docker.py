@@ -11,13 +11,14 @@ from pathlib import Path
 from lib.command import array, assign, call
 from lib.launch import IMAGE, Launch
 from lib.quoting import Expansion, Word
-from lib.recipe import ADDRESS, PARTIAL, Recipe
+from lib.recipe import ADDRESS, Recipe
 
 # As under Apptainer: the host's network and shared memory; a real init passes signals on, which a
 # program as process 1 would not see.
 _ALWAYS = ("--rm", "--interactive", "--init", "--network=host", "--pull=never")
 
-_TAG = Expansion('"$tag".partial')
+_TAG = Expansion('"$tag"-partial')
+_OWN = Expansion('"$tag"')
 
 
 def prepare(launch: Launch) -> list[str]:
@@ -66,18 +67,18 @@ def works(program: str) -> list[str]:
     return [program, "version"]
 
 
-def start_plainly(program: str) -> list[Word]:
+def start_plainly(program: str, root: Path) -> list[Word]:
     """Return the words that start a program in an image, which comes next, with nothing added."""
     return [program, "run", "--rm", "--network=none", "--pull=never", "--entrypoint="]
 
 
 def folders(program: str, work: Path) -> list[str]:
     """Return the lines that keep this runtime's files out of /tmp; its store is its own affair."""
-    return ['export TMPDIR="$work"/tmp']
+    return ['export TMPDIR="$tmp"']
 
 
 def make_image(recipe: Recipe) -> list[str]:
-    """Return the lines that make ``$image.partial``, which names a tag, from ``$address``."""
+    """Return the lines that make ``$partial``, which names a tag, from ``$address``."""
     program, kind, name = recipe.runtime, recipe.source.kind, Expansion('"${address#*://}"')
     if kind == "docker":
         lines = [
@@ -91,12 +92,12 @@ def make_image(recipe: Recipe) -> list[str]:
         lines = [call("take_from_daemon", program, ADDRESS, _TAG)]
     else:
         return [assign("archive", Expansion('"${address#*:}"')), *from_archive(recipe)]
-    return [*lines, call("hold_tag", program, _TAG, PARTIAL)]
+    return [*lines, call("hold_tag", program, _OWN)]
 
 
 def from_archive(recipe: Recipe) -> list[str]:
-    """Return the lines that make ``$image.partial``, which names a tag, from ``$archive``."""
+    """Return the lines that make ``$partial``, which names a tag, from ``$archive``."""
     return [
         call("load_archive", recipe.runtime, Expansion('"$archive"'), _TAG),
-        call("hold_tag", recipe.runtime, _TAG, PARTIAL),
+        call("hold_tag", recipe.runtime, _OWN),
     ]

@@ -14,7 +14,6 @@ from lib.launch import IMAGE, Launch
 from lib.quoting import Expansion, Word
 from lib.recipe import ADDRESS, PARTIAL, Recipe
 
-_START = ("enroot", "start", "--rc", f"{ROOT}/lib/inside/enroot.rc")
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}  # enroot's words
 
 
@@ -50,14 +49,14 @@ def prepare(launch: Launch) -> list[str]:
 def words(launch: Launch) -> list[Word]:
     """Return the words in front of the user's command."""
     return [
-        *(*_START, Expansion('"${options[@]}"'), IMAGE),
+        *(*start_plainly(launch.runtime, launch.root), Expansion('"${options[@]}"'), IMAGE),
         *("/bin/sh", "-c", Expansion('"${decode-}$contract"'), "longship"),
     ]
 
 
 def probe(program: str, image: str) -> list[str]:
     """Return the command that succeeds where this runtime can start this image."""
-    return [*_START, image, "/bin/true"]
+    return [*map(str, start_plainly(program, Path(ROOT))), image, "/bin/true"]
 
 
 def works(program: str) -> list[str]:
@@ -65,28 +64,28 @@ def works(program: str) -> list[str]:
     return [program, "version"]
 
 
-def start_plainly(program: str) -> list[Word]:
+def start_plainly(program: str, root: Path) -> list[Word]:
     """Return the words that start a program in an image, which comes next, with nothing added."""
-    return list(_START)
+    return [program, "start", "--rc", root / "lib/inside/enroot.rc"]
 
 
 def folders(program: str, work: Path) -> list[str]:
     """Return the lines that keep this runtime's files out of the home folder and of /tmp."""
     return [
-        'export ENROOT_CACHE_PATH="$work"/cache ENROOT_TEMP_PATH="$work"/tmp',
-        'export PARALLEL_HOME="$work"/tmp TMPDIR="$work"/tmp',
+        'export ENROOT_CACHE_PATH="$work"/cache ENROOT_TEMP_PATH="$tmp"',
+        'export PARALLEL_HOME="$tmp" TMPDIR="$tmp"',
     ]
 
 
 def make_image(recipe: Recipe) -> list[str]:
-    """Return the lines that make ``$image.partial`` from ``$address``."""
+    """Return the lines that make ``$partial`` from ``$address``."""
     kind = recipe.source.kind
     if kind == "docker":
         return [call("import_from_registry", _ARCHITECTURES[recipe.arch])]
     if kind == "docker-daemon":
         return [call("import_from_docker", Expansion('"${address#*:}"'))]
     if kind == "dockerfile":
-        tag = f"{recipe.tag}.partial"
+        tag = f"{recipe.tag}-partial"
         return [
             call("build_tag", "docker", ADDRESS, recipe.arch, tag),
             call("import_from_docker", tag),
@@ -98,8 +97,8 @@ def make_image(recipe: Recipe) -> list[str]:
 
 
 def from_archive(recipe: Recipe) -> list[str]:
-    """Return the lines that make ``$image.partial`` from ``$archive``, which takes docker."""
-    tag = f"{recipe.tag}.partial"
+    """Return the lines that make ``$partial`` from ``$archive``, which takes docker."""
+    tag = f"{recipe.tag}-partial"
     return [
         call("load_archive", "docker", Expansion('"$archive"'), tag),
         call("import_from_docker", tag),

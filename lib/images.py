@@ -56,7 +56,9 @@ class ImageSource(NamedTuple):
     @property
     def plain(self) -> str:
         """The address without its scheme."""
-        return self.address.partition("://")[2] or self.address.partition(":")[2] or self.address
+        if self.address.startswith("/"):
+            return self.address
+        return self.address.partition("://")[2] or self.address.partition(":")[2]
 
     @property
     def file(self) -> str:

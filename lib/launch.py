@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 from lib.command import call
@@ -16,8 +17,10 @@ class Launch(NamedTuple):
 
     Parameters
     ----------
+    root : pathlib.Path
+        The repository.
     runtime : str
-        The program: ``apptainer``, ``singularity``, ``docker``, ``podman`` or ``host``.
+        The program: ``apptainer``, ``singularity``, ``docker``, ``podman``, ``enroot`` or ``host``.
     image : str
         A SIF file, or a tag; empty for ``host``.
     image_hint : str
@@ -36,6 +39,7 @@ class Launch(NamedTuple):
         Show pip's configuration and folders too.
     """
 
+    root: Path
     runtime: str
     image: str
     image_hint: str

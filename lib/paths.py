@@ -158,6 +158,8 @@ def expand(key: str, text: str, settings: Settings) -> str:
             f'{key} in {origin} is "{text}", which is no absolute path',
             f'start it with / or ~: {key} = "~/{text}"',
         )
+    if "\n" in path:
+        raise LongshipError(f"{key} in {origin} holds a newline: {path!r}", "take it out")
     return os.path.normpath(path)
 
 

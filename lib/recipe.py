@@ -9,7 +9,7 @@ from lib.quoting import Expansion
 
 # The emitted script has these; what is being made has another name than what is complete.
 ADDRESS = Expansion('"$address"')
-PARTIAL = Expansion('"$image".partial')
+PARTIAL = Expansion('"$partial"')
 
 
 class Recipe(NamedTuple):

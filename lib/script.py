@@ -18,6 +18,7 @@ _DEFINITION = re.compile(
     re.MULTILINE,
 )
 _WORD = re.compile(r"\w+")
+_COMMENT = re.compile(r"^ *#.*", re.MULTILINE)
 
 
 def render(title: str, lines: Iterable[str]) -> str:
@@ -71,7 +72,8 @@ def _used(body: str, known: Mapping[str, str]) -> set[str]:
     used: set[str] = set()
     waiting = [body]
     while waiting:
-        for name in set(_WORD.findall(waiting.pop())) & (known.keys() - used):
+        words = _WORD.findall(_COMMENT.sub("", waiting.pop()))
+        for name in set(words) & (known.keys() - used):
             used.add(name)
             waiting.append(known[name])
     return used

@@ -32,9 +32,10 @@ def move_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
         Lines of bash.
     """
     modules = settings.machine.modules
-    start = MODULES[runtime].start_plainly(runtime)
+    start = MODULES[runtime].start_plainly(runtime, paths.root)
     return [
         call("on_interrupt", _SCRIPT),
+        call("make_folders", paths.containers / "build"),
         *([call("load_modules", runtime, *modules)] if modules else []),
         call("check_program", runtime),
         *_names(settings, paths, runtime, "arch", "active", "image", "record"),
@@ -53,10 +54,11 @@ def list_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     return [*_names(settings, paths, runtime, "active", "image", "record"), call("list_versions")]
 
 
-def use_lines(settings: Settings, paths: Paths, runtime: str, version: str) -> list[str]:
+def use_lines(settings: Settings, paths: Paths, runtime: str, version: str | None) -> list[str]:
     """Return the lines that put a version in use again, by default what was in use before."""
-    words = ["use_version", version, "use"] if version else ["roll_back"]
+    words = ["use_version", version, "use"] if version is not None else ["roll_back"]
     return [
+        call("make_folders", paths.containers),
         *_names(settings, paths, runtime, "arch", "active"),
         call("locked", _ACTIVE, *words),
         call("next_step", "python set_up.py install"),
@@ -65,7 +67,11 @@ def use_lines(settings: Settings, paths: Paths, runtime: str, version: str) -> l
 
 def prune_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     """Return the lines that delete the versions that nothing needs."""
-    return [*_names(settings, paths, runtime, "active"), call("locked", _ACTIVE, "prune_versions")]
+    return [
+        call("make_folders", paths.containers),
+        *_names(settings, paths, runtime, "active", "image", "record"),
+        call("locked", _ACTIVE, "prune_versions"),
+    ]
 
 
 def _names(settings: Settings, paths: Paths, runtime: str, *wanted: str) -> list[str]:

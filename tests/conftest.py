@@ -10,7 +10,7 @@ import pytest
 from support import processes
 from support.repository import BareRepository
 
-pytest_plugins = ["support.needs", "support.environments"]
+pytest_plugins = ["support.needs", "support.environments", "support.registry", "support.lab"]
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from lib import ROOT
-from lib.builds import download_lines, offline_lines, online_lines
+from lib.builds import offline_lines, online_lines
 from lib.container import run_lines
+from lib.downloads import download_lines
 from lib.packages import install_lines, wanted_venv
 from lib.paths import derive_paths
 from lib.script import render
@@ -40,16 +41,15 @@ LAUNCHES = [
     ("local", "host"),
 ]
 
+TYPED = "python build_container.py"
 BUILDS = {
-    "build_container_online": partial(online_lines, digest="", again=False),
-    "build_container_offline": partial(offline_lines, again=False),
+    "build_container_online": partial(online_lines, digest="", again=False, typed=TYPED),
+    "build_container_offline": partial(offline_lines, again=False, typed=f"{TYPED} offline"),
     "build_container_download": lambda settings, paths, runtime: download_lines(
-        settings,
-        paths,
-        dataclasses.replace(paths, scratch_dir=HERE),
-        runtime,
+        *(settings, dataclasses.replace(paths, scratch_dir=HERE), runtime),
         digest="",
         again=False,
+        typed=f"{TYPED} download",
     ),
 }
 HERE = Path("/home/me/longship/scratch")  # of the machine that downloads

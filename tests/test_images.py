@@ -74,7 +74,7 @@ def test_source_is_recognised(text, kind, address, repository):
         ("dokcer://x/y:1", "docker://"),
         ("https://x/y.sif", "allowed"),
         ("shub://x/y", "allowed"),
-        ("image.siff", 'did you mean "FILE.sif"'),
+        ("image.siff", "FILE.sif"),
     ],
 )
 def test_source_that_is_none_is_told_with_what_there_is(text, hint, repository):

@@ -9,9 +9,10 @@ import pytest
 from support import processes
 from support.repository import toml
 
-from lib.builds import download_lines, offline_lines, online_lines
+from lib.builds import offline_lines, online_lines
 from lib.configuration import RUNTIMES
 from lib.container import run_lines
+from lib.downloads import download_lines
 from lib.packages import install_lines, wanted_venv
 from lib.paths import derive_paths
 from lib.script import render
@@ -70,14 +71,12 @@ set = { A = "it's \\"$HOME\\"", B = "a\\nb" }
 
 
 IMAGES = {
-    "online build": partial(online_lines, digest="sha256:12", again=True),
-    "offline build": partial(offline_lines, again=False),
-    "download": lambda settings, paths, runtime: download_lines(
-        settings, paths, paths, runtime, digest="", again=False
-    ),
+    "online build": partial(online_lines, digest="sha256:12", again=True, typed="x y"),
+    "offline build": partial(offline_lines, again=False, typed="x y"),
+    "download": partial(download_lines, digest="", again=False, typed="x y"),
     "move": move_lines,
     "list": list_lines,
-    "rollback": partial(use_lines, version=""),
+    "rollback": partial(use_lines, version=None),
     "use": partial(use_lines, version="1"),
     "prune": prune_lines,
 }

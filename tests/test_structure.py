@@ -28,6 +28,7 @@ ROWS = (
     ("runtimes",),
     ("container",),
     ("packages", "builds", "versions"),
+    ("downloads",),
     ("script", "execute", "remembered"),
     ("cli",),
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from lib import ROOT, execute, find_packages
+from lib import ROOT, command, execute, find_packages
 from lib.errors import LongshipError
 from lib.paths import Paths, derive_paths
 from lib.runtimes import Choice, choose_builder, choose_runtime
@@ -62,8 +62,6 @@ class Call(NamedTuple):
     ----------
     settings : Settings
         All layers put together.
-    paths : Paths
-        Where things lie.
     dry_run : bool
         Show the script instead of running it.
     environ : Recorder
@@ -73,10 +71,14 @@ class Call(NamedTuple):
     """
 
     settings: Settings
-    paths: Paths
     dry_run: bool
     environ: Recorder
     options: Mapping[str, str]
+
+    @property
+    def paths(self) -> Paths:
+        """Where things lie on the machine that the script is for."""
+        return derive_paths(self.settings)
 
     def runtime(self) -> Choice:
         """Choose what runs the image, and say which where the configuration left it open."""
@@ -91,6 +93,10 @@ class Call(NamedTuple):
         root = self.settings.root
         here = recognise(load_machines(root), self.environ, os.uname().nodename)
         return derive_paths(load_settings(root, {**self.options, "machine": here}, self.environ))
+
+    def typed(self, name: str) -> str:
+        """Return what the user typed, to be typed again."""
+        return command.call("python", name, *(each for each in sys.argv[1:] if each != "--dry-run"))
 
     def title(self, usage: str) -> str:
         """Return the second line of a script: what emitted it, for which machine."""
@@ -120,7 +126,7 @@ def script_options(function: Callable[..., None]) -> Callable[..., None]:
         environ = Recorder(os.environ)
         options = {"machine": machine, "stack": stack, "configuration": configuration}
         settings = load_settings(Path(ROOT), options, environ)
-        function(Call(settings, derive_paths(settings), dry_run, environ, options), **others)
+        function(Call(settings, dry_run, environ, options), **others)
 
     with_call.__doc__ = function.__doc__
     with_call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
@@ -136,10 +142,10 @@ def script_options(function: Callable[..., None]) -> Callable[..., None]:
     return with_call
 
 
-def main(command: click.Command, name: str) -> None:
+def main(script: click.Command, name: str) -> None:
     """Run an entry script's command; the one place where errors become messages and exit codes."""
     try:
-        command.main(prog_name=name, standalone_mode=False)
+        script.main(prog_name=name, standalone_mode=False)
     except LongshipError as error:
         error.tell()
         sys.exit(1)

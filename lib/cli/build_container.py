@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from lib.builds import download_lines, offline_lines, online_lines
+from lib.builds import offline_lines, online_lines
 from lib.cli import Call, script_options
+from lib.downloads import download_lines
 from lib.images import image_source
 from lib.records import recorded_digest
 from lib.script import render
@@ -30,16 +31,16 @@ def build_container(call: Call, mode: str, locked: bool, force: bool) -> None:
     Where it comes from is container.image in configuration.toml, else the stack's image for the
     machine's GPUs.
     """
-    settings, paths = call.settings, call.paths
-    runtime = call.builder().runtime
-    digest = recorded_digest(runtime, image_source(settings), paths) if locked else ""
-    if mode == "online":
-        lines = online_lines(settings, paths, runtime, digest=digest, again=force)
-    elif mode == "offline":
-        lines = offline_lines(settings, paths, runtime, again=force)
+    if locked and mode == "offline":
+        raise click.UsageError("offline makes what the archive holds: leave --locked out")
+    settings, runtime = call.settings, call.builder().runtime
+    given = {"again": force, "typed": call.typed("build_container.py")}
+    paths = call.paths_here() if mode == "download" else call.paths
+    if mode == "offline":
+        lines = offline_lines(settings, paths, runtime, **given)
     else:
-        lines = download_lines(
-            settings, paths, call.paths_here(), runtime, digest=digest, again=force
-        )
+        digest = recorded_digest(runtime, image_source(settings), paths) if locked else ""
+        make = online_lines if mode == "online" else download_lines
+        lines = make(settings, paths, runtime, digest=digest, **given)
     script = render(call.title(f"build_container.py {mode}"), lines)
     call.finish(script, "build_container.py")

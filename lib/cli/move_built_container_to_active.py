@@ -14,22 +14,22 @@ _NAME = "move_built_container_to_active.py"
 @click.command(context_settings={"max_content_width": 100})
 @click.option("--list", "show", is_flag=True, help="Show the versions, and which is in use.")
 @click.option("--rollback", is_flag=True, help="Put in use what was in use before.")
-@click.option("--use", metavar="VERSION", default="", help="Put a version of the list in use.")
+@click.option("--use", metavar="VERSION", help="Put a version of the list in use.")
 @click.option("--prune", is_flag=True, help="Delete versions that no running job has pinned.")
 @script_options
 def move_built_container_to_active(
-    call: Call, show: bool, rollback: bool, use: str, prune: bool
+    call: Call, show: bool, rollback: bool, use: str | None, prune: bool
 ) -> None:
     """Check the image that build_container.py has made, and put it in use.
 
     The one that was in use is kept as a version. What runs keeps the image that it started with.
     """
-    if sum(map(bool, (show, rollback, use, prune))) > 1:
+    if sum(map(bool, (show, rollback, use is not None, prune))) > 1:
         raise click.UsageError("--list, --rollback, --use and --prune exclude each other")
     given = call.settings, call.paths, call.builder().runtime
     if show:
         lines = versions.list_lines(*given)
-    elif rollback or use:
+    elif rollback or use is not None:
         lines = versions.use_lines(*given, use)
     elif prune:
         lines = versions.prune_lines(*given)

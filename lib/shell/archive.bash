@@ -22,7 +22,19 @@ choose_fetcher() {
     "install one of: skopeo, docker, podman${*:+, $*}"
 }
 
-# fetch_archive TAG: make "$image.partial" from the registry's image, for "$arch"; it is called TAG
+# choose_sif_builder: what can make a SIF here; set fetcher.
+choose_sif_builder() {
+  for fetcher in apptainer singularity; do
+    if command -v "$fetcher" >/dev/null; then
+      tools=("$fetcher")
+      return
+    fi
+  done
+  fail "neither apptainer nor singularity is here, and $source takes one of them" \
+    'download it on a machine that has one'
+}
+
+# fetch_archive TAG: make "$partial" from the registry's image, for "$arch"; it is called TAG
 # in there.
 fetch_archive() {
   local name=${address#docker://}
@@ -33,17 +45,21 @@ fetch_archive() {
         name=$(untagged "$name")@$digest
       fi
       # in its folder: a path with a colon would be taken apart
-      (cd -- "${image%/*}" && watched skopeo --tmpdir "$work/tmp" copy --override-os linux \
-        --override-arch "$arch" "docker://$name" "docker-archive:${image##*/}.partial:$1")
+      (cd -- "${image%/*}" && watched skopeo --tmpdir "$tmp" copy --override-os linux \
+        --override-arch "$arch" "docker://$name" "docker-archive:${partial##*/}:$1")
       ;;
     docker | podman)
       watched "$fetcher" pull --platform "linux/$arch" "$name"
       digest=$(pulled_digest "$fetcher" "$name")
       "$fetcher" tag "$name" "$1"
-      save_tag "$fetcher" "$1" "$image.partial"
+      save_tag "$fetcher" "$1" "$partial"
       ;;
-    *)
-      watched "$fetcher" build --force --arch "$arch" "$image.partial" "docker://$name"
+    apptainer)
+      watched apptainer build --force --arch "$arch" "$partial" "docker://$name"
+      digest=$(fetched_digest "$work/cache")
+      ;;
+    singularity) # its --arch is about other things before version 4
+      watched singularity build --force "$partial" "docker://$name"
       digest=$(fetched_digest "$work/cache")
       ;;
   esac
@@ -58,7 +74,7 @@ look_up_digest() {
 
 # untagged NAME: without its tag or digest.
 untagged() {
-  local -r last=${1##*/}
+  local -r last=${1##*[/#]}
   printf '%s%s' "${1%"$last"}" "${last%%[:@]*}"
 }
 
@@ -67,7 +83,7 @@ untagged() {
 open_archive() {
   local size
   archive=$1.tar
-  if [[ ! -e $archive && -e $1.sif ]]; then archive=$1.sif; fi
+  if [[ $1.sif -nt $archive ]]; then archive=$1.sif; fi
   [[ -e $archive ]] || fail "there is no archive $archive" \
     "where there is a network: python build_container.py download --machine $machine; then copy it here"
   [[ -e $archive.json ]] ||
@@ -79,7 +95,8 @@ open_archive() {
   check_image "$archive" "$arch" \
     "where there is a network: python build_container.py download --machine $machine"
   record_value "$archive.json" source
-  printf -v source '%b' "$REPLY"
+  printf -v source '%b' "${REPLY//\\\"/\"}" # JSON's other escapes are those of printf
+  address=$source
   record_value "$archive.json" digest
   digest=$REPLY
 }
@@ -87,7 +104,8 @@ open_archive() {
 # verify_archive: stop where it is not what was recorded.
 verify_archive() {
   note "checking $archive"
-  local -r sum=$(checksum "$archive")
+  local sum
+  sum=$(checksum "$archive")
   record_value "$archive.json" sha256
   [[ $sum == "$REPLY" ]] ||
     fail "the archive $archive is damaged: its checksum is $sum, and $REPLY was recorded" \

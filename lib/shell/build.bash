@@ -4,12 +4,15 @@
 # The emitted script sets image (the file), record, active (what is in use), source, address (the
 # source, at the digest that is wanted), digest (empty unless one is wanted), input (the file that the
 # source is, if it is one), arch, work, again (empty, or 1: build even what is there) and tools (the
-# programs that take part); it defines make_image, which makes "$image.partial" from "$address". An
-# image of docker's or podman's is a file that names its tag.
+# programs that take part); it defines make_image, which makes "$partial" from "$address". An image of
+# docker's or podman's is a file that names its tag.
 
 # build_image NEXT: build, unless what is wanted is there already; NEXT is what to type then.
 build_image() {
   local -r wanted=$digest next=$1
+  local sha256
+  [[ -z $input || -r $input ]] ||
+    fail "there is no $input that can be read" 'see container.image in configuration.toml'
   if [[ -z $again ]] && is_built "$record"; then
     next_step "$next"
     return
@@ -17,38 +20,55 @@ build_image() {
   if [[ -z $again && -L $active ]] && is_built "${active%/*}/$(readlink -- "$active").json"; then
     return
   fi
+  # its own for each process: what a killed one started can go on writing for a while
+  partial=${image%/*}/partial-$$-${image##*/}
+  tmp=$work/tmp-$$
   trap 'discard_partial_image; release_locks' EXIT
-  remove_folder "$work/tmp"
-  make_folders "$work/cache" "$work/tmp"
+  remove_dead_builds
+  make_folders "$work/cache" "$tmp"
   step 1/3 "Make the image from ${archive:-$source}"
-  if [[ -n $input ]]; then digest=$(checksum "$input"); fi
+  if [[ -n $input ]]; then
+    digest=$(checksum "$input")
+    check_digest
+  fi
   make_image
   step 2/3 'Check it'
-  check_image "$image.partial" "$arch" "name one for $arch: container.image in configuration.toml"
-  local -r sha256=$(image_checksum "$image.partial")
-  if [[ -n $wanted && $digest != "$wanted" ]]; then
-    fail "$source is no longer what was recorded: it is $digest now, and $wanted was recorded" \
-      'take what is there now: the same command without --locked'
-  fi
+  check_image "$partial" "$arch" "name one for $arch: container.image in configuration.toml"
+  sha256=$(image_checksum "$partial")
+  check_digest
   step 3/3 'Record it and give it its name'
-  write_record "$record.partial" "$image.partial" "$sha256"
-  rm -f -- "$record" # it belongs to the image that goes away now
-  if holds_tag "$image" && [[ $(tag_in "$image") != "$(tag_in "$image.partial")" ]]; then
-    delete_image "$image"
-  fi
-  mv -- "$image.partial" "$image"
-  mv -- "$record.partial" "$record"
+  write_record "$partial.json" "$partial" "$sha256"
+  name_image
   remove_folder "$work"
   next_step "$next"
 }
 
+# name_image: from now on it is the new image, and its record belongs to it.
+name_image() {
+  rm -f -- "$record" # it belongs to the image that goes away now
+  if holds_tag "$image" && [[ $(tag_in "$image") != "$(tag_in "$partial")" ]]; then
+    delete_image "$image" || :
+  fi
+  mv -- "$partial" "$image"
+  mv -- "$partial.json" "$record"
+}
+
+# check_digest: stop where it is not the digest that is wanted.
+check_digest() {
+  if [[ $address != "$source" ]]; then digest=$wanted; fi # then the registry has seen to it
+  [[ -z $wanted || $digest == "$wanted" ]] ||
+    fail "$source is no longer what was recorded: it is $digest now, and $wanted was recorded" \
+      'take what is there now: the same command without --locked'
+}
+
 # is_built RECORD: whether it is a record of what is wanted, and of an image that is there.
 is_built() {
+  local there=$digest
   record_value "$1" source
   [[ $REPLY == "$(json_text "$source")" ]] || return 1
-  if [[ -z $digest && -n $input ]]; then digest=$(checksum "$input"); fi
+  if [[ -z $there && -n $input ]]; then there=$(checksum "$input") || exit 1; fi
   record_value "$1" digest
-  [[ -z $digest || $REPLY == "$digest" ]] || return 1
+  [[ -z $there || $REPLY == "$there" ]] || return 1
   image_exists "${1%.json}" || return 1
   record_value "$1" date
   note "$source is there already, since $REPLY: ${1%.json}; --force makes it again"
@@ -57,16 +77,26 @@ is_built() {
 # discard_partial_image: leave nothing half-made, whatever ended the build; what was fetched stays
 # in the cache for the next try.
 discard_partial_image() {
-  delete_image "$image.partial"
-  rm -f -- "$record.partial"
-  if [[ -d $work/tmp ]]; then remove_folder "$work/tmp"; fi
+  delete_image "$partial" || :
+  rm -f -- "$partial" "$partial.json"
+  remove_folder "$tmp"
+}
+
+# remove_dead_builds: what killed ones left. The lock is held: none is alive.
+remove_dead_builds() {
+  local left
+  for left in "${image%/*}"/partial-*-"${image##*/}"; do
+    if [[ -e $left ]]; then delete_image "$left" || rm -f -- "$left"; fi
+  done
+  for left in "${image%/*}"/partial-*-"${image##*/}.json"; do rm -f -- "$left"; done
+  for left in "$work"/tmp-*; do remove_folder "$left"; done
 }
 
 # remove_folder FOLDER: images hold folders that their owner may not write to.
 remove_folder() {
   if [[ ! -d $1 ]]; then return 0; fi
   chmod -R u+rwX -- "$1" 2>/dev/null || :
-  rm -rf -- "$1"
+  rm -rf -- "$1" 2>/dev/null || : # or what a killed build started still writes there
 }
 
 # fetched_digest CACHE: the digest of the manifest that Apptainer has fetched last; its cache is laid
@@ -81,28 +111,31 @@ fetched_digest() {
 
 # pulled_digest PROGRAM NAME: what the registry calls the image that docker or podman has pulled.
 pulled_digest() {
-  local digests
-  digests=$("$1" image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$2")
-  digests=$(grep -F -- "${2%%[:@]*}" <<<"$digests") || :
-  digests=${digests##*@}
-  printf '%s' "$digests"
+  local digest_of
+  local -r name=${2##*/}
+  while IFS= read -r digest_of; do
+    # docker leaves out docker.io/library/
+    if [[ /$digest_of == */"${name%%[:@]*}"@* ]]; then
+      printf '%s' "${digest_of##*@}"
+      return
+    fi
+  done < <("$1" image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$2")
 }
 
 # copy_image FROM TO: a copy of its own, because a site replaces its images without asking.
 copy_image() {
-  [[ -r $1 ]] || fail "cannot read the image $1" 'see container.image in configuration.toml'
   cp --reflink=auto -- "$1" "$2" ||
     fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the line above'
 }
 
-# sif_from_archive COMMAND...: make "$image.partial" from "$archive", which is a SIF already or one
-# of docker's archives for COMMAND.
+# sif_from_archive COMMAND...: make "$partial" from "$archive", which is a SIF already or one of
+# docker's archives for COMMAND.
 sif_from_archive() {
   if [[ $archive == *.sif ]]; then
-    rm -f -- "$image.partial"
-    ln -- "$archive" "$image.partial" 2>/dev/null || copy_image "$archive" "$image.partial"
+    copy_image "$archive" "$partial"
   else
-    watched "$@" "$image.partial" "docker-archive:$archive"
+    # in its folder: a path with a colon would be taken apart
+    (cd -- "${archive%/*}" && watched "$@" "$partial" "docker-archive:${archive##*/}")
   fi
 }
 
@@ -113,7 +146,7 @@ load_archive() {
   loaded=$(grep -o 'Loaded image.*' "$work/log" | tail -n 1)
   loaded=${loaded#*: }
   "$1" tag "$loaded" "$3"
-  if [[ $loaded == *longship/*:*.archive ]]; then "$1" rmi "$loaded" >/dev/null; fi
+  if [[ $loaded == *longship/*:*-archive ]]; then "$1" rmi "$loaded" >/dev/null; fi
 }
 
 # take_from_daemon PROGRAM SOURCE TAG: docker has it already; podman asks docker for it.
@@ -129,16 +162,17 @@ build_tag() {
   watched "$1" build --platform "linux/$3" --file "$2" --tag "$4" "${2%/*}"
 }
 
-# hold_tag PROGRAM TAG FILE: keep what TAG is now under a tag of its own, named in FILE. So a version
-# of docker's and podman's is a file too, and is put in use like the others.
+# hold_tag PROGRAM TAG: keep what TAG-partial is now under a tag of its own, named in "$partial". So a
+# version of docker's and podman's is a file too, and is put in use like the others.
 hold_tag() {
   local id
-  id=$("$1" image inspect --format '{{.Id}}' "$2")
+  id=$("$1" image inspect --format '{{.Id}}' "$2-partial")
   id=${id#sha256:}
-  local -r own=${2%.partial}_$(date -u +%Y%m%dT%H%M%S)_${id:0:12}
-  "$1" tag "$2" "$own"
-  "$1" rmi "$2" >/dev/null
-  printf '%s\n' "$own" >"$3"
+  local -r own=$2_$(date -u +%Y%m%dT%H%M%S)_${id:0:12}
+  printf '%s\n' "$own" >"$partial" ||
+    fail_writing "${partial%/*}" "cannot write $partial" 'see the line above'
+  "$1" tag "$2-partial" "$own"
+  "$1" rmi "$2-partial" >/dev/null
 }
 
 # build_dockerfile DOCKERFILE ARCH ARCHIVE TAG: by whatever here reads Dockerfiles.
@@ -146,8 +180,8 @@ build_dockerfile() {
   local program
   for program in docker podman; do
     if command -v "$program" >/dev/null && "$program" version >/dev/null 2>&1; then
-      build_tag "$program" "$1" "$2" "$4.archive"
-      save_tag "$program" "$4.archive" "$3"
+      build_tag "$program" "$1" "$2" "$4"
+      save_tag "$program" "$4" "$3"
       return
     fi
   done
@@ -160,9 +194,12 @@ save_tag() {
   "$1" rmi "$2" >/dev/null
 }
 
-# check_can_build ARCH: a definition file and a Dockerfile run programs of the image.
+# check_can_build ARCH KIND: a definition file and a Dockerfile run programs of the image; docker can
+# have an emulator for them.
 check_can_build() {
+  local emulator=${1/arm64/aarch64}
+  emulator=/proc/sys/fs/binfmt_misc/qemu-${emulator/amd64/x86_64}
   host_arch
-  [[ $REPLY == "$1" || ($input == *ockerfile* && -e /proc/sys/fs/binfmt_misc/qemu-${1/arm64/aarch64}) ]] ||
+  [[ $REPLY == "$1" || ($2 == dockerfile && -e $emulator) ]] ||
     fail "to build from $input, programs for $1 must run, and this machine is $REPLY" "$build_hint"
 }

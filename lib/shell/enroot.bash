@@ -1,23 +1,21 @@
 # shellcheck shell=bash disable=SC2154,SC2034  # set or used by the emitted script
 # What only enroot needs.
 
-# import_from_registry ARCH: make "$image.partial" from "$address"; enroot wants a # behind the host.
-# It tells no digest, so skopeo is asked for it where there is one.
+# import_from_registry ARCH: make "$partial" from "$address"; enroot wants a # behind the host.
 import_from_registry() {
   local name=${address#docker://}
-  if [[ -z $digest ]] && command -v skopeo >/dev/null; then
-    look_up_digest "$name"
+  name=${name#docker.io/}
+  if [[ ${name%%/*} == *[.:]* ]]; then name=${name/\//#}; fi
+  # enroot before 4 neither tells a digest nor takes one
+  if [[ -z $digest ]] && digest=$(enroot digest --arch "$1" "docker://$name" 2>/dev/null </dev/null); then
     name=$(untagged "$name")@$digest
   fi
-  if [[ ${name%%/*} == *[.:]* ]]; then name=${name/\//#}; fi
-  rm -f -- "$image.partial" # enroot overwrites nothing
-  watched enroot import --arch "$1" --output "$image.partial" "docker://$name"
+  watched enroot import --arch "$1" --output "$partial" "docker://$name"
 }
 
-# import_from_docker NAME: make "$image.partial" from an image in docker's store.
+# import_from_docker NAME: make "$partial" from an image in docker's store.
 import_from_docker() {
-  rm -f -- "$image.partial"
-  watched enroot import --output "$image.partial" "dockerd://$1"
+  watched enroot import --output "$partial" "dockerd://$1"
 }
 
 # check_sqsh FILE HINT: stop where the image is missing or is none. What it is for is looked at when it
@@ -41,7 +39,7 @@ sqsh_arch() {
       7f454c46*b700) printf arm64 && return ;;
     esac
   done < <(unsquashfs -lln "$1" 2>/dev/null | awk '$1 ~ /^-r.x/ && sub(/^.* squashfs-root\//, "")' |
-    grep -E '(^|/)(bin|sbin)/[^/]+$' | head -n 50)
+    grep -E '(^|/)(bin|sbin)/[^/]+$' 2>/dev/null | head -n 50)
 }
 
 # add_enroot_bind SOURCE TARGET MODE: as a line of fstab with colons in place of its spaces.

@@ -4,8 +4,7 @@
 
 # holds_tag FILE: whether it names a tag, and of which program: set REPLY to it.
 holds_tag() {
-  REPLY=${1%.partial}
-  REPLY=${REPLY##*.}
+  REPLY=${1##*.}
   [[ $REPLY == docker || $REPLY == podman ]]
 }
 
@@ -27,16 +26,18 @@ image_exists() {
   if holds_tag "$1"; then "$REPLY" image inspect "$(tag_in "$1")" >/dev/null 2>&1; fi
 }
 
-# delete_image FILE: with its tag, if it names one; the layers stay while something runs on them.
+# delete_image FILE: with its tag, if it names one; false if that is in use.
 delete_image() {
-  if holds_tag "$1" && [[ -s $1 ]]; then "$REPLY" rmi "$(tag_in "$1")" >/dev/null 2>&1 || :; fi
+  if holds_tag "$1" && image_exists "$1"; then
+    "$REPLY" rmi "$(tag_in "$1")" >/dev/null 2>&1 || return 1
+  fi
   rm -f -- "$1"
 }
 
 # check_image FILE ARCH HINT: stop where it is incomplete, no image, or for another architecture.
 check_image() {
   local found
-  case ${1%.partial} in
+  case $1 in
     *.docker | *.podman)
       holds_tag "$1"
       check_tag "$REPLY" "$(tag_in "$1")" "$2" "$3"
@@ -44,9 +45,10 @@ check_image() {
     *.sif) check_sif "$1" "$2" "$3" ;;
     *.sqsh)
       check_sqsh "$1" "$3"
+      unsquashfs -s "$1" >/dev/null 2>&1 || fail "the image $1 is not complete" "$3"
       found=$(sqsh_arch "$1")
-      [[ -n $found ]] || fail "the image $1 is not complete, or holds no program" "$3"
-      [[ $found == "$2" ]] || fail "the image $1 is for $found, and $2 is needed" "$3"
+      # older unsquashfs shows no file
+      [[ -z $found || $found == "$2" ]] || fail "the image $1 is for $found, and $2 is needed" "$3"
       ;;
     *.tar)
       found=$(archive_arch "$1")
@@ -59,9 +61,9 @@ check_image() {
 # archive_arch FILE: the architecture of the image in a tar file of docker's or the OCI's layout;
 # nothing where there is none.
 archive_arch() {
-  local manifest config
+  local manifest config=''
   if manifest=$(tar -xOf "$1" manifest.json 2>/dev/null); then
-    config=$(grep -o '"Config": *"[^"]*"' <<<"$manifest" | head -n 1)
+    config=$(grep -o '"Config": *"[^"]*"' <<<"$manifest" | head -n 1) || :
   elif manifest=$(tar -xOf "$1" index.json 2>/dev/null || tar -xOf "$1" ./index.json 2>/dev/null); then
     config=$(blob_named_in "$manifest")
     manifest=$(tar -xOf "$1" "$config" 2>/dev/null || tar -xOf "$1" "./$config" 2>/dev/null) || :
@@ -76,7 +78,7 @@ archive_arch() {
 # blob_named_in JSON: the path of the first blob that an OCI document names.
 blob_named_in() {
   local digest
-  digest=$(grep -o 'sha256:[0-9a-f]*' <<<"$1" | head -n 1)
+  digest=$(grep -o 'sha256:[0-9a-f]*' <<<"$1" | head -n 1) || :
   printf 'blobs/sha256/%s' "${digest#sha256:}"
 }
 
@@ -138,25 +140,35 @@ this_script() {
   fi
 }
 
+# program_version PROGRAM: in one line.
+program_version() {
+  case $1 in
+    enroot) printf 'enroot version %s' "$(enroot version 2>/dev/null)" ;;
+    *) "$1" --version 2>/dev/null | head -n 1 ;;
+  esac || :
+}
+
 # write_record FILE IMAGE SHA256: what the image is, where it comes from, and what has built it.
 write_record() {
-  local program
+  local program bytes mark
   local -a versions=()
+  bytes=$(image_bytes "$2")
+  mark=$(image_mark "$2")
   # shellcheck disable=SC2154  # the emitted script's
   for program in "${tools[@]}"; do
-    if command -v "$program" >/dev/null; then versions+=("$("$program" --version | head -n 1)"); fi
+    versions+=("$(program_version "$program")")
   done
   # shellcheck disable=SC2154
   local -ra facts=(
     source "$source"
     digest "$digest"
     sha256 "$3"
-    bytes "$(image_bytes "$2")"
-    modified "$(image_mark "$2")"
+    bytes "$bytes"
+    modified "$mark"
     architecture "$arch"
     date "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
     host "$(this_host)"
-    tools "$(IFS=';' && printf '%s' "${versions[*]}")"
+    tools "$(IFS=';' && printf '%s' "${versions[*]-}")"
     script "$(this_script)"
   )
   local comma='{' index

@@ -89,7 +89,7 @@ make_folders() {
   for folder in "$@"; do
     [[ -d $folder ]] && continue
     reason=$(mkdir -p -- "$folder" 2>&1) ||
-      fail "cannot make the folder $folder: ${reason##*: }" \
+      fail_writing "$folder" "cannot make the folder $folder: ${reason##*: }" \
         'set [paths] in configuration.toml to a place that you can write to'
   done
 }

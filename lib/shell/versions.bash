@@ -8,27 +8,38 @@
 # put_in_use: check the new image and let `active` lead to it. Killed at any moment, the next call
 # goes on: the new image's record is taken away last.
 put_in_use() {
-  local -r versions=${active%/*}/versions
-  [[ -e $record ]] || no_new_image
-  local -r version=$versions/$(version_of "$record")
-  if [[ -e $image || ! -e $version ]]; then
+  local -r version=${active%/*}/versions/$(version_of "$record")
+  if [[ ! -e $record || ! (-e $image || -e $version) ]]; then no_new_image; fi
+  if [[ -e $image ]]; then
     step 1/2 "Check the new image $image"
     check_new_image
-    make_folders "$versions"
-    mv -- "$image" "$version"
   fi
   step 2/2 'Put it in use'
-  cp -- "$record" "$version.json.partial" ||
-    fail_writing "$versions" "cannot write $version.json" 'see the line above'
-  mv -- "$version.json.partial" "$version.json"
-  locked "$active" point_to "$version" use
+  locked "$active" take_over_image "$version"
+}
+
+# take_over_image VERSION: the new image becomes a version, with its record, and is used.
+take_over_image() {
+  make_folders "${1%/*}"
+  cp -- "$record" "$1.json.partial" || fail_keeping "$1.json"
+  mv -- "$1.json.partial" "$1.json"
+  if [[ -e $image ]]; then mv -- "$image" "$1"; fi
+  point_to "$1" use
   rm -f -- "$record"
+}
+
+# fail_keeping FILE: stop where a file cannot be written, and leave no part of it.
+fail_keeping() {
+  rm -f -- "$1.partial"
+  fail_writing "${1%/*}" "cannot write $1" 'see the line above'
 }
 
 # no_new_image: say why there is nothing to put in use.
 no_new_image() {
   if [[ -e $image ]]; then
     fail "the image $image is not complete: it has no record" 'python build_container.py'
+  elif [[ -e $record ]]; then
+    fail "the image $image is missing, there is only its record" 'python build_container.py --force'
   fi
   fail "there is no new image $image" \
     'python build_container.py; what there is: python move_built_container_to_active.py --list'
@@ -62,23 +73,33 @@ check_new_image() {
     note "python3 is not tried in it: it is for $arch, and this machine is $REPLY"
     return
   fi
-  reason=$(start_in "$(startable "$image")" python3 -c '' 2>&1 </dev/null) ||
-    fail "python3 does not start in the image $image${reason:+: ${reason##*$'\n'}}" \
+  reason=$(start_in "$(startable "$image")" python3 -I -c '' 2>&1 </dev/null) || {
+    # without Apptainer's colours and warnings
+    reason=$(printf '%s\n' "$reason" | sed $'s/\e\\[[0-9;]*m//g' | grep -v -e ^WARNING -e '^ *$' | tail -n 1) || :
+    fail "python3 does not start in the image $image${reason:+: $reason}" \
       'name an image that has one: container.image in configuration.toml'
+  }
 }
 
 # point_to VERSION KIND: let `active` lead to it; KIND, use or rollback, goes into the history.
 point_to() {
   local -r version=$1 kind=$2
   local from
+  [[ -e $version ]] || fail "the version $version is not there" \
+    'what there is: python move_built_container_to_active.py --list'
   keep_unversioned_image
   from=$(active_version)
   if [[ $from != "${version##*/}" ]]; then
     add_to_history "$kind ${from:--} ${version##*/}"
-    ln -sfn -- "versions/${version##*/}" "$active.partial"
-    mv -T -- "$active.partial" "$active"
+    link_to "$version"
   fi
   printf 'in use: %s\n' "${version##*/}" >&2
+}
+
+# link_to VERSION: the swap itself.
+link_to() {
+  { ln -sfn -- "versions/${1##*/}" "$active.partial" && mv -T -- "$active.partial" "$active"; } ||
+    fail_writing "${active%/*}" "cannot let $active lead to ${1##*/}" 'see the line above'
 }
 
 # active_version: the file name of the version in use; nothing where there is none.
@@ -95,9 +116,8 @@ keep_unversioned_image() {
   make_folders "${kept%/*}"
   [[ -e $kept ]] || ln -- "$active" "$kept" 2>/dev/null || {
     cp --reflink=auto -- "$active" "$kept.partial" && mv -- "$kept.partial" "$kept"
-  } || fail_writing "${kept%/*}" "cannot keep the image $active as $kept" 'see the line above'
-  ln -sfn -- "versions/${kept##*/}" "$active.partial"
-  mv -T -- "$active.partial" "$active"
+  } || fail_keeping "$kept"
+  link_to "$kept"
 }
 
 # history_file: where it is.
@@ -113,7 +133,7 @@ add_to_history() {
   {
     if [[ -f $file ]]; then cat -- "$file"; fi
     printf '%s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$1"
-  } >"$file.partial" || fail_writing "${file%/*}" "cannot write $file" 'see the line above'
+  } >"$file.partial" || fail_keeping "$file"
   mv -- "$file.partial" "$file"
 }
 
@@ -154,83 +174,4 @@ use_version() {
       'what there is: python move_built_container_to_active.py --list'
   check_image "$version" "$arch" 'what there is: python move_built_container_to_active.py --list'
   point_to "$version" "$2"
-}
-
-# versions_there: set `found` to the files of all versions, the oldest first.
-versions_there() {
-  local -r name=${active##*/}
-  found=("${active%/*}/versions/${name%.*}"_[0-9]*_*."${name##*.}")
-  [[ -e ${found[0]} ]] || found=()
-}
-
-# list_versions: each with date, size, digest and source; which one is in use, and since when; and
-# what waits to be put in use.
-list_versions() {
-  local -a found
-  local now since version mark name=${active##*/}
-  versions_there
-  now=$(active_version)
-  read -r since _ <<<"$(last_change '*')"
-  if ((${#found[@]})); then
-    printf '  %-29s %-20s %8s  %-19s  %s\n' VERSION BUILT SIZE DIGEST SOURCE
-  fi
-  for version in "${found[@]}"; do
-    mark=' '
-    if [[ ${version##*/} == "$now" ]]; then mark='*'; fi
-    describe_version "$mark" "$version" "${version##*/"${name%.*}_"}"
-    if [[ $mark == '*' ]]; then printf '  in use%s\n' "${since:+ since $since}"; fi
-  done
-  if [[ -f $active && ! -L $active ]]; then
-    printf 'in use: %s, put there by other means\n' "$active"
-  elif [[ -z $now ]]; then
-    printf 'no image is in use\n'
-  fi
-  if [[ -e $record && -e $image ]]; then
-    printf 'new, not in use yet:\n'
-    version=$(version_of "$record")
-    describe_version '+' "$image" "${version#"${name%.*}_"}"
-    next_step 'python move_built_container_to_active.py'
-  elif [[ -z $now && ! -e $active ]]; then
-    next_step 'python build_container.py'
-  fi
-}
-
-# describe_version MARK FILE NAME: one line of the list.
-describe_version() {
-  local date size digest
-  local -r file=$2.json
-  record_value "$file" date
-  date=${REPLY:--}
-  record_value "$file" bytes
-  human "${REPLY:-$(stat -c %s -- "$2")}"
-  size=$REPLY
-  record_value "$file" digest
-  digest=${REPLY:0:19}
-  record_value "$file" source
-  printf '%s %-29s %-20s %8s  %-19s  %s\n' "$1" "${3%.*}" "$date" "$size" "${digest:--}" "${REPLY:--}"
-}
-
-# prune_versions: delete all but the one in use and those that a running job has pinned.
-prune_versions() {
-  local -a found
-  local now version freed=0 kept=0
-  versions_there
-  now=$(active_version)
-  [[ -n $now ]] || fail "there is no image in use: $active" \
-    'python move_built_container_to_active.py; nothing was deleted'
-  for version in "${found[@]}"; do
-    if [[ ${version##*/} == "$now" ]]; then continue; fi
-    if is_pinned "$version"; then
-      note "kept, $REPLY uses it: ${version##*/}"
-      kept=$((kept + 1))
-      continue
-    fi
-    record_value "$version.json" bytes
-    freed=$((freed + ${REPLY:-$(stat -c %s -- "$version")}))
-    delete_image "$version"
-    rm -f -- "$version.json"
-    printf 'deleted: %s\n' "${version##*/}" >&2
-  done
-  human "$freed"
-  printf 'freed: %s\n' "$REPLY" >&2
 }

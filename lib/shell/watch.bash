@@ -9,7 +9,7 @@ watched() {
 
 # show_progress: its latest message; on a terminal in one line, with the time and what was fetched.
 show_progress() {
-  local line='' message='' terminal='' status
+  local line='' message='' terminal='' shown='' status
   local -r start=$SECONDS
   if [[ -t 2 ]]; then terminal=1; fi
   while :; do
@@ -20,8 +20,9 @@ show_progress() {
       message=$REPLY
       if [[ -z $terminal ]]; then printf '      %s\n' "$message" >&2; fi
     fi
-    if [[ -n $terminal ]]; then
-      human "$(du -s -B1 -- "$work"/cache "$work"/*.partial 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')"
+    if [[ -n $terminal && $SECONDS != "$shown" ]]; then
+      shown=$SECONDS
+      human "$(du -s -B1 -- "$work/cache" "$partial" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')"
       printf '\r\e[K      %.60s  %d s, %s' "$message" "$((SECONDS - start))" "$REPLY" >&2
     fi
   done
@@ -32,9 +33,12 @@ show_progress() {
 is_message() {
   local -r layer='^[0-9a-f]{12}: '
   REPLY=${1#INFO:}
+  REPLY=${REPLY#\[INFO\]}
   REPLY=${REPLY#"${REPLY%%[! ]*}"}
   case $REPLY in
     '' | 'FATAL'* | 'ERROR'* | 'WARNING'* | *'warn rootless'* | *'level='* | 'Error'* | sha256:*) return 1 ;;
+    *quashfs* | *'table size'* | 'Filesystem size'* | 'Number of'* | *'uncompressed'* | 'duplicates'*) return 1 ;;
+    compressed* | root* | *'filesystem on'*) return 1 ;; # mksquashfs, which enroot does not silence
   esac
   [[ ! $REPLY =~ $layer ]]
 }
@@ -62,11 +66,20 @@ explain_failure() {
   local host=${source#*://}
   host=${host%%/*}
   if [[ $host != *[.:]* && $host != localhost ]]; then host=docker.io; fi
+  if [[ $said == *'no space left on device'* || $said == *'disk quota exceeded'* ]]; then
+    fail "$source: No space left on device" \
+      'make room there, or set [paths] in configuration.toml; then run the same command again'
+  fi
+  if [[ -n $input && $input != *.tar ]]; then # what it runs can say anything
+    tail -n 30 -- "$1" >&2
+    case $said in
+      *'user namespace'* | *newuidmap* | *fakeroot*)
+        fail "this machine does not let you build from $source" "$build_hint"
+        ;;
+    esac
+    fail "$program cannot build from $source" 'see the lines above'
+  fi
   case $said in
-    *'no space left on device'* | *'disk quota exceeded'*)
-      fail "$source: No space left on device" \
-        'make room there, or set [paths] in configuration.toml; then run the same command again'
-      ;;
     *'no match for platform'* | *'no matching manifest'* | *'no image found in'* | *'no child with platform'*)
       fail "$source has no image for $arch" 'name one that has: container.image in configuration.toml'
       ;;
@@ -86,9 +99,6 @@ explain_failure() {
       ;;
     *'unexpected eof'* | *'invalid tar header'* | *'not an ocilayout'* | *'not a docker archive'* | *'not found in tar'*)
       fail "$source is no complete archive of an image" 'copy it again'
-      ;;
-    *'user namespace'* | *newuidmap* | *fakeroot* | *'operation not permitted'*)
-      fail "this machine does not let you build from $source" "$build_hint"
       ;;
   esac
   tail -n 15 -- "$1" >&2

@@ -2,22 +2,18 @@
 # Longship: build_container_online.py, machine local (local/site.toml)
 set -euo pipefail
 
-# look_up_digest NAME: set digest to what the registry's name stands for now.
-look_up_digest() {
-  skopeo inspect --raw "docker://$1" >"$work/manifest" 2>"$work/log" </dev/null ||
-    explain_failure "$work/log" skopeo
-  digest=$(checksum "$work/manifest")
-}
-
 # untagged NAME: without its tag or digest.
 untagged() {
-  local -r last=${1##*/}
+  local -r last=${1##*[/#]}
   printf '%s%s' "${1%"$last"}" "${last%%[:@]*}"
 }
 
 # build_image NEXT: build, unless what is wanted is there already; NEXT is what to type then.
 build_image() {
   local -r wanted=$digest next=$1
+  local sha256
+  [[ -z $input || -r $input ]] ||
+    fail "there is no $input that can be read" 'see container.image in configuration.toml'
   if [[ -z $again ]] && is_built "$record"; then
     next_step "$next"
     return
@@ -25,38 +21,55 @@ build_image() {
   if [[ -z $again && -L $active ]] && is_built "${active%/*}/$(readlink -- "$active").json"; then
     return
   fi
+  # its own for each process: what a killed one started can go on writing for a while
+  partial=${image%/*}/partial-$$-${image##*/}
+  tmp=$work/tmp-$$
   trap 'discard_partial_image; release_locks' EXIT
-  remove_folder "$work/tmp"
-  make_folders "$work/cache" "$work/tmp"
+  remove_dead_builds
+  make_folders "$work/cache" "$tmp"
   step 1/3 "Make the image from ${archive:-$source}"
-  if [[ -n $input ]]; then digest=$(checksum "$input"); fi
+  if [[ -n $input ]]; then
+    digest=$(checksum "$input")
+    check_digest
+  fi
   make_image
   step 2/3 'Check it'
-  check_image "$image.partial" "$arch" "name one for $arch: container.image in configuration.toml"
-  local -r sha256=$(image_checksum "$image.partial")
-  if [[ -n $wanted && $digest != "$wanted" ]]; then
-    fail "$source is no longer what was recorded: it is $digest now, and $wanted was recorded" \
-      'take what is there now: the same command without --locked'
-  fi
+  check_image "$partial" "$arch" "name one for $arch: container.image in configuration.toml"
+  sha256=$(image_checksum "$partial")
+  check_digest
   step 3/3 'Record it and give it its name'
-  write_record "$record.partial" "$image.partial" "$sha256"
-  rm -f -- "$record" # it belongs to the image that goes away now
-  if holds_tag "$image" && [[ $(tag_in "$image") != "$(tag_in "$image.partial")" ]]; then
-    delete_image "$image"
-  fi
-  mv -- "$image.partial" "$image"
-  mv -- "$record.partial" "$record"
+  write_record "$partial.json" "$partial" "$sha256"
+  name_image
   remove_folder "$work"
   next_step "$next"
 }
 
+# name_image: from now on it is the new image, and its record belongs to it.
+name_image() {
+  rm -f -- "$record" # it belongs to the image that goes away now
+  if holds_tag "$image" && [[ $(tag_in "$image") != "$(tag_in "$partial")" ]]; then
+    delete_image "$image" || :
+  fi
+  mv -- "$partial" "$image"
+  mv -- "$partial.json" "$record"
+}
+
+# check_digest: stop where it is not the digest that is wanted.
+check_digest() {
+  if [[ $address != "$source" ]]; then digest=$wanted; fi # then the registry has seen to it
+  [[ -z $wanted || $digest == "$wanted" ]] ||
+    fail "$source is no longer what was recorded: it is $digest now, and $wanted was recorded" \
+      'take what is there now: the same command without --locked'
+}
+
 # is_built RECORD: whether it is a record of what is wanted, and of an image that is there.
 is_built() {
+  local there=$digest
   record_value "$1" source
   [[ $REPLY == "$(json_text "$source")" ]] || return 1
-  if [[ -z $digest && -n $input ]]; then digest=$(checksum "$input"); fi
+  if [[ -z $there && -n $input ]]; then there=$(checksum "$input") || exit 1; fi
   record_value "$1" digest
-  [[ -z $digest || $REPLY == "$digest" ]] || return 1
+  [[ -z $there || $REPLY == "$there" ]] || return 1
   image_exists "${1%.json}" || return 1
   record_value "$1" date
   note "$source is there already, since $REPLY: ${1%.json}; --force makes it again"
@@ -65,29 +78,38 @@ is_built() {
 # discard_partial_image: leave nothing half-made, whatever ended the build; what was fetched stays
 # in the cache for the next try.
 discard_partial_image() {
-  delete_image "$image.partial"
-  rm -f -- "$record.partial"
-  if [[ -d $work/tmp ]]; then remove_folder "$work/tmp"; fi
+  delete_image "$partial" || :
+  rm -f -- "$partial" "$partial.json"
+  remove_folder "$tmp"
+}
+
+# remove_dead_builds: what killed ones left. The lock is held: none is alive.
+remove_dead_builds() {
+  local left
+  for left in "${image%/*}"/partial-*-"${image##*/}"; do
+    if [[ -e $left ]]; then delete_image "$left" || rm -f -- "$left"; fi
+  done
+  for left in "${image%/*}"/partial-*-"${image##*/}.json"; do rm -f -- "$left"; done
+  for left in "$work"/tmp-*; do remove_folder "$left"; done
 }
 
 # remove_folder FOLDER: images hold folders that their owner may not write to.
 remove_folder() {
   if [[ ! -d $1 ]]; then return 0; fi
   chmod -R u+rwX -- "$1" 2>/dev/null || :
-  rm -rf -- "$1"
+  rm -rf -- "$1" 2>/dev/null || : # or what a killed build started still writes there
 }
 
-# import_from_registry ARCH: make "$image.partial" from "$address"; enroot wants a # behind the host.
-# It tells no digest, so skopeo is asked for it where there is one.
+# import_from_registry ARCH: make "$partial" from "$address"; enroot wants a # behind the host.
 import_from_registry() {
   local name=${address#docker://}
-  if [[ -z $digest ]] && command -v skopeo >/dev/null; then
-    look_up_digest "$name"
+  name=${name#docker.io/}
+  if [[ ${name%%/*} == *[.:]* ]]; then name=${name/\//#}; fi
+  # enroot before 4 neither tells a digest nor takes one
+  if [[ -z $digest ]] && digest=$(enroot digest --arch "$1" "docker://$name" 2>/dev/null </dev/null); then
     name=$(untagged "$name")@$digest
   fi
-  if [[ ${name%%/*} == *[.:]* ]]; then name=${name/\//#}; fi
-  rm -f -- "$image.partial" # enroot overwrites nothing
-  watched enroot import --arch "$1" --output "$image.partial" "docker://$name"
+  watched enroot import --arch "$1" --output "$partial" "docker://$name"
 }
 
 # check_sqsh FILE HINT: stop where the image is missing or is none. What it is for is looked at when it
@@ -111,13 +133,12 @@ sqsh_arch() {
       7f454c46*b700) printf arm64 && return ;;
     esac
   done < <(unsquashfs -lln "$1" 2>/dev/null | awk '$1 ~ /^-r.x/ && sub(/^.* squashfs-root\//, "")' |
-    grep -E '(^|/)(bin|sbin)/[^/]+$' | head -n 50)
+    grep -E '(^|/)(bin|sbin)/[^/]+$' 2>/dev/null | head -n 50)
 }
 
 # holds_tag FILE: whether it names a tag, and of which program: set REPLY to it.
 holds_tag() {
-  REPLY=${1%.partial}
-  REPLY=${REPLY##*.}
+  REPLY=${1##*.}
   [[ $REPLY == docker || $REPLY == podman ]]
 }
 
@@ -134,16 +155,18 @@ image_exists() {
   if holds_tag "$1"; then "$REPLY" image inspect "$(tag_in "$1")" >/dev/null 2>&1; fi
 }
 
-# delete_image FILE: with its tag, if it names one; the layers stay while something runs on them.
+# delete_image FILE: with its tag, if it names one; false if that is in use.
 delete_image() {
-  if holds_tag "$1" && [[ -s $1 ]]; then "$REPLY" rmi "$(tag_in "$1")" >/dev/null 2>&1 || :; fi
+  if holds_tag "$1" && image_exists "$1"; then
+    "$REPLY" rmi "$(tag_in "$1")" >/dev/null 2>&1 || return 1
+  fi
   rm -f -- "$1"
 }
 
 # check_image FILE ARCH HINT: stop where it is incomplete, no image, or for another architecture.
 check_image() {
   local found
-  case ${1%.partial} in
+  case $1 in
     *.docker | *.podman)
       holds_tag "$1"
       check_tag "$REPLY" "$(tag_in "$1")" "$2" "$3"
@@ -151,9 +174,10 @@ check_image() {
     *.sif) check_sif "$1" "$2" "$3" ;;
     *.sqsh)
       check_sqsh "$1" "$3"
+      unsquashfs -s "$1" >/dev/null 2>&1 || fail "the image $1 is not complete" "$3"
       found=$(sqsh_arch "$1")
-      [[ -n $found ]] || fail "the image $1 is not complete, or holds no program" "$3"
-      [[ $found == "$2" ]] || fail "the image $1 is for $found, and $2 is needed" "$3"
+      # older unsquashfs shows no file
+      [[ -z $found || $found == "$2" ]] || fail "the image $1 is for $found, and $2 is needed" "$3"
       ;;
     *.tar)
       found=$(archive_arch "$1")
@@ -166,9 +190,9 @@ check_image() {
 # archive_arch FILE: the architecture of the image in a tar file of docker's or the OCI's layout;
 # nothing where there is none.
 archive_arch() {
-  local manifest config
+  local manifest config=''
   if manifest=$(tar -xOf "$1" manifest.json 2>/dev/null); then
-    config=$(grep -o '"Config": *"[^"]*"' <<<"$manifest" | head -n 1)
+    config=$(grep -o '"Config": *"[^"]*"' <<<"$manifest" | head -n 1) || :
   elif manifest=$(tar -xOf "$1" index.json 2>/dev/null || tar -xOf "$1" ./index.json 2>/dev/null); then
     config=$(blob_named_in "$manifest")
     manifest=$(tar -xOf "$1" "$config" 2>/dev/null || tar -xOf "$1" "./$config" 2>/dev/null) || :
@@ -183,7 +207,7 @@ archive_arch() {
 # blob_named_in JSON: the path of the first blob that an OCI document names.
 blob_named_in() {
   local digest
-  digest=$(grep -o 'sha256:[0-9a-f]*' <<<"$1" | head -n 1)
+  digest=$(grep -o 'sha256:[0-9a-f]*' <<<"$1" | head -n 1) || :
   printf 'blobs/sha256/%s' "${digest#sha256:}"
 }
 
@@ -245,25 +269,35 @@ this_script() {
   fi
 }
 
+# program_version PROGRAM: in one line.
+program_version() {
+  case $1 in
+    enroot) printf 'enroot version %s' "$(enroot version 2>/dev/null)" ;;
+    *) "$1" --version 2>/dev/null | head -n 1 ;;
+  esac || :
+}
+
 # write_record FILE IMAGE SHA256: what the image is, where it comes from, and what has built it.
 write_record() {
-  local program
+  local program bytes mark
   local -a versions=()
+  bytes=$(image_bytes "$2")
+  mark=$(image_mark "$2")
   # shellcheck disable=SC2154  # the emitted script's
   for program in "${tools[@]}"; do
-    if command -v "$program" >/dev/null; then versions+=("$("$program" --version | head -n 1)"); fi
+    versions+=("$(program_version "$program")")
   done
   # shellcheck disable=SC2154
   local -ra facts=(
     source "$source"
     digest "$digest"
     sha256 "$3"
-    bytes "$(image_bytes "$2")"
-    modified "$(image_mark "$2")"
+    bytes "$bytes"
+    modified "$mark"
     architecture "$arch"
     date "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
     host "$(this_host)"
-    tools "$(IFS=';' && printf '%s' "${versions[*]}")"
+    tools "$(IFS=';' && printf '%s' "${versions[*]-}")"
     script "$(this_script)"
   )
   local comma='{' index
@@ -332,7 +366,7 @@ make_folders() {
   for folder in "$@"; do
     [[ -d $folder ]] && continue
     reason=$(mkdir -p -- "$folder" 2>&1) ||
-      fail "cannot make the folder $folder: ${reason##*: }" \
+      fail_writing "$folder" "cannot make the folder $folder: ${reason##*: }" \
         'set [paths] in configuration.toml to a place that you can write to'
   done
 }
@@ -346,20 +380,26 @@ declare -a lock_hearts=()
 
 # locked PATH FUNCTION [ARGUMENT...]: run a function while holding the lock of PATH.
 locked() {
-  trap release_locks EXIT
   acquire_lock "$1.lock"
+  trap release_locks EXIT
   "${@:2}"
   release_lock
   if ((${#held_locks[@]} == 0)); then trap - EXIT; else trap release_locks EXIT; fi
 }
 
-# acquire_lock LOCK: make the folder, or wait for whoever has it.
+# acquire_lock LOCK: move a folder of ours to that name, or wait for whoever has it.
 acquire_lock() {
-  local -r lock=$1
+  local -r lock=$1 own=$1.new.$(this_host).$$
   local told='' reason
-  until reason=$(mkdir -- "$lock" 2>&1); do
-    [[ -d $lock ]] || fail "cannot make the lock $lock: ${reason##*: }" \
-      'set [paths] in configuration.toml to a place that you can write to'
+  local -i failed=0
+  until reason=$(make_lock "$own" "$lock" 2>&1); do
+    rm -rf -- "$own"
+    if [[ ! -d $lock ]]; then
+      failed+=1 # or it was given back just now
+      ((failed < 5)) || fail_writing "${lock%/*}" "cannot make the lock $lock: ${reason##*: }" \
+        'set [paths] in configuration.toml to a place that you can write to'
+      continue
+    fi
     if lock_is_stale "$lock"; then
       take_over_lock "$lock"
       continue
@@ -369,20 +409,48 @@ acquire_lock() {
     sleep 1
   done
   held_locks+=("$lock")
-  printf '%s %s %s\n' "$(this_host)" "$$" "$(process_start "$$")" >"$lock/owner"
-  # the sign of life ends with this process, however it ends
+  # The sign of life ends with this process, however it ends. A process that is killed right after
+  # its start would still run the trap of this one.
+  trap - EXIT
   (while sleep 5 && kill -0 "$$" 2>/dev/null; do touch -c "$lock/owner"; done) >/dev/null 2>&1 &
   lock_hearts+=($!)
+  remove_dead_locks "$lock"
+}
+
+# make_lock FOLDER LOCK: make a folder that says who has it, and move it to the lock's name.
+make_lock() {
+  local host start
+  host=$(this_host)
+  start=$(process_start "$$")
+  mkdir -- "$1" && printf '%s %s %s\n' "$host" "$$" "$start" >"$1/owner" && mv -T -- "$1" "$2"
+}
+
+# remove_lock FOLDER: give it another name first, as only that takes one step.
+remove_lock() {
+  local -r other=$1.new.$(this_host).$$
+  if mv -T -- "$1" "$other" 2>/dev/null; then rm -rf -- "$other"; else rm -rf -- "$1"; fi
+}
+
+# remove_dead_locks LOCK: what was killed while it made or removed one; its name says whose it is.
+remove_dead_locks() {
+  local folder host
+  for folder in "$1".new.*; do
+    host=${folder##*.new.}
+    host=${host%.*}
+    if [[ ! -d $folder ]]; then continue; fi
+    if [[ $host == "$(this_host)" && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
+      rm -rf -- "$folder"
+    fi
+  done
 }
 
 # release_lock: give back what `locked` got last.
 release_lock() {
-  if ((${#lock_hearts[@]} == ${#held_locks[@]})); then
-    kill "${lock_hearts[-1]}" 2>/dev/null || :
-    unset 'lock_hearts[-1]'
-  fi
-  rm -rf -- "${held_locks[-1]}"
-  unset 'held_locks[-1]'
+  local last=${#held_locks[@]}
+  last=$((last - 1))
+  if [[ -n ${lock_hearts[last]:-} ]]; then kill "${lock_hearts[last]}" 2>/dev/null || :; fi
+  remove_lock "${held_locks[last]}"
+  unset "lock_hearts[last]" "held_locks[last]"
 }
 
 # release_locks: give back all, at the end.
@@ -432,7 +500,7 @@ take_over_lock() {
   if mkdir -- "$lock.removal" 2>/dev/null; then
     if lock_is_stale "$lock"; then
       note "taking over the lock of $(lock_owner "$lock"), which is gone"
-      rm -rf -- "$lock"
+      remove_lock "$lock"
     fi
     rmdir -- "$lock.removal"
   elif lock_is_stale "$lock.removal"; then
@@ -451,10 +519,11 @@ fail() {
 # fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
 # the reason that programs tell least clearly.
 fail_writing() {
-  local free size files_free files
-  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1")
-  if ((free * size < 1 << 20 || (files > 0 && files_free == 0))); then
-    fail "$2: No space left on device" \
+  local free=1048576 size=1 files_free=1 files=0
+  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
+  if ((${free:-1048576} * ${size:-1} < 1 << 20 || (${files:-0} > 0 && ${files_free:-1} == 0))) ||
+    [[ $2 == *'quota exceeded'* || $2 == *'No space left'* ]]; then
+    fail "${2%: No space left on device}: No space left on device" \
       'make room there, or set [paths] in configuration.toml; then run the same command again'
   fi
   fail "$2" "$3"
@@ -493,7 +562,7 @@ watched() {
 
 # show_progress: its latest message; on a terminal in one line, with the time and what was fetched.
 show_progress() {
-  local line='' message='' terminal='' status
+  local line='' message='' terminal='' shown='' status
   local -r start=$SECONDS
   if [[ -t 2 ]]; then terminal=1; fi
   while :; do
@@ -504,8 +573,9 @@ show_progress() {
       message=$REPLY
       if [[ -z $terminal ]]; then printf '      %s\n' "$message" >&2; fi
     fi
-    if [[ -n $terminal ]]; then
-      human "$(du -s -B1 -- "$work"/cache "$work"/*.partial 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')"
+    if [[ -n $terminal && $SECONDS != "$shown" ]]; then
+      shown=$SECONDS
+      human "$(du -s -B1 -- "$work/cache" "$partial" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')"
       printf '\r\e[K      %.60s  %d s, %s' "$message" "$((SECONDS - start))" "$REPLY" >&2
     fi
   done
@@ -516,9 +586,12 @@ show_progress() {
 is_message() {
   local -r layer='^[0-9a-f]{12}: '
   REPLY=${1#INFO:}
+  REPLY=${REPLY#\[INFO\]}
   REPLY=${REPLY#"${REPLY%%[! ]*}"}
   case $REPLY in
     '' | 'FATAL'* | 'ERROR'* | 'WARNING'* | *'warn rootless'* | *'level='* | 'Error'* | sha256:*) return 1 ;;
+    *quashfs* | *'table size'* | 'Filesystem size'* | 'Number of'* | *'uncompressed'* | 'duplicates'*) return 1 ;;
+    compressed* | root* | *'filesystem on'*) return 1 ;; # mksquashfs, which enroot does not silence
   esac
   [[ ! $REPLY =~ $layer ]]
 }
@@ -546,11 +619,20 @@ explain_failure() {
   local host=${source#*://}
   host=${host%%/*}
   if [[ $host != *[.:]* && $host != localhost ]]; then host=docker.io; fi
+  if [[ $said == *'no space left on device'* || $said == *'disk quota exceeded'* ]]; then
+    fail "$source: No space left on device" \
+      'make room there, or set [paths] in configuration.toml; then run the same command again'
+  fi
+  if [[ -n $input && $input != *.tar ]]; then # what it runs can say anything
+    tail -n 30 -- "$1" >&2
+    case $said in
+      *'user namespace'* | *newuidmap* | *fakeroot*)
+        fail "this machine does not let you build from $source" "$build_hint"
+        ;;
+    esac
+    fail "$program cannot build from $source" 'see the lines above'
+  fi
   case $said in
-    *'no space left on device'* | *'disk quota exceeded'*)
-      fail "$source: No space left on device" \
-        'make room there, or set [paths] in configuration.toml; then run the same command again'
-      ;;
     *'no match for platform'* | *'no matching manifest'* | *'no image found in'* | *'no child with platform'*)
       fail "$source has no image for $arch" 'name one that has: container.image in configuration.toml'
       ;;
@@ -571,9 +653,6 @@ explain_failure() {
     *'unexpected eof'* | *'invalid tar header'* | *'not an ocilayout'* | *'not a docker archive'* | *'not found in tar'*)
       fail "$source is no complete archive of an image" 'copy it again'
       ;;
-    *'user namespace'* | *newuidmap* | *fakeroot* | *'operation not permitted'*)
-      fail "this machine does not let you build from $source" "$build_hint"
-      ;;
   esac
   tail -n 15 -- "$1" >&2
   fail_writing "$work" "$program cannot make an image from $source" 'see the lines above'
@@ -590,7 +669,7 @@ login_command() {
 
 machine=local
 build_hint='build it where you may: python build_container.py download --machine local; copy it here; then: python build_container.py offline'
-on_interrupt 'python build_container.py online'
+on_interrupt 'python build_container.py'
 make_folders /home/me/longship/scratch/containers/build
 check_program enroot
 
@@ -607,8 +686,8 @@ digest=''
 input=''
 
 make_image() {
-  export ENROOT_CACHE_PATH="$work"/cache ENROOT_TEMP_PATH="$work"/tmp
-  export PARALLEL_HOME="$work"/tmp TMPDIR="$work"/tmp
+  export ENROOT_CACHE_PATH="$work"/cache ENROOT_TEMP_PATH="$tmp"
+  export PARALLEL_HOME="$tmp" TMPDIR="$tmp"
   import_from_registry x86_64
 }
 

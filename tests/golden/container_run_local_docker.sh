@@ -122,7 +122,7 @@ make_folders() {
   for folder in "$@"; do
     [[ -d $folder ]] && continue
     reason=$(mkdir -p -- "$folder" 2>&1) ||
-      fail "cannot make the folder $folder: ${reason##*: }" \
+      fail_writing "$folder" "cannot make the folder $folder: ${reason##*: }" \
         'set [paths] in configuration.toml to a place that you can write to'
   done
 }
@@ -226,6 +226,19 @@ unset longship_left longship_word
 fail() {
   printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
   exit 1
+}
+
+# fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
+# the reason that programs tell least clearly.
+fail_writing() {
+  local free=1048576 size=1 files_free=1 files=0
+  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
+  if ((${free:-1048576} * ${size:-1} < 1 << 20 || (${files:-0} > 0 && ${files_free:-1} == 0))) ||
+    [[ $2 == *'quota exceeded'* || $2 == *'No space left'* ]]; then
+    fail "${2%: No space left on device}: No space left on device" \
+      'make room there, or set [paths] in configuration.toml; then run the same command again'
+  fi
+  fail "$2" "$3"
 }
 
 make_folders /home/me/longship/project /home/me/longship/scratch

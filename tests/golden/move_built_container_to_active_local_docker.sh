@@ -23,13 +23,12 @@ sqsh_arch() {
       7f454c46*b700) printf arm64 && return ;;
     esac
   done < <(unsquashfs -lln "$1" 2>/dev/null | awk '$1 ~ /^-r.x/ && sub(/^.* squashfs-root\//, "")' |
-    grep -E '(^|/)(bin|sbin)/[^/]+$' | head -n 50)
+    grep -E '(^|/)(bin|sbin)/[^/]+$' 2>/dev/null | head -n 50)
 }
 
 # holds_tag FILE: whether it names a tag, and of which program: set REPLY to it.
 holds_tag() {
-  REPLY=${1%.partial}
-  REPLY=${REPLY##*.}
+  REPLY=${1##*.}
   [[ $REPLY == docker || $REPLY == podman ]]
 }
 
@@ -48,7 +47,7 @@ startable() {
 # check_image FILE ARCH HINT: stop where it is incomplete, no image, or for another architecture.
 check_image() {
   local found
-  case ${1%.partial} in
+  case $1 in
     *.docker | *.podman)
       holds_tag "$1"
       check_tag "$REPLY" "$(tag_in "$1")" "$2" "$3"
@@ -56,9 +55,10 @@ check_image() {
     *.sif) check_sif "$1" "$2" "$3" ;;
     *.sqsh)
       check_sqsh "$1" "$3"
+      unsquashfs -s "$1" >/dev/null 2>&1 || fail "the image $1 is not complete" "$3"
       found=$(sqsh_arch "$1")
-      [[ -n $found ]] || fail "the image $1 is not complete, or holds no program" "$3"
-      [[ $found == "$2" ]] || fail "the image $1 is for $found, and $2 is needed" "$3"
+      # older unsquashfs shows no file
+      [[ -z $found || $found == "$2" ]] || fail "the image $1 is for $found, and $2 is needed" "$3"
       ;;
     *.tar)
       found=$(archive_arch "$1")
@@ -71,9 +71,9 @@ check_image() {
 # archive_arch FILE: the architecture of the image in a tar file of docker's or the OCI's layout;
 # nothing where there is none.
 archive_arch() {
-  local manifest config
+  local manifest config=''
   if manifest=$(tar -xOf "$1" manifest.json 2>/dev/null); then
-    config=$(grep -o '"Config": *"[^"]*"' <<<"$manifest" | head -n 1)
+    config=$(grep -o '"Config": *"[^"]*"' <<<"$manifest" | head -n 1) || :
   elif manifest=$(tar -xOf "$1" index.json 2>/dev/null || tar -xOf "$1" ./index.json 2>/dev/null); then
     config=$(blob_named_in "$manifest")
     manifest=$(tar -xOf "$1" "$config" 2>/dev/null || tar -xOf "$1" "./$config" 2>/dev/null) || :
@@ -88,7 +88,7 @@ archive_arch() {
 # blob_named_in JSON: the path of the first blob that an OCI document names.
 blob_named_in() {
   local digest
-  digest=$(grep -o 'sha256:[0-9a-f]*' <<<"$1" | head -n 1)
+  digest=$(grep -o 'sha256:[0-9a-f]*' <<<"$1" | head -n 1) || :
   printf 'blobs/sha256/%s' "${digest#sha256:}"
 }
 
@@ -180,7 +180,7 @@ make_folders() {
   for folder in "$@"; do
     [[ -d $folder ]] && continue
     reason=$(mkdir -p -- "$folder" 2>&1) ||
-      fail "cannot make the folder $folder: ${reason##*: }" \
+      fail_writing "$folder" "cannot make the folder $folder: ${reason##*: }" \
         'set [paths] in configuration.toml to a place that you can write to'
   done
 }
@@ -194,20 +194,26 @@ declare -a lock_hearts=()
 
 # locked PATH FUNCTION [ARGUMENT...]: run a function while holding the lock of PATH.
 locked() {
-  trap release_locks EXIT
   acquire_lock "$1.lock"
+  trap release_locks EXIT
   "${@:2}"
   release_lock
   if ((${#held_locks[@]} == 0)); then trap - EXIT; else trap release_locks EXIT; fi
 }
 
-# acquire_lock LOCK: make the folder, or wait for whoever has it.
+# acquire_lock LOCK: move a folder of ours to that name, or wait for whoever has it.
 acquire_lock() {
-  local -r lock=$1
+  local -r lock=$1 own=$1.new.$(this_host).$$
   local told='' reason
-  until reason=$(mkdir -- "$lock" 2>&1); do
-    [[ -d $lock ]] || fail "cannot make the lock $lock: ${reason##*: }" \
-      'set [paths] in configuration.toml to a place that you can write to'
+  local -i failed=0
+  until reason=$(make_lock "$own" "$lock" 2>&1); do
+    rm -rf -- "$own"
+    if [[ ! -d $lock ]]; then
+      failed+=1 # or it was given back just now
+      ((failed < 5)) || fail_writing "${lock%/*}" "cannot make the lock $lock: ${reason##*: }" \
+        'set [paths] in configuration.toml to a place that you can write to'
+      continue
+    fi
     if lock_is_stale "$lock"; then
       take_over_lock "$lock"
       continue
@@ -217,20 +223,48 @@ acquire_lock() {
     sleep 1
   done
   held_locks+=("$lock")
-  printf '%s %s %s\n' "$(this_host)" "$$" "$(process_start "$$")" >"$lock/owner"
-  # the sign of life ends with this process, however it ends
+  # The sign of life ends with this process, however it ends. A process that is killed right after
+  # its start would still run the trap of this one.
+  trap - EXIT
   (while sleep 5 && kill -0 "$$" 2>/dev/null; do touch -c "$lock/owner"; done) >/dev/null 2>&1 &
   lock_hearts+=($!)
+  remove_dead_locks "$lock"
+}
+
+# make_lock FOLDER LOCK: make a folder that says who has it, and move it to the lock's name.
+make_lock() {
+  local host start
+  host=$(this_host)
+  start=$(process_start "$$")
+  mkdir -- "$1" && printf '%s %s %s\n' "$host" "$$" "$start" >"$1/owner" && mv -T -- "$1" "$2"
+}
+
+# remove_lock FOLDER: give it another name first, as only that takes one step.
+remove_lock() {
+  local -r other=$1.new.$(this_host).$$
+  if mv -T -- "$1" "$other" 2>/dev/null; then rm -rf -- "$other"; else rm -rf -- "$1"; fi
+}
+
+# remove_dead_locks LOCK: what was killed while it made or removed one; its name says whose it is.
+remove_dead_locks() {
+  local folder host
+  for folder in "$1".new.*; do
+    host=${folder##*.new.}
+    host=${host%.*}
+    if [[ ! -d $folder ]]; then continue; fi
+    if [[ $host == "$(this_host)" && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
+      rm -rf -- "$folder"
+    fi
+  done
 }
 
 # release_lock: give back what `locked` got last.
 release_lock() {
-  if ((${#lock_hearts[@]} == ${#held_locks[@]})); then
-    kill "${lock_hearts[-1]}" 2>/dev/null || :
-    unset 'lock_hearts[-1]'
-  fi
-  rm -rf -- "${held_locks[-1]}"
-  unset 'held_locks[-1]'
+  local last=${#held_locks[@]}
+  last=$((last - 1))
+  if [[ -n ${lock_hearts[last]:-} ]]; then kill "${lock_hearts[last]}" 2>/dev/null || :; fi
+  remove_lock "${held_locks[last]}"
+  unset "lock_hearts[last]" "held_locks[last]"
 }
 
 # release_locks: give back all, at the end.
@@ -280,7 +314,7 @@ take_over_lock() {
   if mkdir -- "$lock.removal" 2>/dev/null; then
     if lock_is_stale "$lock"; then
       note "taking over the lock of $(lock_owner "$lock"), which is gone"
-      rm -rf -- "$lock"
+      remove_lock "$lock"
     fi
     rmdir -- "$lock.removal"
   elif lock_is_stale "$lock.removal"; then
@@ -299,10 +333,11 @@ fail() {
 # fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
 # the reason that programs tell least clearly.
 fail_writing() {
-  local free size files_free files
-  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1")
-  if ((free * size < 1 << 20 || (files > 0 && files_free == 0))); then
-    fail "$2: No space left on device" \
+  local free=1048576 size=1 files_free=1 files=0
+  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
+  if ((${free:-1048576} * ${size:-1} < 1 << 20 || (${files:-0} > 0 && ${files_free:-1} == 0))) ||
+    [[ $2 == *'quota exceeded'* || $2 == *'No space left'* ]]; then
+    fail "${2%: No space left on device}: No space left on device" \
       'make room there, or set [paths] in configuration.toml; then run the same command again'
   fi
   fail "$2" "$3"
@@ -336,27 +371,38 @@ next_step() {
 # put_in_use: check the new image and let `active` lead to it. Killed at any moment, the next call
 # goes on: the new image's record is taken away last.
 put_in_use() {
-  local -r versions=${active%/*}/versions
-  [[ -e $record ]] || no_new_image
-  local -r version=$versions/$(version_of "$record")
-  if [[ -e $image || ! -e $version ]]; then
+  local -r version=${active%/*}/versions/$(version_of "$record")
+  if [[ ! -e $record || ! (-e $image || -e $version) ]]; then no_new_image; fi
+  if [[ -e $image ]]; then
     step 1/2 "Check the new image $image"
     check_new_image
-    make_folders "$versions"
-    mv -- "$image" "$version"
   fi
   step 2/2 'Put it in use'
-  cp -- "$record" "$version.json.partial" ||
-    fail_writing "$versions" "cannot write $version.json" 'see the line above'
-  mv -- "$version.json.partial" "$version.json"
-  locked "$active" point_to "$version" use
+  locked "$active" take_over_image "$version"
+}
+
+# take_over_image VERSION: the new image becomes a version, with its record, and is used.
+take_over_image() {
+  make_folders "${1%/*}"
+  cp -- "$record" "$1.json.partial" || fail_keeping "$1.json"
+  mv -- "$1.json.partial" "$1.json"
+  if [[ -e $image ]]; then mv -- "$image" "$1"; fi
+  point_to "$1" use
   rm -f -- "$record"
+}
+
+# fail_keeping FILE: stop where a file cannot be written, and leave no part of it.
+fail_keeping() {
+  rm -f -- "$1.partial"
+  fail_writing "${1%/*}" "cannot write $1" 'see the line above'
 }
 
 # no_new_image: say why there is nothing to put in use.
 no_new_image() {
   if [[ -e $image ]]; then
     fail "the image $image is not complete: it has no record" 'python build_container.py'
+  elif [[ -e $record ]]; then
+    fail "the image $image is missing, there is only its record" 'python build_container.py --force'
   fi
   fail "there is no new image $image" \
     'python build_container.py; what there is: python move_built_container_to_active.py --list'
@@ -390,23 +436,33 @@ check_new_image() {
     note "python3 is not tried in it: it is for $arch, and this machine is $REPLY"
     return
   fi
-  reason=$(start_in "$(startable "$image")" python3 -c '' 2>&1 </dev/null) ||
-    fail "python3 does not start in the image $image${reason:+: ${reason##*$'\n'}}" \
+  reason=$(start_in "$(startable "$image")" python3 -I -c '' 2>&1 </dev/null) || {
+    # without Apptainer's colours and warnings
+    reason=$(printf '%s\n' "$reason" | sed $'s/\e\\[[0-9;]*m//g' | grep -v -e ^WARNING -e '^ *$' | tail -n 1) || :
+    fail "python3 does not start in the image $image${reason:+: $reason}" \
       'name an image that has one: container.image in configuration.toml'
+  }
 }
 
 # point_to VERSION KIND: let `active` lead to it; KIND, use or rollback, goes into the history.
 point_to() {
   local -r version=$1 kind=$2
   local from
+  [[ -e $version ]] || fail "the version $version is not there" \
+    'what there is: python move_built_container_to_active.py --list'
   keep_unversioned_image
   from=$(active_version)
   if [[ $from != "${version##*/}" ]]; then
     add_to_history "$kind ${from:--} ${version##*/}"
-    ln -sfn -- "versions/${version##*/}" "$active.partial"
-    mv -T -- "$active.partial" "$active"
+    link_to "$version"
   fi
   printf 'in use: %s\n' "${version##*/}" >&2
+}
+
+# link_to VERSION: the swap itself.
+link_to() {
+  { ln -sfn -- "versions/${1##*/}" "$active.partial" && mv -T -- "$active.partial" "$active"; } ||
+    fail_writing "${active%/*}" "cannot let $active lead to ${1##*/}" 'see the line above'
 }
 
 # active_version: the file name of the version in use; nothing where there is none.
@@ -423,9 +479,8 @@ keep_unversioned_image() {
   make_folders "${kept%/*}"
   [[ -e $kept ]] || ln -- "$active" "$kept" 2>/dev/null || {
     cp --reflink=auto -- "$active" "$kept.partial" && mv -- "$kept.partial" "$kept"
-  } || fail_writing "${kept%/*}" "cannot keep the image $active as $kept" 'see the line above'
-  ln -sfn -- "versions/${kept##*/}" "$active.partial"
-  mv -T -- "$active.partial" "$active"
+  } || fail_keeping "$kept"
+  link_to "$kept"
 }
 
 # history_file: where it is.
@@ -441,11 +496,12 @@ add_to_history() {
   {
     if [[ -f $file ]]; then cat -- "$file"; fi
     printf '%s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$1"
-  } >"$file.partial" || fail_writing "${file%/*}" "cannot write $file" 'see the line above'
+  } >"$file.partial" || fail_keeping "$file"
   mv -- "$file.partial" "$file"
 }
 
 on_interrupt 'python move_built_container_to_active.py'
+make_folders /home/me/longship/scratch/containers/build
 check_program docker
 arch=amd64
 active=/home/me/longship/scratch/containers/python_3.11-slim-bookworm_amd64.docker

@@ -17,13 +17,6 @@ add_enroot_bind() {
   options+=(--mount "${fields[0]}:${fields[1]}:none:x-create=auto,rbind,$3")
 }
 
-# checksum FILE: its SHA-256, as sha256:...
-checksum() {
-  local sum
-  sum=$(sha256sum <"$1") || fail "cannot read $1" 'see the line above'
-  printf 'sha256:%s' "${sum%% *}"
-}
-
 # check_program NAME: stop where the runtime is missing.
 check_program() {
   command -v "$1" >/dev/null ||
@@ -71,7 +64,7 @@ make_folders() {
   for folder in "$@"; do
     [[ -d $folder ]] && continue
     reason=$(mkdir -p -- "$folder" 2>&1) ||
-      fail "cannot make the folder $folder: ${reason##*: }" \
+      fail_writing "$folder" "cannot make the folder $folder: ${reason##*: }" \
         'set [paths] in configuration.toml to a place that you can write to'
   done
 }
@@ -150,20 +143,26 @@ declare -a lock_hearts=()
 
 # locked PATH FUNCTION [ARGUMENT...]: run a function while holding the lock of PATH.
 locked() {
-  trap release_locks EXIT
   acquire_lock "$1.lock"
+  trap release_locks EXIT
   "${@:2}"
   release_lock
   if ((${#held_locks[@]} == 0)); then trap - EXIT; else trap release_locks EXIT; fi
 }
 
-# acquire_lock LOCK: make the folder, or wait for whoever has it.
+# acquire_lock LOCK: move a folder of ours to that name, or wait for whoever has it.
 acquire_lock() {
-  local -r lock=$1
+  local -r lock=$1 own=$1.new.$(this_host).$$
   local told='' reason
-  until reason=$(mkdir -- "$lock" 2>&1); do
-    [[ -d $lock ]] || fail "cannot make the lock $lock: ${reason##*: }" \
-      'set [paths] in configuration.toml to a place that you can write to'
+  local -i failed=0
+  until reason=$(make_lock "$own" "$lock" 2>&1); do
+    rm -rf -- "$own"
+    if [[ ! -d $lock ]]; then
+      failed+=1 # or it was given back just now
+      ((failed < 5)) || fail_writing "${lock%/*}" "cannot make the lock $lock: ${reason##*: }" \
+        'set [paths] in configuration.toml to a place that you can write to'
+      continue
+    fi
     if lock_is_stale "$lock"; then
       take_over_lock "$lock"
       continue
@@ -173,20 +172,48 @@ acquire_lock() {
     sleep 1
   done
   held_locks+=("$lock")
-  printf '%s %s %s\n' "$(this_host)" "$$" "$(process_start "$$")" >"$lock/owner"
-  # the sign of life ends with this process, however it ends
+  # The sign of life ends with this process, however it ends. A process that is killed right after
+  # its start would still run the trap of this one.
+  trap - EXIT
   (while sleep 5 && kill -0 "$$" 2>/dev/null; do touch -c "$lock/owner"; done) >/dev/null 2>&1 &
   lock_hearts+=($!)
+  remove_dead_locks "$lock"
+}
+
+# make_lock FOLDER LOCK: make a folder that says who has it, and move it to the lock's name.
+make_lock() {
+  local host start
+  host=$(this_host)
+  start=$(process_start "$$")
+  mkdir -- "$1" && printf '%s %s %s\n' "$host" "$$" "$start" >"$1/owner" && mv -T -- "$1" "$2"
+}
+
+# remove_lock FOLDER: give it another name first, as only that takes one step.
+remove_lock() {
+  local -r other=$1.new.$(this_host).$$
+  if mv -T -- "$1" "$other" 2>/dev/null; then rm -rf -- "$other"; else rm -rf -- "$1"; fi
+}
+
+# remove_dead_locks LOCK: what was killed while it made or removed one; its name says whose it is.
+remove_dead_locks() {
+  local folder host
+  for folder in "$1".new.*; do
+    host=${folder##*.new.}
+    host=${host%.*}
+    if [[ ! -d $folder ]]; then continue; fi
+    if [[ $host == "$(this_host)" && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
+      rm -rf -- "$folder"
+    fi
+  done
 }
 
 # release_lock: give back what `locked` got last.
 release_lock() {
-  if ((${#lock_hearts[@]} == ${#held_locks[@]})); then
-    kill "${lock_hearts[-1]}" 2>/dev/null || :
-    unset 'lock_hearts[-1]'
-  fi
-  rm -rf -- "${held_locks[-1]}"
-  unset 'held_locks[-1]'
+  local last=${#held_locks[@]}
+  last=$((last - 1))
+  if [[ -n ${lock_hearts[last]:-} ]]; then kill "${lock_hearts[last]}" 2>/dev/null || :; fi
+  remove_lock "${held_locks[last]}"
+  unset "lock_hearts[last]" "held_locks[last]"
 }
 
 # release_locks: give back all, at the end.
@@ -236,7 +263,7 @@ take_over_lock() {
   if mkdir -- "$lock.removal" 2>/dev/null; then
     if lock_is_stale "$lock"; then
       note "taking over the lock of $(lock_owner "$lock"), which is gone"
-      rm -rf -- "$lock"
+      remove_lock "$lock"
     fi
     rmdir -- "$lock.removal"
   elif lock_is_stale "$lock.removal"; then
@@ -255,10 +282,11 @@ fail() {
 # fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
 # the reason that programs tell least clearly.
 fail_writing() {
-  local free size files_free files
-  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1")
-  if ((free * size < 1 << 20 || (files > 0 && files_free == 0))); then
-    fail "$2: No space left on device" \
+  local free=1048576 size=1 files_free=1 files=0
+  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
+  if ((${free:-1048576} * ${size:-1} < 1 << 20 || (${files:-0} > 0 && ${files_free:-1} == 0))) ||
+    [[ $2 == *'quota exceeded'* || $2 == *'No space left'* ]]; then
+    fail "${2%: No space left on device}: No space left on device" \
       'make room there, or set [paths] in configuration.toml; then run the same command again'
   fi
   fail "$2" "$3"

@@ -209,8 +209,8 @@ def small_disk(require, tmp_path, clean_environment):
     require("fuse")
     mounted = []
 
-    def make(megabytes):
-        folder = tmp_path / f"small disk {len(mounted)}"
+    def make(megabytes, name="small disk "):
+        folder = tmp_path / f"{name}{len(mounted)}"
         folder.mkdir()
         disk = folder.with_suffix(".ext4")
         with open(disk, "wb") as file:

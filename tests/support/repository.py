@@ -71,6 +71,20 @@ class Clone:
         __tracebackhide__ = True
         return self._run("set_up.py", arguments, env, options)
 
+    def build(self, *arguments, env=None, **options):
+        """Run build_container.py to its end."""
+        __tracebackhide__ = True
+        return self._run("build_container.py", arguments, env, options)
+
+    def move(self, *arguments, env=None, **options):
+        """Run move_built_container_to_active.py to its end."""
+        __tracebackhide__ = True
+        return self._run("move_built_container_to_active.py", arguments, env, options)
+
+    def dry_run(self, script, *arguments):
+        """Give the script that an entry script would run."""
+        return self._run(script, ("--dry-run", *arguments), None, {}).stdout
+
     def start(self, script, *arguments, env=None, **options):
         """Start an entry script and return its Popen, the leader of a process group of its own."""
         environment = {**self.environment, **(env or {})}

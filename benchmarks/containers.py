@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""What build_container.py adds to the bare build, and what a swap and a list take.
+
+    python benchmarks/containers.py ARCHIVE.tar [--rounds 4]
+
+It needs apptainer, and an archive of docker's for this machine (`docker save`, `skopeo copy`). The
+builds are run in turn; the tables show medians and their ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from side_by_side import machine, measure, table
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = [sys.executable, str(ROOT / "build_container.py")]
+MOVE = [sys.executable, str(ROOT / "move_built_container_to_active.py")]
+
+# A script, so that each round goes to the other version.
+TO_AND_FRO = """
+if [[ -e $FLAG ]]; then rm "$FLAG"; to=$FIRST; else : >"$FLAG"; to=$SECOND; fi
+exec "$@" --use "$to" 2>/dev/null
+"""
+
+
+def main() -> None:
+    """Measure and print two tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("archive", type=Path, help="a docker archive")
+    parser.add_argument("--rounds", type=int, default=4)
+    arguments = parser.parse_args()
+    archive = arguments.archive.resolve()
+    print(f"{archive.stat().st_size / 1e6:.0f} MB, {machine()}\n")
+    with tempfile.TemporaryDirectory(dir=archive.parent) as name:
+        folder = Path(name)
+        environ = prepare(archive, folder)
+        build_table(folder, environ, arguments.rounds)
+        print()
+        swap_table(folder, environ)
+
+
+def prepare(archive: Path, folder: Path) -> dict[str, str]:
+    """Put the archive where `download` puts it; return the environment of all commands."""
+    configuration = folder / "configuration.toml"
+    configuration.write_text(
+        f"[paths]\nproject_dir = {json.dumps(str(folder / 'project'))}\n"
+        f"scratch_dir = {json.dumps(str(folder / 'scratch'))}\n[container]\n"
+        f'runtime = "apptainer"\nimage = {json.dumps(f"docker-archive:{archive}")}\n',
+        encoding="utf-8",
+    )
+    environ = {
+        **os.environ,
+        "LONGSHIP_MACHINE": "local",
+        "LONGSHIP_CONFIGURATION": str(configuration),
+    }
+    for variable in ("APPTAINER_CACHEDIR", "APPTAINER_TMPDIR"):
+        environ[variable] = str(folder / variable.lower())
+        (folder / variable.lower()).mkdir()
+    quietly([*BUILD, "download"], environ)
+    return environ
+
+
+def quietly(command: list[str], environ: dict[str, str]) -> None:
+    """Run what is not measured."""
+    subprocess.run(command, check=True, env=environ, stderr=subprocess.DEVNULL)
+
+
+def build_table(folder: Path, environ: dict[str, str], rounds: int) -> None:
+    """Compare a build from the archive with the bare one."""
+    (archive,) = folder.glob("scratch/offline/containers/*.tar")
+    bare = ["apptainer", "--silent", "build", "--force", str(folder / "bare.sif")]
+    script = [*BUILD, "offline", "--force"]
+    commands = {
+        "`apptainer build IMAGE docker-archive:ARCHIVE`": [*bare, f"docker-archive:{archive}"],
+        "`python3 build_container.py offline`": ["bash", "-c", 'exec "$@" 2>&1', "", *script],
+    }
+    print(table(measure(commands, rounds, environ, warm_up=1), "build"))
+
+
+def swap_table(folder: Path, environ: dict[str, str]) -> None:
+    """Compare a swap, and a list of two versions, with Python doing nothing."""
+    quietly(MOVE, environ)
+    quietly([*BUILD, "offline", "--force"], environ)
+    quietly(MOVE, environ)
+    first, second = sorted(each.name for each in folder.glob("scratch/containers/versions/*.sif"))
+    environ = {**environ, "FIRST": first, "SECOND": second, "FLAG": str(folder / "flag")}
+    commands = {
+        "`python3 -c pass`": [sys.executable, "-c", "pass"],
+        "`move_built_container_to_active.py --list`": [*MOVE, "--list"],
+        "`... --use VERSION`, a swap": ["bash", "-c", TO_AND_FRO, "", *MOVE],
+    }
+    print(table(measure(commands, 20, environ), "swap"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+# shellcheck shell=bash disable=SC2154  # the emitted script says which image: active, image, record
+# The versions of an image: shown, and deleted where nothing needs them.
+
+# versions_there: set `found` to the files of all versions, the oldest first.
+versions_there() {
+  local -r name=${active##*/}
+  found=("${active%/*}/versions/${name%.*}"_[0-9]*_*."${name##*.}")
+  [[ -e ${found[0]} ]] || found=()
+}
+
+# list_versions: each with date, size, digest and source; which one is in use, and since when; and
+# what waits to be put in use.
+list_versions() {
+  local -a found
+  local now since version mark name=${active##*/}
+  versions_there
+  now=$(active_version)
+  read -r since _ <<<"$(last_change '*')"
+  if ((${#found[@]})); then
+    printf '  %-29s %-20s %8s  %-19s  %s\n' VERSION BUILT SIZE DIGEST SOURCE
+  fi
+  for version in ${found[@]+"${found[@]}"}; do
+    mark=' '
+    if [[ ${version##*/} == "$now" ]]; then mark='*'; fi
+    describe_version "$mark" "$version" "${version##*/"${name%.*}_"}"
+    if [[ $mark == '*' ]]; then printf '  in use%s\n' "${since:+ since $since}"; fi
+  done
+  if [[ -f $active && ! -L $active ]]; then
+    printf 'in use: %s, put there by other means\n' "$active"
+  elif [[ -z $now ]]; then
+    printf 'no image is in use\n'
+  fi
+  if [[ -e $record && -e $image ]]; then
+    printf 'new, not in use yet:\n'
+    version=$(version_of "$record")
+    describe_version '+' "$image" "${version#"${name%.*}_"}"
+    next_step 'python move_built_container_to_active.py'
+  elif [[ -z $now && ! -e $active ]]; then
+    next_step 'python build_container.py'
+  fi
+}
+
+# describe_version MARK FILE NAME: one line of the list.
+describe_version() {
+  local date size digest
+  local -r file=$2.json
+  record_value "$file" date
+  date=${REPLY:--}
+  record_value "$file" bytes
+  if [[ ! $REPLY =~ ^[0-9]+$ ]]; then REPLY=$(stat -c %s -- "$2"); fi
+  human "$REPLY"
+  size=$REPLY
+  record_value "$file" digest
+  digest=${REPLY:0:19}
+  record_value "$file" source
+  printf '%s %-29s %-20s %8s  %-19s  %s\n' "$1" "${3%.*}" "$date" "$size" "${digest:--}" "${REPLY:--}"
+}
+
+# prune_versions: delete all but the one in use, the one that a swap was killed with, and those that a
+# running job has pinned.
+prune_versions() {
+  local -a found
+  local now waiting version
+  local -i freed=0
+  versions_there
+  now=$(active_version)
+  [[ -n $now ]] || fail "there is no image in use: $active" \
+    'python move_built_container_to_active.py; nothing was deleted'
+  waiting=$(version_of "$record")
+  for version in ${found[@]+"${found[@]}"}; do
+    if [[ ${version##*/} == "$now" || ${version##*/} == "$waiting" ]]; then
+      continue
+    elif is_pinned "$version"; then
+      note "kept, $REPLY uses it: ${version##*/}"
+    else
+      prune_version "$version"
+      freed+=REPLY
+    fi
+  done
+  prune_what_was_left
+  human "$freed"
+  printf 'freed: %s\n' "$REPLY" >&2
+}
+
+# prune_what_was_left: what a killed swap left, and records of images that were deleted by hand.
+prune_what_was_left() {
+  local file
+  local -r name=${active##*/}
+  for file in "${active%/*}/versions/${name%.*}"_*.partial; do rm -f -- "$file"; done
+  for file in "${active%/*}/versions/${name%.*}"_*."${name##*.}.json"; do
+    if [[ ! -e ${file%.json} ]]; then rm -f -- "$file"; fi
+  done
+}
+
+# prune_version VERSION: set REPLY to the bytes that this frees; in a store other names can still
+# hold the image.
+prune_version() {
+  local -i bytes=0
+  if ! holds_tag "$1"; then bytes=$(stat -c %s -- "$1"); fi
+  if delete_image "$1"; then
+    rm -f -- "$1.json"
+    printf 'deleted: %s\n' "${1##*/}" >&2
+  else
+    note "kept, something still runs in it: ${1##*/}"
+  fi
+  REPLY=$bytes
+}

@@ -1,0 +1,242 @@
+"""Promise 1: whatever ends a build or a swap, the image in use is the complete old or new one.
+
+The emitted script is killed before each of its commands in turn, functions and subshells included:
+bash's DEBUG trap counts them and kills the whole process group at the chosen one. Nothing is timed.
+"""
+
+import os
+import shutil
+import signal
+
+import pytest
+from support import processes
+from support.lab import fill
+
+from lib.sites import own_arch
+
+pytestmark = [
+    pytest.mark.needs("registry", "skopeo"),
+    pytest.mark.skipif(own_arch() != "amd64", reason="the tiny images run on amd64 only"),
+]
+KILL = """
+longship_kill() {{
+  case ${{FUNCNAME[1]:-}} in
+    # they only read
+    record_value | holds_tag | tag_in | check_sif | host_arch | image_mark | version_of) ;;
+    json_text | program_version | this_script | this_host | process_start) ;;
+    active_version | last_change) ;;
+    *) if ((++longship_at == {number})); then kill -KILL 0; fi ;;
+  esac
+}}
+longship_at=0
+set -o functrace
+trap longship_kill DEBUG
+"""
+MOST = 2000  # commands that a script can have
+
+
+class Points:
+    """Kills a clone's script at each of its commands, from the same state each time."""
+
+    def __init__(self, clone, script, *arguments):
+        self.clone = clone
+        self.script = clone.dry_run(script, *arguments)
+        self.template = clone.scratch.with_name("a template")
+        clone.scratch.rename(self.template)
+
+    def restore(self):
+        """Bring the scratch folder back; its files are linked, as nothing writes into them."""
+        shutil.rmtree(self.clone.scratch, ignore_errors=True)
+        shutil.copytree(self.template, self.clone.scratch, symlinks=True, copy_function=os.link)
+
+    def killed_at(self, number):
+        """Run the script and kill it before so many commands; tell whether it was."""
+        start = "set -euo pipefail\n"
+        text = self.script.replace(start, start + KILL.format(number=number), 1)
+        done = processes.run(
+            ["bash", "-c", text], env=self.clone.environment, cwd=self.clone.root, check=False
+        )
+        assert done.returncode in (0, -signal.SIGKILL), done.stderr
+        return done.returncode != 0
+
+    def whole(self):
+        """Run the script as it is, and return its CompletedProcess."""
+        command = ["bash", "-c", self.script]
+        return processes.run(command, env=self.clone.environment, cwd=self.clone.root, check=False)
+
+    def each(self, every=1):
+        """Give the number of each command after killing the script there."""
+        for number in range(1, MOST, every):
+            self.restore()
+            if not self.killed_at(number):
+                return
+            yield number
+        pytest.fail("the script has no end")
+
+
+def image_in_use(clone):
+    """Give the mark of the image in use, which can be read whole; None where there is none."""
+    (link,) = [path for path in clone.containers.iterdir() if path.suffix in (".sif", ".docker")]
+    assert link.is_symlink()
+    if link.suffix == ".docker":
+        return link.read_text()
+    return link.read_bytes()
+
+
+@pytest.fixture
+def two(lab, registry, tiny, request):
+    """Give a clone with an image in use and another one built, and what both are."""
+
+    def make(runtime="apptainer", build=("online", "--force"), more=True):
+        name = f"lab/killed-{runtime}:1"
+        registry.put(name, ("amd64", tiny(mark="old")))
+        clone = lab(registry.name(name), runtime)
+        old_version = clone.build_and_move()
+        old = image_in_use(clone)
+        registry.put(name, ("amd64", tiny(mark="new")))
+        if more:
+            clone.build(*build)
+        return clone, old, old_version
+
+    return make
+
+
+@pytest.mark.parametrize(("runtime", "every"), [("apptainer", 1), ("docker", 9)])
+def test_swap_killed_at_every_command(runtime, every, two, told):
+    clone, old, _ = two(runtime)
+    points = Points(clone, "move_built_container_to_active.py")
+    points.restore()
+    clone.move()
+    new, new_version = image_in_use(clone), clone.active()
+    assert new != old
+    seen = {old: 0, new: 0}
+    for _ in points.each(every):
+        seen[image_in_use(clone)] += 1
+        again = points.whole()  # goes on where the killed one was, or has nothing to do
+        if again.returncode != 0:
+            assert "there is no new image" in again.stderr
+            clone.move("--use", new_version)  # takes over the lock of what was in use
+        assert image_in_use(clone) == new
+        assert not clone.left()
+    assert min(seen.values()) > 0
+    told(f"swap ({runtime}) killed at {sum(seen.values())} points: {seen[old]} times the old image")
+    told("  was in use then, else the new one; none was lost, and the next swap always succeeded")
+
+
+def test_roll_back_killed_at_every_command(two, told):
+    clone, old, old_version = two()
+    clone.move()
+    new = image_in_use(clone)
+    seen = {old: 0, new: 0}
+    for _ in Points(clone, "move_built_container_to_active.py", "--rollback").each():
+        found = image_in_use(clone)
+        seen[found] += 1
+        clone.move(*(["--rollback"] if found == new else ["--use", old_version]))
+        assert image_in_use(clone) == old
+        assert not clone.left()
+    assert min(seen.values()) > 0
+    told(f"roll back killed at {sum(seen.values())} points: none lost an image")
+
+
+def test_prune_killed_at_every_command(two, told):
+    clone, _, _ = two()
+    clone.move()
+    new = image_in_use(clone)
+    count = 0
+    points = Points(clone, "move_built_container_to_active.py", "--prune")
+    for _ in points.each():
+        count += 1
+        assert image_in_use(clone) == new
+        assert points.whole().returncode == 0
+        assert len(clone.versions()) == 1
+        assert image_in_use(clone) == new
+    told(f"prune killed at {count} points: the image in use stayed")
+
+
+def test_build_killed_at_every_command(two, told):
+    """From an archive that is a SIF, so that hundreds of builds take seconds."""
+    clone, old, _ = two(more=False)
+    clone.build("--force")
+    new = clone.record()
+    archives = clone.scratch / "offline/containers"
+    archives.mkdir(parents=True)
+    for ending in ("sif", "sif.json"):
+        (clone.containers / f"build/killed-apptainer_1_amd64.{ending}").rename(
+            archives / f"killed-apptainer_1_amd64.{ending}"
+        )
+    count = 0
+    points = Points(clone, "build_container.py", "offline", "--force")
+    for _ in points.each():
+        count += 1
+        assert image_in_use(clone) == old
+        image = clone.containers / "build/killed-apptainer_1_amd64.sif"
+        record = image.with_name(f"{image.name}.json")
+        if record.exists():
+            assert clone.record()["sha256"] == new["sha256"]
+            assert image.stat().st_size == int(new["bytes"])
+        assert points.whole().returncode == 0
+        assert not clone.left()
+    clone.move()
+    assert image_in_use(clone) != old
+    told(f"build killed at {count} points: the image in use stayed, and the next one succeeded")
+
+
+MESSAGES = ("Starting", "Fetching", "Extracting", "Inserting", "Creating")
+
+
+def test_build_killed_at_every_message_of_apptainer(two, told):
+    clone, old, _ = two(more=False)
+    command = clone.command("build_container.py", "--force")
+    for message in MESSAGES:
+        process = processes.start(command, env=clone.environment, cwd=clone.root)
+        try:
+            assert any(message in line for line in process.stderr)
+        finally:
+            processes.end_group(process)
+            process.communicate()
+        assert image_in_use(clone) == old
+        assert not (clone.containers / "build/killed-apptainer_1_amd64.sif").exists()
+    clone.build("--force")
+    assert not clone.left()
+    clone.move()
+    assert image_in_use(clone) != old
+    told(f"build killed at {len(MESSAGES)} points of Apptainer's: the image in use stayed")
+
+
+def test_build_that_gets_ctrl_c_leaves_nothing(two):
+    clone, old, _ = two(more=False)
+    process = clone.start("build_container.py", "--force", cwd=clone.root)
+    assert any("Extracting" in line for line in process.stderr)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "error: interrupted at step 1/3" in errors
+    assert "hint: nothing is lost; go on with: python build_container.py --force\n" in errors
+    assert image_in_use(clone) == old and not clone.left()
+
+
+def test_disk_that_fills_up_at_any_point(two, registry, small_disk, told):
+    clone, _, _ = two()
+    disk = small_disk(24, "disk")
+    clone.use(registry.name("lab/killed-apptainer:1"), scratch=disk / "a scratch")
+    clone.build_and_move()
+    old = image_in_use(clone)
+    failed = count = 0
+    for kilobytes in (0, 1, 4, 16, 256, 1024, 2048, 4096, 6144):
+        for attempt in (clone.build, clone.move):
+            ballast = fill(disk, kilobytes << 10)
+            arguments = ["--force"] if attempt == clone.build else []
+            done = attempt(*arguments, check=False)
+            ballast.unlink()
+            count += 1
+            failed += done.returncode != 0
+            assert done.returncode in (0, 1), done.stderr
+            assert "Traceback" not in done.stderr
+            found = image_in_use(clone)
+            assert found == old or done.returncode == 0 and attempt == clone.move
+            old = found
+            clone.container_run("true")
+            assert not clone.left()
+        clone.build("--force")  # for the next round, whatever became of this one
+    assert 0 < failed < count
+    told(f"disk full at {count} points, {failed} of them errors: the image in use stayed whole")

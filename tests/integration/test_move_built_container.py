@@ -1,0 +1,277 @@
+"""move_built_container_to_active.py: swap, list, roll back, prune, with real images."""
+
+import os
+import re
+import time
+
+import pytest
+from support import processes
+from support.lab import fill, is_told
+from support.registry import without
+
+from lib.sites import own_arch
+
+pytestmark = [
+    pytest.mark.needs("registry", "skopeo"),
+    pytest.mark.skipif(own_arch() != "amd64", reason="the tiny images run on amd64 only"),
+]
+RUNTIMES = ("apptainer", "docker", "podman")
+MARK = ("sh", "-c", "read m </etc/mark; echo $m")
+
+
+@pytest.fixture
+def swap(lab, registry, tiny):
+    """Give a function that puts another image behind the same name, builds it and moves it."""
+    clones = {}
+
+    def put(mark, runtime="apptainer"):
+        name = f"lab/swap-{runtime}:1"
+        registry.put(name, ("amd64", tiny(mark=mark)))
+        if not clones:
+            clones["one"] = lab(registry.name(name), runtime)
+        clone = clones["one"]
+        clone.build("--force")
+        clone.move()
+        return clone, clone.active()
+
+    return put
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_swap_roll_back_and_forth(runtime, swap):
+    clone, old = swap("old", runtime)
+    assert clone.container_run(*MARK).stdout == "old\n"
+    _, new = swap("new", runtime)
+    assert new != old and clone.versions() == sorted([old, new])
+    assert clone.container_run(*MARK).stdout == "new\n"
+    done = clone.move("--rollback")
+    assert clone.active() == old
+    assert done.stderr == f"in use: {old}\nnext: python set_up.py install\n"
+    assert clone.container_run(*MARK).stdout == "old\n"
+    is_told(clone.move("--rollback", check=False), f"nothing was in use before {old}", "--list")
+    clone.move("--use", re.search(r"\d+T\d+_\w{12}", new)[0])
+    assert clone.container_run(*MARK).stdout == "new\n"
+    clone.move("--use", old)
+    assert clone.active() == old
+    assert not clone.left()
+
+
+def test_roll_back_goes_to_what_was_in_use_not_to_the_version_before(swap):
+    _, good = swap("good")
+    swap("bad")
+    clone, _ = swap("worse")
+    clone.move("--rollback")
+    clone.move("--rollback")
+    assert clone.active() == good
+    clone, mended = swap("mended")
+    clone.move("--rollback")
+    assert clone.active() == good != mended
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_list_shows_versions_and_what_is_in_use_since_when(runtime, swap, registry, tiny):
+    clone, old = swap("old", runtime)
+    _, new = swap("new", runtime)
+    registry.put(f"lab/swap-{runtime}:1", ("amd64", tiny(mark="third")))
+    clone.build("--force")
+    done = clone.move("--list")
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["VERSION", "BUILT", "SIZE", "DIGEST", "SOURCE"]
+    assert old.rpartition("_")[2].partition(".")[0] in lines[1] and lines[1].startswith("  2")
+    assert lines[2].startswith("* ") and "sha256:" in lines[2]
+    assert re.fullmatch(r"  in use since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", lines[3])
+    assert lines[4:5] == ["new, not in use yet:"] and lines[5].startswith("+ 2")
+    assert re.search(r"\d MB|\d kB", lines[1]) and registry.name("") in lines[1]
+    assert done.stderr == "next: python move_built_container_to_active.py\n"
+
+
+def test_list_before_anything_is_there(lab, registry):
+    clone = lab(registry.name("lab/tiny:1"))
+    done = clone.move("--list")
+    assert done.stdout == "no image is in use\n"
+    assert done.stderr == "next: python build_container.py\n"
+    assert not clone.scratch.exists()
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_prune_keeps_what_is_in_use(runtime, swap):
+    clone, old = swap("old", runtime)
+    _, new = swap("new", runtime)
+    done = clone.move("--prune")
+    assert f"deleted: {old}\n" in done.stderr and "freed: " in done.stderr
+    assert clone.versions() == [new] == [clone.active()]
+    assert clone.container_run(*MARK).stdout == "new\n"
+    is_told(clone.move("--use", old, check=False), f"{old} is not there", "--list")
+    is_told(clone.move("--rollback", check=False), "is not there", "--list")
+    assert len(list((clone.containers / "versions").iterdir())) == 3  # image, record, history
+
+
+def test_prune_keeps_what_a_launcher_names(swap, tmp_path):
+    clone, old = swap("old")
+    launcher = tmp_path / "a launcher"
+    clone.container_run("--launcher", launcher)
+    swap("new")
+    done = clone.move("--prune")
+    assert f"kept, {launcher} uses it: {old}" in done.stderr
+    launcher.unlink()
+    assert f"deleted: {old}" in clone.move("--prune").stderr
+    assert not list((clone.containers / "pins").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("answer", "kept"),
+    [
+        ("echo RUNNING", True),
+        ("echo PENDING", True),
+        ("exit 0", False),  # Slurm remembers it as over
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", False),
+        ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", True),
+        (None, True),  # a machine without Slurm that shares the file system
+    ],
+)
+def test_prune_keeps_what_a_running_job_has_pinned(answer, kept, swap, tmp_path):
+    """Stand-ins for squeue: what it answers is what is varied; there is no cluster here yet."""
+    clone, old = swap("old")
+    clone.container_run("--launcher", tmp_path / "launcher", env={"SLURM_JOB_ID": "4711"})
+    (tmp_path / "launcher").unlink()
+    swap("new")
+    environment = without(clone.environment, tmp_path / "bin", "squeue")
+    if answer:
+        squeue = tmp_path / "bin/squeue"
+        squeue.write_text(
+            f'#!/bin/sh\n[ "$*" = "--noheader --jobs=4711 --format=%T" ] || exit 9\n{answer}\n'
+        )
+        squeue.chmod(0o755)
+    done = clone.move("--prune", env=environment)
+    assert (old in clone.versions()) == kept, done.stderr
+    assert ("kept, job 4711 uses it" in done.stderr) == kept
+
+
+def test_running_program_keeps_its_image(swap):
+    clone, _ = swap("old")
+    started, go_on = (clone.root.parent / name for name in ("started", "go on"))
+    text = ': >"$1"; until [ -e "$2" ]; do :; done; read m </etc/mark; echo $m'
+    process = clone.start("container_run.py", "sh", "-c", text, "sh", started, go_on)
+    try:
+        deadline = time.monotonic() + 60
+        while not started.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        swap("new")
+        assert "deleted: " in clone.move("--prune").stderr
+        go_on.touch()
+        output, errors = process.communicate(timeout=60)
+        assert (output, process.returncode) == ("old\n", 0), errors
+    finally:
+        processes.end_group(process)
+
+
+def test_image_that_was_there_before_is_kept(lab, registry):
+    clone = lab(registry.name("lab/tiny:1"))
+    clone.build()
+    active = clone.containers / "tiny_1_amd64.sif"
+    (clone.containers / "build/tiny_1_amd64.sif").rename(active)  # as an ancestor's script left it
+    (clone.containers / "build/tiny_1_amd64.sif.json").unlink()
+    content = active.read_bytes()
+    assert "put there by other means" in clone.move("--list").stdout
+    clone.container_run("true")
+    clone.build_and_move()
+    assert active.is_symlink()
+    clone.move("--rollback")
+    assert clone.active().endswith("_unrecorded.sif")
+    assert active.read_bytes() == content
+    clone.container_run("true")
+
+
+# What is checked
+
+
+def test_nothing_new_is_told(swap, lab):
+    clone, version = swap("old")
+    is_told(clone.move(check=False), "there is no new image", "python build_container.py")
+    assert clone.active() == version
+
+
+@pytest.mark.parametrize("runtime", ["apptainer", "docker"])
+def test_image_without_python_is_refused(runtime, lab, registry):
+    clone = lab(registry.name("lab/nopython:1"), runtime)
+    clone.build()
+    done = clone.move(check=False)
+    is_told(done, "python3 does not start in the image", "name an image that has one")
+    assert "broken" in done.stderr
+    assert clone.active() is None
+
+
+def damaged(image):
+    with open(image, "r+b") as file:
+        file.seek(-4096, os.SEEK_END)
+        byte = file.read(1)
+        file.seek(-4096, os.SEEK_END)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (damaged, "is not what was built"),
+        (lambda image: os.truncate(image, 100_000), "is not what was built"),
+        (lambda image: image.write_text("no image"), "is no SIF image"),
+        (lambda image: image.unlink(), "is missing"),
+        (lambda image: image.with_name(f"{image.name}.json").unlink(), "it has no record"),
+    ],
+)
+def test_damaged_image_is_refused(damage, message, swap, registry):
+    clone, version = swap("old")
+    clone.build("--force")
+    damage(clone.containers / "build/swap-apptainer_1_amd64.sif")
+    is_told(clone.move(check=False), message, "python build_container.py")
+    assert clone.active() == version
+    clone.build("--force")
+    clone.move()
+
+
+def test_checksum_is_not_computed_again(swap, tmp_path, clean_environment):
+    clone, _ = swap("old")
+    clone.build("--force")
+    environment = without(clone.environment, tmp_path / "bin", "sha256sum")
+    clone.move(env=environment)  # it was computed when the image was built
+    clone.build("--force")
+    (clone.containers / "build/swap-apptainer_1_amd64.sif").touch()
+    done = clone.move(env=environment, check=False)
+    assert done.returncode != 0 and "sha256sum" in done.stderr
+    clone.move()
+
+
+def test_full_disk_leaves_the_old_image_in_use(lab, registry, small_disk):
+    disk = small_disk(24, "disk")
+    clone = lab(registry.name("lab/tiny:1"), scratch=disk / "a scratch")
+    version = clone.build_and_move()
+    clone.container_run("true")
+    clone.build("--force")
+    ballast = fill(disk)
+    done = clone.move(check=False)
+    is_told(done, "No space left on device", "make room there")
+    assert clone.active() == version
+    clone.container_run("true")
+    ballast.unlink()
+    clone.move()
+    assert clone.active() != version and not clone.left()
+
+
+def test_two_at_once(swap):
+    clone, old = swap("old")
+    clone.build("--force")
+    both = [clone.start("move_built_container_to_active.py") for _ in range(2)]
+    told = [process.communicate(timeout=60)[1] for process in both]
+    assert sorted(process.returncode for process in both) == [0, 1], told
+    assert clone.active() != old and not clone.left()
+
+
+def test_wrong_calls_are_told(lab, registry):
+    clone = lab(registry.name("lab/tiny:1"))
+    done = clone.move("--list", "--prune", check=False)
+    assert done.returncode == 2 and "exclude each other" in done.stderr
+    done = clone.build("onlin", check=False)
+    assert done.returncode == 2 and "'online'" in done.stderr
+    clone.use(registry.name("lab/tiny:1"), "host")
+    for script in (clone.build, clone.move):
+        is_told(script(check=False), "the runtime host uses no image", "container.runtime")
