@@ -24,6 +24,7 @@ podman     | podman runc catatonit slirp4netns newuidmap fuse-overlayfs | podman
 docker     | docker dockerd                       | docker.io
 registry   | docker-registry                      | docker-registry
 skopeo     | skopeo                               | skopeo
+rsync      | rsync                                | rsync
 umoci      | umoci                                | umoci
 mmdebstrap | mmdebstrap newuidmap                 | mmdebstrap uidmap
 '

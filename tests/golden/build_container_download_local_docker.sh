@@ -267,17 +267,21 @@ check_image() {
 # nothing where there is none.
 archive_arch() {
   local manifest config=''
-  if manifest=$(tar -xOf "$1" manifest.json 2>/dev/null); then
+  if manifest=$(member_of "$1" manifest.json); then
     config=$(grep -o '"Config": *"[^"]*"' <<<"$manifest" | head -n 1) || :
-  elif manifest=$(tar -xOf "$1" index.json 2>/dev/null || tar -xOf "$1" ./index.json 2>/dev/null); then
-    config=$(blob_named_in "$manifest")
-    manifest=$(tar -xOf "$1" "$config" 2>/dev/null || tar -xOf "$1" "./$config" 2>/dev/null) || :
-    config=\"$(blob_named_in "${manifest#*\"config\"}")\"
+    config=${config%\"}
+    config=${config##*\"}
+  elif manifest=$(member_of "$1" index.json); then
+    manifest=$(member_of "$1" "$(blob_named_in "$manifest")") || :
+    config=$(blob_named_in "${manifest#*\"config\"}")
   fi
-  config=${config%\"}
-  config=${config##*\"}
-  tar -xOf "$1" "$config" 2>/dev/null | tr -d ' \n' | grep -o '"architecture":"[^"]*"' |
-    head -n 1 | cut -d '"' -f 4 || :
+  member_of "$1" "$config" | tr -d ' \n' | grep -o '"architecture":"[^"]*"' | head -n 1 |
+    cut -d '"' -f 4 || :
+}
+
+# member_of TAR NAME: the content of a file in it.
+member_of() {
+  tar -xOf "$1" "$2" 2>/dev/null || tar -xOf "$1" "./$2" 2>/dev/null
 }
 
 # blob_named_in JSON: the path of the first blob that an OCI document names.
