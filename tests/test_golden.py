@@ -72,19 +72,26 @@ def emit(command, machine, runtime):
     return render(title, lines)
 
 
+# An image is made in the same way on all machines: one script for each way.
+IMAGES = [
+    ("build_container_online", "jwb", "apptainer"),
+    ("build_container_online", "lumi", "singularity"),
+    ("build_container_online", "local", "docker"),
+    ("build_container_online", "local", "enroot"),
+    ("build_container_offline", "jpb", "apptainer"),
+    ("build_container_offline", "local", "podman"),
+    ("build_container_download", "jpb", "apptainer"),
+    ("move_built_container_to_active", "jwb", "apptainer"),
+    ("move_built_container_to_active", "local", "docker"),
+]
+
+
 def wanted():
     """Give command, machine and runtime of every golden script."""
     for machine, runtime in LAUNCHES:
         yield "container_run", machine, runtime
         yield "set_up", machine, runtime
-        if runtime != "host":
-            yield "build_container_online", machine, runtime
-    for runtime in ("apptainer", "docker", "podman", "enroot"):
-        yield "build_container_offline", "local", runtime
-    yield "build_container_download", "jpb", "apptainer"
-    yield "build_container_download", "local", "docker"
-    yield "move_built_container_to_active", "jwb", "apptainer"
-    yield "move_built_container_to_active", "local", "docker"
+    yield from IMAGES
 
 
 def _arch(settings):

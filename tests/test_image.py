@@ -100,10 +100,28 @@ def test_name_without_its_tag(name, untagged, bash):
     assert bash(call("untagged", name)).stdout == untagged
 
 
+STEP = "{ echo 'INFO:    Fetching'; echo 'warn rootless{x}'; sleep 1.5; } | show_progress"
+
+
+def test_progress_is_a_line_per_message(bash):
+    assert bash("work=/none partial=/none", STEP).stderr == "      Fetching\n"
+
+
+@pytest.mark.needs("basics")
+def test_progress_on_a_terminal_is_one_line_with_time_and_bytes(run, tmp_path):
+    (tmp_path / "work/cache").mkdir(parents=True)
+    (tmp_path / "work/cache/blob").write_bytes(bytes(3_000_000))
+    (tmp_path / "step.sh").write_text(render("x", [f"work={tmp_path}/work partial=/none", STEP]))
+    shown = run(["script", "--quiet", "--command", "bash step.sh", "/dev/null"]).stdout
+    assert "\r\x1b[K      Fetching  1 s, 3.0 MB" in shown
+    assert shown.endswith("\r\x1b[K") and "\n" not in shown
+
+
 MESSAGES = {
     "GET http://x/v2/lab/y/manifests/1: MANIFEST_UNKNOWN: manifest unknown": "there is no docker://",
     "manifest unknown: manifest unknown": "there is no docker://",
-    "pull access denied for y, repository does not exist or may require 'docker login'": "there is",
+    "pull access denied for y, repository does not exist or may require 'docker login'": "asks",
+    "toomanyrequests: You have reached your pull rate limit": "for now without a login",
     "requested access to the resource is denied": "asks for a login",
     "UNAUTHORIZED: authentication required": "asks for a login",
     "dial tcp: lookup x on 1.2.3.4:53: no such host": "cannot be reached",

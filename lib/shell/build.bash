@@ -113,6 +113,11 @@ fetched_digest() {
 pulled_digest() {
   local digest_of
   local -r name=${2##*/}
+  # docker says it; what it keeps of it belongs to the first architecture that was pulled
+  if digest_of=$(grep -o '^Digest: sha256:[0-9a-f]*' "$work/log"); then
+    printf '%s' "${digest_of#Digest: }"
+    return
+  fi
   while IFS= read -r digest_of; do
     # docker leaves out docker.io/library/
     if [[ /$digest_of == */"${name%%[:@]*}"@* ]]; then

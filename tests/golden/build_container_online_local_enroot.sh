@@ -620,31 +620,37 @@ explain_failure() {
   local text
   text=$(<"$1")
   local -r program=$2 said=${text,,}
-  local host=${source#*://}
-  host=${host%%/*}
-  if [[ $host != *[.:]* && $host != localhost ]]; then host=docker.io; fi
   if [[ $said == *'no space left on device'* || $said == *'disk quota exceeded'* ]]; then
     fail "$source: No space left on device" \
       'make room there, or set [paths] in configuration.toml; then run the same command again'
   fi
-  if [[ -n $input && $input != *.tar ]]; then # what it runs can say anything
-    tail -n 30 -- "$1" >&2
-    case $said in
-      *'user namespace'* | *newuidmap* | *fakeroot*)
-        fail "this machine does not let you build from $source" "$build_hint"
-        ;;
-    esac
-    fail "$program cannot build from $source" 'see the lines above'
+  if [[ -z $input || $input == *.tar ]]; then
+    explain_source "$said" "$program"
+  elif [[ $said == *'user namespace'* || $said == *newuidmap* || $said == *fakeroot* ]]; then
+    tail -n 5 -- "$1" >&2
+    fail "this machine does not let you build from $source" "$build_hint"
   fi
-  case $said in
+  tail -n 30 -- "$1" >&2
+  fail_writing "$work" "$program cannot make an image from $source" 'see the lines above'
+}
+
+# explain_source TEXT PROGRAM: stop, if the text in lower case says what is wrong with the source.
+explain_source() {
+  local host=${source#*://}
+  host=${host%%/*}
+  if [[ $host != *[.:]* && $host != localhost ]]; then host=docker.io; fi
+  case $1 in
     *'no match for platform'* | *'no matching manifest'* | *'no image found in'* | *'no child with platform'*)
       fail "$source has no image for $arch" 'name one that has: container.image in configuration.toml'
       ;;
-    *'manifest unknown'* | *'manifest_unknown'* | *'name_unknown'* | *'name unknown'* | *'repository does not exist'*)
+    *'manifest unknown'* | *'manifest_unknown'* | *'name_unknown'* | *'name unknown'*)
       fail "there is no $source" 'check its name and tag: container.image in configuration.toml'
       ;;
+    *toomanyrequests* | *'rate limit'*)
+      fail "$host lets nobody fetch more for now without a login" "$(login_command "$2" "$host")"
+      ;;
     *unauthorized* | *'authentication required'* | *'access denied'* | *'access to the resource is denied'* | *'no basic auth'*)
-      fail "$host asks for a login, or has no $source" "$(login_command "$program" "$host")"
+      fail "$host asks for a login, or has no $source" "$(login_command "$2" "$host")"
       ;;
     *'no such host'* | *'network is unreachable'* | *'connection refused'* | *'i/o timeout'* | *'no route to host'* | \
       *'temporary failure in name resolution'* | *'could not resolve'* | *'tls handshake timeout'* | *'server misbehaving'*)
@@ -658,8 +664,6 @@ explain_failure() {
       fail "$source is no complete archive of an image" 'copy it again'
       ;;
   esac
-  tail -n 15 -- "$1" >&2
-  fail_writing "$work" "$program cannot make an image from $source" 'see the lines above'
 }
 
 # login_command PROGRAM HOST: how a registry's password gets where the program looks for it.

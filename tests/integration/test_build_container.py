@@ -47,6 +47,15 @@ def test_image_is_built_recorded_and_named_at_last(runtime, lab, registry):
     assert not clone.left()
 
 
+def test_singularity_is_told_in_its_own_words(lab, registry):
+    """Apptainer answers to the name too; SingularityCE itself is not in any package source here."""
+    clone = lab(registry.name("lab/tiny:1"), "singularity")
+    clone.build_and_move()
+    clone.container_run("true")
+    assert "SINGULARITY_CACHEDIR" in clone.dry_run("build_container.py")
+    assert "apptainer" not in clone.dry_run("build_container.py").rpartition("make_image() {")[2]
+
+
 def test_nothing_is_written_to_the_home_folder_or_the_temporary_one(lab, registry, tmp_path):
     clone = lab(registry.name("lab/tiny:1"))
     home = tmp_path / "an empty home"
@@ -232,9 +241,10 @@ def test_dockerfile_is_built_here(runtime, lab, registry, docker_environment):
 FETCHERS = ("skopeo", "docker", "podman", "apptainer")
 
 
+@pytest.mark.parametrize("arch", ["amd64", "arm64"])
 @pytest.mark.parametrize("fetcher", FETCHERS)
 def test_archive_is_fetched_by_whatever_is_there(
-    fetcher, request, lab, registry, container_settings, tmp_path
+    fetcher, arch, request, lab, registry, container_settings, tmp_path
 ):
     clone = lab(registry.name("lab/tiny:1"))
     environment = dict(clone.environment)
@@ -243,10 +253,12 @@ def test_archive_is_fetched_by_whatever_is_there(
         container_settings(Path(environment["HOME"]))
     others = [each for each in FETCHERS[:-1] if each != fetcher]
     environment = without(environment, tmp_path / "bin", *others)
+    (clone.root / "local/site.toml").write_text(f'[machines.local]\narch = "{arch}"\n')
     done = clone.build("download", env=environment)
     record = clone.record("offline/containers")
     ending = "sif" if fetcher == "apptainer" else "tar"
-    archive = clone.scratch / f"offline/containers/tiny_1_amd64.{ending}"
+    archive = clone.scratch / f"offline/containers/tiny_1_{arch}.{ending}"
+    assert record["architecture"] == arch
     assert record["sha256"] == sha256(archive)
     assert record["digest"].startswith("sha256:")
     assert done.stderr.endswith(f"next: {OFFLINE}\n")

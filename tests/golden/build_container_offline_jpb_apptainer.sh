@@ -1,6 +1,40 @@
 #!/usr/bin/env bash
-# Longship: build_container_online.py, machine local (local/site.toml)
+# Longship: build_container_offline.py, machine jpb (jsc/site.toml)
 set -euo pipefail
+
+# open_archive BASE: find the archive that `download` has made, and look whether it is all there;
+# set archive, and source and digest to what it was made from.
+open_archive() {
+  local size
+  archive=$1.tar
+  if [[ $1.sif -nt $archive ]]; then archive=$1.sif; fi
+  [[ -e $archive ]] || fail "there is no archive $archive" \
+    "where there is a network: python build_container.py download --machine $machine; then copy it here"
+  [[ -e $archive.json ]] ||
+    fail "the archive $archive has no record: $archive.json" 'copy that file too, it lies beside it'
+  size=$(image_bytes "$archive")
+  record_value "$archive.json" bytes
+  [[ $size == "$REPLY" ]] ||
+    fail "the archive $archive is cut short: it has $size of $REPLY bytes" 'copy it again'
+  check_image "$archive" "$arch" \
+    "where there is a network: python build_container.py download --machine $machine"
+  record_value "$archive.json" source
+  printf -v source '%b' "${REPLY//\\\"/\"}" # JSON's other escapes are those of printf
+  address=$source
+  record_value "$archive.json" digest
+  digest=$REPLY
+}
+
+# verify_archive: stop where it is not what was recorded.
+verify_archive() {
+  note "checking $archive"
+  local sum
+  sum=$(checksum "$archive")
+  record_value "$archive.json" sha256
+  [[ $sum == "$REPLY" ]] ||
+    fail "the archive $archive is damaged: its checksum is $sum, and $REPLY was recorded" \
+      'copy it again'
+}
 
 # build_image NEXT: build, unless what is wanted is there already; NEXT is what to type then.
 build_image() {
@@ -94,30 +128,21 @@ remove_folder() {
   rm -rf -- "$1" 2>/dev/null || : # or what a killed build started still writes there
 }
 
-# pulled_digest PROGRAM NAME: what the registry calls the image that docker or podman has pulled.
-pulled_digest() {
-  local digest_of
-  local -r name=${2##*/}
-  while IFS= read -r digest_of; do
-    # docker leaves out docker.io/library/
-    if [[ /$digest_of == */"${name%%[:@]*}"@* ]]; then
-      printf '%s' "${digest_of##*@}"
-      return
-    fi
-  done < <("$1" image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$2")
+# copy_image FROM TO: a copy of its own, because a site replaces its images without asking.
+copy_image() {
+  cp --reflink=auto -- "$1" "$2" ||
+    fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the line above'
 }
 
-# hold_tag PROGRAM TAG: keep what TAG-partial is now under a tag of its own, named in "$partial". So a
-# version of docker's and podman's is a file too, and is put in use like the others.
-hold_tag() {
-  local id
-  id=$("$1" image inspect --format '{{.Id}}' "$2-partial")
-  id=${id#sha256:}
-  local -r own=$2_$(date -u +%Y%m%dT%H%M%S)_${id:0:12}
-  printf '%s\n' "$own" >"$partial" ||
-    fail_writing "${partial%/*}" "cannot write $partial" 'see the line above'
-  "$1" tag "$2-partial" "$own"
-  "$1" rmi "$2-partial" >/dev/null
+# sif_from_archive COMMAND...: make "$partial" from "$archive", which is a SIF already or one of
+# docker's archives for COMMAND.
+sif_from_archive() {
+  if [[ $archive == *.sif ]]; then
+    copy_image "$archive" "$partial"
+  else
+    # in its folder: a path with a colon would be taken apart
+    (cd -- "${archive%/*}" && watched "$@" "$partial" "docker-archive:${archive##*/}")
+  fi
 }
 
 # check_sqsh FILE HINT: stop where the image is missing or is none. What it is for is looked at when it
@@ -628,31 +653,37 @@ explain_failure() {
   local text
   text=$(<"$1")
   local -r program=$2 said=${text,,}
-  local host=${source#*://}
-  host=${host%%/*}
-  if [[ $host != *[.:]* && $host != localhost ]]; then host=docker.io; fi
   if [[ $said == *'no space left on device'* || $said == *'disk quota exceeded'* ]]; then
     fail "$source: No space left on device" \
       'make room there, or set [paths] in configuration.toml; then run the same command again'
   fi
-  if [[ -n $input && $input != *.tar ]]; then # what it runs can say anything
-    tail -n 30 -- "$1" >&2
-    case $said in
-      *'user namespace'* | *newuidmap* | *fakeroot*)
-        fail "this machine does not let you build from $source" "$build_hint"
-        ;;
-    esac
-    fail "$program cannot build from $source" 'see the lines above'
+  if [[ -z $input || $input == *.tar ]]; then
+    explain_source "$said" "$program"
+  elif [[ $said == *'user namespace'* || $said == *newuidmap* || $said == *fakeroot* ]]; then
+    tail -n 5 -- "$1" >&2
+    fail "this machine does not let you build from $source" "$build_hint"
   fi
-  case $said in
+  tail -n 30 -- "$1" >&2
+  fail_writing "$work" "$program cannot make an image from $source" 'see the lines above'
+}
+
+# explain_source TEXT PROGRAM: stop, if the text in lower case says what is wrong with the source.
+explain_source() {
+  local host=${source#*://}
+  host=${host%%/*}
+  if [[ $host != *[.:]* && $host != localhost ]]; then host=docker.io; fi
+  case $1 in
     *'no match for platform'* | *'no matching manifest'* | *'no image found in'* | *'no child with platform'*)
       fail "$source has no image for $arch" 'name one that has: container.image in configuration.toml'
       ;;
-    *'manifest unknown'* | *'manifest_unknown'* | *'name_unknown'* | *'name unknown'* | *'repository does not exist'*)
+    *'manifest unknown'* | *'manifest_unknown'* | *'name_unknown'* | *'name unknown'*)
       fail "there is no $source" 'check its name and tag: container.image in configuration.toml'
       ;;
+    *toomanyrequests* | *'rate limit'*)
+      fail "$host lets nobody fetch more for now without a login" "$(login_command "$2" "$host")"
+      ;;
     *unauthorized* | *'authentication required'* | *'access denied'* | *'access to the resource is denied'* | *'no basic auth'*)
-      fail "$host asks for a login, or has no $source" "$(login_command "$program" "$host")"
+      fail "$host asks for a login, or has no $source" "$(login_command "$2" "$host")"
       ;;
     *'no such host'* | *'network is unreachable'* | *'connection refused'* | *'i/o timeout'* | *'no route to host'* | \
       *'temporary failure in name resolution'* | *'could not resolve'* | *'tls handshake timeout'* | *'server misbehaving'*)
@@ -666,8 +697,6 @@ explain_failure() {
       fail "$source is no complete archive of an image" 'copy it again'
       ;;
   esac
-  tail -n 15 -- "$1" >&2
-  fail_writing "$work" "$program cannot make an image from $source" 'see the lines above'
 }
 
 # login_command PROGRAM HOST: how a registry's password gets where the program looks for it.
@@ -679,31 +708,27 @@ login_command() {
   esac
 }
 
-machine=local
-build_hint='build it where you may: python build_container.py download --machine local; copy it here; then: python build_container.py offline'
-on_interrupt 'python build_container.py'
-make_folders /home/me/longship/scratch/containers/build
-check_program podman
+machine=jpb
+build_hint='build it where you may: python build_container.py download --machine jpb; copy it here; then: python build_container.py offline'
+on_interrupt 'python build_container.py offline'
+make_folders /e/scratch/project_465000000/me/longship/containers/build
+check_program apptainer
 
-arch=amd64
-active=/home/me/longship/scratch/containers/python_3.11-slim-bookworm_amd64.podman
-image=/home/me/longship/scratch/containers/build/python_3.11-slim-bookworm_amd64.podman
+arch=arm64
+active=/e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif
+image=/e/scratch/project_465000000/me/longship/containers/build/pytorch_25.06-py3_arm64.sif
 record="$image".json
-tag=longship/python_3.11-slim-bookworm:amd64
-work=/home/me/longship/scratch/cache/containers/python_3.11-slim-bookworm_amd64.podman
-tools=(podman)
+work=/e/scratch/project_465000000/me/longship/cache/containers/pytorch_25.06-py3_arm64.sif
+tools=(apptainer)
 again=''
-source=docker://docker.io/library/python:3.11-slim-bookworm
-address="$source"
-digest=''
 input=''
+open_archive /e/scratch/project_465000000/me/longship/offline/containers/pytorch_25.06-py3_arm64
 
 make_image() {
-  export TMPDIR="$tmp"
-  watched podman pull --platform linux/amd64 "${address#*://}"
-  digest=$(pulled_digest podman "${address#*://}")
-  podman tag "${address#*://}" "$tag"-partial
-  hold_tag podman "$tag"
+  export APPTAINER_CACHEDIR="$work"/cache
+  export APPTAINER_TMPDIR="$tmp"
+  verify_archive
+  sif_from_archive apptainer build --force --arch arm64
 }
 
 locked "$record" build_image 'python move_built_container_to_active.py'
