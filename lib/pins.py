@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -29,6 +28,8 @@ def pin(image: str, launcher: Path, job: str, paths: Paths) -> None:
     LongshipError
         If the scratch folder cannot be written to.
     """
+    import hashlib  # 5 ms that only the writing of a launcher needs
+
     launcher = launcher.absolute()
     own = hashlib.sha256(os.fsencode(launcher)).hexdigest()[:12]
     file = paths.containers / "pins" / f"{job or 'launcher'}-{own}"
