@@ -10,7 +10,7 @@ from lib.images import ImageSource, check_usable, image_file, image_name, image_
 from lib.paths import Paths
 from lib.quoting import Expansion
 from lib.recipe import Recipe
-from lib.runtimes import MODULES
+from lib.runtimes import MODULES, program_lines
 from lib.settings import Settings
 
 _RECORD = Expansion('"$record"')
@@ -54,7 +54,7 @@ def online_lines(
     folders = module.folders(runtime, work_folder(recipe, paths))
     return [
         *start_lines(settings, typed, paths.containers / "build"),
-        *_program_lines(settings, runtime),
+        *program_lines(settings, runtime),
         *name_lines(recipe, paths, again=again),
         *source_lines(source, digest),
         *([call("check_can_build", recipe.arch, source.kind)] if source.runs_programs else []),
@@ -87,7 +87,7 @@ def offline_lines(
     body = [*folders, call("verify_archive"), *module.from_archive(recipe)]
     return [
         *start_lines(settings, typed, paths.containers / "build"),
-        *_program_lines(settings, runtime),
+        *program_lines(settings, runtime),
         *name_lines(recipe, paths, again=again),
         assign("input", ""),
         call("open_archive", archive_base(recipe, paths)),
@@ -134,14 +134,6 @@ def start_lines(settings: Settings, typed: str, folder: Path) -> list[str]:
         assign("build_hint", _build_hint(settings)),
         call("on_interrupt", typed),
         call("make_folders", folder),
-    ]
-
-
-def _program_lines(settings: Settings, runtime: str) -> list[str]:
-    modules = settings.machine.modules
-    return [
-        *([call("load_modules", runtime, *modules)] if modules else []),
-        call("check_program", runtime),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Callable, NamedTuple
 
 from lib import apptainer, docker, enroot, host
+from lib.command import call
 from lib.errors import LongshipError
 from lib.images import can_use, image_source, image_to_start
 from lib.paths import Paths
@@ -91,6 +92,15 @@ def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) ->
         f"install one of {', '.join(_LOOKED_FOR)}; without an image, python set_up.py install "
         "uses this machine's own Python",
     )
+
+
+def program_lines(settings: Settings, runtime: str) -> list[str]:
+    """Return the lines that bring the runtime's program, by modules where the site has it there."""
+    modules = settings.machine.modules
+    return [
+        *([call("load_modules", runtime, *modules)] if modules else []),
+        call("check_program", runtime),
+    ]
 
 
 def _configured(settings: Settings) -> str:

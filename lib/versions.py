@@ -6,7 +6,7 @@ from lib.command import assign, call
 from lib.images import check_usable, image_file, image_source
 from lib.paths import Paths
 from lib.quoting import Expansion
-from lib.runtimes import MODULES
+from lib.runtimes import MODULES, program_lines
 from lib.settings import Settings
 
 _ACTIVE = Expansion('"$active"')
@@ -31,13 +31,11 @@ def move_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     list of str
         Lines of bash.
     """
-    modules = settings.machine.modules
     start = MODULES[runtime].start_plainly(runtime, paths.root)
     return [
         call("on_interrupt", _SCRIPT),
         call("make_folders", paths.containers / "build"),
-        *([call("load_modules", runtime, *modules)] if modules else []),
-        call("check_program", runtime),
+        *program_lines(settings, runtime),
         *_names(settings, paths, runtime, "arch", "active", "image", "record"),
         "",
         "start_in() {",

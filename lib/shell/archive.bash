@@ -18,7 +18,7 @@ choose_fetcher() {
       return
     fi
   done
-  fail "nothing here fetches $source for a machine with another runtime" \
+  fail "nothing here fetches $source as an archive" \
     "install one of: skopeo, docker, podman${*:+, $*}"
 }
 

@@ -154,12 +154,15 @@ load_archive() {
   if [[ $loaded == *longship/*:*-archive ]]; then "$1" rmi "$loaded" >/dev/null; fi
 }
 
-# take_from_daemon PROGRAM SOURCE TAG: docker has it already; podman asks docker for it.
+# take_from_daemon PROGRAM SOURCE TAG: docker has it already; podman asks docker for it. Its id says
+# which one it was: no registry has named it.
 take_from_daemon() {
   local -r name=${2#docker-daemon:}
   if [[ $1 == podman ]]; then watched podman pull "$2"; fi
   "$1" tag "$name" "$3" 2>/dev/null ||
     fail "$1 has no image $name" "see what there is: $1 image ls"
+  digest=$("$1" image inspect --format '{{.Id}}' "$3")
+  digest=sha256:${digest#sha256:}
 }
 
 # build_tag PROGRAM DOCKERFILE ARCH TAG: its folder is the context.

@@ -182,11 +182,12 @@ def test_image_in_dockers_store_is_a_source(lab, registry, docker_environment, r
     name = registry.name("lab/tiny:1").removeprefix("docker://")
     run(["docker", "pull", name], env=docker_environment)
     run(["docker", "tag", name, "longship-tests/daemon:1"], env=docker_environment)
-    clone.build_and_move()
+    clone.build()
+    identity = run(["docker", "image", "inspect", "--format={{.Id}}", name], env=docker_environment)
+    assert clone.record()["digest"] == identity.stdout.strip()
+    clone.move()
     clone.use("docker-daemon:longship-tests/daemon:1", "apptainer")
     clone.build()
-    host = docker_environment.get("DOCKER_HOST", "")
-    assert "DOCKER_HOST" not in clone.environment or clone.environment["DOCKER_HOST"] == host
     assert (clone.containers / "build/daemon_1_amd64.sif").exists()
 
 
@@ -451,8 +452,6 @@ def test_definition_file_for_another_architecture_is_refused_before_it_starts(la
 
 def test_site_that_forbids_definition_files_says_what_works(lab):
     clone = lab("images/my.def", "singularity")
-    done = clone.build("--machine", "lumi", check=False, env={"SLURM_JOB_ACCOUNT": "x"})
-    assert "LUMI lets nobody build" in done.stderr or "account" in done.stderr
     text = (clone.root / "configuration.toml").read_text()
     clone.configure(text.replace('machine = "local"', 'machine = "lumi"'))
     is_told(clone.build(check=False), "LUMI lets nobody build from", "cotainr")
