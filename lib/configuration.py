@@ -15,12 +15,31 @@ from lib.errors import LongshipError, near_miss
 from lib.tables import Key, Source, check_value
 
 RUNTIMES = ("auto", "apptainer", "singularity", "docker", "podman", "enroot", "host")
+INSTALLS = ("editable", "plain", "requirements", "none")
 
 
-def _key(default: Any, about: str, choices: tuple[str, ...] = ()) -> Any:
+# What each of the [[repositories]] takes; lib/repositories.py reads them.
+REPOSITORY = {
+    "name": Key("text", "names its folder; the last part of the URL unless given"),
+    "url": Key("text", "what git clones"),
+    "ref": Key("text", "a tag, branch or commit; the default branch unless given"),
+    "upstream": Key("text", "the original's URL, where `url` is a fork"),
+    "install": Key("text", "how it gets into the venv", INSTALLS, INSTALLS[0]),
+    "extras": Key("list", "optional dependencies: NAME[extra]"),
+    "requirements": Key("text", "its file for install = requirements", (), "requirements.txt"),
+    "script": Key("text", "a script of this repository that is run inside, after that"),
+}
+
+
+def _key(
+    default: Any,
+    about: str,
+    choices: tuple[str, ...] = (),
+    entries: Mapping[str, Key] | None = None,
+) -> Any:
     """Declare a key: its default, one line about it, and the only values allowed."""
-    kind = {str: "text", tuple: "list", dict: "texts"}[type(default)]
-    key = Key(kind, about, choices, default)
+    kind = "tables" if entries else {str: "text", tuple: "list", dict: "texts"}[type(default)]
+    key = Key(kind, about, choices, default, entries or {})
     return field(default_factory=lambda: default, metadata={"key": key})
 
 
@@ -47,6 +66,7 @@ class Container:
     runtime: str = _key("auto", "auto: the site's, else the first that works here", RUNTIMES)
     image: str = _key("", "where the image comes from; the stack's unless given here")
     binds: tuple[str, ...] = _key((), 'more folders to see inside: "/data", "/data:/inside:ro"')
+    patched_files: Mapping[str, str] = _key({}, "files of the image, each replaced by one of ours")
 
 
 @dataclass(frozen=True)
@@ -77,6 +97,9 @@ class Configuration:
 
     machine: str = _key("auto", "auto: recognised; or a name from a site.toml")
     stack: str = _key("pytorch", "a folder under stacks/")
+    repositories: tuple[Mapping[str, Any], ...] = _key(
+        (), "external repositories", entries=REPOSITORY
+    )
     project: Project = Project()
     paths: PathRoots = PathRoots()
     container: Container = Container()
@@ -165,7 +188,7 @@ def _unknown_key(dotted: str, value: Any, place: str) -> LongshipError:
 
 
 def combine(layers: Iterable[Layer]) -> tuple[Configuration, dict[str, str]]:
-    """Put layers together; later ones win, and tables of variables are merged name by name.
+    """Put layers together; later ones win, and tables are merged name by name.
 
     Returns
     -------
@@ -176,7 +199,11 @@ def combine(layers: Iterable[Layer]) -> tuple[Configuration, dict[str, str]]:
     origins = dict.fromkeys(KEYS, "default")
     for layer in layers:
         for dotted, value in layer.values.items():
-            values[dotted] = {**values[dotted], **value} if isinstance(value, dict) else value
+            if isinstance(value, dict):
+                value = {**values[dotted], **value}
+            elif KEYS[dotted].entries:
+                value = _merge_entries(values[dotted], value)
+            values[dotted] = value
             origins[dotted] = layer.origin
     grouped: dict[str, dict[str, Any]] = {"": {}, **{name: {} for name in TABLES}}
     for dotted, value in values.items():
@@ -184,3 +211,20 @@ def combine(layers: Iterable[Layer]) -> tuple[Configuration, dict[str, str]]:
         grouped[table][key] = value
     tables = {name: table(**grouped[name]) for name, table in TABLES.items()}
     return Configuration(**grouped[""], **tables), origins
+
+
+def entry_name(entry: Mapping[str, Any]) -> str:
+    """Return what names one of several tables: its ``name``, else the last part of its ``url``."""
+    last = entry.get("url", "").rstrip("/").replace(":", "/").rpartition("/")[2]
+    return entry.get("name") or (last[: -len(".git")] if last.endswith(".git") else last)
+
+
+def _merge_entries(
+    old: tuple[Mapping[str, Any], ...], new: tuple[Mapping[str, Any], ...]
+) -> tuple[Mapping[str, Any], ...]:
+    """Let a later layer change entries by their name, such as only the URL, and add others."""
+    merged = {entry_name(each): each for each in old}
+    for each in new:
+        name = entry_name(each)
+        merged[name] = {**merged.get(name, {}), **each}
+    return tuple(merged.values())

@@ -1,11 +1,11 @@
-"""The Python packages on top of the image: the lines of `set_up.py install`."""
+"""The Python packages on top of the image."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from lib.command import assign, call, wrapped
-from lib.container import base_of, describe_launch, inside_lines
+from lib.command import assign, wrapped
+from lib.container import base_of, describe_launch
 from lib.errors import LongshipError
 from lib.paths import Paths
 from lib.quoting import Expansion, Word
@@ -21,7 +21,7 @@ def wanted_venv(settings: Settings, paths: Paths) -> Path | None:
 
 
 def install_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
-    """Return the lines that make the venv.
+    """Return the lines that make the venv, with ``inside COMMAND...`` defined.
 
     Parameters
     ----------
@@ -54,15 +54,9 @@ def install_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     torch = str(paths.root / settings.stack.torch) if settings.stack.torch else ""
     launch = describe_launch(settings, paths, runtime)
     return [
-        assign("LIBRARY", paths.root / "lib"),
-        call("on_interrupt", "python set_up.py install"),
-        call("make_folders", paths.project_dir, paths.scratch_dir),
-        *inside_lines(settings, paths, runtime),
-        "",
         assign("venv", paths.venv),
         wrapped(
             *("locked", _VENV, "install_venv", _VENV, base_of(launch)),
             *(packages.installer, paths.tools / "uv", torch, *requirements),
         ),
-        call("next_step", "python container_run.py python preprocess_data.py"),
     ]

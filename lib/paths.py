@@ -42,7 +42,22 @@ class Paths:
     @property
     def archives(self) -> Path:
         """Images as they travel to a machine without network."""
-        return self.scratch_dir / "offline" / "containers"
+        return self.offline / "containers"
+
+    @property
+    def repositories(self) -> Path:
+        """The external repositories; they are the user's to work in."""
+        return self.project_dir / "repos"
+
+    @property
+    def saved_changes(self) -> Path:
+        """The user's changes in them as patches, as they were before each update."""
+        return self.project_dir / "saved_changes"
+
+    @property
+    def offline(self) -> Path:
+        """All that travels to a machine without network: containers, pip, repos, assets."""
+        return self.scratch_dir / "offline"
 
     @property
     def venv(self) -> Path:

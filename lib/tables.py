@@ -20,6 +20,10 @@ _KINDS = {
         lambda v: isinstance(v, dict) and all(isinstance(each, str) for each in v.values()),
     ),
     "table": ("a table, such as [name]", lambda v: isinstance(v, dict)),
+    "tables": (
+        "tables, such as [[name]]",
+        lambda v: isinstance(v, list) and all(isinstance(each, dict) for each in v),
+    ),
 }
 
 
@@ -29,19 +33,22 @@ class Key(NamedTuple):
     Parameters
     ----------
     kind : str
-        ``text``, ``list`` (of texts), ``texts`` (by name) or ``table``.
+        ``text``, ``list`` (of texts), ``texts`` (by name), ``table``, or ``tables`` (a list).
     about : str
         One line about it.
     choices : tuple of str
         The only texts allowed; empty for any.
     default : object
         Its value where no file has it.
+    entries : mapping of str to Key
+        What each of the ``tables`` takes.
     """
 
     kind: str
     about: str = ""
     choices: tuple[str, ...] = ()
     default: Any = None
+    entries: Mapping[str, Any] = {}
 
 
 class Source(NamedTuple):
@@ -140,7 +147,24 @@ def check_value(dotted: str, value: Any, key: Key, place: str) -> Any:
         raise LongshipError(f"{place}: {dotted} is {value!r}", f"it takes {wanted}{about}")
     if key.choices and value not in key.choices:
         raise LongshipError(f'{place}: {dotted} is "{value}"', near_miss(value, key.choices))
+    if key.kind == "tables":
+        return tuple(_check_entry(dotted, each, key.entries, place) for each in value)
     return tuple(value) if isinstance(value, list) else value
+
+
+def _check_entry(
+    dotted: str, entry: Mapping[str, Any], keys: Mapping[str, Key], place: str
+) -> dict[str, Any]:
+    """Check one of several tables under the same name."""
+    for name in entry:
+        if name not in keys:
+            raise LongshipError(
+                f'{place}: [[{dotted}]] has no key "{name}"', near_miss(name, tuple(keys))
+            )
+    return {
+        name: check_value(f"{dotted}.{name}", value, keys[name], place)
+        for name, value in entry.items()
+    }
 
 
 def check_table(

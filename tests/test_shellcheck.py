@@ -13,10 +13,11 @@ from lib.builds import offline_lines, online_lines
 from lib.configuration import RUNTIMES
 from lib.container import run_lines
 from lib.downloads import download_lines
-from lib.packages import install_lines, wanted_venv
+from lib.packages import wanted_venv
 from lib.paths import derive_paths
 from lib.script import render
 from lib.settings import load_settings
+from lib.setup import install_lines
 from lib.sites import load_machines
 from lib.versions import list_lines, move_lines, prune_lines, use_lines
 

@@ -27,8 +27,8 @@ ROWS = (
     ("apptainer", "docker", "enroot", "host"),
     ("runtimes",),
     ("container",),
-    ("packages", "builds", "versions"),
-    ("downloads",),
+    ("packages", "builds", "versions", "repositories"),
+    ("downloads", "setup"),
     ("script", "execute", "remembered"),
     ("cli",),
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from lib.cli import Call, script_options
-from lib.packages import install_lines
 from lib.script import render
+from lib.setup import install_lines
 
 
 @click.command(context_settings={"max_content_width": 100})
