@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from lib.command import assign, call
 from lib.configuration import INSTALLS, REPOSITORY, entry_name
 from lib.errors import LongshipError
+from lib.paths import Paths
 from lib.settings import Settings
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-_PASSWORD = re.compile(r"^\w+://[^/@]*:[^/@]*@")
+# a password after a colon; over https, where git asks for one, a token can stand alone
+_PASSWORD = re.compile(r"\w+://[^/@]*:[^/@]*@|https?://[^/@]+@")
 
 
 class Repository(NamedTuple):
@@ -71,13 +75,54 @@ def _repository(entry: Mapping[str, Any], origin: str) -> Repository:
             "name it with letters, digits, dots, - and _: name = ...",
         )
     for key in ("url", "ref", "upstream"):
-        if entry.get(key, "").startswith("-") or "\n" in entry.get(key, ""):
+        value = entry.get(key, "")
+        if value.startswith("-") or "\n" in value:
             raise LongshipError(
-                f"{origin}: {key} of repository {name} is {entry[key]!r}", "git would misread it"
+                f"{origin}: {key} of repository {name} is {value!r}", "git would misread it"
             )
-        if _PASSWORD.match(entry.get(key, "")):
+        if _PASSWORD.match(value):
             raise LongshipError(
                 f"{origin}: {key} of repository {name} holds a password",
                 "take it out; git asks a credential helper: git help credentials",
             )
     return Repository(**{**entry, "name": name})
+
+
+def repository_lines(
+    settings: Settings, paths: Paths, function: str, bundles: Path | None = None
+) -> list[str]:
+    """Return the lines that do something with all configured repositories.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+    paths : Paths
+        Where things lie.
+    function : str
+        A function of ``lib/shell/``, such as ``update_repositories``.
+    bundles : pathlib.Path or None
+        Where what is carried to a machine without network lies; None for the servers.
+
+    Returns
+    -------
+    list of str
+        Lines of bash; none where no repository is configured.
+    """
+    configured = configured_repositories(settings)
+    if not configured:
+        return []
+    return [
+        assign("repositories_folder", paths.repositories),
+        assign("saved", paths.saved_changes),
+        assign("bundles", bundles or ""),
+        assign("mirrors", paths.cache / "repositories"),
+        *(
+            call(
+                *("repository", each.name, each.url, each.ref, each.upstream),
+                paths.root / "patches" / each.name,
+            )
+            for each in configured
+        ),
+        call("locked", paths.repositories, function),
+    ]

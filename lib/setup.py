@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from lib.command import assign, call
 from lib.container import inside_lines
+from lib.errors import LongshipError
 from lib.packages import install_lines as package_lines
+from lib.packages import wanted_venv
 from lib.paths import Paths
+from lib.repositories import repository_lines
 from lib.settings import Settings
 
 
@@ -31,19 +34,58 @@ def install_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     LongshipError
         If there is nothing to set up.
     """
+    typed = "python set_up.py install"
+    repositories = repository_lines(settings, paths, "install_repositories")
+    if repositories and wanted_venv(settings, paths) is None:
+        return [*_folder_lines(paths, typed), *repositories]
     return [
-        *_start_lines(settings, paths, runtime, "python set_up.py install"),
+        *_start_lines(settings, paths, runtime, typed),
+        *repositories,
         *package_lines(settings, paths, runtime),
         call("next_step", "python container_run.py python preprocess_data.py"),
     ]
 
 
-def _start_lines(settings: Settings, paths: Paths, runtime: str, typed: str) -> list[str]:
-    """Return the lines that every mode begins with; they define ``inside COMMAND...``."""
+def update_lines(settings: Settings, paths: Paths, function: str, typed: str) -> list[str]:
+    """Return the lines that move the repositories to what is configured, or go on with that.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+    paths : Paths
+        Where things lie.
+    function : str
+        ``update_repositories``, ``continue_update``, ``abort_update`` or ``save_all_series``.
+    typed : str
+        What the user typed, to go on after an interruption.
+
+    Raises
+    ------
+    LongshipError
+        If no repository is configured.
+    """
+    repositories = repository_lines(settings, paths, function)
+    if not repositories:
+        raise LongshipError(
+            "no repository is configured", "[[repositories]] in configuration.toml names them"
+        )
+    return [*_folder_lines(paths, typed), *repositories]
+
+
+def _folder_lines(paths: Paths, typed: str) -> list[str]:
+    """Return the lines that every mode begins with."""
     return [
-        assign("LIBRARY", paths.root / "lib"),
         call("on_interrupt", typed),
         call("make_folders", paths.project_dir, paths.scratch_dir),
+    ]
+
+
+def _start_lines(settings: Settings, paths: Paths, runtime: str, typed: str) -> list[str]:
+    """Return the lines that define ``inside COMMAND...``, for modes that install."""
+    return [
+        assign("LIBRARY", paths.root / "lib"),
+        *_folder_lines(paths, typed),
         *inside_lines(settings, paths, runtime),
         "",
     ]

@@ -10,7 +10,13 @@ import pytest
 from support import processes
 from support.repository import BareRepository
 
-pytest_plugins = ["support.needs", "support.environments", "support.registry", "support.lab"]
+pytest_plugins = [
+    "support.needs",
+    "support.environments",
+    "support.registry",
+    "support.lab",
+    "support.git",
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 

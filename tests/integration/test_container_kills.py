@@ -1,15 +1,14 @@
 """Promise 1: whatever ends a build or a swap, the image in use is the complete old or new one.
 
-The emitted script is killed before each of its commands in turn, functions and subshells included:
-bash's DEBUG trap counts them and kills the whole process group at the chosen one. Nothing is timed.
+The emitted script is killed before each of its commands in turn, see `support.kills`.
 """
 
 import os
-import shutil
 import signal
 
 import pytest
 from support import processes
+from support.kills import Points
 from support.lab import fill
 
 from lib.sites import own_arch
@@ -18,60 +17,6 @@ pytestmark = [
     pytest.mark.needs("registry", "skopeo"),
     pytest.mark.skipif(own_arch() != "amd64", reason="the tiny images run on amd64 only"),
 ]
-KILL = """
-longship_kill() {{
-  case ${{FUNCNAME[1]:-}} in
-    # they only read
-    record_value | holds_tag | tag_in | check_sif | host_arch | image_mark | version_of) ;;
-    json_text | program_version | this_script | this_host | process_start) ;;
-    active_version | last_change) ;;
-    *) if ((++longship_at == {number})); then kill -KILL 0; fi ;;
-  esac
-}}
-longship_at=0
-set -o functrace
-trap longship_kill DEBUG
-"""
-MOST = 2000  # commands that a script can have
-
-
-class Points:
-    """Kills a clone's script at each of its commands, from the same state each time."""
-
-    def __init__(self, clone, script, *arguments):
-        self.clone = clone
-        self.script = clone.dry_run(script, *arguments)
-        self.template = clone.scratch.with_name("a template")
-        clone.scratch.rename(self.template)
-
-    def restore(self):
-        """Bring the scratch folder back; its files are linked, as nothing writes into them."""
-        shutil.rmtree(self.clone.scratch, ignore_errors=True)
-        shutil.copytree(self.template, self.clone.scratch, symlinks=True, copy_function=os.link)
-
-    def killed_at(self, number):
-        """Run the script and kill it before so many commands; tell whether it was."""
-        start = "set -euo pipefail\n"
-        text = self.script.replace(start, start + KILL.format(number=number), 1)
-        done = processes.run(
-            ["bash", "-c", text], env=self.clone.environment, cwd=self.clone.root, check=False
-        )
-        assert done.returncode in (0, -signal.SIGKILL), done.stderr
-        return done.returncode != 0
-
-    def whole(self):
-        """Run the script as it is, and return its CompletedProcess."""
-        command = ["bash", "-c", self.script]
-        return processes.run(command, env=self.clone.environment, cwd=self.clone.root, check=False)
-
-    def each(self, every=1):
-        """Give the number of each command after killing the script there."""
-        for number in range(1, MOST, every):
-            self.restore()
-            if not self.killed_at(number):
-                return
-            yield number
-        pytest.fail("the script has no end")
 
 
 def image_in_use(clone):

@@ -1,0 +1,166 @@
+# shellcheck shell=bash disable=SC2154,SC2034  # set by the caller: state, saved
+# The user's changes in a repository, kept in two ways before anything is touched: a commit under
+# refs/longship/saved/ of the form that `git stash` makes, and patches in a folder of the project.
+#
+# What an update has to remember lies in a folder of the repository's own, called state here:
+# head, branch, target, ...; a file each.
+
+readonly MOST_SAVED_BYTES=$((100 << 20)) # of an untracked file; larger ones are results, not changes
+
+# remember NAME VALUE: keep a value for the rest of the update.
+remember() {
+  printf '%s\n' "$2" >"$state/$1.partial"
+  mv -- "$state/$1.partial" "$state/$1"
+}
+
+# recall NAME: set REPLY to what was kept, empty where nothing was.
+recall() {
+  REPLY=
+  if [[ -e $state/$1 ]]; then REPLY=$(<"$state/$1"); fi
+}
+
+# take_snapshot FOLDER: commits that hold what is there now; remembers head, branch, the index itself,
+# and the commits `staged` and `tracked` (all that git knows, as it lies there) and `untracked`.
+take_snapshot() {
+  local -r folder=$1
+  local own head branch
+  own=$(git_folder "$folder")
+  head=$(commit_of "$folder" HEAD)
+  branch=$(git_in "$folder" symbolic-ref --quiet HEAD || :)
+  remember head "$head"
+  remember branch "$branch"
+  cp -p -- "$own/index" "$state/index"
+  # a file that `git add -N` announced is in the index without content
+  git_in "$folder" diff --name-only --diff-filter=A -z >"$state/announced"
+  remember staged "$(own_commit "$folder" "$(git_in "$folder" write-tree)" 'the index' -p "$head")"
+  take_tracked "$folder" "$own"
+  take_untracked "$folder" "$own"
+}
+
+# take_tracked FOLDER OWN: remember `tracked`; what submodules are at is taken from the index, because
+# they are repositories with an update of their own.
+take_tracked() {
+  git_in "$1" ls-files --stage -z | grep -z '^160000 ' >"$state/submodules" || :
+  local -x GIT_INDEX_FILE=$2/longship-index
+  cp -p -- "$state/index" "$GIT_INDEX_FILE"
+  git_in "$1" add --update -- :/
+  git_in "$1" update-index -z --index-info <"$state/submodules"
+  recall staged
+  remember tracked "$(own_commit "$1" "$(git_in "$1" write-tree)" 'the files' -p "$REPLY")"
+}
+
+# take_untracked FOLDER OWN: remember `untracked`, empty where there is no such file.
+take_untracked() {
+  local file
+  while IFS= read -r -d '' file; do
+    if [[ $file == */ ]]; then
+      note "$1/$file is a repository of its own; it is left as it is"
+    elif (($(stat -c %s -- "$1/$file") > MOST_SAVED_BYTES)); then
+      note "$1/$file is large; it is left as it is, and not saved"
+    else
+      printf '%s\0' "$file"
+    fi
+  done < <(git_in "$1" ls-files --full-name --others --exclude-standard -z) >"$state/files"
+  remember untracked ''
+  if [[ -s $state/files ]]; then
+    local -x GIT_INDEX_FILE=$2/longship-untracked
+    rm -f -- "$GIT_INDEX_FILE"
+    git_in "$1" update-index --add -z --stdin <"$state/files"
+    remember untracked "$(own_commit "$1" "$(git_in "$1" write-tree)" 'untracked files')"
+    rm -f -- "$GIT_INDEX_FILE"
+  fi
+}
+
+# has_changes FOLDER COMMITS: whether there is anything of the user's.
+has_changes() {
+  local staged tracked
+  recall staged
+  staged=$(tree_of "$1" "$REPLY")
+  recall tracked
+  tracked=$(tree_of "$1" "$REPLY")
+  recall untracked
+  [[ -n $2 || -n $REPLY || $staged != "$(tree_of "$1" HEAD)" || $tracked != "$staged" ]]
+}
+
+# save_changes FOLDER NAME COMMITS: keep the snapshot under a ref and as patches, below "$saved".
+save_changes() {
+  local -r folder=$1 id=$(date +%Y%m%dT%H%M%S).$$
+  local -r ref=refs/longship/saved/$id into=$saved/$2/$id
+  local head staged tracked
+  local -a untracked=()
+  recall head
+  head=$REPLY
+  recall staged
+  staged=$REPLY
+  recall tracked
+  tracked=$REPLY
+  recall untracked
+  if [[ -n $REPLY ]]; then untracked=(-p "$REPLY"); fi
+  git_in "$folder" update-ref "$ref" "$(own_commit "$folder" "$(tree_of "$folder" "$tracked")" \
+    "On update: saved by Longship" -p "$head" -p "$staged" ${untracked[@]+"${untracked[@]}"})"
+  remember saved_ref "$ref"
+  remember saved_folder "$into"
+  (umask 077 && rm -rf -- "$into.partial" && mkdir -p -- "$into.partial") ||
+    fail_writing "$saved" "cannot write $into" 'see the line above'
+  write_patches "$folder" "$into.partial" "$3" ||
+    fail_writing "$into.partial" "cannot write the patches $into" 'see the line above'
+  mv -- "$into.partial" "$into"
+}
+
+# write_patches FOLDER INTO COMMITS: the changes as files that `git apply` and `git am` read.
+write_patches() {
+  local -r folder=$1 into=$2 ref=$(recall saved_ref && printf '%s' "$REPLY")
+  if [[ -n $3 ]]; then
+    write_series "$folder" "$into/commits" "$ref^1" "$3" || return
+  fi
+  patch_between "$folder" "$ref^1" "$ref^2" >"$into/staged.patch" || return
+  patch_between "$folder" "$ref^2" "$ref" >"$into/unstaged.patch" || return
+  if commit_of "$folder" "$ref^3" >/dev/null; then
+    patch_between "$folder" "$(git_in "$folder" hash-object -t tree /dev/null)" "$ref^3" \
+      >"$into/untracked.patch" || return
+  fi
+  find "$into" -maxdepth 1 -type f -empty -delete
+  cat >"$into/README.txt" <<END
+The changes in $folder, as they were before an update.
+
+Exactly as it was, beside what is there now (any folder that does not exist yet):
+  git -C $(printf %q "$folder") worktree add FOLDER $ref^1
+  git -C FOLDER stash apply --index $ref
+
+On top of what is there now, one by one, in this order:
+  git am --3way $(printf %q "${into%.partial}")/commits/*.patch
+  git apply --3way $(printf %q "${into%.partial}")/{staged,unstaged,untracked}.patch
+END
+}
+
+# write_series FOLDER INTO HEAD COMMITS: a patch for each commit, oldest first; one for all of them
+# where they hold a merge, which no patch can.
+write_series() {
+  local -r folder=$1 into=$2 head=$3
+  local -a commits
+  local commit number=0
+  read -r -d '' -a commits <<<"$4" || :
+  mkdir -p -- "$into"
+  if holds_merge "$folder" "${commits[@]}"; then
+    recall base
+    patch_between "$folder" "$REPLY" "$head" >"$into/0001-all-of-a-history-with-merges.patch"
+    return
+  fi
+  for commit in "${commits[@]}"; do
+    number=$((number + 1))
+    # `-k` keeps a subject such as "[WIP] x", and --full-index what a three-way merge needs
+    git_in "$folder" format-patch --quiet -k --full-index --binary --no-signature --zero-commit \
+      --no-renames --no-attach --no-thread --no-cover-letter --no-ext-diff --no-textconv \
+      --start-number "$number" --output-directory "$into" -1 "$commit" || return
+  done
+}
+
+# patch_between FOLDER FROM TO: print one patch.
+patch_between() {
+  git_in "$1" diff-tree -p -r --binary --full-index --no-renames --no-ext-diff --no-textconv "$2" "$3"
+}
+
+# holds_merge FOLDER COMMIT...: whether one of them has several parents.
+holds_merge() {
+  [[ -n $(git_in "$1" rev-list --no-walk --merges "${@:2}") ]]
+}

@@ -1,0 +1,81 @@
+# shellcheck shell=bash
+# Git, with what would make it behave differently for each user switched off.
+
+# No hooks, signatures, editors and questions; no look into submodules, which are handled one by one.
+readonly GIT_SETTINGS=(
+  -c core.hooksPath=/dev/null -c commit.gpgSign=false -c gc.auto=0 -c advice.detachedHead=false
+  -c submodule.recurse=false -c fetch.recurseSubmodules=false -c apply.whitespace=nowarn
+  -c diff.noprefix=false -c diff.mnemonicPrefix=false -c merge.renames=true
+  -c rerere.enabled=false -c core.quotePath=false -c am.threeWay=true)
+
+# git_in FOLDER ARGUMENT...
+git_in() {
+  git -C "$1" "${GIT_SETTINGS[@]}" "${@:2}"
+}
+
+# prepare_git: the same environment for everybody.
+prepare_git() {
+  command -v git >/dev/null || fail 'git is not installed here' 'module load git, or ask the site for it'
+  local variable
+  # inside a hook or an alias of git's they name another repository
+  for variable in $(git rev-parse --local-env-vars); do unset "$variable"; done
+  export GIT_TERMINAL_PROMPT=0 GIT_EDITOR=true GIT_MERGE_AUTOEDIT=no
+  if ! git var GIT_COMMITTER_IDENT >/dev/null 2>&1; then
+    export GIT_COMMITTER_NAME=Longship GIT_COMMITTER_EMAIL=longship@localhost
+    export GIT_AUTHOR_NAME=Longship GIT_AUTHOR_EMAIL=longship@localhost
+  fi
+}
+
+# git_folder FOLDER: print where the repository keeps what is its own: index, HEAD, what is under way.
+git_folder() {
+  git_in "$1" rev-parse --absolute-git-dir
+}
+
+# commit_of FOLDER NAME: print the commit that a name stands for, fail where there is none.
+commit_of() {
+  git_in "$1" rev-parse --verify --quiet "$2^{commit}"
+}
+
+# shown_commit FOLDER COMMIT: print it as a person says it.
+shown_commit() {
+  git_in "$1" describe --always --tags "$2" 2>/dev/null || printf '%.10s' "$2"
+}
+
+# own_commit FOLDER TREE MESSAGE [-p PARENT]...: print a commit that only this program looks at.
+own_commit() {
+  GIT_AUTHOR_NAME=Longship GIT_AUTHOR_EMAIL=longship@localhost \
+    GIT_COMMITTER_NAME=Longship GIT_COMMITTER_EMAIL=longship@localhost \
+    git_in "$1" commit-tree "$2" -m "$3" "${@:4}"
+}
+
+# tree_of FOLDER COMMIT: print its tree.
+tree_of() {
+  git_in "$1" rev-parse --verify --quiet "$2^{tree}"
+}
+
+# check_not_busy FOLDER: stop where something is under way that an update would mix up.
+check_not_busy() {
+  local -r folder=$1 again='then the same command again'
+  local kind own
+  own=$(git_folder "$folder") || exit 1
+  commit_of "$folder" HEAD >/dev/null ||
+    fail "$folder has no commit" "move it away: mv $folder $folder.old; then: python set_up.py install"
+  for kind in rebase-merge:rebase rebase-apply:rebase MERGE_HEAD:merge CHERRY_PICK_HEAD:cherry-pick \
+    REVERT_HEAD:revert BISECT_LOG:bisect; do
+    if [[ -e $own/${kind%:*} ]]; then
+      fail "$folder: a ${kind#*:} is under way there" \
+        "finish it, or take it back: git -C $folder status; $again"
+    fi
+  done
+  if [[ -n $(git_in "$folder" ls-files --unmerged) ]]; then
+    fail "$folder: there are conflicts that nobody has resolved" \
+      "git -C $folder status; $again"
+  fi
+  if [[ -e $own/index.lock ]]; then
+    fail "$folder: another git works there, or was killed" "if none does: rm $own/index.lock; $again"
+  fi
+  if git_in "$folder" ls-files -v | grep -c '^[a-zS]' >/dev/null; then
+    fail "$folder: git is told to look away from changed files (assume-unchanged, skip-worktree, sparse)" \
+      "find them: git -C $folder ls-files -v | grep '^[a-zS]'; take it back: git update-index --no-assume-unchanged --no-skip-worktree FILE"
+  fi
+}

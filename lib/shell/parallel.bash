@@ -1,0 +1,41 @@
+# shellcheck shell=bash
+# The same work for several things at once, each in a process of its own.
+
+readonly MOST_AT_ONCE=8 # login nodes are shared
+
+declare -a parallel_jobs=()
+
+# in_parallel FUNCTION WORD...: run FUNCTION WORD for each WORD, at once; what each prints is shown in
+# one piece. Set `failed` to the WORDs whose function failed; the others are finished all the same.
+in_parallel() {
+  local -r function=$1 logs=$(mktemp -d)
+  local -i number=0 status
+  shift
+  failed=()
+  parallel_jobs=()
+  # a process that is killed right after its start would still run the trap of this one
+  trap - EXIT
+  for _ in "$@"; do
+    if ((number >= MOST_AT_ONCE)); then wait "${parallel_jobs[number - MOST_AT_ONCE]}" || :; fi
+    number+=1
+    (set -e && "$function" "${!number}") >"$logs/$number" 2>&1 </dev/null &
+    parallel_jobs+=($!)
+  done
+  trap 'stop_parallel; release_locks' EXIT
+  number=0
+  for _ in "$@"; do
+    status=0
+    wait "${parallel_jobs[number]}" || status=$?
+    number+=1
+    cat -- "$logs/$number" >&2
+    if ((status)); then failed+=("${!number}"); fi
+  done
+  parallel_jobs=()
+  trap release_locks EXIT
+  rm -rf -- "$logs"
+}
+
+# stop_parallel: what was started ends with this process.
+stop_parallel() {
+  if ((${#parallel_jobs[@]})); then kill "${parallel_jobs[@]}" 2>/dev/null || :; fi
+}

@@ -1,0 +1,189 @@
+# shellcheck shell=bash disable=SC2154  # the emitted script says: repositories_folder, saved, bundles
+# External repositories: cloned once; from then on the state of the code is the user's, and an update
+# moves it to the configured commit with the user's changes on top.
+
+declare -a repositories=()
+
+declare -A repository_url=()
+
+declare -A repository_ref=()
+
+declare -A repository_upstream=()
+
+declare -A repository_patches=()
+
+# repository NAME URL REF UPSTREAM PATCHES: one of the configured ones.
+repository() {
+  repositories+=("$1")
+  repository_url[$1]=$2
+  repository_ref[$1]=$3
+  repository_upstream[$1]=$4
+  repository_patches[$1]=$5
+}
+
+# install_repositories: clone what is missing.
+install_repositories() {
+  prepare_git
+  make_folders "$repositories_folder"
+  in_parallel install_repository "${repositories[@]}"
+  stop_if_failed
+}
+
+# install_repository NAME: what is there is left alone.
+install_repository() {
+  local -r folder=$repositories_folder/$1
+  local state own
+  if [[ ! -e $folder ]]; then
+    clone_repository "$1"
+    return
+  fi
+  if [[ ! -e $folder/.git ]]; then
+    note "$folder is no git repository; it is left alone"
+    return
+  fi
+  own=$(git_folder "$folder")
+  state=$own/longship-update
+  check_no_update "$folder"
+  if [[ -e $state/step ]]; then
+    update_repository "$1" # it was killed while patches were applied
+  elif [[ $(settings_of "$1") != "$(cat -- "$own/longship-settings" 2>/dev/null)" ]]; then
+    note "$1 is not what is configured now; to move it there: python set_up.py update"
+  fi
+}
+
+# settings_of NAME: print what decides where it has to be.
+settings_of() {
+  printf '%s\n' "${repository_url[$1]}" "${repository_ref[$1]}" "$(series_sum "${repository_patches[$1]}")"
+}
+
+# clone_repository NAME: complete or not there; without old files' contents, which git fetches when
+# they are needed, where the server can do that.
+clone_repository() {
+  local -r name=$1 folder=$repositories_folder/$1 url=${repository_url[$1]}
+  local -r partial=$folder.partial
+  local -a blobless=(--filter=blob:none)
+  local source said target state
+  source=$(source_of "$name")
+  note "cloning $name from $source"
+  if [[ -n $bundles ]]; then blobless=(); fi
+  trap 'rm -rf -- "$repositories_folder/$name.partial"' EXIT
+  rm -rf -- "$partial"
+  said=$(git "${GIT_SETTINGS[@]}" clone --quiet --no-checkout ${blobless[@]+"${blobless[@]}"} \
+    -- "$source" "$partial" 2>&1) || explain_git "$name" "$source" "$said"
+  git_in "$partial" remote set-url origin "$url"
+  keep_server_refs "$partial"
+  target=$(find_target "$name" "$partial")
+  check_out "$name" "$partial" "$target" ||
+    fail_writing "$repositories_folder" "$folder cannot be made" \
+      'see the lines above; then the same command again'
+  if [[ -e $partial/.gitmodules ]]; then fetch_submodules "$partial" "$name"; fi
+  add_upstream "$name" "$partial"
+  git_in "$partial" update-ref refs/longship/base "$target"
+  state=$partial/.git/longship-update
+  start_update "$partial" "$name" "$target" "${repository_patches[$name]}"
+  remember step series
+  mv -T -- "$partial" "$folder"
+  trap - EXIT
+  state=$folder/.git/longship-update
+  replay "$folder"
+  finish_update "$name"
+  printf '%s: %s\n' "$name" "$(shown_commit "$folder" HEAD)" >&2
+}
+
+# check_out NAME FOLDER COMMIT: on a branch that follows the configured one, else on none.
+check_out() {
+  local -r ref=${repository_ref[$1]} folder=$2
+  if [[ -z $ref ]]; then
+    git_in "$folder" checkout --quiet
+  elif [[ $(commit_of "$folder" "refs/remotes/origin/$ref") == "$3" ]]; then
+    git_in "$folder" checkout --quiet -B "$ref" --track "origin/$ref"
+  else
+    git_in "$folder" checkout --quiet --detach "$3"
+  fi
+}
+
+# source_of NAME: print what is cloned and fetched from: the server, or what was carried here.
+source_of() {
+  local -r bundle=$bundles/$1.bundle
+  if [[ -z $bundles ]]; then
+    printf '%s' "${repository_url[$1]}"
+  elif [[ -e $bundle ]]; then
+    printf '%s' "$bundle"
+  else
+    fail "$1: there is no $bundle" \
+      'where there is a network: python set_up.py download; then copy it here'
+  fi
+}
+
+# keep_server_refs FOLDER: default branch and tags of the server, apart from what the user makes.
+keep_server_refs() {
+  git_in "$1" update-ref refs/longship/default HEAD
+  git_in "$1" for-each-ref --format='create refs/longship/tags/%(refname:strip=2) %(objectname)' refs/tags |
+    git_in "$1" update-ref --stdin
+}
+
+# add_upstream NAME FOLDER: the original of a fork, as a second remote.
+add_upstream() {
+  local -r url=${repository_upstream[$1]}
+  if [[ -n $url ]] && ! git_in "$2" remote get-url upstream >/dev/null 2>&1; then
+    git_in "$2" remote add upstream "$url"
+  fi
+}
+
+# find_target NAME FOLDER: print the commit that is configured, or fail.
+find_target() {
+  local -r ref=${repository_ref[$1]} folder=$2
+  if [[ -z $ref ]]; then
+    commit_of "$folder" refs/longship/default && return
+    fail "$1: ${repository_url[$1]} has no default branch" "say which one: ref = ... in configuration.toml"
+  fi
+  commit_of "$folder" "refs/longship/tags/$ref" && return
+  commit_of "$folder" "refs/remotes/origin/$ref" && return
+  if [[ $ref =~ ^[0-9a-f]{7,64}$ ]]; then
+    commit_of "$folder" "$ref" && return
+    git_in "$folder" fetch --quiet "$(source_of "$1")" "$ref" 2>/dev/null &&
+      commit_of "$folder" "$ref" && return
+  fi
+  no_such_ref "$1"
+}
+
+# no_such_ref NAME: stop, and say how to find one that is there.
+no_such_ref() {
+  fail "$1: ${repository_url[$1]} has no tag, branch or commit ${repository_ref[$1]}" \
+    "what it has: git ls-remote ${repository_url[$1]}; then ref = ... in configuration.toml"
+}
+
+# explain_git NAME URL TEXT: stop, with what git said about a server.
+explain_git() {
+  local said=${3,,}
+  case $said in
+    *'no space left'* | *'quota exceeded'*)
+      fail "$1: No space left on device" 'make room there, or set [paths] in configuration.toml; then the same command again'
+      ;;
+    *'could not resolve'* | *'network is unreachable'* | *'connection refused'* | *'connection timed out'* | *'failed to connect'* | *'no route to host'*)
+      fail "$1: $2 cannot be reached from here" \
+        'where there is a network: python set_up.py download; then here: python set_up.py offline'
+      ;;
+    *'terminal prompts disabled'* | *'authentication failed'* | *'permission denied'* | *'host key verification'*)
+      fail "$1: $2 asks for a login that git does not have" \
+        "log in once: git ls-remote $2; see git help credentials, or ssh-add"
+      ;;
+    *'early eof'* | *'index-pack'* | *'not a v2 bundle'* | *'bad object'* | *'bundle file'*)
+      [[ $2 != *.bundle ]] || fail "$1: $2 is damaged" 'copy it again'
+      ;;&
+    *'does not exist'* | *'not found'* | *'does not appear to be a git repository'*)
+      fail "$1: there is no repository $2" 'check its url in configuration.toml'
+      ;;
+  esac
+  printf '%s\n' "$3" >&2
+  fail_writing "$repositories_folder" "$1: git cannot fetch $2" 'see the lines above; then the same command again'
+}
+
+# stop_if_failed: say which repositories stopped; what each of them needs was said before.
+stop_if_failed() {
+  if ((${#failed[@]} == 0)); then return; fi
+  if ((${#repositories[@]} > 1)); then
+    note "stopped: ${failed[*]}; the other repositories are finished"
+  fi
+  exit 1
+}

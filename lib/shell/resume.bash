@@ -1,0 +1,76 @@
+# shellcheck shell=bash disable=SC2154  # the emitted script says: repositories_folder, repositories
+# After a conflict: on with the update, or back to what was.
+
+# continue_update: go on in all repositories where an update stopped.
+continue_update() {
+  prepare_git
+  find_updates
+  in_parallel continue_repository "${found[@]}"
+  stop_if_failed
+}
+
+# continue_repository NAME
+continue_repository() {
+  local -r folder=$repositories_folder/$1
+  local state
+  state=$(git_folder "$folder")/longship-update
+  recall step
+  if [[ $REPLY != finished && ! -e $state/stopped ]]; then
+    update_repository "$1" # it was killed: nothing to go on with
+    return
+  fi
+  if [[ $REPLY != finished ]]; then
+    replay "$folder"
+    tell_update "$folder" "$1"
+  fi
+  update_submodules "$folder" "$1"
+  finish_update "$1"
+}
+
+# abort_update: take all repositories where an update is under way back to what was before.
+abort_update() {
+  prepare_git
+  find_updates
+  in_parallel abort_repository "${found[@]}"
+  stop_if_failed
+}
+
+# abort_repository NAME
+abort_repository() {
+  local -r folder=$repositories_folder/$1
+  local state
+  state=$(git_folder "$folder")/longship-update
+  restore_all "$folder"
+  rm -rf -- "$state"
+  printf '%s is as it was before the update\n' "$1" >&2
+}
+
+# restore_all FOLDER: with its submodules; those that the update brought go.
+restore_all() {
+  local path
+  if [[ ! -e $state/step ]]; then return; fi
+  for_submodules "$1" restore_submodule
+  if [[ -e $state/new_submodules ]]; then
+    while IFS= read -r -d '' path; do rm -rf -- "${1:?}/$path"; done <"$state/new_submodules"
+  fi
+  restore "$1"
+}
+
+# restore_submodule FOLDER
+restore_submodule() {
+  restore_all "$1"
+  rm -rf -- "$state"
+}
+
+# find_updates: set `found` to the repositories where one is under way.
+find_updates() {
+  local name
+  found=()
+  for name in "${repositories[@]}"; do
+    if [[ -e $repositories_folder/$name/.git &&
+      -e $(git_folder "$repositories_folder/$name")/longship-update ]]; then
+      found+=("$name")
+    fi
+  done
+  ((${#found[@]})) || fail "no update is under way in $repositories_folder" 'python set_up.py update'
+}

@@ -1,0 +1,589 @@
+"""set_up.py install, update, save-patches: external repositories, with real git."""
+
+import pytest
+from support.git import Repository, configuration, make_upstream
+from support.lab import is_told
+
+
+def test_install_clones_at_the_configured_ref(work):
+    mine = work.install()
+    assert mine.head() == work.upstream.head("v1")
+    assert mine.files() == work.upstream.files()
+    assert mine.git("status", "--short") == ""
+
+
+def test_second_install_leaves_the_users_code_alone(work):
+    mine = work.install()
+    mine.commit("mine", mine__py="x = 1\n")
+    mine.write("model.py", "changed\n")
+    before = mine.state()
+    done = work.set_up("install")
+    assert mine.state() == before
+    assert done.stderr == ""
+
+
+def test_update_replays_everything(work):
+    mine = work.install()
+    mine.git("checkout", "-q", "-b", "my-branch")
+    mine.commit("[WIP] my commit", mine__py="x = 1\n")
+    mine.replace("model.py", "line 5\n", "line five\n")
+    mine.git("add", "model.py")
+    mine.replace("data.py", "line 5\n", "LINE 5\n")
+    mine.write("notes/it's new.txt", "untracked\n", 0o600)
+    mine.write("image.bin", bytes(range(256)) * 9)
+    mine.git("add", "image.bin")
+    mine.write("image.bin", bytes(reversed(range(256))) * 9)
+    mine.write("announced.py", "soon\n")
+    mine.git("add", "-N", "announced.py")
+    (mine.folder / "run.sh").chmod(0o644)
+    work.release(model__py=("line 25\n", "line 25!\n"), data__py=("line 25\n", "line 25!\n"))
+    shown = ["status", "--porcelain"], ["diff", "--stat"], ["diff", "--cached", "--stat"]
+    before = [mine.git(*each) for each in shown]
+    done = work.update()
+    assert [mine.git(*each) for each in shown] == before
+    assert mine.git("log", "--format=%s|%an") == (
+        "[WIP] my commit|A. Nordic\nv2|A. Nordic\nfirst|A. Nordic\n"
+    )
+    assert mine.git("symbolic-ref", "HEAD") == "refs/heads/my-branch\n"
+    text = (mine.folder / "model.py").read_text()
+    assert "line five\n" in text and "line 25!\n" in text
+    assert (mine.folder / "image.bin").read_bytes() == bytes(reversed(range(256))) * 9
+    note = mine.folder / "notes/it's new.txt"
+    assert note.read_text() == "untracked\n" and note.stat().st_mode & 0o777 == 0o600
+    (saved,) = work.saved()
+    assert str(saved) in done.stderr and "v1-1-g" in done.stderr and "-> v2" in done.stderr
+    assert saved.stat().st_mode & 0o777 == 0o700
+    assert work.update().stderr == "torchtitan is up to date: v2\n"
+
+
+def test_saved_patches_give_the_changes_back(work, run):
+    mine = work.install()
+    mine.commit("mine", mine__py="x = 1\n")
+    mine.replace("model.py", "line 5\n", "line five\n")
+    mine.git("add", "model.py")
+    mine.replace("model.py", "line 9\n", "line nine\n")
+    mine.write("new.bin", bytes(range(256)))
+    before = mine.files()
+    work.release(data__py=("line 25\n", "line 25!\n"))
+    work.update()
+    (saved,) = work.saved()
+    fresh = Repository(work.folder / "fresh", work.environment)
+    run(["git", "clone", "-q", "--branch", "v1", work.url, fresh.folder], env=fresh.environment)
+    fresh.git("am", "-q", "--3way", *map(str, (saved / "commits").glob("*.patch")))
+    for name in ("staged", "unstaged", "untracked"):
+        fresh.git("apply", "--3way", str(saved / f"{name}.patch"))
+    assert fresh.files() == before
+
+
+def test_conflict_stops_and_can_be_taken_back(work):
+    mine = work.install()
+    mine.replace("model.py", "line 5\n", "mine\n")
+    mine.write("new.py", "new\n")
+    mine.git("add", "new.py")
+    before = mine.state()
+    work.release(model__py=("line 5\n", "theirs\n"))
+    is_told(work.update(check=False), "with conflicts in model.py", "--continue")
+    assert "<<<<<<<" in (mine.folder / "model.py").read_text()
+    assert "model.py" in mine.git("diff", "--name-only", "--diff-filter=U")
+    is_told(work.update(check=False), "waits for you", "--abort")
+    is_told(work.set_up("install", check=False), "waits for you", "--abort")
+    is_told(work.set_up("save-patches", check=False), "waits for you", "--abort")
+    is_told(work.update("--continue", check=False), "still conflicts in model.py", "--abort")
+    work.update("--abort")
+    assert mine.state() == before
+    is_told(work.update("--abort", check=False), "no update is under way", "update")
+
+
+def test_resolved_conflict_goes_on_and_the_index_is_as_it_was(work):
+    mine = work.install()
+    mine.write("staged.py", "staged\n")
+    mine.git("add", "staged.py")
+    mine.replace("model.py", "line 5\n", "mine\n")
+    work.release(model__py=("line 5\n", "theirs\n"))
+    is_told(work.update(check=False), "what you have not committed does not fit", "--abort")
+    mine.write("model.py", "resolved\n")
+    mine.git("add", "model.py")
+    work.update("--continue")
+    assert mine.git("status", "--porcelain") == " M model.py\nA  staged.py\n"
+    assert (mine.folder / "model.py").read_text() == "resolved\n"
+    assert mine.head() == work.upstream.head("v2")
+
+
+def test_conflict_that_the_user_commits_stays_committed(work):
+    mine = work.install()
+    mine.replace("model.py", "line 5\n", "mine\n")
+    work.release(model__py=("line 5\n", "theirs\n"))
+    work.update(check=False)
+    mine.commit("resolved", model__py="resolved\n")
+    work.update("--continue")
+    assert mine.git("status", "--porcelain") == ""
+    assert mine.git("log", "-1", "--format=%s") == "resolved\n"
+
+
+def conflict_in_commit(work):
+    """Stop at the first of two commits of the user's."""
+    mine = work.install()
+    mine.git("checkout", "-q", "-b", "my-branch")
+    mine.replace("model.py", "line 5\n", "mine\n")
+    mine.commit("first of mine")
+    mine.commit("second of mine", second__py="x\n")
+    mine.write("third.py", "not committed\n")
+    before = mine.state()
+    work.release(model__py=("line 5\n", "theirs\n"))
+    is_told(work.update(check=False), '"first of mine" does not fit', "--continue")
+    return mine, before
+
+
+def test_conflict_in_a_commit_is_taken_back(work):
+    mine, before = conflict_in_commit(work)
+    work.update("--abort")
+    assert mine.state() == before
+
+
+@pytest.mark.parametrize("by", ["longship", "git"])
+def test_conflict_in_a_commit_is_resolved(work, by):
+    mine, _ = conflict_in_commit(work)
+    assert "cherry-pick" in mine.git("status")
+    mine.write("model.py", "resolved\n")
+    mine.git("add", "model.py")
+    if by == "git":
+        mine.git("-c", "core.editor=true", "cherry-pick", "--continue")
+    work.update("--continue")
+    assert mine.git("log", "--format=%s") == "second of mine\nfirst of mine\nv2\nfirst\n"
+    assert mine.git("symbolic-ref", "--short", "HEAD") == "my-branch\n"
+    assert mine.git("status", "--porcelain") == "?? third.py\n"
+
+
+def test_commit_that_the_user_gives_up_is_told(work):
+    mine, _ = conflict_in_commit(work)
+    mine.git("cherry-pick", "--abort")
+    done = work.update("--continue")
+    assert '"first of mine" was left out; it is kept in' in done.stderr
+    assert mine.git("log", "--format=%s") == "second of mine\nv2\nfirst\n"
+
+
+def test_commit_that_upstream_has_taken_is_left_out(work):
+    mine = work.install()
+    mine.commit("mine", model__py="taken\n")
+    work.release(model__py="taken\n", other__py="x\n")
+    assert '"mine" is in the new version already' in work.update().stderr
+    assert mine.head() == work.upstream.head("v2")
+
+
+def test_history_with_merges_is_replayed_as_one(work):
+    mine = work.install()
+    mine.git("checkout", "-q", "-b", "mine")
+    mine.git("checkout", "-q", "-b", "side")
+    mine.commit("side", side__py="side\n")
+    mine.git("checkout", "-q", "mine")
+    mine.commit("other", other__py="other\n")
+    mine.git("merge", "-q", "--no-edit", "side")
+    mine.write("other.py", "a fix that only the merge has\n")
+    mine.git("commit", "-q", "--amend", "--no-edit", "-a")
+    work.release(model__py=("line 5\n", "theirs\n"))
+    work.update()
+    assert (mine.folder / "other.py").read_text() == "a fix that only the merge has\n"
+    assert (mine.folder / "side.py").exists()
+    assert mine.git("rev-list", "--count", "origin/main..HEAD") == "1\n"
+
+
+def test_untracked_file_that_upstream_has_now(work):
+    mine = work.install()
+    mine.write("same.py", "same\n")
+    mine.write("other.py", "mine\n")
+    before = mine.state()
+    work.release(same__py="same\n", other__py="theirs\n")
+    is_told(work.update(check=False), "conflicts in other.py", "--abort")
+    work.update("--abort")
+    assert mine.state() == before
+
+
+def test_ignored_file_that_upstream_has_now_is_not_overwritten(work):
+    mine = work.install()
+    mine.write("outputs/result", "mine\n")
+    mine.write("outputs/more", "mine\n")
+    before = mine.state()
+    work.upstream.write(".gitignore", "*.pyc\n")
+    work.release(**{"outputs/result": "theirs\n"})
+    is_told(work.update(check=False), "outputs/result", "mv ")
+    assert mine.state() == before
+
+
+def test_what_lies_beside_new_files_is_not_in_their_way(work):
+    mine = work.install()
+    mine.write("package/x.pyc", "ignored\n")
+    mine.write("package/mine.py", "mine\n")
+    mine.write("folder", "a file where upstream has a folder\n")
+    work.release(**{"package/new.py": "new\n"})
+    work.update()
+    assert (mine.folder / "package/x.pyc").exists() and (mine.folder / "package/new.py").exists()
+    before = mine.state()
+    work.release("v3", **{"folder/new.py": "new\n"})
+    is_told(work.update(check=False), "does not fit", "--abort")
+    work.update("--abort")
+    assert mine.state() == before
+
+
+def test_changed_url_is_taken_over(work, run):
+    mine = work.install()
+    mine.commit("mine", mine__py="x\n")
+    fork = Repository(work.folder / "servers/fork", work.environment)
+    run(["git", "clone", "-q", work.url, fork.folder], env=fork.environment)
+    fork.commit("of the fork", fork__py="x\n")
+    fork.git("tag", "v1-fork")
+    work.use("v1-fork", url=f"file://{fork.folder}", upstream=work.url)
+    done = work.update()
+    assert "is called former-origin now" in done.stderr
+    assert mine.git("log", "--format=%s") == "mine\nof the fork\nfirst\n"
+    assert mine.git("remote", "get-url", "former-origin").strip() == work.url
+    assert mine.git("remote", "get-url", "upstream").strip() == work.url
+    work.use("v1-fork", url=f"file://{work.folder}/nowhere")
+    is_told(work.update(check=False), "there is no repository file://", "url")
+    assert mine.git("remote").split() == ["former-origin", "origin", "upstream"]
+
+
+def test_branch_and_commit_as_refs(work):
+    mine = work.install(ref="main")
+    assert mine.git("symbolic-ref", "--short", "HEAD") == "main\n"
+    work.release("v2", model__py="2\n")
+    work.use("main")
+    work.update()
+    assert mine.head() == work.upstream.head("v2")
+    assert mine.git("status", "-sb") == "## main...origin/main\n"
+    work.use(work.upstream.head("v1"))
+    work.update()
+    assert mine.head() == work.upstream.head("v1")
+    work.use("")
+    work.update()
+    assert mine.head() == work.upstream.head("main")
+
+
+def test_commits_that_the_user_pulled_are_not_the_users(work):
+    mine = work.install()
+    work.release("v2", model__py="2\n")
+    work.release("v3", data__py="3\n")
+    mine.git("fetch", "-q")
+    mine.git("checkout", "-q", "main")
+    mine.git("pull", "-q", "--ff-only")
+    work.use("v2")
+    work.update()
+    assert mine.head() == work.upstream.head("v2")
+    assert work.saved() == []
+
+
+def test_pushed_branch_of_the_user_is_replayed(work):
+    mine = work.install()
+    mine.git("checkout", "-q", "-b", "my-branch")
+    mine.commit("mine", mine__py="x\n")
+    mine.git("push", "-q", "-u", "origin", "my-branch")
+    work.release(model__py="2\n")
+    work.update()
+    assert mine.git("log", "--format=%s") == "mine\nv2\nfirst\n"
+
+
+def test_shallow_clone_is_completed(work, run):
+    work.use()
+    work.release(model__py="2\n")
+    mine = work.mine
+    mine.folder.parent.mkdir(parents=True)
+    shallow = ["git", "clone", "-q", "--depth=1", work.url, mine.folder]
+    run(shallow, env=mine.environment)
+    mine.write("mine.py", "x\n")
+    work.release("v3", data__py="3\n")
+    work.update()
+    assert mine.head() == work.upstream.head("v3")
+    assert mine.git("rev-parse", "--is-shallow-repository") == "false\n"
+    assert (mine.folder / "mine.py").exists()
+
+
+def rebase(mine):
+    mine.git("checkout", "-q", "-b", "mine")
+    mine.commit("a", model__py="a\n")
+    mine.git("checkout", "-q", "-b", "other", "v1")
+    mine.commit("b", model__py="b\n")
+    mine.git("rebase", "mine", check=False)
+
+
+def merge(mine):
+    mine.git("checkout", "-q", "-b", "mine")
+    mine.commit("a", model__py="a\n")
+    mine.git("checkout", "-q", "-b", "other", "v1")
+    mine.commit("b", model__py="b\n")
+    mine.git("merge", "mine", check=False)
+
+
+def lock(mine):
+    mine.write(".git/index.lock", "")
+
+
+def look_away(mine):
+    mine.write("model.py", "mine\n")
+    mine.git("update-index", "--assume-unchanged", "model.py")
+
+
+@pytest.mark.parametrize(
+    ("make_busy", "message"),
+    [
+        (rebase, "a rebase is under way"),
+        (merge, "a merge is under way"),
+        (lock, "another git works there"),
+        (look_away, "look away"),
+    ],
+)
+def test_busy_repository_is_left_alone_and_told(work, make_busy, message):
+    mine = work.install()
+    make_busy(mine)
+    before = mine.files(), mine.git("for-each-ref")
+    work.release(data__py="2\n")
+    is_told(work.update(check=False), message, "")
+    assert (mine.files(), mine.git("for-each-ref")) == before
+
+
+@pytest.mark.parametrize(
+    ("keys", "message", "hint"),
+    [
+        ({"ref": "v9"}, "has no tag, branch or commit v9", "git ls-remote"),
+        ({"url": "file:///nowhere/x"}, "there is no repository file:///nowhere/x", "url"),
+        ({"url": "https://127.0.0.1:9/x.git"}, "cannot be reached", "download"),
+    ],
+)
+def test_install_that_cannot_work_leaves_nothing(work, keys, message, hint):
+    work.use(**{"ref": "v1", "url": work.url, **keys})
+    is_told(work.set_up("install", check=False), message, hint)
+    assert not work.mine.folder.exists()
+    assert not list(work.mine.folder.parent.glob("*"))
+
+
+def test_one_that_stops_does_not_keep_the_others(work):
+    entries = [
+        {"name": name, "url": work.url, "ref": ref, "install": "none"}
+        for name, ref in (("one", "v1"), ("two", "v9"), ("three", "v1"))
+    ]
+    work.configure(configuration(work.scratch, *entries))
+    done = work.set_up("install", check=False)
+    assert done.returncode == 1
+    assert "stopped: two; the other repositories are finished" in done.stderr
+    assert sorted(path.name for path in work.mine.folder.parent.iterdir()) == ["one", "three"]
+
+
+def test_old_contents_are_not_fetched(work):
+    work.release(model__py="2\n", data__py="2\n")
+    mine = work.install(ref="v2")
+    missing = mine.git("rev-list", "--objects", "--all", "--missing=print")
+    assert any(line.startswith("?") for line in missing.splitlines())
+
+
+def test_what_is_no_repository_is_left_alone(work):
+    work.mine.write("precious", "x\n")
+    work.use()
+    assert "is no git repository; it is left alone" in work.set_up("install").stderr
+    is_told(work.update(check=False), "is no git repository", "mv ")
+    assert (work.mine.folder / "precious").exists()
+
+
+def test_large_and_nested_files_stay(work):
+    mine = work.install()
+    with open(mine.folder / "checkpoint", "wb") as file:
+        file.truncate((100 << 20) + 1)
+    nested = Repository(mine.folder / "nested", work.environment)
+    nested.folder.mkdir()
+    nested.git("init", "-q")
+    nested.write("file", "x\n")
+    work.release(model__py="2\n")
+    done = work.update()
+    assert (
+        "checkpoint is large" in done.stderr and "nested/ is a repository of its own" in done.stderr
+    )
+    assert (mine.folder / "checkpoint").stat().st_size == (100 << 20) + 1
+    assert (nested.folder / "file").read_text() == "x\n"
+    assert mine.head() == work.upstream.head("v2")
+
+
+def write_series(work):
+    """Save a commit, an untracked file and an edit as the group's patches."""
+    mine = work.install()
+    mine.commit("[WIP] mine", mine__py="x\n")
+    mine.replace("model.py", "line 5\n", "line five\n")
+    mine.write("new.bin", bytes(range(256)))
+    done = work.set_up("save-patches")
+    assert "torchtitan: 2 patches in " in done.stderr
+    assert "next: git add patches && git commit" in done.stderr
+    assert [path.name[:4] for path in sorted(work.patches.iterdir())] == ["0001", "0002"]
+    return mine
+
+
+def test_patches_are_written_and_applied_elsewhere(work):
+    mine = write_series(work)
+    before = mine.state()
+    assert work.update().stderr == "torchtitan is up to date: v1\n"
+    assert mine.state() == before
+    first = {path.name: path.read_bytes() for path in work.patches.iterdir()}
+    work.set_up("save-patches")
+    assert {path.name: path.read_bytes() for path in work.patches.iterdir()} == first
+
+    files = mine.files()
+    heads = []
+    for number in range(2):  # somebody else, twice: the same commits for everybody
+        work.scratch = work.folder / f"other scratch {number}"
+        other = Repository(work.scratch / "project/repos/torchtitan", work.environment)
+        work.use()
+        work.set_up("install")
+        assert other.files() == files
+        assert other.git("status", "--porcelain") == ""
+        heads.append(other.head())
+    assert heads[0] == heads[1]
+    assert other.git("log", "--format=%s") == "Changes that were not committed\n[WIP] mine\nfirst\n"
+
+
+def test_patches_are_replayed_by_update(work):
+    mine = write_series(work)
+    files = mine.files()
+    work.release(data__py="2\n")
+    work.update()
+    assert mine.files() == {**files, "data.py": ("file", b"2\n")}
+    assert mine.git("log", "-1", "--format=%s") == "Changes that were not committed\n"
+    assert mine.git("status", "--porcelain") == ""
+
+
+def test_patch_that_upstream_has_taken_is_left_out(work):
+    mine = write_series(work)
+    work.release(mine__py="x\n", data__py="2\n")
+    done = work.update()
+    assert "0001-WIP-mine.patch is in the new version already" in done.stderr
+    work.set_up("save-patches")
+    assert [path.name for path in work.patches.iterdir()] == [
+        "0001-Changes-that-were-not-committed.patch"
+    ]
+    assert mine.git("status", "--porcelain") == ""
+
+
+def test_patch_that_no_longer_applies_is_named(work):
+    mine = write_series(work)
+    mine.write("more.py", "mine\n")
+    before = mine.state()
+    work.release(model__py=("line 5\n", "theirs\n"))
+    done = work.update(check=False)
+    is_told(done, "the patch 0002-Changes-that-were-not-committed.patch does not fit", "--continue")
+    assert "conflicts in model.py" in done.stderr
+    assert "git am" in mine.git("status")
+    work.update("--abort")
+    assert mine.state() == before
+    work.update(check=False)
+    mine.write("model.py", "resolved\n")
+    mine.git("add", "model.py")
+    # the user's own edit, from which the patch was made, is still there, and meets the same
+    is_told(work.update("--continue", check=False), "what you have not committed", "--continue")
+    mine.write("model.py", "resolved\n")
+    mine.git("add", "model.py")
+    work.update("--continue")
+    assert (mine.folder / "model.py").read_text() == "resolved\n"
+    assert (mine.folder / "new.bin").exists() and (mine.folder / "more.py").exists()
+    assert "1 patches" not in work.set_up("save-patches").stderr
+    assert len(list(work.patches.iterdir())) == 3  # with more.py
+
+
+def test_patches_of_others_are_not_overwritten(work):
+    mine = work.install()
+    mine.commit("mine", mine__py="x\n")
+    work.patches.mkdir(parents=True)
+    (work.patches / "0001-other.patch").write_text(
+        "diff --git a/other.py b/other.py\nnew file mode 100644\n--- /dev/null\n+++ b/other.py\n"
+        "@@ -0,0 +1 @@\n+of somebody else\n"
+    )
+    is_told(work.set_up("save-patches", check=False), "has changed since", "update")
+    assert "is not what is configured now" in work.set_up("install").stderr
+    work.update()  # a patch without a header, as git diff writes it
+    assert mine.git("log", "--format=%s") == "mine\n0001-other.patch\nfirst\n"
+    work.set_up("save-patches")
+    assert len(list(work.patches.iterdir())) == 2
+
+
+def test_plain_install_with_a_patch_that_does_not_apply(work):
+    work.patches.mkdir(parents=True)
+    (work.patches / "0001-other.patch").write_text(
+        "diff --git a/model.py b/model.py\n--- a/model.py\n+++ b/model.py\n"
+        "@@ -1 +1 @@\n-not there\n+x\n"
+    )
+    work.use()
+    is_told(
+        work.set_up("install", check=False), "the patch 0001-other.patch does not fit", "--abort"
+    )
+    (work.patches / "0001-other.patch").unlink()
+    work.update("--abort")
+    work.update()
+    assert work.mine.head() == work.upstream.head("v1")
+    assert work.mine.git("status", "--porcelain") == ""
+
+
+@pytest.fixture
+def with_submodule(work, run):
+    """Give a workplace whose upstream has a submodule, and that submodule's upstream."""
+    sub = make_upstream(work.folder / "servers/sub", work.environment)
+    up = work.upstream
+    up.git("submodule", "--quiet", "add", f"file://{sub.folder}", "third party/sub")
+    up.git("-C", "third party/sub", "checkout", "-q", "v1")
+    up.commit("with submodule")
+    up.git("tag", "v1s")
+    sub.replace("model.py", "line 25\n", "line 25!\n")
+    sub.commit("second of sub")
+    up.git("-C", "third party/sub", "pull", "-q", "origin", "main")
+    up.replace("model.py", "line 25\n", "line 25!\n")
+    up.commit("newer submodule")
+    up.git("tag", "v2s")
+    mine = work.install(ref="v1s")
+    return mine, Repository(mine.folder / "third party/sub", work.environment), sub
+
+
+def test_changes_in_a_submodule_are_replayed(work, with_submodule):
+    mine, inner, sub = with_submodule
+    assert inner.head() == sub.head("v1")
+    mine.replace("model.py", "line 5\n", "line five\n")
+    inner.git("checkout", "-q", "-b", "mine")
+    inner.commit("mine", mine__py="x\n")
+    inner.replace("model.py", "line 5\n", "line five\n")
+    inner.write("new.py", "new\n")
+    work.use("v2s")
+    work.update()
+    assert mine.head() == work.upstream.head("v2s")
+    assert inner.git("log", "--format=%s") == "mine\nsecond of sub\nfirst\n"
+    assert inner.git("status", "--porcelain") == " M model.py\n?? new.py\n"
+    text = (inner.folder / "model.py").read_text()
+    assert "line five\n" in text and "line 25!\n" in text
+    assert "torchtitan is up to date" in work.update().stderr
+
+
+def test_conflict_in_a_submodule(work, with_submodule):
+    mine, inner, sub = with_submodule
+    mine.replace("model.py", "line 5\n", "line five\n")
+    inner.replace("model.py", "line 25\n", "mine\n")
+    before = mine.state(), inner.state()
+    work.use("v2s")
+    is_told(work.update(check=False), "third party/sub", "--continue")
+    is_told(work.update(check=False), "waits for you", "--continue")
+    work.update("--abort")
+    assert (mine.state(), inner.state()) == before
+    work.update(check=False)
+    inner.write("model.py", "resolved\n")
+    inner.git("add", "model.py")
+    work.update("--continue")
+    assert mine.head() == work.upstream.head("v2s")
+    assert inner.head() == sub.head("main")
+    assert inner.git("status", "--porcelain") == " M model.py\n"
+
+
+def test_submodule_that_is_new(work, with_submodule, run):
+    mine, inner, sub = with_submodule
+    work.scratch = work.folder / "other scratch"
+    other = Repository(work.scratch / "project/repos/torchtitan", work.environment)
+    work.use("v1")
+    work.set_up("install")
+    other.replace("model.py", "line 25\n", "mine\n")
+    before = other.state()
+    work.use("v1s")
+    work.update()
+    assert (other.folder / "third party/sub/model.py").exists()
+    work.use("v2s")
+    is_told(work.update(check=False), "model.py", "--abort")
+    work.update("--abort")
+    assert other.head() == work.upstream.head("v1s")
+    assert other.files()["model.py"] == before[0]["model.py"]

@@ -1,0 +1,76 @@
+"""Promise 4 under the worst conditions: an update that is killed, or finds the disk full."""
+
+import pytest
+from support.git import differences
+from support.kills import Points
+from support.lab import fill
+
+EVERY = 23  # all of the several hundred commands would take minutes
+
+
+@pytest.fixture
+def changed(work):
+    """Give a workplace whose repository has changes of all kinds, and a new version to go to."""
+    mine = work.install()
+    mine.git("checkout", "-q", "-b", "mine")
+    mine.commit("mine", mine__py="x\n")
+    mine.replace("model.py", "line 5\n", "line five\n")
+    mine.git("add", "model.py")
+    mine.replace("data.py", "line 5\n", "line five\n")
+    mine.write("new.py", "new\n")
+    mine.write("in the way.py", "the same\n")
+    work.release(
+        model__py=("line 25\n", "line 25!\n"),
+        **{"in the way.py": "the same\n", "package/more.py": "more\n"},
+    )
+    return work, mine
+
+
+def test_update_killed_at_many_commands(changed, told):
+    work, mine = changed
+    before = mine.state()
+    points = Points(work, "set_up.py", "update", link=False)
+    points.restore()
+    done = points.whole()
+    assert done.returncode == 0, done.stderr
+    wanted = mine.state()[:3]  # a picked commit has a time of its own
+    numbers = []
+    for number in points.each(EVERY):
+        under_way = (mine.folder / ".git/longship-update/step").exists()
+        if number % 2 and under_way:
+            work.update("--abort")
+            assert not differences(before, mine.state()), number
+        done = points.whole()
+        assert done.returncode == 0, (number, done.stderr)
+        assert not differences(wanted, mine.state()[:3]), number
+        numbers.append(number)
+    assert len(numbers) > 5
+    told(f"update killed at {len(numbers)} points: no change was lost, and the next one finished")
+
+
+@pytest.mark.parametrize("leave", [0, 200_000, 400_000, 800_000])
+def test_update_on_a_full_disk(work, small_disk, leave, told):
+    disk = small_disk(24, "a full disk")
+    work.scratch = disk
+    work.mine.folder = disk / "project/repos/torchtitan"
+    mine = work.install()
+    mine.write("large.bin", bytes(range(256)) * 1000)
+    mine.git("add", "large.bin")
+    mine.replace("model.py", "line 5\n", "line five\n")
+    before = mine.state()
+    work.release(**{"theirs.bin": b"theirs" * 100_000, "model.py": ("line 25\n", "25\n")})
+    ballast = fill(disk, leave)
+    done = work.update(check=False)
+    if done.returncode:
+        error, hint = done.stderr.splitlines()[-2:]
+        assert "No space left on device" in error, done.stderr
+        assert hint.startswith("hint: make room"), done.stderr
+    ballast.unlink()
+    if done.returncode:
+        if (mine.folder / ".git/longship-update/step").exists():
+            work.update("--abort")
+        assert not differences(before, mine.state())
+        work.update()
+    assert (mine.folder / "large.bin").read_bytes() == bytes(range(256)) * 1000
+    assert "line five\n" in (mine.folder / "model.py").read_text()
+    assert mine.head() == work.upstream.head("v2")

@@ -1,0 +1,98 @@
+"""[[repositories]]: names, layers, and what git would misread."""
+
+import re
+
+import pytest
+
+from lib.errors import LongshipError
+from lib.repositories import configured_repositories, repository_lines
+from lib.setup import update_lines
+
+URL = "https://example.org/nordic/torchtitan.git"
+
+
+def configured(repository, text):
+    repository.write("configuration.toml", text)
+    return configured_repositories(repository.settings())
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        (URL, "torchtitan"),
+        ("https://example.org/nordic/torchtitan/", "torchtitan"),
+        ("git@example.org:nordic/a.b.git", "a.b"),
+        ("git@example.org:titan", "titan"),
+        ("/a/path/titan.git", "titan"),
+    ],
+)
+def test_name_is_the_last_part_of_the_url(repository, url, name):
+    (found,) = configured(repository, f'[[repositories]]\nurl = "{url}"\n')
+    assert (found.name, found.url, found.ref, found.install) == (name, url, "", "editable")
+
+
+def test_entry_of_the_same_name_changes_the_stacks(repository):
+    repository.write(
+        "stacks/pytorch/stack.toml",
+        f'[[configuration.repositories]]\nurl = "{URL}"\nref = "v1"\nextras = ["dev"]\n',
+    )
+    text = (
+        '[[repositories]]\nname = "torchtitan"\nurl = "https://fork.org/x.git"\n'
+        '[[repositories]]\nurl = "https://example.org/other.git"\n'
+    )
+    changed, other = configured(repository, text)
+    assert changed.url == "https://fork.org/x.git"
+    assert (changed.ref, changed.extras) == ("v1", ("dev",))
+    assert other.name == "other"
+
+
+@pytest.mark.parametrize(
+    ("entry", "message", "hint"),
+    [
+        ('name = "a"', '"a" has no url', "url ="),
+        (f'url = "{URL}"\nname = "../a"', '"../a" cannot name', "letters"),
+        (f'url = "{URL}"\nname = ".git"', '".git" cannot name', "letters"),
+        ('url = "--upload-pack=x"\nname = "a"', "url of repository a", "git"),
+        (f'url = "{URL}"\nref = "-x"', "ref of repository torchtitan", "git"),
+        ('url = "https://me:{0}@example.org/a.git"', "holds a password", "credential"),
+        ('url = "https://hf_secret@example.org/a.git"', "holds a password", "credential"),
+        (f'url = "{URL}"\nupstream = "https://me:{0}@b.org/a"', "upstream", "credential"),
+        (f'url = "{URL}"\nreff = "v1"', 'no key "reff"', '"ref"'),
+        (f'url = "{URL}"\ninstall = "edit"', 'install is "edit"', '"editable"'),
+        (f'url = "{URL}"\nextras = "dev"', "extras is 'dev'", "list of texts"),
+        (f'url = "{URL}"\n[[repositories]]\nurl = 3', "url is 3", "text in quotes"),
+    ],
+)
+def test_mistakes_are_told(repository, entry, message, hint):
+    with pytest.raises(LongshipError, match=re.escape(message)) as told:
+        configured(repository, f"[[repositories]]\n{entry}\n")
+    assert hint in told.value.hint
+    assert "secret" not in str(told.value) + told.value.hint
+
+
+def test_repositories_as_one_table_are_refused(repository):
+    with pytest.raises(LongshipError, match="repositories is") as told:
+        configured(repository, f'[repositories]\nurl = "{URL}"\n')
+    assert "[[name]]" in told.value.hint
+
+
+def test_login_name_is_no_password(repository):
+    url = "ssh://git@example.org/a.git"
+    assert configured(repository, f'[[repositories]]\nurl = "{url}"\n')[0].url == url
+
+
+def test_lines_name_each_repository(repository):
+    repository.write("configuration.toml", f'[[repositories]]\nurl = "{URL}"\nref = "it\'s"\n')
+    lines = repository_lines(*repository.settings_and_paths(), "update_repositories")
+    assert (
+        f"repository torchtitan {URL} 'it'\"'\"'s' '' {repository.root}/patches/torchtitan" in lines
+    )
+    assert "bundles=''" in lines
+    assert lines[-1] == "locked /home/me/longship/project/repos update_repositories"
+
+
+def test_nothing_is_emitted_without_repositories(repository):
+    settings, paths = repository.settings_and_paths()
+    assert repository_lines(settings, paths, "install_repositories") == []
+    with pytest.raises(LongshipError, match="no repository is configured"):
+        update_lines(settings, paths, "update_repositories", "python set_up.py update")
