@@ -18,7 +18,9 @@ in_parallel() {
   for _ in "$@"; do
     if ((number >= MOST_AT_ONCE)); then wait "${parallel_jobs[number - MOST_AT_ONCE]}" || :; fi
     number+=1
-    (set -e && "$function" "${!number}") >"$logs/$number" 2>&1 </dev/null &
+    set -m # in a process group of its own, to be ended as a whole
+    (set +m && "$function" "${!number}") >"$logs/$number" 2>&1 </dev/null &
+    set +m
     parallel_jobs+=($!)
   done
   trap 'stop_parallel; release_locks' EXIT
@@ -35,7 +37,11 @@ in_parallel() {
   rm -rf -- "$logs"
 }
 
-# stop_parallel: what was started ends with this process.
+# stop_parallel: what was started ends with this process, the programs that it runs too.
 stop_parallel() {
-  if ((${#parallel_jobs[@]})); then kill "${parallel_jobs[@]}" 2>/dev/null || :; fi
+  local job
+  for job in ${parallel_jobs[@]+"${parallel_jobs[@]}"}; do
+    kill -- "-$job" 2>/dev/null || :
+    wait "$job" 2>/dev/null || :
+  done
 }

@@ -1,7 +1,13 @@
 """set_up.py install, update, save-patches: external repositories, with real git."""
 
+import os
+import signal
+import time
+from pathlib import Path
+
 import pytest
-from support.git import Repository, configuration, make_upstream
+from support import processes
+from support.git import Repository, configuration
 from support.lab import is_told
 
 
@@ -515,25 +521,6 @@ def test_plain_install_with_a_patch_that_does_not_apply(work):
     assert work.mine.git("status", "--porcelain") == ""
 
 
-@pytest.fixture
-def with_submodule(work, run):
-    """Give a workplace whose upstream has a submodule, and that submodule's upstream."""
-    sub = make_upstream(work.folder / "servers/sub", work.environment)
-    up = work.upstream
-    up.git("submodule", "--quiet", "add", f"file://{sub.folder}", "third party/sub")
-    up.git("-C", "third party/sub", "checkout", "-q", "v1")
-    up.commit("with submodule")
-    up.git("tag", "v1s")
-    sub.replace("model.py", "line 25\n", "line 25!\n")
-    sub.commit("second of sub")
-    up.git("-C", "third party/sub", "pull", "-q", "origin", "main")
-    up.replace("model.py", "line 25\n", "line 25!\n")
-    up.commit("newer submodule")
-    up.git("tag", "v2s")
-    mine = work.install(ref="v1s")
-    return mine, Repository(mine.folder / "third party/sub", work.environment), sub
-
-
 def test_changes_in_a_submodule_are_replayed(work, with_submodule):
     mine, inner, sub = with_submodule
     assert inner.head() == sub.head("v1")
@@ -587,3 +574,40 @@ def test_submodule_that_is_new(work, with_submodule, run):
     work.update("--abort")
     assert other.head() == work.upstream.head("v1s")
     assert other.files()["model.py"] == before[0]["model.py"]
+
+
+def test_ctrl_c_ends_what_was_started(work):
+    waiting = work.folder / "a server that never answers"
+    waiting.write_text("#!/bin/sh\necho $$ >" + f"'{work.folder}/pid'" + "\nexec sleep 1000\n")
+    waiting.chmod(0o755)
+    work.use(url="ssh://example.org/never.git")
+    environment = {"GIT_SSH": str(waiting), "GIT_ALLOW_PROTOCOL": "ssh"}
+    process = work.start("set_up.py", "install", env=environment, cwd=work.root)
+    try:
+        while not (work.folder / "pid").exists() or not (work.folder / "pid").read_text().strip():
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        processes.end_group(process)
+    assert process.returncode == 130
+    assert "hint: nothing is lost; go on with: python set_up.py install" in errors
+    server = Path("/proc", (work.folder / "pid").read_text().strip())
+    end = time.monotonic() + 60
+    while server.exists():  # it was sent a signal, and takes a moment
+        assert time.monotonic() < end, "what was started is still there"
+        time.sleep(0.02)
+    assert list((work.scratch / "project").rglob("*")) == [work.scratch / "project/repos"]
+
+
+def test_two_updates_at_once(work):
+    mine = work.install()
+    mine.commit("mine", mine__py="x\n")
+    work.release(model__py="2\n")
+    both = [work.start("set_up.py", "update", cwd=work.root) for _ in range(2)]
+    errors = [process.communicate(timeout=120)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], errors
+    assert sum("-> v2" in text for text in errors) == 1
+    assert sum("is up to date" in text for text in errors) == 1
+    assert mine.git("log", "--format=%s") == "mine\nv2\nfirst\n"

@@ -181,3 +181,22 @@ class Workplace(Clone):
 def work(root, tmp_path, clean_environment):
     """Give a workplace."""
     return Workplace(root, tmp_path, clean_environment)
+
+
+@pytest.fixture
+def with_submodule(work, run):
+    """Give a workplace whose upstream has a submodule, and that submodule's upstream."""
+    sub = make_upstream(work.folder / "servers/sub", work.environment)
+    up = work.upstream
+    up.git("submodule", "--quiet", "add", f"file://{sub.folder}", "third party/sub")
+    up.git("-C", "third party/sub", "checkout", "-q", "v1")
+    up.commit("with submodule")
+    up.git("tag", "v1s")
+    sub.replace("model.py", "line 25\n", "line 25!\n")
+    sub.commit("second of sub")
+    up.git("-C", "third party/sub", "pull", "-q", "origin", "main")
+    up.replace("model.py", "line 25\n", "line 25!\n")
+    up.commit("newer submodule")
+    up.git("tag", "v2s")
+    mine = work.install(ref="v1s")
+    return mine, Repository(mine.folder / "third party/sub", work.environment), sub

@@ -1,7 +1,7 @@
 """Scripts that are killed before each of their commands in turn, functions and subshells included.
 
-Bash's DEBUG trap counts the commands and kills the whole process group at the chosen one. Nothing
-is timed.
+Bash's DEBUG trap counts the commands and kills the script and the whole process group at the chosen
+one. Nothing is timed.
 """
 
 import os
@@ -16,7 +16,7 @@ KILL = """
 longship_kill() {{
   case ${{FUNCNAME[1]:-}} in
     {reading}) ;; # they only read
-    *) if ((++longship_at == {number})); then kill -KILL 0; fi ;;
+    *) if ((++longship_at == {number})); then kill -KILL $$ 0; fi ;;
   esac
 }}
 longship_at=0
