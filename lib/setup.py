@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from lib.assets import install_lines as asset_lines
 from lib.command import assign, call
 from lib.container import inside_lines
 from lib.packages import install_lines as package_lines
+from lib.packages import wanted_venv
+from lib.patched_files import check_lines
 from lib.paths import Paths
 from lib.settings import Settings
 
@@ -31,9 +34,12 @@ def install_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     LongshipError
         If there is nothing to set up.
     """
+    assets = asset_lines(settings, paths)
+    packages = wanted_venv(settings, paths) or not assets
     return [
         *_start_lines(settings, paths, runtime, "python set_up.py install"),
-        *package_lines(settings, paths, runtime),
+        *(package_lines(settings, paths, runtime) if packages else []),
+        *assets,
         call("next_step", "python container_run.py python preprocess_data.py"),
     ]
 
@@ -45,5 +51,6 @@ def _start_lines(settings: Settings, paths: Paths, runtime: str, typed: str) -> 
         call("on_interrupt", typed),
         call("make_folders", paths.project_dir, paths.scratch_dir),
         *inside_lines(settings, paths, runtime),
+        *check_lines(settings, paths, runtime),
         "",
     ]
