@@ -106,7 +106,7 @@ def install_lines(settings: Settings, paths: Paths) -> list[str]:
     assets = configured_assets(settings)
     if not assets:
         return []
-    return [*_names(settings, paths), *_fetch_lines(assets), *_name_lines(assets)]
+    return [*_fetch_lines(settings, paths, assets), *_name_lines(assets)]
 
 
 def download_lines(settings: Settings, here: Paths) -> list[str]:
@@ -131,9 +131,8 @@ def download_lines(settings: Settings, here: Paths) -> list[str]:
         return []
     return [
         *here_lines(settings, here),
-        *_names(settings, here),
+        *_fetch_lines(settings, here, assets),
         assign("travelling_assets", here.assets),
-        *_fetch_lines(assets),
         *(call("export_asset", each.record, each.folder) for each in assets),
     ]
 
@@ -157,7 +156,7 @@ def offline_lines(settings: Settings, paths: Paths) -> list[str]:
     if not assets:
         return []
     return [
-        *_names(settings, paths),
+        *_cache_lines(settings, paths),
         assign("travelling_assets", paths.assets),
         *(
             call("import_asset", f"{number}/{len(assets)}", each.record, each.folder, each.repo)
@@ -167,20 +166,19 @@ def offline_lines(settings: Settings, paths: Paths) -> list[str]:
     ]
 
 
-def _names(settings: Settings, paths: Paths) -> list[str]:
-    """Return the lines that say where the cache is, and which Pythons may have huggingface_hub."""
-    venv = wanted_venv(settings, paths)
+def _cache_lines(settings: Settings, paths: Paths) -> list[str]:
+    """Return the lines that say where the cache is: HF_HOME of the environment inside."""
     own = settings.configuration.environment.set.get("HF_HOME")
-    return [
-        assign("hub_cache", own or paths.hub),
+    return [assign("hub_cache", own or paths.hub), assign("machine", settings.machine.name)]
+
+
+def _fetch_lines(settings: Settings, paths: Paths, assets: tuple[Asset, ...]) -> list[str]:
+    """Return the lines that fetch them, and before that say which Pythons may be able to."""
+    lines = [
+        *_cache_lines(settings, paths),
+        assign("hub_venv", wanted_venv(settings, paths) or ""),
         assign("hub_tools", paths.tools / "hub"),
-        assign("hub_venv", venv or ""),
-        assign("machine", settings.machine.name),
     ]
-
-
-def _fetch_lines(assets: tuple[Asset, ...]) -> list[str]:
-    lines = []
     for number, each in enumerate(assets, 1):
         words = [each.record, each.folder, each.kind, each.repo, each.revision]
         for option, patterns in (("--include", each.include), ("--exclude", each.exclude)):

@@ -25,8 +25,8 @@ note() {
   printf 'note: %s\n' "$1" >&2
 }
 
-# warn MESSAGE HINT: tell what will go wrong sooner or later, and what to type.
-warn() {
+# warn_of MESSAGE HINT: tell what will go wrong sooner or later, and what to type.
+warn_of() {
   printf 'warning: %s\nhint: %s\n' "$1" "$2" >&2
 }
 

@@ -36,7 +36,7 @@ check_patched_file() {
   case $found in
     there) compare_original "$image" "$ours" "$target" "$own" ;;
     missing)
-      warn "the image $image has no file $target, which $ours is to replace" \
+      warn_of "the image $image has no file $target, which $ours is to replace" \
         'correct its path, or take it out of container.patched_files in configuration.toml'
       ;;
     *) note "the image's own $target cannot be compared here: $image does not start" ;;
@@ -55,7 +55,7 @@ compare_original() {
     rm -f -- "$new"
   else
     keep_original "$own" "$new"
-    warn "$target is another one in the image $image than the one that $ours was made from" \
+    warn_of "$target is another one in the image $image than the one that $ours was made from" \
       "$(merge_command "$ours" "$original" "$new")"
   fi
 }
