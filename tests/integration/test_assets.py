@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import signal
 import stat
 
 import pytest
@@ -19,6 +20,7 @@ from lib.script import render
 from lib.settings import load_settings
 from lib.sites import own_arch
 
+SECONDS = 120  # what a test waits for at most
 LARGE = random.Random(0).randbytes(2_000_000)
 FILES = {"config.json": b'{"a": 1}', "a folder/model.bin": LARGE, "README.md": b"hello"}
 
@@ -201,6 +203,44 @@ def test_full_disk_is_told_and_the_next_call_goes_on(make, hub, small_disk, tmp_
     ballast.unlink()
     clone.set_up("install")
     assert content(find(clone, "lab/tiny")) == FILES
+
+
+@pytest.fixture
+def stuck(make, hub):
+    """Give a clone and its installation, which waits in the middle of a file."""
+    hub.hold.clear()
+    clone = make(asset())
+    process = clone.start("set_up.py", "install", cwd=clone.root)
+    assert hub.held.wait(SECONDS)
+    yield clone, process
+    processes.end_group(process)
+    process.communicate()
+    hub.hold.set()
+
+
+def test_ctrl_c_names_the_step_and_the_next_call_goes_on(stuck, hub):
+    clone, process = stuck
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert "error: interrupted at step 1/1, Fetch the model lab/tiny, main" in errors
+    assert "hint: nothing is lost; go on with: python set_up.py install" in errors
+    assert "Traceback" not in errors
+    hub.hold.set()
+    clone.set_up("install")
+    assert content(find(clone, "lab/tiny")) == FILES
+
+
+def test_two_at_once_fetch_once(stuck, hub):
+    clone, process = stuck
+    second = clone.start("set_up.py", "install", cwd=clone.root)
+    assert "waiting for " in second.stderr.readline()
+    hub.hold.set()
+    for each in (process, second):
+        _, errors = each.communicate(timeout=SECONDS)
+        assert each.returncode == 0, errors
+    assert sorted(hub.sent()) == sorted(FILES)
+    assert not list(clone.scratch.glob("cache/huggingface/longship/*.lock*"))
 
 
 def test_hub_that_the_user_names_is_asked_from_within_a_container(make, hub):

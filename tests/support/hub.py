@@ -44,6 +44,9 @@ class Hub(ThreadingHTTPServer):
         self.repos = {}  # by path: openai-community/gpt2, datasets/lab/text
         self.asked = []  # (method, path, range)
         self.cut = 0  # the next large file ends after so many bytes
+        self.hold = threading.Event()  # it is answered no further until this is set
+        self.hold.set()
+        self.held = threading.Event()  # and somebody waits for it
 
     @property
     def environment(self):
@@ -130,6 +133,10 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
+        if not self.server.hold.is_set():
+            self.wfile.write(content[start : start + 1])
+            self.server.held.set()
+            self.server.hold.wait()
         if self.server.cut and len(content) >= LARGE:
             content, self.server.cut = content[: self.server.cut], 0
             self.close_connection = True
