@@ -11,6 +11,7 @@ import argparse
 import errno
 import hashlib
 import os
+import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -177,18 +178,14 @@ def explain(error, asset):
 
 def main(arguments):
     """Fetch and record; say in two lines what went wrong."""
+    # Ctrl-C ends it at once: Python would wait for its threads, each of which waits for the hub.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     asset = read_arguments(arguments)
     try:
-        try:
-            write_record(asset.record, *fetch(asset))
-        except ToldError:
-            raise
-        except Exception as error:
-            raise explain(error, asset) from None
-    except ToldError as told:
+        write_record(asset.record, *fetch(asset))
+    except Exception as error:
+        told = error if isinstance(error, ToldError) else explain(error, asset)
         sys.exit(f"error: {told}\nhint: {told.hint}")
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -137,6 +137,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content[start : start + 1])
             self.server.held.set()
             self.server.hold.wait()
+            start += 1
         if self.server.cut and len(content) >= LARGE:
             content, self.server.cut = content[: self.server.cut], 0
             self.close_connection = True

@@ -28,8 +28,8 @@ def tiny_tar(path, arch="amd64", mark="1", python="exit 0"):
     """Write the root file system of a tiny image as a tar file.
 
     It has this machine's sh and cat with their libraries, and in place of Python a script: a swap
-    only asks whether `python3` starts. For the other architecture the programs say so in their headers, which
-    is what Apptainer goes by; they cannot be started.
+    only asks whether `python3` starts. For the other architecture the programs say so in their
+    headers, which is what Apptainer goes by; they cannot be started.
     """
     shell = os.path.realpath("/bin/sh")
     found = subprocess.run(["ldd", shell], stdout=subprocess.PIPE, text=True, check=True).stdout
