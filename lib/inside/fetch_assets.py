@@ -16,6 +16,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 BLOCK = 1 << 22  # bytes
+TRIES = 5
+# of requests (before huggingface_hub 1.0) and of httpx; its later versions try again by themselves
+BROKEN_OFF = {"ChunkedEncodingError", "ReadTimeout", "RemoteProtocolError", "ReadError"}
 AGAIN = "run the same command again; what is there already is kept"
 
 
@@ -71,7 +74,8 @@ def fetch(asset):
             f"{asset.repo} has no file that is wanted at {asset.revision}",
             "see include and exclude of [[assets]] in configuration.toml",
         )
-    folder = huggingface_hub.snapshot_download(
+    folder = patiently(
+        huggingface_hub.snapshot_download,
         asset.repo,
         repo_type=asset.kind,
         revision=found.sha,
@@ -89,6 +93,18 @@ def fetch(asset):
         if os.path.exists(os.path.join(listed, f"{found.sha}.json")):
             os.remove(os.path.join(listed, f"{found.sha}.json"))
     return folder, found.sha, sorted(wanted)
+
+
+def patiently(function, *arguments, **options):
+    """Call a function again where a connection broke off: what has arrived by then is kept."""
+    for _ in range(TRIES - 1):
+        try:
+            return function(*arguments, **options)
+        except Exception as error:
+            if not {each.__name__ for each in type(error).__mro__} & BROKEN_OFF:
+                raise
+            print("note: the connection broke off; going on", file=sys.stderr)
+    return function(*arguments, **options)
 
 
 def checksum(path):

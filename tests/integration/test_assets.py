@@ -205,6 +205,15 @@ def test_full_disk_is_told_and_the_next_call_goes_on(make, hub, small_disk, tmp_
     assert content(find(clone, "lab/tiny")) == FILES
 
 
+def test_huggingface_hub_is_fetched_where_there_is_none(make, hub):
+    clone = make(asset())
+    (clone.scratch / f"tools_{own_arch()}/hub").unlink()
+    done = clone.set_up("install", env={"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}, check=False)
+    is_told(done, "huggingface_hub cannot be installed", "add huggingface_hub to the requirements")
+    clone.set_up("install")
+    assert content(find(clone, "lab/tiny")) == FILES
+
+
 @pytest.fixture
 def stuck(make, hub):
     """Give a clone and its installation, which waits in the middle of a file."""
@@ -333,7 +342,10 @@ def test_full_disk_of_the_target_is_told(carried, small_disk):
     text = (carried.root / "configuration.toml").read_text()
     more = f'[environment.set]\nHF_HOME = "{disk}/hf"\n'
     carried.configure(text + more)
-    fill(disk, leave=1_000_000)
+    ballast = fill(disk, leave=1_000_000)
     done = run_lines(carried, offline_lines, check=False)
     is_told(done, "No space left on device", "make room there")
     assert not list(disk.glob("hf/hub/models*/snapshots/*"))
+    ballast.unlink()
+    run_lines(carried, offline_lines)  # copies, as links do not lead to another file system
+    assert content(next(disk.glob("hf/hub/models*/snapshots/*"))) == FILES

@@ -62,9 +62,8 @@ def find(wheels):
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
 
 
-@pytest.mark.parametrize("runtime", ["apptainer", "docker"])
-def test_changed_original_is_noticed_and_can_be_merged(runtime, make_clone, tmp_path, find, run):
-    clone = make_clone(tmp_path, runtime, ["longship_tiny"])
+def test_changed_original_is_noticed_and_can_be_merged(make_clone, tmp_path, find, run):
+    clone = make_clone(tmp_path, "apptainer", ["longship_tiny"])
     clone.set_up("install", env=find)
     own = clone.container_run("cat", TARGET).stdout
     patch(clone, own.replace("safe_load", "safe_load_of_ours"))
@@ -78,7 +77,7 @@ def test_changed_original_is_noticed_and_can_be_merged(runtime, make_clone, tmp_
     done = clone.set_up("install", env=find)
     warning, hint = (line for line in done.stderr.splitlines() if line[:5] in ("warni", "hint:"))
     assert TARGET in warning and str(clone.root / OURS) in warning
-    assert (str(clone.image) if runtime == "apptainer" else "longship/base_1") in warning
+    assert str(clone.image) in warning
     command = hint.split("to take it over: ")[1]
     run(["bash", "-c", command], env=clone.environment)
     assert (clone.root / OURS).read_text() == own.replace("safe_load", "safe_load_of_ours")
