@@ -470,22 +470,28 @@ compare_original() {
   local -r image=$1 ours=$2 target=$3 own=$4
   local -r original=$ours.original new=$ours.new
   if [[ ! -e $original ]]; then
-    keep_original "$own" "$original"
-    note "the image's own $target is kept as $original; commit it with your change"
+    if keep_original "$own" "$original"; then
+      note "the image's own $target is kept as $original; commit it with your change"
+    fi
   elif tail -n +2 -- "$own" | cmp -s -- - "$original"; then
-    rm -f -- "$new"
+    rm -f -- "$new" 2>/dev/null || :
   else
-    keep_original "$own" "$new"
+    keep_original "$own" "$new" || :
     warn_of "$target is another one in the image $image than the one that $ours was made from" \
       "$(merge_command "$ours" "$original" "$new")"
   fi
 }
 
-# keep_original OWN FILE: under its final name when it is complete.
+# keep_original OWN FILE: under its final name when it is complete. A clone that this user cannot write
+# to is no reason to stop.
 keep_original() {
-  if tail -n +2 -- "$1" >"$2.partial" && mv -f -- "$2.partial" "$2"; then return; fi
-  rm -f -- "$1" "$2.partial"
-  fail_writing "${2%/*}" "cannot write $2" 'see the line above'
+  if tail -n +2 -- "$1" 2>/dev/null >"$2.partial" && mv -f -- "$2.partial" "$2" 2>/dev/null; then
+    return
+  fi
+  rm -f -- "$2.partial" 2>/dev/null || :
+  warn_of "the image's own file cannot be kept as $2" \
+    "make room in its folder, or let you write there: $(printf '%q' "${2%/*}")"
+  return 1
 }
 
 # merge_command OURS ORIGINAL NEW: what takes the image's changes over into our file.
