@@ -79,7 +79,8 @@ import_asset() {
   locked "$hub_cache/longship/$folder" take_files "$record" "$files" "$target" "$own"
 }
 
-# check_files RECORD FOLDER REPO: stop where one is missing or not what was recorded; name it.
+# check_files RECORD FOLDER REPO: stop where one is missing or not what was recorded; name it. All cores
+# take part, and split starts them by $SHELL.
 check_files() {
   local commit count bad
   read -r commit count <"$1" || :
@@ -88,7 +89,8 @@ check_files() {
   fi
   [[ ${count:-0} == "$(files_in "$1" | wc -l)" ]] || fail "the record $1 is cut short" 'copy it again'
   [[ -d $2 ]] || fail "the files of $3 are missing: there is no $2" 'copy that folder too'
-  bad=$(cd -- "$2" && tail -n +2 -- "$1" | sha256sum --check --quiet 2>/dev/null) && return
+  bad=$(cd -- "$2" && tail -n +2 -- "$1" | SHELL=/bin/sh split --elide-empty-files -n "r/$(nproc)" \
+    --filter='sha256sum --check --quiet 2>/dev/null' 2>/dev/null) && return
   bad=${bad%%: FAILED*}
   [[ -e $2/$bad ]] || fail "the file $2/$bad of $3 is missing" 'copy it again'
   fail "the file $2/$bad of $3 is damaged: its checksum is not what was recorded" 'copy it again'
