@@ -30,6 +30,16 @@ REPOSITORY = {
     "script": Key("text", "a script of this repository that is run inside, after that"),
 }
 
+# What each of the [[assets]] takes; lib/assets.py reads them.
+ASSET = {
+    "name": Key("text", "tells it from others of the same repo"),
+    "repo": Key("text", "a repository on the Hugging Face hub, such as openai-community/gpt2"),
+    "kind": Key("text", "a tokenizer is a model's", ("model", "dataset"), "model"),
+    "revision": Key("text", "a commit; a branch or tag moves, and is told as a commit", (), "main"),
+    "include": Key("list", "patterns of the files that are wanted; all unless given"),
+    "exclude": Key("list", "patterns of those that are not"),
+}
+
 
 def _key(
     default: Any,
@@ -100,6 +110,7 @@ class Configuration:
     repositories: tuple[Mapping[str, Any], ...] = _key(
         (), "external repositories", entries=REPOSITORY
     )
+    assets: tuple[Mapping[str, Any], ...] = _key((), "models and datasets", entries=ASSET)
     project: Project = Project()
     paths: PathRoots = PathRoots()
     container: Container = Container()
@@ -214,7 +225,9 @@ def combine(layers: Iterable[Layer]) -> tuple[Configuration, dict[str, str]]:
 
 
 def entry_name(entry: Mapping[str, Any]) -> str:
-    """Return what names one of several tables: its ``name``, else the last part of its ``url``."""
+    """Return what names one of several tables: ``name``, ``repo``, or the last part of ``url``."""
+    if "repo" in entry:
+        return entry.get("name") or entry["repo"]
     last = entry.get("url", "").rstrip("/").replace(":", "/").rpartition("/")[2]
     return entry.get("name") or (last[: -len(".git")] if last.endswith(".git") else last)
 

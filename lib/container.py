@@ -42,6 +42,7 @@ def describe_launch(
         options=settings.machine.runtime_options,
         binds=binds,
         site_binds=site_binds,
+        patched_files=environment.patched_files(settings, paths),
         pip_sources=pip_sources,
     )
 
@@ -149,4 +150,25 @@ def inside_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
         "inside() {",
         "  " + call(*words, Expansion('"$@"')),
         "}",
+    ]
+
+
+def here_lines(settings: Settings, here: Paths) -> list[str]:
+    """Return the lines that define ``inside COMMAND...`` as this machine itself, with no image.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together, of whatever machine.
+    here : Paths
+        Where things lie on the machine at hand.
+    """
+    contract = environment.contract(settings, here, online=True, venv=None)
+    return [
+        comment("shellcheck disable=SC2016  # expanded inside, not here"),
+        assign("contract", contract),
+        "inside() {",
+        "  " + call("/bin/sh", "-c", Expansion('"$contract"'), "longship", Expansion('"$@"')),
+        "}",
+        "",
     ]

@@ -25,6 +25,7 @@ UNSET = (
     *("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPATH", "CMAKE_LIBRARY_PATH", "CMAKE_PREFIX_PATH"),
     *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "VIRTUAL_ENV"),
     *("CONDA_*", "_CE_*"),
+    *("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"),  # before HF_HOME, below
 )
 
 # Caches that would otherwise fill a 20 GB home folder, each below <scratch_dir>/cache.
@@ -91,6 +92,28 @@ def _bind(text: str, settings: Settings) -> Bind:
         )
     source = expand("container.binds", source, settings)
     return Bind(source, target or source, mode == "ro")
+
+
+def patched_files(settings: Settings, paths: Paths) -> tuple[Bind, ...]:
+    """Return the single files that are shown in place of the image's own.
+
+    Raises
+    ------
+    LongshipError
+        If what is replaced is no absolute path, or one of the two cannot be the path of a file.
+    """
+    origin = settings.origins["container.patched_files"]
+    found = []
+    for target, ours in settings.configuration.container.patched_files.items():
+        if not target.startswith("/") or target.endswith("/") or "\n" in target + ours or not ours:
+            raise LongshipError(
+                f'container.patched_files in {origin} has "{target}" = "{ours}"',
+                'it takes "/path/in/the/image/file.py" = "patches/files/file.py"',
+            )
+        rooted = ours.startswith(("/", "~", "$", "{"))
+        source = expand("container.patched_files", ours, settings) if rooted else paths.root / ours
+        found.append(Bind(str(source), target, read_only=True))
+    return tuple(found)
 
 
 def contract(settings: Settings, paths: Paths, *, online: bool, venv: Path | None) -> str:

@@ -35,6 +35,8 @@ class Launch(NamedTuple):
         Folders that must be there.
     site_binds : tuple of Bind
         Folders that are shown where they exist.
+    patched_files : tuple of Bind
+        Single files that are shown in place of the image's own.
     pip_sources : bool
         Show pip's configuration and folders too.
     """
@@ -48,6 +50,7 @@ class Launch(NamedTuple):
     options: tuple[str, ...]
     binds: tuple[Bind, ...]
     site_binds: tuple[Bind, ...]
+    patched_files: tuple[Bind, ...]
     pip_sources: bool
 
     def bind_lines(self) -> list[str]:
@@ -55,6 +58,7 @@ class Launch(NamedTuple):
         return [
             *(_bind("add_bind_if_there", each) for each in self.site_binds),
             *(_bind("add_bind", each) for each in self.binds),
+            *(call("add_patched_file", each.source, each.target) for each in self.patched_files),
             call("add_host_files"),
             *([call("add_pip_sources")] if self.pip_sources else []),
         ]

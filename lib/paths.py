@@ -60,6 +60,16 @@ class Paths:
         return self.scratch_dir / "offline"
 
     @property
+    def assets(self) -> Path:
+        """Models and datasets as they travel to a machine without network."""
+        return self.offline / "assets"
+
+    @property
+    def hub(self) -> Path:
+        """The cache of models and datasets: HF_HOME (`lib/environment.py`)."""
+        return self.cache / "huggingface"
+
+    @property
     def venv(self) -> Path:
         """The venv in use: a link into `venvs`, so that a new one takes its place at once."""
         return self.scratch_dir / f"venv_{self.arch}"

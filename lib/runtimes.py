@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Callable, NamedTuple
 
 from lib import apptainer, docker, enroot, host
@@ -9,6 +10,7 @@ from lib.command import call
 from lib.errors import LongshipError
 from lib.images import can_use, image_source, image_to_start
 from lib.paths import Paths
+from lib.quoting import Expansion
 from lib.settings import Settings
 
 # Each module has the same functions; `host` has no image, so none of those that make one.
@@ -101,6 +103,12 @@ def program_lines(settings: Settings, runtime: str) -> list[str]:
         *([call("load_modules", runtime, *modules)] if modules else []),
         call("check_program", runtime),
     ]
+
+
+def start_in_lines(runtime: str, root: Path) -> list[str]:
+    """Return the lines that define ``start_in IMAGE COMMAND...``: with nothing added."""
+    start = MODULES[runtime].start_plainly(runtime, root)
+    return ["start_in() {", "  " + call(*start, Expansion('"$@"')), "}", ""]
 
 
 def _configured(settings: Settings) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from lib.assets import install_lines as asset_lines
 from lib.command import assign, call
 from lib.container import inside_lines
 from lib.errors import LongshipError
 from lib.packages import install_lines as package_lines
 from lib.packages import wanted_venv
+from lib.patched_files import check_lines
 from lib.paths import Paths
 from lib.repositories import repository_lines
 from lib.settings import Settings
@@ -36,12 +38,15 @@ def install_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     """
     typed = "python set_up.py install"
     repositories = repository_lines(settings, paths, "install_repositories")
-    if repositories and wanted_venv(settings, paths) is None:
+    assets = asset_lines(settings, paths)
+    wanted = wanted_venv(settings, paths) is not None
+    if repositories and not wanted and not assets:
         return [*_folder_lines(paths, typed), *repositories]
     return [
         *_start_lines(settings, paths, runtime, typed),
         *repositories,
-        *package_lines(settings, paths, runtime),
+        *(package_lines(settings, paths, runtime) if wanted or not assets else []),
+        *assets,
         call("next_step", "python container_run.py python preprocess_data.py"),
     ]
 
@@ -87,5 +92,6 @@ def _start_lines(settings: Settings, paths: Paths, runtime: str, typed: str) -> 
         assign("LIBRARY", paths.root / "lib"),
         *_folder_lines(paths, typed),
         *inside_lines(settings, paths, runtime),
+        *check_lines(settings, paths, runtime),
         "",
     ]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from lib.command import assign, call
 from lib.images import check_usable, image_file, image_source
+from lib.patched_files import compare_lines
 from lib.paths import Paths
 from lib.quoting import Expansion
-from lib.runtimes import MODULES, program_lines
+from lib.runtimes import program_lines, start_in_lines
 from lib.settings import Settings
 
 _ACTIVE = Expansion('"$active"')
@@ -31,18 +32,15 @@ def move_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     list of str
         Lines of bash.
     """
-    start = MODULES[runtime].start_plainly(runtime, paths.root)
     return [
         call("on_interrupt", _SCRIPT),
         call("make_folders", paths.containers / "build"),
         *program_lines(settings, runtime),
         *_names(settings, paths, runtime, "arch", "active", "image", "record"),
         "",
-        "start_in() {",
-        "  " + call(*start, Expansion('"$@"')),
-        "}",
-        "",
+        *start_in_lines(runtime, paths.root),
         call("locked", _RECORD, "put_in_use"),
+        *compare_lines(settings, paths, Expansion('"$(startable "$active")"')),
         call("next_step", "python set_up.py install"),
     ]
 

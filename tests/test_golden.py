@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from lib import ROOT
+from lib.assets import download_lines as download_assets
+from lib.assets import offline_lines as offline_assets
 from lib.builds import offline_lines, online_lines
+from lib.command import call
 from lib.container import run_lines
 from lib.downloads import download_lines
 from lib.packages import wanted_venv
@@ -53,18 +56,32 @@ BUILDS = {
         typed=f"{TYPED} download",
     ),
 }
+START = ['LIBRARY="$PWD"/lib', call("on_interrupt", TYPED)]  # as set_up.py has it
+# Models and datasets, and a file in place of one of the image's.
+ASSETS = {
+    "set_up_assets": install_lines,
+    "set_up_assets_download": lambda settings, paths, _: [
+        *START,
+        *download_assets(settings, paths),
+    ],
+    "set_up_assets_offline": lambda settings, paths, _: [*START, *offline_assets(settings, paths)],
+}
 HERE = Path("/home/me/longship/scratch")  # of the machine that downloads
 
 
 def emit(command, machine, runtime):
-    options = {"machine": machine, "configuration": str(CONFIGURATION)}
+    of_assets = command in ASSETS
+    configuration = GOLDEN / "assets.toml" if of_assets else CONFIGURATION
+    options = {"machine": machine, "configuration": str(configuration)}
     settings = load_settings(Path(ROOT), options, ENVIRON)
     paths = dataclasses.replace(derive_paths(settings), root=CLONE, arch=_arch(settings))
     title = f"Longship: {command}.py, machine {machine} ({settings.machine.site_file})"
     if command == "container_run":
         venv = wanted_venv(settings, paths)
         return render(title, run_lines(settings, paths, runtime, online=False, venv=venv))
-    if command == "set_up":
+    if of_assets:
+        lines = ASSETS[command](settings, paths, runtime)
+    elif command == "set_up":
         lines = install_lines(settings, paths, runtime)
     elif command == "move_built_container_to_active":
         lines = move_lines(settings, paths, runtime)
@@ -84,6 +101,7 @@ IMAGES = [
     ("build_container_download", "jpb", "apptainer"),
     ("move_built_container_to_active", "jwb", "apptainer"),
     ("move_built_container_to_active", "local", "docker"),
+    *((command, "jpb", "apptainer") for command in ASSETS),
 ]
 
 

@@ -9,6 +9,8 @@ import pytest
 from support import processes
 from support.repository import toml
 
+from lib.assets import download_lines as download_assets
+from lib.assets import offline_lines as offline_assets
 from lib.builds import offline_lines, online_lines
 from lib.configuration import RUNTIMES
 from lib.container import run_lines
@@ -65,11 +67,17 @@ account = "a"
 [container]
 image = "docker://example.org/lab/base:1"
 binds = ["/data", "/it's:/inside:ro"]
+patched_files = { "/usr/lib/a b.py" = "patches/files/it's.py" }
 [environment]
 unset = ["MINE", "OURS_*"]
 set = { A = "it's \\"$HOME\\"", B = "a\\nb" }
+[[assets]]
+repo = "lab/tiny"
+include = ["*.json", "it's here"]
 """
 
+
+START = ["LIBRARY=lib", "export LIBRARY", "on_interrupt x"]
 
 IMAGES = {
     "online build": partial(online_lines, digest="sha256:12", again=True, typed="x y"),
@@ -80,6 +88,8 @@ IMAGES = {
     "rollback": partial(use_lines, version=None),
     "use": partial(use_lines, version="1"),
     "prune": prune_lines,
+    "assets download": lambda settings, paths, _: [*START, *download_assets(settings, paths)],
+    "assets offline": lambda settings, paths, _: [*START, *offline_assets(settings, paths)],
 }
 
 

@@ -26,9 +26,10 @@ ROWS = (
     ("launch",),
     ("apptainer", "docker", "enroot", "host"),
     ("runtimes",),
-    ("container",),
+    ("container", "patched_files"),
     ("packages", "builds", "versions", "repositories"),
-    ("downloads", "setup"),
+    ("downloads", "assets"),
+    ("setup",),
     ("script", "execute", "remembered"),
     ("cli",),
 )

@@ -25,6 +25,11 @@ note() {
   printf 'note: %s\n' "$1" >&2
 }
 
+# warn_of MESSAGE HINT: tell what will go wrong sooner or later, and what to type.
+warn_of() {
+  printf 'warning: %s\nhint: %s\n' "$1" "$2" >&2
+}
+
 # step NUMBER/COUNT TEXT: say what is done now, and remember it for an interruption.
 step() {
   current_step="step $1, $2"

@@ -204,7 +204,8 @@ make_folders /home/me/longship/project /home/me/longship/scratch
 # Nothing of the host's compilers and Python reaches the program.
 unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
   CMAKE_PREFIX_PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV \
-  "${!CONDA_@}" "${!_CE_@}" MY_HOST_ONLY "${!MY_HOST_@}"
+  "${!CONDA_@}" "${!_CE_@}" HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE \
+  MY_HOST_ONLY "${!MY_HOST_@}"
 
 # What the program finds inside, in every runtime: POSIX sh.
 # shellcheck disable=SC2016 # expanded inside, not here

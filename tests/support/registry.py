@@ -27,9 +27,9 @@ HTPASSWD = "lab:$2b$05$longshiptestsregistryeuKDISURVYgulwJW0zNWts0XXAt66ssa\n"
 def tiny_tar(path, arch="amd64", mark="1", python="exit 0"):
     """Write the root file system of a tiny image as a tar file.
 
-    It has this machine's sh with its libraries, and in place of Python a script: a swap only asks
-    whether `python3` starts. For the other architecture the programs say so in their headers, which
-    is what Apptainer goes by; they cannot be started.
+    It has this machine's sh and cat with their libraries, and in place of Python a script: a swap
+    only asks whether `python3` starts. For the other architecture the programs say so in their
+    headers, which is what Apptainer goes by; they cannot be started.
     """
     shell = os.path.realpath("/bin/sh")
     found = subprocess.run(["ldd", shell], stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -41,6 +41,7 @@ def tiny_tar(path, arch="amd64", mark="1", python="exit 0"):
             _add(tar, library.lstrip("/"), _read(library), mode=0o755)
         _add(tar, "bin/sh", _for_machine(_read(shell), arch), mode=0o755)
         _add(tar, "bin/python3", f"#!/bin/sh\n{python}\n".encode(), mode=0o755)
+        _add(tar, "bin/cat", _for_machine(_read("/bin/cat"), arch), mode=0o755)
         _add(tar, "bin/true", b"#!/bin/sh\nexit 0\n", mode=0o755)
         _add(tar, "etc/mark", f"{mark}\n".encode())
     return path

@@ -1,0 +1,208 @@
+"""Fetch a model or dataset of the Hugging Face hub into its cache, and record what it consists of.
+
+Runs inside the environment, with a Python that has huggingface_hub. Its token is the environment's
+(HF_TOKEN). What an earlier call has left unfinished is resumed.
+
+Usage: python fetch_assets.py CACHE RECORD MACHINE KIND REPO REVISION
+       [--include PATTERN]... [--exclude PATTERN]...
+"""
+
+import argparse
+import errno
+import hashlib
+import os
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+BLOCK = 1 << 22  # bytes
+TRIES = 5
+# of requests (before huggingface_hub 1.0) and of httpx; its later versions try again by themselves
+BROKEN_OFF = {"ChunkedEncodingError", "ReadTimeout", "RemoteProtocolError", "ReadError"}
+AGAIN = "run the same command again; what is there already is kept"
+
+
+class ToldError(Exception):
+    """What is wrong, and what to type."""
+
+    def __init__(self, what, hint):
+        super().__init__(what)
+        self.hint = hint
+
+
+def read_arguments(arguments):
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    for name in ("cache", "record", "machine", "kind", "repo", "revision"):
+        parser.add_argument(name)
+    parser.add_argument("--include", action="append")
+    parser.add_argument("--exclude", action="append")
+    return parser.parse_args(arguments)
+
+
+def fetch(asset):
+    """Fetch an asset's files, and return their folder, the commit, and their paths in it.
+
+    Parameters
+    ----------
+    asset : argparse.Namespace
+        From `read_arguments`.
+
+    Returns
+    -------
+    tuple of str, str and list of str
+    """
+    if not sys.stderr.isatty():
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    import huggingface_hub
+    from huggingface_hub.utils import filter_repo_objects
+
+    # Asked for by itself: where the hub cannot be reached, snapshot_download takes what is there,
+    # however little that is.
+    found = huggingface_hub.HfApi().repo_info(
+        asset.repo, repo_type=asset.kind, revision=asset.revision
+    )
+    wanted = list(
+        filter_repo_objects(
+            [each.rfilename for each in found.siblings or ()],
+            allow_patterns=asset.include,
+            ignore_patterns=asset.exclude,
+        )
+    )
+    if not wanted:
+        raise ToldError(
+            f"{asset.repo} has no file that is wanted at {asset.revision}",
+            "see include and exclude of [[assets]] in configuration.toml",
+        )
+    folder = patiently(
+        huggingface_hub.snapshot_download,
+        asset.repo,
+        repo_type=asset.kind,
+        revision=found.sha,
+        cache_dir=asset.cache,
+        allow_patterns=asset.include,
+        ignore_patterns=asset.exclude,
+    )
+    missing = [each for each in wanted if not os.path.exists(os.path.join(folder, each))]
+    if missing:
+        raise ToldError(f"{asset.repo}: {missing[0]} did not arrive", AGAIN)
+    if len(wanted) < len(found.siblings):
+        # Later versions of huggingface_hub keep a list of all files, and offline take a folder
+        # without those that are not wanted for an incomplete one.
+        listed = os.path.join(os.path.dirname(os.path.dirname(folder)), "trees")
+        if os.path.exists(os.path.join(listed, f"{found.sha}.json")):
+            os.remove(os.path.join(listed, f"{found.sha}.json"))
+    return folder, found.sha, sorted(wanted)
+
+
+def patiently(function, *arguments, **options):
+    """Call a function again where a connection broke off: what has arrived by then is kept."""
+    for _ in range(TRIES - 1):
+        try:
+            return function(*arguments, **options)
+        except Exception as error:
+            if not {each.__name__ for each in type(error).__mro__} & BROKEN_OFF:
+                raise
+            print("note: the connection broke off; going on", file=sys.stderr)
+    return function(*arguments, **options)
+
+
+def checksum(path):
+    """Return the SHA-256 of a file, once it is what its name in the cache says.
+
+    The cache names a file by its SHA-256 where it is a large one, else by what git calls it.
+    """
+    name = os.path.basename(os.path.realpath(path))
+    sha256, git = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % os.path.getsize(path))
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(BLOCK), b""):
+            sha256.update(block)
+            if len(name) == 40:
+                git.update(block)
+    expected = {64: sha256, 40: git}.get(len(name)) if os.path.islink(path) else None
+    if expected and expected.hexdigest() != name:
+        os.remove(os.path.realpath(path))
+        os.remove(path)
+        raise ToldError(f"{path} is damaged: its checksum is not what the hub says", AGAIN)
+    return sha256.hexdigest()
+
+
+def write_record(record, folder, commit, files):
+    """Write the commit, the number of files, and their checksums as sha256sum does."""
+    for each in files:
+        if "\n" in each or "\\" in each:
+            raise ToldError(f"the file name {each!r} cannot be recorded", "leave it out: exclude")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        sums = list(pool.map(checksum, [os.path.join(folder, each) for each in files]))
+    partial = f"{record}.partial"
+    with open(partial, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(f"{commit} {len(files)}\n")
+        file.writelines(f"{total}  {each}\n" for total, each in zip(sums, files))
+    os.replace(partial, record)
+
+
+def explain(error, asset):
+    """Say in one line what was wrong, and in another one what to do."""
+    chain = [error]
+    while chain[-1].__cause__ or chain[-1].__context__:
+        chain.append(chain[-1].__cause__ or chain[-1].__context__)
+    names = {each.__name__ for link in chain for each in type(link).__mro__}
+    statuses = {getattr(getattr(link, "response", None), "status_code", None) for link in chain}
+    text = " ".join(map(str, chain))
+    hub = os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
+    page = f"{hub}/{'datasets/' if asset.kind == 'dataset' else ''}{asset.repo}"
+    token = os.environ.get("HF_TOKEN")
+    if any(getattr(link, "errno", 0) in (errno.ENOSPC, errno.EDQUOT) for link in chain) or (
+        "No space left" in text or "quota exceeded" in text
+    ):
+        return ToldError(
+            f"{asset.cache}: No space left on device",
+            "make room there, or set [paths] in configuration.toml; then the same command again",
+        )
+    if "GatedRepoError" in names:
+        may = "your token may not read it" if token else "HF_TOKEN is not set"
+        return ToldError(
+            f"{asset.repo} is gated, and {may}",
+            f"ask for access at {page}, then: export HF_TOKEN=...",
+        )
+    if "RevisionNotFoundError" in names:
+        return ToldError(
+            f"{asset.repo} has no revision {asset.revision}",
+            f"see {page}/commits/main; then: revision in [[assets]] of configuration.toml",
+        )
+    if "RepositoryNotFoundError" in names:
+        return ToldError(
+            f"there is no {asset.kind} {asset.repo}"
+            + (", or your token may not see it" if token else ", or it is private"),
+            "check repo and kind of [[assets]] in configuration.toml; private: export HF_TOKEN=...",
+        )
+    if statuses & {401, 403}:
+        return ToldError(f"the hub refuses {asset.repo}", f"see {page}; export HF_TOKEN=...")
+    if 429 in statuses:
+        return ToldError("the hub lets nobody fetch more for now", f"wait a while; then {AGAIN}")
+    if "PermissionError" in names:
+        return ToldError(f"{asset.cache} cannot be written to", "ask its owner, or set [paths]")
+    if names & {"ConnectionError", "ConnectError", "NetworkError", "TimeoutException", "Timeout"}:
+        return ToldError(
+            f"{hub} cannot be reached from here",
+            "where there is a network: python set_up.py download "
+            f"--machine {asset.machine}; then here: offline",
+        )
+    first = (str(error).strip().splitlines() or [""])[0]
+    return ToldError(f"{asset.repo} cannot be fetched: {type(error).__name__}: {first}", AGAIN)
+
+
+def main(arguments):
+    """Fetch and record; say in two lines what went wrong."""
+    # Ctrl-C ends it at once: Python would wait for its threads, each of which waits for the hub.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    asset = read_arguments(arguments)
+    try:
+        write_record(asset.record, *fetch(asset))
+    except Exception as error:
+        told = error if isinstance(error, ToldError) else explain(error, asset)
+        sys.exit(f"error: {told}\nhint: {told.hint}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

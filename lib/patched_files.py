@@ -1,0 +1,44 @@
+"""Single files of the image replaced by ours: the lines that notice when an original has changed.
+
+Launching binds them and nothing more (`lib.environment.patched_files`).
+"""
+
+from __future__ import annotations
+
+from lib.command import call, wrapped
+from lib.environment import patched_files
+from lib.launch import IMAGE
+from lib.paths import Paths
+from lib.quoting import Word
+from lib.runtimes import start_in_lines
+from lib.settings import Settings
+
+
+def check_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+    """Return the lines that compare the image's files with those that ours were made from.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+    paths : Paths
+        Where things lie.
+    runtime : str
+        What runs the image, which the variable ``image`` names.
+
+    Returns
+    -------
+    list of str
+        Lines of bash; none where no file is replaced.
+    """
+    if not patched_files(settings, paths):
+        return []
+    if runtime == "host":
+        return [call("note", "container.patched_files has no effect: the runtime is host")]
+    return [*start_in_lines(runtime, paths.root), *compare_lines(settings, paths, IMAGE)]
+
+
+def compare_lines(settings: Settings, paths: Paths, image: Word) -> list[str]:
+    """Return the line that does it with an image, ``start_in IMAGE COMMAND...`` being defined."""
+    words = [word for each in patched_files(settings, paths) for word in (each.source, each.target)]
+    return [wrapped("check_patched_files", image, *words)] if words else []

@@ -1,0 +1,740 @@
+#!/usr/bin/env bash
+# Longship: set_up_assets.py, machine jpb (jsc/site.toml)
+set -euo pipefail
+
+# record_of ASSET: set REPLY to the file.
+record_of() {
+  REPLY=$hub_cache/longship/$1.asset
+}
+
+# commit_in RECORD: set REPLY to the commit; empty where there is none.
+commit_in() {
+  REPLY=
+  if [[ -r $1 ]]; then read -r REPLY _ <"$1" || :; fi
+}
+
+# is_there ASSET FOLDER: whether all of its files are. No process, no network.
+is_there() {
+  record_of "$1"
+  local -r record=$REPLY
+  commit_in "$record"
+  holds_files "$record" "$hub_cache/hub/$2/snapshots/$REPLY"
+}
+
+# holds_files RECORD FOLDER: whether all files are there.
+holds_files() {
+  local line count=
+  [[ -r $1 ]] || return 1
+  {
+    read -r _ count || return 1
+    [[ $count == [1-9]* ]] || return 1
+    while IFS= read -r line; do
+      [[ -e $2/${line:66} ]] || return 1
+      count=$((count - 1))
+    done
+  } <"$1"
+  ((count == 0))
+}
+
+# fetch_asset NUMBER ASSET FOLDER KIND REPO REVISION [--include PATTERN | --exclude PATTERN]...: from the
+# hub, unless it is there.
+fetch_asset() {
+  if is_there "$2" "$3"; then
+    note "the $4 $5 is there already"
+    return
+  fi
+  make_folders "$hub_cache/longship"
+  locked "$hub_cache/longship/$3" fetch_missing_asset "$@"
+}
+
+# fetch_missing_asset NUMBER ASSET FOLDER KIND REPO REVISION [OPTION]...: nobody else does it now.
+fetch_missing_asset() {
+  local -r number=$1 asset=$2 folder=$3 kind=$4 repo=$5 revision=$6
+  shift 6
+  if is_there "$asset" "$folder"; then return; fi # another process has just done it
+  step "$number" "Fetch the $kind $repo, $revision"
+  find_hub
+  record_of "$asset"
+  inside "$hub_python" "$LIBRARY/inside/fetch_assets.py" "$hub_cache/hub" "$REPLY" "$machine" \
+    "$kind" "$repo" "$revision" "$@" || exit 1
+  record_of "$asset"
+  commit_in "$REPLY"
+  if [[ $REPLY != "$revision" ]]; then
+    note "$revision of $repo is the commit $REPLY now; to stay with it: revision = \"$REPLY\""
+  fi
+}
+
+# find_hub: set hub_python to a Python inside that has huggingface_hub: the environment's, the image's,
+# or one in a venv that is made for it.
+find_hub() {
+  if [[ -n ${hub_python:-} ]]; then return; fi
+  for hub_python in ${hub_venv:+"$hub_venv/bin/python"} python3 "$hub_tools/bin/python"; do
+    if inside "$hub_python" -c 'import huggingface_hub' >/dev/null 2>&1; then return; fi
+  done
+  make_folders "${hub_tools%/*}"
+  locked "$hub_tools" make_hub_tools
+}
+
+# make_hub_tools: the venv for it, of which nothing stays if it is not complete.
+make_hub_tools() {
+  note 'fetching huggingface_hub'
+  rm -rf -- "$hub_tools"
+  if inside python3 -m venv "$hub_tools" >&2 &&
+    inside "$hub_python" -m pip --quiet --disable-pip-version-check \
+      install -r "$LIBRARY/inside/hub.txt" >&2; then
+    return
+  fi
+  rm -rf -- "$hub_tools"
+  fail_writing "${hub_tools%/*}" 'huggingface_hub cannot be installed' \
+    'see the lines above; or add huggingface_hub to the requirements'
+}
+
+# name_asset ASSET FOLDER NAME: let a branch, such as main, lead to its commit. main is what the
+# libraries take where no revision is said.
+name_asset() {
+  local found=''
+  local -r ref=$hub_cache/hub/$2/refs/$3
+  record_of "$1"
+  commit_in "$REPLY"
+  local -r commit=$REPLY
+  if [[ -r $ref ]]; then IFS= read -r found <"$ref" || :; fi
+  if [[ $found == "$commit" ]]; then return; fi
+  make_folders "${ref%/*}"
+  { printf '%s' "$commit" >"$ref.partial" && mv -f -- "$ref.partial" "$ref"; } ||
+    fail_writing "${ref%/*}" "cannot write $ref" 'see the line above'
+}
+
+# add_enroot_bind SOURCE TARGET MODE: as a line of fstab with colons in place of its spaces.
+add_enroot_bind() {
+  local path
+  local -a fields=()
+  for path in "$1" "$2"; do
+    path=${path//\\/\\134}
+    path=${path// /\\040}
+    path=${path//$'\t'/\\011}
+    path=${path//$'\n'/\\012}
+    path=${path//:/\\072}
+    fields+=("$path")
+  done
+  options+=(--mount "${fields[0]}:${fields[1]}:none:x-create=auto,rbind,$3")
+}
+
+# check_program NAME: stop where the runtime is missing.
+check_program() {
+  command -v "$1" >/dev/null ||
+    fail "$1 is not on this machine" \
+      'choose another one: container.runtime in configuration.toml, or load its module'
+}
+
+# check_sif FILE ARCH HINT: stop where the image is missing, is none, or is for another
+# architecture. A SIF file tells it behind its first line: magic, version, architecture.
+check_sif() {
+  local -r file=$1 arch=$2 hint=$3
+  [[ -e $file ]] || fail "the image $file is missing" "$hint"
+  [[ -r $file ]] || fail "the image $file cannot be read" "ask its owner for: chmod a+r $file"
+  local LC_ALL=C magic code found
+  { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
+    IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=
+  [[ $magic == SIF_MAGIC ]] || fail "$file is no SIF image" "$hint"
+  case $code in
+    02) found=amd64 ;;
+    04) found=arm64 ;;
+    *) found="an unknown architecture (code $code)" ;;
+  esac
+  [[ $found == "$arch" ]] || fail "the image $file is for $found, and $arch is needed" "$hint"
+}
+
+# host_arch: set REPLY to this machine's architecture, in the words used everywhere here.
+host_arch() {
+  REPLY=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE, which tcsh exports in words of its own
+  case $REPLY in
+    x86_64) REPLY=amd64 ;;
+    aarch64) REPLY=arm64 ;;
+  esac
+}
+
+# check_host_arch ARCH WHAT: stop where this machine cannot run programs for ARCH.
+check_host_arch() {
+  host_arch
+  [[ $REPLY == "$1" ]] ||
+    fail "$2 is for $1, and this machine is $REPLY" "start it on a compute node, in a job"
+}
+
+# make_folders FOLDER...: make the configured folders, or say which one cannot be made.
+make_folders() {
+  local folder reason
+  for folder in "$@"; do
+    [[ -d $folder ]] && continue
+    reason=$(mkdir -p -- "$folder" 2>&1) ||
+      fail_writing "$folder" "cannot make the folder $folder: ${reason##*: }" \
+        'set [paths] in configuration.toml to a place that you can write to'
+  done
+}
+
+# what is shown inside already, by its path there
+declare -A bound=()
+
+# add_bind SOURCE [TARGET [ro]]: show a folder or file of the host inside, once. It becomes one CSV
+# record, the only form in which a path may hold commas, colons and quotes.
+add_bind() {
+  local -r source=$1 target=${2:-$1}
+  [[ -z ${bound[$target]:-} ]] || return 0
+  bound[$target]=$source
+  [[ -e $source ]] ||
+    fail "there is no $source to bind" 'see container.binds in configuration.toml'
+  if [[ -n ${binds_for_enroot:-} ]]; then
+    add_enroot_bind "$source" "$target" "${3:-rw}"
+    return
+  fi
+  options+=(--mount
+    "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}")
+}
+
+# add_host_files: show what the caller's environment names: certificates and the temporary folder.
+add_host_files() {
+  local variable path
+  for variable in SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT \
+    GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS; do
+    path=${!variable:-}
+    if [[ $path == /* && -e $path ]]; then add_bind "$path" "$path" ro; fi
+  done
+  if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
+}
+
+# add_pip_sources: show pip's configuration and the folders that it searches.
+add_pip_sources() {
+  local -
+  set -f # words of pip's configuration are no patterns
+  local path text='' lines
+  for path in /etc/pip.conf /etc/xdg/pip/pip.conf "${PIP_CONFIG_FILE:-}" \
+    "${HOME:-}/.pip/pip.conf" "${XDG_CONFIG_HOME:-${HOME:-}/.config}/pip/pip.conf"; do
+    [[ -f $path && -r $path ]] || continue
+    if [[ $path != "${HOME:-/}"/* ]]; then add_bind "$path" "$path" ro; fi
+    mapfile -t lines <"$path"
+    text+=" ${lines[*]}"
+  done
+  text+=" ${PIP_FIND_LINKS:-} ${PIP_INDEX_URL:-} ${PIP_EXTRA_INDEX_URL:-} ${UV_FIND_LINKS:-}"
+  for path in ${text//[=,]/ }; do
+    path=${path#file://}
+    path=${path%/simple} # an index has its files beside it
+    if [[ $path == /* && -d $path ]]; then add_bind "$path" "$path" ro; fi
+  done
+}
+
+# add_home: Apptainer shows the home folder of the passwd file; HOME may be another one.
+add_home() {
+  local -r home=${HOME:-}
+  if [[ ! -d $home ]]; then return 0; fi
+  unset HOME # bash then expands ~ from the passwd file
+  local -r own=~
+  export HOME=$home
+  if [[ $home != "$own" ]]; then options+=(--home "$home"); fi
+}
+
+# add_nvidia_gpus: only where the node has one; elsewhere --nv only warns.
+add_nvidia_gpus() {
+  if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi
+}
+
+readonly LOCK_PATIENCE=60 # seconds without a sign of life from another host
+
+# what this process holds, and the processes that keep it fresh
+declare -a held_locks=()
+
+declare -a lock_hearts=()
+
+# locked PATH FUNCTION [ARGUMENT...]: run a function while holding the lock of PATH.
+locked() {
+  acquire_lock "$1.lock"
+  trap release_locks EXIT
+  "${@:2}"
+  release_lock
+  if ((${#held_locks[@]} == 0)); then trap - EXIT; else trap release_locks EXIT; fi
+}
+
+# acquire_lock LOCK: move a folder of ours to that name, or wait for whoever has it.
+acquire_lock() {
+  local -r lock=$1 own=$1.new.$(this_host).$$
+  local told='' reason
+  local -i failed=0
+  until reason=$(make_lock "$own" "$lock" 2>&1); do
+    rm -rf -- "$own"
+    if [[ ! -d $lock ]]; then
+      failed+=1 # or it was given back just now
+      ((failed < 5)) || fail_writing "${lock%/*}" "cannot make the lock $lock: ${reason##*: }" \
+        'set [paths] in configuration.toml to a place that you can write to'
+      continue
+    fi
+    if lock_is_stale "$lock"; then
+      take_over_lock "$lock"
+      continue
+    fi
+    [[ -n $told ]] || note "waiting for $(lock_owner "$lock"), which works on the same ($lock)"
+    told=1
+    sleep 1
+  done
+  held_locks+=("$lock")
+  # The sign of life ends with this process, however it ends. A process that is killed right after
+  # its start would still run the trap of this one.
+  trap - EXIT
+  (while sleep 5 && kill -0 "$$" 2>/dev/null; do touch -c "$lock/owner"; done) >/dev/null 2>&1 &
+  lock_hearts+=($!)
+  remove_dead_locks "$lock"
+}
+
+# make_lock FOLDER LOCK: make a folder that says who has it, and move it to the lock's name.
+make_lock() {
+  local host start
+  host=$(this_host)
+  start=$(process_start "$$")
+  mkdir -- "$1" && printf '%s %s %s\n' "$host" "$$" "$start" >"$1/owner" && mv -T -- "$1" "$2"
+}
+
+# remove_lock FOLDER: give it another name first, as only that takes one step.
+remove_lock() {
+  local -r other=$1.new.$(this_host).$$
+  if mv -T -- "$1" "$other" 2>/dev/null; then rm -rf -- "$other"; else rm -rf -- "$1"; fi
+}
+
+# remove_dead_locks LOCK: what was killed while it made or removed one; its name says whose it is.
+remove_dead_locks() {
+  local folder host
+  for folder in "$1".new.*; do
+    host=${folder##*.new.}
+    host=${host%.*}
+    if [[ ! -d $folder ]]; then continue; fi
+    if [[ $host == "$(this_host)" && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
+      rm -rf -- "$folder"
+    fi
+  done
+}
+
+# release_lock: give back what `locked` got last.
+release_lock() {
+  local last=${#held_locks[@]}
+  last=$((last - 1))
+  if [[ -n ${lock_hearts[last]:-} ]]; then kill "${lock_hearts[last]}" 2>/dev/null || :; fi
+  remove_lock "${held_locks[last]}"
+  unset "lock_hearts[last]" "held_locks[last]"
+}
+
+# release_locks: give back all, at the end.
+release_locks() {
+  while ((${#held_locks[@]})); do release_lock; done
+}
+
+# this_host: its name; not HOSTNAME, which a job can inherit from the node that it was sent from.
+this_host() {
+  printf '%s' "$(</proc/sys/kernel/hostname)"
+}
+
+# lock_owner LOCK: who holds it, in words.
+lock_owner() {
+  local host='' process=''
+  read -r host process _ 2>/dev/null <"$1/owner" || :
+  printf '%s' "${process:+process $process on }${host:-another process}"
+}
+
+# process_start PID: when it started, which tells it from a later process with the same number.
+process_start() {
+  local stat=
+  IFS= read -r stat 2>/dev/null <"/proc/$1/stat" || :
+  read -r -a stat <<<"${stat##*) }"
+  printf '%s' "${stat[19]:-}"
+}
+
+# lock_is_stale LOCK: whether its owner is gone. On this host that can be seen; elsewhere its sign
+# of life is compared with a file written now, by the clock of the file system.
+lock_is_stale() {
+  local host='' process='' start='' now seen
+  read -r host process start 2>/dev/null <"$1/owner" || :
+  if [[ $host == "$(this_host)" ]]; then
+    [[ $(process_start "$process") != "$start" ]]
+    return
+  fi
+  now=$(touch -- "$1.now" && stat -c %Y -- "$1.now") || return 1
+  rm -f -- "$1.now"
+  seen=$(stat -c %Y -- "$1/owner" 2>/dev/null || stat -c %Y -- "$1" 2>/dev/null) || return 1
+  ((now - seen > LOCK_PATIENCE))
+}
+
+# take_over_lock LOCK: remove a stale lock. Only one process may look and remove at a time, or the
+# second one would remove the lock that the first has made meanwhile.
+take_over_lock() {
+  local -r lock=$1
+  if mkdir -- "$lock.removal" 2>/dev/null; then
+    if lock_is_stale "$lock"; then
+      note "taking over the lock of $(lock_owner "$lock"), which is gone"
+      remove_lock "$lock"
+    fi
+    rmdir -- "$lock.removal"
+  elif lock_is_stale "$lock.removal"; then
+    rmdir -- "$lock.removal" 2>/dev/null || :
+  else
+    sleep 1
+  fi
+}
+
+# fail MESSAGE HINT: say what is wrong and what to type, and stop.
+fail() {
+  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
+  exit 1
+}
+
+# fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
+# the reason that programs tell least clearly.
+fail_writing() {
+  local free=1048576 size=1 files_free=1 files=0
+  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
+  if ((${free:-1048576} * ${size:-1} < 1 << 20 || (${files:-0} > 0 && ${files_free:-1} == 0))) ||
+    [[ $2 == *'quota exceeded'* || $2 == *'No space left'* ]]; then
+    fail "${2%: No space left on device}: No space left on device" \
+      'make room there, or set [paths] in configuration.toml; then run the same command again'
+  fi
+  fail "$2" "$3"
+}
+
+# note TEXT: tell something that is no error.
+note() {
+  printf 'note: %s\n' "$1" >&2
+}
+
+# warn_of MESSAGE HINT: tell what will go wrong sooner or later, and what to type.
+warn_of() {
+  printf 'warning: %s\nhint: %s\n' "$1" "$2" >&2
+}
+
+# step NUMBER/COUNT TEXT: say what is done now, and remember it for an interruption.
+step() {
+  current_step="step $1, $2"
+  printf '[%s] %s\n' "$1" "$2" >&2
+}
+
+# on_interrupt COMMAND: after Ctrl-C name the step and the command that goes on.
+on_interrupt() {
+  interrupted_command=$1
+  trap 'trap - INT TERM
+        printf "\nerror: interrupted at %s\nhint: nothing is lost; go on with: %s\n" \
+          "${current_step:-the start}" "$interrupted_command" >&2
+        exit 130' INT TERM
+}
+
+# next_step COMMAND: say what to type now.
+next_step() {
+  printf 'next: %s\n' "$1" >&2
+}
+
+# add_patched_file OURS TARGET: show our file inside, read-only, in place of the image's own.
+add_patched_file() {
+  [[ -f $1 ]] || fail "there is no file $1 to put in place of the image's $2" \
+    "make it, or take it out of container.patched_files in configuration.toml"
+  add_bind "$1" "$2" ro
+}
+
+# check_patched_files IMAGE [OURS TARGET]...: warn where IMAGE has another original than the one that
+# ours was made from, or none. No launch waits for this: it is for when an image is put in use.
+check_patched_files() {
+  local -r image=$1
+  shift
+  while (($#)); do
+    check_patched_file "$image" "$1" "$2"
+    shift 2
+  done
+}
+
+# check_patched_file IMAGE OURS TARGET: the same for one file.
+check_patched_file() {
+  local -r image=$1 ours=$2 target=$3
+  local -r original=$ours.original new=$ours.new
+  local found='' own
+  [[ -f $ours ]] || fail "there is no file $ours to put in place of the image's $target" \
+    'make it, or take it out of container.patched_files in configuration.toml'
+  own=$(mktemp) || fail_writing "${TMPDIR:-/tmp}" 'cannot make a temporary file' 'see the line above'
+  # shellcheck disable=SC2016  # expanded inside
+  start_in "$image" /bin/sh -c 'if [ -f "$1" ]; then echo there; cat -- "$1"; else echo missing; fi' \
+    sh "$target" >"$own" 2>/dev/null </dev/null || printf 'failed\n' >"$own"
+  IFS= read -r found <"$own" || :
+  case $found in
+    there) compare_original "$image" "$ours" "$target" "$own" ;;
+    missing)
+      warn_of "the image $image has no file $target, which $ours is to replace" \
+        'correct its path, or take it out of container.patched_files in configuration.toml'
+      ;;
+    *) note "the image's own $target cannot be compared here: $image does not start" ;;
+  esac
+  rm -f -- "$own"
+}
+
+# compare_original IMAGE OURS TARGET OWN: with OWN, which holds the image's file behind its first line.
+compare_original() {
+  local -r image=$1 ours=$2 target=$3 own=$4
+  local -r original=$ours.original new=$ours.new
+  if [[ ! -e $original ]]; then
+    if keep_original "$own" "$original"; then
+      note "the image's own $target is kept as $original; commit it with your change"
+    fi
+  elif tail -n +2 -- "$own" | cmp -s -- - "$original"; then
+    rm -f -- "$new" 2>/dev/null || :
+  else
+    keep_original "$own" "$new" || :
+    warn_of "$target is another one in the image $image than the one that $ours was made from" \
+      "$(merge_command "$ours" "$original" "$new")"
+  fi
+}
+
+# keep_original OWN FILE: under its final name when it is complete. A clone that this user cannot write
+# to is no reason to stop.
+keep_original() {
+  if tail -n +2 -- "$1" 2>/dev/null >"$2.partial" && mv -f -- "$2.partial" "$2" 2>/dev/null; then
+    return
+  fi
+  rm -f -- "$2.partial" 2>/dev/null || :
+  warn_of "the image's own file cannot be kept as $2" \
+    "make room in its folder, or let you write there: $(printf '%q' "${2%/*}")"
+  return 1
+}
+
+# merge_command OURS ORIGINAL NEW: what takes the image's changes over into our file.
+merge_command() {
+  local ours original new
+  printf -v ours '%q' "$1"
+  printf -v original '%q' "$2"
+  printf -v new '%q' "$3"
+  printf 'see diff -u %s %s; to take it over: git merge-file %s %s %s && mv %s %s' \
+    "$original" "$new" "$ours" "$original" "$new" "$new" "$original"
+}
+
+readonly VENV_KEPT_DAYS=14 # a replaced venv stays longer than any site's longest job (Olivia: 7 d)
+
+# install_venv LINK BASE INSTALLER UV TORCH [REQUIREMENT | -r FILE]...: make LINK lead to a venv with
+# all requirements; TORCH is a file of them for images without a PyTorch of their own.
+# Uses: inside COMMAND..., which runs a command in the image.
+install_venv() {
+  local -r link=$1 base=$2 torch=$5
+  local installer=$3 uv=$4
+  shift 5
+  check_requirements "$@"
+  local -r inputs=$(venv_inputs "$base" "$installer" "$torch" "$@")
+  local found=
+  if [[ -e $link/longship-base ]]; then IFS= read -r found <"$link/longship-inputs" || :; fi
+  if [[ $found == "$inputs" ]]; then
+    note "the Python packages are up to date: $link"
+    return
+  fi
+
+  local -r venvs=${link%/*}/venvs
+  make_folders "$venvs"
+  remove_unfinished_venvs "$venvs"
+  new_venv=$venvs/${link##*_}-$(date +%Y%m%dT%H%M%S)-${inputs:0:12}
+  trap 'discard_unfinished_venv; release_locks' EXIT
+  step 1/3 "Make the venv $new_venv"
+  local image_torch=
+  if [[ -n $torch && $base != host ]]; then image_torch=$(inside python3 -c "$TORCH_VERSION"); fi
+  if [[ -n $image_torch ]]; then
+    # it is the build for the image's GPUs; uv does not see what an image has, pip does
+    note "the image's own PyTorch $image_torch stays; pip installs on top of it"
+    installer=pip
+  elif [[ $installer == uv ]]; then
+    uv=$(find_uv "$uv") || installer=pip
+  fi
+  make_venv "$new_venv" "$base" "$installer"
+  step 2/3 'Install the packages'
+  install_packages "$new_venv" "$installer" "$uv" "$torch" "$image_torch" "$@"
+  step 3/3 'Put it in use'
+  printf '%s\n' "$inputs" >"$new_venv/longship-inputs"
+  printf '%s\n' "$base" >"$new_venv/longship-base" # the last file: with it the venv is complete
+  if [[ -d $link ]]; then touch -- "$link/."; fi # from now on the old one counts as replaced
+  ln -s -- "venvs/${new_venv##*/}" "$link.partial.$$"
+  mv -T -- "$link.partial.$$" "$link"
+  remove_replaced_venvs "$venvs" "$new_venv"
+}
+
+# discard_unfinished_venv: leave nothing half-written, whatever ended the installation.
+discard_unfinished_venv() {
+  if [[ ! -e $new_venv/longship-base ]]; then rm -rf -- "$new_venv"; fi
+}
+
+# check_requirements [REQUIREMENT | -r FILE]...: stop where a file is missing.
+check_requirements() {
+  while (($#)); do
+    if [[ $1 == -r ]]; then
+      shift
+      [[ -r $1 ]] || fail "there is no requirements file $1" \
+        'make it, or name another one: packages.requirements in configuration.toml, "" for none'
+    fi
+    shift
+  done
+}
+
+# venv_inputs WORD...: one checksum over everything that decides what is installed.
+venv_inputs() {
+  local word
+  for word in "$@"; do
+    if [[ -f $word ]]; then sha256sum <"$word"; else printf '%s\n' "$word"; fi
+  done | sha256sum | cut -d ' ' -f 1
+}
+
+# make_venv FOLDER BASE INSTALLER: on top of the image's packages; alone where there is no image.
+make_venv() {
+  local -a sharing=(--system-site-packages) # not `options`: that is the runtime's, in `inside`
+  if [[ $2 == host ]]; then sharing=(); fi
+  if [[ $3 == uv ]]; then sharing+=(--without-pip); fi # uv brings it, in a tenth of the time
+  inside python3 -m venv "${sharing[@]}" "$1" ||
+    fail_writing "${1%/*}" "python3 cannot make the venv $1" \
+      'see the lines above; on Debian and Ubuntu: apt install python3-venv'
+}
+
+# install_packages FOLDER INSTALLER UV TORCH IMAGE_TORCH [REQUIREMENT | -r FILE]...
+install_packages() {
+  local -r venv=$1 installer=$2 uv=$3 torch=$4 image_torch=$5
+  local -a wanted=("${@:6}")
+  if [[ -n $image_torch ]]; then
+    printf 'torch==%s\n' "$image_torch" >"$venv/longship-constraints.txt"
+    wanted+=(-c "$venv/longship-constraints.txt")
+  elif [[ -n $torch ]]; then
+    wanted+=(-r "$torch")
+  fi
+  # a venv without its own pip would hand `pip install` to the pip of the host or the image
+  if [[ $installer == uv ]]; then wanted+=(pip); fi
+  if ((${#wanted[@]} == 0)); then return; fi
+  inside "$venv/bin/python" "$LIBRARY/inside/install_packages.py" \
+    "$installer" "$uv" "$torch" "${wanted[@]}" ||
+    fail_writing "$venv" "the packages cannot be installed into $venv" \
+      'see the lines above; mend it, and run the same command again'
+}
+
+# prints nothing where there is no PyTorch
+readonly TORCH_VERSION='
+import importlib.metadata
+try:
+    print(importlib.metadata.version("torch"))
+except importlib.metadata.PackageNotFoundError:
+    pass'
+
+# find_uv FILE: print the path of a uv that runs inside; FILE is made where there is none.
+find_uv() {
+  local -r uv=$1
+  local found
+  if found=$(inside sh -c 'command -v uv'); then
+    printf '%s\n' "$found"
+    return
+  fi
+  if [[ ! -x $uv ]]; then
+    note 'fetching uv'
+    make_folders "${uv%/*}"
+    rm -rf -- "$uv.partial"
+    if inside python3 -m venv "$uv.partial" >&2 &&
+      inside "$uv.partial/bin/python" -m pip --quiet --disable-pip-version-check \
+        install -r "$LIBRARY/inside/uv.txt" >&2; then
+      mv -- "$uv.partial/bin/uv" "$uv"
+    fi
+    rm -rf -- "$uv.partial"
+    if [[ ! -x $uv ]]; then
+      note 'uv cannot be had here; pip installs the packages'
+      return 1
+    fi
+  fi
+  printf '%s\n' "$uv"
+}
+
+# remove_unfinished_venvs FOLDER: what a killed installation left. The lock is held: none is alive.
+remove_unfinished_venvs() {
+  local venv
+  for venv in "$1"/*/; do
+    if [[ -d $venv && ! -e $venv/longship-base ]]; then rm -rf -- "$venv"; fi
+  done
+}
+
+# remove_replaced_venvs FOLDER CURRENT: those that no job can be using any more. A folder's time is
+# the moment when it was replaced.
+remove_replaced_venvs() {
+  local old
+  while IFS= read -r -d '' old; do
+    rm -rf -- "$old"
+  done < <(find "$1" -mindepth 1 -maxdepth 1 -type d ! -path "$2" -mtime "+$VENV_KEPT_DAYS" -print0)
+}
+
+LIBRARY='/home/me/long ship/lib'
+on_interrupt 'python set_up.py install'
+make_folders /e/project1/project_465000000/me/longship /e/scratch/project_465000000/me/longship
+
+# Nothing of the host's compilers and Python reaches the program.
+unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
+  CMAKE_PREFIX_PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV \
+  "${!CONDA_@}" "${!_CE_@}" HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE
+
+# What the program finds inside, in every runtime: POSIX sh.
+# shellcheck disable=SC2016 # expanded inside, not here
+contract='export PYTHONNOUSERSITE=1
+export LONGSHIP_ROOT='"'"'/home/me/long ship'"'"'
+export LONGSHIP_MACHINE=jpb
+export LONGSHIP_STACK=pytorch
+export LONGSHIP_PROJECT_DIR=/e/project1/project_465000000/me/longship
+export LONGSHIP_SCRATCH_DIR=/e/scratch/project_465000000/me/longship
+export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
+export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
+export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
+export UV_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/uv
+export TORCH_HOME="$LONGSHIP_SCRATCH_DIR"/cache/torch
+export TORCH_EXTENSIONS_DIR="$LONGSHIP_SCRATCH_DIR"/cache/torch_extensions
+export TORCHINDUCTOR_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/inductor
+export TRITON_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/triton
+export CUDA_CACHE_PATH="$LONGSHIP_SCRATCH_DIR"/cache/cuda
+export NUMBA_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/numba
+export MPLCONFIGDIR="$LONGSHIP_SCRATCH_DIR"/cache/matplotlib
+export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+unset HF_HUB_OFFLINE HF_DATASETS_OFFLINE TRANSFORMERS_OFFLINE
+if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
+  IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
+  export HF_TOKEN
+fi
+command -v -- "$1" >/dev/null || {
+  echo "error: there is no command \"$1\" inside" >&2
+  echo "hint: a Python package? add it to the requirements, then: python set_up.py install" >&2
+  exit 127
+}
+exec "$@"'
+
+check_program apptainer
+image=/e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif
+check_sif "$image" arm64 'python build_container.py && python move_built_container_to_active.py'
+check_host_arch arm64 "the image $image"
+options=()
+add_home
+add_bind '/home/me/long ship'
+add_bind /e/project1/project_465000000/me/longship
+add_bind /e/scratch/project_465000000/me/longship
+add_patched_file '/home/me/long ship/patches/files/it'"'"'s yaml.py' /usr/lib/python3/dist-packages/yaml/__init__.py
+add_host_files
+add_pip_sources
+add_nvidia_gpus
+
+inside() {
+  apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "$@"
+}
+start_in() {
+  apptainer --quiet exec "$@"
+}
+
+check_patched_files "$image" '/home/me/long ship/patches/files/it'"'"'s yaml.py' \
+  /usr/lib/python3/dist-packages/yaml/__init__.py
+
+venv=/e/scratch/project_465000000/me/longship/venv_arm64
+locked "$venv" install_venv "$venv" \
+  /e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif uv \
+  /e/scratch/project_465000000/me/longship/tools_arm64/uv \
+  '/home/me/long ship/requirements/torch.txt' -r \
+  '/home/me/long ship/requirements/environment.txt'
+hub_cache=/e/scratch/project_465000000/me/longship/cache/huggingface
+machine=jpb
+hub_venv=/e/scratch/project_465000000/me/longship/venv_arm64
+hub_tools=/e/scratch/project_465000000/me/longship/tools_arm64/hub
+fetch_asset 1/2 models--openai-community--gpt2-6b9ac9e60f44 models--openai-community--gpt2 \
+  model openai-community/gpt2 607a30d783dfa663caf39e06633721c8d4cfcd7e --include '*.json' \
+  --include merges.txt
+fetch_asset 2/2 datasets--Salesforce--wikitext-8432789c8ec4 datasets--Salesforce--wikitext \
+  dataset Salesforce/wikitext main --exclude '*-raw-*'
+name_asset datasets--Salesforce--wikitext-8432789c8ec4 datasets--Salesforce--wikitext main
+name_asset models--openai-community--gpt2-6b9ac9e60f44 models--openai-community--gpt2 main
+next_step 'python container_run.py python preprocess_data.py'

@@ -1,0 +1,351 @@
+"""Models and datasets: the real huggingface_hub, and a server that stands for the hub."""
+
+import os
+import random
+import shutil
+import signal
+import stat
+
+import pytest
+from support import cache, processes
+from support.environments import SECRET
+from support.hub import TOKEN, Repo, running_hub
+from support.lab import fill, is_told
+from support.repository import toml
+
+from lib.assets import download_lines, offline_lines
+from lib.command import assign, call
+from lib.paths import derive_paths
+from lib.script import render
+from lib.settings import load_settings
+from lib.sites import own_arch
+
+SECONDS = 120  # what a test waits for at most
+LARGE = random.Random(0).randbytes(2_000_000)
+FILES = {"config.json": b'{"a": 1}', "a folder/model.bin": LARGE, "README.md": b"hello"}
+
+
+@pytest.fixture(scope="session")
+def hub_venv(session_environment):
+    """Give a venv with huggingface_hub, fetched from the package index once."""
+
+    def build(partial):
+        processes.run(["/usr/bin/python3", "-m", "venv", partial], env=session_environment)
+        install = [partial / "bin/python", "-m", "pip", "install", "--quiet", "huggingface_hub<3"]
+        processes.run(install, env=session_environment)
+
+    return cache.cached("huggingface_hub", build)
+
+
+@pytest.fixture
+def hub():
+    with running_hub() as hub:
+        repo = hub.repos["lab/tiny"] = Repo()
+        repo.old = repo.commit({"config.json": b"old"})
+        repo.new = repo.commit(FILES)
+        hub.repos["datasets/lab/text"] = Repo()
+        hub.repos["datasets/lab/text"].commit({"train.jsonl": b'{"text": "a"}\n'})
+        hub.repos["lab/gated"] = Repo(gated=True)
+        hub.repos["lab/gated"].commit({"config.json": b"{}"})
+        yield hub
+
+
+@pytest.fixture
+def make(make_clone, tmp_path, hub, hub_venv):
+    """Give a function that makes a clone with assets, which finds the hub."""
+
+    def make(text, folder=tmp_path, runtime="host", scratch=None):
+        clone = make_clone(folder, runtime)
+        configuration = (clone.root / "configuration.toml").read_text()
+        if runtime != "host":
+            bind = f"[container]\nbinds = [{toml(hub_venv)}]\n"
+            configuration = configuration.replace("[container]\n", bind)
+        if scratch:
+            configuration = configuration.replace(str(clone.scratch), str(scratch))
+            clone.scratch = scratch
+        clone.configure(configuration + text)
+        tools = clone.scratch / f"tools_{own_arch()}"
+        tools.mkdir(parents=True)
+        (tools / "hub").symlink_to(hub_venv)
+        clone.environment = {**clone.environment, **hub.environment}
+        return clone
+
+    return make
+
+
+def asset(repo="lab/tiny", more=""):
+    return f'[[assets]]\nrepo = "{repo}"\n{more}'
+
+
+def find(clone, repo, *more, wrap=list, check=True):
+    """Let the libraries find it offline, as a program inside does; return its folder."""
+    python = str(clone.scratch / f"tools_{own_arch()}/hub/bin/python")
+    code = "import sys, huggingface_hub as h; print(h.snapshot_download(*sys.argv[1:2], %s))"
+    options = ", ".join(f"{key}={value!r}" for key, value in more)
+    command = clone.command("container_run.py", python, "-c", code % options, repo)
+    done = processes.run(wrap(command), env=clone.environment, cwd=clone.root, check=check)
+    return done.stdout.rstrip("\n")
+
+
+def content(folder):
+    found = {}
+    for path, _, names in os.walk(folder):
+        for name in names:
+            file = os.path.join(path, name)
+            with open(file, "rb") as opened:
+                found[os.path.relpath(file, folder)] = opened.read()
+    return found
+
+
+def test_asset_is_fetched_once_and_found_offline_by_name_and_revision(make, hub, airgapped):
+    clone = make(asset() + asset("lab/text", 'kind = "dataset"\n'))
+    done = clone.set_up("install")
+    commit = hub.repos["lab/tiny"].new
+    assert "[1/2] Fetch the model lab/tiny, main" in done.stderr
+    assert f'to stay with it: revision = "{commit}"' in done.stderr
+    assert content(find(clone, "lab/tiny", wrap=airgapped)) == FILES
+    assert content(find(clone, "lab/tiny", ("revision", commit))) == FILES
+    assert "train.jsonl" in content(find(clone, "lab/text", ("repo_type", "dataset")))
+    hub.asked.clear()
+    shutil.rmtree(clone.scratch / f"tools_{own_arch()}")  # nothing is started for it either
+    done = clone.set_up("install")
+    assert hub.asked == []
+    assert done.stderr.count(" is there already") == 2
+
+
+def test_pinned_commit_is_what_the_name_alone_means(make, hub):
+    old = hub.repos["lab/tiny"].old
+    clone = make(asset(more=f'revision = "{old}"\n'))
+    done = clone.set_up("install")
+    assert "to stay with it" not in done.stderr
+    assert content(find(clone, "lab/tiny")) == {"config.json": b"old"}
+
+
+def test_patterns_choose_the_files_and_the_folder_counts_as_complete(make, hub):
+    clone = make(asset(more='include = ["*.json", "*.md"]\nexclude = ["README*"]\n'))
+    clone.set_up("install")
+    assert hub.sent() == ["config.json"]
+    assert content(find(clone, "lab/tiny")) == {"config.json": FILES["config.json"]}
+
+
+def test_connection_that_breaks_off_is_resumed(make, hub):
+    large = random.Random(1).randbytes(25_000_000)
+    hub.repos["lab/tiny"].commit({"model.bin": large})
+    hub.cut = 22_000_000
+    clone = make(asset())
+    clone.set_up("install")
+    assert content(find(clone, "lab/tiny")) == {"model.bin": large}
+    resumed = [range for _, _, range in hub.asked if range]
+    assert len(resumed) == 1 and resumed[0] >= "bytes=10000000-"  # it writes 10 MB at a time
+
+
+def test_deleted_file_is_fetched_again(make, hub):
+    clone = make(asset())
+    clone.set_up("install")
+    os.unlink(os.path.realpath(os.path.join(find(clone, "lab/tiny"), "config.json")))
+    hub.asked.clear()
+    clone.set_up("install")
+    assert hub.sent() == ["config.json"]
+    assert content(find(clone, "lab/tiny")) == FILES
+
+
+@pytest.mark.parametrize(
+    ("text", "env", "message", "hint"),
+    [
+        (asset("lab/gated"), {}, "lab/gated is gated, and HF_TOKEN is not", "export HF_TOKEN=..."),
+        (
+            asset("lab/gated"),
+            {"HF_TOKEN": SECRET},
+            "your token may not read it",
+            "/lab/gated, then",
+        ),
+        (asset("lab/none"), {}, "there is no model lab/none, or it is private", "check repo and"),
+        (asset(more='revision = "v9"\n'), {}, "lab/tiny has no revision v9", "/commits/main"),
+        (asset(more='include = ["*.x"]\n'), {}, "has no file that is wanted", "include and"),
+        (
+            asset(),
+            {"HF_ENDPOINT": "http://127.0.0.1:9"},
+            "http://127.0.0.1:9 cannot be reached from here",
+            "where there is a network: python set_up.py download --machine local; then here: off",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(text, env, message, hint, make):
+    clone = make(text)
+    done = clone.set_up("install", env=env, check=False)
+    is_told(done, message, hint)
+    assert SECRET not in done.stderr
+    assert not list(clone.scratch.glob("cache/huggingface/longship/*"))
+
+
+def test_gated_asset_is_fetched_with_the_token_of_the_file_and_the_token_stays_there(make):
+    clone = make(asset("lab/gated"))
+    file = os.path.join(clone.environment["HOME"], ".cache/huggingface/token")
+    os.makedirs(os.path.dirname(file), exist_ok=True)
+    with open(file, "w") as opened:
+        opened.write(f"{TOKEN}\n")
+    try:
+        clone.set_up("install")
+        assert TOKEN not in clone.dry_run("set_up.py")
+        for path, text in content(clone.scratch / "cache/huggingface").items():
+            assert TOKEN.encode() not in text, path
+    finally:
+        os.unlink(file)  # the home folder is the session's
+
+
+def test_full_disk_is_told_and_the_next_call_goes_on(make, hub, small_disk, tmp_path):
+    disk = small_disk(4)
+    clone = make(asset(), scratch=disk / "scratch")
+    ballast = fill(disk, leave=1_000_000)
+    done = clone.set_up("install", check=False)
+    is_told(done, "No space left on device", "make room there")
+    assert not list(clone.scratch.glob("cache/huggingface/longship/*.asset*"))
+    ballast.unlink()
+    clone.set_up("install")
+    assert content(find(clone, "lab/tiny")) == FILES
+
+
+def test_huggingface_hub_is_fetched_where_there_is_none(make, hub):
+    clone = make(asset())
+    (clone.scratch / f"tools_{own_arch()}/hub").unlink()
+    done = clone.set_up("install", env={"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}, check=False)
+    is_told(done, "huggingface_hub cannot be installed", "add huggingface_hub to the requirements")
+    clone.set_up("install")
+    assert content(find(clone, "lab/tiny")) == FILES
+
+
+@pytest.fixture
+def stuck(make, hub):
+    """Give a clone and its installation, which waits in the middle of a file."""
+    hub.hold.clear()
+    clone = make(asset())
+    process = clone.start("set_up.py", "install", cwd=clone.root)
+    assert hub.held.wait(SECONDS)
+    yield clone, process
+    processes.end_group(process)
+    process.communicate()
+    hub.hold.set()
+
+
+def test_ctrl_c_names_the_step_and_the_next_call_goes_on(stuck, hub):
+    clone, process = stuck
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert "error: interrupted at step 1/1, Fetch the model lab/tiny, main" in errors
+    assert "hint: nothing is lost; go on with: python set_up.py install" in errors
+    assert "Traceback" not in errors
+    hub.hold.set()
+    clone.set_up("install")
+    assert content(find(clone, "lab/tiny")) == FILES
+
+
+def test_two_at_once_fetch_once(stuck, hub):
+    clone, process = stuck
+    second = clone.start("set_up.py", "install", cwd=clone.root)
+    assert "waiting for " in second.stderr.readline()
+    hub.hold.set()
+    for each in (process, second):
+        _, errors = each.communicate(timeout=SECONDS)
+        assert each.returncode == 0, errors
+    assert sorted(hub.sent()) == sorted(FILES)
+    assert not list(clone.scratch.glob("cache/huggingface/longship/*.lock*"))
+
+
+def test_hub_that_the_user_names_is_asked_from_within_a_container(make, hub):
+    clone = make(asset(), runtime="apptainer")
+    clone.set_up("install")
+    assert content(find(clone, "lab/tiny")) == FILES
+
+
+# To a machine without network
+
+
+def script(clone, lines):
+    """Give the script that set_up.py makes of such lines."""
+    settings = load_settings(clone.root, {}, clone.environment)
+    start = [assign("LIBRARY", clone.root / "lib"), call("on_interrupt", "python set_up.py")]
+    return render("test", [*start, *lines(settings, derive_paths(settings))])
+
+
+def run_lines(clone, lines, wrap=list, **options):
+    command = wrap(["bash", "-c", script(clone, lines)])
+    return processes.run(command, env=clone.environment, **options)
+
+
+@pytest.fixture
+def carried(make, tmp_path):
+    """Give a clone to which another one's download was copied, as plain files are."""
+    text = asset() + asset("lab/text", 'kind = "dataset"\n')
+    connected = make(text, tmp_path / "connected")
+    run_lines(connected, download_lines)
+    there = connected.scratch / "offline/assets"
+    for path, folders, names in os.walk(there):
+        for name in [*folders, *names]:
+            mode = os.lstat(os.path.join(path, name)).st_mode
+            assert stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+    clone = make(text, tmp_path / "target")
+    shutil.copytree(there, clone.scratch / "offline/assets")
+    return clone
+
+
+def test_what_was_downloaded_is_found_without_a_network(carried, hub, airgapped):
+    hub.asked.clear()
+    run_lines(carried, offline_lines, airgapped)
+    assert content(find(carried, "lab/tiny", wrap=airgapped)) == FILES
+    commit = hub.repos["lab/tiny"].new
+    assert content(find(carried, "lab/tiny", ("revision", commit), wrap=airgapped)) == FILES
+    assert "train.jsonl" in content(find(carried, "lab/text", ("repo_type", "dataset")))
+    again = run_lines(carried, offline_lines, airgapped)
+    assert "[1/2]" not in again.stderr and again.stderr.count("is there already") == 2
+    shutil.rmtree(carried.scratch / "offline")  # the cache does not need it
+    assert content(find(carried, "lab/tiny", wrap=airgapped)) == FILES
+    run_lines(carried, offline_lines, airgapped)
+    assert hub.asked == []
+
+
+def damage(carried, kind):
+    folder = next(carried.scratch.glob("offline/assets/models--lab--tiny/*"))
+    record = next(carried.scratch.glob("offline/assets/models--lab--tiny-*.asset"))
+    file = folder / "a folder/model.bin"
+    if kind == "cut short":
+        file.write_bytes(file.read_bytes()[:-1])
+    elif kind == "missing":
+        file.unlink()
+    elif kind == "record cut short":
+        record.write_text("".join(record.read_text().splitlines(keepends=True)[:-1]))
+    elif kind == "outside":
+        record.write_text(record.read_text().replace("README.md", "../README.md"))
+    else:
+        record.unlink()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "hint"),
+    [
+        ("cut short", "a folder/model.bin of lab/tiny is damaged", "copy it again"),
+        ("missing", "a folder/model.bin of lab/tiny is missing", "copy it again"),
+        ("record cut short", ".asset is cut short", "copy it again"),
+        ("outside", "names files outside of its folder", "do not trust"),
+        ("no record", "lab/tiny is not among what was copied", "python set_up.py download"),
+    ],
+)
+def test_bad_copy_is_told_and_nothing_of_it_is_taken(kind, message, hint, carried):
+    damage(carried, kind)
+    is_told(run_lines(carried, offline_lines, check=False), message, hint)
+    assert not list(carried.scratch.glob("cache/huggingface/hub/models*/snapshots/*"))
+    assert find(carried, "lab/tiny", check=False) == ""
+
+
+def test_full_disk_of_the_target_is_told(carried, small_disk):
+    disk = small_disk(3)
+    text = (carried.root / "configuration.toml").read_text()
+    more = f'[environment.set]\nHF_HOME = "{disk}/hf"\n'
+    carried.configure(text + more)
+    ballast = fill(disk, leave=1_000_000)
+    done = run_lines(carried, offline_lines, check=False)
+    is_told(done, "No space left on device", "make room there")
+    assert not list(disk.glob("hf/hub/models*/snapshots/*"))
+    ballast.unlink()
+    run_lines(carried, offline_lines)  # copies, as links do not lead to another file system
+    assert content(next(disk.glob("hf/hub/models*/snapshots/*"))) == FILES
