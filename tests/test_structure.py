@@ -28,7 +28,7 @@ ROWS = (
     ("runtimes",),
     ("container",),
     ("packages", "builds", "versions", "repositories"),
-    ("downloads", "setup"),
+    ("downloads", "setup", "bundle"),
     ("script", "execute", "remembered"),
     ("cli",),
 )
