@@ -179,6 +179,7 @@ def unpack_lines(
             *("locked", Expansion('"$offline/.unpack"'), "unpack_offline"),
             *(_BUNDLE, Expansion('"$offline"'), "1/1" if verified else "2/2"),
         ),
+        call("next_step", call("cd", paths.root)),
         *(call("next_step", f"python3 {each}") for each in _next_steps(settings)),
     ]
 
