@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,6 +29,7 @@ def pack_lines(
     folder: str,
     *,
     typed: str,
+    python: str,
     history: bool = True,
     allowed: Iterable[str] = (),
 ) -> list[str]:
@@ -45,6 +45,8 @@ def pack_lines(
         What the bundle is, or becomes.
     typed : str
         What the user typed, to go on after an interruption.
+    python : str
+        A Python that can have pip; the clone's own is asked first.
     history : bool
         Whether the commits of this repository travel too.
     allowed : iterable of str
@@ -63,7 +65,7 @@ def pack_lines(
     folder = _folder(folder)
     here = dataclasses.replace(here, arch=settings.machine.arch)
     outside = (Path(folder), here.scratch_dir, here.project_dir)
-    venv_python = here.root / ".venv/bin/python"
+    own_python = str(here.root / ".venv/bin/python")
     return [
         assign("root", here.root),
         assign("offline", here.offline),
@@ -72,7 +74,7 @@ def pack_lines(
         assign("history", "1" if history else ""),
         array("allowed", allowed),
         array("left_out", [*_LEFT_OUT, *_below(here.root, outside)]),
-        array("pythons", dict.fromkeys([str(venv_python), sys.executable, "python3"])),
+        array("pythons", dict.fromkeys([own_python, python, "python3"])),
         call("on_interrupt", typed),
         "",
         *_needed(settings, here),

@@ -10,6 +10,7 @@ from support import processes
 from support.repository import toml
 
 from lib.builds import offline_lines, online_lines
+from lib.bundle import pack_lines, unpack_lines, verify_lines
 from lib.configuration import RUNTIMES
 from lib.container import run_lines
 from lib.downloads import download_lines
@@ -75,6 +76,11 @@ IMAGES = {
     "online build": partial(online_lines, digest="sha256:12", again=True, typed="x y"),
     "offline build": partial(offline_lines, again=False, typed="x y"),
     "download": partial(download_lines, digest="", again=False, typed="x y"),
+    "pack": lambda settings, paths, _: pack_lines(
+        *(settings, paths, "/it's"), typed="x", python="p", allowed=["a b", "$x"]
+    ),
+    "verify": lambda *_: verify_lines("/it's", typed="x y"),
+    "unpack": lambda settings, paths, _: unpack_lines(settings, paths, "/it's", typed="x"),
     "move": move_lines,
     "list": list_lines,
     "rollback": partial(use_lines, version=None),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from lib.bundle import pack_lines, unpack_lines, verify_lines
@@ -51,6 +53,7 @@ def bundle(
         lines = pack_lines(
             *(call.settings, call.paths_here(), folder),
             typed=typed,
+            python=sys.executable,
             history=not no_history,
             allowed=allow,
         )

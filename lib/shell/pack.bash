@@ -70,7 +70,7 @@ pack_bundle() {
   local -i bytes=0 changed=0
   local name
   mkdir -p -- "$pending/compare" || fail_writing "$bundle" "cannot write into $bundle" 'see the line above'
-  at_exit "$pending/new" "$pending/compare"
+  if [[ -e $bundle/SHA256SUMS ]]; then at_exit "$pending"; else keep_progress; fi
   step 1/3 'Look at what belongs to it'
   read_known_sums
   make_parts "$@"
@@ -90,6 +90,7 @@ pack_bundle() {
     return
   fi
   step 2/3 "Write $changed of ${#wanted_names[@]} files"
+  keep_progress
   rm -f -- "$bundle/SHA256SUMS" # from now on it is not complete
   remove_gone
   copy_part repository "$root" repository/
@@ -100,6 +101,11 @@ pack_bundle() {
   rm -rf -- "$pending"
   human "$bytes"
   note "${#wanted_names[@]} files, $REPLY: $bundle"
+}
+
+# keep_progress: what is written stays for the next packing, however this one ends.
+keep_progress() {
+  at_exit "$pending/new" "$pending/compare"
 }
 
 # read_known_sums: from the last complete bundle, and from the packing that was interrupted.

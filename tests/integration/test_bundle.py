@@ -40,8 +40,7 @@ class Place:
             'machine = "local"\n[paths]\nproject_dir = "~/the project"\n'
             'scratch_dir = "~/a scratch"\n[container]\nruntime = "apptainer"\n'
             'image = "docker://longship.example/lab/base:1"\n'
-            "[[machines_are_elsewhere]]\n".replace("[[machines_are_elsewhere]]\n", "")
-            + f"[packages]\nrequirements = {toml('requirements/tiny.txt')}\n"
+            f"[packages]\nrequirements = {toml('requirements/tiny.txt')}\n"
         )
         (self.root / "requirements/tiny.txt").write_text("longship_tiny==1.0\n")
 
@@ -129,14 +128,14 @@ def there(place, tmp_path):
     bare.mkdir(parents=True)
     for name in BARE:
         (bare / name).symlink_to(shutil.which(name, path=processes.PATH))
-    environment = {"HOME": str(folder / "home"), "PATH": str(bare), "LANG": "C.UTF-8", "USER": "me"}
+    environment = {"HOME": str(folder / "home"), "PATH": processes.PATH, "LANG": "C.UTF-8"}
     bundle = folder / "a copy"
     shutil.copytree(place.bundle, bundle)
 
     def unpack(*arguments, git=False, wrap=lambda argv: argv, **options):
-        env = {**environment, **({"PATH": processes.PATH} if git else {})}
-        command = wrap([shutil.which("bash"), bundle / "unpack.sh", *arguments])
-        return processes.run(command, env=env, cwd=folder, **options)
+        path = [] if git else ["env", f"PATH={bare}"]
+        command = wrap([*path, "bash", bundle / "unpack.sh", *arguments])
+        return processes.run(command, env=environment, cwd=folder, **options)
 
     unpack.bundle, unpack.folder = bundle, folder
     unpack.root, unpack.offline = folder / "longship", folder / "home/a scratch/offline"
@@ -440,18 +439,21 @@ def test_link_in_the_way_is_not_followed(place, there, tmp_path):
         assert place.pack(check=False).returncode == 1
         (place.bundle / name).unlink()
         assert target.read_text() == "mine"
+        shutil.rmtree(place.bundle)
         place.pack()
 
 
 def test_folder_with_other_things_is_no_bundle(place):
+    def everything():
+        found = place.folder.rglob("*")
+        return sorted(path for path in found if "__pycache__" not in path.parts)
+
     for folder in (place.root, place.folder, place.offline / "pip/x"):
         place.bundle = folder
-        before = sorted(place.folder.rglob("*"))
+        before = everything()
         done = place.pack(check=False)
         assert done.returncode == 1 and "error: " in done.stderr
-        assert sorted(
-            path for path in place.folder.rglob("*") if "__pycache__" not in path.parts
-        ) == [path for path in before if "__pycache__" not in path.parts]
+        assert everything() == before
 
 
 def test_bundle_in_the_repository_does_not_pack_itself(place):
@@ -511,7 +513,7 @@ def test_interrupted_pack_is_told(place):
 
 
 def test_full_disk_is_told_and_mended(place, small_disk):
-    disk = small_disk(64)
+    disk = small_disk(40)
     place.bundle = disk / "a bundle"
     ballast = fill(disk, leave=10 << 20)
     is_told(place.pack(check=False), "No space left on device", "make room")
