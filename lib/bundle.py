@@ -83,7 +83,7 @@ def pack_lines(
         call("make_folders", Expansion('"$work"')),
         call(
             *("locked", Expansion('"$work/pack"'), "locked", Expansion('"$bundle/.partial"')),
-            *("pack_bundle", *_own_requirements(here.root)),
+            *("pack_bundle", *_own_requirements(settings.root)),
         ),
         call("next_step", _copy(settings, folder)),
     ]

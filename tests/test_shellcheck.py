@@ -72,15 +72,18 @@ set = { A = "it's \\"$HOME\\"", B = "a\\nb" }
 """
 
 
+BUNDLES = {  # no matter the runtime
+    "pack": lambda settings, paths, _: pack_lines(
+        *(settings, paths, "/it's"), typed="x", python="p", allowed=["a b", "it's"]
+    ),
+    "verify": lambda *_: verify_lines("/it's", typed="x y"),
+    "unpack": lambda settings, paths, _: unpack_lines(settings, paths, "/it's", typed="x"),
+}
 IMAGES = {
     "online build": partial(online_lines, digest="sha256:12", again=True, typed="x y"),
     "offline build": partial(offline_lines, again=False, typed="x y"),
     "download": partial(download_lines, digest="", again=False, typed="x y"),
-    "pack": lambda settings, paths, _: pack_lines(
-        *(settings, paths, "/it's"), typed="x", python="p", allowed=["a b", "$x"]
-    ),
-    "verify": lambda *_: verify_lines("/it's", typed="x y"),
-    "unpack": lambda settings, paths, _: unpack_lines(settings, paths, "/it's", typed="x"),
+    **BUNDLES,
     "move": move_lines,
     "list": list_lines,
     "rollback": partial(use_lines, version=None),
@@ -117,7 +120,9 @@ def test_emitted_script_passes(name, machine, run, tmp_path):
     configuration.write_text(CONFIGURATION)
     files = []
     for runtime in RUNTIMES:
-        if runtime != "auto" and not (runtime == "host" and name in IMAGES):
+        if runtime == "apptainer" or not (
+            runtime == "auto" or name in BUNDLES or (runtime == "host" and name in IMAGES)
+        ):
             files.append(tmp_path / f"{runtime}.sh")
             files[-1].write_text(emitted(name, machine, runtime, configuration))
     run([processes.program("shellcheck"), "--color=never", *files])
