@@ -2,7 +2,7 @@
 # Work on many files by all cores: dealt out into a list for each, hashed or copied by a process for
 # each. What is worked on stands in bundle_names, below a folder.
 
-readonly BIG_FILE=16777216 # bytes; such a file is dealt out and copied by itself
+readonly BIG_FILE=4194304 # bytes; such a file is dealt out and copied by itself
 
 readonly BATCH=200 # names for one call of a program: 200 of the longest fit
 
@@ -158,7 +158,7 @@ copy_hand() {
   local -r source=$1 target=$2 prefix=$3 result=$5 own=${5%/*}/new/${5##*.}
   local -a mine=() batch=()
   local -i index=0
-  local name folder
+  local name folder plain=
   mapfile -t mine <"$4"
   rm -rf -- "$own"
   mkdir -p -- "$own" || exit 1
@@ -194,26 +194,29 @@ finish_batch() {
       printf '%s  %s\n' "${line:0:64}" "$prefix$folder${line:66}"
     done <"$own-sums" >>"$result" || return 1
   fi
-  mkdir -p -- "$target/$folder" && (cd -- "$own" && mv -f -t "$target/$folder" -- "${batch[@]}")
+  [[ -d $target/$folder ]] || mkdir -p -- "$target/$folder" || return 1
+  (cd -- "$own" && mv -f -t "$target/$folder" -- "${batch[@]}")
 }
 
 # copy_big_file FROM TO: past the cache of the system, where the file system can: that takes a
 # quarter of the time, and does not push everything else out of memory.
 copy_big_file() {
-  local hashing=
+  local hashing='' sum
   local -r before=$(stat -c '%s %.9Y' -- "$1")
   if [[ $prefix != - ]]; then
     sha256sum <"$1" >"$own-sums" &
     hashing=$!
   fi
-  waited cp --reflink=always -- "$1" "$2" 2>/dev/null ||
+  if [[ -n $plain ]] || ! waited cp --reflink=always -- "$1" "$2" 2>/dev/null; then
+    plain=1 # so will be the others
     waited dd if="$1" of="$2" bs=8M oflag=direct status=none 2>/dev/null ||
-    waited cp -- "$1" "$2" || return 1
-  touch -r "$1" -- "$2" && if [[ -x $1 ]]; then chmod +x -- "$2"; fi || return 1
+      waited cp -- "$1" "$2" || return 1
+  fi
+  touch -r "$1" -- "$2" || return 1
+  if [[ -x $1 ]]; then chmod +x -- "$2" || return 1; fi
   if [[ -n $hashing ]]; then
-    wait "$hashing" || return 1
-    printf '%s  %s\n' "$(head -c 64 -- "$own-sums")" "${2##*/}" >"$own-sums-named" &&
-      mv -- "$own-sums-named" "$own-sums" || return 1
+    wait "$hashing" && read -r sum _ <"$own-sums" &&
+      printf '%s  %s\n' "$sum" "${2##*/}" >"$own-sums" || return 1
   fi
   if [[ $(stat -c '%s %.9Y' -- "$1") != "$before" ]]; then
     printf ': %s was written to while it was copied\n' "$1" >&2
