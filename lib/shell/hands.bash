@@ -153,40 +153,73 @@ hash_hand() {
   done >"$3"
 }
 
-# copy_hand SOURCE TARGET PREFIX LIST RESULT: those of one core.
+# copy_hand SOURCE TARGET PREFIX LIST RESULT: those of one core, in batches of one folder.
 copy_hand() {
   local -r source=$1 target=$2 prefix=$3 result=$5 own=${5%/*}/new/${5##*.}
   local -a mine=() batch=()
-  local -i index=0
-  local name folder plain=
+  local -i index=0 most
+  local name folder kind plain=
   mapfile -t mine <"$4"
   rm -rf -- "$own"
   mkdir -p -- "$own" || exit 1
   while ((index < ${#mine[@]})); do
-    name=${mine[index]:1}
-    folder=
+    name=${mine[index]:1} kind=${mine[index]:0:1} batch=() folder=''
     if [[ $name == */* ]]; then folder=${name%/*}/; fi
-    batch=("${name##*/}")
-    if [[ ${mine[index]} == +* ]]; then
-      copy_big_file "$source/$name" "$own/${name##*/}" || exit 1
+    most=BATCH
+    if [[ $kind == + ]]; then most=8; fi # soon under their names
+    while ((index < ${#mine[@]} && ${#batch[@]} < most)); do
+      name=${mine[index]##*/}
+      if [[ $name == "${mine[index]}" ]]; then name=${name:1}; fi
+      if [[ ${mine[index]} != "$kind$folder$name" ]]; then break; fi
+      batch+=("$name")
       index+=1
-    else
-      for ((index += 1; index < ${#mine[@]} && ${#batch[@]} < BATCH; index++)); do
-        name=${mine[index]#-}
-        if [[ $name != "$folder${name##*/}" ]]; then break; fi
-        batch+=("${name##*/}")
-      done
-      waited from_folder "$source/$folder" \
-        cp --reflink=auto --preserve=timestamps -- "${batch[@]}" "$own/" || exit 1
-      if [[ $prefix != - ]]; then
-        waited from_folder "$own" sha256sum -- "${batch[@]}" >"$own-sums" || exit 1
-      fi
-    fi
+    done
+    if [[ $kind == + ]]; then copy_big_files; else copy_small_files; fi || exit 1
     finish_batch || exit 1
   done
 }
 
-# finish_batch: record the checksums of what copy_hand has copied, and give it its name.
+# copy_small_files: those of the batch.
+copy_small_files() {
+  waited from_folder "$source/$folder" \
+    cp --reflink=auto --preserve=timestamps -- "${batch[@]}" "$own/" || return 1
+  if [[ $prefix != - ]]; then waited from_folder "$own" sha256sum -- "${batch[@]}" >"$own-sums"; fi
+}
+
+# copy_big_files: those of the batch, past the cache of the system where the file system can: that
+# takes a quarter of the time, and does not push everything else out of memory. They are read by
+# sha256sum at the same time.
+copy_big_files() {
+  local name hashing=
+  local -r before=$(batch_facts)
+  if [[ $prefix != - ]]; then
+    from_folder "$source/$folder" sha256sum -- "${batch[@]}" >"$own-sums" &
+    hashing=$!
+  fi
+  if [[ -n $plain ]] ||
+    ! waited from_folder "$source/$folder" cp --reflink=always -- "${batch[@]}" "$own/" 2>/dev/null; then
+    plain=1 # the others will not share their blocks either
+    for name in "${batch[@]}"; do
+      waited dd if="$source/$folder$name" of="$own/$name" bs=8M oflag=direct status=none 2>/dev/null ||
+        waited cp -- "$source/$folder$name" "$own/$name" || return 1
+      if [[ -x $source/$folder$name ]]; then chmod +x -- "$own/$name" || return 1; fi
+    done
+  fi
+  from_folder "$source/$folder" cp --attributes-only --preserve=timestamps -- "${batch[@]}" "$own/" &
+  wait $! || return 1
+  if [[ -n $hashing ]]; then wait "$hashing" || return 1; fi
+  if [[ $(batch_facts) != "$before" ]]; then
+    printf ': one of %s was written to while it was copied\n' "${batch[*]}" >&2
+    return 1
+  fi
+}
+
+# batch_facts: what changes when a file of the batch is written to.
+batch_facts() {
+  (from_folder "$source/$folder" stat -c '%s %.9Y' -- "${batch[@]}")
+}
+
+# finish_batch: record the checksums of what was copied, and give it its name.
 finish_batch() {
   local line
   if [[ $prefix != - ]]; then
@@ -194,32 +227,6 @@ finish_batch() {
       printf '%s  %s\n' "${line:0:64}" "$prefix$folder${line:66}"
     done <"$own-sums" >>"$result" || return 1
   fi
-  [[ -d $target/$folder ]] || mkdir -p -- "$target/$folder" || return 1
-  (cd -- "$own" && mv -f -t "$target/$folder" -- "${batch[@]}")
-}
-
-# copy_big_file FROM TO: past the cache of the system, where the file system can: that takes a
-# quarter of the time, and does not push everything else out of memory.
-copy_big_file() {
-  local hashing='' sum
-  local -r before=$(stat -c '%s %.9Y' -- "$1")
-  if [[ $prefix != - ]]; then
-    sha256sum <"$1" >"$own-sums" &
-    hashing=$!
-  fi
-  if [[ -n $plain ]] || ! waited cp --reflink=always -- "$1" "$2" 2>/dev/null; then
-    plain=1 # so will be the others
-    waited dd if="$1" of="$2" bs=8M oflag=direct status=none 2>/dev/null ||
-      waited cp -- "$1" "$2" || return 1
-  fi
-  touch -r "$1" -- "$2" || return 1
-  if [[ -x $1 ]]; then chmod +x -- "$2" || return 1; fi
-  if [[ -n $hashing ]]; then
-    wait "$hashing" && read -r sum _ <"$own-sums" &&
-      printf '%s  %s\n' "$sum" "${2##*/}" >"$own-sums" || return 1
-  fi
-  if [[ $(stat -c '%s %.9Y' -- "$1") != "$before" ]]; then
-    printf ': %s was written to while it was copied\n' "$1" >&2
-    return 1
-  fi
+  if [[ ! -d $target/$folder ]]; then mkdir -p -- "$target/$folder" || return 1; fi
+  (from_folder "$own" mv -f -t "$target/$folder" -- "${batch[@]}")
 }
