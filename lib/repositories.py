@@ -119,7 +119,7 @@ def repository_lines(
         assign("mirrors", paths.cache / "repositories"),
         *(
             call(
-                *("repository", each.name, each.url, each.ref, each.upstream),
+                *("add_repository", each.name, each.url, each.ref, each.upstream),
                 paths.root / "patches" / each.name,
             )
             for each in configured

@@ -57,7 +57,7 @@ def choose_runtime(
     succeeds : callable
         Takes a command and tells whether it succeeds on this machine.
     """
-    configured = _configured(settings)
+    configured = configured_runtime(settings)
     if configured:
         return Choice(configured, "", True)
     failed = []
@@ -78,7 +78,7 @@ def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) ->
     LongshipError
         If there is none, or the configuration says ``host``.
     """
-    configured = _configured(settings)
+    configured = configured_runtime(settings)
     if configured == "host":
         raise LongshipError(
             "the runtime host uses no image",
@@ -111,7 +111,7 @@ def start_in_lines(runtime: str, root: Path) -> list[str]:
     return ["start_in() {", "  " + call(*start, Expansion('"$@"')), "}", ""]
 
 
-def _configured(settings: Settings) -> str:
+def configured_runtime(settings: Settings) -> str:
     """Return the runtime that the configuration or the site names; empty where neither does."""
     for runtime in (settings.configuration.container.runtime, settings.machine.runtime):
         if runtime != "auto":

@@ -14,6 +14,7 @@ from lib import ROOT
 from lib.assets import download_lines as download_assets
 from lib.assets import offline_lines as offline_assets
 from lib.builds import offline_lines, online_lines
+from lib.bundle import pack_lines, unpack_lines, verify_lines
 from lib.command import call
 from lib.container import run_lines
 from lib.downloads import download_lines
@@ -67,6 +68,18 @@ ASSETS = {
     "set_up_assets_offline": lambda settings, paths, _: [*START, *offline_assets(settings, paths)],
 }
 HERE = Path("/home/me/longship/scratch")  # of the machine that downloads
+BUNDLE = "/media/a stick"
+BUNDLES = {
+    "bundle_pack": lambda settings, paths: pack_lines(
+        *(settings, dataclasses.replace(paths, scratch_dir=HERE), BUNDLE),
+        typed=f"python bundle.py pack '{BUNDLE}'",
+        python="/usr/bin/python3",
+    ),
+    "bundle_verify": lambda settings, paths: verify_lines(BUNDLE, typed="python bundle.py verify"),
+    "bundle_unpack": lambda settings, paths: unpack_lines(
+        *(settings, paths, BUNDLE), typed=f"python bundle.py unpack '{BUNDLE}'"
+    ),
+}
 
 
 def emit(command, machine, runtime):
@@ -83,6 +96,8 @@ def emit(command, machine, runtime):
         lines = ASSETS[command](settings, paths, runtime)
     elif command == "set_up":
         lines = install_lines(settings, paths, runtime)
+    elif command in BUNDLES:
+        lines = BUNDLES[command](settings, paths)
     elif command == "move_built_container_to_active":
         lines = move_lines(settings, paths, runtime)
     else:
@@ -90,7 +105,7 @@ def emit(command, machine, runtime):
     return render(title, lines)
 
 
-# An image is made in the same way on all machines: one script for each way.
+# Images and bundles are made in the same way on all machines: one script for each way.
 IMAGES = [
     ("build_container_online", "jwb", "apptainer"),
     ("build_container_online", "lumi", "singularity"),
@@ -102,6 +117,7 @@ IMAGES = [
     ("move_built_container_to_active", "jwb", "apptainer"),
     ("move_built_container_to_active", "local", "docker"),
     *((command, "jpb", "apptainer") for command in ASSETS),
+    *((command, "jpb", "apptainer") for command in BUNDLES),
 ]
 
 

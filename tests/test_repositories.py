@@ -9,6 +9,7 @@ from lib.repositories import configured_repositories, repository_lines
 from lib.setup import update_lines
 
 URL = "https://example.org/nordic/torchtitan.git"
+SECRET = "hunter2"
 
 
 def configured(repository, text):
@@ -54,9 +55,9 @@ def test_entry_of_the_same_name_changes_the_stacks(repository):
         (f'url = "{URL}"\nname = ".git"', '".git" cannot name', "letters"),
         ('url = "--upload-pack=x"\nname = "a"', "url of repository a", "git"),
         (f'url = "{URL}"\nref = "-x"', "ref of repository torchtitan", "git"),
-        ('url = "https://me:{0}@example.org/a.git"', "holds a password", "credential"),
-        ('url = "https://hf_secret@example.org/a.git"', "holds a password", "credential"),
-        (f'url = "{URL}"\nupstream = "https://me:{0}@b.org/a"', "upstream", "credential"),
+        (f'url = "https://me:{SECRET}@example.org/a.git"', "holds a password", "credential"),
+        (f'url = "https://{SECRET}@example.org/a.git"', "holds a password", "credential"),
+        (f'url = "{URL}"\nupstream = "https://me:{SECRET}@b.org/a"', "upstream", "credential"),
         (f'url = "{URL}"\nreff = "v1"', 'no key "reff"', '"ref"'),
         (f'url = "{URL}"\ninstall = "edit"', 'install is "edit"', '"editable"'),
         (f'url = "{URL}"\nextras = "dev"', "extras is 'dev'", "list of texts"),
@@ -67,7 +68,7 @@ def test_mistakes_are_told(repository, entry, message, hint):
     with pytest.raises(LongshipError, match=re.escape(message)) as told:
         configured(repository, f"[[repositories]]\n{entry}\n")
     assert hint in told.value.hint
-    assert "secret" not in str(told.value) + told.value.hint
+    assert SECRET not in str(told.value) + told.value.hint
 
 
 def test_repositories_as_one_table_are_refused(repository):
@@ -85,7 +86,8 @@ def test_lines_name_each_repository(repository):
     repository.write("configuration.toml", f'[[repositories]]\nurl = "{URL}"\nref = "it\'s"\n')
     lines = repository_lines(*repository.settings_and_paths(), "update_repositories")
     assert (
-        f"repository torchtitan {URL} 'it'\"'\"'s' '' {repository.root}/patches/torchtitan" in lines
+        f"add_repository torchtitan {URL} 'it'\"'\"'s' '' {repository.root}/patches/torchtitan"
+        in lines
     )
     assert "bundles=''" in lines
     assert lines[-1] == "locked /home/me/longship/project/repos update_repositories"

@@ -12,6 +12,7 @@ from support.repository import toml
 from lib.assets import download_lines as download_assets
 from lib.assets import offline_lines as offline_assets
 from lib.builds import offline_lines, online_lines
+from lib.bundle import pack_lines, unpack_lines, verify_lines
 from lib.configuration import RUNTIMES
 from lib.container import run_lines
 from lib.downloads import download_lines
@@ -79,10 +80,18 @@ include = ["*.json", "it's here"]
 
 START = ["LIBRARY=lib", "export LIBRARY", "on_interrupt x"]
 
+BUNDLES = {  # no matter the runtime
+    "pack": lambda settings, paths, _: pack_lines(
+        *(settings, paths, "/it's"), typed="x", python="p", allowed=["a b", "it's"]
+    ),
+    "verify": lambda *_: verify_lines("/it's", typed="x y"),
+    "unpack": lambda settings, paths, _: unpack_lines(settings, paths, "/it's", typed="x"),
+}
 IMAGES = {
     "online build": partial(online_lines, digest="sha256:12", again=True, typed="x y"),
     "offline build": partial(offline_lines, again=False, typed="x y"),
     "download": partial(download_lines, digest="", again=False, typed="x y"),
+    **BUNDLES,
     "move": move_lines,
     "list": list_lines,
     "rollback": partial(use_lines, version=None),
@@ -121,7 +130,9 @@ def test_emitted_script_passes(name, machine, run, tmp_path):
     configuration.write_text(CONFIGURATION)
     files = []
     for runtime in RUNTIMES:
-        if runtime != "auto" and not (runtime == "host" and name in IMAGES):
+        if runtime == "apptainer" or not (
+            runtime == "auto" or name in BUNDLES or (runtime == "host" and name in IMAGES)
+        ):
             files.append(tmp_path / f"{runtime}.sh")
             files[-1].write_text(emitted(name, machine, runtime, configuration))
     run([processes.program("shellcheck"), "--color=never", *files])

@@ -28,7 +28,7 @@ ROWS = (
     ("runtimes",),
     ("container", "patched_files"),
     ("packages", "builds", "versions", "repositories"),
-    ("downloads", "assets"),
+    ("downloads", "assets", "bundle"),
     ("setup",),
     ("script", "execute", "remembered"),
     ("cli",),

@@ -12,8 +12,8 @@ declare -A repository_upstream=()
 
 declare -A repository_patches=()
 
-# repository NAME URL REF UPSTREAM PATCHES: one of the configured ones.
-repository() {
+# add_repository NAME URL REF UPSTREAM PATCHES: one of the configured ones.
+add_repository() {
   repositories+=("$1")
   repository_url[$1]=$2
   repository_ref[$1]=$3

@@ -81,6 +81,11 @@ class Clone:
         __tracebackhide__ = True
         return self._run("move_built_container_to_active.py", arguments, env, options)
 
+    def bundle(self, *arguments, env=None, **options):
+        """Run bundle.py to its end."""
+        __tracebackhide__ = True
+        return self._run("bundle.py", arguments, env, options)
+
     def dry_run(self, script, *arguments):
         """Give the script that an entry script would run."""
         return self._run(script, ("--dry-run", *arguments), None, {}).stdout

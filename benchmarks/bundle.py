@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""What bundle.py pack and verify take, beside sha256sum over the same files with all cores.
+
+    python benchmarks/bundle.py [--folder /a/disk] [--gigabytes 3] [--rounds 5]
+
+It needs git, and network or a pip that finds click and tomli. The files are random bytes in the
+proportions of a real bundle: an image, parts of a model, wheels, and this repository. The commands
+run in turn; the table shows medians and their ratio, and the speed relative to sha256sum.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from side_by_side import machine, measure, table
+
+ROOT = Path(__file__).resolve().parent.parent
+# share of all bytes, and into how many files of that name it is cut
+FILES = {
+    "containers/base_1_amd64.tar": (0.4, 1),
+    "assets/model/model-{}.safetensors": (0.4, 4),
+    "pip/package{}-1-py3-none-any.whl": (0.2, 60),
+}
+ALL_CORES = 'find "$BUNDLE" -type f -print0 | xargs -0 -n 4 -P "$(nproc)" sha256sum'
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--folder", type=Path, help="on the disk that is to be measured")
+    parser.add_argument("--gigabytes", type=float, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+        folder = Path(name)
+        clone, environ = prepare(folder, arguments.gigabytes)
+        bundle = str(folder / "bundle")
+        script = [sys.executable, str(clone / "bundle.py")]
+        again = [*script, "pack", str(folder / "kept")]
+        subprocess.run(again, check=True, env=environ, stderr=subprocess.DEVNULL)
+        files = sum(path.is_file() for path in (folder / "kept").rglob("*"))
+        print(f"{arguments.gigabytes:g} GB in {files} files, {machine()}\n")
+        environ["BUNDLE"] = str(folder / "kept")
+        commands = {
+            "`sha256sum`, all cores": ["bash", "-c", ALL_CORES],
+            "`bundle.py verify`": quiet(*script, "verify", str(folder / "kept")),
+            "`bundle.py pack`": quiet(*script, "pack", bundle),
+            "`bundle.py pack`, nothing new": quiet(*again),
+            "": ["rm", "-rf", bundle],
+        }
+        results = measure(commands, arguments.rounds, environ, warm_up=1)[:-1]
+    print(table(results, "command"))
+    base = statistics.median(results[0].seconds)
+    for result in results[1:3]:
+        speed = base / statistics.median(result.seconds)
+        print(f"\n{result.name}: {speed:.2f} times the speed of sha256sum")
+
+
+def quiet(*command: str) -> list[str]:
+    """Wrap what tells its steps."""
+    return ["bash", "-c", 'exec "$@" 2>&1', "", *command]
+
+
+def prepare(folder: Path, gigabytes: float) -> tuple[Path, dict[str, str]]:
+    """Make a clone and fill the folder of the download modes; return clone and environment."""
+    clone, scratch = folder / "clone", folder / "scratch"
+    shutil.copytree(ROOT, clone, ignore=shutil.ignore_patterns(".git", ".venv*", ".cache"))
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
+        identity = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
+        subprocess.run(["git", "-C", str(clone), *identity, *command], check=True)
+    for pattern, (share, count) in FILES.items():
+        for number in range(count):
+            write_random(scratch / "offline" / pattern.format(number), share * gigabytes / count)
+    (scratch / "offline/containers/base_1_amd64.tar.json").write_text("{}\n")
+    configuration = folder / "configuration.toml"
+    configuration.write_text(
+        f"[paths]\nproject_dir = {json.dumps(str(folder / 'project'))}\n"
+        f"scratch_dir = {json.dumps(str(scratch))}\n"
+        '[container]\nruntime = "apptainer"\nimage = "docker://example.org/base:1"\n',
+        encoding="utf-8",
+    )
+    configured = {"LONGSHIP_MACHINE": "local", "LONGSHIP_CONFIGURATION": str(configuration)}
+    return clone, {**os.environ, **configured}
+
+
+def write_random(path: Path, gigabytes: float) -> None:
+    """Write so many random bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    left = int(gigabytes * 1e9)
+    with open(path, "wb") as file:
+        while left > 0:
+            left -= file.write(os.urandom(min(left, 1 << 24)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Which parts a bundle has, and which names and texts are let into it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lib import ROOT
+from lib.bundle import pack_lines, unpack_lines
+from lib.command import call
+from lib.errors import LongshipError
+from lib.script import definitions, render
+
+
+def packing(repository, folder="/b", configuration="", **options):
+    repository.write("configuration.toml", configuration)
+    repository.write(
+        "requirements/host.txt", '# ours\nclick>=8.1\ntomli>=2; python_version < "3.11"\n'
+    )
+    settings, paths = repository.settings_and_paths()
+    return pack_lines(settings, paths, folder, typed="t", python="python3", **options)
+
+
+def test_image_packages_and_repositories_are_needed(repository):
+    lines = packing(
+        repository,
+        configuration='[packages]\nrequirements = "r.txt"\n[[repositories]]\nurl = "https://e.org/x.git"\n',
+    )
+    needed = [line.split(" python ")[0] for line in lines if line.startswith("need_")]
+    (archive, *files) = needed
+    assert re.fullmatch(
+        r"need_archive /home/me/longship/scratch/offline/containers/base_1_\w+ 'python build.*",
+        archive,
+    )
+    assert [each.split()[:2] for each in files] == [
+        ["need_file", "'pip/*.whl'"],
+        ["need_file", "repos/x.bundle"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    ['[container]\nruntime = "host"\n', '[container]\nimage = "/site/ready.sif"\n'],
+)
+def test_machine_without_an_image_of_ours_needs_no_archive(configuration, repository):
+    assert not any(
+        line.startswith("need_archive") for line in packing(repository, "/b", configuration)
+    )
+
+
+def test_folders_in_the_repository_are_left_out(repository):
+    inside = repository.root / "it's inside"
+    configuration = f'[paths]\nscratch_dir = "{repository.root}/scratch"\n'
+    (line,) = (
+        line
+        for line in packing(repository, str(inside), configuration)
+        if line.startswith("left_out=")
+    )
+    assert line == (
+        "left_out=(.git .venv .cache configuration.local.toml 'it'\"'\"'s inside' scratch)"
+    )
+
+
+def test_packages_of_the_scripts_are_for_every_python(repository):
+    assert any(line.endswith("pack_bundle 'click>=8.1' 'tomli>=2'") for line in packing(repository))
+
+
+def test_folder_with_a_newline_is_refused(repository):
+    with pytest.raises(LongshipError, match="newline"):
+        packing(repository, "/a\nb")
+
+
+@pytest.mark.parametrize(("runtime", "steps"), [("host", 2), ("apptainer", 4)])
+def test_next_steps_are_those_of_the_runtime(runtime, steps, repository):
+    repository.write("configuration.toml", f'[container]\nruntime = "{runtime}"\n')
+    settings, paths = repository.settings_and_paths()
+    lines = unpack_lines(settings, paths, "/b", typed="t")
+    assert sum(line.startswith("next_step 'python3 ") for line in lines) == steps
+
+
+def bash(run, *lines):
+    return run(["bash", "-c", render("a test", lines)], check=False)
+
+
+@pytest.mark.parametrize("name", ["a", "a b/c", "-x", ".hidden/..x", "ü/$(x)/*", "it's"])
+def test_name_below_the_folder_is_let_in(name, run):
+    assert bash(run, call("stays_inside", name)).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "/", "/a", "..", "../a", "a/../b", "a/..", "./a", "a//b", "a/", "a\nb", "a\\b", "\x7f"],
+)
+def test_name_that_leaves_the_folder_is_not(name, run):
+    assert bash(run, call("stays_inside", name)).returncode == 1
+
+
+@pytest.mark.parametrize("target", ["b", "../b", "../c/d", "./b", "..", "c/"])
+def test_link_to_something_packed_is_let_in(target, run):
+    assert bash(run, call("link_stays_inside", "offline/assets/link", target)).returncode == 0
+
+
+@pytest.mark.parametrize("target", ["", "/b", "../..", "../../b", "c/../../../x", "c/../d", "a\nb"])
+def test_link_that_leads_out_is_not(target, run):
+    assert bash(run, call("link_stays_inside", "offline/assets/link", target)).returncode == 1
+
+
+def test_every_file_is_dealt_out_once(run, tmp_path):
+    names = [f"{folder}/{number}" for folder in ("a b", "c") for number in range(300)]
+    for name in names:
+        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / name).write_text("x")
+    with open(tmp_path / "root/big", "wb") as file:
+        file.truncate(20 << 20)
+    (tmp_path / "work").mkdir()
+    lines = ["nproc() { echo 3; }", call("list_tree", tmp_path / "root")]
+    lines += [
+        'bundle_names=("${tree_files[@]}")',
+        call("hash_files", tmp_path / "root", tmp_path / "work"),
+    ]
+    done = bash(run, *lines)
+    assert done.returncode == 0, done.stderr
+    sums = [path.read_text().splitlines() for path in (tmp_path / "work").glob("sums.*")]
+    assert len(sums) == 3 and all(len(each) < 400 for each in sums)
+    assert sorted(line[66:] for each in sums for line in each) == sorted([*names, "big"])
+
+
+def test_this_repository_holds_nothing_that_looks_like_a_secret(run):
+    """Or nobody could pack it."""
+    pattern = definitions()["SECRET"].partition("SECRET=")[2]
+    unpacked = {".git", ".venv", ".venv-tests", ".cache"}
+    files = (path for path in Path(ROOT).rglob("*") if path.is_file())
+    own = [path for path in files if not unpacked & set(path.parts)]
+    done = run(["bash", "-c", f'exec grep -lIE -e {pattern} -- "$@"', "grep", *own], check=False)
+    assert (done.returncode, done.stdout) == (1, "")
