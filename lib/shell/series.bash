@@ -125,7 +125,8 @@ changed_commits() {
   git_in "$folder" rev-list --reverse --topo-order "$head" --not "$base" --remotes --glob=refs/longship/tags
   tree=$(whole_tree "$folder")
   if [[ $tree != "$(tree_of "$folder" HEAD)" ]]; then
-    git_in "$folder" commit-tree "$tree" -p "$head" -m 'Changes that were not committed'
+    # no time of its own, or the same changes would be another patch each time
+    GIT_AUTHOR_DATE=$(git_in "$folder" log -1 --format=%aI) git_in "$folder" commit-tree "$tree" -p "$head" -m 'Changes that were not committed'
   fi
 }
 
