@@ -49,18 +49,48 @@ take_tracked() {
   remember tracked "$(own_commit "$1" "$(git_in "$1" write-tree)" 'the files' -p "$REPLY")"
 }
 
+# keep_raw FOLDER: what a filter of git's would change on its way in (notebooks without output, line
+# ends), as it lies there.
+keep_raw() {
+  local path blob
+  local -r head=$(commit_of "$1" HEAD)
+  recall tracked
+  while IFS= read -r -d '' path; do
+    if [[ ! -f $1/$path || -L $1/$path ]]; then continue; fi
+    blob=$(git_in "$1" rev-parse "$REPLY:$path")
+    if [[ $(git_in "$1" hash-object --no-filters -- "$path") != "$blob" ]]; then
+      mkdir -p -- "$state/raw/$path"
+      rmdir -- "$state/raw/$path"
+      cp -p -- "$1/$path" "$state/raw/$path"
+    fi
+  done < <(git_in "$1" diff-tree -r -z --name-only --no-renames --diff-filter=AMT "$head" "$REPLY")
+}
+
+# put_back_raw FOLDER: the same files, where an update has not changed what git knows of them.
+put_back_raw() {
+  local path
+  if [[ ! -d $state/raw ]]; then return; fi
+  recall tracked
+  while IFS= read -r -d '' path; do
+    if [[ $(git_in "$1" hash-object --path="$path" -- "$path" 2>/dev/null) == "$(git_in "$1" rev-parse "$REPLY:$path")" ]]; then
+      cp -p -- "$state/raw/$path" "$1/$path"
+    fi
+  done < <(cd -- "$state/raw" && find . -type f -printf '%P\0')
+}
+
 # take_untracked FOLDER OWN: remember `untracked`, empty where there is no such file.
 take_untracked() {
   local file
+  git_in "$1" ls-files --full-name --others --exclude-standard -z >"$state/others"
   while IFS= read -r -d '' file; do
-    if [[ $file == */ ]]; then
-      note "$1/$file is a repository of its own; it is left as it is"
-    elif (($(stat -c %s -- "$1/$file") > MOST_SAVED_BYTES)); then
-      note "$1/$file is large; it is left as it is, and not saved"
+    if [[ $file == *$'\t'*/ ]]; then
+      note "$1/${file#*$'\t'} is a repository of its own; it is left as it is"
+    elif ((${file%%$'\t'*} > MOST_SAVED_BYTES)); then
+      note "$1/${file#*$'\t'} is large; it is left as it is, and not saved"
     else
-      printf '%s\0' "$file"
+      printf '%s\0' "${file#*$'\t'}"
     fi
-  done < <(git_in "$1" ls-files --full-name --others --exclude-standard -z) >"$state/files"
+  done < <(cd -- "$1" && xargs -0 -r stat --printf='%s\t%n\0' -- <"$state/others") >"$state/files"
   remember untracked ''
   if [[ -s $state/files ]]; then
     local -x GIT_INDEX_FILE=$2/longship-untracked
@@ -71,7 +101,7 @@ take_untracked() {
   fi
 }
 
-# has_changes FOLDER COMMITS: whether there is anything of the user's.
+# has_changes FOLDER COMMITS: whether there is anything that no server has.
 has_changes() {
   local staged tracked
   recall staged
@@ -104,6 +134,7 @@ save_changes() {
     fail_writing "$saved" "cannot write $into" 'see the line above'
   write_patches "$folder" "$into.partial" "$3" ||
     fail_writing "$into.partial" "cannot write the patches $into" 'see the line above'
+  if [[ -d $state/raw ]]; then cp -R -p -- "$state/raw" "$into.partial/as-they-lay-there"; fi
   mv -- "$into.partial" "$into"
 }
 
@@ -150,14 +181,15 @@ write_series() {
     number=$((number + 1))
     # `-k` keeps a subject such as "[WIP] x", and --full-index what a three-way merge needs
     git_in "$folder" format-patch --quiet -k --full-index --binary --no-signature --zero-commit \
-      --no-renames --no-attach --no-thread --no-cover-letter --no-ext-diff --no-textconv \
+      --no-renames --no-attach --no-thread --no-cover-letter --no-ext-diff --no-textconv -U3 \
+      --no-base --no-notes --no-signoff --suffix=.patch \
       --start-number "$number" --output-directory "$into" -1 "$commit" || return
   done
 }
 
 # patch_between FOLDER FROM TO: print one patch.
 patch_between() {
-  git_in "$1" diff-tree -p -r --binary --full-index --no-renames --no-ext-diff --no-textconv "$2" "$3"
+  git_in "$1" diff-tree -p -U3 -r --binary --full-index --no-renames --no-ext-diff --no-textconv "$2" "$3"
 }
 
 # holds_merge FOLDER COMMIT...: whether one of them has several parents.

@@ -6,7 +6,7 @@ readonly GIT_SETTINGS=(
   -c core.hooksPath=/dev/null -c commit.gpgSign=false -c gc.auto=0 -c advice.detachedHead=false
   -c submodule.recurse=false -c fetch.recurseSubmodules=false -c apply.whitespace=nowarn
   -c diff.noprefix=false -c diff.mnemonicPrefix=false -c merge.renames=true
-  -c rerere.enabled=false -c core.quotePath=false -c am.threeWay=true)
+  -c rerere.enabled=false -c core.quotePath=false -c core.safecrlf=false -c diff.orderFile=/dev/null)
 
 # git_in FOLDER ARGUMENT...
 git_in() {
@@ -19,6 +19,10 @@ prepare_git() {
   local variable
   # inside a hook or an alias of git's they name another repository
   for variable in $(git rev-parse --local-env-vars); do unset "$variable"; done
+  # its messages are looked into, names of files are not touched
+  if [[ -n ${LC_ALL-} ]]; then export LC_CTYPE=$LC_ALL; fi
+  unset LC_ALL
+  export LC_MESSAGES=C
   export GIT_TERMINAL_PROMPT=0 GIT_EDITOR=true GIT_MERGE_AUTOEDIT=no
   if ! git var GIT_COMMITTER_IDENT >/dev/null 2>&1; then
     export GIT_COMMITTER_NAME=Longship GIT_COMMITTER_EMAIL=longship@localhost
@@ -71,9 +75,11 @@ check_not_busy() {
     fail "$folder: there are conflicts that nobody has resolved" \
       "git -C $folder status; $again"
   fi
-  if [[ -e $own/index.lock ]]; then
-    fail "$folder: another git works there, or was killed" "if none does: rm $own/index.lock; $again"
-  fi
+  for kind in index HEAD "$(git_in "$folder" symbolic-ref --quiet HEAD || printf HEAD)"; do
+    if [[ -e $own/$kind.lock ]]; then
+      fail "$folder: another git works there, or was killed" "if none does: rm $own/$kind.lock; $again"
+    fi
+  done
   if git_in "$folder" ls-files -v | grep -c '^[a-zS]' >/dev/null; then
     fail "$folder: git is told to look away from changed files (assume-unchanged, skip-worktree, sparse)" \
       "find them: git -C $folder ls-files -v | grep '^[a-zS]'; take it back: git update-index --no-assume-unchanged --no-skip-worktree FILE"

@@ -6,7 +6,7 @@
 make_way() {
   local -r folder=$1 target=$2
   local path own
-  local -a in_the_way=() kept=()
+  local -a in_the_way=()
   recall tracked
   new_paths "$folder" "$REPLY" "$target" >"$state/files"
   while IFS= read -r -d '' path; do
@@ -14,20 +14,30 @@ make_way() {
   done <"$state/files"
   if ((${#in_the_way[@]} == 0)); then return; fi
 
-  git_in "$folder" ls-files -z --others --ignored --exclude-standard -- "${in_the_way[@]}" >"$state/files"
-  while IFS= read -r -d '' path; do kept+=("$path"); done <"$state/files"
-  if ((${#kept[@]})); then
-    path=$folder/${kept[0]}
-    fail "$folder: the new version has its own ${kept[0]}, where yours is ignored by git" \
+  others_among --ignored "${in_the_way[@]}" >"$state/others"
+  others_among "${in_the_way[@]}" >"$state/files"
+  grep -z '/$' "$state/files" >>"$state/others" || : # repositories in this one
+  if IFS= read -r -d '' path <"$state/others"; then
+    path=$folder/${path%/}
+    fail "$path has to make way, and git does not look after it" \
       "move it away: mv $(printf '%q %q' "$path" "$path.mine"); then the same command again"
   fi
-  git_in "$folder" ls-files -z --others --exclude-standard -- "${in_the_way[@]}" >"$state/files"
   if [[ ! -s $state/files ]]; then return; fi
   own=$(git_folder "$folder")
   GIT_INDEX_FILE=$own/longship-index git_in "$folder" update-index --add -z --stdin <"$state/files"
   recall staged
   remember tracked "$(own_commit "$folder" \
     "$(GIT_INDEX_FILE=$own/longship-index git_in "$folder" write-tree)" 'the files' -p "$REPLY")"
+}
+
+# others_among [--ignored] PATHSPEC...: print those files in "$folder" that git does not track.
+others_among() {
+  local -a which=(--others --exclude-standard)
+  if [[ $1 == --ignored ]]; then
+    which+=(--ignored)
+    shift
+  fi
+  printf '%s\0' "$@" | xargs -0 git -C "$folder" ls-files -z "${which[@]}" --
 }
 
 # is_in_the_way FOLDER PATH: whether something is there already, or is a file where PATH has a folder;
@@ -43,9 +53,15 @@ is_in_the_way() {
   [[ -e $1/$REPLY || -L $1/$REPLY ]]
 }
 
-# new_paths FOLDER FROM TO: print what comes with the target, or with the patches.
+# new_paths FOLDER FROM TO: print what comes with the target, with the patches, and with the user's
+# commits, which may add what later ones take out again.
 new_paths() {
   local patch
+  recall commits
+  if [[ -n $REPLY ]]; then
+    printf '%s\n' "$REPLY" | git_in "$1" diff-tree --stdin --root -r -z --name-only --no-commit-id \
+      --no-renames --diff-filter=A
+  fi
   git_in "$1" diff-tree -r -z --name-only --no-renames --diff-filter=A "$2" "$3"
   for patch in "$state/patches"/*.patch; do
     if [[ -e $patch ]]; then git_in "$1" apply --numstat -z "$patch" | sed -z 's/^[^\t]*\t[^\t]*\t//'; fi

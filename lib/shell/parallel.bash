@@ -8,18 +8,19 @@ declare -a parallel_jobs=()
 # in_parallel FUNCTION WORD...: run FUNCTION WORD for each WORD, at once; what each prints is shown in
 # one piece. Set `failed` to the WORDs whose function failed; the others are finished all the same.
 in_parallel() {
-  local -r function=$1 logs=$(mktemp -d)
+  local -r function=$1
   local -i number=0 status
   shift
   failed=()
   parallel_jobs=()
+  parallel_logs=$(mktemp -d)
   # a process that is killed right after its start would still run the trap of this one
   trap - EXIT
   for _ in "$@"; do
     if ((number >= MOST_AT_ONCE)); then wait "${parallel_jobs[number - MOST_AT_ONCE]}" || :; fi
     number+=1
     set -m # in a process group of its own, to be ended as a whole
-    (set +m && "$function" "${!number}") >"$logs/$number" 2>&1 </dev/null &
+    (set +m && "$function" "${!number}") >"$parallel_logs/$number" 2>&1 </dev/null &
     set +m
     parallel_jobs+=($!)
   done
@@ -29,12 +30,22 @@ in_parallel() {
     status=0
     wait "${parallel_jobs[number]}" || status=$?
     number+=1
-    cat -- "$logs/$number" >&2
-    if ((status)); then failed+=("${!number}"); fi
+    cat -- "$parallel_logs/$number" >&2
+    if ((status)); then
+      failed+=("${!number}")
+      tell_failure "${!number}" "$parallel_logs/$number"
+    fi
   done
   parallel_jobs=()
   trap release_locks EXIT
-  rm -rf -- "$logs"
+  rm -rf -- "$parallel_logs"
+}
+
+# tell_failure WORD LOG: where a program failed that nobody had thought of, or was killed.
+tell_failure() {
+  if ! tail -n 1 -- "$2" | grep -q '^hint: '; then
+    printf 'error: %s: stopped in the middle\nhint: see the lines above; then the same command again\n' "$1" >&2
+  fi
 }
 
 # stop_parallel: what was started ends with this process, the programs that it runs too.
@@ -44,4 +55,5 @@ stop_parallel() {
     kill -- "-$job" 2>/dev/null || :
     wait "$job" 2>/dev/null || :
   done
+  rm -rf -- "$parallel_logs"
 }

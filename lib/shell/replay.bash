@@ -29,7 +29,7 @@ replay_move() {
   git_in "$folder" update-ref --no-deref -m 'longship: update' HEAD "$REPLY"
   mv -- "$own/longship-index" "$own/index"
   if ! git_in "$folder" checkout --quiet --no-overwrite-ignore --detach "$target" 2>"$state/said"; then
-    restore "$folder"
+    take_back "$folder"
     cat -- "$state/said" >&2
     fail_writing "$folder" "$folder cannot be moved to $(shown_commit "$folder" "$target")" \
       'see the lines above; it is as it was'
@@ -69,7 +69,7 @@ pick() {
   local -r folder=$1 commit=$2
   if git_in "$folder" cherry-pick "${@:3}" "$commit" >"$state/said" 2>&1; then return; fi
   if [[ -n $(git_in "$folder" ls-files --unmerged) ]]; then return 1; fi
-  if git_in "$folder" diff-index --quiet HEAD 2>/dev/null; then
+  if [[ -e $(git_folder "$folder")/CHERRY_PICK_HEAD ]] && git_in "$folder" diff-index --quiet HEAD; then
     git_in "$folder" cherry-pick --quit
     note "$folder: $(commit_title "$folder" "$commit") is in the new version already"
     return
@@ -120,6 +120,7 @@ conflicts() {
 stop_for_conflict() {
   local files where
   files=$(conflicts "$1")
+  if [[ -z $files ]]; then sed 's/^/  /' "$state/said" >&2; fi
   touch -- "$state/stopped"
   recall saved_folder
   where=${REPLY:+; your changes as patches: $REPLY}
@@ -143,6 +144,7 @@ replay_changes() {
   while IFS= read -r -d '' file; do # what `git add -N` did
     git_in "$folder" add -N -f -- ":(literal)$file" 2>/dev/null || :
   done <"$state/announced"
+  put_back_raw "$folder"
   git_in "$folder" update-index -q --refresh >/dev/null || :
   finish_replay "$folder"
 }

@@ -33,7 +33,7 @@ install_repositories() {
 install_repository() {
   local -r folder=$repositories_folder/$1
   local state own
-  if [[ ! -e $folder ]]; then
+  if [[ ! -e $folder && ! -L $folder ]]; then
     clone_repository "$1"
     return
   fi
@@ -68,7 +68,7 @@ clone_repository() {
   if [[ -n $bundles ]]; then blobless=(); fi
   trap 'rm -rf -- "$repositories_folder/$name.partial"' EXIT
   rm -rf -- "$partial"
-  said=$(git "${GIT_SETTINGS[@]}" clone --quiet --no-checkout ${blobless[@]+"${blobless[@]}"} \
+  said=$(git "${GIT_SETTINGS[@]}" clone --quiet --origin origin --no-checkout ${blobless[@]+"${blobless[@]}"} \
     -- "$source" "$partial" 2>&1) || explain_git "$name" "$source" "$said"
   git_in "$partial" remote set-url origin "$url"
   keep_server_refs "$partial"

@@ -1,16 +1,22 @@
 # shellcheck shell=bash disable=SC2154  # set by the caller: state
 # The way back: a repository as it was before an update, whatever step that is at.
 
-# restore FOLDER: exactly as it was before the update, whatever step it is at.
+# restore FOLDER: keep what is there now, and take the repository back.
 restore() {
+  save_what_is_there "$1"
+  take_back "$1"
+}
+
+# take_back FOLDER: exactly as it was before the update, whatever step it is at.
+take_back() {
   local -r folder=$1
   local own step tracked
   own=$(git_folder "$folder")
+  remove_own_locks "$own"
   recall step
   step=$REPLY
-  save_what_is_there "$folder" "$own"
   git_in "$folder" cherry-pick --quit 2>/dev/null || :
-  rm -rf -- "$own/rebase-apply" "$own/CHERRY_PICK_HEAD" "$own/MERGE_MSG" "$own/index.lock"
+  rm -rf -- "$own/rebase-apply" "$own/CHERRY_PICK_HEAD" "$own/MERGE_MSG"
   recall tracked
   tracked=$REPLY
   # killed on its way, it may hold files of the target that the index does not know of
@@ -18,13 +24,21 @@ restore() {
     remove_left_over "$folder" "$tracked"
     git_in "$folder" read-tree "$tracked"
   fi
-  git_in "$folder" read-tree --reset -u "$tracked" ||
+  if ! { git_in "$folder" read-tree --reset -u "$tracked" && restore_head "$folder" &&
+    cp -p -- "$state/index" "$own/index"; }; then
     fail_writing "$folder" "$folder cannot be taken back to what it was" \
       'see the lines above; then: python set_up.py update --abort'
-  restore_head "$folder"
-  cp -p -- "$state/index" "$own/index"
+  fi
+  put_back_raw "$folder"
   git_in "$folder" update-index -q --refresh >/dev/null || :
   remember step restored
+}
+
+# remove_own_locks OWN: what a git was killed with, that this program had started.
+remove_own_locks() {
+  recall branch
+  rm -f -- "$1/index.lock" "$1/HEAD.lock" "$1"/longship-*.lock ${REPLY:+"$1/$REPLY.lock"}
+  if [[ -d $1/refs/longship ]]; then find "$1/refs/longship" -name '*.lock' -delete; fi
 }
 
 # remove_left_over FOLDER TRACKED: new files of the target that a killed move has left; no file of the
@@ -55,15 +69,23 @@ restore_head() {
   fi
 }
 
-# save_what_is_there FOLDER OWN: what the user has done to resolve a conflict is not lost either.
+# save_what_is_there FOLDER: what the user has done since the update began is not lost either.
 save_what_is_there() {
+  local -r folder=$1 ref=refs/longship/given-up/$(date +%Y%m%dT%H%M%S).$$
+  local own tree
+  own=$(git_folder "$folder")
+  remove_own_locks "$own"
   recall step
-  if [[ ! $REPLY =~ ^(series|commits|changes)$ ]]; then return; fi
-  local -x GIT_INDEX_FILE=$2/longship-index
-  local commit
-  git_in "$1" read-tree HEAD
-  git_in "$1" add --all 2>/dev/null || :
-  commit=$(own_commit "$1" "$(git_in "$1" write-tree)" 'given up' -p "$(commit_of "$1" HEAD)")
-  git_in "$1" update-ref "refs/longship/given-up/$(date +%Y%m%dT%H%M%S).$$" "$commit"
+  if [[ ! -e $state/stopped && $REPLY == restored ]]; then return; fi
+  local -x GIT_INDEX_FILE=$own/longship-index
+  if ! { git_in "$folder" read-tree HEAD && git_in "$folder" add --update -- :/; }; then
+    fail_writing "$folder" "$folder: what is there now cannot be saved" \
+      'see the lines above; then the same command again'
+  fi
+  git_in "$folder" add --all --ignore-errors -- :/ 2>/dev/null || : # a file that nobody may read
+  tree=$(git_in "$folder" write-tree)
   rm -f -- "$GIT_INDEX_FILE"
+  git_in "$folder" update-ref "$ref" \
+    "$(own_commit "$folder" "$tree" 'given up' -p "$(commit_of "$folder" HEAD)")"
+  note "$folder: what is there now is kept: git show $ref"
 }

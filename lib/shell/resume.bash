@@ -23,8 +23,7 @@ continue_repository() {
     replay "$folder"
     tell_update "$folder" "$1"
   fi
-  update_submodules "$folder" "$1"
-  finish_update "$1"
+  complete_update "$folder" "$1"
 }
 
 # abort_update: take all repositories where an update is under way back to what was before.
@@ -51,7 +50,10 @@ restore_all() {
   if [[ ! -e $state/step ]]; then return; fi
   for_submodules "$1" restore_submodule
   if [[ -e $state/new_submodules ]]; then
-    while IFS= read -r -d '' path; do rm -rf -- "${1:?}/$path"; done <"$state/new_submodules"
+    while IFS= read -r -d '' path; do
+      # it was not there before; if the user has worked in it meanwhile, it stays
+      if [[ -z $(git_in "$1/$path" status --porcelain 2>/dev/null) ]]; then rm -rf -- "${1:?}/$path"; fi
+    done <"$state/new_submodules"
   fi
   restore "$1"
 }

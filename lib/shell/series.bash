@@ -36,9 +36,11 @@ replay_series() {
   remember step commits
 }
 
-# is_in FOLDER PATCH: whether upstream has taken it in: what it does could be undone.
+# is_in FOLDER PATCH: whether upstream has taken it in: it could be undone, and not be applied (a
+# line more in a file of equal lines could be both).
 is_in() {
-  git_in "$1" apply --check --reverse "$2" 2>/dev/null
+  ! git_in "$1" apply --check "$2" 2>/dev/null &&
+    git_in "$1" apply --check --reverse "$2" 2>/dev/null
 }
 
 # apply_patch FOLDER PATCH: as a commit that is the same for everybody, with a three-way merge.
@@ -70,9 +72,14 @@ commit_plain_patch() {
 end_patch() {
   local -r folder=$1
   check_resolved "$folder"
+  if git_in "$folder" diff-index --cached --quiet HEAD && ! git_in "$folder" diff-files --quiet; then
+    fail "$folder: what you have changed for the patch ${2##*/} is not staged" \
+      'git add it, then: python set_up.py update --continue; or: --abort'
+  fi
   if [[ -e $(git_folder "$folder")/rebase-apply ]]; then
     if git_in "$folder" diff-index --cached --quiet HEAD; then
       git_in "$folder" am --quiet --skip
+      note "$folder: the patch ${2##*/} was left out"
     else
       git_in "$folder" am --quiet --continue
     fi
@@ -101,6 +108,10 @@ save_series() {
   own=$(git_folder "$folder")
   state=$own/longship-update
   check_no_update "$folder"
+  if [[ -e $state/step ]]; then
+    fail "$folder: an update was interrupted there" 'python set_up.py update; then: save-patches'
+  fi
+  rm -rf -- "$state"
   check_not_busy "$folder"
   base=$(commit_of "$folder" refs/longship/base) ||
     fail "$folder: it was not made by set_up.py, so it is not known what your changes begin with" \
@@ -110,7 +121,7 @@ save_series() {
   take_snapshot "$folder"
   commits=$(changed_commits "$folder" "$base")
   if [[ -n $commits ]]; then
-    write_series "$folder" "$state/new" "$(commit_of "$folder" HEAD)" "$commits"
+    write_series "$folder" "$state/new" "${commits##*$'\n'}" "$commits"
   fi
   put_series "$name" "$own" "$patches"
   rm -rf -- "$state"
@@ -157,6 +168,7 @@ check_series_is_in() {
 # put_series NAME OWN PATCHES: the new patches take the place of the old ones.
 put_series() {
   local -r name=$1 own=$2 patches=$3
+  local file
   local -a new
   new=("$state/new"/*.patch)
   if [[ ! -e ${new[0]} ]]; then new=(); fi
@@ -167,11 +179,15 @@ put_series() {
   mkdir -p -- "$patches" || fail_writing "$patches" "cannot write $patches" 'see the line above'
   rm -rf -- "$patches/.partial"
   mkdir -- "$patches/.partial"
-  cp -- ${new[@]+"${new[@]}"} "$patches/.partial" 2>/dev/null || ((${#new[@]} == 0)) ||
-    fail_writing "$patches" "cannot write $patches" 'see the line above'
-  rm -f -- "$patches"/*.patch
-  if ((${#new[@]})); then mv -- "$patches/.partial"/*.patch "$patches"; fi
+  if ((${#new[@]})); then
+    cp -- "${new[@]}" "$patches/.partial" ||
+      fail_writing "$patches" "cannot write $patches" 'see the line above'
+    mv -- "$patches/.partial"/*.patch "$patches"
+  fi
   rmdir -- "$patches/.partial"
+  for file in "$patches"/*.patch; do
+    if [[ ! -e $state/new/${file##*/} ]]; then rm -f -- "$file"; fi
+  done
   { head -n 2 -- "$own/longship-settings" && series_sum "$patches"; } >"$own/longship-settings.partial"
   mv -- "$own/longship-settings.partial" "$own/longship-settings"
   git_in "$repositories_folder/$name" update-ref refs/longship/patched HEAD

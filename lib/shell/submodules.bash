@@ -19,7 +19,7 @@ update_submodules() {
     before=$(git_in "$folder" rev-parse --verify --quiet "$staged:$path" || :)
     if [[ -e $folder/$path/.git && -n $before ]]; then
       if [[ $before != "$wanted" ]]; then update_submodule "$folder" "$path" "$name" "$before" "$wanted"; fi
-    elif [[ -z $before ]]; then
+    elif [[ -z $before && ! -e $folder/$path/.git ]]; then
       printf '%s\0' "$path" >>"$state/new_submodules"
       fetch_submodules "$folder" "$name" "$path"
     fi
@@ -68,9 +68,11 @@ update_submodule() {
   state=$own/longship-update
   if [[ -e $state/step ]]; then
     recall step
-    if [[ $REPLY == finished ]]; then return; fi
-    if [[ ! -e $state/stopped ]]; then restore "$submodule"; fi
-    if [[ -e $state/stopped ]]; then replay "$submodule"; fi
+    if [[ -e $state/stopped ]]; then
+      replay "$submodule"
+    elif [[ $REPLY != finished ]]; then
+      restore "$submodule"
+    fi
   fi
   recall step
   if [[ $REPLY != finished ]]; then

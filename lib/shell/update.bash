@@ -13,7 +13,7 @@ update_repositories() {
 update_repository() {
   local -r name=$1 folder=$repositories_folder/$1
   local own state target
-  if [[ ! -e $folder ]]; then
+  if [[ ! -e $folder && ! -L $folder ]]; then
     clone_repository "$name"
     return
   fi
@@ -22,7 +22,10 @@ update_repository() {
   own=$(git_folder "$folder")
   state=$own/longship-update
   check_no_update "$folder"
-  if [[ -e $state/step ]]; then
+  recall step
+  if [[ $REPLY == finished ]]; then
+    complete_update "$folder" "$name" # it stopped at a submodule
+  elif [[ -n $REPLY ]]; then
     note "$name: the last update was interrupted; it begins again from what was there before"
     restore_all "$folder"
   fi
@@ -36,8 +39,13 @@ update_repository() {
     return
   fi
   move_repository "$folder" "$name" "$target" "${repository_patches[$name]}"
-  update_submodules "$folder" "$name"
-  finish_update "$name"
+  complete_update "$folder" "$name"
+}
+
+# complete_update FOLDER NAME: after the repository itself, its submodules.
+complete_update() {
+  update_submodules "$1" "$2"
+  finish_update "$2"
 }
 
 # check_no_update FOLDER: stop where an update waits for the user.
@@ -66,7 +74,7 @@ follow_url() {
       number=$((number + 1))
       name=former-origin-$number
     done
-    git_in "$folder" remote rename origin "$name" 2>/dev/null
+    said=$(git_in "$folder" remote rename origin "$name" 2>&1) || explain_git "$1" "$now" "$said"
     note "$1: the remote of before, $now, is called $name now"
   fi
   git_in "$folder" remote add origin "$url"
@@ -94,20 +102,19 @@ fetch_repository() {
   fi
 }
 
-# own_commits FOLDER TARGET EXCLUDED...: print the user's commits, oldest first: those that no server
-# has, but for the branch that the user may have pushed there under its own name.
+# own_commits FOLDER TARGET EXCLUDED...: print the user's commits, oldest first: those that neither the
+# target nor the server's default branch, configured branch and tags have. Other branches there can
+# be where the user has pushed them.
 own_commits() {
   local -r folder=$1
-  local branch patched ours
-  branch=$(git_in "$folder" symbolic-ref --quiet --short HEAD || :)
-  patched=$(commit_of "$folder" refs/longship/patched || :)
-  ours=$(sed -n 2p "$(git_folder "$folder")/longship-settings" 2>/dev/null || :)
-  if [[ $branch == "$ours" ||
-    origin/$branch == "$(git_in "$folder" symbolic-ref --quiet --short refs/remotes/origin/HEAD || :)" ]]; then
-    branch=
-  fi
-  git_in "$folder" rev-list --reverse --topo-order HEAD --not "${@:2}" ${patched:+"$patched"} \
-    ${branch:+"--exclude=origin/$branch"} --remotes --glob=refs/longship/tags
+  local name
+  local -a theirs=()
+  name=$(sed -n 2p "$(git_folder "$folder")/longship-settings" 2>/dev/null || :)
+  for name in refs/longship/base refs/longship/default refs/remotes/origin/HEAD ${name:+"refs/remotes/origin/$name"}; do
+    if commit_of "$folder" "$name" >/dev/null; then theirs+=("$name"); fi
+  done
+  git_in "$folder" rev-list --reverse --topo-order HEAD --not "${@:2}" ${theirs[@]+"${theirs[@]}"} \
+    --remotes=upstream --glob=refs/longship/tags
 }
 
 # is_up_to_date NAME FOLDER TARGET: whether HEAD is the target, the patches, and the user's commits.
@@ -118,7 +125,7 @@ is_up_to_date() {
   [[ $(settings_of "$1") == "$(cat -- "$own/longship-settings" 2>/dev/null)" ]] || return 1
   patched=$(commit_of "$folder" refs/longship/patched) || return 1
   git_in "$folder" merge-base --is-ancestor "$patched" HEAD || return 1
-  [[ $(git_in "$folder" rev-list HEAD --not "$patched") == "$(own_commits "$folder" "$target" | tac)" ]]
+  [[ $(git_in "$folder" rev-list HEAD --not "$patched") == "$(own_commits "$folder" "$target" "$patched" | tac)" ]]
 }
 
 # move_repository FOLDER NAME TARGET PATCHES [EXCLUDED...]: to the target, with everything replayed.
@@ -135,7 +142,7 @@ move_repository() {
 # been touched yet.
 start_update() {
   local -r folder=$1 name=$2 target=$3
-  local commits
+  local commits patched
   rm -rf -- "$state"
   mkdir -- "$state"
   take_snapshot "$folder"
@@ -143,11 +150,28 @@ start_update() {
   remember base "$(git_in "$folder" merge-base HEAD "$target" || printf '%s' "$target")"
   if [[ -n $4 ]]; then keep_series "$4"; fi
   commits=$(own_commits "$folder" "$target" "${@:5}")
-  remember commits "$commits"
+  remember commits ''
   if has_changes "$folder" "$commits"; then
+    keep_raw "$folder"
     save_changes "$folder" "$name" "$commits"
-    # what patches cannot say is replayed as one
+    # the group's patches are applied anew
+    patched=$(commit_of "$folder" refs/longship/patched || printf '%s' "$target")
+    commits=$(own_commits "$folder" "$target" "${@:5}" "$patched")
     if [[ -n $commits ]]; then remember commits "$(as_picks "$folder" "$commits")"; fi
+    tell_left_out "$folder" "$name" "$patched"
+  fi
+}
+
+# tell_left_out FOLDER NAME PATCHED: commits that came from patches which are no longer there.
+tell_left_out() {
+  local base
+  local -i before now
+  base=$(commit_of "$1" refs/longship/base) || return 0
+  before=$(git_in "$1" rev-list --count "$3" --not "$base")
+  now=$(find "$state/patches" -name '*.patch' 2>/dev/null | wc -l)
+  if ((before > now)); then
+    recall saved_folder
+    note "$2: of $before patches, $now are there now; what was applied is kept in $REPLY"
   fi
 }
 

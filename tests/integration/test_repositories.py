@@ -1,6 +1,7 @@
 """set_up.py install, update, save-patches: external repositories, with real git."""
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -228,6 +229,107 @@ def test_what_lies_beside_new_files_is_not_in_their_way(work):
     is_told(work.update(check=False), "does not fit", "--abort")
     work.update("--abort")
     assert mine.state() == before
+
+
+def test_file_that_commits_add_and_take_out_again(work):
+    mine = work.install()
+    mine.write("secret.txt", "old\n")
+    mine.replace("model.py", "line 5\n", "mine\n")
+    mine.commit("with a file too many")
+    mine.git("rm", "-q", "--cached", "secret.txt")
+    mine.git("commit", "-q", "-m", "without it")
+    mine.write("secret.txt", "newer\n")
+    work.release(data__py="2\n")
+    work.update()
+    assert mine.git("log", "--format=%s") == "without it\nwith a file too many\nv2\nfirst\n"
+    assert mine.git("status", "--porcelain") == "?? secret.txt\n"
+    assert (mine.folder / "secret.txt").read_text() == "newer\n"
+    mine.write(".git/info/exclude", "secret.txt\n")
+    before = mine.state()
+    work.release("v3", data__py="3\n")
+    is_told(work.update(check=False), "secret.txt has to make way", "mv ")
+    assert mine.state() == before
+
+
+def test_repository_of_the_user_where_upstream_has_a_submodule(work, with_submodule, run):
+    _, _, sub = with_submodule
+    work.scratch = work.folder / "other scratch"
+    mine = Repository(work.scratch / "project/repos/torchtitan", work.environment)
+    work.use("v1")
+    work.set_up("install")
+    own = Repository(mine.folder / "third party/sub", work.environment)
+    run(["git", "clone", "-q", f"file://{sub.folder}", own.folder], env=own.environment)
+    own.commit("precious", precious="x\n")
+    before = mine.state(), own.state()
+    work.use("v1s")
+    is_told(work.update(check=False), "third party/sub has to make way", "mv ")
+    assert (mine.state(), own.state()) == before
+
+
+def test_submodule_that_cannot_be_fetched(work, with_submodule):
+    _, _, sub = with_submodule
+    work.scratch = work.folder / "other scratch"
+    mine = Repository(work.scratch / "project/repos/torchtitan", work.environment)
+    work.use("v1")
+    work.set_up("install")
+    work.use("v1s")
+    sub.folder.rename(sub.folder.with_name("gone"))
+    is_told(work.update(check=False), "its submodules cannot be fetched", "same command again")
+    mine.commit("meanwhile", meanwhile__py="x\n")
+    mine.replace("model.py", "line 5\n", "mine\n")
+    sub.folder.with_name("gone").rename(sub.folder)
+    work.update()
+    assert mine.git("log", "-1", "--format=%s") == "meanwhile\n"
+    assert mine.git("status", "--porcelain") == " M model.py\n"
+    assert (mine.folder / "third party/sub/model.py").exists()
+
+
+def test_what_the_user_did_during_a_conflict_is_kept_when_taken_back(work):
+    mine = work.install()
+    mine.replace("model.py", "line 5\n", "mine\n")
+    work.release(model__py=("line 5\n", "theirs\n"))
+    work.update(check=False)
+    mine.write("model.py", "half resolved\n")
+    mine.write("nobody may read", "x\n", 0o000)
+    ref = re.search(r"refs/longship/given-up/\S+", work.update("--abort").stderr)[0]
+    assert mine.git("show", f"{ref}:model.py") == "half resolved\n"
+    (mine.folder / "nobody may read").chmod(0o644)
+
+
+def remote(mine, *push):
+    mine.git("remote", "add", "mine", mine.git("remote", "get-url", "origin").strip())
+    mine.git("push", "-q", "mine", *push)
+
+
+@pytest.mark.parametrize(
+    "push",
+    [
+        lambda mine: mine.git("push", "-q", "origin", "HEAD:refs/heads/alice-wip"),
+        lambda mine: remote(mine, "HEAD:refs/heads/alice-wip"),
+    ],
+)
+def test_commits_that_were_pushed_elsewhere_are_replayed(work, push):
+    mine = work.install()
+    mine.commit("mine", mine__py="x\n")
+    push(mine)
+    work.release(model__py="2\n")
+    work.update()
+    assert mine.git("log", "--format=%s") == "mine\nv2\nfirst\n"
+
+
+def test_filter_that_changes_what_git_stores(work):
+    mine = work.install()
+    mine.git("config", "filter.strip.clean", "sed s/OUTPUT.*/OUTPUT/")
+    mine.write(".git/info/attributes", "*.py filter=strip\n")
+    mine.write("model.py", (mine.folder / "model.py").read_text() + "OUTPUT of three days\n")
+    before = mine.state()
+    work.release(model__py=("line 5\n", "theirs\n"), data__py=("line 5\n", "theirs\n"))
+    mine.replace("data.py", "line 5\n", "mine\n")
+    is_told(work.update(check=False), "conflicts in data.py", "--abort")
+    work.update("--abort")
+    assert mine.files()["model.py"] == before[0]["model.py"]
+    (saved,) = work.saved()
+    assert "three days" in (saved / "as-they-lay-there/model.py").read_text()
 
 
 def test_changed_url_is_taken_over(work, run):
@@ -486,6 +588,90 @@ def test_patch_that_no_longer_applies_is_named(work):
     assert (mine.folder / "new.bin").exists() and (mine.folder / "more.py").exists()
     assert "1 patches" not in work.set_up("save-patches").stderr
     assert len(list(work.patches.iterdir())) == 3  # with more.py
+
+
+def test_commits_whose_patches_are_gone_are_kept(work):
+    write_series(work)
+    for path in work.patches.iterdir():
+        path.unlink()
+    work.release(data__py="2\n")
+    done = work.update()
+    assert "of 1 patches, 0 are there now" in done.stderr
+    (saved,) = work.saved()
+    assert (saved / "commits/0001-WIP-mine.patch").exists()
+
+
+def test_patch_that_could_be_applied_twice(work):
+    mine = work.install()
+    mine.write("table", "0\n" * 12)
+    mine.commit("a table")
+    mine.git("push", "-q", "origin", "HEAD:refs/heads/table")
+    work.use(mine.head())
+    work.update()
+    mine.write("table", "0\n" * 13)
+    mine.commit("one more")
+    work.set_up("save-patches")
+    before = mine.files()
+    work.use("")
+    work.upstream.git("merge", "-q", "--no-edit", "table")
+    work.update()
+    assert mine.files()["table"] == before["table"]
+
+
+def test_users_settings_of_git_change_nothing(work, clean_environment):
+    """Settings that each broke an earlier version of this."""
+    settings = {
+        "format.suffix": ".txt",
+        "format.useAutoBase": "true",
+        "diff.context": "0",
+        "diff.noprefix": "true",
+        "diff.orderFile": "/nowhere",
+        "clone.defaultRemoteName": "server",
+        "core.autocrlf": "input",
+        "core.safecrlf": "true",
+        "core.hooksPath": "/nowhere",
+        "commit.gpgSign": "true",
+        "status.showUntrackedFiles": "no",
+        "submodule.recurse": "true",
+        "merge.renames": "false",
+        "index.version": "4",
+        "core.splitIndex": "true",
+    }
+    lines = []
+    for name, value in settings.items():
+        section, _, key = name.rpartition(".")
+        lines.append(f"[{section}]\n{key} = {value}\n")
+    Path(clean_environment["HOME"]).mkdir(exist_ok=True)
+    Path(clean_environment["HOME"], ".gitconfig").write_text("".join(lines))
+    mine = work.install()
+    for each in (mine, work.upstream):
+        each.environment["GIT_CONFIG_GLOBAL"] = "/dev/null"
+    mine.commit("mine", mine__py="x\n")
+    mine.replace("model.py", "line 5\n", "mine\n")
+    mine.git("add", "model.py")
+    work.release(model__py=("line 25\n", "25\n"))
+    work.update()
+    assert mine.git("log", "--format=%s") == "mine\nv2\nfirst\n"
+    assert mine.git("status", "--porcelain") == "M  model.py\n"
+    work.set_up("save-patches")
+    assert len(list(work.patches.glob("*.patch"))) == 2
+    files = mine.files()
+    work.release("v3", data__py="3\n")
+    work.update()
+    assert mine.files() == {**files, "data.py": ("file", b"3\n")}
+
+
+def test_save_patches_after_a_merge_has_everything(work):
+    mine = work.install()
+    mine.git("checkout", "-q", "-b", "side")
+    mine.commit("side", side__py="x\n")
+    mine.git("checkout", "-q", "main")
+    mine.commit("other", other__py="x\n")
+    mine.git("merge", "-q", "--no-edit", "side")
+    mine.replace("model.py", "line 5\n", "mine\n")
+    work.set_up("save-patches")
+    (patch,) = work.patches.iterdir()
+    assert all(text in patch.read_text() for text in ("side.py", "other.py", "+mine"))
 
 
 def test_patches_of_others_are_not_overwritten(work):
