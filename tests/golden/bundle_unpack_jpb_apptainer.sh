@@ -13,7 +13,6 @@ declare -a tree_files=() tree_links=() tree_others=()
 
 # stays_inside NAME: whether it names a file below a folder, in a way that SHA256SUMS can hold.
 stays_inside() {
-  local LC_ALL=C
   case /$1/ in
     *//* | */./* | */../*) return 1 ;;
   esac
@@ -165,9 +164,9 @@ tell_wrong() {
   wrong+=1
 }
 
-readonly BIG_FILE=16777216 # bytes; such a file is dealt out and copied by itself
+readonly BIG_FILE=4194304 # bytes; such a file is dealt out and copied by itself
 
-readonly BATCH=200 # names for one call of a program: 200 of the longest fit
+readonly BATCH=1000 # names for one call of a program
 
 declare -a bundle_names=()
 
@@ -204,50 +203,58 @@ copy_files() {
 }
 
 # deal_files ROOT WORK: share out bundle_names to one list in WORK for each core: by size, small ones
-# by the folder. A line is + and the name of a big file, or - and that of another.
+# in batches of one folder. A line is + and the name of a big file, or - and that of another.
 deal_files() {
   local -r root=$1 work=$2
-  local -a load=() sizes=() paths=() big=()
-  local -i cores hand=0 each index left=0 weight=0
+  local -a load=() big=() batch=() batches=() weights=()
+  local -i cores hand=0 each index size weight=0
   local line folder=
   cores=$(nproc)
   rm -f -- "$work"/hand.* "$work"/error.*
   for ((each = 0; each < cores; each++)); do load[each]=0; done
   while IFS= read -r line; do
-    if ((${line%% *} >= BIG_FILE)); then
-      big+=("$line")
-    else
-      sizes+=("${line%% *}") paths+=("${line#* }")
+    size=${line%% *}
+    line=${line#* }
+    if ((size >= BIG_FILE)); then
+      big+=("$size $line")
+      continue
+    elif ((${#batch[@]} >= BATCH || weight > BIG_FILE)) || [[ ${line%/*} != "$folder" ]]; then
+      end_batch
+      folder=${line%/*}
     fi
+    batch+=("$line")
+    weight+=$((size + 65536)) # opening a small file takes as long as reading that much
   done < <(cd -- "$root" && for ((index = 0; index < ${#bundle_names[@]}; index += BATCH)); do
     stat -c '%s %n' -- "${bundle_names[@]:index:BATCH}"
   done)
-  if ((${#big[@]})); then
-    while IFS= read -r line; do
-      least_loaded
-      printf '+%s\n' "${line#* }" >>"$work/hand.$hand"
-      load[hand]=$((load[hand] + ${line%% *}))
-    done < <(printf '%s\n' "${big[@]}" | sort -rn)
-  fi
-  for ((index = 0; index < ${#paths[@]}; index++)); do
-    if ((left == 0 || weight > BIG_FILE)) || [[ $folder != "${paths[index]%/*}" ]]; then
-      least_loaded
-      left=BATCH weight=0 folder=${paths[index]%/*}
-    fi
-    left+=-1
-    weight+=$((sizes[index] + 65536)) # opening a small file takes as long as reading that much
-    load[hand]=$((load[hand] + sizes[index] + 65536))
-    printf -- '-%s\n' "${paths[index]}" >>"$work/hand.$hand"
+  end_batch
+  while IFS= read -r line; do
+    give_hand "${line%% *}" "+${line#* }"
+  done < <(if ((${#big[@]})); then printf '%s\n' "${big[@]}" | sort -rn; fi)
+  for ((index = 0; index < ${#batches[@]}; index++)); do
+    give_hand "${weights[index]}" "${batches[index]}"
   done
 }
 
-# least_loaded: set hand to the core with the least work so far.
-least_loaded() {
-  local -i each
+# end_batch: of deal_files, if there is one.
+end_batch() {
+  local lines
+  if ((${#batch[@]})); then
+    printf -v lines '\n-%s' "${batch[@]}"
+    batches+=("${lines:1}")
+    weights+=("$weight")
+  fi
+  batch=() weight=0
+}
+
+# give_hand BYTES LINES: to the core with the least work so far.
+give_hand() {
   hand=0
   for ((each = 1; each < cores; each++)); do
     if ((load[each] < load[hand])); then hand=each; fi
   done
+  load[hand]=$((load[hand] + $1))
+  printf '%s\n' "$2" >>"$work/hand.$hand"
 }
 
 # work_hands WORK FUNCTION [ARGUMENT]...: call FUNCTION ARGUMENT... LIST RESULT for each list, all at
@@ -316,40 +323,73 @@ hash_hand() {
   done >"$3"
 }
 
-# copy_hand SOURCE TARGET PREFIX LIST RESULT: those of one core.
+# copy_hand SOURCE TARGET PREFIX LIST RESULT: those of one core, in batches of one folder.
 copy_hand() {
   local -r source=$1 target=$2 prefix=$3 result=$5 own=${5%/*}/new/${5##*.}
   local -a mine=() batch=()
-  local -i index=0
-  local name folder
+  local -i index=0 most
+  local name folder kind plain=
   mapfile -t mine <"$4"
   rm -rf -- "$own"
   mkdir -p -- "$own" || exit 1
   while ((index < ${#mine[@]})); do
-    name=${mine[index]:1}
-    folder=
+    name=${mine[index]:1} kind=${mine[index]:0:1} batch=() folder=''
     if [[ $name == */* ]]; then folder=${name%/*}/; fi
-    batch=("${name##*/}")
-    if [[ ${mine[index]} == +* ]]; then
-      copy_big_file "$source/$name" "$own/${name##*/}" || exit 1
+    most=BATCH
+    if [[ $kind == + ]]; then most=8; fi # soon under their names
+    while ((index < ${#mine[@]} && ${#batch[@]} < most)); do
+      name=${mine[index]##*/}
+      if [[ $name == "${mine[index]}" ]]; then name=${name:1}; fi
+      if [[ ${mine[index]} != "$kind$folder$name" ]]; then break; fi
+      batch+=("$name")
       index+=1
-    else
-      for ((index += 1; index < ${#mine[@]} && ${#batch[@]} < BATCH; index++)); do
-        name=${mine[index]#-}
-        if [[ $name != "$folder${name##*/}" ]]; then break; fi
-        batch+=("${name##*/}")
-      done
-      waited from_folder "$source/$folder" \
-        cp --reflink=auto --preserve=timestamps -- "${batch[@]}" "$own/" || exit 1
-      if [[ $prefix != - ]]; then
-        waited from_folder "$own" sha256sum -- "${batch[@]}" >"$own-sums" || exit 1
-      fi
-    fi
+    done
+    if [[ $kind == + ]]; then copy_big_files; else copy_small_files; fi || exit 1
     finish_batch || exit 1
   done
 }
 
-# finish_batch: record the checksums of what copy_hand has copied, and give it its name.
+# copy_small_files: those of the batch.
+copy_small_files() {
+  waited from_folder "$source/$folder" \
+    cp --reflink=auto --preserve=timestamps -- "${batch[@]}" "$own/" || return 1
+  if [[ $prefix != - ]]; then waited from_folder "$own" sha256sum -- "${batch[@]}" >"$own-sums"; fi
+}
+
+# copy_big_files: those of the batch, past the cache of the system where the file system can: that
+# takes a quarter of the time, and does not push everything else out of memory. They are read by
+# sha256sum at the same time.
+copy_big_files() {
+  local name hashing=
+  local -r before=$(batch_facts)
+  if [[ $prefix != - ]]; then
+    from_folder "$source/$folder" sha256sum -- "${batch[@]}" >"$own-sums" &
+    hashing=$!
+  fi
+  if [[ -n $plain ]] ||
+    ! waited from_folder "$source/$folder" cp --reflink=always -- "${batch[@]}" "$own/" 2>/dev/null; then
+    plain=1 # the others will not share their blocks either
+    for name in "${batch[@]}"; do
+      waited dd if="$source/$folder$name" of="$own/$name" bs=8M oflag=direct status=none 2>/dev/null ||
+        waited cp -- "$source/$folder$name" "$own/$name" || return 1
+      if [[ -x $source/$folder$name ]]; then chmod +x -- "$own/$name" || return 1; fi
+    done
+  fi
+  from_folder "$source/$folder" cp --attributes-only --preserve=timestamps -- "${batch[@]}" "$own/" &
+  wait $! || return 1
+  if [[ -n $hashing ]]; then wait "$hashing" || return 1; fi
+  if [[ $(batch_facts) != "$before" ]]; then
+    printf ': one of %s was written to while it was copied\n' "${batch[*]}" >&2
+    return 1
+  fi
+}
+
+# batch_facts: what changes when a file of the batch is written to.
+batch_facts() {
+  (from_folder "$source/$folder" stat -c '%s %.9Y' -- "${batch[@]}")
+}
+
+# finish_batch: record the checksums of what was copied, and give it its name.
 finish_batch() {
   local line
   if [[ $prefix != - ]]; then
@@ -357,31 +397,8 @@ finish_batch() {
       printf '%s  %s\n' "${line:0:64}" "$prefix$folder${line:66}"
     done <"$own-sums" >>"$result" || return 1
   fi
-  mkdir -p -- "$target/$folder" && (cd -- "$own" && mv -f -t "$target/$folder" -- "${batch[@]}")
-}
-
-# copy_big_file FROM TO: past the cache of the system, where the file system can: that takes a
-# quarter of the time, and does not push everything else out of memory.
-copy_big_file() {
-  local hashing=
-  local -r before=$(stat -c '%s %.9Y' -- "$1")
-  if [[ $prefix != - ]]; then
-    sha256sum <"$1" >"$own-sums" &
-    hashing=$!
-  fi
-  waited cp --reflink=always -- "$1" "$2" 2>/dev/null ||
-    waited dd if="$1" of="$2" bs=8M oflag=direct status=none 2>/dev/null ||
-    waited cp -- "$1" "$2" || return 1
-  touch -r "$1" -- "$2" && if [[ -x $1 ]]; then chmod +x -- "$2"; fi || return 1
-  if [[ -n $hashing ]]; then
-    wait "$hashing" || return 1
-    printf '%s  %s\n' "$(head -c 64 -- "$own-sums")" "${2##*/}" >"$own-sums-named" &&
-      mv -- "$own-sums-named" "$own-sums" || return 1
-  fi
-  if [[ $(stat -c '%s %.9Y' -- "$1") != "$before" ]]; then
-    printf ': %s was written to while it was copied\n' "$1" >&2
-    return 1
-  fi
+  if [[ ! -d $target/$folder ]]; then mkdir -p -- "$target/$folder" || return 1; fi
+  (from_folder "$own" mv -f -t "$target/$folder" -- "${batch[@]}")
 }
 
 # checksum FILE: its SHA-256, as sha256:...
