@@ -13,7 +13,6 @@ declare -a tree_files=() tree_links=() tree_others=()
 
 # stays_inside NAME: whether it names a file below a folder, in a way that SHA256SUMS can hold.
 stays_inside() {
-  local LC_ALL=C
   case /$1/ in
     *//* | */./* | */../*) return 1 ;;
   esac

@@ -10,7 +10,6 @@ declare -a tree_files=() tree_links=() tree_others=()
 
 # stays_inside NAME: whether it names a file below a folder, in a way that SHA256SUMS can hold.
 stays_inside() {
-  local LC_ALL=C
   case /$1/ in
     *//* | */./* | */../*) return 1 ;;
   esac
@@ -85,7 +84,7 @@ read_manifest() {
 
 readonly BIG_FILE=4194304 # bytes; such a file is dealt out and copied by itself
 
-readonly BATCH=200 # names for one call of a program: 200 of the longest fit
+readonly BATCH=1000 # names for one call of a program
 
 declare -a bundle_names=()
 
@@ -122,50 +121,58 @@ copy_files() {
 }
 
 # deal_files ROOT WORK: share out bundle_names to one list in WORK for each core: by size, small ones
-# by the folder. A line is + and the name of a big file, or - and that of another.
+# in batches of one folder. A line is + and the name of a big file, or - and that of another.
 deal_files() {
   local -r root=$1 work=$2
-  local -a load=() sizes=() paths=() big=()
-  local -i cores hand=0 each index left=0 weight=0
+  local -a load=() big=() batch=() batches=() weights=()
+  local -i cores hand=0 each index size weight=0
   local line folder=
   cores=$(nproc)
   rm -f -- "$work"/hand.* "$work"/error.*
   for ((each = 0; each < cores; each++)); do load[each]=0; done
   while IFS= read -r line; do
-    if ((${line%% *} >= BIG_FILE)); then
-      big+=("$line")
-    else
-      sizes+=("${line%% *}") paths+=("${line#* }")
+    size=${line%% *}
+    line=${line#* }
+    if ((size >= BIG_FILE)); then
+      big+=("$size $line")
+      continue
+    elif ((${#batch[@]} >= BATCH || weight > BIG_FILE)) || [[ ${line%/*} != "$folder" ]]; then
+      end_batch
+      folder=${line%/*}
     fi
+    batch+=("$line")
+    weight+=$((size + 65536)) # opening a small file takes as long as reading that much
   done < <(cd -- "$root" && for ((index = 0; index < ${#bundle_names[@]}; index += BATCH)); do
     stat -c '%s %n' -- "${bundle_names[@]:index:BATCH}"
   done)
-  if ((${#big[@]})); then
-    while IFS= read -r line; do
-      least_loaded
-      printf '+%s\n' "${line#* }" >>"$work/hand.$hand"
-      load[hand]=$((load[hand] + ${line%% *}))
-    done < <(printf '%s\n' "${big[@]}" | sort -rn)
-  fi
-  for ((index = 0; index < ${#paths[@]}; index++)); do
-    if ((left == 0 || weight > BIG_FILE)) || [[ $folder != "${paths[index]%/*}" ]]; then
-      least_loaded
-      left=BATCH weight=0 folder=${paths[index]%/*}
-    fi
-    left+=-1
-    weight+=$((sizes[index] + 65536)) # opening a small file takes as long as reading that much
-    load[hand]=$((load[hand] + sizes[index] + 65536))
-    printf -- '-%s\n' "${paths[index]}" >>"$work/hand.$hand"
+  end_batch
+  while IFS= read -r line; do
+    give_hand "${line%% *}" "+${line#* }"
+  done < <(if ((${#big[@]})); then printf '%s\n' "${big[@]}" | sort -rn; fi)
+  for ((index = 0; index < ${#batches[@]}; index++)); do
+    give_hand "${weights[index]}" "${batches[index]}"
   done
 }
 
-# least_loaded: set hand to the core with the least work so far.
-least_loaded() {
-  local -i each
+# end_batch: of deal_files, if there is one.
+end_batch() {
+  local lines
+  if ((${#batch[@]})); then
+    printf -v lines '\n-%s' "${batch[@]}"
+    batches+=("${lines:1}")
+    weights+=("$weight")
+  fi
+  batch=() weight=0
+}
+
+# give_hand BYTES LINES: to the core with the least work so far.
+give_hand() {
   hand=0
   for ((each = 1; each < cores; each++)); do
     if ((load[each] < load[hand])); then hand=each; fi
   done
+  load[hand]=$((load[hand] + $1))
+  printf '%s\n' "$2" >>"$work/hand.$hand"
 }
 
 # work_hands WORK FUNCTION [ARGUMENT]...: call FUNCTION ARGUMENT... LIST RESULT for each list, all at
