@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lib.command import assign, wrapped
+from lib.command import array, assign, call
 from lib.container import base_of, describe_launch
 from lib.errors import LongshipError
+from lib.images import image_source
 from lib.paths import Paths
 from lib.quoting import Expansion, Word
+from lib.repositories import Repository, configured_repositories
 from lib.settings import Settings
 
 _VENV = Expansion('"$venv"')
@@ -16,11 +18,17 @@ _VENV = Expansion('"$venv"')
 
 def wanted_venv(settings: Settings, paths: Paths) -> Path | None:
     """Return the venv's path, or None where nothing is to be installed."""
-    wanted = settings.configuration.packages.requirements or settings.stack.requirements
+    wanted = (
+        settings.configuration.packages.requirements
+        or settings.stack.requirements
+        or _installed(settings)
+    )
     return paths.venv if wanted else None
 
 
-def install_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+def install_lines(
+    settings: Settings, paths: Paths, runtime: str, *, offline: bool = False
+) -> list[str]:
     """Return the lines that make the venv, with ``inside COMMAND...`` defined.
 
     Parameters
@@ -31,6 +39,8 @@ def install_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
         Where things lie.
     runtime : str
         From `lib.container.choose_runtime`.
+    offline : bool
+        From what was downloaded, without network.
 
     Returns
     -------
@@ -42,21 +52,76 @@ def install_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     LongshipError
         If neither the configuration nor the stack names a package.
     """
+    return [
+        *description_lines(settings, paths, runtime, offline=offline),
+        call("locked", _VENV, "install_venv"),
+    ]
+
+
+def renew_lock_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+    """Return the lines that pin all packages anew, with ``inside COMMAND...`` defined.
+
+    Parameters and errors are those of `install_lines`.
+    """
+    return [
+        *description_lines(settings, paths, runtime, offline=False),
+        call("locked", Expansion('"$lock"'), "renew_lock"),
+    ]
+
+
+def description_lines(
+    settings: Settings, paths: Paths, runtime: str, *, offline: bool
+) -> list[str]:
+    """Return the lines that say what is wanted; the functions of lib/shell/ read the variables."""
     if wanted_venv(settings, paths) is None:
         raise LongshipError(
             f"packages.requirements is empty, and so are those of stack {settings.stack.name}",
             'there is nothing to install; or set it to "requirements/environment.txt"',
         )
-    packages = settings.configuration.packages
-    requirements: list[Word] = list(settings.stack.requirements)
+    packages, stack = settings.configuration.packages, settings.stack
+    launch = describe_launch(settings, paths, runtime)
+    machine = settings.machine
+    requirements: list[Word] = list(stack.requirements)
     if packages.requirements:
         requirements += ["-r", paths.root / packages.requirements]
-    torch = str(paths.root / settings.stack.torch) if settings.stack.torch else ""
-    launch = describe_launch(settings, paths, runtime)
-    return [
+    lines = [
         assign("venv", paths.venv),
-        wrapped(
-            *("locked", _VENV, "install_venv", _VENV, base_of(launch)),
-            *(packages.installer, paths.tools / "uv", torch, *requirements),
-        ),
+        assign("base", base_of(launch)),
+        assign("installer", packages.installer),
+        assign("uv", paths.tools / "uv"),
+        assign("torch", str(paths.root / stack.torch) if stack.torch else ""),
+        assign("machine", machine.name),
+        assign("arch", paths.arch),
+        assign("gpu", machine.gpu),
+        assign("image_address", image_source(settings).address if launch.image else "host"),
+        assign("lock", paths.root / "requirements" / f"{stack.name}_{paths.arch}.lock"),
+        assign("wheelhouse", paths.offline / "pip" if offline else ""),
     ]
+    return [*lines, *_repository_lines(settings, paths, requirements)]
+
+
+def _repository_lines(settings: Settings, paths: Paths, requirements: list[Word]) -> list[str]:
+    """Return the lines that say which repositories are installed, and how."""
+    sources: list[Word] = []
+    scripts: list[Word] = []
+    for each in _installed(settings):
+        extras = f"[{','.join(each.extras)}]" if each.extras else ""
+        if each.install == "requirements":
+            requirements += ["-r", paths.repositories / each.name / each.requirements]
+        elif each.install != "none":
+            sources += ["-e"] * (each.install == "editable") + [f"./{each.name}{extras}"]
+        if each.script:
+            scripts += [each.name, paths.root / each.script]
+    return [
+        array("requirements", requirements),
+        assign("repositories", paths.repositories),
+        array("repository_names", [each.name for each in _installed(settings)]),
+        array("sources", sources),
+        array("scripts", scripts),
+    ]
+
+
+def _installed(settings: Settings) -> list[Repository]:
+    """Return the repositories that something is installed from or by."""
+    wanted = configured_repositories(settings)
+    return [each for each in wanted if each.install != "none" or each.script]

@@ -27,8 +27,10 @@ ROWS = (
     ("apptainer", "docker", "enroot", "host"),
     ("runtimes",),
     ("container",),
-    ("packages", "builds", "versions", "repositories"),
-    ("downloads", "setup"),
+    ("repositories",),
+    ("packages", "builds", "versions"),
+    ("downloads", "wheelhouse"),
+    ("setup",),
     ("script", "execute", "remembered"),
     ("cli",),
 )
