@@ -14,6 +14,9 @@ from lib.repositories import Repository, configured_repositories
 from lib.settings import Settings
 
 _VENV = Expansion('"$venv"')
+# functions of lib/shell/ for install_venv
+_ONLINE = ("choose_lock", "fetch_uv")
+_OFFLINE = ("choose_download", "unpack_uv", "verify_wheelhouse")
 
 
 def wanted_venv(settings: Settings, paths: Paths) -> Path | None:
@@ -54,7 +57,7 @@ def install_lines(
     """
     return [
         *description_lines(settings, paths, runtime, offline=offline),
-        call("locked", _VENV, "install_venv"),
+        call("locked", _VENV, "install_venv", *(_OFFLINE if offline else _ONLINE)),
     ]
 
 
@@ -64,13 +67,14 @@ def renew_lock_lines(settings: Settings, paths: Paths, runtime: str) -> list[str
     Parameters and errors are those of `install_lines`.
     """
     return [
-        *description_lines(settings, paths, runtime, offline=False),
+        *description_lines(settings, paths, runtime),
+        *target_lines(settings, paths),
         call("locked", Expansion('"$lock"'), "renew_lock"),
     ]
 
 
 def description_lines(
-    settings: Settings, paths: Paths, runtime: str, *, offline: bool
+    settings: Settings, paths: Paths, runtime: str, *, offline: bool = False
 ) -> list[str]:
     """Return the lines that say what is wanted; the functions of lib/shell/ read the variables."""
     if wanted_venv(settings, paths) is None:
@@ -80,7 +84,6 @@ def description_lines(
         )
     packages, stack = settings.configuration.packages, settings.stack
     launch = describe_launch(settings, paths, runtime)
-    machine = settings.machine
     requirements: list[Word] = list(stack.requirements)
     if packages.requirements:
         requirements += ["-r", paths.root / packages.requirements]
@@ -90,14 +93,17 @@ def description_lines(
         assign("installer", packages.installer),
         assign("uv", paths.tools / "uv"),
         assign("torch", str(paths.root / stack.torch) if stack.torch else ""),
-        assign("machine", machine.name),
-        assign("arch", paths.arch),
-        assign("gpu", machine.gpu),
         assign("image_address", image_source(settings).address if launch.image else "host"),
         assign("lock", paths.root / "requirements" / f"{stack.name}_{paths.arch}.lock"),
         assign("wheelhouse", paths.offline / "pip" if offline else ""),
+        *([assign("machine", settings.machine.name)] if offline else []),
     ]
     return [*lines, *_repository_lines(settings, paths, requirements)]
+
+
+def target_lines(settings: Settings, paths: Paths) -> list[str]:
+    """Return the lines that say for what versions are chosen."""
+    return [assign("arch", paths.arch), assign("gpu", settings.machine.gpu)]
 
 
 def _repository_lines(settings: Settings, paths: Paths, requirements: list[Word]) -> list[str]:

@@ -8,7 +8,7 @@ from lib.command import assign, call
 from lib.container import inside_lines
 from lib.errors import LongshipError
 from lib.images import image_name, image_source
-from lib.packages import description_lines
+from lib.packages import description_lines, target_lines
 from lib.paths import Paths, derive_paths
 from lib.quoting import Expansion
 from lib.settings import Settings
@@ -41,7 +41,9 @@ def download_lines(settings: Settings, here: Paths, runtime: str) -> list[str]:
     tools = dataclasses.replace(here, arch=own_arch()).tools
     folder = here.offline / "pip"
     return [
-        *description_lines(settings, target, runtime, offline=False),
+        *description_lines(settings, target, runtime),
+        *target_lines(settings, target),
+        assign("machine", settings.machine.name),
         assign("downloads", folder),
         assign("fetcher", tools / "fetcher"),
         assign("archive", _archive(settings, target, runtime)),

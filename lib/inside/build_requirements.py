@@ -53,12 +53,11 @@ def wanted_by(repository, editable):
     system = {**DEFAULT, **system}
     requires = system["requires"]
     with tempfile.TemporaryDirectory() as folder:
-        environment = {
-            **os.environ,
-            **install_packages.uv_environment(install_packages.pip_configuration()),
-        }
+        configuration = install_packages.pip_configuration()
+        environment = {**os.environ, **install_packages.uv_environment(configuration)}
         install = [uv(), "pip", "install", "--quiet", "--python", sys.executable]
-        subprocess.run([*install, "--target", folder, *requires], env=environment, check=True)
+        install += [*install_packages.uv_options(configuration), "--target", folder, *requires]
+        subprocess.run(install, env=environment, check=True)
 
         def run(command, cwd=None, extra_environ=None):
             # quiet: a backend tells much that is of no use here

@@ -23,7 +23,6 @@ UV_VARIABLES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
     "find-links": "UV_FIND_LINKS",
-    "no-index": "UV_NO_INDEX",
     "trusted-host": "UV_INSECURE_HOST",
     "cert": "SSL_CERT_FILE",
 }
@@ -86,6 +85,12 @@ def uv_environment(configuration):
         if words:
             found[variable] = ("," if option == "find-links" else " ").join(words)
     return {name: value for name, value in found.items() if name not in os.environ}
+
+
+def uv_options(configuration):
+    """Return the options of uv for what it takes from no variable."""
+    unset = ("", "0", "false", "no", "off")
+    return [] if configuration.get("no-index", "").lower() in unset else ["--no-index"]
 
 
 def _exists(source):
@@ -179,7 +184,8 @@ def main(wheelhouse, folder, installer, *arguments):
         os.environ.update(uv_environment(configuration))
         if build:
             os.environ.setdefault("UV_TORCH_BACKEND", build)
-        os.execv(uv, [uv, "pip", "install", "--python", sys.executable, *arguments])
+        command = [uv, "pip", "install", "--python", sys.executable]
+        os.execv(uv, [*command, *uv_options(configuration), *arguments])
     if build and not (build == "auto" and os.path.exists("/dev/nvidiactl")):
         index = TORCH_INDEX + build.replace("auto", "cpu")
         arguments = ["--extra-index-url", index, *arguments]

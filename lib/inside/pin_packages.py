@@ -130,6 +130,7 @@ def main(uv, target, arch, gpu, torch, repositories, out, *requirements):
         *("--python", sys.executable, "--output-file", "pins.txt"),
         *("--python-version", read(target, "python")),
         *("--python-platform", platform(arch, read(target, "glibc"))),
+        *install_packages.uv_options(install_packages.pip_configuration()),
         *arguments,
     ]
     done = subprocess.run(

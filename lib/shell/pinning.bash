@@ -13,8 +13,9 @@ renew_lock() {
   step 1/2 "See which packages $base has"
   describe_inside "$unfinished/target"
   step 2/2 'Choose the versions of the others'
-  uv=$(find_uv "$uv") ||
-    fail 'there is no uv, which chooses the versions' 'see the lines above; it comes from the package index'
+  uv=$(find_uv "$uv" fetch_uv) ||
+    fail 'there is no uv, which chooses the versions' \
+      'see the lines above; it comes from the package index'
   pin_packages "$unfinished" "$uv" inside python3
   {
     printf '# Python packages with their hashes for %s; commit this file.\n' "${lock##*/}"

@@ -103,21 +103,16 @@ repository_state() {
   fi
 }
 
-# choose_pins: set pins to the list of packages with their hashes, "" where there is none.
-choose_pins() {
-  if [[ -n $wheelhouse ]]; then
-    check_download
-    pins=$wheelhouse/${lock##*/}
-    return
-  fi
+# choose_lock: set pins to the group's own list, if there is one for this image.
+choose_lock() {
   pins=
+  renew='python set_up.py update makes it anew; or remove it, to install without'
   if [[ ! -e $lock ]]; then return; fi
   if [[ $(header_value image "$lock") != "$image_address" ]]; then
     note "$lock is for another image, $(header_value image "$lock"): it is not used"
   elif ! list_fits "$lock" requirements "$(requirements_sum)" ||
     ! list_fits "$lock" repositories "$(sources_sum)"; then
-    fail "$lock does not fit: the requirements or the repositories have changed since" \
-      'python set_up.py update makes it anew; or remove it, to install without'
+    fail "$lock does not fit: the requirements or the repositories have changed since" "$renew"
   else
     pins=$lock
   fi
@@ -146,7 +141,5 @@ check_pinned_python() {
     fail "there is no python3 in $base" 'use an image that has one'
   [[ $python == "$(header_value python "$pins")" ]] ||
     fail "$pins is for Python $(header_value python "$pins"), and $base has $python" \
-      "make it anew: python set_up.py $(if [[ -n $wheelhouse ]]; then
-        printf 'download --machine %s, where there is a network' "$machine"
-      else printf update; fi)"
+      "$renew"
 }

@@ -5,12 +5,14 @@
 
 readonly VENV_KEPT_DAYS=14 # a replaced venv stays longer than any site's longest job (Olivia: 7 d)
 
-# install_venv: make "$venv" lead to a venv with all that is wanted.
+# install_venv CHOOSE BRING_UV [CHECK]: make "$venv" lead to a venv with all that is wanted. CHOOSE
+# sets pins to the list of packages with their hashes, "" where there is none, and renew to what
+# makes it anew; BRING_UV FILE makes a uv; CHECK looks at what is to be installed. All are functions.
 # Uses: inside COMMAND..., which runs a command in the image, and what lib/packages.py assigns.
 install_venv() {
   check_requirements
   check_repositories
-  choose_pins
+  "$1"
   local -r inputs=$(venv_inputs)
   local found=
   if [[ -e $venv/longship-base ]]; then IFS= read -r found <"$venv/longship-inputs" || :; fi
@@ -24,7 +26,7 @@ install_venv() {
   remove_unfinished_venvs "$venvs"
   new_venv=$venvs/${venv##*_}-$(date +%Y%m%dT%H%M%S)-${inputs:0:12}
   trap 'discard_unfinished_venv; release_locks' EXIT
-  if [[ -n $wheelhouse ]]; then verify_wheelhouse; fi
+  ${3:+"$3"}
   step 1/3 "Make the venv $new_venv"
   if [[ -n $pins ]]; then check_pinned_python; fi
   local image_torch=
@@ -34,7 +36,7 @@ install_venv() {
     note "the image's own PyTorch $image_torch stays; pip installs on top of it"
     installer=pip
   elif [[ $installer == uv ]]; then
-    uv=$(find_uv "$uv") || installer=pip
+    uv=$(find_uv "$uv" "$2") || installer=pip
   fi
   make_venv "$new_venv" "$base" "$installer"
   step 2/3 'Install the packages'
@@ -86,8 +88,10 @@ install_pins() {
 
 # run_installer TORCH OPTION...: TORCH is the file that names PyTorch.
 run_installer() {
+  local folder=
+  if ((${#sources[@]})); then folder=$repositories; fi
   inside "$new_venv/bin/python" "$LIBRARY/inside/install_packages.py" "$wheelhouse" \
-    "$repositories" "$installer" "$uv" "$@" ||
+    "$folder" "$installer" "$uv" "$@" ||
     fail_writing "$new_venv" "the packages cannot be installed into $new_venv" \
       'see the lines above; mend it, and run the same command again'
 }
@@ -112,7 +116,8 @@ try:
 except importlib.metadata.PackageNotFoundError:
     pass'
 
-# find_uv FILE: print the path of a uv that runs inside; FILE is made where there is none.
+# find_uv FILE BRING_UV: print the path of a uv that runs inside; BRING_UV makes FILE where there is
+# none.
 find_uv() {
   local -r uv=$1
   local found
@@ -120,16 +125,10 @@ find_uv() {
     printf '%s\n' "$found"
     return
   fi
-  if [[ ! -x $uv && -n ${wheelhouse:-} ]]; then take_uv "$uv"; fi
-  if [[ ! -x $uv && -z ${wheelhouse:-} ]]; then
-    note 'fetching uv'
+  if [[ ! -x $uv ]]; then
     make_folders "${uv%/*}"
     rm -rf -- "$uv.partial"
-    if inside python3 -m venv "$uv.partial" >&2 &&
-      inside "$uv.partial/bin/python" -m pip --quiet --disable-pip-version-check \
-        install -r "$LIBRARY/inside/uv.txt" >&2; then
-      mv -- "$uv.partial/bin/uv" "$uv"
-    fi
+    "$2" "$uv"
     rm -rf -- "$uv.partial"
   fi
   if [[ ! -x $uv ]]; then
@@ -137,6 +136,16 @@ find_uv() {
     return 1
   fi
   printf '%s\n' "$uv"
+}
+
+# fetch_uv FILE: from the package index.
+fetch_uv() {
+  note 'fetching uv'
+  if inside python3 -m venv "$1.partial" >&2 &&
+    inside "$1.partial/bin/python" -m pip --quiet --disable-pip-version-check \
+      install -r "$LIBRARY/inside/uv.txt" >&2; then
+    mv -- "$1.partial/bin/uv" "$1"
+  fi
 }
 
 # remove_unfinished_venvs FOLDER: what a killed installation left. The lock is held: none is alive.

@@ -7,7 +7,7 @@
 download_packages() {
   check_requirements
   check_repositories
-  choose_pins
+  choose_lock
   unfinished=$downloads/${lock##*/}
   unfinished=${unfinished%.lock}.partial
   trap 'rm -rf -- "$unfinished"; release_locks' EXIT
@@ -131,52 +131,4 @@ list_wheels() {
       'ask for versions that have one, or put wheels of your own where pip finds them: -- --find-links FOLDER' ;;
     *) fail_writing "$downloads" "the lists of $downloads cannot be written" 'see the lines above' ;;
   esac
-}
-
-# check_download: stop where nothing was downloaded, or for something else.
-check_download() {
-  local -r list=$wheelhouse/${lock##*/}
-  local -r again="where there is a network: python set_up.py download --machine $machine; then copy $wheelhouse here"
-  [[ -e $list ]] || fail "the packages have not been downloaded: there is no $list" "$again"
-  if ! list_fits "$list" image "$image_address" ||
-    ! list_fits "$list" requirements "$(requirements_sum)"; then
-    fail "what $wheelhouse holds was downloaded for other requirements or another image" "$again"
-  fi
-  list_fits "$list" repositories "$(sources_sum)" ||
-    note "the repositories have changed since; if they need other packages now, $again"
-}
-
-# verify_wheelhouse: stop at a file that is not what was downloaded.
-verify_wheelhouse() {
-  local -r list=${pins%.lock}.sha256
-  local bad
-  [[ -e $list ]] || fail "there is no $list" "copy it too, it lies beside ${pins##*/}"
-  note "checking $wheelhouse"
-  # a file per call: all cores work, the largest file sets the time
-  # shellcheck disable=SC2016  # expanded by sh
-  bad=$(cd -- "$wheelhouse" && LC_ALL=C xargs -d '\n' -P "$(nproc)" -n 1 \
-    sh -c 'printf "%s\n" "$1" | sha256sum --check --quiet --status || printf "%s\n" "${1#*  }"' check \
-    <"$list" 2>/dev/null) || fail "cannot read $list" 'copy it again'
-  if [[ -z $bad ]]; then return; fi
-  bad=${bad%%$'\n'*}
-  if [[ -e $wheelhouse/$bad ]]; then
-    fail "$wheelhouse/$bad is cut short or damaged: its checksum is not the one that was recorded" \
-      'copy it again'
-  fi
-  fail "$wheelhouse/$bad is missing" "copy it too; or, where there is a network: python set_up.py download --machine $machine"
-}
-
-# take_uv FILE: unpack the uv of the wheelhouse.
-take_uv() {
-  local wheel
-  make_folders "${1%/*}"
-  rm -rf -- "$1.partial"
-  for wheel in "$wheelhouse"/uv-*.whl; do
-    if grep -qF -- "  ${wheel##*/}" "${pins%.lock}.sha256" &&
-      inside python3 -m zipfile -e "$wheel" "$1.partial"; then
-      chmod +x "$1.partial"/uv-*.data/scripts/uv
-      mv -- "$1.partial"/uv-*.data/scripts/uv "$1"
-    fi
-  done
-  rm -rf -- "$1.partial"
 }

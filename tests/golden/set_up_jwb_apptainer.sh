@@ -17,13 +17,6 @@ add_enroot_bind() {
   options+=(--mount "${fields[0]}:${fields[1]}:none:x-create=auto,rbind,$3")
 }
 
-# checksum FILE: its SHA-256, as sha256:...
-checksum() {
-  local sum
-  sum=$(sha256sum <"$1") || fail "cannot read $1" 'see the line above'
-  printf 'sha256:%s' "${sum%% *}"
-}
-
 # load_modules PROGRAM CALL...: load environment modules, unless PROGRAM is there already. Inside a
 # job the batch script has loaded them, and thousands of ranks must not do it again.
 load_modules() {
@@ -444,21 +437,16 @@ repository_state() {
   fi
 }
 
-# choose_pins: set pins to the list of packages with their hashes, "" where there is none.
-choose_pins() {
-  if [[ -n $wheelhouse ]]; then
-    check_download
-    pins=$wheelhouse/${lock##*/}
-    return
-  fi
+# choose_lock: set pins to the group's own list, if there is one for this image.
+choose_lock() {
   pins=
+  renew='python set_up.py update makes it anew; or remove it, to install without'
   if [[ ! -e $lock ]]; then return; fi
   if [[ $(header_value image "$lock") != "$image_address" ]]; then
     note "$lock is for another image, $(header_value image "$lock"): it is not used"
   elif ! list_fits "$lock" requirements "$(requirements_sum)" ||
     ! list_fits "$lock" repositories "$(sources_sum)"; then
-    fail "$lock does not fit: the requirements or the repositories have changed since" \
-      'python set_up.py update makes it anew; or remove it, to install without'
+    fail "$lock does not fit: the requirements or the repositories have changed since" "$renew"
   else
     pins=$lock
   fi
@@ -481,19 +469,19 @@ check_pinned_python() {
     fail "there is no python3 in $base" 'use an image that has one'
   [[ $python == "$(header_value python "$pins")" ]] ||
     fail "$pins is for Python $(header_value python "$pins"), and $base has $python" \
-      "make it anew: python set_up.py $(if [[ -n $wheelhouse ]]; then
-        printf 'download --machine %s, where there is a network' "$machine"
-      else printf update; fi)"
+      "$renew"
 }
 
 readonly VENV_KEPT_DAYS=14 # a replaced venv stays longer than any site's longest job (Olivia: 7 d)
 
-# install_venv: make "$venv" lead to a venv with all that is wanted.
+# install_venv CHOOSE BRING_UV [CHECK]: make "$venv" lead to a venv with all that is wanted. CHOOSE
+# sets pins to the list of packages with their hashes, "" where there is none, and renew to what
+# makes it anew; BRING_UV FILE makes a uv; CHECK looks at what is to be installed. All are functions.
 # Uses: inside COMMAND..., which runs a command in the image, and what lib/packages.py assigns.
 install_venv() {
   check_requirements
   check_repositories
-  choose_pins
+  "$1"
   local -r inputs=$(venv_inputs)
   local found=
   if [[ -e $venv/longship-base ]]; then IFS= read -r found <"$venv/longship-inputs" || :; fi
@@ -507,7 +495,7 @@ install_venv() {
   remove_unfinished_venvs "$venvs"
   new_venv=$venvs/${venv##*_}-$(date +%Y%m%dT%H%M%S)-${inputs:0:12}
   trap 'discard_unfinished_venv; release_locks' EXIT
-  if [[ -n $wheelhouse ]]; then verify_wheelhouse; fi
+  ${3:+"$3"}
   step 1/3 "Make the venv $new_venv"
   if [[ -n $pins ]]; then check_pinned_python; fi
   local image_torch=
@@ -517,7 +505,7 @@ install_venv() {
     note "the image's own PyTorch $image_torch stays; pip installs on top of it"
     installer=pip
   elif [[ $installer == uv ]]; then
-    uv=$(find_uv "$uv") || installer=pip
+    uv=$(find_uv "$uv" "$2") || installer=pip
   fi
   make_venv "$new_venv" "$base" "$installer"
   step 2/3 'Install the packages'
@@ -569,8 +557,10 @@ install_pins() {
 
 # run_installer TORCH OPTION...: TORCH is the file that names PyTorch.
 run_installer() {
+  local folder=
+  if ((${#sources[@]})); then folder=$repositories; fi
   inside "$new_venv/bin/python" "$LIBRARY/inside/install_packages.py" "$wheelhouse" \
-    "$repositories" "$installer" "$uv" "$@" ||
+    "$folder" "$installer" "$uv" "$@" ||
     fail_writing "$new_venv" "the packages cannot be installed into $new_venv" \
       'see the lines above; mend it, and run the same command again'
 }
@@ -595,7 +585,8 @@ try:
 except importlib.metadata.PackageNotFoundError:
     pass'
 
-# find_uv FILE: print the path of a uv that runs inside; FILE is made where there is none.
+# find_uv FILE BRING_UV: print the path of a uv that runs inside; BRING_UV makes FILE where there is
+# none.
 find_uv() {
   local -r uv=$1
   local found
@@ -603,16 +594,10 @@ find_uv() {
     printf '%s\n' "$found"
     return
   fi
-  if [[ ! -x $uv && -n ${wheelhouse:-} ]]; then take_uv "$uv"; fi
-  if [[ ! -x $uv && -z ${wheelhouse:-} ]]; then
-    note 'fetching uv'
+  if [[ ! -x $uv ]]; then
     make_folders "${uv%/*}"
     rm -rf -- "$uv.partial"
-    if inside python3 -m venv "$uv.partial" >&2 &&
-      inside "$uv.partial/bin/python" -m pip --quiet --disable-pip-version-check \
-        install -r "$LIBRARY/inside/uv.txt" >&2; then
-      mv -- "$uv.partial/bin/uv" "$uv"
-    fi
+    "$2" "$uv"
     rm -rf -- "$uv.partial"
   fi
   if [[ ! -x $uv ]]; then
@@ -620,6 +605,16 @@ find_uv() {
     return 1
   fi
   printf '%s\n' "$uv"
+}
+
+# fetch_uv FILE: from the package index.
+fetch_uv() {
+  note 'fetching uv'
+  if inside python3 -m venv "$1.partial" >&2 &&
+    inside "$1.partial/bin/python" -m pip --quiet --disable-pip-version-check \
+      install -r "$LIBRARY/inside/uv.txt" >&2; then
+    mv -- "$1.partial/bin/uv" "$1"
+  fi
 }
 
 # remove_unfinished_venvs FOLDER: what a killed installation left. The lock is held: none is alive.
@@ -637,54 +632,6 @@ remove_replaced_venvs() {
   while IFS= read -r -d '' old; do
     rm -rf -- "$old"
   done < <(find "$1" -mindepth 1 -maxdepth 1 -type d ! -path "$2" -mtime "+$VENV_KEPT_DAYS" -print0)
-}
-
-# check_download: stop where nothing was downloaded, or for something else.
-check_download() {
-  local -r list=$wheelhouse/${lock##*/}
-  local -r again="where there is a network: python set_up.py download --machine $machine; then copy $wheelhouse here"
-  [[ -e $list ]] || fail "the packages have not been downloaded: there is no $list" "$again"
-  if ! list_fits "$list" image "$image_address" ||
-    ! list_fits "$list" requirements "$(requirements_sum)"; then
-    fail "what $wheelhouse holds was downloaded for other requirements or another image" "$again"
-  fi
-  list_fits "$list" repositories "$(sources_sum)" ||
-    note "the repositories have changed since; if they need other packages now, $again"
-}
-
-# verify_wheelhouse: stop at a file that is not what was downloaded.
-verify_wheelhouse() {
-  local -r list=${pins%.lock}.sha256
-  local bad
-  [[ -e $list ]] || fail "there is no $list" "copy it too, it lies beside ${pins##*/}"
-  note "checking $wheelhouse"
-  # a file per call: all cores work, the largest file sets the time
-  # shellcheck disable=SC2016  # expanded by sh
-  bad=$(cd -- "$wheelhouse" && LC_ALL=C xargs -d '\n' -P "$(nproc)" -n 1 \
-    sh -c 'printf "%s\n" "$1" | sha256sum --check --quiet --status || printf "%s\n" "${1#*  }"' check \
-    <"$list" 2>/dev/null) || fail "cannot read $list" 'copy it again'
-  if [[ -z $bad ]]; then return; fi
-  bad=${bad%%$'\n'*}
-  if [[ -e $wheelhouse/$bad ]]; then
-    fail "$wheelhouse/$bad is cut short or damaged: its checksum is not the one that was recorded" \
-      'copy it again'
-  fi
-  fail "$wheelhouse/$bad is missing" "copy it too; or, where there is a network: python set_up.py download --machine $machine"
-}
-
-# take_uv FILE: unpack the uv of the wheelhouse.
-take_uv() {
-  local wheel
-  make_folders "${1%/*}"
-  rm -rf -- "$1.partial"
-  for wheel in "$wheelhouse"/uv-*.whl; do
-    if grep -qF -- "  ${wheel##*/}" "${pins%.lock}.sha256" &&
-      inside python3 -m zipfile -e "$wheel" "$1.partial"; then
-      chmod +x "$1.partial"/uv-*.data/scripts/uv
-      mv -- "$1.partial"/uv-*.data/scripts/uv "$1"
-    fi
-  done
-  rm -rf -- "$1.partial"
 }
 
 LIBRARY='/home/me/long ship/lib'
@@ -755,9 +702,6 @@ base=/p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64
 installer=uv
 uv=/p/scratch/project_465000000/me/longship/tools_amd64/uv
 torch='/home/me/long ship/requirements/torch.txt'
-machine=jwb
-arch=amd64
-gpu=cuda
 image_address=docker://nvcr.io/nvidia/pytorch:25.06-py3
 lock='/home/me/long ship/requirements/pytorch_amd64.lock'
 wheelhouse=''
@@ -766,5 +710,5 @@ repositories=/p/project1/project_465000000/me/longship/repos
 repository_names=()
 sources=()
 scripts=()
-locked "$venv" install_venv
+locked "$venv" install_venv choose_lock fetch_uv
 next_step 'python container_run.py python preprocess_data.py'
