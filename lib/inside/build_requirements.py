@@ -72,8 +72,9 @@ def wanted_by(repository, editable):
         backend = pyproject_hooks.BuildBackendHookCaller(
             repository, system["build-backend"], system.get("backend-path"), run
         )
-        kind = "editable" if editable else "wheel"
-        return [*requires, *getattr(backend, f"get_requires_for_build_{kind}")()]
+        if editable:
+            return [*requires, *backend.get_requires_for_build_editable()]
+        return [*requires, *backend.get_requires_for_build_wheel()]
 
 
 def pin(work, arch, repositories, sources):
@@ -95,7 +96,10 @@ def pin(work, arch, repositories, sources):
     for word in words:
         editable = word == "-e"
         name = (next(words) if editable else word)[len("./") :].partition("[")[0]
-        wanted[name] = wanted_by(os.path.join(repositories, name), editable)
+        try:
+            wanted[name] = wanted_by(os.path.join(repositories, name), editable)
+        except (subprocess.CalledProcessError, pyproject_hooks.BackendUnavailable) as error:
+            sys.exit(f"what repository {name} needs to be built cannot be found out: {error}")
     for name, requirements in wanted.items():
         target = _empty_target(work)  # the image's packages are not seen by a build
         out = os.path.join(work, f"build_{name}")

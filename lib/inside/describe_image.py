@@ -40,9 +40,11 @@ def write_description(folder, python, glibc, metadata):
     found = {}
     for text in metadata:
         header = text.replace("\r\n", "\n").partition("\n\n")[0]
-        fields = dict(re.findall(r"^(Name|Version): *(\S+) *$", header, re.MULTILINE))
+        # a version that cannot stand in the name of a wheel is in no index either
+        fields = dict(re.findall(r"^(Name|Version): *([\w.+!-]+) *$", header, re.MULTILINE))
         name = normalised(fields.get("Name", ""))
-        if len(fields) == 2 and name not in NOT_OF_THE_IMAGE and name not in found:
+        usable = len(fields) == 2 and "-" not in fields["Version"]
+        if usable and name not in NOT_OF_THE_IMAGE and name not in found:
             found[name] = fields["Version"]
             _write_wheel(wheels, name.replace("-", "_"), fields["Version"], header)
     pins = "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))

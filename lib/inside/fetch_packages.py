@@ -12,7 +12,6 @@ Usage: python fetch_packages.py fetch  WHEELHOUSE NAME ARCH WORK REPOSITORIES SO
 
 import concurrent.futures
 import glob
-import json
 import os
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import tempfile
 
 import build_requirements
 import pin_packages
+import pip_options
 from wheelhouse import Wanted, Wheelhouse
 
 BATCH, AT_ONCE = 12, 4  # packages a pip, and pips
@@ -123,6 +123,7 @@ class Fetcher:
 
 def fetch(house, python, work, repositories, sources, options):
     """Fetch every wheel there is, and write down what has none."""
+    os.environ.update(pip_options.variables(options))
     build_requirements.pin(work, house.arch, repositories, sources)
     wanted = read_wanted(work)
     held = house.held(wanted)
@@ -148,8 +149,7 @@ def finish(house, python, work, on_target):
     held = house.held(wanted)
     missing = [f"{each.name} {each.version}" for each in wanted if each not in held]
     if missing:
-        print(f"no wheel for {house.arch} and Python {python}:", *missing, file=sys.stderr)
-        print(json.dumps(", ".join(missing)), end="")
+        print(", ".join(missing))
         sys.exit(3)
     with open(os.path.join(work, "header"), encoding="utf-8") as file:
         house.write_lists(held, file.read())
@@ -191,4 +191,9 @@ def main(mode, folder, name, arch, work, *arguments):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except OSError as error:
+        sys.exit(f"{error.filename}: {error.strerror}")

@@ -169,7 +169,12 @@ def tell_changes(old, new):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "changes":
-        tell_changes(*sys.argv[2:])
-    else:
-        main(*sys.argv[1:])
+    try:
+        if sys.argv[1] == "changes":
+            tell_changes(*sys.argv[2:])
+        else:
+            main(*sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except OSError as error:
+        sys.exit(f"{error.filename}: {error.strerror}")

@@ -72,8 +72,11 @@ class Wheelhouse:
         return os.path.join(self.folder, file)
 
     def fits(self, file):
-        """Tell whether the target can use a wheel, by its name."""
-        return bool(utils.parse_wheel_filename(file)[3] & self._tags)
+        """Tell whether the target can use a file, by its name."""
+        try:
+            return bool(utils.parse_wheel_filename(file)[3] & self._tags)
+        except utils.InvalidWheelFilename:
+            return False
 
     def held(self, wanted):
         """Find the file of each package that is there, undamaged.
@@ -89,7 +92,7 @@ class Wheelhouse:
         """
         files = {}
         for file in sorted(os.listdir(self.folder)):
-            if file.endswith(".whl") and self.fits(file):
+            if self.fits(file):
                 name, version = utils.parse_wheel_filename(file)[:2]
                 files.setdefault((name, version), []).append(file)
         needed = [file for each in wanted for file in files.get(each.key, ())]

@@ -23,7 +23,7 @@ download_packages() {
   note "the target has Python $(<"$unfinished/target/python") on $arch"
   step 2/4 'Choose the versions'
   make_fetcher
-  choose_download
+  choose_versions "$@"
   step 3/4 'Fetch the wheels'
   fetch_packages fetch "$repositories" ${sources[@]+"${sources[@]}"} -- "$@" ||
     fail_writing "$downloads" "the packages cannot be fetched into $downloads" \
@@ -86,13 +86,15 @@ make_fetcher() {
   mv -T -- "$fetcher.partial" "$fetcher"
 }
 
-# choose_download: write what is to be fetched, and what stands above the list of it.
-choose_download() {
+# choose_versions [OPTION]...: write what is to be fetched, and what stands above the list of it.
+choose_versions() {
   if [[ -n $pins ]]; then
     note "the versions are those of $pins"
     sed '/^#/d' "$pins" >"$unfinished/pins.txt"
   else
-    pin_packages "$unfinished" "$fetcher/bin/uv" "$fetcher/bin/python"
+    local -r python=$fetcher/bin/python
+    pin_packages "$unfinished" "$fetcher/bin/uv" \
+      "$python" "$LIBRARY/inside/pip_options.py" "$@" -- "$python"
   fi
   write_header "$(<"$unfinished/target/python")" "$(<"$unfinished/target/glibc")" \
     >"$unfinished/header"
