@@ -56,7 +56,12 @@ def install_lines(
         If neither the configuration nor the stack names a package.
     """
     return [
-        *description_lines(settings, paths, runtime, offline=offline),
+        *wanted_lines(settings, paths, runtime),
+        assign("venv", paths.venv),
+        assign("installer", settings.configuration.packages.installer),
+        assign("uv", paths.tools / "uv"),
+        assign("wheelhouse", paths.offline / "pip" if offline else ""),
+        *([assign("machine", settings.machine.name)] if offline else []),
         call("locked", _VENV, "install_venv", *(_OFFLINE if offline else _ONLINE)),
     ]
 
@@ -67,15 +72,15 @@ def renew_lock_lines(settings: Settings, paths: Paths, runtime: str) -> list[str
     Parameters and errors are those of `install_lines`.
     """
     return [
-        *description_lines(settings, paths, runtime),
+        *wanted_lines(settings, paths, runtime),
         *target_lines(settings, paths),
+        assign("uv", paths.tools / "uv"),
+        assign("unfinished", paths.cache / f"pinning_{paths.arch}"),
         call("locked", Expansion('"$lock"'), "renew_lock"),
     ]
 
 
-def description_lines(
-    settings: Settings, paths: Paths, runtime: str, *, offline: bool = False
-) -> list[str]:
+def wanted_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     """Return the lines that say what is wanted; the functions of lib/shell/ read the variables."""
     if wanted_venv(settings, paths) is None:
         raise LongshipError(
@@ -88,15 +93,10 @@ def description_lines(
     if packages.requirements:
         requirements += ["-r", paths.root / packages.requirements]
     lines = [
-        assign("venv", paths.venv),
         assign("base", base_of(launch)),
-        assign("installer", packages.installer),
-        assign("uv", paths.tools / "uv"),
         assign("torch", str(paths.root / stack.torch) if stack.torch else ""),
         assign("image_address", image_source(settings).address if launch.image else "host"),
         assign("lock", paths.root / "requirements" / f"{stack.name}_{paths.arch}.lock"),
-        assign("wheelhouse", paths.offline / "pip" if offline else ""),
-        *([assign("machine", settings.machine.name)] if offline else []),
     ]
     return [*lines, *_repository_lines(settings, paths, requirements)]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from lib.command import assign, call
+from lib.command import assign, call, export
 from lib.container import inside_lines
 from lib.errors import LongshipError
 from lib.images import image_name, image_source
-from lib.packages import description_lines, target_lines
+from lib.packages import target_lines, wanted_lines
 from lib.paths import Paths, derive_paths
 from lib.quoting import Expansion
 from lib.settings import Settings
@@ -41,11 +41,13 @@ def download_lines(settings: Settings, here: Paths, runtime: str) -> list[str]:
     tools = dataclasses.replace(here, arch=own_arch()).tools
     folder = here.offline / "pip"
     return [
-        *description_lines(settings, target, runtime),
+        *wanted_lines(settings, target, runtime),
         *target_lines(settings, target),
         assign("machine", settings.machine.name),
         assign("downloads", folder),
         assign("fetcher", tools / "fetcher"),
+        export("PIP_CACHE_DIR", here.cache / "pip"),
+        export("UV_CACHE_DIR", here.cache / "uv"),
         assign("archive", _archive(settings, target, runtime)),
         assign("configured_python", settings.configuration.packages.python),
         "",

@@ -6,7 +6,6 @@
 renew_lock() {
   check_requirements
   check_repositories
-  unfinished=${venv%/*}/pinning_$arch
   trap 'rm -rf -- "$unfinished"; release_locks' EXIT
   rm -rf -- "$unfinished"
   make_folders "$unfinished"

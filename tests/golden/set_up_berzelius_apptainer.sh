@@ -676,18 +676,18 @@ inside() {
   apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "$@"
 }
 
-venv=/proj/nordic-llm/users/me/longship/venv_amd64
 base=/proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
-installer=uv
-uv=/proj/nordic-llm/users/me/longship/tools_amd64/uv
 torch='/home/me/long ship/requirements/torch.txt'
 image_address=docker://nvcr.io/nvidia/pytorch:25.06-py3
 lock='/home/me/long ship/requirements/pytorch_amd64.lock'
-wheelhouse=''
 requirements=(-r '/home/me/long ship/requirements/environment.txt')
 repositories=/proj/nordic-llm/users/me/longship/repos
 repository_names=()
 sources=()
 scripts=()
+venv=/proj/nordic-llm/users/me/longship/venv_amd64
+installer=uv
+uv=/proj/nordic-llm/users/me/longship/tools_amd64/uv
+wheelhouse=''
 locked "$venv" install_venv choose_lock fetch_uv
 next_step 'python container_run.py python preprocess_data.py'

@@ -677,18 +677,18 @@ inside() {
   apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "$@"
 }
 
-venv=/e/scratch/project_465000000/me/longship/venv_arm64
 base=/e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif
-installer=uv
-uv=/e/scratch/project_465000000/me/longship/tools_arm64/uv
 torch='/home/me/long ship/requirements/torch.txt'
 image_address=docker://nvcr.io/nvidia/pytorch:25.06-py3
 lock='/home/me/long ship/requirements/pytorch_arm64.lock'
-wheelhouse=''
 requirements=(-r '/home/me/long ship/requirements/environment.txt')
 repositories=/e/project1/project_465000000/me/longship/repos
 repository_names=()
 sources=()
 scripts=()
+venv=/e/scratch/project_465000000/me/longship/venv_arm64
+installer=uv
+uv=/e/scratch/project_465000000/me/longship/tools_arm64/uv
+wheelhouse=''
 locked "$venv" install_venv choose_lock fetch_uv
 next_step 'python container_run.py python preprocess_data.py'

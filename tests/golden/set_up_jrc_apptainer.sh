@@ -697,18 +697,18 @@ inside() {
   apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "$@"
 }
 
-venv=/p/scratch/project_465000000/me/longship/venv_amd64
 base=/p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
-installer=uv
-uv=/p/scratch/project_465000000/me/longship/tools_amd64/uv
 torch='/home/me/long ship/requirements/torch.txt'
 image_address=docker://nvcr.io/nvidia/pytorch:25.06-py3
 lock='/home/me/long ship/requirements/pytorch_amd64.lock'
-wheelhouse=''
 requirements=(-r '/home/me/long ship/requirements/environment.txt')
 repositories=/p/project1/project_465000000/me/longship/repos
 repository_names=()
 sources=()
 scripts=()
+venv=/p/scratch/project_465000000/me/longship/venv_amd64
+installer=uv
+uv=/p/scratch/project_465000000/me/longship/tools_amd64/uv
+wheelhouse=''
 locked "$venv" install_venv choose_lock fetch_uv
 next_step 'python container_run.py python preprocess_data.py'

@@ -713,18 +713,18 @@ inside() {
   docker run "${options[@]}" --entrypoint=/bin/sh "$image" -c "${decode-}$contract" longship "$@"
 }
 
-venv=/home/me/longship/scratch/venv_amd64
 base=longship/python_3.11-slim-bookworm:amd64
-installer=uv
-uv=/home/me/longship/scratch/tools_amd64/uv
 torch='/home/me/long ship/requirements/torch.txt'
 image_address=docker://docker.io/library/python:3.11-slim-bookworm
 lock='/home/me/long ship/requirements/pytorch_amd64.lock'
-wheelhouse=''
 requirements=(-r '/home/me/long ship/requirements/environment.txt')
 repositories=/home/me/longship/project/repos
 repository_names=()
 sources=()
 scripts=()
+venv=/home/me/longship/scratch/venv_amd64
+installer=uv
+uv=/home/me/longship/scratch/tools_amd64/uv
+wheelhouse=''
 locked "$venv" install_venv choose_lock fetch_uv
 next_step 'python container_run.py python preprocess_data.py'

@@ -543,18 +543,18 @@ inside() {
   /bin/sh -c "$contract" longship "$@"
 }
 
-venv=/home/me/longship/scratch/venv_amd64
 base=host
-installer=uv
-uv=/home/me/longship/scratch/tools_amd64/uv
 torch='/home/me/long ship/requirements/torch.txt'
 image_address=host
 lock='/home/me/long ship/requirements/pytorch_amd64.lock'
-wheelhouse=''
 requirements=(-r '/home/me/long ship/requirements/environment.txt')
 repositories=/home/me/longship/project/repos
 repository_names=()
 sources=()
 scripts=()
+venv=/home/me/longship/scratch/venv_amd64
+installer=uv
+uv=/home/me/longship/scratch/tools_amd64/uv
+wheelhouse=''
 locked "$venv" install_venv choose_lock fetch_uv
 next_step 'python container_run.py python preprocess_data.py'

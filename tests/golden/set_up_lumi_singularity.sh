@@ -685,18 +685,18 @@ inside() {
   singularity --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "$@"
 }
 
-venv=/scratch/project_465000000/me/longship/venv_amd64
 base=/appl/local/laifs/containers/lumi-multitorch-latest.sif
-installer=uv
-uv=/scratch/project_465000000/me/longship/tools_amd64/uv
 torch='/home/me/long ship/requirements/torch.txt'
 image_address=/appl/local/laifs/containers/lumi-multitorch-latest.sif
 lock='/home/me/long ship/requirements/pytorch_amd64.lock'
-wheelhouse=''
 requirements=(-r '/home/me/long ship/requirements/environment.txt')
 repositories=/project/project_465000000/me/longship/repos
 repository_names=()
 sources=()
 scripts=()
+venv=/scratch/project_465000000/me/longship/venv_amd64
+installer=uv
+uv=/scratch/project_465000000/me/longship/tools_amd64/uv
+wheelhouse=''
 locked "$venv" install_venv choose_lock fetch_uv
 next_step 'python container_run.py python preprocess_data.py'

@@ -683,18 +683,18 @@ inside() {
   apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "$@"
 }
 
-venv=/cluster/work/projects/project_465000000/me/longship/venv_arm64
 base=/cluster/work/support/container/pytorch_nvidia_25.06_arm64.sif
-installer=uv
-uv=/cluster/work/projects/project_465000000/me/longship/tools_arm64/uv
 torch='/home/me/long ship/requirements/torch.txt'
 image_address=/cluster/work/support/container/pytorch_nvidia_25.06_arm64.sif
 lock='/home/me/long ship/requirements/pytorch_arm64.lock'
-wheelhouse=''
 requirements=(-r '/home/me/long ship/requirements/environment.txt')
 repositories=/cluster/work/projects/project_465000000/me/longship/repos
 repository_names=()
 sources=()
 scripts=()
+venv=/cluster/work/projects/project_465000000/me/longship/venv_arm64
+installer=uv
+uv=/cluster/work/projects/project_465000000/me/longship/tools_arm64/uv
+wheelhouse=''
 locked "$venv" install_venv choose_lock fetch_uv
 next_step 'python container_run.py python preprocess_data.py'

@@ -49,6 +49,7 @@ def connected(make_clone, fetcher, found, tmp_path):
         (clone.scratch / f"tools_{OWN}").mkdir(parents=True)
         if not pip:
             use_uv(clone)
+            (clone.scratch / f"tools_{OWN}/uv").symlink_to(fetcher / "bin/uv")
             write_wheel(found, "pip", "99.0")  # the real one takes seconds to be compiled
         (clone.scratch / f"tools_{OWN}/fetcher").symlink_to(fetcher)
         clone.wheelhouse = clone.scratch / "offline/pip"
@@ -98,6 +99,8 @@ def test_all_is_installed_without_network(installer, connected, airgapped):
     assert re.search(r"^editables .* wheel, for builds ", done.stdout, re.MULTILINE)
     assert done.stderr.endswith("next: python set_up.py offline\n")
     assert not left_over(clone)
+    if installer == "uv":
+        (clone.scratch / f"tools_{OWN}/uv").unlink()  # it comes from its wheel
     done = offline(clone, airgapped)
     assert ("longship-tiny==1.0" in done.stderr) == (installer == "uv")  # uv's way to say it
     show = "import modern, classic, longship_tiny, longship_extra, longship_listed"
@@ -233,9 +236,8 @@ def lock_of(clone):
     return clone.root / f"requirements/pytorch_{OWN}.lock"
 
 
-def test_lock_pins_what_everybody_installs(connected, found, fetcher):
+def test_lock_pins_what_everybody_installs(connected, found):
     clone = connected(repositories=True)
-    (clone.scratch / f"tools_{OWN}/uv").symlink_to(fetcher / "bin/uv")
     clone.set_up("update", env=clone.find)
     first = lock_of(clone).read_text()
     names = re.findall(r"^([\w-]+)==", first, re.MULTILINE)
@@ -281,6 +283,7 @@ def test_package_that_is_not_the_pinned_one_is_not_installed(connected, found):
 
 def test_lock_leaves_to_the_image_what_it_has(connected, airgapped, fetcher, found):
     clone = connected(["pyyaml", "longship_tiny"], "apptainer")
+    (clone.scratch / f"tools_{OWN}/uv").unlink()  # not to be seen inside
     shutil.copy(fetcher / "bin/uv", clone.scratch / f"tools_{OWN}/uv")
     write_wheel(found, "pyyaml", "99.0")
     clone.set_up("update", env={**clone.find, "PIP_NO_INDEX": "1"})
