@@ -14,6 +14,8 @@ import re
 import sys
 import zipfile
 
+import program
+
 # a venv on top of the image has these of its own
 NOT_OF_THE_IMAGE = {"pip"}
 
@@ -73,4 +75,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    program.start(main)

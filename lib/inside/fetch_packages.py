@@ -11,6 +11,7 @@ Usage: python fetch_packages.py fetch  WHEELHOUSE NAME ARCH WORK REPOSITORIES SO
 """
 
 import concurrent.futures
+import errno
 import glob
 import os
 import subprocess
@@ -20,9 +21,11 @@ import tempfile
 import build_requirements
 import pin_packages
 import pip_options
+import program
 from wheelhouse import Wanted, Wheelhouse
 
 BATCH, AT_ONCE = 12, 4  # packages a pip, and pips
+MISSING, FULL = 3, 4  # exit codes: a package has no wheel, the disk is full
 
 
 def read_wanted(work):
@@ -95,8 +98,10 @@ class Fetcher:
         if len(batch) > 1:
             parts = [self._batch([each]) for each in batch]
             return sum(part[0] for part in parts), [each for part in parts for each in part[1]]
-        if "No matching distribution found" in output:
+        if "No matching distribution found" in output and "Retrying (" not in output:
             return 0, batch
+        if os.strerror(errno.ENOSPC) in output:
+            sys.exit(FULL)
         sys.stderr.write(output)
         sys.exit(1)
 
@@ -150,7 +155,7 @@ def finish(house, python, work, on_target):
     missing = [f"{each.name} {each.version}" for each in wanted if each not in held]
     if missing:
         print(", ".join(missing))
-        sys.exit(3)
+        sys.exit(MISSING)
     with open(os.path.join(work, "header"), encoding="utf-8") as file:
         house.write_lists(held, file.read())
     print_table(house, held)
@@ -191,9 +196,4 @@ def main(mode, folder, name, arch, work, *arguments):
 
 
 if __name__ == "__main__":
-    try:
-        main(*sys.argv[1:])
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except OSError as error:
-        sys.exit(f"{error.filename}: {error.strerror}")
+    program.start(main)

@@ -17,6 +17,7 @@ import subprocess
 import sys
 
 import install_packages
+import program
 
 # https://docs.astral.sh/uv/reference/cli/#uv-pip-compile: what --python-platform knows
 GLIBCS = ("17", "28", *map(str, range(31, 41)))
@@ -169,12 +170,7 @@ def tell_changes(old, new):
 
 
 if __name__ == "__main__":
-    try:
-        if sys.argv[1] == "changes":
-            tell_changes(*sys.argv[2:])
-        else:
-            main(*sys.argv[1:])
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except OSError as error:
-        sys.exit(f"{error.filename}: {error.strerror}")
+    if sys.argv[1] == "changes":
+        tell_changes(*sys.argv[2:])
+    else:
+        program.start(main)

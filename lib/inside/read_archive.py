@@ -13,6 +13,7 @@ import sys
 import tarfile
 
 import describe_image
+import program
 
 _METADATA = re.compile(r"(.+)/[^/]+\.(?:dist-info/METADATA|egg-info/PKG-INFO|egg-info)")
 _PYTHON = re.compile(r"(?:.*/)?bin/python3(?:\.\d+)?")
@@ -117,4 +118,4 @@ def main(folder, archive):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    program.start(main)

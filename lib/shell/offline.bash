@@ -10,6 +10,9 @@ choose_download() {
     ! list_fits "$pins" requirements "$(requirements_sum)"; then
     fail "what $wheelhouse holds was downloaded for other requirements or another image" "$renew"
   fi
+  if [[ -e $lock ]] && ! list_fits "$pins" lock "$(sha256sum <"$lock")"; then
+    note "$lock has changed since the download, whose versions are installed; for the new ones, $renew"
+  fi
   list_fits "$pins" repositories "$(sources_sum)" ||
     note "the repositories have changed since; if they need other packages now, $renew"
 }

@@ -43,7 +43,7 @@ pin_packages() {
 describe_inside() {
   make_folders "$1"
   inside python3 "$LIBRARY/inside/describe_image.py" "$1" ||
-    fail "python3 does not run in $base" 'see the lines above'
+    fail_writing "$1" "python3 cannot tell what $base has" 'see the lines above'
   if [[ $base == host ]]; then forget_packages "$1"; fi
 }
 

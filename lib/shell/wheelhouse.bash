@@ -13,6 +13,7 @@ download_packages() {
   trap 'rm -rf -- "$unfinished"; release_locks' EXIT
   rm -rf -- "$unfinished"
   make_folders "$unfinished/target" "$unfinished/built"
+  find_host_python
   step 1/4 'Find out what the target has'
   runs_here=no
   if image_starts; then
@@ -25,13 +26,22 @@ download_packages() {
   make_fetcher
   choose_versions "$@"
   step 3/4 'Fetch the wheels'
-  fetch_packages fetch "$repositories" ${sources[@]+"${sources[@]}"} -- "$@" ||
-    fail_writing "$downloads" "the packages cannot be fetched into $downloads" \
-      'see the lines above; the same command goes on where it stopped'
+  fetch_wheels "$@"
   step 4/4 'Check that all is there'
   if [[ -s $unfinished/missing.txt ]]; then build_wheels "$@"; fi
   list_wheels
   rm -rf -- "$unfinished"
+}
+
+# find_host_python: set host_python to the first that is new enough; python3 of a login node is old.
+find_host_python() {
+  for host_python in "${LIBRARY%/*}/.venv/bin/python" python3 python3.{14,13,12,11,10,9}; do
+    if "$host_python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
+      return
+    fi
+  done
+  fail 'there is no Python 3.9 or newer here, which fetches the packages' \
+    'install one, or put it on PATH; on a cluster: module avail python'
 }
 
 # image_starts: whether the target's programs run here.
@@ -48,7 +58,7 @@ describe_target() {
     describe_inside "$1"
   elif [[ -n $archive && -e $archive ]]; then
     note "reading $archive"
-    python3 "$LIBRARY/inside/read_archive.py" "$1" "$archive" ||
+    "$host_python" "$LIBRARY/inside/read_archive.py" "$1" "$archive" ||
       fail "the image's archive $archive cannot be read" \
         "fetch it again: python build_container.py download --force --machine $machine"
   elif [[ -n $configured_python ]]; then
@@ -76,12 +86,12 @@ make_fetcher() {
   if [[ -x $fetcher/bin/uv ]] && "$fetcher/bin/python" -c ''; then return; fi
   make_folders "${fetcher%/*}"
   rm -rf -- "$fetcher" "$fetcher.partial"
-  if ! python3 -m venv "$fetcher.partial" >&2 ||
+  if ! "$host_python" -m venv "$fetcher.partial" >&2 ||
     ! "$fetcher.partial/bin/python" -m pip --quiet --disable-pip-version-check install --upgrade \
       'pip>=24' -r "$LIBRARY/inside/uv.txt" >&2; then
     rm -rf -- "$fetcher.partial"
     fail_writing "${fetcher%/*}" 'pip and uv cannot be had, which fetch the packages' \
-      'see the lines above; is there a network, and a python3 with venv?'
+      'see the lines above; is there a network, and a Python with venv?'
   fi
   mv -T -- "$fetcher.partial" "$fetcher"
 }
@@ -96,8 +106,21 @@ choose_versions() {
     pin_packages "$unfinished" "$fetcher/bin/uv" \
       "$python" "$LIBRARY/inside/pip_options.py" "$@" -- "$python"
   fi
-  write_header "$(<"$unfinished/target/python")" "$(<"$unfinished/target/glibc")" \
-    >"$unfinished/header"
+  {
+    write_header "$(<"$unfinished/target/python")" "$(<"$unfinished/target/glibc")"
+    if [[ -n $pins ]]; then printf '# lock: %s\n' "$(sha256sum <"$pins")"; fi
+  } >"$unfinished/header"
+}
+
+# fetch_wheels [OPTION]...: all that there are; missing.txt then names the others.
+fetch_wheels() {
+  local full=
+  local -i failed=0
+  fetch_packages fetch "$repositories" ${sources[@]+"${sources[@]}"} -- "$@" || failed=$?
+  if ((failed == 4)); then full=': No space left on device'; fi # pip has cleaned up meanwhile
+  ((failed == 0)) ||
+    fail_writing "$downloads" "the packages cannot be fetched into $downloads$full" \
+      'see the lines above; the same command goes on where it stopped'
 }
 
 # fetch_packages MODE WORD...: one step of the download.

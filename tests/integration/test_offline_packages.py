@@ -3,12 +3,15 @@
 import os
 import re
 import shutil
+import signal
+import zipfile
 
 import pytest
 from support import cache, processes
 from support.environments import write_wheel
-from support.lab import is_told
+from support.lab import fill, is_told
 from support.packages import REPOSITORIES, write_packages, write_repositories, write_sdist
+from support.repository import toml
 
 from lib.sites import own_arch
 
@@ -229,6 +232,36 @@ def test_repositories_are_installed_without_a_lock_too(connected):
     assert "up to date" in clone.set_up("install", env={"PIP_NO_INDEX": "1"}).stderr
 
 
+@pytest.mark.parametrize("free", [64 << 10, 4 << 20])  # uv has more than that
+def test_full_disk_is_told_and_nothing_is_left(free, connected, small_disk):
+    clone = connected()
+    wheels = clone.wheelhouse
+    wheels.parent.mkdir(parents=True)
+    disk = small_disk(6)
+    wheels.symlink_to(disk)
+    fill(disk, free)
+    done = clone.set_up("download", env=clone.find, check=False)
+    is_told(done, "No space left on device", "make room there")
+    assert "Traceback" not in done.stderr
+    assert not left_over(clone) and not list(wheels.glob("*.lock"))
+
+
+def test_ctrl_c_is_told_without_a_traceback(connected):
+    clone = connected(["markupsafe", "psutil", "numpy"])
+    process = clone.start("set_up.py", "download", cwd=clone.root, env=clone.find)
+    errors = ""
+    while "[3/4]" not in errors:
+        line = process.stderr.readline()
+        assert line, errors
+        errors += line
+    os.killpg(process.pid, signal.SIGINT)
+    errors += process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "error: interrupted at step 3/4, Fetch the wheels" in errors
+    assert "go on with: python set_up.py download" in errors and "Traceback" not in errors
+    assert not left_over(clone)
+
+
 # The lock
 
 
@@ -236,7 +269,7 @@ def lock_of(clone):
     return clone.root / f"requirements/pytorch_{OWN}.lock"
 
 
-def test_lock_pins_what_everybody_installs(connected, found):
+def test_lock_pins_what_everybody_installs(connected, airgapped, found):
     clone = connected(repositories=True)
     clone.set_up("update", env=clone.find)
     first = lock_of(clone).read_text()
@@ -255,6 +288,9 @@ def test_lock_pins_what_everybody_installs(connected, found):
     # a download takes the same versions
     write_wheel(found, "longship_tiny", "3.0")
     assert "longship-tiny      2.0" in clone.set_up("download", env=clone.find).stdout
+    assert "has changed since the download" not in offline(clone, airgapped).stderr
+    clone.set_up("update", env=clone.find)
+    assert f"{lock_of(clone)} has changed since the download" in offline(clone, airgapped).stderr
 
 
 def test_lock_that_does_not_fit_is_told(connected):
@@ -281,17 +317,31 @@ def test_package_that_is_not_the_pinned_one_is_not_installed(connected, found):
     assert not list(clone.scratch.glob("venv_*"))
 
 
-def test_lock_leaves_to_the_image_what_it_has(connected, airgapped, fetcher, found):
-    clone = connected(["pyyaml", "longship_tiny"], "apptainer")
+def test_lock_leaves_to_the_image_what_it_has(connected, airgapped, fetcher, found, tmp_path):
+    write_wheel(found, "needs_torch", "1.0", requires="torch>=2")
+    write_wheel(found, "torch", "2.5", requires="cuda_of_several_gigabytes")
+    write_wheel(tmp_path, "torch", "2.1+image")
+    with zipfile.ZipFile(tmp_path / "torch-2.1+image-py3-none-any.whl") as torch:
+        torch.extractall(tmp_path / "in image")
+    binds = [
+        f"{path}:/usr/lib/python3/dist-packages/{path.name}:ro"
+        for path in (tmp_path / "in image").iterdir()
+    ]
+    more = f"[machines.local]\ncontainer.binds = {toml(binds)}\n"
+    clone = connected(["pyyaml", "longship_tiny", "needs_torch"], "apptainer", more)
+    (clone.root / "requirements/torch.txt").write_text("torch==2.5\n")
+    (clone.root / "stacks/pytorch/stack.toml").write_text('torch = "requirements/torch.txt"\n')
     (clone.scratch / f"tools_{OWN}/uv").unlink()  # not to be seen inside
     shutil.copy(fetcher / "bin/uv", clone.scratch / f"tools_{OWN}/uv")
     write_wheel(found, "pyyaml", "99.0")
     clone.set_up("update", env={**clone.find, "PIP_NO_INDEX": "1"})
-    assert "yaml" not in lock_of(clone).read_text()
+    names = re.findall(r"^([\w-]+)==", lock_of(clone).read_text(), re.MULTILINE)
+    assert names == ["longship-tiny", "needs-torch", "pip"]
     clone.set_up("download", env=clone.find)
     lock_of(clone).unlink()
     clone.set_up("download", env=clone.find)  # asks the image itself
-    assert not list(clone.wheelhouse.glob("*yaml*"))
+    assert not [*clone.wheelhouse.glob("*yaml*"), *clone.wheelhouse.glob("torch*")]
     offline(clone, airgapped)
-    show = "import yaml, longship_tiny; print(yaml.__file__)"
-    assert clone.container_run("python", "-c", show).stdout.startswith("/usr/lib/python3/")
+    show = "import yaml, needs_torch, torch; print(torch.VERSION, yaml.__file__)"
+    own, path = clone.container_run("python", "-c", show).stdout.split()
+    assert own == "2.1+image" and path.startswith("/usr/lib/python3/")
