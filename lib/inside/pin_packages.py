@@ -21,6 +21,7 @@ import program
 
 # https://docs.astral.sh/uv/reference/cli/#uv-pip-compile: what --python-platform knows
 GLIBCS = ("17", "28", *map(str, range(31, 41)))
+EXCLUDED = "excluded.txt"  # names what an image is taken to have, where it cannot be asked
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
@@ -98,12 +99,14 @@ def prepare(target, torch, repositories, requirements, present):
         if name and not os.path.islink(os.path.join(target, name[1])):
             os.symlink(os.path.join(repositories, name[1]), os.path.join(target, name[1]))
     constraints = [f"torch=={present['torch']}"] if "torch" in present else []
-    if torch and not constraints:
+    excluded = os.path.exists(os.path.join(target, EXCLUDED))
+    if torch and not constraints and not excluded:
         files.append(os.path.abspath(torch))
     for name, content in (("wanted.in", lines), ("constraints.txt", constraints)):
         with open(os.path.join(target, name), "w", encoding="utf-8") as file:
             file.write("".join(f"{line}\n" for line in content))
-    return ["wanted.in", *files, "--constraints", "constraints.txt"]
+    more = ["--excludes", EXCLUDED] if excluded else []
+    return ["wanted.in", *files, "--constraints", "constraints.txt", *more]
 
 
 def sources(target, torch, gpu, present):

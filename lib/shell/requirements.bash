@@ -134,6 +134,16 @@ write_header() {
     requirements "$(requirements_sum)" repositories "$(sources_sum)"
 }
 
+# check_pinned_torch VERSION: stop where the image has a PyTorch and the list another one, or neither.
+check_pinned_torch() {
+  if [[ -z $torch || $base == host ]]; then return; fi
+  if grep -q '^torch==' "$pins"; then
+    [[ -z $1 ]] || fail "$pins has a second PyTorch: $base has its own, $1" "$renew"
+  elif [[ -z $1 ]]; then
+    fail "neither $base nor $pins has a PyTorch" "$renew"
+  fi
+}
+
 # check_pinned_python: stop where the packages were chosen for another Python.
 check_pinned_python() {
   local python

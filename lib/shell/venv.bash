@@ -28,9 +28,12 @@ install_venv() {
   trap 'discard_unfinished_venv; release_locks' EXIT
   ${3:+"$3"}
   step 1/3 "Make the venv $new_venv"
-  if [[ -n $pins ]]; then check_pinned_python; fi
   local image_torch=
   if [[ -n $torch && $base != host ]]; then image_torch=$(inside python3 -c "$TORCH_VERSION"); fi
+  if [[ -n $pins ]]; then
+    check_pinned_python
+    check_pinned_torch "$image_torch"
+  fi
   if [[ -n $image_torch && -z $pins ]]; then
     # it is the build for the image's GPUs; uv does not see what an image has, pip does
     note "the image's own PyTorch $image_torch stays; pip installs on top of it"

@@ -66,6 +66,10 @@ describe_target() {
       note "what $image_address has is not known here: everything is fetched, also what it has"
     fi
     describe_by_hand "$1" "$configured_python" ''
+    if [[ $base != host && ($gpu == cuda || $gpu == rocm) ]]; then
+      note "but no PyTorch: that is the image's own, the build for $gpu"
+      printf 'torch\n' >"$1/excluded.txt"
+    fi
   else
     fail "nothing here tells which Python $machine has" \
       "say it in configuration.toml, packages.python = \"3.12\"$(if [[ -n $archive ]]; then

@@ -443,6 +443,16 @@ list_fits() {
   [[ $(header_value "$2" "$1") == "$3" ]]
 }
 
+# check_pinned_torch VERSION: stop where the image has a PyTorch and the list another one, or neither.
+check_pinned_torch() {
+  if [[ -z $torch || $base == host ]]; then return; fi
+  if grep -q '^torch==' "$pins"; then
+    [[ -z $1 ]] || fail "$pins has a second PyTorch: $base has its own, $1" "$renew"
+  elif [[ -z $1 ]]; then
+    fail "neither $base nor $pins has a PyTorch" "$renew"
+  fi
+}
+
 # check_pinned_python: stop where the packages were chosen for another Python.
 check_pinned_python() {
   local python
@@ -478,9 +488,12 @@ install_venv() {
   trap 'discard_unfinished_venv; release_locks' EXIT
   ${3:+"$3"}
   step 1/3 "Make the venv $new_venv"
-  if [[ -n $pins ]]; then check_pinned_python; fi
   local image_torch=
   if [[ -n $torch && $base != host ]]; then image_torch=$(inside python3 -c "$TORCH_VERSION"); fi
+  if [[ -n $pins ]]; then
+    check_pinned_python
+    check_pinned_torch "$image_torch"
+  fi
   if [[ -n $image_torch && -z $pins ]]; then
     # it is the build for the image's GPUs; uv does not see what an image has, pip does
     note "the image's own PyTorch $image_torch stays; pip installs on top of it"

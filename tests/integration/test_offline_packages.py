@@ -342,6 +342,24 @@ def test_lock_leaves_to_the_image_what_it_has(connected, airgapped, fetcher, fou
     clone.set_up("download", env=clone.find)  # asks the image itself
     assert not [*clone.wheelhouse.glob("*yaml*"), *clone.wheelhouse.glob("torch*")]
     offline(clone, airgapped)
+    lists = clone.wheelhouse / lock_of(clone).name
+    lists.write_text(lists.read_text() + "torch==2.5 --hash=sha256:0\n")
+    done = offline(clone, airgapped, check=False)
+    is_told(done, f"{lists} has a second PyTorch", "python set_up.py download --machine local")
     show = "import yaml, needs_torch, torch; print(torch.VERSION, yaml.__file__)"
     own, path = clone.container_run("python", "-c", show).stdout.split()
     assert own == "2.1+image" and path.startswith("/usr/lib/python3/")
+
+
+def test_unknown_image_with_gpus_gets_no_second_pytorch(connected, found):
+    write_wheel(found, "needs_torch", "1.0", requires="torch>=2")
+    write_wheel(found, "torch", "2.5", requires="cuda_of_several_gigabytes")
+    clone = connected(["needs_torch"])
+    add_machine(clone)
+    site = clone.root / "there/site.toml"
+    site.write_text(site.read_text().replace('gpu = "cpu"', 'gpu = "cuda"'))
+    (clone.root / "requirements/torch.txt").write_text("torch==2.5\n")
+    (clone.root / "stacks/pytorch/stack.toml").write_text('torch = "requirements/torch.txt"\n')
+    done = clone.set_up("download", "--machine", "there", env=clone.find)
+    assert "but no PyTorch: that is the image's own, the build for cuda" in done.stderr
+    assert wheel(clone, "needs_torch") and not list(clone.wheelhouse.glob("torch*"))
