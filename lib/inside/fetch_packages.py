@@ -84,11 +84,14 @@ class Fetcher:
         missing, done = [], 0
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
             running = [pool.submit(self._batch, batch) for batch in batches(wanted)]
-            for each in concurrent.futures.as_completed(running):
-                fetched, without = each.result()
-                missing += without
-                done += fetched
-                print(f"{done} of {len(wanted)} packages fetched", file=sys.stderr)
+            try:
+                for each in concurrent.futures.as_completed(running):
+                    fetched, without = each.result()
+                    missing += without
+                    done += fetched
+                    print(f"{done} of {len(wanted)} packages fetched", file=sys.stderr)
+            except KeyboardInterrupt:
+                os._exit(130)  # without waiting for the pips: they got the signal too
         return missing
 
     def _batch(self, batch):

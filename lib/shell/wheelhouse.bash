@@ -138,14 +138,15 @@ fetch_packages() {
 # build_wheels [OPTION]...: make wheels of what comes only as source; in the image, if it runs here.
 build_wheels() {
   local -a python=("$fetcher/bin/python")
-  local where='this machine'
+  local where='this machine' pip
+  pip=$("$fetcher/bin/python" -c 'import pip; print(pip.__path__[0])') # an image may have none
   if [[ $runs_here == yes ]]; then
     python=(inside python3)
     where="$base"
   fi
-  note "building from source, with the Python of $where: $(sed -n 's/ \\$//p' "$unfinished/missing.txt" |
-    tr '\n' ' ')"
-  "${python[@]}" -m pip --quiet --disable-pip-version-check wheel --no-deps --require-hashes \
+  note "building from source, with the Python of $where: $(sed -n 's/^\([^ ]\{1,\}\).*/\1/p' \
+    "$unfinished/missing.txt" | paste -s -d ' ')"
+  "${python[@]}" "$pip" --quiet --disable-pip-version-check wheel --no-deps --require-hashes \
     --wheel-dir "$unfinished/built" "$@" -r "$unfinished/missing.txt" >&2 ||
     note 'not all of it could be built: see the lines above'
 }

@@ -152,6 +152,16 @@ def test_package_without_a_wheel_for_the_target_is_told_where_the_network_is(con
     assert not left_over(clone)
 
 
+def test_source_is_built_with_the_targets_python_where_it_runs_here(connected, found, airgapped):
+    clone = connected(["longship_source"])
+    write_sdist(found, "longship_source", "1.0")
+    done = clone.set_up("download", env=clone.find)
+    assert "building from source, with the Python of host: longship-source==1.0" in done.stderr
+    offline(clone, airgapped)
+    show = ["python", "-c", "import longship_source; print(longship_source.VERSION)"]
+    assert clone.container_run(*show).stdout == "1.0\n"
+
+
 def test_target_that_nothing_tells_about_is_an_error(connected):
     clone = connected()
     add_machine(clone, python="")
