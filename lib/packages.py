@@ -81,24 +81,24 @@ def renew_lock_lines(settings: Settings, paths: Paths, runtime: str) -> list[str
 
 
 def wanted_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
-    """Return the lines that say what is wanted; the functions of lib/shell/ read the variables."""
+    """Return the lines that say what is wanted; the functions of lib/shell/ read the variables.
+
+    Parameters and errors are those of `install_lines`.
+    """
+    stack = settings.stack
     if wanted_venv(settings, paths) is None:
         raise LongshipError(
-            f"packages.requirements is empty, and so are those of stack {settings.stack.name}",
+            f"packages.requirements is empty, and so are those of stack {stack.name}",
             'there is nothing to install; or set it to "requirements/environment.txt"',
         )
-    packages, stack = settings.configuration.packages, settings.stack
     launch = describe_launch(settings, paths, runtime)
-    requirements: list[Word] = list(stack.requirements)
-    if packages.requirements:
-        requirements += ["-r", paths.root / packages.requirements]
-    lines = [
+    return [
         assign("base", base_of(launch)),
         assign("torch", str(paths.root / stack.torch) if stack.torch else ""),
         assign("image_address", image_source(settings).address if launch.image else "host"),
         assign("lock", paths.root / "requirements" / f"{stack.name}_{paths.arch}.lock"),
+        *_requirement_lines(settings, paths),
     ]
-    return [*lines, *_repository_lines(settings, paths, requirements)]
 
 
 def target_lines(settings: Settings, paths: Paths) -> list[str]:
@@ -106,8 +106,11 @@ def target_lines(settings: Settings, paths: Paths) -> list[str]:
     return [assign("arch", paths.arch), assign("gpu", settings.machine.gpu)]
 
 
-def _repository_lines(settings: Settings, paths: Paths, requirements: list[Word]) -> list[str]:
-    """Return the lines that say which repositories are installed, and how."""
+def _requirement_lines(settings: Settings, paths: Paths) -> list[str]:
+    """Return the lines that say what is installed, and which repositories in which way."""
+    requirements: list[Word] = list(settings.stack.requirements)
+    if settings.configuration.packages.requirements:
+        requirements += ["-r", paths.root / settings.configuration.packages.requirements]
     sources: list[Word] = []
     scripts: list[Word] = []
     for each in _installed(settings):
