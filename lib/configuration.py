@@ -85,6 +85,7 @@ class Packages:
 
     requirements: str = _key("requirements/environment.txt", 'a pip requirements file; "" for none')
     installer: str = _key("uv", "uv where it can be had, else pip", ("uv", "pip"))
+    python: str = _key("", "the target's, such as 3.12, where no image tells a download")
 
 
 @dataclass(frozen=True)

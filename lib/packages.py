@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lib.command import assign, wrapped
+from lib.command import array, assign, call
 from lib.container import base_of, describe_launch
 from lib.errors import LongshipError
+from lib.images import image_source
 from lib.paths import Paths
 from lib.quoting import Expansion, Word
+from lib.repositories import Repository, configured_repositories
 from lib.settings import Settings
 
 _VENV = Expansion('"$venv"')
+# functions of lib/shell/ for install_venv
+_ONLINE = ("choose_lock", "fetch_uv")
+_OFFLINE = ("choose_download", "unpack_uv", "verify_wheelhouse")
 
 
 def wanted_venv(settings: Settings, paths: Paths) -> Path | None:
     """Return the venv's path, or None where nothing is to be installed."""
-    wanted = settings.configuration.packages.requirements or settings.stack.requirements
+    wanted = (
+        settings.configuration.packages.requirements
+        or settings.stack.requirements
+        or _installed(settings)
+    )
     return paths.venv if wanted else None
 
 
-def install_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+def install_lines(
+    settings: Settings, paths: Paths, runtime: str, *, offline: bool = False
+) -> list[str]:
     """Return the lines that make the venv, with ``inside COMMAND...`` defined.
 
     Parameters
@@ -31,6 +42,8 @@ def install_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
         Where things lie.
     runtime : str
         From `lib.container.choose_runtime`.
+    offline : bool
+        From what was downloaded, without network.
 
     Returns
     -------
@@ -42,21 +55,82 @@ def install_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     LongshipError
         If neither the configuration nor the stack names a package.
     """
+    return [
+        *wanted_lines(settings, paths, runtime),
+        assign("venv", paths.venv),
+        assign("installer", settings.configuration.packages.installer),
+        assign("uv", paths.tools / "uv"),
+        assign("wheelhouse", paths.offline / "pip" if offline else ""),
+        *([assign("machine", settings.machine.name)] if offline else []),
+        call("locked", _VENV, "install_venv", *(_OFFLINE if offline else _ONLINE)),
+    ]
+
+
+def renew_lock_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+    """Return the lines that pin all packages anew, with ``inside COMMAND...`` defined.
+
+    Parameters and errors are those of `install_lines`.
+    """
+    return [
+        *wanted_lines(settings, paths, runtime),
+        *target_lines(settings, paths),
+        assign("uv", paths.tools / "uv"),
+        assign("unfinished", paths.cache / f"pinning_{paths.arch}"),
+        call("locked", Expansion('"$lock"'), "renew_lock"),
+    ]
+
+
+def wanted_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+    """Return the lines that say what is wanted; the functions of lib/shell/ read the variables.
+
+    Parameters and errors are those of `install_lines`.
+    """
+    stack = settings.stack
     if wanted_venv(settings, paths) is None:
         raise LongshipError(
-            f"packages.requirements is empty, and so are those of stack {settings.stack.name}",
+            f"packages.requirements is empty, and so are those of stack {stack.name}",
             'there is nothing to install; or set it to "requirements/environment.txt"',
         )
-    packages = settings.configuration.packages
-    requirements: list[Word] = list(settings.stack.requirements)
-    if packages.requirements:
-        requirements += ["-r", paths.root / packages.requirements]
-    torch = str(paths.root / settings.stack.torch) if settings.stack.torch else ""
     launch = describe_launch(settings, paths, runtime)
     return [
-        assign("venv", paths.venv),
-        wrapped(
-            *("locked", _VENV, "install_venv", _VENV, base_of(launch)),
-            *(packages.installer, paths.tools / "uv", torch, *requirements),
-        ),
+        assign("base", base_of(launch)),
+        assign("torch", str(paths.root / stack.torch) if stack.torch else ""),
+        assign("image_address", image_source(settings).address if launch.image else "host"),
+        assign("lock", paths.root / "requirements" / f"{stack.name}_{paths.arch}.lock"),
+        *_requirement_lines(settings, paths),
     ]
+
+
+def target_lines(settings: Settings, paths: Paths) -> list[str]:
+    """Return the lines that say for what versions are chosen."""
+    return [assign("arch", paths.arch), assign("gpu", settings.machine.gpu)]
+
+
+def _requirement_lines(settings: Settings, paths: Paths) -> list[str]:
+    """Return the lines that say what is installed, and which repositories in which way."""
+    requirements: list[Word] = list(settings.stack.requirements)
+    if settings.configuration.packages.requirements:
+        requirements += ["-r", paths.root / settings.configuration.packages.requirements]
+    sources: list[Word] = []
+    scripts: list[Word] = []
+    for each in _installed(settings):
+        extras = f"[{','.join(each.extras)}]" if each.extras else ""
+        if each.install == "requirements":
+            requirements += ["-r", paths.repositories / each.name / each.requirements]
+        elif each.install != "none":
+            sources += ["-e"] * (each.install == "editable") + [f"./{each.name}{extras}"]
+        if each.script:
+            scripts += [each.name, paths.root / each.script]
+    return [
+        array("requirements", requirements),
+        assign("repositories_folder", paths.repositories),
+        array("repository_names", [each.name for each in _installed(settings)]),
+        array("sources", sources),
+        array("scripts", scripts),
+    ]
+
+
+def _installed(settings: Settings) -> list[Repository]:
+    """Return the repositories that something is installed from or by."""
+    wanted = configured_repositories(settings)
+    return [each for each in wanted if each.install != "none" or each.script]

@@ -116,7 +116,6 @@ def repository_lines(
         assign("repositories_folder", paths.repositories),
         assign("saved", paths.saved_changes),
         assign("bundles", bundles or ""),
-        assign("mirrors", paths.cache / "repositories"),
         *(
             call(
                 *("add_repository", each.name, each.url, each.ref, each.upstream),
@@ -125,4 +124,14 @@ def repository_lines(
             for each in configured
         ),
         call("locked", paths.repositories, function),
+    ]
+
+
+def bundle_lines(here: Paths) -> list[str]:
+    """Return the lines that pack the repositories for another machine; after `repository_lines`."""
+    return [
+        assign("bundles", here.offline / "repos"),
+        assign("mirrors", here.cache / "repositories"),
+        call("make_folders", here.cache),
+        call("locked", here.cache / "repositories", "download_repositories"),
     ]

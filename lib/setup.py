@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from lib.assets import install_lines as asset_lines
+from lib import assets, packages, repositories, wheelhouse
 from lib.command import assign, call
 from lib.container import inside_lines
 from lib.errors import LongshipError
-from lib.packages import install_lines as package_lines
 from lib.packages import wanted_venv
 from lib.patched_files import check_lines
 from lib.paths import Paths
@@ -36,23 +35,36 @@ def install_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     LongshipError
         If there is nothing to set up.
     """
-    typed = "python set_up.py install"
-    repositories = repository_lines(settings, paths, "install_repositories")
-    assets = asset_lines(settings, paths)
-    wanted = wanted_venv(settings, paths) is not None
-    if repositories and not wanted and not assets:
-        return [*_folder_lines(paths, typed), *repositories]
+    cloned = repository_lines(settings, paths, "install_repositories")
+    fetched = assets.install_lines(settings, paths)
     return [
-        *_start_lines(settings, paths, runtime, typed),
-        *repositories,
-        *(package_lines(settings, paths, runtime) if wanted or not assets else []),
-        *assets,
-        call("next_step", "python container_run.py python preprocess_data.py"),
+        *_start_lines(settings, paths, runtime, "install"),
+        *cloned,
+        *_package_lines(settings, paths, runtime, others=bool(cloned or fetched)),
+        *fetched,
+        *_next_lines(settings, paths),
     ]
 
 
-def update_lines(settings: Settings, paths: Paths, function: str, typed: str) -> list[str]:
-    """Return the lines that move the repositories to what is configured, or go on with that.
+def update_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+    """Return the lines of ``set_up.py update``: repositories as configured, the newest packages.
+
+    Parameters and errors are those of `install_lines`.
+    """
+    updated = repository_lines(settings, paths, "update_repositories")
+    wanted = wanted_venv(settings, paths) is not None or not updated
+    return [
+        *_start_lines(settings, paths, runtime, "update"),
+        *updated,
+        *(packages.renew_lock_lines(settings, paths, runtime) if wanted else []),
+        *([call("next_step", "python set_up.py install")] if wanted else []),
+    ]
+
+
+def repositories_alone_lines(
+    settings: Settings, paths: Paths, function: str, typed: str
+) -> list[str]:
+    """Return the lines that do something with the repositories and nothing else.
 
     Parameters
     ----------
@@ -61,7 +73,7 @@ def update_lines(settings: Settings, paths: Paths, function: str, typed: str) ->
     paths : Paths
         Where things lie.
     function : str
-        ``update_repositories``, ``continue_update``, ``abort_update`` or ``save_all_series``.
+        ``continue_update``, ``abort_update`` or ``save_all_series``.
     typed : str
         What the user typed, to go on after an interruption.
 
@@ -70,12 +82,78 @@ def update_lines(settings: Settings, paths: Paths, function: str, typed: str) ->
     LongshipError
         If no repository is configured.
     """
-    repositories = repository_lines(settings, paths, function)
-    if not repositories:
+    lines = repository_lines(settings, paths, function)
+    if not lines:
         raise LongshipError(
             "no repository is configured", "[[repositories]] in configuration.toml names them"
         )
-    return [*_folder_lines(paths, typed), *repositories]
+    return [*_folder_lines(paths, typed), *lines]
+
+
+def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) -> list[str]:
+    """Return the lines of ``set_up.py download``: fetch what a machine without network needs.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together, for the machine that will use it.
+    here : Paths
+        Where things lie on the machine that downloads.
+    runtime : str
+        What runs the image there.
+    typed : str
+        What the user typed, to go on after an interruption.
+
+    Returns
+    -------
+    list of str
+        Lines of bash, which take more options of pip as ``"$@"``.
+
+    Raises
+    ------
+    LongshipError
+        If there is nothing to fetch.
+    """
+    # what is installed from a repository is read in its clone
+    cloned = repository_lines(settings, here, "install_repositories")
+    fetched = assets.download_lines(settings, here)
+    wanted = wanted_venv(settings, here) is not None or not (cloned or fetched)
+    return [
+        assign("LIBRARY", here.root / "lib"),
+        *_folder_lines(here, typed),
+        *cloned,
+        *(repositories.bundle_lines(here) if cloned else []),
+        *(wheelhouse.download_lines(settings, here, runtime) if wanted else []),
+        *fetched,
+        call("next_step", wheelhouse.next_step(settings, here)),
+    ]
+
+
+def offline_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+    """Return the lines of ``set_up.py offline``: all of it from what was downloaded.
+
+    Parameters and errors are those of `install_lines`.
+    """
+    bundles = paths.offline / "repos"
+    updated = repository_lines(settings, paths, "update_repositories", bundles)
+    placed = assets.offline_lines(settings, paths)
+    others = bool(updated or placed)
+    return [
+        *_start_lines(settings, paths, runtime, "offline"),
+        *updated,
+        *_package_lines(settings, paths, runtime, others=others, offline=True),
+        *placed,
+        *_next_lines(settings, paths),
+    ]
+
+
+def _package_lines(
+    settings: Settings, paths: Paths, runtime: str, *, others: bool, offline: bool = False
+) -> list[str]:
+    """Return the lines that make the venv; none where only other things are wanted."""
+    if others and wanted_venv(settings, paths) is None:
+        return []
+    return packages.install_lines(settings, paths, runtime, offline=offline)
 
 
 def _folder_lines(paths: Paths, typed: str) -> list[str]:
@@ -86,12 +164,23 @@ def _folder_lines(paths: Paths, typed: str) -> list[str]:
     ]
 
 
-def _start_lines(settings: Settings, paths: Paths, runtime: str, typed: str) -> list[str]:
-    """Return the lines that define ``inside COMMAND...``, for modes that install."""
+def _start_lines(settings: Settings, paths: Paths, runtime: str, mode: str) -> list[str]:
+    """Return the lines that modes begin with; ``inside COMMAND...`` is defined if it is used."""
+    lines = _folder_lines(paths, f"python set_up.py {mode}")
+    inside = wanted_venv(settings, paths) is not None or assets.configured_assets(settings)
+    if repositories.configured_repositories(settings) and not inside:
+        return lines
     return [
         assign("LIBRARY", paths.root / "lib"),
-        *_folder_lines(paths, typed),
+        *lines,
         *inside_lines(settings, paths, runtime),
         *check_lines(settings, paths, runtime),
         "",
     ]
+
+
+def _next_lines(settings: Settings, paths: Paths) -> list[str]:
+    """Return the line that says how to go on, where packages are there to run something."""
+    if wanted_venv(settings, paths) is None:
+        return []
+    return [call("next_step", "python container_run.py python preprocess_data.py")]

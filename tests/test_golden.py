@@ -22,7 +22,9 @@ from lib.packages import wanted_venv
 from lib.paths import derive_paths
 from lib.script import render
 from lib.settings import load_settings
+from lib.setup import download_lines as set_up_download_lines
 from lib.setup import install_lines
+from lib.setup import offline_lines as set_up_offline_lines
 from lib.sites import load_machines
 from lib.versions import move_lines
 
@@ -56,6 +58,11 @@ BUILDS = {
         again=False,
         typed=f"{TYPED} download",
     ),
+    "set_up_download": lambda settings, paths, runtime: set_up_download_lines(
+        *(settings, dataclasses.replace(paths, scratch_dir=HERE), runtime),
+        "python set_up.py download --machine jpb",
+    ),
+    "set_up_offline": set_up_offline_lines,
 }
 START = ['LIBRARY="$PWD"/lib', call("on_interrupt", TYPED)]  # as set_up.py has it
 # Models and datasets, and a file in place of one of the image's.
@@ -114,6 +121,8 @@ IMAGES = [
     ("build_container_offline", "jpb", "apptainer"),
     ("build_container_offline", "local", "podman"),
     ("build_container_download", "jpb", "apptainer"),
+    ("set_up_download", "jpb", "apptainer"),
+    ("set_up_offline", "jpb", "apptainer"),
     ("move_built_container_to_active", "jwb", "apptainer"),
     ("move_built_container_to_active", "local", "docker"),
     *((command, "jpb", "apptainer") for command in ASSETS),

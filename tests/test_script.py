@@ -62,6 +62,12 @@ def test_script_runs_where_the_repository_is_not(run, tmp_path):
     assert done.stderr == "next: it's $this\nerror: a\nhint: b\n"
 
 
+def test_no_name_is_defined_twice():
+    text = "".join(path.read_text() for path in shell_files())
+    names = re.findall(r"^(?:(\w+)\(\) \{|(?:readonly|declare -[aA]) (\w+)=)", text, re.MULTILINE)
+    assert len(names) == len(set(names)) == len(definitions())
+
+
 def test_same_input_gives_the_same_script():
     lines = [call("locked", "/x", "install_venv")]
     assert render("x", lines) == render("x", lines)

@@ -20,7 +20,9 @@ from lib.packages import wanted_venv
 from lib.paths import derive_paths
 from lib.script import render
 from lib.settings import load_settings
-from lib.setup import install_lines
+from lib.setup import download_lines as set_up_download_lines
+from lib.setup import install_lines, update_lines
+from lib.setup import offline_lines as set_up_offline_lines
 from lib.sites import load_machines
 from lib.versions import list_lines, move_lines, prune_lines, use_lines
 
@@ -75,6 +77,13 @@ set = { A = "it's \\"$HOME\\"", B = "a\\nb" }
 [[assets]]
 repo = "lab/tiny"
 include = ["*.json", "it's here"]
+[[repositories]]
+url = "https://example.org/one.git"
+extras = ["a"]
+script = "it's.sh"
+[[repositories]]
+url = "https://example.org/two.git"
+install = "requirements"
 """
 
 
@@ -100,6 +109,12 @@ IMAGES = {
     "assets download": lambda settings, paths, _: [*START, *download_assets(settings, paths)],
     "assets offline": lambda settings, paths, _: [*START, *offline_assets(settings, paths)],
 }
+SET_UPS = {
+    "set_up": install_lines,
+    "set_up update": update_lines,
+    "set_up offline": set_up_offline_lines,
+    "set_up download": partial(set_up_download_lines, typed="x y"),
+}
 
 
 def emitted(name, machine, runtime, configuration):
@@ -108,8 +123,8 @@ def emitted(name, machine, runtime, configuration):
     options = {"machine": machine, "configuration": str(configuration)}
     settings = load_settings(ROOT, options, environ)
     paths = derive_paths(settings)
-    if name == "set_up":
-        return render(name, install_lines(settings, paths, runtime))
+    if name in SET_UPS:
+        return render(name, SET_UPS[name](settings, paths, runtime))
     if name in IMAGES:
         return render(name, IMAGES[name](settings, paths, runtime))
     venv = wanted_venv(settings, paths)
@@ -121,7 +136,7 @@ def emitted(name, machine, runtime, configuration):
     [
         *itertools.product(("container_run", "set_up"), sorted(load_machines(ROOT))),
         ("online", "local"),
-        *((name, "local") for name in IMAGES),
+        *((name, "local") for name in [*IMAGES, *SET_UPS] if name != "set_up"),
         ("online build", "olivia"),
     ],
 )

@@ -80,9 +80,9 @@ class Call(NamedTuple):
         """Where things lie on the machine that the script is for."""
         return derive_paths(self.settings)
 
-    def runtime(self) -> Choice:
+    def runtime(self, paths: Paths | None = None) -> Choice:
         """Choose what runs the image, and say which where the configuration left it open."""
-        return _told(choose_runtime(self.settings, self.paths, execute.succeeds))
+        return _told(choose_runtime(self.settings, paths or self.paths, execute.succeeds))
 
     def builder(self) -> Choice:
         """Choose what makes the image, in the same way."""

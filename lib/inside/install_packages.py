@@ -4,7 +4,11 @@ Runs inside the environment, with the venv's Python and nothing but its standard
 not read pip.conf, so pip's folders, indexes and certificates are passed on to it; by environment,
 because the address of an index can hold a password.
 
-Usage: python install_packages.py uv|pip UV_FILE TORCH_FILE [OPTION_OF_THE_INSTALLER...]
+Usage: python install_packages.py WHEELHOUSE FOLDER uv|pip UV_FILE TORCH_FILE [OPTION...]
+       python install_packages.py WHEELHOUSE FOLDER run SCRIPT
+
+WHEELHOUSE is the only source of packages, unless it is empty. FOLDER is the one to work in: that
+of the repositories, whose names stand in the options, or the one that SCRIPT is run in.
 """
 
 import configparser
@@ -12,17 +16,17 @@ import glob
 import os
 import re
 import sys
+import urllib.parse
 
 # https://docs.astral.sh/uv/reference/environment/ names the variables on the right.
 UV_VARIABLES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
     "find-links": "UV_FIND_LINKS",
-    "no-index": "UV_NO_INDEX",
     "trusted-host": "UV_INSECURE_HOST",
     "cert": "SSL_CERT_FILE",
 }
-TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+TORCH_INDEX = "https://download.pytorch.org/whl/"
 
 
 def pip_configuration():
@@ -72,6 +76,7 @@ def uv_environment(configuration):
         "UV_INDEX_STRATEGY": "unsafe-best-match",
         "UV_PYTHON_DOWNLOADS": "never",
         "UV_COMPILE_BYTECODE": "1",  # here once, not on the first day of a job by each rank
+        "UV_NO_SOURCES": "1",  # [tool.uv.sources] of a repository, which pip does not know
     }
     for option, variable in UV_VARIABLES.items():
         words = configuration.get(option, "").split()
@@ -82,12 +87,18 @@ def uv_environment(configuration):
     return {name: value for name, value in found.items() if name not in os.environ}
 
 
+def uv_options(configuration):
+    """Return the options of uv for what it takes from no variable."""
+    unset = ("", "0", "false", "no", "off")
+    return [] if configuration.get("no-index", "").lower() in unset else ["--no-index"]
+
+
 def _exists(source):
     return not source.startswith("file://") or os.path.isdir(source[len("file://") :])
 
 
-def has_wheel(torch, configuration):
-    """Tell whether one of pip's folders holds a PyTorch that is asked for, for this Python.
+def has_wheel(torch, configuration, python=""):
+    """Tell whether one of pip's folders holds a PyTorch that is asked for.
 
     Parameters
     ----------
@@ -95,6 +106,8 @@ def has_wheel(torch, configuration):
         A requirements file with lines such as ``torch==2.8.0; python_version < "3.10"``.
     configuration : dict
         pip's options.
+    python : str
+        Such as ``cp312``; this Python unless given.
 
     Returns
     -------
@@ -103,7 +116,7 @@ def has_wheel(torch, configuration):
     with open(torch, encoding="utf-8") as file:
         versions = re.findall(r"^torch==([\w.]+)", file.read(), re.MULTILINE)
     folders = map(_path, configuration.get("find-links", "").replace(",", " ").split())
-    python = "cp{}{}".format(*sys.version_info)
+    python = python or "cp{}{}".format(*sys.version_info)
     return any(
         glob.glob(os.path.join(glob.escape(folder), f"torch-{version}[+-]*{python}-*.whl"))
         for folder in folders
@@ -115,17 +128,67 @@ def _path(source):
     return source[len("file://") :] if source.startswith("file://") else source
 
 
-def main(installer, uv, torch, *arguments):
+def torch_build(torch, arguments, configuration):
+    """Name the builds of PyTorch to choose from: ``cpu``, ``cu128``, ``auto``, "" for the index's.
+
+    Parameters
+    ----------
+    torch : str
+        The file that names PyTorch: requirements, or all packages with their hashes.
+    arguments : sequence of str
+        The installer's; what they do not mention is not installed.
+    configuration : dict
+        pip's options.
+    """
+    if torch not in arguments or has_wheel(torch, configuration):
+        return ""
+    if "--require-hashes" not in arguments:
+        return "auto"
+    with open(torch, encoding="utf-8") as file:
+        pinned = re.search(r"^torch==[\w.]+\+(\w+)", file.read(), re.MULTILINE)
+    return pinned[1] if pinned else ""
+
+
+def use_wheelhouse(folder):
+    """Make a folder the only source, for the installer and for all that it starts."""
+    for name in [each for each in os.environ if each.startswith(("PIP_", "UV_"))]:
+        if not name.endswith("_CACHE_DIR"):
+            del os.environ[name]
+    url = "file://" + urllib.parse.quote(folder)  # a list is split at spaces or commas
+    os.environ.update(PIP_NO_INDEX="1", PIP_FIND_LINKS=url, PIP_CONFIG_FILE=os.devnull)
+    os.environ.update(UV_OFFLINE="1", UV_NO_CONFIG="1")
+
+
+def run_script(script):
+    """Become a script of the user's, with the venv of this Python in use."""
+    os.environ["VIRTUAL_ENV"] = sys.prefix
+    os.environ["PATH"] = os.path.join(sys.prefix, "bin") + os.pathsep + os.environ["PATH"]
+    command = [script] if os.access(script, os.X_OK) else ["bash", script]
+    os.execvp(command[0], command)
+
+
+def main(wheelhouse, folder, installer, *arguments):
     """Become the installer, with the sources and the PyTorch build that fit this machine."""
     configuration = pip_configuration()
-    search = torch in arguments and not has_wheel(torch, configuration)
+    if wheelhouse:
+        use_wheelhouse(wheelhouse)
+        configuration = {"no-index": "1", "find-links": os.environ["PIP_FIND_LINKS"]}
+    if folder:
+        os.chdir(folder)
+    if installer == "run":
+        os.environ.update(uv_environment(configuration))
+        run_script(*arguments)
+    uv, torch, *arguments = arguments
+    build = "" if wheelhouse else torch_build(torch, arguments, configuration)
     if installer == "uv":
         os.environ.update(uv_environment(configuration))
-        if search:
-            os.environ.setdefault("UV_TORCH_BACKEND", "auto")
-        os.execv(uv, [uv, "pip", "install", "--python", sys.executable, *arguments])
-    if search and not os.path.exists("/dev/nvidiactl"):
-        arguments = ("--extra-index-url", TORCH_CPU_INDEX, *arguments)
+        if build:
+            os.environ.setdefault("UV_TORCH_BACKEND", build)
+        command = [uv, "pip", "install", "--python", sys.executable]
+        os.execv(uv, [*command, *uv_options(configuration), *arguments])
+    if build and not (build == "auto" and os.path.exists("/dev/nvidiactl")):
+        index = TORCH_INDEX + build.replace("auto", "cpu")
+        arguments = ["--extra-index-url", index, *arguments]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
     os.execv(sys.executable, [*pip, *arguments])
 

@@ -6,7 +6,7 @@
 download_repositories() {
   prepare_git
   make_folders "$bundles" "$mirrors"
-  in_parallel download_repository "${repositories[@]}"
+  in_parallel download_repository "${all_repositories[@]}"
   stop_if_failed
 }
 

@@ -6,12 +6,12 @@ readonly MOST_AT_ONCE=8 # login nodes are shared
 declare -a parallel_jobs=()
 
 # in_parallel FUNCTION WORD...: run FUNCTION WORD for each WORD, at once; what each prints is shown in
-# one piece. Set `failed` to the WORDs whose function failed; the others are finished all the same.
+# one piece. Set `stopped` to the WORDs whose function failed; the others are finished all the same.
 in_parallel() {
   local -r function=$1
   local -i number=0 status
   shift
-  failed=()
+  stopped=()
   parallel_jobs=()
   parallel_logs=$(mktemp -d)
   # a process that is killed right after its start would still run the trap of this one
@@ -32,7 +32,7 @@ in_parallel() {
     number+=1
     cat -- "$parallel_logs/$number" >&2
     if ((status)); then
-      failed+=("${!number}")
+      stopped+=("${!number}")
       tell_failure "${!number}" "$parallel_logs/$number"
     fi
   done

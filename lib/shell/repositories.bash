@@ -2,7 +2,7 @@
 # External repositories: cloned once; from then on the state of the code is the user's, and an update
 # moves it to the configured commit with the user's changes on top.
 
-declare -a repositories=()
+declare -a all_repositories=()
 
 declare -A repository_url=()
 
@@ -14,7 +14,7 @@ declare -A repository_patches=()
 
 # add_repository NAME URL REF UPSTREAM PATCHES: one of the configured ones.
 add_repository() {
-  repositories+=("$1")
+  all_repositories+=("$1")
   repository_url[$1]=$2
   repository_ref[$1]=$3
   repository_upstream[$1]=$4
@@ -25,7 +25,7 @@ add_repository() {
 install_repositories() {
   prepare_git
   make_folders "$repositories_folder"
-  in_parallel install_repository "${repositories[@]}"
+  in_parallel install_repository "${all_repositories[@]}"
   stop_if_failed
 }
 
@@ -181,9 +181,9 @@ explain_git() {
 
 # stop_if_failed: say which repositories stopped; what each of them needs was said before.
 stop_if_failed() {
-  if ((${#failed[@]} == 0)); then return; fi
-  if ((${#repositories[@]} > 1)); then
-    note "stopped: ${failed[*]}; the other repositories are finished"
+  if ((${#stopped[@]} == 0)); then return; fi
+  if ((${#all_repositories[@]} > 1)); then
+    note "stopped: ${stopped[*]}; the other repositories are finished"
   fi
   exit 1
 }

@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2154  # the emitted script says: repositories_folder, repositories
+# shellcheck shell=bash disable=SC2154  # the emitted script says: repositories_folder, all_repositories
 # After a conflict: on with the update, or back to what was.
 
 # continue_update: go on in all repositories where an update stopped.
@@ -68,7 +68,7 @@ restore_submodule() {
 find_updates() {
   local name
   found=()
-  for name in "${repositories[@]}"; do
+  for name in "${all_repositories[@]}"; do
     if [[ -e $repositories_folder/$name/.git &&
       -e $(git_folder "$repositories_folder/$name")/longship-update ]]; then
       found+=("$name")

@@ -92,7 +92,7 @@ end_patch() {
 # save_all_series: the changes in all repositories, for the group.
 save_all_series() {
   prepare_git
-  in_parallel save_series "${repositories[@]}"
+  in_parallel save_series "${all_repositories[@]}"
   stop_if_failed
   next_step 'git add patches && git commit'
 }

@@ -5,7 +5,7 @@
 update_repositories() {
   prepare_git
   make_folders "$repositories_folder"
-  in_parallel update_repository "${repositories[@]}"
+  in_parallel update_repository "${all_repositories[@]}"
   stop_if_failed
 }
 

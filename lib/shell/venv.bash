@@ -1,76 +1,62 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154  # lib/packages.py assigns them
 # The venv with the Python packages. A new one is built beside the one in use, at the path where it
 # stays; then a link is moved to it. So it is there completely or not at all, and what runs keeps
 # the packages that it started with.
 
 readonly VENV_KEPT_DAYS=14 # a replaced venv stays longer than any site's longest job (Olivia: 7 d)
 
-# install_venv LINK BASE INSTALLER UV TORCH [REQUIREMENT | -r FILE]...: make LINK lead to a venv with
-# all requirements; TORCH is a file of them for images without a PyTorch of their own.
-# Uses: inside COMMAND..., which runs a command in the image.
+# install_venv CHOOSE BRING_UV [CHECK]: make "$venv" lead to a venv with all that is wanted. CHOOSE
+# sets pins to the list of packages with their hashes, "" where there is none, and renew to what
+# makes it anew; BRING_UV FILE makes a uv; CHECK looks at what is to be installed. All are functions.
+# Uses: inside COMMAND..., which runs a command in the image, and what lib/packages.py assigns.
 install_venv() {
-  local -r link=$1 base=$2 torch=$5
-  local installer=$3 uv=$4
-  shift 5
-  check_requirements "$@"
-  local -r inputs=$(venv_inputs "$base" "$installer" "$torch" "$@")
+  check_requirements
+  check_repositories
+  "$1"
+  local -r inputs=$(venv_inputs)
   local found=
-  if [[ -e $link/longship-base ]]; then IFS= read -r found <"$link/longship-inputs" || :; fi
+  if [[ -e $venv/longship-base ]]; then IFS= read -r found <"$venv/longship-inputs" || :; fi
   if [[ $found == "$inputs" ]]; then
-    note "the Python packages are up to date: $link"
+    note "the Python packages are up to date: $venv"
     return
   fi
 
-  local -r venvs=${link%/*}/venvs
+  local -r venvs=${venv%/*}/venvs
   make_folders "$venvs"
   remove_unfinished_venvs "$venvs"
-  new_venv=$venvs/${link##*_}-$(date +%Y%m%dT%H%M%S)-${inputs:0:12}
+  new_venv=$venvs/${venv##*_}-$(date +%Y%m%dT%H%M%S)-${inputs:0:12}
   trap 'discard_unfinished_venv; release_locks' EXIT
+  ${3:+"$3"}
   step 1/3 "Make the venv $new_venv"
   local image_torch=
   if [[ -n $torch && $base != host ]]; then image_torch=$(inside python3 -c "$TORCH_VERSION"); fi
-  if [[ -n $image_torch ]]; then
+  if [[ -n $pins ]]; then
+    check_pinned_python
+    check_pinned_torch "$image_torch"
+  fi
+  if [[ -n $image_torch && -z $pins ]]; then
     # it is the build for the image's GPUs; uv does not see what an image has, pip does
     note "the image's own PyTorch $image_torch stays; pip installs on top of it"
     installer=pip
   elif [[ $installer == uv ]]; then
-    uv=$(find_uv "$uv") || installer=pip
+    uv=$(find_uv "$uv" "$2") || installer=pip
   fi
   make_venv "$new_venv" "$base" "$installer"
   step 2/3 'Install the packages'
-  install_packages "$new_venv" "$installer" "$uv" "$torch" "$image_torch" "$@"
+  if [[ -n $pins ]]; then install_pins; else install_packages "$image_torch"; fi
+  run_scripts
   step 3/3 'Put it in use'
   printf '%s\n' "$inputs" >"$new_venv/longship-inputs"
   printf '%s\n' "$base" >"$new_venv/longship-base" # the last file: with it the venv is complete
-  if [[ -d $link ]]; then touch -- "$link/."; fi # from now on the old one counts as replaced
-  ln -s -- "venvs/${new_venv##*/}" "$link.partial.$$"
-  mv -T -- "$link.partial.$$" "$link"
+  if [[ -d $venv ]]; then touch -- "$venv/."; fi # from now on the old one counts as replaced
+  ln -s -- "venvs/${new_venv##*/}" "$venv.partial.$$"
+  mv -T -- "$venv.partial.$$" "$venv"
   remove_replaced_venvs "$venvs" "$new_venv"
 }
 
 # discard_unfinished_venv: leave nothing half-written, whatever ended the installation.
 discard_unfinished_venv() {
   if [[ ! -e $new_venv/longship-base ]]; then rm -rf -- "$new_venv"; fi
-}
-
-# check_requirements [REQUIREMENT | -r FILE]...: stop where a file is missing.
-check_requirements() {
-  while (($#)); do
-    if [[ $1 == -r ]]; then
-      shift
-      [[ -r $1 ]] || fail "there is no requirements file $1" \
-        'make it, or name another one: packages.requirements in configuration.toml, "" for none'
-    fi
-    shift
-  done
-}
-
-# venv_inputs WORD...: one checksum over everything that decides what is installed.
-venv_inputs() {
-  local word
-  for word in "$@"; do
-    if [[ -f $word ]]; then sha256sum <"$word"; else printf '%s\n' "$word"; fi
-  done | sha256sum | cut -d ' ' -f 1
 }
 
 # make_venv FOLDER BASE INSTALLER: on top of the image's packages; alone where there is no image.
@@ -83,23 +69,46 @@ make_venv() {
       'see the lines above; on Debian and Ubuntu: apt install python3-venv'
 }
 
-# install_packages FOLDER INSTALLER UV TORCH IMAGE_TORCH [REQUIREMENT | -r FILE]...
+# install_packages IMAGE_TORCH: what is asked for, at the versions that are newest now.
 install_packages() {
-  local -r venv=$1 installer=$2 uv=$3 torch=$4 image_torch=$5
-  local -a wanted=("${@:6}")
-  if [[ -n $image_torch ]]; then
-    printf 'torch==%s\n' "$image_torch" >"$venv/longship-constraints.txt"
-    wanted+=(-c "$venv/longship-constraints.txt")
+  local -a wanted=(${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"})
+  if [[ -n $1 ]]; then
+    printf 'torch==%s\n' "$1" >"$new_venv/longship-constraints.txt"
+    wanted+=(-c "$new_venv/longship-constraints.txt")
   elif [[ -n $torch ]]; then
     wanted+=(-r "$torch")
   fi
   # a venv without its own pip would hand `pip install` to the pip of the host or the image
   if [[ $installer == uv ]]; then wanted+=(pip); fi
-  if ((${#wanted[@]} == 0)); then return; fi
-  inside "$venv/bin/python" "$LIBRARY/inside/install_packages.py" \
-    "$installer" "$uv" "$torch" "${wanted[@]}" ||
-    fail_writing "$venv" "the packages cannot be installed into $venv" \
+  if ((${#wanted[@]})); then run_installer "$torch" "${wanted[@]}"; fi
+}
+
+# install_pins: exactly the packages that "$pins" names, then the repositories, which it does not.
+install_pins() {
+  run_installer "$pins" --no-deps --require-hashes -r "$pins"
+  if ((${#sources[@]})); then run_installer "$pins" --no-deps "${sources[@]}"; fi
+}
+
+# run_installer TORCH OPTION...: TORCH is the file that names PyTorch.
+run_installer() {
+  local folder=
+  if ((${#sources[@]})); then folder=$repositories_folder; fi
+  inside "$new_venv/bin/python" "$LIBRARY/inside/install_packages.py" "$wheelhouse" \
+    "$folder" "$installer" "$uv" "$@" ||
+    fail_writing "$new_venv" "the packages cannot be installed into $new_venv" \
       'see the lines above; mend it, and run the same command again'
+}
+
+# run_scripts: what repositories need besides, each script in its repository's folder.
+run_scripts() {
+  local -i at
+  for ((at = 0; at < ${#scripts[@]}; at += 2)); do
+    note "running ${scripts[at + 1]} in $repositories_folder/${scripts[at]}"
+    inside "$new_venv/bin/python" "$LIBRARY/inside/install_packages.py" "$wheelhouse" \
+      "$repositories_folder/${scripts[at]}" run "${scripts[at + 1]}" ||
+      fail_writing "$new_venv" "the script ${scripts[at + 1]} of repository ${scripts[at]} failed" \
+        'see the lines above; mend it, and run the same command again'
+  done
 }
 
 # prints nothing where there is no PyTorch
@@ -110,7 +119,8 @@ try:
 except importlib.metadata.PackageNotFoundError:
     pass'
 
-# find_uv FILE: print the path of a uv that runs inside; FILE is made where there is none.
+# find_uv FILE BRING_UV: print the path of a uv that runs inside; BRING_UV makes FILE where there is
+# none.
 find_uv() {
   local -r uv=$1
   local found
@@ -119,21 +129,26 @@ find_uv() {
     return
   fi
   if [[ ! -x $uv ]]; then
-    note 'fetching uv'
     make_folders "${uv%/*}"
     rm -rf -- "$uv.partial"
-    if inside python3 -m venv "$uv.partial" >&2 &&
-      inside "$uv.partial/bin/python" -m pip --quiet --disable-pip-version-check \
-        install -r "$LIBRARY/inside/uv.txt" >&2; then
-      mv -- "$uv.partial/bin/uv" "$uv"
-    fi
+    "$2" "$uv"
     rm -rf -- "$uv.partial"
-    if [[ ! -x $uv ]]; then
-      note 'uv cannot be had here; pip installs the packages'
-      return 1
-    fi
+  fi
+  if [[ ! -x $uv ]]; then
+    note 'uv cannot be had here; pip installs the packages'
+    return 1
   fi
   printf '%s\n' "$uv"
+}
+
+# fetch_uv FILE: from the package index.
+fetch_uv() {
+  note 'fetching uv'
+  if inside python3 -m venv "$1.partial" >&2 &&
+    inside "$1.partial/bin/python" -m pip --quiet --disable-pip-version-check \
+      install -r "$LIBRARY/inside/uv.txt" >&2; then
+    mv -- "$1.partial/bin/uv" "$1"
+  fi
 }
 
 # remove_unfinished_venvs FOLDER: what a killed installation left. The lock is held: none is alive.

@@ -317,74 +317,206 @@ next_step() {
   printf 'next: %s\n' "$1" >&2
 }
 
+# check_requirements: stop where a file is missing.
+check_requirements() {
+  local word before=
+  for word in ${requirements[@]+"${requirements[@]}"}; do
+    if [[ $before == -r && ! -r $word && $word != "$repositories_folder"/* ]]; then
+      fail "there is no requirements file $word" \
+        'make it, or name another one: packages.requirements in configuration.toml, "" for none'
+    fi
+    before=$word
+  done
+}
+
+# check_repositories: stop where one is missing, or what it is installed by.
+check_repositories() {
+  local name word
+  local -i at
+  for name in ${repository_names[@]+"${repository_names[@]}"}; do
+    [[ -d $repositories_folder/$name ]] ||
+      fail "there is no repository $repositories_folder/$name" 'python set_up.py install'
+  done
+  for word in ${sources[@]+"${sources[@]}"}; do
+    if [[ $word == -e ]]; then continue; fi
+    name=$(source_name "$word")
+    [[ -f $repositories_folder/$name/pyproject.toml || -f $repositories_folder/$name/setup.py ]] ||
+      fail "repository $name cannot be installed: it has no pyproject.toml and no setup.py" \
+        'set in its table of configuration.toml: install = "requirements", or "none"'
+  done
+  for word in ${requirements[@]+"${requirements[@]}"}; do
+    [[ $word != "$repositories_folder"/* || -r $word ]] ||
+      fail "there is no requirements file $word" \
+        "name the repository's own one: requirements = ... in its table of configuration.toml"
+  done
+  for ((at = 1; at < ${#scripts[@]}; at += 2)); do
+    [[ -r ${scripts[at]} ]] ||
+      fail "there is no script ${scripts[at]} for repository ${scripts[at - 1]}" \
+        'make it, or correct its name: script = ... in configuration.toml'
+  done
+}
+
+# source_name ./NAME[EXTRA]: NAME.
+source_name() {
+  local -r path=${1#./}
+  printf '%s' "${path%%\[*}"
+}
+
+# venv_inputs: one checksum over everything that decides what is installed.
+venv_inputs() {
+  local word
+  local -a words=("$base" "$installer" "$torch" ${requirements[@]+"${requirements[@]}"})
+  if [[ -n $pins ]]; then words+=("$pins"); fi
+  if ((${#sources[@]})); then words+=("$(sources_sum)" "$(plain_sources_sum)"); fi
+  if ((${#scripts[@]})); then words+=("${scripts[@]}"); fi
+  for word in "${words[@]}"; do
+    if [[ -f $word ]]; then sha256sum <"$word"; else printf '%s\n' "$word"; fi
+  done | sha256sum | cut -d ' ' -f 1
+}
+
+# requirements_sum: one checksum over what is asked for. No path is in it: the same on all machines.
+requirements_sum() {
+  local word
+  for word in ${requirements[@]+"${requirements[@]}"} "$torch"; do
+    if [[ -f $word ]]; then sha256sum <"$word"; else printf '%s\n' "$word"; fi
+  done | sha256sum | cut -d ' ' -f 1
+}
+
+# sources_sum: one checksum over what says which packages the repositories need, and how they are
+# installed. Their code is not in it: an editable installation sees every change.
+sources_sum() {
+  local word name
+  for word in ${sources[@]+"${sources[@]}"}; do
+    printf '%s\n' "$word"
+    if [[ $word == -e ]]; then continue; fi
+    name=$(source_name "$word")
+    (cd -- "$repositories_folder/$name" &&
+      sha256sum pyproject.toml setup.py setup.cfg requirements*.txt requirements/*.txt 2>/dev/null) || :
+  done | sha256sum | cut -d ' ' -f 1
+}
+
+# plain_sources_sum: one checksum over the code of the repositories that are copied into the venv.
+plain_sources_sum() {
+  local word before=
+  for word in "${sources[@]}"; do
+    if [[ $word != -e && $before != -e ]]; then
+      repository_state "$repositories_folder/$(source_name "$word")"
+    fi
+    before=$word
+  done | sha256sum | cut -d ' ' -f 1
+}
+
+# repository_state FOLDER: its commit and its changes, without what a build leaves in it.
+repository_state() {
+  if git -C "$1" rev-parse HEAD 2>/dev/null; then
+    git -C "$1" diff --binary HEAD
+    (cd -- "$1" && git ls-files --others --exclude-standard -z -x build -x '*.egg-info' |
+      xargs -0 -r sha256sum --)
+  else
+    (cd -- "$1" && find . \( -name build -o -name '*.egg-info' -o -name __pycache__ \) -prune -o \
+      -type f -print0 | sort -z | xargs -0 -r sha256sum --)
+  fi
+}
+
+# choose_lock: set pins to the group's own list, if there is one for this image.
+choose_lock() {
+  pins=
+  renew='python set_up.py update makes it anew; or remove it, to install without'
+  if [[ ! -e $lock ]]; then return; fi
+  if [[ $(header_value image "$lock") != "$image_address" ]]; then
+    note "$lock is for another image, $(header_value image "$lock"): it is not used"
+  elif ! list_fits "$lock" requirements "$(requirements_sum)" ||
+    ! list_fits "$lock" repositories "$(sources_sum)"; then
+    fail "$lock does not fit: the requirements or the repositories have changed since" "$renew"
+  else
+    pins=$lock
+  fi
+}
+
+# header_value KEY FILE: what the first lines of a list say, such as `# python: 3.12`.
+header_value() {
+  sed -n "s/^# $1: //p; /^[^#]/q" "$2"
+}
+
+# list_fits FILE KEY SUM: whether it was made from the same.
+list_fits() {
+  [[ $(header_value "$2" "$1") == "$3" ]]
+}
+
+# check_pinned_torch VERSION: stop where the image has a PyTorch and the list another one, or neither.
+check_pinned_torch() {
+  if [[ -z $torch || $base == host ]]; then return; fi
+  if grep -q '^torch==' "$pins"; then
+    [[ -z $1 ]] || fail "$pins has a second PyTorch: $base has its own, $1" "$renew"
+  elif [[ -z $1 ]]; then
+    fail "neither $base nor $pins has a PyTorch" "$renew"
+  fi
+}
+
+# check_pinned_python: stop where the packages were chosen for another Python.
+check_pinned_python() {
+  local python
+  python=$(inside python3 -c 'import sys; print("{}.{}".format(*sys.version_info))') ||
+    fail "there is no python3 in $base" 'use an image that has one'
+  [[ $python == "$(header_value python "$pins")" ]] ||
+    fail "$pins is for Python $(header_value python "$pins"), and $base has $python" \
+      "$renew"
+}
+
 readonly VENV_KEPT_DAYS=14 # a replaced venv stays longer than any site's longest job (Olivia: 7 d)
 
-# install_venv LINK BASE INSTALLER UV TORCH [REQUIREMENT | -r FILE]...: make LINK lead to a venv with
-# all requirements; TORCH is a file of them for images without a PyTorch of their own.
-# Uses: inside COMMAND..., which runs a command in the image.
+# install_venv CHOOSE BRING_UV [CHECK]: make "$venv" lead to a venv with all that is wanted. CHOOSE
+# sets pins to the list of packages with their hashes, "" where there is none, and renew to what
+# makes it anew; BRING_UV FILE makes a uv; CHECK looks at what is to be installed. All are functions.
+# Uses: inside COMMAND..., which runs a command in the image, and what lib/packages.py assigns.
 install_venv() {
-  local -r link=$1 base=$2 torch=$5
-  local installer=$3 uv=$4
-  shift 5
-  check_requirements "$@"
-  local -r inputs=$(venv_inputs "$base" "$installer" "$torch" "$@")
+  check_requirements
+  check_repositories
+  "$1"
+  local -r inputs=$(venv_inputs)
   local found=
-  if [[ -e $link/longship-base ]]; then IFS= read -r found <"$link/longship-inputs" || :; fi
+  if [[ -e $venv/longship-base ]]; then IFS= read -r found <"$venv/longship-inputs" || :; fi
   if [[ $found == "$inputs" ]]; then
-    note "the Python packages are up to date: $link"
+    note "the Python packages are up to date: $venv"
     return
   fi
 
-  local -r venvs=${link%/*}/venvs
+  local -r venvs=${venv%/*}/venvs
   make_folders "$venvs"
   remove_unfinished_venvs "$venvs"
-  new_venv=$venvs/${link##*_}-$(date +%Y%m%dT%H%M%S)-${inputs:0:12}
+  new_venv=$venvs/${venv##*_}-$(date +%Y%m%dT%H%M%S)-${inputs:0:12}
   trap 'discard_unfinished_venv; release_locks' EXIT
+  ${3:+"$3"}
   step 1/3 "Make the venv $new_venv"
   local image_torch=
   if [[ -n $torch && $base != host ]]; then image_torch=$(inside python3 -c "$TORCH_VERSION"); fi
-  if [[ -n $image_torch ]]; then
+  if [[ -n $pins ]]; then
+    check_pinned_python
+    check_pinned_torch "$image_torch"
+  fi
+  if [[ -n $image_torch && -z $pins ]]; then
     # it is the build for the image's GPUs; uv does not see what an image has, pip does
     note "the image's own PyTorch $image_torch stays; pip installs on top of it"
     installer=pip
   elif [[ $installer == uv ]]; then
-    uv=$(find_uv "$uv") || installer=pip
+    uv=$(find_uv "$uv" "$2") || installer=pip
   fi
   make_venv "$new_venv" "$base" "$installer"
   step 2/3 'Install the packages'
-  install_packages "$new_venv" "$installer" "$uv" "$torch" "$image_torch" "$@"
+  if [[ -n $pins ]]; then install_pins; else install_packages "$image_torch"; fi
+  run_scripts
   step 3/3 'Put it in use'
   printf '%s\n' "$inputs" >"$new_venv/longship-inputs"
   printf '%s\n' "$base" >"$new_venv/longship-base" # the last file: with it the venv is complete
-  if [[ -d $link ]]; then touch -- "$link/."; fi # from now on the old one counts as replaced
-  ln -s -- "venvs/${new_venv##*/}" "$link.partial.$$"
-  mv -T -- "$link.partial.$$" "$link"
+  if [[ -d $venv ]]; then touch -- "$venv/."; fi # from now on the old one counts as replaced
+  ln -s -- "venvs/${new_venv##*/}" "$venv.partial.$$"
+  mv -T -- "$venv.partial.$$" "$venv"
   remove_replaced_venvs "$venvs" "$new_venv"
 }
 
 # discard_unfinished_venv: leave nothing half-written, whatever ended the installation.
 discard_unfinished_venv() {
   if [[ ! -e $new_venv/longship-base ]]; then rm -rf -- "$new_venv"; fi
-}
-
-# check_requirements [REQUIREMENT | -r FILE]...: stop where a file is missing.
-check_requirements() {
-  while (($#)); do
-    if [[ $1 == -r ]]; then
-      shift
-      [[ -r $1 ]] || fail "there is no requirements file $1" \
-        'make it, or name another one: packages.requirements in configuration.toml, "" for none'
-    fi
-    shift
-  done
-}
-
-# venv_inputs WORD...: one checksum over everything that decides what is installed.
-venv_inputs() {
-  local word
-  for word in "$@"; do
-    if [[ -f $word ]]; then sha256sum <"$word"; else printf '%s\n' "$word"; fi
-  done | sha256sum | cut -d ' ' -f 1
 }
 
 # make_venv FOLDER BASE INSTALLER: on top of the image's packages; alone where there is no image.
@@ -397,23 +529,46 @@ make_venv() {
       'see the lines above; on Debian and Ubuntu: apt install python3-venv'
 }
 
-# install_packages FOLDER INSTALLER UV TORCH IMAGE_TORCH [REQUIREMENT | -r FILE]...
+# install_packages IMAGE_TORCH: what is asked for, at the versions that are newest now.
 install_packages() {
-  local -r venv=$1 installer=$2 uv=$3 torch=$4 image_torch=$5
-  local -a wanted=("${@:6}")
-  if [[ -n $image_torch ]]; then
-    printf 'torch==%s\n' "$image_torch" >"$venv/longship-constraints.txt"
-    wanted+=(-c "$venv/longship-constraints.txt")
+  local -a wanted=(${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"})
+  if [[ -n $1 ]]; then
+    printf 'torch==%s\n' "$1" >"$new_venv/longship-constraints.txt"
+    wanted+=(-c "$new_venv/longship-constraints.txt")
   elif [[ -n $torch ]]; then
     wanted+=(-r "$torch")
   fi
   # a venv without its own pip would hand `pip install` to the pip of the host or the image
   if [[ $installer == uv ]]; then wanted+=(pip); fi
-  if ((${#wanted[@]} == 0)); then return; fi
-  inside "$venv/bin/python" "$LIBRARY/inside/install_packages.py" \
-    "$installer" "$uv" "$torch" "${wanted[@]}" ||
-    fail_writing "$venv" "the packages cannot be installed into $venv" \
+  if ((${#wanted[@]})); then run_installer "$torch" "${wanted[@]}"; fi
+}
+
+# install_pins: exactly the packages that "$pins" names, then the repositories, which it does not.
+install_pins() {
+  run_installer "$pins" --no-deps --require-hashes -r "$pins"
+  if ((${#sources[@]})); then run_installer "$pins" --no-deps "${sources[@]}"; fi
+}
+
+# run_installer TORCH OPTION...: TORCH is the file that names PyTorch.
+run_installer() {
+  local folder=
+  if ((${#sources[@]})); then folder=$repositories_folder; fi
+  inside "$new_venv/bin/python" "$LIBRARY/inside/install_packages.py" "$wheelhouse" \
+    "$folder" "$installer" "$uv" "$@" ||
+    fail_writing "$new_venv" "the packages cannot be installed into $new_venv" \
       'see the lines above; mend it, and run the same command again'
+}
+
+# run_scripts: what repositories need besides, each script in its repository's folder.
+run_scripts() {
+  local -i at
+  for ((at = 0; at < ${#scripts[@]}; at += 2)); do
+    note "running ${scripts[at + 1]} in $repositories_folder/${scripts[at]}"
+    inside "$new_venv/bin/python" "$LIBRARY/inside/install_packages.py" "$wheelhouse" \
+      "$repositories_folder/${scripts[at]}" run "${scripts[at + 1]}" ||
+      fail_writing "$new_venv" "the script ${scripts[at + 1]} of repository ${scripts[at]} failed" \
+        'see the lines above; mend it, and run the same command again'
+  done
 }
 
 # prints nothing where there is no PyTorch
@@ -424,7 +579,8 @@ try:
 except importlib.metadata.PackageNotFoundError:
     pass'
 
-# find_uv FILE: print the path of a uv that runs inside; FILE is made where there is none.
+# find_uv FILE BRING_UV: print the path of a uv that runs inside; BRING_UV makes FILE where there is
+# none.
 find_uv() {
   local -r uv=$1
   local found
@@ -433,21 +589,26 @@ find_uv() {
     return
   fi
   if [[ ! -x $uv ]]; then
-    note 'fetching uv'
     make_folders "${uv%/*}"
     rm -rf -- "$uv.partial"
-    if inside python3 -m venv "$uv.partial" >&2 &&
-      inside "$uv.partial/bin/python" -m pip --quiet --disable-pip-version-check \
-        install -r "$LIBRARY/inside/uv.txt" >&2; then
-      mv -- "$uv.partial/bin/uv" "$uv"
-    fi
+    "$2" "$uv"
     rm -rf -- "$uv.partial"
-    if [[ ! -x $uv ]]; then
-      note 'uv cannot be had here; pip installs the packages'
-      return 1
-    fi
+  fi
+  if [[ ! -x $uv ]]; then
+    note 'uv cannot be had here; pip installs the packages'
+    return 1
   fi
   printf '%s\n' "$uv"
+}
+
+# fetch_uv FILE: from the package index.
+fetch_uv() {
+  note 'fetching uv'
+  if inside python3 -m venv "$1.partial" >&2 &&
+    inside "$1.partial/bin/python" -m pip --quiet --disable-pip-version-check \
+      install -r "$LIBRARY/inside/uv.txt" >&2; then
+    mv -- "$1.partial/bin/uv" "$1"
+  fi
 }
 
 # remove_unfinished_venvs FOLDER: what a killed installation left. The lock is held: none is alive.
@@ -536,10 +697,18 @@ inside() {
   apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "$@"
 }
 
+base=/cluster/work/support/container/pytorch_nvidia_25.06_arm64.sif
+torch='/home/me/long ship/requirements/torch.txt'
+image_address=/cluster/work/support/container/pytorch_nvidia_25.06_arm64.sif
+lock='/home/me/long ship/requirements/pytorch_arm64.lock'
+requirements=(-r '/home/me/long ship/requirements/environment.txt')
+repositories_folder=/cluster/work/projects/project_465000000/me/longship/repos
+repository_names=()
+sources=()
+scripts=()
 venv=/cluster/work/projects/project_465000000/me/longship/venv_arm64
-locked "$venv" install_venv "$venv" \
-  /cluster/work/support/container/pytorch_nvidia_25.06_arm64.sif uv \
-  /cluster/work/projects/project_465000000/me/longship/tools_arm64/uv \
-  '/home/me/long ship/requirements/torch.txt' -r \
-  '/home/me/long ship/requirements/environment.txt'
+installer=uv
+uv=/cluster/work/projects/project_465000000/me/longship/tools_arm64/uv
+wheelhouse=''
+locked "$venv" install_venv choose_lock fetch_uv
 next_step 'python container_run.py python preprocess_data.py'

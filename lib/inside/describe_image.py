@@ -1,0 +1,78 @@
+"""Write down what a Python has: its version, its C library, and the packages that it sees.
+
+Runs inside an image; read_archive.py says the same of an image that cannot run here. For each
+package a wheel is written that has nothing but its metadata: a resolver that finds it knows what
+is there already, and what that needs in turn.
+
+Usage: python describe_image.py FOLDER
+"""
+
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+import zipfile
+
+import program
+
+# a venv on top of the image has these of its own
+NOT_OF_THE_IMAGE = {"pip"}
+
+
+def normalised(name):
+    """Return a package's name as installers compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def write_description(folder, python, glibc, metadata):
+    """Write the files from which `pin_packages` and `fetch_packages` learn what the target is.
+
+    Parameters
+    ----------
+    folder : str
+        It gets ``python``, ``glibc``, ``packages.txt`` and ``wheels/``.
+    python, glibc : str
+        Such as ``3.12`` and ``2.39``.
+    metadata : iterable of str
+        The METADATA of each package; the first one of a name counts, as in an import.
+    """
+    wheels = os.path.join(folder, "wheels")
+    os.makedirs(wheels, exist_ok=True)
+    found = {}
+    for text in metadata:
+        header = text.replace("\r\n", "\n").partition("\n\n")[0]
+        # a version that cannot stand in the name of a wheel is in no index either
+        fields = dict(re.findall(r"^(Name|Version): *([\w.+!-]+) *$", header, re.MULTILINE))
+        name = normalised(fields.get("Name", ""))
+        usable = len(fields) == 2 and "-" not in fields["Version"]
+        if usable and name not in NOT_OF_THE_IMAGE and name not in found:
+            found[name] = fields["Version"]
+            _write_wheel(wheels, name.replace("-", "_"), fields["Version"], header)
+    pins = "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))
+    for name, text in (("packages.txt", pins), ("glibc", glibc), ("python", python)):
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+def _write_wheel(folder, name, version, header):
+    info = f"{name}-{version}.dist-info"
+    path = os.path.join(folder, f"{name}-{version}-py3-none-any.whl")
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr(f"{info}/METADATA", header + "\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+def main(folder):
+    """Describe the Python that runs this."""
+    own = [
+        each.read_text("METADATA") or each.read_text("PKG-INFO") or ""
+        for each in importlib.metadata.distributions()
+    ]
+    python = "{}.{}".format(*sys.version_info)
+    write_description(folder, python, platform.libc_ver()[1], own)
+
+
+if __name__ == "__main__":
+    program.start(main)

@@ -1,0 +1,179 @@
+"""Choose the version of every package that an image lacks, and write them with their hashes.
+
+Runs with any Python 3.9 or newer; uv does the work, for the Python and the platform of the target.
+What the image has counts as installed: it stays unless something asks for another version, and
+its PyTorch stays in any case.
+
+Usage: python pin_packages.py UV TARGET ARCH GPU TORCH REPOSITORIES OUT [REQUIREMENT | -r FILE]...
+       python pin_packages.py changes OLD NEW
+
+TARGET is a folder from describe_image.py. A requirement can be ``-e ./NAME[EXTRA]`` or
+``./NAME[EXTRA]``, a folder below REPOSITORIES: its dependencies are pinned, it itself is not.
+"""
+
+import os
+import re
+import subprocess
+import sys
+
+import install_packages
+import program
+
+# https://docs.astral.sh/uv/reference/cli/#uv-pip-compile: what --python-platform knows
+GLIBCS = ("17", "28", *map(str, range(31, 41)))
+EXCLUDED = "excluded.txt"  # names what an image is taken to have, where it cannot be asked
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+def read_pins(text):
+    """Return the pins of a requirements file as uv writes it: lines by what they start with.
+
+    Parameters
+    ----------
+    text : str
+        Each requirement with its hashes on continuation lines.
+
+    Returns
+    -------
+    dict
+        The whole text of each requirement by its first word, such as ``numpy==2.1.0``.
+    """
+    pins = {}
+    for block in re.split(r"\n(?![ #])", re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)):
+        if block.strip():
+            pins[block.split(" \\\n")[0].strip()] = block.rstrip() + "\n"
+    return pins
+
+
+def told_changes(old, new):
+    """Say in one line each what differs between the pins of two files.
+
+    Parameters
+    ----------
+    old, new : iterable of str
+        ``name==version``.
+
+    Returns
+    -------
+    list of str
+    """
+    old, new = (dict(each.split("==") for each in pins) for pins in (old, new))
+    lines = []
+    for name in sorted({*old, *new}):
+        if name not in old:
+            lines.append(f"{name} {new[name]} added")
+        elif name not in new:
+            lines.append(f"{name} {old[name]} removed")
+        elif old[name] != new[name]:
+            lines.append(f"{name} {old[name]} -> {new[name]}")
+    return lines
+
+
+def read(folder, name):
+    """Return one file of a target's description."""
+    with open(os.path.join(folder, name), encoding="utf-8") as file:
+        return file.read()
+
+
+def platform(arch, glibc):
+    """Name the target's platform as uv does; enterprise Linux 8 where its C library is unknown."""
+    minor = int(glibc.partition(".")[2] or 28)
+    known = [each for each in GLIBCS if int(each) <= minor] or GLIBCS[:1]
+    return f"{MACHINES[arch]}-manylinux_2_{known[-1]}"
+
+
+def prepare(target, torch, repositories, requirements, present):
+    """Write what uv reads into the target's folder; return its arguments for that.
+
+    Paths can hold anything, and a requirements file cannot say everything: files go by argument,
+    repositories by a link beside.
+    """
+    lines, files, words = [], [], iter(requirements)
+    for word in words:
+        if word == "-r":
+            files.append(os.path.abspath(next(words)))
+            continue
+        path = next(words) if word == "-e" else word
+        lines.append(f"-e {path}" if word == "-e" else path)
+        name = re.fullmatch(r"\./([^[]+).*", path)
+        if name and not os.path.islink(os.path.join(target, name[1])):
+            os.symlink(os.path.join(repositories, name[1]), os.path.join(target, name[1]))
+    constraints = [f"torch=={present['torch']}"] if "torch" in present else []
+    excluded = os.path.exists(os.path.join(target, EXCLUDED))
+    if torch and not constraints and not excluded:
+        files.append(os.path.abspath(torch))
+    for name, content in (("wanted.in", lines), ("constraints.txt", constraints)):
+        with open(os.path.join(target, name), "w", encoding="utf-8") as file:
+            file.write("".join(f"{line}\n" for line in content))
+    more = ["--excludes", EXCLUDED] if excluded else []
+    return ["wanted.in", *files, "--constraints", "constraints.txt", *more]
+
+
+def sources(target, torch, gpu, present):
+    """Return the environment that tells uv where packages are found, the image's among them."""
+    configuration = install_packages.pip_configuration()
+    found = {**install_packages.uv_environment(configuration), **os.environ}
+    folders = [each for each in (found.get("UV_FIND_LINKS"), "wheels") if each]
+    found["UV_FIND_LINKS"] = ",".join(folders)
+    python = "cp" + read(target, "python").replace(".", "")
+    chosen_here = torch and "torch" not in present and gpu in ("cpu", "auto")
+    if chosen_here and not install_packages.has_wheel(torch, configuration, python):
+        found.setdefault("UV_TORCH_BACKEND", gpu)
+    return found
+
+
+def main(uv, target, arch, gpu, torch, repositories, out, *requirements):
+    """Write the pins to a file; stop with a message where there are none that fit together."""
+    present = dict(line.split("==") for line in read(target, "packages.txt").splitlines())
+    arguments = prepare(target, torch, repositories, requirements, present)
+    pins = os.path.join(target, "pins.txt")
+    with open(pins, "w", encoding="utf-8") as file:
+        file.write(read(target, "packages.txt"))  # uv keeps these versions where they will do
+    command = [
+        *(uv, "pip", "compile", "--quiet", "--generate-hashes", "--no-header", "--no-annotate"),
+        *("--python", sys.executable, "--output-file", "pins.txt"),
+        *("--python-version", read(target, "python")),
+        *("--python-platform", platform(arch, read(target, "glibc"))),
+        *install_packages.uv_options(install_packages.pip_configuration()),
+        *arguments,
+    ]
+    done = subprocess.run(
+        command,
+        cwd=target,
+        env=sources(target, torch, gpu, present),
+        stdout=subprocess.DEVNULL,
+    )
+    if done.returncode:
+        sys.exit(done.returncode)
+    chosen = read_pins(read(target, "pins.txt"))
+    with open(out, "w", encoding="utf-8") as file:
+        for pin, text in sorted(chosen.items()):
+            name, _, version = pin.partition("==")
+            if re.match(r"-e |\./", pin) or present.get(name) == version:
+                continue
+            if "--hash=" not in text:
+                sys.exit(f"{pin} cannot be pinned by a hash: name it under [[repositories]]")
+            file.write(text)
+
+
+def tell_changes(old, new):
+    """Print what differs between two files of pins; the old one need not be there."""
+    pins = []
+    for path in (old, new):
+        text = ""
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+        pins.append(read_pins(text))
+    if not os.path.exists(old):
+        print(f"{len(pins[1])} packages pinned")
+        return
+    for line in told_changes(*pins) or [f"nothing has changed: {len(pins[1])} packages"]:
+        print(line)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "changes":
+        tell_changes(*sys.argv[2:])
+    else:
+        program.start(main)

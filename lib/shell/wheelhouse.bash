@@ -1,0 +1,164 @@
+# shellcheck shell=bash disable=SC2154  # lib/wheelhouse.py assigns them
+# Python packages on their way to a machine without network: a folder of wheels, with a list of what
+# is to be installed and the checksum of every file.
+
+# download_packages [OPTION]...: fetch all wheels for the target; OPTIONs are pip's.
+# Uses: start_image, which defines inside COMMAND... for the target's image, if it runs here.
+download_packages() {
+  check_requirements
+  check_repositories
+  choose_lock
+  unfinished=$downloads/${lock##*/}
+  unfinished=${unfinished%.lock}.partial
+  trap 'rm -rf -- "$unfinished"; release_locks' EXIT
+  rm -rf -- "$unfinished"
+  make_folders "$unfinished/target" "$unfinished/built"
+  find_host_python
+  step 1/4 'Find out what the target has'
+  runs_here=no
+  if image_starts; then
+    start_image
+    runs_here=yes
+  fi
+  describe_target "$unfinished/target"
+  note "the target has Python $(<"$unfinished/target/python") on $arch"
+  step 2/4 'Choose the versions'
+  make_fetcher
+  choose_versions "$@"
+  step 3/4 'Fetch the wheels'
+  fetch_wheels "$@"
+  step 4/4 'Check that all is there'
+  if [[ -s $unfinished/missing.txt ]]; then build_wheels "$@"; fi
+  list_wheels
+  rm -rf -- "$unfinished"
+}
+
+# find_host_python: set host_python to the first that is new enough; python3 of a login node is old.
+find_host_python() {
+  for host_python in "${LIBRARY%/*}/.venv/bin/python" python3 python3.{14,13,12,11,10,9}; do
+    if "$host_python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
+      return
+    fi
+  done
+  fail 'there is no Python 3.9 or newer here, which fetches the packages' \
+    'install one, or put it on PATH; on a cluster: module avail python'
+}
+
+# image_starts: whether the target's programs run here.
+image_starts() {
+  host_arch
+  [[ $REPLY == "$arch" ]] && (start_image && inside python3 --version) >/dev/null 2>&1
+}
+
+# describe_target FOLDER: write down the target's Python and the packages that its image has.
+describe_target() {
+  if [[ -n $pins ]]; then
+    describe_by_hand "$1" "$(header_value python "$pins")" "$(header_value glibc "$pins")"
+  elif [[ $runs_here == yes && ($base != host || -z $configured_python) ]]; then
+    describe_inside "$1"
+  elif [[ -n $archive && -e $archive ]]; then
+    note "reading $archive"
+    "$host_python" "$LIBRARY/inside/read_archive.py" "$1" "$archive" ||
+      fail "the image's archive $archive cannot be read" \
+        "fetch it again: python build_container.py download --force --machine $machine"
+  elif [[ -n $configured_python ]]; then
+    if [[ $base != host ]]; then
+      note "what $image_address has is not known here: everything is fetched, also what it has"
+    fi
+    describe_by_hand "$1" "$configured_python" ''
+    if [[ $base != host && ($gpu == cuda || $gpu == rocm) ]]; then
+      note "but no PyTorch: that is the image's own, the build for $gpu"
+      printf 'torch\n' >"$1/excluded.txt"
+    fi
+  else
+    fail "nothing here tells which Python $machine has" \
+      "say it in configuration.toml, packages.python = \"3.12\"$(if [[ -n $archive ]]; then
+        printf '; or first: python build_container.py download --machine %s' "$machine"
+      fi)"
+  fi
+}
+
+# describe_by_hand FOLDER PYTHON GLIBC: without the packages that an image has.
+describe_by_hand() {
+  printf '%s' "$2" >"$1/python"
+  printf '%s' "$3" >"$1/glibc"
+  forget_packages "$1"
+}
+
+# make_fetcher: a venv with the pip and the uv that fetch, once on this machine.
+make_fetcher() {
+  if [[ -x $fetcher/bin/uv ]] && "$fetcher/bin/python" -c ''; then return; fi
+  make_folders "${fetcher%/*}"
+  rm -rf -- "$fetcher" "$fetcher.partial"
+  if ! "$host_python" -m venv "$fetcher.partial" >&2 ||
+    ! "$fetcher.partial/bin/python" -m pip --quiet --disable-pip-version-check install --upgrade \
+      'pip>=24' -r "$LIBRARY/inside/uv.txt" >&2; then
+    rm -rf -- "$fetcher.partial"
+    fail_writing "${fetcher%/*}" 'pip and uv cannot be had, which fetch the packages' \
+      'see the lines above; is there a network, and a Python with venv?'
+  fi
+  mv -T -- "$fetcher.partial" "$fetcher"
+}
+
+# choose_versions [OPTION]...: write what is to be fetched, and what stands above the list of it.
+choose_versions() {
+  if [[ -n $pins ]]; then
+    note "the versions are those of $pins"
+    sed '/^#/d' "$pins" >"$unfinished/pins.txt"
+  else
+    local -r python=$fetcher/bin/python
+    pin_packages "$unfinished" "$fetcher/bin/uv" \
+      "$python" "$LIBRARY/inside/pip_options.py" "$@" -- "$python"
+  fi
+  {
+    write_header "$(<"$unfinished/target/python")" "$(<"$unfinished/target/glibc")"
+    if [[ -n $pins ]]; then printf '# lock: %s\n' "$(sha256sum <"$pins")"; fi
+  } >"$unfinished/header"
+}
+
+# fetch_wheels [OPTION]...: all that there are; missing.txt then names the others.
+fetch_wheels() {
+  local full=
+  local -i failed=0
+  fetch_packages fetch "$repositories_folder" ${sources[@]+"${sources[@]}"} -- "$@" || failed=$?
+  if ((failed == 4)); then full=': No space left on device'; fi # pip has cleaned up meanwhile
+  ((failed == 0)) ||
+    fail_writing "$downloads" "the packages cannot be fetched into $downloads$full" \
+      'see the lines above; the same command goes on where it stopped'
+}
+
+# fetch_packages MODE WORD...: one step of the download.
+fetch_packages() {
+  local name=${lock##*/}
+  name=${name%.lock}
+  "$fetcher/bin/python" "$LIBRARY/inside/fetch_packages.py" "$1" "$downloads" "$name" "$arch" \
+    "$unfinished" "${@:2}"
+}
+
+# build_wheels [OPTION]...: make wheels of what comes only as source; in the image, if it runs here.
+build_wheels() {
+  local -a python=("$fetcher/bin/python")
+  local where='this machine' pip
+  pip=$("$fetcher/bin/python" -c 'import pip; print(pip.__path__[0])') # an image may have none
+  if [[ $runs_here == yes ]]; then
+    python=(inside python3)
+    where="$base"
+  fi
+  note "building from source, with the Python of $where: $(sed -n 's/^\([^ ]\{1,\}\).*/\1/p' \
+    "$unfinished/missing.txt" | paste -s -d ' ')"
+  "${python[@]}" "$pip" --quiet --disable-pip-version-check wheel --no-deps --require-hashes \
+    --wheel-dir "$unfinished/built" "$@" -r "$unfinished/missing.txt" >&2 ||
+    note 'not all of it could be built: see the lines above'
+}
+
+# list_wheels: print the table; stop where something is missing.
+list_wheels() {
+  local -i failed=0
+  fetch_packages finish "$runs_here" >"$unfinished/table" || failed=$?
+  case $failed in
+    0) cat -- "$unfinished/table" ;;
+    3) fail "no wheel for Python $(<"$unfinished/target/python") on $arch: $(<"$unfinished/table")" \
+      'ask for versions that have one, or put wheels of your own where pip finds them: -- --find-links FOLDER' ;;
+    *) fail_writing "$downloads" "the lists of $downloads cannot be written" 'see the lines above' ;;
+  esac
+}

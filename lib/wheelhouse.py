@@ -1,0 +1,91 @@
+"""Python packages for a machine without network: fetched on another one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from lib.command import assign, call, export
+from lib.container import inside_lines
+from lib.errors import LongshipError
+from lib.images import image_name, image_source
+from lib.packages import target_lines, wanted_lines
+from lib.paths import Paths, derive_paths
+from lib.quoting import Expansion
+from lib.settings import Settings
+from lib.sites import own_arch
+
+
+def download_lines(settings: Settings, here: Paths, runtime: str) -> list[str]:
+    """Return the lines that fetch the packages for a machine, which can be another than this.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together, for the machine that will use them.
+    here : Paths
+        Where things lie on the machine that downloads.
+    runtime : str
+        What runs the image there.
+
+    Returns
+    -------
+    list of str
+        Lines of bash, which take more options of pip as ``"$@"``.
+
+    Raises
+    ------
+    LongshipError
+        If neither the configuration nor the stack names a package.
+    """
+    target = dataclasses.replace(here, arch=settings.machine.arch)
+    tools = dataclasses.replace(here, arch=own_arch()).tools
+    folder = here.offline / "pip"
+    return [
+        *wanted_lines(settings, target, runtime),
+        *target_lines(settings, target),
+        assign("machine", settings.machine.name),
+        assign("downloads", folder),
+        assign("fetcher", tools / "fetcher"),
+        export("PIP_CACHE_DIR", here.cache / "pip"),
+        export("UV_CACHE_DIR", here.cache / "uv"),
+        assign("archive", _archive(settings, target, runtime)),
+        assign("configured_python", settings.configuration.packages.python),
+        "",
+        "start_image() {",
+        *(f"  {line}" if line else "" for line in _start_here(settings, target, runtime)),
+        "}",
+        "",
+        call("make_folders", folder),
+        call("locked", folder / "download", "download_packages", Expansion('"$@"')),
+    ]
+
+
+def next_step(settings: Settings, here: Paths) -> str:
+    """Say how to go on after a download: copy the folder, if it was made for another machine."""
+    offline = "python set_up.py offline"
+    try:
+        there = str(derive_paths(settings).offline)
+    except LongshipError:  # the target's paths hold variables that only the target knows
+        there = "SCRATCH_DIR/offline"
+    if there == str(here.offline):
+        return offline
+    copy = call("rsync", "-a", f"{here.offline}/", f"{settings.machine.name}:{there}/")
+    return f"{copy}; then there: {offline}"
+
+
+def _archive(settings: Settings, target: Paths, runtime: str) -> str:
+    """Return the archive that the image travels in; a SIF cannot be looked into."""
+    if runtime == "host":
+        return ""
+    source = image_source(settings)
+    if source.kind == "docker-archive":
+        return source.file
+    return str(target.archives / f"{image_name(source)}_{target.arch}.tar")
+
+
+def _start_here(settings: Settings, target: Paths, runtime: str) -> list[str]:
+    """Return the lines that define ``inside COMMAND...`` for the target's image on this machine."""
+    try:
+        return inside_lines(settings, target, runtime)
+    except LongshipError:  # its binds hold variables that only the target knows
+        return [call("false")]

@@ -1,0 +1,98 @@
+"""Repositories and packages of many kinds to install, and the folder that they are found in."""
+
+import tarfile
+
+from support import processes
+from support.environments import write_wheel
+
+HATCHLING = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "modern"
+version = "1.0"
+dependencies = ["longship_tiny"]
+optional-dependencies.extra = ["longship_extra"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["src/modern"]
+"""
+# what it needs is known only once this runs
+SETUP = """\
+from setuptools import setup
+
+wanted = open("wanted.txt").read().split()
+setup(name="classic", version="1.0", py_modules=["classic"], install_requires=wanted)
+"""
+REPOSITORIES = """
+[[repositories]]
+name = "modern"
+url = "https://example.org/modern.git"
+extras = ["extra"]
+script = "requirements/script.sh"
+
+[[repositories]]
+name = "classic"
+url = "https://example.org/classic.git"
+install = "plain"
+
+[[repositories]]
+name = "listed"
+url = "https://example.org/listed.git"
+install = "requirements"
+requirements = "needs.txt"
+"""
+
+
+def write_repositories(clone):
+    """Put three repositories where `set_up.py` would clone them, and the script of one."""
+    folder = clone.scratch.parent / "the project/repos"
+    files = {
+        "modern/pyproject.toml": HATCHLING,
+        "modern/src/modern/__init__.py": "VALUE = 1\n",
+        "classic/setup.py": SETUP,
+        "classic/wanted.txt": "longship_tiny\n",
+        "classic/classic.py": "VALUE = 1\n",
+        "listed/needs.txt": "longship_listed\n",
+    }
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for name in ("modern", "classic", "listed"):
+        git = ["git", "-C", folder / name, "-c", "user.name=me", "-c", "user.email=me@example.org"]
+        for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message=all"]):
+            processes.run([*git, *words], env=clone.environment)
+    script = 'command -v python >"$VIRTUAL_ENV/script"\npwd >>"$VIRTUAL_ENV/script"\n'
+    (clone.root / "requirements/script.sh").write_text(script)
+    return folder
+
+
+def write_packages(folder):
+    """Fill a folder with small packages."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("longship_tiny", "longship_extra", "longship_listed"):
+        write_wheel(folder, name, "1.0")
+    return folder
+
+
+def write_sdist(folder, name, version, extension=False):
+    """Write a package that comes only as source; a wheel with an `extension` fits one machine."""
+    module = f', ext_modules=[Extension("{name}_c", ["{name}.c"])]' if extension else ""
+    files = {
+        "setup.py": "from setuptools import Extension, setup\n"
+        f'setup(name="{name}", version="{version}", py_modules=["{name}"]{module})\n',
+        f"{name}.py": f'VERSION = "{version}"\n',
+        f"{name}.c": "int nothing;\n",
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "pyproject.toml": '[build-system]\nrequires = ["setuptools"]\n'
+        'build-backend = "setuptools.build_meta"\n',
+    }
+    source = folder / f"{name}-{version}"
+    source.mkdir()
+    for each, text in files.items():
+        (source / each).write_text(text)
+    with tarfile.open(folder / f"{name}-{version}.tar.gz", "w:gz") as archive:
+        archive.add(source, source.name)
