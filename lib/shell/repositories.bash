@@ -78,6 +78,9 @@ clone_repository() {
       'see the lines above; then the same command again'
   if [[ -e $partial/.gitmodules ]]; then fetch_submodules "$partial" "$name"; fi
   add_upstream "$name" "$partial"
+  # what an installation from it leaves there is no change of the user's
+  mkdir -p -- "$partial/.git/info"
+  printf '%s\n' '*.egg-info/' '/build/' >>"$partial/.git/info/exclude"
   git_in "$partial" update-ref refs/longship/base "$target"
   state=$partial/.git/longship-update
   start_update "$partial" "$name" "$target" "${repository_patches[$name]}"
@@ -182,7 +185,7 @@ explain_git() {
 # stop_if_failed: say which repositories stopped; what each of them needs was said before.
 stop_if_failed() {
   if ((${#stopped[@]} == 0)); then return; fi
-  if ((${#all_repositories[@]} > 1)); then
+  if ((${#all_repositories[@]} > ${#stopped[@]})); then
     note "stopped: ${stopped[*]}; the other repositories are finished"
   fi
   exit 1

@@ -10,7 +10,12 @@ import pytest
 from support import cache, processes
 from support.environments import write_wheel
 from support.lab import fill, is_told
-from support.packages import REPOSITORIES, write_packages, write_repositories, write_sdist
+from support.packages import (
+    configured_repositories,
+    write_packages,
+    write_repositories,
+    write_sdist,
+)
 from support.repository import toml
 
 from lib.sites import own_arch
@@ -45,10 +50,11 @@ def connected(make_clone, fetcher, found, tmp_path):
     def make(
         requirements=("longship_tiny",), runtime="host", more="", repositories=False, pip=False
     ):
-        text = more + (REPOSITORIES if repositories else "")
+        servers = tmp_path / "it's a server"
+        text = more + (configured_repositories(servers) if repositories else "")
         clone = make_clone(tmp_path, runtime, list(requirements), text)
         clone.find = {"PIP_FIND_LINKS": found.as_uri()}
-        clone.repositories = write_repositories(clone) if repositories else None
+        clone.repositories = write_repositories(clone, servers) if repositories else None
         (clone.scratch / f"tools_{OWN}").mkdir(parents=True)
         if not pip:
             use_uv(clone)
@@ -227,11 +233,15 @@ def test_nothing_downloaded_is_told(connected, airgapped):
     is_told(done, "the packages have not been downloaded", "download --machine local")
 
 
-def test_missing_repository_is_told(connected):
+def test_repository_that_cannot_be_installed_is_told(connected, tmp_path):
     clone = connected(repositories=True)
-    clone.repositories.rename(clone.repositories.with_name("away"))
+    server = tmp_path / "it's a server/classic"
+    (server / "setup.py").rename(server / "no-setup.py")
+    identity = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
+    git = ["git", "-C", server, *identity, "commit", "--quiet", "-am", "without"]
+    processes.run(git, env=clone.environment)
     done = clone.set_up("install", env=clone.find, check=False)
-    is_told(done, f"there is no repository {clone.repositories}/modern", "python set_up.py install")
+    is_told(done, "repository classic cannot be installed", "install =")
 
 
 def test_repositories_are_installed_without_a_lock_too(connected):

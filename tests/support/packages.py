@@ -1,5 +1,6 @@
 """Repositories and packages of many kinds to install, and the folder that they are found in."""
 
+import json
 import tarfile
 
 from support import processes
@@ -28,27 +29,33 @@ setup(name="classic", version="1.0", py_modules=["classic"], install_requires=wa
 """
 REPOSITORIES = """
 [[repositories]]
-name = "modern"
-url = "https://example.org/modern.git"
+url = {modern}
 extras = ["extra"]
 script = "requirements/script.sh"
 
 [[repositories]]
-name = "classic"
-url = "https://example.org/classic.git"
+url = {classic}
 install = "plain"
 
 [[repositories]]
-name = "listed"
-url = "https://example.org/listed.git"
+url = {listed}
 install = "requirements"
 requirements = "needs.txt"
 """
+NAMES = ("modern", "classic", "listed")
 
 
-def write_repositories(clone):
-    """Put three repositories where `set_up.py` would clone them, and the script of one."""
-    folder = clone.scratch.parent / "the project/repos"
+def configured_repositories(servers):
+    """Give the tables of configuration.toml for what `write_repositories` makes."""
+    urls = {name: json.dumps((servers / name).as_uri()) for name in NAMES}
+    return REPOSITORIES.format(**urls)
+
+
+def write_repositories(clone, servers):
+    """Make three repositories for `set_up.py` to clone, and the script of one.
+
+    Return the folder that they are cloned to.
+    """
     files = {
         "modern/pyproject.toml": HATCHLING,
         "modern/src/modern/__init__.py": "VALUE = 1\n",
@@ -58,16 +65,16 @@ def write_repositories(clone):
         "listed/needs.txt": "longship_listed\n",
     }
     for name, text in files.items():
-        path = folder / name
+        path = servers / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    for name in ("modern", "classic", "listed"):
-        git = ["git", "-C", folder / name, "-c", "user.name=me", "-c", "user.email=me@example.org"]
+    for name in NAMES:
+        git = ["git", "-C", servers / name, "-c", "user.name=me", "-c", "user.email=me@example.org"]
         for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message=all"]):
             processes.run([*git, *words], env=clone.environment)
     script = 'command -v python >"$VIRTUAL_ENV/script"\npwd >>"$VIRTUAL_ENV/script"\n'
     (clone.root / "requirements/script.sh").write_text(script)
-    return folder
+    return clone.scratch.parent / "the project/repos"
 
 
 def write_packages(folder):
