@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from lib.assets import configured_assets
 from lib.builds import archive_base, recipe_for
 from lib.command import array, assign, call
 from lib.errors import LongshipError
@@ -113,9 +114,12 @@ def _needed(settings: Settings, here: Paths) -> list[str]:
         build = call("python", "build_container.py", "download", "--machine", machine)
         lines.append(call("need_archive", base, build))
     if wanted_venv(settings, here) is not None:
-        lines.append(call("need_file", "pip/*.whl", set_up))
+        lock = f"pip/{settings.stack.name}_{here.arch}.lock"
+        lines.append(call("need_file", lock, set_up))
     for repository in configured_repositories(settings):
         lines.append(call("need_file", f"repos/{repository.name}.bundle", set_up))
+    for asset in configured_assets(settings):
+        lines.append(call("need_file", f"assets/{asset.record}.asset", set_up))
     return lines
 
 

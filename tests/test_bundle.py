@@ -10,6 +10,7 @@ from lib.bundle import pack_lines, unpack_lines
 from lib.command import call
 from lib.errors import LongshipError
 from lib.script import definitions, render
+from lib.sites import own_arch
 
 
 def packing(repository, folder="/b", configuration="", **options):
@@ -33,7 +34,7 @@ def test_image_packages_and_repositories_are_needed(repository):
         archive,
     )
     assert [each.split()[:2] for each in files] == [
-        ["need_file", "'pip/*.whl'"],
+        ["need_file", f"pip/pytorch_{own_arch()}.lock"],
         ["need_file", "repos/x.bundle"],
     ]
 

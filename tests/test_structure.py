@@ -29,8 +29,8 @@ ROWS = (
     ("container", "patched_files"),
     ("repositories",),
     ("packages", "builds", "versions"),
-    ("downloads", "wheelhouse", "assets", "bundle"),
-    ("setup",),
+    ("downloads", "wheelhouse", "assets"),
+    ("setup", "bundle"),
     ("script", "execute", "remembered"),
     ("cli",),
 )

@@ -961,7 +961,7 @@ pythons=('/home/me/long ship/.venv/bin/python' /usr/bin/python3 python3)
 on_interrupt 'python bundle.py pack '"'"'/media/a stick'"'"''
 
 need_archive /home/me/longship/scratch/offline/containers/pytorch_25.06-py3_arm64 'python build_container.py download --machine jpb'
-need_file 'pip/*.whl' 'python set_up.py download --machine jpb'
+need_file pip/pytorch_arm64.lock 'python set_up.py download --machine jpb'
 stop_where_missing
 check_bundle_folder
 make_folders "$work"

@@ -94,6 +94,7 @@ def template(session_environment, wheels, tmp_path_factory):
     (place.offline / f"{IMAGE}.json").write_text("{}\n")
     for wheel in wheels.iterdir():
         shutil.copy(wheel, place.offline / "pip")
+    (place.offline / "pip/pytorch_amd64.lock").write_text("longship_tiny==1.0\n")
     (place.offline / "repos/a thing.bundle").write_text("a bundle\n")
     (place.offline / "assets/model/weights").write_text("weights\n")
     (place.offline / "assets/model/snapshot/weights").symlink_to("../weights")
@@ -330,7 +331,7 @@ def test_missing_parts_are_told_at_once_with_the_commands(place):
     is_told(
         done, "3 parts", "build_container.py download --machine local; python set_up.py download"
     )
-    for part in ("base_1_amd64.tar or .sif", "pip/*.whl", "repos/torchtitan.bundle"):
+    for part in ("base_1_amd64.tar or .sif", "pip/pytorch_amd64.lock", "repos/torchtitan.bundle"):
         assert f"{part}\n" in done.stderr
     assert not place.bundle.exists()
 
