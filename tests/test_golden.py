@@ -23,7 +23,7 @@ from lib.paths import derive_paths
 from lib.script import render
 from lib.settings import load_settings
 from lib.setup import download_lines as set_up_download_lines
-from lib.setup import install_lines
+from lib.setup import install_lines, repositories_alone_lines
 from lib.setup import offline_lines as set_up_offline_lines
 from lib.sites import load_machines
 from lib.versions import move_lines
@@ -68,6 +68,9 @@ START = ['LIBRARY="$PWD"/lib', call("on_interrupt", TYPED)]  # as set_up.py has 
 # Models and datasets, and a file in place of one of the image's.
 ASSETS = {
     "set_up_assets": install_lines,
+    "set_up_update_continue": lambda settings, paths, _: repositories_alone_lines(
+        settings, paths, "continue_update", "python set_up.py update --continue"
+    ),
     "set_up_assets_download": lambda settings, paths, _: [
         *START,
         *download_assets(settings, paths),

@@ -128,7 +128,8 @@ def script_options(function: Callable[..., None]) -> Callable[..., None]:
         settings = load_settings(Path(ROOT), options, environ)
         function(Call(settings, dry_run, environ, options), **others)
 
-    with_call.__doc__ = function.__doc__
+    # click's mark of a paragraph that is not wrapped, which a raw docstring cannot hold
+    with_call.__doc__ = (function.__doc__ or "").replace("\\b\n", "\b\n")
     with_call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
     for add in (
         click.option("--dry-run", is_flag=True, help="Print the script instead of running it."),

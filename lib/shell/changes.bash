@@ -72,7 +72,8 @@ put_back_raw() {
   if [[ ! -d $state/raw ]]; then return; fi
   recall tracked
   while IFS= read -r -d '' path; do
-    if [[ $(git_in "$1" hash-object --path="$path" -- "$path" 2>/dev/null) == "$(git_in "$1" rev-parse "$REPLY:$path")" ]]; then
+    if [[ $(git_in "$1" hash-object --path="$path" -- "$path" 2>/dev/null) == \
+      "$(git_in "$1" rev-parse "$REPLY:$path")" ]]; then
       cp -p -- "$state/raw/$path" "$1/$path"
     fi
   done < <(cd -- "$state/raw" && find . -type f -printf '%P\0')

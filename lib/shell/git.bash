@@ -82,6 +82,6 @@ check_not_busy() {
   done
   if git_in "$folder" ls-files -v | grep -c '^[a-zS]' >/dev/null; then
     fail "$folder: git is told to look away from changed files (assume-unchanged, skip-worktree, sparse)" \
-      "find them: git -C $folder ls-files -v | grep '^[a-zS]'; take it back: git update-index --no-assume-unchanged --no-skip-worktree FILE"
+      "find them: git ls-files -v | grep '^[a-zS]'; git update-index --no-assume-unchanged FILE"
   fi
 }

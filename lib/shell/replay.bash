@@ -7,6 +7,8 @@
 #   changes  what was not committed is merged
 #   finished all is there; submodules follow
 
+readonly UPDATE='python set_up.py update'
+
 # replay FOLDER: go on at the remembered step.
 replay() {
   recall step
@@ -125,7 +127,7 @@ stop_for_conflict() {
   recall saved_folder
   where=${REPLY:+; your changes as patches: $REPLY}
   fail "$1: $2 does not fit the new version${files:+, with conflicts in $files}" \
-    "resolve and git add them there, then: python set_up.py update --continue; back to what was: python set_up.py update --abort$where"
+    "resolve and git add them there, then: $UPDATE --continue; back to what was: $UPDATE --abort$where"
 }
 
 # replay_changes FOLDER: what was staged, and then what was not, on top of the new HEAD.
@@ -165,7 +167,8 @@ merge_changes() {
     # not even what was staged merges: all at once, for one conflict instead of two
     git_in "$folder" reset --quiet --hard
     remember new_index "$(tree_of "$folder" HEAD)"
-    merge_into_index "$folder" "$(own_commit "$folder" "$(tree_of "$folder" "$tracked")" 'all' -p "$head")"
+    tracked=$(own_commit "$folder" "$(tree_of "$folder" "$tracked")" 'all' -p "$head")
+    merge_into_index "$folder" "$tracked"
     return
   fi
   remember new_index "$(git_in "$folder" write-tree)"
@@ -185,7 +188,7 @@ merge_into_index() {
 # the user has committed meanwhile, the index is left alone.
 index_after_conflict() {
   local -r folder=$1
-  local head staged path
+  local head staged
   recall replayed
   if [[ $REPLY != "$(commit_of "$folder" HEAD)" ]]; then return; fi
   recall head

@@ -161,13 +161,16 @@ explain_git() {
   local said=${3,,}
   case $said in
     *'no space left'* | *'quota exceeded'*)
-      fail "$1: No space left on device" 'make room there, or set [paths] in configuration.toml; then the same command again'
+      fail "$1: No space left on device" \
+        'make room there, or set [paths] in configuration.toml; then the same command again'
       ;;
-    *'could not resolve'* | *'network is unreachable'* | *'connection refused'* | *'connection timed out'* | *'failed to connect'* | *'no route to host'*)
+    *'could not resolve'* | *'network is unreachable'* | *'connection refused'* | \
+      *'connection timed out'* | *'failed to connect'* | *'no route to host'*)
       fail "$1: $2 cannot be reached from here" \
         'where there is a network: python set_up.py download; then here: python set_up.py offline'
       ;;
-    *'terminal prompts disabled'* | *'authentication failed'* | *'permission denied'* | *'host key verification'*)
+    *'terminal prompts disabled'* | *'authentication failed'* | *'permission denied'* | \
+      *'host key verification'*)
       fail "$1: $2 asks for a login that git does not have" \
         "log in once: git ls-remote $2; see git help credentials, or ssh-add"
       ;;
@@ -179,7 +182,8 @@ explain_git() {
       ;;
   esac
   printf '%s\n' "$3" >&2
-  fail_writing "$repositories_folder" "$1: git cannot fetch $2" 'see the lines above; then the same command again'
+  fail_writing "$repositories_folder" "$1: git cannot fetch $2" \
+    'see the lines above; then the same command again'
 }
 
 # stop_if_failed: say which repositories stopped; what each of them needs was said before.

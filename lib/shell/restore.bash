@@ -49,7 +49,8 @@ remove_left_over() {
   while IFS= read -r -d '' path; do
     if [[ ! -f $1/$path && ! -L $1/$path ]]; then continue; fi
     blob=$(git_in "$1" rev-parse "$REPLY:$path")
-    if [[ -L $1/$path || $(git_in "$1" hash-object --path="$path" -- "$path" 2>/dev/null) == "$blob" || ! -s $1/$path ]]; then
+    if [[ -L $1/$path || ! -s $1/$path ||
+      $(git_in "$1" hash-object --path="$path" -- "$path" 2>/dev/null) == "$blob" ]]; then
       rm -f -- "$1/$path"
     fi
   done < <(git_in "$1" diff-tree -r -z --name-only --no-renames --diff-filter=A "$2" "$REPLY")

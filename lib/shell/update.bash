@@ -52,7 +52,7 @@ complete_update() {
 check_no_update() {
   if [[ -e $state/stopped ]]; then
     fail "$1: an update stopped there, and waits for you" \
-      "resolve and git add (git status tells what), then: python set_up.py update --continue; or: --abort"
+      "resolve and git add (git status tells what), then: $UPDATE --continue; or: $UPDATE --abort"
   fi
   for_submodules "$1" check_no_update
 }
@@ -110,7 +110,8 @@ own_commits() {
   local name
   local -a theirs=()
   name=$(sed -n 2p "$(git_folder "$folder")/longship-settings" 2>/dev/null || :)
-  for name in refs/longship/base refs/longship/default refs/remotes/origin/HEAD ${name:+"refs/remotes/origin/$name"}; do
+  for name in refs/longship/base refs/longship/default refs/remotes/origin/HEAD \
+    ${name:+"refs/remotes/origin/$name"}; do
     if commit_of "$folder" "$name" >/dev/null; then theirs+=("$name"); fi
   done
   git_in "$folder" rev-list --reverse --topo-order HEAD --not "${@:2}" ${theirs[@]+"${theirs[@]}"} \
@@ -125,7 +126,8 @@ is_up_to_date() {
   [[ $(settings_of "$1") == "$(cat -- "$own/longship-settings" 2>/dev/null)" ]] || return 1
   patched=$(commit_of "$folder" refs/longship/patched) || return 1
   git_in "$folder" merge-base --is-ancestor "$patched" HEAD || return 1
-  [[ $(git_in "$folder" rev-list HEAD --not "$patched") == "$(own_commits "$folder" "$target" "$patched" | tac)" ]]
+  [[ $(git_in "$folder" rev-list HEAD --not "$patched") == \
+    "$(own_commits "$folder" "$target" "$patched" | tac)" ]]
 }
 
 # move_repository FOLDER NAME TARGET PATCHES [EXCLUDED...]: to the target, with everything replayed.
@@ -185,7 +187,8 @@ as_picks() {
   fi
   recall base
   git_in "$1" commit-tree "$(tree_of "$1" HEAD)" -p "$REPLY" \
-    -m "Local changes, ${#commits[@]} commits with merges" -m "$(git_in "$1" log --no-walk=unsorted --format='%h %s' "${commits[@]}")"
+    -m "Local changes, ${#commits[@]} commits with merges" \
+    -m "$(git_in "$1" log --no-walk=unsorted --format='%h %s' "${commits[@]}")"
 }
 
 # tell_update FOLDER NAME: where it was and is, and where the changes are kept.
@@ -196,7 +199,9 @@ tell_update() {
   recall target
   printf '%s: %s -> %s\n' "$2" "$before" "$(shown_commit "$1" "$REPLY")" >&2
   recall saved_folder
-  if [[ -n $REPLY ]]; then printf '%s: your changes are replayed; as they were: %s\n' "$2" "$REPLY" >&2; fi
+  if [[ -n $REPLY ]]; then
+    printf '%s: your changes are replayed; as they were: %s\n' "$2" "$REPLY" >&2
+  fi
 }
 
 # finish_update NAME: all is there, submodules too.
