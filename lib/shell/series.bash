@@ -124,7 +124,21 @@ save_series() {
     write_series "$folder" "$state/new" "${commits##*$'\n'}" "$commits"
   fi
   put_series "$name" "$own" "$patches"
+  tell_submodules "$folder" "$name"
   rm -rf -- "$state"
+}
+
+# tell_submodules FOLDER NAME: a patch cannot hold what is in another repository.
+tell_submodules() {
+  local entry path
+  while IFS= read -r -d '' entry <&3; do
+    path=${entry#* }
+    if [[ ! -e $1/$path/.git ]]; then continue; fi
+    if [[ ${entry%% *} != "$(commit_of "$1/$path" HEAD)" ||
+      -n $(git_in "$1/$path" status --porcelain) ]]; then
+      note "$2: your changes in its submodule $path are not among the patches"
+    fi
+  done 3< <(submodules_of "$1")
 }
 
 # changed_commits FOLDER BASE: print the commits on top of it, and one more for what is not committed.

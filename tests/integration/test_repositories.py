@@ -723,6 +723,8 @@ def test_changes_in_a_submodule_are_replayed(work, with_submodule):
     text = (inner.folder / "model.py").read_text()
     assert "line five\n" in text and "line 25!\n" in text
     assert "torchtitan is up to date" in work.update().stderr
+    note = "your changes in its submodule third party/sub are not among the patches"
+    assert note in work.set_up("save-patches").stderr
 
 
 def test_conflict_in_a_submodule(work, with_submodule):
