@@ -1,6 +1,6 @@
 """Turn text into the tokens that `train.py` reads.
 
-    python container_run.py python preprocess_data.py           all three steps, one process
+    python3 container_run.py python preprocess_data.py           all three steps, one process
 
 Large inputs are shared among ranks, and the result is the same, byte for byte:
 
@@ -38,7 +38,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 if TYPE_CHECKING:
     from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
-COMMAND = "python container_run.py python preprocess_data.py"
+COMMAND = "python3 container_run.py python preprocess_data.py"
 BATCH_CHARACTERS = 4 * 2**20
 SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
 

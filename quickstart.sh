@@ -42,9 +42,9 @@ trap 'printf "\nerror: interrupted\nhint: go on with: ./quickstart.sh\n" >&2; ex
 
 export LONGSHIP_MACHINE=local
 make_host_environment
-.venv/bin/python set_up.py install
-.venv/bin/python container_run.py python preprocess_data.py
-.venv/bin/python container_run.py python train.py
+.venv/bin/python3 set_up.py install
+.venv/bin/python3 container_run.py python preprocess_data.py
+.venv/bin/python3 container_run.py python train.py
 
 cat <<'EOF'
 

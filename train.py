@@ -1,6 +1,6 @@
 """Train a small GPT on the tokens that `preprocess_data.py` makes.
 
-    python container_run.py python train.py     one process, on a GPU where there is one
+    python3 container_run.py python train.py     one process, on a GPU where there is one
     torchrun --nproc-per-node=4 train.py        data parallel; see stacks/pytorch/run_training.sh
 
 All of a run is in one folder, CHECKPOINT_DIR/RUN_NAME: checkpoints, metrics.jsonl, TensorBoard
@@ -42,7 +42,7 @@ from torch.utils.tensorboard import SummaryWriter
 State = dict[str, Any]
 MODEL_OPTIONS = ("vocab_size", "layers", "heads", "width")
 CHECKSUM_BYTES = hashlib.sha256().digest_size
-MAKE_DATA = "make it with: python container_run.py python preprocess_data.py"
+MAKE_DATA = "make it with: python3 container_run.py python preprocess_data.py"
 
 
 def fail(message: str, hint: str) -> NoReturn:

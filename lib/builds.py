@@ -59,7 +59,7 @@ def online_lines(
         *source_lines(source, digest),
         *([call("check_can_build", recipe.arch, source.kind)] if source.runs_programs else []),
         *function("make_image", [*folders, *module.make_image(recipe)]),
-        call("locked", _RECORD, "build_image", "python move_built_container_to_active.py"),
+        call("locked", _RECORD, "build_image", "python3 move_built_container_to_active.py"),
     ]
 
 
@@ -92,7 +92,7 @@ def offline_lines(
         assign("input", ""),
         call("open_archive", archive_base(recipe, paths)),
         *function("make_image", body),
-        call("locked", _RECORD, "build_image", "python move_built_container_to_active.py"),
+        call("locked", _RECORD, "build_image", "python3 move_built_container_to_active.py"),
     ]
 
 
@@ -121,8 +121,8 @@ def _check_allowed(source: ImageSource, settings: Settings) -> None:
 
 def _build_hint(settings: Settings) -> str:
     elsewhere = (
-        f"build it where you may: python build_container.py download --machine "
-        f"{settings.machine.name}; copy it here; then: python build_container.py offline"
+        f"build it where you may: python3 build_container.py download --machine "
+        f"{settings.machine.name}; copy it here; then: python3 build_container.py offline"
     )
     return settings.machine.build_hint or elsewhere
 

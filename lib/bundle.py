@@ -106,12 +106,12 @@ def _below(root: Path, folders: Iterable[Path]) -> list[str]:
 def _needed(settings: Settings, here: Paths) -> list[str]:
     """Return the lines that look whether all is there, with the commands that make it."""
     machine = settings.machine.name
-    set_up = call("python", "set_up.py", "download", "--machine", machine)
+    set_up = call("python3", "set_up.py", "download", "--machine", machine)
     lines = []
     if configured_runtime(settings) != "host" and not image_source(settings).ready:
         source = image_source(settings)
         base = archive_base(recipe_for("apptainer", source, here), here)
-        build = call("python", "build_container.py", "download", "--machine", machine)
+        build = call("python3", "build_container.py", "download", "--machine", machine)
         lines.append(call("need_archive", base, build))
     if wanted_venv(settings, here) is not None:
         lock = f"pip/{settings.stack.name}_{here.arch}.lock"

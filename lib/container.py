@@ -51,7 +51,7 @@ def _image_hint(source: ImageSource) -> str:
     """Say what makes the image."""
     if source.ready:
         return "ask the site, or name another image: container.image in configuration.toml"
-    return "python build_container.py && python move_built_container_to_active.py"
+    return "python3 build_container.py && python3 move_built_container_to_active.py"
 
 
 def base_of(launch: Launch) -> str:

@@ -104,7 +104,7 @@ def _fetch(recipe: Recipe) -> list[str]:
 
 def _next_step(settings: Settings, here: Paths) -> str:
     """Say how to go on: copy the archive, if it was made for another machine."""
-    offline = "python build_container.py offline"
+    offline = "python3 build_container.py offline"
     try:
         there = str(derive_paths(settings).archives)
     except LongshipError:  # the target's paths hold variables that only the target knows

@@ -168,7 +168,7 @@ def contract(settings: Settings, paths: Paths, *, online: bool, venv: Path | Non
 _START = """\
 command -v -- "$1" >/dev/null || {
   echo "error: there is no command \\"$1\\" inside" >&2
-  echo "hint: a Python package? add it to the requirements, then: python set_up.py install" >&2
+  echo "hint: a Python package? add it to the requirements, then: python3 set_up.py install" >&2
   exit 127
 }
 exec "$@\""""

@@ -33,7 +33,7 @@ def recorded_digest(runtime: str, source: ImageSource, paths: Paths) -> str:
             return found["digest"]
     raise LongshipError(
         f"no digest of {source.address} was recorded in {paths.containers}",
-        "build it as it is today: python build_container.py",
+        "build it as it is today: python3 build_container.py",
     )
 
 

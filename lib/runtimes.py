@@ -91,7 +91,7 @@ def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) ->
             return Choice(runtime, f"runtime {runtime} (the first that works here)", True)
     raise LongshipError(
         f"nothing here makes an image from {image_source(settings).address}",
-        f"install one of {', '.join(_LOOKED_FOR)}; without an image, python set_up.py install "
+        f"install one of {', '.join(_LOOKED_FOR)}; without an image, python3 set_up.py install "
         "uses this machine's own Python",
     )
 

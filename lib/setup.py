@@ -57,7 +57,7 @@ def update_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
         *_start_lines(settings, paths, runtime, "update"),
         *updated,
         *(packages.renew_lock_lines(settings, paths, runtime) if wanted else []),
-        *([call("next_step", "python set_up.py install")] if wanted else []),
+        *([call("next_step", "python3 set_up.py install")] if wanted else []),
     ]
 
 
@@ -87,7 +87,9 @@ def repositories_alone_lines(
         raise LongshipError(
             "no repository is configured", "[[repositories]] in configuration.toml names them"
         )
-    return [*_folder_lines(paths, typed), *lines]
+    goes_on = function == "continue_update" and wanted_venv(settings, paths) is not None
+    following = [call("next_step", "python3 set_up.py install")] if goes_on else []
+    return [*_folder_lines(paths, typed), *lines, *following]
 
 
 def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) -> list[str]:
@@ -166,7 +168,7 @@ def _folder_lines(paths: Paths, typed: str) -> list[str]:
 
 def _start_lines(settings: Settings, paths: Paths, runtime: str, mode: str) -> list[str]:
     """Return the lines that modes begin with; ``inside COMMAND...`` is defined if it is used."""
-    lines = _folder_lines(paths, f"python set_up.py {mode}")
+    lines = _folder_lines(paths, f"python3 set_up.py {mode}")
     inside = wanted_venv(settings, paths) is not None or assets.configured_assets(settings)
     if repositories.configured_repositories(settings) and not inside:
         return lines
@@ -183,4 +185,4 @@ def _next_lines(settings: Settings, paths: Paths) -> list[str]:
     """Return the line that says how to go on, where packages are there to run something."""
     if wanted_venv(settings, paths) is None:
         return []
-    return [call("next_step", "python container_run.py python preprocess_data.py")]
+    return [call("next_step", "python3 container_run.py python preprocess_data.py")]

@@ -51,7 +51,7 @@ main() {
     # shellcheck source=/dev/null
     source "$here/repository/lib/shell/$file.bash"
   done
-  on_interrupt "bash $0 ${1:-}"
+  on_interrupt "$(printf '%q ' bash "$0" "$@")"
   folder=${1:-longship}
   if [[ -z ${1:-} && $PWD -ef $here ]]; then folder=$here/../longship; fi # not into the bundle
   folder=$(realpath -m -- "$folder")

@@ -12,7 +12,7 @@ from lib.settings import Settings
 
 _ACTIVE = Expansion('"$active"')
 _RECORD = Expansion('"$record"')
-_SCRIPT = "python move_built_container_to_active.py"
+_SCRIPT = "python3 move_built_container_to_active.py"
 
 
 def move_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
@@ -41,7 +41,7 @@ def move_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
         *start_in_lines(runtime, paths.root),
         call("locked", _RECORD, "put_in_use"),
         *compare_lines(settings, paths, Expansion('"$(startable "$active")"')),
-        call("next_step", "python set_up.py install"),
+        call("next_step", "python3 set_up.py install"),
     ]
 
 
@@ -57,7 +57,7 @@ def use_lines(settings: Settings, paths: Paths, runtime: str, version: str | Non
         call("make_folders", paths.containers),
         *_names(settings, paths, runtime, "arch", "active"),
         call("locked", _ACTIVE, *words),
-        call("next_step", "python set_up.py install"),
+        call("next_step", "python3 set_up.py install"),
     ]
 
 

@@ -62,7 +62,7 @@ def download_lines(settings: Settings, here: Paths, runtime: str) -> list[str]:
 
 def next_step(settings: Settings, here: Paths) -> str:
     """Say how to go on after a download: copy the folder, if it was made for another machine."""
-    offline = "python set_up.py offline"
+    offline = "python3 set_up.py offline"
     try:
         there = str(derive_paths(settings).offline)
     except LongshipError:  # the target's paths hold variables that only the target knows

@@ -7,7 +7,7 @@ from lib.downloads import download_lines
 from lib.errors import LongshipError
 from lib.images import ENDINGS
 
-GIVEN = {"digest": "", "again": False, "typed": "python build_container.py"}
+GIVEN = {"digest": "", "again": False, "typed": "python3 build_container.py"}
 
 
 def configure(repository, image, site=""):

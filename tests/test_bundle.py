@@ -7,7 +7,7 @@ import pytest
 
 from lib import ROOT
 from lib.bundle import pack_lines, unpack_lines
-from lib.command import call
+from lib.command import assign, call
 from lib.errors import LongshipError
 from lib.script import definitions, render
 from lib.sites import own_arch
@@ -134,3 +134,20 @@ def test_this_repository_holds_nothing_that_looks_like_a_secret(run):
     own = [path for path in files if not unpacked & set(path.parts)]
     done = run(["bash", "-c", f'exec grep -lIE -e {pattern} -- "$@"', "grep", *own], check=False)
     assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_history_of_this_repository_can_be_packed(run, tmp_path):
+    own = tmp_path / "a clone"
+    if (Path(ROOT) / ".git").exists():
+        run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, own])
+    else:
+        run(["git", "init", "--quiet", own])  # an unpacked archive has none
+        run(
+            ["git", "-C", own, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q"]
+            + ["--allow-empty", "-m", "x"]
+        )
+    work = tmp_path / "work"
+    work.mkdir()
+    lines = [assign("root", own), assign("work", work), "allowed=()", call("check_history")]
+    done = bash(run, *lines)
+    assert done.returncode == 0, done.stderr

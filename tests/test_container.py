@@ -22,7 +22,7 @@ def test_image_that_is_a_file_is_taken_where_it_lies(repository, tmp_path):
 
 @pytest.mark.parametrize("runtime", ALL)
 def test_hint_names_what_makes_the_missing_image(runtime, repository):
-    assert "python build_container.py" in describe(repository, runtime).image_hint
+    assert "python3 build_container.py" in describe(repository, runtime).image_hint
 
 
 def test_host_needs_no_image(repository):

@@ -48,7 +48,7 @@ LAUNCHES = [
     ("local", "host"),
 ]
 
-TYPED = "python build_container.py"
+TYPED = "python3 build_container.py"
 BUILDS = {
     "build_container_online": partial(online_lines, digest="", again=False, typed=TYPED),
     "build_container_offline": partial(offline_lines, again=False, typed=f"{TYPED} offline"),
@@ -60,7 +60,7 @@ BUILDS = {
     ),
     "set_up_download": lambda settings, paths, runtime: set_up_download_lines(
         *(settings, dataclasses.replace(paths, scratch_dir=HERE), runtime),
-        "python set_up.py download --machine jpb",
+        "python3 set_up.py download --machine jpb",
     ),
     "set_up_offline": set_up_offline_lines,
 }
@@ -69,7 +69,7 @@ START = ['LIBRARY="$PWD"/lib', call("on_interrupt", TYPED)]  # as set_up.py has 
 ASSETS = {
     "set_up_assets": install_lines,
     "set_up_update_continue": lambda settings, paths, _: repositories_alone_lines(
-        settings, paths, "continue_update", "python set_up.py update --continue"
+        settings, paths, "continue_update", "python3 set_up.py update --continue"
     ),
     "set_up_assets_download": lambda settings, paths, _: [
         *START,
@@ -82,12 +82,12 @@ BUNDLE = "/media/a stick"
 BUNDLES = {
     "bundle_pack": lambda settings, paths: pack_lines(
         *(settings, dataclasses.replace(paths, scratch_dir=HERE), BUNDLE),
-        typed=f"python bundle.py pack '{BUNDLE}'",
+        typed=f"python3 bundle.py pack '{BUNDLE}'",
         python="/usr/bin/python3",
     ),
-    "bundle_verify": lambda settings, paths: verify_lines(BUNDLE, typed="python bundle.py verify"),
+    "bundle_verify": lambda settings, paths: verify_lines(BUNDLE, typed="python3 bundle.py verify"),
     "bundle_unpack": lambda settings, paths: unpack_lines(
-        *(settings, paths, BUNDLE), typed=f"python bundle.py unpack '{BUNDLE}'"
+        *(settings, paths, BUNDLE), typed=f"python3 bundle.py unpack '{BUNDLE}'"
     ),
 }
 

@@ -96,7 +96,9 @@ class Call(NamedTuple):
 
     def typed(self, name: str) -> str:
         """Return what the user typed, to be typed again."""
-        return command.call("python", name, *(each for each in sys.argv[1:] if each != "--dry-run"))
+        return command.call(
+            "python3", name, *(each for each in sys.argv[1:] if each != "--dry-run")
+        )
 
     def title(self, usage: str) -> str:
         """Return the second line of a script: what emitted it, for which machine."""

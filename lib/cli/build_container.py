@@ -14,7 +14,7 @@ from lib.script import render
 
 @click.command(
     context_settings={"max_content_width": 100},
-    epilog="Example: python build_container.py download --machine jpb, on a laptop",
+    epilog="Example: python3 build_container.py download --machine jpb, on a laptop",
 )
 @click.argument("mode", type=click.Choice(["online", "download", "offline"]), default="online")
 @click.option("--locked", is_flag=True, help="Only at the digest that was recorded last time.")

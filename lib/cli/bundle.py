@@ -8,12 +8,13 @@ import click
 
 from lib.bundle import pack_lines, unpack_lines, verify_lines
 from lib.cli import Call, script_options
+from lib.command import call as shown
 from lib.script import render
 
 
 @click.command(
     context_settings={"max_content_width": 100},
-    epilog="Example: python bundle.py pack /media/stick/longship --machine jpb, on a laptop",
+    epilog="Example: python3 bundle.py pack /media/stick/longship --machine jpb, on a laptop",
 )
 @click.argument("mode", type=click.Choice(["pack", "verify", "unpack"]))
 @click.argument("folder", metavar="DIR")
@@ -60,5 +61,7 @@ def bundle(
     elif mode == "verify":
         lines = verify_lines(folder, typed=typed)
     else:
+        if verified:  # by unpack.sh, which the user has typed
+            typed = shown("bash", f"{folder}/unpack.sh", call.settings.root)
         lines = unpack_lines(call.settings, call.paths, folder, typed=typed, verified=verified)
     call.finish(render(call.title(f"bundle.py {mode}"), lines), "bundle.py")

@@ -18,7 +18,7 @@ from lib.script import render, shell_files
 
 @click.command(
     context_settings={"allow_interspersed_args": False, "max_content_width": 100},
-    epilog="Example: python container_run.py python train.py --help",
+    epilog="Example: python3 container_run.py python train.py --help",
 )
 @click.option("--online", is_flag=True, help="Let the Hugging Face libraries use the network.")
 @click.option(

@@ -21,7 +21,7 @@ _MODES = ("install", "update", "download", "offline", "save-patches")
 
 @click.command(
     context_settings={"max_content_width": 100},
-    epilog="Example: python set_up.py download --machine jpb, on a laptop",
+    epilog="Example: python3 set_up.py download --machine jpb, on a laptop",
 )
 @click.argument("mode", type=click.Choice(_MODES), default=_MODES[0])
 @click.argument("pip_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- PIP_OPTION...]")
@@ -45,13 +45,13 @@ def set_up(call: Call, mode: str, pip_options: tuple[str, ...], go_on: bool, abo
     """
     if pip_options and (mode != "download" or "--" not in sys.argv):
         raise click.UsageError(
-            f"what is {pip_options[0]}? Options of pip: python set_up.py download -- OPTION..."
+            f"what is {pip_options[0]}? Options of pip: python3 set_up.py download -- OPTION..."
         )
     if (go_on or abort) and (mode != "update" or (go_on and abort)):
         raise click.UsageError("--continue and --abort are two ways to go on with: update")
     if mode == "download":
         here = call.paths_here()
-        typed = shown("python", "set_up.py", *_before_pip(sys.argv[1:]))
+        typed = shown("python3", "set_up.py", *_before_pip(sys.argv[1:]))
         lines = setup.download_lines(call.settings, here, call.runtime(here).runtime, typed)
     elif go_on or abort or mode == "save-patches":
         function = "continue_update" if go_on else "abort_update" if abort else "save_all_series"

@@ -98,7 +98,14 @@ def pin(work, arch, repositories, sources):
         name = (next(words) if editable else word)[len("./") :].partition("[")[0]
         try:
             wanted[name] = wanted_by(os.path.join(repositories, name), editable)
-        except (subprocess.CalledProcessError, pyproject_hooks.BackendUnavailable) as error:
+        except subprocess.CalledProcessError:  # it has said why; its arguments are ours
+            sys.exit(f"what repository {name} needs to be built cannot be found out")
+        except (
+            ValueError,  # no TOML, or no UTF-8
+            KeyError,
+            pyproject_hooks.BackendUnavailable,
+            pyproject_hooks.BackendInvalid,
+        ) as error:
             sys.exit(f"what repository {name} needs to be built cannot be found out: {error}")
     for name, requirements in wanted.items():
         target = _empty_target(work)  # the image's packages are not seen by a build

@@ -185,8 +185,8 @@ def explain(error, asset):
     if names & {"ConnectionError", "ConnectError", "NetworkError", "TimeoutException", "Timeout"}:
         return ToldError(
             f"{hub} cannot be reached from here",
-            "where there is a network: python set_up.py download "
-            f"--machine {asset.machine}; then here: offline",
+            "where there is a network: python3 set_up.py download "
+            f"--machine {asset.machine}; then here: python3 set_up.py offline",
         )
     first = (str(error).strip().splitlines() or [""])[0]
     return ToldError(f"{asset.repo} cannot be fetched: {type(error).__name__}: {first}", AGAIN)

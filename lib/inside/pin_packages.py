@@ -57,7 +57,8 @@ def told_changes(old, new):
     -------
     list of str
     """
-    old, new = (dict(each.split("==") for each in pins) for pins in (old, new))
+    # one that is asked for by its address is pinned as `name @ address`
+    old, new = (dict(re.split(" @ |==", each, maxsplit=1) for each in pins) for pins in (old, new))
     lines = []
     for name in sorted({*old, *new}):
         if name not in old:

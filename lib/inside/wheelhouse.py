@@ -9,6 +9,7 @@ import glob
 import hashlib
 import os
 import re
+import sys
 
 import pin_packages
 from pip._vendor.packaging import tags, utils
@@ -31,6 +32,11 @@ class Wanted:
 
     def __init__(self, pin, line, installed):
         self.name, _, self.version = pin.partition("==")
+        if not self.version:
+            sys.exit(
+                f"{pin} is asked for by its address: download its wheel into a folder, and name "
+                "that by --find-links"
+            )
         self.line = line
         self.installed = installed
         self.hashes = set(re.findall(r"--hash=sha256:([0-9a-f]+)", line))

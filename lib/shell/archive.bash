@@ -85,7 +85,7 @@ open_archive() {
   archive=$1.tar
   if [[ $1.sif -nt $archive ]]; then archive=$1.sif; fi
   [[ -e $archive ]] || fail "there is no archive $archive" \
-    "where there is a network: python build_container.py download --machine $machine; then copy it here"
+    "where there is a network: python3 build_container.py download --machine $machine; then copy it here"
   [[ -e $archive.json ]] ||
     fail "the archive $archive has no record: $archive.json" 'copy that file too, it lies beside it'
   size=$(image_bytes "$archive")
@@ -93,7 +93,7 @@ open_archive() {
   [[ $size == "$REPLY" ]] ||
     fail "the archive $archive is cut short: it has $size of $REPLY bytes" 'copy it again'
   check_image "$archive" "$arch" \
-    "where there is a network: python build_container.py download --machine $machine"
+    "where there is a network: python3 build_container.py download --machine $machine"
   record_value "$archive.json" source
   printf -v source '%b' "${REPLY//\\\"/\"}" # JSON's other escapes are those of printf
   address=$source

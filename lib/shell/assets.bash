@@ -132,7 +132,7 @@ export_asset() {
 import_asset() {
   local -r number=$1 asset=$2 folder=$3 repo=$4
   local -r record=$travelling_assets/$asset.asset
-  local -r again="where there is a network: python set_up.py download --machine $machine; then copy it here"
+  local -r again="where there is a network: python3 set_up.py download --machine $machine; then copy it here"
   if [[ ! -e $record ]]; then
     if is_there "$asset" "$folder"; then return; fi
     fail "the asset $repo is not among what was copied: no $record" "$again"

@@ -5,6 +5,8 @@
 # What an update has to remember lies in a folder of the repository's own, called state here:
 # head, branch, target, ...; a file each.
 
+readonly ALL_PATCH=0001-all-of-a-history-with-merges.patch
+
 readonly MOST_SAVED_BYTES=$((100 << 20)) # of an untracked file; larger ones are results, not changes
 
 # remember NAME VALUE: keep a value for the rest of the update.
@@ -159,10 +161,23 @@ Exactly as it was, beside what is there now (any folder that does not exist yet)
   git -C $(printf %q "$folder") worktree add FOLDER $ref^1
   git -C FOLDER stash apply --index $ref
 
-On top of what is there now, one by one, in this order:
-  git am --3way $(printf %q "${into%.partial}")/commits/*.patch
-  git apply --3way $(printf %q "${into%.partial}")/{staged,unstaged,untracked}.patch
+On top of what is there now, in this order:
+$(how_to_apply "$into")
 END
+}
+
+# how_to_apply INTO: print a command for each of the patches that are there.
+how_to_apply() {
+  local name
+  local -r folder=$(printf %q "${1%.partial}")
+  if [[ -e $1/commits/$ALL_PATCH ]]; then
+    printf '  git apply --3way %s/commits/%s\n' "$folder" "$ALL_PATCH"
+  elif [[ -d $1/commits ]]; then
+    printf '  git am --3way %s/commits/*.patch\n' "$folder"
+  fi
+  for name in staged unstaged untracked; do
+    if [[ -e $1/$name.patch ]]; then printf '  git apply --3way %s/%s.patch\n' "$folder" "$name"; fi
+  done
 }
 
 # write_series FOLDER INTO HEAD COMMITS: a patch for each commit, oldest first; one for all of them
@@ -175,7 +190,7 @@ write_series() {
   mkdir -p -- "$into"
   if holds_merge "$folder" "${commits[@]}"; then
     recall base
-    patch_between "$folder" "$REPLY" "$head" >"$into/0001-all-of-a-history-with-merges.patch"
+    patch_between "$folder" "$REPLY" "$head" >"$into/$ALL_PATCH"
     return
   fi
   for commit in "${commits[@]}"; do

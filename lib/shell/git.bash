@@ -63,7 +63,7 @@ check_not_busy() {
   local kind own
   own=$(git_folder "$folder") || exit 1
   commit_of "$folder" HEAD >/dev/null ||
-    fail "$folder has no commit" "move it away: mv $folder $folder.old; then: python set_up.py install"
+    fail "$folder has no commit" "move it away: mv $folder $folder.old; then: python3 set_up.py install"
   for kind in rebase-merge:rebase rebase-apply:rebase MERGE_HEAD:merge CHERRY_PICK_HEAD:cherry-pick \
     REVERT_HEAD:revert BISECT_LOG:bisect; do
     if [[ -e $own/${kind%:*} ]]; then

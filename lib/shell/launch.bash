@@ -77,10 +77,10 @@ check_host_arch() {
 check_venv() {
   local base=
   [[ -e $1/longship-base ]] ||
-    fail "the Python packages are not installed: no $1" 'python set_up.py install'
+    fail "the Python packages are not installed: no $1" 'python3 set_up.py install'
   IFS= read -r base <"$1/longship-base" || :
   [[ $base == "$2" ]] ||
-    fail "the Python packages in $1 belong to $base, not to $2" 'python set_up.py install'
+    fail "the Python packages in $1 belong to $base, not to $2" 'python3 set_up.py install'
 }
 
 # make_folders FOLDER...: make the configured folders, or say which one cannot be made.

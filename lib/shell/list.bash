@@ -34,9 +34,9 @@ list_versions() {
     printf 'new, not in use yet:\n'
     version=$(version_of "$record")
     describe_version '+' "$image" "${version#"${name%.*}_"}"
-    next_step 'python move_built_container_to_active.py'
+    next_step 'python3 move_built_container_to_active.py'
   elif [[ -z $now && ! -e $active ]]; then
-    next_step 'python build_container.py'
+    next_step 'python3 build_container.py'
   fi
 }
 
@@ -65,7 +65,7 @@ prune_versions() {
   versions_there
   now=$(active_version)
   [[ -n $now ]] || fail "there is no image in use: $active" \
-    'python move_built_container_to_active.py; nothing was deleted'
+    'python3 move_built_container_to_active.py; nothing was deleted'
   waiting=$(version_of "$record")
   for version in ${found[@]+"${found[@]}"}; do
     if [[ ${version##*/} == "$now" || ${version##*/} == "$waiting" ]]; then

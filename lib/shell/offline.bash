@@ -4,7 +4,7 @@
 # choose_download: set pins to what was downloaded; stop where that was for something else.
 choose_download() {
   pins=$wheelhouse/${lock##*/}
-  renew="where there is a network: python set_up.py download --machine $machine; then copy $wheelhouse here"
+  renew="where there is a network: python3 set_up.py download --machine $machine; then copy $wheelhouse here"
   [[ -e $pins ]] || fail "the packages have not been downloaded: there is no $pins" "$renew"
   if ! list_fits "$pins" image "$image_address" ||
     ! list_fits "$pins" requirements "$(requirements_sum)"; then

@@ -78,14 +78,25 @@ check_clone() {
     fail "$root is no clone of git's: ${top##*$'\n'}" 'pack from the clone that the group works with'
 }
 
+# is_allowed NAME: whether the user says that it only looks like a secret.
+is_allowed() {
+  local each
+  for each in ${allowed[@]+"${allowed[@]}"}; do
+    if [[ $1 == "$each" ]]; then return; fi
+  done
+  return 1
+}
+
 # check_history: stop where a commit holds what looks like a secret.
 check_history() {
   local name
-  local -r instead='take it out of the history (git filter-branch, git filter-repo), or leave that out: --no-history'
+  local -ar but=(-- . ${allowed[@]+"${allowed[@]/#/:(exclude,top,literal)}"})
+  local -r instead='take it out of the history (git filter-repo), or: --no-history, --allow FILE'
   while IFS= read -r -d '' name; do
-    ! is_secret_name "$name" || fail "the history has a file $name" "$instead"
+    ! is_secret_name "$name" || is_allowed "$name" || fail "the history has a file $name" "$instead"
   done < <(git -C "$root" log --format= --name-only --no-renames -z HEAD)
-  name=$(LC_ALL=C git -C "$root" log -m --no-ext-diff --no-textconv --format='commit %h' --name-only -G"$SECRET" HEAD |
+  name=$(LC_ALL=C git -C "$root" log -m --no-ext-diff --no-textconv --format='commit %h' --name-only -G"$SECRET" \
+    HEAD "${but[@]}" |
     head -n 3 | tr '\n' ' ') || :
   [[ -z $name ]] || fail "the history has what looks like a token or a key: ${name% }" "$instead"
 }
@@ -173,7 +184,7 @@ check_secrets() {
       small_files "${bundle_names[@]:index:BATCH}" | LC_ALL=C xargs -0 -r grep -lIE -e "$SECRET" -- || :
     done)
   for name in "${found[@]}"; do
-    [[ " ${allowed[*]-} " == *" $name "* ]] ||
+    is_allowed "$name" ||
       fail "$1/$name looks like a token or a key, and those never travel in a bundle" \
         "take it out; if it is none: --allow $(printf '%q' "$name")"
   done

@@ -6,7 +6,7 @@
 renew_lock() {
   check_requirements
   check_repositories
-  trap 'rm -rf -- "$unfinished"; release_locks' EXIT
+  trap 'rm -rf -- "$unfinished" "$lock.partial"; release_locks' EXIT
   rm -rf -- "$unfinished"
   make_folders "$unfinished"
   step 1/2 "See which packages $base has"
@@ -18,10 +18,13 @@ renew_lock() {
   pin_packages "$unfinished" "$uv" inside python3
   {
     printf '# Python packages with their hashes for %s; commit this file.\n' "${lock##*/}"
-    printf '# Made by "python set_up.py update"; "install" then takes exactly these.\n'
+    printf '# Made by "python3 set_up.py update"; "install" then takes exactly these.\n'
     write_header "$(<"$unfinished/target/python")" "$(<"$unfinished/target/glibc")"
     cat -- "$unfinished/pins.txt"
   } >"$lock.partial" || fail_writing "${lock%/*}" "cannot write $lock" 'see the line above'
+  if [[ -e $lock ]] && ! list_fits "$lock" image "$image_address"; then
+    note "$lock was made for the image $(header_value image "$lock"); now it is for $image_address"
+  fi
   inside python3 "$LIBRARY/inside/pin_packages.py" changes "$lock" "$lock.partial"
   mv -- "$lock.partial" "$lock"
   rm -rf -- "$unfinished"
@@ -35,7 +38,7 @@ pin_packages() {
     "$repositories_folder" "$folder/pins.txt" \
     pip ${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"} ||
     fail_writing "$folder" 'the versions of the packages cannot be chosen' \
-      'see the lines above; mend the requirements, and run the same command again'
+      'see the lines above; mend the requirements, and run the same command again; without a network: python3 set_up.py offline'
 }
 
 # describe_inside FOLDER: write down what the Python inside has. Where there is no image the venv

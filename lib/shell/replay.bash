@@ -7,7 +7,7 @@
 #   changes  what was not committed is merged
 #   finished all is there; submodules follow
 
-readonly UPDATE='python set_up.py update'
+readonly UPDATE='python3 set_up.py update'
 
 # replay FOLDER: go on at the remembered step.
 replay() {
@@ -78,7 +78,7 @@ pick() {
   fi
   cat -- "$state/said" >&2
   fail_writing "$folder" "$folder: git cannot pick $(commit_title "$folder" "$commit")" \
-    'see the lines above; go back to what was: python set_up.py update --abort'
+    'see the lines above; go back to what was: python3 set_up.py update --abort'
 }
 
 # end_pick FOLDER COMMIT: after a stop, commit what the user resolved, unless that is done.
@@ -106,7 +106,7 @@ check_resolved() {
   files=$(conflicts "$1")
   if [[ -n $files ]]; then
     fail "$1: there are still conflicts in $files" \
-      "resolve them, git add them, then: python set_up.py update --continue; or: --abort"
+      "resolve them, git add them, then: python3 set_up.py update --continue; or: --abort"
   fi
 }
 

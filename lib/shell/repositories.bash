@@ -47,7 +47,7 @@ install_repository() {
   if [[ -e $state/step ]]; then
     update_repository "$1" # it was killed while patches were applied
   elif [[ $(settings_of "$1") != "$(cat -- "$own/longship-settings" 2>/dev/null)" ]]; then
-    note "$1 is not what is configured now; to move it there: python set_up.py update"
+    note "$1 is not what is configured now; to move it there: python3 set_up.py update"
   fi
 }
 
@@ -80,7 +80,7 @@ clone_repository() {
   add_upstream "$name" "$partial"
   # what an installation from it leaves there is no change of the user's
   mkdir -p -- "$partial/.git/info"
-  printf '%s\n' '*.egg-info/' '/build/' >>"$partial/.git/info/exclude"
+  printf '%s\n' '*.egg-info/' '/build/' '__pycache__/' >>"$partial/.git/info/exclude"
   git_in "$partial" update-ref refs/longship/base "$target"
   state=$partial/.git/longship-update
   start_update "$partial" "$name" "$target" "${repository_patches[$name]}"
@@ -114,7 +114,7 @@ source_of() {
     printf '%s' "$bundle"
   else
     fail "$1: there is no $bundle" \
-      'where there is a network: python set_up.py download; then copy it here'
+      'where there is a network: python3 set_up.py download; then copy it here'
   fi
 }
 
@@ -152,8 +152,12 @@ find_target() {
 
 # no_such_ref NAME: stop, and say how to find one that is there.
 no_such_ref() {
+  if [[ -n $bundles ]]; then
+    fail "$1: $bundles/$1.bundle has no tag, branch or commit ${repository_ref[$1]}" \
+      'where there is a network: python3 set_up.py download; then copy it here'
+  fi
   fail "$1: ${repository_url[$1]} has no tag, branch or commit ${repository_ref[$1]}" \
-    "what it has: git ls-remote ${repository_url[$1]}; then ref = ... in configuration.toml"
+    "what it has: git ls-remote $(printf %q "${repository_url[$1]}"); then ref = ... in configuration.toml"
 }
 
 # explain_git NAME URL TEXT: stop, with what git said about a server.
@@ -167,12 +171,12 @@ explain_git() {
     *'could not resolve'* | *'network is unreachable'* | *'connection refused'* | \
       *'connection timed out'* | *'failed to connect'* | *'no route to host'*)
       fail "$1: $2 cannot be reached from here" \
-        'where there is a network: python set_up.py download; then here: python set_up.py offline'
+        'where there is a network: python3 set_up.py download; then here: python3 set_up.py offline'
       ;;
     *'terminal prompts disabled'* | *'authentication failed'* | *'permission denied'* | \
       *'host key verification'*)
       fail "$1: $2 asks for a login that git does not have" \
-        "log in once: git ls-remote $2; see git help credentials, or ssh-add"
+        "log in once: git ls-remote $(printf %q "$2"); see git help credentials, or ssh-add"
       ;;
     *'early eof'* | *'index-pack'* | *'not a v2 bundle'* | *'bad object'* | *'bundle file'*)
       [[ $2 != *.bundle ]] || fail "$1: $2 is damaged" 'copy it again'

@@ -20,7 +20,7 @@ check_repositories() {
   local -i at
   for name in ${repository_names[@]+"${repository_names[@]}"}; do
     [[ -d $repositories_folder/$name ]] ||
-      fail "there is no repository $repositories_folder/$name" 'python set_up.py install'
+      fail "there is no repository $repositories_folder/$name" 'python3 set_up.py install'
   done
   for word in ${sources[@]+"${sources[@]}"}; do
     if [[ $word == -e ]]; then continue; fi
@@ -55,7 +55,7 @@ venv_inputs() {
   if ((${#sources[@]})); then words+=("$(sources_sum)" "$(plain_sources_sum)"); fi
   if ((${#scripts[@]})); then words+=("${scripts[@]}"); fi
   for word in "${words[@]}"; do
-    if [[ -f $word ]]; then sha256sum <"$word"; else printf '%s\n' "$word"; fi
+    if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
   done | sha256sum | cut -d ' ' -f 1
 }
 
@@ -63,8 +63,21 @@ venv_inputs() {
 requirements_sum() {
   local word
   for word in ${requirements[@]+"${requirements[@]}"} "$torch"; do
-    if [[ -f $word ]]; then sha256sum <"$word"; else printf '%s\n' "$word"; fi
+    if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
   done | sha256sum | cut -d ' ' -f 1
+}
+
+# print_requirements FILE [DEPTH]: its lines, and those of the files that it includes.
+print_requirements() {
+  local line
+  local -r include='^[[:space:]]*(-r|-c|--requirement|--constraint)[[:space:]=]*([^[:space:]#]+)'
+  cat -- "$1"
+  while IFS= read -r line || [[ -n $line ]]; do
+    if [[ ! $line =~ $include ]]; then continue; fi
+    line=${BASH_REMATCH[2]}
+    if [[ $line != /* ]]; then line=${1%/*}/$line; fi
+    if [[ -f $line ]] && ((${2:-0} < 9)); then print_requirements "$line" "$((${2:-0} + 1))"; fi # not for ever
+  done <"$1"
 }
 
 # sources_sum: one checksum over what says which packages the repositories need, and how they are
@@ -106,7 +119,7 @@ repository_state() {
 # choose_lock: set pins to the group's own list, if there is one for this image.
 choose_lock() {
   pins=
-  renew='python set_up.py update makes it anew; or remove it, to install without'
+  renew='python3 set_up.py update makes it anew; or remove it, to install without'
   if [[ ! -e $lock ]]; then return; fi
   if [[ $(header_value image "$lock") != "$image_address" ]]; then
     note "$lock is for another image, $(header_value image "$lock"): it is not used"

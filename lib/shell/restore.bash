@@ -27,7 +27,7 @@ take_back() {
   if ! { git_in "$folder" read-tree --reset -u "$tracked" && restore_head "$folder" &&
     cp -p -- "$state/index" "$own/index"; }; then
     fail_writing "$folder" "$folder cannot be taken back to what it was" \
-      'see the lines above; then: python set_up.py update --abort'
+      'see the lines above; then: python3 set_up.py update --abort'
   fi
   put_back_raw "$folder"
   git_in "$folder" update-index -q --refresh >/dev/null || :

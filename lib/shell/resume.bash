@@ -74,5 +74,5 @@ find_updates() {
       found+=("$name")
     fi
   done
-  ((${#found[@]})) || fail "no update is under way in $repositories_folder" 'python set_up.py update'
+  ((${#found[@]})) || fail "no update is under way in $repositories_folder" 'python3 set_up.py update'
 }

@@ -74,7 +74,7 @@ end_patch() {
   check_resolved "$folder"
   if git_in "$folder" diff-index --cached --quiet HEAD && ! git_in "$folder" diff-files --quiet; then
     fail "$folder: what you have changed for the patch ${2##*/} is not staged" \
-      'git add it, then: python set_up.py update --continue; or: --abort'
+      'git add it, then: python3 set_up.py update --continue; or: --abort'
   fi
   if [[ -e $(git_folder "$folder")/rebase-apply ]]; then
     if git_in "$folder" diff-index --cached --quiet HEAD; then
@@ -109,13 +109,13 @@ save_series() {
   state=$own/longship-update
   check_no_update "$folder"
   if [[ -e $state/step ]]; then
-    fail "$folder: an update was interrupted there" 'python set_up.py update; then: save-patches'
+    fail "$folder: an update was interrupted there" 'python3 set_up.py update; then: save-patches'
   fi
   rm -rf -- "$state"
   check_not_busy "$folder"
   base=$(commit_of "$folder" refs/longship/base) ||
     fail "$folder: it was not made by set_up.py, so it is not known what your changes begin with" \
-      'python set_up.py update'
+      'python3 set_up.py update'
   check_series_is_in "$name" "$own" "$patches"
   mkdir -- "$state"
   take_snapshot "$folder"
@@ -176,7 +176,7 @@ whole_tree() {
 check_series_is_in() {
   [[ $(sed -n 3p "$2/longship-settings") == "$(series_sum "$3")" ]] ||
     fail "$3 has changed since it was applied to $repositories_folder/$1" \
-      'python set_up.py update; then: python set_up.py save-patches'
+      'python3 set_up.py update; then: python3 set_up.py save-patches'
 }
 
 # put_series NAME OWN PATCHES: the new patches take the place of the old ones.

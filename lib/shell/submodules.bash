@@ -51,7 +51,7 @@ unpack_submodules() {
     bundle=$bundles/$name/$path.bundle
     if [[ -e $folder/$path/.git ]]; then continue; fi
     [[ -e $bundle ]] || fail "$name: there is no $bundle" \
-      'where there is a network: python set_up.py download; then copy it here'
+      'where there is a network: python3 set_up.py download; then copy it here'
     git_in "$folder" config "${key%.path}.url" "$bundle"
     said=$(git_in "$folder" -c protocol.file.allow=always submodule --quiet update -- "$path" 2>&1) ||
       explain_git "$name" "$bundle" "$said"

@@ -96,7 +96,7 @@ run_installer() {
   inside "$new_venv/bin/python" "$LIBRARY/inside/install_packages.py" "$wheelhouse" \
     "$folder" "$installer" "$uv" "$@" ||
     fail_writing "$new_venv" "the packages cannot be installed into $new_venv" \
-      'see the lines above; mend it, and run the same command again'
+      'see the lines above, and run the same command again; without a network: python3 set_up.py offline'
 }
 
 # run_scripts: what repositories need besides, each script in its repository's folder.
@@ -153,9 +153,9 @@ fetch_uv() {
 
 # remove_unfinished_venvs FOLDER: what a killed installation left. The lock is held: none is alive.
 remove_unfinished_venvs() {
-  local venv
-  for venv in "$1"/*/; do
-    if [[ -d $venv && ! -e $venv/longship-base ]]; then rm -rf -- "$venv"; fi
+  local each
+  for each in "$1/${venv##*_}"-*/; do # the lock is that of this architecture
+    if [[ -d $each && ! -e $each/longship-base ]]; then rm -rf -- "$each"; fi
   done
 }
 
@@ -165,5 +165,5 @@ remove_replaced_venvs() {
   local old
   while IFS= read -r -d '' old; do
     rm -rf -- "$old"
-  done < <(find "$1" -mindepth 1 -maxdepth 1 -type d ! -path "$2" -mtime "+$VENV_KEPT_DAYS" -print0)
+  done < <(find "$1" -mindepth 1 -maxdepth 1 -type d -name "${venv##*_}-*" ! -path "$2" -mtime "+$VENV_KEPT_DAYS" -print0)
 }

@@ -37,12 +37,12 @@ fail_keeping() {
 # no_new_image: say why there is nothing to put in use.
 no_new_image() {
   if [[ -e $image ]]; then
-    fail "the image $image is not complete: it has no record" 'python build_container.py'
+    fail "the image $image is not complete: it has no record" 'python3 build_container.py'
   elif [[ -e $record ]]; then
-    fail "the image $image is missing, there is only its record" 'python build_container.py --force'
+    fail "the image $image is missing, there is only its record" 'python3 build_container.py --force'
   fi
   fail "there is no new image $image" \
-    'python build_container.py; what there is: python move_built_container_to_active.py --list'
+    'python3 build_container.py; what there is: python3 move_built_container_to_active.py --list'
 }
 
 # version_of RECORD: the file name of an image among the versions: when it was built, and what it is.
@@ -58,7 +58,7 @@ version_of() {
 # check_new_image: complete, for the right machine, what was recorded, and Python starts in it.
 check_new_image() {
   local sum reason
-  check_image "$image" "$arch" 'python build_container.py --force'
+  check_image "$image" "$arch" 'python3 build_container.py --force'
   record_value "$record" modified
   if [[ $(image_mark "$image") != "$REPLY" ]] || holds_tag "$image"; then
     # its checksum was computed when it was built; again only if it has been written to or copied
@@ -66,7 +66,7 @@ check_new_image() {
     record_value "$record" sha256
     [[ $sum == "$REPLY" ]] ||
       fail "the image $image is not what was built: its checksum is $sum, and $REPLY was recorded" \
-        'python build_container.py --force'
+        'python3 build_container.py --force'
   fi
   host_arch
   if [[ $REPLY != "$arch" ]]; then
@@ -86,7 +86,7 @@ point_to() {
   local -r version=$1 kind=$2
   local from
   [[ -e $version ]] || fail "the version $version is not there" \
-    'what there is: python move_built_container_to_active.py --list'
+    'what there is: python3 move_built_container_to_active.py --list'
   keep_unversioned_image
   from=$(active_version)
   if [[ $from != "${version##*/}" ]]; then
@@ -155,11 +155,11 @@ last_change() {
 # roll_back: let `active` lead to what was in use before it.
 roll_back() {
   local from
-  [[ -L $active ]] || fail "there is no image in use: $active" 'python build_container.py'
+  [[ -L $active ]] || fail "there is no image in use: $active" 'python3 build_container.py'
   read -r _ _ from _ <<<"$(last_change use)"
   [[ ${from:--} != - ]] ||
     fail "nothing was in use before $(active_version)" \
-      'what there is: python move_built_container_to_active.py --list'
+      'what there is: python3 move_built_container_to_active.py --list'
   use_version "$from" rollback
 }
 
@@ -171,7 +171,7 @@ use_version() {
   version=${active%/*}/versions/$version
   image_exists "$version" ||
     fail "the version $version is not there" \
-      'what there is: python move_built_container_to_active.py --list'
-  check_image "$version" "$arch" 'what there is: python move_built_container_to_active.py --list'
+      'what there is: python3 move_built_container_to_active.py --list'
+  check_image "$version" "$arch" 'what there is: python3 move_built_container_to_active.py --list'
   point_to "$version" "$2"
 }

@@ -98,7 +98,7 @@ explain_source() {
     *'no such host'* | *'network is unreachable'* | *'connection refused'* | *'i/o timeout'* | *'no route to host'* | \
       *'temporary failure in name resolution'* | *'could not resolve'* | *'tls handshake timeout'* | *'server misbehaving'*)
       fail "$host cannot be reached from here" \
-        "where there is a network: python build_container.py download --machine $machine; then here: offline"
+        "where there is a network: python3 build_container.py download --machine $machine; then here: python3 build_container.py offline"
       ;;
     *x509* | *'server gave http response'*)
       fail "$host has no certificate that this machine trusts" 'name the right one: export SSL_CERT_FILE=...'

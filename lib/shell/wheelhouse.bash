@@ -60,7 +60,7 @@ describe_target() {
     note "reading $archive"
     "$host_python" "$LIBRARY/inside/read_archive.py" "$1" "$archive" ||
       fail "the image's archive $archive cannot be read" \
-        "fetch it again: python build_container.py download --force --machine $machine"
+        "fetch it again: python3 build_container.py download --force --machine $machine"
   elif [[ -n $configured_python ]]; then
     if [[ $base != host ]]; then
       note "what $image_address has is not known here: everything is fetched, also what it has"
@@ -73,7 +73,7 @@ describe_target() {
   else
     fail "nothing here tells which Python $machine has" \
       "say it in configuration.toml, packages.python = \"3.12\"$(if [[ -n $archive ]]; then
-        printf '; or first: python build_container.py download --machine %s' "$machine"
+        printf '; or first: python3 build_container.py download --machine %s' "$machine"
       fi)"
   fi
 }

@@ -729,7 +729,7 @@ explain_source() {
     *'no such host'* | *'network is unreachable'* | *'connection refused'* | *'i/o timeout'* | *'no route to host'* | \
       *'temporary failure in name resolution'* | *'could not resolve'* | *'tls handshake timeout'* | *'server misbehaving'*)
       fail "$host cannot be reached from here" \
-        "where there is a network: python build_container.py download --machine $machine; then here: offline"
+        "where there is a network: python3 build_container.py download --machine $machine; then here: python3 build_container.py offline"
       ;;
     *x509* | *'server gave http response'*)
       fail "$host has no certificate that this machine trusts" 'name the right one: export SSL_CERT_FILE=...'
@@ -750,8 +750,8 @@ login_command() {
 }
 
 machine=jpb
-build_hint='build it where you may: python build_container.py download --machine jpb; copy it here; then: python build_container.py offline'
-on_interrupt 'python build_container.py download'
+build_hint='build it where you may: python3 build_container.py download --machine jpb; copy it here; then: python3 build_container.py offline'
+on_interrupt 'python3 build_container.py download'
 make_folders /home/me/longship/scratch/offline/containers
 
 arch=arm64
@@ -779,4 +779,4 @@ make_image() {
   fetch_archive longship/pytorch_25.06-py3:arm64-archive
 }
 
-locked "$record" build_image 'rsync -a /home/me/longship/scratch/offline/containers/ jpb:/e/scratch/project_465000000/me/longship/offline/containers/; then there: python build_container.py offline'
+locked "$record" build_image 'rsync -a /home/me/longship/scratch/offline/containers/ jpb:/e/scratch/project_465000000/me/longship/offline/containers/; then there: python3 build_container.py offline'

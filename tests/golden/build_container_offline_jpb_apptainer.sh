@@ -9,7 +9,7 @@ open_archive() {
   archive=$1.tar
   if [[ $1.sif -nt $archive ]]; then archive=$1.sif; fi
   [[ -e $archive ]] || fail "there is no archive $archive" \
-    "where there is a network: python build_container.py download --machine $machine; then copy it here"
+    "where there is a network: python3 build_container.py download --machine $machine; then copy it here"
   [[ -e $archive.json ]] ||
     fail "the archive $archive has no record: $archive.json" 'copy that file too, it lies beside it'
   size=$(image_bytes "$archive")
@@ -17,7 +17,7 @@ open_archive() {
   [[ $size == "$REPLY" ]] ||
     fail "the archive $archive is cut short: it has $size of $REPLY bytes" 'copy it again'
   check_image "$archive" "$arch" \
-    "where there is a network: python build_container.py download --machine $machine"
+    "where there is a network: python3 build_container.py download --machine $machine"
   record_value "$archive.json" source
   printf -v source '%b' "${REPLY//\\\"/\"}" # JSON's other escapes are those of printf
   address=$source
@@ -688,7 +688,7 @@ explain_source() {
     *'no such host'* | *'network is unreachable'* | *'connection refused'* | *'i/o timeout'* | *'no route to host'* | \
       *'temporary failure in name resolution'* | *'could not resolve'* | *'tls handshake timeout'* | *'server misbehaving'*)
       fail "$host cannot be reached from here" \
-        "where there is a network: python build_container.py download --machine $machine; then here: offline"
+        "where there is a network: python3 build_container.py download --machine $machine; then here: python3 build_container.py offline"
       ;;
     *x509* | *'server gave http response'*)
       fail "$host has no certificate that this machine trusts" 'name the right one: export SSL_CERT_FILE=...'
@@ -709,8 +709,8 @@ login_command() {
 }
 
 machine=jpb
-build_hint='build it where you may: python build_container.py download --machine jpb; copy it here; then: python build_container.py offline'
-on_interrupt 'python build_container.py offline'
+build_hint='build it where you may: python3 build_container.py download --machine jpb; copy it here; then: python3 build_container.py offline'
+on_interrupt 'python3 build_container.py offline'
 make_folders /e/scratch/project_465000000/me/longship/containers/build
 check_program apptainer
 
@@ -731,4 +731,4 @@ make_image() {
   sif_from_archive apptainer build --force --arch arm64
 }
 
-locked "$record" build_image 'python move_built_container_to_active.py'
+locked "$record" build_image 'python3 move_built_container_to_active.py'

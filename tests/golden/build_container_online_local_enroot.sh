@@ -655,7 +655,7 @@ explain_source() {
     *'no such host'* | *'network is unreachable'* | *'connection refused'* | *'i/o timeout'* | *'no route to host'* | \
       *'temporary failure in name resolution'* | *'could not resolve'* | *'tls handshake timeout'* | *'server misbehaving'*)
       fail "$host cannot be reached from here" \
-        "where there is a network: python build_container.py download --machine $machine; then here: offline"
+        "where there is a network: python3 build_container.py download --machine $machine; then here: python3 build_container.py offline"
       ;;
     *x509* | *'server gave http response'*)
       fail "$host has no certificate that this machine trusts" 'name the right one: export SSL_CERT_FILE=...'
@@ -676,8 +676,8 @@ login_command() {
 }
 
 machine=local
-build_hint='build it where you may: python build_container.py download --machine local; copy it here; then: python build_container.py offline'
-on_interrupt 'python build_container.py'
+build_hint='build it where you may: python3 build_container.py download --machine local; copy it here; then: python3 build_container.py offline'
+on_interrupt 'python3 build_container.py'
 make_folders /home/me/longship/scratch/containers/build
 check_program enroot
 
@@ -699,4 +699,4 @@ make_image() {
   import_from_registry x86_64
 }
 
-locked "$record" build_image 'python move_built_container_to_active.py'
+locked "$record" build_image 'python3 move_built_container_to_active.py'

@@ -548,7 +548,7 @@ next_step() {
 
 machine=lumi
 build_hint='use cotainr there; or build it where you may: python build_container.py download --machine lumi; copy it to LUMI; then: python build_container.py offline'
-on_interrupt 'python build_container.py'
+on_interrupt 'python3 build_container.py'
 make_folders /scratch/project_465000000/me/longship/containers/build
 check_program singularity
 
@@ -570,4 +570,4 @@ make_image() {
   copy_image "$address" "$partial"
 }
 
-locked "$record" build_image 'python move_built_container_to_active.py'
+locked "$record" build_image 'python3 move_built_container_to_active.py'

@@ -826,14 +826,25 @@ check_clone() {
     fail "$root is no clone of git's: ${top##*$'\n'}" 'pack from the clone that the group works with'
 }
 
+# is_allowed NAME: whether the user says that it only looks like a secret.
+is_allowed() {
+  local each
+  for each in ${allowed[@]+"${allowed[@]}"}; do
+    if [[ $1 == "$each" ]]; then return; fi
+  done
+  return 1
+}
+
 # check_history: stop where a commit holds what looks like a secret.
 check_history() {
   local name
-  local -r instead='take it out of the history (git filter-branch, git filter-repo), or leave that out: --no-history'
+  local -ar but=(-- . ${allowed[@]+"${allowed[@]/#/:(exclude,top,literal)}"})
+  local -r instead='take it out of the history (git filter-repo), or: --no-history, --allow FILE'
   while IFS= read -r -d '' name; do
-    ! is_secret_name "$name" || fail "the history has a file $name" "$instead"
+    ! is_secret_name "$name" || is_allowed "$name" || fail "the history has a file $name" "$instead"
   done < <(git -C "$root" log --format= --name-only --no-renames -z HEAD)
-  name=$(LC_ALL=C git -C "$root" log -m --no-ext-diff --no-textconv --format='commit %h' --name-only -G"$SECRET" HEAD |
+  name=$(LC_ALL=C git -C "$root" log -m --no-ext-diff --no-textconv --format='commit %h' --name-only -G"$SECRET" \
+    HEAD "${but[@]}" |
     head -n 3 | tr '\n' ' ') || :
   [[ -z $name ]] || fail "the history has what looks like a token or a key: ${name% }" "$instead"
 }
@@ -921,7 +932,7 @@ check_secrets() {
       small_files "${bundle_names[@]:index:BATCH}" | LC_ALL=C xargs -0 -r grep -lIE -e "$SECRET" -- || :
     done)
   for name in "${found[@]}"; do
-    [[ " ${allowed[*]-} " == *" $name "* ]] ||
+    is_allowed "$name" ||
       fail "$1/$name looks like a token or a key, and those never travel in a bundle" \
         "take it out; if it is none: --allow $(printf '%q' "$name")"
   done
@@ -958,10 +969,10 @@ history=1
 allowed=()
 left_out=(.git .venv .cache configuration.local.toml)
 pythons=('/home/me/long ship/.venv/bin/python' /usr/bin/python3 python3)
-on_interrupt 'python bundle.py pack '"'"'/media/a stick'"'"''
+on_interrupt 'python3 bundle.py pack '"'"'/media/a stick'"'"''
 
-need_archive /home/me/longship/scratch/offline/containers/pytorch_25.06-py3_arm64 'python build_container.py download --machine jpb'
-need_file pip/pytorch_arm64.lock 'python set_up.py download --machine jpb'
+need_archive /home/me/longship/scratch/offline/containers/pytorch_25.06-py3_arm64 'python3 build_container.py download --machine jpb'
+need_file pip/pytorch_arm64.lock 'python3 set_up.py download --machine jpb'
 stop_where_missing
 check_bundle_folder
 make_folders "$work"

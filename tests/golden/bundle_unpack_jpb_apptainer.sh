@@ -768,7 +768,7 @@ unpack_offline() {
 
 bundle='/media/a stick'
 offline=/e/scratch/project_465000000/me/longship/offline
-on_interrupt 'python bundle.py unpack '"'"'/media/a stick'"'"''
+on_interrupt 'python3 bundle.py unpack '"'"'/media/a stick'"'"''
 step 1/2 'Verify the bundle'
 verify_bundle "$bundle"
 make_folders "$offline"

@@ -373,7 +373,7 @@ on_interrupt() {
 }
 
 bundle='/media/a stick'
-on_interrupt 'python bundle.py verify'
+on_interrupt 'python3 bundle.py verify'
 step 1/1 'Verify the bundle'
 verify_bundle "$bundle"
 note "complete, ${#bundle_sums[@]} files: $bundle"

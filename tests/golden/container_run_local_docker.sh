@@ -110,10 +110,10 @@ check_host_arch() {
 check_venv() {
   local base=
   [[ -e $1/longship-base ]] ||
-    fail "the Python packages are not installed: no $1" 'python set_up.py install'
+    fail "the Python packages are not installed: no $1" 'python3 set_up.py install'
   IFS= read -r base <"$1/longship-base" || :
   [[ $base == "$2" ]] ||
-    fail "the Python packages in $1 belong to $base, not to $2" 'python set_up.py install'
+    fail "the Python packages in $1 belong to $base, not to $2" 'python3 set_up.py install'
 }
 
 # make_folders FOLDER...: make the configured folders, or say which one cannot be made.
@@ -281,14 +281,14 @@ export VIRTUAL_ENV=/home/me/longship/scratch/venv_amd64
 export PATH="$VIRTUAL_ENV"/bin:"$PATH"
 command -v -- "$1" >/dev/null || {
   echo "error: there is no command \"$1\" inside" >&2
-  echo "hint: a Python package? add it to the requirements, then: python set_up.py install" >&2
+  echo "hint: a Python package? add it to the requirements, then: python3 set_up.py install" >&2
   exit 127
 }
 exec "$@"'
 
 check_program docker
 image=longship/python_3.11-slim-bookworm:amd64
-check_tag docker "$image" amd64 'python build_container.py && python move_built_container_to_active.py'
+check_tag docker "$image" amd64 'python3 build_container.py && python3 move_built_container_to_active.py'
 check_host_arch amd64 "the image $image"
 options=(--rm --interactive --init --network=host --pull=never)
 add_bind '/home/me/long ship'

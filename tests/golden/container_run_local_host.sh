@@ -6,10 +6,10 @@ set -euo pipefail
 check_venv() {
   local base=
   [[ -e $1/longship-base ]] ||
-    fail "the Python packages are not installed: no $1" 'python set_up.py install'
+    fail "the Python packages are not installed: no $1" 'python3 set_up.py install'
   IFS= read -r base <"$1/longship-base" || :
   [[ $base == "$2" ]] ||
-    fail "the Python packages in $1 belong to $base, not to $2" 'python set_up.py install'
+    fail "the Python packages in $1 belong to $base, not to $2" 'python3 set_up.py install'
 }
 
 # make_folders FOLDER...: make the configured folders, or say which one cannot be made.
@@ -88,7 +88,7 @@ export VIRTUAL_ENV=/home/me/longship/scratch/venv_amd64
 export PATH="$VIRTUAL_ENV"/bin:"$PATH"
 command -v -- "$1" >/dev/null || {
   echo "error: there is no command \"$1\" inside" >&2
-  echo "hint: a Python package? add it to the requirements, then: python set_up.py install" >&2
+  echo "hint: a Python package? add it to the requirements, then: python3 set_up.py install" >&2
   exit 127
 }
 exec "$@"'

@@ -342,7 +342,7 @@ on_interrupt() {
 }
 
 LIBRARY="$PWD"/lib
-on_interrupt 'python build_container.py'
+on_interrupt 'python3 build_container.py'
 # shellcheck disable=SC2016 # expanded inside, not here
 contract='export PYTHONNOUSERSITE=1
 export LONGSHIP_ROOT='"'"'/home/me/long ship'"'"'
@@ -370,7 +370,7 @@ if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
 fi
 command -v -- "$1" >/dev/null || {
   echo "error: there is no command \"$1\" inside" >&2
-  echo "hint: a Python package? add it to the requirements, then: python set_up.py install" >&2
+  echo "hint: a Python package? add it to the requirements, then: python3 set_up.py install" >&2
   exit 127
 }
 exec "$@"'

@@ -104,6 +104,8 @@ name_asset() {
     fail_writing "${ref%/*}" "cannot write $ref" 'see the line above'
 }
 
+readonly ALL_PATCH=0001-all-of-a-history-with-merges.patch
+
 readonly MOST_SAVED_BYTES=$((100 << 20)) # of an untracked file; larger ones are results, not changes
 
 # remember NAME VALUE: keep a value for the rest of the update.
@@ -258,10 +260,23 @@ Exactly as it was, beside what is there now (any folder that does not exist yet)
   git -C $(printf %q "$folder") worktree add FOLDER $ref^1
   git -C FOLDER stash apply --index $ref
 
-On top of what is there now, one by one, in this order:
-  git am --3way $(printf %q "${into%.partial}")/commits/*.patch
-  git apply --3way $(printf %q "${into%.partial}")/{staged,unstaged,untracked}.patch
+On top of what is there now, in this order:
+$(how_to_apply "$into")
 END
+}
+
+# how_to_apply INTO: print a command for each of the patches that are there.
+how_to_apply() {
+  local name
+  local -r folder=$(printf %q "${1%.partial}")
+  if [[ -e $1/commits/$ALL_PATCH ]]; then
+    printf '  git apply --3way %s/commits/%s\n' "$folder" "$ALL_PATCH"
+  elif [[ -d $1/commits ]]; then
+    printf '  git am --3way %s/commits/*.patch\n' "$folder"
+  fi
+  for name in staged unstaged untracked; do
+    if [[ -e $1/$name.patch ]]; then printf '  git apply --3way %s/%s.patch\n' "$folder" "$name"; fi
+  done
 }
 
 # write_series FOLDER INTO HEAD COMMITS: a patch for each commit, oldest first; one for all of them
@@ -274,7 +289,7 @@ write_series() {
   mkdir -p -- "$into"
   if holds_merge "$folder" "${commits[@]}"; then
     recall base
-    patch_between "$folder" "$REPLY" "$head" >"$into/0001-all-of-a-history-with-merges.patch"
+    patch_between "$folder" "$REPLY" "$head" >"$into/$ALL_PATCH"
     return
   fi
   for commit in "${commits[@]}"; do
@@ -374,7 +389,7 @@ check_not_busy() {
   local kind own
   own=$(git_folder "$folder") || exit 1
   commit_of "$folder" HEAD >/dev/null ||
-    fail "$folder has no commit" "move it away: mv $folder $folder.old; then: python set_up.py install"
+    fail "$folder has no commit" "move it away: mv $folder $folder.old; then: python3 set_up.py install"
   for kind in rebase-merge:rebase rebase-apply:rebase MERGE_HEAD:merge CHERRY_PICK_HEAD:cherry-pick \
     REVERT_HEAD:revert BISECT_LOG:bisect; do
     if [[ -e $own/${kind%:*} ]]; then
@@ -906,7 +921,7 @@ merge_command() {
     "$original" "$new" "$ours" "$original" "$new" "$new" "$original"
 }
 
-readonly UPDATE='python set_up.py update'
+readonly UPDATE='python3 set_up.py update'
 
 # replay FOLDER: go on at the remembered step.
 replay() {
@@ -977,7 +992,7 @@ pick() {
   fi
   cat -- "$state/said" >&2
   fail_writing "$folder" "$folder: git cannot pick $(commit_title "$folder" "$commit")" \
-    'see the lines above; go back to what was: python set_up.py update --abort'
+    'see the lines above; go back to what was: python3 set_up.py update --abort'
 }
 
 # end_pick FOLDER COMMIT: after a stop, commit what the user resolved, unless that is done.
@@ -1005,7 +1020,7 @@ check_resolved() {
   files=$(conflicts "$1")
   if [[ -n $files ]]; then
     fail "$1: there are still conflicts in $files" \
-      "resolve them, git add them, then: python set_up.py update --continue; or: --abort"
+      "resolve them, git add them, then: python3 set_up.py update --continue; or: --abort"
   fi
 }
 
@@ -1156,7 +1171,7 @@ install_repository() {
   if [[ -e $state/step ]]; then
     update_repository "$1" # it was killed while patches were applied
   elif [[ $(settings_of "$1") != "$(cat -- "$own/longship-settings" 2>/dev/null)" ]]; then
-    note "$1 is not what is configured now; to move it there: python set_up.py update"
+    note "$1 is not what is configured now; to move it there: python3 set_up.py update"
   fi
 }
 
@@ -1189,7 +1204,7 @@ clone_repository() {
   add_upstream "$name" "$partial"
   # what an installation from it leaves there is no change of the user's
   mkdir -p -- "$partial/.git/info"
-  printf '%s\n' '*.egg-info/' '/build/' >>"$partial/.git/info/exclude"
+  printf '%s\n' '*.egg-info/' '/build/' '__pycache__/' >>"$partial/.git/info/exclude"
   git_in "$partial" update-ref refs/longship/base "$target"
   state=$partial/.git/longship-update
   start_update "$partial" "$name" "$target" "${repository_patches[$name]}"
@@ -1223,7 +1238,7 @@ source_of() {
     printf '%s' "$bundle"
   else
     fail "$1: there is no $bundle" \
-      'where there is a network: python set_up.py download; then copy it here'
+      'where there is a network: python3 set_up.py download; then copy it here'
   fi
 }
 
@@ -1261,8 +1276,12 @@ find_target() {
 
 # no_such_ref NAME: stop, and say how to find one that is there.
 no_such_ref() {
+  if [[ -n $bundles ]]; then
+    fail "$1: $bundles/$1.bundle has no tag, branch or commit ${repository_ref[$1]}" \
+      'where there is a network: python3 set_up.py download; then copy it here'
+  fi
   fail "$1: ${repository_url[$1]} has no tag, branch or commit ${repository_ref[$1]}" \
-    "what it has: git ls-remote ${repository_url[$1]}; then ref = ... in configuration.toml"
+    "what it has: git ls-remote $(printf %q "${repository_url[$1]}"); then ref = ... in configuration.toml"
 }
 
 # explain_git NAME URL TEXT: stop, with what git said about a server.
@@ -1276,12 +1295,12 @@ explain_git() {
     *'could not resolve'* | *'network is unreachable'* | *'connection refused'* | \
       *'connection timed out'* | *'failed to connect'* | *'no route to host'*)
       fail "$1: $2 cannot be reached from here" \
-        'where there is a network: python set_up.py download; then here: python set_up.py offline'
+        'where there is a network: python3 set_up.py download; then here: python3 set_up.py offline'
       ;;
     *'terminal prompts disabled'* | *'authentication failed'* | *'permission denied'* | \
       *'host key verification'*)
       fail "$1: $2 asks for a login that git does not have" \
-        "log in once: git ls-remote $2; see git help credentials, or ssh-add"
+        "log in once: git ls-remote $(printf %q "$2"); see git help credentials, or ssh-add"
       ;;
     *'early eof'* | *'index-pack'* | *'not a v2 bundle'* | *'bad object'* | *'bundle file'*)
       [[ $2 != *.bundle ]] || fail "$1: $2 is damaged" 'copy it again'
@@ -1322,7 +1341,7 @@ check_repositories() {
   local -i at
   for name in ${repository_names[@]+"${repository_names[@]}"}; do
     [[ -d $repositories_folder/$name ]] ||
-      fail "there is no repository $repositories_folder/$name" 'python set_up.py install'
+      fail "there is no repository $repositories_folder/$name" 'python3 set_up.py install'
   done
   for word in ${sources[@]+"${sources[@]}"}; do
     if [[ $word == -e ]]; then continue; fi
@@ -1357,7 +1376,7 @@ venv_inputs() {
   if ((${#sources[@]})); then words+=("$(sources_sum)" "$(plain_sources_sum)"); fi
   if ((${#scripts[@]})); then words+=("${scripts[@]}"); fi
   for word in "${words[@]}"; do
-    if [[ -f $word ]]; then sha256sum <"$word"; else printf '%s\n' "$word"; fi
+    if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
   done | sha256sum | cut -d ' ' -f 1
 }
 
@@ -1365,8 +1384,21 @@ venv_inputs() {
 requirements_sum() {
   local word
   for word in ${requirements[@]+"${requirements[@]}"} "$torch"; do
-    if [[ -f $word ]]; then sha256sum <"$word"; else printf '%s\n' "$word"; fi
+    if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
   done | sha256sum | cut -d ' ' -f 1
+}
+
+# print_requirements FILE [DEPTH]: its lines, and those of the files that it includes.
+print_requirements() {
+  local line
+  local -r include='^[[:space:]]*(-r|-c|--requirement|--constraint)[[:space:]=]*([^[:space:]#]+)'
+  cat -- "$1"
+  while IFS= read -r line || [[ -n $line ]]; do
+    if [[ ! $line =~ $include ]]; then continue; fi
+    line=${BASH_REMATCH[2]}
+    if [[ $line != /* ]]; then line=${1%/*}/$line; fi
+    if [[ -f $line ]] && ((${2:-0} < 9)); then print_requirements "$line" "$((${2:-0} + 1))"; fi # not for ever
+  done <"$1"
 }
 
 # sources_sum: one checksum over what says which packages the repositories need, and how they are
@@ -1408,7 +1440,7 @@ repository_state() {
 # choose_lock: set pins to the group's own list, if there is one for this image.
 choose_lock() {
   pins=
-  renew='python set_up.py update makes it anew; or remove it, to install without'
+  renew='python3 set_up.py update makes it anew; or remove it, to install without'
   if [[ ! -e $lock ]]; then return; fi
   if [[ $(header_value image "$lock") != "$image_address" ]]; then
     note "$lock is for another image, $(header_value image "$lock"): it is not used"
@@ -1476,7 +1508,7 @@ take_back() {
   if ! { git_in "$folder" read-tree --reset -u "$tracked" && restore_head "$folder" &&
     cp -p -- "$state/index" "$own/index"; }; then
     fail_writing "$folder" "$folder cannot be taken back to what it was" \
-      'see the lines above; then: python set_up.py update --abort'
+      'see the lines above; then: python3 set_up.py update --abort'
   fi
   put_back_raw "$folder"
   git_in "$folder" update-index -q --refresh >/dev/null || :
@@ -1632,7 +1664,7 @@ end_patch() {
   check_resolved "$folder"
   if git_in "$folder" diff-index --cached --quiet HEAD && ! git_in "$folder" diff-files --quiet; then
     fail "$folder: what you have changed for the patch ${2##*/} is not staged" \
-      'git add it, then: python set_up.py update --continue; or: --abort'
+      'git add it, then: python3 set_up.py update --continue; or: --abort'
   fi
   if [[ -e $(git_folder "$folder")/rebase-apply ]]; then
     if git_in "$folder" diff-index --cached --quiet HEAD; then
@@ -1696,7 +1728,7 @@ unpack_submodules() {
     bundle=$bundles/$name/$path.bundle
     if [[ -e $folder/$path/.git ]]; then continue; fi
     [[ -e $bundle ]] || fail "$name: there is no $bundle" \
-      'where there is a network: python set_up.py download; then copy it here'
+      'where there is a network: python3 set_up.py download; then copy it here'
     git_in "$folder" config "${key%.path}.url" "$bundle"
     said=$(git_in "$folder" -c protocol.file.allow=always submodule --quiet update -- "$path" 2>&1) ||
       explain_git "$name" "$bundle" "$said"
@@ -2056,7 +2088,7 @@ run_installer() {
   inside "$new_venv/bin/python" "$LIBRARY/inside/install_packages.py" "$wheelhouse" \
     "$folder" "$installer" "$uv" "$@" ||
     fail_writing "$new_venv" "the packages cannot be installed into $new_venv" \
-      'see the lines above; mend it, and run the same command again'
+      'see the lines above, and run the same command again; without a network: python3 set_up.py offline'
 }
 
 # run_scripts: what repositories need besides, each script in its repository's folder.
@@ -2113,9 +2145,9 @@ fetch_uv() {
 
 # remove_unfinished_venvs FOLDER: what a killed installation left. The lock is held: none is alive.
 remove_unfinished_venvs() {
-  local venv
-  for venv in "$1"/*/; do
-    if [[ -d $venv && ! -e $venv/longship-base ]]; then rm -rf -- "$venv"; fi
+  local each
+  for each in "$1/${venv##*_}"-*/; do # the lock is that of this architecture
+    if [[ -d $each && ! -e $each/longship-base ]]; then rm -rf -- "$each"; fi
   done
 }
 
@@ -2125,11 +2157,11 @@ remove_replaced_venvs() {
   local old
   while IFS= read -r -d '' old; do
     rm -rf -- "$old"
-  done < <(find "$1" -mindepth 1 -maxdepth 1 -type d ! -path "$2" -mtime "+$VENV_KEPT_DAYS" -print0)
+  done < <(find "$1" -mindepth 1 -maxdepth 1 -type d -name "${venv##*_}-*" ! -path "$2" -mtime "+$VENV_KEPT_DAYS" -print0)
 }
 
 LIBRARY='/home/me/long ship/lib'
-on_interrupt 'python set_up.py install'
+on_interrupt 'python3 set_up.py install'
 make_folders /e/project1/project_465000000/me/longship /e/scratch/project_465000000/me/longship
 
 # Nothing of the host's compilers and Python reaches the program.
@@ -2165,14 +2197,14 @@ if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
 fi
 command -v -- "$1" >/dev/null || {
   echo "error: there is no command \"$1\" inside" >&2
-  echo "hint: a Python package? add it to the requirements, then: python set_up.py install" >&2
+  echo "hint: a Python package? add it to the requirements, then: python3 set_up.py install" >&2
   exit 127
 }
 exec "$@"'
 
 check_program apptainer
 image=/e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif
-check_sif "$image" arm64 'python build_container.py && python move_built_container_to_active.py'
+check_sif "$image" arm64 'python3 build_container.py && python3 move_built_container_to_active.py'
 check_host_arch arm64 "the image $image"
 options=()
 add_home
@@ -2224,4 +2256,4 @@ fetch_asset 2/2 datasets--Salesforce--wikitext-8432789c8ec4 datasets--Salesforce
   dataset Salesforce/wikitext main --exclude '*-raw-*'
 name_asset datasets--Salesforce--wikitext-8432789c8ec4 datasets--Salesforce--wikitext main
 name_asset models--openai-community--gpt2-6b9ac9e60f44 models--openai-community--gpt2 main
-next_step 'python container_run.py python preprocess_data.py'
+next_step 'python3 container_run.py python preprocess_data.py'

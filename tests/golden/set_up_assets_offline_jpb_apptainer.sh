@@ -60,7 +60,7 @@ name_asset() {
 import_asset() {
   local -r number=$1 asset=$2 folder=$3 repo=$4
   local -r record=$travelling_assets/$asset.asset
-  local -r again="where there is a network: python set_up.py download --machine $machine; then copy it here"
+  local -r again="where there is a network: python3 set_up.py download --machine $machine; then copy it here"
   if [[ ! -e $record ]]; then
     if is_there "$asset" "$folder"; then return; fi
     fail "the asset $repo is not among what was copied: no $record" "$again"
@@ -337,7 +337,7 @@ on_interrupt() {
 }
 
 LIBRARY="$PWD"/lib
-on_interrupt 'python build_container.py'
+on_interrupt 'python3 build_container.py'
 hub_cache=/e/scratch/project_465000000/me/longship/cache/huggingface
 machine=jpb
 travelling_assets=/e/scratch/project_465000000/me/longship/offline/assets

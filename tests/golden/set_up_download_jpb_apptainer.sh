@@ -325,7 +325,7 @@ pin_packages() {
     "$repositories_folder" "$folder/pins.txt" \
     pip ${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"} ||
     fail_writing "$folder" 'the versions of the packages cannot be chosen' \
-      'see the lines above; mend the requirements, and run the same command again'
+      'see the lines above; mend the requirements, and run the same command again; without a network: python3 set_up.py offline'
 }
 
 # describe_inside FOLDER: write down what the Python inside has. Where there is no image the venv
@@ -362,7 +362,7 @@ check_repositories() {
   local -i at
   for name in ${repository_names[@]+"${repository_names[@]}"}; do
     [[ -d $repositories_folder/$name ]] ||
-      fail "there is no repository $repositories_folder/$name" 'python set_up.py install'
+      fail "there is no repository $repositories_folder/$name" 'python3 set_up.py install'
   done
   for word in ${sources[@]+"${sources[@]}"}; do
     if [[ $word == -e ]]; then continue; fi
@@ -393,8 +393,21 @@ source_name() {
 requirements_sum() {
   local word
   for word in ${requirements[@]+"${requirements[@]}"} "$torch"; do
-    if [[ -f $word ]]; then sha256sum <"$word"; else printf '%s\n' "$word"; fi
+    if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
   done | sha256sum | cut -d ' ' -f 1
+}
+
+# print_requirements FILE [DEPTH]: its lines, and those of the files that it includes.
+print_requirements() {
+  local line
+  local -r include='^[[:space:]]*(-r|-c|--requirement|--constraint)[[:space:]=]*([^[:space:]#]+)'
+  cat -- "$1"
+  while IFS= read -r line || [[ -n $line ]]; do
+    if [[ ! $line =~ $include ]]; then continue; fi
+    line=${BASH_REMATCH[2]}
+    if [[ $line != /* ]]; then line=${1%/*}/$line; fi
+    if [[ -f $line ]] && ((${2:-0} < 9)); then print_requirements "$line" "$((${2:-0} + 1))"; fi # not for ever
+  done <"$1"
 }
 
 # sources_sum: one checksum over what says which packages the repositories need, and how they are
@@ -413,7 +426,7 @@ sources_sum() {
 # choose_lock: set pins to the group's own list, if there is one for this image.
 choose_lock() {
   pins=
-  renew='python set_up.py update makes it anew; or remove it, to install without'
+  renew='python3 set_up.py update makes it anew; or remove it, to install without'
   if [[ ! -e $lock ]]; then return; fi
   if [[ $(header_value image "$lock") != "$image_address" ]]; then
     note "$lock is for another image, $(header_value image "$lock"): it is not used"
@@ -499,7 +512,7 @@ describe_target() {
     note "reading $archive"
     "$host_python" "$LIBRARY/inside/read_archive.py" "$1" "$archive" ||
       fail "the image's archive $archive cannot be read" \
-        "fetch it again: python build_container.py download --force --machine $machine"
+        "fetch it again: python3 build_container.py download --force --machine $machine"
   elif [[ -n $configured_python ]]; then
     if [[ $base != host ]]; then
       note "what $image_address has is not known here: everything is fetched, also what it has"
@@ -512,7 +525,7 @@ describe_target() {
   else
     fail "nothing here tells which Python $machine has" \
       "say it in configuration.toml, packages.python = \"3.12\"$(if [[ -n $archive ]]; then
-        printf '; or first: python build_container.py download --machine %s' "$machine"
+        printf '; or first: python3 build_container.py download --machine %s' "$machine"
       fi)"
   fi
 }
@@ -603,7 +616,7 @@ list_wheels() {
 }
 
 LIBRARY='/home/me/long ship/lib'
-on_interrupt 'python set_up.py download --machine jpb'
+on_interrupt 'python3 set_up.py download --machine jpb'
 make_folders /e/project1/project_465000000/me/longship /home/me/longship/scratch
 base=/home/me/longship/scratch/containers/pytorch_25.06-py3_arm64.sif
 torch='/home/me/long ship/requirements/torch.txt'
@@ -662,14 +675,14 @@ if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
 fi
 command -v -- "$1" >/dev/null || {
   echo "error: there is no command \"$1\" inside" >&2
-  echo "hint: a Python package? add it to the requirements, then: python set_up.py install" >&2
+  echo "hint: a Python package? add it to the requirements, then: python3 set_up.py install" >&2
   exit 127
 }
 exec "$@"'
 
   check_program apptainer
   image=/home/me/longship/scratch/containers/pytorch_25.06-py3_arm64.sif
-  check_sif "$image" arm64 'python build_container.py && python move_built_container_to_active.py'
+  check_sif "$image" arm64 'python3 build_container.py && python3 move_built_container_to_active.py'
   check_host_arch arm64 "the image $image"
   options=()
   add_home
@@ -688,4 +701,4 @@ exec "$@"'
 
 make_folders /home/me/longship/scratch/offline/pip
 locked /home/me/longship/scratch/offline/pip/download download_packages "$@"
-next_step 'rsync -a /home/me/longship/scratch/offline/ jpb:/e/scratch/project_465000000/me/longship/offline/; then there: python set_up.py offline'
+next_step 'rsync -a /home/me/longship/scratch/offline/ jpb:/e/scratch/project_465000000/me/longship/offline/; then there: python3 set_up.py offline'

@@ -368,7 +368,7 @@ check_repositories() {
   local -i at
   for name in ${repository_names[@]+"${repository_names[@]}"}; do
     [[ -d $repositories_folder/$name ]] ||
-      fail "there is no repository $repositories_folder/$name" 'python set_up.py install'
+      fail "there is no repository $repositories_folder/$name" 'python3 set_up.py install'
   done
   for word in ${sources[@]+"${sources[@]}"}; do
     if [[ $word == -e ]]; then continue; fi
@@ -403,7 +403,7 @@ venv_inputs() {
   if ((${#sources[@]})); then words+=("$(sources_sum)" "$(plain_sources_sum)"); fi
   if ((${#scripts[@]})); then words+=("${scripts[@]}"); fi
   for word in "${words[@]}"; do
-    if [[ -f $word ]]; then sha256sum <"$word"; else printf '%s\n' "$word"; fi
+    if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
   done | sha256sum | cut -d ' ' -f 1
 }
 
@@ -411,8 +411,21 @@ venv_inputs() {
 requirements_sum() {
   local word
   for word in ${requirements[@]+"${requirements[@]}"} "$torch"; do
-    if [[ -f $word ]]; then sha256sum <"$word"; else printf '%s\n' "$word"; fi
+    if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
   done | sha256sum | cut -d ' ' -f 1
+}
+
+# print_requirements FILE [DEPTH]: its lines, and those of the files that it includes.
+print_requirements() {
+  local line
+  local -r include='^[[:space:]]*(-r|-c|--requirement|--constraint)[[:space:]=]*([^[:space:]#]+)'
+  cat -- "$1"
+  while IFS= read -r line || [[ -n $line ]]; do
+    if [[ ! $line =~ $include ]]; then continue; fi
+    line=${BASH_REMATCH[2]}
+    if [[ $line != /* ]]; then line=${1%/*}/$line; fi
+    if [[ -f $line ]] && ((${2:-0} < 9)); then print_requirements "$line" "$((${2:-0} + 1))"; fi # not for ever
+  done <"$1"
 }
 
 # sources_sum: one checksum over what says which packages the repositories need, and how they are
@@ -454,7 +467,7 @@ repository_state() {
 # choose_lock: set pins to the group's own list, if there is one for this image.
 choose_lock() {
   pins=
-  renew='python set_up.py update makes it anew; or remove it, to install without'
+  renew='python3 set_up.py update makes it anew; or remove it, to install without'
   if [[ ! -e $lock ]]; then return; fi
   if [[ $(header_value image "$lock") != "$image_address" ]]; then
     note "$lock is for another image, $(header_value image "$lock"): it is not used"
@@ -589,7 +602,7 @@ run_installer() {
   inside "$new_venv/bin/python" "$LIBRARY/inside/install_packages.py" "$wheelhouse" \
     "$folder" "$installer" "$uv" "$@" ||
     fail_writing "$new_venv" "the packages cannot be installed into $new_venv" \
-      'see the lines above; mend it, and run the same command again'
+      'see the lines above, and run the same command again; without a network: python3 set_up.py offline'
 }
 
 # run_scripts: what repositories need besides, each script in its repository's folder.
@@ -646,9 +659,9 @@ fetch_uv() {
 
 # remove_unfinished_venvs FOLDER: what a killed installation left. The lock is held: none is alive.
 remove_unfinished_venvs() {
-  local venv
-  for venv in "$1"/*/; do
-    if [[ -d $venv && ! -e $venv/longship-base ]]; then rm -rf -- "$venv"; fi
+  local each
+  for each in "$1/${venv##*_}"-*/; do # the lock is that of this architecture
+    if [[ -d $each && ! -e $each/longship-base ]]; then rm -rf -- "$each"; fi
   done
 }
 
@@ -658,11 +671,11 @@ remove_replaced_venvs() {
   local old
   while IFS= read -r -d '' old; do
     rm -rf -- "$old"
-  done < <(find "$1" -mindepth 1 -maxdepth 1 -type d ! -path "$2" -mtime "+$VENV_KEPT_DAYS" -print0)
+  done < <(find "$1" -mindepth 1 -maxdepth 1 -type d -name "${venv##*_}-*" ! -path "$2" -mtime "+$VENV_KEPT_DAYS" -print0)
 }
 
 LIBRARY='/home/me/long ship/lib'
-on_interrupt 'python set_up.py install'
+on_interrupt 'python3 set_up.py install'
 make_folders /home/me/longship/project /home/me/longship/scratch
 
 # Nothing of the host's compilers and Python reaches the program.
@@ -701,14 +714,14 @@ if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
 fi
 command -v -- "$1" >/dev/null || {
   echo "error: there is no command \"$1\" inside" >&2
-  echo "hint: a Python package? add it to the requirements, then: python set_up.py install" >&2
+  echo "hint: a Python package? add it to the requirements, then: python3 set_up.py install" >&2
   exit 127
 }
 exec "$@"'
 
 check_program podman
 image=longship/python_3.11-slim-bookworm:amd64
-check_tag podman "$image" amd64 'python build_container.py && python move_built_container_to_active.py'
+check_tag podman "$image" amd64 'python3 build_container.py && python3 move_built_container_to_active.py'
 check_host_arch amd64 "the image $image"
 options=(--rm --interactive --init --network=host --pull=never)
 add_bind '/home/me/long ship'
@@ -741,4 +754,4 @@ installer=uv
 uv=/home/me/longship/scratch/tools_amd64/uv
 wheelhouse=''
 locked "$venv" install_venv choose_lock fetch_uv
-next_step 'python container_run.py python preprocess_data.py'
+next_step 'python3 container_run.py python preprocess_data.py'

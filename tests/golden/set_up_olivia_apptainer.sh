@@ -335,7 +335,7 @@ check_repositories() {
   local -i at
   for name in ${repository_names[@]+"${repository_names[@]}"}; do
     [[ -d $repositories_folder/$name ]] ||
-      fail "there is no repository $repositories_folder/$name" 'python set_up.py install'
+      fail "there is no repository $repositories_folder/$name" 'python3 set_up.py install'
   done
   for word in ${sources[@]+"${sources[@]}"}; do
     if [[ $word == -e ]]; then continue; fi
@@ -370,7 +370,7 @@ venv_inputs() {
   if ((${#sources[@]})); then words+=("$(sources_sum)" "$(plain_sources_sum)"); fi
   if ((${#scripts[@]})); then words+=("${scripts[@]}"); fi
   for word in "${words[@]}"; do
-    if [[ -f $word ]]; then sha256sum <"$word"; else printf '%s\n' "$word"; fi
+    if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
   done | sha256sum | cut -d ' ' -f 1
 }
 
@@ -378,8 +378,21 @@ venv_inputs() {
 requirements_sum() {
   local word
   for word in ${requirements[@]+"${requirements[@]}"} "$torch"; do
-    if [[ -f $word ]]; then sha256sum <"$word"; else printf '%s\n' "$word"; fi
+    if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
   done | sha256sum | cut -d ' ' -f 1
+}
+
+# print_requirements FILE [DEPTH]: its lines, and those of the files that it includes.
+print_requirements() {
+  local line
+  local -r include='^[[:space:]]*(-r|-c|--requirement|--constraint)[[:space:]=]*([^[:space:]#]+)'
+  cat -- "$1"
+  while IFS= read -r line || [[ -n $line ]]; do
+    if [[ ! $line =~ $include ]]; then continue; fi
+    line=${BASH_REMATCH[2]}
+    if [[ $line != /* ]]; then line=${1%/*}/$line; fi
+    if [[ -f $line ]] && ((${2:-0} < 9)); then print_requirements "$line" "$((${2:-0} + 1))"; fi # not for ever
+  done <"$1"
 }
 
 # sources_sum: one checksum over what says which packages the repositories need, and how they are
@@ -421,7 +434,7 @@ repository_state() {
 # choose_lock: set pins to the group's own list, if there is one for this image.
 choose_lock() {
   pins=
-  renew='python set_up.py update makes it anew; or remove it, to install without'
+  renew='python3 set_up.py update makes it anew; or remove it, to install without'
   if [[ ! -e $lock ]]; then return; fi
   if [[ $(header_value image "$lock") != "$image_address" ]]; then
     note "$lock is for another image, $(header_value image "$lock"): it is not used"
@@ -556,7 +569,7 @@ run_installer() {
   inside "$new_venv/bin/python" "$LIBRARY/inside/install_packages.py" "$wheelhouse" \
     "$folder" "$installer" "$uv" "$@" ||
     fail_writing "$new_venv" "the packages cannot be installed into $new_venv" \
-      'see the lines above; mend it, and run the same command again'
+      'see the lines above, and run the same command again; without a network: python3 set_up.py offline'
 }
 
 # run_scripts: what repositories need besides, each script in its repository's folder.
@@ -613,9 +626,9 @@ fetch_uv() {
 
 # remove_unfinished_venvs FOLDER: what a killed installation left. The lock is held: none is alive.
 remove_unfinished_venvs() {
-  local venv
-  for venv in "$1"/*/; do
-    if [[ -d $venv && ! -e $venv/longship-base ]]; then rm -rf -- "$venv"; fi
+  local each
+  for each in "$1/${venv##*_}"-*/; do # the lock is that of this architecture
+    if [[ -d $each && ! -e $each/longship-base ]]; then rm -rf -- "$each"; fi
   done
 }
 
@@ -625,11 +638,11 @@ remove_replaced_venvs() {
   local old
   while IFS= read -r -d '' old; do
     rm -rf -- "$old"
-  done < <(find "$1" -mindepth 1 -maxdepth 1 -type d ! -path "$2" -mtime "+$VENV_KEPT_DAYS" -print0)
+  done < <(find "$1" -mindepth 1 -maxdepth 1 -type d -name "${venv##*_}-*" ! -path "$2" -mtime "+$VENV_KEPT_DAYS" -print0)
 }
 
 LIBRARY='/home/me/long ship/lib'
-on_interrupt 'python set_up.py install'
+on_interrupt 'python3 set_up.py install'
 make_folders /cluster/work/projects/project_465000000/me/longship /cluster/work/projects/project_465000000/me/longship
 
 # Nothing of the host's compilers and Python reaches the program.
@@ -675,7 +688,7 @@ if [ -z "${HUGGING_FACE_HUB_TOKEN:-}" ] && [ -r /home/me/.huggingface/token ]; t
 fi
 command -v -- "$1" >/dev/null || {
   echo "error: there is no command \"$1\" inside" >&2
-  echo "hint: a Python package? add it to the requirements, then: python set_up.py install" >&2
+  echo "hint: a Python package? add it to the requirements, then: python3 set_up.py install" >&2
   exit 127
 }
 exec "$@"'
@@ -711,4 +724,4 @@ installer=uv
 uv=/cluster/work/projects/project_465000000/me/longship/tools_arm64/uv
 wheelhouse=''
 locked "$venv" install_venv choose_lock fetch_uv
-next_step 'python container_run.py python preprocess_data.py'
+next_step 'python3 container_run.py python preprocess_data.py'

@@ -2,6 +2,8 @@
 # Longship: set_up_update_continue.py, machine jpb (jsc/site.toml)
 set -euo pipefail
 
+readonly ALL_PATCH=0001-all-of-a-history-with-merges.patch
+
 readonly MOST_SAVED_BYTES=$((100 << 20)) # of an untracked file; larger ones are results, not changes
 
 # remember NAME VALUE: keep a value for the rest of the update.
@@ -156,10 +158,23 @@ Exactly as it was, beside what is there now (any folder that does not exist yet)
   git -C $(printf %q "$folder") worktree add FOLDER $ref^1
   git -C FOLDER stash apply --index $ref
 
-On top of what is there now, one by one, in this order:
-  git am --3way $(printf %q "${into%.partial}")/commits/*.patch
-  git apply --3way $(printf %q "${into%.partial}")/{staged,unstaged,untracked}.patch
+On top of what is there now, in this order:
+$(how_to_apply "$into")
 END
+}
+
+# how_to_apply INTO: print a command for each of the patches that are there.
+how_to_apply() {
+  local name
+  local -r folder=$(printf %q "${1%.partial}")
+  if [[ -e $1/commits/$ALL_PATCH ]]; then
+    printf '  git apply --3way %s/commits/%s\n' "$folder" "$ALL_PATCH"
+  elif [[ -d $1/commits ]]; then
+    printf '  git am --3way %s/commits/*.patch\n' "$folder"
+  fi
+  for name in staged unstaged untracked; do
+    if [[ -e $1/$name.patch ]]; then printf '  git apply --3way %s/%s.patch\n' "$folder" "$name"; fi
+  done
 }
 
 # write_series FOLDER INTO HEAD COMMITS: a patch for each commit, oldest first; one for all of them
@@ -172,7 +187,7 @@ write_series() {
   mkdir -p -- "$into"
   if holds_merge "$folder" "${commits[@]}"; then
     recall base
-    patch_between "$folder" "$REPLY" "$head" >"$into/0001-all-of-a-history-with-merges.patch"
+    patch_between "$folder" "$REPLY" "$head" >"$into/$ALL_PATCH"
     return
   fi
   for commit in "${commits[@]}"; do
@@ -257,7 +272,7 @@ check_not_busy() {
   local kind own
   own=$(git_folder "$folder") || exit 1
   commit_of "$folder" HEAD >/dev/null ||
-    fail "$folder has no commit" "move it away: mv $folder $folder.old; then: python set_up.py install"
+    fail "$folder has no commit" "move it away: mv $folder $folder.old; then: python3 set_up.py install"
   for kind in rebase-merge:rebase rebase-apply:rebase MERGE_HEAD:merge CHERRY_PICK_HEAD:cherry-pick \
     REVERT_HEAD:revert BISECT_LOG:bisect; do
     if [[ -e $own/${kind%:*} ]]; then
@@ -536,6 +551,11 @@ on_interrupt() {
         exit 130' INT TERM
 }
 
+# next_step COMMAND: say what to type now.
+next_step() {
+  printf 'next: %s\n' "$1" >&2
+}
+
 readonly MOST_AT_ONCE=8 # login nodes are shared
 
 declare -a parallel_jobs=()
@@ -593,7 +613,7 @@ stop_parallel() {
   rm -rf -- "$parallel_logs"
 }
 
-readonly UPDATE='python set_up.py update'
+readonly UPDATE='python3 set_up.py update'
 
 # replay FOLDER: go on at the remembered step.
 replay() {
@@ -664,7 +684,7 @@ pick() {
   fi
   cat -- "$state/said" >&2
   fail_writing "$folder" "$folder: git cannot pick $(commit_title "$folder" "$commit")" \
-    'see the lines above; go back to what was: python set_up.py update --abort'
+    'see the lines above; go back to what was: python3 set_up.py update --abort'
 }
 
 # end_pick FOLDER COMMIT: after a stop, commit what the user resolved, unless that is done.
@@ -692,7 +712,7 @@ check_resolved() {
   files=$(conflicts "$1")
   if [[ -n $files ]]; then
     fail "$1: there are still conflicts in $files" \
-      "resolve them, git add them, then: python set_up.py update --continue; or: --abort"
+      "resolve them, git add them, then: python3 set_up.py update --continue; or: --abort"
   fi
 }
 
@@ -846,7 +866,7 @@ clone_repository() {
   add_upstream "$name" "$partial"
   # what an installation from it leaves there is no change of the user's
   mkdir -p -- "$partial/.git/info"
-  printf '%s\n' '*.egg-info/' '/build/' >>"$partial/.git/info/exclude"
+  printf '%s\n' '*.egg-info/' '/build/' '__pycache__/' >>"$partial/.git/info/exclude"
   git_in "$partial" update-ref refs/longship/base "$target"
   state=$partial/.git/longship-update
   start_update "$partial" "$name" "$target" "${repository_patches[$name]}"
@@ -880,7 +900,7 @@ source_of() {
     printf '%s' "$bundle"
   else
     fail "$1: there is no $bundle" \
-      'where there is a network: python set_up.py download; then copy it here'
+      'where there is a network: python3 set_up.py download; then copy it here'
   fi
 }
 
@@ -918,8 +938,12 @@ find_target() {
 
 # no_such_ref NAME: stop, and say how to find one that is there.
 no_such_ref() {
+  if [[ -n $bundles ]]; then
+    fail "$1: $bundles/$1.bundle has no tag, branch or commit ${repository_ref[$1]}" \
+      'where there is a network: python3 set_up.py download; then copy it here'
+  fi
   fail "$1: ${repository_url[$1]} has no tag, branch or commit ${repository_ref[$1]}" \
-    "what it has: git ls-remote ${repository_url[$1]}; then ref = ... in configuration.toml"
+    "what it has: git ls-remote $(printf %q "${repository_url[$1]}"); then ref = ... in configuration.toml"
 }
 
 # explain_git NAME URL TEXT: stop, with what git said about a server.
@@ -933,12 +957,12 @@ explain_git() {
     *'could not resolve'* | *'network is unreachable'* | *'connection refused'* | \
       *'connection timed out'* | *'failed to connect'* | *'no route to host'*)
       fail "$1: $2 cannot be reached from here" \
-        'where there is a network: python set_up.py download; then here: python set_up.py offline'
+        'where there is a network: python3 set_up.py download; then here: python3 set_up.py offline'
       ;;
     *'terminal prompts disabled'* | *'authentication failed'* | *'permission denied'* | \
       *'host key verification'*)
       fail "$1: $2 asks for a login that git does not have" \
-        "log in once: git ls-remote $2; see git help credentials, or ssh-add"
+        "log in once: git ls-remote $(printf %q "$2"); see git help credentials, or ssh-add"
       ;;
     *'early eof'* | *'index-pack'* | *'not a v2 bundle'* | *'bad object'* | *'bundle file'*)
       [[ $2 != *.bundle ]] || fail "$1: $2 is damaged" 'copy it again'
@@ -987,7 +1011,7 @@ take_back() {
   if ! { git_in "$folder" read-tree --reset -u "$tracked" && restore_head "$folder" &&
     cp -p -- "$state/index" "$own/index"; }; then
     fail_writing "$folder" "$folder cannot be taken back to what it was" \
-      'see the lines above; then: python set_up.py update --abort'
+      'see the lines above; then: python3 set_up.py update --abort'
   fi
   put_back_raw "$folder"
   git_in "$folder" update-index -q --refresh >/dev/null || :
@@ -1106,7 +1130,7 @@ find_updates() {
       found+=("$name")
     fi
   done
-  ((${#found[@]})) || fail "no update is under way in $repositories_folder" 'python set_up.py update'
+  ((${#found[@]})) || fail "no update is under way in $repositories_folder" 'python3 set_up.py update'
 }
 
 # series_sum FOLDER: print one checksum over all patches of a folder, empty where there are none.
@@ -1181,7 +1205,7 @@ end_patch() {
   check_resolved "$folder"
   if git_in "$folder" diff-index --cached --quiet HEAD && ! git_in "$folder" diff-files --quiet; then
     fail "$folder: what you have changed for the patch ${2##*/} is not staged" \
-      'git add it, then: python set_up.py update --continue; or: --abort'
+      'git add it, then: python3 set_up.py update --continue; or: --abort'
   fi
   if [[ -e $(git_folder "$folder")/rebase-apply ]]; then
     if git_in "$folder" diff-index --cached --quiet HEAD; then
@@ -1245,7 +1269,7 @@ unpack_submodules() {
     bundle=$bundles/$name/$path.bundle
     if [[ -e $folder/$path/.git ]]; then continue; fi
     [[ -e $bundle ]] || fail "$name: there is no $bundle" \
-      'where there is a network: python set_up.py download; then copy it here'
+      'where there is a network: python3 set_up.py download; then copy it here'
     git_in "$folder" config "${key%.path}.url" "$bundle"
     said=$(git_in "$folder" -c protocol.file.allow=always submodule --quiet update -- "$path" 2>&1) ||
       explain_git "$name" "$bundle" "$said"
@@ -1512,10 +1536,11 @@ forget_update() {
   rm -rf -- "$state"
 }
 
-on_interrupt 'python set_up.py update --continue'
+on_interrupt 'python3 set_up.py update --continue'
 make_folders /e/project1/project_465000000/me/longship /e/scratch/project_465000000/me/longship
 repositories_folder=/e/project1/project_465000000/me/longship/repos
 saved=/e/project1/project_465000000/me/longship/saved_changes
 bundles=''
 add_repository torchtitan https://github.com/pytorch/torchtitan.git v0.2.0 '' '/home/me/long ship/patches/torchtitan'
 locked /e/project1/project_465000000/me/longship/repos continue_update
+next_step 'python3 set_up.py install'

@@ -166,7 +166,7 @@ def test_deleted_file_is_fetched_again(make, hub):
             asset(),
             {"HF_ENDPOINT": "http://127.0.0.1:9"},
             "http://127.0.0.1:9 cannot be reached from here",
-            "where there is a network: python set_up.py download --machine local; then here: off",
+            "where there is a network: python3 set_up.py download --machine local; then here: off",
         ),
     ],
 )
@@ -233,7 +233,7 @@ def test_ctrl_c_names_the_step_and_the_next_call_goes_on(stuck, hub):
     _, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
     assert "error: interrupted at step 1/1, Fetch the model lab/tiny, main" in errors
-    assert "hint: nothing is lost; go on with: python set_up.py install" in errors
+    assert "hint: nothing is lost; go on with: python3 set_up.py install" in errors
     assert "Traceback" not in errors
     hub.hold.set()
     clone.set_up("install")
@@ -264,7 +264,7 @@ def test_hub_that_the_user_names_is_asked_from_within_a_container(make, hub):
 def script(clone, lines):
     """Give the script that set_up.py makes of such lines."""
     settings = load_settings(clone.root, {}, clone.environment)
-    start = [assign("LIBRARY", clone.root / "lib"), call("on_interrupt", "python set_up.py")]
+    start = [assign("LIBRARY", clone.root / "lib"), call("on_interrupt", "python3 set_up.py")]
     return render("test", [*start, *lines(settings, derive_paths(settings))])
 
 
@@ -327,7 +327,7 @@ def damage(carried, kind):
         ("missing", "a folder/model.bin of lab/tiny is missing", "copy it again"),
         ("record cut short", ".asset is cut short", "copy it again"),
         ("outside", "names files outside of its folder", "do not trust"),
-        ("no record", "lab/tiny is not among what was copied", "python set_up.py download"),
+        ("no record", "lab/tiny is not among what was copied", "python3 set_up.py download"),
     ],
 )
 def test_bad_copy_is_told_and_nothing_of_it_is_taken(kind, message, hint, carried):

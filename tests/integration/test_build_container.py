@@ -17,8 +17,8 @@ pytestmark = [
     pytest.mark.skipif(own_arch() != "amd64", reason="the tiny images run on amd64 only"),
 ]
 RUNTIMES = ("apptainer", "docker", "podman")
-OFFLINE = "python build_container.py offline"
-MOVE = "python move_built_container_to_active.py"
+OFFLINE = "python3 build_container.py offline"
+MOVE = "python3 move_built_container_to_active.py"
 
 
 def sha256(path):
@@ -112,7 +112,7 @@ def test_locked_builds_the_recorded_digest_again(runtime, lab, registry, tiny):
 def test_locked_without_a_record_is_told(lab, registry):
     clone = lab(registry.name("lab/tiny:1"))
     done = clone.build("--locked", check=False)
-    is_told(done, "no digest of", "python build_container.py")
+    is_told(done, "no digest of", "python3 build_container.py")
     clone.build()
     clone.use(registry.name("lab/tiny:2"))
     is_told(clone.build("--locked", check=False), "lab/tiny:2 was recorded", "build_container.py")

@@ -329,7 +329,7 @@ def test_missing_parts_are_told_at_once_with_the_commands(place):
     shutil.rmtree(place.bundle)
     done = place.pack(check=False)
     is_told(
-        done, "3 parts", "build_container.py download --machine local; python set_up.py download"
+        done, "3 parts", "build_container.py download --machine local; python3 set_up.py download"
     )
     for part in ("base_1_amd64.tar or .sif", "pip/pytorch_amd64.lock", "repos/torchtitan.bundle"):
         assert f"{part}\n" in done.stderr
@@ -510,7 +510,7 @@ def test_interrupted_pack_is_told(place):
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 130 and "error: interrupted" in errors
-    assert f"go on with: python bundle.py pack '{place.bundle}'" in errors
+    assert f"go on with: python3 bundle.py pack '{place.bundle}'" in errors
     place.pack()
 
 

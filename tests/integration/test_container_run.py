@@ -494,7 +494,7 @@ def test_missing_image_is_told_with_what_makes_it(runtime, make_clone, tmp_path)
     clone = make_clone(tmp_path, runtime, image="docker://longship.example/lab/none:1")
     done = clone.container_run("true", check=False)
     hint = is_told(done, "none_1")
-    assert hint == "hint: python build_container.py && python move_built_container_to_active.py"
+    assert hint == "hint: python3 build_container.py && python3 move_built_container_to_active.py"
 
 
 def truncated_copy(image, path, code=None):
@@ -529,7 +529,7 @@ def test_file_that_is_no_image_is_told(make_clone, tmp_path):
 def test_missing_venv_is_told_with_what_makes_it(runtime, make_clone, tmp_path):
     clone = make_clone(tmp_path, runtime, ["longship_tiny"])
     hint = is_told(clone.container_run("true", check=False), "packages are not installed")
-    assert hint == "hint: python set_up.py install"
+    assert hint == "hint: python3 set_up.py install"
 
 
 def test_venv_of_another_image_is_told(prepared, make_clone, tmp_path):

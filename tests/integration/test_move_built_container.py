@@ -46,7 +46,7 @@ def test_swap_roll_back_and_forth(runtime, swap):
     assert clone.container_run(*MARK).stdout == "new\n"
     done = clone.move("--rollback")
     assert clone.active() == old
-    assert done.stderr == f"in use: {old}\nnext: python set_up.py install\n"
+    assert done.stderr == f"in use: {old}\nnext: python3 set_up.py install\n"
     assert clone.container_run(*MARK).stdout == "old\n"
     is_told(clone.move("--rollback", check=False), f"nothing was in use before {old}", "--list")
     clone.move("--use", version_in(new))
@@ -92,14 +92,14 @@ def test_list_shows_versions_and_what_is_in_use_since_when(runtime, swap, regist
     since = r"  in use since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"
     assert re.fullmatch(since, lines[number + 1])
     assert heading == "new, not in use yet:" and waiting.startswith("+ 2")
-    assert done.stderr == "next: python move_built_container_to_active.py\n"
+    assert done.stderr == "next: python3 move_built_container_to_active.py\n"
 
 
 def test_list_before_anything_is_there(lab, registry):
     clone = lab(registry.name("lab/tiny:1"))
     done = clone.move("--list")
     assert done.stdout == "no image is in use\n"
-    assert done.stderr == "next: python build_container.py\n"
+    assert done.stderr == "next: python3 build_container.py\n"
     assert not clone.scratch.exists()
 
 
@@ -197,7 +197,7 @@ def test_image_that_was_there_before_is_kept(lab, registry):
 
 def test_nothing_new_is_told(swap, lab):
     clone, version = swap("old")
-    is_told(clone.move(check=False), "there is no new image", "python build_container.py")
+    is_told(clone.move(check=False), "there is no new image", "python3 build_container.py")
     assert clone.active() == version
 
 
@@ -233,7 +233,7 @@ def test_damaged_image_is_refused(damage, message, swap, registry):
     clone, version = swap("old")
     clone.build("--force")
     damage(clone.containers / "build/swap-apptainer_1_amd64.sif")
-    is_told(clone.move(check=False), message, "python build_container.py")
+    is_told(clone.move(check=False), message, "python3 build_container.py")
     assert clone.active() == version
     clone.build("--force")
     clone.move()

@@ -106,7 +106,7 @@ def test_all_is_installed_without_network(installer, connected, airgapped):
     done = clone.set_up("download", env=clone.find)
     assert re.search(r"^longship-listed +1\.0 +wheel +\d+\.\d MB$", done.stdout, re.MULTILINE)
     assert re.search(r"^editables .* wheel, for builds ", done.stdout, re.MULTILINE)
-    assert done.stderr.endswith("next: python set_up.py offline\n")
+    assert done.stderr.endswith("next: python3 set_up.py offline\n")
     assert not left_over(clone)
     if installer == "uv":
         (clone.scratch / f"tools_{OWN}/uv").unlink()  # it comes from its wheel
@@ -141,7 +141,7 @@ def test_packages_are_fetched_for_another_architecture(connected, found):
     assert wheel(clone, "longship_source").name.endswith("-none-any.whl")
     assert re.search(r"^longship-source +1.0 +wheel built here from its sdist ", done.stdout, re.M)
     assert "building from source, with the Python of this machine" in done.stderr
-    assert "rsync" in done.stderr or done.stderr.endswith("next: python set_up.py offline\n")
+    assert "rsync" in done.stderr or done.stderr.endswith("next: python3 set_up.py offline\n")
     # again: nothing is fetched or built
     before = {path.name: path.stat().st_mtime_ns for path in clone.wheelhouse.glob("*.whl")}
     clone.set_up("download", "--machine", "there", env={**clone.find, "http_proxy": "http://x"})
@@ -173,7 +173,7 @@ def test_target_that_nothing_tells_about_is_an_error(connected):
     add_machine(clone, python="")
     done = clone.set_up("download", "--machine", "there", env=clone.find, check=False)
     is_told(done, "nothing here tells which Python there has", 'packages.python = "3.12"')
-    assert "python build_container.py download --machine there" in done.stderr
+    assert "python3 build_container.py download --machine there" in done.stderr
 
 
 def test_options_of_pip_reach_it(connected, found, tmp_path):
@@ -214,13 +214,13 @@ def test_missing_wheel_is_named(downloaded, airgapped):
     path = wheel(downloaded, "longship_tiny")
     path.unlink()
     done = offline(downloaded, airgapped, check=False)
-    is_told(done, f"{path} is missing", "python set_up.py download --machine local")
+    is_told(done, f"{path} is missing", "python3 set_up.py download --machine local")
 
 
 def test_download_for_other_requirements_is_told(downloaded, airgapped):
     (downloaded.root / "requirements/tiny.txt").write_text("longship_extra\n")
     done = offline(downloaded, airgapped, check=False)
-    is_told(done, "downloaded for other requirements", "python set_up.py download --machine local")
+    is_told(done, "downloaded for other requirements", "python3 set_up.py download --machine local")
     downloaded.set_up("download", env=downloaded.find)
     assert not list(downloaded.wheelhouse.glob("longship_tiny*"))  # nobody's any more
     offline(downloaded, airgapped)
@@ -278,7 +278,7 @@ def test_ctrl_c_is_told_without_a_traceback(connected):
     errors += process.communicate(timeout=60)[1]
     assert process.returncode == 130
     assert "error: interrupted at step 3/4, Fetch the wheels" in errors
-    assert "go on with: python set_up.py download" in errors and "Traceback" not in errors
+    assert "go on with: python3 set_up.py download" in errors and "Traceback" not in errors
     assert not left_over(clone)
 
 
@@ -318,13 +318,13 @@ def test_lock_that_does_not_fit_is_told(connected):
     clone.set_up("update", env=clone.find)
     (clone.root / "requirements/tiny.txt").write_text("longship_extra\n")
     done = clone.set_up("install", env=clone.find, check=False)
-    is_told(done, f"{lock_of(clone)} does not fit", "python set_up.py update")
+    is_told(done, f"{lock_of(clone)} does not fit", "python3 set_up.py update")
     done = clone.set_up("update", env=clone.find)
     assert done.stdout == "longship-extra 1.0 added\nlongship-tiny 1.0 removed\n"
     text = lock_of(clone).read_text()
     lock_of(clone).write_text(re.sub("# python: .*", "# python: 3.7", text))
     done = clone.set_up("install", env=clone.find, check=False)
-    is_told(done, "is for Python 3.7, and host has 3.", "python set_up.py update")
+    is_told(done, "is for Python 3.7, and host has 3.", "python3 set_up.py update")
 
 
 def test_package_that_is_not_the_pinned_one_is_not_installed(connected, found):
@@ -365,7 +365,7 @@ def test_lock_leaves_to_the_image_what_it_has(connected, airgapped, fetcher, fou
     lists = clone.wheelhouse / lock_of(clone).name
     lists.write_text(lists.read_text() + "torch==2.5 --hash=sha256:0\n")
     done = offline(clone, airgapped, check=False)
-    is_told(done, f"{lists} has a second PyTorch", "python set_up.py download --machine local")
+    is_told(done, f"{lists} has a second PyTorch", "python3 set_up.py download --machine local")
     show = "import yaml, needs_torch, torch; print(torch.VERSION, yaml.__file__)"
     own, path = clone.container_run("python", "-c", show).stdout.split()
     assert own == "2.1+image" and path.startswith("/usr/lib/python3/")

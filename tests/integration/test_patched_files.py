@@ -120,7 +120,7 @@ def test_new_image_with_another_original_is_told_when_it_is_put_in_use(
     clone.build("--force")
     done = clone.move()
     assert "warning: /etc/mark is another one in the image" in done.stderr
-    assert done.stderr.endswith("next: python set_up.py install\n")
+    assert done.stderr.endswith("next: python3 set_up.py install\n")
     assert original(clone).read_text() == "one\n"
     assert (clone.root / f"{OURS}.new").read_text() == "two\n"
 

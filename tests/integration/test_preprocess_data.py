@@ -175,7 +175,7 @@ def test_rank_comes_from_slurm_without_torchrun(preprocess, tmp_path):
 
 def test_missing_text_names_the_command_that_makes_it(preprocess, tmp_path):
     result = preprocess("shard", "--data-dir", tmp_path, check=False)
-    hint = "python container_run.py python preprocess_data.py prepare"
+    hint = "python3 container_run.py python preprocess_data.py prepare"
     assert_error(result, str(tmp_path / "corpus.jsonl"), hint)
 
 

@@ -79,6 +79,8 @@ def test_saved_patches_give_the_changes_back(work, run):
     fresh.git("am", "-q", "--3way", *map(str, (saved / "commits").glob("*.patch")))
     for name in ("staged", "unstaged", "untracked"):
         fresh.git("apply", "--3way", str(saved / f"{name}.patch"))
+    told = (saved / "README.txt").read_text()
+    assert all(f"{name}.patch" in told for name in ("staged", "unstaged", "untracked"))
     assert fresh.files() == before
 
 
@@ -780,7 +782,7 @@ def test_ctrl_c_ends_what_was_started(work):
     finally:
         processes.end_group(process)
     assert process.returncode == 130
-    assert "hint: nothing is lost; go on with: python set_up.py install" in errors
+    assert "hint: nothing is lost; go on with: python3 set_up.py install" in errors
     server = Path("/proc", (work.folder / "pid").read_text().strip())
     end = time.monotonic() + 60
     while server.exists():  # it was sent a signal, and takes a moment

@@ -93,7 +93,7 @@ def wait_until(condition, process=None):
 def test_packages_are_installed(clone, find):
     done = clone.set_up("install", env=find)
     assert version(clone) == "1.0"
-    assert "next: python container_run.py python preprocess_data.py" in done.stderr
+    assert "next: python3 container_run.py python preprocess_data.py" in done.stderr
     assert left_over(clone) == []
     assert re.fullmatch(r"venv_(amd64|arm64)", venv_of(clone).name)
 
@@ -105,6 +105,31 @@ def test_second_run_does_nothing_again(clone, find):
     done = clone.set_up("install", env={"PIP_NO_INDEX": "1"})  # nothing could be installed
     assert os.readlink(venv_of(clone)) == before
     assert "up to date" in done.stderr and "[1/3]" not in done.stderr
+
+
+def test_venvs_of_another_architecture_stay(clone, find):
+    venvs = clone.scratch / "venvs"
+    for name, base in (("other-20260101T000000-a", "host"), ("other-unfinished", None)):
+        (venvs / name).mkdir(parents=True)
+        if base:
+            (venvs / name / "longship-base").write_text(base)
+        os.utime(venvs / name, (0, 0))
+    clone.set_up("install", env=find)
+    assert {"other-20260101T000000-a", "other-unfinished"} <= {
+        each.name for each in venvs.iterdir()
+    }
+
+
+def test_change_of_an_included_requirements_file_is_seen(clone, find, wheels, tmp_path):
+    clone.set_up("install", env=find)
+    file = clone.root / "requirements/tiny.txt"
+    file.write_text("-r more.txt\n" + file.read_text())
+    (clone.root / "requirements/more.txt").write_text("-r tiny.txt  # around and around\n")
+    assert "up to date" not in clone.set_up("install", env=find).stderr
+    assert "up to date" in clone.set_up("install", env=find).stderr
+    with open(clone.root / "requirements/more.txt", "a") as more:
+        more.write("# a change\n")
+    assert "up to date" not in clone.set_up("install", env=find).stderr
 
 
 def test_mode_can_be_left_out(clone, find):
@@ -239,7 +264,7 @@ def test_ctrl_c_names_the_step_and_the_next_call_works(stuck, clone, find):
     _, errors = stuck.communicate(timeout=SECONDS)
     assert stuck.returncode == 130
     assert "error: interrupted at step 2/3, Install the packages" in errors
-    assert "hint: nothing is lost; go on with: python set_up.py install" in errors
+    assert "hint: nothing is lost; go on with: python3 set_up.py install" in errors
     assert "Traceback" not in errors.split("error: interrupted")[1]
     assert venv_of(clone) is None
     assert left_over(clone) == []

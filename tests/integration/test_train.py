@@ -227,7 +227,7 @@ def test_missing_data_names_the_command_that_makes_it(inside, root, tmp_path):
     scratch = f"LONGSHIP_SCRATCH_DIR={tmp_path}"  # inside: outside it is the configuration's
     result = inside("env", scratch, "python", root / "train.py", check=False)
     missing = str(tmp_path / "data" / "corpus_text_document.idx")
-    assert_error(result, missing, "python container_run.py python preprocess_data.py")
+    assert_error(result, missing, "python3 container_run.py python preprocess_data.py")
     assert not list(tmp_path.iterdir())
 
 
