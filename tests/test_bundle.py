@@ -27,10 +27,10 @@ def test_image_packages_and_repositories_are_needed(repository):
         repository,
         configuration='[packages]\nrequirements = "r.txt"\n[[repositories]]\nurl = "https://e.org/x.git"\n',
     )
-    needed = [line.split(" python ")[0] for line in lines if line.startswith("need_")]
+    needed = [line.split(" python3 ")[0] for line in lines if line.startswith("need_")]
     (archive, *files) = needed
     assert re.fullmatch(
-        r"need_archive /home/me/longship/scratch/offline/containers/base_1_\w+ 'python build.*",
+        r"need_archive /home/me/longship/scratch/offline/containers/base_1_\w+ 'python3 build.*",
         archive,
     )
     assert [each.split()[:2] for each in files] == [

@@ -166,7 +166,7 @@ def test_deleted_file_is_fetched_again(make, hub):
             asset(),
             {"HF_ENDPOINT": "http://127.0.0.1:9"},
             "http://127.0.0.1:9 cannot be reached from here",
-            "where there is a network: python3 set_up.py download --machine local; then here: off",
+            "python3 set_up.py download --machine local; then here: python3 set_up.py offline",
         ),
     ],
 )
