@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What bundle.py pack and verify take, beside sha256sum over the same files with all cores.
 
-    python benchmarks/bundle.py [--folder /a/disk] [--gigabytes 3] [--rounds 5]
+    python3 benchmarks/bundle.py [--folder /a/disk] [--gigabytes 3] [--rounds 5]
 
 It needs git, and network or a pip that finds click and tomli. The files are random bytes in the
 proportions of a real bundle: an image, parts of a model, wheels, and this repository. The commands
@@ -80,6 +80,7 @@ def prepare(folder: Path, gigabytes: float) -> tuple[Path, dict[str, str]]:
         for number in range(count):
             write_random(scratch / "offline" / pattern.format(number), share * gigabytes / count)
     (scratch / "offline/containers/base_1_amd64.tar.json").write_text("{}\n")
+    (scratch / "offline/pip/pytorch_amd64.lock").write_text("")
     configuration = folder / "configuration.toml"
     configuration.write_text(
         f"[paths]\nproject_dir = {json.dumps(str(folder / 'project'))}\n"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What `set_up.py install` and `update` cost when six repositories are where they have to be.
 
-    python benchmarks/repositories.py [--rounds N] [--files N]
+    python3 benchmarks/repositories.py [--rounds N] [--files N]
 
 It makes six upstreams of so many files in a temporary folder, which git speaks to as to a server,
 so no network is in the figures. What is compared is git fetching the six one after the other.
