@@ -6,6 +6,7 @@
 download_repositories() {
   prepare_git
   make_folders "$bundles" "$mirrors"
+  step 1/1 "Fetch ${all_repositories[*]}"
   in_parallel download_repository "${all_repositories[@]}"
   stop_if_failed
 }
@@ -15,7 +16,6 @@ download_repository() {
   local -r name=$1 url=${repository_url[$1]} mirror=$mirrors/$1.git
   local said target
   if [[ ! -e $mirror ]]; then
-    note "fetching $name from $url"
     rm -rf -- "$mirror.partial"
     said=$(git "${GIT_SETTINGS[@]}" clone --quiet --bare -- "$url" "$mirror.partial" 2>&1) ||
       explain_git "$name" "$url" "$said"

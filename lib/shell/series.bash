@@ -182,7 +182,7 @@ check_series_is_in() {
 # put_series NAME OWN PATCHES: the new patches take the place of the old ones.
 put_series() {
   local -r name=$1 own=$2 patches=$3
-  local file
+  local file plural=es
   local -a new
   new=("$state/new"/*.patch)
   if [[ ! -e ${new[0]} ]]; then new=(); fi
@@ -205,5 +205,6 @@ put_series() {
   { head -n 2 -- "$own/longship-settings" && series_sum "$patches"; } >"$own/longship-settings.partial"
   mv -- "$own/longship-settings.partial" "$own/longship-settings"
   git_in "$repositories_folder/$name" update-ref refs/longship/patched HEAD
-  printf '%s: %d patches in %s\n' "$name" "${#new[@]}" "$patches" >&2
+  if ((${#new[@]} == 1)); then plural=; fi
+  printf '%s: %d patch%s in %s\n' "$name" "${#new[@]}" "$plural" "$patches" >&2
 }

@@ -5,6 +5,7 @@
 update_repositories() {
   prepare_git
   make_folders "$repositories_folder"
+  step 1/1 "Update ${all_repositories[*]}"
   in_parallel update_repository "${all_repositories[@]}"
   stop_if_failed
 }

@@ -1147,8 +1147,13 @@ add_repository() {
 
 # install_repositories: clone what is missing.
 install_repositories() {
+  local name missing=
   prepare_git
   make_folders "$repositories_folder"
+  for name in "${all_repositories[@]}"; do
+    if [[ ! -e $repositories_folder/$name ]]; then missing+=" $name"; fi
+  done
+  if [[ -n $missing ]]; then step 1/1 "Clone$missing"; fi # what git says is shown when it is done
   in_parallel install_repository "${all_repositories[@]}"
   stop_if_failed
 }
@@ -1188,7 +1193,6 @@ clone_repository() {
   local -a blobless=(--filter=blob:none)
   local source said target state
   source=$(source_of "$name")
-  note "cloning $name from $source"
   if [[ -n $bundles ]]; then blobless=(); fi
   trap 'rm -rf -- "$repositories_folder/$name.partial"' EXIT
   rm -rf -- "$partial"

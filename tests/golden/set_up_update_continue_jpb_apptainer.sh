@@ -850,7 +850,6 @@ clone_repository() {
   local -a blobless=(--filter=blob:none)
   local source said target state
   source=$(source_of "$name")
-  note "cloning $name from $source"
   if [[ -n $bundles ]]; then blobless=(); fi
   trap 'rm -rf -- "$repositories_folder/$name.partial"' EXIT
   rm -rf -- "$partial"
