@@ -32,6 +32,7 @@ def prepare(launch: Launch) -> list[str]:
         array("options", launch.options),
         call("add_home"),
         *launch.bind_lines(),
+        *launch.overlay_lines("mount_overlay"),
         *([call("add_nvidia_gpus")] if launch.gpu in ("cuda", "auto") else []),
         *([call("add_amd_gpus")] if launch.gpu == "auto" else []),
     ]

@@ -12,7 +12,7 @@ from lib.builds import archive_base, recipe_for
 from lib.command import array, assign, call
 from lib.errors import LongshipError
 from lib.images import image_source
-from lib.packages import wanted_venv
+from lib.packages import packages_wanted
 from lib.paths import Paths
 from lib.quoting import Expansion
 from lib.repositories import configured_repositories
@@ -113,7 +113,7 @@ def _needed(settings: Settings, here: Paths) -> list[str]:
         base = archive_base(recipe_for("apptainer", source, here), here)
         build = call("python3", "build_container.py", "download", "--machine", machine)
         lines.append(call("need_archive", base, build))
-    if wanted_venv(settings, here) is not None:
+    if packages_wanted(settings):
         lock = f"pip/{settings.stack.name}_{here.arch}.lock"
         lines.append(call("need_file", lock, set_up))
     for repository in configured_repositories(settings):
@@ -195,6 +195,7 @@ def _next_steps(settings: Settings) -> list[str]:
     image = ["build_container.py offline", "move_built_container_to_active.py"]
     return [
         *([] if configured_runtime(settings) == "host" else image),
+        *(["build_overlay.py offline"] if settings.configuration.packages.overlay else []),
         "set_up.py offline",
         "container_run.py python train.py",
     ]

@@ -48,7 +48,8 @@ def _key(
     entries: Mapping[str, Key] | None = None,
 ) -> Any:
     """Declare a key: its default, one line about it, and the only values allowed."""
-    kind = "tables" if entries else {str: "text", tuple: "list", dict: "texts"}[type(default)]
+    kinds = {str: "text", int: "number", tuple: "list", dict: "texts"}
+    kind = "tables" if entries else kinds[type(default)]
     key = Key(kind, about, choices, default, entries or {})
     return field(default_factory=lambda: default, metadata={"key": key})
 
@@ -86,6 +87,11 @@ class Packages:
     requirements: str = _key("requirements/environment.txt", 'a pip requirements file; "" for none')
     installer: str = _key("uv", "uv where it can be had, else pip", ("uv", "pip"))
     python: str = _key("", "the target's, such as 3.12, where no image tells a download")
+    overlay: str = _key("", "the name of an overlay that holds them; a venv unless given")
+    compression: str = _key("zstd", "of the overlay", ("zstd", "xz", "lz4", "gzip"))
+    processors: int = _key(0, "how many pack the overlay; 0: all that there are")
+    memory: str = _key("", 'how much packing may use, such as "2G"; a quarter unless given')
+    work_dir: str = _key("", "where the overlay is built; below scratch_dir unless given")
 
 
 @dataclass(frozen=True)

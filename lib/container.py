@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from lib import environment
 from lib.command import assign, call, comment
+from lib.environment import Bind
 from lib.images import ImageSource, image_source, image_to_start
 from lib.launch import Launch
+from lib.overlays import overlay_to_start, seen_at
 from lib.paths import Paths, pinned
 from lib.quoting import Expansion, Word
 from lib.runtimes import MODULES
@@ -15,7 +18,12 @@ from lib.settings import Settings
 
 
 def describe_launch(
-    settings: Settings, paths: Paths, runtime: str, *, pip_sources: bool = True
+    settings: Settings,
+    paths: Paths,
+    runtime: str,
+    *,
+    pip_sources: bool = True,
+    overlay: str = "",
 ) -> Launch:
     """Collect what the runtime is given.
 
@@ -29,6 +37,8 @@ def describe_launch(
         The name, from `choose_runtime`.
     pip_sources : bool
         Show pip's configuration and folders too.
+    overlay : str
+        The file with the Python packages, from `lib.overlays.overlay_to_start`.
     """
     image = image_to_start(runtime, settings, paths)
     binds, site_binds = environment.configured_binds(settings, paths)
@@ -44,6 +54,7 @@ def describe_launch(
         site_binds=site_binds,
         patched_files=environment.patched_files(settings, paths),
         pip_sources=pip_sources,
+        overlay=overlay,
     )
 
 
@@ -52,11 +63,6 @@ def _image_hint(source: ImageSource) -> str:
     if source.ready:
         return "ask the site, or name another image: container.image in configuration.toml"
     return "python3 build_container.py && python3 move_built_container_to_active.py"
-
-
-def base_of(launch: Launch) -> str:
-    """Name what a venv is made on top of: its Python belongs to this image, or to the host."""
-    return launch.image or "host"
 
 
 def start_lines(settings: Settings, launch: Launch, contract: str) -> tuple[list[str], list[Word]]:
@@ -118,31 +124,65 @@ def run_lines(
         The venv that comes first on PATH.
     for_ranks : bool
         For the many ranks of a job, which install nothing: pip's configuration is left out, so
-        that each of them does not read it from the home folder.
+        that each of them does not read it from the home folder, and nobody notes the use.
 
     Returns
     -------
     list of str
         Lines of bash, which take the command as ``"$@"``.
     """
-    launch = describe_launch(settings, paths, runtime, pip_sources=not for_ranks)
+    overlay = overlay_to_start(settings, paths)
+    launch = describe_launch(settings, paths, runtime, pip_sources=not for_ranks, overlay=overlay)
     venv = pinned(venv) if venv else None
-    contract = environment.contract(settings, paths, online=online, venv=venv)
+    contract = environment.contract(
+        settings, paths, online=online, folders=_package_folders(runtime, overlay, venv)
+    )
     lines, words = start_lines(settings, launch, contract)
     return [
         call("make_folders", paths.project_dir, paths.scratch_dir),
         *lines,
-        *([call("check_venv", venv, base_of(launch))] if venv else []),
+        *([call("check_venv", venv, overlay or launch.base)] if venv else []),
+        *([call("note_use")] if overlay and not for_ranks else []),
         call("take_command", paths.root / "lib/shell/interactive.bash", Expansion('"$@"')),
         *([call("encode_command")] if runtime != "host" else []),
         call("exec", *words, Expansion('"${command[@]}"')),
     ]
 
 
-def inside_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
-    """Return the lines that define ``inside COMMAND...`` for a script that sets something up."""
-    launch = describe_launch(settings, paths, runtime)
-    contract = environment.contract(settings, paths, online=True, venv=None)
+def _package_folders(runtime: str, overlay: str, venv: Path | None) -> list[str]:
+    """Return the folders with packages on top of the image, the lowest first."""
+    return [
+        *([seen_at(overlay, runtime)] if overlay else []),
+        *([str(venv)] if venv else []),
+    ]
+
+
+def inside_lines(
+    settings: Settings,
+    paths: Paths,
+    runtime: str,
+    *,
+    overlay: str = "",
+    binds: Iterable[Bind] = (),
+) -> list[str]:
+    """Return the lines that define ``inside COMMAND...`` for a script that sets something up.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+    paths : Paths
+        Where things lie.
+    runtime : str
+        The name, from `choose_runtime`.
+    overlay : str
+        The file with the Python packages; they are there, but not first on PATH.
+    binds : iterable of Bind
+        More folders that must be seen.
+    """
+    launch = describe_launch(settings, paths, runtime, overlay=overlay)
+    launch = launch._replace(binds=(*launch.binds, *binds))
+    contract = environment.contract(settings, paths, online=True)
     lines, words = start_lines(settings, launch, contract)
     return [
         *lines,
@@ -163,7 +203,7 @@ def here_lines(settings: Settings, here: Paths) -> list[str]:
     here : Paths
         Where things lie on the machine at hand.
     """
-    contract = environment.contract(settings, here, online=True, venv=None)
+    contract = environment.contract(settings, here, online=True)
     return [
         comment("shellcheck disable=SC2016  # expanded inside, not here"),
         assign("contract", contract),

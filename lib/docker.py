@@ -41,6 +41,7 @@ def prepare(launch: Launch) -> list[str]:
         call("check_host_arch", launch.arch, Expansion('"the image $image"')),
         array("options", (*_ALWAYS, *launch.options)),
         *launch.bind_lines(),
+        *launch.overlay_lines("bind_unpacked_overlay"),
         call("add_shared_memory", launch.runtime),
         call("add_user_and_home", launch.runtime),
         *([call("add_container_gpus", launch.runtime)] if launch.gpu != "cpu" else []),

@@ -38,6 +38,7 @@ def prepare(launch: Launch) -> list[str]:
         array("options", launch.options),
         assign("binds_for_enroot", "1"),
         *launch.bind_lines(),
+        *launch.overlay_lines("bind_unpacked_overlay"),
         call("add_bind", "/tmp"),
         export("ENROOT_MOUNT_HOME", "yes"),
         export("ENROOT_LOGIN_SHELL", "no"),  # /etc/profile would overwrite the image's PATH

@@ -8,7 +8,7 @@ inside, because there the image's own values of the same names (CC, PYTHONPATH) 
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from lib.command import call, export, wrapped
@@ -116,7 +116,7 @@ def patched_files(settings: Settings, paths: Paths) -> tuple[Bind, ...]:
     return tuple(found)
 
 
-def contract(settings: Settings, paths: Paths, *, online: bool, venv: Path | None) -> str:
+def contract(settings: Settings, paths: Paths, *, online: bool, folders: Sequence[str] = ()) -> str:
     """Return the POSIX sh text that gives the program its environment and becomes it.
 
     Parameters
@@ -127,8 +127,8 @@ def contract(settings: Settings, paths: Paths, *, online: bool, venv: Path | Non
         Where things lie.
     online : bool
         Leave the Hugging Face libraries their network.
-    venv : pathlib.Path or None
-        The venv that comes first on PATH.
+    folders : sequence of str
+        Overlay and venv; the last one comes first on PATH.
 
     Returns
     -------
@@ -159,18 +159,19 @@ def contract(settings: Settings, paths: Paths, *, online: bool, venv: Path | Non
             for variable, file in environment.token_files.items()
         ),
     ]
-    if venv:
-        lines += [export("VIRTUAL_ENV", venv), 'export PATH="$VIRTUAL_ENV"/bin:"$PATH"']
-    return "\n".join([*lines, _START])
+    for folder in folders:
+        lines += [export("VIRTUAL_ENV", folder), 'export PATH="$VIRTUAL_ENV"/bin:"$PATH"']
+    mode = "build_overlay.py" if settings.configuration.packages.overlay else "set_up.py install"
+    return "\n".join([*lines, _START.format(mode)])
 
 
 # The last lines of the contract: a command that is not there is told in the words of this project.
 _START = """\
-command -v -- "$1" >/dev/null || {
+command -v -- "$1" >/dev/null || {{
   echo "error: there is no command \\"$1\\" inside" >&2
-  echo "hint: a Python package? add it to the requirements, then: python3 set_up.py install" >&2
+  echo "hint: a Python package? add it to the requirements, then: python3 {}" >&2
   exit 127
-}
+}}
 exec "$@\""""
 
 

@@ -7,8 +7,8 @@ from lib.quoting import Expansion, Word
 
 
 def prepare(launch: Launch) -> list[str]:
-    """Return no lines: everything is visible already."""
-    return []
+    """Return the lines that unpack the overlay; everything else is visible already."""
+    return launch.overlay_lines("unpack_overlay")
 
 
 def words(launch: Launch) -> list[Word]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from lib.command import call
+from lib.command import assign, call
 from lib.environment import Bind
 from lib.quoting import Expansion
 
@@ -39,6 +39,8 @@ class Launch(NamedTuple):
         Single files that are shown in place of the image's own.
     pip_sources : bool
         Show pip's configuration and folders too.
+    overlay : str
+        The file with the Python packages; empty for none.
     """
 
     root: Path
@@ -52,6 +54,22 @@ class Launch(NamedTuple):
     site_binds: tuple[Bind, ...]
     patched_files: tuple[Bind, ...]
     pip_sources: bool
+    overlay: str = ""
+
+    @property
+    def base(self) -> str:
+        """What a venv is made on top of: its Python belongs to this image, or to the host."""
+        return self.image or "host"
+
+    def overlay_lines(self, function: str) -> list[str]:
+        """Return the lines that check the overlay and show it inside, by a runtime's function."""
+        if not self.overlay:
+            return []
+        return [
+            assign("overlay", self.overlay),
+            call("check_overlay", self.base),
+            call(function),
+        ]
 
     def bind_lines(self) -> list[str]:
         """Return the lines that add the binds to the array ``options``."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from lib.command import array, assign, call
-from lib.container import base_of, describe_launch
+from lib.container import describe_launch
 from lib.errors import LongshipError
 from lib.images import image_source
+from lib.overlays import overlay_to_start, seen_at
 from lib.paths import Paths
 from lib.quoting import Expansion, Word
 from lib.repositories import Repository, configured_repositories
@@ -19,14 +20,28 @@ _ONLINE = ("choose_lock", "fetch_uv")
 _OFFLINE = ("choose_download", "unpack_uv", "verify_wheelhouse")
 
 
+def packages_wanted(settings: Settings) -> bool:
+    """Tell whether anything is to be installed."""
+    packages = settings.configuration.packages
+    return bool(packages.requirements or settings.stack.requirements or _installed(settings))
+
+
 def wanted_venv(settings: Settings, paths: Paths) -> Path | None:
-    """Return the venv's path, or None where nothing is to be installed."""
-    wanted = (
-        settings.configuration.packages.requirements
-        or settings.stack.requirements
-        or _installed(settings)
-    )
-    return paths.venv if wanted else None
+    """Return the venv's path, or None where nothing goes into one.
+
+    With an overlay only repositories do: what a user works in cannot lie in a file.
+    """
+    if not settings.configuration.packages.overlay:
+        return paths.venv if packages_wanted(settings) else None
+    of_venv = [each for each in _installed(settings) if each.install != "requirements"]
+    return paths.venv if of_venv or any(each.script for each in _installed(settings)) else None
+
+
+def install_steps(settings: Settings, paths: Paths) -> list[str]:
+    """Return what the user types to have the packages installed, in order."""
+    overlay = ["python3 build_overlay.py"] if settings.configuration.packages.overlay else []
+    venv = ["python3 set_up.py install"] if wanted_venv(settings, paths) else []
+    return [*overlay, *venv]
 
 
 def install_lines(
@@ -55,9 +70,12 @@ def install_lines(
     LongshipError
         If neither the configuration nor the stack names a package.
     """
+    overlay = overlay_to_start(settings, paths)
     return [
         *wanted_lines(settings, paths, runtime),
         assign("venv", paths.venv),
+        assign("overlay", overlay),
+        assign("seen_at", seen_at(overlay, runtime) if overlay else ""),
         assign("installer", settings.configuration.packages.installer),
         assign("uv", paths.tools / "uv"),
         assign("wheelhouse", paths.offline / "pip" if offline else ""),
@@ -86,14 +104,14 @@ def wanted_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     Parameters and errors are those of `install_lines`.
     """
     stack = settings.stack
-    if wanted_venv(settings, paths) is None:
+    if not packages_wanted(settings):
         raise LongshipError(
             f"packages.requirements is empty, and so are those of stack {stack.name}",
             'there is nothing to install; or set it to "requirements/environment.txt"',
         )
     launch = describe_launch(settings, paths, runtime)
     return [
-        assign("base", base_of(launch)),
+        assign("base", launch.base),
         assign("torch", str(paths.root / stack.torch) if stack.torch else ""),
         assign("image_address", image_source(settings).address if launch.image else "host"),
         assign("lock", paths.root / "requirements" / f"{stack.name}_{paths.arch}.lock"),

@@ -80,6 +80,11 @@ class Paths:
         return self.scratch_dir / "venvs"
 
     @property
+    def overlays(self) -> Path:
+        """The overlays: links into `versions` below, named after their requirements."""
+        return self.scratch_dir / "overlays"
+
+    @property
     def tools(self) -> Path:
         """Programs that set up the environment: uv."""
         return self.scratch_dir / f"tools_{self.arch}"

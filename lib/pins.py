@@ -1,4 +1,4 @@
-"""Who still needs an image: a file for each launcher that names it, see lib/shell/pins.bash."""
+"""Who still needs an image or overlay: a file for each launcher that names it (pins.bash)."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import os
 from pathlib import Path
 
 from lib.errors import LongshipError
-from lib.paths import Paths
 
 
-def pin(image: str, launcher: Path, job: str, paths: Paths) -> None:
-    """Keep an image from being pruned while a job runs, or while a launcher lies there.
+def pin(needed: str, launcher: Path, job: str, folder: Path) -> None:
+    """Keep something from being pruned while a job runs, or while a launcher lies there.
 
     Parameters
     ----------
-    image : str
-        What the launcher starts: a file or a tag.
+    needed : str
+        What the launcher names: an image's file or tag, or an overlay.
     launcher : pathlib.Path
         The launcher.
     job : str
         The Slurm job that it was written in; empty for none.
-    paths : Paths
-        Where things lie.
+    folder : pathlib.Path
+        Where such things lie; the file goes into ``pins`` below.
 
     Raises
     ------
@@ -32,11 +31,11 @@ def pin(image: str, launcher: Path, job: str, paths: Paths) -> None:
 
     launcher = launcher.absolute()
     own = hashlib.sha256(os.fsencode(launcher)).hexdigest()[:12]
-    file = paths.containers / "pins" / f"{job or 'launcher'}-{own}"
+    file = folder / "pins" / f"{job or 'launcher'}-{own}"
     partial = file.with_name(f"{file.name}.partial")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        text = f"{image}\n{job}\n{launcher}\n"
+        text = f"{needed}\n{job}\n{launcher}\n"
         partial.write_text(text, encoding="utf-8", errors="surrogateescape")
         partial.replace(file)
     except OSError as error:

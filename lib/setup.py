@@ -6,7 +6,8 @@ from lib import assets, packages, repositories, wheelhouse
 from lib.command import assign, call
 from lib.container import inside_lines
 from lib.errors import LongshipError
-from lib.packages import wanted_venv
+from lib.overlays import overlay_to_start
+from lib.packages import packages_wanted, wanted_venv
 from lib.patched_files import check_lines
 from lib.paths import Paths
 from lib.repositories import repository_lines
@@ -52,12 +53,13 @@ def update_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     Parameters and errors are those of `install_lines`.
     """
     updated = repository_lines(settings, paths, "update_repositories")
-    wanted = wanted_venv(settings, paths) is not None or not updated
+    wanted = packages_wanted(settings) or not updated
+    steps = packages.install_steps(settings, paths) if wanted else []
     return [
         *_start_lines(settings, paths, runtime, "update"),
         *updated,
         *(packages.renew_lock_lines(settings, paths, runtime) if wanted else []),
-        *([call("next_step", "python3 set_up.py install")] if wanted else []),
+        *(call("next_step", each) for each in steps),
     ]
 
 
@@ -119,7 +121,7 @@ def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) ->
     # what is installed from a repository is read in its clone
     cloned = repository_lines(settings, here, "install_repositories")
     fetched = assets.download_lines(settings, here)
-    wanted = wanted_venv(settings, here) is not None or not (cloned or fetched)
+    wanted = packages_wanted(settings) or not (cloned or fetched)
     return [
         assign("LIBRARY", here.root / "lib"),
         *_folder_lines(here, typed),
@@ -153,6 +155,8 @@ def _package_lines(
     settings: Settings, paths: Paths, runtime: str, *, others: bool, offline: bool = False
 ) -> list[str]:
     """Return the lines that make the venv; none where only other things are wanted."""
+    if wanted_venv(settings, paths) is None and settings.configuration.packages.overlay:
+        return [call("note", "the Python packages are in the overlay: python3 build_overlay.py")]
     if others and wanted_venv(settings, paths) is None:
         return []
     return packages.install_lines(settings, paths, runtime, offline=offline)
@@ -169,13 +173,15 @@ def _folder_lines(paths: Paths, typed: str) -> list[str]:
 def _start_lines(settings: Settings, paths: Paths, runtime: str, mode: str) -> list[str]:
     """Return the lines that modes begin with; ``inside COMMAND...`` is defined if it is used."""
     lines = _folder_lines(paths, f"python3 set_up.py {mode}")
-    inside = wanted_venv(settings, paths) is not None or assets.configured_assets(settings)
+    venv = wanted_venv(settings, paths)
+    inside = venv is not None or assets.configured_assets(settings)
     if repositories.configured_repositories(settings) and not inside:
         return lines
+    overlay = overlay_to_start(settings, paths) if venv and mode != "update" else ""
     return [
         assign("LIBRARY", paths.root / "lib"),
         *lines,
-        *inside_lines(settings, paths, runtime),
+        *inside_lines(settings, paths, runtime, overlay=overlay),
         *check_lines(settings, paths, runtime),
         "",
     ]
@@ -183,6 +189,6 @@ def _start_lines(settings: Settings, paths: Paths, runtime: str, mode: str) -> l
 
 def _next_lines(settings: Settings, paths: Paths) -> list[str]:
     """Return the line that says how to go on, where packages are there to run something."""
-    if wanted_venv(settings, paths) is None:
+    if not packages_wanted(settings):
         return []
     return [call("next_step", "python3 container_run.py python preprocess_data.py")]

@@ -11,6 +11,10 @@ from lib.errors import LongshipError, near_miss
 # What a value can be: how to say it, and the check.
 _KINDS = {
     "text": ("text in quotes", lambda v: isinstance(v, str)),
+    "number": (
+        "a whole number, such as 4",
+        lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= 0,
+    ),
     "list": (
         'a list of texts, such as ["a", "b"]',
         lambda v: isinstance(v, list) and all(isinstance(each, str) for each in v),
@@ -33,7 +37,8 @@ class Key(NamedTuple):
     Parameters
     ----------
     kind : str
-        ``text``, ``list`` (of texts), ``texts`` (by name), ``table``, or ``tables`` (a list).
+        ``text``, ``number``, ``list`` (of texts), ``texts`` (by name), ``table``, or ``tables``
+        (a list).
     about : str
         One line about it.
     choices : tuple of str

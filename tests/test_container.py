@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib.container import base_of, describe_launch, inside_lines, run_lines
+from lib.container import describe_launch, inside_lines, run_lines
 
 ALL = ("apptainer", "singularity", "docker", "podman", "enroot")
 
@@ -17,7 +17,7 @@ def test_image_that_is_a_file_is_taken_where_it_lies(repository, tmp_path):
     launch = describe(repository, "apptainer")
     assert launch.image == str(tmp_path / "image 2.sif")  # a later swap does not reach this launch
     assert "ask the site" in launch.image_hint
-    assert base_of(launch) == launch.image
+    assert launch.base == launch.image
 
 
 @pytest.mark.parametrize("runtime", ALL)
@@ -29,7 +29,7 @@ def test_host_needs_no_image(repository):
     repository.write("stacks/pytorch/stack.toml", "")
     launch = describe(repository, "host")
     assert (launch.image, launch.image_hint) == ("", "")
-    assert base_of(launch) == "host"
+    assert launch.base == "host"
 
 
 def lines(repository, runtime, **options):

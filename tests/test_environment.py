@@ -33,7 +33,7 @@ def inside(shell, text, names, env=None):
 def text_for(repository, configuration="", *, environ=None, online=False, venv=None):
     repository.write("configuration.toml", configuration)
     settings, paths = repository.settings_and_paths(environ)
-    return contract(settings, paths, online=online, venv=venv)
+    return contract(settings, paths, online=online, folders=[str(venv)] if venv else [])
 
 
 def test_program_knows_where_it_is(shell, repository):

@@ -11,8 +11,10 @@ def test_pin_names_image_job_and_launcher(repository, tmp_path, monkeypatch):
     _, paths = repository.settings_and_paths()
     monkeypatch.chdir(tmp_path)
     for job in ("", "4711"):
-        pin("/images/x.sif", tmp_path / "launcher", job, paths)
-        pin("/images/y.sif", tmp_path / "launcher", job, paths)  # the launcher was written again
+        pin("/images/x.sif", tmp_path / "launcher", job, paths.containers)
+        pin(
+            "/images/y.sif", tmp_path / "launcher", job, paths.containers
+        )  # the launcher was written again
     files = sorted((tmp_path / "s/containers/pins").iterdir())
     assert [file.name.split("-")[0] for file in files] == ["4711", "launcher"]
     assert files[0].read_text() == f"/images/y.sif\n4711\n{tmp_path}/launcher\n"
@@ -23,5 +25,5 @@ def test_scratch_folder_that_cannot_be_written_to_is_told(repository, read_only_
     repository.write("configuration.toml", f'[paths]\nscratch_dir = "{read_only_folder}"\n')
     _, paths = repository.settings_and_paths()
     with pytest.raises(LongshipError, match="cannot write") as error:
-        pin("/images/x.sif", read_only_folder / "launcher", "", paths)
+        pin("/images/x.sif", read_only_folder / "launcher", "", paths.containers)
     assert "paths.scratch_dir" in error.value.hint

@@ -22,7 +22,7 @@ ROWS = (
     ("settings",),
     ("paths",),
     ("images",),
-    ("environment", "pins", "recipe", "records"),
+    ("environment", "overlays", "pins", "recipe", "records"),
     ("launch",),
     ("apptainer", "docker", "enroot", "host"),
     ("runtimes",),
@@ -30,7 +30,7 @@ ROWS = (
     ("repositories",),
     ("packages", "builds", "versions"),
     ("downloads", "wheelhouse", "assets"),
-    ("setup", "bundle"),
+    ("setup", "bundle", "overlay_builds"),
     ("script", "execute", "remembered"),
     ("cli",),
 )

@@ -113,6 +113,13 @@ class Call(NamedTuple):
             execute.become(script, name, arguments, os.environ)
 
 
+def before_pip(name: str) -> str:
+    """Return what is shown of a download: options of pip can hold the password of an index."""
+    arguments = sys.argv[1:]
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return command.call("python3", name, *own)
+
+
 def _told(choice: Choice) -> Choice:
     if choice.why:
         click.echo(f"note: {choice.why}", err=True)

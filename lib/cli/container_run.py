@@ -11,6 +11,7 @@ from lib import ROOT, execute, remembered
 from lib.cli import Call, script_options
 from lib.container import run_lines
 from lib.images import image_source, image_to_start
+from lib.overlays import configured_overlay, overlay_to_start, requirements_file
 from lib.packages import wanted_venv
 from lib.pins import pin
 from lib.script import render, shell_files
@@ -43,8 +44,12 @@ def container_run(call: Call, online: bool, launcher: str | None, command: tuple
     script = render(call.title("container_run.py; arguments: the command"), lines)
     if launcher and not call.dry_run:
         image = image_to_start(choice.runtime, call.settings, call.paths)
+        overlay = overlay_to_start(call.settings, call.paths)
+        job = call.environ.get("SLURM_JOB_ID", "")
         if image:
-            pin(image, Path(launcher), call.environ.get("SLURM_JOB_ID", ""), call.paths)
+            pin(image, Path(launcher), job, call.paths.containers)
+        if overlay:
+            pin(overlay, Path(launcher), job, call.paths.overlays)
         execute.write_executable(Path(launcher), script)
         click.echo(f"next: srun {launcher} COMMAND", err=True)
         return
@@ -59,6 +64,9 @@ def _looked_at(call: Call, runtime: str) -> list[str]:
     own += map(str, sorted(Path(ROOT, "lib").glob("**/*.py")))
     search = call.environ.get("PATH", "").split(":")
     links = [str(call.paths.venv), str(call.paths.containers), "/dev/nvidiactl"]
+    overlay = configured_overlay(call.settings, call.paths)
+    if overlay:
+        links += [str(requirements_file(call.settings)), str(overlay.parent)]
     if runtime != "host":
         links.append(
             image_source(call.settings).address

@@ -7,8 +7,7 @@ import sys
 import click
 
 from lib import setup
-from lib.cli import Call, script_options
-from lib.command import call as shown
+from lib.cli import Call, before_pip, script_options
 from lib.script import render
 
 _LINES = {
@@ -51,7 +50,7 @@ def set_up(call: Call, mode: str, pip_options: tuple[str, ...], go_on: bool, abo
         raise click.UsageError("--continue and --abort are two ways to go on with: update")
     if mode == "download":
         here = call.paths_here()
-        typed = shown("python3", "set_up.py", *_before_pip(sys.argv[1:]))
+        typed = before_pip("set_up.py")
         lines = setup.download_lines(call.settings, here, call.runtime(here).runtime, typed)
     elif go_on or abort or mode == "save-patches":
         function = "continue_update" if go_on else "abort_update" if abort else "save_all_series"
@@ -60,8 +59,3 @@ def set_up(call: Call, mode: str, pip_options: tuple[str, ...], go_on: bool, abo
     else:
         lines = _LINES[mode](call.settings, call.paths, call.runtime().runtime)
     call.finish(render(call.title(f"set_up.py {mode}"), lines), "set_up.py", pip_options)
-
-
-def _before_pip(arguments: list[str]) -> list[str]:
-    """Return what is shown of a download: options of pip can hold the password of an index."""
-    return arguments[: arguments.index("--")] if "--" in arguments else arguments

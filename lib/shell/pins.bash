@@ -1,6 +1,6 @@
-# shellcheck shell=bash disable=SC2154  # the emitted script says which image: active
+# shellcheck shell=bash disable=SC2154  # the emitted script says which image or overlay: active
 # Who still needs a version. container_run.py --launcher leaves a file of three lines in pins/: the
-# image, the job that it was written in, if any, and the launcher.
+# image or overlay, the job that it was written in, if any, and the launcher.
 
 # is_pinned VERSION: whether a launcher that is still needed names it; set REPLY to who needs it. A
 # launcher of a job is needed while the job runs, any other one while it is there.
@@ -9,7 +9,9 @@ is_pinned() {
   for pin in "${active%/*}"/pins/*; do
     [[ -f $pin ]] || continue
     { IFS= read -r image && IFS= read -r job && IFS= read -r launcher; } <"$pin" || continue
-    if [[ $image != "$1" && $image != "$(tag_in "$1")" ]]; then continue; fi
+    if [[ $image != "$1" ]] && ! { holds_tag "$1" && [[ $image == "$(tag_in "$1")" ]]; }; then
+      continue
+    fi
     if [[ -n $job ]] && job_is_over "$job" || [[ -z $job && ! -e $launcher ]]; then
       rm -f -- "$pin"
       continue

@@ -50,7 +50,7 @@ source_name() {
 # venv_inputs: one checksum over everything that decides what is installed.
 venv_inputs() {
   local word
-  local -a words=("$base" "$installer" "$torch" ${requirements[@]+"${requirements[@]}"})
+  local -a words=("$base" "$overlay" "$installer" "$torch" ${requirements[@]+"${requirements[@]}"})
   if [[ -n $pins ]]; then words+=("$pins"); fi
   if ((${#sources[@]})); then words+=("$(sources_sum)" "$(plain_sources_sum)"); fi
   if ((${#scripts[@]})); then words+=("${scripts[@]}"); fi

@@ -385,10 +385,15 @@ write_record() {
     tools "$(IFS=';' && printf '%s' "${versions[*]-}")"
     script "$(this_script)"
   )
+  write_facts "$1" "${facts[@]}"
+}
+
+# write_facts FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them.
+write_facts() {
   local comma='{' index
   {
-    for ((index = 0; index < ${#facts[@]}; index += 2)); do
-      printf '%s\n  "%s": "%s"' "$comma" "${facts[index]}" "$(json_text "${facts[index + 1]}")"
+    for ((index = 2; index < $#; index += 2)); do
+      printf '%s\n  "%s": "%s"' "$comma" "${!index}" "$(json_text "${@:index+1:1}")"
       comma=,
     done
     printf '\n}\n'

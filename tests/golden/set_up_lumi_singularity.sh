@@ -365,7 +365,7 @@ source_name() {
 # venv_inputs: one checksum over everything that decides what is installed.
 venv_inputs() {
   local word
-  local -a words=("$base" "$installer" "$torch" ${requirements[@]+"${requirements[@]}"})
+  local -a words=("$base" "$overlay" "$installer" "$torch" ${requirements[@]+"${requirements[@]}"})
   if [[ -n $pins ]]; then words+=("$pins"); fi
   if ((${#sources[@]})); then words+=("$(sources_sum)" "$(plain_sources_sum)"); fi
   if ((${#scripts[@]})); then words+=("${scripts[@]}"); fi
@@ -502,12 +502,14 @@ install_venv() {
   ${3:+"$3"}
   step 1/3 "Make the venv $new_venv"
   local image_torch=
-  if [[ -n $torch && $base != host ]]; then image_torch=$(inside python3 -c "$TORCH_VERSION"); fi
+  if [[ -n $torch && $base != host && -z $overlay ]]; then image_torch=$(inside python3 -c "$TORCH_VERSION"); fi
   if [[ -n $pins ]]; then
     check_pinned_python
-    check_pinned_torch "$image_torch"
+    if [[ -z $overlay ]]; then check_pinned_torch "$image_torch"; fi
   fi
-  if [[ -n $image_torch && -z $pins ]]; then
+  if [[ -n $overlay && -z $pins ]]; then
+    installer=pip # uv does not see what the overlay has, pip does
+  elif [[ -n $image_torch && -z $pins ]]; then
     # it is the build for the image's GPUs; uv does not see what an image has, pip does
     note "the image's own PyTorch $image_torch stays; pip installs on top of it"
     installer=pip
@@ -515,12 +517,13 @@ install_venv() {
     uv=$(find_uv "$uv" "$2") || installer=pip
   fi
   make_venv "$new_venv" "$base" "$installer"
+  if [[ -n $overlay ]]; then put_above_overlay; fi
   step 2/3 'Install the packages'
   if [[ -n $pins ]]; then install_pins; else install_packages "$image_torch"; fi
   run_scripts
   step 3/3 'Put it in use'
   printf '%s\n' "$inputs" >"$new_venv/longship-inputs"
-  printf '%s\n' "$base" >"$new_venv/longship-base" # the last file: with it the venv is complete
+  printf '%s\n' "${overlay:-$base}" >"$new_venv/longship-base" # the last file: with it the venv is complete
   if [[ -d $venv ]]; then touch -- "$venv/."; fi # from now on the old one counts as replaced
   ln -s -- "venvs/${new_venv##*/}" "$venv.partial.$$"
   mv -T -- "$venv.partial.$$" "$venv"
@@ -542,9 +545,19 @@ make_venv() {
       'see the lines above; on Debian and Ubuntu: apt install python3-venv'
 }
 
+# put_above_overlay: let the new venv see the overlay's packages, below its own, and start its scripts.
+put_above_overlay() {
+  inside "$new_venv/bin/python" "$LIBRARY/inside/put_above.py" "$seen_at" ||
+    fail_writing "$new_venv" "the venv $new_venv cannot be put above the overlay" 'see the lines above'
+}
+
 # install_packages IMAGE_TORCH: what is asked for, at the versions that are newest now.
 install_packages() {
   local -a wanted=(${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"})
+  if [[ -n $overlay ]]; then # it has all but the repositories
+    if ((${#sources[@]})); then run_installer "$torch" "${sources[@]}"; fi
+    return
+  fi
   if [[ -n $1 ]]; then
     printf 'torch==%s\n' "$1" >"$new_venv/longship-constraints.txt"
     wanted+=(-c "$new_venv/longship-constraints.txt")
@@ -558,7 +571,7 @@ install_packages() {
 
 # install_pins: exactly the packages that "$pins" names, then the repositories, which it does not.
 install_pins() {
-  run_installer "$pins" --no-deps --require-hashes -r "$pins"
+  [[ -n $overlay ]] || run_installer "$pins" --no-deps --require-hashes -r "$pins"
   if ((${#sources[@]})); then run_installer "$pins" --no-deps "${sources[@]}"; fi
 }
 
@@ -722,6 +735,8 @@ repository_names=()
 sources=()
 scripts=()
 venv=/scratch/project_465000000/me/longship/venv_amd64
+overlay=''
+seen_at=''
 installer=uv
 uv=/scratch/project_465000000/me/longship/tools_amd64/uv
 wheelhouse=''

@@ -1,0 +1,75 @@
+"""The options of build_overlay.py."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from lib import overlay_builds
+from lib.cli import Call, before_pip, script_options
+from lib.script import render
+
+
+@click.command(
+    context_settings={"max_content_width": 100},
+    epilog="Example: python3 build_overlay.py && python3 container_run.py python train.py",
+)
+@click.argument("mode", type=click.Choice(["online", "download", "offline"]), default="online")
+@click.argument("pip_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- PIP_OPTION...]")
+@click.option("--print-path", is_flag=True, help="Print the overlay's path, whether it is there.")
+@click.option("--list", "show", is_flag=True, help="Show all overlays, and which is in use.")
+@click.option("--prune", is_flag=True, help="Delete those that nothing uses, after asking.")
+@click.option("--yes", is_flag=True, help="--prune: do not ask.")
+@click.option("--force", is_flag=True, help="Even if it is there: newer versions can be had.")
+@script_options
+def build_overlay(
+    call: Call,
+    mode: str,
+    pip_options: tuple[str, ...],
+    print_path: bool,
+    show: bool,
+    prune: bool,
+    yes: bool,
+    force: bool,
+) -> None:
+    r"""Pack the Python packages into one file, which container_run.py mounts at /user-software.
+
+    \b
+    online     install them on top of the image in use, byte-compile them, and pack them
+    download   fetch them, on a machine with network, for --machine
+    offline    the same as online from what was downloaded, without network
+
+    It has a name in configuration.toml: packages.overlay = "myenv". The file's name holds a
+    checksum of the requirements, so after a change of them another one is built, and both stay.
+    With the same requirements, lock and image everybody gets the same file, byte for byte.
+    """
+    if sum((print_path, show, prune)) > 1:
+        raise click.UsageError("--print-path, --list and --prune exclude each other")
+    if yes and not prune:
+        raise click.UsageError("--yes is for --prune")
+    if pip_options and (mode != "download" or "--" not in sys.argv):
+        raise click.UsageError(
+            f"what is {pip_options[0]}? Options of pip stand after: build_overlay.py download --"
+        )
+    if print_path:
+        click.echo(overlay_builds.overlay_link(call.settings, call.paths))
+        return
+    if show:
+        lines = overlay_builds.list_lines(call.settings, call.paths, call.runtime().runtime)
+    elif prune:
+        lines = overlay_builds.prune_lines(call.settings, call.paths, asked=yes)
+    elif mode == "download":
+        here = call.paths_here()
+        typed = before_pip("build_overlay.py")
+        runtime = call.runtime(here).runtime
+        lines = overlay_builds.download_lines(call.settings, here, runtime, typed)
+    else:
+        lines = overlay_builds.build_lines(
+            *(call.settings, call.paths, call.runtime().runtime),
+            offline=mode == "offline",
+            again=force,
+            typed=call.typed("build_overlay.py"),
+        )
+    script = render(call.title(f"build_overlay.py {mode}"), lines)
+    call.finish(script, "build_overlay.py", pip_options)

@@ -1,0 +1,56 @@
+"""Let a venv see the packages of an overlay, below its own, and start the overlay's programs.
+
+Runs with the venv's Python. A program such as torchrun starts its workers with its own Python: from
+the overlay they would not see what the venv has.
+
+Usage: python put_above.py OVERLAY
+"""
+
+import glob
+import os
+import sys
+
+import program
+
+_LONGEST = 127  # bytes of a first line, on Linux before 5.1
+
+
+def first_line(python):
+    """Return how a script names its Python; a path that cannot stand there is given to sh."""
+    if len(os.fsencode(python)) < _LONGEST - 2 and not any(each.isspace() for each in python):
+        return f"#!{python}\n"
+    quoted = python.replace("'", "'\"'\"'")
+    return f"#!/bin/sh\n'''exec' '{quoted}' \"$0\" \"$@\"\n' '''\n"
+
+
+def copy_programs(overlay, folder):
+    """Write every Python program of the overlay with this Python in its first line."""
+    theirs = f"#!{overlay}/bin/python"
+    for path in sorted(glob.glob(glob.escape(f"{overlay}/bin") + "/*")):
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            line = file.readline()
+            if not line.startswith((theirs, "#!/bin/sh")):
+                continue
+            rest = file.read()
+        if line.startswith("#!/bin/sh"):
+            start, found, rest = rest.partition("' '''\n")
+            if not (found and f"{overlay}/bin/python" in start):
+                continue
+        own = os.path.join(folder, os.path.basename(path))
+        with open(own, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(first_line(sys.executable) + rest)
+        os.chmod(own, 0o755)
+
+
+def main(overlay):
+    """Name the overlay's packages in a file that Python reads after the venv's own packages."""
+    version = "python{}.{}".format(*sys.version_info)
+    packages = f"{overlay}/lib/{version}/site-packages"
+    own = os.path.join(sys.prefix, "lib", version, "site-packages")
+    with open(os.path.join(own, "longship_overlay.pth"), "w", encoding="utf-8") as file:
+        file.write(f"import site; site.addsitedir({packages!r})\n")
+    copy_programs(overlay, os.path.join(sys.prefix, "bin"))
+
+
+if __name__ == "__main__":
+    program.start(main)

@@ -1,0 +1,215 @@
+"""Building, listing and deleting overlays: the lines of `build_overlay.py`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from lib import wheelhouse
+from lib.command import assign, call, export
+from lib.container import inside_lines
+from lib.environment import Bind
+from lib.errors import LongshipError
+from lib.images import image_file, image_source, image_to_start
+from lib.overlays import MOUNTED_AT, configured_overlay
+from lib.packages import install_steps, target_lines, wanted_lines
+from lib.paths import Paths, expand, pinned
+from lib.quoting import Expansion, word
+from lib.repositories import repository_lines
+from lib.settings import Settings
+
+_ACTIVE = Expansion('"$active"')
+_WORK = Expansion('"$work"')
+_TREE = Expansion(f'"$work"/root{MOUNTED_AT}')
+# functions of lib/shell/ for build_overlay
+_ONLINE = ("choose_lock", "fetch_uv")
+_OFFLINE = ("choose_download", "unpack_uv", "verify_wheelhouse")
+
+
+def overlay_link(settings: Settings, paths: Paths) -> Path:
+    """Return the path of the overlay for the requirements as they are now.
+
+    Raises
+    ------
+    LongshipError
+        If the configuration names none.
+    """
+    link = configured_overlay(settings, paths)
+    if link is None:
+        raise LongshipError(
+            "the configuration names no overlay",
+            'name one in [packages] of configuration.toml, such as overlay = "myenv"',
+        )
+    return link
+
+
+def build_lines(
+    settings: Settings,
+    paths: Paths,
+    runtime: str,
+    *,
+    offline: bool = False,
+    again: bool = False,
+    typed: str,
+) -> list[str]:
+    """Return the lines that build the overlay.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+    paths : Paths
+        Where things lie.
+    runtime : str
+        From `lib.runtimes.choose_runtime`.
+    offline : bool
+        From what was downloaded, without network.
+    again : bool
+        Build even what is there already.
+    typed : str
+        What the user typed, to go on after an interruption.
+
+    Returns
+    -------
+    list of str
+        Lines of bash.
+
+    Raises
+    ------
+    LongshipError
+        If the configuration names no overlay, or no packages.
+    """
+    function = "update_repositories" if offline else "install_repositories"
+    bundles = paths.offline / "repos" if offline else None
+    binds = () if runtime == "host" else (Bind(_TREE, MOUNTED_AT), Bind(_WORK, _WORK))
+    return [
+        assign("LIBRARY", paths.root / "lib"),
+        call("on_interrupt", typed),
+        call("make_folders", paths.project_dir, paths.scratch_dir),
+        assign("arch", paths.arch),
+        call("check_build_arch", _job(settings)),
+        *_overlay_lines(settings, paths, runtime),
+        *repository_lines(settings, paths, function, bundles),
+        "",
+        *inside_lines(settings, paths, runtime, binds=binds),
+        *wanted_lines(settings, paths, runtime),
+        *target_lines(settings, paths),
+        assign("overlay", ""),
+        assign("installer", settings.configuration.packages.installer),
+        assign("uv", paths.tools / "uv"),
+        assign("wheelhouse", paths.offline / "pip" if offline else ""),
+        *([assign("machine", settings.machine.name)] if offline else []),
+        assign("again", "1" if again else ""),
+        "",
+        call("locked", _ACTIVE, "build_overlay", *(_OFFLINE if offline else _ONLINE)),
+        *_next_lines(settings, paths, offline),
+    ]
+
+
+def _overlay_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+    """Return the lines that say where the overlay is built and how it is packed."""
+    link = overlay_link(settings, paths)
+    packages = settings.configuration.packages
+    if packages.memory and not re.fullmatch(r"[1-9][0-9]*[KMG]", packages.memory):
+        raise LongshipError(
+            f'packages.memory in {settings.origins["packages.memory"]} is "{packages.memory}"',
+            'it is a number with K, M or G: "2G"',
+        )
+    work = paths.cache / "overlays" / link.stem
+    if packages.work_dir:
+        chosen = expand("packages.work_dir", packages.work_dir, settings)
+        work = Path(chosen) / f"longship-{link.stem}"
+    folders = [link.parent, link.parent / "versions"]
+    return [
+        assign("active", link),
+        assign("work", Expansion(f'{word(work)}."$UID"')),  # two users build one after the other
+        assign("runtime", runtime),
+        assign("image_record", _image_record(settings, paths, runtime)),
+        assign("seen_at", MOUNTED_AT),
+        assign("bytecode", paths.cache / "overlays" / f"bytecode_{paths.arch}"),
+        assign("compression", packages.compression),
+        assign("processors", str(packages.processors)),
+        assign("memory", packages.memory),
+        *(export(*each) for each in _INSTALL),
+        call("make_folders", *folders, _TREE),
+        call("share_with_group", paths.scratch_dir, *folders),
+    ]
+
+
+_INSTALL = (
+    ("UV_LINK_MODE", "copy"),  # a hard link would give uv's cache the overlay's times
+    ("UV_COMPILE_BYTECODE", "0"),  # compiled later, by freeze_packages.py
+    ("PIP_NO_COMPILE", "1"),
+    ("PYTHONHASHSEED", "0"),  # before Python 3.11 compiled files depend on it
+)
+
+
+def _image_record(settings: Settings, paths: Paths, runtime: str) -> str:
+    """Return the record of the image in use; "" where there is no image."""
+    if runtime == "host":
+        return ""
+    active = paths.containers / image_file(runtime, image_source(settings), paths)
+    return f"{pinned(active)}.json"
+
+
+def _job(settings: Settings) -> str:
+    """Return what submits the job that builds it, where the site has one."""
+    job = Path(settings.machine.site_file).with_name("build_overlay.sbatch")
+    if not (settings.root / job).is_file():
+        return ""
+    return call("sbatch", f"--account={settings.configuration.project.account or 'ACCOUNT'}", job)
+
+
+def _next_lines(settings: Settings, paths: Paths, offline: bool) -> list[str]:
+    """Return the lines that say how to go on: the venv above it, if there is to be one."""
+    if len(install_steps(settings, paths)) == 1:
+        return [call("next_step", "python3 container_run.py python preprocess_data.py")]
+    return [call("next_step", f"python3 set_up.py {'offline' if offline else 'install'}")]
+
+
+def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) -> list[str]:
+    """Return the lines that fetch the packages of the overlay for a machine without network.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together, for the machine that will use them.
+    here : Paths
+        Where things lie on the machine that downloads.
+    runtime : str
+        What runs the image there.
+    typed : str
+        What the user typed, to go on after an interruption.
+
+    Returns
+    -------
+    list of str
+        Lines of bash, which take more options of pip as ``"$@"``.
+    """
+    overlay_link(settings, here)
+    following = wheelhouse.next_step(settings, here)
+    return [
+        assign("LIBRARY", here.root / "lib"),
+        call("on_interrupt", typed),
+        call("make_folders", here.project_dir, here.scratch_dir),
+        # what is installed from a repository is read in its clone
+        *repository_lines(settings, here, "install_repositories"),
+        *wheelhouse.download_lines(settings, here, runtime),
+        call("next_step", following.replace("set_up.py", "build_overlay.py")),
+    ]
+
+
+def list_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+    """Return the lines that show all overlays, and which is for the requirements as they are."""
+    base = image_to_start(runtime, settings, paths) or "host"
+    return [assign("active", overlay_link(settings, paths)), call("list_overlays", base)]
+
+
+def prune_lines(settings: Settings, paths: Paths, *, asked: bool) -> list[str]:
+    """Return the lines that delete the overlays that nothing needs; `asked` before or not."""
+    link = overlay_link(settings, paths)
+    return [
+        call("make_folders", link.parent),
+        assign("active", link),
+        call("locked", _ACTIVE, "prune_overlays", "yes" if asked else ""),
+    ]

@@ -1,0 +1,97 @@
+# shellcheck shell=bash disable=SC2154,SC2034  # set or used by the emitted script
+# The overlay of a launch: the file with the Python packages, shown inside at /user-software. No
+# function here starts a process where the runtime is apptainer and the overlay is there: it runs
+# once for every rank of a job.
+# The emitted script sets: overlay, the file; `base` in the record beside it names the image that it
+# was built on.
+
+readonly OVERLAY_MOUNTED_AT=/user-software
+
+# check_overlay BASE: stop where the overlay is missing or belongs to another image.
+check_overlay() {
+  [[ -e $overlay ]] || fail "there is no overlay $overlay" 'python3 build_overlay.py'
+  [[ -r $overlay && -r $overlay.json ]] ||
+    fail "the overlay $overlay cannot be read" "ask its owner for: chmod a+r $overlay $overlay.json"
+  local base
+  record_value "$overlay.json" base
+  base=$REPLY
+  if [[ $base != "$(json_text "$1")" ]]; then
+    record_value "$overlay.json" python
+    fail "the overlay $overlay belongs to $base with Python $REPLY, not to $1" \
+      'python3 build_overlay.py'
+  fi
+  # without an image it is the machine's own Python that may have been replaced
+  [[ $1 != host ]] || check_overlay_python
+}
+
+# check_overlay_python: stop where the host has another Python now than when it was built.
+check_overlay_python() {
+  local found
+  record_value "$overlay.json" interpreter
+  found=$("$REPLY" -c 'import platform; print(platform.python_version())' 2>/dev/null) || found=none
+  record_value "$overlay.json" python
+  [[ $found == "$REPLY" ]] ||
+    fail "the overlay $overlay is for Python $REPLY, and this machine has $found" \
+      'python3 build_overlay.py'
+}
+
+# mount_overlay: let Apptainer mount it, in the way that was found to work when it was built.
+mount_overlay() {
+  record_value "$overlay.json" mounted_by
+  add_overlay_file "$overlay" "$REPLY"
+}
+
+# add_overlay_file FILE WAY: bind the file where that works, else lay it over the whole image.
+add_overlay_file() {
+  if [[ $2 == overlay ]]; then
+    options+=(--overlay "$1:ro")
+  else
+    options+=(--mount
+      "type=bind,\"src=${1//\"/\"\"}\",dst=$OVERLAY_MOUNTED_AT,image-src=/,ro")
+  fi
+}
+
+# bind_unpacked_overlay: for runtimes that mount no such file.
+bind_unpacked_overlay() {
+  unpack_overlay
+  add_bind "$REPLY" "$OVERLAY_MOUNTED_AT" ro
+}
+
+# unpack_overlay: unpack it once on this file system; set REPLY to where.
+unpack_overlay() {
+  unpacked_folder "$overlay"
+  if [[ ! -e $REPLY/longship-overlay.json ]]; then
+    make_folders "${REPLY%/*}"
+    locked "$REPLY" unpack_overlay_to "$REPLY"
+    unpacked_folder "$overlay"
+  fi
+}
+
+# unpacked_folder FILE: set REPLY to the folder that it is unpacked to.
+unpacked_folder() {
+  local name=${1##*/}
+  REPLY=${1%/*}
+  REPLY=${REPLY%/*}/unpacked/${name%.sqsh}
+}
+
+# unpack_overlay_to FOLDER: the lock is held.
+unpack_overlay_to() {
+  local said
+  if [[ -e $1/longship-overlay.json ]]; then return; fi # somebody else has done it meanwhile
+  command -v unsquashfs >/dev/null ||
+    fail 'unsquashfs is not on this machine, which unpacks the overlay' \
+      'install squashfs-tools, or load its module'
+  note "unpacking $overlay, once"
+  rm -rf -- "$1" "$1.partial"
+  said=$(unsquashfs -no-progress -dest "$1.partial" "$overlay" 2>&1) || {
+    rm -rf -- "$1.partial"
+    printf '%s\n' "$said" | tail -n 5 >&2
+    fail_writing "${1%/*}" "cannot unpack $overlay" 'see the lines above'
+  }
+  mv -T -- "$1.partial" "$1"
+}
+
+# note_use: when it was used last, for --list and --prune; not for the ranks of a job.
+note_use() {
+  { : >"$overlay.used"; } 2>/dev/null || :
+}

@@ -1,0 +1,222 @@
+# shellcheck shell=bash disable=SC2154,SC2034  # lib/overlay_builds.py assigns them
+# Building an overlay: the packages are installed at the path where they are mounted later, made the
+# same for everybody, and packed into one file. `active` is a link to one of the versions beside it,
+# so one that is complete takes its place at once, and what runs keeps what it started with.
+
+readonly OVERLAY_FORMAT=1 # what is built changes with it, from the same inputs
+
+readonly OVERLAY_TIME=315532800 # of all files in it: 1980-01-01, the oldest that a zip file can hold
+
+# build_overlay CHOOSE BRING_UV [CHECK]: as install_venv has them.
+# Uses: inside COMMAND..., which shows "$work/root/user-software" at /user-software.
+build_overlay() {
+  check_requirements
+  check_repositories
+  "$1"
+  find_packer
+  identify_image
+  if [[ -n $pins ]]; then check_pinned_python; fi
+  local -r wanted=$(overlay_inputs)
+  if [[ -z $again ]] && overlay_is_built "$wanted"; then
+    note "the overlay is up to date: $active"
+    return
+  fi
+  trap 'discard_unfinished_overlay; release_locks' EXIT
+  make_folders "$work"
+  rm -rf -- "${work:?}"/*
+  make_folders "$work/root$OVERLAY_MOUNTED_AT"
+  ${3:+"$3"}
+  step 1/5 'Choose the versions'
+  find_way_to_mount
+  choose_overlay_versions "$2"
+  local -r inputs=$(cat -- "$work/wanted" "$work/pins.txt" | sha256sum)
+  name_version "${inputs:0:12}"
+  if [[ -n $again || ! -e $version || ! -e $version.json ]]; then
+    fill_overlay
+    pack_version
+    write_overlay_record
+  else
+    note "one with these versions is there: $version"
+    change_record "$version.json" base "$base" wanted "$wanted"
+  fi
+  point_overlay_to_version
+}
+
+# discard_unfinished_overlay: leave nothing half-written, whatever ended the build.
+discard_unfinished_overlay() {
+  if [[ $base == host && -n ${version:-} && ! -e $seen_at/longship-overlay.json ]]; then
+    rm -rf -- "$seen_at"
+  fi
+  rm -rf -- "$work" ${version:+"$version.partial" "$version.json.partial"}
+}
+
+# identify_image: set image_id, which is the same for everybody who has this image, and its Python.
+identify_image() {
+  local told
+  told=$(inside python3 -c 'import platform, sys; print(platform.python_version(), sys.executable)') ||
+    fail "there is no python3 in $base" 'use an image that has one'
+  python=${told%% *}
+  interpreter=${told#* }
+  record_value "$image_record" digest
+  if [[ -z $REPLY ]]; then record_value "$image_record" sha256; fi
+  image_id=$REPLY
+  if [[ -n $image_id || $base == host ]]; then return; fi
+  case $runtime in
+    apptainer | singularity) image_id="sif:$(od -An -v -tx1 -j 48 -N 16 "$base" | tr -d ' \n')" ;; # its UUID
+    enroot) image_id="sqsh:$(head -c 96 -- "$base" | sha256sum | cut -d ' ' -f 1)" ;;  # its superblock
+    *) image_id=$("$runtime" image inspect --format '{{.Id}}' "$base") ;;
+  esac
+}
+
+# overlay_inputs: one checksum over everything that decides what is built, but for the versions that
+# are chosen where none are pinned. No path and no name of a user or machine is in it.
+overlay_inputs() {
+  printf '%s\n' "$OVERLAY_FORMAT" "$(requirements_sum)" "$(sources_sum)" "$image_id" "$python" "$arch" \
+    "$installer" "$compression" "$("${packer[@]}" -version 2>&1 | head -n 1)" \
+    "$(if [[ -n $pins ]]; then sed '/^#/d' "$pins" | sha256sum; fi)" | sha256sum | cut -d ' ' -f 1
+}
+
+# overlay_is_built WANTED: whether the active one is what would be built, for this image.
+overlay_is_built() {
+  [[ -e $active ]] || return 1
+  record_value "$(readlink -f -- "$active").json" wanted
+  [[ $REPLY == "$1" ]] || return 1
+  version=$(readlink -f -- "$active")
+  change_record "$version.json" base "$base"
+}
+
+# change_record FILE [NAME VALUE]...: write some of its values anew, if they differ.
+change_record() {
+  local -a facts=("${@:2}")
+  local -i at changed=0
+  local line
+  for ((at = 0; at < ${#facts[@]}; at += 2)); do
+    record_value "$1" "${facts[at]}"
+    if [[ $REPLY != "$(json_text "${facts[at + 1]}")" ]]; then changed=1; fi
+  done
+  if ((changed == 0)); then return; fi
+  while IFS= read -r line || [[ -n $line ]]; do
+    for ((at = 0; at < ${#facts[@]}; at += 2)); do
+      if [[ $line == "  \"${facts[at]}\": "* ]]; then
+        line="  \"${facts[at]}\": \"$(json_text "${facts[at + 1]}")\","
+      fi
+    done
+    printf '%s\n' "$line"
+  done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+  put_shared "$1.partial" "$1"
+}
+
+# choose_overlay_versions BRING_UV: write pins.txt, every package that is to be installed.
+choose_overlay_versions() {
+  printf '%s\n' "$wanted" >"$work/wanted"
+  if ! uv=$(find_uv "$uv" "$1"); then
+    [[ -n $pins ]] || fail 'there is no uv, which chooses the versions' \
+      'see the lines above; it comes from the package index; without a network: python3 build_overlay.py offline'
+    installer=pip
+  fi
+  if [[ -n $pins ]]; then
+    if [[ -n $torch && $base != host ]]; then
+      check_pinned_torch "$(inside python3 -c "$TORCH_VERSION")"
+    fi
+    sed '/^#/d' "$pins" >"$work/pins.txt"
+    return
+  fi
+  describe_inside "$work/target"
+  pin_packages "$work" "$uv" inside python3
+}
+
+# name_version HASH: the inputs in full stand in the record.
+name_version() {
+  local name=${active##*/}
+  version=${active%/*}/versions/${name%.sqsh}_$1.sqsh
+  if [[ $base == host ]]; then
+    unpacked_folder "$version"
+    seen_at=$REPLY # no container shows it elsewhere
+    make_folders "${seen_at%/*}"
+    share_with_group "${active%/*}" "${seen_at%/*}"
+  fi
+}
+
+# fill_overlay: install, byte-compile, and make what is there the same for everybody.
+fill_overlay() {
+  new_venv=$seen_at
+  step 2/5 "Make the venv for ${version##*/}"
+  if [[ $base == host ]]; then rm -rf -- "$seen_at"; fi
+  make_venv "$seen_at" "$base" "$installer"
+  step 3/5 'Install the packages'
+  if [[ -s $work/pins.txt ]]; then
+    run_installer "$work/pins.txt" --no-deps --require-hashes -r "$work/pins.txt"
+  fi
+  step 4/5 'Compile them'
+  print_all_requirements >"$work/requirements.txt"
+  inside "$seen_at/bin/python" "$LIBRARY/inside/freeze_packages.py" \
+    "$seen_at" "$OVERLAY_TIME" "$bytecode" "$processors" "$work" \
+    format "$OVERLAY_FORMAT" image "$image_id" python "$python" architecture "$arch" \
+    uv "$(if [[ $installer == uv ]]; then inside "$uv" --version; fi)" ||
+    fail_writing "$work" "the packages in $work cannot be compiled" 'see the lines above'
+}
+
+# print_all_requirements: what is asked for, with what the files hold in place of their paths.
+print_all_requirements() {
+  local word
+  for word in ${requirements[@]+"${requirements[@]}"}; do
+    if [[ -f $word ]]; then
+      print_requirements "$word"
+    elif [[ $word != -r ]]; then
+      printf '%s\n' "$word"
+    fi
+  done
+}
+
+# pack_version: pack it, try it, and give it its name.
+pack_version() {
+  local tree=$work/root$OVERLAY_MOUNTED_AT
+  if [[ $base == host ]]; then tree=$seen_at; fi
+  if [[ $way == overlay ]]; then tree=$work/root; fi
+  step 5/5 "Pack them with $compression"
+  make_folders "${version%/*}"
+  pack_overlay "$tree" "$version.partial" "$compression" >"$work/packing" 2>&1 || {
+    tail -n 5 -- "$work/packing" >&2
+    fail_writing "${version%/*}" "the overlay cannot be packed into $version" 'see the lines above'
+  }
+  if [[ -n $way ]]; then
+    try_overlay "$version.partial" "$way" "$OVERLAY_MOUNTED_AT/bin/python" -I -c '' ||
+      fail "python does not start in the new overlay $version" 'see the lines above'
+  fi
+  put_shared "$version.partial" "$version"
+}
+
+# write_overlay_record: what is known of it, for launches and lists.
+write_overlay_record() {
+  write_facts "$version.json.partial" base "$base" image "$image_id" python "$python" \
+    interpreter "$interpreter" mounted_by "${way:-unpacking}" wanted "$wanted" \
+    requirements "$(grep -v -e '^ *#' -e '^ *$' "$work/requirements.txt" | sed 's/ *#.*//' | paste -s -d ' ')" \
+    packages "$(grep -c '==' "$work/pins.txt")" compression "$compression" \
+    bytes "$(stat -c %s -- "$version")" sha256 "$(checksum "$version")" \
+    date "$(date -u +%Y-%m-%dT%H:%M:%SZ)" host "$(this_host)"
+  put_shared "$version.json.partial" "$version.json"
+}
+
+# point_overlay_to_version: the swap itself.
+point_overlay_to_version() {
+  { ln -sfn -- "versions/${version##*/}" "$active.partial" && mv -T -- "$active.partial" "$active"; } ||
+    fail_writing "${active%/*}" "cannot let $active lead to ${version##*/}" 'see the line above'
+  record_value "$version.json" sha256
+  printf 'in use: %s (%s)\n' "$active" "$REPLY" >&2
+}
+
+# put_shared PARTIAL FILE: give it its name, readable for whoever may read the folder.
+put_shared() {
+  share_with_group "${2%/*}" "$1"
+  mv -T -- "$1" "$2"
+}
+
+# share_with_group FOLDER PATH...: who may read or write the folder may do so with these, whatever this
+# user's umask; a folder that is another user's is left as it is.
+share_with_group() {
+  local mode
+  mode=$(stat -c %A -- "$1")
+  if [[ ${mode:4:1} == r ]]; then chmod g+rX -- "${@:2}" 2>/dev/null || :; fi
+  if [[ ${mode:5:1} == w ]]; then chmod g+wX -- "${@:2}" 2>/dev/null || :; fi
+  if [[ ${mode:7:1} == r ]]; then chmod o+rX -- "${@:2}" 2>/dev/null || :; fi
+}
