@@ -21,7 +21,7 @@ from lib.settings import Settings
 _ACTIVE = Expansion('"$active"')
 _WORK = Expansion('"$work"')
 _TREE = Expansion(f'"$work"/root{MOUNTED_AT}')
-# functions of lib/shell/ for build_overlay
+# functions of lib/shell/ for make_overlay
 _ONLINE = ("choose_lock", "fetch_uv")
 _OFFLINE = ("choose_download", "unpack_uv", "verify_wheelhouse")
 
@@ -101,7 +101,7 @@ def build_lines(
         *([assign("machine", settings.machine.name)] if offline else []),
         assign("again", "1" if again else ""),
         "",
-        call("locked", _ACTIVE, "build_overlay", *(_OFFLINE if offline else _ONLINE)),
+        call("locked", _ACTIVE, "make_overlay", *(_OFFLINE if offline else _ONLINE)),
         *_next_lines(settings, paths, offline),
     ]
 

@@ -16,6 +16,7 @@ pytest_plugins = [
     "support.registry",
     "support.lab",
     "support.git",
+    "support.overlays",
 ]
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -18,6 +18,9 @@ from lib.bundle import pack_lines, unpack_lines, verify_lines
 from lib.command import call
 from lib.container import run_lines
 from lib.downloads import download_lines
+from lib.overlay_builds import build_lines
+from lib.overlay_builds import list_lines as list_overlays
+from lib.overlay_builds import prune_lines as prune_overlays
 from lib.packages import wanted_venv
 from lib.paths import derive_paths
 from lib.script import render
@@ -77,6 +80,16 @@ ASSETS = {
     ],
     "set_up_assets_offline": lambda settings, paths, _: [*START, *offline_assets(settings, paths)],
 }
+OVERLAYS = {
+    "build_overlay": partial(build_lines, typed="python3 build_overlay.py"),
+    "build_overlay_offline": partial(
+        build_lines, offline=True, typed="python3 build_overlay.py offline"
+    ),
+    "build_overlay_list": list_overlays,
+    "build_overlay_prune": lambda settings, paths, _: prune_overlays(settings, paths, asked=False),
+    "container_run_overlay": None,
+    "set_up_overlay": install_lines,
+}
 HERE = Path("/home/me/longship/scratch")  # of the machine that downloads
 BUNDLE = "/media/a stick"
 BUNDLES = {
@@ -95,17 +108,21 @@ BUNDLES = {
 def emit(command, machine, runtime):
     of_assets = command in ASSETS
     configuration = GOLDEN / "assets.toml" if of_assets else CONFIGURATION
+    if command in OVERLAYS:
+        configuration = GOLDEN / "overlay.toml"
     options = {"machine": machine, "configuration": str(configuration)}
     settings = load_settings(Path(ROOT), options, ENVIRON)
     paths = dataclasses.replace(derive_paths(settings), root=CLONE, arch=_arch(settings))
     title = f"Longship: {command}.py, machine {machine} ({settings.machine.site_file})"
-    if command == "container_run":
+    if command in ("container_run", "container_run_overlay"):
         venv = wanted_venv(settings, paths)
         return render(title, run_lines(settings, paths, runtime, online=False, venv=venv))
     if of_assets:
         lines = ASSETS[command](settings, paths, runtime)
     elif command == "set_up":
         lines = install_lines(settings, paths, runtime)
+    elif command in OVERLAYS:
+        lines = OVERLAYS[command](settings, paths, runtime)
     elif command in BUNDLES:
         lines = BUNDLES[command](settings, paths)
     elif command == "move_built_container_to_active":
@@ -129,6 +146,14 @@ IMAGES = [
     ("move_built_container_to_active", "jwb", "apptainer"),
     ("move_built_container_to_active", "local", "docker"),
     *((command, "jpb", "apptainer") for command in ASSETS),
+    ("build_overlay", "olivia", "apptainer"),
+    ("build_overlay_offline", "lumi", "singularity"),
+    ("build_overlay", "local", "host"),
+    ("build_overlay_list", "jpb", "apptainer"),
+    ("build_overlay_prune", "jpb", "apptainer"),
+    ("set_up_overlay", "jpb", "apptainer"),
+    ("container_run_overlay", "jpb", "apptainer"),
+    *(("container_run_overlay", "local", runtime) for runtime in ("docker", "enroot", "host")),
     *((command, "jpb", "apptainer") for command in BUNDLES),
 ]
 

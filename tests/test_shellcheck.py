@@ -16,6 +16,10 @@ from lib.bundle import pack_lines, unpack_lines, verify_lines
 from lib.configuration import RUNTIMES
 from lib.container import run_lines
 from lib.downloads import download_lines
+from lib.overlay_builds import build_lines
+from lib.overlay_builds import download_lines as download_overlay
+from lib.overlay_builds import list_lines as list_overlays
+from lib.overlay_builds import prune_lines as prune_overlays
 from lib.packages import wanted_venv
 from lib.paths import derive_paths
 from lib.script import render
@@ -89,6 +93,25 @@ install = "requirements"
 
 START = ["LIBRARY=lib", "export LIBRARY", "on_interrupt x"]
 
+OVERLAY = (
+    CONFIGURATION
+    + """
+[packages]
+overlay = "myenv"
+work_dir = "/it's here"
+"""
+)
+OVERLAYS = {
+    "overlay": partial(build_lines, typed="x y"),
+    "overlay offline": partial(build_lines, offline=True, again=True, typed="x y"),
+    "overlay download": partial(download_overlay, typed="x y"),
+    "overlay list": list_overlays,
+    "overlay prune": lambda settings, paths, _: prune_overlays(settings, paths, asked=False),
+    "overlay set_up": install_lines,
+    "overlay container_run": lambda settings, paths, runtime: run_lines(
+        *(settings, paths, runtime), online=False, venv=wanted_venv(settings, paths)
+    ),
+}
 BUNDLES = {  # no matter the runtime
     "pack": lambda settings, paths, _: pack_lines(
         *(settings, paths, "/it's"), typed="x", python="p", allowed=["a b", "it's"]
@@ -123,12 +146,24 @@ def emitted(name, machine, runtime, configuration):
     options = {"machine": machine, "configuration": str(configuration)}
     settings = load_settings(ROOT, options, environ)
     paths = derive_paths(settings)
+    if name in OVERLAYS:
+        return render(name, OVERLAYS[name](settings, paths, runtime))
     if name in SET_UPS:
         return render(name, SET_UPS[name](settings, paths, runtime))
     if name in IMAGES:
         return render(name, IMAGES[name](settings, paths, runtime))
     venv = wanted_venv(settings, paths)
     return render(name, run_lines(settings, paths, runtime, online=name == "online", venv=venv))
+
+
+def runtimes_of(name):
+    """Give the runtimes whose scripts differ."""
+    if name in BUNDLES:
+        return ["apptainer"]
+    if name in OVERLAYS:
+        return ["apptainer", "docker", "host"]
+    without = {"auto", "host"} if name in IMAGES else {"auto"}
+    return [each for each in RUNTIMES if each not in without]
 
 
 @pytest.mark.parametrize(
@@ -140,18 +175,17 @@ def emitted(name, machine, runtime, configuration):
         ("online", "local"),
         *((name, "local") for name in [*IMAGES, *SET_UPS] if name != "set_up"),
         ("online build", "olivia"),
+        *((name, "local") for name in OVERLAYS),
+        ("overlay", "olivia"),
     ],
 )
 def test_emitted_script_passes(name, machine, run, tmp_path):
     configuration = tmp_path / "configuration.toml"
-    configuration.write_text(CONFIGURATION)
+    configuration.write_text(OVERLAY if name in OVERLAYS else CONFIGURATION)
     files = []
-    for runtime in RUNTIMES:
-        if runtime == "apptainer" or not (
-            runtime == "auto" or name in BUNDLES or (runtime == "host" and name in IMAGES)
-        ):
-            files.append(tmp_path / f"{runtime}.sh")
-            files[-1].write_text(emitted(name, machine, runtime, configuration))
+    for runtime in runtimes_of(name):
+        files.append(tmp_path / f"{runtime}.sh")
+        files[-1].write_text(emitted(name, machine, runtime, configuration))
     run([processes.program("shellcheck"), "--color=never", *files])
 
 

@@ -8,6 +8,7 @@ Usage: python put_above.py OVERLAY
 
 import glob
 import os
+import shlex
 import sys
 
 import program
@@ -23,23 +24,27 @@ def first_line(python):
     return f"#!/bin/sh\n'''exec' '{quoted}' \"$0\" \"$@\"\n' '''\n"
 
 
+def split_program(text):
+    """Return the Python that a script names, and what stands below that; "" where it names none."""
+    first, _, rest = text.partition("\n")
+    if first != "#!/bin/sh":
+        return first[len("#!") :] if first.startswith("#!") else "", rest
+    start, found, rest = rest.partition("' '''\n")
+    if not (found and start.startswith("'''exec' ")):
+        return "", rest
+    return shlex.split(start.partition("\n")[0])[1], rest
+
+
 def copy_programs(overlay, folder):
     """Write every Python program of the overlay with this Python in its first line."""
-    theirs = f"#!{overlay}/bin/python"
     for path in sorted(glob.glob(glob.escape(f"{overlay}/bin") + "/*")):
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            line = file.readline()
-            if not line.startswith((theirs, "#!/bin/sh")):
-                continue
-            rest = file.read()
-        if line.startswith("#!/bin/sh"):
-            start, found, rest = rest.partition("' '''\n")
-            if not (found and f"{overlay}/bin/python" in start):
-                continue
-        own = os.path.join(folder, os.path.basename(path))
-        with open(own, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(first_line(sys.executable) + rest)
-        os.chmod(own, 0o755)
+            python, rest = split_program(file.read())
+        if os.path.dirname(python) == f"{overlay}/bin":
+            own = os.path.join(folder, os.path.basename(path))
+            with open(own, "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(first_line(sys.executable) + rest)
+            os.chmod(own, 0o755)
 
 
 def main(overlay):

@@ -7,9 +7,10 @@ readonly OVERLAY_FORMAT=1 # what is built changes with it, from the same inputs
 
 readonly OVERLAY_TIME=315532800 # of all files in it: 1980-01-01, the oldest that a zip file can hold
 
-# build_overlay CHOOSE BRING_UV [CHECK]: as install_venv has them.
+# make_overlay CHOOSE BRING_UV [CHECK]: as install_venv has them.
 # Uses: inside COMMAND..., which shows "$work/root/user-software" at /user-software.
-build_overlay() {
+make_overlay() {
+  unset SOURCE_DATE_EPOCH # mksquashfs refuses it beside its own options
   check_requirements
   check_repositories
   "$1"
@@ -19,6 +20,7 @@ build_overlay() {
   local -r wanted=$(overlay_inputs)
   if [[ -z $again ]] && overlay_is_built "$wanted"; then
     note "the overlay is up to date: $active"
+    rm -rf -- "$work"
     return
   fi
   trap 'discard_unfinished_overlay; release_locks' EXIT
@@ -31,7 +33,8 @@ build_overlay() {
   choose_overlay_versions "$2"
   local -r inputs=$(cat -- "$work/wanted" "$work/pins.txt" | sha256sum)
   name_version "${inputs:0:12}"
-  if [[ -n $again || ! -e $version || ! -e $version.json ]]; then
+  # without a container it is built where programs run in it: what is there stays as it is
+  if [[ ! -e $version || ! -e $version.json || (-n $again && $base != host) ]]; then
     fill_overlay
     pack_version
     write_overlay_record
@@ -40,11 +43,12 @@ build_overlay() {
     change_record "$version.json" base "$base" wanted "$wanted"
   fi
   point_overlay_to_version
+  rm -rf -- "$work"
 }
 
 # discard_unfinished_overlay: leave nothing half-written, whatever ended the build.
 discard_unfinished_overlay() {
-  if [[ $base == host && -n ${version:-} && ! -e $seen_at/longship-overlay.json ]]; then
+  if [[ $base == host && -n ${version:-} && ! -e $version ]]; then
     rm -rf -- "$seen_at"
   fi
   rm -rf -- "$work" ${version:+"$version.partial" "$version.json.partial"}
@@ -170,13 +174,14 @@ print_all_requirements() {
 
 # pack_version: pack it, try it, and give it its name.
 pack_version() {
-  local tree=$work/root$OVERLAY_MOUNTED_AT
+  local tree=$work/root$OVERLAY_MOUNTED_AT said
   if [[ $base == host ]]; then tree=$seen_at; fi
   if [[ $way == overlay ]]; then tree=$work/root; fi
   step 5/5 "Pack them with $compression"
   make_folders "${version%/*}"
-  pack_overlay "$tree" "$version.partial" "$compression" >"$work/packing" 2>&1 || {
-    tail -n 5 -- "$work/packing" >&2
+  # in a subshell: the trap for Ctrl-C would write where a function's output goes
+  said=$(pack_overlay "$tree" "$version.partial" "$compression" 2>&1) || {
+    printf '%s\n' "$said" | tail -n 5 >&2
     fail_writing "${version%/*}" "the overlay cannot be packed into $version" 'see the lines above'
   }
   if [[ -n $way ]]; then
@@ -208,7 +213,7 @@ point_overlay_to_version() {
 # put_shared PARTIAL FILE: give it its name, readable for whoever may read the folder.
 put_shared() {
   share_with_group "${2%/*}" "$1"
-  mv -T -- "$1" "$2"
+  mv -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
 }
 
 # share_with_group FOLDER PATH...: who may read or write the folder may do so with these, whatever this

@@ -40,7 +40,7 @@ pack_overlay() {
 
 # find_way_to_mount: set way to bind or overlay, whichever works here; "" where the file is unpacked.
 find_way_to_mount() {
-  local each
+  local each said=
   way=
   case $runtime in apptainer | singularity) ;; *) return ;; esac
   if mountable "$compression"; then return; fi
@@ -50,23 +50,25 @@ find_way_to_mount() {
         "$each works here; set in configuration.toml: packages.compression = \"$each\""
     fi
   done
-  cat -- "$work/mounting" >&2
+  printf '%s\n' "$said" >&2
   fail "$runtime on this machine cannot mount SquashFS files" \
     'see the lines above; without an overlay: packages.overlay = "", then python3 set_up.py install'
 }
 
-# mountable COMPRESSION: whether a small file packed so is seen inside; set way to how.
+# mountable COMPRESSION: whether a small file packed so is seen inside; set way to how, or said to why
+# not.
 mountable() {
   local -r probe=$work/probe.sqsh
   local from
   make_folders "$work/probe$OVERLAY_MOUNTED_AT"
-  head -c 200000 /dev/zero >"$work/probe$OVERLAY_MOUNTED_AT/mark"
+  seq 9999 >"$work/probe$OVERLAY_MOUNTED_AT/mark"
   for way in bind overlay; do
     from=$work/probe
     if [[ $way == bind ]]; then from+=$OVERLAY_MOUNTED_AT; fi
-    if pack_overlay "$from" "$probe" "$1" >"$work/mounting" 2>&1 &&
-      try_overlay "$probe" "$way" cat "$OVERLAY_MOUNTED_AT/mark" 2>>"$work/mounting" |
-      cmp --silent - "$work/probe$OVERLAY_MOUNTED_AT/mark"; then
+    # not only its folders: what is compressed is read
+    if said=$(pack_overlay "$from" "$probe" "$1" 2>&1) &&
+      said=$(try_overlay "$probe" "$way" grep -c . "$OVERLAY_MOUNTED_AT/mark" 2>&1) &&
+      [[ $said == 9999 ]]; then
       return
     fi
   done

@@ -7,7 +7,7 @@ import signal
 import zipfile
 
 import pytest
-from support import cache, processes
+from support import processes
 from support.environments import write_wheel
 from support.lab import fill, is_told
 from support.packages import (
@@ -23,18 +23,6 @@ from lib.sites import own_arch
 OWN = own_arch()
 OTHER = {"amd64": "arm64", "arm64": "amd64"}[OWN]
 MACHINE = {"amd64": "x86_64", "arm64": "aarch64"}[OTHER]
-
-
-@pytest.fixture(scope="session")
-def fetcher(session_environment):
-    """Give a venv with pip and uv, which `set_up.py download` makes once on a machine."""
-
-    def build(partial):
-        processes.run(["python3", "-m", "venv", partial], env=session_environment)
-        install = [partial / "bin/python", "-m", "pip", "install", "--quiet", "--upgrade"]
-        processes.run([*install, "pip>=24", "uv>=0.8,<1"], env=session_environment)
-
-    return cache.cached("fetcher", build)
 
 
 @pytest.fixture

@@ -10,27 +10,11 @@ import time
 import zipfile
 
 import pytest
-from support import cache, processes
+from support import processes
 from support.environments import SECRET, write_wheel
 from support.repository import toml
 
 SECONDS = 120  # what a test waits for at most
-
-
-@pytest.fixture(scope="session")
-def uv(session_environment):
-    """Give a uv, fetched from the package index once."""
-
-    def build(partial):
-        venv = partial.with_name("partial-uv-venv")
-        shutil.rmtree(venv, ignore_errors=True)
-        processes.run(["python3", "-m", "venv", venv], env=session_environment)
-        install = [venv / "bin/python", "-m", "pip", "install", "--quiet", "uv>=0.8,<1"]
-        processes.run(install, env=session_environment)
-        shutil.copy(venv / "bin/uv", partial)
-        shutil.rmtree(venv)
-
-    return cache.cached("uv", build)
 
 
 def use_uv(clone, uv=None):

@@ -2,10 +2,12 @@
 
 import functools
 import hashlib
+import shutil
 import zipfile
 
 import pytest
 
+from support import cache, processes
 from support.repository import Clone, toml
 
 RUNTIMES = ("host", "apptainer", "docker", "podman")
@@ -23,6 +25,34 @@ def wheels(tmp_path_factory):
     write_wheel(folder, "longship_tiny", "1.0")
     write_wheel(folder, "pip", "99.0")
     return folder
+
+
+@pytest.fixture(scope="session")
+def uv(session_environment):
+    """Give a uv, fetched from the package index once."""
+
+    def build(partial):
+        venv = partial.with_name("partial-uv-venv")
+        shutil.rmtree(venv, ignore_errors=True)
+        processes.run(["python3", "-m", "venv", venv], env=session_environment)
+        install = [venv / "bin/python", "-m", "pip", "install", "--quiet", "uv>=0.8,<1"]
+        processes.run(install, env=session_environment)
+        shutil.copy(venv / "bin/uv", partial)
+        shutil.rmtree(venv)
+
+    return cache.cached("uv", build)
+
+
+@pytest.fixture(scope="session")
+def fetcher(session_environment):
+    """Give a venv with pip and uv, which `set_up.py download` makes once on a machine."""
+
+    def build(partial):
+        processes.run(["python3", "-m", "venv", partial], env=session_environment)
+        install = [partial / "bin/python", "-m", "pip", "install", "--quiet", "--upgrade"]
+        processes.run([*install, "pip>=24", "uv>=0.8,<1"], env=session_environment)
+
+    return cache.cached("fetcher", build)
 
 
 def write_wheel(folder, name, version, tag="py3-none-any", payload=0, requires=""):

@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Longship: build_overlay_list.py, machine jpb (jsc/site.toml)
+set -euo pipefail
+
+# json_text TEXT: the text as JSON has it between quotes.
+json_text() {
+  local LC_ALL=C
+  local text=${1//\\/\\\\} code character
+  text=${text//\"/\\\"}
+  text=${text//$'\n'/\\n}
+  text=${text//$'\t'/\\t}
+  if [[ $text == *[$'\x01'-$'\x1f']* ]]; then
+    for code in {1..31}; do
+      printf -v code '%02x' "$code"
+      printf -v character '%b' "\\x$code"
+      text=${text//"$character"/"\\u00$code"}
+    done
+  fi
+  printf '%s' "$text"
+}
+
+# record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is none.
+record_value() {
+  local line
+  REPLY=
+  [[ -r $1 ]] || return 0
+  while IFS= read -r line; do
+    if [[ $line == "  \"$2\": \""* ]]; then
+      line=${line#*\": \"}
+      REPLY=${line%\"*}
+      return
+    fi
+  done <"$1"
+}
+
+# next_step COMMAND: say what to type now.
+next_step() {
+  printf 'next: %s\n' "$1" >&2
+}
+
+# overlays_there: set `found` to the files of all versions, the oldest first.
+overlays_there() {
+  local path
+  found=()
+  while IFS= read -r path; do
+    found+=("${path#*/}")
+  done < <(cd -- "${active%/*}/versions" 2>/dev/null && stat -c '%Y/%n' -- *.sqsh 2>/dev/null | sort -n)
+}
+
+# list_overlays BASE: each with size, date, last use and requirements, and whether it is for now.
+list_overlays() {
+  local -a found
+  local name
+  overlays_there
+  if ((${#found[@]})); then
+    printf '  %-47s %8s  %-10s %-10s %s\n' OVERLAY SIZE BUILT 'LAST USE' REQUIREMENTS
+  fi
+  for name in ${found[@]+"${found[@]}"}; do
+    describe_overlay "${active%/*}/versions/$name" "$1"
+  done
+  if [[ ! -e $active ]]; then
+    printf 'not built yet for the requirements as they are now: %s\n' "$active"
+    next_step 'python3 build_overlay.py'
+  fi
+}
+
+# describe_overlay FILE BASE: its lines of the list.
+describe_overlay() {
+  local mark=' ' date asked size used
+  human "$(stat -c %s -- "$1")"
+  size=$REPLY
+  record_value "$1.json" date
+  date=${REPLY%T*}
+  record_value "$1.json" requirements
+  asked=$REPLY
+  if ((${#asked} > 60)); then asked=${asked:0:57}...; fi
+  last_use "$1"
+  used=$REPLY
+  if is_active_overlay "$1"; then mark='*'; fi
+  printf '%s %-47s %8s  %-10s %-10s %s\n' "$mark" "$(basename -- "$1" .sqsh)" "$size" "${date:--}" "$used" "${asked:--}"
+  if [[ $mark == '*' ]]; then
+    record_value "$1.json" base
+    if [[ $REPLY == "$(json_text "$2")" ]]; then
+      printf '  in use\n'
+    else
+      printf '  for these requirements, but for another image: %s\n' "$REPLY"
+    fi
+  fi
+}
+
+# is_active_overlay FILE: whether the link for the requirements as they are now leads to it.
+is_active_overlay() {
+  [[ -L $active && $(readlink -- "$active") == "versions/${1##*/}" ]]
+}
+
+# last_use FILE: set REPLY to the day; a launcher's pin counts too.
+last_use() {
+  local pin day
+  REPLY=never
+  if [[ -e $1.used ]]; then REPLY=$(date -r "$1.used" +%Y-%m-%d); fi
+  for pin in "${active%/*}"/pins/*; do
+    if [[ -f $pin ]] && grep -qxF -- "$1" "$pin"; then
+      day=$(date -r "$pin" +%Y-%m-%d)
+      if [[ $REPLY == never || $day > $REPLY ]]; then REPLY=$day; fi
+    fi
+  done
+}
+
+# human BYTES: set REPLY to them with a unit, such as 9.4 GB.
+human() {
+  local -i tenths=$(($1 * 10)) unit=0
+  local -ar units=(B kB MB GB TB)
+  while ((tenths >= 10000 && unit < 4)); do
+    tenths=$(((tenths + 500) / 1000))
+    unit+=1
+  done
+  if ((unit == 0 || tenths >= 1000)); then
+    REPLY="$(((tenths + 5) / 10)) ${units[unit]}"
+  else
+    REPLY="$((tenths / 10)).$((tenths % 10)) ${units[unit]}"
+  fi
+}
+
+active=/e/scratch/project_465000000/me/longship/overlays/myenv_998211f8576b_arm64.sqsh
+list_overlays /e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif

@@ -1,0 +1,343 @@
+#!/usr/bin/env bash
+# Longship: container_run_overlay.py, machine local (local/site.toml)
+set -euo pipefail
+
+# json_text TEXT: the text as JSON has it between quotes.
+json_text() {
+  local LC_ALL=C
+  local text=${1//\\/\\\\} code character
+  text=${text//\"/\\\"}
+  text=${text//$'\n'/\\n}
+  text=${text//$'\t'/\\t}
+  if [[ $text == *[$'\x01'-$'\x1f']* ]]; then
+    for code in {1..31}; do
+      printf -v code '%02x' "$code"
+      printf -v character '%b' "\\x$code"
+      text=${text//"$character"/"\\u00$code"}
+    done
+  fi
+  printf '%s' "$text"
+}
+
+# record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is none.
+record_value() {
+  local line
+  REPLY=
+  [[ -r $1 ]] || return 0
+  while IFS= read -r line; do
+    if [[ $line == "  \"$2\": \""* ]]; then
+      line=${line#*\": \"}
+      REPLY=${line%\"*}
+      return
+    fi
+  done <"$1"
+}
+
+# check_venv FOLDER BASE: stop where the venv is missing or was made on top of something else.
+check_venv() {
+  local base=
+  [[ -e $1/longship-base ]] ||
+    fail "the Python packages are not installed: no $1" 'python3 set_up.py install'
+  IFS= read -r base <"$1/longship-base" || :
+  [[ $base == "$2" ]] ||
+    fail "the Python packages in $1 belong to $base, not to $2" 'python3 set_up.py install'
+}
+
+# make_folders FOLDER...: make the configured folders, or say which one cannot be made.
+make_folders() {
+  local folder reason
+  for folder in "$@"; do
+    [[ -d $folder ]] && continue
+    reason=$(mkdir -p -- "$folder" 2>&1) ||
+      fail_writing "$folder" "cannot make the folder $folder: ${reason##*: }" \
+        'set [paths] in configuration.toml to a place that you can write to'
+  done
+}
+
+# take_command INTERACTIVE_FILE ARGUMENT...: what to run; nothing said is an interactive shell.
+take_command() {
+  command=("${@:2}")
+  if ((${#command[@]} == 0)); then command=(bash --rcfile "$1" -i); fi
+}
+
+readonly LOCK_PATIENCE=60 # seconds without a sign of life from another host
+
+# what this process holds, and the processes that keep it fresh
+declare -a held_locks=()
+
+declare -a lock_hearts=()
+
+# locked PATH FUNCTION [ARGUMENT...]: run a function while holding the lock of PATH.
+locked() {
+  acquire_lock "$1.lock"
+  trap release_locks EXIT
+  "${@:2}"
+  release_lock
+  if ((${#held_locks[@]} == 0)); then trap - EXIT; else trap release_locks EXIT; fi
+}
+
+# acquire_lock LOCK: move a folder of ours to that name, or wait for whoever has it.
+acquire_lock() {
+  local -r lock=$1 own=$1.new.$(this_host).$$
+  local told='' reason
+  local -i failed=0
+  until reason=$(make_lock "$own" "$lock" 2>&1); do
+    rm -rf -- "$own"
+    if [[ ! -d $lock ]]; then
+      failed+=1 # or it was given back just now
+      ((failed < 5)) || fail_writing "${lock%/*}" "cannot make the lock $lock: ${reason##*: }" \
+        'set [paths] in configuration.toml to a place that you can write to'
+      continue
+    fi
+    if lock_is_stale "$lock"; then
+      take_over_lock "$lock"
+      continue
+    fi
+    [[ -n $told ]] || note "waiting for $(lock_owner "$lock"), which works on the same ($lock)"
+    told=1
+    sleep 1
+  done
+  held_locks+=("$lock")
+  # The sign of life ends with this process, however it ends. A process that is killed right after
+  # its start would still run the trap of this one.
+  trap - EXIT
+  (while sleep 5 && kill -0 "$$" 2>/dev/null; do touch -c "$lock/owner"; done) >/dev/null 2>&1 &
+  lock_hearts+=($!)
+  remove_dead_locks "$lock"
+}
+
+# make_lock FOLDER LOCK: make a folder that says who has it, and move it to the lock's name.
+make_lock() {
+  local host start
+  host=$(this_host)
+  start=$(process_start "$$")
+  mkdir -- "$1" && printf '%s %s %s\n' "$host" "$$" "$start" >"$1/owner" && mv -T -- "$1" "$2"
+}
+
+# remove_lock FOLDER: give it another name first, as only that takes one step.
+remove_lock() {
+  local -r other=$1.new.$(this_host).$$
+  if mv -T -- "$1" "$other" 2>/dev/null; then rm -rf -- "$other"; else rm -rf -- "$1"; fi
+}
+
+# remove_dead_locks LOCK: what was killed while it made or removed one; its name says whose it is.
+remove_dead_locks() {
+  local folder host
+  for folder in "$1".new.*; do
+    host=${folder##*.new.}
+    host=${host%.*}
+    if [[ ! -d $folder ]]; then continue; fi
+    if [[ $host == "$(this_host)" && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
+      rm -rf -- "$folder"
+    fi
+  done
+}
+
+# release_lock: give back what `locked` got last.
+release_lock() {
+  local last=${#held_locks[@]}
+  last=$((last - 1))
+  if [[ -n ${lock_hearts[last]:-} ]]; then kill "${lock_hearts[last]}" 2>/dev/null || :; fi
+  remove_lock "${held_locks[last]}"
+  unset "lock_hearts[last]" "held_locks[last]"
+}
+
+# release_locks: give back all, at the end.
+release_locks() {
+  while ((${#held_locks[@]})); do release_lock; done
+}
+
+# this_host: its name; not HOSTNAME, which a job can inherit from the node that it was sent from.
+this_host() {
+  printf '%s' "$(</proc/sys/kernel/hostname)"
+}
+
+# lock_owner LOCK: who holds it, in words.
+lock_owner() {
+  local host='' process=''
+  read -r host process _ 2>/dev/null <"$1/owner" || :
+  printf '%s' "${process:+process $process on }${host:-another process}"
+}
+
+# process_start PID: when it started, which tells it from a later process with the same number.
+process_start() {
+  local stat=
+  IFS= read -r stat 2>/dev/null <"/proc/$1/stat" || :
+  read -r -a stat <<<"${stat##*) }"
+  printf '%s' "${stat[19]:-}"
+}
+
+# lock_is_stale LOCK: whether its owner is gone. On this host that can be seen; elsewhere its sign
+# of life is compared with a file written now, by the clock of the file system.
+lock_is_stale() {
+  local host='' process='' start='' now seen
+  read -r host process start 2>/dev/null <"$1/owner" || :
+  if [[ $host == "$(this_host)" ]]; then
+    [[ $(process_start "$process") != "$start" ]]
+    return
+  fi
+  now=$(touch -- "$1.now" && stat -c %Y -- "$1.now") || return 1
+  rm -f -- "$1.now"
+  seen=$(stat -c %Y -- "$1/owner" 2>/dev/null || stat -c %Y -- "$1" 2>/dev/null) || return 1
+  ((now - seen > LOCK_PATIENCE))
+}
+
+# take_over_lock LOCK: remove a stale lock. Only one process may look and remove at a time, or the
+# second one would remove the lock that the first has made meanwhile.
+take_over_lock() {
+  local -r lock=$1
+  if mkdir -- "$lock.removal" 2>/dev/null; then
+    if lock_is_stale "$lock"; then
+      note "taking over the lock of $(lock_owner "$lock"), which is gone"
+      remove_lock "$lock"
+    fi
+    rmdir -- "$lock.removal"
+  elif lock_is_stale "$lock.removal"; then
+    rmdir -- "$lock.removal" 2>/dev/null || :
+  else
+    sleep 1
+  fi
+}
+
+# fail MESSAGE HINT: say what is wrong and what to type, and stop.
+fail() {
+  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
+  exit 1
+}
+
+# fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
+# the reason that programs tell least clearly.
+fail_writing() {
+  local free=1048576 size=1 files_free=1 files=0
+  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
+  if ((${free:-1048576} * ${size:-1} < 1 << 20 || (${files:-0} > 0 && ${files_free:-1} == 0))) ||
+    [[ $2 == *'quota exceeded'* || $2 == *'No space left'* ]]; then
+    fail "${2%: No space left on device}: No space left on device" \
+      'make room there, or set [paths] in configuration.toml; then run the same command again'
+  fi
+  fail "$2" "$3"
+}
+
+# note TEXT: tell something that is no error.
+note() {
+  printf 'note: %s\n' "$1" >&2
+}
+
+# check_overlay BASE: stop where the overlay is missing or belongs to another image.
+check_overlay() {
+  [[ -e $overlay ]] || fail "there is no overlay $overlay" 'python3 build_overlay.py'
+  [[ -r $overlay && -r $overlay.json ]] ||
+    fail "the overlay $overlay cannot be read" "ask its owner for: chmod a+r $overlay $overlay.json"
+  local base
+  record_value "$overlay.json" base
+  base=$REPLY
+  if [[ $base != "$(json_text "$1")" ]]; then
+    record_value "$overlay.json" python
+    fail "the overlay $overlay belongs to $base with Python $REPLY, not to $1" \
+      'python3 build_overlay.py'
+  fi
+  # without an image it is the machine's own Python that may have been replaced
+  [[ $1 != host ]] || check_overlay_python
+}
+
+# check_overlay_python: stop where the host has another Python now than when it was built.
+check_overlay_python() {
+  local found
+  record_value "$overlay.json" interpreter
+  found=$("$REPLY" -c 'import platform; print(platform.python_version())' 2>/dev/null) || found=none
+  record_value "$overlay.json" python
+  [[ $found == "$REPLY" ]] ||
+    fail "the overlay $overlay is for Python $REPLY, and this machine has $found" \
+      'python3 build_overlay.py'
+}
+
+# unpack_overlay: unpack it once on this file system; set REPLY to where.
+unpack_overlay() {
+  unpacked_folder "$overlay"
+  if [[ ! -e $REPLY/longship-overlay.json ]]; then
+    make_folders "${REPLY%/*}"
+    locked "$REPLY" unpack_overlay_to "$REPLY"
+    unpacked_folder "$overlay"
+  fi
+}
+
+# unpacked_folder FILE: set REPLY to the folder that it is unpacked to.
+unpacked_folder() {
+  local name=${1##*/}
+  REPLY=${1%/*}
+  REPLY=${REPLY%/*}/unpacked/${name%.sqsh}
+}
+
+# unpack_overlay_to FOLDER: the lock is held.
+unpack_overlay_to() {
+  local said
+  if [[ -e $1/longship-overlay.json ]]; then return; fi # somebody else has done it meanwhile
+  command -v unsquashfs >/dev/null ||
+    fail 'unsquashfs is not on this machine, which unpacks the overlay' \
+      'install squashfs-tools, or load its module'
+  note "unpacking $overlay, once"
+  rm -rf -- "$1" "$1.partial"
+  said=$(unsquashfs -no-progress -dest "$1.partial" "$overlay" 2>&1) || {
+    rm -rf -- "$1.partial"
+    printf '%s\n' "$said" | tail -n 5 >&2
+    fail_writing "${1%/*}" "cannot unpack $overlay" 'see the lines above'
+  }
+  mv -T -- "$1.partial" "$1"
+}
+
+# note_use: when it was used last, for --list and --prune; not for the ranks of a job.
+note_use() {
+  { : >"$overlay.used"; } 2>/dev/null || :
+}
+
+make_folders /home/me/longship/project /home/me/longship/scratch
+
+# Nothing of the host's compilers and Python reaches the program.
+unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
+  CMAKE_PREFIX_PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV \
+  "${!CONDA_@}" "${!_CE_@}" HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE
+
+# What the program finds inside, in every runtime: POSIX sh.
+# shellcheck disable=SC2016 # expanded inside, not here
+contract='export PYTHONNOUSERSITE=1
+export LONGSHIP_ROOT='"'"'/home/me/long ship'"'"'
+export LONGSHIP_MACHINE=local
+export LONGSHIP_STACK=pytorch
+export LONGSHIP_PROJECT_DIR=/home/me/longship/project
+export LONGSHIP_SCRATCH_DIR=/home/me/longship/scratch
+export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
+export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
+export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
+export UV_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/uv
+export TORCH_HOME="$LONGSHIP_SCRATCH_DIR"/cache/torch
+export TORCH_EXTENSIONS_DIR="$LONGSHIP_SCRATCH_DIR"/cache/torch_extensions
+export TORCHINDUCTOR_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/inductor
+export TRITON_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/triton
+export CUDA_CACHE_PATH="$LONGSHIP_SCRATCH_DIR"/cache/cuda
+export NUMBA_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/numba
+export MPLCONFIGDIR="$LONGSHIP_SCRATCH_DIR"/cache/matplotlib
+export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TRANSFORMERS_OFFLINE=1
+if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
+  IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
+  export HF_TOKEN
+fi
+export VIRTUAL_ENV=/home/me/longship/scratch/unpacked/myenv_998211f8576b_amd64
+export PATH="$VIRTUAL_ENV"/bin:"$PATH"
+export VIRTUAL_ENV=/home/me/longship/scratch/venv_amd64
+export PATH="$VIRTUAL_ENV"/bin:"$PATH"
+command -v -- "$1" >/dev/null || {
+  echo "error: there is no command \"$1\" inside" >&2
+  echo "hint: a Python package? add it to the requirements, then: python3 build_overlay.py" >&2
+  exit 127
+}
+exec "$@"'
+
+overlay=/home/me/longship/scratch/overlays/myenv_998211f8576b_amd64.sqsh
+check_overlay host
+unpack_overlay
+check_venv /home/me/longship/scratch/venv_amd64 /home/me/longship/scratch/overlays/myenv_998211f8576b_amd64.sqsh
+note_use
+take_command '/home/me/long ship/lib/shell/interactive.bash' "$@"
+exec /bin/sh -c "$contract" longship "${command[@]}"

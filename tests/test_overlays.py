@@ -1,0 +1,185 @@
+"""What an overlay is called, where its packages are seen, and what goes into it or into a venv."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from lib.errors import LongshipError
+from lib.overlay_builds import build_lines, overlay_link
+from lib.overlays import configured_overlay, overlay_to_start, seen_at, unpacked
+from lib.packages import install_steps, wanted_venv
+from lib.script import render
+
+CONFIGURED = '[packages]\noverlay = "myenv"\nrequirements = "r.txt"\n'
+REPOSITORY = '[[repositories]]\nurl = "https://example.org/one.git"\n'
+
+
+@pytest.fixture
+def configured(repository):
+    """Give a function that configures an overlay and returns settings and paths."""
+
+    def configure(more="", text=CONFIGURED, **options):
+        repository.write("r.txt", "trl\ndatasets\nsacrebleu\nwandb\n")
+        repository.write("configuration.toml", text + more)
+        return repository.settings_and_paths(**options)
+
+    return configure
+
+
+def test_name_holds_the_requirements_checksum(configured):
+    link = configured_overlay(*configured(arch="arm64"))
+    assert str(link) == "/home/me/longship/scratch/overlays/myenv_998211f8576b_arm64.sqsh"
+
+
+def test_none_is_configured_unless_it_has_a_name(configured):
+    given = configured(text='[packages]\nrequirements = "r.txt"\n')
+    assert configured_overlay(*given) is None
+    assert overlay_to_start(*given) == ""
+    with pytest.raises(LongshipError, match="names no overlay"):
+        overlay_link(*given)
+
+
+@pytest.mark.parametrize("name", ["a/b", ".hidden", "-n", "a b", "a\\nb", "ü"])
+def test_name_that_no_file_can_have_is_told(name, configured):
+    with pytest.raises(LongshipError, match="packages.overlay in configuration.toml") as error:
+        configured_overlay(*configured(text=CONFIGURED.replace("myenv", name)))
+    assert "letters, digits" in error.value.hint
+
+
+def test_missing_requirements_are_told(configured):
+    for text, message in (("r.txt", "cannot read"), ('"r.txt"', "is empty")):
+        changed = CONFIGURED.replace(text, {"r.txt": "x.txt"}.get(text, '""'))
+        with pytest.raises(LongshipError, match=message):
+            configured_overlay(*configured(text=changed))
+
+
+def test_version_that_the_link_leads_to_is_started(repository, tmp_path):
+    repository.write("r.txt", "trl\n")
+    repository.write("configuration.toml", f'{CONFIGURED}[paths]\nscratch_dir = "{tmp_path}"\n')
+    given = repository.settings_and_paths()
+    link = configured_overlay(*given)
+    assert overlay_to_start(*given) == str(
+        link
+    )  # not built yet: what is missing is told by its name
+    link.parent.mkdir()
+    link.symlink_to("versions/a.sqsh")
+    assert overlay_to_start(*given) == f"{tmp_path}/overlays/versions/a.sqsh"
+
+
+def test_packages_are_seen_at_one_path_but_without_a_container():
+    file = "/s/overlays/versions/myenv_1_amd64_2.sqsh"
+    assert unpacked(file) == "/s/overlays/unpacked/myenv_1_amd64_2"
+    assert seen_at(file, "host") == unpacked(file)
+    assert {seen_at(file, runtime) for runtime in ("apptainer", "docker")} == {"/user-software"}
+
+
+def test_venv_above_it_is_for_repositories_alone(configured):
+    settings, paths = configured()
+    assert wanted_venv(settings, paths) is None
+    assert install_steps(settings, paths) == ["python3 build_overlay.py"]
+    settings, paths = configured(REPOSITORY)
+    assert wanted_venv(settings, paths) == paths.venv
+    assert install_steps(settings, paths)[-1] == "python3 set_up.py install"
+    settings, paths = configured(f'{REPOSITORY}install = "requirements"\n')
+    assert wanted_venv(settings, paths) is None  # a list of packages goes into the overlay
+
+
+@pytest.mark.parametrize("memory", ["2", "G", "2 G", "2g", "-1G", "2GB"])
+def test_memory_that_no_packer_understands_is_told(memory, configured):
+    with pytest.raises(LongshipError, match="packages.memory") as error:
+        build_lines(*configured(text=f'{CONFIGURED}memory = "{memory}"\n'), "host", typed="x")
+    assert '"2G"' in error.value.hint
+
+
+# --- what runs inside
+
+
+INSIDE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib/inside")
+
+
+def freeze(run, tree, folder, *facts):
+    work = folder / "work"
+    work.mkdir(exist_ok=True)
+    for name in ("requirements.txt", "pins.txt"):
+        (work / name).write_text(f"{name}\n")
+    script = f"{INSIDE}/freeze_packages.py"
+    run([sys.executable, script, tree, "315532800", folder / "c/cache", "2", work, *facts])
+
+
+def make_tree(tree):
+    packages = tree / "lib/python3/site-packages/a"
+    packages.mkdir(parents=True)
+    (packages / "__init__.py").write_text("VALUE = {'b', 'c', 1}\n")
+    (packages / "template.py").write_text("this is {{ no Python\n")
+    (packages / "nul.py").write_bytes(b"x = 1\n\0")
+    (packages / "tool.sh").write_text("#!/bin/sh\n")
+    (packages / "tool.sh").chmod(0o700)
+    (packages / "secret.txt").write_text("x")
+    (packages / "secret.txt").chmod(0o600)
+    (tree / "lib64").symlink_to("lib")
+    (tree / ".lock").write_text("")
+    return packages
+
+
+def test_frozen_files_have_one_time_and_two_modes(run, tmp_path):
+    packages = make_tree(tmp_path / "tree")
+    freeze(run, tmp_path / "tree", tmp_path, "image", 'sha256:1"')
+    assert {path.stat().st_mtime for path in packages.rglob("*") if path.is_file()} == {315532800}
+    assert packages.stat().st_mode & 0o777 == 0o755
+    assert (packages / "tool.sh").stat().st_mode & 0o777 == 0o755
+    assert (packages / "secret.txt").stat().st_mode & 0o777 == 0o644
+    assert not (tmp_path / "tree/.lock").exists()
+    manifest = json.loads((tmp_path / "tree/longship-overlay.json").read_text())
+    assert manifest == {
+        "image": 'sha256:1"',
+        "lock": "pins.txt\n",
+        "requirements": "requirements.txt\n",
+    }
+
+
+def test_compiled_files_are_taken_from_the_cache_and_are_the_same(run, tmp_path):
+    found = []
+    for _ in range(2):
+        packages = make_tree(tmp_path / "tree")
+        freeze(run, tmp_path / "tree", tmp_path)
+        cached = sorted(packages.rglob("*.pyc"))
+        found.append({path.name: path.read_bytes() for path in cached})
+        for path in sorted((tmp_path / "tree").rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    assert found[0] == found[1] and len(found[0]) == 1
+    (cache,) = (tmp_path / "c").iterdir()
+    assert cache.name.startswith("cache-3.")
+    cache.write_bytes(b"cut short")  # it is made again
+    make_tree(tmp_path / "tree")
+    freeze(run, tmp_path / "tree", tmp_path)
+    assert cache.stat().st_size > 100
+
+
+def test_cache_is_really_used(run, tmp_path):
+    packages = make_tree(tmp_path / "tree")
+    freeze(run, tmp_path / "tree", tmp_path)
+    (compiled,) = packages.rglob("*.pyc")
+    compiled.unlink()
+    broken = "import py_compile; py_compile.compile = None; import runpy, sys; "
+    broken += "sys.argv = sys.argv[1:]; sys.path.insert(0, sys.argv[0].rpartition('/')[0]); "
+    broken += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    (packages / "template.py").unlink()
+    (packages / "nul.py").unlink()
+    words = [tmp_path / "tree", "315532800", tmp_path / "c/cache", "1", tmp_path / "work"]
+    run([sys.executable, "-c", broken, f"{INSIDE}/freeze_packages.py", *words])
+    assert compiled.exists()
+
+
+# --- functions of lib/shell/
+
+
+def test_record_is_changed_in_its_place(run, clean_environment, tmp_path):
+    file = tmp_path / "r.json"
+    lines = [
+        f"write_facts '{file}' base 'a \"b\"' wanted 1 last x",
+        f"change_record '{file}' base 'it\\'s' wanted 2".replace("\\'", "'\\''"),
+    ]
+    run(["bash", "-c", render("a test", lines)], env=clean_environment)
+    assert json.loads(file.read_text()) == {"base": "it's", "wanted": "2", "last": "x"}
