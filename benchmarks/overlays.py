@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+"""What an overlay gains over the usual recipe: building it, importing from it, sparing the files.
+
+    python benchmarks/overlays.py IMAGE.sif [--scratch FOLDER] [--rounds 5]
+
+It needs mksquashfs, strace, 10 GB in FOLDER, and an Apptainer that starts through user namespaces,
+as strace cannot follow a setuid one. The image needs python3 with venv, and no torch. The packages
+come from where pip is configured to find them, so building depends on the network.
+
+The recipe is `python3 -m venv --system-site-packages`, `pip install -r` and `mksquashfs -comp xz
+-b 1M -no-xattrs`, with a folder bound where the file is mounted later. Imports are timed inside
+Python, after a round that fills the caches. Path operations are the calls that open, stat, list or
+read a link by its path, in the folder with the packages: for a file, the folder that it lies in,
+with the overlay's record and link. The client of a parallel file system can answer some from its
+cache. What a program looks up in a mounted file goes to Apptainer's FUSE process and is not
+counted; what that process does is. Reads are calls too: what is mapped into memory, as libraries in
+a folder are, comes on top. The image and the launchers, which lie elsewhere, are not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from side_by_side import machine
+
+ROOT = Path(__file__).resolve().parent.parent
+MOUNTED_AT = "/user-software"
+PACKED = "packed/recipe.sqsh"  # the file that the recipe makes
+PYTHON = f"{MOUNTED_AT}/bin/python"
+REQUIREMENTS = "transformers\ndatasets\nsacrebleu\nwandb\ntrl\n"  # and the stack's torch
+VENV = ("python3", "-m", "venv", "--system-site-packages", MOUNTED_AT)
+PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+MKSQUASHFS = ("-comp", "xz", "-b", "1M", "-no-xattrs", "-quiet", "-no-progress")
+IMPORT = "import torch, transformers, trl"
+TIMED = f"import time; start = time.perf_counter(); {IMPORT}; print(time.perf_counter() - start)"
+LISTED = (
+    "import importlib.metadata as m; "
+    "print(*('=='.join((each.metadata['Name'], each.version)) for each in m.distributions()))"
+)
+PATH_CALLS = (
+    *("open", "openat", "openat2", "stat", "lstat", "newfstatat", "statx", "access", "faccessat"),
+    *("faccessat2", "readlink", "readlinkat", "getdents", "getdents64"),
+)
+READ_CALLS = ("read", "pread64", "readv", "preadv", "preadv2")
+# openat(AT_FDCWD</folder>, "path", O_RDONLY) = 3</folder/path>; strace -y writes what is in < >
+CALL = re.compile(r'(?P<name>\w+)\((?:\w+<(?P<at>[^>]*)>(?:, )?)?(?:"(?P<path>[^"]*)")?')
+OPENED = re.compile(r" = \d+<(?P<path>[^>]*)>$")
+
+CONFIGURATION = """\
+[paths]
+project_dir = "{folder}"
+scratch_dir = "{folder}/{kind}"
+[container]
+runtime = "apptainer"
+image = "{image}"
+[packages]
+requirements = "{requirements}"
+overlay = "{overlay}"
+"""
+
+
+class Case(NamedTuple):
+    """One way to have the packages inside.
+
+    Parameters
+    ----------
+    name : str
+        What the tables call it.
+    launcher : pathlib.Path
+        What starts a command.
+    bind : str
+        What Apptainer is told to show besides; empty where the launcher has it all.
+    folders : tuple of str
+        Where path operations and reads count.
+    """
+
+    name: str
+    launcher: Path
+    bind: str
+    folders: tuple[str, ...]
+
+    def run(self, *command: str, under: Sequence[str] = ()) -> list[str]:
+        """Run a command inside; return the lines that it prints."""
+        environ = {"PYTHONDONTWRITEBYTECODE": "1", "APPTAINER_BIND": self.bind}
+        return run([*under, "bash", str(self.launcher), *command], environ).splitlines()
+
+
+def main() -> None:
+    """Measure and print three tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("image", type=Path, help="a SIF file")
+    parser.add_argument("--scratch", type=Path, help="where all of it is made and deleted again")
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.scratch) as name:
+        folder = Path(name).resolve()
+        write_configurations(folder, arguments.image.resolve())
+        print(f"{machine()}, {run(['apptainer', '--version'], {}).strip()}\n")
+        build_table(folder)
+        cases = all_cases(folder)
+        print(f"\n{told_versions(cases)}\n")
+        import_table(cases, arguments.rounds)
+        print()
+        trace_table(cases, folder)
+
+
+def run(command: Sequence[str], environ: dict[str, str]) -> str:
+    """Run a command with these variables besides; return what it prints."""
+    environ = {**os.environ, **environ}
+    done = subprocess.run(command, check=True, env=environ, stdout=subprocess.PIPE, text=True)
+    return done.stdout
+
+
+def write_configurations(folder: Path, image: Path) -> None:
+    """Write overlay.toml, and recipe.toml, which has no packages."""
+    requirements = folder / "requirements.txt"
+    requirements.write_text(REQUIREMENTS, encoding="utf-8")
+    for kind, file, overlay in (("recipe", "", ""), ("overlay", requirements, "benchmark")):
+        facts = {"folder": folder, "kind": kind, "image": image, "overlay": overlay}
+        text = CONFIGURATION.format(**facts, requirements=file)
+        (folder / f"{kind}.toml").write_text(text, encoding="utf-8")
+
+
+def script(folder: Path, kind: str, *words: str, bind: str = "") -> str:
+    """Run one of Longship's scripts with KIND.toml; return what it prints."""
+    environ = {
+        "LONGSHIP_MACHINE": "local",
+        "LONGSHIP_CONFIGURATION": str(folder / f"{kind}.toml"),
+        "APPTAINER_BIND": bind,
+    }
+    return run([sys.executable, str(ROOT / words[0]), *words[1:]], environ).strip()
+
+
+def build_table(folder: Path) -> None:
+    """Compare the ways from nothing to a file that can be mounted."""
+    installing, packing = build_by_recipe(folder)
+    rows = [("venv, `pip install`, `mksquashfs -comp xz`", installing + packing, folder / PACKED)]
+    for name, more in (
+        ("`build_overlay.py`, empty caches", ()),
+        ("`build_overlay.py --force`, full caches", ("--force",)),
+    ):
+        start = time.perf_counter()
+        script(folder, "overlay", "build_overlay.py", *more)
+        rows.append((name, time.perf_counter() - start, overlay_file(folder)))
+    print("| from nothing to a file to mount | time | times faster | size |\n|---|---|---|---|")
+    for name, seconds, file in rows:
+        faster = f"{rows[0][1] / seconds:.1f}"
+        print(f"| {name} | {seconds:.0f} s | {faster} | {file.stat().st_size / 1e6:.0f} MB |")
+    print(f"\n`mksquashfs` is {packing:.0f} s of the first.")
+
+
+def build_by_recipe(folder: Path) -> tuple[float, float]:
+    """Return the seconds of installing and of packing."""
+    tree, file = folder / "tree", folder / PACKED
+    tree.mkdir()
+    file.parent.mkdir()
+    files = ("-r", str(ROOT / "requirements/torch.txt"), "-r", str(folder / "requirements.txt"))
+    start = time.perf_counter()
+    for command in (VENV, (PYTHON, *PIP, *files)):
+        script(folder, "recipe", "container_run.py", *command, bind=f"{tree}:{MOUNTED_AT}")
+    installed = time.perf_counter()
+    run(["mksquashfs", str(tree), str(file), *MKSQUASHFS], {})
+    return installed - start, time.perf_counter() - installed
+
+
+def overlay_file(folder: Path) -> Path:
+    """Return the link to the overlay."""
+    return Path(script(folder, "overlay", "build_overlay.py", "--print-path"))
+
+
+def all_cases(folder: Path) -> list[Case]:
+    """Write the launchers; return the ways to have the packages inside."""
+    for kind in ("recipe", "overlay"):
+        script(folder, kind, "container_run.py", "--launcher", str(folder / f"{kind}.launcher"))
+    tree, file, overlays = folder / "tree", folder / PACKED, overlay_file(folder).parent
+    plain, own = folder / "recipe.launcher", folder / "overlay.launcher"
+    in_file = f"{file}:{MOUNTED_AT}:image-src=/,ro"
+    return [
+        Case("a local folder", plain, f"{tree}:{MOUNTED_AT}:ro", (str(tree), MOUNTED_AT)),
+        Case("the recipe's file", plain, in_file, (str(file.parent),)),
+        Case("the overlay", own, "", (str(overlays),)),
+    ]
+
+
+def told_versions(cases: Sequence[Case]) -> str:
+    """Say whether the recipe and the overlay hold the same; uv brings no pip."""
+    recipe, overlay = (set(case.run(PYTHON, "-c", LISTED)[-1].split()) for case in cases[::2])
+    different = [each for each in sorted(recipe ^ overlay) if not each.startswith("pip==")]
+    return f"Packages that are not the same in both: {', '.join(different) or 'none'}."
+
+
+def import_table(cases: Sequence[Case], rounds: int) -> None:
+    """Compare imports, in turn: of the first process in a mount, and of the next one."""
+    taken: dict[str, list[list[float]]] = {case.name: [] for case in cases}
+    for _ in range(1 + rounds):
+        for case in cases:
+            lines = case.run("/bin/sh", "-c", '"$@" && "$@"', "sh", PYTHON, "-c", TIMED)
+            taken[case.name].append([float(line) for line in lines[-2:]])
+    medians = [[statistics.median(each) for each in zip(*taken[case.name][1:])] for case in cases]
+    print(f"| `{IMPORT}` from | first in a launch | ratio | next in the same | ratio |")
+    print("|---|---|---|---|---|")
+    for case, pair in zip(cases, medians):
+        cells = (f"{own:.1f} s | {own / base:.2f}" for own, base in zip(pair, medians[0]))
+        print(f"| {case.name} | {' | '.join(cells)} |")
+
+
+def trace_table(cases: Sequence[Case], folder: Path) -> None:
+    """Count what one launch with that import asks of the file system with the packages."""
+    print(f"| a launch and `{IMPORT}` from | path operations | reads |\n|---|---|---|")
+    for case in cases:
+        with tempfile.TemporaryDirectory(dir=folder) as traces:
+            # ?: where there is such a call
+            wanted = ",".join(f"?{each}" for each in (*PATH_CALLS, *READ_CALLS))
+            strace = ["strace", "-ff", "-qq", "-y", "-o", f"{traces}/process", "-e"]
+            case.run(PYTHON, "-c", IMPORT, under=[*strace, f"trace={wanted}"])
+            names = [name for name, paths in calls(Path(traces)) if below(paths, case.folders)]
+        counts = (sum(name in each for name in names) for each in (PATH_CALLS, READ_CALLS))
+        print(f"| {case.name} | {' | '.join(f'{each:,}' for each in counts)} |")
+
+
+def calls(traces: Path) -> Iterator[tuple[str, list[str]]]:
+    """Give each call's name and the paths that it is about; none for a stat of a descriptor."""
+    for file in traces.iterdir():
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            call, opened = CALL.match(line), OPENED.search(line)
+            if call and call["name"] in (*READ_CALLS, "getdents", "getdents64"):
+                yield call["name"], [call["at"] or ""]
+            elif call and call["path"]:
+                path = os.path.normpath(os.path.join(call["at"] or "", call["path"]))
+                yield call["name"], [path, opened["path"] if opened else ""]
+
+
+def below(paths: Sequence[str], folders: Sequence[str]) -> bool:
+    """Tell whether one of the paths is one of the folders or lies in it."""
+    return any(f"{path}/".startswith(f"{folder}/") for path in paths for folder in folders)
+
+
+if __name__ == "__main__":
+    main()
