@@ -7,16 +7,18 @@
 
 readonly OVERLAY_MOUNTED_AT=/user-software
 
+# the record's lines, read once: a rank asks the shared file system as little as it can
+declare -a overlay_record=()
+
 # check_overlay BASE: stop where the overlay is missing or belongs to another image.
 check_overlay() {
-  [[ -e $overlay ]] || fail "there is no overlay $overlay" 'python3 build_overlay.py'
-  [[ -r $overlay && -r $overlay.json ]] ||
-    fail "the overlay $overlay cannot be read" "ask its owner for: chmod a+r $overlay $overlay.json"
+  { mapfile -t overlay_record <"$overlay.json"; } 2>/dev/null || missing_overlay
+  [[ -r $overlay ]] || missing_overlay
   local base
-  record_value "$overlay.json" base
+  overlay_fact base
   base=$REPLY
   if [[ $base != "$(json_text "$1")" ]]; then
-    record_value "$overlay.json" python
+    overlay_fact python
     fail "the overlay $overlay belongs to $base with Python $REPLY, not to $1" \
       'python3 build_overlay.py'
   fi
@@ -24,12 +26,32 @@ check_overlay() {
   [[ $1 != host ]] || check_overlay_python
 }
 
+# overlay_fact NAME: set REPLY to a value of the record, as JSON has it.
+overlay_fact() {
+  local line
+  REPLY=
+  for line in "${overlay_record[@]}"; do
+    if [[ $line == "  \"$1\": \""* ]]; then
+      line=${line#*\": \"}
+      REPLY=${line%\"*}
+    fi
+  done
+}
+
+# missing_overlay: say why there is none.
+missing_overlay() {
+  if [[ -e $overlay && -e $overlay.json ]]; then
+    fail "the overlay $overlay cannot be read" "ask its owner for: chmod a+r $overlay $overlay.json"
+  fi
+  fail "there is no overlay $overlay" 'python3 build_overlay.py'
+}
+
 # check_overlay_python: stop where the host has another Python now than when it was built.
 check_overlay_python() {
   local found
-  record_value "$overlay.json" interpreter
+  overlay_fact interpreter
   found=$("$REPLY" -c 'import platform; print(platform.python_version())' 2>/dev/null) || found=none
-  record_value "$overlay.json" python
+  overlay_fact python
   [[ $found == "$REPLY" ]] ||
     fail "the overlay $overlay is for Python $REPLY, and this machine has $found" \
       'python3 build_overlay.py'
@@ -37,7 +59,7 @@ check_overlay_python() {
 
 # mount_overlay: let Apptainer mount it, in the way that was found to work when it was built.
 mount_overlay() {
-  record_value "$overlay.json" mounted_by
+  overlay_fact mounted_by
   add_overlay_file "$overlay" "$REPLY"
 }
 
