@@ -18,7 +18,6 @@ from lib.quoting import Expansion, word
 from lib.repositories import repository_lines
 from lib.settings import Settings
 
-_ACTIVE = Expansion('"$active"')
 _WORK = Expansion('"$work"')
 _TREE = Expansion(f'"$work"/root{MOUNTED_AT}')
 # functions of lib/shell/ for make_overlay
@@ -101,7 +100,7 @@ def build_lines(
         *([assign("machine", settings.machine.name)] if offline else []),
         assign("again", "1" if again else ""),
         "",
-        call("locked", _ACTIVE, "make_overlay", *(_OFFLINE if offline else _ONLINE)),
+        call("locked", paths.overlays, "make_overlay", *(_OFFLINE if offline else _ONLINE)),
         *_next_lines(settings, paths, offline),
     ]
 
@@ -115,14 +114,13 @@ def _overlay_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
             f'packages.memory in {settings.origins["packages.memory"]} is "{packages.memory}"',
             'it is a number with K, M or G: "2G"',
         )
-    work = paths.cache / "overlays" / link.stem
-    if packages.work_dir:
-        chosen = expand("packages.work_dir", packages.work_dir, settings)
-        work = Path(chosen) / f"longship-{link.stem}"
-    folders = [link.parent, link.parent / "versions"]
+    works = _works(settings, paths)
+    folders = [paths.cache, paths.cache / "overlays", link.parent]
+    folders += [link.parent / each for each in ("versions", "unpacked", "pins")]
     return [
         assign("active", link),
-        assign("work", Expansion(f'{word(work)}."$UID"')),  # two users build one after the other
+        # two users build one after the other
+        assign("work", Expansion(f'{word(works / link.stem)}."$UID"')),
         assign("runtime", runtime),
         assign("image_record", _image_record(settings, paths, runtime)),
         assign("seen_at", MOUNTED_AT),
@@ -131,17 +129,30 @@ def _overlay_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
         assign("processors", str(packages.processors)),
         assign("memory", packages.memory),
         *(export(*each) for each in _INSTALL),
-        call("make_folders", *folders, _TREE),
-        call("share_with_group", paths.scratch_dir, *folders),
+        # there the files stay where they are installed: not those of uv's cache by hard links
+        *([export("UV_LINK_MODE", "copy")] if runtime == "host" else []),
+        call("work_for_group", paths.scratch_dir),
+        call("make_folders", *folders, works, _TREE),
+        call("share_with_group", paths.scratch_dir, *folders, works),
     ]
 
 
 _INSTALL = (
-    ("UV_LINK_MODE", "copy"),  # a hard link would give uv's cache the overlay's times
     ("UV_COMPILE_BYTECODE", "0"),  # compiled later, by freeze_packages.py
     ("PIP_NO_COMPILE", "1"),
     ("PYTHONHASHSEED", "0"),  # before Python 3.11 compiled files depend on it
 )
+
+
+def _works(settings: Settings, paths: Paths) -> Path:
+    """Return the folder that overlays are built in, one for each scratch folder."""
+    chosen = settings.configuration.packages.work_dir
+    if not chosen:
+        return paths.cache / "overlays/work"
+    import hashlib
+
+    name = hashlib.sha256(bytes(paths.scratch_dir)).hexdigest()[:12]
+    return Path(expand("packages.work_dir", chosen, settings)) / f"longship-{name}"
 
 
 def _image_record(settings: Settings, paths: Paths, runtime: str) -> str:
@@ -211,5 +222,6 @@ def prune_lines(settings: Settings, paths: Paths, *, asked: bool) -> list[str]:
     return [
         call("make_folders", link.parent),
         assign("active", link),
-        call("locked", _ACTIVE, "prune_overlays", "yes" if asked else ""),
+        assign("works", _works(settings, paths)),
+        call("locked", paths.overlays, "prune_overlays", "yes" if asked else ""),
     ]

@@ -110,7 +110,9 @@ def wanted_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
             'there is nothing to install; or set it to "requirements/environment.txt"',
         )
     launch = describe_launch(settings, paths, runtime)
+    script = "build_overlay.py" if settings.configuration.packages.overlay else "set_up.py"
     return [
+        assign("offline_mode", f"python3 {script} offline"),
         assign("base", launch.base),
         assign("torch", str(paths.root / stack.torch) if stack.torch else ""),
         assign("image_address", image_source(settings).address if launch.image else "host"),

@@ -1,16 +1,18 @@
-"""Make an installed environment the same for everybody who installs it, and byte-compile it.
+"""Byte-compile an installed environment, and write down what it was made from.
 
 Runs inside the environment, with its own Python. It is packed afterwards and mounted read-only, so
 nothing can be compiled later; and nothing in it may tell when, by whom or where it was made.
 
 Usage: python freeze_packages.py PREFIX TIME CACHE PROCESSORS WORK [NAME VALUE]...
 
-TIME is what every file's time will be. CACHE is a file, which keeps what was compiled for the next
-build. PROCESSORS is how many compile, 0 for all. WORK holds requirements.txt and pins.txt, which go
-into the manifest together with the facts NAME VALUE.
+TIME is what every file's time will be, once it is packed. CACHE is a file, which keeps what was
+compiled for the next build. PROCESSORS is how many compile, 0 for all. WORK holds requirements.txt
+and pins.txt, which go into the manifest together with the facts NAME VALUE.
 """
 
 import concurrent.futures
+import functools
+import glob
 import hashlib
 import importlib.util
 import json
@@ -23,8 +25,6 @@ import warnings
 import program
 
 MANIFEST = "longship-overlay.json"
-# what installers leave for themselves
-_LEFT = (".lock", ".gitignore", "CACHEDIR.TAG")
 
 
 def files_below(folder):
@@ -34,53 +34,72 @@ def files_below(folder):
         yield from (os.path.join(path, file) for file in sorted(files))
 
 
-def normalise(prefix, time):
-    """Give all files one time and one of two modes, whatever the umask of who installed them."""
-    for name in _LEFT:
+def remove_what_installers_left(prefix):
+    """Remove what installers leave for themselves; uv notes when it saw a wheel."""
+    for name in (".lock", ".gitignore", "CACHEDIR.TAG"):
         path = os.path.join(prefix, name)
         if os.path.exists(path):
             os.remove(path)
-    for path, folders, _ in os.walk(prefix):
-        for folder in folders:
-            _set_mode(os.path.join(path, folder), 0o755)
-    for path in files_below(prefix):
-        if not os.path.islink(path):
-            _set_mode(path, 0o755 if os.stat(path).st_mode & 0o100 else 0o644)
-            os.utime(path, (time, time))
-    os.chmod(prefix, 0o755)
+    pattern = os.path.join(glob.escape(prefix), "lib/*/site-packages/*.dist-info")
+    for info in glob.glob(pattern):
+        left = [each for each in ("uv_cache.json", "uv_build.json") if _remove(info, each)]
+        if left:
+            _forget(os.path.join(info, "RECORD"), left)
 
 
-def _set_mode(path, mode):
-    if not os.path.islink(path):
-        os.chmod(path, mode)
+def _remove(folder, name):
+    path = os.path.join(folder, name)
+    found = os.path.exists(path)
+    if found:
+        os.remove(path)
+    return found
 
 
-def key_of(source, path):
-    """Return what tells one compiled file from another: the source, and the path that it names."""
-    digest = hashlib.blake2b(os.fsencode(path) + b"\0", digest_size=16)
-    with open(source, "rb") as file:
+def _forget(record, names):
+    """Take files out of a package's list of files; it may be a link to one in uv's cache."""
+    with open(record, encoding="utf-8", newline="") as file:
+        lines = file.readlines()
+    kept = [line for line in lines if line.split(",")[0].rpartition("/")[2] not in names]
+    with open(f"{record}.partial", "w", encoding="utf-8", newline="") as file:
+        file.writelines(kept)
+    os.replace(f"{record}.partial", record)
+
+
+def key_of(path, time):
+    """Return what tells one compiled file from another: time, path and content of its source."""
+    digest = hashlib.blake2b(os.fsencode(f"{time} {path}") + b"\0", digest_size=16)
+    with open(path, "rb") as file:
         digest.update(file.read())
     return digest.digest()
 
 
-def compile_file(path):
-    """Compile one file beside it; a template that is no Python yet stays as it is."""
+def compile_file(path, time):
+    """Compile one file beside it, for the time that it is packed with.
+
+    A template that is no Python yet stays as it is.
+    """
     warnings.simplefilter("ignore")
     try:
         # by time and not by hash: a file that is bound over one of these (patched_files) is noticed
         mode = py_compile.PycInvalidationMode.TIMESTAMP
-        py_compile.compile(path, doraise=True, invalidation_mode=mode)
+        compiled = py_compile.compile(path, doraise=True, invalidation_mode=mode)
     except (py_compile.PyCompileError, ValueError, RecursionError):
         return
+    # The source itself may be a hard link to one in the installer's cache: it keeps its own time.
+    with open(compiled, "r+b") as file:
+        file.seek(8)  # https://peps.python.org/pep-0552/#specification
+        file.write(time.to_bytes(4, "little"))
 
 
-def compile_all(folder, cache, processors):
+def compile_all(folder, time, cache, processors):
     """Compile every file below a folder; those that the cache has are taken from there.
 
     Parameters
     ----------
     folder : str
         Where the packages are.
+    time : int
+        What the time of every source will be, in seconds.
     cache : str
         The file; the Python's version is added to its name.
     processors : int
@@ -88,20 +107,21 @@ def compile_all(folder, cache, processors):
     """
     cache = f"{cache}-{sys.version.split()[0]}"
     sources = [path for path in files_below(folder) if path.endswith(".py")]
-    keys = {path: key_of(path, path) for path in sources}
+    keys = {path: key_of(path, time) for path in sources}
     known = read_cache(cache)
-    for path in sources:
-        compiled = known.get(keys[path])
-        if compiled is not None:
+    for path in keys:
+        if keys[path] in known:
             target = importlib.util.cache_from_source(path)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with open(target, "wb") as file:
-                file.write(compiled)
-    missing = [path for path in sources if keys[path] not in known]
+                file.write(known[keys[path]])
+    missing = [path for path in keys if keys[path] not in known]
     with concurrent.futures.ProcessPoolExecutor(processors or None) as pool:
-        for _ in pool.map(compile_file, missing, chunksize=20):
+        for _ in pool.map(functools.partial(compile_file, time=time), missing, chunksize=20):
             pass
-    write_cache(cache, keys)
+    # what can never be compiled is missing each time
+    if any(os.path.exists(importlib.util.cache_from_source(path)) for path in missing):
+        write_cache(cache, keys)
 
 
 def read_cache(path):
@@ -138,15 +158,13 @@ def write_manifest(prefix, work, facts):
     with open(f"{path}.partial", "w", encoding="utf-8") as file:
         json.dump(manifest, file, indent=1, sort_keys=True)
         file.write("\n")
-    os.chmod(f"{path}.partial", 0o644)
     os.replace(f"{path}.partial", path)
 
 
 def main(prefix, time, cache, processors, work, *facts):
     """Do all of it."""
-    normalise(prefix, int(time))
-    compile_all(os.path.join(prefix, "lib"), cache, int(processors))
-    normalise(prefix, int(time))
+    remove_what_installers_left(prefix)
+    compile_all(os.path.join(prefix, "lib"), int(time), cache, int(processors))
     write_manifest(prefix, work, facts)
 
 

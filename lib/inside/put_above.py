@@ -38,6 +38,8 @@ def split_program(text):
 def copy_programs(overlay, folder):
     """Write every Python program of the overlay with this Python in its first line."""
     for path in sorted(glob.glob(glob.escape(f"{overlay}/bin") + "/*")):
+        if not os.path.isfile(path):
+            continue
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             python, rest = split_program(file.read())
         if os.path.dirname(python) == f"{overlay}/bin":
@@ -52,7 +54,8 @@ def main(overlay):
     version = "python{}.{}".format(*sys.version_info)
     packages = f"{overlay}/lib/{version}/site-packages"
     own = os.path.join(sys.prefix, "lib", version, "site-packages")
-    with open(os.path.join(own, "longship_overlay.pth"), "w", encoding="utf-8") as file:
+    # such files are read in the order of their names: this one last
+    with open(os.path.join(own, "~longship_overlay.pth"), "w", encoding="utf-8") as file:
         file.write(f"import site; site.addsitedir({packages!r})\n")
     copy_programs(overlay, os.path.join(sys.prefix, "bin"))
 

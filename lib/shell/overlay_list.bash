@@ -44,10 +44,10 @@ describe_overlay() {
   printf '%s %-47s %8s  %-10s %-10s %s\n' "$mark" "$(basename -- "$1" .sqsh)" "$size" "${date:--}" "$used" "${asked:--}"
   if [[ $mark == '*' ]]; then
     record_value "$1.json" base
-    if [[ $REPLY == "$(json_text "$2")" ]]; then
+    if is_base "$(json_text "$2")"; then
       printf '  in use\n'
     else
-      printf '  for these requirements, but for another image: %s\n' "$REPLY"
+      printf '  for these requirements, but for another image: %s\n' "${REPLY//'\n'/, }"
     fi
   fi
 }
@@ -63,7 +63,7 @@ last_use() {
   REPLY=never
   if [[ -e $1.used ]]; then REPLY=$(date -r "$1.used" +%Y-%m-%d); fi
   for pin in "${active%/*}"/pins/*; do
-    if [[ -f $pin ]] && grep -qxF -- "$1" "$pin"; then
+    if [[ -f $pin ]] && grep -qF -- "${1##*/}" "$pin"; then
       day=$(date -r "$pin" +%Y-%m-%d)
       if [[ $REPLY == never || $day > $REPLY ]]; then REPLY=$day; fi
     fi
@@ -75,7 +75,7 @@ last_use() {
 prune_overlays() {
   local -a found unused=()
   local name path
-  local -i bytes=0
+  local -i bytes=0 size
   overlays_there
   for name in ${found[@]+"${found[@]}"}; do
     path=${active%/*}/versions/$name
@@ -97,7 +97,13 @@ prune_overlays() {
   fi
   human "$bytes"
   [[ -n $1 ]] || confirm "delete ${#unused[@]} of the overlays, $REPLY?"
-  for path in "${unused[@]}"; do delete_overlay "$path"; done
+  bytes=0
+  for path in "${unused[@]}"; do
+    # the answer can have taken its time
+    if is_active_overlay "$path" || is_pinned "$path"; then continue; fi
+    size=$(stat -c %s -- "$path")
+    if delete_overlay "$path"; then bytes+=size; fi
+  done
   prune_what_builds_left
   human "$bytes"
   printf 'freed: %s\n' "$REPLY" >&2
@@ -115,17 +121,26 @@ confirm() {
   fi
 }
 
-# delete_overlay FILE: with all that belongs to it. Its record goes last: without the file it means
-# nothing, and the file without a record is no overlay.
+# delete_overlay FILE: with all that belongs to it; false where another user does not let us.
 delete_overlay() {
+  if ! rm -f -- "$1.json" "$1" "$1.used"; then
+    note "kept, it belongs to $(stat -c %U -- "$1"): ${1##*/}"
+    return 1
+  fi
   unpacked_folder "$1"
-  rm -rf -- "$REPLY"
-  rm -f -- "$1" "$1.used" "$1.json"
+  delete_unpacked "$REPLY"
   printf 'deleted: %s\n' "${1##*/}" >&2
 }
 
-# prune_what_builds_left: links that lead nowhere, what a killed build left, and unpacked folders and
-# records whose file is gone.
+# delete_unpacked FOLDER: by another name first, as one that is half there would count as complete.
+delete_unpacked() {
+  if [[ ! -e $1 ]]; then return; fi
+  { rm -rf -- "$1.partial" && mv -T -- "$1" "$1.partial" && rm -rf -- "$1.partial"; } ||
+    note "cannot delete all of $1"
+}
+
+# prune_what_builds_left: links that lead nowhere, what killed builds left, and unpacked folders and
+# records whose file is gone. The lock of all overlays is held: no build is at work.
 prune_what_builds_left() {
   local path
   for path in "${active%/*}"/*.sqsh; do
@@ -136,8 +151,10 @@ prune_what_builds_left() {
   done
   for path in "${active%/*}"/unpacked/*/; do
     path=${path%/}
-    if [[ -d $path && ! -e ${active%/*}/versions/${path##*/}.sqsh && ! -e $path.lock ]]; then
-      rm -rf -- "$path"
+    case $path in *.lock | *.lock.* | *.partial) continue ;; esac # a launch is unpacking
+    if [[ ! -e ${active%/*}/versions/${path##*/}.sqsh && ! -e $path.lock ]]; then
+      delete_unpacked "$path"
     fi
   done
+  rm -rf -- "${active%/*}"/versions/*.partial "${works:?}"/* || :
 }

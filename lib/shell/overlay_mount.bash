@@ -25,8 +25,9 @@ find_packer() {
     'install squashfs-tools, or load its module; without an overlay: packages.overlay = ""'
 }
 
-# pack_overlay FOLDER FILE COMPRESSION: what is in it stands at the file's root. The same folder gives the same
-# bytes. Large blocks: a parallel file system reads a megabyte as fast as a page.
+# pack_overlay FOLDER FILE COMPRESSION: what is in it stands at the file's root, with one owner, one
+# time, and modes that tell nothing of a umask: the same content gives the same bytes. Large blocks: a
+# parallel file system reads a megabyte as fast as a page.
 pack_overlay() {
   local -a how=(-comp "$3")
   # xz is a fifth smaller, and takes 30 times as long to pack and 4 times as long to import
@@ -34,7 +35,7 @@ pack_overlay() {
   if [[ $processors != 0 ]]; then how+=(-processors "$processors"); fi
   if [[ -n $memory ]]; then how+=(-mem "$memory"); fi
   rm -f -- "$2"
-  "${packer[@]}" "$1" "$2" "${how[@]}" -b 1M -all-root -no-xattrs -all-time "$OVERLAY_TIME" \
+  "${packer[@]}" "$1" "$2" "${how[@]}" -b 1M -all-root -action 'chmod(u=rwX,go=rX)@true' -no-xattrs -all-time "$OVERLAY_TIME" \
     -mkfs-time "$OVERLAY_TIME" -noappend -no-progress -quiet
 }
 

@@ -38,7 +38,7 @@ pin_packages() {
     "$repositories_folder" "$folder/pins.txt" \
     pip ${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"} ||
     fail_writing "$folder" 'the versions of the packages cannot be chosen' \
-      'see the lines above; mend the requirements, and run the same command again; without a network: python3 set_up.py offline'
+      "see the lines above; mend the requirements, and run the same command again; without a network: $offline_mode"
 }
 
 # describe_inside FOLDER: write down what the Python inside has. Where there is no image the venv

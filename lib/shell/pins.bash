@@ -9,7 +9,8 @@ is_pinned() {
   for pin in "${active%/*}"/pins/*; do
     [[ -f $pin ]] || continue
     { IFS= read -r image && IFS= read -r job && IFS= read -r launcher; } <"$pin" || continue
-    if [[ $image != "$1" ]] && ! { holds_tag "$1" && [[ $image == "$(tag_in "$1")" ]]; }; then
+    # by its name: two users can name the same folder in two ways
+    if [[ ${image##*/} != "${1##*/}" ]] && ! { holds_tag "$1" && [[ $image == "$(tag_in "$1")" ]]; }; then
       continue
     fi
     if [[ -n $job ]] && job_is_over "$job" || [[ -z $job && ! -e $launcher ]]; then

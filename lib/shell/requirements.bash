@@ -50,13 +50,17 @@ source_name() {
 # venv_inputs: one checksum over everything that decides what is installed.
 venv_inputs() {
   local word
-  local -a words=("$base" "$overlay" "$installer" "$torch" ${requirements[@]+"${requirements[@]}"})
+  local -a words=("$installer" "$torch" ${requirements[@]+"${requirements[@]}"})
   if [[ -n $pins ]]; then words+=("$pins"); fi
   if ((${#sources[@]})); then words+=("$(sources_sum)" "$(plain_sources_sum)"); fi
   if ((${#scripts[@]})); then words+=("${scripts[@]}"); fi
-  for word in "${words[@]}"; do
-    if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
-  done | sha256sum | cut -d ' ' -f 1
+  {
+    # files too large to be read: a version's name says what it holds, a site's own image has a date
+    printf '%s\n' "$base" "$overlay" "$(stat -c '%s %Y' -- "$base" 2>/dev/null)"
+    for word in "${words[@]}"; do
+      if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
+    done
+  } | sha256sum | cut -d ' ' -f 1
 }
 
 # requirements_sum: one checksum over what is asked for. No path is in it: the same on all machines.

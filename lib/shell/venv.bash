@@ -67,7 +67,7 @@ make_venv() {
   local -a sharing=(--system-site-packages) # not `options`: that is the runtime's, in `inside`
   if [[ $2 == host ]]; then sharing=(); fi
   if [[ $3 == uv ]]; then sharing+=(--without-pip); fi # uv brings it, in a tenth of the time
-  inside python3 -m venv "${sharing[@]}" "$1" ||
+  inside python3 -m venv ${sharing[@]+"${sharing[@]}"} "$1" ||
     fail_writing "${1%/*}" "python3 cannot make the venv $1" \
       'see the lines above; on Debian and Ubuntu: apt install python3-venv'
 }
@@ -109,7 +109,7 @@ run_installer() {
   inside "$new_venv/bin/python" "$LIBRARY/inside/install_packages.py" "$wheelhouse" \
     "$folder" "$installer" "$uv" "$@" ||
     fail_writing "$new_venv" "the packages cannot be installed into $new_venv" \
-      'see the lines above, and run the same command again; without a network: python3 set_up.py offline'
+      "see the lines above, and run the same command again; without a network: $offline_mode"
 }
 
 # run_scripts: what repositories need besides, each script in its repository's folder.

@@ -38,6 +38,11 @@ next_step() {
   printf 'next: %s\n' "$1" >&2
 }
 
+# is_base TEXT: whether REPLY, the bases in a record, has it; both as JSON has them.
+is_base() {
+  [[ "\\n$REPLY\\n" == *"\\n$1\\n"* ]]
+}
+
 # overlays_there: set `found` to the files of all versions, the oldest first.
 overlays_there() {
   local path
@@ -80,10 +85,10 @@ describe_overlay() {
   printf '%s %-47s %8s  %-10s %-10s %s\n' "$mark" "$(basename -- "$1" .sqsh)" "$size" "${date:--}" "$used" "${asked:--}"
   if [[ $mark == '*' ]]; then
     record_value "$1.json" base
-    if [[ $REPLY == "$(json_text "$2")" ]]; then
+    if is_base "$(json_text "$2")"; then
       printf '  in use\n'
     else
-      printf '  for these requirements, but for another image: %s\n' "$REPLY"
+      printf '  for these requirements, but for another image: %s\n' "${REPLY//'\n'/, }"
     fi
   fi
 }
@@ -99,7 +104,7 @@ last_use() {
   REPLY=never
   if [[ -e $1.used ]]; then REPLY=$(date -r "$1.used" +%Y-%m-%d); fi
   for pin in "${active%/*}"/pins/*; do
-    if [[ -f $pin ]] && grep -qxF -- "$1" "$pin"; then
+    if [[ -f $pin ]] && grep -qF -- "${1##*/}" "$pin"; then
       day=$(date -r "$pin" +%Y-%m-%d)
       if [[ $REPLY == never || $day > $REPLY ]]; then REPLY=$day; fi
     fi

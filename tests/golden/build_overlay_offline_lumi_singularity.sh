@@ -777,6 +777,11 @@ unpack_uv() {
 
 readonly OVERLAY_MOUNTED_AT=/user-software
 
+# is_base TEXT: whether REPLY, the bases in a record, has it; both as JSON has them.
+is_base() {
+  [[ "\\n$REPLY\\n" == *"\\n$1\\n"* ]]
+}
+
 # add_overlay_file FILE WAY: bind the file where that works, else lay it over the whole image.
 add_overlay_file() {
   if [[ $2 == overlay ]]; then
@@ -814,15 +819,21 @@ make_overlay() {
     rm -rf -- "$work"
     return
   fi
+  version=
   trap 'discard_unfinished_overlay; release_locks' EXIT
-  make_folders "$work"
   rm -rf -- "${work:?}"/*
   make_folders "$work/root$OVERLAY_MOUNTED_AT"
+  chmod 755 -- "$work/root" "$work/root$OVERLAY_MOUNTED_AT" # they are packed too
   ${3:+"$3"}
   step 1/5 'Choose the versions'
   find_way_to_mount
   choose_overlay_versions "$2"
-  local -r inputs=$(cat -- "$work/wanted" "$work/pins.txt" | sha256sum)
+  uv_version=
+  if [[ $installer == uv ]]; then uv_version=$(inside "$uv" --version); fi
+  local -r inputs=$({
+    printf '%s\n' "$wanted" "$installer $uv_version" "$way"
+    cat -- "$work/pins.txt"
+  } | sha256sum)
   name_version "${inputs:0:12}"
   # without a container it is built where programs run in it: what is there stays as it is
   if [[ ! -e $version || ! -e $version.json || (-n $again && $base != host) ]]; then
@@ -831,7 +842,7 @@ make_overlay() {
     write_overlay_record
   else
     note "one with these versions is there: $version"
-    change_record "$version.json" base "$base" wanted "$wanted"
+    add_base "$version.json"
   fi
   point_overlay_to_version
   rm -rf -- "$work"
@@ -839,10 +850,8 @@ make_overlay() {
 
 # discard_unfinished_overlay: leave nothing half-written, whatever ended the build.
 discard_unfinished_overlay() {
-  if [[ $base == host && -n ${version:-} && ! -e $version ]]; then
-    rm -rf -- "$seen_at"
-  fi
-  rm -rf -- "$work" ${version:+"$version.partial" "$version.json.partial"}
+  if [[ -n $version && $base == host && ! -e $version ]]; then rm -rf -- "$seen_at" || :; fi
+  rm -rf -- "$work" ${version:+"$version.partial" "$version.json.partial"} || :
 }
 
 # identify_image: set image_id, which is the same for everybody who has this image, and its Python.
@@ -867,7 +876,7 @@ identify_image() {
 # are chosen where none are pinned. No path and no name of a user or machine is in it.
 overlay_inputs() {
   printf '%s\n' "$OVERLAY_FORMAT" "$(requirements_sum)" "$(sources_sum)" "$image_id" "$python" "$arch" \
-    "$installer" "$compression" "$("${packer[@]}" -version 2>&1 | head -n 1)" \
+    "$(if [[ $base == host ]]; then printf %s "$interpreter"; fi)" "$gpu" "$installer" "$compression" "$("${packer[@]}" -version 2>&1 | head -n 1)" \
     "$(if [[ -n $pins ]]; then sed '/^#/d' "$pins" | sha256sum; fi)" | sha256sum | cut -d ' ' -f 1
 }
 
@@ -876,26 +885,22 @@ overlay_is_built() {
   [[ -e $active ]] || return 1
   record_value "$(readlink -f -- "$active").json" wanted
   [[ $REPLY == "$1" ]] || return 1
-  version=$(readlink -f -- "$active")
-  change_record "$version.json" base "$base"
+  add_base "$(readlink -f -- "$active").json"
 }
 
-# change_record FILE [NAME VALUE]...: write some of its values anew, if they differ.
+# add_base RECORD: this image is one that the overlay belongs to; a job may run with the same one by
+# another name. The record must be newer than the image, see check_overlay.
+add_base() {
+  record_value "$1" base
+  if ! is_base "$(json_text "$base")"; then change_record "$1" base "$REPLY"'\n'"$(json_text "$base")"; fi
+  if [[ $base -nt $1 ]]; then touch -- "$1"; fi
+}
+
+# change_record FILE NAME TEXT: write one of its values anew, which is not the last; TEXT as JSON has it.
 change_record() {
-  local -a facts=("${@:2}")
-  local -i at changed=0
   local line
-  for ((at = 0; at < ${#facts[@]}; at += 2)); do
-    record_value "$1" "${facts[at]}"
-    if [[ $REPLY != "$(json_text "${facts[at + 1]}")" ]]; then changed=1; fi
-  done
-  if ((changed == 0)); then return; fi
   while IFS= read -r line || [[ -n $line ]]; do
-    for ((at = 0; at < ${#facts[@]}; at += 2)); do
-      if [[ $line == "  \"${facts[at]}\": "* ]]; then
-        line="  \"${facts[at]}\": \"$(json_text "${facts[at + 1]}")\","
-      fi
-    done
+    if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
     printf '%s\n' "$line"
   done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
   put_shared "$1.partial" "$1"
@@ -903,7 +908,6 @@ change_record() {
 
 # choose_overlay_versions BRING_UV: write pins.txt, every package that is to be installed.
 choose_overlay_versions() {
-  printf '%s\n' "$wanted" >"$work/wanted"
   if ! uv=$(find_uv "$uv" "$1"); then
     [[ -n $pins ]] || fail 'there is no uv, which chooses the versions' \
       'see the lines above; it comes from the package index; without a network: python3 build_overlay.py offline'
@@ -943,12 +947,17 @@ fill_overlay() {
     run_installer "$work/pins.txt" --no-deps --require-hashes -r "$work/pins.txt"
   fi
   step 4/5 'Compile them'
-  print_all_requirements >"$work/requirements.txt"
+  print_all_requirements | without_passwords >"$work/requirements.txt"
   inside "$seen_at/bin/python" "$LIBRARY/inside/freeze_packages.py" \
     "$seen_at" "$OVERLAY_TIME" "$bytecode" "$processors" "$work" \
     format "$OVERLAY_FORMAT" image "$image_id" python "$python" architecture "$arch" \
-    uv "$(if [[ $installer == uv ]]; then inside "$uv" --version; fi)" ||
+    uv "$uv_version" ||
     fail_writing "$work" "the packages in $work cannot be compiled" 'see the lines above'
+}
+
+# without_passwords: pass text on, but for what logs in to a server.
+without_passwords() {
+  sed -E 's#(://)[^/@[:space:]]+@#\1#g'
 }
 
 # print_all_requirements: what is asked for, with what the files hold in place of their paths.
@@ -1007,11 +1016,20 @@ put_shared() {
   mv -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
 }
 
+# work_for_group FOLDER: what is made from now on can be written to by the group, if the folder can.
+work_for_group() {
+  local mode
+  mode=$(stat -c %A -- "$1")
+  if [[ ${mode:5:1} == w ]]; then umask g=rwx; fi
+}
+
 # share_with_group FOLDER PATH...: who may read or write the folder may do so with these, whatever this
 # user's umask; a folder that is another user's is left as it is.
 share_with_group() {
   local mode
   mode=$(stat -c %A -- "$1")
+  # its group, not the user's first one
+  chgrp --reference="$1" -- "${@:2}" 2>/dev/null || return 0
   if [[ ${mode:4:1} == r ]]; then chmod g+rX -- "${@:2}" 2>/dev/null || :; fi
   if [[ ${mode:5:1} == w ]]; then chmod g+wX -- "${@:2}" 2>/dev/null || :; fi
   if [[ ${mode:7:1} == r ]]; then chmod o+rX -- "${@:2}" 2>/dev/null || :; fi
@@ -1041,8 +1059,9 @@ find_packer() {
     'install squashfs-tools, or load its module; without an overlay: packages.overlay = ""'
 }
 
-# pack_overlay FOLDER FILE COMPRESSION: what is in it stands at the file's root. The same folder gives the same
-# bytes. Large blocks: a parallel file system reads a megabyte as fast as a page.
+# pack_overlay FOLDER FILE COMPRESSION: what is in it stands at the file's root, with one owner, one
+# time, and modes that tell nothing of a umask: the same content gives the same bytes. Large blocks: a
+# parallel file system reads a megabyte as fast as a page.
 pack_overlay() {
   local -a how=(-comp "$3")
   # xz is a fifth smaller, and takes 30 times as long to pack and 4 times as long to import
@@ -1050,7 +1069,7 @@ pack_overlay() {
   if [[ $processors != 0 ]]; then how+=(-processors "$processors"); fi
   if [[ -n $memory ]]; then how+=(-mem "$memory"); fi
   rm -f -- "$2"
-  "${packer[@]}" "$1" "$2" "${how[@]}" -b 1M -all-root -no-xattrs -all-time "$OVERLAY_TIME" \
+  "${packer[@]}" "$1" "$2" "${how[@]}" -b 1M -all-root -action 'chmod(u=rwX,go=rX)@true' -no-xattrs -all-time "$OVERLAY_TIME" \
     -mkfs-time "$OVERLAY_TIME" -noappend -no-progress -quiet
 }
 
@@ -1163,7 +1182,7 @@ pin_packages() {
     "$repositories_folder" "$folder/pins.txt" \
     pip ${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"} ||
     fail_writing "$folder" 'the versions of the packages cannot be chosen' \
-      'see the lines above; mend the requirements, and run the same command again; without a network: python3 set_up.py offline'
+      "see the lines above; mend the requirements, and run the same command again; without a network: $offline_mode"
 }
 
 # describe_inside FOLDER: write down what the Python inside has. Where there is no image the venv
@@ -2189,7 +2208,7 @@ make_venv() {
   local -a sharing=(--system-site-packages) # not `options`: that is the runtime's, in `inside`
   if [[ $2 == host ]]; then sharing=(); fi
   if [[ $3 == uv ]]; then sharing+=(--without-pip); fi # uv brings it, in a tenth of the time
-  inside python3 -m venv "${sharing[@]}" "$1" ||
+  inside python3 -m venv ${sharing[@]+"${sharing[@]}"} "$1" ||
     fail_writing "${1%/*}" "python3 cannot make the venv $1" \
       'see the lines above; on Debian and Ubuntu: apt install python3-venv'
 }
@@ -2219,7 +2238,7 @@ run_installer() {
   inside "$new_venv/bin/python" "$LIBRARY/inside/install_packages.py" "$wheelhouse" \
     "$folder" "$installer" "$uv" "$@" ||
     fail_writing "$new_venv" "the packages cannot be installed into $new_venv" \
-      'see the lines above, and run the same command again; without a network: python3 set_up.py offline'
+      "see the lines above, and run the same command again; without a network: $offline_mode"
 }
 
 # prints nothing where there is no PyTorch
@@ -2258,7 +2277,7 @@ make_folders /project/project_465000000/me/longship /scratch/project_465000000/m
 arch=amd64
 check_build_arch ''
 active=/scratch/project_465000000/me/longship/overlays/myenv_998211f8576b_amd64.sqsh
-work=/scratch/project_465000000/me/longship/cache/overlays/myenv_998211f8576b_amd64."$UID"
+work=/scratch/project_465000000/me/longship/cache/overlays/work/myenv_998211f8576b_amd64."$UID"
 runtime=singularity
 image_record=/scratch/project_465000000/me/longship/containers/lumi-multitorch-latest_amd64.sif.json
 seen_at=/user-software
@@ -2266,12 +2285,12 @@ bytecode=/scratch/project_465000000/me/longship/cache/overlays/bytecode_amd64
 compression=zstd
 processors=1
 memory=2G
-export UV_LINK_MODE=copy
 export UV_COMPILE_BYTECODE=0
 export PIP_NO_COMPILE=1
 export PYTHONHASHSEED=0
-make_folders /scratch/project_465000000/me/longship/overlays /scratch/project_465000000/me/longship/overlays/versions "$work"/root/user-software
-share_with_group /scratch/project_465000000/me/longship /scratch/project_465000000/me/longship/overlays /scratch/project_465000000/me/longship/overlays/versions
+work_for_group /scratch/project_465000000/me/longship
+make_folders /scratch/project_465000000/me/longship/cache /scratch/project_465000000/me/longship/cache/overlays /scratch/project_465000000/me/longship/overlays /scratch/project_465000000/me/longship/overlays/versions /scratch/project_465000000/me/longship/overlays/unpacked /scratch/project_465000000/me/longship/overlays/pins /scratch/project_465000000/me/longship/cache/overlays/work "$work"/root/user-software
+share_with_group /scratch/project_465000000/me/longship /scratch/project_465000000/me/longship/cache /scratch/project_465000000/me/longship/cache/overlays /scratch/project_465000000/me/longship/overlays /scratch/project_465000000/me/longship/overlays/versions /scratch/project_465000000/me/longship/overlays/unpacked /scratch/project_465000000/me/longship/overlays/pins /scratch/project_465000000/me/longship/cache/overlays/work
 repositories_folder=/project/project_465000000/me/longship/repos
 saved=/project/project_465000000/me/longship/saved_changes
 bundles=/scratch/project_465000000/me/longship/offline/repos
@@ -2343,6 +2362,7 @@ add_pip_sources
 inside() {
   singularity --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "$@"
 }
+offline_mode='python3 build_overlay.py offline'
 base=/appl/local/laifs/containers/lumi-multitorch-latest.sif
 torch='/home/me/long ship/requirements/torch.txt'
 image_address=/appl/local/laifs/containers/lumi-multitorch-latest.sif
@@ -2361,5 +2381,5 @@ wheelhouse=/scratch/project_465000000/me/longship/offline/pip
 machine=lumi
 again=''
 
-locked "$active" make_overlay choose_download unpack_uv verify_wheelhouse
+locked /scratch/project_465000000/me/longship/overlays make_overlay choose_download unpack_uv verify_wheelhouse
 next_step 'python3 set_up.py offline'

@@ -216,7 +216,7 @@ last_use() {
   REPLY=never
   if [[ -e $1.used ]]; then REPLY=$(date -r "$1.used" +%Y-%m-%d); fi
   for pin in "${active%/*}"/pins/*; do
-    if [[ -f $pin ]] && grep -qxF -- "$1" "$pin"; then
+    if [[ -f $pin ]] && grep -qF -- "${1##*/}" "$pin"; then
       day=$(date -r "$pin" +%Y-%m-%d)
       if [[ $REPLY == never || $day > $REPLY ]]; then REPLY=$day; fi
     fi
@@ -228,7 +228,7 @@ last_use() {
 prune_overlays() {
   local -a found unused=()
   local name path
-  local -i bytes=0
+  local -i bytes=0 size
   overlays_there
   for name in ${found[@]+"${found[@]}"}; do
     path=${active%/*}/versions/$name
@@ -250,7 +250,13 @@ prune_overlays() {
   fi
   human "$bytes"
   [[ -n $1 ]] || confirm "delete ${#unused[@]} of the overlays, $REPLY?"
-  for path in "${unused[@]}"; do delete_overlay "$path"; done
+  bytes=0
+  for path in "${unused[@]}"; do
+    # the answer can have taken its time
+    if is_active_overlay "$path" || is_pinned "$path"; then continue; fi
+    size=$(stat -c %s -- "$path")
+    if delete_overlay "$path"; then bytes+=size; fi
+  done
   prune_what_builds_left
   human "$bytes"
   printf 'freed: %s\n' "$REPLY" >&2
@@ -268,17 +274,26 @@ confirm() {
   fi
 }
 
-# delete_overlay FILE: with all that belongs to it. Its record goes last: without the file it means
-# nothing, and the file without a record is no overlay.
+# delete_overlay FILE: with all that belongs to it; false where another user does not let us.
 delete_overlay() {
+  if ! rm -f -- "$1.json" "$1" "$1.used"; then
+    note "kept, it belongs to $(stat -c %U -- "$1"): ${1##*/}"
+    return 1
+  fi
   unpacked_folder "$1"
-  rm -rf -- "$REPLY"
-  rm -f -- "$1" "$1.used" "$1.json"
+  delete_unpacked "$REPLY"
   printf 'deleted: %s\n' "${1##*/}" >&2
 }
 
-# prune_what_builds_left: links that lead nowhere, what a killed build left, and unpacked folders and
-# records whose file is gone.
+# delete_unpacked FOLDER: by another name first, as one that is half there would count as complete.
+delete_unpacked() {
+  if [[ ! -e $1 ]]; then return; fi
+  { rm -rf -- "$1.partial" && mv -T -- "$1" "$1.partial" && rm -rf -- "$1.partial"; } ||
+    note "cannot delete all of $1"
+}
+
+# prune_what_builds_left: links that lead nowhere, what killed builds left, and unpacked folders and
+# records whose file is gone. The lock of all overlays is held: no build is at work.
 prune_what_builds_left() {
   local path
   for path in "${active%/*}"/*.sqsh; do
@@ -289,10 +304,12 @@ prune_what_builds_left() {
   done
   for path in "${active%/*}"/unpacked/*/; do
     path=${path%/}
-    if [[ -d $path && ! -e ${active%/*}/versions/${path##*/}.sqsh && ! -e $path.lock ]]; then
-      rm -rf -- "$path"
+    case $path in *.lock | *.lock.* | *.partial) continue ;; esac # a launch is unpacking
+    if [[ ! -e ${active%/*}/versions/${path##*/}.sqsh && ! -e $path.lock ]]; then
+      delete_unpacked "$path"
     fi
   done
+  rm -rf -- "${active%/*}"/versions/*.partial "${works:?}"/* || :
 }
 
 # is_pinned VERSION: whether a launcher that is still needed names it; set REPLY to who needs it. A
@@ -302,7 +319,8 @@ is_pinned() {
   for pin in "${active%/*}"/pins/*; do
     [[ -f $pin ]] || continue
     { IFS= read -r image && IFS= read -r job && IFS= read -r launcher; } <"$pin" || continue
-    if [[ $image != "$1" ]] && ! { holds_tag "$1" && [[ $image == "$(tag_in "$1")" ]]; }; then
+    # by its name: two users can name the same folder in two ways
+    if [[ ${image##*/} != "${1##*/}" ]] && ! { holds_tag "$1" && [[ $image == "$(tag_in "$1")" ]]; }; then
       continue
     fi
     if [[ -n $job ]] && job_is_over "$job" || [[ -z $job && ! -e $launcher ]]; then
@@ -343,4 +361,5 @@ human() {
 
 make_folders /e/scratch/project_465000000/me/longship/overlays
 active=/e/scratch/project_465000000/me/longship/overlays/myenv_998211f8576b_arm64.sqsh
-locked "$active" prune_overlays ''
+works=/e/scratch/project_465000000/me/longship/cache/overlays/work
+locked /e/scratch/project_465000000/me/longship/overlays prune_overlays ''

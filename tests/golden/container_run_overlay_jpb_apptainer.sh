@@ -233,15 +233,16 @@ declare -a overlay_record=()
 # check_overlay BASE: stop where the overlay is missing or belongs to another image.
 check_overlay() {
   { mapfile -t overlay_record <"$overlay.json"; } 2>/dev/null || missing_overlay
-  [[ -r $overlay ]] || missing_overlay
   local base
   overlay_fact base
-  base=$REPLY
-  if [[ $base != "$(json_text "$1")" ]]; then
+  if ! is_base "$(json_text "$1")"; then
+    base=${REPLY//'\n'/, }
     overlay_fact python
     fail "the overlay $overlay belongs to $base with Python $REPLY, not to $1" \
       'python3 build_overlay.py'
   fi
+  [[ ! $1 -nt $overlay.json ]] ||
+    fail "the image $1 is newer than the overlay $overlay" 'python3 build_overlay.py'
   # without an image it is the machine's own Python that may have been replaced
   [[ $1 != host ]] || check_overlay_python
 }
@@ -256,6 +257,11 @@ overlay_fact() {
       REPLY=${line%\"*}
     fi
   done
+}
+
+# is_base TEXT: whether REPLY, the bases in a record, has it; both as JSON has them.
+is_base() {
+  [[ "\\n$REPLY\\n" == *"\\n$1\\n"* ]]
 }
 
 # missing_overlay: say why there is none.

@@ -325,7 +325,7 @@ pin_packages() {
     "$repositories_folder" "$folder/pins.txt" \
     pip ${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"} ||
     fail_writing "$folder" 'the versions of the packages cannot be chosen' \
-      'see the lines above; mend the requirements, and run the same command again; without a network: python3 set_up.py offline'
+      "see the lines above; mend the requirements, and run the same command again; without a network: $offline_mode"
 }
 
 # describe_inside FOLDER: write down what the Python inside has. Where there is no image the venv
@@ -618,6 +618,7 @@ list_wheels() {
 LIBRARY='/home/me/long ship/lib'
 on_interrupt 'python3 set_up.py download --machine jpb'
 make_folders /e/project1/project_465000000/me/longship /home/me/longship/scratch
+offline_mode='python3 set_up.py offline'
 base=/home/me/longship/scratch/containers/pytorch_25.06-py3_arm64.sif
 torch='/home/me/long ship/requirements/torch.txt'
 image_address=docker://nvcr.io/nvidia/pytorch:25.06-py3

@@ -384,13 +384,17 @@ source_name() {
 # venv_inputs: one checksum over everything that decides what is installed.
 venv_inputs() {
   local word
-  local -a words=("$base" "$overlay" "$installer" "$torch" ${requirements[@]+"${requirements[@]}"})
+  local -a words=("$installer" "$torch" ${requirements[@]+"${requirements[@]}"})
   if [[ -n $pins ]]; then words+=("$pins"); fi
   if ((${#sources[@]})); then words+=("$(sources_sum)" "$(plain_sources_sum)"); fi
   if ((${#scripts[@]})); then words+=("${scripts[@]}"); fi
-  for word in "${words[@]}"; do
-    if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
-  done | sha256sum | cut -d ' ' -f 1
+  {
+    # files too large to be read: a version's name says what it holds, a site's own image has a date
+    printf '%s\n' "$base" "$overlay" "$(stat -c '%s %Y' -- "$base" 2>/dev/null)"
+    for word in "${words[@]}"; do
+      if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
+    done
+  } | sha256sum | cut -d ' ' -f 1
 }
 
 # requirements_sum: one checksum over what is asked for. No path is in it: the same on all machines.
@@ -559,7 +563,7 @@ make_venv() {
   local -a sharing=(--system-site-packages) # not `options`: that is the runtime's, in `inside`
   if [[ $2 == host ]]; then sharing=(); fi
   if [[ $3 == uv ]]; then sharing+=(--without-pip); fi # uv brings it, in a tenth of the time
-  inside python3 -m venv "${sharing[@]}" "$1" ||
+  inside python3 -m venv ${sharing[@]+"${sharing[@]}"} "$1" ||
     fail_writing "${1%/*}" "python3 cannot make the venv $1" \
       'see the lines above; on Debian and Ubuntu: apt install python3-venv'
 }
@@ -601,7 +605,7 @@ run_installer() {
   inside "$new_venv/bin/python" "$LIBRARY/inside/install_packages.py" "$wheelhouse" \
     "$folder" "$installer" "$uv" "$@" ||
     fail_writing "$new_venv" "the packages cannot be installed into $new_venv" \
-      'see the lines above, and run the same command again; without a network: python3 set_up.py offline'
+      "see the lines above, and run the same command again; without a network: $offline_mode"
 }
 
 # run_scripts: what repositories need besides, each script in its repository's folder.
@@ -737,6 +741,7 @@ inside() {
   apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "$@"
 }
 
+offline_mode='python3 set_up.py offline'
 base=/p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
 torch='/home/me/long ship/requirements/torch.txt'
 image_address=docker://nvcr.io/nvidia/pytorch:25.06-py3

@@ -702,15 +702,16 @@ declare -a overlay_record=()
 # check_overlay BASE: stop where the overlay is missing or belongs to another image.
 check_overlay() {
   { mapfile -t overlay_record <"$overlay.json"; } 2>/dev/null || missing_overlay
-  [[ -r $overlay ]] || missing_overlay
   local base
   overlay_fact base
-  base=$REPLY
-  if [[ $base != "$(json_text "$1")" ]]; then
+  if ! is_base "$(json_text "$1")"; then
+    base=${REPLY//'\n'/, }
     overlay_fact python
     fail "the overlay $overlay belongs to $base with Python $REPLY, not to $1" \
       'python3 build_overlay.py'
   fi
+  [[ ! $1 -nt $overlay.json ]] ||
+    fail "the image $1 is newer than the overlay $overlay" 'python3 build_overlay.py'
   # without an image it is the machine's own Python that may have been replaced
   [[ $1 != host ]] || check_overlay_python
 }
@@ -725,6 +726,11 @@ overlay_fact() {
       REPLY=${line%\"*}
     fi
   done
+}
+
+# is_base TEXT: whether REPLY, the bases in a record, has it; both as JSON has them.
+is_base() {
+  [[ "\\n$REPLY\\n" == *"\\n$1\\n"* ]]
 }
 
 # missing_overlay: say why there is none.
@@ -1273,13 +1279,17 @@ source_name() {
 # venv_inputs: one checksum over everything that decides what is installed.
 venv_inputs() {
   local word
-  local -a words=("$base" "$overlay" "$installer" "$torch" ${requirements[@]+"${requirements[@]}"})
+  local -a words=("$installer" "$torch" ${requirements[@]+"${requirements[@]}"})
   if [[ -n $pins ]]; then words+=("$pins"); fi
   if ((${#sources[@]})); then words+=("$(sources_sum)" "$(plain_sources_sum)"); fi
   if ((${#scripts[@]})); then words+=("${scripts[@]}"); fi
-  for word in "${words[@]}"; do
-    if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
-  done | sha256sum | cut -d ' ' -f 1
+  {
+    # files too large to be read: a version's name says what it holds, a site's own image has a date
+    printf '%s\n' "$base" "$overlay" "$(stat -c '%s %Y' -- "$base" 2>/dev/null)"
+    for word in "${words[@]}"; do
+      if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
+    done
+  } | sha256sum | cut -d ' ' -f 1
 }
 
 # requirements_sum: one checksum over what is asked for. No path is in it: the same on all machines.
@@ -1961,7 +1971,7 @@ make_venv() {
   local -a sharing=(--system-site-packages) # not `options`: that is the runtime's, in `inside`
   if [[ $2 == host ]]; then sharing=(); fi
   if [[ $3 == uv ]]; then sharing+=(--without-pip); fi # uv brings it, in a tenth of the time
-  inside python3 -m venv "${sharing[@]}" "$1" ||
+  inside python3 -m venv ${sharing[@]+"${sharing[@]}"} "$1" ||
     fail_writing "${1%/*}" "python3 cannot make the venv $1" \
       'see the lines above; on Debian and Ubuntu: apt install python3-venv'
 }
@@ -2003,7 +2013,7 @@ run_installer() {
   inside "$new_venv/bin/python" "$LIBRARY/inside/install_packages.py" "$wheelhouse" \
     "$folder" "$installer" "$uv" "$@" ||
     fail_writing "$new_venv" "the packages cannot be installed into $new_venv" \
-      'see the lines above, and run the same command again; without a network: python3 set_up.py offline'
+      "see the lines above, and run the same command again; without a network: $offline_mode"
 }
 
 # run_scripts: what repositories need besides, each script in its repository's folder.
@@ -2142,6 +2152,7 @@ saved=/e/project1/project_465000000/me/longship/saved_changes
 bundles=''
 add_repository torchtitan https://github.com/pytorch/torchtitan.git v0.2.0 '' '/home/me/long ship/patches/torchtitan'
 locked /e/project1/project_465000000/me/longship/repos install_repositories
+offline_mode='python3 build_overlay.py offline'
 base=/e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif
 torch='/home/me/long ship/requirements/torch.txt'
 image_address=docker://nvcr.io/nvidia/pytorch:25.06-py3

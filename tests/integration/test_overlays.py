@@ -17,8 +17,6 @@ from support.overlays import OWN, TINY
 from support.packages import configured_repositories, write_packages, write_repositories
 from support.repository import toml
 
-from lib.environment import UNSET
-
 IMAGES = ("apptainer", "docker", "podman")
 PREFIX = "/user-software"
 SECONDS = 120  # what a test waits for at most
@@ -63,7 +61,6 @@ def test_contract_is_that_of_a_venv(runtime, with_overlay):
     assert clone.container_run(
         "python", "-c", "import yaml; print(yaml.__file__)"
     ).stdout.startswith("/usr/lib")
-    assert not set(UNSET) & {"VIRTUAL_ENV_PROMPT"}
 
 
 def test_manifest_says_what_it_was_made_from(with_overlay, base_image):
@@ -81,6 +78,18 @@ def test_manifest_says_what_it_was_made_from(with_overlay, base_image):
     record = json.loads(clone.link().resolve().with_suffix(".sqsh.json").read_text())
     assert record["sha256"] == f"sha256:{sha256(clone.link())}"
     assert record["mounted_by"] == "bind"
+
+
+def test_files_tell_nothing_of_who_made_them(with_overlay):
+    clone = with_overlay()
+    script = f"find {PREFIX} ! -type l -printf '%T@ %m %U %y\\n' | sort -u"
+    shown = clone.container_run("sh", "-c", script).stdout.split("\n")[:-1]
+    assert {line.split()[0] for line in shown} == {"315532800.0000000000"}
+    assert {tuple(line.split()[1::2]) for line in shown} <= {
+        ("755", "d"),
+        ("755", "f"),
+        ("644", "f"),
+    }
 
 
 def test_launcher_mounts_it_and_starts_no_process_of_its_own(with_overlay, tmp_path, run):
@@ -101,7 +110,7 @@ def test_launcher_mounts_it_and_starts_no_process_of_its_own(with_overlay, tmp_p
 # --- the same inputs, the same bytes
 
 
-def test_two_builds_are_the_same_file(make_overlay_clone, tmp_path):
+def test_two_builds_are_the_same_file(make_overlay_clone, wheels, tmp_path):
     """In other folders, at another time, with other rights, caches and variables."""
     found = []
     for number, umask in enumerate((0o022, 0o077)):
@@ -112,6 +121,8 @@ def test_two_builds_are_the_same_file(make_overlay_clone, tmp_path):
         found.append((clone.link().resolve().name, sha256(clone.link())))
         time.sleep(1.1)  # a file's time is in seconds
     assert found[0] == found[1]
+    for wheel in wheels.iterdir():
+        os.utime(wheel)  # uv writes down when it saw a wheel
     clone.overlay("--force")  # with what was compiled before
     assert sha256(clone.link()) == found[0][1]
 
@@ -198,6 +209,14 @@ def test_overlay_of_another_image_is_told_and_made_for_this_one(fresh, base_imag
     assert "[1/5]" not in done.stderr  # the same image by another name: nothing is built
     assert sha256(fresh.link()) == before
     assert fresh.container_run("longship_tiny").stdout == "1.0\n"
+    # and a launcher that was written for the other name goes on
+    fresh.change(toml(str(copy)), toml(str(base_image)))
+    assert fresh.container_run("longship_tiny").stdout == "1.0\n"
+    # an image that is replaced where it lies
+    fresh.change(toml(str(base_image)), toml(str(copy)))
+    os.utime(copy, (time.time() + 60,) * 2)
+    done = fresh.container_run("true", check=False)
+    is_told(done, f"the image {copy} is newer than the overlay", "python3 build_overlay.py")
 
 
 def test_another_python_of_the_machine_is_told(on_host):
@@ -283,14 +302,39 @@ def test_prune_asks(on_host, require):
         assert on_host.versions() == left
 
 
+def test_prune_leaves_what_a_launch_unpacks(on_host):
+    on_host.overlay()
+    live = [
+        on_host.folder / f"unpacked/myenv_x{end}" for end in (".lock", ".lock.new.h.1", ".partial")
+    ]
+    for path in live:
+        path.mkdir()
+    on_host.overlay("--prune", "--yes")
+    assert all(path.exists() for path in live)
+
+
+def test_failed_build_touches_nothing_else(on_host):
+    """Though a variable of the caller has the name of one of the script's."""
+    on_host.require("longship_nowhere")
+    kept = on_host.scratch / "kept.partial"
+    kept.write_text("mine")
+    env = {"version": str(on_host.scratch / "kept"), "seen_at": str(on_host.scratch)}
+    assert on_host.overlay(env=env, check=False).returncode == 1
+    assert kept.read_text() == "mine"
+
+
 def test_prune_removes_what_killed_builds_left(on_host):
     on_host.overlay()
+    (on_host.folder / "versions/x.sqsh.partial").write_text("half")
+    work = on_host.scratch / "cache/overlays/work/myenv_x.1"
+    work.mkdir(parents=True)
     gone = on_host.folder / "unpacked/myenv_gone"
     gone.mkdir(parents=True)
     (on_host.folder / "dangling.sqsh").symlink_to("versions/gone.sqsh")
     (on_host.folder / "versions/gone.sqsh.json").write_text("{}\n")
     on_host.overlay("--prune", "--yes")
-    assert not gone.exists()
+    assert not gone.exists() and not work.exists()
+    assert not (on_host.folder / "versions/x.sqsh.partial").exists()
     assert not (on_host.folder / "dangling.sqsh").is_symlink()
     assert not (on_host.folder / "versions/gone.sqsh.json").exists()
     assert on_host.container_run("longship_tiny").stdout == "1.0\n"

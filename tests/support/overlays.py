@@ -52,7 +52,8 @@ class OverlayClone:
     def left(self):
         """Name what is left of unfinished work."""
         found = [*self.folder.rglob("*.partial*"), *self.folder.rglob("*.lock*")]
-        return found + list(self.clone.scratch.glob("cache/overlays/myenv_*"))
+        found += self.clone.scratch.glob("overlays.lock*")
+        return found + list(self.clone.scratch.glob("cache/overlays/work/*"))
 
 
 @pytest.fixture(scope="session")
