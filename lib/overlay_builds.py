@@ -80,7 +80,9 @@ def build_lines(
     """
     function = "update_repositories" if offline else "install_repositories"
     bundles = paths.offline / "repos" if offline else None
-    binds = () if runtime == "host" else (Bind(_TREE, MOUNTED_AT), Bind(_WORK, _WORK))
+    binds = [] if runtime == "host" else [Bind(_TREE, MOUNTED_AT)]
+    if binds and settings.configuration.packages.work_dir:
+        binds.append(Bind(_WORK, _WORK))
     return [
         assign("LIBRARY", paths.root / "lib"),
         call("on_interrupt", typed),
@@ -119,8 +121,8 @@ def _overlay_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     folders += [link.parent / each for each in ("versions", "unpacked", "pins")]
     return [
         assign("active", link),
-        # two users build one after the other
-        assign("work", Expansion(f'{word(works / link.stem)}."$UID"')),
+        # a user's own, as in /tmp another one could not write to it
+        assign("work", Expansion(f'{word(works)}."$UID"/{word(link.stem)}')),
         assign("runtime", runtime),
         assign("image_record", _image_record(settings, paths, runtime)),
         assign("seen_at", MOUNTED_AT),
@@ -129,11 +131,12 @@ def _overlay_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
         assign("processors", str(packages.processors)),
         assign("memory", packages.memory),
         *(export(*each) for each in _INSTALL),
-        # there the files stay where they are installed: not those of uv's cache by hard links
-        *([export("UV_LINK_MODE", "copy")] if runtime == "host" else []),
+        # no hard links to uv's cache: on host files stay where they are installed, and work_dir can
+        # lie on another file system
+        *([export("UV_LINK_MODE", "copy")] if runtime == "host" or packages.work_dir else []),
         call("work_for_group", paths.scratch_dir),
-        call("make_folders", *folders, works, _TREE),
-        call("share_with_group", paths.scratch_dir, *folders, works),
+        call("make_folders", *folders, _TREE),
+        call("share_with_group", paths.scratch_dir, *folders),
     ]
 
 
@@ -145,7 +148,10 @@ _INSTALL = (
 
 
 def _works(settings: Settings, paths: Paths) -> Path:
-    """Return the folder that overlays are built in, one for each scratch folder."""
+    """Return the folder that overlays are built in, but for the user id at its end.
+
+    Each scratch folder has its own, as it has a lock of its own.
+    """
     chosen = settings.configuration.packages.work_dir
     if not chosen:
         return paths.cache / "overlays/work"

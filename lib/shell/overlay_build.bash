@@ -20,7 +20,7 @@ make_overlay() {
   local -r wanted=$(overlay_inputs)
   if [[ -z $again ]] && overlay_is_built "$wanted"; then
     note "the overlay is up to date: $active"
-    rm -rf -- "$work"
+    remove_work
     return
   fi
   version=
@@ -49,13 +49,20 @@ make_overlay() {
     add_base "$version.json"
   fi
   point_overlay_to_version
-  rm -rf -- "$work"
+  remove_work
 }
 
 # discard_unfinished_overlay: leave nothing half-written, whatever ended the build.
 discard_unfinished_overlay() {
   if [[ -n $version && $base == host && ! -e $version ]]; then rm -rf -- "$seen_at" || :; fi
-  rm -rf -- "$work" ${version:+"$version.partial" "$version.json.partial"} || :
+  rm -rf -- ${version:+"$version.partial" "$version.json.partial"} || :
+  remove_work
+}
+
+# remove_work: the folder that is built in, and the one around it if nobody else builds there.
+remove_work() {
+  rm -rf -- "$work" || :
+  rmdir -- "${work%/*}" 2>/dev/null || :
 }
 
 # identify_image: set image_id, which is the same for everybody who has this image, and its Python.
@@ -148,7 +155,11 @@ fill_overlay() {
   make_venv "$seen_at" "$base" "$installer"
   step 3/5 'Install the packages'
   if [[ -s $work/pins.txt ]]; then
-    run_installer "$work/pins.txt" --no-deps --require-hashes -r "$work/pins.txt"
+    # By its other path, where uv's cache is in sight too: there are no hard links between two mounts.
+    local -a target=()
+    if [[ $installer == uv && $base != host ]]; then target=(--prefix "$work/root$OVERLAY_MOUNTED_AT"); fi
+    run_installer "$work/pins.txt" ${target[@]+"${target[@]}"} \
+      --no-deps --require-hashes -r "$work/pins.txt"
   fi
   step 4/5 'Compile them'
   print_all_requirements | without_passwords >"$work/requirements.txt"
@@ -212,29 +223,4 @@ point_overlay_to_version() {
     fail_writing "${active%/*}" "cannot let $active lead to ${version##*/}" 'see the line above'
   record_value "$version.json" sha256
   printf 'in use: %s (%s)\n' "$active" "$REPLY" >&2
-}
-
-# put_shared PARTIAL FILE: give it its name, readable for whoever may read the folder.
-put_shared() {
-  share_with_group "${2%/*}" "$1"
-  mv -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
-}
-
-# work_for_group FOLDER: what is made from now on can be written to by the group, if the folder can.
-work_for_group() {
-  local mode
-  mode=$(stat -c %A -- "$1")
-  if [[ ${mode:5:1} == w ]]; then umask g=rwx; fi
-}
-
-# share_with_group FOLDER PATH...: who may read or write the folder may do so with these, whatever this
-# user's umask; a folder that is another user's is left as it is.
-share_with_group() {
-  local mode
-  mode=$(stat -c %A -- "$1")
-  # its group, not the user's first one
-  chgrp --reference="$1" -- "${@:2}" 2>/dev/null || return 0
-  if [[ ${mode:4:1} == r ]]; then chmod g+rX -- "${@:2}" 2>/dev/null || :; fi
-  if [[ ${mode:5:1} == w ]]; then chmod g+wX -- "${@:2}" 2>/dev/null || :; fi
-  if [[ ${mode:7:1} == r ]]; then chmod o+rX -- "${@:2}" 2>/dev/null || :; fi
 }

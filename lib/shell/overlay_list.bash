@@ -156,5 +156,5 @@ prune_what_builds_left() {
       delete_unpacked "$path"
     fi
   done
-  rm -rf -- "${active%/*}"/versions/*.partial "${works:?}"/* || :
+  rm -rf -- "${active%/*}"/versions/*.partial "${works:?}".*/* || :
 }

@@ -295,6 +295,31 @@ check_not_busy() {
   fi
 }
 
+# put_shared PARTIAL FILE: give it its name, readable for whoever may read the folder.
+put_shared() {
+  share_with_group "${2%/*}" "$1"
+  mv -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
+}
+
+# work_for_group FOLDER: what is made from now on can be written to by the group, if the folder can.
+work_for_group() {
+  local mode
+  mode=$(stat -c %A -- "$1")
+  if [[ ${mode:5:1} == w ]]; then umask g=rwx; fi
+}
+
+# share_with_group FOLDER PATH...: who may read or write the folder may do so with these, whatever this
+# user's umask; a folder that is another user's is left as it is.
+share_with_group() {
+  local mode
+  mode=$(stat -c %A -- "$1")
+  # its group, not the user's first one
+  chgrp --reference="$1" -- "${@:2}" 2>/dev/null || return 0
+  if [[ ${mode:4:1} == r ]]; then chmod g+rX -- "${@:2}" 2>/dev/null || :; fi
+  if [[ ${mode:5:1} == w ]]; then chmod g+wX -- "${@:2}" 2>/dev/null || :; fi
+  if [[ ${mode:7:1} == r ]]; then chmod o+rX -- "${@:2}" 2>/dev/null || :; fi
+}
+
 # checksum FILE: its SHA-256, as sha256:...
 checksum() {
   local sum
@@ -656,7 +681,7 @@ make_overlay() {
   local -r wanted=$(overlay_inputs)
   if [[ -z $again ]] && overlay_is_built "$wanted"; then
     note "the overlay is up to date: $active"
-    rm -rf -- "$work"
+    remove_work
     return
   fi
   version=
@@ -685,13 +710,20 @@ make_overlay() {
     add_base "$version.json"
   fi
   point_overlay_to_version
-  rm -rf -- "$work"
+  remove_work
 }
 
 # discard_unfinished_overlay: leave nothing half-written, whatever ended the build.
 discard_unfinished_overlay() {
   if [[ -n $version && $base == host && ! -e $version ]]; then rm -rf -- "$seen_at" || :; fi
-  rm -rf -- "$work" ${version:+"$version.partial" "$version.json.partial"} || :
+  rm -rf -- ${version:+"$version.partial" "$version.json.partial"} || :
+  remove_work
+}
+
+# remove_work: the folder that is built in, and the one around it if nobody else builds there.
+remove_work() {
+  rm -rf -- "$work" || :
+  rmdir -- "${work%/*}" 2>/dev/null || :
 }
 
 # identify_image: set image_id, which is the same for everybody who has this image, and its Python.
@@ -784,7 +816,11 @@ fill_overlay() {
   make_venv "$seen_at" "$base" "$installer"
   step 3/5 'Install the packages'
   if [[ -s $work/pins.txt ]]; then
-    run_installer "$work/pins.txt" --no-deps --require-hashes -r "$work/pins.txt"
+    # By its other path, where uv's cache is in sight too: there are no hard links between two mounts.
+    local -a target=()
+    if [[ $installer == uv && $base != host ]]; then target=(--prefix "$work/root$OVERLAY_MOUNTED_AT"); fi
+    run_installer "$work/pins.txt" ${target[@]+"${target[@]}"} \
+      --no-deps --require-hashes -r "$work/pins.txt"
   fi
   step 4/5 'Compile them'
   print_all_requirements | without_passwords >"$work/requirements.txt"
@@ -848,31 +884,6 @@ point_overlay_to_version() {
     fail_writing "${active%/*}" "cannot let $active lead to ${version##*/}" 'see the line above'
   record_value "$version.json" sha256
   printf 'in use: %s (%s)\n' "$active" "$REPLY" >&2
-}
-
-# put_shared PARTIAL FILE: give it its name, readable for whoever may read the folder.
-put_shared() {
-  share_with_group "${2%/*}" "$1"
-  mv -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
-}
-
-# work_for_group FOLDER: what is made from now on can be written to by the group, if the folder can.
-work_for_group() {
-  local mode
-  mode=$(stat -c %A -- "$1")
-  if [[ ${mode:5:1} == w ]]; then umask g=rwx; fi
-}
-
-# share_with_group FOLDER PATH...: who may read or write the folder may do so with these, whatever this
-# user's umask; a folder that is another user's is left as it is.
-share_with_group() {
-  local mode
-  mode=$(stat -c %A -- "$1")
-  # its group, not the user's first one
-  chgrp --reference="$1" -- "${@:2}" 2>/dev/null || return 0
-  if [[ ${mode:4:1} == r ]]; then chmod g+rX -- "${@:2}" 2>/dev/null || :; fi
-  if [[ ${mode:5:1} == w ]]; then chmod g+wX -- "${@:2}" 2>/dev/null || :; fi
-  if [[ ${mode:7:1} == r ]]; then chmod o+rX -- "${@:2}" 2>/dev/null || :; fi
 }
 
 # check_build_arch JOB: stop where this machine cannot run what is installed.
@@ -2168,7 +2179,7 @@ make_folders /home/me/longship/project /home/me/longship/scratch
 arch=amd64
 check_build_arch ''
 active=/home/me/longship/scratch/overlays/myenv_998211f8576b_amd64.sqsh
-work=/home/me/longship/scratch/cache/overlays/work/myenv_998211f8576b_amd64."$UID"
+work=/home/me/longship/scratch/cache/overlays/work."$UID"/myenv_998211f8576b_amd64
 runtime=host
 image_record=''
 seen_at=/user-software
@@ -2181,8 +2192,8 @@ export PIP_NO_COMPILE=1
 export PYTHONHASHSEED=0
 export UV_LINK_MODE=copy
 work_for_group /home/me/longship/scratch
-make_folders /home/me/longship/scratch/cache /home/me/longship/scratch/cache/overlays /home/me/longship/scratch/overlays /home/me/longship/scratch/overlays/versions /home/me/longship/scratch/overlays/unpacked /home/me/longship/scratch/overlays/pins /home/me/longship/scratch/cache/overlays/work "$work"/root/user-software
-share_with_group /home/me/longship/scratch /home/me/longship/scratch/cache /home/me/longship/scratch/cache/overlays /home/me/longship/scratch/overlays /home/me/longship/scratch/overlays/versions /home/me/longship/scratch/overlays/unpacked /home/me/longship/scratch/overlays/pins /home/me/longship/scratch/cache/overlays/work
+make_folders /home/me/longship/scratch/cache /home/me/longship/scratch/cache/overlays /home/me/longship/scratch/overlays /home/me/longship/scratch/overlays/versions /home/me/longship/scratch/overlays/unpacked /home/me/longship/scratch/overlays/pins "$work"/root/user-software
+share_with_group /home/me/longship/scratch /home/me/longship/scratch/cache /home/me/longship/scratch/cache/overlays /home/me/longship/scratch/overlays /home/me/longship/scratch/overlays/versions /home/me/longship/scratch/overlays/unpacked /home/me/longship/scratch/overlays/pins
 repositories_folder=/home/me/longship/project/repos
 saved=/home/me/longship/project/saved_changes
 bundles=''

@@ -310,6 +310,31 @@ check_not_busy() {
   fi
 }
 
+# put_shared PARTIAL FILE: give it its name, readable for whoever may read the folder.
+put_shared() {
+  share_with_group "${2%/*}" "$1"
+  mv -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
+}
+
+# work_for_group FOLDER: what is made from now on can be written to by the group, if the folder can.
+work_for_group() {
+  local mode
+  mode=$(stat -c %A -- "$1")
+  if [[ ${mode:5:1} == w ]]; then umask g=rwx; fi
+}
+
+# share_with_group FOLDER PATH...: who may read or write the folder may do so with these, whatever this
+# user's umask; a folder that is another user's is left as it is.
+share_with_group() {
+  local mode
+  mode=$(stat -c %A -- "$1")
+  # its group, not the user's first one
+  chgrp --reference="$1" -- "${@:2}" 2>/dev/null || return 0
+  if [[ ${mode:4:1} == r ]]; then chmod g+rX -- "${@:2}" 2>/dev/null || :; fi
+  if [[ ${mode:5:1} == w ]]; then chmod g+wX -- "${@:2}" 2>/dev/null || :; fi
+  if [[ ${mode:7:1} == r ]]; then chmod o+rX -- "${@:2}" 2>/dev/null || :; fi
+}
+
 # checksum FILE: its SHA-256, as sha256:...
 checksum() {
   local sum
@@ -768,7 +793,7 @@ make_overlay() {
   local -r wanted=$(overlay_inputs)
   if [[ -z $again ]] && overlay_is_built "$wanted"; then
     note "the overlay is up to date: $active"
-    rm -rf -- "$work"
+    remove_work
     return
   fi
   version=
@@ -797,13 +822,20 @@ make_overlay() {
     add_base "$version.json"
   fi
   point_overlay_to_version
-  rm -rf -- "$work"
+  remove_work
 }
 
 # discard_unfinished_overlay: leave nothing half-written, whatever ended the build.
 discard_unfinished_overlay() {
   if [[ -n $version && $base == host && ! -e $version ]]; then rm -rf -- "$seen_at" || :; fi
-  rm -rf -- "$work" ${version:+"$version.partial" "$version.json.partial"} || :
+  rm -rf -- ${version:+"$version.partial" "$version.json.partial"} || :
+  remove_work
+}
+
+# remove_work: the folder that is built in, and the one around it if nobody else builds there.
+remove_work() {
+  rm -rf -- "$work" || :
+  rmdir -- "${work%/*}" 2>/dev/null || :
 }
 
 # identify_image: set image_id, which is the same for everybody who has this image, and its Python.
@@ -896,7 +928,11 @@ fill_overlay() {
   make_venv "$seen_at" "$base" "$installer"
   step 3/5 'Install the packages'
   if [[ -s $work/pins.txt ]]; then
-    run_installer "$work/pins.txt" --no-deps --require-hashes -r "$work/pins.txt"
+    # By its other path, where uv's cache is in sight too: there are no hard links between two mounts.
+    local -a target=()
+    if [[ $installer == uv && $base != host ]]; then target=(--prefix "$work/root$OVERLAY_MOUNTED_AT"); fi
+    run_installer "$work/pins.txt" ${target[@]+"${target[@]}"} \
+      --no-deps --require-hashes -r "$work/pins.txt"
   fi
   step 4/5 'Compile them'
   print_all_requirements | without_passwords >"$work/requirements.txt"
@@ -960,31 +996,6 @@ point_overlay_to_version() {
     fail_writing "${active%/*}" "cannot let $active lead to ${version##*/}" 'see the line above'
   record_value "$version.json" sha256
   printf 'in use: %s (%s)\n' "$active" "$REPLY" >&2
-}
-
-# put_shared PARTIAL FILE: give it its name, readable for whoever may read the folder.
-put_shared() {
-  share_with_group "${2%/*}" "$1"
-  mv -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
-}
-
-# work_for_group FOLDER: what is made from now on can be written to by the group, if the folder can.
-work_for_group() {
-  local mode
-  mode=$(stat -c %A -- "$1")
-  if [[ ${mode:5:1} == w ]]; then umask g=rwx; fi
-}
-
-# share_with_group FOLDER PATH...: who may read or write the folder may do so with these, whatever this
-# user's umask; a folder that is another user's is left as it is.
-share_with_group() {
-  local mode
-  mode=$(stat -c %A -- "$1")
-  # its group, not the user's first one
-  chgrp --reference="$1" -- "${@:2}" 2>/dev/null || return 0
-  if [[ ${mode:4:1} == r ]]; then chmod g+rX -- "${@:2}" 2>/dev/null || :; fi
-  if [[ ${mode:5:1} == w ]]; then chmod g+wX -- "${@:2}" 2>/dev/null || :; fi
-  if [[ ${mode:7:1} == r ]]; then chmod o+rX -- "${@:2}" 2>/dev/null || :; fi
 }
 
 # check_build_arch JOB: stop where this machine cannot run what is installed.
@@ -2280,7 +2291,7 @@ make_folders /cluster/work/projects/project_465000000/me/longship /cluster/work/
 arch=arm64
 check_build_arch 'sbatch --account=project_465000000 olivia/build_overlay.sbatch'
 active=/cluster/work/projects/project_465000000/me/longship/overlays/myenv_998211f8576b_arm64.sqsh
-work=/cluster/work/projects/project_465000000/me/longship/cache/overlays/work/myenv_998211f8576b_arm64."$UID"
+work=/cluster/work/projects/project_465000000/me/longship/cache/overlays/work."$UID"/myenv_998211f8576b_arm64
 runtime=apptainer
 image_record=/cluster/work/projects/project_465000000/me/longship/containers/pytorch_nvidia_25.06_arm64_arm64.sif.json
 seen_at=/user-software
@@ -2292,8 +2303,8 @@ export UV_COMPILE_BYTECODE=0
 export PIP_NO_COMPILE=1
 export PYTHONHASHSEED=0
 work_for_group /cluster/work/projects/project_465000000/me/longship
-make_folders /cluster/work/projects/project_465000000/me/longship/cache /cluster/work/projects/project_465000000/me/longship/cache/overlays /cluster/work/projects/project_465000000/me/longship/overlays /cluster/work/projects/project_465000000/me/longship/overlays/versions /cluster/work/projects/project_465000000/me/longship/overlays/unpacked /cluster/work/projects/project_465000000/me/longship/overlays/pins /cluster/work/projects/project_465000000/me/longship/cache/overlays/work "$work"/root/user-software
-share_with_group /cluster/work/projects/project_465000000/me/longship /cluster/work/projects/project_465000000/me/longship/cache /cluster/work/projects/project_465000000/me/longship/cache/overlays /cluster/work/projects/project_465000000/me/longship/overlays /cluster/work/projects/project_465000000/me/longship/overlays/versions /cluster/work/projects/project_465000000/me/longship/overlays/unpacked /cluster/work/projects/project_465000000/me/longship/overlays/pins /cluster/work/projects/project_465000000/me/longship/cache/overlays/work
+make_folders /cluster/work/projects/project_465000000/me/longship/cache /cluster/work/projects/project_465000000/me/longship/cache/overlays /cluster/work/projects/project_465000000/me/longship/overlays /cluster/work/projects/project_465000000/me/longship/overlays/versions /cluster/work/projects/project_465000000/me/longship/overlays/unpacked /cluster/work/projects/project_465000000/me/longship/overlays/pins "$work"/root/user-software
+share_with_group /cluster/work/projects/project_465000000/me/longship /cluster/work/projects/project_465000000/me/longship/cache /cluster/work/projects/project_465000000/me/longship/cache/overlays /cluster/work/projects/project_465000000/me/longship/overlays /cluster/work/projects/project_465000000/me/longship/overlays/versions /cluster/work/projects/project_465000000/me/longship/overlays/unpacked /cluster/work/projects/project_465000000/me/longship/overlays/pins
 repositories_folder=/cluster/work/projects/project_465000000/me/longship/repos
 saved=/cluster/work/projects/project_465000000/me/longship/saved_changes
 bundles=''
@@ -2355,7 +2366,6 @@ add_home
 add_bind '/home/me/long ship'
 add_bind /cluster/work/projects/project_465000000/me/longship
 add_bind "$work"/root/user-software /user-software
-add_bind "$work"
 add_host_files
 add_pip_sources
 add_nvidia_gpus

@@ -309,7 +309,7 @@ prune_what_builds_left() {
       delete_unpacked "$path"
     fi
   done
-  rm -rf -- "${active%/*}"/versions/*.partial "${works:?}"/* || :
+  rm -rf -- "${active%/*}"/versions/*.partial "${works:?}".*/* || :
 }
 
 # is_pinned VERSION: whether a launcher that is still needed names it; set REPLY to who needs it. A

@@ -326,7 +326,7 @@ def test_failed_build_touches_nothing_else(on_host):
 def test_prune_removes_what_killed_builds_left(on_host):
     on_host.overlay()
     (on_host.folder / "versions/x.sqsh.partial").write_text("half")
-    work = on_host.scratch / "cache/overlays/work/myenv_x.1"
+    work = on_host.scratch / "cache/overlays/work.1/myenv_x"
     work.mkdir(parents=True)
     gone = on_host.folder / "unpacked/myenv_gone"
     gone.mkdir(parents=True)

@@ -53,7 +53,7 @@ class OverlayClone:
         """Name what is left of unfinished work."""
         found = [*self.folder.rglob("*.partial*"), *self.folder.rglob("*.lock*")]
         found += self.clone.scratch.glob("overlays.lock*")
-        return found + list(self.clone.scratch.glob("cache/overlays/work/*"))
+        return found + list(self.clone.scratch.glob("cache/overlays/work*"))
 
 
 @pytest.fixture(scope="session")

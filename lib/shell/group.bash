@@ -1,0 +1,28 @@
+# shellcheck shell=bash
+# Several users of one folder: what one of them makes, the others can read, and replace where the folder
+# lets them.
+
+# put_shared PARTIAL FILE: give it its name, readable for whoever may read the folder.
+put_shared() {
+  share_with_group "${2%/*}" "$1"
+  mv -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
+}
+
+# work_for_group FOLDER: what is made from now on can be written to by the group, if the folder can.
+work_for_group() {
+  local mode
+  mode=$(stat -c %A -- "$1")
+  if [[ ${mode:5:1} == w ]]; then umask g=rwx; fi
+}
+
+# share_with_group FOLDER PATH...: who may read or write the folder may do so with these, whatever this
+# user's umask; a folder that is another user's is left as it is.
+share_with_group() {
+  local mode
+  mode=$(stat -c %A -- "$1")
+  # its group, not the user's first one
+  chgrp --reference="$1" -- "${@:2}" 2>/dev/null || return 0
+  if [[ ${mode:4:1} == r ]]; then chmod g+rX -- "${@:2}" 2>/dev/null || :; fi
+  if [[ ${mode:5:1} == w ]]; then chmod g+wX -- "${@:2}" 2>/dev/null || :; fi
+  if [[ ${mode:7:1} == r ]]; then chmod o+rX -- "${@:2}" 2>/dev/null || :; fi
+}
