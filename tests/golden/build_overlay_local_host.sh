@@ -301,23 +301,26 @@ put_shared() {
   mv -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
 }
 
-# work_for_group FOLDER: what is made from now on can be written to by the group, if the folder can.
+# work_for_group FOLDER: what is made from now on can be written to by the group, if the folder can and
+# hands its group on. Otherwise it would be the user's first group, which can be everybody.
 work_for_group() {
   local mode
   mode=$(stat -c %A -- "$1")
-  if [[ ${mode:5:1} == w ]]; then umask g=rwx; fi
+  if [[ ${mode:5:2} == ws ]]; then umask g=rwx; fi
 }
 
 # share_with_group FOLDER PATH...: who may read or write the folder may do so with these, whatever this
-# user's umask; a folder that is another user's is left as it is.
+# user's umask; what is another user's is left as it is.
 share_with_group() {
-  local mode
+  local mode path
   mode=$(stat -c %A -- "$1")
-  # its group, not the user's first one
-  chgrp --reference="$1" -- "${@:2}" 2>/dev/null || return 0
-  if [[ ${mode:4:1} == r ]]; then chmod g+rX -- "${@:2}" 2>/dev/null || :; fi
-  if [[ ${mode:5:1} == w ]]; then chmod g+wX -- "${@:2}" 2>/dev/null || :; fi
-  if [[ ${mode:7:1} == r ]]; then chmod o+rX -- "${@:2}" 2>/dev/null || :; fi
+  for path in "${@:2}"; do
+    # its group, not the user's first one
+    chgrp --reference="$1" -- "$path" 2>/dev/null || continue
+    if [[ ${mode:4:1} == r ]]; then chmod g+rX -- "$path"; fi
+    if [[ ${mode:5:1} == w ]]; then chmod g+wX -- "$path"; fi
+    if [[ ${mode:7:1} == r ]]; then chmod o+rX -- "$path"; fi
+  done
 }
 
 # checksum FILE: its SHA-256, as sha256:...
