@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from lib import wheelhouse
-from lib.command import assign, call, export
+from lib.command import assign, call, export, wrapped
 from lib.container import inside_lines
 from lib.environment import Bind
 from lib.errors import LongshipError
@@ -135,8 +135,9 @@ def _overlay_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
         # lie on another file system
         *([export("UV_LINK_MODE", "copy")] if runtime == "host" or packages.work_dir else []),
         call("work_for_group", paths.scratch_dir),
-        call("make_folders", *folders, _TREE),
-        call("share_with_group", paths.scratch_dir, *folders),
+        wrapped("make_folders", *folders, _TREE),
+        wrapped("share_with_group", paths.scratch_dir, *folders),
+        "",
     ]
 
 

@@ -2195,8 +2195,15 @@ export PIP_NO_COMPILE=1
 export PYTHONHASHSEED=0
 export UV_LINK_MODE=copy
 work_for_group /home/me/longship/scratch
-make_folders /home/me/longship/scratch/cache /home/me/longship/scratch/cache/overlays /home/me/longship/scratch/overlays /home/me/longship/scratch/overlays/versions /home/me/longship/scratch/overlays/unpacked /home/me/longship/scratch/overlays/pins "$work"/root/user-software
-share_with_group /home/me/longship/scratch /home/me/longship/scratch/cache /home/me/longship/scratch/cache/overlays /home/me/longship/scratch/overlays /home/me/longship/scratch/overlays/versions /home/me/longship/scratch/overlays/unpacked /home/me/longship/scratch/overlays/pins
+make_folders /home/me/longship/scratch/cache /home/me/longship/scratch/cache/overlays \
+  /home/me/longship/scratch/overlays /home/me/longship/scratch/overlays/versions \
+  /home/me/longship/scratch/overlays/unpacked /home/me/longship/scratch/overlays/pins \
+  "$work"/root/user-software
+share_with_group /home/me/longship/scratch /home/me/longship/scratch/cache \
+  /home/me/longship/scratch/cache/overlays /home/me/longship/scratch/overlays \
+  /home/me/longship/scratch/overlays/versions /home/me/longship/scratch/overlays/unpacked \
+  /home/me/longship/scratch/overlays/pins
+
 repositories_folder=/home/me/longship/project/repos
 saved=/home/me/longship/project/saved_changes
 bundles=''

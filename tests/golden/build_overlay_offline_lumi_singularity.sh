@@ -2303,8 +2303,20 @@ export UV_COMPILE_BYTECODE=0
 export PIP_NO_COMPILE=1
 export PYTHONHASHSEED=0
 work_for_group /scratch/project_465000000/me/longship
-make_folders /scratch/project_465000000/me/longship/cache /scratch/project_465000000/me/longship/cache/overlays /scratch/project_465000000/me/longship/overlays /scratch/project_465000000/me/longship/overlays/versions /scratch/project_465000000/me/longship/overlays/unpacked /scratch/project_465000000/me/longship/overlays/pins "$work"/root/user-software
-share_with_group /scratch/project_465000000/me/longship /scratch/project_465000000/me/longship/cache /scratch/project_465000000/me/longship/cache/overlays /scratch/project_465000000/me/longship/overlays /scratch/project_465000000/me/longship/overlays/versions /scratch/project_465000000/me/longship/overlays/unpacked /scratch/project_465000000/me/longship/overlays/pins
+make_folders /scratch/project_465000000/me/longship/cache \
+  /scratch/project_465000000/me/longship/cache/overlays \
+  /scratch/project_465000000/me/longship/overlays \
+  /scratch/project_465000000/me/longship/overlays/versions \
+  /scratch/project_465000000/me/longship/overlays/unpacked \
+  /scratch/project_465000000/me/longship/overlays/pins "$work"/root/user-software
+share_with_group /scratch/project_465000000/me/longship \
+  /scratch/project_465000000/me/longship/cache \
+  /scratch/project_465000000/me/longship/cache/overlays \
+  /scratch/project_465000000/me/longship/overlays \
+  /scratch/project_465000000/me/longship/overlays/versions \
+  /scratch/project_465000000/me/longship/overlays/unpacked \
+  /scratch/project_465000000/me/longship/overlays/pins
+
 repositories_folder=/project/project_465000000/me/longship/repos
 saved=/project/project_465000000/me/longship/saved_changes
 bundles=/scratch/project_465000000/me/longship/offline/repos

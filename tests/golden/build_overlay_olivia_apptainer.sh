@@ -2306,8 +2306,21 @@ export UV_COMPILE_BYTECODE=0
 export PIP_NO_COMPILE=1
 export PYTHONHASHSEED=0
 work_for_group /cluster/work/projects/project_465000000/me/longship
-make_folders /cluster/work/projects/project_465000000/me/longship/cache /cluster/work/projects/project_465000000/me/longship/cache/overlays /cluster/work/projects/project_465000000/me/longship/overlays /cluster/work/projects/project_465000000/me/longship/overlays/versions /cluster/work/projects/project_465000000/me/longship/overlays/unpacked /cluster/work/projects/project_465000000/me/longship/overlays/pins "$work"/root/user-software
-share_with_group /cluster/work/projects/project_465000000/me/longship /cluster/work/projects/project_465000000/me/longship/cache /cluster/work/projects/project_465000000/me/longship/cache/overlays /cluster/work/projects/project_465000000/me/longship/overlays /cluster/work/projects/project_465000000/me/longship/overlays/versions /cluster/work/projects/project_465000000/me/longship/overlays/unpacked /cluster/work/projects/project_465000000/me/longship/overlays/pins
+make_folders /cluster/work/projects/project_465000000/me/longship/cache \
+  /cluster/work/projects/project_465000000/me/longship/cache/overlays \
+  /cluster/work/projects/project_465000000/me/longship/overlays \
+  /cluster/work/projects/project_465000000/me/longship/overlays/versions \
+  /cluster/work/projects/project_465000000/me/longship/overlays/unpacked \
+  /cluster/work/projects/project_465000000/me/longship/overlays/pins \
+  "$work"/root/user-software
+share_with_group /cluster/work/projects/project_465000000/me/longship \
+  /cluster/work/projects/project_465000000/me/longship/cache \
+  /cluster/work/projects/project_465000000/me/longship/cache/overlays \
+  /cluster/work/projects/project_465000000/me/longship/overlays \
+  /cluster/work/projects/project_465000000/me/longship/overlays/versions \
+  /cluster/work/projects/project_465000000/me/longship/overlays/unpacked \
+  /cluster/work/projects/project_465000000/me/longship/overlays/pins
+
 repositories_folder=/cluster/work/projects/project_465000000/me/longship/repos
 saved=/cluster/work/projects/project_465000000/me/longship/saved_changes
 bundles=''

@@ -129,7 +129,10 @@ def test_two_builds_are_the_same_file(make_overlay_clone, wheels, tmp_path):
 
 @pytest.mark.parametrize("compression", ["xz", "lz4", "gzip"])
 def test_every_compression_is_mounted(compression, fresh):
-    fresh.change("[packages]\n", f'[packages]\ncompression = "{compression}"\nprocessors = 1\n')
+    fresh.change(
+        "[packages]\n",
+        f'[packages]\ncompression = "{compression}"\nprocessors = 1\nmemory = "1G"\n',
+    )
     fresh.overlay()
     kinds = {"gzip": 1, "xz": 4, "lz4": 5}
     with open(fresh.link(), "rb") as file:
@@ -159,6 +162,27 @@ def add_packer(folder, text):
     )
     packer.chmod(0o755)
     return f"{packer.parent}:{processes.PATH}"
+
+
+def test_file_that_cannot_be_bound_is_laid_over_the_image(fresh, tmp_path, run):
+    """The Apptainer here refuses to bind a file's content, as older ones do."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    real = shutil.which("apptainer", path=processes.PATH)
+    (programs / "apptainer").write_text(
+        '#!/bin/bash\nif [[ "$*" == *image-src=* ]]; then echo refused >&2; exit 255; fi\n'
+        f'exec {real} "$@"\n'
+    )
+    (programs / "apptainer").chmod(0o755)
+    env = {"PATH": f"{programs}:{processes.PATH}"}
+    fresh.overlay(env=env)
+    assert fresh.container_run("longship_tiny", env=env).stdout == "1.0\n"
+    show = "import sys, yaml; print(sys.prefix)"
+    assert fresh.container_run("python", "-c", show, env=env).stdout == f"{PREFIX}\n"
+    write = fresh.container_run("touch", f"{PREFIX}/x", env=env, check=False)
+    assert write.returncode != 0
+    record = json.loads(fresh.link().resolve().with_suffix(".sqsh.json").read_text())
+    assert record["mounted_by"] == "overlay"
 
 
 @pytest.mark.parametrize("version", [None, "4.3"])
