@@ -188,21 +188,7 @@ def _next_lines(settings: Settings, paths: Paths, offline: bool) -> list[str]:
 def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) -> list[str]:
     """Return the lines that fetch the packages of the overlay for a machine without network.
 
-    Parameters
-    ----------
-    settings : Settings
-        All layers put together, for the machine that will use them.
-    here : Paths
-        Where things lie on the machine that downloads.
-    runtime : str
-        What runs the image there.
-    typed : str
-        What the user typed, to go on after an interruption.
-
-    Returns
-    -------
-    list of str
-        Lines of bash, which take more options of pip as ``"$@"``.
+    Parameters and what is returned are those of `lib.setup.download_lines`.
     """
     overlay_link(settings, here)
     following = wheelhouse.next_step(settings, here)
