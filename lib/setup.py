@@ -156,7 +156,9 @@ def _package_lines(
 ) -> list[str]:
     """Return the lines that make the venv; none where only other things are wanted."""
     if wanted_venv(settings, paths) is None and settings.configuration.packages.overlay:
-        return [call("note", "the Python packages are in the overlay: python3 build_overlay.py")]
+        return [
+            call("note", "the Python packages are in the overlay, which build_overlay.py makes")
+        ]
     if others and wanted_venv(settings, paths) is None:
         return []
     return packages.install_lines(settings, paths, runtime, offline=offline)
@@ -191,4 +193,6 @@ def _next_lines(settings: Settings, paths: Paths) -> list[str]:
     """Return the line that says how to go on, where packages are there to run something."""
     if not packages_wanted(settings):
         return []
+    if wanted_venv(settings, paths) is None:
+        return [call("next_step", "python3 build_overlay.py")]
     return [call("next_step", "python3 container_run.py python preprocess_data.py")]

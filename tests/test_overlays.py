@@ -11,6 +11,7 @@ from lib.overlay_builds import build_lines, overlay_link
 from lib.overlays import configured_overlay, overlay_to_start, seen_at, unpacked
 from lib.packages import install_steps, wanted_venv
 from lib.script import render
+from lib.setup import install_lines
 
 CONFIGURED = '[packages]\noverlay = "myenv"\nrequirements = "r.txt"\n'
 REPOSITORY = '[[repositories]]\nurl = "https://example.org/one.git"\n'
@@ -84,6 +85,12 @@ def test_venv_above_it_is_for_repositories_alone(configured):
     assert install_steps(settings, paths)[-1] == "python3 set_up.py install"
     settings, paths = configured(f'{REPOSITORY}install = "requirements"\n')
     assert wanted_venv(settings, paths) is None  # a list of packages goes into the overlay
+
+
+def test_set_up_without_repositories_leaves_the_packages_to_the_overlay(configured):
+    lines = "\n".join(install_lines(*configured(), "host"))
+    assert "which build_overlay.py makes" in lines and "install_venv" not in lines
+    assert lines.endswith("next_step 'python3 build_overlay.py'")
 
 
 @pytest.mark.parametrize("memory", ["2", "G", "2 G", "2g", "-1G", "2GB"])

@@ -17,7 +17,7 @@ from lib.script import render
 )
 @click.argument("mode", type=click.Choice(["online", "download", "offline"]), default="online")
 @click.argument("pip_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- PIP_OPTION...]")
-@click.option("--print-path", is_flag=True, help="Print the overlay's path, whether it is there.")
+@click.option("--print-path", is_flag=True, help="Print the overlay's path, built or not.")
 @click.option("--list", "show", is_flag=True, help="Show all overlays, and which is in use.")
 @click.option("--prune", is_flag=True, help="Delete those that nothing uses, after asking.")
 @click.option("--yes", is_flag=True, help="--prune: do not ask.")
