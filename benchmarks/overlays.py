@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What an overlay gains over the usual recipe: building it, importing from it, sparing the files.
 
-    python benchmarks/overlays.py IMAGE.sif [--scratch FOLDER] [--rounds 5]
+    python3 benchmarks/overlays.py IMAGE.sif [--scratch FOLDER] [--rounds 5]
 
 It needs mksquashfs, strace, 10 GB in FOLDER, and an Apptainer that starts through user namespaces,
 as strace cannot follow a setuid one. The image needs python3 with venv, and no torch. The packages
@@ -197,7 +197,7 @@ def all_cases(folder: Path) -> list[Case]:
 
 
 def told_versions(cases: Sequence[Case]) -> str:
-    """Say whether the recipe and the overlay hold the same; uv brings no pip."""
+    """Say whether the recipe and the overlay hold the same; a venv brings a pip of its own."""
     recipe, overlay = (set(case.run(PYTHON, "-c", LISTED)[-1].split()) for case in cases[::2])
     different = [each for each in sorted(recipe ^ overlay) if not each.startswith("pip==")]
     return f"Packages that are not the same in both: {', '.join(different) or 'none'}."

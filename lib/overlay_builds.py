@@ -12,7 +12,13 @@ from lib.environment import Bind
 from lib.errors import LongshipError
 from lib.images import image_file, image_source, image_to_start
 from lib.overlays import MOUNTED_AT, configured_overlay
-from lib.packages import install_steps, target_lines, wanted_lines
+from lib.packages import (
+    install_steps,
+    installer_functions,
+    installer_lines,
+    target_lines,
+    wanted_lines,
+)
 from lib.paths import Paths, expand, pinned
 from lib.quoting import Expansion, word
 from lib.repositories import repository_lines
@@ -20,9 +26,12 @@ from lib.settings import Settings
 
 _WORK = Expansion('"$work"')
 _TREE = Expansion(f'"$work"/root{MOUNTED_AT}')
-# functions of lib/shell/ for make_overlay
-_ONLINE = ("choose_lock", "fetch_uv")
-_OFFLINE = ("choose_download", "unpack_uv", "verify_wheelhouse")
+# how packages are installed into an overlay
+_INSTALL = (
+    ("UV_COMPILE_BYTECODE", "0"),  # compiled later, by freeze_packages.py
+    ("PIP_NO_COMPILE", "1"),
+    ("PYTHONHASHSEED", "0"),  # before Python 3.11 compiled files depend on it
+)
 
 
 def overlay_link(settings: Settings, paths: Paths) -> Path:
@@ -96,13 +105,10 @@ def build_lines(
         *wanted_lines(settings, paths, runtime),
         *target_lines(settings, paths),
         assign("overlay", ""),
-        assign("installer", settings.configuration.packages.installer),
-        assign("uv", paths.tools / "uv"),
-        assign("wheelhouse", paths.offline / "pip" if offline else ""),
-        *([assign("machine", settings.machine.name)] if offline else []),
+        *installer_lines(settings, paths, offline=offline),
         assign("again", "1" if again else ""),
         "",
-        call("locked", paths.overlays, "make_overlay", *(_OFFLINE if offline else _ONLINE)),
+        call("locked", paths.overlays, "make_overlay", *installer_functions(offline=offline)),
         *_next_lines(settings, paths, offline),
     ]
 
@@ -139,13 +145,6 @@ def _overlay_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
         wrapped("share_with_group", paths.scratch_dir, *folders),
         "",
     ]
-
-
-_INSTALL = (
-    ("UV_COMPILE_BYTECODE", "0"),  # compiled later, by freeze_packages.py
-    ("PIP_NO_COMPILE", "1"),
-    ("PYTHONHASHSEED", "0"),  # before Python 3.11 compiled files depend on it
-)
 
 
 def _works(settings: Settings, paths: Paths) -> Path:

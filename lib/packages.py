@@ -15,9 +15,6 @@ from lib.repositories import Repository, configured_repositories
 from lib.settings import Settings
 
 _VENV = Expansion('"$venv"')
-# functions of lib/shell/ for install_venv
-_ONLINE = ("choose_lock", "fetch_uv")
-_OFFLINE = ("choose_download", "unpack_uv", "verify_wheelhouse")
 
 
 def packages_wanted(settings: Settings) -> bool:
@@ -76,12 +73,26 @@ def install_lines(
         assign("venv", paths.venv),
         assign("overlay", overlay),
         assign("seen_at", seen_at(overlay, runtime) if overlay else ""),
+        *installer_lines(settings, paths, offline=offline),
+        call("locked", _VENV, "install_venv", *installer_functions(offline=offline)),
+    ]
+
+
+def installer_lines(settings: Settings, paths: Paths, *, offline: bool) -> list[str]:
+    """Return the lines that say what installs packages, and from where."""
+    return [
         assign("installer", settings.configuration.packages.installer),
         assign("uv", paths.tools / "uv"),
         assign("wheelhouse", paths.offline / "pip" if offline else ""),
         *([assign("machine", settings.machine.name)] if offline else []),
-        call("locked", _VENV, "install_venv", *(_OFFLINE if offline else _ONLINE)),
     ]
+
+
+def installer_functions(*, offline: bool) -> tuple[str, ...]:
+    """Name the functions of lib/shell/ that choose the list of packages, bring uv, and check."""
+    if offline:
+        return ("choose_download", "unpack_uv", "verify_wheelhouse")
+    return ("choose_lock", "fetch_uv")
 
 
 def renew_lock_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:

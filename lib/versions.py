@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lib.command import assign, call
 from lib.images import check_usable, image_file, image_source
 from lib.patched_files import compare_lines
@@ -15,7 +17,9 @@ _RECORD = Expansion('"$record"')
 _SCRIPT = "python3 move_built_container_to_active.py"
 
 
-def move_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+def move_lines(
+    settings: Settings, paths: Paths, runtime: str, following: Sequence[str]
+) -> list[str]:
     """Return the lines that check the new image and put it in use.
 
     Parameters
@@ -26,6 +30,8 @@ def move_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
         Where things lie.
     runtime : str
         From `lib.runtimes.choose_builder`.
+    following : sequence of str
+        What the user types next: packages belong to an image.
 
     Returns
     -------
@@ -41,7 +47,7 @@ def move_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
         *start_in_lines(runtime, paths.root),
         call("locked", _RECORD, "put_in_use"),
         *compare_lines(settings, paths, Expansion('"$(startable "$active")"')),
-        call("next_step", "python3 set_up.py install"),
+        *(call("next_step", each) for each in following),
     ]
 
 
@@ -50,14 +56,20 @@ def list_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     return [*_names(settings, paths, runtime, "active", "image", "record"), call("list_versions")]
 
 
-def use_lines(settings: Settings, paths: Paths, runtime: str, version: str | None) -> list[str]:
+def use_lines(
+    settings: Settings,
+    paths: Paths,
+    runtime: str,
+    following: Sequence[str],
+    version: str | None,
+) -> list[str]:
     """Return the lines that put a version in use again, by default what was in use before."""
     words = ["use_version", version, "use"] if version is not None else ["roll_back"]
     return [
         call("make_folders", paths.containers),
         *_names(settings, paths, runtime, "arch", "active"),
         call("locked", _ACTIVE, *words),
-        call("next_step", "python3 set_up.py install"),
+        *(call("next_step", each) for each in following),
     ]
 
 

@@ -126,7 +126,7 @@ def emit(command, machine, runtime):
     elif command in BUNDLES:
         lines = BUNDLES[command](settings, paths)
     elif command == "move_built_container_to_active":
-        lines = move_lines(settings, paths, runtime)
+        lines = move_lines(settings, paths, runtime, ["python3 set_up.py install"])
     else:
         lines = BUILDS[command](settings, paths, runtime)
     return render(title, lines)

@@ -21,7 +21,7 @@ def bash(run):
 
 def test_every_text_survives_a_record(bash, hostile_arguments):
     for text in hostile_arguments:
-        found = bash(call("json_text", text)).stdout
+        found = bash(call("json_text", text), 'printf %s "$REPLY"').stdout
         assert json.loads(f'"{found}"') == text
 
 

@@ -6,6 +6,7 @@ import click
 
 from lib import versions
 from lib.cli import Call, script_options
+from lib.packages import install_steps
 from lib.script import render
 
 _NAME = "move_built_container_to_active.py"
@@ -27,12 +28,13 @@ def move_built_container_to_active(
     if sum(map(bool, (show, rollback, use is not None, prune))) > 1:
         raise click.UsageError("--list, --rollback, --use and --prune exclude each other")
     given = call.settings, call.paths, call.builder().runtime
+    following = install_steps(call.settings, call.paths) or ["python3 set_up.py install"]
     if show:
         lines = versions.list_lines(*given)
     elif rollback or use is not None:
-        lines = versions.use_lines(*given, use)
+        lines = versions.use_lines(*given, following, use)
     elif prune:
         lines = versions.prune_lines(*given)
     else:
-        lines = versions.move_lines(*given)
+        lines = versions.move_lines(*given, following)
     call.finish(render(call.title(_NAME), lines), _NAME)

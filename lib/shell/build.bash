@@ -65,7 +65,9 @@ check_digest() {
 is_built() {
   local there=$digest
   record_value "$1" source
-  [[ $REPLY == "$(json_text "$source")" ]] || return 1
+  local -r recorded=$REPLY
+  json_text "$source"
+  [[ $recorded == "$REPLY" ]] || return 1
   if [[ -z $there && -n $input ]]; then there=$(checksum "$input") || exit 1; fi
   record_value "$1" digest
   [[ -z $there || $REPLY == "$there" ]] || return 1

@@ -102,8 +102,13 @@ overlay_is_built() {
 # add_base RECORD: this image is one that the overlay belongs to; a job may run with the same one by
 # another name. The record must be newer than the image, see check_overlay.
 add_base() {
+  local bases
   record_value "$1" base
-  if ! is_base "$(json_text "$base")"; then change_record "$1" base "$REPLY"'\n'"$(json_text "$base")"; fi
+  bases=$REPLY
+  if ! is_base "$base" "$bases"; then
+    json_text "$base"
+    change_record "$1" base "$bases"'\n'"$REPLY"
+  fi
   if [[ $base -nt $1 ]]; then touch -- "$1"; fi
 }
 

@@ -30,7 +30,7 @@ list_overlays() {
 
 # describe_overlay FILE BASE: its lines of the list.
 describe_overlay() {
-  local mark=' ' date asked size used
+  local mark=' ' date asked size used bases
   human "$(stat -c %s -- "$1")"
   size=$REPLY
   record_value "$1.json" date
@@ -44,10 +44,11 @@ describe_overlay() {
   printf '%s %-47s %8s  %-10s %-10s %s\n' "$mark" "$(basename -- "$1" .sqsh)" "$size" "${date:--}" "$used" "${asked:--}"
   if [[ $mark == '*' ]]; then
     record_value "$1.json" base
-    if is_base "$(json_text "$2")"; then
+    bases=$REPLY
+    if is_base "$2" "$bases"; then
       printf '  in use\n'
     else
-      printf '  for these requirements, but for another image: %s\n' "${REPLY//'\n'/, }"
+      printf '  for these requirements, but for another image: %s\n' "${bases//'\n'/, }"
     fi
   fi
 }

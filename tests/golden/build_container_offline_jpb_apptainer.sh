@@ -94,7 +94,9 @@ check_digest() {
 is_built() {
   local there=$digest
   record_value "$1" source
-  [[ $REPLY == "$(json_text "$source")" ]] || return 1
+  local -r recorded=$REPLY
+  json_text "$source"
+  [[ $recorded == "$REPLY" ]] || return 1
   if [[ -z $there && -n $input ]]; then there=$(checksum "$input") || exit 1; fi
   record_value "$1" digest
   [[ -z $there || $REPLY == "$there" ]] || return 1
@@ -280,7 +282,7 @@ image_mark() {
   stat -c '%s %.9Y' -- "$1"
 }
 
-# json_text TEXT: the text as JSON has it between quotes.
+# json_text TEXT: set REPLY to the text as JSON has it between quotes.
 json_text() {
   local LC_ALL=C
   local text=${1//\\/\\\\} code character
@@ -294,7 +296,7 @@ json_text() {
       text=${text//"$character"/"\\u00$code"}
     done
   fi
-  printf '%s' "$text"
+  REPLY=$text
 }
 
 # this_script: the text of the script that runs, however it was started.
@@ -345,7 +347,8 @@ write_facts() {
   local comma='{' index
   {
     for ((index = 2; index < $#; index += 2)); do
-      printf '%s\n  "%s": "%s"' "$comma" "${!index}" "$(json_text "${@:index+1:1}")"
+      json_text "${@:index+1:1}"
+      printf '%s\n  "%s": "%s"' "$comma" "${!index}" "$REPLY"
       comma=,
     done
     printf '\n}\n'
@@ -354,16 +357,24 @@ write_facts() {
 
 # record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is none.
 record_value() {
-  local line
+  local -a lines=()
   REPLY=
   [[ -r $1 ]] || return 0
-  while IFS= read -r line; do
-    if [[ $line == "  \"$2\": \""* ]]; then
+  mapfile -t lines <"$1"
+  value_in "$2" ${lines[@]+"${lines[@]}"}
+}
+
+# value_in NAME LINE...: the same, of a record's lines.
+value_in() {
+  local line
+  REPLY=
+  for line in "${@:2}"; do
+    if [[ $line == "  \"$1\": \""* ]]; then
       line=${line#*\": \"}
       REPLY=${line%\"*}
       return
     fi
-  done <"$1"
+  done
 }
 
 # check_program NAME: stop where the runtime is missing.

@@ -2,7 +2,7 @@
 # Longship: build_overlay_list.py, machine jpb (jsc/site.toml)
 set -euo pipefail
 
-# json_text TEXT: the text as JSON has it between quotes.
+# json_text TEXT: set REPLY to the text as JSON has it between quotes.
 json_text() {
   local LC_ALL=C
   local text=${1//\\/\\\\} code character
@@ -16,21 +16,29 @@ json_text() {
       text=${text//"$character"/"\\u00$code"}
     done
   fi
-  printf '%s' "$text"
+  REPLY=$text
 }
 
 # record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is none.
 record_value() {
-  local line
+  local -a lines=()
   REPLY=
   [[ -r $1 ]] || return 0
-  while IFS= read -r line; do
-    if [[ $line == "  \"$2\": \""* ]]; then
+  mapfile -t lines <"$1"
+  value_in "$2" ${lines[@]+"${lines[@]}"}
+}
+
+# value_in NAME LINE...: the same, of a record's lines.
+value_in() {
+  local line
+  REPLY=
+  for line in "${@:2}"; do
+    if [[ $line == "  \"$1\": \""* ]]; then
       line=${line#*\": \"}
       REPLY=${line%\"*}
       return
     fi
-  done <"$1"
+  done
 }
 
 # next_step COMMAND: say what to type now.
@@ -38,9 +46,10 @@ next_step() {
   printf 'next: %s\n' "$1" >&2
 }
 
-# is_base TEXT: whether REPLY, the bases in a record, has it; both as JSON has them.
+# is_base IMAGE BASES: whether it is one of those in a record, as JSON has them.
 is_base() {
-  [[ "\\n$REPLY\\n" == *"\\n$1\\n"* ]]
+  json_text "$1"
+  [[ "\\n$2\\n" == *"\\n$REPLY\\n"* ]]
 }
 
 # overlays_there: set `found` to the files of all versions, the oldest first.
@@ -71,7 +80,7 @@ list_overlays() {
 
 # describe_overlay FILE BASE: its lines of the list.
 describe_overlay() {
-  local mark=' ' date asked size used
+  local mark=' ' date asked size used bases
   human "$(stat -c %s -- "$1")"
   size=$REPLY
   record_value "$1.json" date
@@ -85,10 +94,11 @@ describe_overlay() {
   printf '%s %-47s %8s  %-10s %-10s %s\n' "$mark" "$(basename -- "$1" .sqsh)" "$size" "${date:--}" "$used" "${asked:--}"
   if [[ $mark == '*' ]]; then
     record_value "$1.json" base
-    if is_base "$(json_text "$2")"; then
+    bases=$REPLY
+    if is_base "$2" "$bases"; then
       printf '  in use\n'
     else
-      printf '  for these requirements, but for another image: %s\n' "${REPLY//'\n'/, }"
+      printf '  for these requirements, but for another image: %s\n' "${bases//'\n'/, }"
     fi
   fi
 }

@@ -345,7 +345,7 @@ checksum() {
   printf 'sha256:%s' "${sum%% *}"
 }
 
-# json_text TEXT: the text as JSON has it between quotes.
+# json_text TEXT: set REPLY to the text as JSON has it between quotes.
 json_text() {
   local LC_ALL=C
   local text=${1//\\/\\\\} code character
@@ -359,7 +359,7 @@ json_text() {
       text=${text//"$character"/"\\u00$code"}
     done
   fi
-  printf '%s' "$text"
+  REPLY=$text
 }
 
 # write_facts FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them.
@@ -367,7 +367,8 @@ write_facts() {
   local comma='{' index
   {
     for ((index = 2; index < $#; index += 2)); do
-      printf '%s\n  "%s": "%s"' "$comma" "${!index}" "$(json_text "${@:index+1:1}")"
+      json_text "${@:index+1:1}"
+      printf '%s\n  "%s": "%s"' "$comma" "${!index}" "$REPLY"
       comma=,
     done
     printf '\n}\n'
@@ -376,16 +377,24 @@ write_facts() {
 
 # record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is none.
 record_value() {
-  local line
+  local -a lines=()
   REPLY=
   [[ -r $1 ]] || return 0
-  while IFS= read -r line; do
-    if [[ $line == "  \"$2\": \""* ]]; then
+  mapfile -t lines <"$1"
+  value_in "$2" ${lines[@]+"${lines[@]}"}
+}
+
+# value_in NAME LINE...: the same, of a record's lines.
+value_in() {
+  local line
+  REPLY=
+  for line in "${@:2}"; do
+    if [[ $line == "  \"$1\": \""* ]]; then
       line=${line#*\": \"}
       REPLY=${line%\"*}
       return
     fi
-  done <"$1"
+  done
 }
 
 # make_way FOLDER TARGET: before the move, untracked files that are in the way of the target's become
@@ -805,9 +814,10 @@ unpack_uv() {
 
 readonly OVERLAY_MOUNTED_AT=/user-software
 
-# is_base TEXT: whether REPLY, the bases in a record, has it; both as JSON has them.
+# is_base IMAGE BASES: whether it is one of those in a record, as JSON has them.
 is_base() {
-  [[ "\\n$REPLY\\n" == *"\\n$1\\n"* ]]
+  json_text "$1"
+  [[ "\\n$2\\n" == *"\\n$REPLY\\n"* ]]
 }
 
 # add_overlay_file FILE WAY: bind the file where that works, else lay it over the whole image.
@@ -926,8 +936,13 @@ overlay_is_built() {
 # add_base RECORD: this image is one that the overlay belongs to; a job may run with the same one by
 # another name. The record must be newer than the image, see check_overlay.
 add_base() {
+  local bases
   record_value "$1" base
-  if ! is_base "$(json_text "$base")"; then change_record "$1" base "$REPLY"'\n'"$(json_text "$base")"; fi
+  bases=$REPLY
+  if ! is_base "$base" "$bases"; then
+    json_text "$base"
+    change_record "$1" base "$bases"'\n'"$REPLY"
+  fi
   if [[ $base -nt $1 ]]; then touch -- "$1"; fi
 }
 

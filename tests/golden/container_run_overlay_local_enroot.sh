@@ -41,7 +41,7 @@ add_enroot_bind() {
   options+=(--mount "${fields[0]}:${fields[1]}:none:x-create=auto,rbind,$3")
 }
 
-# json_text TEXT: the text as JSON has it between quotes.
+# json_text TEXT: set REPLY to the text as JSON has it between quotes.
 json_text() {
   local LC_ALL=C
   local text=${1//\\/\\\\} code character
@@ -55,7 +55,20 @@ json_text() {
       text=${text//"$character"/"\\u00$code"}
     done
   fi
-  printf '%s' "$text"
+  REPLY=$text
+}
+
+# value_in NAME LINE...: the same, of a record's lines.
+value_in() {
+  local line
+  REPLY=
+  for line in "${@:2}"; do
+    if [[ $line == "  \"$1\": \""* ]]; then
+      line=${line#*\": \"}
+      REPLY=${line%\"*}
+      return
+    fi
+  done
 }
 
 # check_program NAME: stop where the runtime is missing.
@@ -368,12 +381,12 @@ declare -a overlay_record=()
 # check_overlay BASE: stop where the overlay is missing or belongs to another image.
 check_overlay() {
   { mapfile -t overlay_record <"$overlay.json"; } 2>/dev/null || missing_overlay
-  local base
-  overlay_fact base
-  if ! is_base "$(json_text "$1")"; then
-    base=${REPLY//'\n'/, }
-    overlay_fact python
-    fail "the overlay $overlay belongs to $base with Python $REPLY, not to $1" \
+  local bases
+  value_in base "${overlay_record[@]}"
+  bases=$REPLY
+  if ! is_base "$1" "$bases"; then
+    value_in python "${overlay_record[@]}"
+    fail "the overlay $overlay belongs to ${bases//'\n'/, } with Python $REPLY, not to $1" \
       'python3 build_overlay.py'
   fi
   [[ ! $1 -nt $overlay.json ]] ||
@@ -382,21 +395,10 @@ check_overlay() {
   [[ $1 != host ]] || check_overlay_python
 }
 
-# overlay_fact NAME: set REPLY to a value of the record, as JSON has it.
-overlay_fact() {
-  local line
-  REPLY=
-  for line in "${overlay_record[@]}"; do
-    if [[ $line == "  \"$1\": \""* ]]; then
-      line=${line#*\": \"}
-      REPLY=${line%\"*}
-    fi
-  done
-}
-
-# is_base TEXT: whether REPLY, the bases in a record, has it; both as JSON has them.
+# is_base IMAGE BASES: whether it is one of those in a record, as JSON has them.
 is_base() {
-  [[ "\\n$REPLY\\n" == *"\\n$1\\n"* ]]
+  json_text "$1"
+  [[ "\\n$2\\n" == *"\\n$REPLY\\n"* ]]
 }
 
 # missing_overlay: say why there is none.
@@ -410,9 +412,9 @@ missing_overlay() {
 # check_overlay_python: stop where the host has another Python now than when it was built.
 check_overlay_python() {
   local found
-  overlay_fact interpreter
+  value_in interpreter "${overlay_record[@]}"
   found=$("$REPLY" -c 'import platform; print(platform.python_version())' 2>/dev/null) || found=none
-  overlay_fact python
+  value_in python "${overlay_record[@]}"
   [[ $found == "$REPLY" ]] ||
     fail "the overlay $overlay is for Python $REPLY, and this machine has $found" \
       'python3 build_overlay.py'

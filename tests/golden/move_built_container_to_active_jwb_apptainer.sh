@@ -121,16 +121,24 @@ image_mark() {
 
 # record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is none.
 record_value() {
-  local line
+  local -a lines=()
   REPLY=
   [[ -r $1 ]] || return 0
-  while IFS= read -r line; do
-    if [[ $line == "  \"$2\": \""* ]]; then
+  mapfile -t lines <"$1"
+  value_in "$2" ${lines[@]+"${lines[@]}"}
+}
+
+# value_in NAME LINE...: the same, of a record's lines.
+value_in() {
+  local line
+  REPLY=
+  for line in "${@:2}"; do
+    if [[ $line == "  \"$1\": \""* ]]; then
       line=${line#*\": \"}
       REPLY=${line%\"*}
       return
     fi
-  done <"$1"
+  done
 }
 
 # load_modules PROGRAM CALL...: load environment modules, unless PROGRAM is there already. Inside a
