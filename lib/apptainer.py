@@ -26,8 +26,7 @@ def prepare(launch: Launch) -> list[str]:
     """
     return [
         call("check_program", launch.runtime),
-        assign("image", launch.image),
-        call("check_sif", IMAGE, launch.arch, launch.image_hint),
+        *check(launch),
         call("check_host_arch", launch.arch, Expansion('"the image $image"')),
         array("options", launch.options),
         call("add_home"),
@@ -35,6 +34,14 @@ def prepare(launch: Launch) -> list[str]:
         *launch.overlay_lines("mount_overlay"),
         *([call("add_nvidia_gpus")] if launch.gpu in ("cuda", "auto") else []),
         *([call("add_amd_gpus")] if launch.gpu == "auto" else []),
+    ]
+
+
+def check(launch: Launch) -> list[str]:
+    """Return the lines that check the image, on any machine that sees it."""
+    return [
+        assign("image", launch.image),
+        call("check_sif", IMAGE, launch.arch, launch.image_hint),
     ]
 
 

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lib.command import assign, call, wrapped
-from lib.configuration import ASSET, entry_name
+from lib.configuration import entry_name
 from lib.container import here_lines
+from lib.entries import ASSET
 from lib.errors import LongshipError
 from lib.packages import wanted_venv
 from lib.paths import Paths

@@ -135,11 +135,12 @@ def run_lines(
     launch = describe_launch(settings, paths, runtime, pip_sources=not for_ranks, overlay=overlay)
     venv = pinned(venv) if venv else None
     contract = environment.contract(
-        settings, paths, online=online, folders=_package_folders(runtime, overlay, venv)
+        settings, paths, online=online, folders=package_folders(runtime, overlay, venv)
     )
     lines, words = start_lines(settings, launch, contract)
     return [
         call("make_folders", paths.project_dir, paths.scratch_dir),
+        *([call("take_rank")] if for_ranks else []),
         *lines,
         *([call("check_venv", venv, overlay or launch.base)] if venv else []),
         *([call("note_use")] if overlay and not for_ranks else []),
@@ -149,8 +150,18 @@ def run_lines(
     ]
 
 
-def _package_folders(runtime: str, overlay: str, venv: Path | None) -> list[str]:
-    """Return the folders with packages on top of the image, the lowest first."""
+def package_folders(runtime: str, overlay: str, venv: Path | None) -> list[str]:
+    """Return the folders with packages on top of the image, the lowest first.
+
+    Parameters
+    ----------
+    runtime : str
+        What runs the image.
+    overlay : str
+        From `lib.overlays.overlay_to_start`; empty for none.
+    venv : pathlib.Path or None
+        The version of the venv in use.
+    """
     return [
         *([seen_at(overlay, runtime)] if overlay else []),
         *([str(venv)] if venv else []),

@@ -36,8 +36,7 @@ def prepare(launch: Launch) -> list[str]:
     """
     return [
         call("check_program", launch.runtime),
-        assign("image", launch.image),
-        call("check_tag", launch.runtime, IMAGE, launch.arch, launch.image_hint),
+        *check(launch),
         call("check_host_arch", launch.arch, Expansion('"the image $image"')),
         array("options", (*_ALWAYS, *launch.options)),
         *launch.bind_lines(),
@@ -47,6 +46,14 @@ def prepare(launch: Launch) -> list[str]:
         *([call("add_container_gpus", launch.runtime)] if launch.gpu != "cpu" else []),
         call("add_environment"),
         call("add_working_folder"),
+    ]
+
+
+def check(launch: Launch) -> list[str]:
+    """Return the lines that check the image."""
+    return [
+        assign("image", launch.image),
+        call("check_tag", launch.runtime, IMAGE, launch.arch, launch.image_hint),
     ]
 
 

@@ -32,11 +32,10 @@ def prepare(launch: Launch) -> list[str]:
     """
     return [
         call("check_program", launch.runtime),
-        assign("image", launch.image),
-        call("check_sqsh", IMAGE, launch.image_hint),
+        *check(launch),
         call("check_host_arch", launch.arch, Expansion('"the image $image"')),
         array("options", launch.options),
-        assign("binds_for_enroot", "1"),
+        assign("bind_in_words_of", "add_enroot_bind"),
         *launch.bind_lines(),
         *launch.overlay_lines("bind_unpacked_overlay"),
         call("add_bind", "/tmp"),
@@ -45,6 +44,11 @@ def prepare(launch: Launch) -> list[str]:
         'export LONGSHIP_WORKING_FOLDER="$PWD"',
         call("add_environment"),
     ]
+
+
+def check(launch: Launch) -> list[str]:
+    """Return the lines that check the image, on any machine that sees it."""
+    return [assign("image", launch.image), call("check_sqsh", IMAGE, launch.image_hint)]
 
 
 def words(launch: Launch) -> list[Word]:

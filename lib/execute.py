@@ -70,8 +70,34 @@ def succeeds(command: Sequence[str]) -> bool:
     return done.returncode == 0
 
 
-def write_executable(path: Path, script: str) -> None:
-    """Write a script to a file that can be run; the file is complete or not there.
+def make_folder(path: Path) -> None:
+    """Make a folder, with those above it; one that is there is left as it is.
+
+    Raises
+    ------
+    LongshipError
+        If it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LongshipError(
+            f"cannot make the folder {path}: {error.strerror}",
+            "set [paths] in configuration.toml to a place that you can write to",
+        ) from error
+
+
+def write_file(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a file; it is complete or not there.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Its name; the folder must be there.
+    text : str
+        What it holds.
+    mode : int
+        Its permissions, such as 0o755 for a script that can be run.
 
     Raises
     ------
@@ -82,8 +108,8 @@ def write_executable(path: Path, script: str) -> None:
 
     partial = path.with_name(f"{path.name}.partial.{os.getpid()}")
     try:
-        partial.write_text(script, encoding="utf-8", errors="surrogateescape")
-        partial.chmod(0o755)
+        partial.write_text(text, encoding="utf-8", errors="surrogateescape")
+        partial.chmod(mode)
         partial.replace(path)
     except OSError as error:
         with suppress(OSError):

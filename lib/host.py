@@ -11,6 +11,11 @@ def prepare(launch: Launch) -> list[str]:
     return launch.overlay_lines("unpack_overlay")
 
 
+def check(launch: Launch) -> list[str]:
+    """Return no lines: there is no image."""
+    return []
+
+
 def words(launch: Launch) -> list[Word]:
     """Return the words in front of the user's command."""
     return ["/bin/sh", "-c", Expansion('"$contract"'), "longship"]

@@ -90,6 +90,11 @@ class Paths:
         return self.scratch_dir / f"tools_{self.arch}"
 
     @property
+    def runs(self) -> Path:
+        """A folder for each job: what it ran, with what, and how it ended."""
+        return self.scratch_dir / "runs"
+
+    @property
     def cache(self) -> Path:
         """The caches of everything that would otherwise fill the home folder."""
         return self.scratch_dir / "cache"

@@ -18,7 +18,8 @@ def pin(needed: str, launcher: Path, job: str, folder: Path) -> None:
     launcher : pathlib.Path
         The launcher.
     job : str
-        The Slurm job that it was written in; empty for none.
+        The Slurm job that it was written in, such as ``4711 juwels``: its id and its cluster;
+        empty for none.
     folder : pathlib.Path
         Where such things lie; the file goes into ``pins`` below.
 
@@ -31,7 +32,7 @@ def pin(needed: str, launcher: Path, job: str, folder: Path) -> None:
 
     launcher = launcher.absolute()
     own = hashlib.sha256(os.fsencode(launcher)).hexdigest()[:12]
-    file = folder / "pins" / f"{job or 'launcher'}-{own}"
+    file = folder / "pins" / f"{job.partition(' ')[0] or 'launcher'}-{own}"
     partial = file.with_name(f"{file.name}.partial")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What was recorded of an image, for `--locked`."""
+"""Records: flat JSON, as bash writes it beside images, overlays and in the folders of runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def recorded_digest(runtime: str, source: ImageSource, paths: Paths) -> str:
         If nothing was recorded of this source.
     """
     for record in _records(runtime, source, paths):
-        found = _read(record)
+        found = read_record(record)
         if found.get("source") == source.address and found.get("digest"):
             return found["digest"]
     raise LongshipError(
@@ -51,7 +51,14 @@ def _records(runtime: str, source: ImageSource, paths: Paths) -> list[Path]:
     ]
 
 
-def _read(record: Path) -> dict[str, str]:
+def read_record(record: Path) -> dict[str, str]:
+    """Read what bash has recorded (`write_facts`); nothing where there is no such file.
+
+    Raises
+    ------
+    LongshipError
+        If it cannot be read.
+    """
     try:
         return json.loads(record.read_text(encoding="utf-8", errors="surrogateescape"))
     except FileNotFoundError:

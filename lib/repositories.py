@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lib.command import assign, call
-from lib.configuration import INSTALLS, REPOSITORY, entry_name
+from lib.configuration import entry_name
+from lib.entries import INSTALLS, REPOSITORY
 from lib.errors import LongshipError
 from lib.paths import Paths
 from lib.settings import Settings

@@ -15,6 +15,7 @@ from typing import Any
 
 from lib.configuration import RUNTIMES, Layer, check_layer
 from lib.errors import LongshipError
+from lib.partitions import LIMITS_OF, Limits, Price, read_limits, read_price
 from lib.tables import Key, Source, check_table, read_toml
 
 # What a machine's table in a site.toml takes.
@@ -29,6 +30,17 @@ _FACTS = {
     "binds": Key("list"),
     "definition_builds": Key("text", choices=("allowed", "forbidden")),
     "build_hint": Key("text"),
+    "cores_per_node": Key("number"),
+    "gpus_per_node": Key("number"),
+    "default_partition": Key("text"),
+    "partitions": Key("table"),
+    "qos": Key("table"),
+    "price": Key("table"),
+    "required": Key("list"),
+    "compute_folders": Key("list"),
+    "rendezvous": Key("text"),
+    "pyxis": Key("text", choices=("yes", "no")),
+    "accounts": Key("text", choices=("yes", "no")),
     "configuration": Key("table"),
 }
 _MARKS = {
@@ -72,6 +84,24 @@ class Machine:
         ``allowed``, or ``forbidden`` where nobody may build from a definition file.
     build_hint : str
         What works there instead, or where.
+    cores_per_node, gpus_per_node : int
+        Of a compute node; 0 where nothing is known.
+    default_partition : str
+        The one of jobs that name none.
+    partitions, qos : mapping of str to Limits
+        What jobs may ask for; empty where only Slurm knows.
+    price : Price or None
+        What an hour costs, where a partition has no price of its own.
+    required : tuple of str
+        Options of sbatch without which no job starts there, such as ``account``.
+    compute_folders : tuple of str
+        The only folders that compute nodes see; empty for all.
+    rendezvous : str
+        MASTER_ADDR: ``{node}`` is the first node's name, ``{address}`` its IP address.
+    pyxis : str
+        ``yes`` where ``srun`` itself starts enroot's containers.
+    accounts : str
+        ``no`` where Slurm has none.
     configuration : Layer
         The site's values for the keys of configuration.toml.
     """
@@ -89,6 +119,17 @@ class Machine:
     binds: tuple[str, ...] = ()
     definition_builds: str = "allowed"
     build_hint: str = ""
+    cores_per_node: int = 0
+    gpus_per_node: int = 0
+    default_partition: str = ""
+    partitions: Mapping[str, Limits] = field(default_factory=dict)
+    qos: Mapping[str, Limits] = field(default_factory=dict)
+    price: Price | None = None
+    required: tuple[str, ...] = ()
+    compute_folders: tuple[str, ...] = ()
+    rendezvous: str = "{node}"
+    pyxis: str = "no"
+    accounts: str = "yes"
 
     def __post_init__(self) -> None:
         """Turn ``auto`` into this machine's own architecture."""
@@ -146,6 +187,10 @@ def _facts(table: Any, source: Source, prefix: str) -> tuple[dict[str, Any], Lay
     """Check one table of a machine; return its facts, and its values for configuration.toml."""
     facts = check_table(table, _FACTS, source, prefix)
     check_table(facts.get("recognise", {}), _MARKS, source, f"{prefix}.recognise")
+    for kind in LIMITS_OF.keys() & facts.keys():
+        facts[kind] = read_limits(kind, facts[kind], source, f"{prefix}.{kind}")
+    if "price" in facts:
+        facts["price"] = read_price(facts["price"], source, f"{prefix}.price")
     tables = facts.pop("configuration", {})
     return facts, check_layer(tables, source, f"{prefix}.configuration")
 

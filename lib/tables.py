@@ -15,6 +15,10 @@ _KINDS = {
         "a whole number, such as 4",
         lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= 0,
     ),
+    "amount": (
+        "a number, such as 5.6",
+        lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and v >= 0,
+    ),
     "list": (
         'a list of texts, such as ["a", "b"]',
         lambda v: isinstance(v, list) and all(isinstance(each, str) for each in v),
@@ -37,8 +41,8 @@ class Key(NamedTuple):
     Parameters
     ----------
     kind : str
-        ``text``, ``number``, ``list`` (of texts), ``texts`` (by name), ``table``, or ``tables``
-        (a list).
+        ``text``, ``number`` (whole), ``amount``, ``list`` (of texts), ``texts`` (by name),
+        ``table``, or ``tables`` (a list).
     about : str
         One line about it.
     choices : tuple of str

@@ -17,6 +17,9 @@ pytest_plugins = [
     "support.lab",
     "support.git",
     "support.overlays",
+    "support.slurm",
+    "support.jobs",
+    "support.terminal",
 ]
 
 ROOT = Path(__file__).resolve().parents[1]

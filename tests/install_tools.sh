@@ -27,6 +27,7 @@ skopeo     | skopeo                               | skopeo
 rsync      | rsync                                | rsync
 umoci      | umoci                                | umoci
 mmdebstrap | mmdebstrap newuidmap                 | mmdebstrap uidmap
+slurm      | slurmctld slurmd sbatch munged ip nsenter | slurmctld slurmd slurm-client munge iproute2 util-linux
 '
 
 # Debian 12 has no Apptainer. Its unstable suite has; the others belong to the same libraries.

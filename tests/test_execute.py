@@ -7,7 +7,7 @@ import pytest
 from support import processes
 
 from lib.errors import LongshipError
-from lib.execute import succeeds, write_executable
+from lib.execute import succeeds, write_file
 
 BECOME = """
 import json, os, sys
@@ -78,7 +78,7 @@ def test_command_that_is_tried_makes_no_sound_and_reads_nothing(capfd):
 
 def test_script_is_written_to_run(tmp_path, run):
     file = tmp_path / "it's a launcher"
-    write_executable(file, "#!/usr/bin/env bash\nprintf '%s' \"$1\"\n")
+    write_file(file, "#!/usr/bin/env bash\nprintf '%s' \"$1\"\n", 0o755)
     assert run([file, "a b"]).stdout == "a b"
     assert list(tmp_path.glob("*launcher*")) == [file]
 
@@ -87,30 +87,30 @@ def test_written_script_replaces_the_old_one_whole(tmp_path):
     file = tmp_path / "launcher"
     file.write_text("an old one")
     held = file.open()
-    write_executable(file, "a new one")
+    write_file(file, "a new one", 0o755)
     assert file.read_text() == "a new one"
     assert held.read() == "an old one"  # what is running keeps its own
     held.close()
 
 
 def test_bytes_that_are_no_utf8_are_written_as_they_are(tmp_path):
-    write_executable(tmp_path / "launcher", os.fsdecode(b"# \xff\n"))
+    write_file(tmp_path / "launcher", os.fsdecode(b"# \xff\n"), 0o755)
     assert (tmp_path / "launcher").read_bytes() == b"# \xff\n"
 
 
 def test_folder_that_cannot_be_written_to_is_told(read_only_folder):
     with pytest.raises(LongshipError, match="cannot write .*/launcher"):
-        write_executable(read_only_folder / "launcher", "x")
+        write_file(read_only_folder / "launcher", "x", 0o755)
     assert list(read_only_folder.iterdir()) == []
 
 
 def test_missing_folder_is_told(tmp_path):
     with pytest.raises(LongshipError, match="No such file or directory"):
-        write_executable(tmp_path / "none/launcher", "x")
+        write_file(tmp_path / "none/launcher", "x", 0o755)
 
 
 def test_failed_write_leaves_nothing(tmp_path):
     (tmp_path / "launcher").mkdir()
     with pytest.raises(LongshipError):
-        write_executable(tmp_path / "launcher", "x")
+        write_file(tmp_path / "launcher", "x", 0o755)
     assert list(tmp_path.iterdir()) == [tmp_path / "launcher"]

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support.emitted_jobs import JOBS
 
 from lib import ROOT
 from lib.assets import download_lines as download_assets
@@ -45,6 +46,7 @@ LAUNCHES = [
     ("olivia", "apptainer"),
     ("lumi", "singularity"),
     ("berzelius", "apptainer"),
+    ("aws", "enroot"),
     ("local", "docker"),
     ("local", "podman"),
     ("local", "enroot"),
@@ -114,6 +116,10 @@ def emit(command, machine, runtime):
     settings = load_settings(Path(ROOT), options, ENVIRON)
     paths = dataclasses.replace(derive_paths(settings), root=CLONE, arch=_arch(settings))
     title = f"Longship: {command}.py, machine {machine} ({settings.machine.site_file})"
+    if command in JOBS:
+        if settings.machine.compute_folders:
+            paths = dataclasses.replace(paths, root=Path("/e/project1/me/long ship"))
+        return render(title, JOBS[command](settings, paths, runtime))
     if command in ("container_run", "container_run_overlay"):
         venv = wanted_venv(settings, paths)
         return render(title, run_lines(settings, paths, runtime, online=False, venv=venv))
@@ -132,6 +138,18 @@ def emit(command, machine, runtime):
     return render(title, lines)
 
 
+# Jobs differ by the machine where they are submitted and started.
+OF_JOBS = [
+    *(
+        (command, machine, runtime)
+        for command in ("submit", "job_start")
+        for machine, runtime in LAUNCHES[:8]
+    ),
+    ("submit_array", "local", "host"),
+    ("job_start", "local", "apptainer"),
+    ("launcher", "jwb", "apptainer"),
+    ("launcher", "aws", "enroot"),
+]
 # Images and bundles are made in the same way on all machines: one script for each way.
 IMAGES = [
     ("build_container_online", "jwb", "apptainer"),
@@ -163,6 +181,7 @@ def wanted():
     for machine, runtime in LAUNCHES:
         yield "container_run", machine, runtime
         yield "set_up", machine, runtime
+    yield from OF_JOBS
     yield from IMAGES
 
 

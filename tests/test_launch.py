@@ -9,7 +9,7 @@ import pytest
 
 from lib.command import call
 from lib.quoting import Expansion
-from lib.script import render
+from lib.script import definitions, render
 from lib.sites import own_arch
 
 OTHER_ARCH = {"amd64": "arm64", "arm64": "amd64"}[own_arch()]
@@ -356,3 +356,30 @@ def test_no_function_leaves_its_options_set(bash):
         "options=()", "before=$-", "add_host_files", "add_pip_sources", '[[ $- == "$before" ]]'
     )
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("tasks", "node", "local"),
+    [
+        ("8(x2)", 0, 8),
+        ("8(x2)", 1, 8),
+        ("3(x2),1", 2, 1),
+        ("2,1(x3)", 0, 2),
+        ("2,1(x3)", 3, 1),
+        ("5", 0, 5),
+    ],
+)
+def test_rank_is_read_from_slurm(tasks, node, local, run, clean_environment):
+    step = {"STEP_NUM_TASKS": "7", "PROCID": "4", "LOCALID": "1", "NODEID": str(node)}
+    environment = {f"SLURM_{name}": value for name, value in step.items()}
+    environment["SLURM_STEP_TASKS_PER_NODE"] = tasks
+    show = "echo $RANK $WORLD_SIZE $LOCAL_RANK $NODE_RANK $LOCAL_WORLD_SIZE"
+    script = f"{definitions()['take_rank']}\nset -eu; take_rank; {show}"
+    told = run(["bash", "-c", script], env={**clean_environment, **environment}).stdout.split()
+    assert told == ["4", "7", "1", str(node), str(local)]
+
+
+def test_batch_script_is_no_rank(run, clean_environment):
+    environment = {**clean_environment, "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}
+    script = f'{definitions()["take_rank"]}\nset -eu; take_rank; echo "${{RANK-none}}"'
+    assert run(["bash", "-c", script], env=environment).stdout == "none\n"

@@ -21,6 +21,15 @@ def test_pin_names_image_job_and_launcher(repository, tmp_path, monkeypatch):
     assert files[1].read_text() == f"/images/y.sif\n\n{tmp_path}/launcher\n"
 
 
+def test_pin_of_a_job_names_its_cluster(repository, tmp_path):
+    repository.write("configuration.toml", f'[paths]\nscratch_dir = "{tmp_path}/s"\n')
+    _, paths = repository.settings_and_paths()
+    pin("/images/x.sif", tmp_path / "launcher", "4711 juwels", paths.containers)
+    (file,) = (tmp_path / "s/containers/pins").iterdir()
+    assert file.name.startswith("4711-")
+    assert file.read_text() == f"/images/x.sif\n4711 juwels\n{tmp_path}/launcher\n"
+
+
 def test_scratch_folder_that_cannot_be_written_to_is_told(repository, read_only_folder):
     repository.write("configuration.toml", f'[paths]\nscratch_dir = "{read_only_folder}"\n')
     _, paths = repository.settings_and_paths()

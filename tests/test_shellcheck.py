@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support import processes
+from support.emitted_jobs import JOBS
 from support.repository import toml
 
 from lib.assets import download_lines as download_assets
@@ -35,7 +36,7 @@ OWN = {".git", ".venv", ".venv-tests", ".cache", "golden"}
 
 
 def is_script(path):
-    if path.suffix in (".sh", ".bash", ".sbatch"):
+    if path.suffix in (".sh", ".bash", ".sbatch", ".salloc"):
         return True
     if path.suffix or not path.is_file():
         return False
@@ -148,6 +149,8 @@ def emitted(name, machine, runtime, configuration):
     paths = derive_paths(settings)
     if name in OVERLAYS:
         return render(name, OVERLAYS[name](settings, paths, runtime))
+    if name in JOBS:
+        return render(name, JOBS[name](settings, paths, runtime))
     if name in SET_UPS:
         return render(name, SET_UPS[name](settings, paths, runtime))
     if name in IMAGES:
@@ -160,7 +163,7 @@ def runtimes_of(name):
     """Give the runtimes whose scripts differ."""
     if name in BUNDLES:
         return ["apptainer"]
-    if name in OVERLAYS:
+    if name in OVERLAYS or name in JOBS:
         return ["apptainer", "docker", "host"]
     without = {"auto", "host"} if name in IMAGES else {"auto"}
     return [each for each in RUNTIMES if each not in without]
@@ -175,7 +178,8 @@ def runtimes_of(name):
         ("online", "local"),
         *((name, "local") for name in [*IMAGES, *SET_UPS] if name != "set_up"),
         ("online build", "olivia"),
-        *((name, "local") for name in OVERLAYS),
+        *((name, "local") for name in [*OVERLAYS, *JOBS]),
+        *itertools.product(JOBS, ("jwb", "aws")),
         ("overlay", "olivia"),
     ],
 )

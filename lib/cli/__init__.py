@@ -80,6 +80,12 @@ class Call(NamedTuple):
         """Where things lie on the machine that the script is for."""
         return derive_paths(self.settings)
 
+    def changed(self, **options: str) -> Call:
+        """Return the same call with other options, such as the machine that a job is for."""
+        changed = {**self.options, **options}
+        settings = load_settings(self.settings.root, changed, self.environ)
+        return self._replace(settings=settings, options=changed)
+
     def runtime(self, paths: Paths | None = None) -> Choice:
         """Choose what runs the image, and say which where the configuration left it open."""
         return _told(choose_runtime(self.settings, paths or self.paths, execute.succeeds))

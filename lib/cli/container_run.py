@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-from lib import ROOT, execute, remembered
+from lib import ROOT, remembered
 from lib.cli import Call, script_options
 from lib.container import run_lines
-from lib.images import image_source, image_to_start
-from lib.overlays import configured_overlay, overlay_to_start, requirements_file
+from lib.images import image_source
+from lib.launchers import write_launcher
+from lib.overlays import configured_overlay, requirements_file
 from lib.packages import wanted_venv
-from lib.pins import pin
 from lib.script import render, shell_files
 
 
@@ -34,25 +34,16 @@ def container_run(call: Call, online: bool, launcher: str | None, command: tuple
     is the command's own.
     """
     choice = call.runtime()
-    venv = wanted_venv(call.settings, call.paths)
-    lines = run_lines(
-        *(call.settings, call.paths, choice.runtime),
-        online=online,
-        venv=venv,
-        for_ranks=bool(launcher),
-    )
-    script = render(call.title("container_run.py; arguments: the command"), lines)
+    title = call.title("container_run.py; arguments: the command")
+    given = call.settings, call.paths, choice.runtime
     if launcher and not call.dry_run:
-        image = image_to_start(choice.runtime, call.settings, call.paths)
-        overlay = overlay_to_start(call.settings, call.paths)
         job = call.environ.get("SLURM_JOB_ID", "")
-        if image:
-            pin(image, Path(launcher), job, call.paths.containers)
-        if overlay:
-            pin(overlay, Path(launcher), job, call.paths.overlays)
-        execute.write_executable(Path(launcher), script)
+        write_launcher(*given, Path(launcher), online=online, job=job, title=title)
         click.echo(f"next: srun {launcher} COMMAND", err=True)
         return
+    venv = wanted_venv(call.settings, call.paths)
+    lines = run_lines(*given, online=online, venv=venv, for_ranks=bool(launcher))
+    script = render(title, lines)
     if choice.lasting and sys.argv[1:] == list(command):  # what an option says is for one call
         remembered.remember(script, call.environ.seen, _looked_at(call, choice.runtime))
     call.finish(script, "container_run.py", command)

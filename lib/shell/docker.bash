@@ -33,7 +33,7 @@ add_container_gpus() {
 add_environment() {
   local variable
   while IFS= read -r variable; do
-    if [[ -n ${binds_for_enroot:-} && ${!variable} == *$'\n'* ]]; then continue; fi
+    if [[ -n ${bind_in_words_of:-} && ${!variable} == *$'\n'* ]]; then continue; fi
     case $variable in
       PATH | LD_LIBRARY_PATH | PWD | OLDPWD | SHLVL | HOSTNAME | SHELL | _ | DOCKER_* | XDG_RUNTIME_DIR) ;;
       *) options+=(--env "$variable") ;;

@@ -105,8 +105,8 @@ add_bind() {
   bound[$target]=$source
   [[ -e $source ]] ||
     fail "there is no $source to bind" 'see container.binds in configuration.toml'
-  if [[ -n ${binds_for_enroot:-} ]]; then
-    add_enroot_bind "$source" "$target" "${3:-rw}"
+  if [[ -n ${bind_in_words_of:-} ]]; then # enroot, Pyxis
+    "$bind_in_words_of" "$source" "$target" "${3:-rw}"
     return
   fi
   options+=(--mount
@@ -167,6 +167,22 @@ add_nvidia_gpus() {
 # add_amd_gpus: the same for AMD.
 add_amd_gpus() {
   if [[ -e /dev/kfd ]]; then options+=(--rocm); fi
+}
+
+# take_rank: what torch.distributed reads, for a step with a task for each rank; torchrun sets its own.
+# The names without STEP are in the batch script too, which is no rank.
+take_rank() {
+  if [[ -z ${SLURM_STEP_NUM_TASKS:-} ]]; then return 0; fi
+  export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_STEP_NUM_TASKS LOCAL_RANK=$SLURM_LOCALID
+  export NODE_RANK=$SLURM_NODEID LOCAL_WORLD_SIZE
+  # of each node: 8(x2),4
+  local count
+  local -i node=0
+  for count in ${SLURM_STEP_TASKS_PER_NODE//,/ }; do
+    if [[ $count =~ x([0-9]+) ]]; then node+=${BASH_REMATCH[1]}; else node+=1; fi
+    LOCAL_WORLD_SIZE=${count%%(*}
+    if ((SLURM_NODEID < node)); then return; fi
+  done
 }
 
 # take_command INTERACTIVE_FILE ARGUMENT...: what to run; nothing said is an interactive shell.

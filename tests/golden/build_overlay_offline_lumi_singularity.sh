@@ -210,21 +210,6 @@ holds_merge() {
   [[ -n $(git_in "$1" rev-list --no-walk --merges "${@:2}") ]]
 }
 
-# add_enroot_bind SOURCE TARGET MODE: as a line of fstab with colons in place of its spaces.
-add_enroot_bind() {
-  local path
-  local -a fields=()
-  for path in "$1" "$2"; do
-    path=${path//\\/\\134}
-    path=${path// /\\040}
-    path=${path//$'\t'/\\011}
-    path=${path//$'\n'/\\012}
-    path=${path//:/\\072}
-    fields+=("$path")
-  done
-  options+=(--mount "${fields[0]}:${fields[1]}:none:x-create=auto,rbind,$3")
-}
-
 # No hooks, signatures, editors and questions; no look into submodules, which are handled one by one.
 readonly GIT_SETTINGS=(
   -c core.hooksPath=/dev/null -c commit.gpgSign=false -c gc.auto=0 -c advice.detachedHead=false
@@ -527,8 +512,8 @@ add_bind() {
   bound[$target]=$source
   [[ -e $source ]] ||
     fail "there is no $source to bind" 'see container.binds in configuration.toml'
-  if [[ -n ${binds_for_enroot:-} ]]; then
-    add_enroot_bind "$source" "$target" "${3:-rw}"
+  if [[ -n ${bind_in_words_of:-} ]]; then # enroot, Pyxis
+    "$bind_in_words_of" "$source" "$target" "${3:-rw}"
     return
   fi
   options+=(--mount
@@ -2366,6 +2351,13 @@ export MPLCONFIGDIR="$LONGSHIP_SCRATCH_DIR"/cache/matplotlib
 export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
 export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
 unset HF_HUB_OFFLINE HF_DATASETS_OFFLINE TRANSFORMERS_OFFLINE
+export NCCL_SOCKET_IFNAME=hsn
+export NCCL_NET_GDR_LEVEL=3
+export MPICH_GPU_SUPPORT_ENABLED=1
+export FI_CXI_DEFAULT_CQ_SIZE=131072
+export FI_CXI_DISABLE_CQ_HUGETLB=1
+export CXI_FORK_SAFE=1
+export CXI_FORK_SAFE_HP=1
 if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
   IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
   export HF_TOKEN

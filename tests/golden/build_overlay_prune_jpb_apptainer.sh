@@ -327,17 +327,23 @@ is_pinned() {
       rm -f -- "$pin"
       continue
     fi
-    REPLY=${job:+job $job}
+    REPLY=${job:+job ${job/ / of }}
     REPLY=${REPLY:-$launcher}
     return
   done
   return 1
 }
 
-# job_is_over ID: whether Slurm is sure of it; a Slurm that does not answer is not.
+# job_is_over "ID [CLUSTER]": whether Slurm is sure of it; one that does not answer, or is another cluster's
+# (JUWELS and JURECA share their file systems), is not.
 job_is_over() {
-  local states
-  if states=$(timeout 20 squeue --noheader --jobs="$1" --format=%T 2>&1); then
+  local -r id=${1%% *} cluster=${1#* }
+  local states settings
+  if [[ $1 == *' '* ]]; then
+    settings=$(timeout 20 scontrol show config 2>/dev/null) || return 1
+    [[ $settings =~ ClusterName\ *=\ ([^[:space:]]+) && ${BASH_REMATCH[1]} == "$cluster" ]] || return 1
+  fi
+  if states=$(timeout 20 squeue --noheader --jobs="$id" --format=%T 2>&1); then
     [[ -z $states ]]
   else
     [[ $states == *'Invalid job id'* ]]

@@ -8,7 +8,7 @@ set -euo pipefail
 add_environment() {
   local variable
   while IFS= read -r variable; do
-    if [[ -n ${binds_for_enroot:-} && ${!variable} == *$'\n'* ]]; then continue; fi
+    if [[ -n ${bind_in_words_of:-} && ${!variable} == *$'\n'* ]]; then continue; fi
     case $variable in
       PATH | LD_LIBRARY_PATH | PWD | OLDPWD | SHLVL | HOSTNAME | SHELL | _ | DOCKER_* | XDG_RUNTIME_DIR) ;;
       *) options+=(--env "$variable") ;;
@@ -126,8 +126,8 @@ add_bind() {
   bound[$target]=$source
   [[ -e $source ]] ||
     fail "there is no $source to bind" 'see container.binds in configuration.toml'
-  if [[ -n ${binds_for_enroot:-} ]]; then
-    add_enroot_bind "$source" "$target" "${3:-rw}"
+  if [[ -n ${bind_in_words_of:-} ]]; then # enroot, Pyxis
+    "$bind_in_words_of" "$source" "$target" "${3:-rw}"
     return
   fi
   options+=(--mount
@@ -514,7 +514,7 @@ image=/home/me/longship/scratch/containers/python_3.11-slim-bookworm_amd64.sqsh
 check_sqsh "$image" 'python3 build_container.py && python3 move_built_container_to_active.py'
 check_host_arch amd64 "the image $image"
 options=()
-binds_for_enroot=1
+bind_in_words_of=add_enroot_bind
 add_bind '/home/me/long ship'
 add_bind /home/me/longship/project
 add_bind /home/me/longship/scratch

@@ -2,21 +2,6 @@
 # Longship: set_up.py, machine jwc (jsc/site.toml)
 set -euo pipefail
 
-# add_enroot_bind SOURCE TARGET MODE: as a line of fstab with colons in place of its spaces.
-add_enroot_bind() {
-  local path
-  local -a fields=()
-  for path in "$1" "$2"; do
-    path=${path//\\/\\134}
-    path=${path// /\\040}
-    path=${path//$'\t'/\\011}
-    path=${path//$'\n'/\\012}
-    path=${path//:/\\072}
-    fields+=("$path")
-  done
-  options+=(--mount "${fields[0]}:${fields[1]}:none:x-create=auto,rbind,$3")
-}
-
 # load_modules PROGRAM CALL...: load environment modules, unless PROGRAM is there already. Inside a
 # job the batch script has loaded them, and thousands of ranks must not do it again.
 load_modules() {
@@ -99,8 +84,8 @@ add_bind() {
   bound[$target]=$source
   [[ -e $source ]] ||
     fail "there is no $source to bind" 'see container.binds in configuration.toml'
-  if [[ -n ${binds_for_enroot:-} ]]; then
-    add_enroot_bind "$source" "$target" "${3:-rw}"
+  if [[ -n ${bind_in_words_of:-} ]]; then # enroot, Pyxis
+    "$bind_in_words_of" "$source" "$target" "${3:-rw}"
     return
   fi
   options+=(--mount
@@ -146,6 +131,11 @@ add_home() {
   local -r own=~
   export HOME=$home
   if [[ $home != "$own" ]]; then options+=(--home "$home"); fi
+}
+
+# add_nvidia_gpus: only where the node has one; elsewhere --nv only warns.
+add_nvidia_gpus() {
+  if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi
 }
 
 readonly LOCK_PATIENCE=60 # seconds without a sign of life from another host
@@ -719,7 +709,7 @@ command -v -- "$1" >/dev/null || {
 exec "$@"'
 
 check_program apptainer
-image=/p/scratch/project_465000000/me/longship/containers/python_3.11-slim-bookworm_amd64.sif
+image=/p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
 check_sif "$image" amd64 'python3 build_container.py && python3 move_built_container_to_active.py'
 check_host_arch amd64 "the image $image"
 options=()
@@ -730,15 +720,16 @@ add_bind /p/scratch/project_465000000/me/longship
 add_bind /data /data ro
 add_host_files
 add_pip_sources
+add_nvidia_gpus
 
 inside() {
   apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "$@"
 }
 
 offline_mode='python3 set_up.py offline'
-base=/p/scratch/project_465000000/me/longship/containers/python_3.11-slim-bookworm_amd64.sif
+base=/p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
 torch='/home/me/long ship/requirements/torch.txt'
-image_address=docker://docker.io/library/python:3.11-slim-bookworm
+image_address=docker://nvcr.io/nvidia/pytorch:25.06-py3
 lock='/home/me/long ship/requirements/pytorch_amd64.lock'
 requirements=(-r '/home/me/long ship/requirements/environment.txt')
 repositories_folder=/p/project1/project_465000000/me/longship/repos

@@ -2,21 +2,6 @@
 # Longship: set_up.py, machine olivia (olivia/site.toml)
 set -euo pipefail
 
-# add_enroot_bind SOURCE TARGET MODE: as a line of fstab with colons in place of its spaces.
-add_enroot_bind() {
-  local path
-  local -a fields=()
-  for path in "$1" "$2"; do
-    path=${path//\\/\\134}
-    path=${path// /\\040}
-    path=${path//$'\t'/\\011}
-    path=${path//$'\n'/\\012}
-    path=${path//:/\\072}
-    fields+=("$path")
-  done
-  options+=(--mount "${fields[0]}:${fields[1]}:none:x-create=auto,rbind,$3")
-}
-
 # check_program NAME: stop where the runtime is missing.
 check_program() {
   command -v "$1" >/dev/null ||
@@ -80,8 +65,8 @@ add_bind() {
   bound[$target]=$source
   [[ -e $source ]] ||
     fail "there is no $source to bind" 'see container.binds in configuration.toml'
-  if [[ -n ${binds_for_enroot:-} ]]; then
-    add_enroot_bind "$source" "$target" "${3:-rw}"
+  if [[ -n ${bind_in_words_of:-} ]]; then # enroot, Pyxis
+    "$bind_in_words_of" "$source" "$target" "${3:-rw}"
     return
   fi
   options+=(--mount
@@ -690,6 +675,7 @@ export MPLCONFIGDIR="$LONGSHIP_SCRATCH_DIR"/cache/matplotlib
 export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
 export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
 unset HF_HUB_OFFLINE HF_DATASETS_OFFLINE TRANSFORMERS_OFFLINE
+export NCCL_PROTO='"'"'^LL128'"'"'
 export http_proxy=http://10.63.2.48:3128/
 export https_proxy=http://10.63.2.48:3128/
 export no_proxy=localhost,127.0.0.1,.local,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16

@@ -2,7 +2,7 @@
 
 What takes long to make is made once per user and kept under ``$LONGSHIP_TEST_CACHE`` (default
 ``~/.cache/longship-tests``); the folder may be deleted at any time. Nothing here needs root, except
-the docker daemon.
+the docker daemon and the Slurm cluster.
 """
 
 import json

@@ -102,6 +102,10 @@ def is_rank_1(process, arguments):
     return b"RANK=1" in (process / "environ").read_bytes().split(b"\0")
 
 
+def is_first(process, arguments):
+    return arguments[:1] == [b"bash"] and b"run_training.sh" in b" ".join(arguments)
+
+
 def is_torchrun(process, arguments):
     return arguments[1:3] == [b"-m", b"torch.distributed.run"]
 
@@ -246,17 +250,23 @@ def test_torchrun_stops_resumes_and_agrees_with_one_process(inside, root, comman
     shape = {**ONE_THREAD, "NUM_NODES": "1", "GPUS_PER_NODE": "2", "LONGSHIP_ROOT": str(root)}
 
     process = inside.start(*launch, env=shape)
-    # Slurm sends it to every process: one rank is enough, and torchrun must not die of it.
-    output = stop_at(process, several, 10, signal.SIGUSR1, [is_torchrun, is_rank_1])
+    # Slurm tells the first process of a task, or without cgroups all: torchrun must not die of it.
+    output = stop_at(process, several, 10, signal.SIGUSR1, [is_first, is_torchrun, is_rank_1])
     steps = len(losses(several))
     assert process.returncode == 0
     assert f"[rank 0] stopped by a signal after step {steps} of" in output
     assert "[rank 1]" not in output
     assert checkpoints(several) == [steps]
 
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        process = inside.start(*launch, env=shape)
+        stop_at(process, several, len(losses(several)) + 5, number)
+        assert process.returncode == 0
+        assert checkpoints(several) == [steps, len(losses(several))]
+        steps = len(losses(several))
+
     process = inside.start(*launch, env=shape)
     stop_at(process, several, steps + 10, signal.SIGTERM, [is_torchrun])
-    assert len(losses(several)) > steps
     assert checkpoints(several) == [steps, len(losses(several))]
 
     stop_at(inside.start(*command(one, *options), env=ONE_THREAD), one, len(losses(several)))

@@ -26,20 +26,19 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave the tests for GPUs out where there is none: no command installs a GPU."""
-    if gpu_present():
-        return
-    for_gpus = [item for item in items if item.get_closest_marker("gpu")]
-    if for_gpus:
-        items[:] = [item for item in items if item not in for_gpus]
-        config.hook.pytest_deselected(items=for_gpus)
-        config.stash[left_out] = for_gpus
+    """Leave tests out that need what no command installs here, such as a GPU."""
+    config.stash[left_out] = []
+    for marker, (what, is_there) in _ONLY_WHERE.items():
+        lacking = [item for item in items if item.get_closest_marker(marker)]
+        if lacking and not is_there():
+            items[:] = [item for item in items if item not in lacking]
+            config.hook.pytest_deselected(items=lacking)
+            config.stash[left_out].append(f"{len(lacking)} tests left out: no {what} here")
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    for_gpus = config.stash.get(left_out, [])
-    if for_gpus:
-        terminalreporter.write_line(f"{len(for_gpus)} tests left out: this machine has no GPU")
+    for line in config.stash.get(left_out, []):
+        terminalreporter.write_line(line)
 
 
 def pytest_runtest_setup(item):
@@ -99,12 +98,36 @@ def gpu_present():
     return any(glob.glob(pattern) for pattern in ("/dev/nvidia[0-9]*", "/dev/kfd"))
 
 
+# Debian has no enroot; it is on the sites that use it.
+_ONLY_WHERE = {"gpu": ("GPU", gpu_present), "enroot": ("enroot", lambda: shutil.which("enroot"))}
+
+
 def _docker_unusable():
     if os.geteuid() == 0 or _succeeds("docker", "version"):
         return None  # root starts a daemon of its own, see the fixture docker_environment
     return (
         "needs a docker daemon, and none answers (`docker version`). Start one: "
         "sudo tests/integration/servers/dockerd.sh start FOLDER $(id -gn), then export DOCKER_HOST"
+    )
+
+
+def cluster_answers():
+    """Say whether SLURM_CONF names a running cluster of slurm.sh.
+
+    No other cluster will do: on a site's login node the tests' jobs would be paid for.
+    """
+    settings = os.environ.get("SLURM_CONF", "")
+    if not os.access(settings, os.R_OK):
+        return False
+    return "ClusterName=longship" in Path(settings).read_text().split() and _succeeds("sinfo")
+
+
+def _slurm_unusable():
+    if os.geteuid() == 0 or cluster_answers():
+        return None  # root starts a cluster of its own, see the fixture slurm_cluster
+    return (
+        "needs a Slurm for tests, and SLURM_CONF names none that answers (`sinfo`). Start one: "
+        "sudo tests/integration/servers/slurm.sh start FOLDER, then export SLURM_CONF"
     )
 
 
@@ -154,6 +177,7 @@ _UNUSABLE = {
     "mmdebstrap": _mmdebstrap_unusable,
     "namespaces": _namespaces_unusable,
     "podman": _podman_unusable,
+    "slurm": _slurm_unusable,
 }
 
 

@@ -1,0 +1,137 @@
+"""The options of submit.py."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lib import ROOT, jobs, reruns, runs
+from lib.cli import Call, script_options
+from lib.command import call as line
+from lib.execute import make_folder, write_file
+from lib.job_files import check_machine, read_job_file
+from lib.launchers import job_launcher
+from lib.resolved import resolved
+from lib.script import render
+from lib.sites import load_machines
+from lib.slurm_facts import slurm_facts
+
+_NAME = "submit.py"
+
+
+class _Command(click.Command):
+    """A command whose own options may stand among those of sbatch, up to ``--``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Move this script's own options to the front, where click looks for them."""
+        end = args.index("--") if "--" in args else len(args)
+        own: list[str] = []
+        others: list[str] = []
+        words = iter(args[:end])
+        options = {name: each for each in self.params for name in each.opts}
+        options["--help"] = click.Option(["--help"], is_flag=True)
+        for word in words:
+            name, equals, _ = word.partition("=")
+            option = options.get(name)
+            if not isinstance(option, click.Option):
+                others.append(word)
+                continue
+            own.append(word)
+            if not option.is_flag and not equals:
+                own += [value for value in [next(words, None)] if value is not None]
+        return super().parse_args(ctx, [*own, *others, *args[end:]])
+
+
+@click.command(
+    cls=_Command,
+    context_settings={"allow_interspersed_args": False, "max_content_width": 100},
+    epilog="Example: python3 submit.py jsc/run_training_jwb.sbatch --nodes=4 -- --steps 10000",
+)
+@click.argument("job", metavar="SITE/JOB.sbatch | status | rerun RUN")
+@click.argument(
+    "words", nargs=-1, type=click.UNPROCESSED, metavar="[SBATCH_OPTION...] [-- ARGUMENT...]"
+)
+@click.option(
+    "--chain", type=click.IntRange(1, 100), default=1, metavar="N", help="N jobs in turn."
+)
+@click.option("--after", default="", metavar="JOB", help="Start when that job has ended well.")
+@click.option("--yes", is_flag=True, help="Do not ask, whatever it costs.")
+@script_options
+def submit(call: Call, job: str, words: tuple[str, ...], chain: int, after: str, yes: bool) -> None:
+    r"""Check a job, say what it may cost, and submit it.
+
+    \b
+    SITE/JOB.sbatch   the job, with options of sbatch, and after -- its own arguments
+    SITE/JOB.salloc   a shell on a compute node, inside the environment
+    status            your jobs: state, time, cost so far, the last line of the log
+    rerun RUN         the job again as it was: file, configuration, image, arguments
+
+    Image, packages, partition, time, GPUs, memory and account are checked first. The job takes the
+    configuration as it is now, and the image and the packages that are in use when it starts.
+    With --chain each job goes on where the one before it was stopped by its time limit.
+    """
+    if job == "begin":
+        _begin(call)
+        return
+    given = {"chain": chain, "after": after, "agreed": yes}
+    if job == "status":
+        if words:
+            raise click.UsageError(f'status takes nothing more: "{words[0]}"')
+        lines = [line("show_jobs", call.paths.runs)]
+    elif job == "rerun":
+        call, lines = _rerun(call, words, given)
+    else:
+        call, lines = _submit(call, job, words, given)
+    call.finish(render(call.title(f"submit.py {job}"), lines), _NAME)
+
+
+def _submit(
+    call: Call, name: str, words: tuple[str, ...], given: dict[str, Any]
+) -> tuple[Call, list[str]]:
+    """Return the call for the job's own machine, and its lines."""
+    typed, arguments = jobs.split_typed(words)
+    job = read_job_file(Path(ROOT), name)
+    machines = load_machines(Path(ROOT))
+    check_machine(Path(ROOT), job, call.settings.machine.name, machines)
+    if job.machine in machines:
+        call = call.changed(machine=job.machine)
+    wanted = jobs.Submission(job, typed, arguments, **given)
+    return call, jobs.submit_lines(call.settings, call.paths, call.runtime().runtime, wanted)
+
+
+def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[Call, list[str]]:
+    """Return the call with the run's own configuration, and its lines."""
+    if not words or words[0].startswith("-"):
+        raise click.UsageError("which run? submit.py status names them: submit.py rerun RUN")
+    typed, arguments = jobs.split_typed(words[1:])
+    run = reruns.recorded_run(call.paths, words[0])
+    job, options, recorded = reruns.recorded_job(run)
+    reruns.check_still_there(run)
+    call = call.changed(configuration=str(run / "configuration.toml"))
+    wanted = jobs.Submission(
+        job, [*options, *typed], arguments or recorded, again=str(run), **given
+    )
+    return call, jobs.submit_lines(call.settings, call.paths, call.runtime().runtime, wanted)
+
+
+def _begin(call: Call) -> None:
+    """Start a run, inside the job: job.bash calls this and sources what it has written."""
+    text = sys.stdin.buffer.read().decode(errors="surrogateescape")
+    facts = slurm_facts(text, call.environ.get("SLURM_JOB_NAME", ""))
+    settings, paths, runtime = call.settings, call.paths, call.runtime().runtime
+    restarted = facts.get("Restarts", "0") != "0"
+    cluster = call.environ.get("SLURM_CLUSTER_NAME", "")
+    run = runs.run_folder(paths, facts, cluster, restarted=restarted)
+    make_folder(run)
+    write_file(run / "slurm.txt", text)
+    write_file(run / "configuration.toml", resolved(settings))
+    title = call.title(f"launcher of job {run.name}; arguments: the command")
+    named = job_launcher(
+        settings, paths, runtime, run, job=facts["JobId"], restarted=restarted, title=title
+    )
+    lines = runs.start_lines(settings, paths, runtime, run, facts, named)
+    write_file(run / "start.bash", render(call.title(f"start of job {run.name}"), lines))
+    click.echo(run)

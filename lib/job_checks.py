@@ -1,0 +1,136 @@
+"""What a job must not have: options, words and places with which it would fail or tell secrets."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from lib.errors import LongshipError
+from lib.images import image_source
+from lib.job_files import JobFile
+from lib.paths import Paths
+from lib.repositories import configured_repositories
+from lib.settings import Settings
+
+# Options with which sbatch submits nothing, does not say what, or says it when the job has ended.
+_SILENT = ("help", "quiet", "test-only", "usage", "version", "wait")
+
+
+def check_job(
+    settings: Settings,
+    paths: Paths,
+    job: JobFile,
+    given: Mapping[str, str],
+    words: Sequence[str],
+    log: str,
+) -> None:
+    """Stop where a job would not run, or something would be written down that must not be.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together, for the job's machine.
+    paths : Paths
+        Where things lie.
+    job : JobFile
+        The job.
+    given : mapping of str to str
+        All of its options: value by long name.
+    words : sequence of str
+        What was typed for it, options and arguments.
+    log : str
+        The path of its log.
+
+    Raises
+    ------
+    LongshipError
+        With what to type instead.
+    """
+    _check_name(given.get("job-name", job.path.stem))
+    _check_secrets(settings, words)
+    if not job.is_interactive:
+        _check_silent(given)
+        _check_export(given.get("export", settings.environ.get("SBATCH_EXPORT", "ALL")))
+    _check_visible(settings, paths, job, given, log)
+    configured_repositories(settings)  # no password stands in a URL, which is recorded
+
+
+def log_folders(paths: Paths, given: Mapping[str, str], log: str) -> list[str]:
+    """Return the folders that the log's files go to: without one the job ends without a word.
+
+    Raises
+    ------
+    LongshipError
+        If Slurm would have to make one, which it does not.
+    """
+    files = [log, *(str(paths.root / given[name]) for name in ("error",) if given.get(name))]
+    folders = list(dict.fromkeys(os.path.dirname(each) for each in files))
+    for each in folders:
+        if "%" in each:
+            raise LongshipError(
+                f"Slurm makes no folders, and the log's is to be {each}",
+                "fill in only the file's name: --output=FOLDER/%j.log",
+            )
+    return folders
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"[\w.+-]+", name):
+        raise LongshipError(
+            f'the job\'s name is "{name}"', "it names files: letters, digits and . _ + - only"
+        )
+
+
+def _check_secrets(settings: Settings, words: Sequence[str]) -> None:
+    """Refuse to write down a token: Slurm and the record of a run keep what a job is given."""
+    for variable in settings.configuration.environment.secrets:
+        value = settings.environ.get(variable)
+        if value and any(value in each for each in words):
+            raise LongshipError(
+                f"a word for the job holds the value of {variable}, and they are recorded",
+                f"leave it out: the program finds {variable} in its environment",
+            )
+
+
+def _check_silent(given: Mapping[str, str]) -> None:
+    for name in _SILENT:
+        if name in given:
+            raise LongshipError(
+                f"with --{name} sbatch does not say what it submits",
+                "what would be submitted: --dry-run; how it goes on: python3 submit.py status",
+            )
+
+
+def _check_export(exported: str) -> None:
+    """Without ``ALL`` the job would not find the configuration that it was submitted with."""
+    if "ALL" not in exported.upper().split(","):
+        more = "" if exported.upper() in ("NONE", "NIL") else f",{exported}"
+        raise LongshipError(
+            f"--export={exported} keeps from the job what submit.py sets for it",
+            f"type --export=ALL{more}",
+        )
+
+
+def _check_visible(
+    settings: Settings, paths: Paths, job: JobFile, given: Mapping[str, str], log: str
+) -> None:
+    """Stop where compute nodes would not see a folder. JUPITER: such a job dies without a log."""
+    seen = settings.machine.compute_folders
+    image = image_source(settings).address
+    for what, path in (
+        ("this repository", str(paths.root)),
+        ("paths.project_dir", str(paths.project_dir)),
+        ("paths.scratch_dir", str(paths.scratch_dir)),
+        ("the job file", str(paths.root / job.path)),
+        ("the log", log),
+        ("--error", str(paths.root / given["error"]) if given.get("error") else ""),
+        ("--chdir", str(paths.root / given["chdir"]) if given.get("chdir") else ""),
+        ("container.image", image if image.startswith("/") else ""),
+    ):
+        below = any(f"{path}/".startswith(f"{each.rstrip('/')}/") for each in seen)
+        if path and seen and not below:
+            raise LongshipError(
+                f"compute nodes of {settings.machine.name} do not see {what}: {path}",
+                f"move it below {' or '.join(seen)}",
+            )

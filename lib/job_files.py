@@ -1,0 +1,103 @@
+"""Job files: what Slurm runs, and the machine that each is for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from lib.errors import LongshipError, near_miss
+from lib.sbatch import Option, read_header
+from lib.sites import Machine
+
+# The name that a job file gives its machine; one that builds something has no run to start.
+_STARTS = re.compile(r"^start_job (\w+)", re.MULTILINE)
+_BUILDS = re.compile(r"\.py --machine (\w+)")
+
+
+class JobFile(NamedTuple):
+    """A checked-in job.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file; relative to the repository where it lies in it.
+    machine : str
+        The machine that it is for; empty where it does not say.
+    header : list of Option
+        Its ``#SBATCH`` lines.
+    needs_image : bool
+        Whether it starts something in the environment.
+    """
+
+    path: Path
+    machine: str
+    header: list[Option]
+    needs_image: bool
+
+    @property
+    def is_interactive(self) -> bool:
+        """Whether it is for salloc, which reads no header itself."""
+        return self.path.suffix == ".salloc"
+
+
+def read_job_file(root: Path, name: str) -> JobFile:
+    """Read a job file, named from the folder at hand or from the repository.
+
+    Raises
+    ------
+    LongshipError
+        If there is none.
+    """
+    for path in (Path(name), root / name):
+        if path.is_file():
+            break
+    else:
+        there = [str(each.relative_to(root)) for each in job_files(root)]
+        raise LongshipError(f"there is no job file {name}", near_miss(name, there))
+    path = path.resolve()
+    try:
+        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise LongshipError(f"cannot read {name}: {error.strerror}", f"ls -l {name}") from error
+    starts = _STARTS.search(text)
+    machine = starts or _BUILDS.search(text)
+    shown = path.relative_to(root) if root in path.parents else path
+    header = read_header(text, str(shown))
+    return JobFile(shown, machine[1] if machine else "", header, starts is not None)
+
+
+def job_files(root: Path) -> list[Path]:
+    """Return all checked-in jobs."""
+    return sorted(each for kind in ("sbatch", "salloc") for each in root.glob(f"*/*.{kind}"))
+
+
+def check_machine(root: Path, job: JobFile, chosen: str, machines: Mapping[str, Machine]) -> None:
+    """Stop where a job is for another site than the one at hand.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+        The repository.
+    job : JobFile
+        From `read_job_file`.
+    chosen : str
+        The machine that was recognised or named.
+    machines : mapping
+        All, by name.
+
+    Raises
+    ------
+    LongshipError
+        With the jobs of this site.
+    """
+    own, here = machines.get(job.machine), machines[chosen]
+    if own and here.recognise and own.site_file != here.site_file:
+        site = Path(here.site_file).parent
+        found = [each.relative_to(root) for each in job_files(root)]
+        files = [each for each in found if each.parent == site]
+        raise LongshipError(
+            f"{job.path} is for {own.name}, and this is {here.name}",
+            f"its jobs: {', '.join(map(str, files)) or 'none'}",
+        )

@@ -1,0 +1,226 @@
+"""Jobs: the lines of `submit.py`."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from lib.command import array, call, comment, export, wrapped
+from lib.errors import LongshipError
+from lib.job_checks import check_job, log_folders
+from lib.job_container import check_lines
+from lib.job_files import JobFile
+from lib.limits import check_request
+from lib.packages import wanted_venv
+from lib.partitions import time_text
+from lib.paths import Paths
+from lib.quoting import Word
+from lib.resolved import resolved
+from lib.resources import Request, read_request
+from lib.sbatch import Option, combined, read_options, read_variables
+from lib.settings import Settings
+
+
+class Submission(NamedTuple):
+    """What the user asked for.
+
+    Parameters
+    ----------
+    job : JobFile
+        The job.
+    typed : list of Option
+        Options of sbatch from the command line.
+    arguments : tuple of str
+        Those of the job.
+    chain : int
+        How many jobs go on from each other.
+    after : str
+        The job that must have ended well before; empty for none.
+    agreed : bool
+        The cost was agreed to beforehand.
+    again : str
+        The folder of the run that is started again; empty for a new one.
+    """
+
+    job: JobFile
+    typed: list[Option]
+    arguments: tuple[str, ...]
+    chain: int = 1
+    after: str = ""
+    agreed: bool = False
+    again: str = ""
+
+
+def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submission) -> list[str]:
+    """Return the lines that check a job, tell its cost and submit it.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together, for the job's machine.
+    paths : Paths
+        Where things lie.
+    runtime : str
+        The name, from `lib.runtimes.choose_runtime`.
+    wanted : Submission
+        What the user asked for.
+
+    Raises
+    ------
+    LongshipError
+        If Slurm would refuse the job, or it would fail hours later.
+    """
+    machine, job = settings.machine, wanted.job
+    own = _own_options(settings, wanted)
+    account = _account(settings, combined(own))
+    given = combined([*account, *own])
+    request = read_request(given, machine, job.path.stem)
+    check_request(request, given, machine)
+    _check_order(wanted, given)
+    log = _log(paths, given)
+    named_log = log.replace("%x", request.name)
+    typed = [each.word for each in wanted.typed]
+    check_job(settings, paths, job, given, [*typed, *wanted.arguments], log)
+    words, ask = _cost(settings, request, wanted)
+    return [
+        call("check_slurm", machine.name),
+        call("check_python", paths.root),
+        *_environment_lines(settings, paths, runtime, wanted),
+        wrapped("make_folders", paths.runs, *log_folders(paths, given, named_log)),
+        call("check_room", paths.scratch_dir),
+        call("cd", paths.root),
+        *_kept(settings, paths),
+        # what another job has, in which this is typed, is not for this one
+        "unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN",
+        export("LONGSHIP_OPTIONS", "\n".join(each.word for each in (*account, *wanted.typed))),
+        *([export("LONGSHIP_RERUN", wanted.again)] if wanted.again else []),
+        "",
+        *_options(wanted, account, own, log),
+        call("try_job"),
+        call("note", words),
+        *([call("ask_about_cost", ask)] if ask else []),
+        *_start(wanted, named_log),
+    ]
+
+
+def _account(settings: Settings, given: Mapping[str, str]) -> list[Option]:
+    """Return the configured account, where nothing else says one and the site has them."""
+    account = settings.configuration.project.account
+    wanted = account and settings.machine.accounts == "yes" and "account" not in given
+    return [Option("account", account)] if wanted else []
+
+
+def _own_options(settings: Settings, wanted: Submission) -> list[Option]:
+    """Return the options of the header, of Slurm's variables and of the command line, in turn."""
+    program = "SALLOC" if wanted.job.is_interactive else "SBATCH"
+    return [*wanted.job.header, *read_variables(settings.environ, program), *wanted.typed]
+
+
+def _environment_lines(
+    settings: Settings, paths: Paths, runtime: str, wanted: Submission
+) -> list[str]:
+    """Return the lines that check what the job will start."""
+    if wanted.again or not wanted.job.needs_image:  # lib/reruns.py has looked at the recorded one
+        return []
+    return check_lines(settings, paths, runtime, wanted_venv(settings, paths))
+
+
+def _check_order(wanted: Submission, given: Mapping[str, str]) -> None:
+    if wanted.chain > 1 and "array" in given:
+        raise LongshipError(
+            "the tasks of an array do not go on from each other", "leave out --chain or --array"
+        )
+    if wanted.after and "dependency" in given:
+        raise LongshipError(
+            f"--after and --dependency={given['dependency']} exclude each other",
+            f"type one: --dependency=afterok:{wanted.after},{given['dependency']}",
+        )
+    if wanted.job.is_interactive and (wanted.chain > 1 or wanted.after):
+        raise LongshipError(
+            f"{wanted.job.path} is for somebody who works in it, now",
+            "--chain and --after are for .sbatch files",
+        )
+
+
+def _log(paths: Paths, given: Mapping[str, str]) -> str:
+    """Return the pattern of the log's path: beside the run's folder, whose name it has."""
+    job = "%A_%a" if "array" in given else "%j"
+    log = given.get("output") or str(paths.runs / f"{job}-%x.log")
+    return log if log.startswith("/") else str(paths.root / log)
+
+
+def _cost(settings: Settings, request: Request, wanted: Submission) -> tuple[str, str]:
+    """Say what the job is, and what it may cost; the second text is the cost to ask about."""
+    count = request.jobs * wanted.chain
+    where = f" of {request.partition}" if request.partition else ""
+    words = f"{request.name}: {request.nodes} node{'s' * (request.nodes > 1)}{where}"
+    if request.hours:
+        words += f" for at most {time_text(request.hours)}"
+    if count > 1:
+        words += f", {count} jobs"
+    price = request.per_hour(settings.machine)
+    if price is None or request.hours is None or math.isinf(request.hours):
+        machine = settings.machine
+        charges = machine.price or any(each.price for each in machine.partitions.values())
+        return words + "; no price of it is known" * bool(charges), ""
+    amount = price[0] * request.hours * count
+    cost = f"{amount:,.1f} {price[1]}"
+    limit = settings.configuration.jobs.ask_above
+    asks = 0 < limit < amount and not wanted.agreed
+    return f"{words}; at most {cost}", cost if asks else ""
+
+
+def _kept(settings: Settings, paths: Paths) -> list[str]:
+    """Return the lines that keep the configuration as it is; it may change while the job waits."""
+    text = resolved(settings)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    file = paths.runs / "configurations" / f"{digest}.toml"
+    return [
+        comment("shellcheck disable=SC2016  # the values as they are"),
+        call("keep_text", file, text),
+        export("LONGSHIP_ROOT", paths.root),
+        export("LONGSHIP_CONFIGURATION", file),
+        export("LONGSHIP_STACK", settings.stack.name),
+    ]
+
+
+def _options(wanted: Submission, account: list[Option], own: list[Option], log: str) -> list[str]:
+    """Return the lines that set ``options`` and ``job``."""
+    options = [each.word for each in (*account, *wanted.typed)]
+    if wanted.job.is_interactive:  # salloc reads no header
+        given = combined(own)
+        options = [Option(name, value or None).word for name, value in given.items()]
+        options = [each.word for each in account] + options
+    else:
+        if "output" not in combined(own):
+            options.append(f"--output={log}")
+        if wanted.after:
+            options += [f"--dependency=afterok:{wanted.after}", "--kill-on-invalid-dep=yes"]
+    job: list[Word] = [wanted.job.path, *wanted.arguments]
+    return [array("options", options), array("job", job)]
+
+
+def _start(wanted: Submission, log: str) -> list[str]:
+    if wanted.job.is_interactive:
+        return ['exec salloc "${options[@]}" bash "${job[@]}"']
+    lines = [call("submit_jobs", str(wanted.chain), log)]
+    if wanted.again:
+        lines.append(call("pin_again", wanted.again))
+    return lines
+
+
+def split_typed(words: Sequence[str]) -> tuple[list[Option], tuple[str, ...]]:
+    """Take options of sbatch and arguments of the job apart, which stand after ``--``.
+
+    Raises
+    ------
+    LongshipError
+        If an option is none of sbatch's.
+    """
+    before, after = list(words), []
+    if "--" in before:
+        place = before.index("--")
+        before, after = before[:place], before[place + 1 :]
+    return read_options(before), tuple(after)

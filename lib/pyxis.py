@@ -1,0 +1,70 @@
+"""Slurm's plugin Pyxis (AWS): ``srun`` starts enroot's containers, so a launcher runs inside.
+
+It is for jobs alone; everything else there is done by enroot itself (`lib/enroot.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lib import environment
+from lib.command import assign, call, comment
+from lib.launch import Launch
+from lib.quoting import Expansion
+from lib.settings import Settings
+
+
+def uses_pyxis(settings: Settings, runtime: str) -> bool:
+    """Whether the ranks of a job are started by Pyxis."""
+    return settings.machine.pyxis == "yes" and runtime == "enroot"
+
+
+def option_lines(settings: Settings, launch: Launch | None) -> list[str]:
+    """Return the lines of a job's start that `set_container_options` needs (pyxis.bash).
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+    launch : Launch or None
+        What the ranks are given; None where another runtime starts them.
+    """
+    if launch is None:
+        return [
+            assign("pyxis_image", ""),
+            assign("pyxis_hint", ""),
+            call("set_container_options"),
+        ]
+    binds = launch._replace(overlay="").bind_lines()
+    overlay = launch.overlay_lines("bind_unpacked_overlay")
+    return [
+        assign("pyxis_image", launch.image),
+        assign("pyxis_hint", launch.image_hint),
+        environment.unset_host_variables(settings.configuration.environment),
+        "add_pyxis_binds() {",
+        *("  " + line for line in (*binds, *overlay)),
+        "}",
+        call("set_container_options"),
+    ]
+
+
+def launcher_lines(contract: str, checks: Sequence[str]) -> list[str]:
+    """Return the lines of a launcher that is started inside of the container.
+
+    Parameters
+    ----------
+    contract : str
+        The POSIX sh text that gives the program its environment.
+    checks : sequence of str
+        Lines that check the packages.
+    """
+    return [
+        *checks,
+        call("take_rank"),
+        "",
+        comment("What the program finds inside, in every runtime: POSIX sh."),
+        comment("shellcheck disable=SC2016  # expanded there, not here"),
+        assign("contract", contract),
+        "",
+        call("exec", "/bin/sh", "-c", Expansion('"$contract"'), "longship", Expansion('"$@"')),
+    ]

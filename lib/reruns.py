@@ -1,0 +1,147 @@
+"""Recorded runs, and how one is started again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from lib.errors import LongshipError
+from lib.job_files import JobFile, read_job_file
+from lib.paths import Paths
+from lib.records import read_record
+from lib.sbatch import Option, read_options
+from lib.slurm_facts import slurm_facts
+
+# What the record says of a job that sbatch itself submitted, and the option that asks for it. The
+# header says the rest.
+_OPTIONS = {
+    "name": "job-name",
+    "partition": "partition",
+    "account": "account",
+    "qos": "qos",
+    "nodes": "nodes",
+    "time_limit": "time",
+}
+# Slurm's words for what nobody asked for, and the QOS that it then gives.
+_UNKNOWN = ("", "(null)", "N/A")
+_GIVEN = ("qos", "normal")
+
+
+# What a record says of that which a launcher starts.
+NAMED = ("image", "image_sha256", "image_state", "overlay", "overlay_sha256", "venv")
+# Options that were about that one submission.
+_ONCE = ("begin", "dependency", "hold")
+
+
+def recorded_run(paths: Paths, name: str) -> Path:
+    """Return the folder of a run.
+
+    Parameters
+    ----------
+    paths : Paths
+        Where things lie.
+    name : str
+        A job's id, the name of a run's folder, or its path.
+
+    Raises
+    ------
+    LongshipError
+        If there is none.
+    """
+    recorded = [each.parent for each in paths.runs.glob("*/record.json")]
+    of_job = sorted(each for each in recorded if each.name.startswith(f"{name}-"))
+    for each in (Path(name), paths.runs / name, *of_job):
+        if (each / "record.json").is_file():
+            return each.resolve()
+    newest = sorted(recorded, key=lambda each: (each / "record.json").stat().st_mtime)[-5:]
+    names = ", ".join(each.name for each in reversed(newest))
+    raise LongshipError(
+        f'there is no run "{name}" in {paths.runs}',
+        f"the newest: {names}" if names else "none yet",
+    )
+
+
+def recorded_job(run: Path) -> tuple[JobFile, list[Option], tuple[str, ...]]:
+    """Return the job file of a run, its options of sbatch, and its arguments.
+
+    Parameters
+    ----------
+    run : pathlib.Path
+        From `recorded_run`.
+
+    Raises
+    ------
+    LongshipError
+        If a file of the record is missing.
+    """
+    record = read_record(run / "record.json")
+    try:
+        typed = read_options((run / "options").read_text(encoding="utf-8").splitlines())
+        options = [each for each in typed if each.name not in _ONCE]
+    except OSError:  # submitted by sbatch itself
+        options = _given_options(record, run)
+    task = record.get("job", "").partition("_")[2]
+    if task:  # of an array: this one alone
+        options.append(Option("array", task))
+    try:
+        text = (run / "arguments").read_bytes().decode(errors="surrogateescape")
+    except OSError as error:
+        raise LongshipError(
+            f"the record of {run.name} is not complete: {error.strerror}: {run / 'arguments'}",
+            "submit the job anew: python3 submit.py SITE/JOB.sbatch",
+        ) from error
+    name = "job.salloc" if (run / "job.salloc").exists() else "job.sbatch"
+    job = read_job_file(run, str(run / name))._replace(path=run / name)
+    return job, options, tuple(text.split("\0")[:-1])
+
+
+def _given_options(record: Mapping[str, str], run: Path) -> list[Option]:
+    """Return what Slurm says that a job has asked for."""
+    options = [
+        Option(option, record[name])
+        for name, option in _OPTIONS.items()
+        if record.get(name, "") not in _UNKNOWN and (name, record[name]) != _GIVEN
+    ]
+    try:
+        facts = slurm_facts((run / "slurm.txt").read_text(errors="surrogateescape"))
+    except (OSError, LongshipError):
+        return options
+    wanted = {
+        "gres": re.sub(r"gres[:/]", "", facts.get("TresPerNode", "")),
+        "constraint": facts.get("Features", ""),
+        "cpus-per-task": facts.get("CPUs/Task", ""),
+        "mem": facts.get("MinMemoryNode", ""),
+    }
+    given = ("0", "1", *_UNKNOWN)
+    return options + [Option(name, value) for name, value in wanted.items() if value not in given]
+
+
+def check_still_there(run: Path) -> dict[str, str]:
+    """Stop where something is gone that a run was started with, and is started again with.
+
+    Parameters
+    ----------
+    run : pathlib.Path
+        From `recorded_run`.
+
+    Returns
+    -------
+    dict
+        What the record says of it: image, overlay, venv, and their checksums.
+
+    Raises
+    ------
+    LongshipError
+        With what to do instead.
+    """
+    record = read_record(run / "record.json")
+    found = {name: record.get(name, "") for name in NAMED}
+    needed = {name: found[name] for name in ("image", "overlay", "venv")}
+    for name, path in {**needed, "launcher": str(run / "launcher")}.items():
+        if path.startswith("/") and not Path(path).exists():
+            raise LongshipError(
+                f"the {name} of run {run.name} is gone: {path}",
+                "submit the job anew, with what is in use now: python3 submit.py SITE/JOB.sbatch",
+            )
+    return found

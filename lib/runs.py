@@ -1,0 +1,146 @@
+"""The start of a job: its run's folder, and the script there that the job file sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from lib.command import assign, call, comment, export, wrapped
+from lib.configuration import entry_name
+from lib.job_container import container_lines
+from lib.paths import Paths
+from lib.quoting import Word
+from lib.records import read_record
+from lib.settings import Settings
+from lib.slurm_facts import processes_per_node, request_of, run_name
+
+
+def run_folder(paths: Paths, facts: Mapping[str, str], cluster: str, *, restarted: bool) -> Path:
+    """Return the folder of a run, which no other run has.
+
+    Clusters that share a file system, such as JUWELS and JURECA, have jobs of the same id.
+
+    Parameters
+    ----------
+    paths : Paths
+        Where things lie.
+    facts : mapping
+        From `slurm_facts`.
+    cluster : str
+        Slurm's name of the cluster.
+    restarted : bool
+        It was requeued, and has its folder: the newest of its cluster.
+    """
+    folder, own = paths.runs / run_name(facts), None
+    number = 1
+    while (folder / "record.json").exists():
+        if read_record(folder / "record.json").get("cluster", "") == cluster:
+            own = folder
+        number += 1
+        folder = paths.runs / f"{run_name(facts)}.{number}"
+    return own if restarted and own else folder
+
+
+def start_lines(
+    settings: Settings,
+    paths: Paths,
+    runtime: str,
+    run: Path,
+    facts: Mapping[str, str],
+    named: Mapping[str, str],
+) -> list[str]:
+    """Return the lines of ``<run>/start.bash``.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+    paths : Paths
+        Where things lie.
+    runtime : str
+        The name, from `lib.runtimes.choose_runtime`.
+    run : pathlib.Path
+        The run's folder.
+    facts : mapping
+        From `slurm_facts`.
+    named : mapping
+        What else the record says: what was pinned.
+
+    Returns
+    -------
+    list of str
+        Lines of bash.
+    """
+    machine = settings.machine
+    is_batch = facts.get("BatchFlag", "0") != "0"
+    on_node = settings.environ.get("SLURM_GPUS_ON_NODE", "")
+    chained = settings.environ.get("LONGSHIP_CHAINED_AFTER", "")
+    return [
+        *([call("load_modules", runtime, *machine.modules)] if machine.modules else []),
+        export("LONGSHIP_ROOT", paths.root),
+        comment("shellcheck disable=SC2034  # for the job file"),
+        assign("RUN_DIR", run),
+        comment("shellcheck disable=SC2034"),
+        assign("LAUNCHER", run / "launcher"),
+        comment("shellcheck disable=SC2034"),
+        assign("STACK_DIR", paths.root / "stacks" / settings.stack.name),
+        assign("log", facts.get("StdOut", "") if is_batch else ""),
+        "facts=(",
+        *(
+            "  " + call(name, value)
+            for name, value in _record(settings, paths, runtime, facts, named).items()
+            if value not in ("", "(null)")  # Slurm's word for nothing
+        ),
+        ")",
+        call("set_rendezvous", machine.rendezvous),
+        call("set_shape", str(processes_per_node(facts, on_node, machine))),
+        *container_lines(settings, paths, runtime, named),
+        *([call("tell_ranks_apart")] if is_batch else []),
+        wrapped("record_code", *_repositories(settings, paths)),
+        call("begin_record"),
+        *([call("check_chain", chained)] if chained else []),
+    ]
+
+
+def _record(
+    settings: Settings,
+    paths: Paths,
+    runtime: str,
+    facts: Mapping[str, str],
+    named: Mapping[str, str],
+) -> dict[str, str]:
+    """Return what the record says at the start."""
+    environ = settings.environ
+    request = request_of(facts, environ.get("SLURM_GPUS_ON_NODE", ""))
+    price = request.per_hour(settings.machine)
+    return {
+        "job": run_name(facts).partition("-")[0],
+        "name": facts["JobName"],
+        "cluster": environ.get("SLURM_CLUSTER_NAME", ""),
+        "machine": settings.machine.name,
+        "site": settings.machine.site_file,
+        "stack": settings.stack.name,
+        "repository": str(paths.root),
+        "runtime": runtime,
+        **named,
+        "partition": request.partition,
+        "account": request.account,
+        "qos": request.qos,
+        "nodes": str(request.nodes),
+        "gpus": str(request.gpus),
+        "time_limit": facts["TimeLimit"],
+        "submitted": facts.get("SubmitTime", ""),
+        "restarts": facts.get("Restarts", "0"),
+        "log": facts.get("StdOut", ""),
+        "goes_on_from": environ.get("LONGSHIP_CHAINED_AFTER", ""),
+        "run_again": environ.get("LONGSHIP_RERUN", ""),
+        "cost_per_hour": f"{price[0]:g}" if price else "",
+        "cost_unit": price[1] if price else "",
+    }
+
+
+def _repositories(settings: Settings, paths: Paths) -> list[Word]:
+    """Return name and folder of this repository and of each external one, in turn."""
+    names = [entry_name(each) for each in settings.configuration.repositories]
+    pairs = [("longship", paths.root), *((each, paths.repositories / each) for each in names)]
+    return [word for pair in pairs for word in pair]

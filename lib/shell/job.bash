@@ -1,0 +1,22 @@
+# shellcheck shell=bash
+# What a job file sources. After `start_job MACHINE "$@"` there are:
+#
+#   LAUNCHER            starts a command inside the environment: srun "$LAUNCHER" COMMAND
+#   STACK_DIR           how the stack trains and preprocesses: run_training.sh, preprocess_data.sh
+#   JOB_ARGUMENTS       what the user gave the job
+#   CONTAINER_OPTIONS   for srun, where it starts the containers itself (Pyxis, on AWS)
+#   RUN_DIR             the record of this run, with the launcher
+#   MASTER_ADDR, MASTER_PORT, NUM_NODES, GPUS_PER_NODE      for torchrun
+
+# start_job MACHINE ARGUMENT...: pin the image and the packages in use, write the launcher and the
+# record, once for all ranks. Slurm runs a copy of the job file from elsewhere, so it is the folder of
+# the submission that leads back to the repository.
+start_job() {
+  export LONGSHIP_ROOT=${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}
+  # shellcheck disable=SC2034  # for the job file
+  JOB_ARGUMENTS=("${@:2}") CONTAINER_OPTIONS=()
+  RUN_DIR=$(scontrol show job --oneliner "$SLURM_JOB_ID" |
+    python3 "$LONGSHIP_ROOT/submit.py" --machine "$1" begin) || exit
+  # shellcheck source=/dev/null  # lib/runs.py writes it
+  source "$RUN_DIR/start.bash"
+}

@@ -1,0 +1,40 @@
+# shellcheck shell=bash disable=SC2154,SC2034  # lib/pyxis.py assigns pyxis_image, pyxis_hint, pyxis_binds
+# Slurm's plugin Pyxis: srun itself starts enroot's containers, a rank is a process inside of one. So
+# what the other runtimes are given by the launcher stands here in options of srun.
+
+# set_container_options: set CONTAINER_OPTIONS for the next srun. A job file calls it again after its last
+# export, as a variable of the image beats the job's unless its name is given.
+set_container_options() {
+  # shellcheck disable=SC2034  # for the job file
+  CONTAINER_OPTIONS=()
+  if [[ -z $pyxis_image ]]; then return; fi # container.runtime is another one
+  local variable
+  local -a names=() options=()
+  check_sqsh "$pyxis_image" "$pyxis_hint"
+  # shellcheck disable=SC2034  # for add_bind
+  local -r bind_in_words_of=add_pyxis_bind
+  # shellcheck disable=SC2034
+  bound=()
+  add_pyxis_binds
+  while IFS= read -r variable; do
+    case $variable in
+      PATH | LD_LIBRARY_PATH | PWD | OLDPWD | SHLVL | HOSTNAME | SHELL | _ | BASH_FUNC_* | XDG_RUNTIME_DIR) ;;
+      *) names+=("$variable") ;;
+    esac
+  done < <(compgen -e)
+  # home too, as under every runtime: tokens lie there
+  # shellcheck disable=SC2034
+  CONTAINER_OPTIONS=(
+    --container-image="$pyxis_image" --container-workdir="$PWD" --container-mount-home
+    --no-container-entrypoint --no-container-remap-root
+    --container-mounts="$(IFS=, && printf '%s' "${options[*]}")"
+    --container-env="$(IFS=, && printf '%s' "${names[*]}")"
+  )
+}
+
+# add_pyxis_bind SOURCE TARGET MODE: its list knows no quotes.
+add_pyxis_bind() {
+  [[ $1$2 != *[,:]* ]] ||
+    fail "Pyxis binds no path with a comma or a colon: $1" 'give it another name: container.binds, [paths]'
+  options+=("$1:$2:$3")
+}

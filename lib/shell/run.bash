@@ -1,0 +1,140 @@
+# shellcheck shell=bash disable=SC2154  # the emitted script sets facts, RUN_DIR, LAUNCHER, log
+# The start and the record of a run: part of <run>/start.bash, which a job sources.
+
+# set_rendezvous PATTERN: where the ranks of all nodes meet: {node} is the first node's name,
+# {address} its IP address.
+set_rendezvous() {
+  local node='' address=''
+  read -r node < <(scontrol show hostnames "$SLURM_JOB_NODELIST") || :
+  if [[ $1 == *'{address}'* ]]; then
+    # a login node, where the job of a shell runs, may not know it, and then nobody has to be met
+    read -r address _ < <(getent ahostsv4 "$node") || ((SLURM_JOB_NUM_NODES == 1)) ||
+      fail "the first node, $node, has no IP address" "ask on it: getent ahostsv4 $node"
+    address=${address:-$node}
+  fi
+  MASTER_ADDR=${1//'{node}'/"$node"}
+  MASTER_ADDR=${MASTER_ADDR//'{address}'/"$address"}
+  # below the ports that Linux hands out by itself, and not another job's of the same node
+  MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
+  export MASTER_ADDR MASTER_PORT
+}
+
+# set_shape GPUS_PER_NODE: how large the job is.
+set_shape() {
+  export NUM_NODES=$SLURM_JOB_NUM_NODES GPUS_PER_NODE=$1
+  if [[ -n ${SLURM_GPUS:-} ]] && ((${SLURM_GPUS##*:} != NUM_NODES * GPUS_PER_NODE)); then
+    fail "Slurm has dealt $SLURM_GPUS GPUs out unevenly to $NUM_NODES nodes" \
+      'ask for --gpus-per-node, or for all GPUs of the nodes'
+  fi
+  # since Slurm 22.05 srun does not take it from the job
+  if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
+}
+
+# tell_ranks_apart: each line of the log begins with its task; when one task fails, the others, which
+# would wait for it until the time limit, are ended.
+tell_ranks_apart() {
+  export SLURM_LABELIO=1 SLURM_KILL_BAD_EXIT=1
+}
+
+# check_chain JOB: the next of a chain starts after a time limit, a lost node or a signal, but not after
+# an error of the program's own, which would come again.
+check_chain() {
+  local state='' record
+  if state=$(scontrol show job --oneliner "$1" 2>/dev/null); then
+    state=${state#* JobState=}
+    state=${state%% *}
+  else # Slurm forgets a job after minutes
+    for record in "${RUN_DIR%/*}/$1"-*/record.json; do
+      record_value "$record" exit_code
+      # 143: SIGTERM, as at the time limit
+      case $REPLY in '' | 0 | 143) ;; *) state=FAILED ;; esac
+    done
+  fi
+  case $state in
+    FAILED | CANCELLED | OUT_OF_MEMORY)
+      fail "job $1, which this one goes on from, is $state" "see its log; then: python3 submit.py rerun $1"
+      ;;
+  esac
+}
+
+# begin_record: what is known at the start; the rest is collected while the ranks start.
+begin_record() {
+  printf 'longship: run %s\n' "$RUN_DIR" >&2
+  # a shell's is no file for sbatch
+  if [[ -f $0 ]]; then cp -- "$0" "$RUN_DIR/job.$([[ -n $log ]] && printf sbatch || printf salloc)"; fi
+  : >"$RUN_DIR/arguments"
+  if ((${#JOB_ARGUMENTS[@]})); then printf '%s\0' "${JOB_ARGUMENTS[@]}" >"$RUN_DIR/arguments"; fi
+  if [[ -n ${LONGSHIP_OPTIONS:-} ]]; then printf '%s\n' "$LONGSHIP_OPTIONS" >"$RUN_DIR/options"; fi
+  unset LONGSHIP_OPTIONS LONGSHIP_RERUN LONGSHIP_CHAINED_AFTER # not for what the job itself submits
+  facts+=(started "$(record_time)" nodelist "$SLURM_JOB_NODELIST" arguments "${JOB_ARGUMENTS[*]@Q}")
+  write_run_record
+  trap 'exit 143' TERM # after srun has ended, which Slurm has told the same
+  trap 'end_run $?' EXIT
+}
+
+# write_run_record: the file is complete at any moment.
+write_run_record() {
+  write_facts "$RUN_DIR/record.json.partial" "${facts[@]}"
+  mv -- "$RUN_DIR/record.json.partial" "$RUN_DIR/record.json"
+}
+
+# record_time: the time, as all records have it.
+record_time() {
+  date -u +%Y-%m-%dT%H:%M:%SZ
+}
+
+# record_code [NAME FOLDER]...: commit and changes of each repository, and what is installed. It goes on
+# while the ranks start: on a parallel file system git needs seconds for a large repository.
+record_code() {
+  collect_code "$@" </dev/null >/dev/null 2>&1 &
+  recorder=$!
+}
+
+# collect_code [NAME FOLDER]...
+collect_code() {
+  mkdir -p -- "$RUN_DIR/repositories"
+  while (($# > 1)); do
+    record_repository "$1" "$2" "$RUN_DIR/repositories/$1" || :
+    shift 2
+  done
+  local -a start=()
+  if ((${#CONTAINER_OPTIONS[@]})); then start=(srun --overlap --nodes=1 --ntasks=1 "${CONTAINER_OPTIONS[@]}"); fi
+  if ! env -u SLURM_LABELIO timeout 120 "${start[@]}" "$LAUNCHER" python3 \
+    "$LONGSHIP_ROOT/lib/inside/list_packages.py" >"$RUN_DIR/packages.partial"; then
+    rm -f -- "$RUN_DIR/packages.partial"
+    return
+  fi
+  mv -- "$RUN_DIR/packages.partial" "$RUN_DIR/packages.txt"
+}
+
+# record_repository NAME FOLDER FILE: FILE.commit, and FILE.patch with all that was changed since the
+# version that the configuration asks for: commits, index and files; untracked ones are named.
+record_repository() {
+  local commit base
+  # a colleague's clone is only read
+  local -ar read_only=(git -c "safe.directory=*" -c core.hooksPath=/dev/null -c core.fsmonitor=false -C "$2")
+  commit=$("${read_only[@]}" rev-parse --verify HEAD 2>&1) || {
+    printf 'commit unknown: %s\n' "${commit##*$'\n'}" >"$3.commit"
+    return 0
+  }
+  base=$("${read_only[@]}" rev-parse --verify --quiet refs/longship/base) || base=$commit
+  printf 'commit %s\nbase %s\n' "$commit" "$base" >"$3.commit"
+  "${read_only[@]}" ls-files --others --exclude-standard | sed 's/^/untracked /' >>"$3.commit"
+  "${read_only[@]}" diff --binary --no-ext-diff --no-textconv "$base" >"$3.patch"
+  if [[ ! -s $3.patch ]]; then rm -f -- "$3.patch"; fi
+}
+
+# end_run CODE: complete the record, whatever ended the job; what goes wrong here changes no exit code.
+end_run() {
+  local -r code=$1
+  local failed=''
+  trap - EXIT
+  set +e
+  wait "${recorder:-}" 2>/dev/null
+  if ((code != 0)) && [[ -r $log ]]; then failed=$(first_failure "$log"); fi
+  facts+=(ended "$(record_time)" exit_code "$code")
+  if [[ -n $failed ]]; then facts+=(failed "${failed%%$'\n'*}"); fi
+  (write_run_record)
+  if [[ -n $failed ]]; then printf 'error: %s\n' "$failed" >&2; fi
+  exit "$code"
+}

@@ -1,0 +1,266 @@
+#!/usr/bin/env bash
+# Longship: container_run.py, machine aws (aws/site.toml)
+set -euo pipefail
+
+# add_environment: pass every exported variable by name, so that no value stands in an argument;
+# not those that describe the host's own file system and shell. Enroot takes the lines of a value for
+# variables of their own.
+add_environment() {
+  local variable
+  while IFS= read -r variable; do
+    if [[ -n ${bind_in_words_of:-} && ${!variable} == *$'\n'* ]]; then continue; fi
+    case $variable in
+      PATH | LD_LIBRARY_PATH | PWD | OLDPWD | SHLVL | HOSTNAME | SHELL | _ | DOCKER_* | XDG_RUNTIME_DIR) ;;
+      *) options+=(--env "$variable") ;;
+    esac
+  done < <(compgen -e)
+}
+
+# check_sqsh FILE HINT: stop where the image is missing or is none. What it is for is looked at when it
+# is built: that takes too long for each start.
+check_sqsh() {
+  local magic=''
+  [[ -e $1 ]] || fail "the image $1 is missing" "$2"
+  [[ -r $1 ]] || fail "the image $1 cannot be read" "ask its owner for: chmod a+r $1"
+  IFS= read -r -n 4 magic <"$1" 2>/dev/null || :
+  [[ $magic == hsqs ]] || fail "$1 is no SquashFS image" "$2"
+}
+
+# add_enroot_bind SOURCE TARGET MODE: as a line of fstab with colons in place of its spaces.
+add_enroot_bind() {
+  local path
+  local -a fields=()
+  for path in "$1" "$2"; do
+    path=${path//\\/\\134}
+    path=${path// /\\040}
+    path=${path//$'\t'/\\011}
+    path=${path//$'\n'/\\012}
+    path=${path//:/\\072}
+    fields+=("$path")
+  done
+  options+=(--mount "${fields[0]}:${fields[1]}:none:x-create=auto,rbind,$3")
+}
+
+# check_program NAME: stop where the runtime is missing.
+check_program() {
+  command -v "$1" >/dev/null ||
+    fail "$1 is not on this machine" \
+      'choose another one: container.runtime in configuration.toml, or load its module'
+}
+
+# host_arch: set REPLY to this machine's architecture, in the words used everywhere here.
+host_arch() {
+  REPLY=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE, which tcsh exports in words of its own
+  case $REPLY in
+    x86_64) REPLY=amd64 ;;
+    aarch64) REPLY=arm64 ;;
+  esac
+}
+
+# check_host_arch ARCH WHAT: stop where this machine cannot run programs for ARCH.
+check_host_arch() {
+  host_arch
+  [[ $REPLY == "$1" ]] ||
+    fail "$2 is for $1, and this machine is $REPLY" "start it on a compute node, in a job"
+}
+
+# check_venv FOLDER BASE: stop where the venv is missing or was made on top of something else.
+check_venv() {
+  local base=
+  [[ -e $1/longship-base ]] ||
+    fail "the Python packages are not installed: no $1" 'python3 set_up.py install'
+  IFS= read -r base <"$1/longship-base" || :
+  [[ $base == "$2" ]] ||
+    fail "the Python packages in $1 belong to $base, not to $2" 'python3 set_up.py install'
+}
+
+# make_folders FOLDER...: make the configured folders, or say which one cannot be made.
+make_folders() {
+  local folder reason
+  for folder in "$@"; do
+    [[ -d $folder ]] && continue
+    reason=$(mkdir -p -- "$folder" 2>&1) ||
+      fail_writing "$folder" "cannot make the folder $folder: ${reason##*: }" \
+        'set [paths] in configuration.toml to a place that you can write to'
+  done
+}
+
+# what is shown inside already, by its path there
+declare -A bound=()
+
+# add_bind SOURCE [TARGET [ro]]: show a folder or file of the host inside, once. It becomes one CSV
+# record, the only form in which a path may hold commas, colons and quotes.
+add_bind() {
+  local -r source=$1 target=${2:-$1}
+  [[ -z ${bound[$target]:-} ]] || return 0
+  bound[$target]=$source
+  [[ -e $source ]] ||
+    fail "there is no $source to bind" 'see container.binds in configuration.toml'
+  if [[ -n ${bind_in_words_of:-} ]]; then # enroot, Pyxis
+    "$bind_in_words_of" "$source" "$target" "${3:-rw}"
+    return
+  fi
+  options+=(--mount
+    "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}")
+}
+
+# add_host_files: show what the caller's environment names: certificates and the temporary folder.
+add_host_files() {
+  local variable path
+  for variable in SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT \
+    GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS; do
+    path=${!variable:-}
+    if [[ $path == /* && -e $path ]]; then add_bind "$path" "$path" ro; fi
+  done
+  if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
+}
+
+# add_pip_sources: show pip's configuration and the folders that it searches.
+add_pip_sources() {
+  local -
+  set -f # words of pip's configuration are no patterns
+  local path text='' lines
+  for path in /etc/pip.conf /etc/xdg/pip/pip.conf "${PIP_CONFIG_FILE:-}" \
+    "${HOME:-}/.pip/pip.conf" "${XDG_CONFIG_HOME:-${HOME:-}/.config}/pip/pip.conf"; do
+    [[ -f $path && -r $path ]] || continue
+    if [[ $path != "${HOME:-/}"/* ]]; then add_bind "$path" "$path" ro; fi
+    mapfile -t lines <"$path"
+    text+=" ${lines[*]}"
+  done
+  text+=" ${PIP_FIND_LINKS:-} ${PIP_INDEX_URL:-} ${PIP_EXTRA_INDEX_URL:-} ${UV_FIND_LINKS:-}"
+  for path in ${text//[=,]/ }; do
+    path=${path#file://}
+    path=${path%/simple} # an index has its files beside it
+    if [[ $path == /* && -d $path ]]; then add_bind "$path" "$path" ro; fi
+  done
+}
+
+# take_command INTERACTIVE_FILE ARGUMENT...: what to run; nothing said is an interactive shell.
+take_command() {
+  command=("${@:2}")
+  if ((${#command[@]} == 0)); then command=(bash --rcfile "$1" -i); fi
+}
+
+# UTF-8 by the bytes that may follow each other (the Unicode standard, table 3-7)
+readonly UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
+$'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
+$'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*$'
+
+# encode_command: the runtimes pass arguments on as JSON, which turns bytes that are no UTF-8 into
+# U+FFFD. Where there are some, all arguments travel with octal escapes, undone inside.
+encode_command() {
+  local LC_ALL=C
+  [[ ! ${command[*]} =~ $UTF8 ]] || return 0
+  local word byte code encoded
+  local -i index position
+  for index in "${!command[@]}"; do
+    word=${command[index]} encoded=
+    for ((position = 0; position < ${#word}; position++)); do
+      byte=${word:position:1}
+      if [[ $byte == [$'\x01'-'['$'\x5d'-$'\x7f'] ]]; then # all of ASCII but the backslash
+        encoded+=$byte
+      else
+        printf -v code '%d' "'$byte"
+        printf -v code '\\0%03o' "$((code & 255))"
+        encoded+=$code
+      fi
+    done
+    command[index]=$encoded
+  done
+  # POSIX sh; the full stop keeps newlines at an argument's end.
+  # shellcheck disable=SC2016  # expanded inside
+  decode='longship_left=$#
+while [ "$longship_left" -gt 0 ]; do
+  longship_word=$(printf "%b." "$1")
+  set -- "$@" "${longship_word%.}"
+  shift
+  longship_left=$((longship_left - 1))
+done
+unset longship_left longship_word
+'
+}
+
+# fail MESSAGE HINT: say what is wrong and what to type, and stop.
+fail() {
+  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
+  exit 1
+}
+
+# fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
+# the reason that programs tell least clearly.
+fail_writing() {
+  local free=1048576 size=1 files_free=1 files=0
+  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
+  if ((${free:-1048576} * ${size:-1} < 1 << 20 || (${files:-0} > 0 && ${files_free:-1} == 0))) ||
+    [[ $2 == *'quota exceeded'* || $2 == *'No space left'* ]]; then
+    fail "${2%: No space left on device}: No space left on device" \
+      'make room there, or set [paths] in configuration.toml; then run the same command again'
+  fi
+  fail "$2" "$3"
+}
+
+make_folders /fsx/me/longship /fsx/me/longship
+
+# Nothing of the host's compilers and Python reaches the program.
+unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
+  CMAKE_PREFIX_PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV \
+  "${!CONDA_@}" "${!_CE_@}" HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE \
+  MY_HOST_ONLY "${!MY_HOST_@}"
+
+# What the program finds inside, in every runtime: POSIX sh.
+# shellcheck disable=SC2016 # expanded inside, not here
+contract='export PYTHONNOUSERSITE=1
+export LONGSHIP_ROOT='"'"'/home/me/long ship'"'"'
+export LONGSHIP_MACHINE=aws
+export LONGSHIP_STACK=pytorch
+export LONGSHIP_PROJECT_DIR=/fsx/me/longship
+export LONGSHIP_SCRATCH_DIR=/fsx/me/longship
+export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
+export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
+export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
+export UV_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/uv
+export TORCH_HOME="$LONGSHIP_SCRATCH_DIR"/cache/torch
+export TORCH_EXTENSIONS_DIR="$LONGSHIP_SCRATCH_DIR"/cache/torch_extensions
+export TORCHINDUCTOR_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/inductor
+export TRITON_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/triton
+export CUDA_CACHE_PATH="$LONGSHIP_SCRATCH_DIR"/cache/cuda
+export NUMBA_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/numba
+export MPLCONFIGDIR="$LONGSHIP_SCRATCH_DIR"/cache/matplotlib
+export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TRANSFORMERS_OFFLINE=1
+export OMP_NUM_THREADS=8
+export GREETING='"'"'it'"'"'"'"'"'"'"'"'s "$HOME"'"'"'
+if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
+  IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
+  export HF_TOKEN
+fi
+export VIRTUAL_ENV=/fsx/me/longship/venv_amd64
+export PATH="$VIRTUAL_ENV"/bin:"$PATH"
+command -v -- "$1" >/dev/null || {
+  echo "error: there is no command \"$1\" inside" >&2
+  echo "hint: a Python package? add it to the requirements, then: python3 set_up.py install" >&2
+  exit 127
+}
+exec "$@"'
+
+check_program enroot
+image=/fsx/me/longship/containers/pytorch_25.06-py3_amd64.sqsh
+check_sqsh "$image" 'python3 build_container.py && python3 move_built_container_to_active.py'
+check_host_arch amd64 "the image $image"
+options=()
+bind_in_words_of=add_enroot_bind
+add_bind '/home/me/long ship'
+add_bind /fsx/me/longship
+add_bind /data /data ro
+add_host_files
+add_pip_sources
+add_bind /tmp
+export ENROOT_MOUNT_HOME=yes
+export ENROOT_LOGIN_SHELL=no
+export LONGSHIP_WORKING_FOLDER="$PWD"
+add_environment
+check_venv /fsx/me/longship/venv_amd64 /fsx/me/longship/containers/pytorch_25.06-py3_amd64.sqsh
+take_command '/home/me/long ship/lib/shell/interactive.bash' "$@"
+encode_command
+exec enroot start --rc '/home/me/long ship/lib/inside/enroot.rc' "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "${command[@]}"

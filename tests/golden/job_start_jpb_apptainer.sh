@@ -1,0 +1,254 @@
+#!/usr/bin/env bash
+# Longship: job_start.py, machine jpb (jsc/site.toml)
+set -euo pipefail
+
+# how srun tells the end of a task: node, task, reason
+readonly TASK_ENDED='^srun: error: ([^ :]+): tasks? ([0-9]+)[^:]*: (.*)$'
+
+# how it labels the lines of one, with the rank that torchrun adds
+readonly TASK_SAID='^ *([0-9]+): (\[rank ([0-9]+)\] ?)?'
+
+# the first line of what programs, runtimes and Slurm say when they fail
+readonly FAILURE='(Traceback \(most recent|error: |FATAL: |ERROR: |[A-Za-z_.]*(Error|Exception): |Segmentation fault|slurmstepd: error|Fatal Python error)'
+
+# first_failure LOG: print in a line who failed first, and below it what it said.
+first_failure() {
+  local LC_ALL=C # programs write any bytes
+  local task='' rank='' text
+  local -a said=() ended=()
+  local -i from
+  # a requeued job has tried before
+  from=$(grep -a -b -F -x -e "longship: run $RUN_DIR" -- "$1" | tail -n 1 | cut -d : -f 1) || from=0
+  find_ended_task < <(tail -c "+$((from + 1))" -- "$1" | grep -a -E -e "$TASK_ENDED")
+  # grep finds it in gigabytes; what the task says next stands between the lines of others
+  collect_said < <(tail -c "+$((from + 1))" -- "$1" | grep -a -E -m 1 -A 5000 -e "$TASK_SAID$FAILURE")
+  if [[ -z $task ]]; then return; fi
+  text="task $task failed first${rank:+, rank $rank}${ended[task]:+ ${ended[task]}}"
+  printf '%s\n' "$text"
+  if ((${#said[@]})); then printf '%s\n' "${said[@]}"; fi
+}
+
+# find_ended_task: set ended, by task, and task to the first that was not ended because of another one.
+find_ended_task() {
+  local line
+  while IFS= read -r line; do
+    if [[ $line =~ $TASK_ENDED ]]; then
+      ended[BASH_REMATCH[2]]="on ${BASH_REMATCH[1]}: ${BASH_REMATCH[3]}"
+      if [[ -z $task || ${ended[task]} == *': Terminated' ]]; then task=${BASH_REMATCH[2]}; fi
+    fi
+  done
+}
+
+# collect_said: the first line is of the one that failed first; set task, rank and said.
+collect_said() {
+  local line first=''
+  while IFS= read -r line; do
+    [[ $line =~ $TASK_SAID ]] || continue
+    first=${first:-${BASH_REMATCH[0]}}
+    if [[ ${BASH_REMATCH[0]} == "$first" ]] && ((${#said[@]} < 40)); then
+      task=${BASH_REMATCH[1]} rank=${BASH_REMATCH[3]}
+      said+=("  ${line#"$first"}")
+    fi
+  done
+}
+
+# json_text TEXT: set REPLY to the text as JSON has it between quotes.
+json_text() {
+  local LC_ALL=C
+  local text=${1//\\/\\\\} code character
+  text=${text//\"/\\\"}
+  text=${text//$'\n'/\\n}
+  text=${text//$'\t'/\\t}
+  if [[ $text == *[$'\x01'-$'\x1f']* ]]; then
+    for code in {1..31}; do
+      printf -v code '%02x' "$code"
+      printf -v character '%b' "\\x$code"
+      text=${text//"$character"/"\\u00$code"}
+    done
+  fi
+  REPLY=$text
+}
+
+# write_facts FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them.
+write_facts() {
+  local comma='{' index
+  {
+    for ((index = 2; index < $#; index += 2)); do
+      json_text "${@:index+1:1}"
+      printf '%s\n  "%s": "%s"' "$comma" "${!index}" "$REPLY"
+      comma=,
+    done
+    printf '\n}\n'
+  } >"$1" || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+}
+
+# fail MESSAGE HINT: say what is wrong and what to type, and stop.
+fail() {
+  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
+  exit 1
+}
+
+# fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
+# the reason that programs tell least clearly.
+fail_writing() {
+  local free=1048576 size=1 files_free=1 files=0
+  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
+  if ((${free:-1048576} * ${size:-1} < 1 << 20 || (${files:-0} > 0 && ${files_free:-1} == 0))) ||
+    [[ $2 == *'quota exceeded'* || $2 == *'No space left'* ]]; then
+    fail "${2%: No space left on device}: No space left on device" \
+      'make room there, or set [paths] in configuration.toml; then run the same command again'
+  fi
+  fail "$2" "$3"
+}
+
+# set_rendezvous PATTERN: where the ranks of all nodes meet: {node} is the first node's name,
+# {address} its IP address.
+set_rendezvous() {
+  local node='' address=''
+  read -r node < <(scontrol show hostnames "$SLURM_JOB_NODELIST") || :
+  if [[ $1 == *'{address}'* ]]; then
+    # a login node, where the job of a shell runs, may not know it, and then nobody has to be met
+    read -r address _ < <(getent ahostsv4 "$node") || ((SLURM_JOB_NUM_NODES == 1)) ||
+      fail "the first node, $node, has no IP address" "ask on it: getent ahostsv4 $node"
+    address=${address:-$node}
+  fi
+  MASTER_ADDR=${1//'{node}'/"$node"}
+  MASTER_ADDR=${MASTER_ADDR//'{address}'/"$address"}
+  # below the ports that Linux hands out by itself, and not another job's of the same node
+  MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
+  export MASTER_ADDR MASTER_PORT
+}
+
+# set_shape GPUS_PER_NODE: how large the job is.
+set_shape() {
+  export NUM_NODES=$SLURM_JOB_NUM_NODES GPUS_PER_NODE=$1
+  if [[ -n ${SLURM_GPUS:-} ]] && ((${SLURM_GPUS##*:} != NUM_NODES * GPUS_PER_NODE)); then
+    fail "Slurm has dealt $SLURM_GPUS GPUs out unevenly to $NUM_NODES nodes" \
+      'ask for --gpus-per-node, or for all GPUs of the nodes'
+  fi
+  # since Slurm 22.05 srun does not take it from the job
+  if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
+}
+
+# tell_ranks_apart: each line of the log begins with its task; when one task fails, the others, which
+# would wait for it until the time limit, are ended.
+tell_ranks_apart() {
+  export SLURM_LABELIO=1 SLURM_KILL_BAD_EXIT=1
+}
+
+# begin_record: what is known at the start; the rest is collected while the ranks start.
+begin_record() {
+  printf 'longship: run %s\n' "$RUN_DIR" >&2
+  # a shell's is no file for sbatch
+  if [[ -f $0 ]]; then cp -- "$0" "$RUN_DIR/job.$([[ -n $log ]] && printf sbatch || printf salloc)"; fi
+  : >"$RUN_DIR/arguments"
+  if ((${#JOB_ARGUMENTS[@]})); then printf '%s\0' "${JOB_ARGUMENTS[@]}" >"$RUN_DIR/arguments"; fi
+  if [[ -n ${LONGSHIP_OPTIONS:-} ]]; then printf '%s\n' "$LONGSHIP_OPTIONS" >"$RUN_DIR/options"; fi
+  unset LONGSHIP_OPTIONS LONGSHIP_RERUN LONGSHIP_CHAINED_AFTER # not for what the job itself submits
+  facts+=(started "$(record_time)" nodelist "$SLURM_JOB_NODELIST" arguments "${JOB_ARGUMENTS[*]@Q}")
+  write_run_record
+  trap 'exit 143' TERM # after srun has ended, which Slurm has told the same
+  trap 'end_run $?' EXIT
+}
+
+# write_run_record: the file is complete at any moment.
+write_run_record() {
+  write_facts "$RUN_DIR/record.json.partial" "${facts[@]}"
+  mv -- "$RUN_DIR/record.json.partial" "$RUN_DIR/record.json"
+}
+
+# record_time: the time, as all records have it.
+record_time() {
+  date -u +%Y-%m-%dT%H:%M:%SZ
+}
+
+# record_code [NAME FOLDER]...: commit and changes of each repository, and what is installed. It goes on
+# while the ranks start: on a parallel file system git needs seconds for a large repository.
+record_code() {
+  collect_code "$@" </dev/null >/dev/null 2>&1 &
+  recorder=$!
+}
+
+# collect_code [NAME FOLDER]...
+collect_code() {
+  mkdir -p -- "$RUN_DIR/repositories"
+  while (($# > 1)); do
+    record_repository "$1" "$2" "$RUN_DIR/repositories/$1" || :
+    shift 2
+  done
+  local -a start=()
+  if ((${#CONTAINER_OPTIONS[@]})); then start=(srun --overlap --nodes=1 --ntasks=1 "${CONTAINER_OPTIONS[@]}"); fi
+  if ! env -u SLURM_LABELIO timeout 120 "${start[@]}" "$LAUNCHER" python3 \
+    "$LONGSHIP_ROOT/lib/inside/list_packages.py" >"$RUN_DIR/packages.partial"; then
+    rm -f -- "$RUN_DIR/packages.partial"
+    return
+  fi
+  mv -- "$RUN_DIR/packages.partial" "$RUN_DIR/packages.txt"
+}
+
+# record_repository NAME FOLDER FILE: FILE.commit, and FILE.patch with all that was changed since the
+# version that the configuration asks for: commits, index and files; untracked ones are named.
+record_repository() {
+  local commit base
+  # a colleague's clone is only read
+  local -ar read_only=(git -c "safe.directory=*" -c core.hooksPath=/dev/null -c core.fsmonitor=false -C "$2")
+  commit=$("${read_only[@]}" rev-parse --verify HEAD 2>&1) || {
+    printf 'commit unknown: %s\n' "${commit##*$'\n'}" >"$3.commit"
+    return 0
+  }
+  base=$("${read_only[@]}" rev-parse --verify --quiet refs/longship/base) || base=$commit
+  printf 'commit %s\nbase %s\n' "$commit" "$base" >"$3.commit"
+  "${read_only[@]}" ls-files --others --exclude-standard | sed 's/^/untracked /' >>"$3.commit"
+  "${read_only[@]}" diff --binary --no-ext-diff --no-textconv "$base" >"$3.patch"
+  if [[ ! -s $3.patch ]]; then rm -f -- "$3.patch"; fi
+}
+
+# end_run CODE: complete the record, whatever ended the job; what goes wrong here changes no exit code.
+end_run() {
+  local -r code=$1
+  local failed=''
+  trap - EXIT
+  set +e
+  wait "${recorder:-}" 2>/dev/null
+  if ((code != 0)) && [[ -r $log ]]; then failed=$(first_failure "$log"); fi
+  facts+=(ended "$(record_time)" exit_code "$code")
+  if [[ -n $failed ]]; then facts+=(failed "${failed%%$'\n'*}"); fi
+  (write_run_record)
+  if [[ -n $failed ]]; then printf 'error: %s\n' "$failed" >&2; fi
+  exit "$code"
+}
+
+export LONGSHIP_ROOT='/e/project1/me/long ship'
+# shellcheck disable=SC2034 # for the job file
+RUN_DIR=/e/scratch/project_465000000/me/longship/runs/12-train
+# shellcheck disable=SC2034
+LAUNCHER=/e/scratch/project_465000000/me/longship/runs/12-train/launcher
+# shellcheck disable=SC2034
+STACK_DIR='/e/project1/me/long ship/stacks/pytorch'
+log=/home/me/12-train.log
+facts=(
+  job 12
+  name train
+  machine jpb
+  site jsc/site.toml
+  stack pytorch
+  repository '/e/project1/me/long ship'
+  runtime apptainer
+  image /i.sif
+  venv /e/scratch/project_465000000/me/longship/venv_arm64
+  partition booster
+  account my-account
+  nodes 2
+  gpus 0
+  time_limit 01:00:00
+  submitted 2026-01-02T03:04:05
+  restarts 0
+  log /home/me/12-train.log
+  cost_per_hour 576
+  cost_unit core-hours
+)
+set_rendezvous '{node}'
+set_shape 4
+tell_ranks_apart
+record_code longship '/e/project1/me/long ship'
+begin_record

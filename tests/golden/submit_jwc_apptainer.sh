@@ -1,0 +1,274 @@
+#!/usr/bin/env bash
+# Longship: submit.py, machine jwc (jsc/site.toml)
+set -euo pipefail
+
+# check_sif FILE ARCH HINT: stop where the image is missing, is none, or is for another
+# architecture. A SIF file tells it behind its first line: magic, version, architecture.
+check_sif() {
+  local -r file=$1 arch=$2 hint=$3
+  [[ -e $file ]] || fail "the image $file is missing" "$hint"
+  [[ -r $file ]] || fail "the image $file cannot be read" "ask its owner for: chmod a+r $file"
+  local LC_ALL=C magic code found
+  { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
+    IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=
+  [[ $magic == SIF_MAGIC ]] || fail "$file is no SIF image" "$hint"
+  case $code in
+    02) found=amd64 ;;
+    04) found=arm64 ;;
+    *) found="an unknown architecture (code $code)" ;;
+  esac
+  [[ $found == "$arch" ]] || fail "the image $file is for $found, and $arch is needed" "$hint"
+}
+
+# check_venv FOLDER BASE: stop where the venv is missing or was made on top of something else.
+check_venv() {
+  local base=
+  [[ -e $1/longship-base ]] ||
+    fail "the Python packages are not installed: no $1" 'python3 set_up.py install'
+  IFS= read -r base <"$1/longship-base" || :
+  [[ $base == "$2" ]] ||
+    fail "the Python packages in $1 belong to $base, not to $2" 'python3 set_up.py install'
+}
+
+# make_folders FOLDER...: make the configured folders, or say which one cannot be made.
+make_folders() {
+  local folder reason
+  for folder in "$@"; do
+    [[ -d $folder ]] && continue
+    reason=$(mkdir -p -- "$folder" 2>&1) ||
+      fail_writing "$folder" "cannot make the folder $folder: ${reason##*: }" \
+        'set [paths] in configuration.toml to a place that you can write to'
+  done
+}
+
+# fail MESSAGE HINT: say what is wrong and what to type, and stop.
+fail() {
+  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
+  exit 1
+}
+
+# fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
+# the reason that programs tell least clearly.
+fail_writing() {
+  local free=1048576 size=1 files_free=1 files=0
+  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
+  if ((${free:-1048576} * ${size:-1} < 1 << 20 || (${files:-0} > 0 && ${files_free:-1} == 0))) ||
+    [[ $2 == *'quota exceeded'* || $2 == *'No space left'* ]]; then
+    fail "${2%: No space left on device}: No space left on device" \
+      'make room there, or set [paths] in configuration.toml; then run the same command again'
+  fi
+  fail "$2" "$3"
+}
+
+# note TEXT: tell something that is no error.
+note() {
+  printf 'note: %s\n' "$1" >&2
+}
+
+# warn_of MESSAGE HINT: tell what will go wrong sooner or later, and what to type.
+warn_of() {
+  printf 'warning: %s\nhint: %s\n' "$1" "$2" >&2
+}
+
+# check_slurm MACHINE: stop where there is none.
+check_slurm() {
+  command -v sbatch >/dev/null ||
+    fail 'there is no Slurm on this machine: no sbatch' \
+      "submit on a login node of $1; without Slurm: python3 container_run.py COMMAND"
+}
+
+# check_python ROOT: stop where the job would not find a Python for the scripts: it calls python3, as
+# PATH has it here.
+check_python() {
+  local said
+  said=$(python3 "$1/submit.py" --help 2>&1 >/dev/null) && return
+  said=${said%%$'\n'*}
+  fail "the python3 that jobs call cannot run the scripts: ${said#error: }" \
+    'python3 -m venv .venv && .venv/bin/pip install -r requirements/host.txt'
+}
+
+# keep_text FILE TEXT: write a file, complete or not at all.
+keep_text() {
+  make_folders "${1%/*}"
+  { printf '%s' "$2" >"$1.partial.$$" && mv -- "$1.partial.$$" "$1"; } ||
+    fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+}
+
+# check_room FOLDER: warn where the job would soon be without room for its files.
+check_room() {
+  local free size
+  read -r free size < <(stat -f -c '%a %S' -- "$1") || return 0
+  if ((free * size < 10 << 30)); then
+    human $((free * size))
+    warn_of_room "$1 has only $REPLY left"
+  fi
+  if command -v lfs >/dev/null; then check_quota "$1"; fi
+}
+
+# check_quota FOLDER: the same of Lustre's quota, in kilobytes: used, quota, limit; 0 for none. They follow
+# the folder, on the next line where its name is long. An asterisk marks what is over the quota,
+# brackets what is not known exactly.
+check_quota() {
+  local -r numbers='[[:space:]]\[?([0-9]+)]?\*?[[:space:]]+([0-9]+)[[:space:]]+([0-9]+)[[:space:]]'
+  local said used quota
+  said=$(timeout 20 lfs quota -q -u "$(id -un)" -- "$1" 2>/dev/null) || return 0
+  [[ ${said##*"$1"} =~ $numbers ]] || return 0
+  used=${BASH_REMATCH[1]} quota=${BASH_REMATCH[2]}
+  if ((quota == 0)); then quota=${BASH_REMATCH[3]}; fi
+  ((quota > 0 && used * 100 > quota * 95)) || return 0
+  if ((used >= quota)); then
+    warn_of_room "your quota on $1 is used up"
+  else
+    human $(((quota - used) * 1024))
+    warn_of_room "of your quota on $1 only $REPLY are left"
+  fi
+}
+
+# warn_of_room MESSAGE
+warn_of_room() {
+  warn_of "$1" 'make room there, or set paths.scratch_dir in configuration.toml'
+}
+
+# try_job: let Slurm look at the job as if it were submitted.
+try_job() {
+  local said code=0
+  said=$(timeout 60 sbatch --test-only "${options[@]}" "${job[@]}" 2>&1) || code=$?
+  ((code)) || return 0
+  if ((code == 124)) || [[ $said == *'ontact slurm controller'* || $said == *'imed out'* ]]; then
+    fail "Slurm does not answer${said:+: $(slurm_reason "$said")}" 'try again later'
+  fi
+  if [[ $said == *artition* ]]; then
+    fail "Slurm refuses the job: $(slurm_reason "$said")" \
+      "partitions here: $(timeout 20 sinfo --noheader --format=%R | paste -sd ' ' | sed 's/ /, /g')"
+  fi
+  fail "Slurm refuses the job: $(slurm_reason "$said")" \
+    'change the options behind the job file, or its #SBATCH lines'
+}
+
+# slurm_reason TEXT: what sbatch says last, without its own name.
+slurm_reason() {
+  local line reason='it does not say why'
+  while IFS= read -r line; do
+    if [[ $line == *error:* ]]; then reason=${line##*error: }; fi
+    if [[ $line == *failure:* ]]; then reason=${line##*failure: }; fi
+    if [[ $line == *fatal:* ]]; then reason=${line##*fatal: }; fi
+  done <<<"$1"
+  printf '%s' "$reason"
+}
+
+# submit_jobs COUNT LOG: submit it, and COUNT - 1 more that go on from each other; print the job ids and
+# keep them in `ids`. LOG is the pattern of the log's path.
+submit_jobs() {
+  local -a after=()
+  ids=()
+  local id said
+  local -i number
+  for ((number = 0; number < $1; number++)); do
+    said=$(sbatch --parsable "${options[@]}" "${after[@]}" "${job[@]}" 2>&1) || {
+      if ((number)); then warn_of "only ${#ids[@]} of $1 jobs are submitted" "to take them back: scancel ${ids[*]}"; fi
+      fail "Slurm refuses the job: $(slurm_reason "$said")" 'change its options'
+    }
+    id=${said##*$'\n'} # warnings stand before it
+    id=${id%%;*}       # what follows is the cluster's name
+    [[ $id =~ ^[0-9]+$ ]] || fail "sbatch says no job id, but: $said" 'squeue --me; try again'
+    ids+=("$id")
+    after=("--dependency=afterany:$id")
+    export LONGSHIP_CHAINED_AFTER=$id
+  done
+  printf '%s\n' "${ids[@]}"
+  tell_job "${2//'%j'/"${ids[0]}"}" "${ids[@]}"
+}
+
+# tell_job LOG ID...: how to look after it.
+tell_job() {
+  local log=${1//'%A'/"$2"}
+  if [[ $log == *%a* ]]; then
+    printf 'log: %s, one for each task\n' "${log//'%a'/TASK}" >&2
+  else
+    printf 'log: %s\nfollow: tail -F %q\n' "$log" "$log" >&2
+  fi
+  printf 'cancel: scancel %s\nstatus: python3 submit.py status\n' "${*:2}" >&2
+}
+
+# human BYTES: set REPLY to them with a unit, such as 9.4 GB.
+human() {
+  local -i tenths=$(($1 * 10)) unit=0
+  local -ar units=(B kB MB GB TB)
+  while ((tenths >= 10000 && unit < 4)); do
+    tenths=$(((tenths + 500) / 1000))
+    unit+=1
+  done
+  if ((unit == 0 || tenths >= 1000)); then
+    REPLY="$(((tenths + 5) / 10)) ${units[unit]}"
+  else
+    REPLY="$((tenths / 10)).$((tenths % 10)) ${units[unit]}"
+  fi
+}
+
+check_slurm jwc
+check_python '/home/me/long ship'
+image=/p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
+check_sif "$image" amd64 'python3 build_container.py && python3 move_built_container_to_active.py'
+check_venv /p/scratch/project_465000000/me/longship/venv_amd64 /p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
+make_folders /p/scratch/project_465000000/me/longship/runs \
+  /p/scratch/project_465000000/me/longship/runs
+check_room /p/scratch/project_465000000/me/longship
+cd '/home/me/long ship'
+# shellcheck disable=SC2016 # the values as they are
+keep_text /p/scratch/project_465000000/me/longship/runs/configurations/7fab7f75c7e3.toml 'machine = "jwc"
+stack = "pytorch"
+repositories = []
+assets = []
+
+[project]
+name = "nordic-llm"
+account = "project_465000000"
+
+[paths]
+project_dir = "/p/project1/{account}/{user}/longship"
+scratch_dir = "/p/scratch/{account}/{user}/longship"
+
+[container]
+runtime = "auto"
+image = ""
+binds = ["/data:/data:ro"]
+
+[container.patched_files]
+
+[packages]
+requirements = "requirements/environment.txt"
+installer = "uv"
+python = ""
+overlay = ""
+compression = "zstd"
+processors = 0
+memory = ""
+work_dir = ""
+
+[environment]
+unset = ["MY_HOST_ONLY", "MY_HOST_*"]
+secrets = ["HF_TOKEN", "WANDB_API_KEY"]
+
+[environment.set]
+OMP_NUM_THREADS = "8"
+GREETING = "it'"'"'s \"$HOME\""
+
+[environment.token_files]
+HF_TOKEN = "~/.cache/huggingface/token"
+
+[jobs]
+ask_above = 0
+'
+export LONGSHIP_ROOT='/home/me/long ship'
+export LONGSHIP_CONFIGURATION=/p/scratch/project_465000000/me/longship/runs/configurations/7fab7f75c7e3.toml
+export LONGSHIP_STACK=pytorch
+unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
+export LONGSHIP_OPTIONS='--account=project_465000000
+--nodes=4
+--comment=it'"'"'s mine'
+
+options=(--account=project_465000000 --nodes=4 '--comment=it'"'"'s mine' --output=/p/scratch/project_465000000/me/longship/runs/%j-%x.log)
+job=(jsc/preprocess_data_parallel_jwc.sbatch --steps '1 0')
+try_job
+note 'preprocess: 4 nodes of batch for at most 02:00:00, 3 jobs; at most 1,152.0 core-hours'
+submit_jobs 3 /p/scratch/project_465000000/me/longship/runs/%j-preprocess.log

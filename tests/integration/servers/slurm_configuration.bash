@@ -1,0 +1,94 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154 # folder, subnet and port are slurm.sh's
+# What the cluster of slurm.sh is made of: its nodes, partitions and settings.
+
+readonly NODES=(node1 node2 node3)
+readonly CORES_PER_SOCKET=144 GPUS=8 # the most that a site's jobs ask of a node
+
+# The sites' partitions, by the longest time of a job; a day where it is not known.
+readonly PARTITIONS='
+02:00:00  develbooster dc-gpu-devel
+03:00:00  dev-g
+24:00:00  booster dc-gpu dc-cpu dc-cpu-devel batch devel small large standard debug berzelius-cpu
+2-00      standard-g
+3-00      small-g berzelius
+7-00      accel
+'
+readonly DEFAULT_PARTITION=berzelius # where the job files name none
+
+# address NODE
+address() {
+    printf '%s.%d\n' "$subnet" $((10 + ${1#node}))
+}
+
+# write_hosts: what the nodes know by name. JSC's nodes have a second one, with an i.
+write_hosts() {
+    local node
+    printf '127.0.0.1 localhost\n%s.1 %s login\n' "$subnet" "$(hostname -s)"
+    for node in "${NODES[@]}"; do
+        printf '%s %s %si\n' "$(address "$node")" "$node" "$node"
+    done
+}
+
+write_partitions() {
+    local longest partition names
+    while read -r longest names; do
+        for partition in $names; do
+            printf 'PartitionName=%s Nodes=ALL DefaultTime=00:30:00 MaxTime=%s Default=%s\n' \
+                "$partition" "$longest" \
+                "$([[ $partition == "$DEFAULT_PARTITION" ]] && echo YES || echo NO)"
+        done
+    done <<<"$PARTITIONS"
+}
+
+readonly FREEZER=/sys/fs/cgroup/freezer
+
+# tracking: how Slurm knows the processes of a step. With cgroups, as sites have it, a signal reaches the
+# first process of each task; without the freezer of their first version it reaches all, the servers
+# of Apptainer's mounts too, which end.
+tracking() {
+    if [[ -d $FREEZER ]]; then printf cgroup; else printf linuxproc; fi
+}
+
+# write_configuration: no other cgroups, which a container may not make; so nothing binds to cores, and
+# memory is asked for but not counted. cred_expire is how long a requeued job waits, by default 2
+# minutes.
+write_configuration() {
+    local node
+    cat <<EOF
+ClusterName=longship
+SlurmctldHost=$(hostname -s)($subnet.1)
+SlurmctldPort=$port
+SlurmdPort=$port
+SlurmUser=root
+AuthInfo=socket=$folder/munge/socket,cred_expire=10
+StateSaveLocation=$folder/state
+SlurmdSpoolDir=$folder/spool-%n
+SlurmctldPidFile=$folder/run/slurmctld.pid
+SlurmdPidFile=$folder/run/slurmd-%n.pid
+SlurmctldLogFile=$folder/log/slurmctld
+SlurmdLogFile=$folder/log/slurmd-%n
+JobCompType=jobcomp/filetxt
+JobCompLoc=$folder/log/jobs
+ProctrackType=proctrack/$(tracking)
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+GresTypes=gpu
+EnforcePartLimits=ALL
+JobRequeue=1
+KillWait=5
+MinJobAge=3600
+ReturnToService=2
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
+MpiDefault=none
+MailProg=/bin/true
+EOF
+    for node in "${NODES[@]}"; do
+        printf 'NodeName=%s NodeAddr=%s Sockets=2 CoresPerSocket=%d ThreadsPerCore=1 ' \
+            "$node" "$(address "$node")" "$CORES_PER_SOCKET"
+        printf 'RealMemory=512000 Gres=gpu:%d Features=thin,fat\n' "$GPUS"
+    done
+    write_partitions
+}

@@ -1,0 +1,97 @@
+"""The checked-in job files of every site, unchanged, on a real Slurm with real images.
+
+Accounts and paths come from the configuration, a smaller size from options of the command line; the
+machines' architecture is this one's. Compute nodes have no route out.
+"""
+
+from pathlib import Path
+
+import pytest
+from support.jobs import TEXT, TRAINING
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 50  # enough that the signal comes before the last one
+
+
+def files(pattern):
+    return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(f"*/{pattern}"))
+
+
+def two_gpus(file):
+    """Give the options that ask for two GPUs per node, in the words of the job file."""
+    text = (ROOT / file).read_text()
+    if "--gres" in text:
+        return ["--gres=gpu:2"]
+    if "--gpus=" in text:
+        return ["--gpus=4", "--gpus-per-node=2"]
+    if "ntasks-per-node=8" in text:
+        return ["--gpus-per-node=2", "--ntasks-per-node=2"]
+    return ["--gpus-per-node=2"]
+
+
+@pytest.fixture(scope="module")
+def reference(jobs_made):
+    """Give the losses of a run that nothing interrupts."""
+    arguments = [*TRAINING, "--steps", str(STEPS), "--run-name", "reference"]
+    jobs_made.finish("jsc/run_training_jwb.sbatch", "--gres=gpu:2", "--", *arguments)
+    losses = jobs_made.losses("reference")
+    assert len(losses) == STEPS
+    return losses
+
+
+@pytest.mark.parametrize("file", files("run_training_*.sbatch"))
+def test_training_is_stopped_by_the_signal_before_the_time_limit_and_goes_on(file, jobs, reference):
+    name = Path(file).stem
+    arguments = [*TRAINING, "--steps", str(STEPS), "--run-name", name]
+    said = jobs.submit(file, *two_gpus(file), "--chain=2", "--", *arguments)
+    first, second = said.stdout.split()
+    jobs.wait_for_step(first, name, 2)
+    jobs.slurm.run(["scancel", "--signal=USR1", first])
+    assert jobs.slurm.wait(first) == "COMPLETED", jobs.slurm.log(first)
+    assert len(jobs.losses(name)) < STEPS, "it ended before the signal came"
+    assert "stopped by a signal" in jobs.slurm.log(first)
+    assert jobs.slurm.wait(second, timeout=300) == "COMPLETED", jobs.slurm.log(second)
+    assert "from the beginning" not in jobs.slurm.log(second)
+    assert jobs.losses(name) == pytest.approx(reference, rel=1e-3)
+    check_record(jobs, jobs.run(first), file, arguments)
+    # AWS: the job asks for whole nodes
+    ranks = {"local": 2, "aws": 16}.get(file.split("/")[0], 4)
+    assert f"on {ranks} x cpu" in jobs.slurm.log(second)
+    assert jobs.run(second).record["goes_on_from"] == first
+
+
+def check_record(jobs, run, file, arguments):
+    """Hold that the record has all that the run can be started again from."""
+    record = run.record
+    assert record["job"] == run.job
+    assert record["exit_code"] == "0"
+    assert record["image"].endswith(".sif")
+    assert Path(record["venv"]).is_dir()
+    assert record["site"].startswith(file.split("/")[0])
+    assert record["started"] <= record["ended"]
+    assert run.written("job.sbatch") == (jobs.root / file).read_text()
+    assert run.written("arguments").split("\0")[:-1] == arguments
+    assert "torch==" in run.written("packages.txt")
+    assert f"JobId={run.job}" in run.written("slurm.txt")
+    assert "scratch_dir" in run.written("configuration.toml")
+    assert "cost_unit" in record or record["machine"] in ("local",)
+
+
+@pytest.mark.parametrize("file", files("preprocess_data_parallel_*.sbatch"))
+def test_data_made_in_parallel_are_those_of_one_process(file, jobs):
+    name = Path(file).stem
+    text = (ROOT / file).read_text()
+    fewer = ["--ntasks-per-node=3"] if "--ntasks-per-node" in text else ["--ntasks=5"]
+    jobs.finish(file, *fewer, "--", *TEXT, "--name", name)
+    data = jobs.scratch / "data"
+    for ending in ("bin", "idx"):
+        made = (data / f"{name}_text_document.{ending}").read_bytes()
+        assert made == (data / f"corpus_text_document.{ending}").read_bytes()
+
+
+@pytest.mark.parametrize("file", files("preprocess_data_[!p]*.sbatch"))
+def test_data_made_in_one_process(file, jobs):
+    name = Path(file).stem
+    jobs.finish(file, "--", *TEXT, "--name", name)
+    made = (jobs.scratch / f"data/{name}_text_document.bin").read_bytes()
+    assert made == (jobs.scratch / "data/corpus_text_document.bin").read_bytes()

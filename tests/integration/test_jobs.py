@@ -1,0 +1,350 @@
+"""Jobs on a real Slurm: what is recorded, how they end, what goes on from what."""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from support import processes
+from support.jobs import TRAINING
+
+from lib.sites import own_arch
+
+TRAIN = "jsc/run_training_jwb.sbatch"
+LOCAL = "local/run_training_local.sbatch"
+SMALL = ("--nodes=2", "--gpus-per-node=2", "--ntasks-per-node=2")
+SECRET = "hf_a_secret_that_nobody_may_see"
+
+
+def write_job(clone, name, body, header=""):
+    """Write a job of a test's own, of the form of the checked-in ones."""
+    text = (
+        f"#!/usr/bin/env bash\n#SBATCH --job-name={name}\n#SBATCH --time=00:10:00\n{header}\n"
+        'source "${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}/lib/shell/job.bash" || exit\n'
+        f'start_job local "$@"\n{body}\n'
+    )
+    file = clone.root / f"local/{name}.sbatch"
+    file.write_text(text)
+    return f"local/{name}.sbatch"
+
+
+def test_arguments_arrive_as_they_are(jobs, hostile_arguments):
+    show = "python3 -c 'import sys; print(sys.argv[1:])'"
+    job = write_job(
+        jobs, "arguments", f'SLURM_LABELIO=0 srun "$LAUNCHER" {show} "${{JOB_ARGUMENTS[@]}}"'
+    )
+    run = jobs.finish(job, "--", *hostile_arguments)
+    assert f"{hostile_arguments!r}\n" in run.log
+    assert run.written("arguments").split("\0")[:-1] == hostile_arguments
+    assert f"{hostile_arguments!r}\n" in jobs.finish("rerun", run.job).log
+
+
+def test_plain_sbatch_gives_the_same_record(jobs):
+    job = write_job(jobs, "plain", 'srun "$LAUNCHER" true')
+    environment = {**jobs.environment, "LONGSHIP_MACHINE": "local"}
+    number = jobs.slurm.submit(
+        "--output=/dev/null", job, "one argument", cwd=jobs.root, env=environment
+    )
+    jobs.slurm.wait(number)
+    record = jobs.run(number).record
+    assert record["exit_code"] == "0"
+    assert record["arguments"] == "'one argument'"
+    assert jobs.run(number).written("job.sbatch") == (jobs.root / job).read_text()
+
+
+def test_configuration_is_the_one_of_the_submission(make_job_clone, slurm, tmp_path):
+    clone = make_job_clone(tmp_path, '[environment.set]\nMARK = "as submitted"\n')
+    job = write_job(clone, "mark", 'srun "$LAUNCHER" sh -c "echo mark: \\$MARK"')
+    number = clone.job(job, "--begin=now+2")
+    text = (clone.root / "configuration.toml").read_text()
+    clone.configure(text.replace("as submitted", "as changed"))
+    assert slurm.wait(number) == "COMPLETED"
+    assert "mark: as submitted" in slurm.log(number)
+
+
+def test_swap_of_the_image_does_not_reach_a_job_that_has_started(
+    make_job_clone, slurm, base_image, tmp_path
+):
+    clone = make_job_clone(tmp_path, '[packages]\nrequirements = ""\n')
+    (clone.root / "stacks/pytorch/stack.toml").write_text('description = "no torch"\n')
+    text = (clone.root / "configuration.toml").read_text()
+    clone.configure(text.replace(str(base_image), "docker://longship.example/lab/base:1"))
+    versions = clone.scratch / "containers/versions"
+    versions.mkdir(parents=True)
+    for name in ("old", "new"):
+        os.link(base_image, versions / f"base_1_{own_arch()}_20260102T030405Z_{name}.sif")
+    active = clone.scratch / f"containers/base_1_{own_arch()}.sif"
+    active.symlink_to(f"versions/base_1_{own_arch()}_20260102T030405Z_old.sif")
+    body = (
+        'srun "$LAUNCHER" sh -c "echo in \\$APPTAINER_CONTAINER"\n'
+        'touch "$RUN_DIR/first"; until [[ -e $RUN_DIR/go ]]; do sleep 0.1; done\n'
+        'srun "$LAUNCHER" sh -c "echo in \\$APPTAINER_CONTAINER"'
+    )
+    job = write_job(clone, "swap", body)
+    number = clone.job(job)
+    clone.wait_until(number, lambda: list(clone.runs.glob(f"{number}-*/first")))
+    clone.move("--use", f"base_1_{own_arch()}_20260102T030405Z_new.sif")
+    assert os.readlink(active).endswith("_new.sif")
+    clone.move("--prune")
+    assert len(list(versions.glob("*.sif"))) == 2  # the job still needs the old one
+    (pin,) = (clone.scratch / "containers/pins").glob(f"{number}-*")
+    own = pin.read_text()
+    assert f"\n{number} longship\n" in own
+    pin.write_text(own.replace(f"{number} longship", "1 another"))  # whose jobs are not known here
+    clone.move("--prune")
+    assert len(list(versions.glob("*.sif"))) == 2
+    pin.write_text(own)
+    (clone.run(number).folder / "go").touch()
+    assert slurm.wait(number) == "COMPLETED", slurm.log(number)
+    assert slurm.log(number).count("_old.sif") == 2
+    assert clone.run(number).record["image"].endswith("_old.sif")
+    clone.move("--prune")
+    assert not list(versions.glob("*_old.sif"))
+
+
+def test_rank_that_dies_ends_the_job_and_its_message_comes_first(jobs):
+    body = (
+        'srun --nodes=2 --ntasks-per-node=2 "$LAUNCHER" python3 -c "\n'
+        "import os, sys, time\n"
+        "if os.environ['RANK'] == '3': raise SystemExit('error: rank 3 has no data')\n"
+        'time.sleep(600)"'
+    )
+    job = write_job(jobs, "dies", body, "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2")
+    begin = time.monotonic()
+    run = jobs.finish(job, state="FAILED", timeout=100)
+    assert time.monotonic() - begin < 90  # not the time limit
+    record = run.record
+    assert record["exit_code"] != "0"
+    assert record["failed"].startswith("task 3 failed first")
+    assert "node2" in record["failed"]
+    assert "error: task 3 failed first" in run.log
+    assert run.log.rstrip().endswith("error: rank 3 has no data")
+
+
+def test_node_that_cannot_start_the_image_is_named(jobs):
+    # on the second node it looks as if the file were gone
+    body = (
+        "export HIDDEN=$SLURM_JOB_ID\n"
+        'sed "s|^image=.*|if [[ \\$SLURMD_NODENAME == node2 ]]; then image=/none.sif; else &; fi|" '
+        '"$LAUNCHER" >"$RUN_DIR/broken"; chmod +x "$RUN_DIR/broken"\n'
+        'srun "$RUN_DIR/broken" sleep 600'
+    )
+    job = write_job(jobs, "broken", body, "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1")
+    run = jobs.finish(job, "--nodelist=node[1-2]", state="FAILED", timeout=100)
+    assert run.record["failed"] == "task 1 failed first on node2: Exited with exit code 1"
+    assert "error: the image /none.sif is missing" in run.log.rsplit("failed first", 1)[1]
+
+
+def test_two_jobs_on_one_node_do_not_share_a_port(jobs):
+    job = write_job(jobs, "port", 'echo "port $MASTER_PORT at $MASTER_ADDR"; srun sleep 1')
+    numbers = [jobs.job(job, "--nodelist=node1") for _ in range(2)]
+    for number in numbers:
+        assert jobs.slurm.wait(number) == "COMPLETED"
+    ports = [jobs.slurm.log(number).split("port ")[1].split()[0] for number in numbers]
+    assert ports[0] != ports[1]
+
+
+def test_requeued_job_goes_on_with_its_launcher_and_its_checkpoint(jobs):
+    arguments = [*TRAINING, "--steps", "400", "--checkpoint-every", "5", "--run-name", "requeued"]
+    number = jobs.job(LOCAL, "--gpus-per-node=2", "--", *arguments)
+    jobs.wait_for_step(number, "requeued", 12)
+    launcher = jobs.run(number).folder / "launcher"
+    before = launcher.stat().st_ino
+    jobs.slurm.run(["scontrol", "requeue", number])
+    jobs.wait_until(number, lambda: "/step-" in _last_start(jobs.slurm.log(number)))
+    assert launcher.stat().st_ino == before
+    assert jobs.run(number).record["restarts"] == "1"
+
+
+def _last_start(log):
+    return log.rsplit("longship: run", 1)[1] if log.count("longship: run") > 1 else ""
+
+
+def test_cancelled_job_leaves_a_checkpoint_and_ends_its_chain(jobs):
+    arguments = [*TRAINING, "--steps", "4000", "--run-name", "cancelled"]
+    said = jobs.submit(LOCAL, "--gpus-per-node=2", "--chain=3", "--", *arguments)
+    first, second, third = said.stdout.split()
+    assert f"cancel: scancel {first} {second} {third}" in said.stderr
+    jobs.wait_for_step(first, "cancelled", 5)
+    jobs.slurm.run(["scancel", first])
+    assert jobs.slurm.wait(first) == "CANCELLED"
+    assert list((jobs.scratch / "checkpoints/cancelled").glob("step-*.pt"))
+    for number in (second, third):
+        assert jobs.slurm.wait(number) == "FAILED"
+    log = jobs.slurm.log(second)
+    assert f"error: job {first}, which this one goes on from, is CANCELLED" in log
+
+
+def test_chain_stops_at_an_error(jobs):
+    job = write_job(jobs, "wrong", 'srun "$LAUNCHER" false')
+    first, second = jobs.submit(job, "--chain=2").stdout.split()
+    assert jobs.slurm.wait(first) == "FAILED"
+    assert jobs.slurm.wait(second) == "FAILED"
+    log = jobs.slurm.log(second)
+    assert f"error: job {first}, which this one goes on from, is FAILED" in log
+    assert f"python3 submit.py rerun {first}" in log
+
+
+def test_job_after_another_one(jobs):
+    first = jobs.job(write_job(jobs, "first", "srun sleep 1"))
+    second = jobs.job(write_job(jobs, "second", "srun true"), f"--after={first}")
+    assert jobs.slurm.wait(second) == "COMPLETED"
+    assert jobs.run(first).record["ended"] <= jobs.run(second).record["started"]
+    failed = jobs.job(write_job(jobs, "failed", "false"))
+    never = jobs.job(write_job(jobs, "never", "true"), f"--after={failed}")
+    assert jobs.slurm.wait(never) == "CANCELLED"
+
+
+def test_each_task_of_an_array_has_a_run(jobs):
+    job = write_job(jobs, "array", 'echo "task $SLURM_ARRAY_TASK_ID"; srun "$LAUNCHER" true')
+    number = jobs.job(job, "--array=1,3")
+    for task in (1, 3):
+        name = f"{number}_{task}"
+        assert jobs.slurm.wait(name) == "COMPLETED"
+        (folder,) = jobs.runs.glob(f"{name}-array/")
+        assert json.loads((folder / "record.json").read_text())["job"] == name
+        assert f"task {task}" in (jobs.runs / f"{name}-array.log").read_text()
+
+
+def test_rerun_is_the_same_job_again(make_job_clone, slurm, tmp_path):
+    clone = make_job_clone(tmp_path, '[environment.set]\nMARK = "first"\n')
+    body = 'srun "$LAUNCHER" sh -c "echo mark: \\$MARK with $*"'
+    job = write_job(clone, "again", body, "#SBATCH --nodes=1")
+    first = clone.finish(job, "--nodes=2", "--time=5", "--", "a b", "c")
+    clone.configure((clone.root / "configuration.toml").read_text().replace("first", "second"))
+    (clone.root / job).write_text("#!/bin/bash\nfalse\n")
+    second = clone.finish("rerun", first.job)
+    assert "mark: first with a b c" in second.log
+    record = second.record
+    assert record["nodes"] == "2"
+    assert record["time_limit"] == "00:05:00"
+    assert record["run_again"] == str(first.folder)
+    assert second.written("launcher") == first.written("launcher")
+    assert second.written("arguments") == first.written("arguments")
+    third = clone.finish("rerun", first.folder.name, "--nodes=1", "--", "d")
+    assert "mark: first with d" in third.log
+    assert third.record["nodes"] == "1"
+
+
+def test_rerun_without_arguments_has_none(jobs):
+    job = write_job(jobs, "bare", 'echo "${#JOB_ARGUMENTS[@]} arguments"; srun "$LAUNCHER" true')
+    run = jobs.finish(job)
+    assert "0 arguments" in jobs.finish("rerun", run.job).log
+
+
+def test_rerun_of_a_task_of_an_array_is_that_task(jobs):
+    job = write_job(jobs, "tasks", 'echo "task $SLURM_ARRAY_TASK_ID"; srun "$LAUNCHER" true')
+    number = jobs.job(job, "--array=4,6")
+    assert jobs.slurm.wait(f"{number}_6") == "COMPLETED"
+    again = jobs.job("rerun", f"{number}_6")
+    assert jobs.slurm.wait(f"{again}_6") == "COMPLETED"
+    assert [path.name for path in jobs.runs.glob(f"{again}_*-tasks")] == [f"{again}_6-tasks"]
+
+
+def test_rerun_of_a_plain_sbatch_asks_for_the_same(jobs):
+    job = write_job(jobs, "plainly", 'srun "$LAUNCHER" true')
+    given = ["--gres=gpu:2", "--constraint=fat", "--cpus-per-task=3", "--time=7"]
+    number = jobs.slurm.submit(
+        "--output=/dev/null", *given, job, cwd=jobs.root, env=jobs.environment
+    )
+    jobs.slurm.wait(number)
+    again = jobs.job("rerun", number)
+    jobs.slurm.wait(again)
+    first, second = jobs.slurm.facts(number), jobs.slurm.facts(again)
+    for fact in ("TresPerNode", "Features", "CPUs/Task", "TimeLimit", "JobName"):
+        assert first[fact] == second[fact], fact
+
+
+def test_signal_before_the_time_limit_is_slurms_own(jobs):
+    """The real one: Slurm sends it up to a minute early, and jobs take whole minutes."""
+    arguments = [*TRAINING, "--steps", "100000", "--run-name", "limited"]
+    number = jobs.job(LOCAL, "--time=1", "--signal=USR1@20", "--", *arguments)
+    assert jobs.slurm.wait(number, timeout=150) == "COMPLETED", jobs.slurm.log(number)
+    assert "stopped by a signal" in jobs.slurm.log(number)
+
+
+def test_signal_that_comes_before_pytorch_is_there_ends_nothing(jobs):
+    arguments = [*TRAINING, "--steps", "3", "--run-name", "early"]
+    number = jobs.job("lumi/run_training_ranks_lumi.sbatch", *SMALL, "--", *arguments)
+    jobs.wait_until(number, lambda: _processes(b"train.py", b"early") == 4)
+    jobs.slurm.run(["scancel", "--signal=USR1", number])
+    assert jobs.slurm.wait(number) == "COMPLETED", jobs.slurm.log(number)
+
+
+def _processes(*words):
+    """Count the Python processes with these words in their arguments; Slurm's nodes are here."""
+    found = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            line = (process / "cmdline").read_bytes().split(b"\0")
+            found += line[0] == b"python" and all(word in b" ".join(line) for word in words)
+    return found
+
+
+def test_rerun_without_its_image_is_told(make_job_clone, slurm, tmp_path):
+    clone = make_job_clone(tmp_path)
+    run = clone.finish(write_job(clone, "gone", 'srun "$LAUNCHER" true'))
+    record = {**run.record, "image": "/none/x.sif"}
+    (run.folder / "record.json").write_text(json.dumps(record, indent=2))
+    told = clone.submit("rerun", run.job, check=False)
+    assert told.returncode == 1
+    assert f"error: the image of run {run.folder.name} is gone: /none/x.sif" in told.stderr
+
+
+def test_status_shows_jobs_with_cost_and_last_line(jobs):
+    body = 'srun "$LAUNCHER" sh -c "echo almost there; sleep 600"'
+    job = write_job(jobs, "slow", body)
+    (jobs.root / job).write_text(
+        (jobs.root / job).read_text().replace("start_job local", "start_job jwb")
+    )
+    number = jobs.job(job, "--partition=booster", "--machine=jwb")
+    waiting = jobs.job(job, "--begin=now+1hour", "--partition=booster", "--machine=jwb")
+    jobs.wait_until(number, lambda: "almost there" in jobs.slurm.log(number))
+    shown = jobs.submit("status").stdout
+    line = next(line for line in shown.splitlines() if line.startswith(f"{number} "))
+    assert "RUNNING" in line
+    assert "core-hours" in line
+    assert "    0: almost there" in shown
+    assert f"{waiting} " in shown
+    assert "    waits: BeginTime" in shown
+
+
+def test_code_and_changes_are_recorded(make_job_clone, slurm, tmp_path):
+    clone = make_job_clone(tmp_path)
+    git = ["git", "-c", "user.name=n", "-c", "user.email=e@x"]
+    for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "x"]):
+        processes.run([*git, *command], env=clone.environment, cwd=clone.root)
+    with open(clone.root / "train.py", "a") as file:
+        file.write("# mine\n")
+    (clone.root / "new.py").write_text("")
+    run = clone.finish(write_job(clone, "code", 'srun "$LAUNCHER" true'))
+    assert "+# mine\n" in run.written("repositories", "longship.patch")
+    commit = run.written("repositories", "longship.commit")
+    head = processes.run(["git", "rev-parse", "HEAD"], env=clone.environment, cwd=clone.root).stdout
+    assert f"commit {head}" in commit
+    assert "untracked new.py\n" in commit
+
+
+def test_no_secret_is_written_down(make_job_clone, slurm, tmp_path):
+    clone = make_job_clone(tmp_path)
+    job = write_job(clone, "secret", 'srun "$LAUNCHER" sh -c "echo length \\${#HF_TOKEN}"')
+    run = clone.finish(job, env={"HF_TOKEN": SECRET})
+    assert f"length {len(SECRET)}" in run.log
+    for path in clone.runs.rglob("*"):
+        assert path.is_dir() or SECRET not in path.read_text(errors="replace"), path
+
+
+def test_signal_to_submit_leaves_nothing_half_done(jobs):
+    waiting = jobs.start("submit.py", LOCAL, "--begin=now+1hour")
+    waiting.send_signal(signal.SIGINT)
+    waiting.communicate(timeout=60)
+    assert not list(jobs.runs.rglob("*.partial*"))
+
+
+@pytest.fixture(autouse=True)
+def _no_jobs_of_other_tests(slurm):
+    """End the jobs of each test with it, also where it made a clone of its own."""
+    return slurm

@@ -1,0 +1,298 @@
+"""submit.py with a real Slurm and real files: what it refuses, what it asks, what it leaves."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import processes
+from support.lab import fill, is_told
+from support.repository import toml
+
+LOCAL = "local/run_training_local.sbatch"
+TRAIN = "jsc/run_training_jwb.sbatch"
+LATER = "--begin=now+1hour"
+
+
+def queued(clone):
+    """Name all jobs of this user that wait or run."""
+    return clone.slurm.run(["squeue", "--me", "--noheader", "--format=%i"]).stdout.split()
+
+
+def change(clone, old, new):
+    """Change the configuration."""
+    text = (clone.root / "configuration.toml").read_text()
+    assert old in text
+    clone.configure(text.replace(old, new))
+
+
+def refused(clone, words, message, hint, **options):
+    """Hold that a job is refused in two lines, and none is submitted."""
+    done = clone.submit(*words, check=False, **options)
+    is_told(done, message, hint)
+    assert done.stdout == ""
+    assert queued(clone) == []
+    assert not list(clone.runs.rglob("*.partial*"))
+    return done
+
+
+@pytest.fixture
+def own(make_job_clone, slurm, tmp_path):
+    """Give a clone whose configuration a test may change."""
+    return make_job_clone(tmp_path)
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["jsc/run_traning_jwb.sbatch"], "there is no job file jsc/run_tran", f'mean "{TRAIN}"?'),
+        ([LOCAL, "--partion=booster"], "sbatch has no option --partion", '"partition"'),
+        ([TRAIN, "--partition=boster"], "jwb has no partition boster", '"booster"? allowed: '),
+        ([TRAIN, "--time=25:00:00"], "more than partition booster allows", "--time=1-00:00:00"),
+        ([LOCAL, "--partition=boster"], "Invalid partition name specified", "develbooster, "),
+        ([LOCAL, "--nodes=4"], "Slurm refuses the job: ", "change the options"),
+        ([LOCAL, "-pdevelbooster", "-t3:0:0"], "Requested time limit is invalid", "the options"),
+        (
+            ["local/interactive.salloc", "--nodes=4"],
+            "Slurm refuses the job: ",
+            "change the options",
+        ),
+        ([LOCAL, "--after=me"], "Job dependency problem", "change the options"),
+    ],
+)
+def test_job_that_slurm_would_refuse(words, message, hint, jobs):
+    refused(jobs, words, message, hint)
+
+
+def test_machine_without_slurm_is_told(jobs, tmp_path):
+    path = tmp_path / "programs"
+    path.mkdir()
+    for folder in processes.PATH.split(":"):
+        for program in Path(folder).iterdir():
+            if program.name != "sbatch" and not (path / program.name).is_symlink():
+                (path / program.name).symlink_to(program)
+    python = jobs.environment["PATH"].split(":")[0]
+    hint = "submit on a login node of jwb"
+    env = {"PATH": f"{python}:{path}"}
+    refused(jobs, [TRAIN], "there is no Slurm on this machine", hint, env=env)
+
+
+def test_python_of_the_job_that_cannot_run_the_scripts_is_told(jobs, tmp_path):
+    make = [sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"]
+    processes.run(make, env=jobs.environment)
+    env = {"PATH": f"{tmp_path}/bare/bin:{processes.PATH}"}
+    message = "the python3 that jobs call cannot run the scripts: "
+    message += f"{tmp_path}/bare/bin/python3 has no package click"
+    refused(jobs, [LOCAL], message, "python3 -m venv .venv", env=env)
+
+
+def test_slurm_that_does_not_answer_is_told(jobs, tmp_path):
+    settings = Path(jobs.environment["SLURM_CONF"])
+    text = re.sub(r"SlurmctldPort=\d+", "SlurmctldPort=1", settings.read_text())
+    (tmp_path / "slurm.conf").write_text(text)
+    env = {"SLURM_CONF": str(tmp_path / "slurm.conf")}
+    refused(jobs, [LOCAL], "Slurm does not answer", "try again later", env=env)
+    is_told(jobs.submit("status", env=env, check=False), "Slurm does not answer", "again later")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message", "hint"),
+    [
+        ('account = "acc"', "", "starts no job without --account", "set project.account"),
+        ("image = ", 'image = "docker://no.invalid/a/b:1" # ', "is missing", "build_container.py"),
+        ("image = ", 'image = "/none/x.sif" # ', "/none/x.sif is missing", "container.image"),
+        ("[environment]", '[packages]\noverlay = "mine"\n[environment]', "", "build_overlay.py"),
+    ],
+    ids=["account", "image", "image file", "overlay"],
+)
+def test_what_is_missing_is_told_with_the_command_that_makes_it(old, new, message, hint, own):
+    change(own, old, new)
+    refused(own, [TRAIN], message, hint)
+
+
+def test_missing_venv_and_that_of_another_image_are_told(own, tmp_path):
+    (link,) = own.scratch.glob("venv_*")
+    venv = os.path.realpath(link)
+    link.unlink()
+    refused(own, [TRAIN], "the Python packages are not installed", "python3 set_up.py install")
+    link.symlink_to(tmp_path / "other")
+    (tmp_path / "other").mkdir()
+    shutil.copy(f"{venv}/longship-inputs", tmp_path / "other")
+    (tmp_path / "other/longship-base").write_text("/other.sif\n")
+    refused(own, [TRAIN], "belong to /other.sif, not to ", "python3 set_up.py install")
+
+
+def test_job_of_another_site_is_refused(jobs):
+    env = {"LONGSHIP_MACHINE": "lumi"}
+    done = refused(jobs, [TRAIN], f"{TRAIN} is for jwb, and this is lumi", "its jobs: ", env=env)
+    assert "lumi/run_training_lumi.sbatch" in done.stderr
+
+
+def test_full_disk_is_told(own, small_disk):
+    (link,) = own.scratch.glob("venv_*")
+    disk = small_disk(8)
+    (disk / link.name).symlink_to(os.path.realpath(link))
+    change(own, f"scratch_dir = {toml(own.scratch)}", f"scratch_dir = {toml(disk)}")
+    own.runs = disk / "runs"
+    ballast = fill(disk)
+    refused(own, [LOCAL, LATER], "No space left on device", "make room there")
+    ballast.unlink()
+    done = own.submit(LOCAL, LATER)
+    assert f"warning: {disk} has only " in done.stderr
+    assert done.stdout.split() == queued(own)
+
+
+# --- what is asked and warned of
+
+
+@pytest.fixture
+def costly(own):
+    """Give a clone that asks before jobs above 10 core-hours."""
+    change(own, "[environment]", "[jobs]\nask_above = 10\n[environment]")
+    return own
+
+
+def test_costly_job_waits_for_a_yes(costly, terminal):
+    for answer, submitted in (("n\n", 0), ("\n", 0), ("\x04", 0), ("y\n", 1)):
+        shown = terminal(costly, "submit.py", TRAIN, LATER, stdout=subprocess.PIPE)
+        shown.expect("[y/N] ")
+        assert queued(costly) == []
+        shown.type(answer)
+        assert shown.end() == 1 - submitted, shown.said
+        assert ("error: not submitted" in shown.said) == (not submitted)
+        assert shown.process.stdout.read().decode().split() == queued(costly)
+        assert len(queued(costly)) == submitted
+    assert "core-hours" in shown.said
+
+
+def test_interrupt_at_the_question_submits_nothing(costly, terminal):
+    shown = terminal(costly, "submit.py", TRAIN, LATER)
+    shown.expect("[y/N] ")
+    shown.type("\x03")
+    assert shown.end() in (130, -2)
+    assert "Traceback" not in shown.said
+    assert queued(costly) == []
+
+
+def test_costly_job_without_a_terminal_needs_a_yes_beforehand(costly):
+    refused(costly, [TRAIN, LATER], "more than jobs.ask_above, and nobody is here", "--yes")
+    done = costly.submit(TRAIN, "--yes", LATER)
+    assert done.stdout.split() == queued(costly)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "warned"),
+    [
+        ("990000000 1000000000 1100000000 - 42 0 0 -", "only 10.2 GB are left"),
+        ("[1090000000] 0 1100000000 - 42 0 0 -", "only 10.2 GB are left"),
+        ("1000000001* 1000000000 1100000000 6d 42 0 0 -", "is used up"),
+        ("500000000 1000000000 1100000000 - 42 0 0 -", ""),
+        ("990000000 0 0 - 42 0 0 -", ""),
+        ("", ""),
+    ],
+    ids=["nearly full", "limit alone", "over", "room", "no quota", "no Lustre"],
+)
+@pytest.mark.parametrize("between", [" ", r"\n      "], ids=["one line", "two lines"])
+def test_quota_that_is_nearly_used_is_warned_of(numbers, warned, between, jobs, tmp_path):
+    # A mock, as no Lustre is here. Behind a long path it begins a line of its own.
+    text = f"  {jobs.scratch}{between}{numbers}" if numbers else ""
+    (tmp_path / "lfs").write_text(f"#!/bin/sh\nprintf '{text}\\n'\n")
+    (tmp_path / "lfs").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{jobs.environment['PATH']}"}
+    done = jobs.submit(LOCAL, LATER, env=env)
+    assert ("our quota on" in done.stderr) == bool(warned)
+    assert warned in done.stderr
+    assert done.stdout.split() == queued(jobs)
+
+
+# --- what is submitted
+
+
+def test_standard_output_is_the_job_id_alone(jobs):
+    done = jobs.submit(LOCAL, LATER)
+    assert re.fullmatch(r"\d+\n", done.stdout)
+    assert f"cancel: scancel {done.stdout}" in done.stderr
+    facts = jobs.slurm.facts(done.stdout.strip())
+    assert f"log: {facts['StdOut']}\n" in done.stderr
+
+
+def test_dry_run_submits_and_writes_nothing(own):
+    before = sorted(own.scratch.rglob("*"))
+    script = own.dry_run("submit.py", LOCAL, LATER, "--", "--steps", "1")
+    assert sorted(own.scratch.rglob("*")) == before
+    assert queued(own) == []
+    done = processes.run(["bash", "-c", script], env=own.environment, cwd="/")
+    assert done.stdout.split() == queued(own)
+
+
+def test_it_may_be_called_from_anywhere(jobs, tmp_path):
+    folder = tmp_path / "my $jobs, 'here'"
+    folder.mkdir()
+    job = folder / "its own job.sbatch"
+    job.write_text('#!/bin/bash\n#SBATCH --job-name=own\nprintf "[%s]" "$PWD" "$@"\n')
+    number = jobs.job(job.name, "--", "a  b", "--nodes=2", cwd=folder)
+    assert jobs.slurm.wait(number) == "COMPLETED"
+    assert jobs.slurm.log(number) == f"[{jobs.root}][a  b][--nodes=2]"
+    assert Path(jobs.slurm.facts(number)["StdOut"]) == jobs.runs / f"{number}-own.log"
+    assert jobs.submit(LOCAL, LATER, cwd=folder).stdout.split() == queued(jobs)
+
+
+def test_two_submissions_at_once_are_two_jobs(own):
+    started = [own.start("submit.py", LOCAL, LATER) for _ in range(2)]
+    ended = [process.communicate(timeout=120) for process in started]
+    assert [process.returncode for process in started] == [0, 0], ended
+    assert sorted(output.strip() for output, _ in ended) == sorted(queued(own))
+    assert len(list((own.runs / "configurations").iterdir())) == 1
+
+
+@pytest.mark.parametrize("words", [[], ["status", "--nodes=2"], ["rerun"], [LOCAL, "--chain=0"]])
+def test_wrong_call(words, jobs):
+    done = jobs.submit(*words, check=False)
+    assert done.returncode == 2
+    assert "Usage: submit.py" in done.stderr
+    assert queued(jobs) == []
+
+
+def test_job_that_a_job_of_a_chain_submits_is_not_of_the_chain(own):
+    begin = (
+        "#!/bin/bash\n#SBATCH --time=5\n"
+        'source "${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}/lib/shell/job.bash"\nstart_job local\n'
+    )
+    outer = 'python3 "$LONGSHIP_ROOT/submit.py" local/inner.sbatch --nodes=2 >"$RUN_DIR/inner"\n'
+    (own.root / "local/outer.sbatch").write_text(begin + outer)
+    (own.root / "local/inner.sbatch").write_text(begin + 'srun "$LAUNCHER" hostname\n')
+    for number in own.submit("local/outer.sbatch", "--chain=2").stdout.split():
+        assert own.slurm.wait(number) == "COMPLETED", own.slurm.log(number)
+        inner = own.run(own.run(number).written("inner").strip())
+        assert own.slurm.wait(inner.job) == "COMPLETED", inner.log
+        assert "goes_on_from" not in inner.record
+        assert inner.record["nodes"] == "2"
+
+
+def test_status_shows_a_line_that_colours_and_redraws_itself(jobs):
+    job = jobs.root / "local/redraws.sbatch"
+    job.write_text(
+        "#!/bin/bash\n#SBATCH --job-name=redraws\n"
+        'source "$LONGSHIP_ROOT/lib/shell/job.bash"\nstart_job local\n'
+        "printf '\\033[31mstep 1\\033[0m\\r\\033[Kstep \\033[1;32m2\\033[0m of 9\\n \\n'\n"
+        "sleep 600\n"
+    )
+    number = jobs.job("local/redraws.sbatch")
+    other = jobs.slurm.submit("--job-name=a/b c|d", "--output=/dev/null", "--wrap=sleep 600")
+    jobs.wait_until(number, lambda: "of 9" in jobs.slurm.log(number))
+    shown = jobs.submit("status").stdout
+    assert "\n    step 2 of 9\n" in shown
+    assert f"{other:<12} a/b c|d " in shown
+
+
+def test_help_names_all_that_it_does(jobs):
+    said = jobs.submit("--help").stdout
+    for word in ("--chain", "--after", "--yes", "--dry-run", "status", "rerun RUN", ".salloc"):
+        assert word in said
+    assert jobs.submit(LOCAL, "--help").stdout == said

@@ -1,0 +1,70 @@
+"""The scripts of jobs, as they are emitted: what submits one, what starts its run, its launcher."""
+
+from pathlib import Path
+
+from lib import ROOT
+from lib.container import run_lines
+from lib.job_container import pyxis_launcher_lines
+from lib.job_files import read_job_file
+from lib.jobs import Submission, submit_lines
+from lib.packages import wanted_venv
+from lib.paths import pinned
+from lib.pyxis import uses_pyxis
+from lib.runs import start_lines
+from lib.sbatch import read_options
+from lib.slurm_facts import slurm_facts
+
+# As Slurm prints it in one line.
+FACTS = (
+    "JobId=12 JobName=train UserId=me(1000) GroupId=me(1000) Account=my-account QOS=(null) "
+    "JobState=RUNNING Restarts=0 BatchFlag=1 TimeLimit=01:00:00 SubmitTime=2026-01-02T03:04:05 "
+    "Partition=booster NodeList=node[1-2] BatchHost=node1 NumNodes=2 NumCPUs=96 NumTasks=2 "
+    "TRES=cpu=96,mem=880G,node=2 Features=(null) Command=/home/me/job.sbatch WorkDir=/home/me "
+    "StdErr=/home/me/12-train.log StdIn=/dev/null StdOut=/home/me/12-train.log Power="
+)
+TRAINING = {"jwc": "jsc/preprocess_data_parallel_jwc.sbatch"}
+
+
+def training_file(settings):
+    """Name the job that trains on a machine, or makes data on one without GPUs."""
+    name, site = settings.machine.name, Path(settings.machine.site_file).parent
+    return TRAINING.get(name) or f"{site}/run_training_{name}.sbatch"
+
+
+def submit(settings, paths, runtime):
+    """Give the lines of submit.py for that job."""
+    job = read_job_file(Path(ROOT), training_file(settings))
+    typed = read_options(["--nodes=4", "--comment=it's mine"])
+    return submit_lines(settings, paths, runtime, Submission(job, typed, ("--steps", "1 0"), 3))
+
+
+def submit_array(settings, paths, runtime):
+    """The same of an array, after another job, for a run that is started again."""
+    job = read_job_file(Path(ROOT), training_file(settings))
+    typed = read_options(["--array=0-7", "--output=/logs/%A_%a.log"])
+    wanted = Submission(job, typed, (), after="7", again="/home/me/it's/11-train")
+    return submit_lines(settings, paths, runtime, wanted)
+
+
+def job_start(settings, paths, runtime):
+    """Give the lines that a job file sources."""
+    venv = wanted_venv(settings, paths)
+    named = {"image": "/i.sif", "overlay": "", "venv": str(pinned(venv)) if venv else ""}
+    run = paths.runs / "12-train"
+    return start_lines(settings, paths, runtime, run, slurm_facts(FACTS), named)
+
+
+def launcher(settings, paths, runtime):
+    """Give the lines of a launcher."""
+    venv = wanted_venv(settings, paths)
+    if uses_pyxis(settings, runtime):
+        return pyxis_launcher_lines(settings, paths, runtime, venv)
+    return run_lines(settings, paths, runtime, online=False, venv=venv, for_ranks=True)
+
+
+JOBS = {
+    "submit": submit,
+    "submit_array": submit_array,
+    "job_start": job_start,
+    "launcher": launcher,
+}

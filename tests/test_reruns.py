@@ -1,0 +1,118 @@
+"""A recorded run is found by its job, and gives back what it was started with."""
+
+import json
+import os
+
+import pytest
+
+from lib.errors import LongshipError
+from lib.reruns import recorded_job, recorded_run
+
+RECORD = {
+    "name": "train",
+    "partition": "gpu",
+    "account": "acc",
+    "qos": "normal",
+    "nodes": "4",
+    "time_limit": "1-00:00:00",
+    "machine": "local",
+    "log": "/a/log",
+}
+
+
+@pytest.fixture
+def runs(repository, tmp_path):
+    """Give a function that records a run; `runs.paths` are the repository's."""
+    repository.write("configuration.toml", f'[paths]\nscratch_dir = "{tmp_path}/s"\n')
+    _, paths = repository.settings_and_paths()
+
+    def make(name, arguments=(), record=RECORD, written=0):
+        folder = paths.runs / name
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text(json.dumps(record))
+        os.utime(folder / "record.json", (written, written))
+        (folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=2\nstart_job local\n")
+        each = (f"{argument}\0" for argument in arguments)
+        (folder / "arguments").write_bytes("".join(each).encode(errors="surrogateescape"))
+        return folder
+
+    make.paths = paths
+    return make
+
+
+@pytest.mark.parametrize("name", ["12", "12-train", "path"])
+def test_run_is_named_by_its_job_or_folder(name, runs):
+    other, wanted = runs("121-train"), runs("12-train")
+    runs("12_3-train")
+    assert recorded_run(runs.paths, str(wanted) if name == "path" else name) == wanted
+    assert recorded_run(runs.paths, "121") == other
+
+
+def test_run_is_named_from_the_folder_at_hand(runs, monkeypatch):
+    wanted = runs("12_3-train")
+    monkeypatch.chdir(runs.paths.runs)
+    assert recorded_run(runs.paths, "12_3-train/") == wanted
+    monkeypatch.chdir(wanted)
+    assert recorded_run(runs.paths, ".") == wanted
+
+
+def test_unknown_run_is_told_with_the_newest(runs):
+    with pytest.raises(LongshipError) as error:
+        recorded_run(runs.paths, "7")
+    assert error.value.hint == "none yet"
+    for number in range(1, 7):
+        runs(f"{number}-train", written=number)
+    (runs.paths.runs / "7-no_record").mkdir()
+    with pytest.raises(LongshipError) as error:
+        recorded_run(runs.paths, "7")
+    assert str(error.value) == f'there is no run "7" in {runs.paths.runs}'
+    assert error.value.hint == "the newest: 6-train, 5-train, 4-train, 3-train, 2-train"
+
+
+@pytest.mark.parametrize("name", ["*", "1*", "[1]", "?"])
+def test_pattern_is_no_name(name, runs):
+    runs("1-train")
+    with pytest.raises(LongshipError, match="there is no run"):
+        recorded_run(runs.paths, name)
+
+
+def test_job_is_what_it_was(runs, hostile_arguments):
+    job, options, arguments = recorded_job(runs("12-train", hostile_arguments))
+    assert arguments == tuple(hostile_arguments)
+    assert (job.path.name, job.machine) == ("job.sbatch", "local")
+    assert [each.word for each in job.header] == ["--nodes=2"]
+    # nobody had asked for the QOS, which every job of the site has
+    words = ["--job-name=train", "--partition=gpu", "--account=acc", "--nodes=4"]
+    assert [each.word for each in options] == [*words, "--time=1-00:00:00"]
+
+
+@pytest.mark.parametrize("nothing", ["", "(null)", "N/A"])
+def test_what_slurm_does_not_say_is_no_option(nothing, runs):
+    record = {"name": "train", "account": nothing, "partition": nothing}
+    _, options, arguments = recorded_job(runs("12-train", record=record))
+    assert [each.word for each in options] == ["--job-name=train"]
+    assert arguments == ()
+
+
+def test_job_and_partition_may_be_called_normal(runs):
+    record = {"name": "normal", "partition": "normal", "qos": "normal"}
+    _, options, _ = recorded_job(runs("12-normal", record=record))
+    assert [each.word for each in options] == ["--job-name=normal", "--partition=normal"]
+
+
+def test_record_that_is_not_complete_is_told(runs):
+    run = runs("12-train")
+    (run / "arguments").unlink()
+    with pytest.raises(LongshipError) as error:
+        recorded_job(run)
+    assert "the record of 12-train is not complete: No such file" in str(error.value)
+    assert "submit.py" in error.value.hint
+
+
+def test_job_file_is_the_recorded_one_and_none_of_the_folder_at_hand(runs, tmp_path, monkeypatch):
+    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=9\n")
+    monkeypatch.chdir(tmp_path)
+    run = runs("7-train")
+    job, _, _ = recorded_job(run)
+    assert job.path == run / "job.sbatch"
+    assert [each.word for each in job.header] == ["--nodes=2"]

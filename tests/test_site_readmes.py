@@ -1,0 +1,88 @@
+"""What the READMEs say of jobs: their commands are taken by the scripts, their files are there."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from support.repository import Clone
+
+from lib.sites import load_machines
+
+ROOT = Path(__file__).resolve().parents[1]
+SITES = sorted(path.parent.name for path in ROOT.glob("*/site.toml"))
+JOB_FILE = re.compile(r"[\w./-]+\.(?:sbatch|salloc)\b")
+
+
+def text_of(site):
+    return (ROOT / site / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(site, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", text_of(site), re.DOTALL | re.MULTILINE)
+
+
+def commands(site):
+    """Give the words behind `python3` of each line that calls a script."""
+    lines = "".join(blocks(site, "bash")).replace("\\\n", " ").splitlines()
+    found = [shlex.split(line, comments=True) for line in lines]
+    return [words[1:] for words in found if words[:1] == ["python3"] and words[1] != "-m"]
+
+
+@pytest.fixture
+def clone(root, clean_environment, tmp_path):
+    """Give a clone that JUPITER's compute nodes see."""
+    clone = Clone(root, tmp_path / "clone", clean_environment)
+    site = clone.root / "jsc/site.toml"
+    folders = site.read_text().replace('["/e"]', f'["/e", "{clone.root}"]')
+    assert str(clone.root) in folders
+    site.write_text(folders)
+    return clone
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_each_command_is_taken_with_the_configuration_shown(site, clone, run):
+    machines = load_machines(ROOT).values()
+    first = next(each.name for each in machines if each.site_file == f"{site}/site.toml")
+    environment = {**clone.environment, "LONGSHIP_MACHINE": first}
+    clone.configure("\n".join(blocks(site, "toml")))
+    assert commands(site)
+    for script, *arguments in commands(site):
+        assert (ROOT / script).is_file()
+        command = [sys.executable, script, "--dry-run", *arguments]
+        assert run(command, env=environment, cwd=clone.root).stdout
+
+
+def test_each_command_of_the_section_on_jobs_is_taken(clone, run):
+    clone.configure('[project]\naccount = "a"\n[paths]\nscratch_dir = "~/scratch"\n')
+    recorded = Path(clone.environment["HOME"], "scratch/runs/4711-train")
+    recorded.mkdir(parents=True)
+    (recorded / "record.json").write_text('{\n  "job": "4711"\n}\n')
+    (recorded / "arguments").write_text("")
+    (recorded / "launcher").write_text("")
+    (recorded / "job.sbatch").write_text((ROOT / "jsc/run_training_jwb.sbatch").read_text())
+    (recorded / "configuration.toml").write_text((clone.root / "configuration.toml").read_text())
+    section = (ROOT / "README.md").read_text().partition("\n## Submit jobs\n")[2]
+    block = re.search(r"^```bash\n(.*?)^```", section, re.DOTALL | re.MULTILINE)[1]
+    lines = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert len(lines) > 5
+    for python, script, *arguments in lines:
+        assert (python, script) == ("python3", "submit.py")
+        command = [sys.executable, script, "--dry-run", *arguments]
+        assert run(command, env=clone.environment, cwd=clone.root).stdout
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_job_files_that_are_named_are_those_that_are_there(site):
+    named = set(JOB_FILE.findall(text_of(site)))
+    own = {f"{site}/{path.name}" for path in (ROOT / site).iterdir() if JOB_FILE.match(path.name)}
+    assert own <= named
+    assert [each for each in named if not (ROOT / each).is_file()] == []
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_a_job_of_each_kind_is_submitted(site):
+    submitted = {Path(words[1]).name for words in commands(site) if words[0] == "submit.py"}
+    for kind in ("preprocess_data", "run_training", "interactive", "jupyter", "status"):
+        assert any(name.startswith(kind) for name in submitted), kind
