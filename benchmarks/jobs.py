@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""What a job costs over plain Slurm and the bare runtime.
+
+    python benchmarks/jobs.py IMAGE.sif [--rounds 20] [--nodes 2]
+
+It needs a Slurm that starts jobs at once, such as the tests' own
+(tests/integration/servers/slurm.sh), and apptainer. A job runs the steps in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from side_by_side import Result, machine, measure, table
+
+ROOT = Path(__file__).resolve().parent.parent
+SECONDS = 600  # for the job
+
+CONFIGURATION = """\
+machine = "local"
+[paths]
+project_dir = "{folder}/project"
+scratch_dir = "{folder}/scratch"
+[container]
+runtime = "apptainer"
+image = "{image}"
+[packages]
+requirements = ""
+"""
+
+# Prints a line for each time it takes: what, and seconds.
+JOB = """\
+#!/usr/bin/env bash
+#SBATCH --job-name=benchmark
+#SBATCH --ntasks-per-node=1
+begin=$EPOCHREALTIME
+source "$LONGSHIP_ROOT/lib/shell/job.bash" || exit
+start_job local "$@"
+awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN {{ printf "start %f\\n", b - a }}'
+unset SLURM_LABELIO
+timed() {{
+  local -r what=$1 begin=$EPOCHREALTIME
+  srun "${{@:2}}"
+  awk -v w="$what" -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN {{ printf "%s %f\\n", w, b - a }}'
+}}
+for ((round = 0; round < {rounds} + 2; round++)); do
+  timed bare apptainer exec {image} true
+  timed launcher "$LAUNCHER" true
+done
+"""
+
+
+def main() -> None:
+    """Measure and print two tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("image", type=Path, help="a SIF file, at a path without blanks")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--nodes", type=int, default=2)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        image = arguments.image.resolve()
+        configuration = folder / "configuration.toml"
+        configuration.write_text(CONFIGURATION.format(folder=folder, image=image), "utf-8")
+        environ = {**os.environ, "LONGSHIP_CONFIGURATION": str(configuration)}
+        job = folder / "benchmark.sbatch"
+        job.write_text(JOB.format(image=image, rounds=arguments.rounds), "utf-8")
+        print(f"{machine()}\n")
+        print(table(submission(job, folder, environ, arguments.rounds), "submitting"))
+        print()
+        started, steps = in_a_job(job, environ, arguments.nodes)
+        print(table(steps, f"a step on {arguments.nodes} nodes"))
+        print(f"\n`start_job`, once for each job: {started * 1000:.0f} ms")
+
+
+def submission(job: Path, folder: Path, environ: dict[str, str], rounds: int) -> list[Result]:
+    """Compare submit.py with sbatch; the jobs are held and taken back."""
+    options = ["--hold", "--job-name=benchmark-held", f"--output={folder}/log"]
+    commands = {
+        "`sbatch JOB`": ["sbatch", "--quiet", *options, str(job)],
+        "`python3 submit.py JOB`": [sys.executable, str(ROOT / "submit.py"), str(job), *options],
+    }
+    with open(os.devnull, "w", encoding="utf-8") as nothing:
+        os.dup2(nothing.fileno(), 2)  # what submit.py says
+        try:
+            return measure(commands, rounds, environ)
+        finally:
+            subprocess.run(["scancel", "--me", "--name=benchmark-held"], check=True)
+
+
+def in_a_job(job: Path, environ: dict[str, str], nodes: int) -> tuple[float, list[Result]]:
+    """Return how long the start of a job takes, and what its steps took."""
+    command = [sys.executable, str(ROOT / "submit.py"), str(job), f"--nodes={nodes}"]
+    number = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True)
+    runs = Path(environ["LONGSHIP_CONFIGURATION"]).parent / "scratch/runs"
+    record = runs / f"{number.stdout.strip()}-benchmark/record.json"
+    for _ in range(SECONDS):
+        if record.is_file() and "exit_code" in json.loads(record.read_text()):
+            break
+        time.sleep(1)
+    log = (runs / f"{number.stdout.strip()}-benchmark.log").read_text(encoding="utf-8")
+    taken: dict[str, list[float]] = {}
+    for line in log.splitlines():
+        what, _, seconds = line.partition(" ")
+        if what in ("start", "bare", "launcher"):
+            taken.setdefault(what, []).append(float(seconds))
+    names = {"bare": "`srun apptainer exec IMAGE true`", "launcher": "`srun LAUNCHER true`"}
+    steps = [Result(text, tuple(taken[what][2:]), ()) for what, text in names.items()]
+    return taken["start"][0], steps
+
+
+if __name__ == "__main__":
+    main()
