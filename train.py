@@ -501,12 +501,13 @@ def parse_arguments() -> Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
     scratch = Path(os.environ.get("LONGSHIP_SCRATCH_DIR", "."))
+    checkpoints = Path(os.environ.get("LONGSHIP_CHECKPOINT_DIR", scratch / "checkpoints"))
     has_gpu, yes_or_no = torch.cuda.is_available(), argparse.BooleanOptionalAction
     data = scratch / "data" / "corpus_text_document"
 
     add = parser.add_argument_group("run").add_argument
     add("--data", type=Path, default=data, metavar="PREFIX", help="dataset, without .bin and .idx")
-    add("--checkpoint-dir", type=Path, default=scratch / "checkpoints", help="folder of all runs")
+    add("--checkpoint-dir", type=Path, default=checkpoints, help="folder of all runs")
     add("--run-name", default="gpt", help="folder of this run")
     add("--checkpoint-every", type=int, default=100, help="steps from checkpoint to checkpoint")
     add("--device", choices=("cpu", "cuda"), default="cuda" if has_gpu else "cpu", help="cuda: GPU")

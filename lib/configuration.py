@@ -1,7 +1,8 @@
 """What configuration.toml may say: the keys, their types and defaults, and the strict reading.
 
-The same tables stand in configuration.toml, configuration.local.toml, under ``[machines.NAME]`` of
-both, and under ``configuration`` in the files of sites and stacks. Each file is a `Layer`;
+The same tables stand in configuration.toml, configuration.local.toml, under ``[machines.NAME]`` and
+``[stacks.NAME]`` of both, and under ``configuration`` in the files of sites and stacks. Each is a
+`Layer`;
 later layers win (`lib/settings.py` has the order).
 """
 
@@ -23,10 +24,11 @@ def _key(
     about: str,
     choices: tuple[str, ...] = (),
     entries: Mapping[str, Key] | None = None,
+    kind: str = "",
 ) -> Any:
     """Declare a key: its default, one line about it, and the only values allowed."""
     kinds = {str: "text", int: "number", tuple: "list", dict: "texts"}
-    kind = "tables" if entries else kinds[type(default)]
+    kind = kind or ("tables" if entries else kinds[type(default)])
     key = Key(kind, about, choices, default, entries or {})
     return field(default_factory=lambda: default, metadata={"key": key})
 
@@ -41,10 +43,11 @@ class Project:
 
 @dataclass(frozen=True)
 class PathRoots:
-    """[paths]: the two roots that everything else is derived from (`lib/paths.py`)."""
+    """[paths]: the roots that everything else is derived from (`lib/paths.py`)."""
 
     project_dir: str = _key("~/longship/project", "long-lived: repositories, patches")
     scratch_dir: str = _key("~/longship/scratch", "large and fast: images, packages, caches, runs")
+    checkpoint_dir: str = _key("", "where training writes; scratch_dir/checkpoints unless given")
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,7 @@ class Configuration:
         (), "external repositories", entries=REPOSITORY
     )
     assets: tuple[Mapping[str, Any], ...] = _key((), "models and datasets", entries=ASSET)
+    training: Mapping[str, Any] = _key({}, "settings of the stack's own", kind="values")
     project: Project = Project()
     paths: PathRoots = PathRoots()
     container: Container = Container()
@@ -185,7 +189,7 @@ def _unknown_key(dotted: str, value: Any, place: str) -> LongshipError:
     if table:
         beside = [each.rpartition(".")[2] for each in KEYS if each.rpartition(".")[0] == table]
         return LongshipError(f'{place}: [{table}] has no key "{key}"', near_miss(key, beside))
-    beside = [*(each for each in KEYS if "." not in each), *TABLES, "machines"]
+    beside = [*(each for each in KEYS if "." not in each), *TABLES, "machines", "stacks"]
     kind = "table" if isinstance(value, dict) else "key"
     return LongshipError(f'{place}: unknown {kind} "{key}"', near_miss(key, beside))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lib import environment
-from lib.command import assign, call, comment
+from lib.command import assign, call, comment, wrapped
 from lib.environment import Bind
 from lib.images import ImageSource, image_source, image_to_start
 from lib.launch import Launch
@@ -139,7 +139,7 @@ def run_lines(
     )
     lines, words = start_lines(settings, launch, contract)
     return [
-        call("make_folders", paths.project_dir, paths.scratch_dir),
+        wrapped("make_folders", *paths.roots),
         *([call("take_rank")] if for_ranks else []),
         *lines,
         *([call("check_venv", venv, overlay or launch.base)] if venv else []),

@@ -17,6 +17,7 @@ from lib.errors import LongshipError
 from lib.paths import Paths, expand
 from lib.quoting import Expansion, name, word
 from lib.settings import Settings
+from lib.training import is_below, training_folders, training_variables
 
 # Compilers, Python, preloaded libraries and conda of the host: inside they are wrong at best.
 # JSC's modules rely on PYTHONPATH and set the compiler's paths.
@@ -67,19 +68,25 @@ def unset_host_variables(environment: Environment) -> str:
 
 
 def configured_binds(settings: Settings, paths: Paths) -> tuple[tuple[Bind, ...], tuple[Bind, ...]]:
-    """Return the binds that a launch cannot do without, and the site's, where they exist.
+    """Return the binds that a launch cannot do without, and those of what may not be there.
+
+    The latter are the site's folders, and what the settings of the stack name.
 
     Raises
     ------
     LongshipError
         If an entry of ``container.binds`` is no bind.
     """
-    own = [
-        Bind(str(each), str(each)) for each in (paths.root, paths.project_dir, paths.scratch_dir)
-    ]
+    own = [Bind(str(each), str(each)) for each in (paths.root, *paths.roots)]
     own += [_bind(text, settings) for text in settings.configuration.container.binds]
     site = [Bind(each, each) for each in settings.machine.binds]
-    return tuple(dict.fromkeys(own)), tuple(site)
+    seen = [each.target for each in (*own, *site)]
+    data = [
+        Bind(each, each)
+        for each in dict.fromkeys(folder for _, folder in training_folders(settings, paths))
+        if not any(is_below(each, target) for target in seen)
+    ]
+    return tuple(dict.fromkeys(own)), (*site, *data)
 
 
 def _bind(text: str, settings: Settings) -> Bind:
@@ -144,6 +151,9 @@ def contract(settings: Settings, paths: Paths, *, online: bool, folders: Sequenc
         export("LONGSHIP_STACK", settings.stack.name),
         export("LONGSHIP_PROJECT_DIR", paths.project_dir),
         export("LONGSHIP_SCRATCH_DIR", paths.scratch_dir),
+        export("LONGSHIP_CHECKPOINT_DIR", paths.checkpoint_dir),
+        export("LONGSHIP_REPOSITORIES", paths.repositories),
+        *(export(name, value) for name, value in training_variables(settings, paths).items()),
         *(
             f'export {variable}="$LONGSHIP_SCRATCH_DIR"/cache/{folder}'
             for variable, folder in CACHES

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lib.errors import LongshipError, near_miss
 from lib.paths import Paths, expand, pinned
@@ -92,13 +93,25 @@ def image_source(settings: Settings) -> ImageSource:
     vendor = settings.machine.gpu
     if vendor == "auto":
         vendor = "cuda" if os.path.exists("/dev/nvidiactl") else "cpu"
-    stack = settings.stack
-    if vendor in stack.images:
-        return _parse(stack.images[vendor], settings, f"stacks/{stack.name}/stack.toml")
+    stack, arch = settings.stack, settings.machine.arch
+    image = stack.images.get(vendor, {})
+    if not isinstance(image, str):
+        image = image.get(arch, "")
+    if image:
+        return _parse(image, settings, f"stacks/{stack.name}/stack.toml")
     raise LongshipError(
-        f"stack {stack.name} has no image for {vendor}, which {settings.machine.name} has",
-        "name one: container.image in configuration.toml",
+        f"stack {stack.name} has no image for {vendor} on {arch}, as on {settings.machine.name}",
+        f"{_images_there(stack.images)}; or name one: container.image in configuration.toml",
     )
+
+
+def _images_there(images: Mapping[str, Any]) -> str:
+    """Say for what a stack has images."""
+    there = [
+        vendor if isinstance(image, str) else f"{vendor} on {', '.join(image)}"
+        for vendor, image in images.items()
+    ]
+    return f"it has one for {'; '.join(there)}" if there else "it has none"
 
 
 def _parse(text: str, settings: Settings, origin: str) -> ImageSource:

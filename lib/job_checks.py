@@ -12,6 +12,10 @@ from lib.job_files import JobFile
 from lib.paths import Paths
 from lib.repositories import configured_repositories
 from lib.settings import Settings
+from lib.training import is_below, training_folders
+
+# Folders that each node has as its own.
+_OF_NODES = ("/dev", "/etc", "/opt", "/proc", "/tmp", "/usr", "/var")
 
 # Options with which sbatch submits nothing, does not say what, or says it when the job has ended.
 _SILENT = ("help", "quiet", "test-only", "usage", "version", "wait")
@@ -52,7 +56,7 @@ def check_job(
     if not job.is_interactive:
         _check_silent(given)
         _check_export(given.get("export", settings.environ.get("SBATCH_EXPORT", "ALL")))
-    _check_visible(settings, paths, job, given, log)
+    _check_visible(settings, paths, job, given, words, log)
     configured_repositories(settings)  # no password stands in a URL, which is recorded
 
 
@@ -113,7 +117,12 @@ def _check_export(exported: str) -> None:
 
 
 def _check_visible(
-    settings: Settings, paths: Paths, job: JobFile, given: Mapping[str, str], log: str
+    settings: Settings,
+    paths: Paths,
+    job: JobFile,
+    given: Mapping[str, str],
+    words: Sequence[str],
+    log: str,
 ) -> None:
     """Stop where compute nodes would not see a folder. JUPITER: such a job dies without a log."""
     seen = settings.machine.compute_folders
@@ -122,15 +131,29 @@ def _check_visible(
         ("this repository", str(paths.root)),
         ("paths.project_dir", str(paths.project_dir)),
         ("paths.scratch_dir", str(paths.scratch_dir)),
+        ("paths.checkpoint_dir", str(paths.checkpoint_dir)),
+        *((f"training.{name}", path) for name, path in training_folders(settings, paths)),
+        *(("an argument", path) for path in _paths_among(words)),
         ("the job file", str(paths.root / job.path)),
         ("the log", log),
         ("--error", str(paths.root / given["error"]) if given.get("error") else ""),
         ("--chdir", str(paths.root / given["chdir"]) if given.get("chdir") else ""),
         ("container.image", image if image.startswith("/") else ""),
     ):
-        below = any(f"{path}/".startswith(f"{each.rstrip('/')}/") for each in seen)
-        if path and seen and not below:
+        if path and seen and not any(is_below(path, each) for each in seen):
             raise LongshipError(
                 f"compute nodes of {settings.machine.name} do not see {what}: {path}",
                 f"move it below {' or '.join(seen)}",
             )
+
+
+def _paths_among(words: Sequence[str]) -> list[str]:
+    """Return what is there, here, among a job's words; ``--data=/p/text.jsonl:train`` has one."""
+    values = [word.partition("=")[2] if word.startswith("-") else word for word in words]
+    rooted = [each for each in values if each.startswith("/")]
+    found = [path for each in rooted for path in (each, each.rpartition(":")[0])]
+    return [
+        each
+        for each in found
+        if os.path.exists(each) and not any(is_below(each, own) for own in _OF_NODES)
+    ]

@@ -29,12 +29,15 @@ class JobFile(NamedTuple):
         Its ``#SBATCH`` lines.
     needs_image : bool
         Whether it starts something in the environment.
+    trains : bool
+        Whether that is the stack's training.
     """
 
     path: Path
     machine: str
     header: list[Option]
     needs_image: bool
+    trains: bool
 
     @property
     def is_interactive(self) -> bool:
@@ -65,7 +68,13 @@ def read_job_file(root: Path, name: str) -> JobFile:
     machine = starts or _BUILDS.search(text)
     shown = path.relative_to(root) if root in path.parents else path
     header = read_header(text, str(shown))
-    return JobFile(shown, machine[1] if machine else "", header, starts is not None)
+    return JobFile(
+        path=shown,
+        machine=machine[1] if machine else "",
+        header=header,
+        needs_image=starts is not None,
+        trains="run_training.sh" in text,
+    )
 
 
 def job_files(root: Path) -> list[Path]:

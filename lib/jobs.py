@@ -21,6 +21,7 @@ from lib.resolved import resolved
 from lib.resources import Request, read_request
 from lib.sbatch import Option, combined, read_options, read_variables
 from lib.settings import Settings
+from lib.training import check_parallel, check_templates, training_patterns
 
 
 class Submission(NamedTuple):
@@ -83,11 +84,15 @@ def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submiss
     named_log = log.replace("%x", request.name)
     typed = [each.word for each in wanted.typed]
     check_job(settings, paths, job, given, [*typed, *wanted.arguments], log)
+    if job.trains:
+        check_parallel(settings, paths, request.gpus)
+        check_templates(settings, paths)
     words, ask = _cost(settings, request, wanted)
     return [
         call("check_slurm", machine.name),
         call("check_python", paths.root),
         *_environment_lines(settings, paths, runtime, wanted),
+        *_data_lines(settings, paths, wanted, given),
         wrapped("make_folders", paths.runs, *log_folders(paths, given, named_log)),
         call("check_room", paths.scratch_dir),
         call("cd", paths.root),
@@ -125,6 +130,15 @@ def _environment_lines(
     if wanted.again or not wanted.job.needs_image:  # lib/reruns.py has looked at the recorded one
         return []
     return check_lines(settings, paths, runtime, wanted_venv(settings, paths))
+
+
+def _data_lines(
+    settings: Settings, paths: Paths, wanted: Submission, given: Mapping[str, str]
+) -> list[str]:
+    """Return the lines that look for what the settings name, unless a job before makes it."""
+    if not wanted.job.trains or wanted.after or "dependency" in given:
+        return []
+    return [call("check_given", *each) for each in training_patterns(settings, paths)]
 
 
 def _check_order(wanted: Submission, given: Mapping[str, str]) -> None:

@@ -95,7 +95,7 @@ def build_lines(
     return [
         assign("LIBRARY", paths.root / "lib"),
         call("on_interrupt", typed),
-        call("make_folders", paths.project_dir, paths.scratch_dir),
+        wrapped("make_folders", *paths.roots),
         assign("arch", paths.arch),
         call("check_build_arch", _job(settings)),
         *_overlay_lines(settings, paths, runtime),

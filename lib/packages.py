@@ -20,7 +20,7 @@ _VENV = Expansion('"$venv"')
 def packages_wanted(settings: Settings) -> bool:
     """Tell whether anything is to be installed."""
     packages = settings.configuration.packages
-    return bool(packages.requirements or settings.stack.requirements or _installed(settings))
+    return bool(packages.requirements or _installed(settings))
 
 
 def wanted_venv(settings: Settings, paths: Paths) -> Path | None:
@@ -65,7 +65,7 @@ def install_lines(
     Raises
     ------
     LongshipError
-        If neither the configuration nor the stack names a package.
+        If there is nothing to install.
     """
     overlay = overlay_to_start(settings, paths)
     return [
@@ -117,7 +117,7 @@ def wanted_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     stack = settings.stack
     if not packages_wanted(settings):
         raise LongshipError(
-            f"packages.requirements is empty, and so are those of stack {stack.name}",
+            "packages.requirements is empty, and no repository is installed",
             'there is nothing to install; or set it to "requirements/environment.txt"',
         )
     launch = describe_launch(settings, paths, runtime)
@@ -139,7 +139,7 @@ def target_lines(settings: Settings, paths: Paths) -> list[str]:
 
 def _requirement_lines(settings: Settings, paths: Paths) -> list[str]:
     """Return the lines that say what is installed, and which repositories in which way."""
-    requirements: list[Word] = list(settings.stack.requirements)
+    requirements: list[Word] = []
     if settings.configuration.packages.requirements:
         requirements += ["-r", paths.root / settings.configuration.packages.requirements]
     sources: list[Word] = []

@@ -23,8 +23,10 @@ class Paths:
     ----------
     root : pathlib.Path
         The repository.
-    project_dir, scratch_dir : pathlib.Path
-        The two configured roots.
+    project_dir, scratch_dir, checkpoint_dir : pathlib.Path
+        The configured roots; the last one lies in the second unless the site has a place for it.
+    stack : str
+        Whose packages these are.
     arch : str
         ``amd64`` or ``arm64``; it stands in every name that depends on it.
     """
@@ -32,7 +34,16 @@ class Paths:
     root: Path
     project_dir: Path
     scratch_dir: Path
+    checkpoint_dir: Path
+    stack: str
     arch: str
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """The folders that all others lie in."""
+        inside = self.scratch_dir in self.checkpoint_dir.parents
+        more = () if inside else (self.checkpoint_dir,)
+        return (self.project_dir, self.scratch_dir, *more)
 
     @property
     def containers(self) -> Path:
@@ -72,7 +83,7 @@ class Paths:
     @property
     def venv(self) -> Path:
         """The venv in use: a link into `venvs`, so that a new one takes its place at once."""
-        return self.scratch_dir / f"venv_{self.arch}"
+        return self.scratch_dir / f"venv_{self.stack}_{self.arch}"
 
     @property
     def venvs(self) -> Path:
@@ -110,7 +121,7 @@ def pinned(path: Path) -> Path:
 
 
 def derive_paths(settings: Settings) -> Paths:
-    """Expand the two configured roots and derive the rest.
+    """Expand the configured roots and derive the rest.
 
     Parameters
     ----------
@@ -127,15 +138,21 @@ def derive_paths(settings: Settings) -> Paths:
         If a root has an unknown field, a variable that is not set, or is not absolute.
     """
     roots = settings.configuration.paths
+    scratch_dir = Path(expand("paths.scratch_dir", roots.scratch_dir, settings))
+    checkpoint_dir = scratch_dir / "checkpoints"
+    if roots.checkpoint_dir:
+        checkpoint_dir = Path(expand("paths.checkpoint_dir", roots.checkpoint_dir, settings))
     return Paths(
         root=settings.root,
         project_dir=Path(expand("paths.project_dir", roots.project_dir, settings)),
-        scratch_dir=Path(expand("paths.scratch_dir", roots.scratch_dir, settings)),
+        scratch_dir=scratch_dir,
+        checkpoint_dir=checkpoint_dir,
+        stack=settings.stack.name,
         arch=settings.machine.arch,
     )
 
 
-def expand(key: str, text: str, settings: Settings) -> str:
+def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | None = None) -> str:
     """Fill in what a configured path may hold; nothing is ever evaluated by a shell.
 
     Parameters
@@ -147,6 +164,8 @@ def expand(key: str, text: str, settings: Settings) -> str:
         ``~``, ``$NAME`` and ``${NAME}`` are replaced.
     settings : Settings
         Where the values come from.
+    more : mapping, optional
+        Other fields, besides those.
 
     Returns
     -------
@@ -158,8 +177,8 @@ def expand(key: str, text: str, settings: Settings) -> str:
     LongshipError
         For an unknown or empty field, a variable that is not set, or a relative path.
     """
-    origin = settings.origins.get(key, "")
-    fields = _fields(settings)
+    origin = settings.origins.get(key) or settings.origins.get(key.partition(".")[0], "")
+    fields = {**_fields(settings), **(more or {})}
     settable = {"account": "project.account", "project": "project.name"}
 
     def field(match: re.Match[str]) -> str:

@@ -120,12 +120,31 @@ def repository_lines(
         *(
             call(
                 *("add_repository", each.name, each.url, each.ref, each.upstream),
-                paths.root / "patches" / each.name,
+                _series(settings, paths, each.name),
             )
             for each in configured
         ),
         call("locked", paths.repositories, function),
     ]
+
+
+def _series(settings: Settings, paths: Paths, name: str) -> Path:
+    """Return the folder of a repository's patches: the stack's, where it has them, or the group's.
+
+    Raises
+    ------
+    LongshipError
+        If both are there: which comes first cannot be known.
+    """
+    of_stack = Path("stacks", settings.stack.name, "patches", name)
+    of_group = Path("patches", name)
+    there = [each for each in (of_stack, of_group) if (settings.root / each).is_dir()]
+    if len(there) > 1:
+        raise LongshipError(
+            f"patches for {name} lie in {of_stack} and in {of_group}",
+            f"move them to one of the two, numbered in their order: git mv {of_group}/* {of_stack}",
+        )
+    return paths.root / (there or [of_group])[0]
 
 
 def bundle_lines(here: Paths) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from lib.configuration import Configuration, Layer, check_layer, combine
 from lib.errors import LongshipError, near_miss
 from lib.sites import Machine, load_machines, recognise
-from lib.stacks import Stack, load_stack
-from lib.tables import Key, check_value, read_toml
+from lib.stacks import Stack, check_settings, load_stack, stack_names
+from lib.tables import Key, Source, check_value, read_toml
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,23 @@ class Settings:
 
 
 class _File(NamedTuple):
-    """One configuration file: its general layer, and one more for each machine."""
+    """One configuration file: its general layer, and one more for each stack and machine."""
 
     general: Layer
+    stacks: Mapping[str, Layer]
     machines: Mapping[str, Layer]
+
+    def layers(self, stack: str, machine: str) -> list[Layer]:
+        """Return those that apply, the strongest last."""
+        found = (self.general, self.stacks.get(stack), self.machines.get(machine))
+        return [each for each in found if each is not None]
 
 
 def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, str]) -> Settings:
     """Read the files that apply, and let later layers win over earlier ones.
 
-    The order is: built-in defaults, the stack, the site, configuration.toml with its table of the
-    machine, configuration.local.toml likewise, environment variables, the command line.
+    The order is: built-in defaults, the stack, the site, configuration.toml with its tables of
+    stack and machine, configuration.local.toml likewise, environment variables, the command line.
 
     Parameters
     ----------
@@ -97,16 +103,12 @@ def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, 
     if name not in machines:
         raise LongshipError(f'there is no machine "{name}"', near_miss(name, list(machines)))
 
-    own = [
-        layer
-        for each in files
-        for layer in (each.general, each.machines.get(name))
-        if layer is not None
-    ]
-    stack = load_stack(root, combine([machines[name].configuration, *own, *last])[0].stack)
-    configuration, origins = combine(
-        [stack.configuration, machines[name].configuration, *own, *last]
-    )
+    site = machines[name].configuration
+    named = [layer for each in files for layer in each.layers("", name)]
+    stack = load_stack(root, combine([site, *named, *last])[0].stack)
+    own = [layer for each in files for layer in each.layers(stack.name, name)]
+    configuration, origins = combine([stack.configuration, site, *own, *last])
+    check_settings(stack, configuration.training, origins["training"])
     # a new site is a file in any folder beside the scripts
     sites = [each / "site.toml" for each in sorted(root.iterdir()) if each.is_dir()]
     looked_at = [root, main, local, root / "stacks" / stack.name / "stack.toml", *sites]
@@ -130,17 +132,19 @@ def _chosen(value_of: Any) -> dict[str, str]:
 def _read(path: Path, root: Path, known: Mapping[str, Machine]) -> _File:
     inside = path.parent.resolve() == root
     tables, source = read_toml(path, path.name if inside else str(path))
-    machines = tables.pop("machines", {})
-    check_value("machines", machines, Key("table"), source.place("machines"))
-    for name in machines:
-        if name not in known:
-            where = source.place(f"machines.{name}")
-            raise LongshipError(
-                f'{where}: there is no machine "{name}"', near_miss(name, list(known))
-            )
-    return _File(
-        general=check_layer(tables, source),
-        machines={
-            name: check_layer(table, source, f"machines.{name}") for name, table in machines.items()
-        },
-    )
+    there = {"machines": list(known), "stacks": stack_names(root)}
+    layers = {kind: _named_layers(kind, tables, source, there[kind]) for kind in there}
+    return _File(general=check_layer(tables, source), **layers)
+
+
+def _named_layers(
+    kind: str, tables: dict[str, Any], source: Source, there: list[str]
+) -> dict[str, Layer]:
+    """Take [machines.NAME] or [stacks.NAME] out of the tables of a file."""
+    named = check_value(kind, tables.pop(kind, {}), Key("table"), source.place(kind))
+    for name in named:
+        if name not in there:
+            what = f'there is no {kind[:-1]} "{name}"'
+            place = source.place(f"{kind}.{name}")
+            raise LongshipError(f"{place}: {what}", near_miss(name, there))
+    return {name: check_layer(table, source, f"{kind}.{name}") for name, table in named.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lib import assets, packages, repositories, wheelhouse
-from lib.command import assign, call
+from lib.command import assign, call, wrapped
 from lib.container import inside_lines
 from lib.errors import LongshipError
 from lib.overlays import overlay_to_start
@@ -168,7 +168,7 @@ def _folder_lines(paths: Paths, typed: str) -> list[str]:
     """Return the lines that every mode begins with."""
     return [
         call("on_interrupt", typed),
-        call("make_folders", paths.project_dir, paths.scratch_dir),
+        wrapped("make_folders", *paths.roots),
     ]
 
 

@@ -2,22 +2,58 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lib.configuration import Layer, check_layer
 from lib.errors import LongshipError, near_miss
-from lib.tables import Key, check_table, read_toml
+from lib.tables import Key, Source, check_table, check_value, read_toml
 
 _FILE = {
     "description": Key("text"),
-    "images": Key("texts"),
+    "images": Key("table"),
     "torch": Key("text"),
-    "requirements": Key("list"),
+    "training": Key("table"),
     "configuration": Key("table"),
 }
-_IMAGES = {"cuda": Key("text"), "rocm": Key("text"), "cpu": Key("text")}
+_IMAGES = {"cuda": Key("by_arch"), "rocm": Key("by_arch"), "cpu": Key("by_arch")}
+
+# What a setting can be, and what TOML has for it. A ``path`` or one of ``paths`` that begins with a
+# root is checked and shown inside; ``parallel`` divides the GPUs of a job.
+_VALUES = {
+    "text": "text",
+    "number": "number",
+    "parallel": "number",
+    "path": "text",
+    "paths": "list",
+}
+_NOTHING: Mapping[str, Any] = {"text": "", "number": 0, "list": ()}
+_SETTING = {
+    "kind": Key("text", choices=tuple(_VALUES)),
+    "default": Key("value"),
+    "about": Key("text"),
+}
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class Setting(NamedTuple):
+    """What a stack lets a group set in [training], for its ``run_training.sh``.
+
+    Parameters
+    ----------
+    kind : str
+        ``text``, ``number``, ``parallel``, ``path`` or ``paths``.
+    default : str, int or tuple of str
+        Its value where the configuration has none.
+    about : str
+        One line.
+    """
+
+    kind: str
+    default: Any
+    about: str
 
 
 class Stack(NamedTuple):
@@ -29,22 +65,28 @@ class Stack(NamedTuple):
         The folder's name.
     description : str
         One line.
-    images : mapping of str to str
-        Where the image comes from, by GPU vendor: ``cuda``, ``rocm``, ``cpu``.
+    images : mapping of str to str or mapping
+        Where the image comes from, by GPU vendor: ``cuda``, ``rocm``, ``cpu``; one for all
+        architectures, or one for each.
     torch : str
         The requirements file with the PyTorch for images that have none; may be empty.
-    requirements : tuple of str
-        Packages besides those of ``packages.requirements``.
+    settings : mapping of str to Setting
+        By name, in order.
     configuration : Layer
         The stack's values for the keys of configuration.toml.
     """
 
     name: str
     description: str
-    images: Mapping[str, str]
+    images: Mapping[str, Any]
     torch: str
-    requirements: tuple[str, ...]
+    settings: Mapping[str, Setting]
     configuration: Layer
+
+
+def stack_names(root: Path) -> list[str]:
+    """Return the names of all stacks."""
+    return sorted(each.parent.name for each in root.glob("stacks/*/stack.toml"))
 
 
 def load_stack(root: Path, name: str) -> Stack:
@@ -57,8 +99,7 @@ def load_stack(root: Path, name: str) -> Stack:
     """
     path = root / "stacks" / name / "stack.toml"
     if not path.is_file():
-        there = sorted(each.parent.name for each in root.glob("stacks/*/stack.toml"))
-        raise LongshipError(f'there is no stack "{name}"', near_miss(name, there))
+        raise LongshipError(f'there is no stack "{name}"', near_miss(name, stack_names(root)))
     tables, source = read_toml(path, f"stacks/{name}/stack.toml")
     facts = check_table(tables, _FILE, source)
     check_table(facts.get("images", {}), _IMAGES, source, "images")
@@ -67,6 +108,52 @@ def load_stack(root: Path, name: str) -> Stack:
         description=facts.get("description", ""),
         images=facts.get("images", {}),
         torch=facts.get("torch", ""),
-        requirements=facts.get("requirements", ()),
+        settings=_settings(facts.get("training", {}), source),
         configuration=check_layer(facts.get("configuration", {}), source, "configuration"),
     )
+
+
+def _settings(table: Mapping[str, Any], source: Source) -> dict[str, Setting]:
+    found = {}
+    for name, entry in table.items():
+        dotted = f"training.{name}"
+        if not _NAME.fullmatch(name):
+            raise LongshipError(
+                f'{source.place(dotted)}: "{name}" cannot name a setting',
+                "small letters, digits and _: it becomes the name of a variable",
+            )
+        facts = check_table(entry, _SETTING, source, dotted)
+        kind = facts.get("kind", "text")
+        default = facts.get("default", _NOTHING[_VALUES[kind]])
+        check_value(f"{dotted}.default", default, Key(_VALUES[kind]), source.place(dotted))
+        found[name] = Setting(kind, default, facts.get("about", ""))
+    return found
+
+
+def check_settings(stack: Stack, given: Mapping[str, Any], origin: str) -> None:
+    """Stop where [training] has what the stack does not know.
+
+    Parameters
+    ----------
+    stack : Stack
+        The one in use.
+    given : mapping
+        The values of ``training``.
+    origin : str
+        Where the last of them stands, for the message.
+
+    Raises
+    ------
+    LongshipError
+        For an unknown name, or a value of another kind.
+    """
+    for name, value in given.items():
+        if name not in stack.settings:
+            beside = near_miss(name, list(stack.settings)) if stack.settings else "it has none"
+            raise LongshipError(
+                f'stack {stack.name} has no setting "training.{name}", which {origin} has',
+                f"{beside}; what is for another stack stands below [stacks.NAME.training]",
+            )
+        setting = stack.settings[name]
+        key = Key(_VALUES[setting.kind], setting.about)
+        check_value(f"training.{name}", value, key, origin)

@@ -21,11 +21,23 @@ _KINDS = {
     ),
     "list": (
         'a list of texts, such as ["a", "b"]',
-        lambda v: isinstance(v, list) and all(isinstance(each, str) for each in v),
+        lambda v: isinstance(v, (list, tuple)) and all(isinstance(each, str) for each in v),
     ),
     "texts": (
         'texts by name, such as { NAME = "value" }',
         lambda v: isinstance(v, dict) and all(isinstance(each, str) for each in v.values()),
+    ),
+    "value": (
+        "text in quotes, a whole number, or a list of texts",
+        lambda v: any(_KINDS[each][1](v) for each in ("text", "number", "list")),
+    ),
+    "values": (
+        'values by name, such as { name = "text", other = 4 }',
+        lambda v: isinstance(v, dict) and all(_KINDS["value"][1](each) for each in v.values()),
+    ),
+    "by_arch": (
+        'text in quotes, or texts by architecture: { amd64 = "...", arm64 = "..." }',
+        lambda v: isinstance(v, str) or (_KINDS["texts"][1](v) and {*v} <= {"amd64", "arm64"}),
     ),
     "table": ("a table, such as [name]", lambda v: isinstance(v, dict)),
     "tables": (
@@ -42,7 +54,8 @@ class Key(NamedTuple):
     ----------
     kind : str
         ``text``, ``number`` (whole), ``amount``, ``list`` (of texts), ``texts`` (by name),
-        ``table``, or ``tables`` (a list).
+        ``value`` (text, number or list), ``values`` (by name), ``by_arch`` (a text, or one for each
+        architecture), ``table``, or ``tables`` (a list).
     about : str
         One line about it.
     choices : tuple of str
@@ -158,6 +171,8 @@ def check_value(dotted: str, value: Any, key: Key, place: str) -> Any:
         raise LongshipError(f'{place}: {dotted} is "{value}"', near_miss(value, key.choices))
     if key.kind == "tables":
         return tuple(_check_entry(dotted, each, key.entries, place) for each in value)
+    if key.kind == "values":
+        return {name: tuple(v) if isinstance(v, list) else v for name, v in value.items()}
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -5,11 +5,13 @@ files anew; read the diff.
 """
 
 import dataclasses
+import tempfile
 from functools import partial
 from pathlib import Path
 
 import pytest
 from support.emitted_jobs import JOBS
+from support.stacks import STACKS, command_of, launcher_of
 
 from lib import ROOT
 from lib.assets import download_lines as download_assets
@@ -209,11 +211,39 @@ def test_no_golden_file_is_left_over():
     assert {path.name for path in GOLDEN.glob("*.sh")} == expected
 
 
+def of_stack(stack, machine, runtime, per_rank, folder):
+    """Give the golden files of a stack on a machine: the launcher, and what is trained with."""
+    name = f"stacks/{stack}_{machine}"
+    return {
+        f"{name}.sh": launcher_of(ROOT, stack, machine, runtime, folder),
+        f"{name}.txt": command_of(ROOT, stack, machine, folder, per_rank=per_rank),
+    }
+
+
+@pytest.mark.parametrize(("stack", "machine", "runtime", "per_rank"), STACKS)
+def test_stack_is_started_as_checked_in(stack, machine, runtime, per_rank, tmp_path):
+    for name, text in of_stack(stack, machine, runtime, per_rank, tmp_path).items():
+        assert text == (GOLDEN / name).read_text(encoding="utf-8")
+
+
+def test_each_stack_has_golden_files_at_two_sites():
+    stacks = {path.parent.name for path in Path(ROOT).glob("stacks/*/stack.toml")}
+    sites = {(stack, machine) for stack, machine, *_ in STACKS}
+    assert stacks == {stack for stack, _ in sites} and len(sites) >= 2 * len(stacks)
+    expected = {f"{stack}_{machine}{end}" for stack, machine in sites for end in (".sh", ".txt")}
+    assert {path.name for path in (GOLDEN / "stacks").iterdir()} == expected
+
+
 def write_golden_files():
-    for path in GOLDEN.glob("*.sh"):
+    for path in (*GOLDEN.glob("*.sh"), *GOLDEN.glob("stacks/*")):
         path.unlink()
     for each in wanted():
         golden_file(*each).write_text(emit(*each), encoding="utf-8")
+    (GOLDEN / "stacks").mkdir(exist_ok=True)
+    for each in STACKS:
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in of_stack(*each, Path(folder)).items():
+                (GOLDEN / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

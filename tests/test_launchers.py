@@ -133,7 +133,7 @@ def test_new_run_takes_what_is_in_use(lab, run_folder):
 def test_venv_in_use_is_named_and_not_the_link_to_it(lab, run_folder):
     lab.put_in_use("one")
     lab.configure('[packages]\nrequirements = "r.txt"\n')
-    (lab.scratch / "venv_amd64").symlink_to("venvs/a")
+    (lab.scratch / "venv_pytorch_amd64").symlink_to("venvs/a")
     assert begin(lab, run_folder)["venv"] == f"{lab.scratch}/venvs/a"
 
 

@@ -20,14 +20,6 @@ def test_no_requirements_want_no_venv_and_nothing_is_installed(repository):
     assert "nothing to install" in error.value.hint
 
 
-def test_packages_of_the_stack_alone_want_a_venv(repository):
-    repository.write("configuration.toml", '[packages]\nrequirements = ""\n')
-    repository.write("stacks/pytorch/stack.toml", 'requirements = ["trl==1.0"]\n')
-    settings, paths = repository.settings_and_paths()
-    assert wanted_venv(settings, paths) == paths.venv
-    assert "trl==1.0" in "\n".join(install_lines(settings, paths, "host"))
-
-
 def test_requirements_stand_behind_their_option(repository):
     settings, paths = repository.settings_and_paths()
     lines = "\n".join(install_lines(settings, paths, "host")).replace("\\\n  ", "")

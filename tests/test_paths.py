@@ -81,7 +81,7 @@ def test_derived_paths_lie_below_the_scratch_folder(repository):
     configure(repository, "/s")
     _, paths = repository.settings_and_paths(arch="arm64")
     assert paths.root == repository.root
-    assert paths.venv == Path("/s/venv_arm64")
+    assert paths.venv == Path("/s/venv_pytorch_arm64")
     assert paths.archives == Path("/s/offline/containers")
     for path in (paths.venvs, paths.tools, paths.cache, paths.containers):
         assert path.parent == paths.scratch_dir

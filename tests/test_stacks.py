@@ -9,14 +9,13 @@ from lib.stacks import load_stack
 def test_new_stack_needs_no_python(repository):
     repository.write(
         "stacks/mine/stack.toml",
-        'description = "mine"\ntorch = "requirements/torch.txt"\nrequirements = ["numpy>=2"]\n'
+        'description = "mine"\ntorch = "requirements/torch.txt"\n'
         '[images]\ncuda = "docker://x/cuda:1"\nrocm = "docker://x/rocm:1"\n'
         '[configuration.packages]\ninstaller = "pip"\n',
     )
     stack = load_stack(repository.root, "mine")
     assert (stack.name, stack.description) == ("mine", "mine")
     assert stack.torch == "requirements/torch.txt"
-    assert stack.requirements == ("numpy>=2",)
     assert stack.images == {"cuda": "docker://x/cuda:1", "rocm": "docker://x/rocm:1"}
     assert stack.configuration.values == {"packages.installer": "pip"}
 
@@ -24,7 +23,7 @@ def test_new_stack_needs_no_python(repository):
 def test_empty_stack_file_is_enough(repository):
     repository.write("stacks/mine/stack.toml", "")
     stack = load_stack(repository.root, "mine")
-    assert (stack.images, stack.requirements, stack.torch) == ({}, (), "")
+    assert (stack.images, stack.settings, stack.torch) == ({}, {}, "")
 
 
 def test_unknown_stack_names_those_that_are_there(repository):
@@ -39,7 +38,6 @@ def test_unknown_stack_names_those_that_are_there(repository):
         ('\nimage = "x"\n', 'stack.toml, line 2: unknown key "image"', '"images"'),
         ('[images]\nnvidia = "x"\n', 'line 2: unknown key "images.nvidia"', "cuda, rocm, cpu"),
         ('[configuration.contaner]\nimage = "x"\n', 'unknown table "contaner"', '"container"'),
-        ('requirements = "numpy"\n', "requirements", "list"),
         ("torch = 3\n", "torch", ""),
         ("images = 3\n", "images", ""),
         ("[images]\ncuda = 3\n", "images", ""),

@@ -22,7 +22,7 @@ ROWS = (
     ("sites", "stacks"),
     ("settings", "resources", "job_files"),
     ("paths", "resolved", "slurm_facts", "limits"),
-    ("images",),
+    ("images", "training"),
     ("environment", "overlays", "pins", "recipe", "records"),
     ("launch",),
     ("apptainer", "pyxis", "docker", "enroot", "host"),

@@ -94,7 +94,7 @@ save_all_series() {
   prepare_git
   in_parallel save_series "${all_repositories[@]}"
   stop_if_failed
-  next_step 'git add patches && git commit'
+  next_step 'git add patches stacks && git commit'
 }
 
 # save_series NAME: write the changes of a repository to its folder in patches/.

@@ -18,6 +18,13 @@ check_python() {
     'python3 -m venv .venv && .venv/bin/pip install -r requirements/host.txt'
 }
 
+# check_given SETTING PATH [PATTERN]: stop where nothing is there.
+check_given() {
+  [[ -e $2 ]] || { [[ -n ${3-} ]] && compgen -G "$3" >/dev/null; } ||
+    fail "$1 names what is not there: $2" \
+      "make or copy it, or change $1 in configuration.toml; made by another job: --after JOB"
+}
+
 # keep_text FILE TEXT: write a file, complete or not at all.
 keep_text() {
   make_folders "${1%/*}"

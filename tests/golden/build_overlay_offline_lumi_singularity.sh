@@ -2287,7 +2287,8 @@ find_uv() {
 
 LIBRARY='/home/me/long ship/lib'
 on_interrupt 'python3 build_overlay.py offline'
-make_folders /project/project_465000000/me/longship /scratch/project_465000000/me/longship
+make_folders /project/project_465000000/me/longship /scratch/project_465000000/me/longship \
+  /flash/project_465000000/me/longship/checkpoints
 arch=amd64
 check_build_arch ''
 active=/scratch/project_465000000/me/longship/overlays/myenv_998211f8576b_amd64.sqsh
@@ -2337,6 +2338,8 @@ export LONGSHIP_MACHINE=lumi
 export LONGSHIP_STACK=pytorch
 export LONGSHIP_PROJECT_DIR=/project/project_465000000/me/longship
 export LONGSHIP_SCRATCH_DIR=/scratch/project_465000000/me/longship
+export LONGSHIP_CHECKPOINT_DIR=/flash/project_465000000/me/longship/checkpoints
+export LONGSHIP_REPOSITORIES=/project/project_465000000/me/longship/repos
 export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
 export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
 export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
@@ -2387,6 +2390,7 @@ add_bind_if_there /usr/lib64/libcxi.so.1
 add_bind '/home/me/long ship'
 add_bind /project/project_465000000/me/longship
 add_bind /scratch/project_465000000/me/longship
+add_bind /flash/project_465000000/me/longship/checkpoints
 add_bind "$work"/root/user-software /user-software
 add_host_files
 add_pip_sources

@@ -2290,7 +2290,8 @@ fetch_uv() {
 
 LIBRARY='/home/me/long ship/lib'
 on_interrupt 'python3 build_overlay.py'
-make_folders /cluster/work/projects/project_465000000/me/longship /cluster/work/projects/project_465000000/me/longship
+make_folders /cluster/work/projects/project_465000000/me/longship \
+  /cluster/work/projects/project_465000000/me/longship
 arch=arm64
 check_build_arch 'sbatch --account=project_465000000 olivia/build_overlay.sbatch'
 active=/cluster/work/projects/project_465000000/me/longship/overlays/myenv_998211f8576b_arm64.sqsh
@@ -2341,6 +2342,8 @@ export LONGSHIP_MACHINE=olivia
 export LONGSHIP_STACK=pytorch
 export LONGSHIP_PROJECT_DIR=/cluster/work/projects/project_465000000/me/longship
 export LONGSHIP_SCRATCH_DIR=/cluster/work/projects/project_465000000/me/longship
+export LONGSHIP_CHECKPOINT_DIR=/cluster/work/projects/project_465000000/me/longship/checkpoints
+export LONGSHIP_REPOSITORIES=/cluster/work/projects/project_465000000/me/longship/repos
 export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
 export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
 export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip

@@ -209,6 +209,8 @@ export LONGSHIP_MACHINE=berzelius
 export LONGSHIP_STACK=pytorch
 export LONGSHIP_PROJECT_DIR=/proj/nordic-llm/users/me/longship
 export LONGSHIP_SCRATCH_DIR=/proj/nordic-llm/users/me/longship
+export LONGSHIP_CHECKPOINT_DIR=/proj/nordic-llm/users/me/longship/checkpoints
+export LONGSHIP_REPOSITORIES=/proj/nordic-llm/users/me/longship/repos
 export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
 export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
 export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
@@ -229,7 +231,7 @@ if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
   IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
   export HF_TOKEN
 fi
-export VIRTUAL_ENV=/proj/nordic-llm/users/me/longship/venv_amd64
+export VIRTUAL_ENV=/proj/nordic-llm/users/me/longship/venv_pytorch_amd64
 export PATH="$VIRTUAL_ENV"/bin:"$PATH"
 command -v -- "$1" >/dev/null || {
   echo "error: there is no command \"$1\" inside" >&2
@@ -250,7 +252,7 @@ add_bind /data /data ro
 add_host_files
 add_pip_sources
 add_nvidia_gpus
-check_venv /proj/nordic-llm/users/me/longship/venv_amd64 /proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
+check_venv /proj/nordic-llm/users/me/longship/venv_pytorch_amd64 /proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
 take_command '/home/me/long ship/lib/shell/interactive.bash' "$@"
 encode_command
 exec apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "${command[@]}"

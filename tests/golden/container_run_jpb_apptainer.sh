@@ -193,7 +193,8 @@ fail_writing() {
   fail "$2" "$3"
 }
 
-make_folders /e/project1/project_465000000/me/longship /e/scratch/project_465000000/me/longship
+make_folders /e/project1/project_465000000/me/longship \
+  /e/scratch/project_465000000/me/longship
 
 # Nothing of the host's compilers and Python reaches the program.
 unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
@@ -209,6 +210,8 @@ export LONGSHIP_MACHINE=jpb
 export LONGSHIP_STACK=pytorch
 export LONGSHIP_PROJECT_DIR=/e/project1/project_465000000/me/longship
 export LONGSHIP_SCRATCH_DIR=/e/scratch/project_465000000/me/longship
+export LONGSHIP_CHECKPOINT_DIR=/e/scratch/project_465000000/me/longship/checkpoints
+export LONGSHIP_REPOSITORIES=/e/project1/project_465000000/me/longship/repos
 export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
 export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
 export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
@@ -229,7 +232,7 @@ if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
   IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
   export HF_TOKEN
 fi
-export VIRTUAL_ENV=/e/scratch/project_465000000/me/longship/venv_arm64
+export VIRTUAL_ENV=/e/scratch/project_465000000/me/longship/venv_pytorch_arm64
 export PATH="$VIRTUAL_ENV"/bin:"$PATH"
 command -v -- "$1" >/dev/null || {
   echo "error: there is no command \"$1\" inside" >&2
@@ -251,7 +254,7 @@ add_bind /data /data ro
 add_host_files
 add_pip_sources
 add_nvidia_gpus
-check_venv /e/scratch/project_465000000/me/longship/venv_arm64 /e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif
+check_venv /e/scratch/project_465000000/me/longship/venv_pytorch_arm64 /e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif
 take_command '/home/me/long ship/lib/shell/interactive.bash' "$@"
 encode_command
 exec apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "${command[@]}"

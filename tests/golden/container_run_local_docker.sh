@@ -242,6 +242,8 @@ export LONGSHIP_MACHINE=local
 export LONGSHIP_STACK=pytorch
 export LONGSHIP_PROJECT_DIR=/home/me/longship/project
 export LONGSHIP_SCRATCH_DIR=/home/me/longship/scratch
+export LONGSHIP_CHECKPOINT_DIR=/home/me/longship/scratch/checkpoints
+export LONGSHIP_REPOSITORIES=/home/me/longship/project/repos
 export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
 export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
 export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
@@ -262,7 +264,7 @@ if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
   IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
   export HF_TOKEN
 fi
-export VIRTUAL_ENV=/home/me/longship/scratch/venv_amd64
+export VIRTUAL_ENV=/home/me/longship/scratch/venv_pytorch_amd64
 export PATH="$VIRTUAL_ENV"/bin:"$PATH"
 command -v -- "$1" >/dev/null || {
   echo "error: there is no command \"$1\" inside" >&2
@@ -287,7 +289,7 @@ add_user_and_home docker
 add_container_gpus docker
 add_environment
 add_working_folder
-check_venv /home/me/longship/scratch/venv_amd64 longship/python_3.11-slim-bookworm:amd64
+check_venv /home/me/longship/scratch/venv_pytorch_amd64 longship/python_3.11-slim-bookworm:amd64
 take_command '/home/me/long ship/lib/shell/interactive.bash' "$@"
 encode_command
 exec docker run "${options[@]}" --entrypoint=/bin/sh "$image" -c "${decode-}$contract" longship "${command[@]}"

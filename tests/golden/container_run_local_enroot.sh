@@ -215,6 +215,8 @@ export LONGSHIP_MACHINE=local
 export LONGSHIP_STACK=pytorch
 export LONGSHIP_PROJECT_DIR=/home/me/longship/project
 export LONGSHIP_SCRATCH_DIR=/home/me/longship/scratch
+export LONGSHIP_CHECKPOINT_DIR=/home/me/longship/scratch/checkpoints
+export LONGSHIP_REPOSITORIES=/home/me/longship/project/repos
 export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
 export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
 export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
@@ -235,7 +237,7 @@ if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
   IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
   export HF_TOKEN
 fi
-export VIRTUAL_ENV=/home/me/longship/scratch/venv_amd64
+export VIRTUAL_ENV=/home/me/longship/scratch/venv_pytorch_amd64
 export PATH="$VIRTUAL_ENV"/bin:"$PATH"
 command -v -- "$1" >/dev/null || {
   echo "error: there is no command \"$1\" inside" >&2
@@ -261,7 +263,7 @@ export ENROOT_MOUNT_HOME=yes
 export ENROOT_LOGIN_SHELL=no
 export LONGSHIP_WORKING_FOLDER="$PWD"
 add_environment
-check_venv /home/me/longship/scratch/venv_amd64 /home/me/longship/scratch/containers/python_3.11-slim-bookworm_amd64.sqsh
+check_venv /home/me/longship/scratch/venv_pytorch_amd64 /home/me/longship/scratch/containers/python_3.11-slim-bookworm_amd64.sqsh
 take_command '/home/me/long ship/lib/shell/interactive.bash' "$@"
 encode_command
 exec enroot start --rc '/home/me/long ship/lib/inside/enroot.rc' "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "${command[@]}"

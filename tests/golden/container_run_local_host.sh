@@ -64,6 +64,8 @@ export LONGSHIP_MACHINE=local
 export LONGSHIP_STACK=pytorch
 export LONGSHIP_PROJECT_DIR=/home/me/longship/project
 export LONGSHIP_SCRATCH_DIR=/home/me/longship/scratch
+export LONGSHIP_CHECKPOINT_DIR=/home/me/longship/scratch/checkpoints
+export LONGSHIP_REPOSITORIES=/home/me/longship/project/repos
 export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
 export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
 export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
@@ -84,7 +86,7 @@ if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
   IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
   export HF_TOKEN
 fi
-export VIRTUAL_ENV=/home/me/longship/scratch/venv_amd64
+export VIRTUAL_ENV=/home/me/longship/scratch/venv_pytorch_amd64
 export PATH="$VIRTUAL_ENV"/bin:"$PATH"
 command -v -- "$1" >/dev/null || {
   echo "error: there is no command \"$1\" inside" >&2
@@ -93,6 +95,6 @@ command -v -- "$1" >/dev/null || {
 }
 exec "$@"'
 
-check_venv /home/me/longship/scratch/venv_amd64 host
+check_venv /home/me/longship/scratch/venv_pytorch_amd64 host
 take_command '/home/me/long ship/lib/shell/interactive.bash' "$@"
 exec /bin/sh -c "$contract" longship "${command[@]}"

@@ -193,7 +193,8 @@ fail_writing() {
   fail "$2" "$3"
 }
 
-make_folders /project/project_465000000/me/longship /scratch/project_465000000/me/longship
+make_folders /project/project_465000000/me/longship /scratch/project_465000000/me/longship \
+  /flash/project_465000000/me/longship/checkpoints
 
 # Nothing of the host's compilers and Python reaches the program.
 unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
@@ -209,6 +210,8 @@ export LONGSHIP_MACHINE=lumi
 export LONGSHIP_STACK=pytorch
 export LONGSHIP_PROJECT_DIR=/project/project_465000000/me/longship
 export LONGSHIP_SCRATCH_DIR=/scratch/project_465000000/me/longship
+export LONGSHIP_CHECKPOINT_DIR=/flash/project_465000000/me/longship/checkpoints
+export LONGSHIP_REPOSITORIES=/project/project_465000000/me/longship/repos
 export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
 export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
 export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
@@ -236,7 +239,7 @@ if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
   IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
   export HF_TOKEN
 fi
-export VIRTUAL_ENV=/scratch/project_465000000/me/longship/venv_amd64
+export VIRTUAL_ENV=/scratch/project_465000000/me/longship/venv_pytorch_amd64
 export PATH="$VIRTUAL_ENV"/bin:"$PATH"
 command -v -- "$1" >/dev/null || {
   echo "error: there is no command \"$1\" inside" >&2
@@ -263,10 +266,11 @@ add_bind_if_there /usr/lib64/libcxi.so.1
 add_bind '/home/me/long ship'
 add_bind /project/project_465000000/me/longship
 add_bind /scratch/project_465000000/me/longship
+add_bind /flash/project_465000000/me/longship/checkpoints
 add_bind /data /data ro
 add_host_files
 add_pip_sources
-check_venv /scratch/project_465000000/me/longship/venv_amd64 /appl/local/laifs/containers/lumi-multitorch-latest.sif
+check_venv /scratch/project_465000000/me/longship/venv_pytorch_amd64 /appl/local/laifs/containers/lumi-multitorch-latest.sif
 take_command '/home/me/long ship/lib/shell/interactive.bash' "$@"
 encode_command
 exec singularity --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "${command[@]}"

@@ -193,7 +193,8 @@ fail_writing() {
   fail "$2" "$3"
 }
 
-make_folders /cluster/work/projects/project_465000000/me/longship /cluster/work/projects/project_465000000/me/longship
+make_folders /cluster/work/projects/project_465000000/me/longship \
+  /cluster/work/projects/project_465000000/me/longship
 
 # Nothing of the host's compilers and Python reaches the program.
 unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
@@ -209,6 +210,8 @@ export LONGSHIP_MACHINE=olivia
 export LONGSHIP_STACK=pytorch
 export LONGSHIP_PROJECT_DIR=/cluster/work/projects/project_465000000/me/longship
 export LONGSHIP_SCRATCH_DIR=/cluster/work/projects/project_465000000/me/longship
+export LONGSHIP_CHECKPOINT_DIR=/cluster/work/projects/project_465000000/me/longship/checkpoints
+export LONGSHIP_REPOSITORIES=/cluster/work/projects/project_465000000/me/longship/repos
 export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
 export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
 export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
@@ -237,7 +240,7 @@ if [ -z "${HUGGING_FACE_HUB_TOKEN:-}" ] && [ -r /home/me/.huggingface/token ]; t
   IFS= read -r HUGGING_FACE_HUB_TOKEN </home/me/.huggingface/token || :
   export HUGGING_FACE_HUB_TOKEN
 fi
-export VIRTUAL_ENV=/cluster/work/projects/project_465000000/me/longship/venv_arm64
+export VIRTUAL_ENV=/cluster/work/projects/project_465000000/me/longship/venv_pytorch_arm64
 export PATH="$VIRTUAL_ENV"/bin:"$PATH"
 command -v -- "$1" >/dev/null || {
   echo "error: there is no command \"$1\" inside" >&2
@@ -258,7 +261,7 @@ add_bind /data /data ro
 add_host_files
 add_pip_sources
 add_nvidia_gpus
-check_venv /cluster/work/projects/project_465000000/me/longship/venv_arm64 /cluster/work/support/container/pytorch_nvidia_25.06_arm64.sif
+check_venv /cluster/work/projects/project_465000000/me/longship/venv_pytorch_arm64 /cluster/work/support/container/pytorch_nvidia_25.06_arm64.sif
 take_command '/home/me/long ship/lib/shell/interactive.bash' "$@"
 encode_command
 exec apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "${command[@]}"

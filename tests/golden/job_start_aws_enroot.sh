@@ -312,7 +312,7 @@ facts=(
   repository '/home/me/long ship'
   runtime enroot
   image /i.sif
-  venv /fsx/me/longship/venv_amd64
+  venv /fsx/me/longship/venv_pytorch_amd64
   partition booster
   account my-account
   nodes 2

@@ -235,7 +235,7 @@ facts=(
   repository '/home/me/long ship'
   runtime apptainer
   image /i.sif
-  venv /proj/nordic-llm/users/me/longship/venv_amd64
+  venv /proj/nordic-llm/users/me/longship/venv_pytorch_amd64
   partition booster
   account my-account
   nodes 2

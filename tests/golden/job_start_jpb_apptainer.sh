@@ -235,7 +235,7 @@ facts=(
   repository '/e/project1/me/long ship'
   runtime apptainer
   image /i.sif
-  venv /e/scratch/project_465000000/me/longship/venv_arm64
+  venv /e/scratch/project_465000000/me/longship/venv_pytorch_arm64
   partition booster
   account my-account
   nodes 2

@@ -255,7 +255,7 @@ facts=(
   repository '/home/me/long ship'
   runtime apptainer
   image /i.sif
-  venv /p/scratch/project_465000000/me/longship/venv_amd64
+  venv /p/scratch/project_465000000/me/longship/venv_pytorch_amd64
   partition booster
   account my-account
   nodes 2

@@ -235,7 +235,7 @@ facts=(
   repository '/home/me/long ship'
   runtime apptainer
   image /i.sif
-  venv /home/me/longship/scratch/venv_amd64
+  venv /home/me/longship/scratch/venv_pytorch_amd64
   partition booster
   account my-account
   nodes 2

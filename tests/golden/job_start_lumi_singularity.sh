@@ -235,7 +235,7 @@ facts=(
   repository '/home/me/long ship'
   runtime singularity
   image /i.sif
-  venv /scratch/project_465000000/me/longship/venv_amd64
+  venv /scratch/project_465000000/me/longship/venv_pytorch_amd64
   partition booster
   account my-account
   nodes 2

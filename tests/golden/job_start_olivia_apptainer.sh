@@ -235,7 +235,7 @@ facts=(
   repository '/home/me/long ship'
   runtime apptainer
   image /i.sif
-  venv /cluster/work/projects/project_465000000/me/longship/venv_arm64
+  venv /cluster/work/projects/project_465000000/me/longship/venv_pytorch_arm64
   partition booster
   account my-account
   nodes 2

@@ -208,7 +208,8 @@ fail_writing() {
   fail "$2" "$3"
 }
 
-make_folders /p/project1/project_465000000/me/longship /p/scratch/project_465000000/me/longship
+make_folders /p/project1/project_465000000/me/longship \
+  /p/scratch/project_465000000/me/longship
 take_rank
 load_modules apptainer purge 'load Stages/2025 GCC' 'try-load Apptainer-Tools'
 
@@ -226,6 +227,8 @@ export LONGSHIP_MACHINE=jwb
 export LONGSHIP_STACK=pytorch
 export LONGSHIP_PROJECT_DIR=/p/project1/project_465000000/me/longship
 export LONGSHIP_SCRATCH_DIR=/p/scratch/project_465000000/me/longship
+export LONGSHIP_CHECKPOINT_DIR=/p/scratch/project_465000000/me/longship/checkpoints
+export LONGSHIP_REPOSITORIES=/p/project1/project_465000000/me/longship/repos
 export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
 export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
 export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
@@ -246,7 +249,7 @@ if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
   IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
   export HF_TOKEN
 fi
-export VIRTUAL_ENV=/p/scratch/project_465000000/me/longship/venv_amd64
+export VIRTUAL_ENV=/p/scratch/project_465000000/me/longship/venv_pytorch_amd64
 export PATH="$VIRTUAL_ENV"/bin:"$PATH"
 command -v -- "$1" >/dev/null || {
   echo "error: there is no command \"$1\" inside" >&2
@@ -267,7 +270,7 @@ add_bind /p/scratch/project_465000000/me/longship
 add_bind /data /data ro
 add_host_files
 add_nvidia_gpus
-check_venv /p/scratch/project_465000000/me/longship/venv_amd64 /p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
+check_venv /p/scratch/project_465000000/me/longship/venv_pytorch_amd64 /p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
 take_command '/home/me/long ship/lib/shell/interactive.bash' "$@"
 encode_command
 exec apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "${command[@]}"

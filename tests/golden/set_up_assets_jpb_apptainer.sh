@@ -2168,7 +2168,8 @@ remove_replaced_venvs() {
 
 LIBRARY='/home/me/long ship/lib'
 on_interrupt 'python3 set_up.py install'
-make_folders /e/project1/project_465000000/me/longship /e/scratch/project_465000000/me/longship
+make_folders /e/project1/project_465000000/me/longship \
+  /e/scratch/project_465000000/me/longship
 
 # Nothing of the host's compilers and Python reaches the program.
 unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
@@ -2183,6 +2184,8 @@ export LONGSHIP_MACHINE=jpb
 export LONGSHIP_STACK=pytorch
 export LONGSHIP_PROJECT_DIR=/e/project1/project_465000000/me/longship
 export LONGSHIP_SCRATCH_DIR=/e/scratch/project_465000000/me/longship
+export LONGSHIP_CHECKPOINT_DIR=/e/scratch/project_465000000/me/longship/checkpoints
+export LONGSHIP_REPOSITORIES=/e/project1/project_465000000/me/longship/repos
 export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
 export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
 export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
@@ -2247,7 +2250,7 @@ repositories_folder=/e/project1/project_465000000/me/longship/repos
 repository_names=(torchtitan)
 sources=(-e './torchtitan[dev]')
 scripts=()
-venv=/e/scratch/project_465000000/me/longship/venv_arm64
+venv=/e/scratch/project_465000000/me/longship/venv_pytorch_arm64
 overlay=''
 seen_at=''
 installer=uv
@@ -2256,7 +2259,7 @@ wheelhouse=''
 locked "$venv" install_venv choose_lock fetch_uv
 hub_cache=/e/scratch/project_465000000/me/longship/cache/huggingface
 machine=jpb
-hub_venv=/e/scratch/project_465000000/me/longship/venv_arm64
+hub_venv=/e/scratch/project_465000000/me/longship/venv_pytorch_arm64
 hub_tools=/e/scratch/project_465000000/me/longship/tools_arm64/hub
 fetch_asset 1/2 models--openai-community--gpt2-6b9ac9e60f44 models--openai-community--gpt2 \
   model openai-community/gpt2 607a30d783dfa663caf39e06633721c8d4cfcd7e --include '*.json' \

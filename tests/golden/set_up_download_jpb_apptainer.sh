@@ -602,7 +602,8 @@ list_wheels() {
 
 LIBRARY='/home/me/long ship/lib'
 on_interrupt 'python3 set_up.py download --machine jpb'
-make_folders /e/project1/project_465000000/me/longship /home/me/longship/scratch
+make_folders /e/project1/project_465000000/me/longship /home/me/longship/scratch \
+  /e/scratch/project_465000000/me/longship/checkpoints
 offline_mode='python3 set_up.py offline'
 base=/home/me/longship/scratch/containers/pytorch_25.06-py3_arm64.sif
 torch='/home/me/long ship/requirements/torch.txt'
@@ -639,6 +640,8 @@ export LONGSHIP_MACHINE=jpb
 export LONGSHIP_STACK=pytorch
 export LONGSHIP_PROJECT_DIR=/e/project1/project_465000000/me/longship
 export LONGSHIP_SCRATCH_DIR=/home/me/longship/scratch
+export LONGSHIP_CHECKPOINT_DIR=/e/scratch/project_465000000/me/longship/checkpoints
+export LONGSHIP_REPOSITORIES=/e/project1/project_465000000/me/longship/repos
 export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
 export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
 export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
@@ -675,6 +678,7 @@ exec "$@"'
   add_bind '/home/me/long ship'
   add_bind /e/project1/project_465000000/me/longship
   add_bind /home/me/longship/scratch
+  add_bind /e/scratch/project_465000000/me/longship/checkpoints
   add_bind /data /data ro
   add_host_files
   add_pip_sources

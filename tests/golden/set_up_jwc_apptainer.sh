@@ -664,7 +664,8 @@ remove_replaced_venvs() {
 
 LIBRARY='/home/me/long ship/lib'
 on_interrupt 'python3 set_up.py install'
-make_folders /p/project1/project_465000000/me/longship /p/scratch/project_465000000/me/longship
+make_folders /p/project1/project_465000000/me/longship \
+  /p/scratch/project_465000000/me/longship
 load_modules apptainer purge 'load Stages/2025 GCC' 'try-load Apptainer-Tools'
 
 # Nothing of the host's compilers and Python reaches the program.
@@ -681,6 +682,8 @@ export LONGSHIP_MACHINE=jwc
 export LONGSHIP_STACK=pytorch
 export LONGSHIP_PROJECT_DIR=/p/project1/project_465000000/me/longship
 export LONGSHIP_SCRATCH_DIR=/p/scratch/project_465000000/me/longship
+export LONGSHIP_CHECKPOINT_DIR=/p/scratch/project_465000000/me/longship/checkpoints
+export LONGSHIP_REPOSITORIES=/p/project1/project_465000000/me/longship/repos
 export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
 export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
 export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
@@ -736,7 +739,7 @@ repositories_folder=/p/project1/project_465000000/me/longship/repos
 repository_names=()
 sources=()
 scripts=()
-venv=/p/scratch/project_465000000/me/longship/venv_amd64
+venv=/p/scratch/project_465000000/me/longship/venv_pytorch_amd64
 overlay=''
 seen_at=''
 installer=uv

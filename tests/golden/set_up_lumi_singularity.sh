@@ -645,7 +645,8 @@ remove_replaced_venvs() {
 
 LIBRARY='/home/me/long ship/lib'
 on_interrupt 'python3 set_up.py install'
-make_folders /project/project_465000000/me/longship /scratch/project_465000000/me/longship
+make_folders /project/project_465000000/me/longship /scratch/project_465000000/me/longship \
+  /flash/project_465000000/me/longship/checkpoints
 
 # Nothing of the host's compilers and Python reaches the program.
 unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
@@ -661,6 +662,8 @@ export LONGSHIP_MACHINE=lumi
 export LONGSHIP_STACK=pytorch
 export LONGSHIP_PROJECT_DIR=/project/project_465000000/me/longship
 export LONGSHIP_SCRATCH_DIR=/scratch/project_465000000/me/longship
+export LONGSHIP_CHECKPOINT_DIR=/flash/project_465000000/me/longship/checkpoints
+export LONGSHIP_REPOSITORIES=/project/project_465000000/me/longship/repos
 export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
 export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
 export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
@@ -713,6 +716,7 @@ add_bind_if_there /usr/lib64/libcxi.so.1
 add_bind '/home/me/long ship'
 add_bind /project/project_465000000/me/longship
 add_bind /scratch/project_465000000/me/longship
+add_bind /flash/project_465000000/me/longship/checkpoints
 add_bind /data /data ro
 add_host_files
 add_pip_sources
@@ -731,7 +735,7 @@ repositories_folder=/project/project_465000000/me/longship/repos
 repository_names=()
 sources=()
 scripts=()
-venv=/scratch/project_465000000/me/longship/venv_amd64
+venv=/scratch/project_465000000/me/longship/venv_pytorch_amd64
 overlay=''
 seen_at=''
 installer=uv

@@ -645,7 +645,8 @@ remove_replaced_venvs() {
 
 LIBRARY='/home/me/long ship/lib'
 on_interrupt 'python3 set_up.py install'
-make_folders /cluster/work/projects/project_465000000/me/longship /cluster/work/projects/project_465000000/me/longship
+make_folders /cluster/work/projects/project_465000000/me/longship \
+  /cluster/work/projects/project_465000000/me/longship
 
 # Nothing of the host's compilers and Python reaches the program.
 unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
@@ -661,6 +662,8 @@ export LONGSHIP_MACHINE=olivia
 export LONGSHIP_STACK=pytorch
 export LONGSHIP_PROJECT_DIR=/cluster/work/projects/project_465000000/me/longship
 export LONGSHIP_SCRATCH_DIR=/cluster/work/projects/project_465000000/me/longship
+export LONGSHIP_CHECKPOINT_DIR=/cluster/work/projects/project_465000000/me/longship/checkpoints
+export LONGSHIP_REPOSITORIES=/cluster/work/projects/project_465000000/me/longship/repos
 export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
 export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
 export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
@@ -723,7 +726,7 @@ repositories_folder=/cluster/work/projects/project_465000000/me/longship/repos
 repository_names=()
 sources=()
 scripts=()
-venv=/cluster/work/projects/project_465000000/me/longship/venv_arm64
+venv=/cluster/work/projects/project_465000000/me/longship/venv_pytorch_arm64
 overlay=''
 seen_at=''
 installer=uv

@@ -1536,7 +1536,8 @@ forget_update() {
 }
 
 on_interrupt 'python3 set_up.py update --continue'
-make_folders /e/project1/project_465000000/me/longship /e/scratch/project_465000000/me/longship
+make_folders /e/project1/project_465000000/me/longship \
+  /e/scratch/project_465000000/me/longship
 repositories_folder=/e/project1/project_465000000/me/longship/repos
 saved=/e/project1/project_465000000/me/longship/saved_changes
 bundles=''

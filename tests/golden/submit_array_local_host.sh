@@ -224,10 +224,12 @@ make_folders /home/me/longship/scratch/runs /logs
 check_room /home/me/longship/scratch
 cd '/home/me/long ship'
 # shellcheck disable=SC2016 # the values as they are
-keep_text /home/me/longship/scratch/runs/configurations/e1a8a4023356.toml 'machine = "local"
+keep_text /home/me/longship/scratch/runs/configurations/c765fbc5509b.toml 'machine = "local"
 stack = "pytorch"
 repositories = []
 assets = []
+
+[training]
 
 [project]
 name = "nordic-llm"
@@ -236,6 +238,7 @@ account = "project_465000000"
 [paths]
 project_dir = "~/longship/project"
 scratch_dir = "~/longship/scratch"
+checkpoint_dir = ""
 
 [container]
 runtime = "auto"
@@ -269,7 +272,7 @@ HF_TOKEN = "~/.cache/huggingface/token"
 ask_above = 0
 '
 export LONGSHIP_ROOT='/home/me/long ship'
-export LONGSHIP_CONFIGURATION=/home/me/longship/scratch/runs/configurations/e1a8a4023356.toml
+export LONGSHIP_CONFIGURATION=/home/me/longship/scratch/runs/configurations/c765fbc5509b.toml
 export LONGSHIP_STACK=pytorch
 unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
 export LONGSHIP_OPTIONS='--account=project_465000000

@@ -201,15 +201,17 @@ check_slurm aws
 check_python '/home/me/long ship'
 image=/fsx/me/longship/containers/pytorch_25.06-py3_amd64.sqsh
 check_sqsh "$image" 'python3 build_container.py && python3 move_built_container_to_active.py'
-check_venv /fsx/me/longship/venv_amd64 /fsx/me/longship/containers/pytorch_25.06-py3_amd64.sqsh
+check_venv /fsx/me/longship/venv_pytorch_amd64 /fsx/me/longship/containers/pytorch_25.06-py3_amd64.sqsh
 make_folders /fsx/me/longship/runs /fsx/me/longship/runs
 check_room /fsx/me/longship
 cd '/home/me/long ship'
 # shellcheck disable=SC2016 # the values as they are
-keep_text /fsx/me/longship/runs/configurations/80246c7764d9.toml 'machine = "aws"
+keep_text /fsx/me/longship/runs/configurations/076cbc378829.toml 'machine = "aws"
 stack = "pytorch"
 repositories = []
 assets = []
+
+[training]
 
 [project]
 name = "nordic-llm"
@@ -218,6 +220,7 @@ account = "project_465000000"
 [paths]
 project_dir = "/fsx/{user}/longship"
 scratch_dir = "/fsx/{user}/longship"
+checkpoint_dir = ""
 
 [container]
 runtime = "auto"
@@ -251,7 +254,7 @@ HF_TOKEN = "~/.cache/huggingface/token"
 ask_above = 0
 '
 export LONGSHIP_ROOT='/home/me/long ship'
-export LONGSHIP_CONFIGURATION=/fsx/me/longship/runs/configurations/80246c7764d9.toml
+export LONGSHIP_CONFIGURATION=/fsx/me/longship/runs/configurations/076cbc378829.toml
 export LONGSHIP_STACK=pytorch
 unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
 export LONGSHIP_OPTIONS='--nodes=4

@@ -209,16 +209,18 @@ check_slurm berzelius
 check_python '/home/me/long ship'
 image=/proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
 check_sif "$image" amd64 'python3 build_container.py && python3 move_built_container_to_active.py'
-check_venv /proj/nordic-llm/users/me/longship/venv_amd64 /proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
+check_venv /proj/nordic-llm/users/me/longship/venv_pytorch_amd64 /proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
 make_folders /proj/nordic-llm/users/me/longship/runs \
   /proj/nordic-llm/users/me/longship/runs
 check_room /proj/nordic-llm/users/me/longship
 cd '/home/me/long ship'
 # shellcheck disable=SC2016 # the values as they are
-keep_text /proj/nordic-llm/users/me/longship/runs/configurations/1907150293e7.toml 'machine = "berzelius"
+keep_text /proj/nordic-llm/users/me/longship/runs/configurations/ad1d1991def0.toml 'machine = "berzelius"
 stack = "pytorch"
 repositories = []
 assets = []
+
+[training]
 
 [project]
 name = "nordic-llm"
@@ -227,6 +229,7 @@ account = "project_465000000"
 [paths]
 project_dir = "/proj/{project}/users/{user}/longship"
 scratch_dir = "/proj/{project}/users/{user}/longship"
+checkpoint_dir = ""
 
 [container]
 runtime = "auto"
@@ -260,7 +263,7 @@ HF_TOKEN = "~/.cache/huggingface/token"
 ask_above = 0
 '
 export LONGSHIP_ROOT='/home/me/long ship'
-export LONGSHIP_CONFIGURATION=/proj/nordic-llm/users/me/longship/runs/configurations/1907150293e7.toml
+export LONGSHIP_CONFIGURATION=/proj/nordic-llm/users/me/longship/runs/configurations/ad1d1991def0.toml
 export LONGSHIP_STACK=pytorch
 unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
 export LONGSHIP_OPTIONS='--account=project_465000000

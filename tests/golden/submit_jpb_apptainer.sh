@@ -209,16 +209,18 @@ check_slurm jpb
 check_python '/e/project1/me/long ship'
 image=/e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif
 check_sif "$image" arm64 'python3 build_container.py && python3 move_built_container_to_active.py'
-check_venv /e/scratch/project_465000000/me/longship/venv_arm64 /e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif
+check_venv /e/scratch/project_465000000/me/longship/venv_pytorch_arm64 /e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif
 make_folders /e/scratch/project_465000000/me/longship/runs \
   /e/scratch/project_465000000/me/longship/runs
 check_room /e/scratch/project_465000000/me/longship
 cd '/e/project1/me/long ship'
 # shellcheck disable=SC2016 # the values as they are
-keep_text /e/scratch/project_465000000/me/longship/runs/configurations/7a6ee2e2ef40.toml 'machine = "jpb"
+keep_text /e/scratch/project_465000000/me/longship/runs/configurations/8c594ab19ad4.toml 'machine = "jpb"
 stack = "pytorch"
 repositories = []
 assets = []
+
+[training]
 
 [project]
 name = "nordic-llm"
@@ -227,6 +229,7 @@ account = "project_465000000"
 [paths]
 project_dir = "/e/project1/{account}/{user}/longship"
 scratch_dir = "/e/scratch/{account}/{user}/longship"
+checkpoint_dir = ""
 
 [container]
 runtime = "auto"
@@ -260,7 +263,7 @@ HF_TOKEN = "~/.cache/huggingface/token"
 ask_above = 0
 '
 export LONGSHIP_ROOT='/e/project1/me/long ship'
-export LONGSHIP_CONFIGURATION=/e/scratch/project_465000000/me/longship/runs/configurations/7a6ee2e2ef40.toml
+export LONGSHIP_CONFIGURATION=/e/scratch/project_465000000/me/longship/runs/configurations/8c594ab19ad4.toml
 export LONGSHIP_STACK=pytorch
 unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
 export LONGSHIP_OPTIONS='--account=project_465000000

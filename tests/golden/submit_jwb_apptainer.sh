@@ -209,16 +209,18 @@ check_slurm jwb
 check_python '/home/me/long ship'
 image=/p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
 check_sif "$image" amd64 'python3 build_container.py && python3 move_built_container_to_active.py'
-check_venv /p/scratch/project_465000000/me/longship/venv_amd64 /p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
+check_venv /p/scratch/project_465000000/me/longship/venv_pytorch_amd64 /p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
 make_folders /p/scratch/project_465000000/me/longship/runs \
   /p/scratch/project_465000000/me/longship/runs
 check_room /p/scratch/project_465000000/me/longship
 cd '/home/me/long ship'
 # shellcheck disable=SC2016 # the values as they are
-keep_text /p/scratch/project_465000000/me/longship/runs/configurations/23aa7d43f458.toml 'machine = "jwb"
+keep_text /p/scratch/project_465000000/me/longship/runs/configurations/c7bd1d95b7d1.toml 'machine = "jwb"
 stack = "pytorch"
 repositories = []
 assets = []
+
+[training]
 
 [project]
 name = "nordic-llm"
@@ -227,6 +229,7 @@ account = "project_465000000"
 [paths]
 project_dir = "/p/project1/{account}/{user}/longship"
 scratch_dir = "/p/scratch/{account}/{user}/longship"
+checkpoint_dir = ""
 
 [container]
 runtime = "auto"
@@ -260,7 +263,7 @@ HF_TOKEN = "~/.cache/huggingface/token"
 ask_above = 0
 '
 export LONGSHIP_ROOT='/home/me/long ship'
-export LONGSHIP_CONFIGURATION=/p/scratch/project_465000000/me/longship/runs/configurations/23aa7d43f458.toml
+export LONGSHIP_CONFIGURATION=/p/scratch/project_465000000/me/longship/runs/configurations/c7bd1d95b7d1.toml
 export LONGSHIP_STACK=pytorch
 unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
 export LONGSHIP_OPTIONS='--account=project_465000000

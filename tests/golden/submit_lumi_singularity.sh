@@ -209,16 +209,18 @@ check_slurm lumi
 check_python '/home/me/long ship'
 image=/appl/local/laifs/containers/lumi-multitorch-latest.sif
 check_sif "$image" amd64 'ask the site, or name another image: container.image in configuration.toml'
-check_venv /scratch/project_465000000/me/longship/venv_amd64 /appl/local/laifs/containers/lumi-multitorch-latest.sif
+check_venv /scratch/project_465000000/me/longship/venv_pytorch_amd64 /appl/local/laifs/containers/lumi-multitorch-latest.sif
 make_folders /scratch/project_465000000/me/longship/runs \
   /scratch/project_465000000/me/longship/runs
 check_room /scratch/project_465000000/me/longship
 cd '/home/me/long ship'
 # shellcheck disable=SC2016 # the values as they are
-keep_text /scratch/project_465000000/me/longship/runs/configurations/a4976170d70c.toml 'machine = "lumi"
+keep_text /scratch/project_465000000/me/longship/runs/configurations/66be059702f2.toml 'machine = "lumi"
 stack = "pytorch"
 repositories = []
 assets = []
+
+[training]
 
 [project]
 name = "nordic-llm"
@@ -227,6 +229,7 @@ account = "project_465000000"
 [paths]
 project_dir = "/project/{account}/{user}/longship"
 scratch_dir = "/scratch/{account}/{user}/longship"
+checkpoint_dir = "/flash/{account}/{user}/longship/checkpoints"
 
 [container]
 runtime = "auto"
@@ -267,7 +270,7 @@ HF_TOKEN = "~/.cache/huggingface/token"
 ask_above = 0
 '
 export LONGSHIP_ROOT='/home/me/long ship'
-export LONGSHIP_CONFIGURATION=/scratch/project_465000000/me/longship/runs/configurations/a4976170d70c.toml
+export LONGSHIP_CONFIGURATION=/scratch/project_465000000/me/longship/runs/configurations/66be059702f2.toml
 export LONGSHIP_STACK=pytorch
 unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
 export LONGSHIP_OPTIONS='--account=project_465000000

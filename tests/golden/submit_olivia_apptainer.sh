@@ -209,16 +209,18 @@ check_slurm olivia
 check_python '/home/me/long ship'
 image=/cluster/work/support/container/pytorch_nvidia_25.06_arm64.sif
 check_sif "$image" arm64 'ask the site, or name another image: container.image in configuration.toml'
-check_venv /cluster/work/projects/project_465000000/me/longship/venv_arm64 /cluster/work/support/container/pytorch_nvidia_25.06_arm64.sif
+check_venv /cluster/work/projects/project_465000000/me/longship/venv_pytorch_arm64 /cluster/work/support/container/pytorch_nvidia_25.06_arm64.sif
 make_folders /cluster/work/projects/project_465000000/me/longship/runs \
   /cluster/work/projects/project_465000000/me/longship/runs
 check_room /cluster/work/projects/project_465000000/me/longship
 cd '/home/me/long ship'
 # shellcheck disable=SC2016 # the values as they are
-keep_text /cluster/work/projects/project_465000000/me/longship/runs/configurations/4b7c71d25af4.toml 'machine = "olivia"
+keep_text /cluster/work/projects/project_465000000/me/longship/runs/configurations/1850dc0cf2b1.toml 'machine = "olivia"
 stack = "pytorch"
 repositories = []
 assets = []
+
+[training]
 
 [project]
 name = "nordic-llm"
@@ -227,6 +229,7 @@ account = "project_465000000"
 [paths]
 project_dir = "/cluster/work/projects/{account}/{user}/longship"
 scratch_dir = "/cluster/work/projects/{account}/{user}/longship"
+checkpoint_dir = ""
 
 [container]
 runtime = "auto"
@@ -265,7 +268,7 @@ HUGGING_FACE_HUB_TOKEN = "~/.huggingface/token"
 ask_above = 0
 '
 export LONGSHIP_ROOT='/home/me/long ship'
-export LONGSHIP_CONFIGURATION=/cluster/work/projects/project_465000000/me/longship/runs/configurations/4b7c71d25af4.toml
+export LONGSHIP_CONFIGURATION=/cluster/work/projects/project_465000000/me/longship/runs/configurations/1850dc0cf2b1.toml
 export LONGSHIP_STACK=pytorch
 unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
 export LONGSHIP_OPTIONS='--account=project_465000000

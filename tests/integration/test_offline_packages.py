@@ -103,7 +103,7 @@ def test_all_is_installed_without_network(installer, connected, airgapped):
     show = "import modern, classic, longship_tiny, longship_extra, longship_listed"
     show += "; print(modern.__file__, classic.__file__, sep='\\n')"
     modern, classic = clone.container_run("python", "-c", show).stdout.splitlines()
-    venv = os.path.realpath(clone.scratch / f"venv_{OWN}")
+    venv = os.path.realpath(clone.scratch / f"venv_pytorch_{OWN}")
     assert modern.startswith(str(clone.repositories)) and classic.startswith(venv)
     with open(f"{venv}/script") as file:
         assert file.read() == f"{venv}/bin/python\n{clone.repositories}/modern\n"

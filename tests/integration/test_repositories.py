@@ -518,7 +518,7 @@ def write_series(work):
     mine.write("new.bin", bytes(range(256)))
     done = work.set_up("save-patches")
     assert "torchtitan: 2 patches in " in done.stderr
-    assert "next: git add patches && git commit" in done.stderr
+    assert "next: git add patches stacks && git commit" in done.stderr
     assert [path.name[:4] for path in sorted(work.patches.iterdir())] == ["0001", "0002"]
     return mine
 

@@ -79,7 +79,7 @@ def test_packages_are_installed(clone, find):
     assert version(clone) == "1.0"
     assert "next: python3 container_run.py python preprocess_data.py" in done.stderr
     assert left_over(clone) == []
-    assert re.fullmatch(r"venv_(amd64|arm64)", venv_of(clone).name)
+    assert re.fullmatch(r"venv_pytorch_(amd64|arm64)", venv_of(clone).name)
 
 
 @pytest.mark.root

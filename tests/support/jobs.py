@@ -154,7 +154,7 @@ def make_job_clone(root, slurm_cluster, base_image, job_environment):
         scratch = folder / "a scratch"
         scratch.mkdir()
         venv = re.match(r"[a-z0-9]+", packages.name)[0]
-        (scratch / f"venv_{venv}").symlink_to(packages)
+        (scratch / f"venv_pytorch_{venv}").symlink_to(packages)
         clone = JobClone(root, folder / "it's a clone", slurm_cluster, scratch)
         clone.configure(configuration(scratch, base_image, more, [packages.parent]))
         for site in clone.root.glob("*/site.toml"):  # this machine stands for the arm64 ones too

@@ -1,0 +1,82 @@
+# shellcheck shell=bash
+# How the scripts of all stacks start their ranks on this node, inside the environment:
+#
+#   source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
+#   start_ranks train.py --steps 10         or: start_ranks -m torchtitan.train ...
+#
+#   NUM_NODES, GPUS_PER_NODE    shape of the job, 1 and 1 if unset; world_size is their product
+#   MASTER_ADDR, MASTER_PORT    rendezvous of several nodes
+
+source "${LONGSHIP_ROOT:?}/lib/shell/messages.bash"
+
+readonly num_nodes=${NUM_NODES:-1} gpus_per_node=${GPUS_PER_NODE:-1}
+# shellcheck disable=SC2034  # for the stacks
+readonly world_size=$((num_nodes * gpus_per_node))
+
+# What ranks are told before the time limit, to write a checkpoint and end: a stack may say TERM.
+checkpoint_signal=USR1
+
+# start_ranks SCRIPT|-m MODULE ARGUMENT...: one process per GPU, started by torchrun, or by Slurm where
+# it starts several tasks per node. The last thing that a script does.
+start_ranks() {
+  if ((${LOCAL_WORLD_SIZE:-1} > 1)); then
+    trap '' USR1 # which would end it as long as it has no handler: importing PyTorch can take a minute
+    exec python "$@"
+  fi
+
+  # torchrun's own default is one thread, which starves training on CPUs.
+  local -r threads=$(($(nproc) / gpus_per_node))
+  export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}
+  # shellcheck disable=SC2016  # torchrun fills it in
+  export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[rank ${rank}] '
+  trap 'tell_ranks "$checkpoint_signal"' USR1
+  trap 'tell_ranks TERM' TERM
+
+  local -a rendezvous
+  choose_rendezvous
+  # As a module, for torchrun's own script has the path of the Python that it was installed with. Until
+  # a rank has a handler of its own it ignores USR1 as torchrun does.
+  (
+    trap '' USR1
+    exec python -m torch.distributed.run \
+      --nnodes="$num_nodes" --nproc-per-node="$gpus_per_node" "${rendezvous[@]}" --tee=3 "$@"
+  ) &
+  torchrun=$!
+  local status=0
+  while :; do # a signal ends the waiting, not the training
+    wait "$torchrun" && status=0 || status=$?
+    kill -0 "$torchrun" 2>/dev/null || exit "$status"
+  done
+}
+
+# choose_rendezvous: set `rendezvous`, torchrun's options.
+choose_rendezvous() {
+  if ((num_nodes == 1)); then
+    rendezvous=(--standalone)
+    return
+  fi
+  rendezvous=(
+    --rdzv-backend=c10d
+    --rdzv-endpoint="${MASTER_ADDR:?}:${MASTER_PORT:?}"
+    --rdzv-id="${SLURM_JOB_ID:-longship}"
+  )
+  # The first node hosts the rendezvous. Left alone, torchrun compares MASTER_ADDR with the host
+  # name, in vain where it is the name of another network (JUWELS, JURECA: the host name and `i`).
+  if [[ -n ${SLURM_NODEID:-} ]]; then
+    rendezvous+=(--rdzv-conf="is_host=$((SLURM_NODEID == 0))")
+  fi
+}
+
+# tell_ranks SIGNAL: Slurm tells the first process of a task only, which this is, before the time limit
+# or at the end of a job. The ranks write a checkpoint and end well, and then torchrun does; told
+# itself, it would end badly, or die of USR1 before them.
+tell_ranks() {
+  local stat line parent
+  local -a ranks=()
+  for stat in /proc/[0-9]*/stat; do
+    { IFS= read -r line <"$stat"; } 2>/dev/null || continue # ended meanwhile
+    read -r _ parent _ <<<"${line##*) }"
+    if ((parent == torchrun)); then ranks+=("${stat//[!0-9]/}"); fi
+  done
+  if ((${#ranks[@]})); then kill -s "$1" "${ranks[@]}" || :; fi
+}

@@ -1,0 +1,156 @@
+"""The settings of a stack: what its scripts find of [training] in their environment."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from lib.errors import LongshipError, near_miss
+from lib.paths import Paths, expand
+from lib.settings import Settings
+
+# Names of the Hugging Face hub are no paths of this machine.
+_ROOTED = ("/", "~", "$", "{")
+PLACEHOLDER = re.compile(r"@([A-Z][A-Z0-9_]*)@")
+
+# What the scripts of a stack have besides the settings: the environment inside, and of jobs.
+VARIABLES = (
+    *("LONGSHIP_ROOT", "LONGSHIP_MACHINE", "LONGSHIP_STACK", "LONGSHIP_PROJECT_DIR"),
+    *("LONGSHIP_SCRATCH_DIR", "LONGSHIP_CHECKPOINT_DIR", "LONGSHIP_REPOSITORIES"),
+    *("RUN_DIR", "NUM_NODES", "GPUS_PER_NODE", "MASTER_ADDR", "MASTER_PORT"),
+    *("HF_HOME", "USER"),
+)
+_WILDCARD = re.compile(r"[*?\[]")
+
+
+def training_values(settings: Settings, paths: Paths) -> dict[str, Any]:
+    """Return the value of each setting of the stack: the configuration's, or its default.
+
+    Returns
+    -------
+    dict
+        Texts, numbers and tuples of texts by name; paths are absolute.
+    """
+    given = settings.configuration.training
+    roots = {each: str(getattr(paths, each)) for each in ("project_dir", "scratch_dir")}
+
+    def expanded(name: str, text: str) -> str:
+        rooted = text.startswith(_ROOTED)
+        return expand(f"training.{name}", text, settings, roots) if rooted else text
+
+    found = {}
+    for name, setting in settings.stack.settings.items():
+        value = given.get(name, setting.default)
+        if setting.kind == "path":
+            value = expanded(name, value)
+        elif setting.kind == "paths":
+            value = tuple(expanded(name, each) for each in value)
+        found[name] = value
+    return found
+
+
+def training_variables(settings: Settings, paths: Paths) -> dict[str, str]:
+    """Return what the scripts of the stack find: ``TRAINING_TOKENIZER`` for ``training.tokenizer``.
+
+    The entries of a list stand on a line each, as a path can hold any other sign.
+    """
+    return {
+        f"TRAINING_{name.upper()}": "\n".join(value) if isinstance(value, tuple) else str(value)
+        for name, value in training_values(settings, paths).items()
+    }
+
+
+def training_paths(settings: Settings, paths: Paths) -> Iterator[tuple[str, str]]:
+    """Give setting and path of everything of this machine that the settings name."""
+    for name, value in training_values(settings, paths).items():
+        if settings.stack.settings[name].kind in ("path", "paths"):
+            for each in value if isinstance(value, tuple) else (value,):
+                if each.startswith("/"):
+                    yield name, each
+
+
+def training_patterns(settings: Settings, paths: Paths) -> Iterator[tuple[str, ...]]:
+    """Give setting, path, and for one of several paths the pattern that also finds it."""
+    for name, path in training_paths(settings, paths):
+        several = settings.stack.settings[name].kind == "paths"
+        yield (f"training.{name}", path, *([f"{path}*"] if several else []))
+
+
+def training_folders(settings: Settings, paths: Paths) -> Iterator[tuple[str, str]]:
+    """Give setting and folder, or single file, which must be seen inside for it.
+
+    One of several paths can be a pattern, or the common beginning of files, such as Megatron's
+    ``.bin`` and ``.idx``: then it is the folder that they lie in.
+    """
+    for name, path in training_paths(settings, paths):
+        if settings.stack.settings[name].kind == "path":
+            yield name, path
+        else:
+            whole = _WILDCARD.split(path)[0]
+            folder = os.path.dirname(whole)
+            yield name, folder if folder != "/" else path
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Tell whether a path is a folder, or lies in it."""
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
+
+
+def check_parallel(settings: Settings, paths: Paths, gpus: int) -> None:
+    """Stop where the GPUs of a job cannot be shared out as the settings say.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+    paths : Paths
+        Where things lie.
+    gpus : int
+        Of all nodes: the world size.
+
+    Raises
+    ------
+    LongshipError
+        If the product of the parallel sizes does not divide it.
+    """
+    sizes = {
+        name: value
+        for name, value in training_values(settings, paths).items()
+        if settings.stack.settings[name].kind == "parallel" and value
+    }
+    product = 1
+    for size in sizes.values():
+        product *= size
+    if gpus and gpus % product:
+        shown = " x ".join(f"training.{name} = {size}" for name, size in sizes.items())
+        raise LongshipError(
+            f"{gpus} GPUs cannot be shared out in groups of {product}: {shown}",
+            "change one of them in configuration.toml, or the number of nodes: --nodes=...",
+        )
+
+
+def check_templates(settings: Settings, paths: Paths) -> None:
+    """Stop where a template of the stack names a variable that its scripts do not have.
+
+    Raises
+    ------
+    LongshipError
+        It names the file and the near miss.
+    """
+    known = [
+        *VARIABLES,
+        *training_variables(settings, paths),
+        *settings.configuration.environment.set,
+    ]
+    folder = settings.root / "stacks" / settings.stack.name / "templates"
+    for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for name in PLACEHOLDER.findall(line):
+                if name not in known:
+                    raise LongshipError(
+                        f"{path.relative_to(settings.root)}, line {number}: "
+                        f"there is no variable {name}, to fill in @{name}@",
+                        near_miss(name, known),
+                    )

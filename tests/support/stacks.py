@@ -1,0 +1,126 @@
+"""What a stack starts on a machine: its command line, and the launcher that starts it."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from lib.container import run_lines
+from lib.environment import contract
+from lib.job_container import pyxis_launcher_lines
+from lib.packages import wanted_venv
+from lib.paths import derive_paths
+from lib.pyxis import uses_pyxis
+from lib.script import render
+from lib.settings import load_settings
+
+# Each stack at its home site, with Slurm's own start of the ranks where that is its way, and at one
+# where it is a guest: stack, machine, runtime, a task per rank.
+STACKS = [
+    ("pytorch", "jwb", "apptainer", False),
+    ("pytorch", "lumi", "singularity", True),
+]
+
+ENVIRON = {"HOME": "/home/me", "USER": "me", "PATH": "/usr/bin:/bin"}
+CONFIGURATION = '[project]\nname = "my-project"\naccount = "my-account"\n'
+
+# It stands for Python and prints what it was started with, and only that.
+PYTHON = """\
+#!/usr/bin/env bash
+{ env -0; printf '\\0'; printf '%s\\0' "$@"; printf '\\0\\0'; } >>"$STARTED"
+"""
+# They differ from machine to machine and say nothing.
+_UNSAID = {"_", "SHLVL", "PWD", "OLDPWD"}
+
+
+def settings_of(root, stack, machine, folder, configuration=""):
+    """Give the settings of a group that uses a stack on a machine."""
+    file = folder / "configuration.toml"
+    file.write_text(CONFIGURATION + configuration, encoding="utf-8")
+    options = {"machine": machine, "stack": stack, "configuration": str(file)}
+    return load_settings(Path(root), options, ENVIRON)
+
+
+def launcher_of(root, stack, machine, runtime, folder):
+    """Give the launcher of a job that trains a stack on a machine."""
+    settings = settings_of(root, stack, machine, folder)
+    paths = derive_paths(settings)
+    venv = wanted_venv(settings, paths)
+    if uses_pyxis(settings, runtime):
+        lines = pyxis_launcher_lines(settings, paths, runtime, venv)
+    else:
+        lines = run_lines(settings, paths, runtime, online=False, venv=venv, for_ranks=True)
+    text = render(f"Longship: {stack} on {machine}", lines)
+    return text.replace(str(root), "/home/me/longship")
+
+
+def start(root, stack, machine, folder, arguments=(), *, nodes=2, configuration="", more=()):
+    """Run run_training.sh in the environment that it has there, with a Python that only tells.
+
+    Parameters
+    ----------
+    root : Path
+        The repository.
+    stack, machine : str
+        What runs where.
+    folder : Path
+        An empty folder of the test's.
+    arguments : sequence of str
+        The user's.
+    nodes : int
+        How many there are.
+    configuration : str
+        More of configuration.toml.
+    more : mapping
+        More variables.
+
+    Returns
+    -------
+    tuple of CompletedProcess and list
+        How it ended, and environment and arguments of each Python that was started.
+    """
+    settings = settings_of(root, stack, machine, folder, configuration)
+    text = contract(settings, derive_paths(settings), online=False)
+    programs = folder / "programs"
+    programs.mkdir()
+    (programs / "python").write_text(PYTHON)
+    (programs / "python").chmod(0o755)
+    started = folder / "started"
+    environment = {
+        **{"HOME": "/home/me", "USER": "me", "PATH": f"{programs}:{os.environ['PATH']}"},
+        **{"STARTED": str(started), "OMP_NUM_THREADS": "7", "SLURM_JOB_ID": "12"},
+        **{"NUM_NODES": str(nodes), "GPUS_PER_NODE": str(settings.machine.gpus_per_node or 1)},
+        **{"MASTER_ADDR": "node1", "MASTER_PORT": "20012", "SLURM_NODEID": "0"},
+        "RUN_DIR": "/scratch/runs/12-train",
+        **dict(more),
+    }
+    script = Path(root) / "stacks" / stack / "run_training.sh"
+    command = ["/bin/sh", "-c", text, "longship"]
+    inside = subprocess.run(
+        [*command, "env", "-0"], env=environment, capture_output=True, text=True, check=True
+    )
+    done = subprocess.run(
+        [*command, "bash", script, *arguments], env=environment, capture_output=True, text=True
+    )
+    before = set(inside.stdout.split("\0"))
+    calls = started.read_text().split("\0\0\0")[:-1] if started.exists() else []
+    found = []
+    for each in calls:
+        variables, _, words = each.partition("\0\0")
+        own = set(variables.split("\0")) - before
+        own = {item for item in own if item.partition("=")[0] not in _UNSAID}
+        found.append((sorted(own), words.split("\0")))
+    return done, found
+
+
+def command_of(root, stack, machine, folder, arguments=(), *, per_rank=False, **options):
+    """Give what run_training.sh starts as text: variables that it sets, and a word on each line."""
+    if per_rank:
+        ranks = {"RANK": "8", "WORLD_SIZE": "16", "LOCAL_RANK": "0", "NODE_RANK": "1"}
+        options["more"] = {**ranks, "LOCAL_WORLD_SIZE": "8", **dict(options.get("more", ()))}
+    done, calls = start(root, stack, machine, folder, arguments, **options)
+    assert done.returncode == 0, done.stderr
+    lines = []
+    for variables, words in calls:
+        lines += [*variables, "python", *(f"  {word}" for word in words)]
+    text = "\n".join(lines) + "\n"
+    return text.replace(str(root), "/home/me/longship")
