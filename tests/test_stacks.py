@@ -1,9 +1,20 @@
 """A stack is a folder with a stack.toml."""
 
-import pytest
+import dataclasses
+import re
+from pathlib import Path
 
+import pytest
+from support.emitted_jobs import training_file
+from support.stacks import settings_of
+
+from lib import ROOT
 from lib.errors import LongshipError
-from lib.stacks import load_stack
+from lib.job_files import read_job_file
+from lib.jobs import Submission, submit_lines
+from lib.paths import derive_paths
+from lib.sites import load_machines
+from lib.stacks import load_stack, stack_names
 
 
 def test_new_stack_needs_no_python(repository):
@@ -60,3 +71,39 @@ def test_checked_in_stacks_load_and_name_files_that_are_there(root):
         stack = load_stack(root, folder.name)
         assert stack.description
         assert not stack.torch or (root / stack.torch).is_file()
+
+
+@pytest.mark.parametrize("machine", load_machines(Path(ROOT)))
+@pytest.mark.parametrize("name", stack_names(Path(ROOT)))
+def test_any_stack_is_submitted_on_any_machine_that_it_has_an_image_for(name, machine, tmp_path):
+    settings = settings_of(ROOT, name, machine, tmp_path)
+    root = Path("/e/project1/me/longship" if settings.machine.compute_folders else ROOT)
+    paths = dataclasses.replace(derive_paths(settings), root=root)
+    job = read_job_file(Path(ROOT), training_file(settings))
+    vendor, arch = settings.machine.gpu, settings.machine.arch
+    image = settings.stack.images.get("cpu" if vendor == "auto" else vendor, {})
+    there = isinstance(image, str) or arch in image or settings.configuration.container.image
+    runtime = {"auto": "apptainer"}.get(settings.machine.runtime, settings.machine.runtime)
+    if there:
+        lines = submit_lines(settings, paths, runtime, Submission(job, [], ()))
+        assert f"export LONGSHIP_STACK={name}" in lines
+    else:
+        with pytest.raises(LongshipError, match=f"stack {name} has no image for"):
+            submit_lines(settings, paths, runtime, Submission(job, [], ()))
+
+
+@pytest.mark.parametrize("name", stack_names(Path(ROOT)))
+def test_each_setting_says_what_it_is(name):
+    for setting in load_stack(Path(ROOT), name).settings.values():
+        assert setting.about
+
+
+@pytest.mark.parametrize("name", stack_names(Path(ROOT)))
+def test_scripts_of_a_stack_read_no_setting_that_it_has_not(name):
+    known = {f"TRAINING_{each.upper()}" for each in load_stack(Path(ROOT), name).settings}
+    texts = [
+        path.read_text(encoding="utf-8")
+        for path in Path(ROOT, "stacks", name).rglob("*")
+        if path.is_file() and path.suffix in (".sh", ".py", ".bash", ".yaml", ".template")
+    ]
+    assert set(re.findall(r"TRAINING_[A-Z0-9_]+", "\n".join(texts))) == known
