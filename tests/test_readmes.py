@@ -1,4 +1,4 @@
-"""What the READMEs say of jobs: their commands are taken by the scripts, their files are there."""
+"""What the READMEs of sites and stacks say: their commands are taken, their files are there."""
 
 import re
 import shlex
@@ -9,9 +9,11 @@ import pytest
 from support.repository import Clone
 
 from lib.sites import load_machines
+from lib.stacks import load_stack
 
 ROOT = Path(__file__).resolve().parents[1]
 SITES = sorted(path.parent.name for path in ROOT.glob("*/site.toml"))
+STACKS = sorted(f"stacks/{path.parent.name}" for path in ROOT.glob("stacks/*/README.md"))
 JOB_FILE = re.compile(r"[\w./-]+\.(?:sbatch|salloc)\b")
 
 
@@ -52,6 +54,31 @@ def test_each_command_is_taken_with_the_configuration_shown(site, clone, run):
         assert (ROOT / script).is_file()
         command = [sys.executable, script, "--dry-run", *arguments]
         assert run(command, env=environment, cwd=clone.root).stdout
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_each_command_of_a_stack_is_taken_with_each_configuration_shown(stack, clone, run):
+    job = '[project]\naccount = "a"\nname = "p"\n[paths]\nscratch_dir = "/e/scratch/me"\n'
+    assert commands(stack)
+    for text in blocks(stack, "toml"):
+        (clone.root / "shown.toml").write_text(text)
+        settings = {"LONGSHIP_CONFIGURATION": "shown.toml", "LONGSHIP_STACK": Path(stack).name}
+        run(
+            [sys.executable, "container_run.py", "--dry-run", "true"],
+            env={**clone.environment, **settings, "LONGSHIP_MACHINE": "local"},
+            cwd=clone.root,
+        )
+    clone.configure(f'stack = "{Path(stack).name}"\n{job}')
+    for script, *arguments in commands(stack):
+        assert (ROOT / script).is_file()
+        command = [sys.executable, script, "--dry-run", *arguments]
+        assert run(command, env=clone.environment, cwd=clone.root).stdout
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_readme_of_a_stack_names_each_of_its_settings(stack):
+    for name in load_stack(ROOT, Path(stack).name).settings:
+        assert f"`{name}`" in text_of(stack), name
 
 
 def test_each_command_of_the_section_on_jobs_is_taken(clone, run):
