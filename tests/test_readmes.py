@@ -113,3 +113,11 @@ def test_a_job_of_each_kind_is_submitted(site):
     submitted = {Path(words[1]).name for words in commands(site) if words[0] == "submit.py"}
     for kind in ("preprocess_data", "run_training", "interactive", "jupyter", "status"):
         assert any(name.startswith(kind) for name in submitted), kind
+
+
+def test_stack_that_is_shown_is_one(repository):
+    shown = [each for each in blocks(".", "toml") if each.startswith("# stacks/mine/stack.toml")]
+    repository.write("stacks/mine/stack.toml", shown[0])
+    repository.write("configuration.toml", '[training]\ndata = ["/a"]\n')
+    settings = repository.settings(stack="mine")
+    assert settings.stack.settings["tensor_parallel"].kind == "parallel"
