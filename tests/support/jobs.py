@@ -141,6 +141,7 @@ def configuration(scratch, image, more="", binds=()):
     return (
         '[project]\nname = "proj"\naccount = "acc"\n'
         f"[paths]\nproject_dir = {toml(scratch / 'project')}\nscratch_dir = {toml(scratch)}\n"
+        'checkpoint_dir = ""\n'  # LUMI's is elsewhere
         f'[container]\nruntime = "apptainer"\nimage = {toml(image)}\nbinds = {toml(list(binds))}\n'
         f'[environment]\nsecrets = ["HF_TOKEN"]\n{more}'
     )
