@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Install the torchft repository, which this runs in, editable: its Python is read from here. Its
+# compiled half takes Rust and protoc to build, which no image has, so it is that of the wheel.
+set -euo pipefail
+
+readonly found='
+import importlib.metadata
+try:
+    files = importlib.metadata.files("torchft-nightly")
+except importlib.metadata.PackageNotFoundError:
+    files = []
+print(*(file.locate() for file in files if file.match("torchft/_torchft*.so")))'
+compiled=$(python -c "$found")
+if [[ -z $compiled ]]; then
+    echo "note: torchft is left out: there is no wheel of it for $(uname -m)" >&2
+    exit
+fi
+packages=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+
+cp -- "$compiled" torchft/ # where torchft's own build puts it, too; git ignores it
+rm -rf -- "${packages:?}/torchft"
+ln -s -- "$PWD/torchft" "$packages/torchft"

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Pretrain with TorchTitan: each replica's GPUs shard the model (FSDP2) and may split its layers
+# (tensor parallelism); the replicas share the data. Run inside the environment; the arguments go to
+# TorchTitan, after the settings.
+set -euo pipefail
+
+source "${LONGSHIP_ROOT:?}/lib/shell/ranks.bash"
+
+hint='set it in [training] of configuration.toml'
+[[ -n $TRAINING_DATA ]] || fail 'training.data names no JSON-lines file' "$hint"
+[[ -n $TRAINING_TOKENIZER ]] || fail 'training.tokenizer is empty' "$hint: a folder, or a name on the hub"
+
+gpus_per_replica=$TRAINING_GPUS_PER_REPLICA
+if ((gpus_per_replica == 0)); then gpus_per_replica=${GPUS_PER_NODE:-1}; fi
+((world_size % gpus_per_replica == 0)) ||
+    fail "$world_size GPUs are no multiple of training.gpus_per_replica = $gpus_per_replica" "$hint"
+((TRAINING_TENSOR_PARALLEL > 0 && gpus_per_replica % TRAINING_TENSOR_PARALLEL == 0)) ||
+    fail "training.tensor_parallel = $TRAINING_TENSOR_PARALLEL does not divide the $gpus_per_replica GPUs of a replica" "$hint"
+
+options=()
+if [[ -n $TRAINING_CONFIG ]]; then options+=(--job.config_file="$TRAINING_CONFIG"); fi
+if ((TRAINING_GLOBAL_BATCH_SIZE)); then
+    options+=(--training.global_batch_size="$TRAINING_GLOBAL_BATCH_SIZE")
+fi
+if ((TRAINING_COMPILE)); then options+=(--training.compile); else options+=(--training.no_compile); fi
+
+# For the module that reads JSON lines, beside this file.
+export PYTHONPATH=$LONGSHIP_ROOT/stacks/torchtitan${PYTHONPATH:+:$PYTHONPATH}
+export TOKENIZERS_PARALLELISM=false # each worker tokenizes one text at a time
+export PYTORCH_CUDA_ALLOC_CONF=${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:True}
+
+# What is left of the GPUs is the shard degree, also where the arguments add pipeline or context
+# parallelism.
+start_ranks -m torchtitan.train \
+    --job.dump_folder="${TRAINING_CHECKPOINT_FOLDER:-${LONGSHIP_SCRATCH_DIR:?}/checkpoints/torchtitan}" \
+    --job.print_args \
+    --experimental.custom_import=json_lines \
+    --experimental.custom_args_module=json_lines \
+    --model.name="$TRAINING_MODEL" \
+    --model.flavor="$TRAINING_FLAVOR" \
+    --model.tokenizer_path="$TRAINING_TOKENIZER" \
+    --training.dataset=json_lines \
+    --training.dataset_files="$TRAINING_DATA" \
+    --training.dataset_text_field="$TRAINING_TEXT_FIELD" \
+    --training.dataset_workers="$TRAINING_DATA_WORKERS" \
+    --training.steps="$TRAINING_STEPS" \
+    --training.seq_len="$TRAINING_SEQUENCE_LENGTH" \
+    --training.local_batch_size="$TRAINING_LOCAL_BATCH_SIZE" \
+    --training.seed="$TRAINING_SEED" \
+    --training.mixed_precision_param=bfloat16 \
+    --training.mixed_precision_reduce=float32 \
+    --parallelism.data_parallel_replicate_degree="$((world_size / gpus_per_replica))" \
+    --parallelism.data_parallel_shard_degree=-1 \
+    --parallelism.tensor_parallel_degree="$TRAINING_TENSOR_PARALLEL" \
+    --activation_checkpoint.mode=selective \
+    --activation_checkpoint.selective_ac_option=op \
+    --optimizer.lr="$TRAINING_LEARNING_RATE" \
+    --lr_scheduler.warmup_steps="$TRAINING_WARMUP_STEPS" \
+    --checkpoint.enable_checkpoint \
+    --checkpoint.async_mode=async \
+    --checkpoint.interval="$TRAINING_CHECKPOINT_INTERVAL" \
+    --metrics.enable_tensorboard \
+    --metrics.disable_color_printing \
+    "${options[@]}" "$@"
