@@ -1,89 +1,71 @@
-"""The stack torchtitan: what TorchTitan is started with, and how torchao and torchft get there."""
+"""The stack torchtitan: what TorchTitan is started with, and how torchft gets there."""
 
 import re
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from support import processes
-
-from lib.tables import read_toml
+from support.stacks import start
 
 STACK = "stacks/torchtitan"
 
 
 @pytest.fixture
-def settings(root):
-    """Give what the core exports for the settings' defaults, and for data and tokenizer."""
-    tables, _ = read_toml(root / STACK / "stack.toml", "stack.toml")
-    defaults = {name: setting["default"] for name, setting in tables["training"].items()}
-    defaults.update(data="/data/a.jsonl\n/data/b, c.jsonl", tokenizer="/data/tokenizer")
-    return {f"TRAINING_{name.upper()}": str(value) for name, value in defaults.items()}
+def run_training(root, tmp_path):
+    """Give a function that runs run_training.sh as on JUWELS Booster, with a group's settings."""
 
-
-@pytest.fixture
-def run_training(root, settings, clean_environment, tmp_path):
-    """Give a function that runs run_training.sh with a python that only prints its arguments."""
-    python = tmp_path / "bin/python"
-    python.parent.mkdir()
-    python.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
-    python.chmod(0o755)
-
-    def run(*arguments, check=True, **changed):
-        environment = {
-            **clean_environment,
-            **settings,
-            "PATH": f"{python.parent}:{clean_environment['PATH']}",
-            "LONGSHIP_ROOT": str(root),
-            "LONGSHIP_SCRATCH_DIR": "/scratch",
-            **{"NUM_NODES": "2", "GPUS_PER_NODE": "4"},
-            **{"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
-            **changed,
-        }
-        script = ["bash", root / STACK / "run_training.sh", *arguments]
-        return processes.run(script, env=environment, check=check)
+    def run(*arguments, nodes=2, gpus=4, training=""):
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        shape = {"nodes": nodes, "more": {"GPUS_PER_NODE": str(gpus)}}
+        configuration = f"[training]\n{training}"
+        return start(
+            root, "torchtitan", "jwb", folder, arguments, configuration=configuration, **shape
+        )
 
     return run
 
 
-def trainer_arguments(done):
-    words = done.stdout.split("\0")[:-1]
+def trainer_arguments(run):
+    """Give what torchtitan.train was started with."""
+    done, calls = run
+    assert done.returncode == 0, done.stderr
+    ((_, words),) = calls
     return words[words.index("torchtitan.train") + 1 :]
 
 
-def options_of(done):
+def options_of(run):
     """Give the value of each option; the last one wins, as in TorchTitan."""
-    pairs = (word.partition("=") for word in trainer_arguments(done))
+    pairs = (word.partition("=") for word in trainer_arguments(run))
     return {name: value for name, _, value in pairs}
 
 
 def test_passes_the_flags_that_are_listed_and_no_other(root, run_training):
     plain = options_of(run_training())
-    more = options_of(
-        run_training(
-            TRAINING_CONFIG="/c.toml", TRAINING_GLOBAL_BATCH_SIZE="16", TRAINING_COMPILE="0"
-        )
-    )
+    changed = 'config = "/p/c.toml"\nglobal_batch_size = 16\ncompile = 0\n'
+    more = options_of(run_training(training=changed))
     listed = (root / "tests/flags/torchtitan.txt").read_text().splitlines()
     assert sorted({*plain, *more}) == listed
     assert "--training.compile" in plain and "--training.compile" not in more
 
 
-def test_settings_and_their_defaults_arrive(run_training):
-    options = options_of(run_training())
-    assert options["--training.dataset_files"] == "/data/a.jsonl\n/data/b, c.jsonl"
-    assert options["--model.tokenizer_path"] == "/data/tokenizer"
-    assert options["--job.dump_folder"] == "/scratch/checkpoints/torchtitan"
+def test_settings_arrive_as_they_are(run_training):
+    training = """
+        data = ["/p/a.jsonl", "/p/b, c*.jsonl"]
+        tokenizer = "/p/my tokenizer"
+        run_name = "a/b"
+    """
+    options = options_of(run_training(training=training))
+    assert options["--training.dataset_files"] == "/p/a.jsonl\n/p/b, c*.jsonl"
+    assert options["--model.tokenizer_path"] == "/p/my tokenizer"
+    assert options["--job.dump_folder"].endswith("/checkpoints/a/b")
     assert "--training.global_batch_size" not in options  # TorchTitan's own: a pass of each GPU
 
 
-def test_folder_of_the_configuration_is_taken(run_training):
-    options = options_of(run_training(TRAINING_CHECKPOINT_FOLDER="/flash/run 1"))
-    assert options["--job.dump_folder"] == "/flash/run 1"
-
-
 def test_arguments_come_last(run_training):
-    done = run_training("--training.steps=3", "--job.description=a b\n'c'")
-    assert trainer_arguments(done)[-2:] == ["--training.steps=3", "--job.description=a b\n'c'"]
+    arguments = ["--training.steps=3", "--job.description=a b\n'c'"]
+    assert trainer_arguments(run_training(*arguments))[-2:] == arguments
 
 
 @pytest.mark.parametrize(
@@ -93,40 +75,31 @@ def test_arguments_come_last(run_training):
 def test_replicas_follow_from_the_job(
     run_training, nodes, gpus, per_replica, tensor_parallel, replicas
 ):
-    options = options_of(
-        run_training(
-            NUM_NODES=str(nodes),
-            GPUS_PER_NODE=str(gpus),
-            TRAINING_GPUS_PER_REPLICA=str(per_replica),
-            TRAINING_TENSOR_PARALLEL=str(tensor_parallel),
-        )
-    )
+    training = f"gpus_per_replica = {per_replica}\ntensor_parallel = {tensor_parallel}"
+    options = options_of(run_training(nodes=nodes, gpus=gpus, training=training))
     assert options["--parallelism.data_parallel_replicate_degree"] == str(replicas)
     assert options["--parallelism.tensor_parallel_degree"] == str(tensor_parallel)
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("training", "message"),
     [
-        ({"TRAINING_DATA": ""}, "training.data names no JSON-lines file"),
-        ({"TRAINING_TOKENIZER": ""}, "training.tokenizer is empty"),
+        ("data = []", "training.data names no JSON-lines file"),
+        ('tokenizer = ""', "training.tokenizer is empty"),
+        ("gpus_per_replica = 3", "8 GPUs are no multiple of training.gpus_per_replica = 3"),
         (
-            {"TRAINING_GPUS_PER_REPLICA": "3"},
-            "8 GPUs are no multiple of training.gpus_per_replica = 3",
-        ),
-        (
-            {"TRAINING_TENSOR_PARALLEL": "8"},
+            "tensor_parallel = 8",
             "training.tensor_parallel = 8 does not divide the 4 GPUs of a replica",
         ),
         (
-            {"TRAINING_TENSOR_PARALLEL": "0"},
+            "tensor_parallel = 0",
             "training.tensor_parallel = 0 does not divide the 4 GPUs of a replica",
         ),
     ],
 )
-def test_what_cannot_run_is_told_before_a_rank_starts(run_training, changed, message):
-    done = run_training(check=False, **changed)
-    assert (done.returncode, done.stdout) == (1, "")
+def test_what_cannot_run_is_told_before_a_rank_starts(run_training, training, message):
+    done, calls = run_training(training=training)
+    assert (done.returncode, calls) == (1, [])
     error, hint = done.stderr.splitlines()
     assert error == f"error: {message}"
     assert hint.startswith("hint: set it in [training] of configuration.toml")
@@ -177,7 +150,7 @@ def write_torchft_wheel(site):
 def test_torchft_is_editable_with_the_compiled_half_of_the_wheel(torchft):
     checkout, install, python = torchft
     site = python("import sysconfig; print(sysconfig.get_path('purelib'))")
-    write_torchft_wheel(type(checkout)(site))
+    write_torchft_wheel(Path(site))
     install()
     assert python("import torchft; print(torchft.FROM)") == "checkout"
     assert [path.read_text() for path in checkout.glob("torchft/*.so")] == ["compiled"]

@@ -4,14 +4,14 @@
 # TorchTitan, after the settings.
 set -euo pipefail
 
-source "${LONGSHIP_ROOT:?}/lib/shell/ranks.bash"
+source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
 
 hint='set it in [training] of configuration.toml'
 [[ -n $TRAINING_DATA ]] || fail 'training.data names no JSON-lines file' "$hint"
 [[ -n $TRAINING_TOKENIZER ]] || fail 'training.tokenizer is empty' "$hint: a folder, or a name on the hub"
 
 gpus_per_replica=$TRAINING_GPUS_PER_REPLICA
-if ((gpus_per_replica == 0)); then gpus_per_replica=${GPUS_PER_NODE:-1}; fi
+if ((gpus_per_replica == 0)); then gpus_per_replica=$gpus_per_node; fi
 ((world_size % gpus_per_replica == 0)) ||
     fail "$world_size GPUs are no multiple of training.gpus_per_replica = $gpus_per_replica" "$hint"
 ((TRAINING_TENSOR_PARALLEL > 0 && gpus_per_replica % TRAINING_TENSOR_PARALLEL == 0)) ||
@@ -32,7 +32,7 @@ export PYTORCH_CUDA_ALLOC_CONF=${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:Tr
 # What is left of the GPUs is the shard degree, also where the arguments add pipeline or context
 # parallelism.
 start_ranks -m torchtitan.train \
-    --job.dump_folder="${TRAINING_CHECKPOINT_FOLDER:-${LONGSHIP_SCRATCH_DIR:?}/checkpoints/torchtitan}" \
+    --job.dump_folder="$LONGSHIP_CHECKPOINT_DIR/$TRAINING_RUN_NAME" \
     --job.print_args \
     --experimental.custom_import=json_lines \
     --experimental.custom_args_module=json_lines \

@@ -18,6 +18,8 @@ from lib.settings import load_settings
 STACKS = [
     ("pytorch", "jwb", "apptainer", False),
     ("pytorch", "lumi", "singularity", True),
+    ("torchtitan", "jwb", "apptainer", False),
+    ("torchtitan", "olivia", "apptainer", False),
 ]
 
 ENVIRON = {"HOME": "/home/me", "USER": "me", "PATH": "/usr/bin:/bin"}
