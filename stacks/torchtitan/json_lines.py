@@ -5,6 +5,7 @@ tiktoken. ``--experimental.custom_args_module=json_lines`` adds the options for 
 ``--experimental.custom_import=json_lines`` lets every model that trains on text use it.
 """
 
+import copy
 import dataclasses
 import operator
 from collections.abc import Iterator
@@ -99,6 +100,10 @@ class JsonLinesDataset(HuggingFaceDataset):
         if len(self._data) == 0:  # which would be read again and again for its first token
             raise ValueError("there are fewer samples than ranks and workers to read them")
         return super().__iter__()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy: a worker sends it later, when it has read on."""
+        return copy.deepcopy(super().state_dict())
 
 
 class WorkersDataloader(ParallelAwareDataloader):
