@@ -4,7 +4,7 @@ import itertools
 import os
 import sys
 
-from json_lines import HuggingFaceTokenizer, load_files
+from longship_titan import HuggingFaceTokenizer, load_files
 
 SAMPLES = 1000
 

@@ -24,7 +24,7 @@ if ((TRAINING_GLOBAL_BATCH_SIZE)); then
 fi
 if ((TRAINING_COMPILE)); then options+=(--training.compile); else options+=(--training.no_compile); fi
 
-# For the module that reads JSON lines, beside this file.
+# For longship_titan.py, beside this file.
 export PYTHONPATH=$LONGSHIP_ROOT/stacks/torchtitan${PYTHONPATH:+:$PYTHONPATH}
 export TOKENIZERS_PARALLELISM=false # each worker tokenizes one text at a time
 export PYTORCH_CUDA_ALLOC_CONF=${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:True}
@@ -34,8 +34,8 @@ export PYTORCH_CUDA_ALLOC_CONF=${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:Tr
 start_ranks -m torchtitan.train \
     --job.dump_folder="$LONGSHIP_CHECKPOINT_DIR/$TRAINING_RUN_NAME" \
     --job.print_args \
-    --experimental.custom_import=json_lines \
-    --experimental.custom_args_module=json_lines \
+    --experimental.custom_import=longship_titan \
+    --experimental.custom_args_module=longship_titan \
     --model.name="$TRAINING_MODEL" \
     --model.flavor="$TRAINING_FLAVOR" \
     --model.tokenizer_path="$TRAINING_TOKENIZER" \
@@ -59,6 +59,7 @@ start_ranks -m torchtitan.train \
     --checkpoint.enable_checkpoint \
     --checkpoint.async_mode=async \
     --checkpoint.interval="$TRAINING_CHECKPOINT_INTERVAL" \
+    --metrics.log_freq=1 \
     --metrics.enable_tensorboard \
     --metrics.disable_color_printing \
     "${options[@]}" "$@"

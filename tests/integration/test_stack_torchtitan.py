@@ -74,6 +74,31 @@ for workers in ("0", "2"):
 """
 
 
+# Two ranks, each in its own step; the second is asked to end.
+END = """
+import os, signal, sys
+import torch.distributed as dist
+from torchtitan.components import metrics
+from torchtitan.config_manager import ConfigManager
+from torchtitan.protocols.train_spec import get_train_spec
+from torchtitan.tools import utils
+
+utils.device_type = "cpu"
+metrics.MetricsProcessor.__init__ = lambda self, config, dims: setattr(self, "job_config", config)
+metrics.MetricsProcessor.log = lambda self, step, loss: None
+config = ConfigManager().parse_args(sys.argv[1:])
+processor = get_train_spec(config.model.name).build_metrics_processor_fn(config, None, None)
+dist.init_process_group("gloo")
+step = 0
+while step < config.training.steps:
+    step += 1
+    if step == 3 and dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGUSR1)
+    processor.log(step, 0.5)
+print(f"rank {dist.get_rank()} ended at {step}")
+"""
+
+
 @pytest.fixture(scope="module")
 def titan(root, session_environment, tmp_path_factory):
     """Give ``titan(*argv)``, which runs a command where TorchTitan is installed by set_up.py."""
@@ -175,6 +200,14 @@ def test_ranks_read_all_the_data_once_and_go_on_where_they_were(root, titan, arg
         assert not tokens[0] & tokens[1]
         readers = 2 * max(workers, 1)  # each keeps an incomplete sequence to itself
         assert SAMPLES * 2 - len(tokens[0] | tokens[1]) <= readers * (5 + TOKENS)
+
+
+def test_ranks_end_at_the_same_step_when_one_is_told(root, titan, arguments_of, tmp_path):
+    (tmp_path / "end.py").write_text(END)
+    ranks = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    path = f"PYTHONPATH={root / STACK}"
+    done = titan("env", path, *ranks, tmp_path / "end.py", *arguments_of("steps = 100"))
+    assert "rank 0 ended at 3\n" in done.stdout and "rank 1 ended at 3\n" in done.stdout
 
 
 def test_data_and_tokenizer_are_tried_before_a_job(root, titan, material):

@@ -1,21 +1,25 @@
-"""JSON-lines files and Hugging Face tokenizers for TorchTitan 0.1.0, by its own extension points.
+"""What this stack adds to TorchTitan 0.1.0, by its own extension points.
 
 By itself that version reads two datasets that it knows by name, in one process, with tokenizers of
-tiktoken. ``--experimental.custom_args_module=json_lines`` adds the options for more, and
-``--experimental.custom_import=json_lines`` lets every model that trains on text use it.
+tiktoken, and knows no early end. ``--experimental.custom_args_module=longship_titan`` adds options
+for JSON-lines files, and ``--experimental.custom_import=longship_titan`` lets every model that
+trains on text use them, with tokenizers of Hugging Face, and end well before the time limit.
 """
 
 import copy
 import dataclasses
 import operator
+import signal
 from collections.abc import Iterator
 from typing import Any
 
 import datasets
+import torch
 from datasets.distributed import split_dataset_by_node
 from torch.utils.data import get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchtitan.components.dataloader import ParallelAwareDataloader
+from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.components.tokenizer import Tokenizer
 from torchtitan.datasets.hf_datasets import (
     DATASETS,
@@ -24,6 +28,8 @@ from torchtitan.datasets.hf_datasets import (
     build_hf_dataloader,
 )
 from torchtitan.protocols.train_spec import TrainSpec, apply_to_train_specs
+from torchtitan.tools import utils
+from torchtitan.tools.logging import logger
 from transformers import AutoTokenizer
 
 NAME = "json_lines"
@@ -157,11 +163,44 @@ def build_tokenizer(job_config: Any) -> HuggingFaceTokenizer:
     return HuggingFaceTokenizer(job_config.model.tokenizer_path)
 
 
+class EndingMetrics(MetricsProcessor):
+    """TorchTitan's metrics; where they are logged, the ranks also agree whether to end.
+
+    The signal before the time limit finds the ranks in different steps. The trainer ends, with a
+    checkpoint, at the step that its configuration names as the last.
+    """
+
+    asked_to_end = False
+
+    def end(self, *_: Any) -> None:
+        """Take note of the signal."""
+        self.asked_to_end = True
+
+    def log(self, step: int, *values: Any, **more: Any) -> None:
+        """Log the values of a step, and make it the last if any rank was asked to end."""
+        super().log(step, *values, **more)
+        asked = torch.tensor(int(self.asked_to_end), device=utils.device_type)
+        torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX)
+        if asked.item() and step < self.job_config.training.steps:
+            logger.info(f"Asked to end: step {step} is the last.")
+            self.job_config.training.steps = step
+
+
+def build_metrics(job_config: Any, parallel_dims: Any, model_args: Any = None) -> EndingMetrics:
+    """Build the metrics, and listen to the signal from now on."""
+    metrics = EndingMetrics(job_config, parallel_dims)
+    signal.signal(signal.SIGUSR1, metrics.end)
+    return metrics
+
+
 def _use_them(spec: TrainSpec) -> TrainSpec:
     if spec.build_dataloader_fn is not build_hf_dataloader:  # it trains on images, say
         return spec
     return dataclasses.replace(
-        spec, build_dataloader_fn=build_dataloader, build_tokenizer_fn=build_tokenizer
+        spec,
+        build_dataloader_fn=build_dataloader,
+        build_tokenizer_fn=build_tokenizer,
+        build_metrics_processor_fn=build_metrics,
     )
 
 
