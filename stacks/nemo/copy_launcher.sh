@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# The part of launcher.sh that runs inside: copy the launcher out of the image and fill its
+# configuration. Prints the launcher's folder, then an override for its main.py on each line.
+set -euo pipefail
+
+source "${LONGSHIP_ROOT:?}/lib/shell/ranks.bash" # fail
+source "$LONGSHIP_ROOT/lib/shell/template.bash"
+
+readonly in_image=/opt/NeMo-Framework-Launcher templates=$LONGSHIP_ROOT/stacks/nemo/templates
+readonly folder=${LONGSHIP_SCRATCH_DIR:?}/nemo_launcher
+
+[[ -f $in_image/launcher_scripts/main.py ]] ||
+    fail "the image has no launcher at $in_image" 'make the one of stacks/nemo/Dockerfile: python3 build_container.py'
+image=${NEMO_IMAGE:-$LONGSHIP_SCRATCH_DIR/containers/nemo_amd64.sqsh}
+[[ -f $image ]] || fail "there is no image $image" 'name the one in use: export NEMO_IMAGE=/path/to/file.sqsh'
+
+# Again only for another commit: what a user has edited there stays.
+if ! cmp -s -- "$in_image/.git/HEAD" "$folder/.git/HEAD"; then
+    rm -rf -- "$folder" "$folder.partial"
+    cp -a -- "$in_image" "$folder.partial"
+    mv -- "$folder.partial" "$folder"
+fi
+fill_template "$templates/config.yaml" "$folder/launcher_scripts/conf/config.yaml"
+fill_template "$templates/cluster/bcm.yaml" "$folder/launcher_scripts/conf/cluster/bcm.yaml"
+
+results=$LONGSHIP_SCRATCH_DIR/${TRAINING_RESULTS:?}
+overrides=(container="$(readlink -f -- "$image")") # a swap before the job starts does not reach it
+if ((TRAINING_UNIQUE_RESULTS)); then
+    results+=-$(date +%Y%m%d-%H%M%S)-$$
+    overrides+=(base_results_dir="$results" training.run.dependency=null) # none waits for another
+fi
+mkdir -p -- "$results" "$LONGSHIP_SCRATCH_DIR/data" # Pyxis mounts both
+printf '%s\n' "$folder" "${overrides[@]}"

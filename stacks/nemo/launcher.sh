@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# NVIDIA's launcher in the way of AWS's guide, on a head node: copy it out of the image, give it a venv
+# and our configuration, and let it write and submit its own job.
+#
+#   bash stacks/nemo/launcher.sh PRESET [OVERRIDE...]        gpt3/126m or gpt3/5b
+#
+#   NEMO_LAUNCHER_DEBUG=1   the launcher's own switch: writes all files and submits nothing
+#   NEMO_PYTHON             a Python from 3.8 to 3.10; unless given, the newest of them on PATH
+#   NEMO_IMAGE              the image's file; unless given, the one that the Dockerfile here became
+set -euo pipefail
+
+# fail STATUS MESSAGE HINT
+fail() {
+    printf 'error: %s\nhint: %s\n' "$2" "$3" >&2
+    exit "$1"
+}
+
+root=$(cd -- "${BASH_SOURCE[0]%/*}/../.." && pwd)
+readonly root stack=$root/stacks/nemo preset=${1:-}
+
+presets=("$stack"/presets/*/*.txt)
+presets=("${presets[@]#"$stack/presets/"}")
+[[ -n $preset && -f $stack/presets/$preset.txt ]] ||
+    fail 2 "there is no preset \"$preset\"" "bash stacks/nemo/launcher.sh PRESET, which is one of: ${presets[*]%.txt}"
+shift
+
+# Hydra 1.2, which the launcher wants, does not start with Python 3.11.
+python=${NEMO_PYTHON:-}
+for each in python3.10 python3.9 python3.8; do
+    if [[ -z $python ]] && command -v "$each" >/dev/null; then python=$each; fi
+done
+[[ -n $python ]] || fail 1 'the launcher needs a Python from 3.8 to 3.10' 'export NEMO_PYTHON=/path/to/python3.10'
+
+# A head node has no GPU, which enroot's hook would otherwise ask for.
+told=$(NVIDIA_VISIBLE_DEVICES=void python3 "$root/container_run.py" --stack nemo bash "$stack/copy_launcher.sh")
+mapfile -t overrides <<<"$told"
+readonly folder=${overrides[0]}
+overrides=("${overrides[@]:1}")
+
+readonly wanted=$stack/launcher_requirements.txt venv=$folder/.venv
+if ! cmp -s -- "$wanted" "$venv/requirements.txt"; then
+    "$python" -m venv --clear "$venv"
+    "$venv/bin/python" -m pip install --quiet --requirement "$wanted"
+    cp -- "$wanted" "$venv/requirements.txt"
+fi
+
+while IFS= read -r line; do
+    if [[ -n $line && $line != '#'* ]]; then overrides+=("$line"); fi
+done < <(cat -- "$stack/presets/common.txt" "$stack/presets/$preset.txt")
+
+cd -- "$folder"
+exec "$venv/bin/python" launcher_scripts/main.py "${overrides[@]}" "$@"

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Pretrain a GPT model with NeMo 1 and a model's configuration of NVIDIA's launcher, which submits
+# nothing here. Run inside the environment; the arguments are overrides as its main.py takes them:
+# training.model.micro_batch_size=2
+#
+# Where the launcher's users look for it, in SCRATCH_DIR/results/<model>/, lies what ran.
+set -euo pipefail
+
+source "${LONGSHIP_ROOT:?}/lib/shell/ranks.bash"
+
+readonly stack=$LONGSHIP_ROOT/stacks/nemo
+readonly launcher=${LONGSHIP_REPOSITORIES:?}/NeMo-Framework-Launcher/launcher_scripts
+readonly name=${TRAINING_MODEL//\//_} job=${SLURM_JOB_ID:-}
+
+# quoted TEXT: as Hydra's grammar wants a value that can hold anything.
+quoted() { printf "'%s'" "${1//\'/\\\'}"; }
+
+results=${LONGSHIP_SCRATCH_DIR:?}/${TRAINING_RESULTS:?}
+if ((TRAINING_UNIQUE_RESULTS)); then results+=-${job:-$(date +%Y%m%d-%H%M%S)-$$}; fi
+readonly results folder=$results/$name
+
+overrides=(
+    training="$TRAINING_MODEL"
+    launcher_scripts_path="$(quoted "$launcher")"
+    base_results_dir="$(quoted "$results")"
+    data_dir="$(quoted "$LONGSHIP_SCRATCH_DIR/data")"
+    training.run.name="$name"
+    training.trainer.num_nodes="${NUM_NODES:-1}"
+    training.trainer.devices="${GPUS_PER_NODE:-1}"
+    training.trainer.max_steps="$TRAINING_STEPS"
+    training.model.tokenizer.library=huggingface
+    training.model.tokenizer.type="$(quoted "$TRAINING_TOKENIZER")"
+    training.model.tokenizer.vocab_file=null
+    training.model.tokenizer.merge_file=null
+)
+if [[ -n $TRAINING_DATA ]]; then
+    blend=
+    while IFS= read -r entry; do blend+=,$(quoted "$entry"); done <<<"$TRAINING_DATA"
+    overrides+=(training.model.data.data_prefix="[${blend#,}]")
+else
+    overrides+=(training.model.data.data_impl=mock training.model.data.data_prefix=[])
+fi
+if ((TRAINING_VALIDATION_INTERVAL)); then
+    checkpoint_signal=TERM # NeMo's handler writes one
+    interval=$TRAINING_VALIDATION_INTERVAL
+    overrides+=(training.trainer.val_check_interval="$((interval < TRAINING_STEPS ? interval : TRAINING_STEPS))")
+else
+    overrides+=(
+        training.trainer.val_check_interval="$TRAINING_STEPS" training.trainer.limit_val_batches=0.0
+        training.exp_manager.create_checkpoint_callback=False training.exp_manager.resume_if_exists=False
+    )
+fi
+# unless_zero KEY NUMBER: else the model's own is left.
+unless_zero() { if (($2)); then overrides+=("training.model.$1=$2"); fi; }
+unless_zero tensor_model_parallel_size "$TRAINING_TENSOR_PARALLEL"
+unless_zero pipeline_model_parallel_size "$TRAINING_PIPELINE_PARALLEL"
+unless_zero micro_batch_size "$TRAINING_MICRO_BATCH"
+unless_zero global_batch_size "$TRAINING_GLOBAL_BATCH"
+
+mkdir -p -- "$folder"
+# Here, before any GPU has anything to do, a wrong override is told.
+python "$stack/compose.py" "$launcher/conf" "$folder/${name}_hydra.yaml" "${overrides[@]}" "$@"
+
+# keep_record: what the launcher would have written beside it.
+keep_record() {
+    printf '%s\n' "${*@Q}" >"$folder/launcher_cmd.log"
+    if [[ -z $job ]]; then return; fi
+    printf 'Submitted batch job %s\n' "$job" >"$folder/launcher.log"
+    if [[ -f ${RUN_DIR:-}/job.sbatch ]]; then
+        cp -- "$RUN_DIR/job.sbatch" "$folder/${name}_submission.sh"
+        ln -sfn -- "$RUN_DIR.log" "$folder/log-${name}_$job.out"
+    fi
+}
+if ((${RANK:-${SLURM_NODEID:-0}} == 0)); then keep_record run_training.sh "${overrides[@]}" "$@"; fi
+
+# NeMo writes down the commit of the folder that it is started in, which root owns in the image.
+if [[ -d /opt/NeMo ]]; then cd /opt/NeMo; fi
+export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0=/opt/NeMo
+# As the launcher sets them: the order of kernels for tensor parallelism, and less memory for NCCL.
+export CUDA_DEVICE_MAX_CONNECTIONS=1 NCCL_NVLS_ENABLE=0 TORCH_NCCL_AVOID_RECORD_STREAMS=1
+
+start_ranks /opt/NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py \
+    --config-path="$folder" --config-name="${name}_hydra.yaml"
