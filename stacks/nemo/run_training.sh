@@ -8,15 +8,14 @@ set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/shell/ranks.bash"
 
-readonly stack=$LONGSHIP_ROOT/stacks/nemo
 readonly launcher=${LONGSHIP_REPOSITORIES:?}/NeMo-Framework-Launcher/launcher_scripts
-readonly name=${TRAINING_MODEL//\//_} job=${SLURM_JOB_ID:-}
+readonly name=${TRAINING_MODEL//\//_}
 
 # quoted TEXT: as Hydra's grammar wants a value that can hold anything.
 quoted() { printf "'%s'" "${1//\'/\\\'}"; }
 
 results=${LONGSHIP_SCRATCH_DIR:?}/${TRAINING_RESULTS:?}
-if ((TRAINING_UNIQUE_RESULTS)); then results+=-${job:-$(date +%Y%m%d-%H%M%S)-$$}; fi
+if ((TRAINING_UNIQUE_RESULTS)); then results+=-${SLURM_JOB_ID:-$(date +%Y%m%d-%H%M%S)-$$}; fi
 readonly results folder=$results/$name
 
 overrides=(
@@ -41,9 +40,11 @@ else
     overrides+=(training.model.data.data_impl=mock training.model.data.data_prefix=[])
 fi
 if ((TRAINING_VALIDATION_INTERVAL)); then
-    checkpoint_signal=TERM # NeMo's handler writes one
+    # shellcheck disable=SC2034  # for start_ranks: NeMo's handler of it writes a checkpoint
+    checkpoint_signal=TERM
     interval=$TRAINING_VALIDATION_INTERVAL
-    overrides+=(training.trainer.val_check_interval="$((interval < TRAINING_STEPS ? interval : TRAINING_STEPS))")
+    if ((interval > TRAINING_STEPS)); then interval=$TRAINING_STEPS; fi
+    overrides+=(training.trainer.val_check_interval="$interval")
 else
     overrides+=(
         training.trainer.val_check_interval="$TRAINING_STEPS" training.trainer.limit_val_batches=0.0
@@ -57,21 +58,8 @@ unless_zero pipeline_model_parallel_size "$TRAINING_PIPELINE_PARALLEL"
 unless_zero micro_batch_size "$TRAINING_MICRO_BATCH"
 unless_zero global_batch_size "$TRAINING_GLOBAL_BATCH"
 
-mkdir -p -- "$folder"
-# Here, before any GPU has anything to do, a wrong override is told.
-python "$stack/compose.py" "$launcher/conf" "$folder/${name}_hydra.yaml" "${overrides[@]}" "$@"
-
-# keep_record: what the launcher would have written beside it.
-keep_record() {
-    printf '%s\n' "${*@Q}" >"$folder/launcher_cmd.log"
-    if [[ -z $job ]]; then return; fi
-    printf 'Submitted batch job %s\n' "$job" >"$folder/launcher.log"
-    if [[ -f ${RUN_DIR:-}/job.sbatch ]]; then
-        cp -- "$RUN_DIR/job.sbatch" "$folder/${name}_submission.sh"
-        ln -sfn -- "$RUN_DIR.log" "$folder/log-${name}_$job.out"
-    fi
-}
-if ((${RANK:-${SLURM_NODEID:-0}} == 0)); then keep_record run_training.sh "${overrides[@]}" "$@"; fi
+# Before any GPU has anything to do, a wrong override is told.
+python "$LONGSHIP_ROOT/stacks/nemo/compose.py" "$launcher/conf" "$folder" "$name" "${overrides[@]}" "$@"
 
 # NeMo writes down the commit of the folder that it is started in, which root owns in the image.
 if [[ -d /opt/NeMo ]]; then cd /opt/NeMo; fi

@@ -1,0 +1,122 @@
+"""The stack nemo: what it is pinned to, what it starts, and the launcher of AWS's guide."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.stacks import settings_of, start
+
+from lib.paths import derive_paths
+from lib.stacks import load_stack
+from lib.training import check_templates
+
+ROOT = Path(__file__).resolve().parents[1]
+STACK = ROOT / "stacks/nemo"
+FLAGS = (ROOT / "tests/flags/nemo.txt").read_text(encoding="utf-8").split()
+ALL = """
+[training]
+data = ["0.3", "/data/it's a_text", "0.7", "/data/b"]
+validation_interval = 1000
+tensor_parallel = 2
+pipeline_parallel = 2
+micro_batch = 1
+global_batch = 64
+unique_results = 1
+"""
+
+
+def overrides_of(folder, configuration="", **options):
+    """Give the overrides that the configuration is composed with, by key, and what is started."""
+    done, calls = start(ROOT, "nemo", "aws", folder, configuration=configuration, **options)
+    assert done.returncode == 0, done.stderr
+    (_, composed), (_, trained) = calls
+    return dict(each.split("=", 1) for each in composed[4:]), composed, trained
+
+
+def preset(name):
+    lines = (STACK / f"presets/{name}.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def test_dockerfile_is_pinned_as_recorded():
+    text = (STACK / "Dockerfile").read_text(encoding="utf-8")
+    pins = (STACK / "pins.toml").read_text(encoding="utf-8")
+    arguments = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.M))
+    (base,) = re.findall(r"^FROM (\S+)$", text, re.M)
+    assert not re.search(r"\b(latest|master|main)\b", text)
+    assert f'"docker://{base}"' in pins
+    assert f"aws-efa-installer-{arguments['EFA_INSTALLER']}.tar.gz" in pins
+    assert f"aws-ofi-nccl.git {arguments['AWS_OFI_NCCL']}" in pins
+    (launcher,) = load_stack(ROOT, "nemo").configuration.values["repositories"]
+    assert arguments["LAUNCHER"] == launcher["ref"]
+
+
+@pytest.mark.parametrize("configuration", ["", ALL], ids=["plain", "all settings"])
+def test_overrides_are_known_to_the_launcher(configuration, tmp_path):
+    assert set(overrides_of(tmp_path, configuration)[0]) <= set(FLAGS)
+
+
+def test_users_overrides_come_last(tmp_path):
+    composed = overrides_of(tmp_path, arguments=["training.model.seed=7", "a=$(b) 'c'"])[1]
+    assert composed[-2:] == ["training.model.seed=7", "a=$(b) 'c'"]
+
+
+def test_without_data_it_is_a_benchmark_on_mock_data(tmp_path):
+    overrides = overrides_of(tmp_path)[0]
+    assert overrides["training.model.data.data_impl"] == "mock"
+    assert overrides["training.exp_manager.create_checkpoint_callback"] == "False"
+    assert overrides["training.trainer.num_nodes"] == "2"
+    assert overrides["training.trainer.devices"] == "8"
+    assert "training.model.micro_batch_size" not in overrides
+
+
+def test_settings_become_overrides(tmp_path):
+    overrides = overrides_of(tmp_path, ALL)[0]
+    prefix = overrides["training.model.data.data_prefix"]
+    assert prefix == r"['0.3','/data/it\'s a_text','0.7','/data/b']"
+    assert "training.model.data.data_impl" not in overrides
+    assert overrides["training.model.tensor_model_parallel_size"] == "2"
+    assert overrides["training.trainer.val_check_interval"] == "100"  # no more than steps
+    assert "training.trainer.limit_val_batches" not in overrides
+
+
+@pytest.mark.parametrize(
+    ("configuration", "folder"), [("", "results"), ("[training]\nunique_results = 1", "results-12")]
+)
+def test_ranks_train_with_what_lies_in_the_results_folder(configuration, folder, tmp_path):
+    _, composed, trained = overrides_of(tmp_path, configuration)
+    assert composed[2].endswith(f"/{folder}/gpt3_126m")
+    assert trained[-2:] == [f"--config-path={composed[2]}", "--config-name=gpt3_126m_hydra.yaml"]
+
+
+def test_templates_name_what_there_is(tmp_path):
+    settings = settings_of(ROOT, "nemo", "aws", tmp_path)
+    check_templates(settings, derive_paths(settings))
+    text = (STACK / "templates/config.yaml").read_text(encoding="utf-8")
+    assert text.count("@") == 2 * len(re.findall(r"@[A-Z_]+@", text)) + 1  # one in a comment
+
+
+def test_variables_of_the_launchers_jobs_beat_the_images():
+    config = (STACK / "templates/config.yaml").read_text(encoding="utf-8")
+    cluster = (STACK / "templates/cluster/bcm.yaml").read_text(encoding="utf-8")
+    variables = re.search(r"^env_vars:\n((?:  .+\n)+)", config, re.M)[1]
+    (named,) = re.findall(r'"--container-env=(.+)"', cluster)
+    assert set(re.findall(r"^  (\w+):", variables, re.M)) == set(named.split(","))
+
+
+@pytest.mark.parametrize("name", ["common", "gpt3/126m", "gpt3/5b"])
+def test_presets_are_known_to_the_launcher(name):
+    keys = [line.partition("=")[0] for line in preset(name)]
+    assert keys and set(keys) <= set(FLAGS)
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize("words", [(), ("gpt3/126b",)])
+def test_launcher_names_its_presets(words):
+    command = ["bash", STACK / "launcher.sh", *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    error, hint = done.stderr.splitlines()
+    assert error.startswith("error: there is no preset")
+    assert hint.endswith("gpt3/126m gpt3/5b")
