@@ -3,8 +3,8 @@
 # configuration. Prints the launcher's folder, then an override for its main.py on each line.
 set -euo pipefail
 
-source "${LONGSHIP_ROOT:?}/lib/shell/ranks.bash" # fail
-source "$LONGSHIP_ROOT/lib/shell/template.bash"
+source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash" # fail
+source "$LONGSHIP_ROOT/lib/inside/template.bash"
 
 readonly in_image=/opt/NeMo-Framework-Launcher templates=$LONGSHIP_ROOT/stacks/nemo/templates
 readonly folder=${LONGSHIP_SCRATCH_DIR:?}/nemo_launcher

@@ -6,7 +6,7 @@
 # Where the launcher's users look for it, in SCRATCH_DIR/results/<model>/, lies what ran.
 set -euo pipefail
 
-source "${LONGSHIP_ROOT:?}/lib/shell/ranks.bash"
+source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
 
 readonly launcher=${LONGSHIP_REPOSITORIES:?}/NeMo-Framework-Launcher/launcher_scripts
 readonly name=${TRAINING_MODEL//\//_}

@@ -33,7 +33,7 @@ def conf(tmp_path):
     values = {"LONGSHIP_SCRATCH_DIR": "/fsx/a: # b", "TRAINING_RESULTS": "results"}
     for name in ("config.yaml", "cluster/bcm.yaml"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        fill = 'source "$1/lib/shell/template.bash"; fill_template "$2" "$3"'
+        fill = 'source "$1/lib/inside/template.bash"; fill_template "$2" "$3"'
         files = [ROOT, STACK / "templates" / name, folder / name]
         processes.run(
             ["bash", "-euc", fill, "fill", *files], env={"PATH": "/usr/bin:/bin", **values}
