@@ -9,19 +9,17 @@
 #   NEMO_IMAGE              the image's file; unless given, the one that the Dockerfile here became
 set -euo pipefail
 
-# fail STATUS MESSAGE HINT
-fail() {
-    printf 'error: %s\nhint: %s\n' "$2" "$3" >&2
-    exit "$1"
-}
-
 root=$(cd -- "${BASH_SOURCE[0]%/*}/../.." && pwd)
 readonly root stack=$root/stacks/nemo preset=${1:-}
+source "$root/lib/shell/messages.bash"
 
 presets=("$stack"/presets/*/*.txt)
 presets=("${presets[@]#"$stack/presets/"}")
-[[ -n $preset && -f $stack/presets/$preset.txt ]] ||
-    fail 2 "there is no preset \"$preset\"" "bash stacks/nemo/launcher.sh PRESET, which is one of: ${presets[*]%.txt}"
+if [[ -z $preset || ! -f $stack/presets/$preset.txt ]]; then
+    printf 'error: there is no preset "%s"\nhint: bash stacks/nemo/launcher.sh PRESET, one of: %s\n' \
+        "$preset" "${presets[*]%.txt}" >&2
+    exit 2
+fi
 shift
 
 # Hydra 1.2, which the launcher wants, does not start with Python 3.11.
@@ -29,7 +27,7 @@ python=${NEMO_PYTHON:-}
 for each in python3.10 python3.9 python3.8; do
     if [[ -z $python ]] && command -v "$each" >/dev/null; then python=$each; fi
 done
-[[ -n $python ]] || fail 1 'the launcher needs a Python from 3.8 to 3.10' 'export NEMO_PYTHON=/path/to/python3.10'
+[[ -n $python ]] || fail 'the launcher needs a Python from 3.8 to 3.10' 'export NEMO_PYTHON=/path/to/python3.10'
 
 # A head node has no GPU, which enroot's hook would otherwise ask for.
 told=$(NVIDIA_VISIBLE_DEVICES=void python3 "$root/container_run.py" --stack nemo bash "$stack/copy_launcher.sh")

@@ -30,14 +30,15 @@ def python(session_environment):
 def conf(tmp_path):
     """Give a folder like the launcher's: our templates, and models that have the listed keys."""
     folder = tmp_path / "it's a conf"
-    values = {"LONGSHIP_SCRATCH_DIR": "/fsx/a: # b", "TRAINING_RESULTS": "results"}
+    environment = {
+        **{"PATH": "/usr/bin:/bin", "LONGSHIP_ROOT": str(ROOT)},
+        **{"LONGSHIP_SCRATCH_DIR": "/fsx/a: # b", "TRAINING_RESULTS": "results"},
+    }
     for name in ("config.yaml", "cluster/bcm.yaml"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        fill = 'source "$1/lib/inside/template.bash"; fill_template "$2" "$3"'
-        files = [ROOT, STACK / "templates" / name, folder / name]
-        processes.run(
-            ["bash", "-euc", fill, "fill", *files], env={"PATH": "/usr/bin:/bin", **values}
-        )
+        fill = 'source "$LONGSHIP_ROOT/lib/inside/template.bash"; fill_template "$1" "$2"'
+        files = [STACK / "templates" / name, folder / name]
+        processes.run(["bash", "-euc", fill, "fill", *files], env=environment)
     keys = {}
     for flag in (ROOT / "tests/flags/nemo.txt").read_text(encoding="utf-8").split():
         where = keys

@@ -20,6 +20,8 @@ STACKS = [
     ("pytorch", "lumi", "singularity", True),
     ("torchtitan", "jwb", "apptainer", False),
     ("torchtitan", "olivia", "apptainer", False),
+    ("nemo", "aws", "enroot", False),
+    ("nemo", "jwb", "apptainer", False),
 ]
 
 ENVIRON = {"HOME": "/home/me", "USER": "me", "PATH": "/usr/bin:/bin"}
