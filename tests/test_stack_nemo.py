@@ -1,6 +1,8 @@
 """The stack nemo: what it is pinned to, what it starts, and the launcher of AWS's guide."""
 
+import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -120,3 +122,98 @@ def test_launcher_names_its_presets(words):
     error, hint = done.stderr.splitlines()
     assert error.startswith("error: there is no preset")
     assert hint.endswith("gpt3/126m gpt3/5b")
+
+
+# It stands for container_run.py on a machine with an image: it runs the command in its environment.
+CONTAINER_RUN = """\
+import os, sys
+assert os.environ["NVIDIA_VISIBLE_DEVICES"] == "void"
+assert sys.argv[1:4] == ["--stack", "nemo", "bash"]
+os.execvp("bash", sys.argv[3:])
+"""
+# It stands for a Python that makes a venv, installs, and starts the launcher.
+PYTHON = """\
+#!/usr/bin/env bash
+case $2 in
+  venv) mkdir -p "$4/bin"; cp "$0" "$4/bin/python" ;;
+  pip) echo install >>"$SEEN" ;;
+  *) printf '%s\\n' "$PWD" "$@" ;;
+esac
+"""
+
+
+@pytest.fixture
+def head_node(tmp_path):
+    """Give a function that runs launcher.sh in a clone on a head node, and the scratch folder."""
+    clone, image, scratch = tmp_path / "it's a clone", tmp_path / "image", tmp_path / "scratch"
+    for part in ("stacks/nemo", "lib/shell", "lib/inside"):
+        shutil.copytree(ROOT / part, clone / part)
+    script = clone / "stacks/nemo/copy_launcher.sh"
+    text = script.read_text(encoding="utf-8")
+    assert text.count("in_image=/opt/NeMo-Framework-Launcher ") == 1
+    script.write_text(text.replace("/opt/NeMo-Framework-Launcher", str(image)))
+    (clone / "container_run.py").write_text(CONTAINER_RUN)
+    (tmp_path / "python3.10").write_text(PYTHON)
+    (tmp_path / "python3.10").chmod(0o755)
+    (image / ".git").mkdir(parents=True)
+    (image / ".git/HEAD").write_text("a commit\n")
+    (image / "launcher_scripts/conf/cluster").mkdir(parents=True)
+    (image / "launcher_scripts/main.py").touch()
+    (scratch / "containers/versions").mkdir(parents=True)
+    (scratch / "containers/versions/nemo_amd64_1.sqsh").touch()
+    (scratch / "containers/nemo_amd64.sqsh").symlink_to("versions/nemo_amd64_1.sqsh")
+
+    def launch(*words, unique=0):
+        environment = {
+            **{"PATH": f"{tmp_path}:{os.environ['PATH']}", "SEEN": str(tmp_path / "seen")},
+            **{"LONGSHIP_ROOT": str(clone), "LONGSHIP_SCRATCH_DIR": str(scratch)},
+            **{"TRAINING_RESULTS": "results", "TRAINING_UNIQUE_RESULTS": str(unique)},
+        }
+        command = ["bash", clone / "stacks/nemo/launcher.sh", *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    launch.scratch, launch.image = scratch, image
+    return launch
+
+
+def test_launcher_is_copied_configured_and_started(head_node):
+    done = head_node("gpt3/5b", "training.model.seed=$(x) 'y'")
+    assert done.returncode == 0, done.stderr
+    folder, main, *overrides = done.stdout.splitlines()
+    assert (folder, main) == (str(head_node.scratch / "nemo_launcher"), "launcher_scripts/main.py")
+    image = head_node.scratch / "containers/versions/nemo_amd64_1.sqsh"
+    own = [f"container={image}", *preset("common"), *preset("gpt3/5b")]
+    assert overrides == [*own, "training.model.seed=$(x) 'y'"]
+    conf = Path(folder, "launcher_scripts/conf")
+    text = (conf / "config.yaml").read_text()
+    assert f'base_results_dir: "{head_node.scratch}/results"\n' in text
+    assert not re.search("@[A-Z_]+@", text + (conf / "cluster/bcm.yaml").read_text())
+
+
+def test_launcher_writes_to_a_folder_of_its_own(head_node):
+    overrides = head_node("gpt3/126m", unique=1).stdout.splitlines()[2:]
+    (folder,) = (each for each in overrides if each.startswith("base_results_dir="))
+    assert re.fullmatch(rf"base_results_dir={head_node.scratch}/results-[\d-]+", folder)
+    assert Path(folder.partition("=")[2]).is_dir()
+    assert "training.run.dependency=null" in overrides
+    assert {each.partition("=")[0] for each in overrides} <= set(FLAGS)
+
+
+def test_launcher_is_kept_until_the_image_has_another(head_node):
+    edited = head_node.scratch / "nemo_launcher/launcher_scripts/main.py"
+    head_node("gpt3/126m")
+    edited.write_text("mine\n")
+    head_node("gpt3/126m")
+    assert edited.read_text() == "mine\n"
+    assert head_node.scratch.with_name("seen").read_text() == "install\n"
+    (head_node.image / ".git/HEAD").write_text("another\n")
+    head_node("gpt3/126m")
+    assert edited.read_text() == ""
+
+
+def test_image_without_a_launcher_is_told(head_node):
+    (head_node.image / "launcher_scripts/main.py").unlink()
+    done = head_node("gpt3/126m")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: the image has no launcher at ")
+    assert "hint: " in done.stderr and not (head_node.scratch / "nemo_launcher").exists()
