@@ -5,7 +5,7 @@
 #   bash stacks/nemo/launcher.sh PRESET [OVERRIDE...]        gpt3/126m or gpt3/5b
 #
 #   NEMO_LAUNCHER_DEBUG=1   the launcher's own switch: writes all files and submits nothing
-#   NEMO_PYTHON             a Python from 3.8 to 3.10; unless given, the newest of them on PATH
+#   NEMO_PYTHON             a Python 3.9 or 3.10; unless given, the newer one on PATH
 #   NEMO_IMAGE              the image's file; unless given, the one that the Dockerfile here became
 set -euo pipefail
 
@@ -24,10 +24,10 @@ shift
 
 # Hydra 1.2, which the launcher wants, does not start with Python 3.11.
 python=${NEMO_PYTHON:-}
-for each in python3.10 python3.9 python3.8; do
+for each in python3.10 python3.9; do
     if [[ -z $python ]] && command -v "$each" >/dev/null; then python=$each; fi
 done
-[[ -n $python ]] || fail 'the launcher needs a Python from 3.8 to 3.10' 'export NEMO_PYTHON=/path/to/python3.10'
+[[ -n $python ]] || fail 'the launcher needs Python 3.9 or 3.10' 'export NEMO_PYTHON=/path/to/python3.10'
 
 # A head node has no GPU, which enroot's hook would otherwise ask for.
 told=$(NVIDIA_VISIBLE_DEVICES=void python3 "$root/container_run.py" --stack nemo bash "$stack/copy_launcher.sh")
