@@ -217,3 +217,32 @@ def test_image_without_a_launcher_is_told(head_node):
     assert done.returncode == 1
     assert done.stderr.startswith("error: the image has no launcher at ")
     assert "hint: " in done.stderr and not (head_node.scratch / "nemo_launcher").exists()
+
+
+def preprocess(folder, *words):
+    programs = folder / "programs"
+    programs.mkdir()
+    (programs / "python").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    (programs / "python").chmod(0o755)
+    environment = {
+        **{"PATH": f"{programs}:{os.environ['PATH']}", "LONGSHIP_ROOT": str(ROOT)},
+        **{"LONGSHIP_SCRATCH_DIR": str(folder / "it's"), "TRAINING_TOKENIZER": "lab/tokens"},
+    }
+    command = ["bash", STACK / "preprocess_data.sh", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def test_data_are_made_by_nemo(tmp_path):
+    done = preprocess(tmp_path, "all", "--input=a b.jsonl", "--workers=2")
+    script, *options = done.stdout.splitlines()
+    assert script.endswith("/preprocess_data_for_megatron.py")
+    assert options[-2:] == ["--input=a b.jsonl", "--workers=2"]
+    assert f"--output-prefix={tmp_path}/it's/data/nemo" in options
+    assert {each.partition("=")[0] for each in options[:-2]} <= set(FLAGS)
+    assert (tmp_path / "it's/data").is_dir()
+
+
+def test_data_are_not_made_in_shares(tmp_path):
+    done = preprocess(tmp_path, "shard")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert [line.split()[0] for line in done.stderr.splitlines()] == ["error:", "hint:"]
