@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Train with OLMo: one process per GPU, started by torchrun, or by Slurm where it starts several tasks
+# per node. Run inside the environment; the arguments go to OLMo's scripts/train.py, last.
+set -euo pipefail
+source "${LONGSHIP_ROOT:?}/lib/shell/ranks.bash"
+
+readonly repository=${LONGSHIP_REPOSITORIES:?}/OLMo
+readonly checkpoints=${TRAINING_CHECKPOINTS:-${LONGSHIP_SCRATCH_DIR:?}/checkpoints}
+model=$TRAINING_MODEL
+if [[ $model != /* ]]; then model=$repository/$model; fi
+
+arguments=()
+
+# text KEY VALUE: OLMo reads values as YAML, in which quoted text stays what it is.
+text() {
+    arguments+=("--$1='${2//\'/\'\'}'")
+}
+
+# number KEY VALUE: 0 leaves the configuration's own.
+number() {
+    if (($2)); then arguments+=("--$1=$2"); fi
+}
+
+# name_data: OLMo itself looks up the patterns, so that thousands of files still fit on a command line.
+name_data() {
+    local path paths=
+    if [[ -z $TRAINING_DATA ]]; then
+        [[ " ${*/%=*/=} " == *' --data.paths= '* ]] ||
+            fail 'no data is named' 'make some with preprocess_data.sh and name it: data in [training] of configuration.toml'
+        return
+    fi
+    while IFS= read -r path; do
+        paths+="${paths:+,}\"${path//\"/\\\"}\""
+    done <<<"$TRAINING_DATA"
+    text data.paths "\${path.glob:$paths}"
+}
+
+# limit_time: OLMo has no handler for signals. It looks at the clock itself, which starts with the
+# first step, and then writes a checkpoint and ends well, so that the next job of a chain goes on.
+limit_time() {
+    if [[ -z ${SLURM_JOB_END_TIME:-} ]]; then return; fi # before Slurm 23.02, or without Slurm
+    local now
+    printf -v now '%(%s)T' -1
+    local -ri left=$((SLURM_JOB_END_TIME - now))
+    ((left > TRAINING_TIME_MARGIN)) ||
+        fail "the job ends in $left seconds, and the run would end $TRAINING_TIME_MARGIN seconds before that" \
+            'ask for more time: --time=...; or take less: time_margin in [training] of configuration.toml'
+    arguments+=("--time_limit=$((left - TRAINING_TIME_MARGIN))" --canceled_check_interval=10)
+    arguments+=(--extra_steps_after_cancel=0) # they are lost, as the next job starts from the checkpoint
+}
+
+if ((TRAINING_GLOBAL_BATCH % world_size)); then
+    fail "a global batch of $TRAINING_GLOBAL_BATCH cannot be shared among $world_size ranks" \
+        'make it a multiple: global_batch in [training] of configuration.toml'
+fi
+
+text run_name "$TRAINING_RUN_NAME"
+text save_folder "$checkpoints/$TRAINING_RUN_NAME"
+# Go on where the job before was; its other files there are no error.
+arguments+=(--try_load_latest_save --save_overwrite)
+name_data "$@"
+limit_time
+number max_duration "$TRAINING_STEPS"
+number global_train_batch_size "$TRAINING_GLOBAL_BATCH"
+number device_train_microbatch_size "$TRAINING_MICRO_BATCH"
+number save_interval "$TRAINING_SAVE_EVERY"
+number save_interval_unsharded "$TRAINING_SAVE_EVERY" # the only ones of DDP
+arguments+=("--data.num_workers=$TRAINING_DATA_WORKERS")
+if [[ -n $TRAINING_SHARDING ]]; then text fsdp.sharding_strategy "$TRAINING_SHARDING"; fi
+number fsdp.hybrid_sharding_num_model_replicas "$TRAINING_REPLICAS"
+if [[ -n $TRAINING_ACTIVATION_CHECKPOINTING ]]; then
+    text activation_checkpointing "$TRAINING_ACTIVATION_CHECKPOINTING"
+fi
+if [[ $TRAINING_FLASH_ATTENTION != true ]]; then # the configurations of OLMo 2 ask for it
+    arguments+=(--model.flash_attention=false --fused_loss=false)
+fi
+if [[ -n $TRAINING_EVALUATORS ]]; then arguments+=("--evaluators=$TRAINING_EVALUATORS"); fi
+
+export WANDB_MODE=$TRAINING_WANDB
+if [[ $WANDB_MODE == disabled ]]; then
+    arguments+=(--wandb=null)
+else
+    text wandb.name "$TRAINING_RUN_NAME"
+    text wandb.project "$TRAINING_WANDB_PROJECT"
+    if [[ -n $TRAINING_WANDB_ENTITY ]]; then
+        text wandb.entity "$TRAINING_WANDB_ENTITY"
+    else
+        arguments+=(--wandb.entity=null) # OLMo's default is AI2's own
+    fi
+    # With a key OLMo asks W&B now and then whether somebody has cancelled the run; offline that waits.
+    if [[ $WANDB_MODE == offline ]]; then unset WANDB_API_KEY; fi
+fi
+
+# Checkpoints and the order of the data lie where all nodes see them: one rank of all writes what else
+# the first of each node would write. OLMo's FS_LOCAL_RANK follows from it.
+export OLMO_SHARED_FS=1
+# Since PyTorch 2.6 torch.load refuses what OLMo's checkpoints hold besides tensors: states of random
+# number generators, shards with their metadata. They are the run's own.
+export TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1
+
+start_ranks "$repository/scripts/train.py" "$model" ${arguments[@]+"${arguments[@]}"} "$@"
