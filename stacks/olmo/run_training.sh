@@ -2,10 +2,9 @@
 # Train with OLMo: one process per GPU, started by torchrun, or by Slurm where it starts several tasks
 # per node. Run inside the environment; the arguments go to OLMo's scripts/train.py, last.
 set -euo pipefail
-source "${LONGSHIP_ROOT:?}/lib/shell/ranks.bash"
+source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
 
 readonly repository=${LONGSHIP_REPOSITORIES:?}/OLMo
-readonly checkpoints=${TRAINING_CHECKPOINTS:-${LONGSHIP_SCRATCH_DIR:?}/checkpoints}
 model=$TRAINING_MODEL
 if [[ $model != /* ]]; then model=$repository/$model; fi
 
@@ -24,11 +23,7 @@ number() {
 # name_data: OLMo itself looks up the patterns, so that thousands of files still fit on a command line.
 name_data() {
     local path paths=
-    if [[ -z $TRAINING_DATA ]]; then
-        [[ " ${*/%=*/=} " == *' --data.paths= '* ]] ||
-            fail 'no data is named' 'make some with preprocess_data.sh and name it: data in [training] of configuration.toml'
-        return
-    fi
+    if [[ -z $TRAINING_DATA ]]; then return; fi
     while IFS= read -r path; do
         paths+="${paths:+,}\"${path//\"/\\\"}\""
     done <<<"$TRAINING_DATA"
@@ -55,16 +50,15 @@ if ((TRAINING_GLOBAL_BATCH % world_size)); then
 fi
 
 text run_name "$TRAINING_RUN_NAME"
-text save_folder "$checkpoints/$TRAINING_RUN_NAME"
+text save_folder "${LONGSHIP_CHECKPOINT_DIR:?}/$TRAINING_RUN_NAME"
 # Go on where the job before was; its other files there are no error.
 arguments+=(--try_load_latest_save --save_overwrite)
-name_data "$@"
+name_data
 limit_time
 number max_duration "$TRAINING_STEPS"
 number global_train_batch_size "$TRAINING_GLOBAL_BATCH"
 number device_train_microbatch_size "$TRAINING_MICRO_BATCH"
 number save_interval "$TRAINING_SAVE_EVERY"
-number save_interval_unsharded "$TRAINING_SAVE_EVERY" # the only ones of DDP
 arguments+=("--data.num_workers=$TRAINING_DATA_WORKERS")
 if [[ -n $TRAINING_SHARDING ]]; then text fsdp.sharding_strategy "$TRAINING_SHARDING"; fi
 number fsdp.hybrid_sharding_num_model_replicas "$TRAINING_REPLICAS"
@@ -98,4 +92,4 @@ export OLMO_SHARED_FS=1
 # number generators, shards with their metadata. They are the run's own.
 export TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1
 
-start_ranks "$repository/scripts/train.py" "$model" ${arguments[@]+"${arguments[@]}"} "$@"
+start_ranks "$repository/scripts/train.py" "$model" "${arguments[@]}" "$@"

@@ -22,6 +22,8 @@ STACKS = [
     ("torchtitan", "olivia", "apptainer", False),
     ("nemo", "aws", "enroot", False),
     ("nemo", "jwb", "apptainer", False),
+    ("olmo", "lumi", "singularity", True),
+    ("olmo", "berzelius", "apptainer", False),
 ]
 
 ENVIRON = {"HOME": "/home/me", "USER": "me", "PATH": "/usr/bin:/bin"}
