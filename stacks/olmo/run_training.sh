@@ -56,6 +56,7 @@ arguments+=(--try_load_latest_save --save_overwrite)
 name_data
 limit_time
 number max_duration "$TRAINING_STEPS"
+number stop_at "$TRAINING_STEPS" # OLMo's own is ten steps later
 number global_train_batch_size "$TRAINING_GLOBAL_BATCH"
 number device_train_microbatch_size "$TRAINING_MICRO_BATCH"
 number save_interval "$TRAINING_SAVE_EVERY"
