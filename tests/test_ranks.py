@@ -96,6 +96,16 @@ def test_ranks_are_told_and_torchrun_is_not(sent, before, told, start, tmp_path)
     assert words(tmp_path, "told") == told
 
 
+@pytest.mark.parametrize("sent", [signal.SIGUSR1, signal.SIGTERM])
+def test_rank_that_slurm_starts_is_told_what_its_program_knows(sent, start, tmp_path):
+    (tmp_path / "programs/python").write_text('#!/bin/sh\nexec python3 "$FOLDER/rank.py"\n')
+    started = start(before="checkpoint_signal=TERM", LOCAL_WORLD_SIZE="8")
+    until_ready(tmp_path, started)
+    started.send_signal(sent)
+    assert started.wait(60) == 0
+    assert words(tmp_path, "told") == ["SIGTERM"]
+
+
 def test_torchrun_ignores_the_signal_before_it_has_a_handler(start, tmp_path):
     started = start()
     until_ready(tmp_path, started)

@@ -21,7 +21,8 @@ checkpoint_signal=USR1
 start_ranks() {
   if ((${LOCAL_WORLD_SIZE:-1} > 1)); then
     trap '' USR1 # which would end it as long as it has no handler: importing PyTorch can take a minute
-    exec python "$@"
+    if [[ $checkpoint_signal == USR1 ]]; then exec python "$@"; fi
+    run_and_tell python "$@"
   fi
 
   # torchrun's own default is one thread, which starves training on CPUs.
@@ -29,24 +30,11 @@ start_ranks() {
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}
   # shellcheck disable=SC2016  # torchrun fills it in
   export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[rank ${rank}] '
-  trap 'tell_ranks "$checkpoint_signal"' USR1
-  trap 'tell_ranks TERM' TERM
-
   local -a rendezvous
   choose_rendezvous
-  # As a module, for torchrun's own script has the path of the Python that it was installed with. Until
-  # a rank has a handler of its own it ignores USR1 as torchrun does.
-  (
-    trap '' USR1
-    exec python -m torch.distributed.run \
-      --nnodes="$num_nodes" --nproc-per-node="$gpus_per_node" "${rendezvous[@]}" --tee=3 "$@"
-  ) &
-  torchrun=$!
-  local status=0
-  while :; do # a signal ends the waiting, not the training
-    wait "$torchrun" && status=0 || status=$?
-    kill -0 "$torchrun" 2>/dev/null || exit "$status"
-  done
+  # As a module, for torchrun's own script has the path of the Python that it was installed with.
+  run_and_tell python -m torch.distributed.run \
+    --nnodes="$num_nodes" --nproc-per-node="$gpus_per_node" "${rendezvous[@]}" --tee=3 "$@"
 }
 
 # choose_rendezvous: set `rendezvous`, torchrun's options.
@@ -67,16 +55,41 @@ choose_rendezvous() {
   fi
 }
 
+# run_and_tell COMMAND...: run it, pass signals on to the ranks, and end as it ends. Until a rank has a
+# handler of its own it ignores USR1.
+run_and_tell() {
+  local status=0 own=0
+  trap 'tell_ranks "$checkpoint_signal"' USR1
+  trap 'tell_ranks TERM' TERM
+  (
+    trap '' USR1
+    exec "$@"
+  ) &
+  started=$!
+  while :; do # a signal ends the waiting, not the training
+    wait "$started" && status=0 || status=$?
+    if ! kill -0 "$started" 2>/dev/null; then break; fi
+  done
+  # it can have ended in the same moment, and then its own status is still to be had
+  wait "$started" 2>/dev/null && own=0 || own=$?
+  if ((own != 127)); then status=$own; fi
+  exit "$status"
+}
+
 # tell_ranks SIGNAL: Slurm tells the first process of a task only, which this is, before the time limit
 # or at the end of a job. The ranks write a checkpoint and end well, and then torchrun does; told
-# itself, it would end badly, or die of USR1 before them.
+# itself, it would end badly, or die of USR1 before them. No `return` stands in here: bash 5.2 loses
+# its way with one in a trap that ends a waiting.
 tell_ranks() {
   local stat line parent
-  local -a ranks=()
-  for stat in /proc/[0-9]*/stat; do
-    { IFS= read -r line <"$stat"; } 2>/dev/null || continue # ended meanwhile
-    read -r _ parent _ <<<"${line##*) }"
-    if ((parent == torchrun)); then ranks+=("${stat//[!0-9]/}"); fi
-  done
+  local -a ranks=("$started")
+  if ((${LOCAL_WORLD_SIZE:-1} == 1)); then # that is torchrun
+    ranks=()
+    for stat in /proc/[0-9]*/stat; do
+      { IFS= read -r line <"$stat"; } 2>/dev/null || continue # ended meanwhile
+      read -r _ parent _ <<<"${line##*) }"
+      if ((parent == started)); then ranks+=("${stat//[!0-9]/}"); fi
+    done
+  fi
   if ((${#ranks[@]})); then kill -s "$1" "${ranks[@]}" || :; fi
 }

@@ -14,10 +14,11 @@ readonly folder=${LONGSHIP_SCRATCH_DIR:?}/nemo_launcher
 image=${NEMO_IMAGE:-$LONGSHIP_SCRATCH_DIR/containers/nemo_amd64.sqsh}
 [[ -f $image ]] || fail "there is no image $image" 'name the one in use: export NEMO_IMAGE=/path/to/file.sqsh'
 
-# Again only for another commit: what a user has edited there stays.
+# Again only for another commit; what a user has edited in the old one stays beside it.
 if ! cmp -s -- "$in_image/.git/HEAD" "$folder/.git/HEAD"; then
-    rm -rf -- "$folder" "$folder.partial"
+    rm -rf -- "$folder.partial"
     cp -a -- "$in_image" "$folder.partial"
+    if [[ -e $folder ]]; then mv -- "$folder" "$folder.$(date +%Y%m%d-%H%M%S)"; fi
     mv -- "$folder.partial" "$folder"
 fi
 fill_template "$templates/config.yaml" "$folder/launcher_scripts/conf/config.yaml"
