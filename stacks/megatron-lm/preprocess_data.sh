@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Make the training data: JSON lines -> tokens in Megatron's .bin and .idx. All of it, or one step
+# (prepare, shard, merge). Run inside the environment, for `shard` once per rank; the arguments go to
+# preprocess_data.py. Unless [training] names a tokenizer a BPE is trained, and kept in the form that
+# Megatron-LM reads too.
+set -euo pipefail
+
+readonly preprocess=${LONGSHIP_ROOT:?}/preprocess_data.py
+readonly tokenizer_files=$LONGSHIP_ROOT/stacks/megatron-lm/tokenizer_files.py
+
+if [[ -n $TRAINING_TOKENIZER ]]; then
+    found=$(python "$tokenizer_files" find "$TRAINING_TOKENIZER")
+    mapfile -t found <<<"$found"
+    exec python "$preprocess" --tokenizer="${found[0]}" --end-of-text="${found[1]}" "$@"
+fi
+if [[ ${1:-} == @(shard|merge) ]]; then exec python "$preprocess" "$@"; fi
+python "$preprocess" "$@"
+PYTHONPATH=$LONGSHIP_ROOT${PYTHONPATH:+:$PYTHONPATH} exec python "$tokenizer_files" export "$@"

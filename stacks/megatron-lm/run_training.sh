@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Pre-train a GPT with Megatron-LM. Run inside the environment; what stack.toml lists under
+# [training] comes as TRAINING_*, and the arguments go to pretrain_gpt.py last, so that they win.
+set -euo pipefail
+
+source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
+
+readonly tensor=$TRAINING_TENSOR_PARALLEL pipeline=$TRAINING_PIPELINE_PARALLEL
+readonly hint='change it in configuration.toml: [training]'
+
+# divides DIVISOR NUMBER WHAT: Megatron asserts the same, but in each rank and after its imports.
+divides() {
+    (($1 > 0 && $2 % $1 == 0)) || fail "$3" "$hint"
+}
+divides $((tensor * pipeline)) "$world_size" \
+    "tensor_parallel $tensor x pipeline_parallel $pipeline does not divide $world_size GPUs"
+divides "$tensor" "$TRAINING_HEADS" "tensor_parallel $tensor does not divide heads $TRAINING_HEADS"
+divides "$pipeline" "$TRAINING_LAYERS" "pipeline_parallel $pipeline does not divide layers $TRAINING_LAYERS"
+readonly replicas=$((world_size / (tensor * pipeline)))
+divides $((TRAINING_MICRO_BATCH * replicas)) "$TRAINING_GLOBAL_BATCH" \
+    "global_batch $TRAINING_GLOBAL_BATCH is no multiple of micro_batch $TRAINING_MICRO_BATCH on $replicas replicas"
+
+arguments=(
+    --tensor-model-parallel-size="$tensor"
+    --pipeline-model-parallel-size="$pipeline"
+    --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather
+    --num-layers="$TRAINING_LAYERS"
+    --hidden-size="$TRAINING_HIDDEN_SIZE"
+    --num-attention-heads="$TRAINING_HEADS"
+    --seq-length="$TRAINING_SEQUENCE_LENGTH"
+    --max-position-embeddings="$TRAINING_SEQUENCE_LENGTH"
+    --bf16
+    --micro-batch-size="$TRAINING_MICRO_BATCH"
+    --global-batch-size="$TRAINING_GLOBAL_BATCH"
+    --train-iters="$TRAINING_STEPS"
+    --lr="$TRAINING_LEARNING_RATE"
+    --lr-decay-style=cosine
+    --lr-warmup-fraction=0.01
+    --no-create-attention-mask-in-dataloader # TransformerEngine's kernels have their own
+    --eval-interval="$TRAINING_SAVE_INTERVAL" --eval-iters=10
+    --log-interval=10 --log-throughput
+)
+if ((tensor > 1)); then arguments+=(--sequence-parallel); fi
+
+tokenizer=$TRAINING_TOKENIZER
+if [[ -n $TRAINING_DATA ]]; then
+    mapfile -t data <<<"$TRAINING_DATA"
+    arguments+=(
+        --data-path "${data[@]}"
+        --split='98,1,1'
+        --data-cache-path="$LONGSHIP_SCRATCH_DIR/cache/megatron-lm"
+    )
+    if [[ -z $tokenizer ]]; then
+        tokenizer=${data[-1]%_text_document}_tokenizer # the first can be a weight
+        [[ -d $tokenizer ]] || fail "there is no $tokenizer, as preprocess_data.sh makes it with the data" \
+            'name the tokenizer of the data in configuration.toml: [training] tokenizer = ...'
+    fi
+else
+    arguments+=(--mock-data)
+fi
+if [[ -n $tokenizer ]]; then
+    arguments+=(--tokenizer-type=HuggingFaceTokenizer --tokenizer-model="$tokenizer")
+else
+    arguments+=(--tokenizer-type=NullTokenizer --vocab-size=50256)
+fi
+
+script=("${LONGSHIP_REPOSITORIES:?}/Megatron-LM/pretrain_gpt.py")
+if [[ -n $TRAINING_PROFILE ]]; then
+    # From a checkpoint on, step 10 may be long past: a profile reads none, and leaves none.
+    ((TRAINING_STEPS >= 12)) || fail "a profile takes steps 10 to 12, and steps is $TRAINING_STEPS" "$hint"
+    read -ra ranks <<<"$TRAINING_PROFILE"
+    arguments+=(--profile --profile-step-start=10 --profile-step-end=12 --profile-ranks "${ranks[@]}")
+    script=("$LONGSHIP_ROOT/stacks/megatron-lm/profile_ranks.py" "${script[@]}")
+else
+    checkpoints=$LONGSHIP_CHECKPOINT_DIR/$TRAINING_RUN_NAME
+    arguments+=(
+        --save="$checkpoints" --load="$checkpoints" --save-interval="$TRAINING_SAVE_INTERVAL"
+        --exit-signal-handler
+        --tensorboard-dir="$checkpoints/tensorboard"
+    )
+fi
+
+# Tensor parallelism asserts it on A100 and GH200: kernels then start in the order of their launch,
+# communication before what it overlaps with.
+export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}
+
+# shellcheck disable=SC2034  # the only signal that --exit-signal-handler takes
+checkpoint_signal=TERM
+start_ranks "${script[@]}" "${arguments[@]}" "$@"
