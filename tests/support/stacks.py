@@ -24,6 +24,8 @@ STACKS = [
     ("nemo", "jwb", "apptainer", False),
     ("olmo", "lumi", "singularity", True),
     ("olmo", "berzelius", "apptainer", False),
+    ("megatron-lm", "berzelius", "apptainer", False),
+    ("megatron-lm", "jpb", "apptainer", False),
 ]
 
 ENVIRON = {"HOME": "/home/me", "USER": "me", "PATH": "/usr/bin:/bin"}

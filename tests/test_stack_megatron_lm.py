@@ -1,0 +1,187 @@
+"""What the stack megatron-lm starts: pretrain_gpt.py with the settings of [training]."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from support.stacks import start
+
+TRAINER = "/proj/my-project/users/me/longship/repos/Megatron-LM/pretrain_gpt.py"
+
+
+@pytest.fixture
+def train(root, tmp_path):
+    """Give a function that starts a training on Berzelius with settings, and returns its words.
+
+    They are those after the trainer's own name. A start that fails gives the error's lines.
+    """
+
+    def run(settings="", arguments=(), **options):
+        configuration = f"[training]\n{settings}\n"
+        folder = tmp_path / "start"
+        folder.mkdir()
+        options = {"configuration": configuration, **options}
+        done, calls = start(root, "megatron-lm", "berzelius", folder, arguments, **options)
+        if done.returncode:
+            assert not calls
+            return done.stderr.splitlines()
+        ((_, words),) = calls
+        return words[words.index(TRAINER) + 1 :]
+
+    return run
+
+
+def value_of(words, flag):
+    """Give what follows a flag, up to the next one."""
+    (at,) = [index for index, word in enumerate(words) if word.partition("=")[0] == flag]
+    if "=" in words[at]:
+        return words[at].partition("=")[2]
+    rest = words[at + 1 :]
+    ends = (index for index, word in enumerate(rest) if word.startswith("--"))
+    return rest[: next(ends, len(rest))]
+
+
+def test_parallel_sizes_reach_megatron(train):
+    words = train("tensor_parallel = 4\npipeline_parallel = 2")
+    assert value_of(words, "--tensor-model-parallel-size") == "4"
+    assert value_of(words, "--pipeline-model-parallel-size") == "2"
+    assert "--sequence-parallel" in words
+
+
+def test_sequence_parallel_is_for_tensor_parallel_alone(train):
+    assert "--sequence-parallel" not in train("pipeline_parallel = 2")
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ("tensor_parallel = 3", "tensor_parallel 3 x pipeline_parallel 1 does not divide 16 GPUs"),
+        ("tensor_parallel = 0", "tensor_parallel 0 x pipeline_parallel 1 does not divide 16 GPUs"),
+        ("tensor_parallel = 8\npipeline_parallel = 4", "8 x pipeline_parallel 4 does not divide"),
+        ("tensor_parallel = 8", "tensor_parallel 8 does not divide heads 12"),
+        ("pipeline_parallel = 8", "pipeline_parallel 8 does not divide layers 12"),
+        ("global_batch = 96", "global_batch 96 is no multiple of micro_batch 4 on 16 replicas"),
+        ("micro_batch = 0", "micro_batch 0 on 16 replicas"),
+        ('profile = "0"\nsteps = 11', "a profile takes steps 10 to 12, and steps is 11"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_told_before_a_rank_starts(settings, told, train):
+    error, hint = train(settings)
+    assert error.startswith("error: ") and told in error
+    assert hint == "hint: change it in configuration.toml: [training]"
+
+
+def test_replicas_are_counted_without_the_parallel_sizes(train):
+    words = train("tensor_parallel = 4\nglobal_batch = 16")  # 4 replicas of 4 GPUs, 4 samples each
+    assert value_of(words, "--global-batch-size") == "16"
+
+
+def test_without_data_it_trains_on_mock_data(train):
+    words = train()
+    assert "--mock-data" in words and "--data-path" not in words
+    assert value_of(words, "--tokenizer-type") == "NullTokenizer"
+
+
+def test_data_bring_the_tokenizer_made_with_them(train, tmp_path):
+    (tmp_path / "my data_tokenizer").mkdir()
+    prefix = tmp_path / "my data_text_document"
+    words = train(f"data = [{json.dumps(str(prefix))}]")
+    assert "--mock-data" not in words
+    assert value_of(words, "--data-path") == [str(prefix)]
+    assert value_of(words, "--tokenizer-type") == "HuggingFaceTokenizer"
+    assert value_of(words, "--tokenizer-model") == str(tmp_path / "my data_tokenizer")
+
+
+def test_weights_stand_between_the_prefixes(train):
+    words = train('data = ["0.3", "/x/a", "0.7", "{scratch_dir}/b"]\ntokenizer = "me/tokens"')
+    scratch = "/proj/my-project/users/me/longship"
+    assert value_of(words, "--data-path") == ["0.3", "/x/a", "0.7", f"{scratch}/b"]
+    assert value_of(words, "--tokenizer-model") == "me/tokens"
+
+
+def test_data_without_a_tokenizer_are_told(train):
+    error, hint = train('data = ["/x/a_text_document"]')
+    assert error == "error: there is no /x/a_tokenizer, as preprocess_data.sh makes it with the data"
+    assert "[training] tokenizer" in hint
+
+
+def test_run_saves_where_it_loads_and_takes_the_signal(train):
+    words = train('run_name = "first"')
+    checkpoints = "/proj/my-project/users/me/longship/checkpoints/first"
+    assert value_of(words, "--save") == value_of(words, "--load") == checkpoints
+    assert "--exit-signal-handler" in words
+
+
+def test_profile_starts_its_ranks_through_nsight_and_has_no_checkpoint(train, root):
+    words = train('profile = "0 8"')
+    assert value_of(words, "--profile-ranks") == ["0", "8"]
+    assert not {"--save", "--load"} & {word.partition("=")[0] for word in words}
+
+
+def test_arguments_come_last_as_they_are(train):
+    own = ["--train-iters", "7", "", "a b\n'c'"]
+    assert train(arguments=own)[-4:] == own
+
+
+def test_flags_are_those_checked_against_megatron(train, root, tmp_path):
+    known = (root / "tests/flags/megatron-lm.txt").read_text().split()
+    assert known == sorted(set(known))
+    passed = set()
+    for number, settings in enumerate(
+        (
+            "tensor_parallel = 2",
+            'data = ["/x/a"]\ntokenizer = "me/tokens"',
+            'profile = "0"',
+        )
+    ):
+        words = train(settings)
+        (tmp_path / "start").rename(tmp_path / f"start-{number}")
+        passed |= {word.partition("=")[0] for word in words if word.startswith("--")}
+    assert passed == set(known)
+
+
+@pytest.fixture
+def profile_ranks(root, tmp_path):
+    """Give a function that starts profile_ranks.py as a rank and returns what it became."""
+
+    def run(rank, **variables):
+        programs = tmp_path / "programs"
+        programs.mkdir(exist_ok=True)
+        (programs / "nsys").write_text("#!/bin/sh\nprintf '%s\\n' nsys \"$@\"\n")
+        (programs / "nsys").chmod(0o755)
+        trainer = tmp_path / "trainer.py"
+        trainer.write_text("import sys\nprint('trainer', *sys.argv[1:], sep='\\n')\n")
+        environment = {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "LONGSHIP_SCRATCH_DIR": str(tmp_path),
+            "TRAINING_PROFILE": "0 8",
+            "RANK": rank,
+            **variables,
+        }
+        script = root / "stacks/megatron-lm/profile_ranks.py"
+        command = [sys.executable, script, trainer, "--steps", "a b"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    return run
+
+
+def test_profiled_rank_becomes_nsight_with_the_trainer(profile_ranks, tmp_path):
+    run_dir = tmp_path / "run"
+    words = profile_ranks("8", RUN_DIR=str(run_dir))
+    assert words[:2] == ["nsys", "profile"]
+    assert f"--output={run_dir}/profile_rank8" in words
+    assert "--capture-range=cudaProfilerApi" in words
+    assert words[-4:] == [sys.executable, str(tmp_path / "trainer.py"), "--steps", "a b"]
+
+
+def test_profile_outside_of_a_job_lies_in_the_scratch_folder(profile_ranks, tmp_path):
+    assert f"--output={tmp_path}/profiles/profile_rank0" in profile_ranks("0")
+    assert (tmp_path / "profiles").is_dir()
+
+
+def test_other_ranks_become_the_trainer(profile_ranks):
+    assert profile_ranks("1") == ["trainer", "--steps", "a b"]
+    assert profile_ranks("80") == ["trainer", "--steps", "a b"]
