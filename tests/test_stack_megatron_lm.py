@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.stacks import start
@@ -103,8 +104,34 @@ def test_weights_stand_between_the_prefixes(train):
 
 def test_data_without_a_tokenizer_are_told(train):
     error, hint = train('data = ["/x/a_text_document"]')
-    assert error == "error: there is no /x/a_tokenizer, as preprocess_data.sh makes it with the data"
+    assert (
+        error == "error: there is no /x/a_tokenizer, as preprocess_data.sh makes it with the data"
+    )
     assert "[training] tokenizer" in hint
+
+
+@pytest.mark.parametrize(
+    ("documents", "split", "fits"),
+    [
+        (100, "98,1,1", True),
+        (99, "98,1,1", False),
+        (1, "1,0,0", True),
+        (2, "1, 1", True),
+        (0, "1,0,0", False),
+    ],
+)
+def test_share_without_a_document_is_told(documents, split, fits, train, tmp_path):
+    prefix = tmp_path / "some text"
+    header = (
+        b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little") + b"\x08"
+    )  # of Megatron's IndexedDataset
+    Path(f"{prefix}.idx").write_bytes(header + documents.to_bytes(8, "little"))
+    data = f'data = ["0.5", {json.dumps(str(prefix))}]\ntokenizer = "me/tokens"'
+    words = train(f'{data}\nsplit = "{split}"')
+    if fits:
+        assert value_of(words, "--split") == split
+    else:
+        assert f"{prefix} has {documents} documents, and split {split}" in words[0]
 
 
 def test_run_saves_where_it_loads_and_takes_the_signal(train):

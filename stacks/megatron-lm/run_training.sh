@@ -42,12 +42,29 @@ arguments=(
 )
 if ((tensor > 1)); then arguments+=(--sequence-parallel); fi
 
+# check_split PREFIX...: of a share without a document Megatron counts epochs for ever.
+check_split() {
+    local prefix documents share
+    local -a shares
+    IFS=, read -ra shares <<<"$TRAINING_SPLIT"
+    local -r sum=$((${shares[*]/%/+} 0))
+    for prefix; do
+        [[ -f $prefix.idx ]] || continue # a weight
+        documents=$(($(od -An -t d8 -j 18 -N 8 "$prefix.idx")))
+        for share in "${shares[@]}"; do
+            ((share == 0 || documents * share >= sum)) ||
+                fail "$prefix has $documents documents, and split $TRAINING_SPLIT leaves a share empty" "$hint"
+        done
+    done
+}
+
 tokenizer=$TRAINING_TOKENIZER
 if [[ -n $TRAINING_DATA ]]; then
     mapfile -t data <<<"$TRAINING_DATA"
+    check_split "${data[@]}"
     arguments+=(
         --data-path "${data[@]}"
-        --split='98,1,1'
+        --split="$TRAINING_SPLIT"
         --data-cache-path="$LONGSHIP_SCRATCH_DIR/cache/megatron-lm"
     )
     if [[ -z $tokenizer ]]; then

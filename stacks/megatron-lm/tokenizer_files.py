@@ -50,10 +50,12 @@ def find(name: str) -> tuple[str, str]:
         reason = str(error).partition("\n")[0]
         sys.exit(
             f"error: there is no tokenizer {name}: {reason}\n"
-            "hint: name a folder with a tokenizer.json; one of the hub: [[assets]], set_up.py install"
+            "hint: name a folder with a tokenizer.json; set_up.py install fetches [[assets]]"
         )
     if end_of_text is None:
-        sys.exit(f"error: the tokenizer {name} has no eos_token\nhint: add it to tokenizer_config.json")
+        sys.exit(
+            f"error: the tokenizer {name} has no eos_token\nhint: add it to tokenizer_config.json"
+        )
     return path, end_of_text
 
 

@@ -210,6 +210,7 @@ export LONGSHIP_REPOSITORIES=/e/project1/my-account/me/longship/repos
 export TRAINING_RUN_NAME=megatron-lm
 export TRAINING_DATA='"'"''"'"'
 export TRAINING_TOKENIZER='"'"''"'"'
+export TRAINING_SPLIT=98,1,1
 export TRAINING_TENSOR_PARALLEL=1
 export TRAINING_PIPELINE_PARALLEL=1
 export TRAINING_LAYERS=12
