@@ -65,7 +65,7 @@ def test_sequence_parallel_is_for_tensor_parallel_alone(train):
         ("pipeline_parallel = 8", "pipeline_parallel 8 does not divide layers 12"),
         ("global_batch = 96", "global_batch 96 is no multiple of micro_batch 4 on 16 replicas"),
         ("micro_batch = 0", "micro_batch 0 on 16 replicas"),
-        ('profile = "0"\nsteps = 11', "a profile takes steps 10 to 12, and steps is 11"),
+        ('profile = "0"\nsteps = 11', "a profile is of the 11th and 12th step, and steps is 11"),
     ],
 )
 def test_sizes_that_do_not_fit_are_told_before_a_rank_starts(settings, told, train):

@@ -46,8 +46,9 @@ if ((tensor > 1)); then arguments+=(--sequence-parallel); fi
 check_split() {
     local prefix documents share
     local -a shares
+    local -i sum=0
     IFS=, read -ra shares <<<"$TRAINING_SPLIT"
-    local -r sum=$((${shares[*]/%/+} 0))
+    for share in "${shares[@]}"; do sum+=share; done
     for prefix; do
         [[ -f $prefix.idx ]] || continue # a weight
         documents=$(($(od -An -t d8 -j 18 -N 8 "$prefix.idx")))
@@ -84,7 +85,7 @@ fi
 script=("${LONGSHIP_REPOSITORIES:?}/Megatron-LM/pretrain_gpt.py")
 if [[ -n $TRAINING_PROFILE ]]; then
     # From a checkpoint on, step 10 may be long past: a profile reads none, and leaves none.
-    ((TRAINING_STEPS >= 12)) || fail "a profile takes steps 10 to 12, and steps is $TRAINING_STEPS" "$hint"
+    ((TRAINING_STEPS >= 12)) || fail "a profile is of the 11th and 12th step, and steps is $TRAINING_STEPS" "$hint"
     read -ra ranks <<<"$TRAINING_PROFILE"
     arguments+=(--profile --profile-step-start=10 --profile-step-end=12 --profile-ranks "${ranks[@]}")
     script=("$LONGSHIP_ROOT/stacks/megatron-lm/profile_ranks.py" "${script[@]}")
