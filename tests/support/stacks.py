@@ -26,6 +26,8 @@ STACKS = [
     ("olmo", "berzelius", "apptainer", False),
     ("megatron-lm", "berzelius", "apptainer", False),
     ("megatron-lm", "jpb", "apptainer", False),
+    ("trl", "olivia", "apptainer", False),
+    ("trl", "jwb", "apptainer", False),
 ]
 
 ENVIRON = {"HOME": "/home/me", "USER": "me", "PATH": "/usr/bin:/bin"}
@@ -61,8 +63,19 @@ def launcher_of(root, stack, machine, runtime, folder):
     return text.replace(str(root), "/home/me/longship")
 
 
-def start(root, stack, machine, folder, arguments=(), *, nodes=2, configuration="", more=()):
-    """Run run_training.sh in the environment that it has there, with a Python that only tells.
+def start(
+    root,
+    stack,
+    machine,
+    folder,
+    arguments=(),
+    *,
+    nodes=2,
+    configuration="",
+    more=(),
+    script="run_training.sh",
+):
+    """Run a script of a stack in the environment that it has there; its Python only tells.
 
     Parameters
     ----------
@@ -80,6 +93,8 @@ def start(root, stack, machine, folder, arguments=(), *, nodes=2, configuration=
         More of configuration.toml.
     more : mapping
         More variables.
+    script : str
+        The script's name.
 
     Returns
     -------
@@ -101,7 +116,7 @@ def start(root, stack, machine, folder, arguments=(), *, nodes=2, configuration=
         "RUN_DIR": "/scratch/runs/12-train",
         **dict(more),
     }
-    script = Path(root) / "stacks" / stack / "run_training.sh"
+    script = Path(root) / "stacks" / stack / script
     command = ["/bin/sh", "-c", text, "longship"]
     inside = subprocess.run(
         [*command, "env", "-0"], env=environment, capture_output=True, text=True, check=True

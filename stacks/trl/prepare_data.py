@@ -1,0 +1,50 @@
+"""Look at model and data before the ranks are started, and leave the data in the cache for them.
+
+It takes the options of fine_tune.py. What is missing is told here in two lines, by one process and
+before PyTorch is imported; and a large dataset takes its time here, where no rank waits for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import datasets
+from pairs import read_pairs
+from problem import InputError, check_model
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the options that matter here; the others are fine_tune.py's to check."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--model")
+    for use in ("train", "eval"):
+        parser.add_argument(f"--{use}_dataset")
+        for side in ("source", "target"):
+            parser.add_argument(f"--{use}_{side}_field", default=side if use == "train" else None)
+    return parser.parse_known_args()[0]
+
+
+def main() -> None:
+    """Check the model and read both datasets."""
+    options = parse_arguments()
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    source, target = options.train_source_field, options.train_target_field
+    try:
+        if options.model:
+            check_model(options.model)
+        if options.train_dataset:
+            pairs = read_pairs(options.train_dataset, source, target)
+            print(f"{options.train_dataset}: {len(pairs)} pairs to train with")
+        if options.eval_dataset:
+            source = options.eval_source_field or source
+            target = options.eval_target_field or target
+            pairs = read_pairs(options.eval_dataset, source, target)
+            print(f"{options.eval_dataset}: {len(pairs)} pairs to translate")
+    except InputError as error:
+        sys.exit(f"error: {error}\nhint: {error.hint}")
+
+
+if __name__ == "__main__":
+    main()

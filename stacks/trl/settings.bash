@@ -1,0 +1,7 @@
+# shellcheck shell=bash
+# options: what [training] of the configuration says, as options of fine_tune.py and prepare_data.py.
+options=()
+if [[ -n $TRAINING_MODEL ]]; then options+=(--model "$TRAINING_MODEL"); fi
+if [[ -n $TRAINING_TRAIN_DATASET ]]; then options+=(--train_dataset "$TRAINING_TRAIN_DATASET"); fi
+if [[ -n $TRAINING_EVAL_DATASET ]]; then options+=(--eval_dataset "$TRAINING_EVAL_DATASET"); fi
+options+=("$@")

@@ -1,0 +1,181 @@
+"""The trainer: TRL's, which also translates and scores, and stops at a signal."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from accelerate.utils import gather_object
+from datasets import Dataset
+from sacrebleu.metrics import BLEU, CHRF
+from transformers import (
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from trl import SFTTrainer
+from trl.models import unwrap_model_for_generation
+
+
+def with_prompts(pairs: Dataset, template: str, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    """Add the prompt and the completion, so that the loss is on the translation alone.
+
+    Parameters
+    ----------
+    pairs : datasets.Dataset
+        With the columns ``source`` and ``target``.
+    template : str
+        The prompt, with ``{source}`` where the text goes.
+    tokenizer : PreTrainedTokenizerBase
+        One with a chat template gets a user's message and the assistant's answer.
+    """
+    is_chat = tokenizer.chat_template is not None
+
+    def add(pair: dict[str, str]) -> dict[str, Any]:
+        prompt, completion = template.replace("{source}", pair["source"]), pair["target"]
+        if not is_chat:
+            return {"prompt": prompt, "completion": completion}
+        return {
+            "prompt": [{"role": "user", "content": prompt}],
+            "completion": [{"role": "assistant", "content": completion}],
+        }
+
+    return pairs.map(add)
+
+
+class StopAtSignal(TrainerCallback):
+    """Have a checkpoint written and the training ended, after the step in which a rank was told."""
+
+    def __init__(self, told: threading.Event) -> None:
+        self.told = told
+
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **_: Any,
+    ) -> None:
+        """Ask all ranks, as a signal reaches them in different steps."""
+        told = torch.tensor(float(self.told.is_set()), device=args.device)
+        if args.world_size > 1:
+            dist.all_reduce(told, op=dist.ReduceOp.MAX)
+        if told.item():
+            self.told.set()
+            control.should_save = control.should_training_stop = True
+            control.should_evaluate = False
+
+    def on_epoch_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **_: Any,
+    ) -> None:
+        """Leave out what an epoch ends with, as this one does not."""
+        if control.should_training_stop and self.told.is_set():
+            control.should_save = control.should_evaluate = False
+
+
+class TranslationTrainer(SFTTrainer):
+    """TRL's trainer, whose evaluation also translates: BLEU and chrF by sacrebleu.
+
+    Parameters
+    ----------
+    eval_pairs : datasets.Dataset or None
+        What is translated, from `with_prompts`.
+    generation : dict
+        Options of the model's ``generate``.
+    bleu_tokenizer : str
+        sacrebleu's, such as ``13a``.
+    told : threading.Event
+        Set when the process is to end.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        eval_pairs: Dataset | None,
+        generation: dict[str, Any],
+        bleu_tokenizer: str,
+        told: threading.Event,
+        **more: Any,
+    ) -> None:
+        super().__init__(*arguments, eval_dataset=eval_pairs, **more)
+        self.eval_pairs = eval_pairs
+        self.generation = generation
+        self.bleu = BLEU(tokenize=bleu_tokenizer)
+        self.chrf = CHRF()
+        self.told = told
+
+    def evaluate(self, *arguments: Any, **more: Any) -> dict[str, float]:
+        """Return the metrics of SFTTrainer with ``eval_bleu`` and ``eval_chrf``."""
+        metrics = super().evaluate(*arguments, **more)
+        translations = self.translate()
+        if translations is None:
+            return metrics
+        references = [self.eval_pairs["target"]]
+        bleu = self.bleu.corpus_score(translations, references)
+        chrf = self.chrf.corpus_score(translations, references)
+        scores = {"eval_bleu": bleu.score, "eval_chrf": chrf.score}
+        self.log(scores)
+        if self.is_world_process_zero():
+            self.write(translations)
+            print(f"{bleu.format()} ({self.bleu.get_signature()})")
+            print(f"{chrf.format()} ({self.chrf.get_signature()})", flush=True)
+        return {**metrics, **scores}
+
+    def translate(self) -> list[str] | None:
+        """Translate all sources, each rank its share; None where a signal cuts it short."""
+        pairs, rank, world_size = self.eval_pairs, self.args.process_index, self.args.world_size
+        mine = list(range(rank, len(pairs), world_size))
+        batch_size = self.args.per_device_eval_batch_size
+        done = []
+        with (
+            torch.no_grad(),
+            self.accelerator.autocast(),
+            unwrap_model_for_generation(self.model_wrapped, self.accelerator) as model,
+        ):
+            model.eval()
+            for first in range(0, len(mine), batch_size):
+                if self.told.is_set():
+                    break
+                batch = mine[first : first + batch_size]
+                done += zip(batch, self.generate(model, pairs[batch]["prompt"]), strict=True)
+        everything = sorted(gather_object(done))
+        return [text for _, text in everything] if len(everything) == len(pairs) else None
+
+    def generate(self, model: torch.nn.Module, prompts: list[Any]) -> list[str]:
+        """Translate a batch."""
+        tokenizer = self.processing_class
+        is_chat = tokenizer.chat_template is not None
+        if is_chat:
+            prompts = tokenizer.apply_chat_template(
+                prompts, add_generation_prompt=True, tokenize=False
+            )
+        inputs = tokenizer(
+            prompts,
+            add_special_tokens=not is_chat,  # a chat template has them
+            padding=True,
+            padding_side="left",
+            return_token_type_ids=False,
+            return_tensors="pt",
+        ).to(self.args.device)
+        tokens = model.generate(**inputs, **self.generation)
+        tokens = tokens[:, inputs["input_ids"].size(1) :]
+        return [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+
+    def write(self, translations: list[str]) -> None:
+        """Write them beside their sources, for somebody to read."""
+        pairs = zip(self.eval_pairs["source"], self.eval_pairs["target"], translations, strict=True)
+        path = Path(self.args.output_dir) / "translations.jsonl"
+        with path.open("w", encoding="utf-8") as file:
+            for source, target, translation in pairs:
+                line = {"source": source, "target": target, "translation": translation}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -1,0 +1,263 @@
+#!/usr/bin/env bash
+# Longship: trl on olivia
+set -euo pipefail
+
+# check_program NAME: stop where the runtime is missing.
+check_program() {
+  command -v "$1" >/dev/null ||
+    fail "$1 is not on this machine" \
+      'choose another one: container.runtime in configuration.toml, or load its module'
+}
+
+# check_sif FILE ARCH HINT: stop where the image is missing, is none, or is for another
+# architecture. A SIF file tells it behind its first line: magic, version, architecture.
+check_sif() {
+  local -r file=$1 arch=$2 hint=$3
+  [[ -e $file ]] || fail "the image $file is missing" "$hint"
+  [[ -r $file ]] || fail "the image $file cannot be read" "ask its owner for: chmod a+r $file"
+  local LC_ALL=C magic code found
+  { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
+    IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=
+  [[ $magic == SIF_MAGIC ]] || fail "$file is no SIF image" "$hint"
+  case $code in
+    02) found=amd64 ;;
+    04) found=arm64 ;;
+    *) found="an unknown architecture (code $code)" ;;
+  esac
+  [[ $found == "$arch" ]] || fail "the image $file is for $found, and $arch is needed" "$hint"
+}
+
+# host_arch: set REPLY to this machine's architecture, in the words used everywhere here.
+host_arch() {
+  REPLY=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE, which tcsh exports in words of its own
+  case $REPLY in
+    x86_64) REPLY=amd64 ;;
+    aarch64) REPLY=arm64 ;;
+  esac
+}
+
+# check_host_arch ARCH WHAT: stop where this machine cannot run programs for ARCH.
+check_host_arch() {
+  host_arch
+  [[ $REPLY == "$1" ]] ||
+    fail "$2 is for $1, and this machine is $REPLY" "start it on a compute node, in a job"
+}
+
+# check_venv FOLDER BASE: stop where the venv is missing or was made on top of something else.
+check_venv() {
+  local base=
+  [[ -e $1/longship-base ]] ||
+    fail "the Python packages are not installed: no $1" 'python3 set_up.py install'
+  IFS= read -r base <"$1/longship-base" || :
+  [[ $base == "$2" ]] ||
+    fail "the Python packages in $1 belong to $base, not to $2" 'python3 set_up.py install'
+}
+
+# make_folders FOLDER...: make the configured folders, or say which one cannot be made.
+make_folders() {
+  local folder reason
+  for folder in "$@"; do
+    [[ -d $folder ]] && continue
+    reason=$(mkdir -p -- "$folder" 2>&1) ||
+      fail_writing "$folder" "cannot make the folder $folder: ${reason##*: }" \
+        'set [paths] in configuration.toml to a place that you can write to'
+  done
+}
+
+# what is shown inside already, by its path there
+declare -A bound=()
+
+# add_bind SOURCE [TARGET [ro]]: show a folder or file of the host inside, once. It becomes one CSV
+# record, the only form in which a path may hold commas, colons and quotes.
+add_bind() {
+  local -r source=$1 target=${2:-$1}
+  [[ -z ${bound[$target]:-} ]] || return 0
+  bound[$target]=$source
+  [[ -e $source ]] ||
+    fail "there is no $source to bind" 'see container.binds in configuration.toml'
+  if [[ -n ${bind_in_words_of:-} ]]; then # enroot, Pyxis
+    "$bind_in_words_of" "$source" "$target" "${3:-rw}"
+    return
+  fi
+  options+=(--mount
+    "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}")
+}
+
+# add_host_files: show what the caller's environment names: certificates and the temporary folder.
+add_host_files() {
+  local variable path
+  for variable in SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT \
+    GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS; do
+    path=${!variable:-}
+    if [[ $path == /* && -e $path ]]; then add_bind "$path" "$path" ro; fi
+  done
+  if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
+}
+
+# add_home: Apptainer shows the home folder of the passwd file; HOME may be another one.
+add_home() {
+  local -r home=${HOME:-}
+  if [[ ! -d $home ]]; then return 0; fi
+  unset HOME # bash then expands ~ from the passwd file
+  local -r own=~
+  export HOME=$home
+  if [[ $home != "$own" ]]; then options+=(--home "$home"); fi
+}
+
+# add_nvidia_gpus: only where the node has one; elsewhere --nv only warns.
+add_nvidia_gpus() {
+  if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi
+}
+
+# take_rank: what torch.distributed reads, for a step with a task for each rank; torchrun sets its own.
+# The names without STEP are in the batch script too, which is no rank.
+take_rank() {
+  if [[ -z ${SLURM_STEP_NUM_TASKS:-} ]]; then return 0; fi
+  export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_STEP_NUM_TASKS LOCAL_RANK=$SLURM_LOCALID
+  export NODE_RANK=$SLURM_NODEID LOCAL_WORLD_SIZE
+  # of each node: 8(x2),4
+  local count
+  local -i node=0
+  for count in ${SLURM_STEP_TASKS_PER_NODE//,/ }; do
+    if [[ $count =~ x([0-9]+) ]]; then node+=${BASH_REMATCH[1]}; else node+=1; fi
+    LOCAL_WORLD_SIZE=${count%%(*}
+    if ((SLURM_NODEID < node)); then return; fi
+  done
+}
+
+# take_command INTERACTIVE_FILE ARGUMENT...: what to run; nothing said is an interactive shell.
+take_command() {
+  command=("${@:2}")
+  if ((${#command[@]} == 0)); then command=(bash --rcfile "$1" -i); fi
+}
+
+# UTF-8 by the bytes that may follow each other (the Unicode standard, table 3-7)
+readonly UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
+$'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
+$'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*$'
+
+# encode_command: the runtimes pass arguments on as JSON, which turns bytes that are no UTF-8 into
+# U+FFFD. Where there are some, all arguments travel with octal escapes, undone inside.
+encode_command() {
+  local LC_ALL=C
+  [[ ! ${command[*]} =~ $UTF8 ]] || return 0
+  local word byte code encoded
+  local -i index position
+  for index in "${!command[@]}"; do
+    word=${command[index]} encoded=
+    for ((position = 0; position < ${#word}; position++)); do
+      byte=${word:position:1}
+      if [[ $byte == [$'\x01'-'['$'\x5d'-$'\x7f'] ]]; then # all of ASCII but the backslash
+        encoded+=$byte
+      else
+        printf -v code '%d' "'$byte"
+        printf -v code '\\0%03o' "$((code & 255))"
+        encoded+=$code
+      fi
+    done
+    command[index]=$encoded
+  done
+  # POSIX sh; the full stop keeps newlines at an argument's end.
+  # shellcheck disable=SC2016  # expanded inside
+  decode='longship_left=$#
+while [ "$longship_left" -gt 0 ]; do
+  longship_word=$(printf "%b." "$1")
+  set -- "$@" "${longship_word%.}"
+  shift
+  longship_left=$((longship_left - 1))
+done
+unset longship_left longship_word
+'
+}
+
+# fail MESSAGE HINT: say what is wrong and what to type, and stop.
+fail() {
+  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
+  exit 1
+}
+
+# fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
+# the reason that programs tell least clearly.
+fail_writing() {
+  local free=1048576 size=1 files_free=1 files=0
+  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
+  if ((${free:-1048576} * ${size:-1} < 1 << 20 || (${files:-0} > 0 && ${files_free:-1} == 0))) ||
+    [[ $2 == *'quota exceeded'* || $2 == *'No space left'* ]]; then
+    fail "${2%: No space left on device}: No space left on device" \
+      'make room there, or set [paths] in configuration.toml; then run the same command again'
+  fi
+  fail "$2" "$3"
+}
+
+make_folders /cluster/work/projects/my-account/me/longship \
+  /cluster/work/projects/my-account/me/longship
+take_rank
+
+# Nothing of the host's compilers and Python reaches the program.
+unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
+  CMAKE_PREFIX_PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV \
+  "${!CONDA_@}" "${!_CE_@}" HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE
+
+# What the program finds inside, in every runtime: POSIX sh.
+# shellcheck disable=SC2016 # expanded inside, not here
+contract='export PYTHONNOUSERSITE=1
+export LONGSHIP_ROOT=/home/me/longship
+export LONGSHIP_MACHINE=olivia
+export LONGSHIP_STACK=trl
+export LONGSHIP_PROJECT_DIR=/cluster/work/projects/my-account/me/longship
+export LONGSHIP_SCRATCH_DIR=/cluster/work/projects/my-account/me/longship
+export LONGSHIP_CHECKPOINT_DIR=/cluster/work/projects/my-account/me/longship/checkpoints
+export LONGSHIP_REPOSITORIES=/cluster/work/projects/my-account/me/longship/repos
+export TRAINING_MODEL='"'"''"'"'
+export TRAINING_TRAIN_DATASET='"'"''"'"'
+export TRAINING_EVAL_DATASET='"'"''"'"'
+export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
+export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
+export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
+export UV_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/uv
+export TORCH_HOME="$LONGSHIP_SCRATCH_DIR"/cache/torch
+export TORCH_EXTENSIONS_DIR="$LONGSHIP_SCRATCH_DIR"/cache/torch_extensions
+export TORCHINDUCTOR_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/inductor
+export TRITON_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/triton
+export CUDA_CACHE_PATH="$LONGSHIP_SCRATCH_DIR"/cache/cuda
+export NUMBA_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/numba
+export MPLCONFIGDIR="$LONGSHIP_SCRATCH_DIR"/cache/matplotlib
+export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TRANSFORMERS_OFFLINE=1
+export PIP_CONSTRAINT='"'"''"'"'
+export NCCL_PROTO='"'"'^LL128'"'"'
+export http_proxy=http://10.63.2.48:3128/
+export https_proxy=http://10.63.2.48:3128/
+export no_proxy=localhost,127.0.0.1,.local,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16
+if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.huggingface/token ]; then
+  IFS= read -r HF_TOKEN </home/me/.huggingface/token || :
+  export HF_TOKEN
+fi
+if [ -z "${HUGGING_FACE_HUB_TOKEN:-}" ] && [ -r /home/me/.huggingface/token ]; then
+  IFS= read -r HUGGING_FACE_HUB_TOKEN </home/me/.huggingface/token || :
+  export HUGGING_FACE_HUB_TOKEN
+fi
+export VIRTUAL_ENV=/cluster/work/projects/my-account/me/longship/venv_trl_arm64
+export PATH="$VIRTUAL_ENV"/bin:"$PATH"
+command -v -- "$1" >/dev/null || {
+  echo "error: there is no command \"$1\" inside" >&2
+  echo "hint: a Python package? add it to the requirements, then: python3 set_up.py install" >&2
+  exit 127
+}
+exec "$@"'
+
+check_program apptainer
+image=/cluster/work/support/container/pytorch_nvidia_25.06_arm64.sif
+check_sif "$image" arm64 'ask the site, or name another image: container.image in configuration.toml'
+check_host_arch arm64 "the image $image"
+options=()
+add_home
+add_bind /home/me/longship
+add_bind /cluster/work/projects/my-account/me/longship
+add_host_files
+add_nvidia_gpus
+check_venv /cluster/work/projects/my-account/me/longship/venv_trl_arm64 /cluster/work/support/container/pytorch_nvidia_25.06_arm64.sif
+take_command /home/me/longship/lib/shell/interactive.bash "$@"
+encode_command
+exec apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "${command[@]}"

@@ -1,0 +1,252 @@
+"""The stack trl: a tiny model, made on the spot, learns to translate, without network.
+
+Its packages are installed once per set of requirements: in a venv for the runtime host, and in a
+venv and an overlay for the test's image.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from support import cache, processes
+from support.inside import Inside
+from support.jobs import configuration
+from support.repository import Clone, toml
+
+from lib.sites import own_arch
+
+LOCAL = "local/run_training_local.sbatch"
+FIELDS = ("--train_source_field", "translation.en", "--train_target_field", "translation.no")
+FAST = ("--bf16", "false", "--activation_checkpointing", "false", "--optim", "adamw_torch")
+LEARN = ("--learning_rate", "1e-2", "--lr_scheduler_type", "constant", "--logging_steps", "1")
+SMALL = ("--prompt", "{source} =", "--max_new_tokens", "32", "--save_steps", "1000")
+OPTIONS = (*FIELDS, *FAST, *LEARN, *SMALL)
+STEPS = ("--max_steps", "50")
+ENDLESS = ("--max_steps", "1000000")
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+PATIENCE = 240  # seconds
+INPUTS = ("stacks/trl/requirements.txt", "stacks/trl/stack.toml", "requirements/torch.txt")
+
+
+def name_of(what, root, *parts):
+    return f"{what}-{cache.fingerprint(*(root / each for each in INPUTS), *parts)}"
+
+
+@pytest.fixture(scope="session")
+def trl(root, session_environment, tmp_path_factory):
+    """Give what runs a command in the environment of the stack, without a container."""
+    name = name_of("inside-trl", root)
+    folder = cache.cache_folder() / name
+    file = tmp_path_factory.mktemp("trl") / "configuration.toml"
+    file.write_text(
+        'stack = "trl"\n'
+        f"[paths]\nproject_dir = {toml(folder / 'project')}\n"
+        f'scratch_dir = {toml(folder / "scratch")}\n[container]\nruntime = "host"\n'
+    )
+    chosen = {"LONGSHIP_CONFIGURATION": str(file), "LONGSHIP_MACHINE": "local"}
+    environment = {**session_environment, **chosen}
+    with cache.locked(name):
+        install = [sys.executable, root / "set_up.py", "install"]
+        processes.run(install, env=environment, timeout=900)
+    return Inside(root, environment)
+
+
+@pytest.fixture(scope="session")
+def toy(trl, root, tmp_path_factory):
+    """Give a folder with a tiny model and pairs of texts."""
+    folder = tmp_path_factory.mktemp("toy")
+    trl("python", root / "tests/support/toy_translation.py", folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def packed(root, base_image, session_environment, tmp_path_factory):
+    """Give a scratch folder with the stack's venv and overlay for the test's image."""
+    name = name_of("jobs-trl", root, base_image.name)
+    scratch = cache.cache_folder() / name
+    clone = Clone(root, tmp_path_factory.mktemp("packing") / "clone", session_environment)
+    with cache.locked(name):
+        clone.configure(f'stack = "trl"\n{configuration(scratch, base_image)}')
+        clone.set_up("install", timeout=900)
+        more = '[packages]\noverlay = "myenv"\ncompression = "lz4"\n'
+        clone.configure(f'stack = "trl"\n{configuration(scratch, base_image, more)}')
+        clone._run("build_overlay.py", (), None, {"timeout": 900})
+    return scratch
+
+
+@pytest.fixture
+def job_clone(make_job_clone, packed, toy, slurm, tmp_path):
+    """Give a function that makes a clone whose jobs train the toy, with a venv or an overlay."""
+
+    def make(more=""):
+        venv = Path(os.path.realpath(packed / f"venv_trl_{own_arch()}"))
+        clone = make_job_clone(tmp_path, more, packages=venv)
+        text = (clone.root / "configuration.toml").read_text()
+        data = clone.scratch / "toy"
+        shutil.copytree(toy, data)
+        settings = f"model = {toml(data / 'model')}\ntrain_dataset = {toml(data / 'pairs.jsonl')}\n"
+        clone.configure(f'stack = "trl"\n{text}\n[training]\n{settings}')
+        if more:
+            (clone.scratch / "overlays").symlink_to(packed / "overlays")
+        else:
+            (clone.scratch / f"venv_trl_{own_arch()}").symlink_to(venv)
+        clone.pairs = data / "pairs.jsonl"
+        return clone
+
+    return make
+
+
+def scores(folder):
+    return json.loads((folder / "eval_results.json").read_text())
+
+
+def losses(folder, step):
+    """Give the loss of each step up to a checkpoint."""
+    state = json.loads((folder / f"checkpoint-{step}/trainer_state.json").read_text())
+    return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+
+
+def check_that_it_learned(folder, step):
+    found = losses(folder, step)
+    assert len(found) == step
+    assert found[-1] < found[0] / 10
+    assert scores(folder)["eval_bleu"] > 50
+    lines = [json.loads(line) for line in (folder / "translations.jsonl").read_text().splitlines()]
+    assert sum(line["target"] == line["translation"] for line in lines) > 10
+
+
+def test_run_goes_on_where_a_signal_stopped_it(trl, toy, root, tmp_path):
+    data = ("--model", toy / "model", "--train_dataset", toy / "pairs.jsonl")
+    evaluate = ("--eval_dataset", f"{toy}/pairs.jsonl:train", "--output_dir", tmp_path / "run")
+    command = ["bash", root / "stacks/trl/run_training.sh", *data, *evaluate, *OPTIONS]
+    wandb = {**ONE_THREAD, "WANDB_DIR": str(tmp_path)}
+    running = trl.start(*command, *ENDLESS, "--wandb_project", "toy", env=wandb)
+    said = ""
+    for line in running.stdout:
+        said += line
+        if "'loss'" in line:
+            running.send_signal(signal.SIGUSR1)
+            break
+    output, errors = running.communicate(timeout=PATIENCE)
+    said += output
+    assert running.returncode == 0, said + errors
+    step = int(re.search(r"stopped by a signal after step (\d+)", said)[1])
+    assert losses(tmp_path / "run", step)
+    synced = re.search(r"container_run.py --online wandb sync (\S+)", said)[1]
+    assert list(Path(synced).glob("*.wandb")) and Path(synced).is_relative_to(tmp_path)
+
+    done = trl(*command, "--max_steps", str(step + 60), env=ONE_THREAD).stdout
+    assert f"from {tmp_path}/run/checkpoint-{step} on 1 x cpu" in done
+    assert "BLEU = " in done and "chrF2 = " in done
+    check_that_it_learned(tmp_path / "run", step + 60)
+
+
+def test_trained_run_is_scored_again_and_not_trained_further(trl, toy, root, tmp_path):
+    data = ("--model", toy / "model", "--train_dataset", f"{toy}/pairs.jsonl:train[:5]")
+    to = ("--eval_dataset", toy / "pairs.jsonl", "--output_dir", tmp_path)
+    command = ["python", root / "stacks/trl/fine_tune.py", *data, *to, *OPTIONS, "--max_steps", "2"]
+    trl(*command, env=ONE_THREAD)
+    (tmp_path / "eval_results.json").unlink()
+    shutil.copytree(tmp_path / "checkpoint-2", tmp_path / "checkpoint-3")
+    (tmp_path / "checkpoint-3/trainer_state.json").write_text('{"cut off')
+    again = trl(*command, env=ONE_THREAD)
+    assert "finished after step 2" in again.stdout
+    assert f"warning: not whole, so not used: {tmp_path}/checkpoint-3" in again.stderr
+    assert "eval_bleu" in scores(tmp_path)
+
+
+WRONG = {
+    "no file": (["--train_dataset", "none.jsonl"], "there is no file none.jsonl", "JSON lines"),
+    "no split": (
+        ["--train_dataset", "{toy}/pairs.jsonl:test"],
+        "{toy}/pairs.jsonl has no split test",
+        "its splits are: train",
+    ),
+    "no field": (
+        ["--train_target_field", "translation.de"],
+        "{toy}/pairs.jsonl has no field translation.de",
+        "its fields are: translation.en, translation.no",
+    ),
+    "no text": (["--train_target_field", "number"], "the field number of", "name one with text"),
+    "no pairs": (["--train_target_field", "nothing"], "has no pair of texts", "other fields"),
+    "no JSON": (["--train_dataset", "{toy}/wrong.jsonl"], "cannot be read", "one JSON object"),
+    "no folder": (["--model", "/none/model"], "no model in the folder /none/model", "config.json"),
+    "no model here": (
+        ["--model", "lab/model"],
+        "the model lab/model is not in the cache",
+        'add an [[assets]] entry with repo = "lab/model"',
+    ),
+    "no dataset here": (
+        ["--eval_dataset", "lab/pairs:en-no:test"],
+        "the dataset lab/pairs is not in the cache",
+        'repo = "lab/pairs" and kind = "dataset"',
+    ),
+}
+
+
+def test_input_that_is_wrong_is_told_in_two_lines_before_anything_starts(trl, toy, root, tmp_path):
+    """In one process, for importing the libraries takes longer than all the rest."""
+    pairs = [json.loads(line) for line in (toy / "pairs.jsonl").read_text().splitlines()]
+    more = [{**pair, "number": 1, "nothing": ""} for pair in pairs]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in more))
+    (tmp_path / "wrong.jsonl").write_text("{oops\n")
+    cases = [
+        [each.replace("{toy}", str(tmp_path)) for each in given] for given, _, _ in WRONG.values()
+    ]
+    program = (
+        "import json, sys\nsys.path.insert(0, sys.argv[1])\nimport prepare_data\nsaid = []\n"
+        "for case in json.loads(sys.argv[2]):\n"
+        "    sys.argv[1:] = case\n"
+        "    try:\n        prepare_data.main()\n"
+        "    except SystemExit as end:\n        said.append(end.code)\n"
+        "print(json.dumps(said))\n"
+    )
+    data = ["--model", str(toy / "model"), "--train_dataset", f"{tmp_path}/pairs.jsonl"]
+    given = [[*data, *FIELDS, *case] for case in cases]
+    folder = root / "stacks/trl"
+    done = trl("python", "-c", program, folder, json.dumps(given))
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert len(said) == len(WRONG)
+    for text, (_, error, hint) in zip(said, WRONG.values()):
+        first, second = text.replace(str(tmp_path), "{toy}").split("\n")
+        assert first.startswith("error: ") and error in first
+        assert second.startswith("hint: ") and hint in second
+    command = ["bash", folder / "run_training.sh", "--model", "lab/model"]
+    told = trl(*command, check=False)
+    assert told.returncode == 1 and "Traceback" not in told.stderr
+    assert told.stderr.splitlines()[-2].startswith("error: the model lab/model")
+
+
+@pytest.mark.needs("apptainer")
+def test_two_nodes_train_from_a_venv_and_a_chain_goes_on(job_clone):
+    clone = job_clone()
+    arguments = [*OPTIONS, "--eval_dataset", clone.pairs, "--wandb_project", "toy"]
+    submitted = clone.submit(LOCAL, "--nodes=2", "--chain=2", "--", *arguments, *ENDLESS)
+    first, second = submitted.stdout.split()
+    clone.wait_until(first, lambda: "'loss'" in clone.slurm.log(first))
+    # the second goes on to a step that the first one may not know
+    clone.slurm.run(["scancel", "--signal=USR1", first])
+    assert clone.slurm.wait(first, timeout=PATIENCE) == "COMPLETED", clone.slurm.log(first)
+    log = clone.slurm.log(first)
+    assert "from the beginning on 2 x cpu" in log and "stopped by a signal after step" in log
+    assert log.count("container_run.py --online wandb sync") == 1
+    assert list(clone.scratch.glob("**/wandb/offline-run-*/*.wandb"))
+    clone.wait_until(second, lambda: "'loss'" in clone.slurm.log(second))
+    clone.slurm.run(["scancel", "--signal=USR1", second])
+    assert clone.slurm.wait(second, timeout=PATIENCE) == "COMPLETED", clone.slurm.log(second)
+    assert re.search(r"from \S.*/checkpoint-\d+ on 2 x cpu", clone.slurm.log(second))
+
+
+@pytest.mark.needs("apptainer")
+def test_two_nodes_train_from_an_overlay(job_clone):
+    clone = job_clone('[packages]\noverlay = "myenv"\ncompression = "lz4"\n')
+    arguments = [*OPTIONS, *STEPS, "--eval_dataset", clone.pairs, "--run_name", "overlay"]
+    run = clone.finish(LOCAL, "--nodes=2", "--", *arguments)
+    assert "on 2 x cpu" in run.log and "BLEU = " in run.log
+    assert run.record["overlay"].endswith(".sqsh")
+    check_that_it_learned(clone.scratch / "checkpoints/overlay", 50)
