@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from datasets import Dataset, DatasetDict, Value, load_dataset
+from datasets import Dataset, DatasetDict, Value, get_dataset_config_names, load_dataset
 from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -117,7 +117,11 @@ def _load(source: Source) -> Dataset:
         hint = "is the name right? for a gated one: export HF_TOKEN=..."
         raise InputError(first_line(error), hint) from error
     except (OSError, ValueError) as error:
-        raise InputError(f"{source.name} cannot be read: {first_line(error)}", HINT) from error
+        hint = HINT
+        if "Config" in first_line(error):  # none is named, or one that is not there
+            names = ", ".join(get_dataset_config_names(words["path"]))
+            hint = f"NAME:CONFIGURATION:SPLIT, of which its configurations are: {names}"
+        raise InputError(f"{source.name} cannot be read: {first_line(error)}", hint) from error
 
 
 def _words_for_datasets(source: Source) -> dict[str, Any]:

@@ -19,9 +19,11 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--model")
     for use in ("train", "eval"):
-        parser.add_argument(f"--{use}_dataset")
+        # TRL's parser takes either spelling
+        parser.add_argument(f"--{use}_dataset", f"--{use}-dataset")
         for side in ("source", "target"):
-            parser.add_argument(f"--{use}_{side}_field", default=side if use == "train" else None)
+            names = (f"--{use}_{side}_field", f"--{use}-{side}-field")
+            parser.add_argument(*names, default=side if use == "train" else None)
     return parser.parse_known_args()[0]
 
 

@@ -160,6 +160,13 @@ def test_trained_run_is_scored_again_and_not_trained_further(trl, toy, root, tmp
     assert "eval_bleu" in scores(tmp_path)
 
 
+SEVERAL = """\
+---
+configs:
+- {config_name: en-no, data_files: pairs.jsonl}
+- {config_name: nn-no, data_files: pairs.jsonl}
+---
+"""
 WRONG = {
     "no file": (["--train_dataset", "none.jsonl"], "there is no file none.jsonl", "JSON lines"),
     "no split": (
@@ -181,6 +188,11 @@ WRONG = {
         "the model lab/model is not in the cache",
         'add an [[assets]] entry with repo = "lab/model"',
     ),
+    "no such configuration": (
+        ["--eval-dataset", "{toy}/several:de:train"],
+        "{toy}/several cannot be read",
+        "its configurations are: en-no, nn-no",
+    ),
     "no dataset here": (
         ["--eval_dataset", "lab/pairs:en-no:test"],
         "the dataset lab/pairs is not in the cache",
@@ -195,6 +207,9 @@ def test_input_that_is_wrong_is_told_in_two_lines_before_anything_starts(trl, to
     more = [{**pair, "number": 1, "nothing": ""} for pair in pairs]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in more))
     (tmp_path / "wrong.jsonl").write_text("{oops\n")
+    (tmp_path / "several").mkdir()
+    (tmp_path / "several/README.md").write_text(SEVERAL)
+    shutil.copy(toy / "pairs.jsonl", tmp_path / "several")
     cases = [
         [each.replace("{toy}", str(tmp_path)) for each in given] for given, _, _ in WRONG.values()
     ]
