@@ -100,16 +100,17 @@ def read_data(
     tokenizer: transformers.PreTrainedTokenizerBase,
 ) -> tuple[datasets.Dataset, datasets.Dataset | None]:
     """Read what is trained and what is evaluated with, the first rank before the others."""
+    is_chat = bool(tokenizer.chat_template or training.chat_template_path)
     source, target = options.train_source_field, options.train_target_field
     with training.main_process_first(local=False):
         pairs = read_pairs(options.train_dataset, source, target)
-        train = with_prompts(pairs, options.prompt, tokenizer)
+        train = with_prompts(pairs, options.prompt, is_chat)
         if not options.eval_dataset:
             return train, None
         source = options.eval_source_field or source
         target = options.eval_target_field or target
         pairs = read_pairs(options.eval_dataset, source, target)
-        return train, with_prompts(pairs, options.prompt, tokenizer)
+        return train, with_prompts(pairs, options.prompt, is_chat)
 
 
 def fine_tune(told: threading.Event) -> None:

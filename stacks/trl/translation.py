@@ -13,7 +13,6 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from sacrebleu.metrics import BLEU, CHRF
 from transformers import (
-    PreTrainedTokenizerBase,
     TrainerCallback,
     TrainerControl,
     TrainerState,
@@ -23,7 +22,7 @@ from trl import SFTTrainer
 from trl.models import unwrap_model_for_generation
 
 
-def with_prompts(pairs: Dataset, template: str, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+def with_prompts(pairs: Dataset, template: str, is_chat: bool) -> Dataset:
     """Add the prompt and the completion, so that the loss is on the translation alone.
 
     Parameters
@@ -32,10 +31,9 @@ def with_prompts(pairs: Dataset, template: str, tokenizer: PreTrainedTokenizerBa
         With the columns ``source`` and ``target``.
     template : str
         The prompt, with ``{source}`` where the text goes.
-    tokenizer : PreTrainedTokenizerBase
-        One with a chat template gets a user's message and the assistant's answer.
+    is_chat : bool
+        Whether the prompt is a user's message, and the translation the assistant's answer.
     """
-    is_chat = tokenizer.chat_template is not None
 
     def add(pair: dict[str, str]) -> dict[str, Any]:
         prompt, completion = template.replace("{source}", pair["source"]), pair["target"]
@@ -154,7 +152,7 @@ class TranslationTrainer(SFTTrainer):
     def generate(self, model: torch.nn.Module, prompts: list[Any]) -> list[str]:
         """Translate a batch."""
         tokenizer = self.processing_class
-        is_chat = tokenizer.chat_template is not None
+        is_chat = not isinstance(prompts[0], str)
         if is_chat:
             prompts = tokenizer.apply_chat_template(
                 prompts, add_generation_prompt=True, tokenize=False
