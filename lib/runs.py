@@ -78,9 +78,8 @@ def start_lines(
     return [
         *([call("load_modules", runtime, *machine.modules)] if machine.modules else []),
         export("LONGSHIP_ROOT", paths.root),
+        export("RUN_DIR", run),
         comment("shellcheck disable=SC2034  # for the job file"),
-        assign("RUN_DIR", run),
-        comment("shellcheck disable=SC2034"),
         assign("LAUNCHER", run / "launcher"),
         comment("shellcheck disable=SC2034"),
         assign("STACK_DIR", paths.root / "stacks" / settings.stack.name),

@@ -28,6 +28,7 @@ start_ranks() {
   # torchrun's own default is one thread, which starves training on CPUs.
   local -r threads=$(($(nproc) / gpus_per_node))
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}
+  export PYTHONUNBUFFERED=1 # or torchrun would keep back what ranks print until it is 8 KiB
   # shellcheck disable=SC2016  # torchrun fills it in
   export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[rank ${rank}] '
   local -a rendezvous

@@ -17,9 +17,6 @@ export WANDB_DATA_DIR=${WANDB_DATA_DIR:-$wandb/data}
 export WANDB_QUIET=${WANDB_QUIET:-true}
 if [[ $WANDB_MODE != online ]]; then export WANDB_ERROR_REPORTING=false; fi
 
-# torchrun would keep back what the ranks print until it is 8 KiB.
-export PYTHONUNBUFFERED=1
-
 # Where Slurm starts a task per rank, one on each node looks.
 if ((${LOCAL_RANK:-0} == 0)); then
     python "$LONGSHIP_ROOT/stacks/trl/prepare_data.py" "${options[@]}"

@@ -219,9 +219,8 @@ end_run() {
 }
 
 export LONGSHIP_ROOT='/home/me/long ship'
+export RUN_DIR=/proj/nordic-llm/users/me/longship/runs/12-train
 # shellcheck disable=SC2034 # for the job file
-RUN_DIR=/proj/nordic-llm/users/me/longship/runs/12-train
-# shellcheck disable=SC2034
 LAUNCHER=/proj/nordic-llm/users/me/longship/runs/12-train/launcher
 # shellcheck disable=SC2034
 STACK_DIR='/home/me/long ship/stacks/pytorch'

@@ -219,9 +219,8 @@ end_run() {
 }
 
 export LONGSHIP_ROOT='/e/project1/me/long ship'
+export RUN_DIR=/e/scratch/project_465000000/me/longship/runs/12-train
 # shellcheck disable=SC2034 # for the job file
-RUN_DIR=/e/scratch/project_465000000/me/longship/runs/12-train
-# shellcheck disable=SC2034
 LAUNCHER=/e/scratch/project_465000000/me/longship/runs/12-train/launcher
 # shellcheck disable=SC2034
 STACK_DIR='/e/project1/me/long ship/stacks/pytorch'

@@ -239,9 +239,8 @@ end_run() {
 
 load_modules apptainer purge 'load Stages/2025 GCC' 'try-load Apptainer-Tools'
 export LONGSHIP_ROOT='/home/me/long ship'
+export RUN_DIR=/p/scratch/project_465000000/me/longship/runs/12-train
 # shellcheck disable=SC2034 # for the job file
-RUN_DIR=/p/scratch/project_465000000/me/longship/runs/12-train
-# shellcheck disable=SC2034
 LAUNCHER=/p/scratch/project_465000000/me/longship/runs/12-train/launcher
 # shellcheck disable=SC2034
 STACK_DIR='/home/me/long ship/stacks/pytorch'

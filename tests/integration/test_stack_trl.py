@@ -250,7 +250,7 @@ def test_two_nodes_train_from_a_venv_and_a_chain_goes_on(job_clone):
     log = clone.slurm.log(first)
     assert "from the beginning on 2 x cpu" in log and "stopped by a signal after step" in log
     assert log.count("container_run.py --online wandb sync") == 1
-    assert list(clone.scratch.glob("**/wandb/offline-run-*/*.wandb"))
+    assert list(clone.scratch.glob("runs/*/wandb/offline-run-*/*.wandb"))
     clone.wait_until(second, lambda: "'loss'" in clone.slurm.log(second))
     clone.slurm.run(["scancel", "--signal=USR1", second])
     assert clone.slurm.wait(second, timeout=PATIENCE) == "COMPLETED", clone.slurm.log(second)

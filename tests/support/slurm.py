@@ -18,7 +18,7 @@ FINAL = {
     *("OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"),
 }
 # Values are not quoted: a folder's blanks are told from the next name by its capital and its "=".
-FACT = re.compile(r"([A-Z][\w:/]*)=(.*?)(?= +[A-Z][\w:/]*=| *$)")
+FACT = re.compile(r"([A-Z][\w:/]*)=(.*?)(?= +[A-Z][\w:/]*=| *$)", re.DOTALL)
 
 
 class Slurm:
@@ -49,8 +49,9 @@ class Slurm:
         Of an array it is the first job that Slurm names.
         """
         __tracebackhide__ = True
-        line = self.run(["scontrol", "show", "job", "--oneliner", job]).stdout.splitlines()[0]
-        return dict(FACT.findall(line))
+        said = self.run(["scontrol", "show", "job", "--oneliner", job]).stdout
+        first = said.partition("\nJobId=")[0]  # an argument of a job can hold a newline
+        return dict(FACT.findall(first))
 
     def wait(self, job, *states, timeout=120):
         """Wait until a job is in one of the states, by default in a final one; return its state."""

@@ -36,7 +36,9 @@ CONFIGURATION = '[project]\nname = "my-project"\naccount = "my-account"\n'
 # It stands for Python and prints what it was started with, and only that.
 PYTHON = """\
 #!/usr/bin/env bash
-{ env -0; printf '\\0'; printf '%s\\0' "$@"; printf '\\0\\0'; } >>"$STARTED"
+number=$(find "$STARTED" -name '*.words' | wc -l)
+env -0 >"$STARTED/$number.variables"
+printf '%s\\0' "$@" >"$STARTED/$number.words"
 """
 # They differ from machine to machine and say nothing.
 _UNSAID = {"_", "SHLVL", "PWD", "OLDPWD"}
@@ -108,6 +110,7 @@ def start(
     (programs / "python").write_text(PYTHON)
     (programs / "python").chmod(0o755)
     started = folder / "started"
+    started.mkdir()
     environment = {
         **{"HOME": "/home/me", "USER": "me", "PATH": f"{programs}:{os.environ['PATH']}"},
         **{"STARTED": str(started), "OMP_NUM_THREADS": "7", "SLURM_JOB_ID": "12"},
@@ -125,13 +128,11 @@ def start(
         [*command, "bash", script, *arguments], env=environment, capture_output=True, text=True
     )
     before = set(inside.stdout.split("\0"))
-    calls = started.read_text().split("\0\0\0")[:-1] if started.exists() else []
     found = []
-    for each in calls:
-        variables, _, words = each.partition("\0\0")
-        own = set(variables.split("\0")) - before
-        own = {item for item in own if item.partition("=")[0] not in _UNSAID}
-        found.append((sorted(own), words.split("\0")))
+    for number in range(len(list(started.glob("*.words")))):
+        variables = (started / f"{number}.variables").read_text().split("\0")
+        own = {each for each in set(variables) - before if each.partition("=")[0] not in _UNSAID}
+        found.append((sorted(own), (started / f"{number}.words").read_text().split("\0")[:-1]))
     return done, found
 
 
