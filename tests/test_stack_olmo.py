@@ -102,7 +102,7 @@ def test_key_of_wandb_is_there_where_wandb_is_asked(mode, key, tmp_path):
 
 def environment_key(folder):
     """Give the key that Python was started with, which was there before the script."""
-    items = (folder / "started").read_text().split("\0\0")[0].split("\0")
+    items = (folder / "started/0.variables").read_text().split("\0")
     return dict(each.partition("=")[::2] for each in items).get("WANDB_API_KEY")
 
 
