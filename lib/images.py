@@ -88,8 +88,10 @@ def image_source(settings: Settings) -> ImageSource:
         If the stack has no image for it, or the source is none.
     """
     configured = settings.configuration.container.image
-    if configured:
-        return _parse(configured, settings, settings.origins.get("container.image", ""))
+    origin = settings.origins.get("container.image", "")
+    of_site = origin.startswith(settings.machine.site_file)
+    if configured and not (of_site and settings.stack.images):
+        return _parse(configured, settings, origin)
     vendor = settings.machine.gpu
     if vendor == "auto":
         vendor = "cuda" if os.path.exists("/dev/nvidiactl") else "cpu"
@@ -97,6 +99,8 @@ def image_source(settings: Settings) -> ImageSource:
     image = stack.images.get(vendor, {})
     if not isinstance(image, str):
         image = image.get(arch, "")
+    if image and configured:  # the site's own is for stacks that have one for its GPUs
+        return _parse(configured, settings, origin)
     if image:
         return _parse(image, settings, f"stacks/{stack.name}/stack.toml")
     raise LongshipError(

@@ -140,6 +140,12 @@ def _check_visible(
         ("--chdir", str(paths.root / given["chdir"]) if given.get("chdir") else ""),
         ("container.image", image if image.startswith("/") else ""),
     ):
+        of_node = what.startswith("training.") and settings.machine.name != "local"
+        if of_node and any(is_below(path, each) for each in _OF_NODES):
+            raise LongshipError(
+                f"{what} is {path}, which each node has as its own",
+                f"copy it to where all of them see it, such as {paths.scratch_dir}/data",
+            )
         if path and seen and not any(is_below(path, each) for each in seen):
             raise LongshipError(
                 f"compute nodes of {settings.machine.name} do not see {what}: {path}",

@@ -21,7 +21,7 @@ from lib.resolved import resolved
 from lib.resources import Request, read_request
 from lib.sbatch import Option, combined, read_options, read_variables
 from lib.settings import Settings
-from lib.training import check_parallel, check_templates, training_patterns
+from lib.training import check_parallel, check_templates, training_patterns, training_repos
 
 
 class Submission(NamedTuple):
@@ -85,7 +85,7 @@ def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submiss
     typed = [each.word for each in wanted.typed]
     check_job(settings, paths, job, given, [*typed, *wanted.arguments], log)
     if job.trains:
-        check_parallel(settings, paths, request.gpus)
+        check_parallel(settings, paths, request.gpus, request.nodes)
         check_templates(settings, paths)
     words, ask = _cost(settings, request, wanted)
     return [
@@ -138,7 +138,11 @@ def _data_lines(
     """Return the lines that look for what the settings name, unless a job before makes it."""
     if not wanted.job.trains or wanted.after or "dependency" in given:
         return []
-    return [call("check_given", *each) for each in training_patterns(settings, paths)]
+    cached = training_repos(settings, paths)
+    return [
+        *(call("check_given", *each) for each in training_patterns(settings, paths)),
+        *(wrapped("check_cached", *each) for each in cached),
+    ]
 
 
 def _check_order(wanted: Submission, given: Mapping[str, str]) -> None:

@@ -46,6 +46,10 @@ class Settings:
     environ: Mapping[str, str]
 
 
+# What cannot depend on the stack or the machine in use, as it decides which they are.
+_CHOSEN = {"stacks": {"stack", "machine"}, "machines": {"machine"}}
+
+
 class _File(NamedTuple):
     """One configuration file: its general layer, and one more for each stack and machine."""
 
@@ -142,9 +146,14 @@ def _named_layers(
 ) -> dict[str, Layer]:
     """Take [machines.NAME] or [stacks.NAME] out of the tables of a file."""
     named = check_value(kind, tables.pop(kind, {}), Key("table"), source.place(kind))
-    for name in named:
+    for name, table in named.items():
+        place = source.place(f"{kind}.{name}")
         if name not in there:
             what = f'there is no {kind[:-1]} "{name}"'
-            place = source.place(f"{kind}.{name}")
             raise LongshipError(f"{place}: {what}", near_miss(name, there))
+        for key in _CHOSEN[kind] & check_value(f"{kind}.{name}", table, Key("table"), place).keys():
+            raise LongshipError(
+                f"{source.place(f'{kind}.{name}.{key}')}: [{kind}.{name}] cannot say the {key}",
+                "it counts when that is known: say it at the top of the file",
+            )
     return {name: check_layer(table, source, f"{kind}.{name}") for name, table in named.items()}

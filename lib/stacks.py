@@ -34,6 +34,7 @@ _SETTING = {
     "kind": Key("text", choices=tuple(_VALUES)),
     "default": Key("value"),
     "about": Key("text"),
+    "within": Key("text"),
 }
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -49,11 +50,14 @@ class Setting(NamedTuple):
         Its value where the configuration has none.
     about : str
         One line.
+    within : str
+        The ``parallel`` setting that this one divides, where it divides no world size.
     """
 
     kind: str
     default: Any
     about: str
+    within: str
 
 
 class Stack(NamedTuple):
@@ -126,7 +130,13 @@ def _settings(table: Mapping[str, Any], source: Source) -> dict[str, Setting]:
         kind = facts.get("kind", "text")
         default = facts.get("default", _NOTHING[_VALUES[kind]])
         check_value(f"{dotted}.default", default, Key(_VALUES[kind]), source.place(dotted))
-        found[name] = Setting(kind, default, facts.get("about", ""))
+        found[name] = Setting(kind, default, facts.get("about", ""), facts.get("within", ""))
+    for name, setting in found.items():
+        if setting.within and setting.within not in found:
+            raise LongshipError(
+                f'{source.place(f"training.{name}")}: there is no setting "{setting.within}"',
+                near_miss(setting.within, list(found)),
+            )
     return found
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import glob
+import math
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from lib.errors import LongshipError, near_miss
@@ -22,6 +25,8 @@ VARIABLES = (
     *("RUN_DIR", "NUM_NODES", "GPUS_PER_NODE", "MASTER_ADDR", "MASTER_PORT"),
     *("HF_HOME", "USER"),
 )
+# ORGANISATION/NAME, and no file: those have an ending.
+_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/(?![\w.-]*\.(?:json|ya?ml|jsonl|toml)$)[\w.-]+")
 _WILDCARD = re.compile(r"[*?\[]")
 
 
@@ -72,10 +77,21 @@ def training_paths(settings: Settings, paths: Paths) -> Iterator[tuple[str, str]
 
 
 def training_patterns(settings: Settings, paths: Paths) -> Iterator[tuple[str, ...]]:
-    """Give setting, path, and for one of several paths the pattern that also finds it."""
+    """Give setting, path, and for one of several paths the patterns that also find it."""
     for name, path in training_paths(settings, paths):
         several = settings.stack.settings[name].kind == "paths"
-        yield (f"training.{name}", path, *([f"{path}*"] if several else []))
+        patterns = [f"{glob.escape(path)}*", *([path] if _WILDCARD.search(path) else [])]
+        yield (f"training.{name}", path, *(patterns if several else []))
+
+
+def training_repos(settings: Settings, paths: Paths) -> Iterator[tuple[str, str, Path, Path]]:
+    """Give setting, name, and the two folders of the hub's cache that it can be in."""
+    hub = paths.hub / "hub"
+    for name, value in training_values(settings, paths).items():
+        repo = str(value).partition(":")[0]
+        if settings.stack.settings[name].kind == "path" and _REPO.fullmatch(repo):
+            folder = repo.replace("/", "--")
+            yield f"training.{name}", repo, hub / f"models--{folder}", hub / f"datasets--{folder}"
 
 
 def training_folders(settings: Settings, paths: Paths) -> Iterator[tuple[str, str]]:
@@ -98,7 +114,7 @@ def is_below(path: str, folder: str) -> bool:
     return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
-def check_parallel(settings: Settings, paths: Paths, gpus: int) -> None:
+def check_parallel(settings: Settings, paths: Paths, gpus: int, nodes: int) -> None:
     """Stop where the GPUs of a job cannot be shared out as the settings say.
 
     Parameters
@@ -108,21 +124,28 @@ def check_parallel(settings: Settings, paths: Paths, gpus: int) -> None:
     paths : Paths
         Where things lie.
     gpus : int
-        Of all nodes: the world size.
+        Of all nodes: the world size; 0 where nobody knows.
+    nodes : int
+        How many there are.
 
     Raises
     ------
     LongshipError
-        If the product of the parallel sizes does not divide it.
+        If the product of the parallel sizes does not divide it, or one not the size that it lies
+        within.
     """
-    sizes = {
-        name: value
-        for name, value in training_values(settings, paths).items()
-        if settings.stack.settings[name].kind == "parallel" and value
-    }
-    product = 1
-    for size in sizes.values():
-        product *= size
+    values = training_values(settings, paths)
+    sizes = {}
+    for name, setting in settings.stack.settings.items():
+        if setting.kind == "parallel" and values[name] and not setting.within:
+            sizes[name] = values[name]
+        outer = (values[setting.within] or gpus // nodes) if setting.within else 0
+        if outer and values[name] and outer % values[name]:
+            raise LongshipError(
+                f"training.{name} = {values[name]} does not divide {setting.within} = {outer}",
+                "change one of them in configuration.toml",
+            )
+    product = math.prod(sizes.values())
     if gpus and gpus % product:
         shown = " x ".join(f"training.{name} = {size}" for name, size in sizes.items())
         raise LongshipError(
@@ -145,8 +168,10 @@ def check_templates(settings: Settings, paths: Paths) -> None:
         *settings.configuration.environment.set,
     ]
     folder = settings.root / "stacks" / settings.stack.name / "templates"
-    for path in sorted(each for each in folder.rglob("*") if each.is_file()):
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    files = [each for each in folder.rglob("[!.]*") if each.is_file()]
+    for path in sorted(files):
+        text = path.read_bytes().decode("utf-8", "replace")
+        for number, line in enumerate(text.splitlines(), 1):
             for name in PLACEHOLDER.findall(line):
                 if name not in known:
                     raise LongshipError(

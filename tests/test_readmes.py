@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 from support.repository import Clone
 
+from lib.resolved import write_toml
 from lib.sites import load_machines
 from lib.stacks import load_stack
+
+try:
+    import tomllib
+except ModuleNotFoundError:
+    import tomli as tomllib  # before Python 3.11
 
 ROOT = Path(__file__).resolve().parents[1]
 SITES = sorted(path.parent.name for path in ROOT.glob("*/site.toml"))
@@ -70,7 +76,9 @@ def test_each_command_of_a_stack_is_taken_with_each_configuration_shown(stack, c
             env={**clone.environment, **settings, "LONGSHIP_MACHINE": machine},
             cwd=clone.root,
         )
-    clone.configure(f'stack = "{Path(stack).name}"\n{job}')
+    shown = tomllib.loads("".join(blocks(stack, "toml")[:1]))
+    own = {"machine": "auto", "stack": Path(stack).name, **tomllib.loads(job)}
+    clone.configure(write_toml({**shown, **own}))
     for script, *arguments in commands(stack):
         assert (ROOT / script).is_file()
         command = [sys.executable, script, "--dry-run", *arguments]

@@ -122,9 +122,7 @@ def test_data_without_a_tokenizer_are_told(train):
 )
 def test_share_without_a_document_is_told(documents, split, fits, train, tmp_path):
     prefix = tmp_path / "some text"
-    header = (
-        b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little") + b"\x08"
-    )  # of Megatron's IndexedDataset
+    header = b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little") + b"\x08"  # of an IndexedDataset
     Path(f"{prefix}.idx").write_bytes(header + documents.to_bytes(8, "little"))
     data = f'data = ["0.5", {json.dumps(str(prefix))}]\ntokenizer = "me/tokens"'
     words = train(f'{data}\nsplit = "{split}"')
@@ -132,6 +130,13 @@ def test_share_without_a_document_is_told(documents, split, fits, train, tmp_pat
         assert value_of(words, "--split") == split
     else:
         assert f"{prefix} has {documents} documents, and split {split}" in words[0]
+
+
+@pytest.mark.parametrize("split", ["0.98,0.01,0.01", "09,1,1", "", "a", "1;1"])
+def test_split_that_is_no_list_of_whole_shares_is_told(split, train, tmp_path):
+    data = f'data = [{json.dumps(str(tmp_path / "text"))}]\ntokenizer = "me/tokens"'
+    error, _ = train(f"{data}\nsplit = {json.dumps(split)}")
+    assert error == f'error: split = "{split}" is no list of whole shares'
 
 
 def test_run_saves_where_it_loads_and_takes_the_signal(train):

@@ -107,6 +107,19 @@ def test_variables_of_the_launchers_jobs_beat_the_images():
     assert set(re.findall(r"^  (\w+):", variables, re.M)) == set(named.split(","))
 
 
+def test_preset_is_for_jobs_of_longship_too(tmp_path):
+    mine = "training.model.micro_batch_size=1"
+    done, calls = start(ROOT, "nemo", "aws", tmp_path, ["gpt3/5b", mine], nodes=4)
+    assert done.returncode == 0, done.stderr
+    (_, composed), _ = calls
+    overrides = composed[composed.index("training=gpt3/5b") :]
+    assert composed[2].endswith("/checkpoints/results/gpt3_5b")
+    assert "training.trainer.num_nodes=4" in overrides  # the job's own
+    own = ["training.trainer.max_steps=30", "training.trainer.val_check_interval=30"]
+    assert overrides[-4:] == [*own, "training.model.micro_batch_size=2", mine]
+    assert not any(each.startswith("training.run.time_limit") for each in overrides)
+
+
 @pytest.mark.parametrize("name", ["common", "gpt3/126m", "gpt3/5b"])
 def test_presets_are_known_to_the_launcher(name):
     keys = [line.partition("=")[0] for line in preset(name)]
@@ -167,6 +180,7 @@ def head_node(tmp_path):
         environment = {
             **{"PATH": f"{tmp_path}:{os.environ['PATH']}", "SEEN": str(tmp_path / "seen")},
             **{"LONGSHIP_ROOT": str(clone), "LONGSHIP_SCRATCH_DIR": str(scratch)},
+            **{"LONGSHIP_CHECKPOINT_DIR": str(scratch / "it's checkpoints")},
             **{"TRAINING_RESULTS": "results", "TRAINING_UNIQUE_RESULTS": str(unique)},
         }
         command = ["bash", clone / "stacks/nemo/launcher.sh", *words]
@@ -182,19 +196,20 @@ def test_launcher_is_copied_configured_and_started(head_node):
     folder, main, *overrides = done.stdout.splitlines()
     assert (folder, main) == (str(head_node.scratch / "nemo_launcher"), "launcher_scripts/main.py")
     image = head_node.scratch / "containers/versions/nemo_amd64_1.sqsh"
-    own = [f"container={image}", *preset("common"), *preset("gpt3/5b")]
+    own = [f"container='{image}'", *preset("common"), *preset("gpt3/5b")]
     assert overrides == [*own, "training.model.seed=$(x) 'y'"]
     conf = Path(folder, "launcher_scripts/conf")
     text = (conf / "config.yaml").read_text()
-    assert f'base_results_dir: "{head_node.scratch}/results"\n' in text
+    assert f'base_results_dir: "{head_node.scratch}/it\'s checkpoints/results"\n' in text
     assert not re.search("@[A-Z_]+@", text + (conf / "cluster/bcm.yaml").read_text())
 
 
 def test_launcher_writes_to_a_folder_of_its_own(head_node):
     overrides = head_node("gpt3/126m", unique=1).stdout.splitlines()[2:]
     (folder,) = (each for each in overrides if each.startswith("base_results_dir="))
-    assert re.fullmatch(rf"base_results_dir={head_node.scratch}/results-[\d-]+", folder)
-    assert Path(folder.partition("=")[2]).is_dir()
+    there = list((head_node.scratch / "it's checkpoints").iterdir())
+    assert [f"base_results_dir='{each}'".replace("t's", "t\\'s") for each in there] == [folder]
+    assert re.fullmatch(r"results-[\d-]+", there[0].name)
     assert "training.run.dependency=null" in overrides
     assert {each.partition("=")[0] for each in overrides} <= set(FLAGS)
 

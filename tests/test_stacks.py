@@ -82,7 +82,7 @@ def test_any_stack_is_submitted_on_any_machine_that_it_has_an_image_for(name, ma
     job = read_job_file(Path(ROOT), training_file(settings))
     vendor, arch = settings.machine.gpu, settings.machine.arch
     image = settings.stack.images.get("cpu" if vendor == "auto" else vendor, {})
-    there = isinstance(image, str) or arch in image or settings.configuration.container.image
+    there = isinstance(image, str) or arch in image
     runtime = {"auto": "apptainer"}.get(settings.machine.runtime, settings.machine.runtime)
     if there:
         lines = submit_lines(settings, paths, runtime, Submission(job, [], ()))

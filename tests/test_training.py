@@ -8,6 +8,7 @@ from support.repository import toml
 from lib.command import call
 from lib.environment import configured_binds, contract
 from lib.errors import LongshipError
+from lib.images import image_source
 from lib.job_files import read_job_file
 from lib.jobs import Submission, split_typed, submit_lines
 from lib.script import render
@@ -122,6 +123,9 @@ def test_entries_of_a_list_stand_on_a_line_each(stack):
         ('[training]\ntokenizer = "{scrach_dir}/t"\n', "{scrach_dir} is unknown", "{scratch_dir}"),
         ("[stacks.min.training]\nsteps = 1\n", 'there is no stack "min"', '"mine"'),
         ("[stacks.mine]\nstep = 1\n", 'unknown key "step"', "allowed"),
+        ('[stacks.mine]\nstack = "a"\n', "line 6: [stacks.mine] cannot say the stack", "top"),
+        ('[stacks.mine]\nmachine = "a"\n', "cannot say the machine", "top of the file"),
+        ('[machines.local]\nmachine = "a"\n', "cannot say the machine", "top of the file"),
     ],
 )
 def test_mistake_in_the_settings_is_told(text, message, hint, stack):
@@ -208,6 +212,35 @@ def test_patterns_are_for_several_paths_alone(stack):
     assert found == [("training.tokenizer", "/t"), ("training.data", "/d", "/d*")]
 
 
+def test_letters_of_a_pattern_can_stand_in_a_name(stack, run, tmp_path):
+    (tmp_path / "a[1]").mkdir()
+    (tmp_path / "a[1]/text.bin").touch()
+    (tmp_path / "q.jsonl.gz").touch()
+    wanted = [tmp_path / "a[1]/text", tmp_path / "a[1]/*.bin", tmp_path / "*.jsonl"]
+    told = []
+    for path in wanted:
+        repository = stack.configure(f"[training]\ndata = [{toml(path)}]\n")
+        lines = [line for line in submit(repository) if line.startswith("check_given")]
+        told.append(run(["bash", "-c", render("x", lines)], check=False).returncode)
+    assert told == [0, 1, 1]  # in a pattern [1] is a pattern too
+
+
+def test_what_the_cache_of_the_hub_lacks_is_warned_of(stack, run):
+    repository = stack.configure('[training]\ntokenizer = "lab/tokenizer:train"\n')
+    lines = [line for line in submit(repository) if line.startswith("check_cached")]
+    done = run(["bash", "-c", render("x", lines)])
+    assert "warning: training.tokenizer is lab/tokenizer, which is not in the cache" in done.stderr
+    assert "[[assets]]" in done.stderr
+    (repository.scratch / "cache/huggingface/hub/models--lab--tokenizer").mkdir(parents=True)
+    assert run(["bash", "-c", render("x", lines)]).stderr == ""
+
+
+@pytest.mark.parametrize("text", ["", "a/b/c", "configs/a.yaml", "/a/b", "word"])
+def test_what_is_no_name_of_the_hub_is_not_looked_for(text, stack):
+    repository = stack.configure(f"[training]\ntokenizer = {toml(text)}\n")
+    assert not any("check_cached" in line for line in submit(repository))
+
+
 @pytest.mark.parametrize(
     ("sizes", "words", "message"),
     [
@@ -229,6 +262,41 @@ def test_parallel_size_that_does_not_divide_the_gpus_is_told(sizes, words, messa
         submit(repository, *words)
     assert message in str(error.value)
     assert "--nodes" in error.value.hint
+
+
+def test_size_within_another_divides_that(stack):
+    text = STACK.replace(
+        "gpus_per_replica =",
+        'within_it = { kind = "parallel", within = "gpus_per_replica" }\ngpus_per_replica =',
+    )
+    stack.write("stacks/mine/stack.toml", text)
+    for sizes, told in (
+        ("gpus_per_replica = 8\nwithin_it = 4", ""),
+        (
+            "gpus_per_replica = 8\nwithin_it = 3",
+            "within_it = 3 does not divide gpus_per_replica = 8",
+        ),
+        ("within_it = 4", ""),
+        ("within_it = 8", "within_it = 8 does not divide gpus_per_replica = 4"),  # a node's
+    ):
+        repository = stack.configure(f"[training]\n{sizes}\n")
+        if not told:
+            submit(repository)
+            continue
+        with pytest.raises(LongshipError, match=told):
+            submit(repository)
+    stack.write("stacks/mine/stack.toml", text.replace('within = "gpus', 'within = "gpu'))
+    with pytest.raises(LongshipError, match='there is no setting "gpu_per_replica"'):
+        stack.settings()
+
+
+@pytest.mark.parametrize("path", ["/tmp/tokenizer", "/dev/shm/a", "~/../../var/tmp/b"])
+def test_data_on_the_login_node_alone_are_told(path, stack):
+    stack.write("site/site.toml", "[machines.m]\n")
+    stack.write("site/train.sbatch", JOB.replace("start_job local", "start_job m"))
+    repository = stack.configure(f'machine = "m"\n[training]\ntokenizer = "{path}"\n')
+    with pytest.raises(LongshipError, match="which each node has as its own"):
+        submit(repository, job="site/train.sbatch")
 
 
 def test_data_that_compute_nodes_do_not_see_are_told(stack, tmp_path):
@@ -271,10 +339,26 @@ def test_image_is_that_of_the_architecture(stack):
         assert error.value.hint.startswith("it has one for cpu on arm64; or name one")
 
 
+def test_image_of_the_site_is_for_stacks_that_have_one_for_its_gpus(stack):
+    stack.write(
+        "local/site.toml",
+        '[machines.local]\ngpu = "rocm"\nconfiguration.container.image = "/s.sif"\n',
+    )
+    with pytest.raises(LongshipError, match="stack mine has no image for rocm"):
+        submit(stack)
+    stack.write("stacks/mine/stack.toml", STACK.replace("cpu =", "rocm ="))
+    settings = stack.settings()
+    assert image_source(settings).address == "/s.sif"
+    stack.write("stacks/mine/stack.toml", STACK)
+    configured = stack.configure('container.image = "/ours.sif"\n').settings()
+    assert image_source(configured).address == "/ours.sif"
+
+
 def test_template_with_an_unknown_variable_is_told_before_submission(stack):
     stack.write("stacks/mine/templates/a/b.yaml", "a: @TRAINING_STEPS@ @RUN_DIR@\n")
     submit(stack)
     stack.write("stacks/mine/templates/a/b.yaml", "x: 1\na: @TRAINING_STEP@\n")
+    stack.write("stacks/mine/templates/a/.b.yaml.swp", "@AN_EDITORS@\n")
     with pytest.raises(LongshipError) as error:
         submit(stack)
     assert "stacks/mine/templates/a/b.yaml, line 2" in str(error.value)

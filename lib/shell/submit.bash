@@ -18,11 +18,26 @@ check_python() {
     'python3 -m venv .venv && .venv/bin/pip install -r requirements/host.txt'
 }
 
-# check_given SETTING PATH [PATTERN]: stop where nothing is there.
+# check_given SETTING PATH [PATTERN...]: stop where nothing is there.
 check_given() {
-  [[ -e $2 ]] || { [[ -n ${3-} ]] && compgen -G "$3" >/dev/null; } ||
-    fail "$1 names what is not there: $2" \
-      "make or copy it, or change $1 in configuration.toml; made by another job: --after JOB"
+  local pattern
+  if [[ -e $2 ]]; then return; fi
+  for pattern in "${@:3}"; do
+    if compgen -G "$pattern" >/dev/null; then return; fi
+  done
+  fail "$1 names what is not there: $2" \
+    "make or copy it, or change $1 in configuration.toml; made by another job: --after JOB"
+}
+
+# check_cached SETTING NAME FOLDER...: warn where a job, which is offline, would not find what the hub
+# has under that name.
+check_cached() {
+  local folder
+  for folder in "${@:3}"; do
+    if [[ -e $folder ]]; then return; fi
+  done
+  warn_of "$1 is $2, which is not in the cache of the hub, and jobs are offline" \
+    'name it in [[assets]] of configuration.toml, then: python3 set_up.py install'
 }
 
 # keep_text FILE TEXT: write a file, complete or not at all.

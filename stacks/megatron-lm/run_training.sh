@@ -47,6 +47,8 @@ check_split() {
     local prefix documents share
     local -a shares
     local -i sum=0
+    [[ $TRAINING_SPLIT =~ ^(0|[1-9][0-9]*)(,\ *(0|[1-9][0-9]*))*$ ]] ||
+        fail "split = \"$TRAINING_SPLIT\" is no list of whole shares" 'such as "98,1,1", in [training] of configuration.toml'
     IFS=, read -ra shares <<<"$TRAINING_SPLIT"
     for share in "${shares[@]}"; do sum+=share; done
     for prefix; do

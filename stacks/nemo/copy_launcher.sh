@@ -24,11 +24,16 @@ fi
 fill_template "$templates/config.yaml" "$folder/launcher_scripts/conf/config.yaml"
 fill_template "$templates/cluster/bcm.yaml" "$folder/launcher_scripts/conf/cluster/bcm.yaml"
 
-results=$LONGSHIP_SCRATCH_DIR/${TRAINING_RESULTS:?}
-overrides=(container="$(readlink -f -- "$image")") # a swap before the job starts does not reach it
+# quoted TEXT: as Hydra's grammar wants a value that can hold anything.
+quoted() { printf "'%s'" "${1//\'/\\\'}"; }
+
+results=${LONGSHIP_CHECKPOINT_DIR:?}/${TRAINING_RESULTS:?}
+# a swap before the job starts does not reach it
+overrides=(container="$(quoted "$(readlink -f -- "$image")")")
 if ((TRAINING_UNIQUE_RESULTS)); then
     results+=-$(date +%Y%m%d-%H%M%S)-$$
-    overrides+=(base_results_dir="$results" training.run.dependency=null) # none waits for another
+    # none waits for another
+    overrides+=(base_results_dir="$(quoted "$results")" training.run.dependency=null)
 fi
 mkdir -p -- "$results" "$LONGSHIP_SCRATCH_DIR/data" # Pyxis mounts both
 printf '%s\n' "$folder" "${overrides[@]}"

@@ -1,20 +1,34 @@
 #!/usr/bin/env bash
 # Pretrain a GPT model with NeMo 1 and a model's configuration of NVIDIA's launcher, which submits
-# nothing here. Run inside the environment; the arguments are overrides as its main.py takes them:
-# training.model.micro_batch_size=2
+# nothing here. Run inside the environment:
 #
-# Where the launcher's users look for it, in SCRATCH_DIR/results/<model>/, lies what ran.
+#   run_training.sh [PRESET] [OVERRIDE...]      gpt3/5b, as in presets/; training.model.micro_batch_size=2
+#
+# Where the launcher's users look for it, in CHECKPOINT_DIR/results/<model>/, lies what ran.
 set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
 
+preset=()
+if [[ -f $LONGSHIP_ROOT/stacks/nemo/presets/${1:-}.txt ]]; then
+    while IFS= read -r line; do
+        case $line in
+            '' | '#'*) ;;
+            training=*) TRAINING_MODEL=${line#*=} ;;
+            training.run.*) ;;                  # for the launcher's own job
+            training.trainer.num_nodes=*) ;;    # as many as this job has
+            *) preset+=("$line") ;;
+        esac
+    done <"$LONGSHIP_ROOT/stacks/nemo/presets/$1.txt"
+    shift
+fi
 readonly launcher=${LONGSHIP_REPOSITORIES:?}/NeMo-Framework-Launcher/launcher_scripts
 readonly name=${TRAINING_MODEL//\//_}
 
 # quoted TEXT: as Hydra's grammar wants a value that can hold anything.
 quoted() { printf "'%s'" "${1//\'/\\\'}"; }
 
-results=${LONGSHIP_SCRATCH_DIR:?}/${TRAINING_RESULTS:?}
+results=${LONGSHIP_CHECKPOINT_DIR:?}/${TRAINING_RESULTS:?}
 if ((TRAINING_UNIQUE_RESULTS)); then results+=-${SLURM_JOB_ID:-$(date +%Y%m%d-%H%M%S)-$$}; fi
 readonly results folder=$results/$name
 
@@ -59,7 +73,7 @@ unless_zero micro_batch_size "$TRAINING_MICRO_BATCH"
 unless_zero global_batch_size "$TRAINING_GLOBAL_BATCH"
 
 # Before any GPU has anything to do, a wrong override is told.
-python "$LONGSHIP_ROOT/stacks/nemo/compose.py" "$launcher/conf" "$folder" "$name" "${overrides[@]}" "$@"
+python "$LONGSHIP_ROOT/stacks/nemo/compose.py" "$launcher/conf" "$folder" "$name" "${overrides[@]}" "${preset[@]}" "$@"
 
 # NeMo writes down the commit of the folder that it is started in, which root owns in the image.
 if [[ -d /opt/NeMo ]]; then cd /opt/NeMo; fi

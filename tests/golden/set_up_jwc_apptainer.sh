@@ -505,7 +505,7 @@ install_venv() {
   local -r venvs=${venv%/*}/venvs
   make_folders "$venvs"
   remove_unfinished_venvs "$venvs"
-  new_venv=$venvs/${venv##*_}-$(date +%Y%m%dT%H%M%S)-${inputs:0:12}
+  new_venv=$venvs/${venv##*/venv_}-$(date +%Y%m%dT%H%M%S)-${inputs:0:12}
   trap 'discard_unfinished_venv; release_locks' EXIT
   ${3:+"$3"}
   step 1/3 "Make the venv $new_venv"
@@ -648,7 +648,7 @@ fetch_uv() {
 # remove_unfinished_venvs FOLDER: what a killed installation left. The lock is held: none is alive.
 remove_unfinished_venvs() {
   local each
-  for each in "$1/${venv##*_}"-*/; do # the lock is that of this architecture
+  for each in "$1/${venv##*/venv_}-"[0-9]*/; do # the lock is that of this stack and architecture
     if [[ -d $each && ! -e $each/longship-base ]]; then rm -rf -- "$each"; fi
   done
 }
@@ -659,7 +659,7 @@ remove_replaced_venvs() {
   local old
   while IFS= read -r -d '' old; do
     rm -rf -- "$old"
-  done < <(find "$1" -mindepth 1 -maxdepth 1 -type d -name "${venv##*_}-*" ! -path "$2" -mtime "+$VENV_KEPT_DAYS" -print0)
+  done < <(find "$1" -mindepth 1 -maxdepth 1 -type d -name "${venv##*/venv_}-[0-9]*" ! -path "$2" -mtime "+$VENV_KEPT_DAYS" -print0)
 }
 
 LIBRARY='/home/me/long ship/lib'

@@ -161,6 +161,25 @@ def test_venv_that_was_replaced_long_ago_is_removed(clone, find):
     assert version(clone) == "1.0"
 
 
+def test_another_stacks_venv_is_left_alone(clone, find):
+    clone.set_up("install", env=find)
+    link = venv_of(clone)
+    unfinished = link.parent / "venvs" / f"{link.name[len('venv_') :]}-20200101T000000-0"
+    unfinished.mkdir()
+    long_ago = time.time() - 60 * 24 * 3600
+    for path in (os.path.realpath(link), unfinished):
+        os.utime(path, (long_ago, long_ago))
+    for name in ("other", "pytorch-b"):
+        (clone.root / "stacks" / name).mkdir()
+        (clone.root / "stacks" / name / "stack.toml").write_text("")
+        clone.set_up("install", "--stack", name, env=find)
+        assert unfinished.is_dir() and version(clone)
+    (clone.root / "requirements/tiny.txt").write_text("longship_tiny==1.0\n")
+    clone.set_up("install", env=find)
+    assert not unfinished.exists()
+    assert len({os.path.realpath(each) for each in link.parent.glob("venv_*64")}) == 3
+
+
 @pytest.mark.parametrize("text", ["longship_none\n", "longship_tiny==9\n"])
 def test_failure_shows_why_and_leaves_what_was_in_use(text, clone, find):
     clone.set_up("install", env=find)

@@ -32,7 +32,8 @@ def conf(tmp_path):
     folder = tmp_path / "it's a conf"
     environment = {
         **{"PATH": "/usr/bin:/bin", "LONGSHIP_ROOT": str(ROOT)},
-        **{"LONGSHIP_SCRATCH_DIR": "/fsx/a: # b", "TRAINING_RESULTS": "results"},
+        **{"LONGSHIP_SCRATCH_DIR": "/fsx/a: # b", "LONGSHIP_CHECKPOINT_DIR": "/fsx/a: # c"},
+        "TRAINING_RESULTS": "results",
     }
     for name in ("config.yaml", "cluster/bcm.yaml"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +97,7 @@ def test_presets_of_the_launcher(model, compose):
     _, folder = compose([*lines, *own])
     text = (folder / "model_hydra.yaml").read_text()
     assert "num_nodes: 2\n" in text and "data_impl: mock\n" in text
-    assert "results_dir: '/fsx/a: # b/results/x'\n" in text
+    assert "results_dir: '/fsx/a: # c/results/x'\n" in text
 
 
 def test_record_lies_beside_it(compose, tmp_path):

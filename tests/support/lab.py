@@ -19,7 +19,7 @@ class Lab(Clone):
         self.containers = self.scratch / "containers"
         self.configure(
             f'machine = "local"\n[paths]\nproject_dir = {toml(self.scratch / "project")}\n'
-            f"scratch_dir = {toml(self.scratch)}\n[container]\n"
+            f'scratch_dir = {toml(self.scratch)}\ncheckpoint_dir = ""\n[container]\n'
             f"runtime = {toml(runtime)}\nimage = {toml(image)}\n"
             f'[packages]\nrequirements = ""\n{more}'
         )
