@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lib.sites import own_arch
 from support import cache, processes
 from support.repository import Clone, toml
 from support.slurm import FINAL
@@ -131,7 +132,7 @@ def install_once(root, base_image, session_environment, tmp_path_factory):
             (clone.root / "stacks/pytorch/stack.toml").write_text('description = "no torch"\n')
         with cache.locked(name):
             clone.set_up("install", timeout=900)
-        return Path(os.path.realpath(next(scratch.glob("venv_*"))))
+        return Path(os.path.realpath(scratch / f"venv_pytorch_{own_arch()}"))
 
     return install
 
@@ -154,13 +155,11 @@ def make_job_clone(root, slurm_cluster, base_image, job_environment):
     def make(folder, more="", packages=job_environment):
         scratch = folder / "a scratch"
         scratch.mkdir()
-        venv = re.match(r"[a-z0-9]+", packages.name)[0]
-        (scratch / f"venv_pytorch_{venv}").symlink_to(packages)
+        (scratch / f"venv_pytorch_{own_arch()}").symlink_to(packages)
         clone = JobClone(root, folder / "it's a clone", slurm_cluster, scratch)
         clone.configure(configuration(scratch, base_image, more, [packages.parent]))
         for site in clone.root.glob("*/site.toml"):  # this machine stands for the arm64 ones too
-            own = "amd64" if venv == "amd64" else "arm64"
-            text = re.sub(r'arch = "(amd|arm)64"', f'arch = "{own}"', site.read_text())
+            text = re.sub(r'arch = "(amd|arm)64"', f'arch = "{own_arch()}"', site.read_text())
             # and its folders for those that JUPITER's compute nodes see
             seen = sorted({f"/{path.parts[1]}" for path in (folder, base_image)})
             site.write_text(text.replace('compute_folders = ["/e"]', f"compute_folders = {seen}"))
