@@ -16,7 +16,7 @@ from lib.settings import Settings
 
 # Names of the Hugging Face hub are no paths of this machine.
 _ROOTED = ("/", "~", "$", "{")
-PLACEHOLDER = re.compile(r"@([A-Z][A-Z0-9_]*)@")
+_PLACEHOLDER = re.compile(r"@([A-Z][A-Z0-9_]*)@")
 
 # What the scripts of a stack have besides the settings: the environment inside, and of jobs.
 VARIABLES = (
@@ -172,7 +172,7 @@ def check_templates(settings: Settings, paths: Paths) -> None:
     for path in sorted(files):
         text = path.read_bytes().decode("utf-8", "replace")
         for number, line in enumerate(text.splitlines(), 1):
-            for name in PLACEHOLDER.findall(line):
+            for name in _PLACEHOLDER.findall(line):
                 if name not in known:
                     raise LongshipError(
                         f"{path.relative_to(settings.root)}, line {number}: "
