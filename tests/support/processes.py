@@ -44,8 +44,8 @@ def make_environment(home):
     environment.update(PATH=PATH, HOME=str(home), LANG="C.UTF-8", USER=user.stdout.strip())
     # As a login makes it. Without it skopeo looks for passwords below /run/containers, which nobody
     # but root may read once root has run podman.
-    runtime = home / ".runtime"
-    runtime.mkdir(mode=0o700, exist_ok=True)
+    runtime = home / ".local/run"
+    runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
     environment["XDG_RUNTIME_DIR"] = str(runtime)
     if os.geteuid() == 0 and _lacks_capabilities():
         # As root Apptainer asks for every capability there is and fails where one is withheld, as

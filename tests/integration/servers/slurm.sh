@@ -25,8 +25,9 @@ use_folder() {
     name=$(printf 'lgs%08x' "$checksum")
     # 198.18.0.0/15 is set aside for tests of networks: no site's and no cloud's own addresses.
     subnet=198.$((18 + checksum % 2)).$((checksum / 2 % 256))
-    # The controller listens at all addresses: below the ports that the kernel gives out.
-    port=$((20000 + checksum % 10000))
+    # The controller listens at all addresses: below the ports that the kernel gives out, and below
+    # those at which the ranks of a job meet.
+    port=$((10000 + checksum % 10000))
     readonly folder name subnet port
 }
 
