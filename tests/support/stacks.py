@@ -1,5 +1,6 @@
 """What a stack starts on a machine: its command line, and the launcher that starts it."""
 
+import dataclasses
 import os
 import subprocess
 from pathlib import Path
@@ -33,6 +34,7 @@ STACKS = [
 # A group's own stack, in the same tree, is not ours to test.
 SHIPPED = sorted({stack for stack, *_ in STACKS})
 
+CLONE = Path("/home/me/longship")
 ENVIRON = {"HOME": "/home/me", "USER": "me", "PATH": "/usr/bin:/bin"}
 CONFIGURATION = '[project]\nname = "my-project"\naccount = "my-account"\n'
 
@@ -58,14 +60,13 @@ def settings_of(root, stack, machine, folder, configuration=""):
 def launcher_of(root, stack, machine, runtime, folder):
     """Give the launcher of a job that trains a stack on a machine."""
     settings = settings_of(root, stack, machine, folder)
-    paths = derive_paths(settings)
+    paths = dataclasses.replace(derive_paths(settings), root=CLONE)
     venv = wanted_venv(settings, paths)
     if uses_pyxis(settings, runtime):
         lines = pyxis_launcher_lines(settings, paths, runtime, venv)
     else:
         lines = run_lines(settings, paths, runtime, online=False, venv=venv, for_ranks=True)
-    text = render(f"Longship: {stack} on {machine}", lines)
-    return text.replace(str(root), "/home/me/longship")
+    return render(f"Longship: {stack} on {machine}", lines)
 
 
 def start(
@@ -150,4 +151,4 @@ def command_of(root, stack, machine, folder, arguments=(), *, per_rank=False, **
     for variables, words in calls:
         lines += [*variables, "python", *(f"  {word}" for word in words)]
     text = "\n".join(lines) + "\n"
-    return text.replace(str(root), "/home/me/longship")
+    return text.replace(str(root), str(CLONE))
