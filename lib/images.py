@@ -99,10 +99,9 @@ def image_source(settings: Settings) -> ImageSource:
     image = stack.images.get(vendor, {})
     if not isinstance(image, str):
         image = image.get(arch, "")
-    if image and configured:  # the site's own is for stacks that have one for its GPUs
-        return _parse(configured, settings, origin)
-    if image:
-        return _parse(image, settings, f"stacks/{stack.name}/stack.toml")
+    if image:  # the site's own is for stacks that have one for its GPUs
+        own = f"stacks/{stack.name}/stack.toml"
+        return _parse(configured or image, settings, origin if configured else own)
     raise LongshipError(
         f"stack {stack.name} has no image for {vendor} on {arch}, as on {settings.machine.name}",
         f"{_images_there(stack.images)}; or name one: container.image in configuration.toml",

@@ -105,11 +105,20 @@ def test_what_cannot_run_is_told_before_a_rank_starts(run_training, training, me
     assert hint.startswith("hint: set it in [training] of configuration.toml")
 
 
-def test_data_is_not_prepared_in_shards(root, clean_environment):
-    script = ["bash", root / STACK / "preprocess_data.sh", "shard"]
-    done = processes.run(script, env=clean_environment, check=False)
-    assert done.returncode == 1
-    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["prepare"], "by one task alone", "preprocess_data_jwc.sbatch"),
+        (["shard"], "by one task alone", "preprocess_data_jwc.sbatch"),
+        (["all", "--input", "x"], "takes no argument: --input", "[training] data"),
+    ],
+)
+def test_data_step_that_would_do_something_else_is_refused(words, message, hint, root, tmp_path):
+    done, calls = start(root, "torchtitan", "jwb", tmp_path, words, script="preprocess_data.sh")
+    assert (done.returncode, calls) == (1, [])
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: ") and message in first
+    assert second.startswith("hint: ") and hint in second
 
 
 @pytest.fixture
