@@ -214,11 +214,12 @@ fail() {
 }
 
 # fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
-# the reason that programs tell least clearly.
+# the reason that programs tell least clearly. Some take back what they were writing (uv, a package
+# a core), so a disk counts as full before the last byte.
 fail_writing() {
-  local free=1048576 size=1 files_free=1 files=0
+  local free=16777216 size=1 files_free=1 files=0
   read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
-  if ((${free:-1048576} * ${size:-1} < 1 << 20 || (${files:-0} > 0 && ${files_free:-1} == 0))) ||
+  if ((${free:-16777216} * ${size:-1} < 1 << 24 || (${files:-0} > 0 && ${files_free:-1} == 0))) ||
     [[ $2 == *'quota exceeded'* || $2 == *'No space left'* ]]; then
     fail "${2%: No space left on device}: No space left on device" \
       'make room there, or set [paths] in configuration.toml; then run the same command again'

@@ -95,7 +95,8 @@ while step < config.training.steps:
     if step == 3 and dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGUSR1)
     processor.log(step, 0.5)
-print(f"rank {dist.get_rank()} ended at {step}")
+# one write: two ranks' lines and their ends would mix
+os.write(1, f"rank {dist.get_rank()} ended at {step}\\n".encode())
 """
 
 
