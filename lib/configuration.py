@@ -90,9 +90,15 @@ class Environment:
 
 @dataclass(frozen=True)
 class Jobs:
-    """[jobs]: what submit.py does."""
+    """[jobs]: what submit.py and the start of a job do."""
 
     ask_above: int = _key(0, "asks before a job that may cost more, in the site's unit; 0: never")
+    stage: str = _key(
+        "auto", "copies image and packages to each node first", ("auto", "always", "never")
+    )
+    stage_dirs: tuple[str, ...] = _key(
+        ("/dev/shm",), "storage of a node's own for that: the first that is there"
+    )
 
 
 @dataclass(frozen=True)

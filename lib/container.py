@@ -133,6 +133,8 @@ def run_lines(
     """
     overlay = overlay_to_start(settings, paths)
     launch = describe_launch(settings, paths, runtime, pip_sources=not for_ranks, overlay=overlay)
+    if for_ranks and settings.configuration.jobs.stage != "never":
+        launch = launch._replace(staged=True)
     venv = pinned(venv) if venv else None
     contract = environment.contract(
         settings, paths, online=online, folders=package_folders(runtime, overlay, venv)

@@ -13,6 +13,7 @@ from lib.quoting import Word
 from lib.records import read_record
 from lib.settings import Settings
 from lib.slurm_facts import processes_per_node, request_of, run_name
+from lib.staging import staging_lines
 
 
 def run_folder(paths: Paths, facts: Mapping[str, str], cluster: str, *, restarted: bool) -> Path:
@@ -98,6 +99,7 @@ def start_lines(
         wrapped("record_code", *_repositories(settings, paths)),
         call("begin_record"),
         *([call("check_chain", chained)] if chained else []),
+        *staging_lines(settings, runtime, named),
     ]
 
 

@@ -10,6 +10,7 @@ set_container_options() {
   if [[ -z $pyxis_image ]]; then return; fi # container.runtime is another one
   local variable
   local -a names=() options=()
+  if [[ -n ${LONGSHIP_STAGED:-} ]]; then pyxis_image=$LONGSHIP_STAGED/image; fi
   check_sqsh "$pyxis_image" "$pyxis_hint"
   # shellcheck disable=SC2034  # for add_bind
   local -r bind_in_words_of=add_pyxis_bind

@@ -131,6 +131,7 @@ end_run() {
   trap - EXIT
   set +e
   wait "${recorder:-}" 2>/dev/null
+  end_stage
   if ((code != 0)) && [[ -r $log ]]; then failed=$(first_failure "$log"); fi
   facts+=(ended "$(record_time)" exit_code "$code")
   if [[ -n $failed ]]; then facts+=(failed "${failed%%$'\n'*}"); fi

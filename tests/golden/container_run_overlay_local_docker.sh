@@ -450,7 +450,11 @@ check_overlay_python() {
 
 # bind_unpacked_overlay: for runtimes that mount no such file.
 bind_unpacked_overlay() {
-  unpack_overlay
+  if [[ -n ${LONGSHIP_STAGED:-} && -d $LONGSHIP_STAGED/packages ]]; then # Pyxis, in the start of a job
+    REPLY=$LONGSHIP_STAGED/packages
+  else
+    unpack_overlay
+  fi
   add_bind "$REPLY" "$OVERLAY_MOUNTED_AT" ro
 }
 

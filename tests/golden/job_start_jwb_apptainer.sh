@@ -121,6 +121,11 @@ fail_writing() {
   fail "$2" "$3"
 }
 
+# warn_of MESSAGE HINT: tell what will go wrong sooner or later, and what to type.
+warn_of() {
+  printf 'warning: %s\nhint: %s\n' "$1" "$2" >&2
+}
+
 # set_rendezvous PATTERN: where the ranks of all nodes meet: {node} is the first node's name,
 # {address} its IP address.
 set_rendezvous() {
@@ -230,12 +235,243 @@ end_run() {
   trap - EXIT
   set +e
   wait "${recorder:-}" 2>/dev/null
+  end_stage
   if ((code != 0)) && [[ -r $log ]]; then failed=$(first_failure "$log"); fi
   facts+=(ended "$(record_time)" exit_code "$code")
   if [[ -n $failed ]]; then facts+=(failed "${failed%%$'\n'*}"); fi
   (write_run_record)
   if [[ -n $failed ]]; then printf 'error: %s\n' "$failed" >&2; fi
   exit "$code"
+}
+
+# stage_job auto|always: where it cannot be done, the ranks read from the shared file system.
+stage_job() {
+  local -r how=$1 began=$SECONDS
+  local -a files=("$RUN_DIR/launcher") names=(launcher) sums=('')
+  local -i bytes=0 unpacked=0
+  local stage_folder=
+  if [[ -n $stage_image ]]; then add_staged_file "$stage_image" image "$stage_image_sum"; fi
+  if [[ -n $stage_overlay ]]; then
+    add_staged_file "$stage_overlay" packages.sqsh "$stage_overlay_sum"
+    if [[ $stage_as == unpacked ]]; then unpacked=$((4 * REPLY)); fi # of PyTorch's packages, about
+    files+=("$stage_overlay.json") names+=(packages.sqsh.json) sums+=('')
+  fi
+  if [[ $how == auto ]] && ! staging_pays "$SLURM_JOB_NUM_NODES" "$bytes"; then return; fi
+  if choose_stage_folder && hold_stage $((bytes + unpacked)) && fill_stage && hear_nodes; then
+    export LONGSHIP_STAGED=$stage_folder
+    if [[ $stage_as == packed ]]; then LAUNCHER=$stage_folder/launcher; fi # Pyxis' runs inside
+    facts+=(staged "$stage_folder")
+    human "$bytes"
+    printf 'longship: %s copied to each node in %d s: %s\n' "$REPLY" $((SECONDS - began)) "$stage_folder" >&2
+  else
+    warn_of "image and packages are not copied to the nodes: $REPLY" \
+      'the ranks read them from the shared file system; to try no more: jobs.stage = "never"'
+    end_stage
+  fi
+}
+
+# add_staged_file FILE NAME SUM: set REPLY to its size.
+add_staged_file() {
+  files+=("$1") names+=("$2") sums+=("$3")
+  REPLY=$(stat -L -c %s -- "$1")
+  bytes+=REPLY
+}
+
+# staging_pays NODES BYTES: whether it saves more than ten seconds of the first import, by the figures of
+# benchmarks/model.py. An import reads a fifth of the files, and all nodes read them from one server of
+# the shared file system, at 5 GB/s: 42 ms for a gigabyte and a node. To copy a gigabyte to all nodes
+# takes 9.7 s, and 20 ms for each of them. So it pays from some 450 nodes on.
+staging_pays() {
+  (((42 * $1 - 9700 - 20 * $1) * ($2 / 1000000) > 10000000))
+}
+
+# choose_stage_folder: set stage_folder, in the first of the configured folders that is here.
+choose_stage_folder() {
+  local root
+  for root in "${stage_roots[@]}"; do
+    [[ -d $root && -w $root ]] || continue
+    stage_folder=$root/longship-${USER:-$UID}-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
+    return
+  done
+  REPLY="there is none of jobs.stage_dirs here: ${stage_roots[*]}"
+  return 1
+}
+
+# the functions of stage_node.bash
+readonly ON_NODE=(on_node say_of_node make_node_folder use_what_comes free_on_node share_packages)
+
+# hold_stage BYTES: a step beside the ranks', with a task on each node, which lasts as long as the job. The
+# daemon of Slurm runs its tasks' epilog, so even where all is killed, what is on the node goes too.
+hold_stage() {
+  {
+    printf '#!/bin/bash\nmounted=%q\n' "$stage_folder/mounted"
+    # shellcheck disable=SC2016  # for the epilog
+    printf '%s\n' 'if [[ -d $mounted ]]; then fusermount3 -uz "$mounted" || fusermount -uz "$mounted"; fi 2>/dev/null'
+    printf 'exec rm -rf -- %q\n' "$stage_folder"
+  } >"$RUN_DIR/unstage"
+  chmod +x -- "$RUN_DIR/unstage"
+  # what is meant for the ranks is not for it
+  exec {stage_answers}< <(exec env -u SLURM_LABELIO -u SLURM_KILL_BAD_EXIT -u SLURM_CPUS_PER_TASK -u SRUN_CPUS_PER_TASK \
+    srun --overlap --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpu-bind=none --mem=0 --gres=none \
+    --quiet --task-epilog="$RUN_DIR/unstage" \
+    bash -c "$(declare -f "${ON_NODE[@]}"); on_node \"\$@\"" longship \
+    "$stage_folder" "$1" "$stage_as" "$stage_runtime" "${SLURM_NTASKS_PER_NODE:-1}" \
+    </dev/null 2>>"$RUN_DIR/stage.log")
+  stage_keeper=$!
+  hear_nodes
+}
+
+# hear_nodes: wait until all of them are ready; else set REPLY to what the first of them says.
+hear_nodes() {
+  local -i ready=0
+  while ((ready < SLURM_JOB_NUM_NODES)); do
+    IFS= read -r -t 600 -u "$stage_answers" || REPLY="not all nodes answer; see $RUN_DIR/stage.log"
+    [[ $REPLY == ready ]] || return 1
+    ready+=1
+  done
+}
+
+# fill_stage: Slurm copies each file from node to node; the checksums are the last.
+fill_stage() {
+  local said checking
+  local -i at
+  exec {checking}< <(stage_checksums) # of the same bytes, meanwhile
+  for at in "${!files[@]}"; do
+    send_to_nodes "${files[at]}" "${names[at]}" || return
+  done
+  cat <&"$checking" >"$RUN_DIR/stage.sums" || return
+  send_to_nodes "$RUN_DIR/stage.sums" sums
+}
+
+# send_to_nodes FILE NAME: else set REPLY to the reason.
+send_to_nodes() {
+  said=$(sbcast --force "$1" "$stage_folder/$2" 2>&1) && return
+  REPLY="sbcast: ${said##*error: }"
+  return 1
+}
+
+# stage_checksums: what each file must be, and a full stop.
+stage_checksums() {
+  local sum
+  local -i at
+  for at in "${!files[@]}"; do
+    sum=${sums[at]#sha256:}
+    if [[ -z $sum ]]; then read -r sum _ < <(sha256sum <"${files[at]}"); fi
+    printf '%s  %s\n' "$sum" "${names[at]}"
+  done
+  printf '.'
+}
+
+# end_stage: before the job ends, so that its nodes are clean when the next one starts.
+end_stage() {
+  if [[ -z ${stage_keeper:-} ]]; then return; fi
+  kill "$stage_keeper" 2>/dev/null || :
+  while IFS= read -r -t 30 -u "${stage_answers:-0}"; do :; done # until all tasks have ended
+  stage_keeper=
+}
+
+# on_node FOLDER BYTES AS RUNTIME RANKS: what runs on each node until the job ends; it says when there is
+# a folder, and when what has come there can be used.
+on_node() {
+  make_node_folder "$1" "$2" || return
+  printf 'ready\n'
+  use_what_comes "$3" "$4" "$5" || return
+  printf 'ready\n'
+  exec sleep infinity
+}
+
+# say_of_node TEXT: why it cannot be done here.
+say_of_node() {
+  printf '%s: %s\n' "${SLURMD_NODENAME:-$HOSTNAME}" "$1"
+  return 1
+}
+
+# make_node_folder FOLDER BYTES: nobody else's, with room, and where programs may be started.
+make_node_folder() {
+  local said
+  said=$(mkdir -m 700 -- "$1" 2>&1) || say_of_node "${said##*: }" || return
+  cd -- "$1" || return
+  free_on_node
+  if ((REPLY < $2)); then
+    say_of_node "$(($2 >> 20)) MB are needed in ${1%/*}, and $((REPLY >> 20)) MB are free"
+    return
+  fi
+  printf '#!/bin/sh\n' >try && chmod +x try
+  ./try 2>/dev/null || say_of_node "no program can be started in ${1%/*}" || return
+  rm try
+}
+
+# use_what_comes AS RUNTIME RANKS: the checksums come last, with a full stop behind them.
+use_what_comes() {
+  local said wanted=''
+  until [[ $wanted == *. ]]; do
+    sleep 0.2
+    wanted=$(cat sums 2>/dev/null)
+  done
+  said=$(sha256sum --check --quiet --strict <<<"${wanted%$'\n'.}" 2>&1) ||
+    say_of_node "${said%%$'\n'*}" || return
+  [[ -e packages.sqsh ]] || return 0
+  if [[ $1 == unpacked ]]; then
+    said=$(unsquashfs -no-progress -dest packages packages.sqsh 2>&1) ||
+      say_of_node "${said##*$'\n'}" || return
+    rm packages.sqsh
+  elif (($3 > 1)); then
+    share_packages "$2"
+  fi
+}
+
+# free_on_node: set REPLY to the bytes that the working folder may take; memory is the ranks' own, so it
+# is a quarter of that.
+free_on_node() {
+  local -i free most
+  free=$(stat -f -c '%a * %S' .)
+  if [[ $(stat -f -c %T .) == tmpfs ]]; then
+    most=$(awk '$1 == "MemAvailable:" { print $2 }' /proc/meminfo)
+    if ((0 < ${SLURM_MEM_PER_NODE:-0} && SLURM_MEM_PER_NODE < most / 1024)); then
+      most=$((SLURM_MEM_PER_NODE * 1024))
+    fi
+    if ((most * 256 < free)); then free=$((most * 256)); fi
+  fi
+  REPLY=$free
+}
+
+# share_packages RUNTIME: one mount for all ranks of the node, which then share its cache: with four of them
+# a third of the memory and a seventh of the time less. Where the kernel mounts (a setuid runtime), they
+# share the file's own pages anyway.
+share_packages() {
+  local name value folder='' program
+  while IFS='=' read -r name value; do
+    case $name in
+      LIBEXECDIR) folder=$value/$1/bin/ ;;
+      *_SUID_INSTALL) [[ $value == 0 ]] || return 0 ;;
+    esac
+  done < <("$1" buildcfg 2>/dev/null)
+  mkdir mounted
+  for program in "${folder}squashfuse_ll" squashfuse_ll squashfuse; do
+    if "$program" -o ro "$PWD/packages.sqsh" mounted 2>/dev/null; then
+      if [[ -e mounted/longship-overlay.json ]]; then
+        ln -s mounted packages
+      else # the way `overlay`: the packages lie where they are seen
+        ln -s mounted/user-software packages
+      fi
+      return
+    fi
+  done
+}
+
+# human BYTES: set REPLY to them with a unit, such as 9.4 GB.
+human() {
+  local -i tenths=$(($1 * 10)) unit=0
+  local -ar units=(B kB MB GB TB)
+  while ((tenths >= 10000 && unit < 4)); do
+    tenths=$(((tenths + 500) / 1000))
+    unit+=1
+  done
+  if ((unit == 0 || tenths >= 1000)); then
+    REPLY="$(((tenths + 5) / 10)) ${units[unit]}"
+  else
+    REPLY="$((tenths / 10)).$((tenths % 10)) ${units[unit]}"
+  fi
 }
 
 load_modules apptainer purge 'load Stages/2025 GCC' 'try-load Apptainer-Tools'
@@ -272,3 +508,11 @@ set_shape 4
 tell_ranks_apart
 record_code longship '/home/me/long ship'
 begin_record
+stage_roots=(/dev/shm)
+stage_image=/i.sif
+stage_image_sum=''
+stage_overlay=''
+stage_overlay_sum=''
+stage_as=packed
+stage_runtime=apptainer
+stage_job auto

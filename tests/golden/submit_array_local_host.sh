@@ -225,7 +225,7 @@ make_folders /home/me/longship/scratch/runs /logs
 check_room /home/me/longship/scratch
 cd '/home/me/long ship'
 # shellcheck disable=SC2016 # the values as they are
-keep_text /home/me/longship/scratch/runs/configurations/c765fbc5509b.toml 'machine = "local"
+keep_text /home/me/longship/scratch/runs/configurations/e60931f079a0.toml 'machine = "local"
 stack = "pytorch"
 repositories = []
 assets = []
@@ -271,9 +271,11 @@ HF_TOKEN = "~/.cache/huggingface/token"
 
 [jobs]
 ask_above = 0
+stage = "auto"
+stage_dirs = ["/dev/shm"]
 '
 export LONGSHIP_ROOT='/home/me/long ship'
-export LONGSHIP_CONFIGURATION=/home/me/longship/scratch/runs/configurations/c765fbc5509b.toml
+export LONGSHIP_CONFIGURATION=/home/me/longship/scratch/runs/configurations/e60931f079a0.toml
 export LONGSHIP_STACK=pytorch
 unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
 export LONGSHIP_OPTIONS='--account=project_465000000

@@ -207,7 +207,7 @@ make_folders /fsx/me/longship/runs /fsx/me/longship/runs
 check_room /fsx/me/longship
 cd '/home/me/long ship'
 # shellcheck disable=SC2016 # the values as they are
-keep_text /fsx/me/longship/runs/configurations/076cbc378829.toml 'machine = "aws"
+keep_text /fsx/me/longship/runs/configurations/708faca0855e.toml 'machine = "aws"
 stack = "pytorch"
 repositories = []
 assets = []
@@ -253,9 +253,11 @@ HF_TOKEN = "~/.cache/huggingface/token"
 
 [jobs]
 ask_above = 0
+stage = "auto"
+stage_dirs = ["/opt/dlami/nvme", "/scratch", "/dev/shm"]
 '
 export LONGSHIP_ROOT='/home/me/long ship'
-export LONGSHIP_CONFIGURATION=/fsx/me/longship/runs/configurations/076cbc378829.toml
+export LONGSHIP_CONFIGURATION=/fsx/me/longship/runs/configurations/708faca0855e.toml
 export LONGSHIP_STACK=pytorch
 unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
 export LONGSHIP_OPTIONS='--nodes=4

@@ -216,7 +216,7 @@ make_folders /proj/nordic-llm/users/me/longship/runs \
 check_room /proj/nordic-llm/users/me/longship
 cd '/home/me/long ship'
 # shellcheck disable=SC2016 # the values as they are
-keep_text /proj/nordic-llm/users/me/longship/runs/configurations/ad1d1991def0.toml 'machine = "berzelius"
+keep_text /proj/nordic-llm/users/me/longship/runs/configurations/d117c4740f89.toml 'machine = "berzelius"
 stack = "pytorch"
 repositories = []
 assets = []
@@ -262,9 +262,11 @@ HF_TOKEN = "~/.cache/huggingface/token"
 
 [jobs]
 ask_above = 0
+stage = "auto"
+stage_dirs = ["/dev/shm"]
 '
 export LONGSHIP_ROOT='/home/me/long ship'
-export LONGSHIP_CONFIGURATION=/proj/nordic-llm/users/me/longship/runs/configurations/ad1d1991def0.toml
+export LONGSHIP_CONFIGURATION=/proj/nordic-llm/users/me/longship/runs/configurations/d117c4740f89.toml
 export LONGSHIP_STACK=pytorch
 unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
 export LONGSHIP_OPTIONS='--account=project_465000000

@@ -216,7 +216,7 @@ make_folders /e/scratch/project_465000000/me/longship/runs \
 check_room /e/scratch/project_465000000/me/longship
 cd '/e/project1/me/long ship'
 # shellcheck disable=SC2016 # the values as they are
-keep_text /e/scratch/project_465000000/me/longship/runs/configurations/8c594ab19ad4.toml 'machine = "jpb"
+keep_text /e/scratch/project_465000000/me/longship/runs/configurations/ab1b8437f393.toml 'machine = "jpb"
 stack = "pytorch"
 repositories = []
 assets = []
@@ -262,9 +262,11 @@ HF_TOKEN = "~/.cache/huggingface/token"
 
 [jobs]
 ask_above = 0
+stage = "auto"
+stage_dirs = ["/dev/shm"]
 '
 export LONGSHIP_ROOT='/e/project1/me/long ship'
-export LONGSHIP_CONFIGURATION=/e/scratch/project_465000000/me/longship/runs/configurations/8c594ab19ad4.toml
+export LONGSHIP_CONFIGURATION=/e/scratch/project_465000000/me/longship/runs/configurations/ab1b8437f393.toml
 export LONGSHIP_STACK=pytorch
 unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
 export LONGSHIP_OPTIONS='--account=project_465000000

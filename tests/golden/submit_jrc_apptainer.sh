@@ -216,7 +216,7 @@ make_folders /p/scratch/project_465000000/me/longship/runs \
 check_room /p/scratch/project_465000000/me/longship
 cd '/home/me/long ship'
 # shellcheck disable=SC2016 # the values as they are
-keep_text /p/scratch/project_465000000/me/longship/runs/configurations/b8cc423c2376.toml 'machine = "jrc"
+keep_text /p/scratch/project_465000000/me/longship/runs/configurations/4c46c9e23fdd.toml 'machine = "jrc"
 stack = "pytorch"
 repositories = []
 assets = []
@@ -262,9 +262,11 @@ HF_TOKEN = "~/.cache/huggingface/token"
 
 [jobs]
 ask_above = 0
+stage = "auto"
+stage_dirs = ["/dev/shm"]
 '
 export LONGSHIP_ROOT='/home/me/long ship'
-export LONGSHIP_CONFIGURATION=/p/scratch/project_465000000/me/longship/runs/configurations/b8cc423c2376.toml
+export LONGSHIP_CONFIGURATION=/p/scratch/project_465000000/me/longship/runs/configurations/4c46c9e23fdd.toml
 export LONGSHIP_STACK=pytorch
 unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
 export LONGSHIP_OPTIONS='--account=project_465000000

@@ -216,7 +216,7 @@ make_folders /p/scratch/project_465000000/me/longship/runs \
 check_room /p/scratch/project_465000000/me/longship
 cd '/home/me/long ship'
 # shellcheck disable=SC2016 # the values as they are
-keep_text /p/scratch/project_465000000/me/longship/runs/configurations/c7bd1d95b7d1.toml 'machine = "jwb"
+keep_text /p/scratch/project_465000000/me/longship/runs/configurations/eef8b54b8633.toml 'machine = "jwb"
 stack = "pytorch"
 repositories = []
 assets = []
@@ -262,9 +262,11 @@ HF_TOKEN = "~/.cache/huggingface/token"
 
 [jobs]
 ask_above = 0
+stage = "auto"
+stage_dirs = ["/dev/shm"]
 '
 export LONGSHIP_ROOT='/home/me/long ship'
-export LONGSHIP_CONFIGURATION=/p/scratch/project_465000000/me/longship/runs/configurations/c7bd1d95b7d1.toml
+export LONGSHIP_CONFIGURATION=/p/scratch/project_465000000/me/longship/runs/configurations/eef8b54b8633.toml
 export LONGSHIP_STACK=pytorch
 unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
 export LONGSHIP_OPTIONS='--account=project_465000000

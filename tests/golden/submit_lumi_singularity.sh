@@ -216,7 +216,7 @@ make_folders /scratch/project_465000000/me/longship/runs \
 check_room /scratch/project_465000000/me/longship
 cd '/home/me/long ship'
 # shellcheck disable=SC2016 # the values as they are
-keep_text /scratch/project_465000000/me/longship/runs/configurations/66be059702f2.toml 'machine = "lumi"
+keep_text /scratch/project_465000000/me/longship/runs/configurations/f8592f31bc9b.toml 'machine = "lumi"
 stack = "pytorch"
 repositories = []
 assets = []
@@ -269,9 +269,11 @@ HF_TOKEN = "~/.cache/huggingface/token"
 
 [jobs]
 ask_above = 0
+stage = "auto"
+stage_dirs = ["/tmp"]
 '
 export LONGSHIP_ROOT='/home/me/long ship'
-export LONGSHIP_CONFIGURATION=/scratch/project_465000000/me/longship/runs/configurations/66be059702f2.toml
+export LONGSHIP_CONFIGURATION=/scratch/project_465000000/me/longship/runs/configurations/f8592f31bc9b.toml
 export LONGSHIP_STACK=pytorch
 unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
 export LONGSHIP_OPTIONS='--account=project_465000000

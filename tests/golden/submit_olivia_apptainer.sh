@@ -216,7 +216,7 @@ make_folders /cluster/work/projects/project_465000000/me/longship/runs \
 check_room /cluster/work/projects/project_465000000/me/longship
 cd '/home/me/long ship'
 # shellcheck disable=SC2016 # the values as they are
-keep_text /cluster/work/projects/project_465000000/me/longship/runs/configurations/1850dc0cf2b1.toml 'machine = "olivia"
+keep_text /cluster/work/projects/project_465000000/me/longship/runs/configurations/419e439cdbfa.toml 'machine = "olivia"
 stack = "pytorch"
 repositories = []
 assets = []
@@ -267,9 +267,11 @@ HUGGING_FACE_HUB_TOKEN = "~/.huggingface/token"
 
 [jobs]
 ask_above = 0
+stage = "auto"
+stage_dirs = ["/cluster/gpuscratch/jobs/$SLURM_JOB_ID", "/dev/shm"]
 '
 export LONGSHIP_ROOT='/home/me/long ship'
-export LONGSHIP_CONFIGURATION=/cluster/work/projects/project_465000000/me/longship/runs/configurations/1850dc0cf2b1.toml
+export LONGSHIP_CONFIGURATION=/cluster/work/projects/project_465000000/me/longship/runs/configurations/419e439cdbfa.toml
 export LONGSHIP_STACK=pytorch
 unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
 export LONGSHIP_OPTIONS='--account=project_465000000

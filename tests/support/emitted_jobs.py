@@ -1,5 +1,6 @@
 """The scripts of jobs, as they are emitted: what submits one, what starts its run, its launcher."""
 
+import dataclasses
 from pathlib import Path
 
 from lib import ROOT
@@ -10,6 +11,7 @@ from lib.jobs import Submission, submit_lines
 from lib.packages import wanted_venv
 from lib.paths import pinned
 from lib.pyxis import uses_pyxis
+from lib.reruns import NAMED
 from lib.runs import start_lines
 from lib.sbatch import read_options
 from lib.slurm_facts import slurm_facts
@@ -49,7 +51,10 @@ def submit_array(settings, paths, runtime):
 def job_start(settings, paths, runtime):
     """Give the lines that a job file sources."""
     venv = wanted_venv(settings, paths)
-    named = {"image": "/i.sif", "overlay": "", "venv": str(pinned(venv)) if venv else ""}
+    environ = {**settings.environ, "SLURM_JOB_ID": "12"}
+    settings = dataclasses.replace(settings, environ=environ)
+    named = dict.fromkeys(NAMED, "")
+    named.update(image="/i.sif", venv=str(pinned(venv)) if venv else "")
     run = paths.runs / "12-train"
     return start_lines(settings, paths, runtime, run, slurm_facts(FACTS), named)
 

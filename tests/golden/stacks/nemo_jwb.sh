@@ -209,6 +209,11 @@ fail_writing() {
   fail "$2" "$3"
 }
 
+# use_staged_image: for a rank: what the job's start has put on this node.
+use_staged_image() {
+  if [[ -n ${LONGSHIP_STAGED:-} ]]; then image=$LONGSHIP_STAGED/image; fi
+}
+
 make_folders /p/project1/my-account/me/longship /p/scratch/my-account/me/longship
 take_rank
 load_modules apptainer purge 'load Stages/2025 GCC' 'try-load Apptainer-Tools'
@@ -268,6 +273,7 @@ exec "$@"'
 
 check_program apptainer
 image=/p/scratch/my-account/me/longship/containers/nemo_amd64.sif
+use_staged_image
 check_sif "$image" amd64 'python3 build_container.py && python3 move_built_container_to_active.py'
 check_host_arch amd64 "the image $image"
 options=()

@@ -190,6 +190,11 @@ fail_writing() {
   fail "$2" "$3"
 }
 
+# use_staged_image: for a rank: what the job's start has put on this node.
+use_staged_image() {
+  if [[ -n ${LONGSHIP_STAGED:-} ]]; then image=$LONGSHIP_STAGED/image; fi
+}
+
 make_folders /project/my-account/me/longship /scratch/my-account/me/longship \
   /flash/my-account/me/longship/checkpoints
 take_rank
@@ -245,6 +250,7 @@ exec "$@"'
 
 check_program singularity
 image=/appl/local/laifs/containers/lumi-multitorch-latest.sif
+use_staged_image
 check_sif "$image" amd64 'ask the site, or name another image: container.image in configuration.toml'
 check_host_arch amd64 "the image $image"
 options=()

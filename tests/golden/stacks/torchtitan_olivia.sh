@@ -190,6 +190,11 @@ fail_writing() {
   fail "$2" "$3"
 }
 
+# use_staged_image: for a rank: what the job's start has put on this node.
+use_staged_image() {
+  if [[ -n ${LONGSHIP_STAGED:-} ]]; then image=$LONGSHIP_STAGED/image; fi
+}
+
 make_folders /cluster/work/projects/my-account/me/longship \
   /cluster/work/projects/my-account/me/longship
 take_rank
@@ -266,6 +271,7 @@ exec "$@"'
 
 check_program apptainer
 image=/cluster/work/support/container/pytorch_nvidia_25.06_arm64.sif
+use_staged_image
 check_sif "$image" arm64 'ask the site, or name another image: container.image in configuration.toml'
 check_host_arch arm64 "the image $image"
 options=()

@@ -1,0 +1,91 @@
+# shellcheck shell=bash
+# Staging on a node: these functions travel as the text of a step (stage.bash).
+
+# on_node FOLDER BYTES AS RUNTIME RANKS: what runs on each node until the job ends; it says when there is
+# a folder, and when what has come there can be used.
+on_node() {
+  make_node_folder "$1" "$2" || return
+  printf 'ready\n'
+  use_what_comes "$3" "$4" "$5" || return
+  printf 'ready\n'
+  exec sleep infinity
+}
+
+# say_of_node TEXT: why it cannot be done here.
+say_of_node() {
+  printf '%s: %s\n' "${SLURMD_NODENAME:-$HOSTNAME}" "$1"
+  return 1
+}
+
+# make_node_folder FOLDER BYTES: nobody else's, with room, and where programs may be started.
+make_node_folder() {
+  local said
+  said=$(mkdir -m 700 -- "$1" 2>&1) || say_of_node "${said##*: }" || return
+  cd -- "$1" || return
+  free_on_node
+  if ((REPLY < $2)); then
+    say_of_node "$(($2 >> 20)) MB are needed in ${1%/*}, and $((REPLY >> 20)) MB are free"
+    return
+  fi
+  printf '#!/bin/sh\n' >try && chmod +x try
+  ./try 2>/dev/null || say_of_node "no program can be started in ${1%/*}" || return
+  rm try
+}
+
+# use_what_comes AS RUNTIME RANKS: the checksums come last, with a full stop behind them.
+use_what_comes() {
+  local said wanted=''
+  until [[ $wanted == *. ]]; do
+    sleep 0.2
+    wanted=$(cat sums 2>/dev/null)
+  done
+  said=$(sha256sum --check --quiet --strict <<<"${wanted%$'\n'.}" 2>&1) ||
+    say_of_node "${said%%$'\n'*}" || return
+  [[ -e packages.sqsh ]] || return 0
+  if [[ $1 == unpacked ]]; then
+    said=$(unsquashfs -no-progress -dest packages packages.sqsh 2>&1) ||
+      say_of_node "${said##*$'\n'}" || return
+    rm packages.sqsh
+  elif (($3 > 1)); then
+    share_packages "$2"
+  fi
+}
+
+# free_on_node: set REPLY to the bytes that the working folder may take; memory is the ranks' own, so it
+# is a quarter of that.
+free_on_node() {
+  local -i free most
+  free=$(stat -f -c '%a * %S' .)
+  if [[ $(stat -f -c %T .) == tmpfs ]]; then
+    most=$(awk '$1 == "MemAvailable:" { print $2 }' /proc/meminfo)
+    if ((0 < ${SLURM_MEM_PER_NODE:-0} && SLURM_MEM_PER_NODE < most / 1024)); then
+      most=$((SLURM_MEM_PER_NODE * 1024))
+    fi
+    if ((most * 256 < free)); then free=$((most * 256)); fi
+  fi
+  REPLY=$free
+}
+
+# share_packages RUNTIME: one mount for all ranks of the node, which then share its cache: with four of them
+# a third of the memory and a seventh of the time less. Where the kernel mounts (a setuid runtime), they
+# share the file's own pages anyway.
+share_packages() {
+  local name value folder='' program
+  while IFS='=' read -r name value; do
+    case $name in
+      LIBEXECDIR) folder=$value/$1/bin/ ;;
+      *_SUID_INSTALL) [[ $value == 0 ]] || return 0 ;;
+    esac
+  done < <("$1" buildcfg 2>/dev/null)
+  mkdir mounted
+  for program in "${folder}squashfuse_ll" squashfuse_ll squashfuse; do
+    if "$program" -o ro "$PWD/packages.sqsh" mounted 2>/dev/null; then
+      if [[ -e mounted/longship-overlay.json ]]; then
+        ln -s mounted packages
+      else # the way `overlay`: the packages lie where they are seen
+        ln -s mounted/user-software packages
+      fi
+      return
+    fi
+  done
+}
