@@ -1,0 +1,16 @@
+#!/usr/bin/env python3
+"""Say what is wrong with this machine or this configuration, and the fix: see --help."""
+
+import lib
+
+
+def main():
+    """Hand over to the command line."""
+    from lib import cli
+    from lib.cli.doctor import doctor
+
+    cli.main(doctor, "doctor.py")
+
+
+if __name__ == "__main__":
+    lib.start(main)
