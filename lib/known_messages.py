@@ -1,7 +1,170 @@
-"""Stub."""
+"""What is known of the messages in a job's log; the table is `lib/known_messages.toml`."""
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
 
-def explain(log: str, *, as_json: bool) -> None:
-    """Say what is known of the messages in a log."""
+import click
+
+from lib.command import call
+from lib.errors import LongshipError
+from lib.log_scan import Finding, Message, Scan
+from lib.paths import Paths
+from lib.records import read_record
+from lib.reruns import recorded_run
+from lib.tables import read_toml
+
+TABLE = Path(__file__).with_suffix(".toml")
+_WIDTH = 80
+_INDENT = " " * 9
+
+
+def load_messages() -> list[Message]:
+    """Read the table, in which the special stands before the general."""
+    tables, _ = read_toml(TABLE, f"lib/{TABLE.name}")
+    return [Message(**each) for each in tables["messages"]]
+
+
+@contextmanager
+def _opened(log: str, paths: Paths) -> Iterator[tuple[str, BinaryIO]]:
+    """Open a log that is named by its path, `-`, or the folder, name or job of its run."""
+    if log == "-":
+        yield "standard input", sys.stdin.buffer
+        return
+    path = Path(log)
+    if path.is_dir() or not path.exists():
+        try:
+            run = recorded_run(paths, log)
+        except LongshipError as error:
+            raise LongshipError(
+                f"there is no log {log}, and no run of that name in {paths.runs}", error.hint
+            ) from error
+        path = Path(read_record(run / "record.json").get("log") or "")
+        if not path.is_file():
+            raise LongshipError(
+                f"the run {run} has no log", f"look into its folder: {call('ls', str(run))}"
+            )
+    try:
+        with path.open("rb") as stream:
+            yield str(path), stream
+    except OSError as error:
+        raise LongshipError(
+            f"cannot read {path}: {error.strerror}", f"look at: {call('ls', '-l', str(path))}"
+        ) from error
+
+
+def explain(log: str, paths: Paths, *, as_json: bool) -> None:
+    """Say what is known of the messages in a log: causes first, then what follows from them.
+
+    Parameters
+    ----------
+    log : str
+        A file; `-` for standard input; a run's folder or name, or a job's id.
+    paths : Paths
+        Where runs are recorded.
+    as_json : bool
+        For a program.
+
+    Raises
+    ------
+    LongshipError
+        If there is no such log, or it cannot be read.
+    """
+    scan = Scan(load_messages())
+    with _opened(log, paths) as (name, stream):
+        scan.read(stream)
+    if as_json:
+        click.echo(json.dumps(_as_data(name, scan), indent=1))
+    elif scan.findings:
+        _tell(scan)
+    else:
+        _tell_nothing(name, log, scan)
+
+
+def _where(finding: Finding) -> str:
+    times = f", {finding.count} times" if finding.count > 1 else ""
+    return f"line {finding.line}{times}" + (f", task {finding.task}" if finding.task else "")
+
+
+def _cut(finding: Finding, width: int) -> str:
+    """Return so much of the line as fits, with the text that is known in it."""
+    said = finding.said
+    begin = finding.column - 20 if finding.column > width // 2 and len(said) > width else 0
+    said = "..." * bool(begin) + said[begin:]
+    return said if len(said) <= width else said[: width - 3] + "..."
+
+
+def _as_data(name: str, scan: Scan) -> dict[str, Any]:
+    return {
+        "log": name,
+        "lines": scan.lines,
+        "failed_first": scan.failed,
+        "last_error": {"line": scan.last_error[0], "said": scan.last_error[1]},
+        "findings": [
+            {
+                "state": "follows" if each.message.consequence else "problem",
+                "topic": each.message.topic,
+                "text": each.filled(each.message.cause),
+                "fix": each.filled(each.message.fix),
+                "line": each.line,
+                "count": each.count,
+                "task": each.task,
+                "said": each.said,
+                "source": each.message.source,
+                "sites": each.message.sites,
+            }
+            for each in scan.findings
+        ],
+    }
+
+
+def _say(state: str, color: str, text: str) -> None:
+    plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR")
+    click.echo(f"{state if plain else click.style(state, fg=color)}{text}")
+
+
+def _tell(scan: Scan) -> None:
+    """Tell the causes with their fixes; of consequences only the first, where no cause is known."""
+    for number, each in enumerate(scan.findings):
+        if number and each.message.consequence:
+            _say("follows", "yellow", f"  {each.message.topic}: {_where(each)}")
+            continue
+        _say("problem", "red", f"  {each.message.topic}: {_where(each)}")
+        click.echo(_INDENT + _cut(each, _WIDTH - len(_INDENT)))
+        click.echo(_wrapped(each.filled(each.message.cause), _INDENT))
+        click.echo(_wrapped(each.filled(each.message.fix), "    fix: "))
+    if scan.failed:
+        click.echo(f"first to fail: {scan.failed}")
+
+
+def _wrapped(text: str, before: str) -> str:
+    return textwrap.fill(
+        text,
+        _WIDTH,
+        initial_indent=before,
+        subsequent_indent=_INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _tell_nothing(name: str, log: str, scan: Scan) -> None:
+    """Say that nothing is known, and where to look."""
+    click.echo(f"no known message in the {scan.lines} lines of {name}")
+    if scan.failed:
+        click.echo(f"first to fail: {scan.failed}")
+    line, said = scan.last_error
+    if line:
+        click.echo(f"the last line that looks like an error is line {line}:")
+        click.echo(_INDENT + textwrap.shorten(said, _WIDTH - len(_INDENT), placeholder="..."))
+        if log != "-":
+            click.echo(f"next: {call('sed', '-n', f'{max(1, line - 40)},{line}p', name)}")
+        return
+    click.echo("next: python3 submit.py status; on this machine: python3 doctor.py")

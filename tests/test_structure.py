@@ -16,7 +16,7 @@ ENTRIES = sorted(path for path in ROOT.glob("*.py") if "lib.start(main)" in path
 # A module imports from rows above its own only.
 ROWS = (
     ("errors",),
-    ("quoting", "tables"),
+    ("quoting", "tables", "log_scan"),
     ("command", "entries", "partitions", "sbatch"),
     ("configuration",),
     ("sites", "stacks"),

@@ -25,7 +25,7 @@ def doctor(call: Call, words: tuple[str, ...], as_json: bool, job: bool) -> None
     explain LOG   the known messages in a job's log: what they mean and what to do
     """
     if words[:1] == ("explain",) and len(words) == 2:
-        known_messages.explain(words[1], as_json=as_json)
+        known_messages.explain(words[1], call.paths, as_json=as_json)
         return
     if words:
         raise click.UsageError(f'what is "{words[0]}"? doctor.py explain LOG')

@@ -1,0 +1,161 @@
+"""The table of known messages, and how a log is searched for them."""
+
+import json
+import re
+import sys
+
+import pytest
+
+from lib.configuration import KEYS
+from lib.errors import LongshipError
+from lib.known_messages import explain, load_messages
+from lib.log_scan import Scan
+from lib.stacks import load_stack
+
+MESSAGES = load_messages()
+EXAMPLES = [(each, line) for each in MESSAGES for line in each.examples]
+
+
+def scanned(path, data):
+    path.write_bytes(data)
+    scan = Scan(MESSAGES)
+    with path.open("rb") as stream:
+        scan.read(stream)
+    return scan
+
+
+def explained(capsys, log, paths=None):
+    explain(str(log), paths, as_json=True)
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("message", "line"), EXAMPLES, ids=lambda each: str(each)[:40])
+def test_example_is_known_as_its_own_message_and_nothing_else(message, line, tmp_path):
+    (found,) = scanned(tmp_path / "log", f" 3: {line}\n".encode()).findings
+    assert found.message.topic == message.topic
+    assert (found.line, found.count, found.task) == (1, 1, "3")
+
+
+def test_each_text_has_an_example():
+    for message in MESSAGES:
+        for text in message.text:
+            assert any(text in line for line in message.examples), (message.topic, text)
+
+
+def test_entries_are_complete_and_named_once(root):
+    topics = [each.topic for each in MESSAGES]
+    assert len(set(topics)) == len(topics) >= 60
+    for each in MESSAGES:
+        assert each.cause and each.fix and each.text
+        assert not each.source or each.source.startswith("https://")
+        assert all((root / site / "site.toml").is_file() for site in each.sites)
+
+
+def test_fixes_name_commands_and_keys_that_exist(root, run):
+    stacks = [path.parent.name for path in root.glob("stacks/*/stack.toml")]
+    training = {name for stack in stacks for name in load_stack(root, stack).training}
+    commands = set()
+    for each in MESSAGES:
+        commands.update(re.findall(r"python3 (\w+\.py)([^;,]*)", each.fix))
+        for key in re.findall(
+            r"\b(?:project|container|packages|environment|jobs|paths)\.[a-z_]+", each.fix
+        ):
+            assert key in KEYS, (each.topic, key)
+        for key in re.findall(r"\btraining\.([a-z_]+)", each.fix + each.cause):
+            assert key in training, (each.topic, key)
+    assert commands
+    for script in {name for name, _ in commands}:
+        shown = run([sys.executable, root / script, "--help"]).stdout
+        for word in (word for name, words in commands if name == script for word in words.split()):
+            if re.fullmatch(r"[a-z_]+", word) and script in ("set_up.py", "build_container.py"):
+                assert word in shown, (script, word)
+
+
+def test_causes_come_before_what_follows_from_them(tmp_path):
+    log = (
+        b"[rank1]: Watchdog caught collective operation timeout: WorkNCCL\n"
+        b" 1: OSError: [Errno 28] No space left on device\n"
+        b" 2: torch.OutOfMemoryError: CUDA out of memory.\n"
+        b" 4: OSError: [Errno 28] No space left on device\n"
+        b"srun: error: n1: task 2: Terminated\nsrun: error: n1: task 1: Exited with exit code 1\n"
+    )
+    scan = scanned(tmp_path / "log", log)
+    found = [(each.message.topic, each.line, each.count, each.task) for each in scan.findings]
+    assert found == [
+        ("disk full", 2, 2, "1"),
+        ("out of GPU memory", 3, 1, "2"),
+        ("NCCL timeout", 1, 1, "1"),
+    ]
+    assert scan.failed == "task 1 on n1: Exited with exit code 1"
+
+
+def test_only_the_last_attempt_of_a_requeued_job_counts(tmp_path):
+    log = b"longship: run /r/1-a\nDisk quota exceeded\nlongship: run /r/1-a\nBus error\n"
+    assert [each.message.topic for each in scanned(tmp_path / "log", log).findings] == [
+        "shared memory"
+    ]
+
+
+def test_large_log_of_any_bytes_is_read_in_blocks(tmp_path):
+    line = b"step 1 loss 2.5 \xff\xfe\x00\r" * 20 + b"\n"
+    log = line * 20000 + b"Bus error \xc3\x28\x1b[31m\n" + line * 20000
+    scan = scanned(tmp_path / "log", log)
+    (found,) = scan.findings
+    assert (found.line, scan.lines) == (20001, 40001)
+    assert "\x1b" not in found.said
+
+
+@pytest.mark.parametrize("piece", [b"a", b" ", b"(", b"*** JOB ", b"AssocGrp", b"mount source "])
+def test_line_without_end_is_searched_to_its_end(piece, root, run, tmp_path):
+    (tmp_path / "log").write_bytes(piece * ((12 << 20) // len(piece)) + b"\rBus error\n")
+    script = [sys.executable, root / "doctor.py", "explain", tmp_path / "log", "--json"]
+    said = json.loads(run(script, timeout=200).stdout)  # the limit is for a hang
+    assert "shared memory" in {each["topic"] for each in said["findings"]}
+
+
+def test_harmless_text_is_not_taken_for_a_message(root, tmp_path):
+    healthy = [
+        root / "train.py",
+        root / "preprocess_data.py",
+        root / "configuration.toml",
+        *root.glob("*/*.sbatch"),
+        *root.glob("tests/golden/stacks/**/*.toml"),
+    ]
+    for path in healthy:
+        found = scanned(tmp_path / "log", path.read_bytes()).findings
+        assert [each.said for each in found if each.message.topic != "Longship's hint"] == [], path
+
+
+def test_what_is_missing_is_named(capsys, tmp_path):
+    (tmp_path / "log").write_text("ModuleNotFoundError: No module named 'yaml.x'\n")
+    (found,) = explained(capsys, tmp_path / "log")["findings"]
+    assert "package that has yaml to" in found["fix"]
+
+
+def test_log_without_a_known_message(root, run, tmp_path):
+    (tmp_path / "a log").write_text("fine\nMyError: odd\n")
+    said = run([sys.executable, root / "doctor.py", "explain", tmp_path / "a log"]).stdout
+    assert "no known message in the 2 lines" in said and "MyError: odd" in said
+    assert f"next: sed -n 1,2p '{tmp_path}/a log'" in said
+
+
+def test_text_fits_80_columns_and_has_no_colors(root, run, tmp_path):
+    lines = "".join(f"{line}\n" for _, line in EXAMPLES)
+    (tmp_path / "log").write_text(lines)
+    said = run([sys.executable, root / "doctor.py", "explain", tmp_path / "log"]).stdout
+    assert "\x1b" not in said and said.count("problem  ") + said.count("follows  ") == len(MESSAGES)
+    assert all(len(line) <= 80 for line in said.splitlines())
+
+
+def test_standard_input_folder_of_a_run_and_missing_log(repository, capsys, run, root, tmp_path):
+    doctor = [sys.executable, root / "doctor.py", "explain", "-", "--json"]
+    assert json.loads(run(doctor, input="Bus error\n").stdout)["log"] == "standard input"
+    _, paths = repository.settings_and_paths()
+    (tmp_path / "log").write_text("Bus error\n")
+    folder = tmp_path / "7-train"
+    folder.mkdir()
+    (folder / "record.json").write_text(json.dumps({"log": str(tmp_path / "log")}))
+    assert explained(capsys, folder, paths)["findings"][0]["line"] == 1
+    with pytest.raises(LongshipError, match="there is no log nope") as error:
+        explain("nope", paths, as_json=False)
+    assert error.value.hint
