@@ -53,7 +53,7 @@ def test_entries_are_complete_and_named_once(root):
 
 def test_fixes_name_commands_and_keys_that_exist(root, run):
     stacks = [path.parent.name for path in root.glob("stacks/*/stack.toml")]
-    training = {name for stack in stacks for name in load_stack(root, stack).training}
+    training = {name for stack in stacks for name in load_stack(root, stack).settings}
     commands = set()
     for each in MESSAGES:
         commands.update(re.findall(r"python3 (\w+\.py)([^;,]*)", each.fix))

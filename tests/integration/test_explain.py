@@ -1,0 +1,74 @@
+"""Messages of real programs, provoked on this machine, are explained."""
+
+import json
+import sys
+
+import pytest
+
+FOREIGN = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00\xff\x00"  # of no machine that there is
+
+
+@pytest.fixture
+def topics(root, run):
+    """Give a function that runs a command, which fails, and names what is explained of its log."""
+
+    def explained(argv, **options):
+        done = run(argv, check=False, **options)
+        doctor = [sys.executable, root / "doctor.py", "explain", "-", "--json"]
+        said = json.loads(run(doctor, input=done.stdout + done.stderr).stdout)
+        return {each["topic"] for each in said["findings"]}
+
+    return explained
+
+
+PYTHON = {
+    "package missing": "import no_such_package",
+    "package of another version": "from os import no_such_name",
+    "open files": "import os; a = [os.open('/', 0) for _ in range(1 << 22)]",
+    "port in use": "import socket as s; a = s.create_server(('', 0)); "
+    "s.create_server(a.getsockname())",
+    "crash": "import faulthandler, os; faulthandler.enable(); os.abort()",
+}
+
+
+@pytest.mark.parametrize("topic", PYTHON)
+def test_messages_of_python(topic, topics):
+    assert topic in topics([sys.executable, "-c", PYTHON[topic]])
+
+
+def test_foreign_program(topics, tmp_path):
+    (tmp_path / "foreign").write_bytes(FOREIGN)
+    (tmp_path / "foreign").chmod(0o755)
+    assert "wrong architecture" in topics(["bash", "-c", "./foreign"])
+
+
+def test_program_that_is_not_there(topics):
+    assert "program not found" in topics(["bash", "-c", "no-such-program"])
+
+
+def test_no_network(topics, airgapped):
+    argv = ["git", "ls-remote", "https://nowhere.example.org/x.git"]
+    assert "no network" in topics(airgapped(argv))
+
+
+def test_full_disk(topics, small_disk):
+    folder = small_disk(2)
+    assert "disk full" in topics(["dd", "if=/dev/zero", f"of={folder}/file"])
+
+
+@pytest.mark.needs("apptainer")
+def test_damaged_image(topics, tmp_path):
+    (tmp_path / "bad.sif").write_bytes(bytes(4096))
+    assert "image missing" in topics(["apptainer", "exec", tmp_path / "bad.sif", "true"])
+
+
+def test_permission(topics, tmp_path):
+    (tmp_path / "script").write_text("#!/bin/sh\n")
+    assert "permission denied" in topics(["bash", "-c", "./script"])
+
+
+def test_messages_of_slurm(topics, slurm):
+    refused = ["srun", "--partition=no-such-partition", "true"]
+    assert "partition refused" in topics(refused, env=slurm.environment)
+    assert "request refused" in topics(["srun", "--mem=9999G", "true"], env=slurm.environment)
+    assert "program not found" in topics(["srun", "no-such-program"], env=slurm.environment)
