@@ -58,7 +58,9 @@ def recorded_run(paths: Paths, name: str) -> Path:
     names = ", ".join(each.name for each in reversed(newest))
     raise LongshipError(
         f'there is no run "{name}" in {paths.runs}',
-        f"the newest: {names}" if names else "none yet",
+        f"the newest: {names}"
+        if names
+        else "none was started yet: python3 submit.py SITE/JOB.sbatch",
     )
 
 

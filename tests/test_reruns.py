@@ -59,7 +59,7 @@ def test_run_is_named_from_the_folder_at_hand(runs, monkeypatch):
 def test_unknown_run_is_told_with_the_newest(runs):
     with pytest.raises(LongshipError) as error:
         recorded_run(runs.paths, "7")
-    assert error.value.hint == "none yet"
+    assert error.value.hint.startswith("none was started yet: python3 submit.py")
     for number in range(1, 7):
         runs(f"{number}-train", written=number)
     (runs.paths.runs / "7-no_record").mkdir()
