@@ -1,56 +1,178 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034  # what is set here is used by other functions
 # What doctor.py finds: a line each, with the fix in the next; or all of it as JSON.
 
 # start_report text|json
 start_report() {
   report_form=$1
   findings=() # state, topic, text and fix of each
+  values=()   # key, value and origin of each
 }
 
 # report STATE TOPIC TEXT [FIX]: ok, warning or problem; what is not ok has a fix.
 report() {
   local color='' plain=''
-  findings+=("$1" "$2" "$3" "${4:-}")
+  set -- "$1" "$2" "${3//[[:cntrl:]]/?}" "${4:-}"
+  findings+=("$1" "$2" "$3" "$4")
   if [[ $report_form == json ]]; then return; fi
   if [[ -t 1 && -z ${NO_COLOR:-} ]]; then
     plain=$'\e[0m'
     case $1 in ok) color=$'\e[32m' ;; warning) color=$'\e[33m' ;; problem) color=$'\e[31m' ;; esac
   fi
-  printf '%s%-7s%s  %-12s  %s\n' "$color" "$1" "$plain" "$2" "$3"
-  if [[ -n ${4:-} ]]; then printf '%24s%s\n' 'fix: ' "$4"; fi
+  printf '%s%-7s%s  %-12s  ' "$color" "$1" "$plain" "$2"
+  report_words "$3"
+  if [[ -n $4 ]]; then printf '%9sfix: %s\n' '' "$4"; fi # whole, to be copied
 }
 
-# end_report: say how much is wrong; the exit code is 1 where there is a problem.
+# report_words TEXT: wrapped at the 80th column, behind state and topic.
+report_words() {
+  local -a words
+  local word
+  local -i column=23
+  read -r -d '' -a words <<<"$1" || :
+  for word in ${words[@]+"${words[@]}"}; do
+    if ((column > 23 && column + 1 + ${#word} > 80)); then
+      printf '\n%23s%s' '' "$word"
+      column=23+${#word}
+    elif ((column > 23)); then
+      printf ' %s' "$word"
+      column+=1+${#word}
+    else
+      printf '%s' "$word"
+      column+=${#word}
+    fi
+  done
+  printf '\n'
+}
+
+# report_values [KEY VALUE ORIGIN]...: how everything is configured.
+report_values() {
+  values=("$@")
+  if [[ $report_form == json ]]; then return; fi
+  local -i index
+  printf '\n%-25s %-22s %s\n' configured from value
+  for ((index = 0; index < ${#values[@]}; index += 3)); do
+    printf '%-25s %-22s %s\n' "${values[index]}" "${values[index + 2]}" "${values[index + 1]}"
+  done
+  printf '\n'
+}
+
+# end_report: say how much is wrong, and what comes next; the exit code is 1 where there is a problem.
 end_report() {
   local -i index problems=0 warnings=0
-  local comma=''
+  local problem='' warning=''
   for ((index = 0; index < ${#findings[@]}; index += 4)); do
-    case ${findings[index]} in problem) problems+=1 ;; warning) warnings+=1 ;; esac
+    case ${findings[index]} in
+      problem) problems+=1 problem=${problem:-${findings[index + 3]}} ;;
+      warning) warnings+=1 warning=${warning:-${findings[index + 3]}} ;;
+    esac
   done
   if [[ $report_form == json ]]; then
     printf '{"problems": %d, "warnings": %d, "findings": [' "$problems" "$warnings"
-    for ((index = 0; index < ${#findings[@]}; index += 4)); do
-      printf '%s\n  ' "$comma"
-      report_finding "${findings[@]:index:4}"
-      comma=,
-    done
+    report_objects 'state topic text fix' "${findings[@]}"
+    printf '\n], "values": ['
+    report_objects 'key value origin' ${values[@]+"${values[@]}"}
     printf '\n]}\n'
   elif ((problems + warnings)); then
-    printf '%d problems, %d warnings\n' "$problems" "$warnings"
+    printf 'problems: %d, warnings: %d\n' "$problems" "$warnings"
+    printf 'next: %s\n' "${problem:-$warning}"
+    printf 'for somebody who helps: the same command with --json\n'
   else
     printf 'all is well\n'
   fi
   ((problems == 0)) || exit 1
 }
 
-# report_finding STATE TOPIC TEXT FIX: one of them, as JSON.
-report_finding() {
-  local name comma='{'
-  for name in state topic text fix; do
-    json_text "$1"
-    printf '%s"%s": "%s"' "$comma" "$name" "$REPLY"
-    comma=', '
-    shift
+# report_objects 'NAME...' TEXT...: objects of so many texts each, as JSON.
+report_objects() {
+  local -a names
+  local comma=''
+  local -i index
+  read -r -a names <<<"$1"
+  shift
+  while (($#)); do
+    printf '%s\n  {' "$comma"
+    comma=
+    for ((index = 0; index < ${#names[@]}; index++)); do
+      report_text "$1"
+      printf '%s"%s": "%s"' "$comma" "${names[index]}" "$REPLY"
+      comma=', '
+      shift
+    done
+    printf '}'
+    comma=,
   done
-  printf '}'
+}
+
+# report_text TEXT: set REPLY to it as JSON has it; bytes that are no UTF-8 are shown as U+FFFD.
+report_text() {
+  local LC_ALL=C
+  local text=$1 good=''
+  if [[ ! $text =~ $UTF8 ]]; then
+    while [[ -n $text ]]; do
+      if [[ ${text:0:1} =~ $UTF8 ]]; then
+        good+=${text:0:1} text=${text:1}
+      elif [[ ${text:0:2} =~ $UTF8 ]]; then
+        good+=${text:0:2} text=${text:2}
+      elif [[ ${text:0:3} =~ $UTF8 ]]; then
+        good+=${text:0:3} text=${text:3}
+      elif [[ ${text:0:4} =~ $UTF8 ]]; then
+        good+=${text:0:4} text=${text:4}
+      else
+        good+=$'\xef\xbf\xbd' text=${text:1}
+      fi
+    done
+    text=$good
+  fi
+  json_text "$text"
+}
+
+# what `heed` has found last, by topic: ok, warning or problem
+declare -A heeded=()
+
+# heed TOPIC TEXT COMMAND...: run a check of other scripts. What it stops with is a problem, what it
+# warns of a warning, each with its hint; if it has nothing to say, TEXT is ok.
+heed() {
+  local said line state='' text=''
+  local -i code=0 found=0
+  said=$(in_time 60 "${@:3}" 2>&1 >/dev/null </dev/null) || code=$?
+  heeded[$1]=ok
+  while IFS= read -r line; do
+    case $line in
+      'error: '*) state=problem text=${line#*: } ;;
+      'warning: '*) state=warning text=${line#*: } ;;
+      'hint: '*)
+        if [[ -n $state ]]; then
+          report "$state" "$1" "$text" "${line#*: }"
+          heeded[$1]=$state
+          found+=1 state=
+        fi
+        ;;
+    esac
+  done <<<"$said"
+  if ((found)); then return; fi
+  if ((code)); then heeded[$1]=problem; fi
+  if ((code == 124)); then
+    report problem "$1" 'no answer for a minute' 'does a file system hang? see the status page of the site'
+  elif ((code)); then
+    report problem "$1" "${said##*$'\n'}" 'send this to whoever helps: python3 doctor.py --json'
+  elif [[ -n $2 ]]; then
+    report ok "$1" "$2"
+  fi
+}
+
+# in_time SECONDS COMMAND...: run a function for at most so long; 124 if it took longer.
+in_time() {
+  (
+    code=0
+    set -m # each of the two has a process group, so that nothing that it has started is left
+    ("${@:2}") &
+    job=$!
+    (sleep "$1" && kill -KILL -- "-$job") >/dev/null 2>&1 &
+    watch=$!
+    wait "$job" 2>/dev/null || code=$?
+    kill -KILL -- "-$watch" 2>/dev/null || :
+    wait "$watch" 2>/dev/null || :
+    if ((code == 137)); then code=124; fi
+    exit "$code"
+  )
 }

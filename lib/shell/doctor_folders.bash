@@ -1,0 +1,97 @@
+# shellcheck shell=bash disable=SC2154  # lib/shell/report.bash sets heeded
+# What doctor.py asks of folders: can they be used, is there room, and what was left in them.
+
+# diagnose_folder TOPIC SETTING FOLDER BYTES: whether it can be used, and has so much room.
+diagnose_folder() {
+  local there=$3 text=$3
+  heed "$1" '' try_folder "$2" "$3"
+  if [[ ${heeded[$1]} != ok ]]; then return 0; fi
+  until [[ -e $there ]]; do there=${there%/*}/. there=${there%/.}; done
+  if [[ $there != "$3" ]]; then text+=' (made when it is needed)'; fi
+  heed "$1" "$text$(room_left "$there")" check_room "$there" "$4"
+}
+
+# try_folder SETTING FOLDER: stop where files cannot be written or programs not be started in it, or,
+# where it is not there yet, in the one around it.
+try_folder() {
+  local -r elsewhere="set $1 to another place"
+  local there=$2 probe reason
+  until [[ -e $there ]]; do
+    [[ ! -L $there ]] || fail "$2: the link $there leads nowhere" "$elsewhere, or: rm $(printf %q "$there")"
+    there=${there%/*}
+    there=${there:-/}
+  done
+  [[ -d $there ]] || fail "$2: $there is no folder" "$elsewhere, or: rm $(printf %q "$there")"
+  probe=$(mktemp -- "$there/.longship-doctor.XXXXXX" 2>&1) ||
+    fail_writing "$there" "$there cannot be written to: ${probe##*: }" "$elsewhere"
+  trap 'rm -f -- "$probe"' EXIT
+  reason=$({ printf '#!/bin/sh\n' >"$probe" && chmod u+x -- "$probe"; } 2>&1) ||
+    fail_writing "$there" "$there cannot be written to: ${reason##*: }" "$elsewhere"
+  reason=$("$probe" 2>&1) ||
+    fail "no program starts in $there: ${reason##*: }" \
+      "$elsewhere; is it mounted noexec? findmnt --target $(printf %q "$there")"
+}
+
+# room_left FOLDER: print how much, where it can be known.
+room_left() {
+  local free size
+  read -r free size < <(timeout 20 stat -f -c '%a %S' -- "$1" 2>/dev/null) || return 0
+  human $((free * size))
+  printf ', %s free' "$REPLY"
+}
+
+# diagnose_caches CACHES: they would fill a home folder, whatever link leads there.
+diagnose_caches() {
+  local home folder lies
+  home=$(readlink -f -- "${HOME:-/nowhere}") || home=/nowhere
+  lies=$(readlink -m -- "${1%/*}")
+  if [[ $lies/ == "$home"/* ]]; then
+    report ok caches "$1, in the home folder as scratch_dir is"
+    return
+  fi
+  for folder in "$1" "$1"/*; do
+    lies=$(readlink -m -- "$folder")
+    if [[ $lies/ == "$home"/* ]]; then
+      report warning caches "$folder leads to $lies: caches would fill the home folder" \
+        "rm $(printf %q "$folder"); it is made anew"
+      return
+    fi
+  done
+  report ok caches "$1, outside of the home folder"
+}
+
+# diagnose_leftovers ROOT PROJECT SCRATCH: locks without an owner, and what was not finished.
+diagnose_leftovers() {
+  local path
+  local -a where=() unfinished=() locks=()
+  local -i kilobytes=0 stale=0
+  for path in "$1/requirements" "$2" "$3" "$3"/{containers,containers/build,containers/versions,overlays} \
+    "$3"/{overlays/versions,overlays/unpacked,offline,offline/containers,cache,venvs}; do
+    if [[ -d $path ]]; then where+=("$path"); fi
+  done
+  while IFS= read -r -d '' path; do
+    case $path in
+      *.lock) locks+=("$path") ;;
+      *) unfinished+=("$path") ;;
+    esac
+  done < <(((${#where[@]} == 0)) || timeout 30 find "${where[@]}" -mindepth 1 -maxdepth 1 \
+    \( -type d -name '*.lock' -o -name '*.partial*' -mmin +60 \) -print0 2>/dev/null)
+  for path in ${locks[@]+"${locks[@]}"}; do
+    if lock_is_stale "$path"; then
+      stale+=1
+      report warning locks "$(lock_owner "$path") is gone, its lock is left: $path" \
+        "rm -r $(printf %q "$path"); the next command would also take it over"
+    else
+      report ok locks "$(lock_owner "$path") is at work: $path"
+      return # what is not finished may be its own
+    fi
+  done
+  if ((${#unfinished[@]})); then
+    kilobytes=$(timeout 30 du -skc -- "${unfinished[@]}" 2>/dev/null | tail -n 1 | cut -f 1) || :
+    human $((kilobytes << 10))
+    report warning leftovers "${#unfinished[@]} unfinished for over an hour, $REPLY: ${unfinished[*]}" \
+      "rm -r$(printf ' %q' "${unfinished[@]}")"
+  elif ((stale == 0)); then
+    report ok leftovers 'no lock and no unfinished file'
+  fi
+}

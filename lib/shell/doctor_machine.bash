@@ -1,0 +1,144 @@
+# shellcheck shell=bash
+# What doctor.py asks of the machine itself: Python, user namespaces, FUSE, GPUs.
+
+# diagnose_clone ROOT: which state of this repository it is.
+diagnose_clone() {
+  local said
+  if said=$(timeout 20 git -C "$1" describe --always --tags --dirty=', with changes' 2>/dev/null); then
+    report ok clone "$said, in $1"
+  else
+    report ok clone "no git history, in $1"
+  fi
+}
+
+# diagnose_python ROOT: the one that users and jobs call.
+diagnose_python() {
+  local version where=' and its packages'
+  version=$(timeout 20 python3 --version 2>&1) || version='no python3'
+  if [[ -d $1/.venv ]]; then where=' and the packages of .venv'; fi
+  heed python "$version$where" check_python "$1"
+}
+
+# diagnose_arch WANTED MACHINE: what this node can run; elsewhere than on its own a site's login nodes can be
+# of another kind.
+diagnose_arch() {
+  host_arch
+  if [[ $REPLY == "$1" ]]; then
+    report ok architecture "$1: this machine, and what is built for $2"
+  else
+    report ok architecture "this machine is $REPLY, and $2 computes on $1: programs start in jobs only"
+  fi
+}
+
+# diagnose_namespaces RUNTIME DEFINITIONS HINT: what an image needs that is started, or built from a
+# definition file, by an ordinary user. DEFINITIONS is what the site says of the latter.
+diagnose_namespaces() {
+  local ids='' name
+  case $1 in apptainer | singularity) ;; *) return 0 ;; esac
+  if timeout 20 unshare --user --map-root-user true 2>/dev/null; then
+    report ok namespaces 'an ordinary user may make user namespaces'
+  elif has_setuid_starter "$1"; then
+    report ok namespaces "none for ordinary users; $1 is installed setuid and needs none"
+  else
+    report problem namespaces "an ordinary user may make no user namespace, and $1 starts no image without" \
+      'ask the site: sysctl user.max_user_namespaces kernel.unprivileged_userns_clone'
+  fi
+  name=$(id -un)
+  if grep -q -s -E "^($name|$UID):" /etc/subuid && grep -q -s -E "^($name|$UID):" /etc/subgid; then ids=1; fi
+  if [[ $2 == forbidden ]]; then
+    report ok fakeroot 'the site allows no builds from definition files'
+  elif [[ -n $ids ]] && command -v newuidmap >/dev/null; then
+    report ok fakeroot "$name has a range of user ids for builds from definition files"
+  else
+    report ok fakeroot "$name has no range of user ids; the image of a registry needs none${3:+ ($3)}"
+  fi
+}
+
+# has_setuid_starter RUNTIME: whether it works without user namespaces.
+has_setuid_starter() {
+  local program
+  program=$(readlink -f -- "$(command -v "$1")") || return 1
+  program=${program%/bin/*}/libexec/$1/bin/starter-suid
+  [[ -u $program ]]
+}
+
+# diagnose_fuse RUNTIME: by it an ordinary user mounts images and overlays.
+diagnose_fuse() {
+  case $1 in apptainer | singularity) ;; *) return 0 ;; esac
+  if [[ -r /dev/fuse && -w /dev/fuse ]]; then
+    report ok FUSE '/dev/fuse can be used'
+  elif has_setuid_starter "$1"; then
+    report ok FUSE "/dev/fuse cannot be used; $1 is installed setuid and needs none"
+  else
+    report warning FUSE "/dev/fuse cannot be used: $1 unpacks each image before it starts" \
+      'ask the site: chmod 666 /dev/fuse, or apptainer installed setuid'
+  fi
+}
+
+# diagnose_gpu KIND PER_NODE: what the driver says.
+diagnose_gpu() {
+  local said name
+  local -i count
+  cuda_of_driver=
+  if [[ $1 == cpu ]]; then
+    report ok GPU 'the machine has none'
+  elif command -v nvidia-smi >/dev/null && [[ $1 != rocm ]]; then
+    if ! said=$(timeout 30 nvidia-smi 2>&1); then
+      said=${said%%$'\n'*}
+      report problem GPU "nvidia-smi: ${said:-no answer for 30 seconds}" \
+        "name this node to the site; go on without it: python3 submit.py JOB --exclude=$(this_host)"
+      return
+    fi
+    if [[ $said =~ CUDA\ Version:\ *([0-9]+\.[0-9]+) ]]; then cuda_of_driver=${BASH_REMATCH[1]}; fi
+    said=$(timeout 30 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null) || :
+    count=$(grep -c . <<<"$said") || :
+    name=${said%%$'\n'*}
+    report ok GPU "$count x ${name/, /, driver }, for CUDA up to ${cuda_of_driver:-unknown}"
+  elif [[ -e /dev/kfd && $1 != cuda ]]; then
+    said=$(cat /sys/module/amdgpu/version 2>/dev/null) || said="of Linux $(uname -r)"
+    count=$(grep -l -s -E 'simd_count [1-9]' /sys/class/kfd/kfd/topology/nodes/*/properties | wc -l)
+    report ok GPU "$count of AMD, driver $said"
+  elif [[ -n ${SLURM_JOB_GPUS:-}${SLURM_GPUS_ON_NODE:-} ]]; then
+    report problem GPU 'the job has been given GPUs, and no driver is seen on this node' \
+      "name this node to the site; go on without it: python3 submit.py JOB --exclude=$(this_host)"
+  elif [[ $2 != 0 ]]; then
+    report ok GPU "none on this node; a compute node has $2"
+  else
+    report ok GPU 'none on this machine'
+  fi
+}
+
+# what is asked inside, by POSIX sh: the GPUs, the image's CUDA, and whether it brings the libraries with
+# which its programs run on an older driver
+# shellcheck disable=SC2016  # expanded inside
+readonly ASK_ABOUT_GPU='echo "seen=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)"
+cuda=${CUDA_VERSION:-$(cat /usr/local/cuda/version.json 2>/dev/null | tr -d " \n" | sed "s/.*\"cuda\":{[^}]*\"version\":\"//; s/\".*//")}
+echo "cuda=$cuda"
+ls /usr/local/cuda/compat/lib*/libcuda.so* /usr/local/cuda/compat/libcuda.so* >/dev/null 2>&1 && echo compatible=yes
+exit 0'
+
+# diagnose_gpu_inside: whether programs inside see it, and whether the driver is new enough for them.
+# The emitted script defines inside_now.
+diagnose_gpu_inside() {
+  local said cuda='' compatible='' seen=''
+  [[ -n $cuda_of_driver && ${heeded[image]:-} == ok ]] || return 0
+  said=$(in_time 60 inside_now sh -c "$ASK_ABOUT_GPU" 2>/dev/null </dev/null) || :
+  if [[ $said =~ seen=([0-9]+) ]]; then seen=${BASH_REMATCH[1]}; fi
+  if [[ $said =~ cuda=([0-9]+\.[0-9]+) ]]; then cuda=${BASH_REMATCH[1]}; fi
+  if [[ $said == *compatible=yes* ]]; then compatible=1; fi
+  if [[ -z $seen || $seen == 0 ]]; then
+    report problem 'GPU inside' 'the image does not see the GPUs of this node' \
+      'python3 container_run.py nvidia-smi; see what it says'
+  elif [[ -z $cuda ]]; then
+    report ok 'GPU inside' "$seen seen; the image does not say which CUDA it has"
+  elif ((${cuda_of_driver%.*} >= ${cuda%.*})); then # since CUDA 11 any driver of the same major version
+    report ok 'GPU inside' "$seen seen; the image has CUDA $cuda"
+  elif [[ -n $compatible ]]; then
+    report warning 'GPU inside' \
+      "the image has CUDA $cuda, the driver is for up to $cuda_of_driver: it works on GPUs of data centers only" \
+      'an image of an older release: container.image in configuration.toml'
+  else
+    report problem 'GPU inside' "the image has CUDA $cuda, and the driver is for up to $cuda_of_driver" \
+      'an image of an older release: container.image in configuration.toml'
+  fi
+}
