@@ -49,6 +49,7 @@ _MARKS = {
     "path": Key("text"),
     "cluster": Key("text"),
 }
+_MARKS_SHOWN = {"host": "host name", "path": "the folder", "cluster": "Slurm's cluster"}
 _FILE = {"newer_python": Key("text"), "common": Key("table"), "machines": Key("table")}
 
 
@@ -217,6 +218,17 @@ def recognise(machines: Mapping[str, Machine], environ: Mapping[str, str], host:
         if marks and all(_fits(mark, wanted, environ, host) for mark, wanted in marks):
             return name
     return "local"
+
+
+def shown_marks(machine: Machine) -> str:
+    """Say by which marks a machine is recognised; empty where it has none."""
+    shown = []
+    for mark, wanted in machine.recognise.items():
+        if mark == "environment":
+            shown += [f"{variable}={value}" for variable, value in wanted.items()]
+        else:
+            shown.append(f"{_MARKS_SHOWN[mark]} {wanted}")
+    return ", ".join(shown)
 
 
 def _fits(mark: str, wanted: Any, environ: Mapping[str, str], host: str) -> bool:

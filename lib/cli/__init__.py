@@ -75,6 +75,12 @@ class Call(NamedTuple):
     environ: Recorder
     options: Mapping[str, str]
 
+    @classmethod
+    def read(cls, options: Mapping[str, str], *, dry_run: bool) -> Call:
+        """Read all layers of the configuration, as the options and the environment say."""
+        environ = Recorder(os.environ)
+        return cls(load_settings(Path(ROOT), options, environ), dry_run, environ, options)
+
     @property
     def paths(self) -> Paths:
         """Where things lie on the machine that the script is for."""
@@ -113,10 +119,15 @@ class Call(NamedTuple):
 
     def finish(self, script: str, name: str, arguments: tuple[str, ...] = ()) -> None:
         """Show a script, or become it."""
-        if self.dry_run:
-            sys.stdout.buffer.write(script.encode(errors="surrogateescape"))
-        else:
-            execute.become(script, name, arguments, os.environ)
+        finish(script, name, arguments, dry_run=self.dry_run)
+
+
+def finish(script: str, name: str, arguments: tuple[str, ...] = (), *, dry_run: bool) -> None:
+    """Show a script, or become it."""
+    if dry_run:
+        sys.stdout.buffer.write(script.encode(errors="surrogateescape"))
+    else:
+        execute.become(script, name, arguments, os.environ)
 
 
 def before_pip(name: str) -> str:
@@ -135,17 +146,24 @@ def _told(choice: Choice) -> Choice:
 def script_options(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that every entry script has; it receives a `Call`."""
 
-    def with_call(
-        machine: str, stack: str, configuration: str, dry_run: bool, **others: Any
-    ) -> None:
-        environ = Recorder(os.environ)
+    def with_call(*, dry_run: bool, options: Mapping[str, str], **others: Any) -> None:
+        function(Call.read(options, dry_run=dry_run), **others)
+
+    with_call.__doc__ = function.__doc__
+    with_call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+    return plain_options(with_call)
+
+
+def plain_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the same options; it receives ``dry_run``, and the others as ``options``."""
+
+    def with_options(machine: str, stack: str, configuration: str, **others: Any) -> None:
         options = {"machine": machine, "stack": stack, "configuration": configuration}
-        settings = load_settings(Path(ROOT), options, environ)
-        function(Call(settings, dry_run, environ, options), **others)
+        function(options=options, **others)
 
     # click's mark of a paragraph that is not wrapped, which a raw docstring cannot hold
-    with_call.__doc__ = (function.__doc__ or "").replace("\\b\n", "\b\n")
-    with_call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+    with_options.__doc__ = (function.__doc__ or "").replace("\\b\n", "\b\n")
+    with_options.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
     for add in (
         click.option("--dry-run", is_flag=True, help="Print the script instead of running it."),
         click.option(
@@ -154,8 +172,8 @@ def script_options(function: Callable[..., None]) -> Callable[..., None]:
         click.option("--stack", metavar="NAME", default="", help="A folder under stacks/."),
         click.option("--machine", metavar="NAME", default="", help="Recognised unless given."),
     ):
-        with_call = add(with_call)
-    return with_call
+        with_options = add(with_options)
+    return with_options
 
 
 def main(script: click.Command, name: str) -> None:

@@ -2,33 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import click
 
-from lib import diagnosis, job_diagnosis, known_messages
-from lib.cli import Call, script_options
+from lib import ROOT, diagnosis, execute, job_diagnosis, known_messages
+from lib.cli import Call, finish, plain_options
+from lib.errors import LongshipError
 from lib.script import render
 
 
 @click.command(
     context_settings={"max_content_width": 100},
-    epilog="Example: python3 doctor.py explain slurm-4711.out",
+    epilog="Examples: python3 doctor.py; python3 doctor.py --json >doctor.json; "
+    "python3 doctor.py explain slurm-4711.out",
 )
 @click.argument("words", nargs=-1, metavar="[explain LOG]")
 @click.option("--json", "as_json", is_flag=True, help="For a program, or for a support person.")
 @click.option("--job", is_flag=True, help="In a job: look at each of its nodes.")
-@script_options
-def doctor(call: Call, words: tuple[str, ...], as_json: bool, job: bool) -> None:
+@plain_options
+def doctor(
+    options: Mapping[str, str], dry_run: bool, words: tuple[str, ...], as_json: bool, job: bool
+) -> None:
     r"""Say what is wrong with this machine or this configuration, and the fix.
 
     \b
     (nothing)     what a support person would ask for: ok, warning or problem, a line each
     explain LOG   the known messages in a job's log: what they mean and what to do
+
+    Each warning and each problem comes with its fix. Every value of the configuration is listed
+    with where it comes from. No password and no token is shown, so the output can be sent around.
+    Nothing is changed. The exit code is 1 where there is a problem, else 0.
     """
     if words[:1] == ("explain",) and len(words) == 2:
         known_messages.explain(words[1], call.paths, as_json=as_json)
         return
     if words:
         raise click.UsageError(f'what is "{words[0]}"? doctor.py explain LOG')
-    lines_of = job_diagnosis.lines if job else diagnosis.lines
-    lines = lines_of(call.settings, call.paths, call.runtime().runtime, as_json=as_json)
-    call.finish(render(call.title("doctor.py"), lines), "doctor.py")
+    title, lines = "Longship: doctor.py, without a configuration", []
+    try:
+        call = Call.read(options, dry_run=dry_run)
+        title = call.title("doctor.py")
+    except LongshipError as error:
+        if job:
+            raise
+        lines = diagnosis.lines_without_settings(Path(ROOT), error, as_json=as_json)
+    else:
+        if job:
+            runtime = call.runtime().runtime
+            lines = job_diagnosis.lines(call.settings, call.paths, runtime, as_json=as_json)
+        else:
+            lines = diagnosis.lines(call.settings, execute.succeeds, as_json=as_json)
+    finish(render(title, lines), "doctor.py", dry_run=dry_run)

@@ -95,3 +95,13 @@ diagnose_leftovers() {
     report ok leftovers 'no lock and no unfinished file'
   fi
 }
+
+# diagnose_home: programs write there whatever they are told, and a full one stops logins.
+diagnose_home() {
+  local -r home=${HOME:-}
+  if [[ -z $home || ! -d $home ]]; then
+    report problem home "HOME is ${home:-not set}, which is no folder" "export HOME=\"\$(getent passwd $UID | cut -d : -f 6)\""
+    return
+  fi
+  diagnose_folder home HOME "$home" 536870912
+}

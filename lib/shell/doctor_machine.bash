@@ -13,10 +13,10 @@ diagnose_clone() {
 
 # diagnose_python ROOT: the one that users and jobs call.
 diagnose_python() {
-  local version where=' and its packages'
+  local version packages=' and its packages'
   version=$(timeout 20 python3 --version 2>&1) || version='no python3'
-  if [[ -d $1/.venv ]]; then where=' and the packages of .venv'; fi
-  heed python "$version$where" check_python "$1"
+  if [[ -d $1/.venv ]]; then packages=' and the packages of .venv'; fi
+  heed python "$version$packages" check_python "$1"
 }
 
 # diagnose_arch WANTED MACHINE: what this node can run; elsewhere than on its own a site's login nodes can be

@@ -18,7 +18,7 @@ report() {
     plain=$'\e[0m'
     case $1 in ok) color=$'\e[32m' ;; warning) color=$'\e[33m' ;; problem) color=$'\e[31m' ;; esac
   fi
-  printf '%s%-7s%s  %-12s  ' "$color" "$1" "$plain" "$2"
+  printf '%s%-7s%s  %-13s  ' "$color" "$1" "$plain" "$2"
   report_words "$3"
   if [[ -n $4 ]]; then printf '%9sfix: %s\n' '' "$4"; fi # whole, to be copied
 }
@@ -27,13 +27,13 @@ report() {
 report_words() {
   local -a words
   local word
-  local -i column=23
+  local -i column=24
   read -r -d '' -a words <<<"$1" || :
   for word in ${words[@]+"${words[@]}"}; do
-    if ((column > 23 && column + 1 + ${#word} > 80)); then
-      printf '\n%23s%s' '' "$word"
-      column=23+${#word}
-    elif ((column > 23)); then
+    if ((column > 24 && column + 1 + ${#word} > 80)); then
+      printf '\n%24s%s' '' "$word"
+      column=24+${#word}
+    elif ((column > 24)); then
       printf ' %s' "$word"
       column+=1+${#word}
     else

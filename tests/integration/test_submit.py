@@ -206,7 +206,7 @@ def test_quota_that_is_nearly_used_is_warned_of(numbers, warned, between, jobs, 
     (tmp_path / "lfs").chmod(0o755)
     env = {"PATH": f"{tmp_path}:{jobs.environment['PATH']}"}
     done = jobs.submit(LOCAL, LATER, env=env)
-    assert ("our quota on" in done.stderr) == bool(warned)
+    assert ("the quota of" in done.stderr) == bool(warned)
     assert warned in done.stderr
     assert done.stdout.split() == queued(jobs)
 

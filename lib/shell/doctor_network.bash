@@ -1,0 +1,168 @@
+# shellcheck shell=bash
+# What doctor.py asks of the way out, and of what opens doors there. No password and no token is shown.
+
+# diagnose_certificates: of what the environment names; a file that is not there ends each download with
+# words about something else.
+diagnose_certificates() {
+  local variable path named='' bad=''
+  for variable in "${CERTIFICATES[@]}"; do
+    path=${!variable:-}
+    if [[ -z $path ]]; then
+      continue
+    elif [[ ! -e $path ]]; then
+      bad='is not there'
+    elif [[ ! -r $path ]]; then
+      bad='cannot be read'
+    elif [[ -f $path ]] && ! grep -q -s 'BEGIN.* CERTIFICATE' -- "$path"; then
+      bad='holds no certificate'
+    else
+      named+=", $variable"
+      continue
+    fi
+    report problem certificates "$variable names $path, which $bad" \
+      "unset $variable, or name the bundle of the site in it"
+  done
+  if [[ -n $bad ]]; then return; fi
+  if [[ -n $named ]]; then named="named by ${named#, }"; fi
+  report ok certificates "${named:-those of the system}"
+}
+
+# diagnose_proxy: what the environment says, and whether something listens there.
+diagnose_proxy() {
+  local variable other shown='' address
+  for variable in http_proxy https_proxy all_proxy; do
+    other=${variable^^}
+    if [[ -n ${!variable:-} && -n ${!other:-} && ${!variable} != "${!other}" ]]; then
+      report warning proxy "$variable and $other name different ones: programs differ in which they read" \
+        "export $other=\"\$$variable\""
+    fi
+    address=${!variable:-${!other:-}}
+    if [[ -z $address || $shown == *" $(shown_url "$address")"* ]]; then continue; fi
+    shown+=" $(shown_url "$address")"
+    if ! takes_connection "$address"; then
+      report problem proxy "nothing answers at $(shown_url "$address"), which $variable names" \
+        "correct it, or: unset $variable $other"
+      return
+    fi
+  done
+  report ok proxy "${shown:-none set}"
+}
+
+# shown_url URL: print it without what logs in to a server, whatever odd characters that has.
+shown_url() {
+  if [[ $1 == *@* ]]; then
+    case $1 in *://*) printf '%s://***@%s' "${1%%://*}" "${1##*@}" ;; *) printf '***@%s' "${1##*@}" ;; esac
+  else
+    printf '%s' "$1"
+  fi
+}
+
+# takes_connection URL: whether its host takes a connection.
+takes_connection() {
+  local host=${1#*://}
+  local port
+  host=${host##*@}
+  host=${host%%/*}
+  port=${host##*:}
+  if [[ $port == "$host" ]]; then
+    case $1 in https:*) port=443 ;; socks*) port=1080 ;; *) port=80 ;; esac
+  fi
+  host=${host%:*}
+  host=${host#[}
+  # shellcheck disable=SC2016  # expanded by the inner bash
+  timeout 5 bash -c ': <>"/dev/tcp/$1/$2"' bash "${host%]}" "$port" 2>/dev/null
+}
+
+# diagnose_reach OFFLINE URL...: whether what packages and images come from answers. OFFLINE is the folder
+# of what was carried here: where it has something, no way out is needed.
+diagnose_reach() {
+  local url code state number
+  local -a urls=() answers=() reached=()
+  while IFS= read -r url; do urls+=("$url"); done < <(package_index)
+  urls+=("${@:2}")
+  for url in ${urls[@]+"${urls[@]}"}; do # all at once: without a way out each takes its time
+    exec {number}< <(state=0 && code=$(first_answer "$url" 2>/dev/null) || state=$? && printf '%s %s\n' "$state" "$code")
+    answers+=("$number")
+  done
+  for number in ${answers[@]+"${!answers[@]}"}; do
+    read -r state code <&"${answers[number]}" || :
+    url=$(shown_url "${urls[number]}")
+    if [[ $code =~ ^[2-4] ]]; then # that a login is asked for is an answer too
+      reached+=("$url")
+    elif ((state == 60 || state == 77)); then
+      report problem network "the certificate of $url is not trusted here" \
+        "export SSL_CERT_FILE=FILE: the site's bundle, which has the one of its proxy"
+    elif [[ -n ${SLURM_JOB_ID:-} ]]; then
+      report ok network "$url is out of reach, as it may be in a job"
+    elif compgen -G "$1/*/*" >/dev/null; then
+      report ok network "$url is out of reach; what was carried here lies in $1"
+    else
+      report warning network "$url cannot be reached from here" \
+        'a proxy? export https_proxy=...; without a network: python3 bundle.py pack DIR where there is one'
+    fi
+  done
+  if ((${#reached[@]})); then report ok network "answers: ${reached[*]}"; fi
+}
+
+# package_index: print what pip would ask; nothing where it is told to ask none.
+package_index() {
+  local file
+  if [[ -n ${PIP_NO_INDEX:-} ]]; then return 0; fi
+  for file in "${PIP_CONFIG_FILE:-}" "${XDG_CONFIG_HOME:-${HOME:-}/.config}/pip/pip.conf" \
+    "${HOME:-}/.pip/pip.conf" /etc/pip.conf; do
+    if [[ -z ${PIP_INDEX_URL:-} && -r $file ]]; then
+      PIP_INDEX_URL=$(sed -n -E 's/^ *index[-_]url *[=:] *//p' "$file" | tail -n 1)
+    fi
+  done
+  printf '%s\n' "${PIP_INDEX_URL:-https://pypi.org/simple/}"
+}
+
+# first_answer URL: print the number that it answers with; the exit codes are curl's.
+first_answer() {
+  if command -v curl >/dev/null; then
+    timeout 15 curl --silent --output /dev/null --max-time 8 --write-out '%{http_code}' -- "$1"
+  else
+    timeout 15 python3 - "$1" <<'END'
+import ssl, sys, urllib.error, urllib.request
+try:
+    print(urllib.request.urlopen(sys.argv[1], timeout=8).status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+except urllib.error.URLError as error:
+    sys.exit(60 if isinstance(error.reason, ssl.SSLError) else 7)
+END
+  fi
+}
+
+# diagnose_tokens FILE...: readable by their owner alone.
+diagnose_tokens() {
+  local file mode
+  local -i count=0 bad=0
+  for file in "$@"; do
+    if [[ ! -e $file ]]; then continue; fi
+    count+=1
+    mode=$(stat -L -c %a -- "$file")
+    if [[ ! -r $file ]]; then
+      report problem tokens "$file cannot be read by you" "ls -l $(printf %q "$file"); is it yours?"
+    elif [[ $mode != *00 ]]; then
+      report problem tokens "$file can be read by others (mode $mode)" "chmod 600 $(printf %q "$file")"
+    elif [[ ! -s $file ]]; then
+      report warning tokens "$file is empty" "write the token into it, or: rm $(printf %q "$file")"
+    else
+      continue
+    fi
+    bad+=1
+  done
+  if ((bad == 0 && count)); then report ok tokens "$count files, for your eyes only"; fi
+  if ((count == 0)); then report ok tokens 'in no file'; fi
+}
+
+# diagnose_secrets NAME...: which of the variables that are passed on by name are set.
+diagnose_secrets() {
+  local name named=''
+  for name in "$@"; do
+    if [[ -n ${!name:-} ]]; then named+=", $name"; fi
+  done
+  if [[ -n $named ]]; then named="set, and passed on: ${named#, }"; fi
+  report ok secrets "${named:-not set: $*}"
+}

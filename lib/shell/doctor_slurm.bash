@@ -1,0 +1,53 @@
+# shellcheck shell=bash
+# What doctor.py asks of Slurm.
+
+# diagnose_slurm EXPECTED ACCOUNT PARTITION...: it answers, has the site's partitions, and knows the account.
+# EXPECTED is empty where a machine may have none.
+diagnose_slurm() {
+  local said partition missing=''
+  if ! command -v sinfo >/dev/null; then
+    if [[ -n $1 ]]; then
+      report warning Slurm 'there is no Slurm on this machine: no sinfo' "submit on a login node of $1"
+    else
+      report ok Slurm 'none on this machine'
+    fi
+    return
+  fi
+  if ! said=$(timeout 10 sinfo --noheader --format=%R 2>&1); then
+    if [[ -z $1 && $said == *'configuration source'* ]]; then
+      report ok Slurm 'its programs are here, and no cluster is configured for them'
+      return
+    fi
+    if [[ -n $said ]]; then said=": $(slurm_reason "$said")"; fi
+    report problem Slurm "it does not answer within 10 seconds$said" \
+      'try again later, and see the status page of the site; scontrol ping'
+    return
+  fi
+  for partition in "${@:3}"; do
+    if ! grep -q -x -F -e "$partition" <<<"$said"; then missing+=", $partition"; fi
+  done
+  if [[ -n $missing ]]; then
+    report warning Slurm "$1 has no partition ${missing#, }; it has $(paste -sd ' ' <<<"$said" | sed 's/ /, /g')" \
+      "correct partitions in the site.toml, and the #SBATCH lines of the jobs"
+  else
+    report ok Slurm "answers; partitions: $(paste -sd ' ' <<<"$said" | sed 's/ /, /g')"
+  fi
+  diagnose_account "$2"
+}
+
+# diagnose_account ACCOUNT: where Slurm tells which ones a user has.
+diagnose_account() {
+  local said
+  command -v sacctmgr >/dev/null || return 0
+  said=$(timeout 10 sacctmgr --noheader --parsable2 show associations "user=$(id -un)" format=account 2>/dev/null |
+    sort -u) || return 0
+  if [[ -z $said ]]; then return 0; fi
+  if [[ -z $1 ]]; then
+    report ok account "none is configured; yours: $(paste -sd ' ' <<<"$said" | sed 's/ /, /g')"
+  elif grep -q -x -i -F -e "$1" <<<"$said"; then
+    report ok account "$1 is one of yours"
+  else
+    report problem account "$1 is none of yours, which are $(paste -sd ' ' <<<"$said" | sed 's/ /, /g')" \
+      "project.account = \"${said%%$'\n'*}\" in configuration.toml"
+  fi
+}

@@ -1,0 +1,167 @@
+# shellcheck shell=bash disable=SC2154,SC2034  # set by the emitted script, or for other functions
+# What doctor.py asks of runtime, image, overlay, venv and repositories.
+
+# diagnose_runtime RUNTIME WHY: the program that starts the image; why it was chosen, if that was open.
+diagnose_runtime() {
+  local said
+  if [[ $1 == host ]]; then
+    report ok runtime "host, which is no container${2:+: $2}"
+    return
+  fi
+  said=$(in_time 20 program_version "$1" 2>/dev/null </dev/null) || :
+  heed runtime "${said:-$1}${2:+, $2}" check_runtime "$1"
+}
+
+# check_runtime RUNTIME: stop where it is not there, or does not work.
+check_runtime() {
+  check_program "$1"
+  timeout 20 "$1" --version >/dev/null 2>&1 || timeout 20 "$1" version >/dev/null 2>&1 ||
+    fail "$1 is here, but it does not work" "see what it says: $1 version"
+}
+
+# diagnose_image FILE BUILT: complete, and what was recorded. The emitted script defines
+# check_image_as_always. BUILT is what build_container.py makes.
+diagnose_image() {
+  heed image '' check_image_as_always
+  if [[ ${heeded[image]} == ok ]]; then
+    record_value "$1.json" date
+    heed image "$1${REPLY:+, built $REPLY}" check_recorded_size image "$1" \
+      'python3 build_container.py --force && python3 move_built_container_to_active.py'
+  fi
+  if [[ -e $2 && -e $2.json ]]; then
+    report warning image 'a new image waits to be put in use' 'python3 move_built_container_to_active.py'
+  fi
+}
+
+# check_recorded_size WHAT FILE HINT: stop where a file has another size than its record says; its
+# checksum would take minutes.
+check_recorded_size() {
+  local bytes
+  if holds_tag "$2"; then return 0; fi # the size is the one in the store
+  record_value "$2.json" bytes
+  if [[ -z $REPLY ]]; then return 0; fi
+  bytes=$(stat -L -c %s -- "$2") || fail "the $1 $2 is missing" "$3"
+  [[ $bytes == "$REPLY" ]] || fail "the $1 $2 has $bytes bytes, and its record says $REPLY" "$3"
+}
+
+# diagnose_inside: whether the image starts as container_run.py starts it. The emitted script defines
+# inside_now COMMAND....
+diagnose_inside() {
+  local said
+  [[ ${heeded[image]:-ok} == ok ]] || return 0
+  heed inside '' inside_now python3 -I -c ''
+  [[ ${heeded[inside]} == ok ]] || return 0
+  said=$(in_time 60 inside_now python3 -I -c 'import platform; print(platform.python_version(), "for", platform.machine())' \
+    2>/dev/null </dev/null) || :
+  report ok inside "Python $said starts"
+}
+
+# diagnose_mount RUNTIME IMAGE COMPRESSION OVERLAY: which SquashFS files the runtime mounts, tried with
+# small ones. It matters where an OVERLAY is configured.
+diagnose_mount() {
+  local runtime=$1 base=$2 work each can='' cannot=''
+  local -a packer=(mksquashfs)
+  [[ ${heeded[image]:-} == ok ]] || return 0
+  if ! packs_overlays "${packer[@]}"; then
+    report ok mount 'not tried: no mksquashfs 4.4 on this machine; overlays are packed by the one of the image'
+    return
+  fi
+  processors=1 memory=
+  work=$(mktemp -d "${TMPDIR:-/tmp}/longship-doctor.XXXXXX") || return 0 # which diagnose_folder tells
+  for each in zstd lz4 xz gzip; do
+    if in_time 30 mountable "$each" >/dev/null 2>&1 </dev/null; then can+=" $each"; else cannot+=" $each"; fi
+  done
+  rm -rf -- "$work"
+  if [[ " $can " == *" $3 "* ]]; then
+    report ok mount "$1 mounts overlays packed with$can${cannot:+, not with$cannot}"
+  elif [[ -z $can ]]; then
+    report "$(if [[ -n $4 ]]; then printf problem; else printf warning; fi)" mount \
+      "$1 mounts no SquashFS file here" \
+      'use no overlay: packages.overlay = "", then python3 set_up.py install'
+  else
+    can=${can# }
+    report "$(if [[ -n $4 ]]; then printf problem; else printf warning; fi)" mount \
+      "$1 mounts no overlay packed with $3, but with $can" \
+      "packages.compression = \"${can%% *}\" in configuration.toml, then python3 build_overlay.py"
+  fi
+}
+
+# diagnose_overlay: what a launch checks, and the size. The emitted script defines check_overlay_as_always
+# and sets overlay.
+diagnose_overlay() {
+  heed overlay '' check_overlay_as_always
+  if [[ ${heeded[overlay]} != ok ]]; then return 0; fi
+  record_value "$overlay.json" date
+  heed overlay "$overlay${REPLY:+, built $REPLY}" check_recorded_size overlay "$overlay" \
+    "rm $(printf %q "$overlay"); python3 build_overlay.py"
+}
+
+# diagnose_venv VENV BASE: the packages belong to the image or overlay that they are used with.
+diagnose_venv() {
+  heed packages "$1" check_venv "$1" "$2"
+}
+
+# diagnose_repositories: each as configured and as an update would want it.
+diagnose_repositories() {
+  local name
+  heed git '' prepare_git
+  if [[ ${heeded[git]} != ok ]]; then return 0; fi
+  prepare_git
+  for name in "${all_repositories[@]}"; do
+    heed repository '' check_one_repository "$name"
+    if [[ ${heeded[repository]} == ok ]]; then tell_repository "$name"; fi
+  done
+}
+
+# check_one_repository NAME: stop where it is missing or in a state that no update begins from.
+check_one_repository() {
+  local -r folder=$repositories_folder/$1
+  local state own
+  [[ -e $folder || -L $folder ]] || fail "$1 is not there: $folder" 'python3 set_up.py install'
+  [[ -e $folder/.git ]] ||
+    fail "$folder is no git repository" "mv $(printf '%q %q' "$folder" "$folder.old"); python3 set_up.py install"
+  own=$(git_folder "$folder")
+  state=$own/longship-update
+  check_no_update "$folder"
+  if [[ -e $state/step ]]; then
+    fail "$folder: an update was interrupted there" 'python3 set_up.py update'
+  fi
+  check_not_busy "$folder"
+}
+
+# tell_repository NAME: where it is, and whether what the user has changed is kept anywhere else.
+tell_repository() {
+  local -r folder=$repositories_folder/$1
+  local own commits files text
+  own=$(git_folder "$folder")
+  text="$1 is at $(shown_commit "$folder" HEAD)"
+  if [[ $(settings_of "$1") != "$(cat -- "$own/longship-settings" 2>/dev/null)" ]] ||
+    ! git_in "$folder" merge-base --is-ancestor refs/longship/base HEAD 2>/dev/null; then
+    report warning repository "$text, not where it is configured to be" 'python3 set_up.py update'
+    return
+  fi
+  commits=$(git_in "$folder" rev-list HEAD --not refs/longship/base --remotes --glob=refs/longship/tags)
+  files=$(timeout 30 git -C "$folder" status --porcelain 2>/dev/null) || :
+  if [[ -z $commits$files ]]; then
+    report ok repository "$text, unchanged"
+  elif changes_are_saved "$folder" "${repository_patches[$1]}"; then
+    report ok repository "$text, with changes that are in ${repository_patches[$1]}"
+  else
+    report warning repository "$text, with changes that are nowhere else" 'python3 set_up.py save-patches'
+  fi
+}
+
+# changes_are_saved FOLDER PATCHES: whether the patches are newer than the changed files and the commits
+# of the user.
+changes_are_saved() {
+  local -a patches=("$2"/*.patch)
+  local newest path
+  [[ -e ${patches[0]} ]] || return 1
+  newest=$(stat -c %Y -- "${patches[@]}" | sort -n | tail -n 1)
+  while IFS= read -r -d '' path; do
+    if [[ -e $1/$path ]] && (($(stat -c %Y -- "$1/$path") > newest)); then return 1; fi
+  done < <(git_in "$1" ls-files --modified --others --exclude-standard --full-name -z
+    git_in "$1" diff --cached --name-only -z)
+  path=$(git_in "$1" log -1 --format=%ct HEAD)
+  ((path <= newest))
+}
