@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from pathlib import Path
 from typing import Callable, TypeVar
 
 from lib.command import call, wrapped
+from lib.diagnosis_site import configuration_line, job_lines, site_lines, visible_lines
 from lib.diagnosis_software import repository_checks, software_lines
 from lib.diagnosis_values import configured_values, looks_secret
 from lib.errors import LongshipError
 from lib.images import image_source
-from lib.job_files import job_files, read_job_file
 from lib.paths import Paths, derive_paths, expand
 from lib.quoting import Expansion, Word
 from lib.runtimes import Choice, choose_runtime
 from lib.settings import Settings
-from lib.sites import Machine, load_machines, recognise, shown_marks
-from lib.training import is_below
+from lib.sites import Machine
 
 _Value = TypeVar("_Value")
 
@@ -47,9 +45,9 @@ def lines(settings: Settings, succeeds: Callable[[list[str]], bool], *, as_json:
     machine = settings.machine
     found = [
         *_start_lines(settings.root, as_json),
-        _configuration(settings),
-        *_heeded("machine", lambda: _site_lines(settings)),
-        *_heeded("jobs", lambda: _job_lines(settings)),
+        configuration_line(settings),
+        *_heeded("machine", lambda: site_lines(settings)),
+        *_heeded("jobs", lambda: job_lines(settings)),
         call("diagnose_arch", machine.arch, machine.name),
     ]
     paths, wrong = _attempt("paths", lambda: derive_paths(settings))
@@ -127,54 +125,6 @@ def _start_lines(root: Path, as_json: bool) -> list[str]:
     ]
 
 
-def _configuration(settings: Settings) -> str:
-    root = f"{settings.root}{os.sep}"
-    read = [each for each in settings.files if each.endswith(".toml") and os.path.isfile(each)]
-    sites = [each for each in read if each.endswith("site.toml")]
-    own = [each[len(root) :] if each.startswith(root) else each for each in read]
-    shown = [each for each in own if not each.endswith("site.toml")]
-    text = f"{', '.join(shown)} and {len(sites)} sites can be read"
-    return call("report", "ok", "configuration", text)
-
-
-def _site_lines(settings: Settings) -> list[str]:
-    """Say which machine this is, and by which mark."""
-    machines = load_machines(settings.root)
-    here = recognise(machines, settings.environ, os.uname().nodename)
-    machine, origin = settings.machine, settings.origins["machine"]
-    text = f"{machine.name}, {machine.description} ({machine.site_file})"
-    marks = shown_marks(machines[here]) if here in machines else ""
-    if settings.configuration.machine == "auto":
-        why = f"recognised by {marks}" if marks else "no site's mark is here"
-        return [call("report", "ok", "machine", f"{text}: {why}")]
-    text += f": named by {origin}"
-    if here == machine.name or not marks:
-        why = f"; {marks} says so too" if marks else "; no site's mark is here"
-        return [call("report", "ok", "machine", text + why)]
-    fix = f'machine = "auto" in configuration.toml, or: --machine {here}'
-    return [call("report", "warning", "machine", f"{text}, but {marks} is the mark of {here}", fix)]
-
-
-def _job_lines(settings: Settings) -> list[str]:
-    """Say what the site's job files are for: one that was copied can still name another machine."""
-    machines = load_machines(settings.root)
-    site = Path(settings.machine.site_file).parent
-    files = [each for each in job_files(settings.root) if each.parent == settings.root / site]
-    found, names = [], []
-    for path in files:
-        job = read_job_file(settings.root, str(path))
-        names.append(path.name)
-        if job.machine and (
-            job.machine not in machines
-            or machines[job.machine].site_file != settings.machine.site_file
-        ):
-            text = f"{job.path} is for the machine {job.machine}, which is none of {site}/site.toml"
-            fix = f"start_job {settings.machine.name} in {job.path}"
-            found.append(call("report", "warning", "jobs", text, fix))
-    text = f"{site}/: {', '.join(names)}" if names else f"{site}/ has no job files"
-    return found or [call("report", "ok", "jobs", text)]
-
-
 def _folder_lines(settings: Settings, paths: Paths) -> list[str]:
     topics = {paths.checkpoint_dir: "checkpoints", paths.project_dir: "project"}
     topics[paths.scratch_dir] = "scratch"
@@ -187,21 +137,10 @@ def _folder_lines(settings: Settings, paths: Paths) -> list[str]:
             )
             for each in dict.fromkeys(paths.roots)
         ),
-        *_hidden(settings, paths),
+        *visible_lines(settings, paths),
         *_personal_lines(),
         call("diagnose_caches", paths.cache),
         call("diagnose_leftovers", paths.root, paths.project_dir, paths.scratch_dir),
-    ]
-
-
-def _hidden(settings: Settings, paths: Paths) -> list[str]:
-    """Tell the folders that compute nodes do not see. JUPITER: a job then dies without a log."""
-    seen = settings.machine.compute_folders
-    text = f"compute nodes of {settings.machine.name} do not see "
-    return [
-        call("report", "problem", "folders", f"{text}{each}", f"move it below {' or '.join(seen)}")
-        for each in dict.fromkeys((paths.root, *paths.roots))
-        if seen and not any(is_below(str(each), folder) for folder in seen)
     ]
 
 

@@ -32,7 +32,7 @@ ROWS = (
     ("packages", "builds", "versions", "job_checks"),
     ("downloads", "wheelhouse", "assets", "reruns"),
     ("setup", "bundle", "overlay_builds", "jobs", "runs"),
-    ("diagnosis_values", "diagnosis_software"),
+    ("diagnosis_site", "diagnosis_software", "diagnosis_values"),
     ("diagnosis", "job_diagnosis", "known_messages"),
     ("script", "execute", "remembered"),
     ("launchers",),

@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2034  # what is set here is used by other functions
+# shellcheck shell=bash
 # What doctor.py finds: a line each, with the fix in the next; or all of it as JSON.
 
 # start_report text|json
@@ -149,13 +149,13 @@ heed() {
         ;;
     esac
   done <<<"$said"
-  if ((found)); then return; fi
-  if ((code)); then heeded[$1]=problem; fi
-  if ((code == 124)); then
+  if ((code == 124 && found == 0)); then
     report problem "$1" 'no answer for a minute' 'does a file system hang? see the status page of the site'
-  elif ((code)); then
+    heeded[$1]=problem
+  elif ((code != 0 && found == 0)); then
     report problem "$1" "${said##*$'\n'}" 'send this to whoever helps: python3 doctor.py --json'
-  elif [[ -n $2 ]]; then
+    heeded[$1]=problem
+  elif [[ -n $2 && ${heeded[$1]} == ok ]]; then
     report ok "$1" "$2"
   fi
 }
