@@ -17,6 +17,7 @@ pytest_plugins = [
     "support.lab",
     "support.git",
     "support.overlays",
+    "support.patients",
     "support.slurm",
     "support.jobs",
     "support.terminal",
