@@ -7,7 +7,7 @@ diagnose_clone() {
   if said=$(timeout 20 git -C "$1" describe --always --tags --dirty=', with changes' 2>/dev/null); then
     report ok clone "$said, in $1"
   else
-    report ok clone "no git history, in $1"
+    report ok clone "plain files, no history of git, in $1"
   fi
 }
 

@@ -136,10 +136,11 @@ END
 
 # diagnose_tokens FILE...: readable by their owner alone.
 diagnose_tokens() {
-  local file mode
+  local file mode seen=''
   local -i count=0 bad=0
   for file in "$@"; do
-    if [[ ! -e $file ]]; then continue; fi
+    if [[ ! -e $file || $seen == *"/$file/"* ]]; then continue; fi
+    seen+="/$file/"
     count+=1
     mode=$(stat -L -c %a -- "$file")
     if [[ ! -r $file ]]; then
@@ -153,7 +154,7 @@ diagnose_tokens() {
     fi
     bad+=1
   done
-  if ((bad == 0 && count)); then report ok tokens "$count files, for your eyes only"; fi
+  if ((bad == 0 && count)); then report ok tokens "readable for you alone, files: $count"; fi
   if ((count == 0)); then report ok tokens 'in no file'; fi
 }
 

@@ -1,6 +1,434 @@
-"""doctor.py: faults are planted, and each is named with its fix."""
+"""doctor.py: faults are planted, and each is named with its fix.
+
+They are planted for real, but for what cannot be here: GPUs, Lustre and Slurm's accounting are
+programs that say what the real ones would, and so is an old Python.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from typing import Callable, NamedTuple
+
+import pytest
+from support import processes
+from support.lab import fill
+from support.patients import TOKEN
+from support.repository import toml
+
+PASSWORD = "pass/w@rd"
+NVIDIA_SMI = """case $1 in
+-L) echo 'GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-1)' ;;
+--query*) echo 'NVIDIA A100-SXM4-40GB, 550.54.15' ;;
+*) echo '| NVIDIA-SMI 550.54.15    Driver Version: 550.54.15    CUDA Version: 12.4     |' ;;
+esac"""
+OLD_PYTHON = """
+import runpy, sys
+sys.version_info = (3, 6, 8, "final", 0)
+sys.argv = sys.argv[1:]
+sys.path[0] = sys.argv[0].rpartition("/")[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 def test_all_is_well_where_it_is(healthy):
     assert {each["state"] for each in healthy.findings} == {"ok"}, healthy.text
     assert healthy.done.returncode == 0
+
+
+class Fault(NamedTuple):
+    """A fault: what spoils a patient, and what has to be said of it.
+
+    `plant` can return variables of the environment with which doctor.py is then called.
+    """
+
+    name: str
+    plant: Callable
+    state: str
+    topic: str
+    text: str
+    fix: str
+
+
+# --- Python, configuration, site
+
+
+def old_python(patient):
+    real = shlex.join([sys.executable, "-c", OLD_PYTHON])
+    patient.program("python3", f'[[ $1 != --version ]] || exec echo Python 3.6.8\nexec {real} "$@"')
+
+
+def python_without_click(patient):
+    venv = patient.folder / "bare"
+    make = [sys.executable, "-m", "venv", "--without-pip", venv]
+    processes.run(make, env=patient.environment)
+    (patient.bin / "python3").symlink_to(venv / "bin/python3")
+
+
+def named_machine(patient):
+    patient.change('machine = "auto"', 'machine = "local"')
+    return {"SYSTEMNAME": "juwelsbooster"}
+
+
+def hidden_folders(patient):
+    patient.change('arch = "auto"', 'arch = "auto"\ncompute_folders = ["/e"]', "local/site.toml")
+
+
+# --- folders
+
+
+def scratch_at(patient, folder):
+    patient.change(f"scratch_dir = {toml(patient.scratch)}", f"scratch_dir = {toml(folder)}")
+
+
+def scratch_is_a_file(patient):
+    scratch_at(patient, patient.write(patient.folder / "a file", "") / "below")
+
+
+def scratch_is_a_dead_link(patient):
+    link = patient.folder / "a link"
+    link.symlink_to(patient.folder / "gone")
+    scratch_at(patient, link)
+
+
+def caches_in_home(patient):
+    (patient.home / "caches").mkdir()
+    (patient.scratch / "cache").symlink_to(patient.home / "caches")
+
+
+def lock(patient, owner, age=0):
+    folder = patient.scratch / "overlays.lock"
+    patient.write(folder / "owner", owner)
+    then = time.time() - age
+    os.utime(folder / "owner", (then, then))
+
+
+def own_stale_lock(patient):
+    done = subprocess.Popen(["true"])
+    done.wait()
+    host = open("/proc/sys/kernel/hostname").read().strip()
+    lock(patient, f"{host} {done.pid} 1\n")
+
+
+def unfinished(patient):
+    file = patient.write(patient.scratch / "containers/build/x.sif.partial", "half")
+    then = time.time() - 7200
+    os.utime(file, (then, then))
+
+
+def quota(numbers):
+    return lambda patient: patient.program("lfs", f'[[ $1 == quota ]] && echo " ${{!#}} {numbers}"')
+
+
+def home_is_gone(patient):
+    return {"HOME": str(patient.folder / "nobody")}
+
+
+def temporary_is_gone(patient):
+    return {"TMPDIR": str(patient.write(patient.folder / "no folder", ""))}
+
+
+# --- runtime, image, overlay, venv
+
+
+def mangled(patient):
+    with open(patient.image, "r+b") as file:
+        file.write(bytes(64))
+
+
+def of_another_architecture(patient):
+    with open(patient.image, "r+b") as file:
+        head = file.read(48)
+        place = head.index(b"SIF_MAGIC\0") + len(b"SIF_MAGIC\0") + 3
+        own, other = (b"02", b"04") if head[place : place + 2] == b"02" else (b"04", b"02")
+        assert head[place : place + 2] == own
+        file.seek(place)
+        file.write(other)
+
+
+def longer(path):
+    def plant(patient):
+        with open(getattr(patient, path), "ab") as file:
+            file.write(b"more")
+        os.utime(patient.record)
+
+    return plant
+
+
+def missing_image(patient):
+    patient.image.unlink()
+
+
+def waiting_image(patient):
+    built = patient.scratch / "containers/build" / patient.active.name
+    patient.write(built, "")
+    patient.write(built.with_name(f"{built.name}.json"), "{\n}\n")
+
+
+def missing_bind(patient):
+    patient.change("binds = []", 'binds = ["/no/where"]')
+
+
+def other_requirements(patient):
+    patient.write(patient.root / "requirements/tiny.txt", "longship_tiny>=1\n")
+
+
+def overlay_of_another_image(patient):
+    patient.record_base("/other/image.sif")
+
+
+def older_overlay(patient):
+    then = time.time() - 7200
+    os.utime(patient.record, (then, then))
+    os.utime(patient.image)
+
+
+def no_venv(patient):
+    (patient.venv / "longship-base").unlink()
+
+
+def venv_of_another_overlay(patient):
+    (patient.venv / "longship-base").write_text("/other/overlay.sqsh\n")
+
+
+def no_zstd(patient):
+    # A mock: a runtime that mounts no zstd is on other machines. What is packed so is no SquashFS.
+    patient.program(
+        "mksquashfs",
+        'case " $* " in *" -comp zstd "*) echo >"$2"; exit ;; esac\nexec /usr/bin/mksquashfs "$@"',
+    )
+
+
+def no_runtime(patient):
+    patient.change('runtime = "apptainer"', 'runtime = "singularity"')
+    links = patient.folder / "all but singularity"
+    links.mkdir()
+    for folder in processes.PATH.split(":"):
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            if name != "singularity" and not (links / name).is_symlink():
+                (links / name).symlink_to(f"{folder}/{name}")
+    return {"PATH": f"{os.path.dirname(sys.executable)}:{links}"}
+
+
+# --- repositories
+
+
+def no_repository(patient):
+    patient.mine.folder.rename(patient.folder / "elsewhere")
+
+
+def merge_with_conflict(patient):
+    mine = patient.mine
+    mine.git("checkout", "--quiet", "-b", "other")
+    mine.replace("model.py", "line 3\n", "theirs\n")
+    mine.commit("theirs")
+    mine.git("checkout", "--quiet", "-")
+    mine.replace("model.py", "line 3\n", "ours\n")
+    mine.commit("ours")
+    assert mine.git("merge", "other", check=False).returncode
+
+
+def rebase_with_conflict(patient):
+    merge_with_conflict(patient)
+    patient.mine.git("merge", "--abort")
+    assert patient.mine.git("rebase", "other", check=False).returncode
+
+
+def conflict_markers(patient):
+    merge_with_conflict(patient)
+    (patient.mine.folder / ".git/MERGE_HEAD").unlink()
+
+
+def stopped_update(patient):
+    patient.write(patient.mine.folder / ".git/longship-update/stopped", "")
+
+
+def lock_of_git(patient):
+    patient.write(patient.mine.folder / ".git/index.lock", "")
+
+
+def unsaved_changes(patient):
+    patient.mine.replace("model.py", "line 3\n", "mine\n")
+
+
+def at_another_ref(patient):
+    patient.change('ref = "v1"', 'ref = "main"')
+
+
+# --- network, tokens
+
+
+def no_bundle(patient):
+    return {"SSL_CERT_FILE": str(patient.folder / "no.pem")}
+
+
+def empty_bundle(patient):
+    return {"REQUESTS_CA_BUNDLE": str(patient.write(patient.folder / "empty.pem", ""))}
+
+
+def dead_proxy(patient):
+    return {"https_proxy": f"http://me:{PASSWORD}@127.0.0.1:9"}
+
+
+def two_proxies(patient):
+    return {"https_proxy": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:10"}
+
+
+def dead_index(patient):
+    return {"PIP_INDEX_URL": f"https://me:{PASSWORD}@127.0.0.1:9/simple"}
+
+
+def open_token(patient):
+    patient.token.chmod(0o644)
+
+
+def empty_token(patient):
+    patient.token.write_text("")
+
+
+def written_secret(patient):
+    patient.change("set = {}", f'set = {{ LAB_API_KEY = "{PASSWORD}" }}')
+
+
+# --- Slurm, GPUs
+
+
+def dead_slurm(patient):
+    text = open(patient.environment["SLURM_CONF"]).read().splitlines()
+    host = [each for each in text if each.startswith(("SlurmctldPort", "SlurmctldTimeout"))]
+    kept = [each for each in text if each not in host]
+    file = patient.folder / "slurm.conf"
+    file.write_text("\n".join([*kept, "SlurmctldPort=9", "MessageTimeout=2"]) + "\n")
+    return {"SLURM_CONF": str(file)}
+
+
+def no_such_partition(patient):
+    patient.change('arch = "auto"', 'arch = "auto"\npartitions.nowhere = {}', "local/site.toml")
+
+
+def no_such_account(patient):
+    # A mock: the tests' Slurm keeps no accounts.
+    patient.program("sacctmgr", "printf 'lab\\nothers\\n'")
+    patient.change("[paths]", '[project]\naccount = "ours"\n[paths]')
+
+
+def broken_gpu(patient):
+    patient.program(
+        "nvidia-smi", "echo 'Failed to initialize NVML: Driver/library mismatch'; exit 18"
+    )
+
+
+def gpu_not_inside(patient):
+    patient.program("nvidia-smi", NVIDIA_SMI)
+
+
+def old_driver(patient):
+    patient.program("nvidia-smi", NVIDIA_SMI)
+    patient.change('runtime = "apptainer"', 'runtime = "host"')
+    return {"CUDA_VERSION": "13.0.1"}
+
+
+FULL = "1000000001* 1000000000 1100000000 6d 42 0 0 -"
+FILES = "5 1000000000 1100000000 - 99 100 100 -"
+FAULTS = [
+    Fault("old python", old_python, "problem", "python", "needs Python 3.9", "python3 -m venv"),
+    Fault(
+        *("no click", python_without_click, "problem", "python"),
+        *("has no package click", "pip install -r requirements/host.txt"),
+    ),
+    Fault(
+        *("typing error", lambda p: p.configure("[paths\n"), "problem", "configuration"),
+        *("configuration.toml", ""),
+    ),
+    Fault(
+        *("unknown key", lambda p: p.change("image =", "imgae ="), "problem", "configuration"),
+        *('has no key "imgae"', 'did you mean "image"'),
+    ),
+    Fault(
+        *("other machine", named_machine, "warning", "machine"),
+        *("SYSTEMNAME=juwelsbooster is the mark of jwb", 'machine = "auto"'),
+    ),
+    Fault(
+        *("copied job", lambda p: p.change("start_job local", "start_job lumi", JOB)),
+        *("warning", "jobs", "is for the machine lumi", "start_job local"),
+    ),
+    Fault(
+        *("scratch is a file", scratch_is_a_file, "problem", "scratch"),
+        *("is no folder", "paths.scratch_dir"),
+    ),
+    Fault(*("dead link", scratch_is_a_dead_link, "problem", "scratch"), *("leads nowhere", "rm ")),
+    Fault(
+        *("caches in home", caches_in_home, "warning", "caches"),
+        *("would fill the home folder", "rm "),
+    ),
+    Fault("dead owner", own_stale_lock, "warning", "locks", "is gone, its lock is left", "rm -r "),
+    Fault(
+        *("dead host", lambda p: lock(p, "elsewhere 7 7\n", 7200), "warning", "locks"),
+        *("process 7 on elsewhere is gone", "rm -r "),
+    ),
+    Fault("unfinished", unfinished, "warning", "leftovers", "x.sif.partial", "rm -r "),
+    Fault("quota", quota(FULL), "warning", "scratch", "is used up", "make room"),
+    Fault("quota of files", quota(FILES), "warning", "scratch", "only 1 are left", "make room"),
+    Fault("no home", home_is_gone, "problem", "home", "which is no folder", "export HOME"),
+    Fault("no TMPDIR", temporary_is_gone, "problem", "temporary", "is no folder", "TMPDIR"),
+    Fault("no runtime", no_runtime, "problem", "runtime", "is not on this machine", "its module"),
+    Fault("no image", missing_image, "problem", "image", "is missing", "build_container.py"),
+    Fault("no SIF", mangled, "problem", "image", "is no SIF image", "build_container.py"),
+    Fault("other CPU", of_another_architecture, "problem", "image", "is needed", "build_"),
+    Fault("other size", longer("image"), "problem", "image", "its record says", "--force"),
+    Fault("new image", waiting_image, "warning", "image", "waits", "move_built_container_to_"),
+    Fault("no bind", missing_bind, "problem", "inside", "/no/where to bind", "container.binds"),
+    Fault("no zstd", no_zstd, "problem", "mount", "packed with zstd", 'compression = "lz4"'),
+    Fault("no overlay", other_requirements, "problem", "overlay", "no overlay", "build_overlay.py"),
+    Fault(
+        *("other image", overlay_of_another_image, "problem", "overlay"),
+        *("belongs to /other/image.sif", "build_overlay.py"),
+    ),
+    Fault("older overlay", older_overlay, "problem", "overlay", "is newer", "build_overlay.py"),
+    Fault("overlay's size", longer("overlay"), "problem", "overlay", "record says", "rm "),
+    Fault("no venv", no_venv, "problem", "packages", "not installed", "set_up.py install"),
+    Fault(
+        *("other venv", venv_of_another_overlay, "problem", "packages"),
+        *("belong to /other/overlay.sqsh", "set_up.py install"),
+    ),
+    Fault("no clone", no_repository, "problem", "repository", "is not there", "set_up.py install"),
+    Fault("merge", merge_with_conflict, "problem", "repository", "a merge is under", "git -C"),
+    Fault("rebase", rebase_with_conflict, "problem", "repository", "a rebase is", "git -C"),
+    Fault("conflict", conflict_markers, "problem", "repository", "are conflicts", "git -C"),
+    Fault("stopped", stopped_update, "problem", "repository", "update stopped", "--continue"),
+    Fault("git's lock", lock_of_git, "problem", "repository", "another git works", "rm "),
+    Fault("unsaved", unsaved_changes, "warning", "repository", "nowhere else", "save-patches"),
+    Fault("other ref", at_another_ref, "warning", "repository", "configured", "set_up.py update"),
+    Fault("no bundle", no_bundle, "problem", "certificates", "is not there", "unset SSL_CERT_FILE"),
+    Fault("empty bundle", empty_bundle, "problem", "certificates", "no certificate", "unset REQ"),
+    Fault("dead proxy", dead_proxy, "problem", "proxy", "http://***@127.0.0.1:9", "unset https_"),
+    Fault("two proxies", two_proxies, "warning", "proxy", "different ones", "export HTTPS_PROXY"),
+    Fault("no index", dead_index, "warning", "network", "https://***@127.0.0.1:9", "https_proxy"),
+    Fault("open token", open_token, "problem", "tokens", "read by others (mode 644)", "chmod 600"),
+    Fault("empty token", empty_token, "warning", "tokens", "is empty", "rm "),
+    Fault(
+        "secret", written_secret, "warning", "secrets", "holds LAB_API_KEY", "export LAB_API_KEY"
+    ),
+    Fault("dead Slurm", dead_slurm, "problem", "Slurm", "does not answer", "try again later"),
+    Fault("partition", no_such_partition, "warning", "Slurm", "no partition nowhere", "site.toml"),
+    Fault("broken GPU", broken_gpu, "problem", "GPU", "Driver/library mismatch", "--exclude="),
+]
+JOB = "local/run_training_local.sbatch"
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_fault_is_named_with_its_fix(fault, patient, healthy):
+    assert healthy.states(fault.topic) <= {"ok"}
+    assert healthy.of(fault.topic) or fault.topic == "locks"
+    report = patient.report(env=fault.plant(patient))
+    told = [
+        each
+        for each in report.of(fault.topic)
+        if each["state"] == fault.state and fault.text in each["text"] and fault.fix in each["fix"]
+    ]
+    assert told, report.text
+    assert report.done.returncode == (1 if report.json["problems"] else 0)
+    assert (fault.state == "problem") <= (report.json["problems"] > 0)
+    for secret in (PASSWORD, TOKEN, "w@rd"):
+        assert secret not in report.text
