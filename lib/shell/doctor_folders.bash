@@ -15,13 +15,14 @@ diagnose_folder() {
 # where it is not there yet, in the one around it.
 try_folder() {
   local -r elsewhere="set $1 to another place"
-  local there=$2 probe reason
+  local there=$2 reason
   until [[ -e $there ]]; do
     [[ ! -L $there ]] || fail "$2: the link $there leads nowhere" "$elsewhere, or: rm $(printf %q "$there")"
     there=${there%/*}
     there=${there:-/}
   done
   [[ -d $there ]] || fail "$2: $there is no folder" "$elsewhere, or: rm $(printf %q "$there")"
+  # not local: the trap runs when the function has ended
   probe=$(mktemp -- "$there/.longship-doctor.XXXXXX" 2>&1) ||
     fail_writing "$there" "$there cannot be written to: ${probe##*: }" "$elsewhere"
   trap 'rm -f -- "$probe"' EXIT

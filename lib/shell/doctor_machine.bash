@@ -121,7 +121,7 @@ exit 0'
 # The emitted script defines inside_now.
 diagnose_gpu_inside() {
   local said cuda='' compatible='' seen=''
-  [[ -n $cuda_of_driver && ${heeded[image]:-} == ok ]] || return 0
+  [[ -n $cuda_of_driver && ${heeded[image]:-ok} == ok ]] || return 0
   said=$(in_time 60 inside_now sh -c "$ASK_ABOUT_GPU" 2>/dev/null </dev/null) || :
   if [[ $said =~ seen=([0-9]+) ]]; then seen=${BASH_REMATCH[1]}; fi
   if [[ $said =~ cuda=([0-9]+\.[0-9]+) ]]; then cuda=${BASH_REMATCH[1]}; fi

@@ -141,7 +141,7 @@ tell_repository() {
     return
   fi
   commits=$(git_in "$folder" rev-list HEAD --not refs/longship/base --remotes --glob=refs/longship/tags)
-  files=$(timeout 30 git -C "$folder" status --porcelain 2>/dev/null) || :
+  files=$(timeout 30 git --no-optional-locks -C "$folder" status --porcelain 2>/dev/null) || :
   if [[ -z $commits$files ]]; then
     report ok repository "$text, unchanged"
   elif changes_are_saved "$folder" "${repository_patches[$1]}"; then

@@ -5,18 +5,21 @@ programs that say what the real ones would, and so is an old Python.
 """
 
 import os
+import re
 import shlex
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Callable, NamedTuple
 
 import pytest
 from support import processes
 from support.lab import fill
-from support.patients import TOKEN
+from support.patients import TOKEN, Report
 from support.repository import toml
 
+HOST = Path("/proc/sys/kernel/hostname")
 PASSWORD = "pass/w@rd"
 NVIDIA_SMI = """case $1 in
 -L) echo 'GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-1)' ;;
@@ -72,7 +75,7 @@ def named_machine(patient):
 
 
 def hidden_folders(patient):
-    patient.change('arch = "auto"', 'arch = "auto"\ncompute_folders = ["/e"]', "local/site.toml")
+    patient.change('["/"]', '["/e"]', "local/site.toml")
 
 
 # --- folders
@@ -107,8 +110,7 @@ def lock(patient, owner, age=0):
 def own_stale_lock(patient):
     done = subprocess.Popen(["true"])
     done.wait()
-    host = open("/proc/sys/kernel/hostname").read().strip()
-    lock(patient, f"{host} {done.pid} 1\n")
+    lock(patient, f"{HOST.read_text().strip()} {done.pid} 1\n")
 
 
 def unfinished(patient):
@@ -295,7 +297,7 @@ def written_secret(patient):
 
 
 def dead_slurm(patient):
-    text = open(patient.environment["SLURM_CONF"]).read().splitlines()
+    text = Path(patient.environment["SLURM_CONF"]).read_text().splitlines()
     host = [each for each in text if each.startswith(("SlurmctldPort", "SlurmctldTimeout"))]
     kept = [each for each in text if each not in host]
     file = patient.folder / "slurm.conf"
@@ -307,26 +309,10 @@ def no_such_partition(patient):
     patient.change('arch = "auto"', 'arch = "auto"\npartitions.nowhere = {}', "local/site.toml")
 
 
-def no_such_account(patient):
-    # A mock: the tests' Slurm keeps no accounts.
-    patient.program("sacctmgr", "printf 'lab\\nothers\\n'")
-    patient.change("[paths]", '[project]\naccount = "ours"\n[paths]')
-
-
 def broken_gpu(patient):
     patient.program(
         "nvidia-smi", "echo 'Failed to initialize NVML: Driver/library mismatch'; exit 18"
     )
-
-
-def gpu_not_inside(patient):
-    patient.program("nvidia-smi", NVIDIA_SMI)
-
-
-def old_driver(patient):
-    patient.program("nvidia-smi", NVIDIA_SMI)
-    patient.change('runtime = "apptainer"', 'runtime = "host"')
-    return {"CUDA_VERSION": "13.0.1"}
 
 
 FULL = "1000000001* 1000000000 1100000000 6d 42 0 0 -"
@@ -349,6 +335,7 @@ FAULTS = [
         *("other machine", named_machine, "warning", "machine"),
         *("SYSTEMNAME=juwelsbooster is the mark of jwb", 'machine = "auto"'),
     ),
+    Fault("not seen", hidden_folders, "problem", "folders", "do not see", "move it below /e"),
     Fault(
         *("copied job", lambda p: p.change("start_job local", "start_job lumi", JOB)),
         *("warning", "jobs", "is for the machine lumi", "start_job local"),
@@ -373,9 +360,9 @@ FAULTS = [
     Fault("no home", home_is_gone, "problem", "home", "which is no folder", "export HOME"),
     Fault("no TMPDIR", temporary_is_gone, "problem", "temporary", "is no folder", "TMPDIR"),
     Fault("no runtime", no_runtime, "problem", "runtime", "is not on this machine", "its module"),
-    Fault("no image", missing_image, "problem", "image", "is missing", "build_container.py"),
-    Fault("no SIF", mangled, "problem", "image", "is no SIF image", "build_container.py"),
-    Fault("other CPU", of_another_architecture, "problem", "image", "is needed", "build_"),
+    Fault("no image", missing_image, "problem", "image", "is missing", "container.image"),
+    Fault("no SIF", mangled, "problem", "image", "is no SIF image", "container.image"),
+    Fault("other CPU", of_another_architecture, "problem", "image", "is needed", "container.image"),
     Fault("other size", longer("image"), "problem", "image", "its record says", "--force"),
     Fault("new image", waiting_image, "warning", "image", "waits", "move_built_container_to_"),
     Fault("no bind", missing_bind, "problem", "inside", "/no/where to bind", "container.binds"),
@@ -432,3 +419,189 @@ def test_fault_is_named_with_its_fix(fault, patient, healthy):
     assert (fault.state == "problem") <= (report.json["problems"] > 0)
     for secret in (PASSWORD, TOKEN, "w@rd"):
         assert secret not in report.text
+
+
+# --- the same for what a table cannot say: disks, namespaces, and what is not ok without a mock
+
+
+def found(report, state, topic, text, fix=""):
+    """Check that it is told; return the text."""
+    told = [
+        each["text"]
+        for each in report.of(topic)
+        if each["state"] == state and text in each["text"] and fix in each["fix"]
+    ]
+    assert told, report.text
+    return told[0]
+
+
+def test_full_disk_is_a_problem(patient, healthy, small_disk):
+    disk = small_disk(16)
+    scratch_at(patient, disk)
+    found(patient.report(), "warning", "scratch", "has only 1", "make room there")
+    fill(disk)
+    found(patient.report(), "problem", "scratch", "No space left on device", "make room there")
+    assert healthy.states("scratch") == {"ok"}
+
+
+def test_disk_without_inodes_is_told(patient, small_disk):
+    disk = small_disk(16)
+    scratch_at(patient, disk)
+    found(patient.report(), "warning", "scratch", "more files", "make room there")
+
+
+def test_folder_without_a_right_to_write_is_a_problem(patient, healthy, read_only_folder):
+    scratch_at(patient, read_only_folder)
+    found(patient.report(), "problem", "scratch", "cannot be written to", "paths.scratch_dir")
+    assert healthy.states("scratch") == {"ok"}
+
+
+def test_folder_that_starts_no_programs_is_a_problem(patient, healthy, small_disk):
+    disk = small_disk(16)
+    unmount = ["fusermount3", "-u", disk]
+    mount = ["fuse2fs", "-o", "fakeroot,rw,noexec", disk.with_suffix(".ext4"), disk]
+    for command in (unmount, mount):
+        processes.run(command, env=patient.environment)
+    scratch_at(patient, disk)
+    found(patient.report(), "problem", "scratch", "no program starts", "findmnt --target")
+    assert not list(disk.iterdir()), "the program that was tried is left"
+    assert healthy.states("scratch") == {"ok"}
+
+
+def in_namespace(patient, options, script):
+    """Give what is found in namespaces that a script has changed."""
+    shell = ["unshare", "--user", *options, "sh", "-c", f'{script} && exec "$@"', "sh"]
+    command = [*shell, *patient.command("doctor.py", "--json")]
+    done = processes.run(command, env=patient.environment, cwd=patient.root, check=False)
+    return Report(done)
+
+
+@pytest.mark.needs("namespaces")
+def test_fuse_that_may_not_be_used_is_told(patient, healthy, tmp_path):
+    # only root may open that file
+    script = "mount --bind /etc/gshadow /dev/fuse"
+    report = in_namespace(patient, ["--map-current-user", "--keep-caps", "--mount"], script)
+    found(report, "warning", "FUSE", "cannot be used", "ask the site")
+    assert healthy.states("FUSE") == {"ok"}
+
+
+@pytest.mark.needs("namespaces")
+def test_missing_user_namespaces_are_a_problem(patient, healthy):
+    script = "echo 0 >/proc/sys/user/max_user_namespaces"
+    report = in_namespace(patient, ["--map-root-user"], script)
+    found(report, "problem", "namespaces", "may make no user namespace", "ask the site: sysctl")
+    assert healthy.states("namespaces") == {"ok"}
+
+
+def test_certificate_that_is_not_trusted_is_a_problem(patient, healthy, https_server):
+    # the real index is trusted, which the healthy clone shows where there is a network
+    report = patient.report(env={"PIP_INDEX_URL": f"{https_server.url}/simple"})
+    found(report, "problem", "network", "is not trusted here", "export SSL_CERT_FILE=")
+    trusted = {name: str(https_server.certificate) for name in ("SSL_CERT_FILE", "CURL_CA_BUNDLE")}
+    report = patient.report(env={"PIP_INDEX_URL": f"{https_server.url}/simple", **trusted})
+    found(report, "ok", "network", f"answers: {https_server.url}")
+
+
+@pytest.mark.parametrize(("account", "state"), [("lab", "ok"), ("ours", "problem")])
+def test_account_is_compared_with_those_that_slurm_knows(account, state, patient):
+    # A mock: the tests' Slurm keeps no accounts.
+    patient.program("sacctmgr", "printf 'lab\\nothers\\n'")
+    patient.change("[paths]", f'[project]\naccount = "{account}"\n[paths]')
+    fix = 'project.account = "lab"' if state == "problem" else ""
+    found(patient.report(), state, "account", account, fix)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "state", "text"),
+    [
+        ("12.9.1", "ok", "1 seen; the image has CUDA 12.9"),
+        ("11.8", "ok", "the image has CUDA 11.8"),
+        ("13.0.1", "problem", "the image has CUDA 13.0, and the driver is for up to 12.4"),
+    ],
+)
+def test_driver_is_compared_with_the_cuda_of_the_image(cuda, state, text, patient):
+    # A mock of the driver's program, seen without a container only.
+    patient.program("nvidia-smi", NVIDIA_SMI)
+    patient.change('runtime = "apptainer"', 'runtime = "host"')
+    report = patient.report(env={"CUDA_VERSION": cuda})
+    found(report, "ok", "GPU", "1 x NVIDIA A100-SXM4-40GB, driver 550.54.15, for CUDA up to 12.4")
+    found(report, state, "GPU inside", text)
+
+
+def test_gpu_that_is_not_seen_inside_is_a_problem(patient):
+    patient.program("nvidia-smi", NVIDIA_SMI)
+    found(patient.report(), "problem", "GPU inside", "does not see the GPUs", "nvidia-smi")
+
+
+# --- how it is told
+
+
+def test_text_fits_a_screen_and_ends_with_the_next_step(patient):
+    missing_bind(patient)
+    done = patient.doctor()
+    lines = done.stdout.splitlines()
+    place = lines.index(next(each for each in lines if each.startswith("problem")))
+    assert lines[place].startswith("problem  inside         there is no /no/where to bind")
+    fix = "see container.binds in configuration.toml"
+    assert lines[place + 1] == f"         fix: {fix}"
+    assert lines[-2] == f"next: {fix}"
+    assert "--json" in lines[-1]
+    assert done.returncode == 1
+    assert "\x1b" not in done.stdout
+    words = [each for each in lines[:place] if len(each) > 80]
+    assert all(len(each.split()[-1]) > 56 for each in words), words
+
+
+def test_all_values_are_told_with_their_origin(patient):
+    patient.write(patient.root / "configuration.local.toml", "[packages]\nprocessors = 2\n")
+    shown = patient.doctor("--stack", "pytorch").stdout
+    report = patient.report()
+    values = {each["key"]: each for each in report.json["values"]}
+    assert values["packages.processors"]["value"] == "2"
+    assert values["packages.processors"]["origin"] == "configuration.local.toml"
+    assert values["packages.installer"]["origin"] == "default"
+    assert re.search(r"^packages.processors +configuration.local.toml +2$", shown, re.MULTILINE)
+    assert re.search(r'^stack +command line +"pytorch"$', shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)], ids=["text", "json"])
+def test_nothing_is_changed(arguments, patient):
+    def state():
+        return {
+            path: path.lstat().st_mtime_ns
+            for folder in (patient.project, patient.home, patient.scratch)
+            for path in folder.rglob("*")
+            if path.name != ".apptainer"  # which Apptainer makes
+        }
+
+    before = state()
+    patient.doctor(*arguments)
+    assert state() == before
+
+
+def test_names_of_files_do_not_break_json(patient):
+    folder = os.fsencode(patient.scratch / "containers")
+    path = folder + b'/\xff\n"x\x1b[31m.partial'
+    with open(path, "wb"):
+        pass
+    os.utime(path, (1, 1))
+    text = found(patient.report(), "warning", "leftovers", ".partial", "rm -r ")
+    assert "\x1b" not in text
+
+
+def test_broken_configuration_still_has_the_rest_looked_at(patient):
+    patient.configure("[paths\n")
+    report = patient.report()
+    found(report, "problem", "configuration", "configuration.toml")
+    assert {"python", "temporary", "network", "Slurm"} <= {x["topic"] for x in report.findings}
+    shown = patient.doctor().stdout
+    assert re.search(r"^problem  configuration  ", shown, re.MULTILINE)
+    assert re.search(r"^next: ", shown, re.MULTILINE)
+
+
+def test_account_that_the_paths_need_is_a_problem_among_others(patient):
+    patient.change(f"scratch_dir = {toml(patient.scratch)}", 'scratch_dir = "/x/{account}"')
+    report = patient.report()
+    found(report, "problem", "paths", "{account} is not set", "set project.account")
+    assert report.states("Slurm") == {"ok"}
+    assert report.json["values"]
