@@ -68,7 +68,7 @@ def lines(settings: Settings, succeeds: Callable[[list[str]], bool], *, as_json:
         *_network_lines(paths.offline if paths else "", servers),
         *_heeded("tokens", lambda: _token_lines(settings)),
         wrapped("diagnose_slurm", expected, account, *machine.partitions),
-        wrapped("report_values", *(word for each in configured_values(settings) for word in each)),
+        *(call("report_value", *each) for each in configured_values(settings)),
         call("end_report"),
     ]
 
@@ -120,6 +120,7 @@ def _heeded(topic: str, compute: Callable[[], list[str]]) -> list[str]:
 def _start_lines(root: Path, as_json: bool) -> list[str]:
     return [
         call("start_report", "json" if as_json else "text"),
+        call("diagnose_node"),
         call("diagnose_clone", root),
         call("diagnose_python", root),
     ]

@@ -5,15 +5,17 @@ files anew; read the diff.
 """
 
 import dataclasses
+import os
 import tempfile
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from support.emitted_jobs import JOBS
 from support.stacks import SHIPPED, STACKS, command_of, launcher_of
 
-from lib import ROOT
+from lib import ROOT, diagnosis
 from lib.assets import download_lines as download_assets
 from lib.assets import offline_lines as offline_assets
 from lib.builds import offline_lines, online_lines
@@ -26,6 +28,7 @@ from lib.overlay_builds import list_lines as list_overlays
 from lib.overlay_builds import prune_lines as prune_overlays
 from lib.packages import wanted_venv
 from lib.paths import derive_paths
+from lib.quoting import Expansion, word
 from lib.script import render
 from lib.settings import load_settings
 from lib.setup import download_lines as set_up_download_lines
@@ -118,6 +121,8 @@ def emit(command, machine, runtime):
     settings = load_settings(Path(ROOT), options, ENVIRON)
     paths = dataclasses.replace(derive_paths(settings), root=CLONE, arch=_arch(settings))
     title = f"Longship: {command}.py, machine {machine} ({settings.machine.site_file})"
+    if command == "doctor":
+        return render(title, doctor_lines(settings))
     if command in JOBS:
         if settings.machine.compute_folders:
             paths = dataclasses.replace(paths, root=Path("/e/project1/me/long ship"))
@@ -138,6 +143,18 @@ def emit(command, machine, runtime):
     else:
         lines = BUILDS[command](settings, paths, runtime)
     return render(title, lines)
+
+
+def doctor_lines(settings):
+    """Give the lines of doctor.py; it looks into this clone, so its path is replaced in the words."""
+
+    def replaced(value):
+        if isinstance(value, Expansion):
+            return value
+        return word(os.fspath(value).replace(ROOT, str(CLONE)))
+
+    with mock.patch("lib.command.word", replaced):
+        return diagnosis.lines(settings, lambda _: False, as_json=False)
 
 
 # Jobs differ by the machine where they are submitted and started.
@@ -175,6 +192,8 @@ IMAGES = [
     ("container_run_overlay", "jpb", "apptainer"),
     *(("container_run_overlay", "local", runtime) for runtime in ("docker", "enroot", "host")),
     *((command, "jpb", "apptainer") for command in BUNDLES),
+    ("doctor", "jpb", "apptainer"),
+    ("doctor", "lumi", "singularity"),
 ]
 
 

@@ -11,6 +11,15 @@ diagnose_clone() {
   fi
 }
 
+# diagnose_node: where and when this is asked, which is what helpers ask first.
+diagnose_node() {
+  local system='' job='in no job'
+  system=$(sed -n 's/^PRETTY_NAME="\{0,1\}\([^"]*\).*/\1/p' /etc/os-release 2>/dev/null) || :
+  if [[ -n ${SLURM_JOB_ID:-} ]]; then job="in job $SLURM_JOB_ID"; fi
+  report ok node "$(this_host), ${system:+$system, }Linux $(uname -r), $(id -un), $job, $(date -u +%Y-%m-%dT%H:%M:%SZ)"
+  if [[ -n ${LOADEDMODULES:-} ]]; then report ok modules "${LOADEDMODULES//:/ }"; fi
+}
+
 # diagnose_python ROOT: the one that users and jobs call.
 diagnose_python() {
   local version packages=' and its packages'
@@ -23,9 +32,11 @@ diagnose_python() {
 # of another kind.
 diagnose_arch() {
   host_arch
+  heeded[architecture]=ok
   if [[ $REPLY == "$1" ]]; then
     report ok architecture "$1: this machine, and what is built for $2"
   else
+    heeded[architecture]=other
     report ok architecture "this machine is $REPLY, and $2 computes on $1: programs start in jobs only"
   fi
 }
@@ -121,7 +132,7 @@ exit 0'
 # The emitted script defines inside_now.
 diagnose_gpu_inside() {
   local said cuda='' compatible='' seen=''
-  [[ -n $cuda_of_driver && ${heeded[image]:-ok} == ok ]] || return 0
+  [[ -n $cuda_of_driver && ${heeded[inside]} == ok ]] || return 0
   said=$(in_time 60 inside_now sh -c "$ASK_ABOUT_GPU" 2>/dev/null </dev/null) || :
   if [[ $said =~ seen=([0-9]+) ]]; then seen=${BASH_REMATCH[1]}; fi
   if [[ $said =~ cuda=([0-9]+\.[0-9]+) ]]; then cuda=${BASH_REMATCH[1]}; fi

@@ -48,7 +48,8 @@ check_recorded_size() {
 # inside_now COMMAND....
 diagnose_inside() {
   local said
-  [[ ${heeded[image]:-ok} == ok ]] || return 0
+  heeded[inside]=
+  [[ ${heeded[image]:-ok} == ok && ${heeded[architecture]} == ok ]] || return 0
   heed inside '' inside_now python3 -I -c ''
   [[ ${heeded[inside]} == ok ]] || return 0
   said=$(in_time 60 inside_now python3 -I -c 'import platform; print(platform.python_version(), "for", platform.machine())' \
@@ -61,7 +62,7 @@ diagnose_inside() {
 diagnose_mount() {
   local runtime=$1 base=$2 work each can='' cannot=''
   local -a packer=(mksquashfs)
-  [[ ${heeded[image]:-} == ok ]] || return 0
+  [[ ${heeded[image]} == ok && ${heeded[architecture]} == ok ]] || return 0
   if ! packs_overlays "${packer[@]}"; then
     report ok mount 'not tried: no mksquashfs 4.4 on this machine; overlays are packed by the one of the image'
     return

@@ -44,16 +44,13 @@ report_words() {
   printf '\n'
 }
 
-# report_values [KEY VALUE ORIGIN]...: how everything is configured.
-report_values() {
-  values=("$@")
-  if [[ $report_form == json ]]; then return; fi
-  local -i index
-  printf '\n%-25s %-22s %s\n' configured from value
-  for ((index = 0; index < ${#values[@]}; index += 3)); do
-    printf '%-25s %-22s %s\n' "${values[index]}" "${values[index + 2]}" "${values[index + 1]}"
-  done
-  printf '\n'
+# report_value KEY VALUE ORIGIN: how one key is configured, and where.
+report_value() {
+  if [[ $report_form == text ]]; then
+    if ((${#values[@]} == 0)); then printf '\n%-25s %-22s %s\n' configured from value; fi
+    printf '%-25s %-22s %s\n' "$1" "$3" "${2//[[:cntrl:]]/?}"
+  fi
+  values+=("$@")
 }
 
 # end_report: say how much is wrong, and what comes next; the exit code is 1 where there is a problem.
@@ -68,16 +65,18 @@ end_report() {
   done
   if [[ $report_form == json ]]; then
     printf '{"problems": %d, "warnings": %d, "findings": [' "$problems" "$warnings"
-    report_objects 'state topic text fix' "${findings[@]}"
+    report_objects 'state topic text fix' ${findings[@]+"${findings[@]}"}
     printf '\n], "values": ['
     report_objects 'key value origin' ${values[@]+"${values[@]}"}
     printf '\n]}\n'
-  elif ((problems + warnings)); then
-    printf 'problems: %d, warnings: %d\n' "$problems" "$warnings"
-    printf 'next: %s\n' "${problem:-$warning}"
-    printf 'for somebody who helps: the same command with --json\n'
   else
-    printf 'all is well\n'
+    if ((${#values[@]})); then printf '\n'; fi
+    if ((problems + warnings)); then
+      printf 'problems: %d, warnings: %d\nnext: %s\n' "$problems" "$warnings" "${problem:-$warning}"
+      printf 'for somebody who helps: the same command with --json\n'
+    else
+      printf 'all is well\n'
+    fi
   fi
   ((problems == 0)) || exit 1
 }

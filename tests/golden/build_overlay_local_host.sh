@@ -916,17 +916,19 @@ check_build_arch() {
 # find_packer: set packer to the mksquashfs of this machine, or else of the image. Before 4.4 it can
 # neither set times nor pack with zstd.
 find_packer() {
-  local said
   for packer in 'mksquashfs' 'inside mksquashfs'; do
     read -r -a packer <<<"$packer"
-    said=$("${packer[@]}" -version 2>/dev/null) || :
-    if [[ $said =~ version\ ([0-9]+)\.([0-9]+) ]] &&
-      ((BASH_REMATCH[1] * 100 + BASH_REMATCH[2] >= 404)); then
-      return
-    fi
+    if packs_overlays "${packer[@]}"; then return; fi
   done
   fail 'there is no mksquashfs 4.4 or newer, neither here nor in the image, which packs the overlay' \
     'install squashfs-tools, or load its module; without an overlay: packages.overlay = ""'
+}
+
+# packs_overlays COMMAND...: whether this mksquashfs is new enough.
+packs_overlays() {
+  local said
+  said=$("$@" -version 2>/dev/null) || :
+  [[ $said =~ version\ ([0-9]+)\.([0-9]+) ]] && ((BASH_REMATCH[1] * 100 + BASH_REMATCH[2] >= 404))
 }
 
 # pack_overlay FOLDER FILE COMPRESSION: what is in it stands at the file's root, with one owner, one

@@ -525,11 +525,14 @@ add_bind_if_there() {
   if [[ -e $1 ]]; then add_bind "$@"; fi
 }
 
+# what names a file or folder with certificates, to one program or another
+readonly CERTIFICATES=(SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT
+  GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS)
+
 # add_host_files: show what the caller's environment names: certificates and the temporary folder.
 add_host_files() {
   local variable path
-  for variable in SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT \
-    GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS; do
+  for variable in "${CERTIFICATES[@]}"; do
     path=${!variable:-}
     if [[ $path == /* && -e $path ]]; then add_bind "$path" "$path" ro; fi
   done
@@ -1061,17 +1064,19 @@ check_build_arch() {
 # find_packer: set packer to the mksquashfs of this machine, or else of the image. Before 4.4 it can
 # neither set times nor pack with zstd.
 find_packer() {
-  local said
   for packer in 'mksquashfs' 'inside mksquashfs'; do
     read -r -a packer <<<"$packer"
-    said=$("${packer[@]}" -version 2>/dev/null) || :
-    if [[ $said =~ version\ ([0-9]+)\.([0-9]+) ]] &&
-      ((BASH_REMATCH[1] * 100 + BASH_REMATCH[2] >= 404)); then
-      return
-    fi
+    if packs_overlays "${packer[@]}"; then return; fi
   done
   fail 'there is no mksquashfs 4.4 or newer, neither here nor in the image, which packs the overlay' \
     'install squashfs-tools, or load its module; without an overlay: packages.overlay = ""'
+}
+
+# packs_overlays COMMAND...: whether this mksquashfs is new enough.
+packs_overlays() {
+  local said
+  said=$("$@" -version 2>/dev/null) || :
+  [[ $said =~ version\ ([0-9]+)\.([0-9]+) ]] && ((BASH_REMATCH[1] * 100 + BASH_REMATCH[2] >= 404))
 }
 
 # pack_overlay FOLDER FILE COMPRESSION: what is in it stands at the file's root, with one owner, one

@@ -88,11 +88,14 @@ add_bind_if_there() {
   if [[ -e $1 ]]; then add_bind "$@"; fi
 }
 
+# what names a file or folder with certificates, to one program or another
+readonly CERTIFICATES=(SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT
+  GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS)
+
 # add_host_files: show what the caller's environment names: certificates and the temporary folder.
 add_host_files() {
   local variable path
-  for variable in SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT \
-    GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS; do
+  for variable in "${CERTIFICATES[@]}"; do
     path=${!variable:-}
     if [[ $path == /* && -e $path ]]; then add_bind "$path" "$path" ro; fi
   done

@@ -95,33 +95,55 @@ keep_text() {
     fail_writing "${1%/*}" "cannot write $1" 'see the line above'
 }
 
-# check_room FOLDER: warn where the job would soon be without room for its files.
+# check_room FOLDER [BYTES]: warn where there would soon be no room for files.
 check_room() {
-  local free size
-  read -r free size < <(stat -f -c '%a %S' -- "$1") || return 0
-  if ((free * size < 10 << 30)); then
+  local free size files_free files
+  read -r free size files_free files < <(timeout 20 stat -f -c '%a %S %d %c' -- "$1") || return 0
+  if ((free * size < ${2:-10737418240})); then
     human $((free * size))
     warn_of_room "$1 has only $REPLY left"
   fi
-  if command -v lfs >/dev/null; then check_quota "$1"; fi
+  # some file systems have no limit, and say 0
+  if ((files > 0 && files_free < 20000)); then warn_of_room "$1 takes only $files_free more files"; fi
+  if command -v lfs >/dev/null; then check_quotas "$1"; fi
 }
 
-# check_quota FOLDER: the same of Lustre's quota, in kilobytes: used, quota, limit; 0 for none. They follow
-# the folder, on the next line where its name is long. An asterisk marks what is over the quota,
-# brackets what is not known exactly.
+# check_quotas FOLDER: the same of Lustre's: of the user, of the folder's group, and of its project, as
+# LUMI has them.
+check_quotas() {
+  local group project=''
+  check_quota "$1" -u "$(id -un)"
+  group=$(stat -c %G -- "$1") && check_quota "$1" -g "$group"
+  read -r project _ < <(timeout 20 lfs project -d -- "$1" 2>/dev/null) || :
+  if [[ $project =~ ^[1-9][0-9]*$ ]]; then check_quota "$1" -p "$project"; fi
+}
+
+# check_quota FOLDER OF WHOM: kilobytes used, quota, limit, and grace; then files in the same way; 0 for
+# none. They follow the folder, on the next line where its name is long. An asterisk marks what is over
+# the quota, brackets what is not known exactly.
 check_quota() {
-  local -r numbers='[[:space:]]\[?([0-9]+)]?\*?[[:space:]]+([0-9]+)[[:space:]]+([0-9]+)[[:space:]]'
-  local said used quota
-  said=$(timeout 20 lfs quota -q -u "$(id -un)" -- "$1" 2>/dev/null) || return 0
-  [[ ${said##*"$1"} =~ $numbers ]] || return 0
-  used=${BASH_REMATCH[1]} quota=${BASH_REMATCH[2]}
-  if ((quota == 0)); then quota=${BASH_REMATCH[3]}; fi
-  ((quota > 0 && used * 100 > quota * 95)) || return 0
-  if ((used >= quota)); then
-    warn_of_room "your quota on $1 is used up"
+  local -r used='[[:space:]]\[?([0-9]+)]?\*?' number='[[:space:]]+([0-9]+)'
+  local said
+  said=$(timeout 20 lfs quota -q "$2" "$3" -- "$1" 2>/dev/null) || return 0
+  [[ ${said##*"$1"} =~ $used$number$number([[:space:]]+[^[:space:]]+[[:space:]]*$used$number$number)? ]] ||
+    return 0
+  set -- "$1" "$3" "${BASH_REMATCH[@]}"
+  warn_of_quota "$1" "the quota of $2" "${@:4:3}"
+  if [[ -n $8 ]]; then warn_of_quota "$1" "the quota of $2 for files" "${@:8:3}" files; fi
+}
+
+# warn_of_quota FOLDER WHAT USED QUOTA LIMIT [files]
+warn_of_quota() {
+  local -i quota=$4
+  if ((quota == 0)); then quota=$5; fi
+  ((quota > 0 && $3 * 100 > quota * 95)) || return 0
+  if (($3 >= quota)); then
+    warn_of_room "$2 on $1 is used up"
+  elif [[ -n ${6:-} ]]; then
+    warn_of_room "of $2 on $1 only $((quota - $3)) are left"
   else
-    human $(((quota - used) * 1024))
-    warn_of_room "of your quota on $1 only $REPLY are left"
+    human $(((quota - $3) * 1024))
+    warn_of_room "of $2 on $1 only $REPLY are left"
   fi
 }
 
