@@ -11,7 +11,7 @@ from lib.launch import Launch
 from lib.overlays import overlay_to_start
 from lib.packages import wanted_venv
 from lib.paths import Paths, pinned
-from lib.repositories import configured_repositories, repository_lines
+from lib.repositories import listed_lines
 from lib.runtimes import MODULES
 from lib.settings import Settings
 
@@ -79,7 +79,5 @@ def repository_checks(settings: Settings, paths: Paths) -> list[str]:
 
     Parameters and errors are those of `lib.repositories.repository_lines`.
     """
-    if not configured_repositories(settings):
-        return []
-    *configured, _ = repository_lines(settings, paths, "diagnose_repositories")
-    return [*configured, call("diagnose_repositories")]
+    listed = listed_lines(settings, paths)
+    return [*listed, call("diagnose_repositories")] if listed else []

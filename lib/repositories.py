@@ -110,13 +110,27 @@ def repository_lines(
     list of str
         Lines of bash; none where no repository is configured.
     """
+    listed = listed_lines(settings, paths)
+    if not listed:
+        return []
+    return [
+        *listed,
+        assign("saved", paths.saved_changes),
+        assign("bundles", bundles or ""),
+        call("locked", paths.repositories, function),
+    ]
+
+
+def listed_lines(settings: Settings, paths: Paths) -> list[str]:
+    """Return the lines that name all configured repositories, and where they lie; or none.
+
+    Parameters are those of `repository_lines`.
+    """
     configured = configured_repositories(settings)
     if not configured:
         return []
     return [
         assign("repositories_folder", paths.repositories),
-        assign("saved", paths.saved_changes),
-        assign("bundles", bundles or ""),
         *(
             call(
                 *("add_repository", each.name, each.url, each.ref, each.upstream),
@@ -124,7 +138,6 @@ def repository_lines(
             )
             for each in configured
         ),
-        call("locked", paths.repositories, function),
     ]
 
 

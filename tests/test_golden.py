@@ -146,7 +146,7 @@ def emit(command, machine, runtime):
 
 
 def doctor_lines(settings):
-    """Give the lines of doctor.py; it looks into this clone, so its path is replaced in the words."""
+    """Give the lines of doctor.py, which looks into this clone: its path is replaced in them."""
 
     def replaced(value):
         if isinstance(value, Expansion):

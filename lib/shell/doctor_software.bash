@@ -124,7 +124,7 @@ check_one_repository() {
   own=$(git_folder "$folder")
   state=$own/longship-update
   check_no_update "$folder"
-  if [[ -e $state/step ]]; then
+  if [[ -e $state ]]; then
     fail "$folder: an update was interrupted there" 'python3 set_up.py update'
   fi
   check_not_busy "$folder"
@@ -133,7 +133,7 @@ check_one_repository() {
 # tell_repository NAME: where it is, and whether what the user has changed is kept anywhere else.
 tell_repository() {
   local -r folder=$repositories_folder/$1
-  local own commits files text
+  local own patched commits files text
   own=$(git_folder "$folder")
   text="$1 is at $(shown_commit "$folder" HEAD)"
   if [[ $(settings_of "$1") != "$(cat -- "$own/longship-settings" 2>/dev/null)" ]] ||
@@ -141,7 +141,9 @@ tell_repository() {
     report warning repository "$text, not where it is configured to be" 'python3 set_up.py update'
     return
   fi
-  commits=$(git_in "$folder" rev-list HEAD --not refs/longship/base --remotes --glob=refs/longship/tags)
+  # what the group's patches have made of it is no change of the user's
+  patched=$(commit_of "$folder" refs/longship/patched) || patched=refs/longship/base
+  commits=$(git_in "$folder" rev-list HEAD --not refs/longship/base "$patched" --remotes --glob=refs/longship/tags)
   files=$(timeout 30 git --no-optional-locks -C "$folder" status --porcelain 2>/dev/null) || :
   if [[ -z $commits$files ]]; then
     report ok repository "$text, unchanged"

@@ -13,6 +13,7 @@ declare -A repository_upstream=()
 declare -A repository_patches=()
 
 # add_repository NAME URL REF UPSTREAM PATCHES: one of the configured ones.
+# shellcheck disable=SC2034  # not each script looks at all of it
 add_repository() {
   all_repositories+=("$1")
   repository_url[$1]=$2

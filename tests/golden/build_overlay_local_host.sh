@@ -1289,6 +1289,7 @@ declare -A repository_upstream=()
 declare -A repository_patches=()
 
 # add_repository NAME URL REF UPSTREAM PATCHES: one of the configured ones.
+# shellcheck disable=SC2034  # not each script looks at all of it
 add_repository() {
   all_repositories+=("$1")
   repository_url[$1]=$2
@@ -2223,9 +2224,9 @@ share_with_group /home/me/longship/scratch /home/me/longship/scratch/cache \
   /home/me/longship/scratch/overlays/pins
 
 repositories_folder=/home/me/longship/project/repos
+add_repository torchtitan https://github.com/pytorch/torchtitan.git v0.2.0 '' '/home/me/long ship/patches/torchtitan'
 saved=/home/me/longship/project/saved_changes
 bundles=''
-add_repository torchtitan https://github.com/pytorch/torchtitan.git v0.2.0 '' '/home/me/long ship/patches/torchtitan'
 locked /home/me/longship/project/repos install_repositories
 
 

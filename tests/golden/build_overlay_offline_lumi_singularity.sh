@@ -1437,6 +1437,7 @@ declare -A repository_upstream=()
 declare -A repository_patches=()
 
 # add_repository NAME URL REF UPSTREAM PATCHES: one of the configured ones.
+# shellcheck disable=SC2034  # not each script looks at all of it
 add_repository() {
   all_repositories+=("$1")
   repository_url[$1]=$2
@@ -2325,9 +2326,9 @@ share_with_group /scratch/project_465000000/me/longship \
   /scratch/project_465000000/me/longship/overlays/pins
 
 repositories_folder=/project/project_465000000/me/longship/repos
+add_repository torchtitan https://github.com/pytorch/torchtitan.git v0.2.0 '' '/home/me/long ship/patches/torchtitan'
 saved=/project/project_465000000/me/longship/saved_changes
 bundles=/scratch/project_465000000/me/longship/offline/repos
-add_repository torchtitan https://github.com/pytorch/torchtitan.git v0.2.0 '' '/home/me/long ship/patches/torchtitan'
 locked /project/project_465000000/me/longship/repos update_repositories
 
 

@@ -1389,6 +1389,7 @@ declare -A repository_upstream=()
 declare -A repository_patches=()
 
 # add_repository NAME URL REF UPSTREAM PATCHES: one of the configured ones.
+# shellcheck disable=SC2034  # not each script looks at all of it
 add_repository() {
   all_repositories+=("$1")
   repository_url[$1]=$2
@@ -2329,9 +2330,9 @@ share_with_group /cluster/work/projects/project_465000000/me/longship \
   /cluster/work/projects/project_465000000/me/longship/overlays/pins
 
 repositories_folder=/cluster/work/projects/project_465000000/me/longship/repos
+add_repository torchtitan https://github.com/pytorch/torchtitan.git v0.2.0 '' '/home/me/long ship/patches/torchtitan'
 saved=/cluster/work/projects/project_465000000/me/longship/saved_changes
 bundles=''
-add_repository torchtitan https://github.com/pytorch/torchtitan.git v0.2.0 '' '/home/me/long ship/patches/torchtitan'
 locked /cluster/work/projects/project_465000000/me/longship/repos install_repositories
 
 

@@ -1126,6 +1126,7 @@ declare -A repository_upstream=()
 declare -A repository_patches=()
 
 # add_repository NAME URL REF UPSTREAM PATCHES: one of the configured ones.
+# shellcheck disable=SC2034  # not each script looks at all of it
 add_repository() {
   all_repositories+=("$1")
   repository_url[$1]=$2
@@ -2240,9 +2241,9 @@ check_patched_files "$image" '/home/me/long ship/patches/files/it'"'"'s yaml.py'
   /usr/lib/python3/dist-packages/yaml/__init__.py
 
 repositories_folder=/e/project1/project_465000000/me/longship/repos
+add_repository torchtitan https://github.com/pytorch/torchtitan.git v0.2.0 '' '/home/me/long ship/patches/torchtitan'
 saved=/e/project1/project_465000000/me/longship/saved_changes
 bundles=''
-add_repository torchtitan https://github.com/pytorch/torchtitan.git v0.2.0 '' '/home/me/long ship/patches/torchtitan'
 locked /e/project1/project_465000000/me/longship/repos install_repositories
 offline_mode='python3 set_up.py offline'
 base=/e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif

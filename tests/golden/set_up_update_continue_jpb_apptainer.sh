@@ -830,6 +830,7 @@ declare -A repository_upstream=()
 declare -A repository_patches=()
 
 # add_repository NAME URL REF UPSTREAM PATCHES: one of the configured ones.
+# shellcheck disable=SC2034  # not each script looks at all of it
 add_repository() {
   all_repositories+=("$1")
   repository_url[$1]=$2
@@ -1540,8 +1541,8 @@ on_interrupt 'python3 set_up.py update --continue'
 make_folders /e/project1/project_465000000/me/longship \
   /e/scratch/project_465000000/me/longship
 repositories_folder=/e/project1/project_465000000/me/longship/repos
+add_repository torchtitan https://github.com/pytorch/torchtitan.git v0.2.0 '' '/home/me/long ship/patches/torchtitan'
 saved=/e/project1/project_465000000/me/longship/saved_changes
 bundles=''
-add_repository torchtitan https://github.com/pytorch/torchtitan.git v0.2.0 '' '/home/me/long ship/patches/torchtitan'
 locked /e/project1/project_465000000/me/longship/repos continue_update
 next_step 'python3 set_up.py install'
