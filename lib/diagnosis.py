@@ -25,7 +25,11 @@ _GB = 1 << 30
 # The room that a folder should have: images and packages go to the scratch folder.
 _ROOM = {"project": _GB, "scratch": 10 * _GB, "checkpoints": 10 * _GB}
 _TEMPORARY = Expansion('"${TMPDIR:-/tmp}"')
-_HOME_TOKEN = Expansion('"${HOME:-}"/.cache/huggingface/token')
+# Where programs keep tokens in the home folder: of the hub, of wandb, of git.
+_KEPT = tuple(
+    Expansion(f'"${{HOME:-}}"/{each}')
+    for each in (".cache/huggingface/token", ".netrc", ".git-credentials")
+)
 
 
 def lines(settings: Settings, succeeds: Callable[[list[str]], bool], *, as_json: bool) -> list[str]:
@@ -93,7 +97,7 @@ def lines_without_settings(root: Path, error: LongshipError, *, as_json: bool) -
         *_machine_lines(None, *there[:1]),
         *_personal_lines(),
         *_network_lines("", []),
-        call("diagnose_tokens", _HOME_TOKEN),
+        wrapped("diagnose_tokens", *_KEPT),
         call("diagnose_slurm", "", ""),
         call("end_report"),
     ]
@@ -205,6 +209,6 @@ def _token_lines(settings: Settings) -> list[str]:
             for name in environment.set
             if looks_secret(name)
         ),
-        wrapped("diagnose_tokens", *dict.fromkeys(files), _HOME_TOKEN),
+        wrapped("diagnose_tokens", *dict.fromkeys(files), *_KEPT),
         wrapped("diagnose_secrets", *environment.secrets),
     ]

@@ -3,24 +3,31 @@
 
 # diagnose_folder TOPIC SETTING FOLDER BYTES: whether it can be used, and has so much room.
 diagnose_folder() {
-  local there=$3 text=$3
+  local text=$3
   heed "$1" '' try_folder "$2" "$3"
   if [[ ${heeded[$1]} != ok ]]; then return 0; fi
-  until [[ -e $there ]]; do there=${there%/*}/. there=${there%/.}; done
-  if [[ $there != "$3" ]]; then text+=' (made when it is needed)'; fi
-  heed "$1" "$text$(room_left "$there")" check_room "$there" "$4"
+  what_is_there "$3"
+  if [[ $REPLY != "$3" ]]; then text+=' (made when it is needed)'; fi
+  heed "$1" "$text$(room_left "$REPLY")" check_room "$REPLY" "$4"
+}
+
+# what_is_there FOLDER: set REPLY to it, or to the nearest one around it that is there.
+what_is_there() {
+  REPLY=$1
+  until [[ -e $REPLY || -L $REPLY ]]; do
+    REPLY=${REPLY%/*}
+    REPLY=${REPLY:-/}
+  done
 }
 
 # try_folder SETTING FOLDER: stop where files cannot be written or programs not be started in it, or,
 # where it is not there yet, in the one around it.
 try_folder() {
   local -r elsewhere="set $1 to another place"
-  local there=$2 reason
-  until [[ -e $there ]]; do
-    [[ ! -L $there ]] || fail "$2: the link $there leads nowhere" "$elsewhere, or: rm $(printf %q "$there")"
-    there=${there%/*}
-    there=${there:-/}
-  done
+  local there reason
+  what_is_there "$2"
+  there=$REPLY
+  [[ -e $there ]] || fail "$2: the link $there leads nowhere" "$elsewhere, or: rm $(printf %q "$there")"
   [[ -d $there ]] || fail "$2: $there is no folder" "$elsewhere, or: rm $(printf %q "$there")"
   # not local: the trap runs when the function has ended
   probe=$(mktemp -- "$there/.longship-doctor.XXXXXX" 2>&1) ||

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154  # lib/shell/report.bash sets heeded
 # What doctor.py asks of the machine itself: Python, user namespaces, FUSE, GPUs.
 
 # diagnose_clone ROOT: which state of this repository it is.
@@ -88,7 +88,7 @@ diagnose_fuse() {
 
 # diagnose_gpu KIND PER_NODE: what the driver says.
 diagnose_gpu() {
-  local said name
+  local said name driver=''
   local -i count
   cuda_of_driver=
   if [[ $1 == cpu ]]; then
@@ -100,11 +100,15 @@ diagnose_gpu() {
         "name this node to the site; go on without it: python3 submit.py JOB --exclude=$(this_host)"
       return
     fi
-    if [[ $said =~ CUDA\ Version:\ *([0-9]+\.[0-9]+) ]]; then cuda_of_driver=${BASH_REMATCH[1]}; fi
-    said=$(timeout 30 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null) || :
+    cuda_of_driver=unknown
+    # since driver 610 it is the CUDA UMD Version
+    if [[ $said =~ CUDA\ (UMD\ )?Version:\ *([0-9]+\.[0-9]+) ]]; then cuda_of_driver=${BASH_REMATCH[2]}; fi
+    if [[ $said =~ NVIDIA-SMI\ ([0-9.]+) ]]; then driver=${BASH_REMATCH[1]}; fi
+    said=$(timeout 30 nvidia-smi -L 2>/dev/null | grep ^GPU) || :
     count=$(grep -c . <<<"$said") || :
     name=${said%%$'\n'*}
-    report ok GPU "$count x ${name/, /, driver }, for CUDA up to ${cuda_of_driver:-unknown}"
+    name=${name#GPU *: }
+    report ok GPU "$count x ${name%% (UUID*}, driver ${driver:-unknown}, for CUDA up to $cuda_of_driver"
   elif [[ -e /dev/kfd && $1 != cuda ]]; then
     said=$(cat /sys/module/amdgpu/version 2>/dev/null) || said="of Linux $(uname -r)"
     count=$(grep -l -s -E 'simd_count [1-9]' /sys/class/kfd/kfd/topology/nodes/*/properties | wc -l)
@@ -140,8 +144,8 @@ diagnose_gpu_inside() {
   if [[ -z $seen || $seen == 0 ]]; then
     report problem 'GPU inside' 'the image does not see the GPUs of this node' \
       'python3 container_run.py nvidia-smi; see what it says'
-  elif [[ -z $cuda ]]; then
-    report ok 'GPU inside' "$seen seen; the image does not say which CUDA it has"
+  elif [[ -z $cuda || $cuda_of_driver == unknown ]]; then
+    report ok 'GPU inside' "$seen seen; the image has CUDA ${cuda:-of a version that it does not say}"
   elif ((${cuda_of_driver%.*} >= ${cuda%.*})); then # since CUDA 11 any driver of the same major version
     report ok 'GPU inside' "$seen seen; the image has CUDA $cuda"
   elif [[ -n $compatible ]]; then

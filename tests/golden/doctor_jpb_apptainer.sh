@@ -4,24 +4,31 @@ set -euo pipefail
 
 # diagnose_folder TOPIC SETTING FOLDER BYTES: whether it can be used, and has so much room.
 diagnose_folder() {
-  local there=$3 text=$3
+  local text=$3
   heed "$1" '' try_folder "$2" "$3"
   if [[ ${heeded[$1]} != ok ]]; then return 0; fi
-  until [[ -e $there ]]; do there=${there%/*}/. there=${there%/.}; done
-  if [[ $there != "$3" ]]; then text+=' (made when it is needed)'; fi
-  heed "$1" "$text$(room_left "$there")" check_room "$there" "$4"
+  what_is_there "$3"
+  if [[ $REPLY != "$3" ]]; then text+=' (made when it is needed)'; fi
+  heed "$1" "$text$(room_left "$REPLY")" check_room "$REPLY" "$4"
+}
+
+# what_is_there FOLDER: set REPLY to it, or to the nearest one around it that is there.
+what_is_there() {
+  REPLY=$1
+  until [[ -e $REPLY || -L $REPLY ]]; do
+    REPLY=${REPLY%/*}
+    REPLY=${REPLY:-/}
+  done
 }
 
 # try_folder SETTING FOLDER: stop where files cannot be written or programs not be started in it, or,
 # where it is not there yet, in the one around it.
 try_folder() {
   local -r elsewhere="set $1 to another place"
-  local there=$2 reason
-  until [[ -e $there ]]; do
-    [[ ! -L $there ]] || fail "$2: the link $there leads nowhere" "$elsewhere, or: rm $(printf %q "$there")"
-    there=${there%/*}
-    there=${there:-/}
-  done
+  local there reason
+  what_is_there "$2"
+  there=$REPLY
+  [[ -e $there ]] || fail "$2: the link $there leads nowhere" "$elsewhere, or: rm $(printf %q "$there")"
   [[ -d $there ]] || fail "$2: $there is no folder" "$elsewhere, or: rm $(printf %q "$there")"
   # not local: the trap runs when the function has ended
   probe=$(mktemp -- "$there/.longship-doctor.XXXXXX" 2>&1) ||
@@ -195,7 +202,7 @@ diagnose_fuse() {
 
 # diagnose_gpu KIND PER_NODE: what the driver says.
 diagnose_gpu() {
-  local said name
+  local said name driver=''
   local -i count
   cuda_of_driver=
   if [[ $1 == cpu ]]; then
@@ -207,11 +214,15 @@ diagnose_gpu() {
         "name this node to the site; go on without it: python3 submit.py JOB --exclude=$(this_host)"
       return
     fi
-    if [[ $said =~ CUDA\ Version:\ *([0-9]+\.[0-9]+) ]]; then cuda_of_driver=${BASH_REMATCH[1]}; fi
-    said=$(timeout 30 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null) || :
+    cuda_of_driver=unknown
+    # since driver 610 it is the CUDA UMD Version
+    if [[ $said =~ CUDA\ (UMD\ )?Version:\ *([0-9]+\.[0-9]+) ]]; then cuda_of_driver=${BASH_REMATCH[2]}; fi
+    if [[ $said =~ NVIDIA-SMI\ ([0-9.]+) ]]; then driver=${BASH_REMATCH[1]}; fi
+    said=$(timeout 30 nvidia-smi -L 2>/dev/null | grep ^GPU) || :
     count=$(grep -c . <<<"$said") || :
     name=${said%%$'\n'*}
-    report ok GPU "$count x ${name/, /, driver }, for CUDA up to ${cuda_of_driver:-unknown}"
+    name=${name#GPU *: }
+    report ok GPU "$count x ${name%% (UUID*}, driver ${driver:-unknown}, for CUDA up to $cuda_of_driver"
   elif [[ -e /dev/kfd && $1 != cuda ]]; then
     said=$(cat /sys/module/amdgpu/version 2>/dev/null) || said="of Linux $(uname -r)"
     count=$(grep -l -s -E 'simd_count [1-9]' /sys/class/kfd/kfd/topology/nodes/*/properties | wc -l)
@@ -247,8 +258,8 @@ diagnose_gpu_inside() {
   if [[ -z $seen || $seen == 0 ]]; then
     report problem 'GPU inside' 'the image does not see the GPUs of this node' \
       'python3 container_run.py nvidia-smi; see what it says'
-  elif [[ -z $cuda ]]; then
-    report ok 'GPU inside' "$seen seen; the image does not say which CUDA it has"
+  elif [[ -z $cuda || $cuda_of_driver == unknown ]]; then
+    report ok 'GPU inside' "$seen seen; the image has CUDA ${cuda:-of a version that it does not say}"
   elif ((${cuda_of_driver%.*} >= ${cuda%.*})); then # since CUDA 11 any driver of the same major version
     report ok 'GPU inside' "$seen seen; the image has CUDA $cuda"
   elif [[ -n $compatible ]]; then
@@ -1245,7 +1256,8 @@ diagnose_venv /e/scratch/project_465000000/me/longship/venv_pytorch_arm64 /e/scr
 diagnose_proxy
 diagnose_certificates
 diagnose_reach /e/scratch/project_465000000/me/longship/offline https://nvcr.io/v2/
-diagnose_tokens /home/me/.cache/huggingface/token "${HOME:-}"/.cache/huggingface/token
+diagnose_tokens /home/me/.cache/huggingface/token "${HOME:-}"/.cache/huggingface/token \
+  "${HOME:-}"/.netrc "${HOME:-}"/.git-credentials
 diagnose_secrets HF_TOKEN WANDB_API_KEY
 diagnose_slurm jpb project_465000000 booster
 report_value machine '"jpb"' 'command line'

@@ -21,10 +21,13 @@ from support.repository import toml
 
 HOST = Path("/proc/sys/kernel/hostname")
 PASSWORD = "pass/w@rd"
-NVIDIA_SMI = """case $1 in
+NVIDIA_SMI = """case ${1-} in
 -L) echo 'GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-1)' ;;
---query*) echo 'NVIDIA A100-SXM4-40GB, 550.54.15' ;;
 *) echo '| NVIDIA-SMI 550.54.15    Driver Version: 550.54.15    CUDA Version: 12.4     |' ;;
+esac"""
+SINCE_610 = """case ${1-} in
+-L) echo 'GPU 0: NVIDIA B200 (UUID: GPU-1)' && echo 'GPU 1: NVIDIA B200 (UUID: GPU-2)' ;;
+*) echo '| NVIDIA-SMI 610.43.02    KMD Version: 610.43.02    CUDA UMD Version: 13.3     |' ;;
 esac"""
 OLD_PYTHON = """
 import runpy, sys
@@ -526,6 +529,14 @@ def test_driver_is_compared_with_the_cuda_of_the_image(cuda, state, text, patien
     report = patient.report(env={"CUDA_VERSION": cuda})
     found(report, "ok", "GPU", "1 x NVIDIA A100-SXM4-40GB, driver 550.54.15, for CUDA up to 12.4")
     found(report, state, "GPU inside", text)
+
+
+def test_newer_driver_is_understood(patient):
+    patient.program("nvidia-smi", SINCE_610)
+    patient.change('runtime = "apptainer"', 'runtime = "host"')
+    report = patient.report(env={"CUDA_VERSION": "13.4"})
+    found(report, "ok", "GPU", "2 x NVIDIA B200, driver 610.43.02, for CUDA up to 13.3")
+    found(report, "ok", "GPU inside", "2 seen; the image has CUDA 13.4")
 
 
 def test_gpu_that_is_not_seen_inside_is_a_problem(patient):
