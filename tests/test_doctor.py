@@ -270,6 +270,35 @@ def test_password_in_a_url_is_not_shown(url, shown, tell):
     assert tell(f"shown_url {word(url)}").stdout == shown
 
 
+@pytest.mark.parametrize(
+    ("driver", "answer", "wanted"),
+    [
+        ("cuda_of_driver=12.4", "seen=2 cuda=12.9.1", ("ok", "2 seen; the image has CUDA 12.9")),
+        ("cuda_of_driver=12.4", "seen=1 cuda=", ("ok", "of a version that it does not say")),
+        ("cuda_of_driver=unknown", "seen=1 cuda=13.0", ("ok", "the image has CUDA 13.0")),
+        ("cuda_of_driver=12.4", "seen=0 cuda=12.9", ("problem", "does not see the GPUs")),
+        ("cuda_of_driver=12.4", "seen=1 cuda=13.0", ("problem", "the driver is for up to 12.4")),
+        ("cuda_of_driver=12.4", "seen=1 cuda=13.0 compatible=yes", ("warning", "data centers")),
+        ("amd_driver=6.10.5", "seen=0 kfd=yes rocm=6.4.3", ("ok", "ROCm 6.4.3, the driver is 6.1")),
+        ("amd_driver=6.10.5", "seen=0 rocm=6.4.3", ("problem", "does not see the GPUs")),
+    ],
+)
+def test_gpus_inside_are_compared_with_the_driver(driver, answer, wanted, tell):
+    # a mock of the image's answer: the tests' machines have neither GPUs nor such images
+    done = tell(
+        "start_report json",
+        "heeded[inside]=ok cuda_of_driver= amd_driver=",
+        driver,
+        f"inside_now() {{ printf '%s\\n' {answer}; }}",
+        "diagnose_gpu_inside",
+        "end_report",
+        check=False,
+    )
+    (found,) = json.loads(done.stdout)["findings"]
+    assert found["state"] == wanted[0]
+    assert wanted[1] in found["text"]
+
+
 def test_all_functions_have_their_name_alone():
     """Emitted scripts take functions by their names: two of one name would be one too few."""
     names = [

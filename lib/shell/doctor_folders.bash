@@ -1,9 +1,10 @@
-# shellcheck shell=bash disable=SC2154  # lib/shell/report.bash sets heeded
+# shellcheck shell=bash disable=SC2154,SC2034  # heeded is set, and room_elsewhere read, elsewhere
 # What doctor.py asks of folders: can they be used, is there room, and what was left in them.
 
 # diagnose_folder TOPIC SETTING FOLDER BYTES: whether it can be used, and has so much room.
 diagnose_folder() {
-  local text=$3
+  local text=$3 room_elsewhere=", or set $2 to another place"
+  if [[ $2 == HOME ]]; then room_elsewhere=": du -h -d 1 $(printf %q "$3") | sort -h"; fi
   heed "$1" '' try_folder "$2" "$3"
   if [[ ${heeded[$1]} != ok ]]; then return 0; fi
   what_is_there "$3"

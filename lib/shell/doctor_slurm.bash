@@ -19,7 +19,7 @@ diagnose_slurm() {
       return
     fi
     if [[ -n $said ]]; then said=": $(slurm_reason "$said")"; fi
-    report problem Slurm "it does not answer within 10 seconds$said" \
+    report problem Slurm "it does not answer${said:- within 10 seconds}" \
       'try again later, and see the status page of the site; scontrol ping'
     return
   fi

@@ -4,7 +4,8 @@ set -euo pipefail
 
 # diagnose_folder TOPIC SETTING FOLDER BYTES: whether it can be used, and has so much room.
 diagnose_folder() {
-  local text=$3
+  local text=$3 room_elsewhere=", or set $2 to another place"
+  if [[ $2 == HOME ]]; then room_elsewhere=": du -h -d 1 $(printf %q "$3") | sort -h"; fi
   heed "$1" '' try_folder "$2" "$3"
   if [[ ${heeded[$1]} != ok ]]; then return 0; fi
   what_is_there "$3"
@@ -204,7 +205,7 @@ diagnose_fuse() {
 diagnose_gpu() {
   local said name driver=''
   local -i count
-  cuda_of_driver=
+  cuda_of_driver='' amd_driver=
   if [[ $1 == cpu ]]; then
     report ok GPU 'the machine has none'
   elif command -v nvidia-smi >/dev/null && [[ $1 != rocm ]]; then
@@ -224,9 +225,9 @@ diagnose_gpu() {
     name=${name#GPU *: }
     report ok GPU "$count x ${name%% (UUID*}, driver ${driver:-unknown}, for CUDA up to $cuda_of_driver"
   elif [[ -e /dev/kfd && $1 != cuda ]]; then
-    said=$(cat /sys/module/amdgpu/version 2>/dev/null) || said="of Linux $(uname -r)"
+    amd_driver=$(cat /sys/module/amdgpu/version 2>/dev/null) || amd_driver="of Linux $(uname -r)"
     count=$(grep -l -s -E 'simd_count [1-9]' /sys/class/kfd/kfd/topology/nodes/*/properties | wc -l)
-    report ok GPU "$count of AMD, driver $said"
+    report ok GPU "$count of AMD, driver $amd_driver"
   elif [[ -n ${SLURM_JOB_GPUS:-}${SLURM_GPUS_ON_NODE:-} ]]; then
     report problem GPU 'the job has been given GPUs, and no driver is seen on this node' \
       "name this node to the site; go on without it: python3 submit.py JOB --exclude=$(this_host)"
@@ -243,33 +244,61 @@ diagnose_gpu() {
 readonly ASK_ABOUT_GPU='echo "seen=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)"
 cuda=${CUDA_VERSION:-$(cat /usr/local/cuda/version.json 2>/dev/null | tr -d " \n" | sed "s/.*\"cuda\":{[^}]*\"version\":\"//; s/\".*//")}
 echo "cuda=$cuda"
+if [ -r /dev/kfd ] && [ -w /dev/kfd ]; then echo kfd=yes; fi
+echo "rocm=${ROCM_VERSION:-$(cat /opt/rocm/.info/version 2>/dev/null)}"
 ls /usr/local/cuda/compat/lib*/libcuda.so* /usr/local/cuda/compat/libcuda.so* >/dev/null 2>&1 && echo compatible=yes
 exit 0'
 
 # diagnose_gpu_inside: whether programs inside see it, and whether the driver is new enough for them.
 # The emitted script defines inside_now.
 diagnose_gpu_inside() {
-  local said cuda='' compatible='' seen=''
-  [[ -n $cuda_of_driver && ${heeded[inside]} == ok ]] || return 0
+  local said
+  [[ -n $cuda_of_driver$amd_driver && ${heeded[inside]} == ok ]] || return 0
   said=$(in_time 60 inside_now sh -c "$ASK_ABOUT_GPU" 2>/dev/null </dev/null) || :
-  if [[ $said =~ seen=([0-9]+) ]]; then seen=${BASH_REMATCH[1]}; fi
-  if [[ $said =~ cuda=([0-9]+\.[0-9]+) ]]; then cuda=${BASH_REMATCH[1]}; fi
-  if [[ $said == *compatible=yes* ]]; then compatible=1; fi
-  if [[ -z $seen || $seen == 0 ]]; then
-    report problem 'GPU inside' 'the image does not see the GPUs of this node' \
-      'python3 container_run.py nvidia-smi; see what it says'
-  elif [[ -z $cuda || $cuda_of_driver == unknown ]]; then
-    report ok 'GPU inside' "$seen seen; the image has CUDA ${cuda:-of a version that it does not say}"
-  elif ((${cuda_of_driver%.*} >= ${cuda%.*})); then # since CUDA 11 any driver of the same major version
-    report ok 'GPU inside' "$seen seen; the image has CUDA $cuda"
-  elif [[ -n $compatible ]]; then
-    report warning 'GPU inside' \
-      "the image has CUDA $cuda, the driver is for up to $cuda_of_driver: it works on GPUs of data centers only" \
-      'an image of an older release: container.image in configuration.toml'
+  if [[ -n $amd_driver ]]; then
+    tell_rocm_inside "$said"
+  elif [[ ! $said =~ seen=[1-9] ]]; then
+    gpu_is_not_seen 'python3 container_run.py nvidia-smi'
   else
-    report problem 'GPU inside' "the image has CUDA $cuda, and the driver is for up to $cuda_of_driver" \
-      'an image of an older release: container.image in configuration.toml'
+    tell_cuda_inside "$said"
   fi
+}
+
+# gpu_is_not_seen COMMAND: which may say why.
+gpu_is_not_seen() {
+  report problem 'GPU inside' 'the image does not see the GPUs of this node' "see what it says: $1"
+}
+
+# tell_cuda_inside ANSWER: a driver runs what is made for older versions, and since CUDA 11 for any of the
+# same major version.
+tell_cuda_inside() {
+  local -r older='an image of an older release: container.image in configuration.toml'
+  local seen cuda=''
+  if [[ $1 =~ cuda=([0-9]+\.[0-9]+) ]]; then cuda=${BASH_REMATCH[1]}; fi
+  [[ $1 =~ seen=([0-9]+) ]]
+  seen=${BASH_REMATCH[1]}
+  if [[ -z $cuda || $cuda_of_driver == unknown ]]; then
+    report ok 'GPU inside' "$seen seen; the image has CUDA ${cuda:-of a version that it does not say}"
+  elif ((${cuda_of_driver%.*} >= ${cuda%.*})); then
+    report ok 'GPU inside' "$seen seen; the image has CUDA $cuda"
+  elif [[ $1 == *compatible=yes* ]]; then
+    report warning 'GPU inside' \
+      "the image has CUDA $cuda, the driver is for up to $cuda_of_driver: it works on GPUs of data centers only" "$older"
+  else
+    report problem 'GPU inside' "the image has CUDA $cuda, and the driver is for up to $cuda_of_driver" "$older"
+  fi
+}
+
+# tell_rocm_inside ANSWER: without a judgement. AMD supports neighbouring releases of both (LUMI: images
+# older than its driver may fail), but a driver does not say which release it is of.
+tell_rocm_inside() {
+  local rocm=''
+  if [[ $1 != *kfd=yes* ]]; then
+    gpu_is_not_seen 'python3 container_run.py rocminfo'
+    return
+  fi
+  if [[ $1 =~ rocm=([0-9][0-9.]*) ]]; then rocm=${BASH_REMATCH[1]}; fi
+  report ok 'GPU inside' "seen; the image has ROCm ${rocm:-of a version that it does not say}, the driver is $amd_driver"
 }
 
 # diagnose_certificates: of what the environment names; a file that is not there ends each download with
@@ -457,7 +486,7 @@ diagnose_slurm() {
       return
     fi
     if [[ -n $said ]]; then said=": $(slurm_reason "$said")"; fi
-    report problem Slurm "it does not answer within 10 seconds$said" \
+    report problem Slurm "it does not answer${said:- within 10 seconds}" \
       'try again later, and see the status page of the site; scontrol ping'
     return
   fi
@@ -1132,7 +1161,7 @@ warn_of_quota() {
 
 # warn_of_room MESSAGE
 warn_of_room() {
-  warn_of "$1" 'make room there, or set paths.scratch_dir in configuration.toml'
+  warn_of "$1" "make room there${room_elsewhere-, or set paths.scratch_dir in configuration.toml}"
 }
 
 # slurm_reason TEXT: what sbatch says last, without its own name.

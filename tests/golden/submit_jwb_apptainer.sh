@@ -149,7 +149,7 @@ warn_of_quota() {
 
 # warn_of_room MESSAGE
 warn_of_room() {
-  warn_of "$1" 'make room there, or set paths.scratch_dir in configuration.toml'
+  warn_of "$1" "make room there${room_elsewhere-, or set paths.scratch_dir in configuration.toml}"
 }
 
 # try_job: let Slurm look at the job as if it were submitted.

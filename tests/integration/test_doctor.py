@@ -16,7 +16,7 @@ from typing import Callable, NamedTuple
 import pytest
 from support import processes
 from support.lab import fill
-from support.patients import TOKEN, Report
+from support.patients import ARCH, TOKEN, Report
 from support.repository import toml
 
 HOST = Path("/proc/sys/kernel/hostname")
@@ -249,6 +249,10 @@ def stopped_update(patient):
     patient.write(patient.mine.folder / ".git/longship-update/stopped", "")
 
 
+def interrupted_update(patient):
+    patient.write(patient.mine.folder / ".git/longship-update/step", "commits\n")
+
+
 def lock_of_git(patient):
     patient.write(patient.mine.folder / ".git/index.lock", "")
 
@@ -387,6 +391,10 @@ FAULTS = [
     Fault("rebase", rebase_with_conflict, "problem", "repository", "a rebase is", "git -C"),
     Fault("conflict", conflict_markers, "problem", "repository", "are conflicts", "git -C"),
     Fault("stopped", stopped_update, "problem", "repository", "update stopped", "--continue"),
+    Fault(
+        *("interrupted", interrupted_update, "problem", "repository"),
+        *("was interrupted there", "set_up.py update"),
+    ),
     Fault("git's lock", lock_of_git, "problem", "repository", "another git works", "rm "),
     Fault("unsaved", unsaved_changes, "warning", "repository", "nowhere else", "save-patches"),
     Fault("other ref", at_another_ref, "warning", "repository", "configured", "set_up.py update"),
@@ -542,6 +550,51 @@ def test_newer_driver_is_understood(patient):
 def test_gpu_that_is_not_seen_inside_is_a_problem(patient):
     patient.program("nvidia-smi", NVIDIA_SMI)
     found(patient.report(), "problem", "GPU inside", "does not see the GPUs", "nvidia-smi")
+
+
+# --- what looks like a fault and is none
+
+
+def test_lock_of_a_process_that_works_is_no_fault(patient):
+    with subprocess.Popen(["sleep", "600"]) as process:
+        stat = Path(f"/proc/{process.pid}/stat").read_text()
+        start = stat.rpartition(")")[2].split()[19]
+        lock(patient, f"{HOST.read_text().strip()} {process.pid} {start}\n")
+        report = patient.report()
+        process.kill()
+    found(report, "ok", "locks", f"process {process.pid} on ")
+
+
+def test_changes_that_are_saved_are_no_fault(patient):
+    unsaved_changes(patient)
+    found(patient.report(), "warning", "repository", "with changes that are nowhere else")
+    patient.set_up("save-patches")
+    found(patient.report(), "ok", "repository", "with changes that are in ")
+
+
+@pytest.mark.parametrize("why", ["in a job", "carried here"])
+def test_no_way_out_is_no_fault_where_there_need_be_none(why, patient):
+    env = dead_index(patient)
+    if why == "in a job":
+        env["SLURM_JOB_ID"] = "1"
+    else:
+        patient.write(patient.scratch / "offline/pip/a.whl", "")
+    report = patient.report(env=env)
+    found(report, "ok", "network", "is out of reach")
+    assert report.states("network") == {"ok"}
+
+
+def test_other_architecture_of_compute_nodes_is_no_fault(patient):
+    # as on Olivia, whose login nodes are amd64: nothing of the image is started there
+    other = "arm64" if ARCH == "amd64" else "amd64"
+    patient.change('arch = "auto"', f'arch = "{other}"', "local/site.toml")
+    of_another_architecture(patient)
+    name = patient.active.name.replace(ARCH, other)
+    patient.active.rename(patient.active.with_name(name))
+    report = patient.report()
+    found(report, "ok", "architecture", f"this machine is {ARCH}, and local computes on {other}")
+    assert report.states("image") == {"ok"}
+    assert not report.of("inside") + report.of("mount")
 
 
 # --- how it is told
