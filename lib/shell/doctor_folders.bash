@@ -88,10 +88,10 @@ diagnose_leftovers() {
   for path in ${locks[@]+"${locks[@]}"}; do
     if lock_is_stale "$path"; then
       stale+=1
-      report warning locks "$(lock_owner "$path") is gone, its lock is left: $path" \
+      report warning locks "$(lock_owner "$path") is gone, its lock is left: $path, of $(lock_time "$path")" \
         "rm -r $(printf %q "$path"); the next command would also take it over"
     else
-      report ok locks "$(lock_owner "$path") is at work: $path"
+      report ok locks "$(lock_owner "$path") is at work: $path, since $(lock_time "$path")"
       return # what is not finished may be its own
     fi
   done
@@ -103,6 +103,11 @@ diagnose_leftovers() {
   elif ((stale == 0)); then
     report ok leftovers 'no lock and no unfinished file'
   fi
+}
+
+# lock_time LOCK: print when it was made; its owner's file tells when he last was alive.
+lock_time() {
+  date -r "$1" '+%F %H:%M' 2>/dev/null || printf 'a moment ago'
 }
 
 # diagnose_home: programs write there whatever they are told, and a full one stops logins.

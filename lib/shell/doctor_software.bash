@@ -60,7 +60,7 @@ diagnose_inside() {
 # diagnose_mount RUNTIME IMAGE COMPRESSION OVERLAY: which SquashFS files the runtime mounts, tried with
 # small ones. It matters where an OVERLAY is configured.
 diagnose_mount() {
-  local runtime=$1 base=$2 work each can='' cannot=''
+  local runtime=$1 base=$2 work each can='' cannot='' over='; --overlay does not work'
   local -a packer=(mksquashfs)
   [[ ${heeded[image]} == ok && ${heeded[architecture]} == ok ]] || return 0
   if ! packs_overlays "${packer[@]}"; then
@@ -72,9 +72,10 @@ diagnose_mount() {
   for each in zstd lz4 xz gzip; do
     if in_time 30 mountable "$each" >/dev/null 2>&1 </dev/null; then can+=" $each"; else cannot+=" $each"; fi
   done
+  if in_time 30 lays_over >/dev/null 2>&1 </dev/null; then over='; --overlay works'; fi
   rm -rf -- "$work"
   if [[ " $can " == *" $3 "* ]]; then
-    report ok mount "$1 mounts overlays packed with$can${cannot:+, not with$cannot}"
+    report ok mount "$1 mounts overlays packed with$can${cannot:+, not with$cannot}$over"
   elif [[ -z $can ]]; then
     report "$(if [[ -n $4 ]]; then printf problem; else printf warning; fi)" mount \
       "$1 mounts no SquashFS file here" \
@@ -85,6 +86,11 @@ diagnose_mount() {
       "$1 mounts no overlay packed with $3, but with $can" \
       "packages.compression = \"${can%% *}\" in configuration.toml, then python3 build_overlay.py"
   fi
+}
+
+# lays_over: whether a file can be laid over the whole image; mountable has made what is packed.
+lays_over() {
+  pack_overlay "$work/probe" "$work/over.sqsh" gzip && try_overlay "$work/over.sqsh" overlay true
 }
 
 # diagnose_overlay: what a launch checks, and the size. The emitted script defines check_overlay_as_always

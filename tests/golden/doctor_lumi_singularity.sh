@@ -89,10 +89,10 @@ diagnose_leftovers() {
   for path in ${locks[@]+"${locks[@]}"}; do
     if lock_is_stale "$path"; then
       stale+=1
-      report warning locks "$(lock_owner "$path") is gone, its lock is left: $path" \
+      report warning locks "$(lock_owner "$path") is gone, its lock is left: $path, of $(lock_time "$path")" \
         "rm -r $(printf %q "$path"); the next command would also take it over"
     else
-      report ok locks "$(lock_owner "$path") is at work: $path"
+      report ok locks "$(lock_owner "$path") is at work: $path, since $(lock_time "$path")"
       return # what is not finished may be its own
     fi
   done
@@ -104,6 +104,11 @@ diagnose_leftovers() {
   elif ((stale == 0)); then
     report ok leftovers 'no lock and no unfinished file'
   fi
+}
+
+# lock_time LOCK: print when it was made; its owner's file tells when he last was alive.
+lock_time() {
+  date -r "$1" '+%F %H:%M' 2>/dev/null || printf 'a moment ago'
 }
 
 # diagnose_home: programs write there whatever they are told, and a full one stops logins.
@@ -578,7 +583,7 @@ diagnose_inside() {
 # diagnose_mount RUNTIME IMAGE COMPRESSION OVERLAY: which SquashFS files the runtime mounts, tried with
 # small ones. It matters where an OVERLAY is configured.
 diagnose_mount() {
-  local runtime=$1 base=$2 work each can='' cannot=''
+  local runtime=$1 base=$2 work each can='' cannot='' over='; --overlay does not work'
   local -a packer=(mksquashfs)
   [[ ${heeded[image]} == ok && ${heeded[architecture]} == ok ]] || return 0
   if ! packs_overlays "${packer[@]}"; then
@@ -590,9 +595,10 @@ diagnose_mount() {
   for each in zstd lz4 xz gzip; do
     if in_time 30 mountable "$each" >/dev/null 2>&1 </dev/null; then can+=" $each"; else cannot+=" $each"; fi
   done
+  if in_time 30 lays_over >/dev/null 2>&1 </dev/null; then over='; --overlay works'; fi
   rm -rf -- "$work"
   if [[ " $can " == *" $3 "* ]]; then
-    report ok mount "$1 mounts overlays packed with$can${cannot:+, not with$cannot}"
+    report ok mount "$1 mounts overlays packed with$can${cannot:+, not with$cannot}$over"
   elif [[ -z $can ]]; then
     report "$(if [[ -n $4 ]]; then printf problem; else printf warning; fi)" mount \
       "$1 mounts no SquashFS file here" \
@@ -603,6 +609,11 @@ diagnose_mount() {
       "$1 mounts no overlay packed with $3, but with $can" \
       "packages.compression = \"${can%% *}\" in configuration.toml, then python3 build_overlay.py"
   fi
+}
+
+# lays_over: whether a file can be laid over the whole image; mountable has made what is packed.
+lays_over() {
+  pack_overlay "$work/probe" "$work/over.sqsh" gzip && try_overlay "$work/over.sqsh" overlay true
 }
 
 # diagnose_venv VENV BASE: the packages belong to the image or overlay that they are used with.

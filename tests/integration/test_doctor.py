@@ -43,6 +43,11 @@ def test_all_is_well_where_it_is(healthy):
     assert healthy.done.returncode == 0
 
 
+def test_what_can_be_mounted_is_told(healthy):
+    text = found(healthy, "ok", "mount", "apptainer mounts overlays packed with zstd lz4 xz gzip")
+    assert text.endswith("; --overlay works")
+
+
 class Fault(NamedTuple):
     """A fault: what spoils a patient, and what has to be said of it.
 
