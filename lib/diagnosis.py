@@ -56,20 +56,23 @@ def lines(settings: Settings, succeeds: Callable[[list[str]], bool], *, as_json:
     ]
     paths, wrong = _attempt("paths", lambda: derive_paths(settings))
     found += wrong
-    choice = None
+    choice, servers = None, None
     if paths:
         found += _folder_lines(settings, paths)
         choice, wrong = _attempt("runtime", lambda: choose_runtime(settings, paths, succeeds))
         found += wrong
-    found += _runtime_lines(settings, paths, choice) if paths and choice else []
+    if paths and choice:
+        found += _runtime_lines(settings, paths, choice)
+        servers, _ = _attempt("image", lambda: _servers(settings, choice.runtime))
+    else:
+        found += _machine_lines(machine)
     if paths:
         found += _heeded("repositories", lambda: repository_checks(settings, paths))
-    servers = _servers(settings) if choice and choice.runtime != "host" else []
     account = settings.configuration.project.account if machine.accounts == "yes" else ""
     expected = machine.name if machine.required or machine.partitions else ""
     return [
         *found,
-        *_network_lines(paths.offline if paths else "", servers),
+        *_network_lines(paths.offline if paths else "", servers or []),
         *_heeded("tokens", lambda: _token_lines(settings)),
         wrapped("diagnose_slurm", expected, account, *machine.partitions),
         *(call("report_value", *each) for each in configured_values(settings)),
@@ -182,13 +185,15 @@ def _network_lines(offline: Word, servers: list[str]) -> list[str]:
     return [call("diagnose_proxy"), call("diagnose_certificates"), reach]
 
 
-def _servers(settings: Settings) -> list[str]:
+def _servers(settings: Settings, runtime: str) -> list[str]:
     """Return what answers where the image can be fetched."""
+    if runtime == "host":
+        return []
     source = image_source(settings)
     if source.kind not in ("docker", "oras"):
         return []
-    host = source.plain.partition("/")[0]
-    if host == "docker.io" or not re.search(r"[.:]|^localhost$", host):
+    host, slash, _ = source.plain.partition("/")
+    if not slash or host == "docker.io" or not re.search(r"[.:]|^localhost$", host):
         host = "registry-1.docker.io"
     return [f"https://{host}/v2/"]
 

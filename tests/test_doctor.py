@@ -95,6 +95,34 @@ def test_broken_part_leaves_the_rest(tmp_path):
     assert any(each.startswith("diagnose_slurm") for each in lines)
 
 
+def test_broken_image_leaves_the_rest(tmp_path):
+    text = '[container]\nruntime = "apptainer"\nimage = "no image"\n'
+    lines = diagnosis.lines(settings_of("local", tmp_path, text), lambda _: True, as_json=True)
+    (problem,) = [each for each in lines if each.startswith("report problem")]
+    assert "is no source that is known here" in problem
+    assert any(each.startswith("diagnose_gpu") for each in lines)
+    assert lines[-1] == "end_report"
+
+
+@pytest.mark.parametrize(
+    ("image", "servers"),
+    [
+        ("docker://nvcr.io/nvidia/pytorch:25.06-py3", ["https://nvcr.io/v2/"]),
+        ("docker://localhost:5000/a:1", ["https://localhost:5000/v2/"]),
+        ("docker://debian:12", ["https://registry-1.docker.io/v2/"]),
+        ("docker://docker.io/library/debian:12", ["https://registry-1.docker.io/v2/"]),
+        ("oras://ghcr.io/lab/a:1", ["https://ghcr.io/v2/"]),
+        ("/images/a.sif", []),
+        ("library://a/b/c", []),
+    ],
+)
+def test_server_of_the_image_is_asked(image, servers, tmp_path):
+    text = f'[container]\nruntime = "apptainer"\nimage = "{image}"\n'
+    lines = diagnosis.lines(settings_of("local", tmp_path, text), lambda _: True, as_json=True)
+    (reach,) = [each for each in lines if each.startswith("diagnose_reach")]
+    assert reach.split()[2:] == servers
+
+
 @pytest.mark.parametrize(
     ("machine", "environ", "wanted"),
     [
