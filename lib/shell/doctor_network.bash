@@ -45,6 +45,7 @@ diagnose_proxy() {
       return
     fi
   done
+  shown=${shown# }
   report ok proxy "${shown:-none set}"
 }
 
@@ -117,20 +118,24 @@ package_index() {
   printf '%s\n' "${PIP_INDEX_URL:-https://pypi.org/simple/}"
 }
 
-# first_answer URL: print the number that it answers with; the exit codes are curl's.
-first_answer() {
-  if command -v curl >/dev/null; then
-    timeout 15 curl --silent --output /dev/null --max-time 8 --write-out '%{http_code}' -- "$1"
-  else
-    timeout 15 python3 - "$1" <<'END'
-import ssl, sys, urllib.error, urllib.request
+# the same without curl, in Python
+readonly ASK_SERVER='import ssl, sys, urllib.error, urllib.request
 try:
-    print(urllib.request.urlopen(sys.argv[1], timeout=8).status)
+    print(urllib.request.urlopen(sys.stdin.read().strip(), timeout=8).status)
 except urllib.error.HTTPError as error:
     print(error.code)
 except urllib.error.URLError as error:
-    sys.exit(60 if isinstance(error.reason, ssl.SSLError) else 7)
-END
+    sys.exit(60 if isinstance(error.reason, ssl.SSLError) else 7)'
+
+# first_answer URL: print the number that it answers with; the exit codes are curl's. It can hold a
+# password, so it is no argument, which everybody on a login node can see.
+first_answer() {
+  local url=${1//\\/\\\\}
+  if command -v curl >/dev/null; then
+    printf 'url = "%s"\n' "${url//\"/\\\"}" |
+      timeout 15 curl --silent --output /dev/null --max-time 8 --write-out '%{http_code}' --config -
+  else
+    printf '%s\n' "$1" | timeout 15 python3 -c "$ASK_SERVER"
   fi
 }
 

@@ -61,14 +61,16 @@ diagnose_inside() {
 # small ones. It matters where an OVERLAY is configured.
 diagnose_mount() {
   local runtime=$1 base=$2 work each can='' cannot='' over='; --overlay does not work'
+  local state=warning
   local -a packer=(mksquashfs)
+  if [[ -n $4 ]]; then state=problem; fi
   [[ ${heeded[image]} == ok && ${heeded[architecture]} == ok ]] || return 0
   if ! packs_overlays "${packer[@]}"; then
     report ok mount 'not tried: no mksquashfs 4.4 on this machine; overlays are packed by the one of the image'
     return
   fi
   processors=1 memory=
-  work=$(mktemp -d "${TMPDIR:-/tmp}/longship-doctor.XXXXXX") || return 0 # which diagnose_folder tells
+  work=$(mktemp -d "${TMPDIR:-/tmp}/longship-doctor.XXXXXX" 2>/dev/null) || return 0 # which diagnose_folder tells
   for each in zstd lz4 xz gzip; do
     if in_time 30 mountable "$each" >/dev/null 2>&1 </dev/null; then can+=" $each"; else cannot+=" $each"; fi
   done
@@ -77,12 +79,12 @@ diagnose_mount() {
   if [[ " $can " == *" $3 "* ]]; then
     report ok mount "$1 mounts overlays packed with$can${cannot:+, not with$cannot}$over"
   elif [[ -z $can ]]; then
-    report "$(if [[ -n $4 ]]; then printf problem; else printf warning; fi)" mount \
+    report "$state" mount \
       "$1 mounts no SquashFS file here" \
       'use no overlay: packages.overlay = "", then python3 set_up.py install'
   else
     can=${can# }
-    report "$(if [[ -n $4 ]]; then printf problem; else printf warning; fi)" mount \
+    report "$state" mount \
       "$1 mounts no overlay packed with $3, but with $can" \
       "packages.compression = \"${can%% *}\" in configuration.toml, then python3 build_overlay.py"
   fi

@@ -350,6 +350,7 @@ diagnose_proxy() {
       return
     fi
   done
+  shown=${shown# }
   report ok proxy "${shown:-none set}"
 }
 
@@ -422,20 +423,24 @@ package_index() {
   printf '%s\n' "${PIP_INDEX_URL:-https://pypi.org/simple/}"
 }
 
-# first_answer URL: print the number that it answers with; the exit codes are curl's.
-first_answer() {
-  if command -v curl >/dev/null; then
-    timeout 15 curl --silent --output /dev/null --max-time 8 --write-out '%{http_code}' -- "$1"
-  else
-    timeout 15 python3 - "$1" <<'END'
-import ssl, sys, urllib.error, urllib.request
+# the same without curl, in Python
+readonly ASK_SERVER='import ssl, sys, urllib.error, urllib.request
 try:
-    print(urllib.request.urlopen(sys.argv[1], timeout=8).status)
+    print(urllib.request.urlopen(sys.stdin.read().strip(), timeout=8).status)
 except urllib.error.HTTPError as error:
     print(error.code)
 except urllib.error.URLError as error:
-    sys.exit(60 if isinstance(error.reason, ssl.SSLError) else 7)
-END
+    sys.exit(60 if isinstance(error.reason, ssl.SSLError) else 7)'
+
+# first_answer URL: print the number that it answers with; the exit codes are curl's. It can hold a
+# password, so it is no argument, which everybody on a login node can see.
+first_answer() {
+  local url=${1//\\/\\\\}
+  if command -v curl >/dev/null; then
+    printf 'url = "%s"\n' "${url//\"/\\\"}" |
+      timeout 15 curl --silent --output /dev/null --max-time 8 --write-out '%{http_code}' --config -
+  else
+    printf '%s\n' "$1" | timeout 15 python3 -c "$ASK_SERVER"
   fi
 }
 
@@ -584,14 +589,16 @@ diagnose_inside() {
 # small ones. It matters where an OVERLAY is configured.
 diagnose_mount() {
   local runtime=$1 base=$2 work each can='' cannot='' over='; --overlay does not work'
+  local state=warning
   local -a packer=(mksquashfs)
+  if [[ -n $4 ]]; then state=problem; fi
   [[ ${heeded[image]} == ok && ${heeded[architecture]} == ok ]] || return 0
   if ! packs_overlays "${packer[@]}"; then
     report ok mount 'not tried: no mksquashfs 4.4 on this machine; overlays are packed by the one of the image'
     return
   fi
   processors=1 memory=
-  work=$(mktemp -d "${TMPDIR:-/tmp}/longship-doctor.XXXXXX") || return 0 # which diagnose_folder tells
+  work=$(mktemp -d "${TMPDIR:-/tmp}/longship-doctor.XXXXXX" 2>/dev/null) || return 0 # which diagnose_folder tells
   for each in zstd lz4 xz gzip; do
     if in_time 30 mountable "$each" >/dev/null 2>&1 </dev/null; then can+=" $each"; else cannot+=" $each"; fi
   done
@@ -600,12 +607,12 @@ diagnose_mount() {
   if [[ " $can " == *" $3 "* ]]; then
     report ok mount "$1 mounts overlays packed with$can${cannot:+, not with$cannot}$over"
   elif [[ -z $can ]]; then
-    report "$(if [[ -n $4 ]]; then printf problem; else printf warning; fi)" mount \
+    report "$state" mount \
       "$1 mounts no SquashFS file here" \
       'use no overlay: packages.overlay = "", then python3 set_up.py install'
   else
     can=${can# }
-    report "$(if [[ -n $4 ]]; then printf problem; else printf warning; fi)" mount \
+    report "$state" mount \
       "$1 mounts no overlay packed with $3, but with $can" \
       "packages.compression = \"${can%% *}\" in configuration.toml, then python3 build_overlay.py"
   fi

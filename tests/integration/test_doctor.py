@@ -210,15 +210,20 @@ def no_zstd(patient):
     )
 
 
-def no_runtime(patient):
-    patient.change('runtime = "apptainer"', 'runtime = "singularity"')
-    links = patient.folder / "all but singularity"
+def without(patient, program):
+    """Give a PATH on which all programs are but one."""
+    links = patient.folder / f"all but {program}"
     links.mkdir()
     for folder in processes.PATH.split(":"):
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
-            if name != "singularity" and not (links / name).is_symlink():
+            if name != program and not (links / name).is_symlink():
                 (links / name).symlink_to(f"{folder}/{name}")
-    return {"PATH": f"{os.path.dirname(sys.executable)}:{links}"}
+    return {"PATH": f"{patient.bin}:{os.path.dirname(sys.executable)}:{links}"}
+
+
+def no_runtime(patient):
+    patient.change('runtime = "apptainer"', 'runtime = "singularity"')
+    return without(patient, "singularity")
 
 
 # --- repositories
@@ -509,13 +514,29 @@ def test_missing_user_namespaces_are_a_problem(patient, healthy):
     assert healthy.states("namespaces") == {"ok"}
 
 
-def test_certificate_that_is_not_trusted_is_a_problem(patient, healthy, https_server):
-    # the real index is trusted, which the healthy clone shows where there is a network
-    report = patient.report(env={"PIP_INDEX_URL": f"{https_server.url}/simple"})
+@pytest.mark.parametrize("program", ["curl", "python3"])
+def test_certificate_that_is_not_trusted_is_a_problem(program, patient, https_server):
+    environment = {"PIP_INDEX_URL": f"{https_server.url}/simple"}
+    if program == "python3":
+        environment.update(without(patient, "curl"))
+    report = patient.report(env=environment)
     found(report, "problem", "network", "is not trusted here", "export SSL_CERT_FILE=")
-    trusted = {name: str(https_server.certificate) for name in ("SSL_CERT_FILE", "CURL_CA_BUNDLE")}
-    report = patient.report(env={"PIP_INDEX_URL": f"{https_server.url}/simple", **trusted})
-    found(report, "ok", "network", f"answers: {https_server.url}")
+    for name in ("SSL_CERT_FILE", "CURL_CA_BUNDLE"):
+        environment[name] = str(https_server.certificate)
+    found(patient.report(env=environment), "ok", "network", f"answers: {https_server.url}")
+
+
+def test_password_is_in_no_argument(patient):
+    seen = patient.folder / "seen"
+    patient.program(
+        "curl", f'printf "%s\\n" "$@" >>{shlex.quote(str(seen))}; cat >/dev/null; exit 7'
+    )
+    who = "me:hidden"
+    index = f"https://{who}@127.0.0.1:9/simple"
+    report = patient.report(env={"PIP_INDEX_URL": index})
+    found(report, "warning", "network", "https://***@127.0.0.1:9/simple cannot be reached")
+    assert "--config" in seen.read_text()
+    assert "hidden" not in seen.read_text() + report.text
 
 
 @pytest.mark.parametrize(("account", "state"), [("lab", "ok"), ("ours", "problem")])
