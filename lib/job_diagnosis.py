@@ -1,12 +1,95 @@
-"""Stub."""
+"""What is wrong with the nodes of a job, and how its ranks talk to each other: doctor.py --job."""
 
 from __future__ import annotations
 
-from lib.command import call
-from lib.paths import Paths
+from lib.command import assign, call, comment
+from lib.container import run_lines
+from lib.images import image_to_start
+from lib.job_container import container_lines, pyxis_launcher_lines
+from lib.overlays import overlay_to_start
+from lib.packages import wanted_venv
+from lib.paths import Paths, pinned
+from lib.pyxis import uses_pyxis
+from lib.quoting import Expansion
 from lib.settings import Settings
+
+_CLOCK = "lib/inside/tell_time.py"
+_RANKS = "lib/inside/check_ranks.py"
 
 
 def lines(settings: Settings, paths: Paths, runtime: str, *, as_json: bool) -> list[str]:
-    """Return the lines of the diagnosis."""
-    return [call("start_report", "json" if as_json else "text"), call("end_report")]
+    """Return the lines of the diagnosis of a job.
+
+    The script runs itself again, as text: on each node (``look``), to start the ranks (``ranks``)
+    and as each of them (``rank``). So it needs no file that all nodes see.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+    paths : Paths
+        Where things lie.
+    runtime : str
+        The name, from `lib.runtimes.choose_runtime`.
+    as_json : bool
+        The report's form.
+
+    Returns
+    -------
+    list of str
+        Lines of bash.
+    """
+    image = image_to_start(runtime, settings, paths)
+    overlay = overlay_to_start(settings, paths)
+    venv = wanted_venv(settings, paths)
+    named = {"image": image, "overlay": overlay}
+    modules = settings.machine.modules
+    files = [
+        *(each for each in (image, overlay) if each.startswith("/")),
+        *([str(pinned(venv) / "longship-base")] if venv else []),
+        *(str(each) for each in (paths.root / _RANKS, *paths.roots)),
+    ]
+    if uses_pyxis(settings, runtime):
+        start = pyxis_launcher_lines(settings, paths, runtime, venv)
+    else:
+        start = run_lines(settings, paths, runtime, online=False, venv=venv, for_ranks=True)
+    return [
+        comment("Started again on a node, this script is one of its own parts."),
+        assign("job_clock", (paths.root / _CLOCK).read_text(encoding="utf-8")),
+        "part=${1:-}",
+        "case $part in look | ranks | rank) shift ;; esac",
+        "",
+        'if [[ $part == look ]]; then diagnose_job_look "$@" && exit; fi',
+        "",
+        comment("The ranks, from where this was typed; Slurm starts them with these options."),
+        "if [[ $part == ranks ]]; then",
+        comment("shellcheck disable=SC2034  # of Pyxis"),
+        "CONTAINER_OPTIONS=()",
+        *([call("load_modules", runtime, *modules)] if modules else []),
+        *container_lines(settings, paths, runtime, named),
+        call("diagnose_job_step", Expansion('"$@"')),
+        "fi",
+        "",
+        comment("One of them: become its program, inside."),
+        "if [[ $part == rank ]]; then",
+        call("diagnose_job_rank"),
+        *start,
+        "fi",
+        "",
+        call("start_report", "json" if as_json else "text"),
+        assign("job_unseen", _unseen(settings)),
+        call("diagnose_job_find", settings.machine.rendezvous),
+        call("diagnose_job_nodes", *files),
+        call("diagnose_job_rendezvous"),
+        call("diagnose_job_places"),
+        call("diagnose_job_ranks", paths.root / _RANKS),
+        call("end_report"),
+    ]
+
+
+def _unseen(settings: Settings) -> str:
+    """Say what to do where a node does not see a file that the others see."""
+    seen = settings.machine.compute_folders
+    if seen:
+        return f"compute nodes see only {', '.join(seen)}: clone there, and set [paths] to it"
+    return "its file system is not mounted there: tell the site; sbatch --exclude=NODE"

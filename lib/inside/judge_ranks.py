@@ -1,0 +1,251 @@
+"""What the figures of a job's ranks mean: the findings of doctor.py --job.
+
+`check_ranks.py` collects the figures; nothing here starts or measures anything.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+Facts = Mapping[str, Any]
+
+
+class Finding(NamedTuple):
+    """One line of the report, and what to do about it."""
+
+    state: str
+    topic: str
+    text: str
+    fix: str = ""
+
+
+BINDING = "cores: --cpus-per-task, and export SRUN_CPUS_PER_TASK for srun; order: --cpu-bind"
+NO_GPU = (
+    "does `srun nvidia-smi` (AMD: rocm-smi) show it? ask for --gpus-per-node, and see [container] "
+    "and the runtime in doctor.py"
+)
+REPLACE = "leave it out, and tell the site: sbatch --exclude="
+
+# Only what the channels go through counts: NCCL opens a network before it knows whether it is used.
+_CHANNEL = re.compile(r"\bvia NET/([\w ]+?)/\d")
+_NETWORK = re.compile(r"\bUsing network ([\w ]+)")
+_REASONS = (
+    (
+        re.compile(r"NET/OFI.*(?:[Cc]ould not find any optimal provider|No eligible providers)"),
+        "aws-ofi-nccl finds no network of the node: bind the site's libfabric and its devices; "
+        "FI_PROVIDER names the right one (cxi, efa)",
+    ),
+    (
+        re.compile(r"NCCL_NET_PLUGIN set by environment to none|NCCL_IB_DISABLE set .*to 1"),
+        "the environment switches the fast network off: unset NCCL_NET_PLUGIN, NCCL_IB_DISABLE",
+    ),
+    (
+        re.compile(r"Failed to open libibverbs"),
+        "the image has no libibverbs, which InfiniBand needs: add rdma-core to the image",
+    ),
+    (
+        re.compile(r"NET/IB : No device found"),
+        "no InfiniBand device is seen inside: is NCCL_IB_HCA right, and /dev/infiniband bound? On "
+        "Slingshot and EFA: the plugin aws-ofi-nccl (libnccl-net.so) is not found, see binds and "
+        "LD_LIBRARY_PATH of the site's job files",
+    ),
+)
+_SOCKETS = "compare the job with the site's own: binds, NCCL_*, FI_PROVIDER, aws-ofi-nccl"
+
+
+def shown(numbers: Sequence[int]) -> str:
+    """Return numbers as Linux lists cores: ``0-3,8``."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def listed(text: str) -> set[int]:
+    """Read numbers as Linux lists them, the opposite of `shown`."""
+    found: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def rounds(count: int) -> list[list[tuple[int, int]]]:
+    """Return the neighbours in a ring of nodes, in rounds in which nobody is asked twice."""
+    links = [(node, (node + 1) % count) for node in range(count if count > 2 else count - 1)]
+    last = [links.pop()] if count > 2 and count % 2 else []
+    return [each for each in (links[::2], links[1::2], last) if each]
+
+
+def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:
+    """Return what each link carries in an all_reduce, in GB/s, whatever the number of ranks.
+
+    Parameters
+    ----------
+    size : int
+        Bytes of each rank.
+    seconds : float
+        For one all_reduce.
+    ranks : int
+        How many take part; 2 (n - 1) / n is what a ring moves (nccl-tests, doc/PERFORMANCE.md).
+    """
+    return 2 * (ranks - 1) / ranks * size / seconds / 1e9
+
+
+def slow(figures: Mapping[str, float]) -> list[str]:
+    """Return the nodes with less than half of the median."""
+    if len(figures) < 2:
+        return []
+    half = statistics.median(figures.values()) / 2
+    return [name for name, figure in figures.items() if figure < half]
+
+
+def best_links(links: Mapping[tuple[str, str], float]) -> dict[str, float]:
+    """Return the better one of each node's links: a slow node slows its neighbours' down too."""
+    best: dict[str, float] = {}
+    for pair, figure in links.items():
+        for node in pair:
+            best[node] = max(figure, best.get(node, 0))
+    return best
+
+
+def speed_findings(topic: str, what: str, figures: Mapping[str, float]) -> list[Finding]:
+    """Return what is to be said of one figure for each node, in GB/s."""
+    if not figures:
+        return []
+    found = slow(figures)
+    median = statistics.median(figures.values())
+    if not found:
+        low, high = min(figures.values()), max(figures.values())
+        text = f"{what}: {low:.2f} to {high:.2f} GB/s, median {median:.2f}, on {len(figures)} nodes"
+        return [Finding("ok", topic, text)]
+    return [
+        Finding(
+            "problem",
+            topic,
+            f"{node} is slow: {what} {figures[node]:.2f} GB/s, and the median is {median:.2f}",
+            f"{REPLACE}{node}; does something else run there?",
+        )
+        for node in found
+    ]
+
+
+def described(facts: Facts) -> str:
+    """Return what a rank is bound to."""
+    gpu = facts["gpu"]
+    on = f"GPU {gpu['index']} ({gpu['name']}, {gpu['bus'] or gpu['uuid']})" if gpu else "no GPU"
+    return f"cores {shown(facts['cores'])}, NUMA {shown(facts['numa']) or '?'}, {on}"
+
+
+def map_findings(ranks: Sequence[Facts], *, complete: bool) -> list[Finding]:
+    """Return the map of the ranks: of the first node, and of those laid out otherwise.
+
+    Parameters
+    ----------
+    ranks : sequence of mapping
+        What each rank says of itself.
+    complete : bool
+        Each of them.
+    """
+    layouts: dict[str, list[tuple[Any, ...]]] = {}
+    for each in ranks:
+        gpu = each["gpu"] and each["gpu"]["index"]
+        layouts.setdefault(each["node"], []).append((sorted(each["cores"]), gpu))
+    first = next(iter(layouts), "")
+    shown_nodes = [each for each in layouts if complete or each == first]
+    shown_nodes += [each for each in layouts if layouts[each] != layouts[first]]
+    alike = len(layouts) - len(set(shown_nodes))
+    found = [
+        Finding("ok", "binding", f"rank {each['rank']}: {each['node']}, {described(each)}")
+        for each in ranks
+        if each["node"] in shown_nodes
+    ]
+    if alike:
+        found.append(Finding("ok", "binding", f"{alike} more nodes are laid out like {first}"))
+    for node in layouts:
+        found += _node_problems(node, [each for each in ranks if each["node"] == node])
+    return found
+
+
+def _node_problems(node: str, ranks: Sequence[Facts]) -> list[Finding]:
+    """Return what is wrong with the binding on one node."""
+    found = []
+
+    def tell(state: str, wrong: Sequence[Facts], text: str, fix: str) -> None:
+        if wrong:
+            numbers = shown([each["rank"] for each in wrong])
+            found.append(Finding(state, "binding", f"{node}: rank {numbers} {text}", fix))
+
+    # the ranks of one task, which torchrun starts, are not bound one by one
+    users: dict[int, set[int]] = {}
+    for each in ranks:
+        for core in each["cores"]:
+            users.setdefault(core, set()).add(each["task"])
+    contested = {core for core, tasks in users.items() if len(tasks) > 1}
+    sharing = [each for each in ranks if contested & set(each["cores"])]
+    tell("warning", sharing, f"share cores {shown(sorted(contested))}", BINDING)
+
+    there = ranks[0]["cores_of_node"]
+    per_task = {each["task"]: [o for o in ranks if o["task"] == each["task"]] for each in ranks}
+    few = [
+        each
+        for each in ranks
+        if len(each["cores"]) <= len(per_task[each["task"]]) and there >= 4 * len(ranks)
+    ]
+    tell("problem", few, f"has one core or less, of {there} for {len(ranks)} ranks", BINDING)
+    blind = [each for each in ranks if each["gpus_asked"] and not each["gpu"]]
+    asked = ranks[0]["gpus_asked"]
+    tell("problem", blind, f"sees no GPU, and the job has {asked} on each node", NO_GPU)
+    far = [
+        each
+        for each in ranks
+        if (near := set((each["gpu"] or {}).get("cores", ()))) and not near & set(each["cores"])
+    ]
+    tell("warning", far, "has no core that is near its GPU", BINDING)
+    uuids = [each["gpu"]["uuid"] for each in ranks if each["gpu"] and each["gpu"]["uuid"]]
+    twice = [each for each in ranks if each["gpu"] and uuids.count(each["gpu"]["uuid"]) > 1]
+    tell("problem", twice, "share a GPU", "one rank for each GPU: --ntasks-per-node")
+    return found
+
+
+def network_of(log: str) -> str:
+    """Return what NCCL talks to other nodes over, by its own log: IB, Socket, AWS Libfabric, ..."""
+    used = _CHANNEL.findall(log) or _NETWORK.findall(log)
+    sockets = [each for each in used if each == "Socket"]
+    return (sockets or used or [""])[0].strip()
+
+
+def network_findings(logs: Mapping[str, tuple[str, str]]) -> list[Finding]:
+    """Return what NCCL's network is, and which nodes fell back to sockets.
+
+    Parameters
+    ----------
+    logs : mapping of str to tuple
+        For each node, `network_of` and `network_fix`.
+    """
+    kinds = {kind for kind, _ in logs.values()} - {""}
+    if not kinds:
+        fix = "see whether NCCL_DEBUG or NCCL_DEBUG_FILE is set in /etc/nccl.conf or ~/.nccl.conf"
+        return [Finding("warning", "network", "NCCL does not say what it talks over", fix)]
+    found = [
+        Finding("problem", "network", f"{node}: NCCL talks over plain sockets", fix)
+        for node, (kind, fix) in logs.items()
+        if kind == "Socket"
+    ]
+    if found:
+        return found
+    return [Finding("ok", "network", f"NCCL talks over {', '.join(sorted(kinds))}")]
+
+
+def network_fix(log: str) -> str:
+    """Return what to do where NCCL fell back to sockets, by what its log says."""
+    for pattern, fix in _REASONS:
+        if pattern.search(log):
+            return fix
+    return _SOCKETS

@@ -1,0 +1,211 @@
+"""One rank of those that check_ranks.py starts: it measures, and reports to the store."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Callable
+
+import judge_ranks as judge
+
+ARRIVE, STEP = 40.0, 20.0  # seconds that they have to come, and for each measurement
+REPEAT = 5
+NODE = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+
+
+def open_store(*, host: bool) -> Any:
+    """Open the store at MASTER_ADDR, or host it."""
+    from torch.distributed import TCPStore
+
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        limit = timedelta(seconds=ARRIVE)
+        return TCPStore(address, port, None, host, limit, wait_for_workers=False)
+    except RuntimeError as error:  # TCPStore has no class of its own
+        reason = str(error).splitlines()[0]
+        sys.exit(
+            f"error: {NODE} cannot {'listen' if host else 'reach the first rank'} at "
+            f"{address}, port {port}: {reason}\n"
+            "hint: see address and port above; in a firewall the port must be open between nodes"
+        )
+
+
+def facts_of_rank(task: int, gpus: int) -> dict[str, Any]:
+    """Say who this rank is, and what it is bound to."""
+    import torch
+
+    cores = os.sched_getaffinity(0)
+    numa = {}
+    for folder in glob.glob("/sys/devices/system/node/node[0-9]*"):
+        with open(f"{folder}/cpulist") as file:
+            numa[int(folder.rpartition("node")[2])] = judge.listed(file.read())
+    gpu = None
+    if torch.cuda.is_available():
+        index = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
+        torch.cuda.set_device(index)
+        gpu = _gpu(torch.cuda.get_device_properties(index), index, numa)
+    return {
+        "rank": int(os.environ["RANK"]),
+        "task": task,
+        "node": NODE,
+        "cores": sorted(cores),
+        "cores_of_node": os.cpu_count() or 1,
+        "numa": [number for number, own in numa.items() if own & cores],
+        "gpus_asked": gpus,
+        "gpu": gpu,
+    }
+
+
+def _gpu(properties: Any, index: int, numa: Mapping[int, set[int]]) -> dict[str, Any]:
+    """Say which GPU it is; older versions of PyTorch do not tell where it sits."""
+    bus = ""
+    if hasattr(properties, "pci_bus_id"):
+        bus = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:"
+        bus += f"{properties.pci_device_id:02x}.0"
+    near: set[int] = set()
+    with (
+        contextlib.suppress(OSError, ValueError),
+        open(f"/sys/bus/pci/devices/{bus}/numa_node") as f,
+    ):
+        near = numa.get(int(f.read()), set())
+    uuid = str(getattr(properties, "uuid", ""))
+    return {
+        **{"index": index, "name": properties.name, "bus": bus, "uuid": uuid},
+        "cores": sorted(near),
+    }
+
+
+def fastest(operation: Callable[[], None]) -> float:
+    """Return the seconds of the fastest of some tries; the first one opens connections."""
+    import torch
+
+    times = []
+    for _ in range(REPEAT + 1):
+        begin = time.perf_counter()
+        operation()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    return min(times[1:])
+
+
+class Rank:
+    """One rank: it measures, and reports to the store.
+
+    Parameters
+    ----------
+    task : int
+        The task that it belongs to.
+    gpus : int
+        What a node of the job has.
+    """
+
+    def __init__(self, task: int, gpus: int) -> None:
+        self.number = int(os.environ["RANK"])
+        self.store = open_store(host=False)
+        self.facts = facts_of_rank(task, gpus)
+
+    def report(self, stage: str, said: Any) -> None:
+        """Tell the judge."""
+        self.store.set(f"{stage}/{self.number}", json.dumps(said))
+
+    def live(self) -> None:
+        """Let the judge see that this process runs, whatever it waits for."""
+        store = open_store(host=False)
+        with contextlib.suppress(RuntimeError):  # the judge has ended
+            while True:
+                store.set(f"alive/{self.number}", str(time.time()))
+                time.sleep(0.5)
+
+    def run(self) -> None:
+        """Arrive, measure, and say what went wrong."""
+        threading.Thread(target=self.live, daemon=True).start()
+        self.report("here", self.facts)
+        layout = json.loads(self.store.get("go"))
+        if not layout["backend"]:
+            return
+        try:
+            self.measure(layout["backend"], layout["nodes"])
+        except RuntimeError as error:
+            self.report("failed", (str(error).splitlines() or [""])[0])
+
+    def measure(self, backend: str, nodes: Mapping[str, Sequence[int]]) -> None:
+        """Measure pairs of nodes, each node in itself, and all ranks together."""
+        import torch
+        import torch.distributed as dist
+
+        on_gpu = backend == "nccl"
+        device = torch.device("cuda" if on_gpu else "cpu")
+        folder = tempfile.mkdtemp(prefix="longship-nccl-")
+        log = f"{folder}/log"
+        os.environ.update(
+            NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=log, NCCL_DEBUG_SUBSYS="INIT,NET,GRAPH"
+        )
+        try:
+            dist.init_process_group(
+                backend,
+                store=dist.PrefixStore("group", self.store),
+                rank=self.number,
+                world_size=int(os.environ["WORLD_SIZE"]),
+                timeout=timedelta(seconds=STEP),
+            )
+            few = torch.ones(1, device=device)
+            dist.all_reduce(few)
+            self.report("group", few.item())
+            data = torch.ones((64 if on_gpu else 1) << 20, device=device)
+            self.report("pairs", self.pairs(data, list(nodes), nodes))
+            self.report("inside", self.inside(data, nodes))
+            seconds = fastest(lambda: dist.all_reduce(data))
+            self.report("all", [data.nbytes, seconds])
+            said = _read(log)
+            self.report("network", [judge.network_of(said), judge.network_fix(said)])
+            dist.destroy_process_group()
+        finally:
+            for file in glob.glob(f"{glob.escape(folder)}/*"):
+                os.remove(file)
+            os.rmdir(folder)
+
+    def pairs(self, data: Any, names: list[str], nodes: Mapping[str, Sequence[int]]) -> list[Any]:
+        """Exchange data with the neighbours in the ring of nodes; return name and GB/s of each."""
+        import torch
+        import torch.distributed as dist
+
+        own = names.index(NODE)
+        place = nodes[NODE].index(self.number)
+        received = torch.empty_like(data)
+        found = []
+        for pair in [each for some in judge.rounds(len(names)) for each in some if own in each]:
+            other = names[pair[0] if pair[1] == own else pair[1]]
+            if place >= len(nodes[other]):
+                continue
+            peer = nodes[other][place]
+
+            def exchange(peer: int = peer) -> None:
+                both = [dist.P2POp(dist.isend, data, peer), dist.P2POp(dist.irecv, received, peer)]
+                for each in dist.batch_isend_irecv(both):
+                    each.wait()
+
+            found.append([other, data.nbytes / fastest(exchange) / 1e9])
+            self.report("link", found)
+        return found
+
+    def inside(self, data: Any, nodes: Mapping[str, Sequence[int]]) -> list[float]:
+        """Reduce among the ranks of this node; return bytes and seconds."""
+        import torch.distributed as dist
+
+        group = dist.new_group(list(nodes[NODE]), use_local_synchronization=True)
+        return [data.nbytes, fastest(lambda: dist.all_reduce(data, group=group))]
+
+
+def _read(path: str) -> str:
+    with contextlib.suppress(OSError), open(path, errors="replace") as file:
+        return file.read()
+    return ""

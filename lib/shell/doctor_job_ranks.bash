@@ -1,0 +1,105 @@
+# shellcheck shell=bash disable=SC2154  # doctor_job.bash and the emitted script set what starts with job_
+# doctor.py --job: what else was found on the nodes, and how the ranks talk to each other.
+
+# diagnose_job_places: what each node has for the job: files, node-local space, memory, GPUs.
+diagnose_job_places() {
+  local node free kind least='' memory=''
+  local -i blind=0
+  for node in "${job_answering[@]}"; do
+    if [[ -n ${job_facts[$node unseen]:-} ]]; then
+      report problem files "$node cannot read ${job_facts[$node unseen]}" "${job_unseen//NODE/$node}"
+      blind=1
+    fi
+    read -r free kind <<<"${job_facts[$node room]:-0 unknown}"
+    if ((free < 1)); then
+      report warning temporary "$node has less than 1 GiB left in ${TMPDIR:-/tmp} ($kind)" \
+        'name another place: export TMPDIR=FOLDER; or clear what earlier jobs have left there'
+    fi
+    if [[ -z $least ]] || ((free < ${least%% *})); then least="$free GiB ($kind) on $node"; fi
+    if [[ -z $memory ]] || ((${job_facts[$node memory]} < ${memory%% *})); then
+      memory="${job_facts[$node memory]} GiB on $node"
+    fi
+    if [[ -n ${job_facts[$node ecc]:-} ]]; then
+      report warning gpus "$node: errors in the memory of GPUs that were not corrected: ${job_facts[$node ecc]}" \
+        "tell the site; sbatch --exclude=$node"
+    fi
+  done
+  if ((!blind)); then report ok files 'image, packages and folders are seen on all nodes'; fi
+  if [[ ${least:-} == *tmpfs* ]]; then
+    report ok temporary "${TMPDIR:-/tmp} is memory, counted against the job: at least $least"
+  else
+    report ok temporary "${TMPDIR:-/tmp}: at least ${least:-unknown}"
+  fi
+  report ok memory "free: at least ${memory:-unknown}"
+  diagnose_job_alike here kernel kernel
+  diagnose_job_alike driver driver driver
+  diagnose_job_gpu_count
+}
+
+# diagnose_job_gpu_count: what the nodes have against what the job asked for.
+diagnose_job_gpu_count() {
+  local node
+  local -i asked there bad=0
+  for node in "${job_answering[@]}"; do
+    asked=${job_facts[$node asked]} there=${job_facts[$node gpus]}
+    if ((there < asked)); then
+      report problem gpus "$node shows $there GPUs, and the job has $asked there" \
+        "tell the site: the driver has lost one; sbatch --exclude=$node"
+      bad=1
+    fi
+  done
+  if ((!bad)); then diagnose_job_alike gpus gpus 'GPUs:'; fi
+}
+
+# diagnose_job_ranks PROGRAM: start the ranks as the job would: a task for each, or one on each node that
+# starts a rank for each GPU; without GPUs two.
+diagnose_job_ranks() {
+  local -i tasks=1 ranks gpus=${job_facts[${job_nodes[0]} asked]:-0} found=0
+  local state topic text fix
+  if ((gpus == 0)); then gpus=${job_facts[${job_nodes[0]} gpus]:-0}; fi
+  ranks=$((gpus ? gpus : 2))
+  if ((${SLURM_NTASKS_PER_NODE:-1} > 1)); then tasks=$SLURM_NTASKS_PER_NODE ranks=1; fi
+  local -a words=(doctor.py ranks "$tasks" python "$1" "$ranks" "$gpus")
+  if [[ $report_form == json ]]; then words+=(complete); else words+=(brief); fi
+  diagnose_job_run 100 ranks bash -c "$(this_script)" "${words[@]}"
+  while IFS=$'\t' read -r text state topic text fix; do
+    report "$state" "$topic" "$text" "$fix"
+    found=1
+  done < <(grep -F $'finding\t' "$job_folder/ranks")
+  diagnose_job_failures
+  if ((!found)); then diagnose_job_silence; fi
+}
+
+# diagnose_job_step TASKS COMMAND...: one step with so many tasks on each node.
+diagnose_job_step() {
+  local -i tasks=$1 nodes=$SLURM_JOB_NUM_NODES
+  local -a options=(--overlap --label --nodes="$nodes" --ntasks=$((nodes * tasks)) --ntasks-per-node="$tasks")
+  if ((${#CONTAINER_OPTIONS[@]})); then options+=("${CONTAINER_OPTIONS[@]}"); fi
+  exec srun "${options[@]}" --wait=0 --kill-on-bad-exit=0 bash -c "$(this_script)" doctor.py rank "${@:2}"
+}
+
+# diagnose_job_failures: a task that could not start has said so in two lines, each with its number.
+diagnose_job_failures() {
+  local line task node
+  local -A told=()
+  while IFS= read -r line; do
+    task=${line%%:*}
+    node=$(grep -m1 -E "^ *${task// /}: job_node " "$job_folder/ranks") || node=
+    node=${node##* }
+    if [[ $line == *' error: '* && -z ${told[$node]:-} ]]; then
+      told[$node]=${line#* error: }
+    elif [[ $line == *' hint: '* && -n ${told[$node]:-} && ${told[$node]} != told ]]; then
+      report problem all_reduce "${node:+$node: }${told[$node]}" "${line#* hint: }"
+      told[$node]=told
+    fi
+  done < <(grep -E '(^| )(error|hint): ' "$job_folder/ranks.errors" | sed -E 's/^(error|hint): /: \1: /')
+  if ((${#told[@]})); then found=1; fi
+}
+
+# diagnose_job_silence: nothing has come at all.
+diagnose_job_silence() {
+  local said
+  said=$(tail -n 1 "$job_folder/ranks.errors") || said=
+  report problem all_reduce "the ranks say nothing${said:+: $said}" \
+    "try one: srun --overlap --ntasks=1 python3 container_run.py python -c 'import torch'"
+}
