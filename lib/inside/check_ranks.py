@@ -1,6 +1,6 @@
 """Measure how the ranks of a job talk to each other, for doctor.py --job.
 
-    check_ranks.py RANKS GPUS brief|complete
+    check_ranks.py RANKS GPUS brief|complete NODE,...
 
 Each task of a step is called so and starts so many ranks; a node of the job has so many GPUs. The
 first task hosts the store that all ranks report to, and judges: it takes no part itself, so that it
@@ -22,6 +22,9 @@ from judge_ranks import Finding
 from measure_rank import ARRIVE, STEP, Rank, open_store
 
 TASK = int(os.environ.get("RANK", "0"))
+TRY = (
+    "see what `srun --overlap --nodelist={} python3 container_run.py python -c 'import torch'` says"
+)
 LOOK = "look there: srun --overlap --nodelist={0} hostname; leave it out: sbatch --exclude={0}"
 # Where the backend was chosen, the order in which ranks report.
 STAGES = ("group", "pairs", "inside", "all", "network")
@@ -63,7 +66,7 @@ class Judge:
                 return self.said(stage)
             time.sleep(0.1)
 
-    def run(self, *, complete: bool) -> None:
+    def run(self, names: Sequence[str], *, complete: bool) -> None:
         """Watch the ranks, and tell what is found."""
         here = self.wait("here", ARRIVE)
         for rank, facts in here.items():
@@ -72,7 +75,7 @@ class Judge:
         tell(judge.map_findings(list(here.values()), complete=complete))
         if len(here) < len(self.ranks):
             self.store.set("go", json.dumps({"backend": ""}))
-            tell([self.absent(here)])
+            tell(self.absent(names))
             return
         blind = [rank for rank, facts in here.items() if not facts["gpu"]]
         backend = "gloo" if blind else "nccl"
@@ -88,13 +91,20 @@ class Judge:
         if len(said.get("network", {})) == len(self.ranks):
             tell([self.all_reduce(said["all"], backend), *self.network(said["network"], backend)])
 
-    def absent(self, here: Mapping[int, Any]) -> Finding:
-        """Say who has not come."""
-        missing = judge.shown([rank for rank in self.ranks if rank not in here])
-        text = (
-            f"of {len(self.ranks)} ranks {len(here)} have come within {ARRIVE:.0f} s, not {missing}"
-        )
-        return Finding("problem", "all_reduce", text, "what keeps it is said above, or in its log")
+    def absent(self, names: Sequence[str]) -> list[Finding]:
+        """Say from which nodes not all have come."""
+        due = len(self.ranks) // len(names)
+        within = f"of {due} ranks have come in {ARRIVE:.0f} s"
+        return [
+            Finding(
+                "problem",
+                "all_reduce",
+                f"{node}: {len(self.nodes.get(node, ()))} {within}",
+                TRY.format(node),
+            )
+            for node in names
+            if len(self.nodes.get(node, ())) < due
+        ]
 
     def stuck(self, stage: str, done: Mapping[int, Any]) -> list[Finding]:
         """Say who has failed or stopped, and otherwise who has not come to the end of a stage."""
@@ -198,14 +208,14 @@ def main() -> None:
     """Be the judge, a rank, or the task that starts ranks."""
     if sys.argv[1] == "rank":
         Rank(task=int(sys.argv[2]), gpus=int(sys.argv[3])).run()
-        return
+        os._exit(0)  # the thread that shows life would hold the store, and with it the end
     count, gpus = int(sys.argv[1]), sys.argv[2]
     started = [start_rank(number, count, gpus) for number in range(count)]
     try:
         if TASK == 0:
             world = count * int(os.environ.get("WORLD_SIZE", "1"))
-            Judge(world).run(complete=sys.argv[3] == "complete")
-            print("end", flush=True)
+            Judge(world).run(sys.argv[4].split(","), complete=sys.argv[3] == "complete")
+            tell([Finding("end", "", "")])
         for each in started:
             each.wait()
     finally:

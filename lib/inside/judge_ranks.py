@@ -153,22 +153,25 @@ def map_findings(ranks: Sequence[Facts], *, complete: bool) -> list[Finding]:
     complete : bool
         Each of them.
     """
-    layouts: dict[str, list[tuple[Any, ...]]] = {}
+    layouts: dict[str, list[Any]] = {}
     for each in ranks:
         gpu = each["gpu"] and each["gpu"]["index"]
         layouts.setdefault(each["node"], []).append((sorted(each["cores"]), gpu))
-    first = next(iter(layouts), "")
-    shown_nodes = [each for each in layouts if complete or each == first]
-    shown_nodes += [each for each in layouts if layouts[each] != layouts[first]]
-    alike = len(layouts) - len(set(shown_nodes))
+    usual = statistics.mode(map(repr, layouts.values())) if layouts else ""
+    alike = [node for node, layout in layouts.items() if repr(layout) == usual]
+    told = [node for node in layouts if complete or node in alike[:1] or node not in alike]
     found = [
         Finding("ok", "binding", f"rank {each['rank']}: {each['node']}, {described(each)}")
         for each in ranks
-        if each["node"] in shown_nodes
+        if each["node"] in told
     ]
-    if alike:
-        found.append(Finding("ok", "binding", f"{alike} more nodes are laid out like {first}"))
+    if len(told) < len(layouts):
+        more = len(layouts) - len(told)
+        found.append(Finding("ok", "binding", f"{more} more nodes are laid out like {alike[0]}"))
     for node in layouts:
+        if node not in alike:
+            text = f"{node} is laid out otherwise than {alike[0]}"
+            found.append(Finding("warning", "binding", text, BINDING))
         found += _node_problems(node, [each for each in ranks if each["node"] == node])
     return found
 

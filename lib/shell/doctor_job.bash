@@ -36,18 +36,16 @@ diagnose_job_end() {
 }
 
 # diagnose_job_run SECONDS NAME COMMAND...: run it in the background, where Ctrl-C reaches this script. It may
-# say when it has said all: end.
+# say when it has said all; what hangs then is ended.
 diagnose_job_run() {
   timeout --kill-after=10 "$1" "${@:3}" </dev/null >"$job_folder/$2" 2>"$job_folder/$2.errors" &
   job_child=$!
-  while kill -0 "$job_child" 2>/dev/null; do
-    if grep -qE '(^|: )end$' "$job_folder/$2"; then
-      sleep 2
-      kill "$job_child" 2>/dev/null || :
-      break
-    fi
+  local -i patience=15
+  while ((patience)) && kill -0 "$job_child" 2>/dev/null; do
+    if grep -qsF $'finding\tend\t' "$job_folder/$2"; then patience+=-1; fi
     sleep 0.2
   done
+  kill "$job_child" 2>/dev/null || :
   wait "$job_child" 2>/dev/null || :
   job_child=''
 }

@@ -52,48 +52,59 @@ diagnose_job_gpu_count() {
 }
 
 # diagnose_job_ranks PROGRAM: start the ranks as the job would: a task for each, or one on each node that
-# starts a rank for each GPU; without GPUs two.
+# starts a rank for each GPU; without GPUs two. Nodes that do not reach the first one, or do not see the
+# files, are left out.
 diagnose_job_ranks() {
   local -i tasks=1 ranks gpus=${job_facts[${job_nodes[0]} asked]:-0} found=0
-  local state topic text fix
+  local node state topic text fix
+  local -a good=()
+  for node in "${job_answering[@]}"; do
+    if [[ -n ${job_facts[$node offset]:-} && -z ${job_facts[$node unseen]:-} ]]; then good+=("$node"); fi
+  done
+  if [[ ${good[0]:-} != "${job_nodes[0]}" ]]; then
+    report warning all_reduce 'not tested' 'mend first what is said of the first node'
+    return
+  fi
   if ((gpus == 0)); then gpus=${job_facts[${job_nodes[0]} gpus]:-0}; fi
   ranks=$((gpus ? gpus : 2))
   if ((${SLURM_NTASKS_PER_NODE:-1} > 1)); then tasks=$SLURM_NTASKS_PER_NODE ranks=1; fi
-  local -a words=(doctor.py ranks "$tasks" python "$1" "$ranks" "$gpus")
+  local names
+  names=$(IFS=, && printf '%s' "${good[*]}")
+  local -a words=("$names" "${#good[@]}" "$tasks" python "$1" "$ranks" "$gpus")
   if [[ $report_form == json ]]; then words+=(complete); else words+=(brief); fi
-  diagnose_job_run 100 ranks bash -c "$(this_script)" "${words[@]}"
-  while IFS=$'\t' read -r text state topic text fix; do
-    report "$state" "$topic" "$text" "$fix"
-    found=1
-  done < <(grep -F $'finding\t' "$job_folder/ranks")
+  diagnose_job_run 100 ranks bash -c "$(this_script)" doctor.py ranks "${words[@]}" "$names"
   diagnose_job_failures
+  while IFS=$'\t' read -r text state topic text fix; do
+    found=1
+    if [[ $state != end ]]; then report "$state" "$topic" "$text" "$fix"; fi
+  done < <(grep -F $'finding\t' "$job_folder/ranks")
   if ((!found)); then diagnose_job_silence; fi
 }
 
-# diagnose_job_step TASKS COMMAND...: one step with so many tasks on each node.
+# diagnose_job_step NODES COUNT TASKS COMMAND...: one step on these nodes, so many of them, with so many
+# tasks on each.
 diagnose_job_step() {
-  local -i tasks=$1 nodes=$SLURM_JOB_NUM_NODES
-  local -a options=(--overlap --label --nodes="$nodes" --ntasks=$((nodes * tasks)) --ntasks-per-node="$tasks")
+  local -a options=(--overlap --label --nodelist="$1" --nodes="$2" --ntasks=$(($2 * $3)) --ntasks-per-node="$3")
   if ((${#CONTAINER_OPTIONS[@]})); then options+=("${CONTAINER_OPTIONS[@]}"); fi
-  exec srun "${options[@]}" --wait=0 --kill-on-bad-exit=0 bash -c "$(this_script)" doctor.py rank "${@:2}"
+  exec srun "${options[@]}" --wait=0 --kill-on-bad-exit=0 bash -c "$(this_script)" doctor.py rank "${@:4}"
 }
 
-# diagnose_job_failures: a task that could not start has said so in two lines, each with its number.
+# diagnose_job_failures: a task that could not start has said so in two lines, with its number before them;
+# what has no number goes for all. One is told of each node.
 diagnose_job_failures() {
-  local line task node
+  local number kind said node
   local -A told=()
-  while IFS= read -r line; do
-    task=${line%%:*}
-    node=$(grep -m1 -E "^ *${task// /}: job_node " "$job_folder/ranks") || node=
+  while IFS=$'\t' read -r number kind said; do
+    node=$(grep -m1 -E "^ *$number: job_node " "$job_folder/ranks") || node=
     node=${node##* }
-    if [[ $line == *' error: '* && -z ${told[$node]:-} ]]; then
-      told[$node]=${line#* error: }
-    elif [[ $line == *' hint: '* && -n ${told[$node]:-} && ${told[$node]} != told ]]; then
-      report problem all_reduce "${node:+$node: }${told[$node]}" "${line#* hint: }"
-      told[$node]=told
+    if [[ $kind == error && -z ${told[at $node]:-} ]]; then
+      told[at $node]=$said
+    elif [[ $kind == hint && ${told[at $node]:-said} != said ]]; then
+      report problem all_reduce "${node:+$node: }${told[at $node]}" "$said"
+      told[at $node]=said
+      found=1
     fi
-  done < <(grep -E '(^| )(error|hint): ' "$job_folder/ranks.errors" | sed -E 's/^(error|hint): /: \1: /')
-  if ((${#told[@]})); then found=1; fi
+  done < <(sed -nE 's/^ *(([0-9]+): )?(error|hint): (.*)/\2\t\3\t\4/p' "$job_folder/ranks.errors")
 }
 
 # diagnose_job_silence: nothing has come at all.
