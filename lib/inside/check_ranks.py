@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import judge_ranks as judge
+from judge_network import network_findings
 from judge_ranks import Finding
 from measure_rank import ARRIVE, STEP, Rank, open_store
 
@@ -184,9 +185,7 @@ class Judge:
             return [Finding("ok", "network", "not tested: it takes two nodes")]
         if backend != "nccl":
             return [Finding("ok", "network", "not tested: no GPUs, so gloo over sockets, not NCCL")]
-        return judge.network_findings(
-            {self.node_of[rank]: tuple(own) for rank, own in said.items()}
-        )
+        return network_findings({self.node_of[rank]: tuple(own) for rank, own in said.items()})
 
 
 def tell(findings: Sequence[Finding]) -> None:

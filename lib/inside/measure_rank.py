@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any, Callable
 
 import judge_ranks as judge
+from judge_network import network_fix, network_of
 
 ARRIVE, STEP = 40.0, 20.0  # seconds that they have to come, and for each measurement
 REPEAT = 5
@@ -166,7 +167,7 @@ class Rank:
             seconds = fastest(lambda: dist.all_reduce(data))
             self.report("all", [data.nbytes, seconds])
             said = _read(log)
-            self.report("network", [judge.network_of(said), judge.network_fix(said)])
+            self.report("network", [network_of(said), network_fix(said)])
             dist.destroy_process_group()
         finally:
             for file in glob.glob(f"{glob.escape(folder)}/*"):

@@ -1,0 +1,71 @@
+"""What NCCL talks over, by its own log (NCCL_DEBUG=INFO): the fast network, or plain sockets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from judge_ranks import Finding
+
+# Only what the channels go through counts: NCCL opens a network before it knows whether it is used.
+_CHANNEL = re.compile(r"\bvia NET/([\w ]+?)/\d")
+_NETWORK = re.compile(r"\bUsing network ([\w ]+)")
+_REASONS = (
+    (
+        re.compile(r"NET/OFI.*(?:[Cc]ould not find any optimal provider|No eligible providers)"),
+        "aws-ofi-nccl finds no network of the node: bind the site's libfabric and its devices; "
+        "FI_PROVIDER names the right one (cxi, efa)",
+    ),
+    (
+        re.compile(r"NCCL_NET_PLUGIN set by environment to none|NCCL_IB_DISABLE set .*to 1"),
+        "the environment switches the fast network off: unset NCCL_NET_PLUGIN, NCCL_IB_DISABLE",
+    ),
+    (
+        re.compile(r"Failed to open libibverbs"),
+        "the image has no libibverbs, which InfiniBand needs: add rdma-core to the image",
+    ),
+    (
+        re.compile(r"NET/IB : No device found"),
+        "no InfiniBand device is seen inside: is NCCL_IB_HCA right, and /dev/infiniband bound? On "
+        "Slingshot and EFA: the plugin aws-ofi-nccl (libnccl-net.so) is not found, see binds and "
+        "LD_LIBRARY_PATH of the site's job files",
+    ),
+)
+_SOCKETS = "compare the job with the site's own: binds, NCCL_*, FI_PROVIDER, aws-ofi-nccl"
+
+
+def network_of(log: str) -> str:
+    """Return what NCCL talks to other nodes over, by its own log: IB, Socket, AWS Libfabric, ..."""
+    used = _CHANNEL.findall(log) or _NETWORK.findall(log)
+    sockets = [each for each in used if each == "Socket"]
+    return (sockets or used or [""])[0].strip()
+
+
+def network_findings(logs: Mapping[str, tuple[str, str]]) -> list[Finding]:
+    """Return what NCCL's network is, and which nodes fell back to sockets.
+
+    Parameters
+    ----------
+    logs : mapping of str to tuple
+        For each node, `network_of` and `network_fix`.
+    """
+    kinds = {kind for kind, _ in logs.values()} - {""}
+    if not kinds:
+        fix = "see whether NCCL_DEBUG or NCCL_DEBUG_FILE is set in /etc/nccl.conf or ~/.nccl.conf"
+        return [Finding("warning", "network", "NCCL does not say what it talks over", fix)]
+    found = [
+        Finding("problem", "network", f"{node}: NCCL talks over plain sockets", fix)
+        for node, (kind, fix) in logs.items()
+        if kind == "Socket"
+    ]
+    if found:
+        return found
+    return [Finding("ok", "network", f"NCCL talks over {', '.join(sorted(kinds))}")]
+
+
+def network_fix(log: str) -> str:
+    """Return what to do where NCCL fell back to sockets, by what its log says."""
+    for pattern, fix in _REASONS:
+        if pattern.search(log):
+            return fix
+    return _SOCKETS

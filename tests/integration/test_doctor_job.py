@@ -1,0 +1,303 @@
+"""doctor.py --job on a real Slurm: a healthy job, and nodes that were broken on purpose.
+
+What is broken is broken on one node alone: by a program that stands before the real one on PATH and
+does as that one does on the others, or by a step that runs beside the doctor. A node's network,
+names and files are those of namespaces which an ordinary user may make; only its clock is
+pretended, by `date`, as no namespace has a clock of its own that tells the date.
+"""
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+
+import pytest
+from support import processes
+
+# What stands before a program on one node, once: it starts others of the same name.
+BEFORE = """\
+#!/bin/bash
+if [[ ${{SLURMD_NODENAME:-}} == {node} && -z ${{BROKEN:-}} ]]; then
+    export BROKEN=1
+    {body}
+fi
+exec {program} "$@"
+"""
+OWN_NAMESPACE = "exec unshare --user --map-current-user --keep-caps"
+# For each rank of a node, as soon as it runs, what `$pid` is done to.
+AMONG_RANKS = """\
+declare -A done=()
+while sleep 0.1; do
+    for pid in $(pgrep -f 'check_ranks.py rank'); do
+        grep -qzx SLURMD_NODENAME={node} "/proc/$pid/environ" 2>/dev/null || continue
+        if [[ -z ${{done[$pid]:-}} ]]; then done[$pid]=1; {action}; fi
+    done
+done
+"""
+
+
+@pytest.fixture(scope="module")
+def clone(make_job_clone, tmp_path_factory):
+    """Give a clone whose jobs have PyTorch."""
+    return make_job_clone(tmp_path_factory.mktemp("doctor"))
+
+
+class Doctor:
+    """Runs doctor.py --job in jobs of its own."""
+
+    def __init__(self, clone, folder):
+        self.clone = clone
+        self.temporary = folder / "temporary files"
+        self.temporary.mkdir()
+        self.programs = folder / "programs"
+        self.environment = {"TMPDIR": str(self.temporary)}
+        self.beside = None
+
+    def break_program(self, name, node, body):
+        """Let a program do something else on one node."""
+        self.programs.mkdir(exist_ok=True)
+        text = BEFORE.format(node=node, body=body, program=f"/usr/bin/{name}")
+        (self.programs / name).write_text(text)
+        (self.programs / name).chmod(0o755)
+        self.environment["PATH"] = f"{self.programs}:{self.clone.environment['PATH']}"
+
+    def run_beside(self, node, text):
+        """Let a step of the same job do something on one node meanwhile."""
+        file = self.programs.parent / "beside.sh"
+        file.write_text(text)
+        step = "srun --overlap --nodes=1 --ntasks=1 --nodelist"
+        self.beside = f"{step}={node} bash '{file}' >/dev/null 2>&1 &\nbeside=$!\nsleep 1"
+
+    def __call__(self, *options):
+        """Run it with options of salloc to its end."""
+        words = [sys.executable, str(self.clone.root / "doctor.py"), "--job", "--json"]
+        if self.beside:
+            words = ["bash", "-c", f'{self.beside}\n"$@"\nkill $beside\nwait', "bash", *words]
+        command = ["salloc", "--quiet", *options, *words]
+        environment = {**self.clone.environment, **self.environment}
+        done = processes.run(command, env=environment, cwd=self.clone.root, check=False)
+        assert not list(self.temporary.iterdir())
+        try:
+            return Report(json.loads(done.stdout), done.returncode)
+        except json.JSONDecodeError:
+            pytest.fail(f"no report: {done.stdout}\n{done.stderr}", pytrace=False)
+
+
+class Report:
+    """What it found."""
+
+    def __init__(self, said, code):
+        self.found = said["findings"]
+        self.code = code
+
+    def texts(self, state, topic=None):
+        """Give the texts of a state, and of a topic."""
+        return [
+            each["text"]
+            for each in self.found
+            if each["state"] == state and topic in (None, each["topic"])
+        ]
+
+    def problem(self, topic):
+        """Give the text and the fix of the one problem of a topic."""
+        (found,) = [e for e in self.found if (e["state"], e["topic"]) == ("problem", topic)]
+        return found["text"], found["fix"]
+
+
+@pytest.fixture
+def doctor(clone, slurm, tmp_path):
+    """Give a function that runs it in a job, with what a test has broken."""
+    return Doctor(clone, tmp_path)
+
+
+def test_healthy_nodes_are_well_and_the_map_is_complete(doctor):
+    report = doctor("--nodes=3")
+    assert report.texts("problem") + report.texts("warning") == []
+    assert report.code == 0
+    where = [text.split(", cores")[0] for text in report.texts("ok", "binding")]
+    assert where == [f"rank {rank}: node{rank // 2 + 1}" for rank in range(6)]
+    (all_ranks,) = [text for text in report.texts("ok", "all_reduce") if "6 ranks" in text]
+    assert "on 3 nodes by gloo" in all_ranks
+    assert report.texts("ok", "network")[-1].startswith("not tested: no GPUs")
+    topics = {each["topic"] for each in report.found}
+    assert topics >= {"nodes", "address", "port", "clock", "files", "temporary", "memory", "links"}
+
+
+def test_line_of_a_job_file_looks_at_tasks_that_slurm_starts(doctor, slurm):
+    clone = doctor.clone
+    (clone.root / "local/look.sbatch").write_text(
+        "#!/usr/bin/env bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n"
+        'source "${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}/lib/shell/job.bash" || exit\n'
+        'start_job local "$@"\npython3 doctor.py --job || exit\nsrun echo "the job goes on"\n'
+    )
+    log = clone.finish("local/look.sbatch").log
+    assert "4 ranks on 2 nodes by gloo" in log
+    # nothing is bound on this Slurm
+    assert log.count("share cores") == 2
+    assert "0 problems, 2 warnings" in log
+    assert log.count("the job goes on") == 4
+
+
+def test_clock_that_is_off(doctor):
+    body = "if [[ $1 == +%s%N ]]; then echo $(($(/usr/bin/date +%s%N) - 90000000000)); exit; fi"
+    doctor.break_program("date", "node2", body)
+    text, fix = (report := doctor("--nodes=3")).problem("clock")
+    offset, exact = re.match(r"node2 is (-\d+) ms off node1, known to (\d+) ms", text).groups()
+    assert abs(int(offset) + 90000) <= int(exact)
+    assert "--exclude=node2" in fix
+    assert report.code == 1
+    assert len(report.texts("problem")) == 1
+
+
+def test_port_that_is_taken(doctor):
+    listen = "import socket, time; s = socket.create_server(('', 20123)); time.sleep(300)"
+    doctor.run_beside("node1", f'exec python3 -c "{listen}"')
+    doctor.environment.update(MASTER_ADDR="node1", MASTER_PORT="20123")
+    text, fix = doctor("--nodes=2").problem("port")
+    assert text.startswith("MASTER_PORT, 20123, is taken on node1 by process ")
+    assert "create_server" in text
+    assert "MASTER_PORT=20124" in fix
+
+
+def test_node_without_network(doctor):
+    doctor.break_program("bash", "node2", f'{OWN_NAMESPACE} --net /usr/bin/bash "$@"')
+    report = doctor("--nodes=3")
+    text, fix = report.problem("network")
+    assert text.startswith("node2 cannot connect to node1")
+    assert "--nodelist=node2 ip address" in fix
+    # the others are measured
+    assert any("4 ranks on 2 nodes" in each for each in report.texts("ok", "all_reduce"))
+
+
+def test_name_that_a_node_knows_otherwise(doctor, tmp_path):
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n198.51.100.7 node1\n198.51.100.8 node2\n")
+    mount = f'mount --bind {hosts} /etc/hosts && exec /usr/bin/bash "$@"'
+    doctor.break_program("bash", "node2", f"{OWN_NAMESPACE} --mount sh -c '{mount}' sh \"$@\"")
+    text, fix = doctor("--nodes=3").problem("address")
+    assert text.startswith("node1 is 198.51.100.7 on node2 and 198.")
+    assert "/etc/hosts" in fix
+
+
+def test_image_that_a_node_does_not_see(doctor, base_image):
+    mount = f'mount -t tmpfs none {base_image.parent} && exec /usr/bin/bash "$@"'
+    doctor.break_program("bash", "node3", f"{OWN_NAMESPACE} --mount sh -c '{mount}' sh \"$@\"")
+    report = doctor("--nodes=3")
+    text, fix = report.problem("files")
+    assert text.startswith(f"node3 cannot read {base_image}")
+    assert "--exclude=node3" in fix
+    assert any("4 ranks on 2 nodes" in each for each in report.texts("ok", "all_reduce"))
+
+
+def test_node_that_does_not_answer(doctor):
+    doctor.break_program("bash", "node3", "exec sleep 300")
+    text, fix = doctor("--nodes=3").problem("nodes")
+    assert text.startswith("node3 does not answer")
+    assert "--nodelist=node3" in fix
+
+
+@pytest.mark.needs("strace")
+def test_node_that_is_slow(doctor):
+    delay = "-e trace=writev,sendmsg -e inject=writev,sendmsg:delay_enter=20000"
+    action = f'strace -f -p "$pid" -o /dev/null {delay} &'
+    doctor.run_beside("node2", AMONG_RANKS.format(node="node2", action=action))
+    report = doctor("--nodes=3")
+    text, fix = report.problem("links")
+    assert text.startswith("node2 is slow: to its neighbours 0.")
+    assert "--exclude=node2" in fix
+    assert any(each.startswith("node2 is slow") for each in report.texts("problem", "all_reduce"))
+
+
+def test_ranks_that_stop(doctor):
+    # two sockets are those of the store; with more it is among the others
+    sockets = "$(ls -l /proc/$pid/fd | grep -c socket:)"
+    action = f"(while (({sockets} < 3)); do sleep 0.02; done; kill -STOP $pid) &"
+    doctor.run_beside("node2", AMONG_RANKS.format(node="node2", action=action))
+    text, fix = doctor("--nodes=3").problem("all_reduce")
+    assert text.startswith("node2: rank 2") and text.endswith("stopped")
+    assert "--nodelist=node2" in fix
+
+
+def test_node_with_other_cores(doctor):
+    doctor.break_program("bash", "node2", 'exec taskset --cpu-list 0 /usr/bin/bash "$@"')
+    report = doctor("--nodes=3")
+    assert report.texts("warning", "binding") == ["node2 is laid out otherwise than node1"]
+    assert [each for each in report.texts("ok", "binding") if "node2, cores 0, " in each]
+
+
+def test_gpus_that_are_not_there(doctor):
+    report = doctor("--nodes=2", "--gpus-per-node=2")  # of this Slurm: no GPU is behind them
+    assert report.texts("problem", "gpus") == [
+        f"node{number} shows 0 GPUs, and the job has 2 there" for number in (1, 2)
+    ]
+    assert report.texts("problem", "binding") == [
+        f"node{number}: rank {ranks} sees no GPU, and the job has 2 on each node"
+        for number, ranks in ((1, "0-1"), (2, "2-3"))
+    ]
+
+
+def test_missing_image_leaves_the_rest_of_the_report(doctor, make_job_clone, tmp_path):
+    (tmp_path / "other").mkdir()
+    doctor.clone = make_job_clone(tmp_path / "other")
+    text = (doctor.clone.root / "configuration.toml").read_text()
+    doctor.clone.configure(text.replace("/base-", "/gone-"))
+    report = doctor("--nodes=2")
+    assert "at most" in report.texts("ok", "clock")[0]
+    assert any("gone-" in each for each in report.texts("problem", "all_reduce"))
+
+
+def test_interrupted_from_outside_nothing_is_left(doctor, slurm):
+    job = slurm.submit("--nodes=2", "--output=/dev/null", "--wrap=sleep 300")
+    slurm.wait(job, "RUNNING")
+    environment = {**doctor.environment, "SLURM_JOB_ID": job}
+    process = doctor.clone.start("doctor.py", "--job", env=environment, cwd=doctor.clone.root)
+    try:
+        deadline = time.monotonic() + 60
+        while not ranks_of(job):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130, process.stderr.read()
+    finally:
+        processes.end_group(process)
+    assert not list(doctor.temporary.iterdir())
+    deadline = time.monotonic() + 30
+    while ranks_of(job):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def ranks_of(job):
+    """Give the processes of the doctor that belong to a job."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                environ = file.read().split(b"\0")
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                command = file.read()
+        except OSError:
+            continue
+        if f"SLURM_JOB_ID={job}".encode() in environ and b"check_ranks.py" in command:
+            found.append(pid)
+    return found
+
+
+def test_shell_of_a_step_is_an_allocation_too(doctor):
+    clone = doctor.clone
+    words = [sys.executable, str(clone.root / "doctor.py"), "--job"]
+    command = ["salloc", "--quiet", "--nodes=2", "srun", "--nodes=1", "--ntasks=1", *words]
+    done = processes.run(command, env=clone.environment, cwd=clone.root, check=False)
+    assert "4 ranks on 2 nodes" in done.stdout
+    assert done.returncode == 0
+
+
+def test_outside_of_a_job_it_says_what_to_type(doctor):
+    command = doctor.clone.command("doctor.py", "--job")
+    done = processes.run(command, env=doctor.clone.environment, check=False)
+    error, hint = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert error == "error: this is no job: SLURM_JOB_ID is not set"
+    assert "salloc" in hint
