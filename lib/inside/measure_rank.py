@@ -7,7 +7,6 @@ import glob
 import json
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -145,34 +144,30 @@ class Rank:
 
         on_gpu = backend == "nccl"
         device = torch.device("cuda" if on_gpu else "cpu")
-        folder = tempfile.mkdtemp(prefix="longship-nccl-")
-        log = f"{folder}/log"
+        # in memory, so that nothing is left of a rank that is killed
+        log = open(os.memfd_create("nccl"), errors="replace")  # noqa: SIM115
+        own = f"/proc/self/fd/{log.fileno()}"
         os.environ.update(
-            NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=log, NCCL_DEBUG_SUBSYS="INIT,NET,GRAPH"
+            NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=own, NCCL_DEBUG_SUBSYS="INIT,NET,GRAPH"
         )
-        try:
-            dist.init_process_group(
-                backend,
-                store=dist.PrefixStore("group", self.store),
-                rank=self.number,
-                world_size=int(os.environ["WORLD_SIZE"]),
-                timeout=timedelta(seconds=STEP),
-            )
-            few = torch.ones(1, device=device)
-            dist.all_reduce(few)
-            self.report("group", few.item())
-            data = torch.ones((64 if on_gpu else 1) << 20, device=device)
-            self.report("pairs", self.pairs(data, list(nodes), nodes))
-            self.report("inside", self.inside(data, nodes))
-            seconds = fastest(lambda: dist.all_reduce(data))
-            self.report("all", [data.nbytes, seconds])
-            said = _read(log)
-            self.report("network", [network_of(said), network_fix(said)])
-            dist.destroy_process_group()
-        finally:
-            for file in glob.glob(f"{glob.escape(folder)}/*"):
-                os.remove(file)
-            os.rmdir(folder)
+        dist.init_process_group(
+            backend,
+            store=dist.PrefixStore("group", self.store),
+            rank=self.number,
+            world_size=int(os.environ["WORLD_SIZE"]),
+            timeout=timedelta(seconds=STEP),
+        )
+        few = torch.ones(1, device=device)
+        dist.all_reduce(few)
+        self.report("group", few.item())
+        data = torch.ones((64 if on_gpu else 1) << 20, device=device)
+        self.report("pairs", self.pairs(data, list(nodes), nodes))
+        self.report("inside", self.inside(data, nodes))
+        seconds = fastest(lambda: dist.all_reduce(data))
+        self.report("all", [data.nbytes, seconds])
+        said = log.read()
+        self.report("network", [network_of(said), network_fix(said)])
+        dist.destroy_process_group()
 
     def pairs(self, data: Any, names: list[str], nodes: Mapping[str, Sequence[int]]) -> list[Any]:
         """Exchange data with the neighbours in the ring of nodes; return name and GB/s of each."""
@@ -204,9 +199,3 @@ class Rank:
 
         group = dist.new_group(list(nodes[NODE]), use_local_synchronization=True)
         return [data.nbytes, fastest(lambda: dist.all_reduce(data, group=group))]
-
-
-def _read(path: str) -> str:
-    with contextlib.suppress(OSError), open(path, errors="replace") as file:
-        return file.read()
-    return ""

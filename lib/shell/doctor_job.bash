@@ -59,7 +59,7 @@ diagnose_job_nodes() {
     if [[ -e $name ]]; then files+=("$name"); fi
   done
   local -ra where=("$MASTER_ADDR" "$MASTER_PORT" "${job_nodes[0]}" "${#job_nodes[@]}" "${TMPDIR:-/tmp}")
-  diagnose_job_run 30 nodes srun --overlap --nodes="${#job_nodes[@]}" --ntasks="${#job_nodes[@]}" \
+  diagnose_job_run 25 nodes srun --overlap --nodes="${#job_nodes[@]}" --ntasks="${#job_nodes[@]}" \
     --ntasks-per-node=1 --wait=0 bash -c "$(this_script)" doctor.py look "${where[@]}" "${files[@]}"
   declare -gA job_facts=()
   while IFS=$'\t' read -r node name value; do

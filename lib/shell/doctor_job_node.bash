@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # What doctor.py --job asks on each node: one task, bash alone. A fact is a line: node, name, value.
 
-# diagnose_job_look ADDRESS PORT FIRST NODES FOLDER FILE...: FOLDER is for temporary files.
+# diagnose_job_look ADDRESS PORT FIRST NODES FOLDER FILE...: FOLDER is the one for temporary files.
 diagnose_job_look() {
   local -r address=$1 port=$2 first=$3 nodes=$4 folder=$5
   job_node=${SLURMD_NODENAME:-$(uname -n)}
@@ -16,10 +16,9 @@ diagnose_job_look() {
   diagnose_job_room "$folder"
   diagnose_job_gpus
   # in a shell of its own: a network that swallows packets would hold it for minutes
-  timeout 12 bash -c "$(declare -f diagnose_job_meet); diagnose_job_meet \"\$@\"" meet \
-    "$address" "$port" >"$folder/longship-meet.$$" 2>/dev/null || :
-  diagnose_job_say offset "$(<"$folder/longship-meet.$$")"
-  rm -f -- "$folder/longship-meet.$$"
+  found=$(timeout 12 bash -c "$(declare -f diagnose_job_meet); diagnose_job_meet \"\$@\"" meet \
+    "$address" "$port" 2>/dev/null) || :
+  diagnose_job_say offset "$found"
   wait
 }
 

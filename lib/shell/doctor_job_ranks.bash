@@ -58,10 +58,11 @@ diagnose_job_ranks() {
   local -i tasks=1 ranks gpus=${job_facts[${job_nodes[0]} asked]:-0} found=0
   local node state topic text fix
   local -a good=()
+  local -r taken=${job_facts[${job_nodes[0]} taken]:-} deaf=${job_facts[${job_nodes[0]} deaf]:-}
   for node in "${job_answering[@]}"; do
-    if [[ -n ${job_facts[$node offset]:-} && -z ${job_facts[$node unseen]:-} ]]; then good+=("$node"); fi
+    if [[ -n ${job_facts[$node offset]:-}$deaf && -z ${job_facts[$node unseen]:-} ]]; then good+=("$node"); fi
   done
-  if [[ ${good[0]:-} != "${job_nodes[0]}" ]]; then
+  if [[ -n $taken || ${good[0]:-} != "${job_nodes[0]}" ]]; then
     report warning all_reduce 'not tested' 'mend first what is said of the first node'
     return
   fi

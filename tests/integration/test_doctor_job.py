@@ -28,11 +28,13 @@ exec {program} "$@"
 OWN_NAMESPACE = "exec unshare --user --map-current-user --keep-caps"
 # For each rank of a node, as soon as it runs, what `$pid` is done to.
 AMONG_RANKS = """\
-declare -A done=()
+declare -A seen=()
 while sleep 0.1; do
     for pid in $(pgrep -f 'check_ranks.py rank'); do
         grep -qzx SLURMD_NODENAME={node} "/proc/$pid/environ" 2>/dev/null || continue
-        if [[ -z ${{done[$pid]:-}} ]]; then done[$pid]=1; {action}; fi
+        if [[ -n ${{seen[$pid]:-}} ]]; then continue; fi
+        seen[$pid]=yes
+        {action} &
     done
 done
 """
@@ -201,7 +203,7 @@ def test_node_that_does_not_answer(doctor):
 @pytest.mark.needs("strace")
 def test_node_that_is_slow(doctor):
     delay = "-e trace=writev,sendmsg -e inject=writev,sendmsg:delay_enter=20000"
-    action = f'strace -f -p "$pid" -o /dev/null {delay} &'
+    action = f'strace -f -p "$pid" -o /dev/null {delay}'
     doctor.run_beside("node2", AMONG_RANKS.format(node="node2", action=action))
     report = doctor("--nodes=3")
     text, fix = report.problem("links")
@@ -213,7 +215,7 @@ def test_node_that_is_slow(doctor):
 def test_ranks_that_stop(doctor):
     # two sockets are those of the store; with more it is among the others
     sockets = "$(ls -l /proc/$pid/fd | grep -c socket:)"
-    action = f"(while (({sockets} < 3)); do sleep 0.02; done; kill -STOP $pid) &"
+    action = f"(while (({sockets} < 3)); do sleep 0.02; done; kill -STOP $pid)"
     doctor.run_beside("node2", AMONG_RANKS.format(node="node2", action=action))
     text, fix = doctor("--nodes=3").problem("all_reduce")
     assert text.startswith("node2: rank 2") and text.endswith("stopped")
@@ -259,9 +261,11 @@ def test_interrupted_from_outside_nothing_is_left(doctor, slurm):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130, process.stderr.read()
+        said, errors = process.communicate(timeout=60)
+        assert process.returncode == 130, said + errors
     finally:
         processes.end_group(process)
+        process.communicate()
     assert not list(doctor.temporary.iterdir())
     deadline = time.monotonic() + 30
     while ranks_of(job):
@@ -270,7 +274,7 @@ def test_interrupted_from_outside_nothing_is_left(doctor, slurm):
 
 
 def ranks_of(job):
-    """Give the processes of the doctor that belong to a job."""
+    """Give the processes of a job's ranks."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -280,7 +284,7 @@ def ranks_of(job):
                 command = file.read()
         except OSError:
             continue
-        if f"SLURM_JOB_ID={job}".encode() in environ and b"check_ranks.py" in command:
+        if f"SLURM_JOB_ID={job}".encode() in environ and b"check_ranks.py\0rank\0" in command:
             found.append(pid)
     return found
 
