@@ -109,10 +109,11 @@ class Judge:
 
     def stuck(self, stage: str, done: Mapping[int, Any]) -> list[Finding]:
         """Say who has failed or stopped, and otherwise who has not come to the end of a stage."""
-        failed = self.said("failed")
         before = self.alive()
         time.sleep(2)
-        silent = [rank for rank, beat in self.alive().items() if beat == before.get(rank)]
+        now = self.alive()
+        failed = self.said("failed")  # these have ended, and told why
+        silent = [rank for rank in self.ranks if now[rank] == before[rank] and rank not in failed]
         if silent:
             return [
                 Finding(
