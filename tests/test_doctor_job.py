@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from support import processes
 
 from lib import job_diagnosis
 from lib.script import render
@@ -263,13 +264,15 @@ def test_script_asks_each_node_for_what_the_job_needs(repository, as_json):
     assert len(script) < 100_000  # an argument of a program holds 128 KiB
 
 
-def test_pyxis_is_given_its_options(repository):
+def test_pyxis_is_given_its_options(repository, run, tmp_path):
     repository.write("lib/inside/tell_time.py", "")
     repository.write("local/site.toml", '[machines.local]\npyxis = "yes"\nruntime = "enroot"\n')
     settings, paths = repository.settings_and_paths()
     lines = job_diagnosis.lines(settings, paths, "enroot", as_json=False)
     options, step = lines.index("set_container_options"), lines.index('diagnose_job_step "$@"')
     assert options < step
+    (tmp_path / "doctor.sh").write_text(render("x", lines))
+    run([processes.program("shellcheck"), "--color=never", tmp_path / "doctor.sh"])
 
 
 def test_folders_that_compute_nodes_do_not_see_are_the_fix(repository):

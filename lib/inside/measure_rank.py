@@ -157,7 +157,7 @@ class Rank:
             world_size=int(os.environ["WORLD_SIZE"]),
             timeout=timedelta(seconds=STEP),
         )
-        data = torch.ones((64 if on_gpu else 1) << 20, device=device)
+        data = torch.zeros((64 if on_gpu else 1) << 20, device=device)
         # as many as go into two seconds, and all ranks the same number
         tries = 2 / fastest(lambda: dist.all_reduce(data), 1)
         agreed = torch.tensor([min(max(int(tries), 2), TRIES)], device=device)

@@ -54,13 +54,13 @@ diagnose_job_run() {
 # what is nowhere is told by what needs it.
 diagnose_job_nodes() {
   local node name value
-  local -a files=()
+  local -a there=()
   for name in "$@"; do
-    if [[ -e $name ]]; then files+=("$name"); fi
+    if [[ -e $name ]]; then there+=("$name"); fi
   done
   local -ra where=("$MASTER_ADDR" "$MASTER_PORT" "${job_nodes[0]}" "${#job_nodes[@]}" "${TMPDIR:-/tmp}")
   diagnose_job_run 25 nodes srun --overlap --nodes="${#job_nodes[@]}" --ntasks="${#job_nodes[@]}" \
-    --ntasks-per-node=1 --wait=0 bash -c "$(this_script)" doctor.py look "${where[@]}" "${files[@]}"
+    --ntasks-per-node=1 --wait=0 bash -c "$(this_script)" doctor.py look "${where[@]}" "${there[@]}"
   declare -gA job_facts=()
   while IFS=$'\t' read -r node name value; do
     if [[ $name == unseen ]]; then value="${job_facts[$node unseen]:+${job_facts[$node unseen]}, }$value"; fi
@@ -71,7 +71,7 @@ diagnose_job_nodes() {
     if [[ -n ${job_facts[$node asked]:-} ]]; then
       job_answering+=("$node")
     else
-      name=$(grep -v '^srun: *$' "$job_folder/nodes.errors" | tail -n 1) || name=
+      name=$(grep -F "$node:" "$job_folder/nodes.errors" | tail -n 1) || name=
       report problem nodes "$node does not answer${name:+: $name}" \
         "look there: srun --overlap --nodelist=$node hostname; leave it out: sbatch --exclude=$node"
     fi

@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from lib import ROOT
+from lib import ROOT, job_diagnosis
 from lib.container import run_lines
 from lib.job_container import pyxis_launcher_lines
 from lib.job_files import read_job_file
@@ -67,9 +67,15 @@ def launcher(settings, paths, runtime):
     return run_lines(settings, paths, runtime, online=False, venv=venv, for_ranks=True)
 
 
+def doctor_job(settings, paths, runtime):
+    """Give the lines of doctor.py --job."""
+    return job_diagnosis.lines(settings, paths, runtime, as_json=False)
+
+
 JOBS = {
     "submit": submit,
     "submit_array": submit_array,
     "job_start": job_start,
     "launcher": launcher,
+    "doctor_job": doctor_job,
 }
