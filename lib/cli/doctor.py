@@ -30,6 +30,10 @@ def doctor(
     \b
     (nothing)     what a support person would ask for: ok, warning or problem, a line each
     explain LOG   the known messages in a job's log: what they mean and what to do
+    --job         each node of a job, and how its ranks talk to each other, within a minute: as a
+                  line of a job file before its srun, or:
+                  salloc --nodes=2 OPTION... python3 doctor.py --job
+                  Ranks are bound as $SLURM_CPU_BIND says, which is srun's --cpu-bind.
 
     Each warning and each problem comes with its fix. Every value of the configuration is listed
     with where it comes from. No password and no token is shown, so the output can be sent around.

@@ -9,6 +9,7 @@ can name who does not answer. Each finding is a line: finding, state, topic, tex
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -83,7 +84,7 @@ class Judge:
         self.store.set("go", json.dumps({"backend": backend, "nodes": self.nodes}))
         said: dict[str, dict[int, Any]] = {}
         for stage in STAGES:
-            said[stage] = self.wait(stage, STEP + 5)
+            said[stage] = self.wait(stage, STEP)
             if len(said[stage]) < len(self.ranks):
                 tell(self.stuck(stage, said[stage]))
                 said["pairs"] = said.get("pairs") or self.said("link")
@@ -110,7 +111,7 @@ class Judge:
     def stuck(self, stage: str, done: Mapping[int, Any]) -> list[Finding]:
         """Say who has failed or stopped, and otherwise who has not come to the end of a stage."""
         before = self.alive()
-        time.sleep(2)
+        time.sleep(3)
         now = self.alive()
         failed = self.said("failed")  # these have ended, and told why
         silent = [rank for rank in self.ranks if now[rank] == before[rank] and rank not in failed]
@@ -172,6 +173,8 @@ class Judge:
 
     def all_reduce(self, said: Mapping[int, Any], backend: str) -> Finding:
         """Return the bandwidth over all ranks: that of the slowest."""
+        if len(self.ranks) == 1:
+            return Finding("ok", "all_reduce", f"one rank, by {backend}: nobody to talk to")
         size, seconds = max(said.values(), key=lambda each: float(each[1]))
         figure = judge.bus_bandwidth(size, seconds, len(self.ranks))
         text = (
@@ -206,6 +209,11 @@ def start_rank(number: int, count: int, gpus: str) -> subprocess.Popen[bytes]:
 
 def main() -> None:
     """Be the judge, a rank, or the task that starts ranks."""
+    if importlib.util.find_spec("torch") is None:
+        sys.exit(
+            "error: there is no PyTorch inside, and the ranks are not measured\n"
+            "hint: python3 set_up.py install; or an image that has it: container.image"
+        )
     if sys.argv[1] == "rank":
         Rank(task=int(sys.argv[2]), gpus=int(sys.argv[3])).run()
         os._exit(0)  # the thread that shows life would hold the store, and with it the end

@@ -5,7 +5,7 @@
 diagnose_job_find() {
   [[ -n ${SLURM_JOB_ID:-} ]] || fail 'this is no job: SLURM_JOB_ID is not set' \
     'salloc --nodes=2 OPTION... python3 doctor.py --job; or as a line of a job file, before its srun'
-  command -v srun scontrol squeue >/dev/null ||
+  command -v srun >/dev/null ||
     fail "there is no srun here, as inside a container" \
       "in another shell, on a login node: SLURM_JOB_ID=$SLURM_JOB_ID python3 doctor.py --job"
   local list

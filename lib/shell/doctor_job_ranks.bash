@@ -10,7 +10,7 @@ diagnose_job_places() {
       report problem files "$node cannot read ${job_facts[$node unseen]}" "${job_unseen//NODE/$node}"
       blind=1
     fi
-    read -r free kind <<<"${job_facts[$node room]:-0 unknown}"
+    read -r free kind <<<"${job_facts[$node room]:-0 not there}"
     if ((free < 1)); then
       report warning temporary "$node has less than 1 GiB left in ${TMPDIR:-/tmp} ($kind)" \
         'name another place: export TMPDIR=FOLDER; or clear what earlier jobs have left there'
@@ -91,21 +91,27 @@ diagnose_job_step() {
 }
 
 # diagnose_job_failures: a task that could not start has said so in two lines, with its number before them;
-# what has no number goes for all. One is told of each node.
+# what has no number goes for all.
 diagnose_job_failures() {
   local number kind said node
-  local -A told=()
+  local -A last=() hints=() where=()
   while IFS=$'\t' read -r number kind said; do
-    node=$(grep -m1 -E "^ *$number: job_node " "$job_folder/ranks") || node=
-    node=${node##* }
-    if [[ $kind == error && -z ${told[at $node]:-} ]]; then
-      told[at $node]=$said
-    elif [[ $kind == hint && ${told[at $node]:-said} != said ]]; then
-      report problem all_reduce "${node:+$node: }${told[at $node]}" "$said"
-      told[at $node]=said
-      found=1
+    number=${number:-all}
+    if [[ $kind == error ]]; then
+      last[$number]=$said
+    elif [[ -n ${last[$number]:-} ]]; then
+      node=$(grep -m1 -E "^ *$number: job_node " "$job_folder/ranks") || node=
+      hints[${last[$number]}]=$said
+      where[${last[$number]}]+=${node:+" ${node##* }"}
+      last[$number]=''
     fi
-  done < <(sed -nE 's/^ *(([0-9]+): )?(error|hint): (.*)/\2\t\3\t\4/p' "$job_folder/ranks.errors")
+  done < <(sed -nE 's/^ *(([0-9]+): )?(error|hint): (.*)/\2\t\3\t\4/p' "$job_folder/ranks.errors" |
+    sed 's/^\t/all\t/')
+  for said in "${!hints[@]}"; do
+    node=$(tr ' ' '\n' <<<"${where[$said]# }" | sort -u | paste -s -d ' ')
+    report problem all_reduce "${node:+$node: }$said" "${hints[$said]}"
+    found=1
+  done
 }
 
 # diagnose_job_silence: nothing has come at all.

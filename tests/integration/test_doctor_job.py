@@ -250,6 +250,13 @@ def test_missing_image_leaves_the_rest_of_the_report(doctor, make_job_clone, tmp
     assert any("gone-" in each for each in report.texts("problem", "all_reduce"))
 
 
+def test_environment_without_pytorch(doctor, make_job_clone, jupyter_environment, tmp_path):
+    doctor.clone = make_job_clone(tmp_path, packages=jupyter_environment)
+    text, fix = doctor("--nodes=2").problem("all_reduce")
+    assert text == "node1 node2: there is no PyTorch inside, and the ranks are not measured"
+    assert "set_up.py install" in fix
+
+
 def test_interrupted_from_outside_nothing_is_left(doctor, slurm):
     job = slurm.submit("--nodes=2", "--output=/dev/null", "--wrap=sleep 300")
     slurm.wait(job, "RUNNING")
