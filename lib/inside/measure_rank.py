@@ -127,6 +127,7 @@ class Rank:
 
     def run(self) -> None:
         """Arrive, measure, and say what went wrong."""
+        self.store.set(f"alive/{self.number}", "0")
         threading.Thread(target=self.live, daemon=True).start()
         self.report("here", self.facts)
         layout = json.loads(self.store.get("go"))
@@ -147,9 +148,7 @@ class Rank:
         # in memory, so that nothing is left of a rank that is killed
         log = open(os.memfd_create("nccl"), errors="replace")  # noqa: SIM115
         own = f"/proc/self/fd/{log.fileno()}"
-        os.environ.update(
-            NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=own, NCCL_DEBUG_SUBSYS="INIT,NET,GRAPH"
-        )
+        os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=own, NCCL_DEBUG_SUBSYS="INIT,NET,ENV")
         dist.init_process_group(
             backend,
             store=dist.PrefixStore("group", self.store),

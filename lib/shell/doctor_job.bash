@@ -58,9 +58,9 @@ diagnose_job_nodes() {
   for name in "$@"; do
     if [[ -e $name ]]; then there+=("$name"); fi
   done
-  local -ra where=("$MASTER_ADDR" "$MASTER_PORT" "${job_nodes[0]}" "${#job_nodes[@]}" "${TMPDIR:-/tmp}")
+  local -ra about=("$MASTER_ADDR" "$MASTER_PORT" "${job_nodes[0]}" "${#job_nodes[@]}" "${TMPDIR:-/tmp}")
   diagnose_job_run 25 nodes srun --overlap --nodes="${#job_nodes[@]}" --ntasks="${#job_nodes[@]}" \
-    --ntasks-per-node=1 --wait=0 bash -c "$(this_script)" doctor.py look "${where[@]}" "${there[@]}"
+    --ntasks-per-node=1 --wait=0 bash -c "$(this_script)" doctor.py look "${about[@]}" "${there[@]}"
   declare -gA job_facts=()
   while IFS=$'\t' read -r node name value; do
     if [[ $name == unseen ]]; then value="${job_facts[$node unseen]:+${job_facts[$node unseen]}, }$value"; fi
@@ -68,7 +68,7 @@ diagnose_job_nodes() {
   done <"$job_folder/nodes"
   job_answering=()
   for node in "${job_nodes[@]}"; do
-    if [[ -n ${job_facts[$node asked]:-} ]]; then
+    if [[ -n ${job_facts[$node driver]:-} ]]; then # the last one but for the network
       job_answering+=("$node")
     else
       name=$(grep -F "$node:" "$job_folder/nodes.errors" | tail -n 1) || name=
@@ -77,6 +77,7 @@ diagnose_job_nodes() {
     fi
   done
   if ((${#job_answering[@]} == ${#job_nodes[@]})); then report ok nodes "$SLURM_JOB_NODELIST: all answer"; fi
+  if ((${#job_answering[@]} == 0)); then end_report; fi
 }
 
 # diagnose_job_alike NAME TOPIC WHAT: one value on all nodes; who has another one than most is named.
@@ -106,7 +107,7 @@ diagnose_job_name() {
   elif [[ $1 == "${job_nodes[0]}" && $own == 127.* && ${#job_nodes[@]} -gt 1 ]]; then
     report warning address "$1 has the address $own for its own name" \
       'Gloo tells it to the others: export GLOO_SOCKET_IFNAME=INTERFACE, as ip address shows it'
-  elif [[ $own != "$first" && $first != 127.* ]]; then
+  elif [[ -n $first && $own != "$first" && $first != 127.* ]]; then
     report problem address "$MASTER_ADDR is $own on $1 and $first on ${job_nodes[0]}" "$hosts"
   else
     return 0
@@ -122,7 +123,10 @@ diagnose_job_rendezvous() {
     report ok address "MASTER_ADDR, $MASTER_ADDR, is ${job_facts[${job_answering[0]:-} address]:-unknown} on all nodes"
   fi
   local -r taken=${job_facts[${job_nodes[0]} taken]:-} deaf=${job_facts[${job_nodes[0]} deaf]:-}
-  if [[ -n $taken ]]; then
+  if [[ -z ${job_facts[${job_nodes[0]} driver]:-} ]]; then
+    report warning port "MASTER_PORT, $MASTER_PORT, cannot be tested without ${job_nodes[0]}" 'see nodes, above'
+    return
+  elif [[ -n $taken ]]; then
     report problem port "MASTER_PORT, $MASTER_PORT, is taken on ${job_nodes[0]} by $taken" \
       "end it, or take another one: export MASTER_PORT=$((MASTER_PORT < 32000 ? MASTER_PORT + 1 : 20000))"
     report warning network 'whether all nodes reach the first one, and their clocks, cannot be tested' \
