@@ -71,7 +71,8 @@ diagnose_job_nodes() {
     if [[ -n ${job_facts[$node driver]:-} ]]; then # the last one but for the network
       job_answering+=("$node")
     else
-      name=$(grep -F "$node:" "$job_folder/nodes.errors" | tail -n 1) || name=
+      # killed: by this script, after its time
+      name=$(grep -F "$node:" "$job_folder/nodes.errors" | grep -vE 'Killed|Terminated' | tail -n 1) || name=
       report problem nodes "$node does not answer${name:+: $name}" \
         "look there: srun --overlap --nodelist=$node hostname; leave it out: sbatch --exclude=$node"
     fi
