@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Callable
 
 import click
 
@@ -33,13 +33,14 @@ def load_messages() -> list[Message]:
 
 
 @contextmanager
-def _opened(log: str, paths: Paths) -> Iterator[tuple[str, BinaryIO]]:
+def _opened(log: str, paths_of: Callable[[], Paths]) -> Iterator[tuple[str, BinaryIO]]:
     """Open a log that is named by its path, `-`, or the folder, name or job of its run."""
     if log == "-":
         yield "standard input", sys.stdin.buffer
         return
     path = Path(log)
     if path.is_dir() or not path.exists():
+        paths = paths_of()
         try:
             run = recorded_run(paths, log)
         except LongshipError as error:
@@ -60,15 +61,15 @@ def _opened(log: str, paths: Paths) -> Iterator[tuple[str, BinaryIO]]:
         ) from error
 
 
-def explain(log: str, paths: Paths, *, as_json: bool) -> None:
+def explain(log: str, paths_of: Callable[[], Paths], *, as_json: bool) -> None:
     """Say what is known of the messages in a log: causes first, then what follows from them.
 
     Parameters
     ----------
     log : str
         A file; `-` for standard input; a run's folder or name, or a job's id.
-    paths : Paths
-        Where runs are recorded.
+    paths_of : callable
+        Tells where runs are recorded; a log that is a file needs no configuration.
     as_json : bool
         For a program.
 
@@ -78,7 +79,7 @@ def explain(log: str, paths: Paths, *, as_json: bool) -> None:
         If there is no such log, or it cannot be read.
     """
     scan = Scan(load_messages())
-    with _opened(log, paths) as (name, stream):
+    with _opened(log, paths_of) as (name, stream):
         scan.read(stream)
     if as_json:
         click.echo(json.dumps(_as_data(name, scan), indent=1))

@@ -25,7 +25,7 @@ def scanned(path, data):
 
 
 def explained(capsys, log, paths=None):
-    explain(str(log), paths, as_json=True)
+    explain(str(log), lambda: paths, as_json=True)
     return json.loads(capsys.readouterr().out)
 
 
@@ -158,5 +158,5 @@ def test_standard_input_folder_of_a_run_and_missing_log(repository, capsys, run,
     (folder / "record.json").write_text(json.dumps({"log": str(tmp_path / "log")}))
     assert explained(capsys, folder, paths)["findings"][0]["line"] == 1
     with pytest.raises(LongshipError, match="there is no log nope") as error:
-        explain("nope", paths, as_json=False)
+        explain("nope", lambda: paths, as_json=False)
     assert error.value.hint

@@ -40,7 +40,9 @@ def doctor(
     Nothing is changed. The exit code is 1 where there is a problem, else 0.
     """
     if words[:1] == ("explain",) and len(words) == 2:
-        known_messages.explain(words[1], call.paths, as_json=as_json)
+        known_messages.explain(
+            words[1], lambda: Call.read(options, dry_run=dry_run).paths, as_json=as_json
+        )
         return
     if words:
         raise click.UsageError(f'what is "{words[0]}"? doctor.py explain LOG')

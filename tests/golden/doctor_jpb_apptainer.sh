@@ -1334,4 +1334,6 @@ report_value environment.set '{ OMP_NUM_THREADS = "8", GREETING = "it'"'"'s \"$H
 report_value environment.secrets '["HF_TOKEN", "WANDB_API_KEY"]' default
 report_value environment.token_files '{ HF_TOKEN = "~/.cache/huggingface/token" }' default
 report_value jobs.ask_above 0 default
+report_value jobs.stage '"auto"' default
+report_value jobs.stage_dirs '["/dev/shm"]' default
 end_report

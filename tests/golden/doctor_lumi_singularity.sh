@@ -1350,4 +1350,6 @@ report_value environment.set '{ NCCL_SOCKET_IFNAME = "hsn", NCCL_NET_GDR_LEVEL =
 report_value environment.secrets '["HF_TOKEN", "WANDB_API_KEY"]' default
 report_value environment.token_files '{ HF_TOKEN = "~/.cache/huggingface/token" }' default
 report_value jobs.ask_above 0 default
+report_value jobs.stage '"auto"' default
+report_value jobs.stage_dirs '["/tmp"]' lumi/site.toml
 end_report
