@@ -138,7 +138,7 @@ def test_line_of_a_job_file_looks_at_tasks_that_slurm_starts(doctor, slurm):
     assert "4 ranks on 2 nodes by gloo" in log
     # nothing is bound on this Slurm
     assert log.count("share cores") == 2
-    assert "0 problems, 2 warnings" in log
+    assert "problems: 0, warnings: 2" in log
     assert log.count("the job goes on") == 4
 
 
