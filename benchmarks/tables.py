@@ -1,0 +1,109 @@
+"""Tables of figures: what each benchmark gives, and how they are written."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+
+class Missing(Exception):
+    """What a benchmark needs and this machine lacks, in words."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A line of the summary.
+
+    Parameters
+    ----------
+    name : str
+        What is compared.
+    ours, other : str
+        Both figures, with their units and with what the other one is.
+    ratio : float
+        The first by the second.
+    spread : tuple of float
+        The quartiles of the ratio of each round; none where it was measured once.
+    """
+
+    name: str
+    ours: str
+    other: str
+    ratio: float
+    spread: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table and what is said below it.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        Their heads.
+    rows : sequence of sequence of str
+        The cells.
+    note : str
+        A sentence or more below it.
+    summary : sequence of Compared
+        What of it goes into the summary.
+    figures : mapping
+        The numbers behind it, for plots.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+    summary: Sequence[Compared] = ()
+    figures: dict = field(default_factory=dict)
+
+
+def markdown(table: Table) -> str:
+    """Write a table."""
+    head = [f"| {' | '.join(table.columns)} |", "|---" * len(table.columns) + "|"]
+    rows = [f"| {' | '.join(row)} |" for row in table.rows]
+    return "\n".join([*head, *rows, *(["", table.note] if table.note else [])])
+
+
+def written(tables: Iterable[Table]) -> str:
+    """Write several tables below each other."""
+    return "\n\n".join(map(markdown, tables))
+
+
+def summary(tables: Iterable[Table]) -> Table:
+    """Return the table with one line for each comparison."""
+    rows = [
+        (each.name, each.ours, each.other, f"{each.ratio:.2f}", spread_text(each.spread))
+        for table in tables
+        for each in table.summary
+    ]
+    return Table(("", "Longship", "the other", "ratio", "quartiles of the ratio"), rows)
+
+
+def spread_text(spread: Sequence[float]) -> str:
+    """Write quartiles."""
+    return f"{spread[0]:.2f} to {spread[-1]:.2f}" if spread else "measured once"
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, ...]:
+    """Return the first and the third quartile; nothing of a single value."""
+    if len(values) < 2:
+        return ()
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high
+
+
+def seconds(value: float) -> str:
+    """Write a time."""
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
+
+
+def megabytes(value: float) -> str:
+    """Write bytes."""
+    return f"{value / 1e6:,.0f} MB"
+
+
+def plural(count: int, noun: str) -> str:
+    """Write how many."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
