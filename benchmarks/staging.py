@@ -4,7 +4,7 @@
     python3 benchmarks/staging.py IMAGE.sif OVERLAY.sqsh [--rounds 3] [--ranks 1 2 4]
 
 It needs apptainer, unsquashfs and squashfuse_ll, and room for the unpacked overlay in /dev/shm and
-beside the overlay. OVERLAY.sqsh has PyTorch, as build_overlay.py makes it. The file is in the node's
+beside the overlay. OVERLAY.sqsh has PyTorch, as build_overlay.py makes it. The file is in the
 page cache, as it is after a broadcast. What is timed is everything from the first command to the
 last rank's `import torch`: copying, unpacking and mounting too. Memory is what the processes map
 (`Pss` of the ranks and of those that serve mounts), and what lies in /dev/shm.
@@ -27,7 +27,7 @@ from pathlib import Path
 from side_by_side import machine
 from tables import (
     Compared,
-    Missing,
+    MissingError,
     Table,
     megabytes,
     plural,
@@ -73,7 +73,7 @@ class Node:
 
     @contextmanager
     def copied(self) -> Iterator[list[str]]:
-        """The same, of a copy in memory: what is broadcast lies there on nodes without a disk."""
+        """Copy the file to memory, as on nodes without a disk, and let each rank mount that."""
         with _in_memory() as folder:
             shutil.copyfile(self.overlay, folder / "overlay.sqsh")
             yield [*self._exec(_file(folder / "overlay.sqsh"))]
@@ -136,7 +136,7 @@ def results(image: Path, overlay: Path, rounds: int, ranks: list[int]) -> list[T
     """Measure all ways, in turn, with so many ranks on this node."""
     absent = [each for each in PROGRAMS if not shutil.which(each)]
     if absent:
-        raise Missing(f"staging needs {', '.join(absent)}")
+        raise MissingError(f"staging needs {', '.join(absent)}")
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # what serves a mount stays a descendant
     taken: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
     with tempfile.TemporaryDirectory(dir=overlay.parent) as name:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 
-class Missing(Exception):
+class MissingError(Exception):
     """What a benchmark needs and this machine lacks, in words."""
 
 
@@ -96,7 +96,9 @@ def quartiles(values: Sequence[float]) -> tuple[float, ...]:
 
 def seconds(value: float) -> str:
     """Write a time."""
-    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    return f"{value:.1f} s" if value < 100 else f"{value:,.0f} s"
 
 
 def megabytes(value: float) -> str:

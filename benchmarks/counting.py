@@ -1,0 +1,179 @@
+"""Count what the ranks of a node ask of the file systems, with strace, on a Slurm's node."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from traces import PATH_CALLS, READ_CALLS, STRACE, Call, below, calls, distinct_bytes, programs
+from workplace import ROOT, Workplace, has_slurm, run
+
+# Where nothing of the image and nothing shared lies, for a process of the container.
+OF_THE_NODE = ("/proc", "/sys", "/dev", "/tmp", "/run", "/var/tmp", "/etc")
+# PROCID is a rank's number; the node's own memory stands for its local disk.
+JOB = """\
+#!/bin/bash
+#SBATCH --job-name=benchmark --nodes=1 --ntasks={most} --overcommit
+#SBATCH --output="{log}"
+set -e
+local=/dev/shm/longship-benchmark-$$
+ranks() {{ # COUNT COMMAND...
+  local count=$1 rank
+  shift
+  if [[ -n ${{SLURM_JOB_ID-}} ]]; then srun --overcommit --ntasks="$count" "$@"; return; fi
+  for ((rank = 0; rank < count; rank++)); do SLURM_PROCID=$rank "$@" & done
+  wait
+}}
+trap 'ranks 1 rm -rf "$local"' EXIT
+"""
+STEP = """\
+export TRACES="{traces}"
+ranks {count} bash -c 'mkdir -p "$TRACES/$SLURM_PROCID"
+  exec {strace} -o "$TRACES/$SLURM_PROCID/process" "$@"' bash {launcher} {python} -c '{code}'
+"""
+STAGE = """\
+ranks 1 mkdir "$local"
+ranks 1 cp -p {image} {overlay} {overlay}.json {launcher} "$local"
+ranks 1 sed -i "s|{image}|$local/{image.name}|g; s|{overlay}|$local/{overlay.name}|g" \\
+  "$local/{launcher.name}" "$local/{overlay.name}.json"
+"""
+
+
+class Case(NamedTuple):
+    """One way to have the packages inside.
+
+    Parameters
+    ----------
+    name : str
+        What the tables call it.
+    launcher : str
+        What starts a rank, for the shell.
+    files : tuple of pathlib.Path
+        The image, and the overlay.
+    python : str
+        The interpreter with the packages.
+    before : str
+        Lines of the job that come first.
+    """
+
+    name: str
+    launcher: str
+    files: tuple[Path, ...]
+    python: str = "python"
+    before: str = ""
+
+
+class Counts(NamedTuple):
+    """What one rank asks for, or all of a node.
+
+    Parameters
+    ----------
+    shared, mounted, own : int
+        Path operations on the shared file system, in mounted files, and on the node's own.
+    opens : int
+        Of the image and of the overlay, where they are shared.
+    reads : int
+        Calls that read a shared file.
+    mapped : int
+        Times that a shared file was mapped into memory.
+    """
+
+    shared: int
+    mounted: int
+    own: int
+    opens: int
+    reads: int
+    mapped: int
+
+
+class Node(NamedTuple):
+    """What the ranks of one node ask for.
+
+    Parameters
+    ----------
+    ranks : tuple of Counts
+        Of each.
+    fetched : int
+        Different bytes of the mounted files that are read, in all.
+    pythons : int
+        How often a Python of the host was started.
+    """
+
+    ranks: tuple[Counts, ...]
+    fetched: int
+    pythons: int
+
+
+def count(place: Workplace, case: Case, ranks: Sequence[int], code: str) -> list[Node]:
+    """Trace one job on one node, with so many ranks, then with so many, ..."""
+    folder = place.folder / "traces"
+    folder.mkdir()
+    steps = [
+        STEP.format(
+            traces=folder / str(each),
+            count=each,
+            strace=" ".join(STRACE),
+            launcher=case.launcher,
+            python=case.python,
+            code=code,
+        )
+        for each in ranks
+    ]
+    log = place.folder / "job.log"
+    head = JOB.format(most=max(ranks), log=log)
+    job = place.folder / "job.sbatch"
+    job.write_text("".join([head, case.before, *steps]), encoding="utf-8")
+    environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    shared = (str(place.folder), str(ROOT))
+    try:
+        run(["sbatch", "--wait", str(job)] if has_slurm() else ["bash", str(job)], environ)
+        return [node(folder / str(each), shared, case.files) for each in ranks]
+    except (RuntimeError, FileNotFoundError) as error:
+        said = log.read_text(encoding="utf-8") if log.exists() else ""
+        raise RuntimeError(f"{error}\n{said}") from error
+    finally:
+        subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+def node(folder: Path, shared: Sequence[str], files: Sequence[Path]) -> Node:
+    """Read the traces of a node's ranks."""
+    ranks, reads, pythons = [], [], 0
+    names = [str(file) for file in files]
+    for rank in sorted(folder.iterdir(), key=lambda each: int(each.name)):
+        found = list(calls(rank))
+        ranks.append(counts(found, shared, names))
+        reads += [each for each in found if _is_read(each, names)]
+        pythons += sum(bool(_PYTHON.search(program)) for program in programs(found))
+    return Node(tuple(ranks), distinct_bytes(reads), pythons)
+
+
+def counts(found: Iterable[Call], shared: Sequence[str], files: Sequence[str]) -> Counts:
+    """Sort calls by where their files lie."""
+    names = ("shared", "mounted", "own", "opens", "reads", "mapped")
+    result = dict.fromkeys(names, 0)
+    for call in found:
+        place = _place(call, shared)
+        if call.name in PATH_CALLS:
+            result[place] += 1
+            opened = call.name.startswith("open") and not call.failed
+            result["opens"] += opened and below(call.paths, files)
+        elif place == "shared":
+            result["reads" if call.name in READ_CALLS else "mapped"] += 1
+    return Counts(**result)
+
+
+_PYTHON = re.compile(r"/python[\d.]*$")
+
+
+def _place(call: Call, shared: Sequence[str]) -> str:
+    if below(call.paths, shared):
+        return "shared"
+    return "mounted" if call.inside and not below(call.paths, OF_THE_NODE) else "own"
+
+
+def _is_read(call: Call, files: Sequence[str]) -> bool:
+    return call.name in READ_CALLS and below(call.paths, files)

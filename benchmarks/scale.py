@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""What each rank of a job asks of the shared file system: counted, then a model of 4,096 nodes.
+
+    python3 benchmarks/scale.py IMAGE.sif [--scratch FOLDER] [--ranks 1 2 4 8]
+
+It needs apptainer, mksquashfs, strace, 8 GB in FOLDER, an Apptainer that starts through user
+namespaces, as strace cannot follow a setuid one, and for the ranks a Slurm; without one they are
+started here. Each rank is traced by itself, with all that it starts, so the counts are exact: they
+include what Apptainer and the FUSE processes of its mounts do.
+
+A copy of IMAGE.sif, the packages and the launchers lie in FOLDER, which stands for the shared file
+system. Path operations open, stat, list, execute or read a link by its path. Reads of a mounted
+file are those of its FUSE process; the node's page cache answers most of them, so that the
+different bytes are what a node fetches, however many ranks it has. The client of a parallel file
+system may answer more by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from counting import STAGE, Case, Node, count
+from model import Demand, model_table
+from side_by_side import machine
+from tables import Compared, Table, megabytes, plural, written
+from workplace import ROOT, Workplace, has_slurm, need, run
+
+MOUNTED_AT = "/user-software"
+PACK = "-comp lz4"  # of the image with the packages: quick to make
+ROUNDS = 3  # of the untraced launches
+Traced = dict[str, list[Node]]  # by case, with so many ranks, so many, ...
+
+
+def main() -> None:
+    """Count, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("image", type=Path, help="a SIF file")
+    parser.add_argument("--scratch", type=Path, help="where all of it is made and deleted again")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8])
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=given.scratch) as name:
+        tables = results(given.image.resolve(), Path(name).resolve(), given.ranks)
+    print(f"{machine()}\n\n{written(tables)}")
+
+
+def results(
+    image: Path,
+    folder: Path,
+    ranks: Sequence[int],
+    requirements: str = str(ROOT / "requirements/environment.txt"),
+    module: str = "torch",
+) -> list[Table]:
+    """Make the environments, count, and put the model behind it.
+
+    Parameters
+    ----------
+    image, folder : pathlib.Path
+        A SIF file, and an empty folder.
+    ranks : sequence of int
+        On the node.
+    requirements, module : str
+        What is installed, besides the stack's torch, and what of it is imported.
+    """
+    need("counting", ("apptainer", "mksquashfs", "unsquashfs", "strace"))
+    place = Workplace(folder, image)
+    cases, code = make_cases(place, requirements), f"import {module}"
+    traced = {case.name: count(place, case, ranks, code) for case in cases}
+    *shown, overlay, staged = cases
+    taken = launch_seconds([*shown, overlay], code)
+    taken[staged.name] = taken[overlay.name]  # its files are as near
+    size = {staged.name: sum(file.stat().st_size for file in overlay.files)}
+    return [
+        _rank_table(traced, ranks, code),
+        _node_table(traced),
+        model_table(demands(traced, taken, size), max(ranks)),
+    ]
+
+
+def make_cases(place: Workplace, requirements: str) -> list[Case]:
+    """Install the packages in each way."""
+    place.configure("venv", requirements)
+    place.script("venv", "set_up.py", "install")
+    place.configure("overlay", requirements, "benchmark")
+    place.script("overlay", "build_overlay.py")
+    overlay = Path(place.script("overlay", "build_overlay.py", "--print-path")).resolve()
+    place.configure("image", image=pack_image(place, overlay))
+    launchers = {kind: place.launcher(kind) for kind in ("venv", "overlay", "image")}
+    staged = STAGE.format(image=place.image, overlay=overlay, launcher=launchers["overlay"])
+    quoted = {kind: f'"{file}"' for kind, file in launchers.items()}
+    return [
+        Case("a venv on the shared file system", quoted["venv"], (place.image,)),
+        Case(
+            "the image, packages in it",
+            quoted["image"],
+            (place.folder / "packed.sif",),
+            f"{MOUNTED_AT}/bin/python",
+        ),
+        Case("the overlay", quoted["overlay"], (place.image, overlay)),
+        Case("the overlay, staged", f'"$local"/{launchers["overlay"].name}', (), before=staged),
+    ]
+
+
+def pack_image(place: Workplace, overlay: Path) -> Path:
+    """Make an image that has what is in the overlay."""
+    tree, packed = place.folder / "tree", place.folder / "packed.sif"
+    run(["apptainer", "build", "--sandbox", str(tree), str(place.image)])
+    shutil.rmtree(tree / MOUNTED_AT[1:], ignore_errors=True)
+    run(["unsquashfs", "-no-xattrs", "-d", f"{tree}{MOUNTED_AT}", str(overlay)])
+    run(["apptainer", "build", f"--mksquashfs-args={PACK}", str(packed), str(tree)])
+    run(["chmod", "-R", "u+w", str(tree)])
+    shutil.rmtree(tree)
+    return packed
+
+
+def _rank_table(traced: Traced, ranks: Sequence[int], code: str) -> Table:
+    rows = []
+    for name, nodes in traced.items():
+        each = [rank for node in nodes for rank in node.ranks]
+        shared, opens, reads, mapped, mounted, own = (
+            _span(getattr(rank, field) for rank in each)
+            for field in ("shared", "opens", "reads", "mapped", "mounted", "own")
+        )
+        rows.append((name, shared, opens, reads, mapped, mounted, own))
+    columns = (
+        f"one rank: `LAUNCHER python -c '{code}'` from",
+        "path operations, shared",
+        "of which open image or overlay",
+        "reads, shared",
+        "mapped, shared",
+        "path operations, in a mounted file",
+        "path operations, on the node",
+    )
+    pythons = sum(node.pythons for nodes in traced.values() for node in nodes)
+    where = "on a node of a Slurm cluster" if has_slurm() else "on this machine, without Slurm"
+    note = (
+        f"Each rank of steps of {', '.join(map(str, ranks))} ranks {where}; the least and the most "
+        f"of them. A Python of the host was started {plural(pythons, 'time')} by all of them."
+    )
+    return Table(columns, rows, note, _compared(traced), {"pythons": pythons})
+
+
+def _compared(traced: Traced) -> list[Compared]:
+    venv, _, overlay, staged = (
+        statistics.mean(rank.shared for node in nodes for rank in node.ranks)
+        for nodes in traced.values()
+    )
+    name = "path operations on the shared file system, a rank"
+    other = f"{venv:,.0f}, a venv"
+    return [
+        Compared(f"{name}: the overlay", f"{overlay:,.0f}", other, overlay / venv),
+        Compared(f"{name}: staged", f"{staged:,.0f}", other, staged / venv),
+    ]
+
+
+def _node_table(traced: Traced) -> Table:
+    rows = [
+        (
+            name,
+            str(len(node.ranks)),
+            f"{sum(rank.shared for rank in node.ranks):,}",
+            f"{sum(rank.opens for rank in node.ranks):,}",
+            f"{sum(rank.reads for rank in node.ranks):,}",
+            megabytes(node.fetched) if node.fetched else "none",
+        )
+        for name, nodes in traced.items()
+        for node in nodes
+    ]
+    columns = (
+        *("one node", "ranks", "path operations, shared", "opens of image and overlay"),
+        *("reads, shared", "different bytes of image and overlay"),
+    )
+    return Table(columns, rows)
+
+
+def _span(values: Iterable[int]) -> str:
+    found = sorted(values)
+    same = found[0] == found[-1]
+    return f"{found[0]:,}" if same else f"{found[0]:,} to {found[-1]:,}"
+
+
+def demands(traced: Traced, taken: dict[str, float], sizes: dict[str, int]) -> dict[str, Demand]:
+    """Return what the model multiplies, by the names of the cases.
+
+    Parameters
+    ----------
+    traced : mapping
+        The nodes of each case, the first with the fewest ranks.
+    taken : mapping
+        Seconds of a launch and the import, warm, untraced.
+    sizes : mapping
+        What is sent to a node before.
+    """
+    return {
+        name: Demand(
+            statistics.mean(rank.shared for rank in nodes[0].ranks),
+            nodes[-1].fetched,
+            taken[name],
+            sizes.get(name, 0),
+        )
+        for name, nodes in traced.items()
+    }
+
+
+def launch_seconds(cases: Sequence[Case], code: str) -> dict[str, float]:
+    """Return the median seconds of a launch and the import with warm caches, by case."""
+    taken: dict[str, list[float]] = {case.name: [] for case in cases}
+    for _ in range(ROUNDS + 1):
+        for case in cases:
+            start = time.perf_counter()
+            subprocess.run([case.launcher.strip('"'), case.python, "-c", code], check=True)
+            taken[case.name].append(time.perf_counter() - start)
+    return {name: statistics.median(each[1:]) for name, each in taken.items()}
+
+
+if __name__ == "__main__":
+    main()

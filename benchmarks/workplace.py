@@ -1,0 +1,102 @@
+"""A folder that stands for a shared file system: an image, configurations, launchers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tables import MissingError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+CONFIGURATION = """\
+machine = "local"
+[paths]
+project_dir = {folder}
+scratch_dir = {scratch}
+[container]
+runtime = {runtime}
+image = {image}
+[packages]
+requirements = {requirements}
+overlay = {overlay}
+"""
+
+
+class Workplace:
+    """Where a benchmark works.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        All that it makes lies here.
+    image : pathlib.Path, optional
+        A SIF file; without one the runtime is the host.
+    """
+
+    def __init__(self, folder: Path, image: Path | None = None) -> None:
+        self.folder, self.image = folder, None
+        if image:  # shared like all the rest
+            self.image = Path(shutil.copy(image, folder / "image.sif"))
+
+    def configure(
+        self, kind: str, requirements: str = "", overlay: str = "", image: Path | None = None
+    ) -> None:
+        """Write a configuration under a name; each has a scratch folder of its own."""
+        image = image or self.image
+        facts = {
+            "folder": self.folder / "project",
+            "scratch": self.folder / kind,
+            "runtime": "apptainer" if image else "host",
+            "image": image or "",
+            "requirements": requirements,
+            "overlay": overlay,
+        }
+        written = {name: json.dumps(str(value)) for name, value in facts.items()}
+        text = CONFIGURATION.format(**written)
+        (self.folder / f"{kind}.toml").write_text(text, encoding="utf-8")
+
+    def environ(self, kind: str) -> dict[str, str]:
+        """Return the environment with that configuration."""
+        environ = {**os.environ, "LONGSHIP_CONFIGURATION": str(self.folder / f"{kind}.toml")}
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users have compiled modules
+        return environ
+
+    def script(self, kind: str, name: str, *arguments: str) -> str:
+        """Run one of the scripts with that configuration; return what it prints."""
+        command = [sys.executable, str(ROOT / name), *arguments]
+        return run(command, self.environ(kind))
+
+    def launcher(self, kind: str) -> Path:
+        """Write a launcher with that configuration."""
+        file = self.folder / f"{kind}.launcher"
+        self.script(kind, "container_run.py", "--launcher", str(file))
+        return file
+
+
+def run(command: Sequence[str], environ: dict[str, str] | None = None) -> str:
+    """Run what is not measured; return what it prints, and show why when it fails."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    done = subprocess.run(command, env=environ, **pipes)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))}:\n{done.stderr}{done.stdout}")
+    return done.stdout.strip()
+
+
+def need(topic: str, programs: Iterable[str]) -> None:
+    """Stop where a program is missing."""
+    absent = [each for each in programs if not shutil.which(each)]
+    if absent:
+        raise MissingError(f"{topic} needs {', '.join(absent)}, which this machine does not have")
+
+
+def has_slurm() -> bool:
+    """Tell whether a Slurm answers."""
+    if not shutil.which("sbatch"):
+        return False
+    return subprocess.run(["sinfo"], capture_output=True, timeout=60).returncode == 0
