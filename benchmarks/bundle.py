@@ -14,13 +14,14 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from side_by_side import machine, measure, table
+from side_by_side import compare, machine, measure
+from tables import Table, markdown, plural
+from workplace import need
 
 ROOT = Path(__file__).resolve().parent.parent
 # share of all bytes, and into how many files of that name it is cut
@@ -40,28 +41,30 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
-        folder = Path(name)
-        clone, environ = prepare(folder, arguments.gigabytes)
-        bundle = str(folder / "bundle")
-        script = [sys.executable, str(clone / "bundle.py")]
-        again = [*script, "pack", str(folder / "kept")]
-        subprocess.run(again, check=True, env=environ, stderr=subprocess.DEVNULL)
-        files = sum(path.is_file() for path in (folder / "kept").rglob("*"))
-        print(f"{arguments.gigabytes:g} GB in {files} files, {machine()}\n")
-        environ["BUNDLE"] = str(folder / "kept")
-        commands = {
-            "`sha256sum`, all cores": ["bash", "-c", ALL_CORES],
-            "`bundle.py verify`": quiet(*script, "verify", str(folder / "kept")),
-            "`bundle.py pack`": quiet(*script, "pack", bundle),
-            "`bundle.py pack`, nothing new": quiet(*again),
-            "": ["rm", "-rf", bundle],
-        }
-        results = measure(commands, arguments.rounds, environ, warm_up=1)[:-1]
-    print(table(results, "command"))
-    base = statistics.median(results[0].seconds)
-    for result in results[1:3]:
-        speed = base / statistics.median(result.seconds)
-        print(f"\n{result.name}: {speed:.2f} times the speed of sha256sum")
+        (table,) = results(Path(name), arguments.gigabytes, arguments.rounds)
+    print(f"{machine()}\n\n{markdown(table)}")
+
+
+def results(folder: Path, gigabytes: float, rounds: int) -> list[Table]:
+    """Measure in an empty folder."""
+    need("bundling", ("git", "sha256sum"))
+    clone, environ = prepare(folder, gigabytes)
+    bundle = str(folder / "bundle")
+    script = [sys.executable, str(clone / "bundle.py")]
+    again = [*script, "pack", str(folder / "kept")]
+    subprocess.run(again, check=True, env=environ, stderr=subprocess.DEVNULL)
+    files = sum(path.is_file() for path in (folder / "kept").rglob("*"))
+    environ["BUNDLE"] = str(folder / "kept")
+    commands = {
+        "`sha256sum`, all cores": ["bash", "-c", ALL_CORES],
+        "`bundle.py verify`": quiet(*script, "verify", str(folder / "kept")),
+        "`bundle.py pack`": quiet(*script, "pack", bundle),
+        "`bundle.py pack`, nothing new": quiet(*again),
+        "": ["rm", "-rf", bundle],
+    }
+    taken = measure(commands, rounds, environ, warm_up=1)[:-1]
+    summary = {"a bundle: verify": 1, "a bundle: pack": 2}
+    return [compare(taken, f"{gigabytes:g} GB in {plural(files, 'file')}", summary)]
 
 
 def quiet(*command: str) -> list[str]:

@@ -17,7 +17,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from side_by_side import machine, measure, table
+from side_by_side import compare, machine, measure
+from tables import Table, megabytes, written
+from workplace import need
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = [sys.executable, str(ROOT / "build_container.py")]
@@ -31,19 +33,21 @@ exec "$@" --use "$to" 2>/dev/null
 
 
 def main() -> None:
-    """Measure and print two tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("archive", type=Path, help="a docker archive")
     parser.add_argument("--rounds", type=int, default=4)
     arguments = parser.parse_args()
     archive = arguments.archive.resolve()
-    print(f"{archive.stat().st_size / 1e6:.0f} MB, {machine()}\n")
     with tempfile.TemporaryDirectory(dir=archive.parent) as name:
-        folder = Path(name)
-        environ = prepare(archive, folder)
-        build_table(folder, environ, arguments.rounds)
-        print()
-        swap_table(folder, environ)
+        print(f"{machine()}\n\n{written(results(archive, Path(name), arguments.rounds))}")
+
+
+def results(archive: Path, folder: Path, rounds: int) -> list[Table]:
+    """Measure builds from an archive, and swaps, in an empty folder."""
+    need("building", ("apptainer",))
+    environ = prepare(archive, folder)
+    return [build_table(folder, environ, rounds), swap_table(folder, environ)]
 
 
 def prepare(archive: Path, folder: Path) -> dict[str, str]:
@@ -72,7 +76,7 @@ def quietly(command: list[str], environ: dict[str, str]) -> None:
     subprocess.run(command, check=True, env=environ, stderr=subprocess.DEVNULL)
 
 
-def build_table(folder: Path, environ: dict[str, str], rounds: int) -> None:
+def build_table(folder: Path, environ: dict[str, str], rounds: int) -> Table:
     """Compare a build from the archive with the bare one."""
     (archive,) = folder.glob("scratch/offline/containers/*.tar")
     bare = ["apptainer", "--silent", "build", "--force", str(folder / "bare.sif")]
@@ -81,10 +85,12 @@ def build_table(folder: Path, environ: dict[str, str], rounds: int) -> None:
         "`apptainer build IMAGE docker-archive:ARCHIVE`": [*bare, f"docker-archive:{archive}"],
         "`python3 build_container.py offline`": ["bash", "-c", 'exec "$@" 2>&1', "", *script],
     }
-    print(table(measure(commands, rounds, environ, warm_up=1), "build"))
+    head = f"build from {megabytes(archive.stat().st_size)}"
+    taken = measure(commands, rounds, environ, warm_up=0)
+    return compare(taken, head, {"a build of the image, offline": 1})
 
 
-def swap_table(folder: Path, environ: dict[str, str]) -> None:
+def swap_table(folder: Path, environ: dict[str, str]) -> Table:
     """Compare a swap, and a list of two versions, with Python doing nothing."""
     quietly(MOVE, environ)
     quietly([*BUILD, "offline", "--force"], environ)
@@ -96,7 +102,7 @@ def swap_table(folder: Path, environ: dict[str, str]) -> None:
         "`move_built_container_to_active.py --list`": [*MOVE, "--list"],
         "`... --use VERSION`, a swap": ["bash", "-c", TO_AND_FRO, "", *MOVE],
     }
-    print(table(measure(commands, 20, environ), "swap"))
+    return compare(measure(commands, 20, environ), "swap")
 
 
 if __name__ == "__main__":

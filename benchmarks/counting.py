@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,18 +16,15 @@ from workplace import ROOT, Workplace, has_slurm, run
 OF_THE_NODE = ("/proc", "/sys", "/dev", "/tmp", "/run", "/var/tmp", "/etc")
 # PROCID is a rank's number; the node's own memory stands for its local disk.
 JOB = """\
-#!/bin/bash
-#SBATCH --job-name=benchmark --nodes=1 --ntasks={most} --overcommit
-#SBATCH --output="{log}"
 set -e
 local=/dev/shm/longship-benchmark-$$
-ranks() {{ # COUNT COMMAND...
+ranks() { # COUNT COMMAND...
   local count=$1 rank
   shift
-  if [[ -n ${{SLURM_JOB_ID-}} ]]; then srun --overcommit --ntasks="$count" "$@"; return; fi
+  if [[ -n ${SLURM_JOB_ID-} ]]; then srun --overcommit --ntasks="$count" "$@"; return; fi
   for ((rank = 0; rank < count; rank++)); do SLURM_PROCID=$rank "$@" & done
   wait
-}}
+}
 trap 'ranks 1 rm -rf "$local"' EXIT
 """
 STEP = """\
@@ -37,7 +34,7 @@ ranks {count} bash -c 'mkdir -p "$TRACES/$SLURM_PROCID"
 """
 STAGE = """\
 ranks 1 mkdir "$local"
-ranks 1 cp -p {image} {overlay} {overlay}.json {launcher} "$local"
+ranks 1 cp -p "{image}" "{overlay}" "{overlay}.json" "{launcher}" "$local"
 ranks 1 sed -i "s|{image}|$local/{image.name}|g; s|{overlay}|$local/{overlay.name}|g" \\
   "$local/{launcher.name}" "$local/{overlay.name}.json"
 """
@@ -123,20 +120,16 @@ def count(place: Workplace, case: Case, ranks: Sequence[int], code: str) -> list
         )
         for each in ranks
     ]
-    log = place.folder / "job.log"
-    head = JOB.format(most=max(ranks), log=log)
-    job = place.folder / "job.sbatch"
-    job.write_text("".join([head, case.before, *steps]), encoding="utf-8")
+    job = place.folder / "job.bash"
+    job.write_text("".join([JOB, case.before, *steps]), encoding="utf-8")
     environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     shared = (str(place.folder), str(ROOT))
+    allocate = ["salloc", "--quiet", "--nodes=1", f"--ntasks={max(ranks)}", "--overcommit"]
     try:
-        run(["sbatch", "--wait", str(job)] if has_slurm() else ["bash", str(job)], environ)
+        run([*(allocate if has_slurm() else []), "bash", str(job)], environ)
         return [node(folder / str(each), shared, case.files) for each in ranks]
-    except (RuntimeError, FileNotFoundError) as error:
-        said = log.read_text(encoding="utf-8") if log.exists() else ""
-        raise RuntimeError(f"{error}\n{said}") from error
     finally:
-        subprocess.run(["rm", "-rf", str(folder)], check=True)
+        shutil.rmtree(folder)
 
 
 def node(folder: Path, shared: Sequence[str], files: Sequence[Path]) -> Node:

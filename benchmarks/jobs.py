@@ -16,12 +16,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from side_by_side import Result, machine, measure, table
+from side_by_side import Result, compare, machine, measure
+from tables import MissingError, Table, written
+from workplace import has_slurm, need
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 600  # for the job
+QUIETLY = ["bash", "-c", 'exec "$@" 2>/dev/null', "", sys.executable]  # what submit.py says
 
 CONFIGURATION = """\
 machine = "local"
@@ -58,26 +62,32 @@ done
 
 
 def main() -> None:
-    """Measure and print two tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("image", type=Path, help="a SIF file, at a path without blanks")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--nodes", type=int, default=2)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        image = arguments.image.resolve()
-        configuration = folder / "configuration.toml"
-        configuration.write_text(CONFIGURATION.format(folder=folder, image=image), "utf-8")
-        environ = {**os.environ, "LONGSHIP_CONFIGURATION": str(configuration)}
-        job = folder / "benchmark.sbatch"
-        job.write_text(JOB.format(image=image, rounds=arguments.rounds), "utf-8")
-        print(f"{machine()}\n")
-        print(table(submission(job, folder, environ, arguments.rounds), "submitting"))
-        print()
-        started, steps = in_a_job(job, environ, arguments.nodes)
-        print(table(steps, f"a step on {arguments.nodes} nodes"))
-        print(f"\n`start_job`, once for each job: {started * 1000:.0f} ms")
+        given = arguments.image.resolve(), Path(name), arguments.rounds, arguments.nodes
+        print(f"{machine()}\n\n{written(results(*given))}")
+
+
+def results(image: Path, folder: Path, rounds: int, nodes: int = 2) -> list[Table]:
+    """Measure submissions, and the steps of a job, in an empty folder."""
+    need("a job", ("apptainer", "sbatch"))
+    if not has_slurm():
+        raise MissingError("a job needs a Slurm that answers")
+    configuration = folder / "configuration.toml"
+    configuration.write_text(CONFIGURATION.format(folder=folder, image=image), "utf-8")
+    environ = {**os.environ, "LONGSHIP_CONFIGURATION": str(configuration)}
+    job = folder / "benchmark.sbatch"
+    job.write_text(JOB.format(image=image, rounds=rounds), "utf-8")
+    submitted = submission(job, folder, environ, rounds)
+    started, steps = in_a_job(job, environ, nodes)
+    step = compare(steps, f"a step on {nodes} nodes", {"a step of a job": 1})
+    note = f"`start_job`, once for each job: {started * 1000:.0f} ms"
+    return [compare(submitted, "submitting"), replace(step, note=note)]
 
 
 def submission(job: Path, folder: Path, environ: dict[str, str], rounds: int) -> list[Result]:
@@ -85,14 +95,12 @@ def submission(job: Path, folder: Path, environ: dict[str, str], rounds: int) ->
     options = ["--hold", "--job-name=benchmark-held", f"--output={folder}/log"]
     commands = {
         "`sbatch JOB`": ["sbatch", "--quiet", *options, str(job)],
-        "`python3 submit.py JOB`": [sys.executable, str(ROOT / "submit.py"), str(job), *options],
+        "`python3 submit.py JOB`": [*QUIETLY, str(ROOT / "submit.py"), str(job), *options],
     }
-    with open(os.devnull, "w", encoding="utf-8") as nothing:
-        os.dup2(nothing.fileno(), 2)  # what submit.py says
-        try:
-            return measure(commands, rounds, environ)
-        finally:
-            subprocess.run(["scancel", "--me", "--name=benchmark-held"], check=True)
+    try:
+        return measure(commands, rounds, environ)
+    finally:
+        subprocess.run(["scancel", "--me", "--name=benchmark-held"], check=True)
 
 
 def in_a_job(job: Path, environ: dict[str, str], nodes: int) -> tuple[float, list[Result]]:

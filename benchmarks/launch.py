@@ -16,7 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from side_by_side import machine, measure, table
+from side_by_side import compare, machine, measure
+from tables import Table, written
+from workplace import need
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,18 +35,24 @@ requirements = ""
 
 
 def main() -> None:
-    """Measure and print two tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("image", type=Path, help="a SIF file")
     parser.add_argument("--rounds", type=int, default=40)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        launch_table(arguments.image.resolve(), Path(name), arguments.rounds)
-    print()
-    import_table(arguments.rounds)
+        tables = results(arguments.image.resolve(), Path(name), arguments.rounds)
+    version = subprocess.run(["apptainer", "--version"], stdout=subprocess.PIPE, text=True)
+    print(f"{machine()}, {version.stdout.strip()}\n\n{written(tables)}")
 
 
-def launch_table(image: Path, folder: Path, rounds: int) -> None:
+def results(image: Path, folder: Path, rounds: int) -> list[Table]:
+    """Measure both."""
+    need("launching", ("apptainer",))
+    return [launch_table(image, folder, rounds), import_table(rounds)]
+
+
+def launch_table(image: Path, folder: Path, rounds: int) -> Table:
     """Compare a launch with the bare runtime."""
     configuration = folder / "configuration.toml"
     configuration.write_text(CONFIGURATION.format(folder=folder, image=image), encoding="utf-8")
@@ -59,12 +67,11 @@ def launch_table(image: Path, folder: Path, rounds: int) -> None:
         "`python3 container_run.py true`": [*script, "true"],
         "the same, after a change of the configuration": [*script, "--machine", "local", "true"],
     }
-    version = subprocess.run(["apptainer", "--version"], stdout=subprocess.PIPE, text=True)
-    print(f"{machine()}, {version.stdout.strip()}\n")
-    print(table(measure(commands, rounds, environ), "command"))
+    summary = {"a launch by a job's launcher": 1, "a launch by container_run.py": 2}
+    return compare(measure(commands, rounds, environ), "command", summary)
 
 
-def import_table(rounds: int) -> None:
+def import_table(rounds: int) -> Table:
     """Say what importing the scripts' own code costs over bare Python, in CPU time."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -73,11 +80,13 @@ def import_table(rounds: int) -> None:
         "all": [sys.executable, "-c", "import lib.cli.container_run, lib.cli.set_up"],
         "remembered": [sys.executable, "-c", "import lib.execute, lib.remembered"],
     }
-    results = measure(commands, rounds, environ)
-    base, everything, remembered = (sorted(each.cpu_seconds)[rounds // 2] for each in results)
-    print("| import, CPU time over bare Python | median |\n|---|---|")
-    print(f"| all of the scripts' own code, click included | {(everything - base) * 1000:.0f} ms |")
-    print(f"| for a launch like the last one | {(remembered - base) * 1000:.0f} ms |")
+    taken = measure(commands, rounds, environ)
+    base, everything, remembered = (sorted(each.cpu_seconds)[rounds // 2] for each in taken)
+    rows = [
+        ("all of the scripts' own code, click included", f"{(everything - base) * 1000:.0f} ms"),
+        ("for a launch like the last one", f"{(remembered - base) * 1000:.0f} ms"),
+    ]
+    return Table(("import, CPU time over bare Python", "median"), rows)
 
 
 if __name__ == "__main__":

@@ -21,17 +21,20 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from side_by_side import machine
+from tables import Compared, Table, megabytes, quartiles, seconds, spread_text, written
+from traces import PATH_CALLS, READ_CALLS, STRACE, below, calls
+from workplace import need
 
 ROOT = Path(__file__).resolve().parent.parent
 MOUNTED_AT = "/user-software"
@@ -47,15 +50,6 @@ LISTED = (
     "import importlib.metadata as m; "
     "print(*('=='.join((each.metadata['Name'], each.version)) for each in m.distributions()))"
 )
-PATH_CALLS = (
-    *("open", "openat", "openat2", "stat", "lstat", "newfstatat", "statx", "access", "faccessat"),
-    *("faccessat2", "readlink", "readlinkat", "getdents", "getdents64"),
-)
-READ_CALLS = ("read", "pread64", "readv", "preadv", "preadv2")
-# openat(AT_FDCWD</folder>, "path", O_RDONLY) = 3</folder/path>; strace -y writes what is in < >
-CALL = re.compile(r'(?P<name>\w+)\((?:\w+<(?P<at>[^>]*)>(?:, )?)?(?:"(?P<path>[^"]*)")?')
-OPENED = re.compile(r" = \d+<(?P<path>[^>]*)>$")
-
 CONFIGURATION = """\
 [paths]
 project_dir = "{folder}"
@@ -96,22 +90,25 @@ class Case(NamedTuple):
 
 
 def main() -> None:
-    """Measure and print three tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("image", type=Path, help="a SIF file")
     parser.add_argument("--scratch", type=Path, help="where all of it is made and deleted again")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.scratch) as name:
-        folder = Path(name).resolve()
-        write_configurations(folder, arguments.image.resolve())
-        print(f"{machine()}, {run(['apptainer', '--version'], {}).strip()}\n")
-        build_table(folder)
-        cases = all_cases(folder)
-        print(f"\n{told_versions(cases)}\n")
-        import_table(cases, arguments.rounds)
-        print()
-        trace_table(cases, folder)
+        tables = results(arguments.image.resolve(), Path(name).resolve(), arguments.rounds)
+    print(f"{machine()}, {run(['apptainer', '--version'], {}).strip()}\n\n{written(tables)}")
+
+
+def results(image: Path, folder: Path, rounds: int) -> list[Table]:
+    """Build, import and count, in an empty folder."""
+    need("an overlay", ("apptainer", "mksquashfs", "strace"))
+    write_configurations(folder, image)
+    built = build_table(folder)
+    cases = all_cases(folder)
+    imported = replace(import_table(cases, rounds), note=told_versions(cases))
+    return [built, imported, trace_table(cases, folder)]
 
 
 def run(command: Sequence[str], environ: dict[str, str]) -> str:
@@ -141,7 +138,7 @@ def script(folder: Path, kind: str, *words: str, bind: str = "") -> str:
     return run([sys.executable, str(ROOT / words[0]), *words[1:]], environ).strip()
 
 
-def build_table(folder: Path) -> None:
+def build_table(folder: Path) -> Table:
     """Compare the ways from nothing to a file that can be mounted."""
     installing, packing = build_by_recipe(folder)
     rows = [("venv, `pip install`, `mksquashfs -comp xz`", installing + packing, folder / PACKED)]
@@ -156,11 +153,20 @@ def build_table(folder: Path) -> None:
         start = time.perf_counter()
         script(folder, "overlay", "build_overlay.py", *more)
         rows.append((name, time.perf_counter() - start, overlay_file(folder)))
-    print("| from nothing to a file to mount | time | times faster | size |\n|---|---|---|---|")
-    for name, seconds, file in rows:
-        faster = f"{rows[0][1] / seconds:.1f}"
-        print(f"| {name} | {seconds:.0f} s | {faster} | {file.stat().st_size / 1e6:.0f} MB |")
-    print(f"\n`mksquashfs` is {packing:.0f} s of the first.")
+    cells = [
+        (name, seconds(taken), f"{rows[0][1] / taken:.1f}", megabytes(file.stat().st_size))
+        for name, taken, file in rows
+    ]
+    told = [
+        Compared(f"to an overlay, {name}", seconds(taken), recipe, taken / rows[0][1])
+        for name, taken, recipe in (
+            ("empty caches", rows[1][1], f"{seconds(rows[0][1])}, the usual recipe"),
+            ("full caches", rows[2][1], f"{seconds(rows[0][1])}, the usual recipe"),
+        )
+    ]
+    head = ("from nothing to a file to mount", "time", "times faster", "size")
+    figures = {name: [taken] for name, taken, _ in rows}
+    return Table(head, cells, f"`mksquashfs` is {packing:.0f} s of the first.", told, figures)
 
 
 def build_by_recipe(folder: Path) -> tuple[float, float]:
@@ -203,50 +209,50 @@ def told_versions(cases: Sequence[Case]) -> str:
     return f"Packages that are not the same in both: {', '.join(different) or 'none'}."
 
 
-def import_table(cases: Sequence[Case], rounds: int) -> None:
+def import_table(cases: Sequence[Case], rounds: int) -> Table:
     """Compare imports, in turn: of the first process in a mount, and of the next one."""
     taken: dict[str, list[list[float]]] = {case.name: [] for case in cases}
     for _ in range(1 + rounds):
         for case in cases:
             lines = case.run("/bin/sh", "-c", '"$@" && "$@"', "sh", PYTHON, "-c", TIMED)
             taken[case.name].append([float(line) for line in lines[-2:]])
-    medians = [[statistics.median(each) for each in zip(*taken[case.name][1:])] for case in cases]
-    print(f"| `{IMPORT}` from | first in a launch | ratio | next in the same | ratio |")
-    print("|---|---|---|---|---|")
-    for case, pair in zip(cases, medians):
-        cells = (f"{own:.1f} s | {own / base:.2f}" for own, base in zip(pair, medians[0]))
-        print(f"| {case.name} | {' | '.join(cells)} |")
+    first, following = (
+        {name: [pair[number] for pair in pairs[1:]] for name, pairs in taken.items()}
+        for number in (0, 1)
+    )
+    rows = []
+    for case in cases:
+        cells = []
+        for each in (first, following):
+            values, base = each[case.name], each[cases[0].name]
+            ratio = f"{statistics.median(values) / statistics.median(base):.2f}"
+            spread = quartiles([one / other for one, other in zip(values, base)])
+            cells += [seconds(statistics.median(values)), f"{ratio} ({spread_text(spread)})"]
+        rows.append((case.name, *cells))
+    head = (f"`{IMPORT}` from", "first in a launch", "ratio", "next in the same", "ratio")
+    recipe, overlay = (first[case.name] for case in cases[1:])
+    own, other = statistics.median(overlay), statistics.median(recipe)
+    spread = quartiles([a / b for a, b in zip(overlay, recipe)])
+    told = Compared(
+        "first import from an overlay",
+        seconds(own),
+        f"{seconds(other)}, the recipe's",
+        own / other,
+        spread,
+    )
+    return Table(head, rows, summary=[told], figures=first)
 
 
-def trace_table(cases: Sequence[Case], folder: Path) -> None:
+def trace_table(cases: Sequence[Case], folder: Path) -> Table:
     """Count what one launch with that import asks of the file system with the packages."""
-    print(f"| a launch and `{IMPORT}` from | path operations | reads |\n|---|---|---|")
+    rows = []
     for case in cases:
         with tempfile.TemporaryDirectory(dir=folder) as traces:
-            # ?: where there is such a call
-            wanted = ",".join(f"?{each}" for each in (*PATH_CALLS, *READ_CALLS))
-            strace = ["strace", "-ff", "-qq", "-y", "-o", f"{traces}/process", "-e"]
-            case.run(PYTHON, "-c", IMPORT, under=[*strace, f"trace={wanted}"])
-            names = [name for name, paths in calls(Path(traces)) if below(paths, case.folders)]
-        counts = (sum(name in each for name in names) for each in (PATH_CALLS, READ_CALLS))
-        print(f"| {case.name} | {' | '.join(f'{each:,}' for each in counts)} |")
-
-
-def calls(traces: Path) -> Iterator[tuple[str, list[str]]]:
-    """Give each call's name and the paths that it is about; none for a stat of a descriptor."""
-    for file in traces.iterdir():
-        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-            call, opened = CALL.match(line), OPENED.search(line)
-            if call and call["name"] in (*READ_CALLS, "getdents", "getdents64"):
-                yield call["name"], [call["at"] or ""]
-            elif call and call["path"]:
-                path = os.path.normpath(os.path.join(call["at"] or "", call["path"]))
-                yield call["name"], [path, opened["path"] if opened else ""]
-
-
-def below(paths: Sequence[str], folders: Sequence[str]) -> bool:
-    """Tell whether one of the paths is one of the folders or lies in it."""
-    return any(f"{path}/".startswith(f"{folder}/") for path in paths for folder in folders)
+            case.run(PYTHON, "-c", IMPORT, under=[*STRACE, "-o", f"{traces}/process"])
+            found = [each.name for each in calls(Path(traces)) if below(each.paths, case.folders)]
+        counts = (sum(name in each for name in found) for each in (PATH_CALLS, READ_CALLS))
+        rows.append((case.name, *(f"{each:,}" for each in counts)))
+    return Table((f"a launch and `{IMPORT}` from", "path operations", "reads"), rows)
 
 
 if __name__ == "__main__":

@@ -20,24 +20,30 @@ import time
 from pathlib import Path
 
 from side_by_side import machine
+from tables import Compared, Table, markdown, seconds
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> None:
-    """Measure and print one table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--requirements", default="requirements/environment.txt")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        taken = {
-            installer: install_twice(installer, arguments.requirements, Path(name) / installer)
-            for installer in ("pip", "uv")
-        }
-    print(f"{machine()}\n")
-    print("| cache | pip | uv | ratio |\n|---|---|---|---|")
+        (table,) = results(Path(name), arguments.requirements)
+    print(f"{machine()}\n\n{markdown(table)}")
+
+
+def results(folder: Path, requirements: str = "requirements/environment.txt") -> list[Table]:
+    """Measure in an empty folder."""
+    taken = {name: install_twice(name, requirements, folder / name) for name in ("pip", "uv")}
+    rows, told = [], []
     for cache, by_pip, by_uv in zip(("empty", "full"), taken["pip"], taken["uv"]):
-        print(f"| {cache} | {by_pip:.1f} s | {by_uv:.1f} s | {by_pip / by_uv:.1f} |")
+        rows.append((cache, seconds(by_pip), seconds(by_uv), f"{by_pip / by_uv:.1f}"))
+        name = f"`set_up.py install`, {cache} cache"
+        told.append(Compared(name, seconds(by_uv), f"{seconds(by_pip)}, pip", by_uv / by_pip))
+    return [Table(("cache", "pip", "uv", "times faster"), rows, summary=told)]
 
 
 def install_twice(installer: str, requirements: str, folder: Path) -> tuple[float, float]:

@@ -17,7 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from side_by_side import machine, measure, table
+from side_by_side import compare, machine, measure
+from tables import Table, markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 SET_UP = [sys.executable, str(ROOT / "set_up.py"), "--machine", "local"]
@@ -32,17 +33,21 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=2000)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        environ = prepare(folder, arguments.files)
-        clones = sorted(map(str, folder.glob("project/repos/*")))
-        quiet = ["bash", "-c", 'exec "$@" 2>/dev/null', ""]
-        commands = {
-            "`git fetch` in six repositories": ["bash", "-c", FETCH, "", *clones],
-            "`set_up.py install`, all there": [*quiet, *SET_UP, "install"],
-            "`set_up.py update`, nothing new": [*quiet, *SET_UP, "update"],
-        }
-        print(f"{machine()}\n")
-        print(table(measure(commands, arguments.rounds, environ), "six repositories"))
+        (table,) = results(Path(name), arguments.files, arguments.rounds)
+    print(f"{machine()}\n\n{markdown(table)}")
+
+
+def results(folder: Path, files: int, rounds: int) -> list[Table]:
+    """Measure in an empty folder."""
+    environ = prepare(folder, files)
+    clones = sorted(map(str, folder.glob("project/repos/*")))
+    quiet = ["bash", "-c", 'exec "$@" 2>/dev/null', ""]
+    commands = {
+        "`git fetch` in six repositories": ["bash", "-c", FETCH, "", *clones],
+        "`set_up.py install`, all there": [*quiet, *SET_UP, "install"],
+        "`set_up.py update`, nothing new": [*quiet, *SET_UP, "update"],
+    }
+    return [compare(measure(commands, rounds, environ), f"six repositories of {files:,} files")]
 
 
 def prepare(folder: Path, files: int) -> dict[str, str]:

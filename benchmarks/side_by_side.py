@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tables import Compared, Table, quartiles, seconds
+
 
 @dataclass(frozen=True)
 class Result:
@@ -74,25 +76,42 @@ def ratios(result: Result, base: Result) -> list[float]:
     return [one / other for one, other in zip(result.seconds, base.seconds)]
 
 
-def table(results: Sequence[Result], first_column: str) -> str:
-    """Return a Markdown table: median, ratio of the medians, and the quartiles of the ratio."""
-    base = results[0]
-    lines = [
-        f"| {first_column} | median | ratio | quartiles of the ratio |",
-        "|---|---|---|---|",
-    ]
+def compare(
+    results: Sequence[Result], first_column: str, summary: Mapping[str, int] | None = None
+) -> Table:
+    """Return a table: median, ratio of the medians, and the quartiles of the ratio.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        The first is what the others are compared with.
+    first_column : str
+        Its head.
+    summary : mapping, optional
+        Which of them go into the summary, and what it calls them.
+    """
+    base, rows = results[0], []
     for result in results:
-        median = statistics.median(result.seconds)
-        ratio = median / statistics.median(base.seconds)
-        low, _, high = statistics.quantiles(ratios(result, base), n=4)
-        lines.append(
-            f"| {result.name} | {_seconds(median)} | {ratio:.2f} | {low:.2f} to {high:.2f} |"
+        low, high = quartiles(ratios(result, base)) or (1.0, 1.0)
+        cells = (seconds(median(result)), f"{median(result) / median(base):.2f}")
+        rows.append((result.name, *cells, f"{low:.2f} to {high:.2f}"))
+    told = [
+        Compared(
+            name,
+            seconds(median(results[number])),
+            f"{seconds(median(base))}, {base.name}",
+            median(results[number]) / median(base),
+            quartiles(ratios(results[number], base)),
         )
-    return "\n".join(lines)
+        for name, number in (summary or {}).items()
+    ]
+    columns = (first_column, "median", "ratio", "quartiles of the ratio")
+    return Table(columns, rows, summary=told, figures={one.name: one.seconds for one in results})
 
 
-def _seconds(value: float) -> str:
-    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
+def median(result: Result) -> float:
+    """Return the median of the seconds."""
+    return statistics.median(result.seconds)
 
 
 def machine() -> str:

@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""How fast preprocess_data.py and train.py are, beside the same work written plainly.
+
+    python3 benchmarks/training.py [--scratch FOLDER] [--rounds 3]
+
+It installs the requirements of the stack pytorch in a venv without a container, so it needs network
+or a pip that finds them, and 3 GB. Preprocessing: the same text, tokenizer and number of processors
+as benchmarks/megatron_loop.py, and the same bytes. Training: the same sizes and data as
+benchmarks/plain_gpt.py; a step's time is what train.py writes down, and what recording it takes
+comes on top. Ranks: train.py by torchrun with gloo, a core each. All run in turn. On a machine with
+a GPU training is there, and its FLOPs are told; that has been tried on none yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from side_by_side import machine
+from tables import Compared, Table, quartiles, spread_text, written
+from workplace import ROOT, Workplace, run
+
+END_OF_TEXT = "<|endoftext|>"
+SIZES = {"layers": 4, "heads": 4, "width": 256, "sequence-length": 256, "batch-size": 8}
+GPU_SIZES = {"layers": 12, "heads": 12, "width": 768, "sequence-length": 1024, "batch-size": 32}
+WARM_UP = 5  # steps that do not count, as in plain_gpt.py
+OTHER_TOOL = "Megatron-LM's way, `megatron_loop.py`"
+PLAIN = "`plain_gpt.py`"
+PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}  # bfloat16, dense, by data sheets
+HAS_GPU = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--scratch", type=Path, help="where all of it is made and deleted again")
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.scratch) as name:
+        tables = results(Path(name).resolve(), arguments.rounds)
+    print(f"{machine()}\n\n{written(tables)}")
+
+
+def results(folder: Path, rounds: int, steps: int = 40, megabytes: int = 16) -> list[Table]:
+    """Install, and measure all three, in an empty folder."""
+    bench = Bench(folder, megabytes)
+    return [
+        bench.preprocessing(rounds),
+        bench.training(rounds, steps),
+        bench.ranks(rounds, steps),
+    ]
+
+
+class Bench:
+    """An environment and its data.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Where it is made.
+    megabytes : int
+        Of text.
+    """
+
+    def __init__(self, folder: Path, megabytes: int) -> None:
+        place = Workplace(folder)
+        place.configure("host", str(ROOT / "requirements/environment.txt"))
+        place.script("host", "set_up.py", "install")
+        self.launcher, self.data = str(place.launcher("host")), folder / "host/data"
+        self.limit = ("--max-megabytes", str(megabytes))
+        self.environ = dict(os.environ)
+        self.inside("preprocess_data.py", *self.limit)
+        record = json.loads(Path(f"{self.dataset}.record.json").read_text("utf-8"))
+        self.vocab_size = record["result"]["vocab_size"]
+        self.gpu = self.inside("-c", HAS_GPU)
+
+    @property
+    def dataset(self) -> Path:
+        """Prefix of the tokens."""
+        return self.data / "corpus_text_document"
+
+    def inside(self, script: str, *words: str, environ: dict[str, str] | None = None) -> str:
+        """Run a Python script inside; return what it prints."""
+        script = script if script == "-c" else str(ROOT / script)
+        environ = {**self.environ, **(environ or {})}
+        return run([self.launcher, "python", script, *words], environ)
+
+    def preprocessing(self, rounds: int) -> Table:
+        """Compare preprocess_data.py with the way of Megatron-LM's tool."""
+        cores = len(os.sched_getaffinity(0))
+        text, tokenizer = self.data / "corpus.jsonl", self.data / "corpus_tokenizer.json"
+
+        def other() -> float:
+            words = (str(text), str(tokenizer), f"{self.data}/other", str(cores), END_OF_TEXT)
+            quiet = {"TOKENIZERS_PARALLELISM": "false"}
+            return float(self.inside("benchmarks/megatron_loop.py", *words, environ=quiet))
+
+        def ours() -> float:
+            for file in self.data.glob("own_*"):
+                file.unlink()
+            words = ("--name", "own", "--input", str(text), "--tokenizer", str(tokenizer))
+            said = self.inside(
+                "preprocess_data.py", *words, environ={"RAYON_NUM_THREADS": str(cores)}
+            )
+            return float(re.search(r"([\d,]+) tokens/s", said)[1].replace(",", ""))
+
+        taken = in_turn({OTHER_TOOL: other, "`preprocess_data.py`": ours}, rounds)
+        same = digest(self.data / "other.bin") == digest(self.data / "own_text_document.bin")
+        note = f"{cores} processors; both wrote {'the same' if same else 'DIFFERENT'} bytes."
+        return speeds(taken, "preprocessing", note)
+
+    def training(self, rounds: int, steps: int) -> Table:
+        """Compare train.py with the plain loop."""
+        sizes = self.sizes(steps)
+
+        def other() -> float:
+            return float(self.inside("benchmarks/plain_gpt.py", str(self.dataset), *sizes))
+
+        taken = in_turn({PLAIN: other, "`train.py`": lambda: self.train(sizes)}, rounds)
+        where = self.gpu or "the CPU"
+        return speeds(taken, "training", f"On {where}. {self.utilisation(taken)}".strip())
+
+    def ranks(self, rounds: int, steps: int) -> Table:
+        """Compare one rank with more, each with a core of its own; or a GPU."""
+        count = int(self.inside("-c", "import torch; print(torch.cuda.device_count())"))
+        most = count or len(os.sched_getaffinity(0))
+        sizes = self.sizes(steps)
+        numbers = [each for each in (1, 2, 4, 8) if each <= most]
+        ways = {
+            f"{each} rank{'s' * (each > 1)}": lambda each=each: self.train(sizes, each)
+            for each in numbers
+        }
+        note = f"By torchrun, {'a GPU' if count else 'gloo, a core'} each; the same batch in all."
+        return speeds(in_turn(ways, rounds), "train.py on several ranks", note)
+
+    def sizes(self, steps: int) -> list[str]:
+        """Return the options that both trainers have."""
+        chosen = GPU_SIZES if self.gpu else SIZES
+        sizes = {**chosen, "vocab-size": self.vocab_size, "steps": steps}
+        return [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
+
+    def train(self, sizes: Sequence[str], ranks: int = 0) -> float:
+        """Return the median tokens per second that train.py wrote down; 0 ranks: no torchrun."""
+        name = "benchmark"
+        folder = self.data.parent / "checkpoints" / name
+        words = ["--run-name", name, "--data", str(self.dataset), *sizes]
+        run(["rm", "-rf", str(folder)])
+        if ranks:
+            start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+            command = [self.launcher, "python", *start, str(ROOT / "train.py"), *words]
+            run(command, {**self.environ, "OMP_NUM_THREADS": "1"})
+        else:
+            self.inside("train.py", *words)
+        lines = (folder / "metrics.jsonl").read_text("utf-8").splitlines()
+        return statistics.median(json.loads(line)["tokens_per_s"] for line in lines[WARM_UP:])
+
+    def utilisation(self, taken: dict[str, list[float]]) -> str:
+        """Say what train.py makes of a GPU: 6 FLOPs for a parameter and token, and attention's."""
+        if not self.gpu:
+            return ""
+        layers, width, length = (GPU_SIZES[each] for each in ("layers", "width", "sequence-length"))
+        weights = 12 * layers * width**2 + self.vocab_size * width
+        speed = statistics.median(taken["`train.py`"])
+        flops = speed * (6 * weights + 6 * layers * width * length)  # a token reads half of them
+        peak = next((value for name, value in PEAK_FLOPS.items() if name in self.gpu), None)
+        share = f", {flops / peak:.0%} of its peak" if peak else ""
+        step = GPU_SIZES["batch-size"] * length / speed
+        return f"A step takes {step * 1000:.0f} ms; {flops / 1e12:.0f} TFLOP/s{share}."
+
+
+def in_turn(ways: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Measure each way so many times, one after the other."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            taken[name].append(way())
+    return taken
+
+
+def speeds(taken: dict[str, list[float]], name: str, note: str) -> Table:
+    """Return a table of tokens per second; the others are compared with the first way."""
+    (first, base), *others = taken.items()
+    rows, told = [(first, f"{statistics.median(base):,.0f}", "1.00", "1.00 to 1.00")], []
+    for way, values in others:
+        ratio = statistics.median(values) / statistics.median(base)
+        spread = quartiles([one / other for one, other in zip(values, base)])
+        speed = f"{statistics.median(values):,.0f}"
+        rows.append((way, speed, f"{ratio:.2f}", spread_text(spread)))
+        other = f"{statistics.median(base):,.0f}, {first}"
+        told.append(Compared(f"{name}, tokens/s: {way}", speed, other, ratio, spread))
+    columns = (name, "tokens/s", "ratio", "quartiles of the ratio")
+    return Table(columns, rows, note, told, {way: list(values) for way, values in taken.items()})
+
+
+def digest(path: Path) -> str:
+    """Return the checksum of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+if __name__ == "__main__":
+    main()
