@@ -9,7 +9,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from traces import PATH_CALLS, READ_CALLS, STRACE, Call, below, calls, distinct_bytes, programs
+from traces import (
+    PATH_CALLS,
+    READ_CALLS,
+    STRACE,
+    Call,
+    below,
+    calls,
+    distinct_bytes,
+    programs,
+    whole_bytes,
+)
 from workplace import ROOT, Workplace, has_slurm, run
 
 # Where nothing of the image and nothing shared lies, for a process of the container.
@@ -95,7 +105,8 @@ class Node(NamedTuple):
     ranks : tuple of Counts
         Of each.
     fetched : int
-        Different bytes of the mounted files that are read, in all.
+        Bytes of shared files that are read by all of them, each byte once: of the mounted files the
+        exact ones, of the others at most, as nobody sees which of a mapped file's are looked at.
     pythons : int
         How often a Python of the host was started.
     """
@@ -134,14 +145,16 @@ def count(place: Workplace, case: Case, ranks: Sequence[int], code: str) -> list
 
 def node(folder: Path, shared: Sequence[str], files: Sequence[Path]) -> Node:
     """Read the traces of a node's ranks."""
-    ranks, reads, pythons = [], [], 0
+    ranks, reads, others, pythons = [], [], 0, 0
     names = [str(file) for file in files]
     for rank in sorted(folder.iterdir(), key=lambda each: int(each.name)):
         found = list(calls(rank))
         ranks.append(counts(found, shared, names))
-        reads += [each for each in found if _is_read(each, names)]
+        data = [each for each in found if each.name in (*READ_CALLS, "mmap")]
+        reads += [each for each in data if below(each.paths, names)]
+        others = max(others, whole_bytes(each for each in data if _is_other(each, shared, names)))
         pythons += sum(bool(_PYTHON.search(program)) for program in programs(found))
-    return Node(tuple(ranks), distinct_bytes(reads), pythons)
+    return Node(tuple(ranks), distinct_bytes(reads) + others, pythons)
 
 
 def counts(found: Iterable[Call], shared: Sequence[str], files: Sequence[str]) -> Counts:
@@ -168,5 +181,5 @@ def _place(call: Call, shared: Sequence[str]) -> str:
     return "mounted" if call.inside and not below(call.paths, OF_THE_NODE) else "own"
 
 
-def _is_read(call: Call, files: Sequence[str]) -> bool:
-    return call.name in READ_CALLS and below(call.paths, files)
+def _is_other(call: Call, shared: Sequence[str], files: Sequence[str]) -> bool:
+    return below(call.paths, shared) and not below(call.paths, files)

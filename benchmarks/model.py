@@ -10,7 +10,8 @@ and a broadcast do at scale is published:
   archive of an environment of 8.3 GB to node-local storage of 8 to 4,096 nodes of Aurora, unpacking
   included, measured 2026-04-30 to 2026-05-01.
 
-A file system that other jobs use as well is slower, so the model is kind to what asks it most.
+A file system that other jobs use as well is slower, so the model is kind to what asks it most. The
+latency of single reads is left out, and so is what a client's cache of names spares.
 """
 
 from __future__ import annotations
@@ -109,6 +110,11 @@ def break_even(one: Demand, other: Demand, ranks: int) -> int:
     return faster
 
 
+def needed_bandwidth(mounted: Demand, staged: Demand, nodes: int = NODES[-1]) -> float:
+    """Return the bytes per second of the file system below which sending is faster than reading."""
+    return nodes * mounted.read_bytes / broadcast(nodes, staged.broadcast_bytes)
+
+
 def model_table(demands: dict[str, Demand], ranks: int) -> Table:
     """Return the model's table.
 
@@ -132,7 +138,8 @@ def model_table(demands: dict[str, Demand], ranks: int) -> Table:
         "a node, seconds of a warm launch. Published: what a Lustre of 240 disks serves "
         "(Dell) and how long a broadcast to as many nodes of Aurora took (ezpz, 8.3 GB, with "
         f"unpacking; here {size} in proportion). benchmarks/model.py cites both. By it, staging is "
-        f"faster than mounting the shared files {faster}."
+        f"faster than mounting the shared files {faster}; on {NODES[-1]:,} it is where the file "
+        f"system gives this job less than {needed_bandwidth(overlay, staged) / 1e9:.1f} GB/s."
     )
     heads = [f"{plural(each, 'node')}" for each in NODES]
     columns = (f"model: seconds to the last rank's import, {plural(ranks, 'rank')} a node", *heads)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,8 +30,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from imports import import_table
 from side_by_side import machine
-from tables import Compared, Table, megabytes, quartiles, seconds, spread_text, written
+from tables import Compared, Table, megabytes, seconds, written
 from traces import PATH_CALLS, READ_CALLS, STRACE, below, calls
 from workplace import need
 
@@ -45,7 +45,7 @@ VENV = ("python3", "-m", "venv", "--system-site-packages", MOUNTED_AT)
 PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 MKSQUASHFS = ("-comp", "xz", "-b", "1M", "-no-xattrs", "-quiet", "-no-progress")
 IMPORT = "import torch, transformers, trl"
-TIMED = f"import time; start = time.perf_counter(); {IMPORT}; print(time.perf_counter() - start)"
+TIMED = "import time; start = time.perf_counter(); {}; print(time.perf_counter() - start)"
 LISTED = (
     "import importlib.metadata as m; "
     "print(*('=='.join((each.metadata['Name'], each.version)) for each in m.distributions()))"
@@ -101,14 +101,30 @@ def main() -> None:
     print(f"{machine()}, {run(['apptainer', '--version'], {}).strip()}\n\n{written(tables)}")
 
 
-def results(image: Path, folder: Path, rounds: int) -> list[Table]:
-    """Build, import and count, in an empty folder."""
+def results(
+    image: Path,
+    folder: Path,
+    rounds: int,
+    requirements: str = REQUIREMENTS,
+    code: str = IMPORT,
+) -> list[Table]:
+    """Build, import and count, in an empty folder.
+
+    Parameters
+    ----------
+    image, folder : pathlib.Path
+        A SIF file, and an empty folder.
+    rounds : int
+        Of the imports.
+    requirements, code : str
+        The packages, as in a requirements file, besides the stack's torch; what imports them.
+    """
     need("an overlay", ("apptainer", "mksquashfs", "strace"))
-    write_configurations(folder, image)
+    write_configurations(folder, image, requirements)
     built = build_table(folder)
     cases = all_cases(folder)
-    imported = replace(import_table(cases, rounds), note=told_versions(cases))
-    return [built, imported, trace_table(cases, folder)]
+    imported = replace(import_table(times(cases, rounds, code), code), note=told_versions(cases))
+    return [built, imported, trace_table(cases, folder, code)]
 
 
 def run(command: Sequence[str], environ: dict[str, str]) -> str:
@@ -118,10 +134,10 @@ def run(command: Sequence[str], environ: dict[str, str]) -> str:
     return done.stdout
 
 
-def write_configurations(folder: Path, image: Path) -> None:
+def write_configurations(folder: Path, image: Path, packages: str) -> None:
     """Write overlay.toml, and recipe.toml, which has no packages."""
     requirements = folder / "requirements.txt"
-    requirements.write_text(REQUIREMENTS, encoding="utf-8")
+    requirements.write_text(packages, encoding="utf-8")
     for kind, file, overlay in (("recipe", "", ""), ("overlay", requirements, "benchmark")):
         facts = {"folder": folder, "kind": kind, "image": image, "overlay": overlay}
         text = CONFIGURATION.format(**facts, requirements=file)
@@ -209,50 +225,27 @@ def told_versions(cases: Sequence[Case]) -> str:
     return f"Packages that are not the same in both: {', '.join(different) or 'none'}."
 
 
-def import_table(cases: Sequence[Case], rounds: int) -> Table:
-    """Compare imports, in turn: of the first process in a mount, and of the next one."""
+def times(cases: Sequence[Case], rounds: int, code: str) -> dict[str, list[list[float]]]:
+    """Return the seconds of imports: of the first process in a mount, and of the next one."""
     taken: dict[str, list[list[float]]] = {case.name: [] for case in cases}
     for _ in range(1 + rounds):
         for case in cases:
-            lines = case.run("/bin/sh", "-c", '"$@" && "$@"', "sh", PYTHON, "-c", TIMED)
+            timed = (PYTHON, "-c", TIMED.format(code))
+            lines = case.run("/bin/sh", "-c", '"$@" && "$@"', "sh", *timed)
             taken[case.name].append([float(line) for line in lines[-2:]])
-    first, following = (
-        {name: [pair[number] for pair in pairs[1:]] for name, pairs in taken.items()}
-        for number in (0, 1)
-    )
-    rows = []
-    for case in cases:
-        cells = []
-        for each in (first, following):
-            values, base = each[case.name], each[cases[0].name]
-            ratio = f"{statistics.median(values) / statistics.median(base):.2f}"
-            spread = quartiles([one / other for one, other in zip(values, base)])
-            cells += [seconds(statistics.median(values)), f"{ratio} ({spread_text(spread)})"]
-        rows.append((case.name, *cells))
-    head = (f"`{IMPORT}` from", "first in a launch", "ratio", "next in the same", "ratio")
-    recipe, overlay = (first[case.name] for case in cases[1:])
-    own, other = statistics.median(overlay), statistics.median(recipe)
-    spread = quartiles([a / b for a, b in zip(overlay, recipe)])
-    told = Compared(
-        "first import from an overlay",
-        seconds(own),
-        f"{seconds(other)}, the recipe's",
-        own / other,
-        spread,
-    )
-    return Table(head, rows, summary=[told], figures=first)
+    return {name: pairs[1:] for name, pairs in taken.items()}
 
 
-def trace_table(cases: Sequence[Case], folder: Path) -> Table:
+def trace_table(cases: Sequence[Case], folder: Path, code: str) -> Table:
     """Count what one launch with that import asks of the file system with the packages."""
     rows = []
     for case in cases:
         with tempfile.TemporaryDirectory(dir=folder) as traces:
-            case.run(PYTHON, "-c", IMPORT, under=[*STRACE, "-o", f"{traces}/process"])
+            case.run(PYTHON, "-c", code, under=[*STRACE, "-o", f"{traces}/process"])
             found = [each.name for each in calls(Path(traces)) if below(each.paths, case.folders)]
         counts = (sum(name in each for name in found) for each in (PATH_CALLS, READ_CALLS))
         rows.append((case.name, *(f"{each:,}" for each in counts)))
-    return Table((f"a launch and `{IMPORT}` from", "path operations", "reads"), rows)
+    return Table((f"a launch and `{code}` from", "path operations", "reads"), rows)
 
 
 if __name__ == "__main__":

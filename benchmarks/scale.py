@@ -87,9 +87,7 @@ def make_cases(place: Workplace, requirements: str) -> list[Case]:
     """Install the packages in each way."""
     place.configure("venv", requirements)
     place.script("venv", "set_up.py", "install")
-    place.configure("overlay", requirements, "benchmark")
-    place.script("overlay", "build_overlay.py")
-    overlay = Path(place.script("overlay", "build_overlay.py", "--print-path")).resolve()
+    overlay = make_overlay(place, requirements)
     place.configure("image", image=pack_image(place, overlay))
     launchers = {kind: place.launcher(kind) for kind in ("venv", "overlay", "image")}
     staged = STAGE.format(image=place.image, overlay=overlay, launcher=launchers["overlay"])
@@ -105,6 +103,13 @@ def make_cases(place: Workplace, requirements: str) -> list[Case]:
         Case("the overlay", quoted["overlay"], (place.image, overlay)),
         Case("the overlay, staged", f'"$local"/{launchers["overlay"].name}', (), before=staged),
     ]
+
+
+def make_overlay(place: Workplace, requirements: str) -> Path:
+    """Install the packages in an overlay; return the file."""
+    place.configure("overlay", requirements, "benchmark")
+    place.script("overlay", "build_overlay.py")
+    return Path(place.script("overlay", "build_overlay.py", "--print-path")).resolve()
 
 
 def pack_image(place: Workplace, overlay: Path) -> Path:
@@ -143,7 +148,8 @@ def _rank_table(traced: Traced, ranks: Sequence[int], code: str) -> Table:
         f"Each rank of steps of {', '.join(map(str, ranks))} ranks {where}; the least and the most "
         f"of them. A Python of the host was started {plural(pythons, 'time')} by all of them."
     )
-    return Table(columns, rows, note, _compared(traced), {"pythons": pythons})
+    figures = {name: [rank.shared for rank in nodes[0].ranks] for name, nodes in traced.items()}
+    return Table(columns, rows, note, _compared(traced), figures)
 
 
 def _compared(traced: Traced) -> list[Compared]:
@@ -174,7 +180,7 @@ def _node_table(traced: Traced) -> Table:
     ]
     columns = (
         *("one node", "ranks", "path operations, shared", "opens of image and overlay"),
-        *("reads, shared", "different bytes of image and overlay"),
+        *("reads, shared", "different bytes that are read, shared"),
     )
     return Table(columns, rows)
 

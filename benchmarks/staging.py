@@ -13,7 +13,6 @@ last rank's `import torch`: copying, unpacking and mounting too. Memory is what 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import shutil
 import statistics
@@ -24,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from memory import MEMORY, adopt, bury, bytes_in_memory, descendants, mapped_bytes
 from side_by_side import machine
 from tables import (
     Compared,
@@ -37,11 +37,9 @@ from tables import (
     written,
 )
 
-MEMORY = "/dev/shm"
 MOUNTED_AT = "/user-software"
-PR_SET_CHILD_SUBREAPER = 36  # of prctl(2)
 IMPORT = (
-    "import time; start = time.perf_counter(); import torch; "
+    "import time; start = time.perf_counter(); import {}; "
     "print(time.perf_counter() - start, flush=True); input()"
 )
 PROGRAMS = ("apptainer", "unsquashfs", "squashfuse_ll", "fusermount3")
@@ -132,21 +130,23 @@ def main() -> None:
     print(f"{machine()}\n\n{written(tables)}")
 
 
-def results(image: Path, overlay: Path, rounds: int, ranks: list[int]) -> list[Table]:
+def results(
+    image: Path, overlay: Path, rounds: int, ranks: list[int], module: str = "torch"
+) -> list[Table]:
     """Measure all ways, in turn, with so many ranks on this node."""
     absent = [each for each in PROGRAMS if not shutil.which(each)]
     if absent:
         raise MissingError(f"staging needs {', '.join(absent)}")
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # what serves a mount stays a descendant
+    adopt()
     taken: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
     with tempfile.TemporaryDirectory(dir=overlay.parent) as name:
         node = Node(image, overlay, Path(name) / "tree")
         unpack(overlay, node.unpacked)
-        start_ranks(node.from_disk, 1)  # what is in no cache yet
+        start_ranks(node.from_disk, 1, module)  # what is in no cache yet
         for _ in range(rounds):
             for count in ranks:
                 for way, prepare in WAYS.items():
-                    measured = start_ranks(lambda p=prepare: p(node), count)
+                    measured = start_ranks(lambda p=prepare: p(node), count, module)
                     taken.setdefault((way, count), []).append(measured)
     return [_table(taken, count, overlay) for count in ranks]
 
@@ -160,7 +160,7 @@ def _table(taken: dict, count: int, overlay: Path) -> Table:
         cells = (seconds(total), ratio, spread_text(quartiles(ratios)), seconds(own))
         rows.append((way, *cells, megabytes(memory)))
     packed = megabytes(overlay.stat().st_size)
-    first = f"{plural(count, 'rank')} on a node, `import torch` from {packed}"
+    first = f"{plural(count, 'rank')} on a node, the first import from {packed}"
     columns = (first, "time", "ratio", "quartiles of the ratio", "the import alone", "memory")
     return Table(
         columns,
@@ -186,62 +186,33 @@ def _compared(taken: dict, one: str, other: str, count: int) -> Compared:
     )
 
 
-def start_ranks(prepare: Callable, count: int) -> tuple[float, float, float]:
+def start_ranks(prepare: Callable, count: int, module: str) -> tuple[float, float, float]:
     """Start so many ranks; return seconds in all, the slowest import's, and bytes of memory."""
     start = time.perf_counter()
     with ExitStack() as stack:
-        before = _used_memory_disk()
-        command = [*stack.enter_context(prepare()), f"{MOUNTED_AT}/bin/python", "-c", IMPORT]
+        before = bytes_in_memory()
+        command = [
+            *stack.enter_context(prepare()),
+            f"{MOUNTED_AT}/bin/python",
+            "-c",
+            IMPORT.format(module),
+        ]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         ranks = [subprocess.Popen(command, text=True, **pipes) for _ in range(count)]
         try:
             imports = [float(rank.stdout.readline()) for rank in ranks]
             taken = time.perf_counter() - start
-            memory = sum(map(_mapped, descendants(os.getpid()))) + _used_memory_disk() - before
+            memory = sum(map(mapped_bytes, descendants(os.getpid()))) + bytes_in_memory() - before
         finally:
             for rank in ranks:
                 rank.communicate("\n")
-        return taken, max(imports), memory
+    bury()
+    return taken, max(imports), memory
 
 
 def unpack(overlay: Path, folder: Path) -> None:
     """Unpack a SquashFS file with all cores; an ordinary user may not set owners."""
     _quietly(["unsquashfs", "-no-progress", "-no-xattrs", "-d", str(folder), str(overlay)])
-
-
-def descendants(process: int) -> list[int]:
-    """Return the processes that a process started, directly or through others."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(entry.read_text(encoding="utf-8").rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        children.setdefault(parent, []).append(int(entry.parent.name))
-    found, waiting = [], [process]
-    while waiting:
-        own = children.get(waiting.pop(), [])
-        found += own
-        waiting += own
-    return found
-
-
-def _mapped(process: int) -> int:
-    """Return the bytes that a process maps, each divided by the number of those that map it.
-
-    What is mapped from /dev/shm counts there.
-    """
-    try:
-        text = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="utf-8")
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    sizes = {line.split(":")[0]: line.split()[1] for line in text.splitlines()[1:]}
-    return 1024 * sum(int(sizes.get(each, 0)) for each in ("Pss_Anon", "Pss_File"))
-
-
-def _used_memory_disk() -> int:
-    state = os.statvfs(MEMORY)
-    return (state.f_blocks - state.f_bfree) * state.f_frsize
 
 
 @contextmanager

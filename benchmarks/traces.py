@@ -24,7 +24,7 @@ STRACE = ("strace", "-ff", "-qq", "-y", "--seccomp-bpf", "-e", f"trace={CALLS}")
 # openat(AT_FDCWD</folder>, "path", O_RDONLY) = 3</folder/path>; strace -y writes what is in < >
 _CALL = re.compile(r'(?P<name>\w+)\((?:\w+<(?P<at>[^>]*)>(?:, )?)?(?:"(?P<path>[^"]*)")?')
 _OPENED = re.compile(r" = \d+<(?P<path>[^>]*)>$")
-_MAPPED = re.compile(r"mmap\(.*, \d+<(?P<path>[^>]*)>, ")
+_MAPPED = re.compile(r"mmap\([^,]*, (?P<size>\d+), .*, \d+<(?P<path>[^>]*)>, ")
 _RETURNED = re.compile(r" = (?P<value>\d+)(?:<[^>]*>)?$")
 _AT = re.compile(r", (?P<offset>\d+)\) += \d+$")
 # how the launcher's last program, Apptainer, starts the command: from here on paths are the image's
@@ -41,7 +41,7 @@ class Call(NamedTuple):
     paths : tuple of str
         What it is about; none for a stat of a descriptor.
     size : int
-        What it returned: bytes that were read.
+        Bytes that were read, or mapped.
     offset : int
         Where they lie in the file; -1 where the call does not say.
     inside : bool
@@ -84,7 +84,7 @@ def parse(line: str) -> Call | None:
     name, failed = call["name"], " = -1 E" in line
     if name == "mmap":
         mapped = _MAPPED.match(line)
-        return Call(name, (mapped["path"],), failed=failed) if mapped else None
+        return Call(name, (mapped["path"],), int(mapped["size"])) if mapped else None
     if name in READ_CALLS:
         returned, at = _RETURNED.search(line), _AT.search(line)
         offset = int(at["offset"]) if at and name != "read" else -1
@@ -115,6 +115,16 @@ def distinct_bytes(reads: Iterable[Call]) -> int:
         if each.offset >= 0:
             ranges.setdefault(each.paths[0], []).append((each.offset, each.offset + each.size))
     return sum(map(_covered, ranges.values()))
+
+
+def whole_bytes(found: Iterable[Call]) -> int:
+    """Return how much of the files is read or mapped at most, each of them counted once."""
+    sizes: dict[tuple[str, bool], int] = {}
+    for call in found:
+        key = (call.paths[0], call.name == "mmap")
+        sizes[key] = max(sizes.get(key, 0), call.size) if key[1] else sizes.get(key, 0) + call.size
+    files = {path for path, _ in sizes}
+    return sum(max(sizes.get((path, mapped), 0) for mapped in (True, False)) for path in files)
 
 
 def _covered(ranges: list[tuple[int, int]]) -> int:

@@ -28,7 +28,7 @@ from tables import Compared, Table, quartiles, spread_text, written
 from workplace import ROOT, Workplace, run
 
 END_OF_TEXT = "<|endoftext|>"
-SIZES = {"layers": 4, "heads": 4, "width": 256, "sequence-length": 256, "batch-size": 8}
+SIZES = {"layers": 4, "heads": 4, "width": 128, "sequence-length": 128, "batch-size": 8}
 GPU_SIZES = {"layers": 12, "heads": 12, "width": 768, "sequence-length": 1024, "batch-size": 32}
 WARM_UP = 5  # steps that do not count, as in plain_gpt.py
 OTHER_TOOL = "Megatron-LM's way, `megatron_loop.py`"

@@ -1,0 +1,47 @@
+"""An archive of docker's of a SIF file, for where no registry is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+from workplace import need, run
+
+
+def archive_of(image: Path, folder: Path) -> Path:
+    """Write what `docker save` would of an image with this content, as one layer.
+
+    Parameters
+    ----------
+    image, folder : pathlib.Path
+        A SIF file, and where the archive is made.
+
+    Returns
+    -------
+    pathlib.Path
+        The archive.
+    """
+    need("building", ("apptainer",))
+    tree, layer = folder / "tree", folder / "layer.tar"
+    run(["apptainer", "build", "--sandbox", str(tree), str(image)])
+    run(["tar", "--create", "--file", str(layer), "--directory", str(tree), "--exclude=./dev", "."])
+    run(["chmod", "-R", "u+w", str(tree)])
+    shutil.rmtree(tree)
+    digest = hashlib.sha256(layer.read_bytes()).hexdigest()
+    arch = run(["dpkg", "--print-architecture"]) if shutil.which("dpkg") else "amd64"
+    layers = {"type": "layers", "diff_ids": [f"sha256:{digest}"]}
+    configuration = {"architecture": arch, "os": "linux", "config": {}, "rootfs": layers}
+    manifest = [
+        {"Config": "config.json", "RepoTags": ["benchmark:1"], "Layers": ["layer.tar"]},
+    ]
+    (folder / "config.json").write_text(json.dumps(configuration), encoding="utf-8")
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    archive = folder / "benchmark.tar"
+    with tarfile.open(archive, "w") as file:
+        for name in ("manifest.json", "config.json", "layer.tar"):
+            file.add(folder / name, name)
+    layer.unlink()
+    return archive

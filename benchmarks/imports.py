@@ -1,0 +1,46 @@
+"""The table of import times, from a folder, the recipe's file, and the overlay."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from tables import Compared, Table, quartiles, seconds, spread_text
+
+
+def import_table(taken: Mapping[str, Sequence[Sequence[float]]], code: str) -> Table:
+    """Compare imports with those from the first of the ways.
+
+    Parameters
+    ----------
+    taken : mapping
+        By way, for each round: seconds of the first process in a mount, and of the next one.
+    code : str
+        What was imported.
+    """
+    first, following = (
+        {name: [pair[number] for pair in pairs] for name, pairs in taken.items()}
+        for number in (0, 1)
+    )
+    names = list(taken)
+    rows = []
+    for name in names:
+        cells = []
+        for each in (first, following):
+            ratios = [one / other for one, other in zip(each[name], each[names[0]])]
+            middle = statistics.median(each[name])
+            ratio = middle / statistics.median(each[names[0]])
+            cells += [seconds(middle), f"{ratio:.2f}", spread_text(quartiles(ratios))]
+        rows.append((name, *cells))
+    _, recipe, overlay = (statistics.median(first[name]) for name in names)
+    ratios = [one / other for one, other in zip(first[names[2]], first[names[1]])]
+    told = Compared(
+        "first import from an overlay",
+        seconds(overlay),
+        f"{seconds(recipe)}, {names[1]}",
+        overlay / recipe,
+        quartiles(ratios),
+    )
+    ratio = ("ratio", "quartiles")
+    columns = (f"`{code}` from", "first in a launch", *ratio, "next in the same", *ratio)
+    return Table(columns, rows, summary=[told], figures=first)

@@ -1,0 +1,96 @@
+"""Plots of the tables, as PNG."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from model import NODES
+from tables import Table, quartiles
+
+# Okabe and Ito's colours, which everybody can tell apart.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
+MARKERS = "osD^vP"
+
+
+def draw(tables: Mapping[str, Sequence[Table]], folder: Path) -> list[Path]:
+    """Draw what there is of the topics; return the files."""
+    drawn = []
+    if "launch" in tables:
+        axes, save = canvas(folder / "launch.png", "A launch", "seconds", rows=4)
+        bars(axes, tables["launch"][0].figures, "{:.3f}")
+        drawn.append(save())
+    if "overlays" in tables:
+        axes, save = canvas(folder / "import.png", tables["overlays"][1].columns[0], "seconds")
+        bars(axes, tables["overlays"][1].figures, "{:.1f}")
+        drawn.append(save())
+    if "scale" in tables:
+        counted, _, model = tables["scale"]
+        title = "Path operations on the shared file system, a rank"
+        axes, save = canvas(folder / "operations.png", title, "calls", rows=4)
+        bars(axes, counted.figures, "{:,.0f}")
+        axes.set_xscale("log")
+        axes.set_xlim(1, 20 * max(max(each) for each in counted.figures.values()))
+        drawn.append(save())
+        title = "Model, not measured: seconds to the last rank's import"
+        axes, save = canvas(folder / "model.png", title, "nodes", rows=8)
+        lines(axes, model.figures)
+        drawn.append(save())
+    if "staging" in tables:
+        last = tables["staging"][-1]
+        axes, save = canvas(folder / "staging.png", last.columns[0], "seconds", rows=6)
+        bars(axes, last.figures, "{:.1f}")
+        drawn.append(save())
+    return drawn
+
+
+def canvas(file: Path, title: str, label: str, rows: int = 3) -> tuple[Axes, object]:
+    """Return axes, and the function that saves them and returns the file."""
+    figure = Figure(figsize=(8, 1.2 + 0.45 * rows), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title.replace("`", ""), loc="left", fontsize=11)
+    axes.set_xlabel(label)
+    axes.spines[["top", "right"]].set_visible(False)
+
+    def save() -> Path:
+        figure.savefig(file, dpi=150)
+        return file
+
+    return axes, save
+
+
+def bars(axes: Axes, figures: Mapping[str, Sequence[float]], form: str) -> None:
+    """Draw a bar for each, with its quartiles and its value."""
+    names = list(figures)
+    for number, name in enumerate(names):
+        values = list(figures[name])
+        middle = statistics.median(values)
+        low, high = quartiles(values) or (middle, middle)
+        error = [[middle - low], [high - middle]]
+        axes.barh(number, middle, height=0.6, color=COLOURS[0])
+        axes.errorbar(middle, number, xerr=error, color="black", capsize=3, linewidth=1)
+        axes.annotate(
+            form.format(middle),
+            (high, number),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    axes.set_yticks(range(len(names)), [name.replace("`", "") for name in names])
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.tick_params(axis="y", length=0)
+
+
+def lines(axes: Axes, figures: Mapping[str, Sequence[float]]) -> None:
+    """Draw a line for each over the numbers of nodes."""
+    for (name, values), colour, marker in zip(figures.items(), COLOURS, MARKERS):
+        axes.plot(NODES, values, color=colour, marker=marker, linewidth=2, label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(NODES, [f"{each:,}" for each in NODES])
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
