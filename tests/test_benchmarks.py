@@ -1,0 +1,219 @@
+"""The parts of benchmarks/ that compute: what strace says, the model, and the tables."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+NAMES = ("counting", "memory", "model", "side_by_side", "tables", "traces", "workplace")
+
+# Of `strace -ff -y`, shortened: the launcher of a rank, Apptainer's FUSE process, and the command
+# inside with a child. Process 10 starts 11 and 12, which starts 13.
+TRACES = {
+    10: """\
+execve("/shared/it's a launcher", ["launcher", "python"], 0x7ffd652f /* 57 vars */) = 0
+execve("/opt/bin/bash", ["bash", "launcher"], 0x7ffd652f /* 57 vars */) = -1 ENOENT (No such file)
+openat(AT_FDCWD</shared>, "image.sif", O_RDONLY) = 3</shared/image.sif>
+read(3</shared/image.sif>, "SIF_MAGIC\\00001"..., 4096) = 4096
+newfstatat(3</shared/image.sif>, "", {st_mode=S_IFREG|0755, st_size=9377, ...}, AT_EMPTY_PATH) = 0
+execve("/usr/bin/apptainer", ["apptainer", "exec"], 0x343701 /* 3 vars */) = 0
+clone(child_stack=0x55f9b6128fd0, flags=CLONE_FS|SIGCHLD) = 11
+clone3({flags=CLONE_VM|CLONE_FS, child_tid=0x7fcf, exit_signal=0} => {parent_tid=[12]}, 88) = 12
+""",
+    11: """\
+execve("/usr/bin/squashfuse_ll", ["squashfuse_ll", "-f"], 0x3f2fb9 /* 2 vars */) = 0
+openat(AT_FDCWD</>, "/proc/self/fd/3", O_RDONLY) = 4</shared/image.sif>
+pread64(4</shared/image.sif>, "\\6\\0\\0\\0\\4\\0"..., 1000, 4096) = 1000
+pread64(4</shared/image.sif>, "\\6\\0\\0\\0\\4\\0"..., 1000, 4596) = 1000
+""",
+    12: """\
+openat(AT_FDCWD</>, "/usr/lib/libc.so.6", O_RDONLY|O_CLOEXEC) = 3</usr/lib/libc.so.6>
+execve("/bin/sh", ["/bin/sh", "-c", "export A=1"..., "longship"], 0x3f2fd1 /* 78 vars */) = 0
+openat(AT_FDCWD</shared>, "/usr/lib/libc.so.6", O_RDONLY|O_CLOEXEC) = 3</usr/lib/libc.so.6>
+mmap(0x7ff97c7a1000, 24576, PROT_READ, MAP_PRIVATE|MAP_FIXED, 3</shared/venv/torch.so>, 0) = 0x7ff9
+mmap(NULL, 12288, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7ff9
+vfork()                                 = 13
+""",
+    13: """\
+execve("/user-software/bin/python3", ["python3"], 0x557de1 /* 103 vars */) = 0
+newfstatat(AT_FDCWD</shared>, "/user-software/torch", {st_mode=S_IFDIR|0755}, 0) = 0
+openat(AT_FDCWD</shared>, "venv/../venv/torch.so", O_RDONLY) = 3</shared/venv/torch.so>
+getdents64(3</shared/venv>, 0x556ac75fe430 /* 5 entries */, 32768) = 120
+openat(AT_FDCWD</shared>, "/proc/self/maps", O_RDONLY) = 3</proc/13/maps>
+readlink("/shared/missing", 0x7ffc, 128) = -1 ENOENT (No such file)
++++ exited with 0 +++
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def benchmarks():
+    """Give a function that imports a module of benchmarks/, whose names are no one else's here."""
+    kept = {name: sys.modules.pop(name) for name in NAMES if name in sys.modules}
+    sys.path.insert(0, str(BENCHMARKS))
+    yield __import__
+    sys.path.remove(str(BENCHMARKS))
+    for name in NAMES:
+        sys.modules.pop(name, None)
+    sys.modules.update(kept)
+
+
+@pytest.fixture
+def traced(tmp_path):
+    for process, text in TRACES.items():
+        (tmp_path / f"process.{process}").write_text(text)
+    return tmp_path
+
+
+def test_calls_of_the_container_are_told_from_the_hosts(benchmarks, traced):
+    found = list(benchmarks("traces").calls(traced))
+    opened = [each for each in found if "/usr/lib/libc.so.6" in each.paths]
+    assert [each.inside for each in opened] == [False, True]
+    (child,) = (each for each in found if "/user-software/torch" in each.paths)
+    assert child.inside
+
+
+def test_a_rank_is_counted_by_where_its_files_lie(benchmarks, traced):
+    counting, traces = benchmarks("counting"), benchmarks("traces")
+    counts = counting.counts(list(traces.calls(traced)), ["/shared"], ["/shared/image.sif"])
+    # launcher, image twice, a link that is not there, the venv's file and folder
+    assert counts.shared == 6
+    assert counts.opens == 2
+    # /bin/sh, libc.so.6, python3, torch
+    assert counts.mounted == 4
+    # a failed bash, apptainer, squashfuse_ll, libc.so.6, /proc/self/maps
+    assert counts.own == 5
+    assert counts.reads == 3
+    assert counts.mapped == 1
+
+
+def test_a_node_fetches_each_byte_once(benchmarks, traced, tmp_path_factory):
+    counting = benchmarks("counting")
+    node = tmp_path_factory.mktemp("node")
+    for rank in ("0", "1"):
+        (node / rank).mkdir()
+        for file in traced.iterdir():
+            (node / rank / file.name).write_bytes(file.read_bytes())
+    counted = counting.node(node, ["/shared"], [Path("/shared/image.sif")])
+    assert len(counted.ranks) == 2
+    # two reads of a thousand bytes that overlap by half, and what is mapped of the venv's file
+    assert counted.fetched == 1500 + 24576
+
+
+def test_a_python_of_the_host_is_seen(benchmarks, traced):
+    counting = benchmarks("counting")
+    (traced / "process.14").write_text(
+        'execve("/usr/bin/python3.11", ["x"], 0x1 /* 2 vars */) = 0\n'
+    )
+    rank = traced.parent / "node" / "0"
+    rank.parent.mkdir()
+    traced.rename(rank)
+    # the one inside does not count, though it is one too
+    assert counting.node(rank.parent, ["/shared"], []).pythons == 1
+
+
+def test_a_call_about_no_file_is_none(benchmarks):
+    parse = benchmarks("traces").parse
+    assert parse("mmap(NULL, 8192, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7ff9") is None
+    assert parse("+++ exited with 0 +++") is None
+    assert parse("clone(child_stack=0x55f9, flags=SIGCHLD) = 11") is None
+
+
+def test_the_model_gives_the_published_broadcast_at_its_own_size(benchmarks):
+    model = benchmarks("model")
+    for nodes, seconds in model.BROADCAST_SECONDS.items():
+        assert model.broadcast(nodes, model.BROADCAST_BYTES) == pytest.approx(seconds)
+    assert model.broadcast(1, model.BROADCAST_BYTES) == model.BROADCAST_SECONDS[8]
+    assert model.broadcast(512, model.BROADCAST_BYTES / 2) == pytest.approx(174.5 / 2)
+    between = model.broadcast(724, model.BROADCAST_BYTES)
+    assert 174.5 < between < 255.4
+
+
+def test_the_model_is_bound_by_a_rank_and_then_by_the_server(benchmarks):
+    model = benchmarks("model")
+    demand = model.Demand(path_operations=34_000, read_bytes=0, seconds=1)
+    # one after the other: 12 threads do 34,000 in a second
+    assert model.first_import(demand, 1, 1) == pytest.approx(13)
+    # 4,096 ranks x 34,000 by 544,000 a second
+    assert model.first_import(demand, 4096, 1) == pytest.approx(1 + 256)
+    # reading: a client's 1.5 GB/s on one node, a share of 18.5 GB/s on many
+    reading = model.Demand(path_operations=0, read_bytes=1.5e9, seconds=0)
+    assert model.first_import(reading, 1, 4) == pytest.approx(1)
+    assert model.first_import(reading, 37, 4) == pytest.approx(3)
+
+
+def test_the_model_tells_where_staging_begins_to_pay(benchmarks):
+    model = benchmarks("model")
+    mounted = model.Demand(path_operations=100, read_bytes=4e9, seconds=1)
+    staged = model.Demand(path_operations=10, read_bytes=0, seconds=1, broadcast_bytes=4e9)
+    first = model.break_even(staged, mounted, 4)
+    assert first > 1
+    assert model.first_import(staged, first, 4) < model.first_import(mounted, first, 4)
+    assert model.first_import(staged, first // 2, 4) >= model.first_import(mounted, first // 2, 4)
+    free = model.Demand(path_operations=0, read_bytes=0, seconds=0)
+    assert model.break_even(staged, free, 4) == 0
+    bandwidth = model.needed_bandwidth(mounted, staged)
+    assert 4096 * 4e9 / bandwidth == pytest.approx(model.broadcast(4096, 4e9))
+
+
+def test_the_models_table_says_that_it_is_one(benchmarks):
+    model, tables = benchmarks("model"), benchmarks("tables")
+    venv = model.Demand(path_operations=14_833, read_bytes=4e8, seconds=2)
+    overlay = model.Demand(path_operations=54, read_bytes=8e7, seconds=3)
+    staged = model.Demand(21, 0, 3, broadcast_bytes=4e8)
+    table = model.model_table({"venv": venv, "overlay": overlay, "staged": staged}, 4)
+    written = tables.markdown(table)
+    assert "A model, not a measurement" in written
+    assert "4,096 nodes" in written
+    assert len(table.figures["venv"]) == len(model.NODES)
+
+
+def test_tables_are_markdown(benchmarks):
+    tables, compare = benchmarks("tables"), benchmarks("side_by_side")
+    ours = compare.Result("`ours`", (1.0, 3.0, 2.0), ())
+    other = compare.Result("`other`", (0.5, 1.0, 1.0), ())
+    table = compare.compare([other, ours], "what", {"a thing": 1})
+    assert tables.markdown(table).splitlines() == [
+        "| what | median | ratio | quartiles of the ratio |",
+        "|---|---|---|---|",
+        "| `other` | 1.0 s | 1.00 | 1.00 to 1.00 |",
+        "| `ours` | 2.0 s | 2.00 | 2.00 to 2.50 |",
+    ]
+    assert tables.markdown(tables.summary([table])).splitlines()[2:] == [
+        "| a thing | 2.0 s | 1.0 s, `other` | 2.00 | 2.00 to 2.50 |"
+    ]
+
+
+def test_what_was_measured_once_has_no_spread(benchmarks):
+    tables = benchmarks("tables")
+    once = tables.Compared("a thing", "1 s", "2 s", 0.5)
+    assert "measured once" in tables.markdown(tables.summary([tables.Table((), (), "", [once])]))
+    assert tables.quartiles([1.0]) == ()
+
+
+def test_figures_have_units(benchmarks):
+    tables = benchmarks("tables")
+    written = [tables.seconds(each) for each in (0.1234, 2.34, 123.4, 1234)]
+    assert written == ["123 ms", "2.3 s", "123 s", "1,234 s"]
+    assert [tables.plural(each, "rank") for each in (1, 2)] == ["1 rank", "2 ranks"]
+
+
+def test_a_missing_program_is_named(benchmarks):
+    workplace, tables = benchmarks("workplace"), benchmarks("tables")
+    with pytest.raises(tables.MissingError, match="a topic needs no-such-program, which"):
+        workplace.need("a topic", ("bash", "no-such-program"))
+
+
+def test_descendants_are_found_through_others(benchmarks):
+    memory = benchmarks("memory")
+    with subprocess.Popen(
+        ["bash", "-c", "sleep 60 & echo $!; wait"], stdout=-1, text=True
+    ) as shell:
+        child = int(shell.stdout.readline())
+        assert {shell.pid, child} <= set(memory.descendants(os.getpid()))
+        assert memory.mapped_bytes(shell.pid) > 0
+        os.kill(child, 15)
+    assert memory.mapped_bytes(child) == 0
