@@ -162,7 +162,7 @@ def main() -> None:
     start = time.monotonic()
     for name in given.only:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        with tempfile.TemporaryDirectory(dir=given.scratch, ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory(dir=given.scratch) as folder:
             setting = Setting(
                 image, Path(folder).resolve(), given.quick, given.requirements, given.module
             )

@@ -1,0 +1,114 @@
+"""benchmarks/run.py measures for real, and its counts are what is said of a rank."""
+
+import re
+import shutil
+import sys
+
+import pytest
+from support import cache, processes
+
+pytestmark = pytest.mark.needs("apptainer", "slurm", "strace", "mksquashfs")
+CASES = (
+    "a venv on the shared file system",
+    "the image, packages in it",
+    "the overlay",
+    "the overlay, staged",
+)
+
+
+@pytest.fixture(scope="module")
+def python(root, session_environment):
+    """Give a Python with what the plots need."""
+    files = [root / "requirements/host.txt", root / "benchmarks/requirements.txt"]
+
+    def build(partial):
+        processes.run([sys.executable, "-m", "venv", partial], env=session_environment)
+        options = [word for file in files for word in ("-r", file)]
+        install = [partial / "bin/python", "-m", "pip", "install", "--quiet", *options]
+        processes.run(install, env=session_environment, timeout=600)
+
+    return cache.cached(f"benchmarks-{cache.fingerprint(*files)}", build) / "bin/python"
+
+
+@pytest.fixture(scope="module")
+def results(root, python, make_clone, wheels, base_image, slurm_cluster, tmp_path_factory):
+    """Run two topics with a package of one module; give the folder with what came of it."""
+    folder = tmp_path_factory.mktemp("benchmarks")
+    clone = make_clone(folder, "apptainer", ["longship_tiny==1.0"])
+    shutil.copytree(root / "benchmarks", clone.root / "benchmarks")
+    output, scratch = folder / "the results", folder / "it's shared"
+    scratch.mkdir()
+    command = [python, clone.root / "benchmarks/run.py", "--quick", "--only", "launch", "scale"]
+    packages = ["--requirements", clone.root / "requirements/tiny.txt", "--module", "longship_tiny"]
+    places = ["--image", base_image, "--output", output, "--scratch", scratch]
+    environment = {**slurm_cluster.environment, "PIP_FIND_LINKS": str(wheels)}
+    processes.run([*command, *packages, *places], env=environment, timeout=600)
+    assert not list(scratch.iterdir())
+    return output
+
+
+def rows(results, head):
+    """Give the cells of the table whose first column has this head, by line."""
+    text = (results / "results.md").read_text()
+    table = next(each for each in text.split("\n\n") if each.startswith(f"| {head}"))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.split("\n")][2:]
+
+
+def test_plots_and_tables_are_written(results):
+    text = (results / "results.md").read_text()
+    assert re.search(
+        r"^A quick run.* apptainer version \d.* strace -- version \d", text, re.MULTILINE
+    )
+    for name in ("launch", "operations", "model"):
+        assert (results / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert f"]({name}.png)" in text
+    assert "failed" not in text
+
+
+def test_summary_has_both_topics(results):
+    names = [row[0] for row in rows(results, " |")]
+    assert "a launch by a job's launcher" in names
+    assert any("path operations" in name and "overlay" in name for name in names)
+
+
+def test_every_rank_asks_the_shared_file_system_the_same(results):
+    counted = {row[0]: row[1:] for row in rows(results, "one rank")}
+    assert tuple(counted) == CASES
+    for shared, opens, *_ in counted.values():
+        assert shared.isdigit(), "other counts for other ranks"
+        assert opens.isdigit()
+
+
+def test_a_staged_rank_opens_no_large_file_on_the_shared_file_system(results):
+    nodes = [row for row in rows(results, "one node") if row[0] == "the overlay, staged"]
+    assert [row[1] for row in nodes] == ["1", "2"]
+    for _, _, _, opens, reads, different in nodes:
+        assert (opens, reads, different) == ("0", "0", "none")
+
+
+def test_a_mounted_overlay_is_asked_for_two_files_whatever_is_imported(results):
+    counted = {row[0]: row[1:] for row in rows(results, "one rank")}
+    shared, opens = (int(cell) for cell in counted["the overlay"][:2])
+    # by the launcher, by Apptainer's looks at what they are, and by its FUSE processes
+    assert opens == 10
+    # besides those, what the launcher binds; PyTorch alone asks for fourteen thousand in a venv
+    assert shared < 60
+    # the image and the venv have no overlay to open
+    assert int(counted["the image, packages in it"][1]) == 6
+
+
+def test_no_python_of_the_host_is_started(results):
+    assert "A Python of the host was started 0 times" in (results / "results.md").read_text()
+
+
+def test_what_is_missing_is_told(python, root, run, clean_environment, tmp_path):
+    script = root / "benchmarks/run.py"
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    environment = {**clean_environment, "PATH": str(programs)}
+    command = [python, script, "--only", "launch", "scale", "--image", tmp_path / "image.sif"]
+    run([*command, "--output", tmp_path], env=environment)
+    text = (tmp_path / "results.md").read_text()
+    assert "Not measured: launching needs apptainer, which this machine does not have." in text
+    assert "Not measured: counting needs apptainer, mksquashfs, unsquashfs, strace, which" in text
+    assert "no apptainer; no sbatch" in text
