@@ -36,7 +36,10 @@ def results(root, python, make_clone, wheels, base_image, slurm_cluster, tmp_pat
     folder = tmp_path_factory.mktemp("benchmarks")
     clone = make_clone(folder, "apptainer", ["longship_tiny==1.0"])
     shutil.copytree(root / "benchmarks", clone.root / "benchmarks")
-    output, scratch = folder / "the results", folder / "it's shared"
+    output, scratch = (
+        folder / "the results",
+        folder / "a shared folder",
+    )  # no quote: Apptainer builds from no such path
     scratch.mkdir()
     command = [python, clone.root / "benchmarks/run.py", "--quick", "--only", "launch", "scale"]
     packages = ["--requirements", clone.root / "requirements/tiny.txt", "--module", "longship_tiny"]
