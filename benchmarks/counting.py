@@ -109,11 +109,14 @@ class Node(NamedTuple):
         exact ones, of the others at most, as nobody sees which of a mapped file's are looked at.
     pythons : int
         How often a Python of the host was started.
+    programs : tuple of str
+        Names of all that was started outside of the container.
     """
 
     ranks: tuple[Counts, ...]
     fetched: int
     pythons: int
+    programs: tuple[str, ...]
 
 
 def count(place: Workplace, case: Case, ranks: Sequence[int], code: str) -> list[Node]:
@@ -145,7 +148,7 @@ def count(place: Workplace, case: Case, ranks: Sequence[int], code: str) -> list
 
 def node(folder: Path, shared: Sequence[str], files: Sequence[Path]) -> Node:
     """Read the traces of a node's ranks."""
-    ranks, reads, others, pythons = [], [], 0, 0
+    ranks, reads, others, started = [], [], 0, []
     names = [str(file) for file in files]
     for rank in sorted(folder.iterdir(), key=lambda each: int(each.name)):
         found = list(calls(rank))
@@ -153,8 +156,10 @@ def node(folder: Path, shared: Sequence[str], files: Sequence[Path]) -> Node:
         data = [each for each in found if each.name in (*READ_CALLS, "mmap")]
         reads += [each for each in data if below(each.paths, names)]
         others = max(others, whole_bytes(each for each in data if _is_other(each, shared, names)))
-        pythons += sum(bool(_PYTHON.search(program)) for program in programs(found))
-    return Node(tuple(ranks), distinct_bytes(reads) + others, pythons)
+        started += programs(found)
+    pythons = sum(bool(_PYTHON.search(each)) for each in started)
+    named = tuple(sorted({Path(each).name for each in started}))
+    return Node(tuple(ranks), distinct_bytes(reads) + others, pythons, named)
 
 
 def counts(found: Iterable[Call], shared: Sequence[str], files: Sequence[str]) -> Counts:

@@ -143,10 +143,14 @@ def _rank_table(traced: Traced, ranks: Sequence[int], code: str) -> Table:
         "path operations, on the node",
     )
     pythons = sum(node.pythons for nodes in traced.values() for node in nodes)
+    started = sorted(
+        {each for nodes in traced.values() for node in nodes for each in node.programs}
+    )
     where = "on a node of a Slurm cluster" if has_slurm() else "on this machine, without Slurm"
     note = (
         f"Each rank of steps of {', '.join(map(str, ranks))} ranks {where}; the least and the most "
-        f"of them. A Python of the host was started {plural(pythons, 'time')} by all of them."
+        f"of them. A Python of the host was started {plural(pythons, 'time')} by all of them; what "
+        f"they start outside of the container: {', '.join(started)}."
     )
     figures = {name: [rank.shared for rank in nodes[0].ranks] for name, nodes in traced.items()}
     return Table(columns, rows, note, _compared(traced), figures)

@@ -101,6 +101,7 @@ def test_a_node_fetches_each_byte_once(benchmarks, traced, tmp_path_factory):
     assert len(counted.ranks) == 2
     # two reads of a thousand bytes that overlap by half, and what is mapped of the venv's file
     assert counted.fetched == 1500 + 24576
+    assert counted.programs == ("apptainer", "it's a launcher", "squashfuse_ll")
 
 
 def test_a_python_of_the_host_is_seen(benchmarks, traced):

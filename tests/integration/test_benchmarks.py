@@ -36,10 +36,8 @@ def results(root, python, make_clone, wheels, base_image, slurm_cluster, tmp_pat
     folder = tmp_path_factory.mktemp("benchmarks")
     clone = make_clone(folder, "apptainer", ["longship_tiny==1.0"])
     shutil.copytree(root / "benchmarks", clone.root / "benchmarks")
-    output, scratch = (
-        folder / "the results",
-        folder / "a shared folder",
-    )  # no quote: Apptainer builds from no such path
+    # Apptainer builds no image below a folder with a quote in its path.
+    output, scratch = folder / "the results", folder / "a shared folder"
     scratch.mkdir()
     command = [python, clone.root / "benchmarks/run.py", "--quick", "--only", "launch", "scale"]
     packages = ["--requirements", clone.root / "requirements/tiny.txt", "--module", "longship_tiny"]
@@ -92,12 +90,11 @@ def test_a_staged_rank_opens_no_large_file_on_the_shared_file_system(results):
 def test_a_mounted_overlay_is_asked_for_two_files_whatever_is_imported(results):
     counted = {row[0]: row[1:] for row in rows(results, "one rank")}
     shared, opens = (int(cell) for cell in counted["the overlay"][:2])
-    # by the launcher, by Apptainer's looks at what they are, and by its FUSE processes
-    assert opens == 10
+    # By the launcher, by Apptainer's looks at what they are, and by its FUSE processes: 10 and 6 with
+    # Apptainer 1.4.
+    assert int(counted["the image, packages in it"][1]) < opens <= 12
     # besides those, what the launcher binds; PyTorch alone asks for fourteen thousand in a venv
     assert shared < 60
-    # the image and the venv have no overlay to open
-    assert int(counted["the image, packages in it"][1]) == 6
 
 
 def test_no_python_of_the_host_is_started(results):
