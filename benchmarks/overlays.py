@@ -173,12 +173,10 @@ def build_table(folder: Path) -> Table:
         (name, seconds(taken), f"{rows[0][1] / taken:.1f}", megabytes(file.stat().st_size))
         for name, taken, file in rows
     ]
+    recipe = f"{seconds(rows[0][1])}, the usual recipe"
     told = [
-        Compared(f"to an overlay, {name}", seconds(taken), recipe, taken / rows[0][1])
-        for name, taken, recipe in (
-            ("empty caches", rows[1][1], f"{seconds(rows[0][1])}, the usual recipe"),
-            ("full caches", rows[2][1], f"{seconds(rows[0][1])}, the usual recipe"),
-        )
+        Compared(f"to an overlay, {name}", seconds(row[1]), recipe, row[1] / rows[0][1])
+        for name, row in zip(("empty caches", "full caches"), rows[1:])
     ]
     head = ("from nothing to a file to mount", "time", "times faster", "size")
     figures = {name: [taken] for name, taken, _ in rows}

@@ -90,8 +90,8 @@ def test_a_staged_rank_opens_no_large_file_on_the_shared_file_system(results):
 def test_a_mounted_overlay_is_asked_for_two_files_whatever_is_imported(results):
     counted = {row[0]: row[1:] for row in rows(results, "one rank")}
     shared, opens = (int(cell) for cell in counted["the overlay"][:2])
-    # By the launcher, by Apptainer's looks at what they are, and by its FUSE processes: 10 and 6 with
-    # Apptainer 1.4.
+    # By the launcher, by Apptainer's looks at what they are, and by its FUSE processes: 10 and 6
+    # with Apptainer 1.4.
     assert int(counted["the image, packages in it"][1]) < opens <= 12
     # besides those, what the launcher binds; PyTorch alone asks for fourteen thousand in a venv
     assert shared < 60
