@@ -9,7 +9,7 @@ come from where pip is configured to find them, so building depends on the netwo
 
 The recipe is `python3 -m venv --system-site-packages`, `pip install -r` and `mksquashfs -comp xz
 -b 1M -no-xattrs`, with a folder bound where the file is mounted later. Imports are timed inside
-Python, after a round that fills the caches. Path operations are the calls that open, stat, list or
+Python, after a round that fills the caches. Path operations open, stat, list, execute or
 read a link by its path, in the folder with the packages: for a file, the folder that it lies in,
 with the overlay's record and link. The client of a parallel file system can answer some from its
 cache. What a program looks up in a mounted file goes to Apptainer's FUSE process and is not
