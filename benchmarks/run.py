@@ -60,6 +60,8 @@ class Setting(NamedTuple):
         A SIF file.
     scratch : pathlib.Path
         An empty folder, each topic's own.
+    environment : pathlib.Path
+        A folder with the packages, of all topics that want the same.
     quick : bool
         Whether to be quick rather than exact.
     requirements, module : str
@@ -68,6 +70,7 @@ class Setting(NamedTuple):
 
     image: Path | None
     scratch: Path
+    environment: Path
     quick: bool
     requirements: str
     module: str
@@ -91,14 +94,14 @@ def run_overlays(given: Setting) -> list[Table]:
 
 
 def run_scale(given: Setting) -> list[Table]:
-    """Count, and keep the overlay for the topic `staging`."""
+    """Count, and leave the overlay for the topic `staging`."""
     ranks = (1, 2) if given.quick else (1, 2, 4, 8)
-    return scale.results(given.sif(), given.scratch, ranks, given.requirements, given.module)
+    return scale.results(given.sif(), given.environment, ranks, given.requirements, given.module)
 
 
 def run_staging(given: Setting) -> list[Table]:
-    """Make an overlay, and compare the ways to it."""
-    overlay = scale.make_overlay(Workplace(given.scratch, given.sif()), given.requirements)
+    """Make an overlay, unless it is there, and compare the ways to it."""
+    overlay = scale.make_overlay(Workplace(given.environment, given.sif()), given.requirements)
     ranks = [1] if given.quick else [1, 2, 4]
     return staging.results(given.sif(), overlay, given.rounds(3, 1), ranks, given.module)
 
@@ -158,21 +161,9 @@ def main() -> None:
     add("--module", default="torch", help="of those packages: what is imported")
     given = parser.parse_args()
     image = given.image.resolve() if given.image else newest(IMAGES.glob("base-*.sif"))
-    tables, missing = {}, {}
     start = time.monotonic()
-    for name in given.only:
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        with tempfile.TemporaryDirectory(dir=given.scratch) as folder:
-            setting = Setting(
-                image, Path(folder).resolve(), given.quick, given.requirements, given.module
-            )
-            try:
-                tables[name] = TOPICS[name][1](setting)
-            except MissingError as error:
-                missing[name] = str(error)
-            except (RuntimeError, subprocess.CalledProcessError) as error:
-                missing[name] = "failed: " + str(error).strip().splitlines()[-1]
-                print(f"{name}: {error}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(dir=given.scratch) as name:
+        tables, missing = measure_all(given, image, Path(name).resolve())
     given.output.mkdir(parents=True, exist_ok=True)
     drawn = plots.draw(tables, given.output)
     head = heading(given.quick, time.monotonic() - start)
@@ -180,6 +171,30 @@ def main() -> None:
     (given.output / "results.md").write_text(text, encoding="utf-8")
     print(given.output / "results.md")
     sys.exit(1 if any(each.startswith("failed") for each in missing.values()) else 0)
+
+
+def measure_all(
+    given: argparse.Namespace, image: Path | None, folder: Path
+) -> tuple[dict[str, list[Table]], dict[str, str]]:
+    """Return the tables of each topic that could be measured, and why the others could not."""
+    tables: dict[str, list[Table]] = {}
+    missing: dict[str, str] = {}
+    (folder / "environment").mkdir()
+    for name in given.only:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        scratch = folder / name
+        scratch.mkdir()
+        own = (given.quick, given.requirements, given.module)
+        try:
+            setting = Setting(image, scratch, folder / "environment", *own)
+            tables[name] = TOPICS[name][1](setting)
+        except MissingError as error:
+            missing[name] = str(error)
+        except (RuntimeError, subprocess.CalledProcessError) as error:
+            missing[name] = "failed: " + str(error).strip().splitlines()[-1]
+            print(f"{name}: {error}", file=sys.stderr)
+        shutil.rmtree(scratch)
+    return tables, missing
 
 
 def report(

@@ -42,7 +42,9 @@ class Workplace:
     def __init__(self, folder: Path, image: Path | None = None) -> None:
         self.folder, self.image = folder, None
         if image:  # shared like all the rest
-            self.image = Path(shutil.copy(image, folder / "image.sif"))
+            self.image = folder / "image.sif"
+            if not self.image.exists():
+                shutil.copy(image, self.image)
 
     def configure(
         self, kind: str, requirements: str = "", overlay: str = "", image: Path | None = None
