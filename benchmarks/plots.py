@@ -33,7 +33,8 @@ def draw(tables: Mapping[str, Sequence[Table]], folder: Path) -> list[Path]:
         axes, save = canvas(folder / "operations.png", title, "calls", rows=4)
         bars(axes, counted.figures, "{:,.0f}")
         axes.set_xscale("log")
-        axes.set_xlim(1, 20 * max(max(each) for each in counted.figures.values()))
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.set_xlim(1, 5 * max(max(each) for each in counted.figures.values()))
         drawn.append(save())
         title = "Model, not measured: seconds to the last rank's import"
         axes, save = canvas(folder / "model.png", title, "nodes", rows=8)
@@ -71,7 +72,8 @@ def bars(axes: Axes, figures: Mapping[str, Sequence[float]], form: str) -> None:
         low, high = quartiles(values) or (middle, middle)
         error = [[middle - low], [high - middle]]
         axes.barh(number, middle, height=0.6, color=COLOURS[0])
-        axes.errorbar(middle, number, xerr=error, color="black", capsize=3, linewidth=1)
+        if high > low:
+            axes.errorbar(middle, number, xerr=error, color="black", capsize=3, linewidth=1)
         axes.annotate(
             form.format(middle),
             (high, number),
@@ -91,6 +93,7 @@ def lines(axes: Axes, figures: Mapping[str, Sequence[float]]) -> None:
         axes.plot(NODES, values, color=colour, marker=marker, linewidth=2, label=name)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xticks(NODES, [f"{each:,}" for each in NODES])
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)

@@ -103,7 +103,7 @@ def run_staging(given: Setting) -> list[Table]:
     """Make an overlay, unless it is there, and compare the ways to it."""
     overlay = scale.make_overlay(Workplace(given.environment, given.sif()), given.requirements)
     ranks = [1] if given.quick else [1, 2, 4]
-    return staging.results(given.sif(), overlay, given.rounds(3, 1), ranks, given.module)
+    return staging.results(given.sif(), overlay, given.rounds(2, 1), ranks, given.module)
 
 
 def run_containers(given: Setting) -> list[Table]:
