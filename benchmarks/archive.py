@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import shutil
 import tarfile
 from pathlib import Path
 
 from workplace import need, run
+
+ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def archive_of(image: Path, folder: Path) -> Path:
@@ -31,7 +34,7 @@ def archive_of(image: Path, folder: Path) -> Path:
     run(["chmod", "-R", "u+w", str(tree)])
     shutil.rmtree(tree)
     digest = hashlib.sha256(layer.read_bytes()).hexdigest()
-    arch = run(["dpkg", "--print-architecture"]) if shutil.which("dpkg") else "amd64"
+    arch = ARCH.get(platform.machine(), platform.machine())
     layers = {"type": "layers", "diff_ids": [f"sha256:{digest}"]}
     configuration = {"architecture": arch, "os": "linux", "config": {}, "rootfs": layers}
     manifest = [
