@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tables import Compared, Table, quartiles, seconds
+from tables import Compared, Table, quartiles, seconds, spread_text
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,8 @@ def compare(
     """
     base, rows = results[0], []
     for result in results:
-        low, high = quartiles(ratios(result, base)) or (1.0, 1.0)
         cells = (seconds(median(result)), f"{median(result) / median(base):.2f}")
-        rows.append((result.name, *cells, f"{low:.2f} to {high:.2f}"))
+        rows.append((result.name, *cells, spread_text(quartiles(ratios(result, base)))))
     told = [
         Compared(
             name,

@@ -165,7 +165,7 @@ def _table(taken: dict, count: int, overlay: Path) -> Table:
     return Table(
         columns,
         rows,
-        summary=[_compared(taken, list(WAYS)[-1], list(WAYS)[1], count)],
+        summary=[_compared(taken, list(WAYS)[1], list(WAYS)[-1], count)],
         figures={way: [each[0] for each in taken[way, count]] for way in WAYS},
     )
 

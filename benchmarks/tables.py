@@ -74,7 +74,7 @@ def written(tables: Iterable[Table]) -> str:
 def summary(tables: Iterable[Table]) -> Table:
     """Return the table with one line for each comparison."""
     rows = [
-        (each.name, each.ours, each.other, f"{each.ratio:.2f}", spread_text(each.spread))
+        (each.name, each.ours, each.other, ratio_text(each.ratio), spread_text(each.spread))
         for table in tables
         for each in table.summary
     ]
@@ -84,6 +84,11 @@ def summary(tables: Iterable[Table]) -> Table:
 def spread_text(spread: Sequence[float]) -> str:
     """Write quartiles."""
     return f"{spread[0]:.2f} to {spread[-1]:.2f}" if spread else "measured once"
+
+
+def ratio_text(ratio: float) -> str:
+    """Write a ratio, with a digit that says something."""
+    return f"{ratio:.2f}" if ratio >= 0.01 else f"{ratio:.1g}"
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, ...]:
