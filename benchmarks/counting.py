@@ -42,11 +42,14 @@ export TRACES="{traces}"
 ranks {count} bash -c 'mkdir -p "$TRACES/$SLURM_PROCID"
   exec {strace} -o "$TRACES/$SLURM_PROCID/process" "$@"' bash {launcher} {python} -c '{code}'
 """
+# As lib/shell/stage.bash leaves it on a node, without the mount that several ranks share.
 STAGE = """\
 ranks 1 mkdir "$local"
-ranks 1 cp -p "{image}" "{overlay}" "{overlay}.json" "{launcher}" "$local"
-ranks 1 sed -i "s|{image}|$local/{image.name}|g; s|{overlay}|$local/{overlay.name}|g" \\
-  "$local/{launcher.name}" "$local/{overlay.name}.json"
+ranks 1 cp "{image}" "$local/image"
+ranks 1 cp "{overlay}" "$local/packages.sqsh"
+ranks 1 cp "{overlay}.json" "$local/packages.sqsh.json"
+ranks 1 cp -p "{launcher}" "$local/launcher"
+export LONGSHIP_STAGED="$local"
 """
 
 

@@ -101,7 +101,7 @@ def make_cases(place: Workplace, requirements: str) -> list[Case]:
             f"{MOUNTED_AT}/bin/python",
         ),
         Case("the overlay", quoted["overlay"], (place.image, overlay)),
-        Case("the overlay, staged", f'"$local"/{launchers["overlay"].name}', (), before=staged),
+        Case("the overlay, staged", '"$local"/launcher', (), before=staged),
     ]
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lib import ROOT
+
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 NAMES = ("counting", "memory", "model", "side_by_side", "tables", "traces", "workplace")
 
@@ -219,3 +221,13 @@ def test_descendants_are_found_through_others(benchmarks):
         assert memory.mapped_bytes(shell.pid) > 0
         os.kill(child, 15)
     assert memory.mapped_bytes(child) == 0
+
+
+def test_jobs_copy_where_the_published_figures_say_so(benchmarks):
+    model = benchmarks("model")
+    size = 10**12  # so that a start's own seconds do not count
+    for nodes in (64, 256, 1024, 4096):
+        script = f'source "$1/lib/shell/stage.bash"; staging_pays {nodes} {size}'
+        done = subprocess.run(["bash", "-c", script, "bash", ROOT])
+        reading = 0.21 * size * nodes / 5e9
+        assert (done.returncode == 0) == (reading > model.broadcast(nodes, size))
