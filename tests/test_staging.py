@@ -81,6 +81,21 @@ def test_staging_pays_for_large_files_on_many_nodes():
     assert not pays(4096, gigabyte // 10)  # a tenth: too little to gain
 
 
+@pytest.mark.parametrize("setuid", [True, False])
+def test_setuid_starter_is_found_where_the_runtime_says(tmp_path, setuid):
+    folder = tmp_path / "it's lib"
+    starter = folder / "apptainer/bin/starter-suid"
+    starter.parent.mkdir(parents=True)
+    starter.touch()
+    starter.chmod(0o4755 if setuid else 0o755)
+    runtime = tmp_path / "apptainer"
+    runtime.write_text(f'#!/bin/sh\necho "BINDIR=/x"\necho "LIBEXECDIR={folder}"\n')
+    runtime.chmod(0o755)
+    script = 'PATH=$1:$PATH; source "$2/lib/shell/apptainer.bash"; has_setuid_starter apptainer'
+    done = subprocess.run(["bash", "-c", script, "bash", tmp_path, ROOT])
+    assert (done.returncode == 0) == setuid
+
+
 def test_ranks_look_for_copies_unless_there_are_none(tmp_path):
     def emitted(stage):
         file = tmp_path / "configuration.toml"

@@ -65,14 +65,6 @@ diagnose_namespaces() {
   fi
 }
 
-# has_setuid_starter RUNTIME: whether it works without user namespaces.
-has_setuid_starter() {
-  local program
-  program=$(readlink -f -- "$(command -v "$1")") || return 1
-  program=${program%/bin/*}/libexec/$1/bin/starter-suid
-  [[ -u $program ]]
-}
-
 # diagnose_fuse RUNTIME: by it an ordinary user mounts images and overlays.
 diagnose_fuse() {
   case $1 in apptainer | singularity) ;; *) return 0 ;; esac

@@ -56,7 +56,8 @@ choose_stage_folder() {
 }
 
 # the functions of stage_node.bash
-readonly ON_NODE=(on_node say_of_node make_node_folder use_what_comes free_on_node share_packages)
+readonly ON_NODE=(on_node say_of_node make_node_folder use_what_comes free_on_node share_packages
+  has_setuid_starter helpers_of)
 
 # hold_stage BYTES: a step beside the ranks', with a task on each node, which lasts as long as the job. The
 # daemon of Slurm runs its tasks' epilog, so even where all is killed, what is on the node goes too.

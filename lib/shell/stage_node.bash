@@ -67,18 +67,13 @@ free_on_node() {
 }
 
 # share_packages RUNTIME: one mount for all ranks of the node, which then share its cache: with four of them
-# a third of the memory and a seventh of the time less. Where the kernel mounts (a setuid runtime), they
-# share the file's own pages anyway.
+# a third of the memory and a seventh of the time less (benchmarks/staging.py). What the kernel mounts for
+# a setuid runtime shares the pages of the file anyway.
 share_packages() {
-  local name value folder='' program
-  while IFS='=' read -r name value; do
-    case $name in
-      LIBEXECDIR) folder=$value/$1/bin/ ;;
-      *_SUID_INSTALL) [[ $value == 0 ]] || return 0 ;;
-    esac
-  done < <("$1" buildcfg 2>/dev/null)
+  local program
+  if has_setuid_starter "$1"; then return; fi
   mkdir mounted
-  for program in "${folder}squashfuse_ll" squashfuse_ll squashfuse; do
+  for program in "$REPLY/squashfuse_ll" squashfuse_ll squashfuse; do
     if "$program" -o ro "$PWD/packages.sqsh" mounted 2>/dev/null; then
       if [[ -e mounted/longship-overlay.json ]]; then
         ln -s mounted packages

@@ -2,6 +2,21 @@
 # Longship: doctor.py, machine lumi (lumi/site.toml)
 set -euo pipefail
 
+# helpers_of RUNTIME: set REPLY to the folder with the programs that it starts itself.
+helpers_of() {
+  local name value
+  REPLY=
+  while IFS='=' read -r name value; do
+    if [[ $name == LIBEXECDIR ]]; then REPLY=$value/$1/bin; fi
+  done < <("$1" buildcfg 2>/dev/null)
+}
+
+# has_setuid_starter RUNTIME: whether the kernel mounts images for it, and it needs no user namespaces.
+has_setuid_starter() {
+  helpers_of "$1"
+  [[ -u $REPLY/starter-suid ]]
+}
+
 # diagnose_folder TOPIC SETTING FOLDER BYTES: whether it can be used, and has so much room.
 diagnose_folder() {
   local text=$3 room_elsewhere=", or set $2 to another place"
@@ -183,14 +198,6 @@ diagnose_namespaces() {
   else
     report ok fakeroot "$name has no range of user ids; the image of a registry needs none${3:+ ($3)}"
   fi
-}
-
-# has_setuid_starter RUNTIME: whether it works without user namespaces.
-has_setuid_starter() {
-  local program
-  program=$(readlink -f -- "$(command -v "$1")") || return 1
-  program=${program%/bin/*}/libexec/$1/bin/starter-suid
-  [[ -u $program ]]
 }
 
 # diagnose_fuse RUNTIME: by it an ordinary user mounts images and overlays.

@@ -2,6 +2,21 @@
 # Longship: job_start.py, machine olivia (olivia/site.toml)
 set -euo pipefail
 
+# helpers_of RUNTIME: set REPLY to the folder with the programs that it starts itself.
+helpers_of() {
+  local name value
+  REPLY=
+  while IFS='=' read -r name value; do
+    if [[ $name == LIBEXECDIR ]]; then REPLY=$value/$1/bin; fi
+  done < <("$1" buildcfg 2>/dev/null)
+}
+
+# has_setuid_starter RUNTIME: whether the kernel mounts images for it, and it needs no user namespaces.
+has_setuid_starter() {
+  helpers_of "$1"
+  [[ -u $REPLY/starter-suid ]]
+}
+
 # how srun tells the end of a task: node, task, reason
 readonly TASK_ENDED='^srun: error: ([^ :]+): tasks? ([0-9]+)[^:]*: (.*)$'
 
@@ -259,9 +274,9 @@ add_staged_file() {
 }
 
 # staging_pays NODES BYTES: whether it saves more than ten seconds of the first import, by the figures of
-# benchmarks/model.py. An import reads a fifth of the files, and all nodes read them from one server of
-# the shared file system, at 5 GB/s: 42 ms for a gigabyte and a node. To copy a gigabyte to all nodes
-# takes 9.7 s, and 20 ms for each of them. So it pays from some 450 nodes on.
+# benchmarks/model.py. An import reads a fifth of the files; where others work too the shared file system
+# gives 5 GB/s to all nodes together: 42 ms for a gigabyte and a node. To copy a gigabyte to all of them
+# takes 9.7 s, and 20 ms a node. So it pays from some 450 nodes on.
 staging_pays() {
   (((42 * $1 - 9700 - 20 * $1) * ($2 / 1000000) > 10000000))
 }
@@ -279,7 +294,8 @@ choose_stage_folder() {
 }
 
 # the functions of stage_node.bash
-readonly ON_NODE=(on_node say_of_node make_node_folder use_what_comes free_on_node share_packages)
+readonly ON_NODE=(on_node say_of_node make_node_folder use_what_comes free_on_node share_packages
+  has_setuid_starter helpers_of)
 
 # hold_stage BYTES: a step beside the ranks', with a task on each node, which lasts as long as the job. The
 # daemon of Slurm runs its tasks' epilog, so even where all is killed, what is on the node goes too.
@@ -417,18 +433,13 @@ free_on_node() {
 }
 
 # share_packages RUNTIME: one mount for all ranks of the node, which then share its cache: with four of them
-# a third of the memory and a seventh of the time less. Where the kernel mounts (a setuid runtime), they
-# share the file's own pages anyway.
+# a third of the memory and a seventh of the time less (benchmarks/staging.py). What the kernel mounts for
+# a setuid runtime shares the pages of the file anyway.
 share_packages() {
-  local name value folder='' program
-  while IFS='=' read -r name value; do
-    case $name in
-      LIBEXECDIR) folder=$value/$1/bin/ ;;
-      *_SUID_INSTALL) [[ $value == 0 ]] || return 0 ;;
-    esac
-  done < <("$1" buildcfg 2>/dev/null)
+  local program
+  if has_setuid_starter "$1"; then return; fi
   mkdir mounted
-  for program in "${folder}squashfuse_ll" squashfuse_ll squashfuse; do
+  for program in "$REPLY/squashfuse_ll" squashfuse_ll squashfuse; do
     if "$program" -o ro "$PWD/packages.sqsh" mounted 2>/dev/null; then
       if [[ -e mounted/longship-overlay.json ]]; then
         ln -s mounted packages
