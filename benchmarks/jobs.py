@@ -21,7 +21,7 @@ from pathlib import Path
 
 from side_by_side import Result, compare, machine, measure
 from tables import MissingError, Table, written
-from workplace import has_slurm, need
+from workplace import for_jobs, has_slurm, need
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 600  # for the job
@@ -80,7 +80,7 @@ def results(image: Path, folder: Path, rounds: int, nodes: int = 2) -> list[Tabl
         raise MissingError("a job needs a Slurm that answers")
     configuration = folder / "configuration.toml"
     configuration.write_text(CONFIGURATION.format(folder=folder, image=image), "utf-8")
-    environ = {**os.environ, "LONGSHIP_CONFIGURATION": str(configuration)}
+    environ = for_jobs({**os.environ, "LONGSHIP_CONFIGURATION": str(configuration)})
     job = folder / "benchmark.sbatch"
     job.write_text(JOB.format(image=image, rounds=rounds), "utf-8")
     submitted = submission(job, folder, environ, rounds)

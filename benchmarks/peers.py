@@ -22,7 +22,7 @@ from pathlib import Path
 
 from side_by_side import Result, compare, machine
 from tables import Table, seconds, written
-from workplace import ROOT, Workplace, has_slurm, run
+from workplace import ROOT, Workplace, for_jobs, has_slurm, run
 
 SECONDS = 120  # for one job
 # what is packed by conda-forge, for cotainr
@@ -137,7 +137,7 @@ def plain(folder: Path) -> float:
 def ours(place: Workplace) -> float:
     """Submit by submit.py; return the seconds to the first line."""
     script, job = [sys.executable, str(ROOT / "submit.py")], place.folder / "ours.sbatch"
-    return submit(place.folder / "ours.log", script, job, place.environ("host"))
+    return submit(place.folder / "ours.log", script, job, for_jobs(place.environ("host")))
 
 
 def submit(

@@ -160,8 +160,6 @@ def main() -> None:
     add("--requirements", default=str(ROOT / "requirements/environment.txt"), metavar="FILE")
     add("--module", default="torch", help="of those packages: what is imported")
     given = parser.parse_args()
-    # jobs call the python3 that is first on PATH: this one has the scripts' packages
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     image = given.image.resolve() if given.image else newest(IMAGES.glob("base-*.sif"))
     start = time.monotonic()
     with tempfile.TemporaryDirectory(dir=given.scratch) as name:

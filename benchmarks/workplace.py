@@ -81,6 +81,14 @@ class Workplace:
         return file
 
 
+def for_jobs(environ: dict[str, str]) -> dict[str, str]:
+    """Put this Python first on PATH, where jobs look for one with the scripts' packages.
+
+    Only for them: the runtime looks for its helpers along PATH, which is counted elsewhere.
+    """
+    return {**environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"}
+
+
 def run(command: Sequence[str], environ: dict[str, str] | None = None) -> str:
     """Run what is not measured; return what it prints, and show why when it fails."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
