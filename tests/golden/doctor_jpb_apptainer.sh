@@ -1051,24 +1051,24 @@ report_objects() {
 # report_text TEXT: set REPLY to it as JSON has it; bytes that are no UTF-8 are shown as U+FFFD.
 report_text() {
   local LC_ALL=C
-  local text=$1 good=''
-  if [[ ! $text =~ $UTF8 ]]; then
-    while [[ -n $text ]]; do
-      if [[ ${text:0:1} =~ $UTF8 ]]; then
-        good+=${text:0:1} text=${text:1}
-      elif [[ ${text:0:2} =~ $UTF8 ]]; then
-        good+=${text:0:2} text=${text:2}
-      elif [[ ${text:0:3} =~ $UTF8 ]]; then
-        good+=${text:0:3} text=${text:3}
-      elif [[ ${text:0:4} =~ $UTF8 ]]; then
-        good+=${text:0:4} text=${text:4}
+  local rest=$1 valid=''
+  if [[ ! $rest =~ $UTF8 ]]; then
+    while [[ -n $rest ]]; do
+      if [[ ${rest:0:1} =~ $UTF8 ]]; then
+        valid+=${rest:0:1} rest=${rest:1}
+      elif [[ ${rest:0:2} =~ $UTF8 ]]; then
+        valid+=${rest:0:2} rest=${rest:2}
+      elif [[ ${rest:0:3} =~ $UTF8 ]]; then
+        valid+=${rest:0:3} rest=${rest:3}
+      elif [[ ${rest:0:4} =~ $UTF8 ]]; then
+        valid+=${rest:0:4} rest=${rest:4}
       else
-        good+=$'\xef\xbf\xbd' text=${text:1}
+        valid+=$'\xef\xbf\xbd' rest=${rest:1}
       fi
     done
-    text=$good
+    rest=$valid
   fi
-  json_text "$text"
+  json_text "$rest"
 }
 
 # what `heed` has found last, by topic: ok, warning or problem
