@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Callable, TypeVar
 
-from lib.command import call, wrapped
+from lib.command import call, comment, wrapped
 from lib.diagnosis_site import configuration_line, job_lines, site_lines, visible_lines
 from lib.diagnosis_software import repository_checks, software_lines
 from lib.diagnosis_values import configured_values, looks_secret
@@ -75,7 +75,7 @@ def lines(settings: Settings, succeeds: Callable[[list[str]], bool], *, as_json:
         *_network_lines(paths.offline if paths else "", servers or []),
         *_heeded("tokens", lambda: _token_lines(settings)),
         wrapped("diagnose_slurm", expected, account, *machine.partitions),
-        *(call("report_value", *each) for each in configured_values(settings)),
+        *_value_lines(settings),
         call("end_report"),
     ]
 
@@ -104,6 +104,15 @@ def lines_without_settings(root: Path, error: LongshipError, *, as_json: bool) -
         call("diagnose_slurm", "", ""),
         call("end_report"),
     ]
+
+
+def _value_lines(settings: Settings) -> list[str]:
+    found = []
+    for each in configured_values(settings):
+        if "$" in each[1]:
+            found.append(comment("shellcheck disable=SC2016  # shown as it is configured"))
+        found.append(call("report_value", *each))
+    return found
 
 
 def _problem(topic: str, error: LongshipError) -> str:

@@ -1337,6 +1337,7 @@ report_value packages.processors 0 default
 report_value packages.memory '""' default
 report_value packages.work_dir '""' default
 report_value environment.unset '["MY_HOST_ONLY", "MY_HOST_*"]' '/home/me/long ship/tests/golden/configuration.toml'
+# shellcheck disable=SC2016 # shown as it is configured
 report_value environment.set '{ OMP_NUM_THREADS = "8", GREETING = "it'"'"'s \"$HOME\"" }' '/home/me/long ship/tests/golden/configuration.toml'
 report_value environment.secrets '["HF_TOKEN", "WANDB_API_KEY"]' default
 report_value environment.token_files '{ HF_TOKEN = "~/.cache/huggingface/token" }' default

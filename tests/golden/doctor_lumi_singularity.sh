@@ -1353,6 +1353,7 @@ report_value packages.processors 1 lumi/site.toml
 report_value packages.memory '""' default
 report_value packages.work_dir '""' default
 report_value environment.unset '["MY_HOST_ONLY", "MY_HOST_*"]' '/home/me/long ship/tests/golden/configuration.toml'
+# shellcheck disable=SC2016 # shown as it is configured
 report_value environment.set '{ NCCL_SOCKET_IFNAME = "hsn", NCCL_NET_GDR_LEVEL = "3", MPICH_GPU_SUPPORT_ENABLED = "1", FI_CXI_DEFAULT_CQ_SIZE = "131072", FI_CXI_DISABLE_CQ_HUGETLB = "1", CXI_FORK_SAFE = "1", CXI_FORK_SAFE_HP = "1", OMP_NUM_THREADS = "8", GREETING = "it'"'"'s \"$HOME\"" }' '/home/me/long ship/tests/golden/configuration.toml'
 report_value environment.secrets '["HF_TOKEN", "WANDB_API_KEY"]' default
 report_value environment.token_files '{ HF_TOKEN = "~/.cache/huggingface/token" }' default
