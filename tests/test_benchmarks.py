@@ -1,6 +1,7 @@
 """The parts of benchmarks/ that compute: what strace says, the model, and the tables."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -231,3 +232,12 @@ def test_jobs_copy_where_the_published_figures_say_so(benchmarks):
         done = subprocess.run(["bash", "-c", script, "bash", ROOT])
         reading = 0.21 * size * nodes / 5e9
         assert (done.returncode == 0) == (reading > model.broadcast(nodes, size))
+
+
+def test_figures_of_the_readme_are_those_of_the_run():
+    results = Path(ROOT, "benchmarks/results/results.md").read_text()
+    summary = results[results.index("|  | Longship |") :].partition("\n\n")[0]
+    readme = Path(ROOT, "README.md").read_text()
+    assert summary in readme
+    plots = re.findall(r"\]\((benchmarks/results/[^)]+)\)", readme)
+    assert len(plots) > 1 and all(Path(ROOT, each).is_file() for each in plots)
