@@ -1,15 +1,18 @@
 """Staging: what a job's start is told, and when it is worth it."""
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from lib import ROOT
+from lib.command import assign
 from lib.container import run_lines
 from lib.errors import LongshipError
 from lib.paths import derive_paths
 from lib.reruns import NAMED
+from lib.script import render
 from lib.settings import load_settings
 from lib.staging import staging_lines
 
@@ -79,6 +82,17 @@ def test_staging_pays_for_large_files_on_many_nodes():
     assert pays(512, 20 * gigabyte)
     assert pays(4096, gigabyte)
     assert not pays(4096, gigabyte // 10)  # a tenth: too little to gain
+
+
+@pytest.mark.parametrize("missing", ["stage_image", "stage_overlay"])
+def test_what_is_missing_is_left_to_the_launcher(tmp_path, missing):
+    (tmp_path / "there").touch()
+    files = {"stage_image": tmp_path / "there", "stage_overlay": tmp_path / "there"}
+    files[missing] = tmp_path / "gone"
+    script = render("a test", [*(assign(*each) for each in files.items()), "stage_job always"])
+    environ = {"PATH": os.environ["PATH"], "RUN_DIR": str(tmp_path)}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, env=environ)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 @pytest.mark.parametrize("setuid", [True, False])

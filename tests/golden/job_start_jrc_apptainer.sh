@@ -264,7 +264,10 @@ stage_job() {
   local -r how=$1 began=$SECONDS
   local -a files=("$RUN_DIR/launcher") names=(launcher) sums=('')
   local -i bytes=0 unpacked=0
-  local stage_folder=
+  local stage_folder='' file
+  for file in "$stage_image" "$stage_overlay"; do
+    [[ -z $file || -r $file ]] || return 0 # the launcher tells what is missing
+  done
   if [[ -n $stage_image ]]; then add_staged_file "$stage_image" image "$stage_image_sum"; fi
   if [[ -n $stage_overlay ]]; then
     add_staged_file "$stage_overlay" packages.sqsh "$stage_overlay_sum"
