@@ -436,7 +436,7 @@ free_on_node() {
 }
 
 # share_packages RUNTIME: one mount for all ranks of the node, which then share its cache: with four of them
-# a third of the memory and a seventh of the time less (benchmarks/staging.py). What the kernel mounts for
+# a third of the memory and a quarter of the time less (benchmarks/staging.py). What the kernel mounts for
 # a setuid runtime shares the pages of the file anyway.
 share_packages() {
   local program
