@@ -76,7 +76,8 @@ def is_told(done, message, hint, code=1):
     assert done.returncode == code, done.stderr
     assert lines[-2].startswith("error: ") and message in lines[-2], done.stderr
     assert lines[-1].startswith("hint: ") and hint in lines[-1], done.stderr
-    assert sum(line.startswith(("error: ", "hint: ")) for line in lines) == 2, done.stderr
+    # Warnings may stand before it, as that of a disk that is getting full.
+    assert sum(line.startswith("error: ") for line in lines) == 1, done.stderr
 
 
 def fill(disk, leave=0):
