@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 from lib.command import assign, call, comment
 from lib.container import run_lines
 from lib.images import image_to_start
@@ -42,17 +45,11 @@ def lines(settings: Settings, paths: Paths, runtime: str, *, as_json: bool) -> l
     image = image_to_start(runtime, settings, paths)
     overlay = overlay_to_start(settings, paths)
     venv = wanted_venv(settings, paths)
-    named = {"image": image, "overlay": overlay}
-    modules = settings.machine.modules
     files = [
         *(each for each in (image, overlay) if each.startswith("/")),
         *([str(pinned(venv) / "longship-base")] if venv else []),
         *(str(each) for each in (paths.root / _RANKS, *paths.roots)),
     ]
-    if uses_pyxis(settings, runtime):
-        start = pyxis_launcher_lines(settings, paths, runtime, venv)
-    else:
-        start = run_lines(settings, paths, runtime, online=False, venv=venv, for_ranks=True)
     return [
         comment("Started again on a node, this script is one of its own parts."),
         assign("job_clock", (paths.root / _CLOCK).read_text(encoding="utf-8")),
@@ -61,6 +58,29 @@ def lines(settings: Settings, paths: Paths, runtime: str, *, as_json: bool) -> l
         "",
         'if [[ $part == look ]]; then diagnose_job_look "$@" && exit; fi',
         "",
+        *_rank_lines(settings, paths, runtime, {"image": image, "overlay": overlay}, venv),
+        "",
+        call("start_report", "json" if as_json else "text"),
+        assign("job_unseen", _unseen(settings)),
+        call("diagnose_job_find", settings.machine.rendezvous),
+        call("diagnose_job_nodes", *files),
+        call("diagnose_job_rendezvous"),
+        call("diagnose_job_places"),
+        call("diagnose_job_ranks", paths.root / _RANKS),
+        call("end_report"),
+    ]
+
+
+def _rank_lines(
+    settings: Settings, paths: Paths, runtime: str, named: Mapping[str, str], venv: Path | None
+) -> list[str]:
+    """Return the lines that start the ranks, and those that each of them becomes."""
+    modules = settings.machine.modules
+    if uses_pyxis(settings, runtime):
+        start = pyxis_launcher_lines(settings, paths, runtime, venv)
+    else:
+        start = run_lines(settings, paths, runtime, online=False, venv=venv, for_ranks=True)
+    return [
         comment("The ranks, from where this was typed; Slurm starts them with these options."),
         "if [[ $part == ranks ]]; then",
         comment("shellcheck disable=SC2034  # of Pyxis"),
@@ -75,15 +95,6 @@ def lines(settings: Settings, paths: Paths, runtime: str, *, as_json: bool) -> l
         call("diagnose_job_rank"),
         *start,
         "fi",
-        "",
-        call("start_report", "json" if as_json else "text"),
-        assign("job_unseen", _unseen(settings)),
-        call("diagnose_job_find", settings.machine.rendezvous),
-        call("diagnose_job_nodes", *files),
-        call("diagnose_job_rendezvous"),
-        call("diagnose_job_places"),
-        call("diagnose_job_ranks", paths.root / _RANKS),
-        call("end_report"),
     ]
 
 

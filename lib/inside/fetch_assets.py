@@ -55,25 +55,13 @@ def fetch(asset):
     if not sys.stderr.isatty():
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     import huggingface_hub
-    from huggingface_hub.utils import filter_repo_objects
 
     # Asked for by itself: where the hub cannot be reached, snapshot_download takes what is there,
     # however little that is.
     found = huggingface_hub.HfApi().repo_info(
         asset.repo, repo_type=asset.kind, revision=asset.revision
     )
-    wanted = list(
-        filter_repo_objects(
-            [each.rfilename for each in found.siblings or ()],
-            allow_patterns=asset.include,
-            ignore_patterns=asset.exclude,
-        )
-    )
-    if not wanted:
-        raise ToldError(
-            f"{asset.repo} has no file that is wanted at {asset.revision}",
-            "see include and exclude of [[assets]] in configuration.toml",
-        )
+    wanted = wanted_files(found, asset)
     folder = patiently(
         huggingface_hub.snapshot_download,
         asset.repo,
@@ -87,12 +75,38 @@ def fetch(asset):
     if missing:
         raise ToldError(f"{asset.repo}: {missing[0]} did not arrive", AGAIN)
     if len(wanted) < len(found.siblings):
-        # Later versions of huggingface_hub keep a list of all files, and offline take a folder
-        # without those that are not wanted for an incomplete one.
-        listed = os.path.join(os.path.dirname(os.path.dirname(folder)), "trees")
-        if os.path.exists(os.path.join(listed, f"{found.sha}.json")):
-            os.remove(os.path.join(listed, f"{found.sha}.json"))
+        forget_list(folder, found.sha)
     return folder, found.sha, sorted(wanted)
+
+
+def wanted_files(found, asset):
+    """Return the paths that ``include`` and ``exclude`` leave of all that the hub has."""
+    from huggingface_hub.utils import filter_repo_objects
+
+    wanted = list(
+        filter_repo_objects(
+            [each.rfilename for each in found.siblings or ()],
+            allow_patterns=asset.include,
+            ignore_patterns=asset.exclude,
+        )
+    )
+    if not wanted:
+        raise ToldError(
+            f"{asset.repo} has no file that is wanted at {asset.revision}",
+            "see include and exclude of [[assets]] in configuration.toml",
+        )
+    return wanted
+
+
+def forget_list(folder, commit):
+    """Remove the list of all files of a commit.
+
+    Later versions of huggingface_hub keep one, and offline take a folder without those that are
+    not wanted for an incomplete one.
+    """
+    listed = os.path.join(os.path.dirname(os.path.dirname(folder)), "trees", f"{commit}.json")
+    if os.path.exists(listed):
+        os.remove(listed)
 
 
 def patiently(function, *arguments, **options):
@@ -148,17 +162,33 @@ def explain(error, asset):
         chain.append(chain[-1].__cause__ or chain[-1].__context__)
     names = {each.__name__ for link in chain for each in type(link).__mro__}
     statuses = {getattr(getattr(link, "response", None), "status_code", None) for link in chain}
+    first = (str(error).strip().splitlines() or [""])[0]
+    return (
+        explain_folder(chain, names, asset)
+        or explain_answer(names, statuses, asset)
+        or explain_network(names, asset)
+        or ToldError(f"{asset.repo} cannot be fetched: {type(error).__name__}: {first}", AGAIN)
+    )
+
+
+def explain_folder(chain, names, asset):
+    """Say what is wrong with the folder that is written to, if that is it."""
     text = " ".join(map(str, chain))
-    hub = os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
-    page = f"{hub}/{'datasets/' if asset.kind == 'dataset' else ''}{asset.repo}"
-    token = os.environ.get("HF_TOKEN")
-    if any(getattr(link, "errno", 0) in (errno.ENOSPC, errno.EDQUOT) for link in chain) or (
-        "No space left" in text or "quota exceeded" in text
-    ):
+    full = any(getattr(link, "errno", 0) in (errno.ENOSPC, errno.EDQUOT) for link in chain)
+    if full or "No space left" in text or "quota exceeded" in text:
         return ToldError(
             f"{asset.cache}: No space left on device",
             "make room there, or set [paths] in configuration.toml; then the same command again",
         )
+    if "PermissionError" in names:
+        return ToldError(f"{asset.cache} cannot be written to", "ask its owner, or set [paths]")
+    return None
+
+
+def explain_answer(names, statuses, asset):
+    """Say what the hub's answer means, if it gave one."""
+    page = f"{hub()}/{'datasets/' if asset.kind == 'dataset' else ''}{asset.repo}"
+    token = os.environ.get("HF_TOKEN")
     if "GatedRepoError" in names:
         may = "your token may not read it" if token else "HF_TOKEN is not set"
         return ToldError(
@@ -180,16 +210,23 @@ def explain(error, asset):
         return ToldError(f"the hub refuses {asset.repo}", f"see {page}; export HF_TOKEN=...")
     if 429 in statuses:
         return ToldError("the hub lets nobody fetch more for now", f"wait a while; then {AGAIN}")
-    if "PermissionError" in names:
-        return ToldError(f"{asset.cache} cannot be written to", "ask its owner, or set [paths]")
+    return None
+
+
+def explain_network(names, asset):
+    """Say where else to fetch, if the hub cannot be reached."""
     if names & {"ConnectionError", "ConnectError", "NetworkError", "TimeoutException", "Timeout"}:
         return ToldError(
-            f"{hub} cannot be reached from here",
+            f"{hub()} cannot be reached from here",
             "where there is a network: python3 set_up.py download "
             f"--machine {asset.machine}; then here: python3 set_up.py offline",
         )
-    first = (str(error).strip().splitlines() or [""])[0]
-    return ToldError(f"{asset.repo} cannot be fetched: {type(error).__name__}: {first}", AGAIN)
+    return None
+
+
+def hub():
+    """Return the hub's address."""
+    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
 
 
 def main(arguments):
