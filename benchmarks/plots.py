@@ -9,16 +9,26 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from model import NODES
-from tables import Table, quartiles
+from tables import Compared, Table, quartiles
 
 # Okabe and Ito's colours, which everybody can tell apart.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
 MARKERS = "osD^vP"
+# The topics of the plot that says it all: what a launch costs, and what an overlay saves.
+OVERVIEW = ("launch", "jobs", "overlays")
 
 
 def draw(tables: Mapping[str, Sequence[Table]], folder: Path) -> list[Path]:
     """Draw what there is of the topics; return the files."""
     drawn = []
+    if {"launch", "overlays"} <= tables.keys():
+        title = "Longship's time, as a part of the other way's"
+        compared = [
+            each for name in OVERVIEW for table in tables.get(name, ()) for each in table.summary
+        ]
+        axes, save = canvas(folder / "ratios.png", title, "ratio", rows=len(compared))
+        ratios(axes, compared)
+        drawn.append(save())
     if "launch" in tables:
         axes, save = canvas(folder / "launch.png", "A launch", "seconds", rows=4)
         bars(axes, tables["launch"][0].figures, "{:.3f}")
@@ -82,6 +92,22 @@ def bars(axes: Axes, figures: Mapping[str, Sequence[float]], form: str) -> None:
             va="center",
         )
     axes.set_yticks(range(len(names)), [name.replace("`", "") for name in names])
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.tick_params(axis="y", length=0)
+
+
+def ratios(axes: Axes, compared: Sequence[Compared]) -> None:
+    """Draw a bar for each comparison, up to or beyond the line where both take the same time."""
+    names = []
+    for number, each in enumerate(compared):
+        colour = COLOURS[0] if each.ratio <= 1 else COLOURS[1]
+        axes.barh(number, each.ratio, height=0.6, color=colour)
+        axes.text(each.ratio + 0.02, number, f"{each.ratio:.2f}", va="center")
+        other = each.other.partition(", ")[2].replace("`", "")
+        names.append(f"{each.name}\nbeside {other}")
+    axes.axvline(1, color="black", linewidth=1, linestyle="--")
+    axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.margins(x=0.12)
     axes.tick_params(axis="y", length=0)

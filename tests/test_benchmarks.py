@@ -236,8 +236,9 @@ def test_jobs_copy_where_the_published_figures_say_so(benchmarks):
 
 def test_figures_of_the_readme_are_those_of_the_run():
     results = Path(ROOT, "benchmarks/results/results.md").read_text()
-    summary = results[results.index("|  | Longship |") :].partition("\n\n")[0]
+    summary = results[results.index("|  | Longship |") :].partition("\n\n")[0].splitlines()
     readme = Path(ROOT, "README.md").read_text()
-    assert summary in readme
+    shown = readme[readme.index(summary[0]) :].partition("\n\n")[0].splitlines()
+    assert len(shown) > 5 and set(shown) <= set(summary)
     plots = re.findall(r"\]\((benchmarks/results/[^)]+)\)", readme)
-    assert len(plots) > 1 and all(Path(ROOT, each).is_file() for each in plots)
+    assert plots and all(Path(ROOT, each).is_file() for each in plots)
