@@ -11,7 +11,6 @@ from support.stacks import start
 ROOT = Path(__file__).resolve().parents[2]
 STACK = ROOT / "stacks/nemo"
 HYDRA = ["hydra-core==1.3.2", "omegaconf==2.3.0"]  # NeMo 2.1.0, of the image, wants this one
-PRESETS = ("common", "gpt3/126m", "gpt3/5b")
 
 
 @pytest.fixture(scope="module")
