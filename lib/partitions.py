@@ -24,7 +24,7 @@ LIMITS_OF = {
     },
     "qos": _LIMITS,
 }
-_PRICE = {
+PRICE = {
     "unit": Key("text"),
     "node": Key("amount"),
     "gpu": Key("amount"),
@@ -68,8 +68,10 @@ class Price(NamedTuple):
         Such as ``core-hours``.
     node, gpu, core : float
         For each that is asked for.
-    slice, slice_cores, slice_memory
+    slice : float
         LUMI: for the largest of GPUs, cores / slice_cores and gigabytes / slice_memory.
+    slice_cores, slice_memory : int
+        What belongs to a GPU of a node there: cores, and gigabytes.
     constraints : mapping of str to float
         Factors of ``--constraint``, such as Berzelius' fat nodes.
     """
@@ -148,7 +150,7 @@ def read_price(table: Any, source: Source, prefix: str) -> Price:
     LongshipError
         For an unknown key or a wrong type.
     """
-    values = check_table(table, _PRICE, source, prefix)
+    values = check_table(table, PRICE, source, prefix)
     factors = values.get("constraints", {})
     check_table(factors, dict.fromkeys(factors, Key("amount")), source, f"{prefix}.constraints")
     return Price(**values)

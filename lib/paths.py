@@ -14,6 +14,15 @@ from lib.settings import Settings
 # ~, $NAME, ${NAME}, {field}: all in one pass, so that what a value holds is not looked at again
 _PART = re.compile(r"^~(?=/|$)|\$(\w+)|\$\{(\w+)\}|\{(\w*)\}")
 
+# What a path may name in braces.
+FIELDS = {
+    "user": "your login name",
+    "account": "`project.account`",
+    "project": "`project.name`",
+    "machine": "the machine's name",
+    "arch": "`amd64` or `arm64`, that of its compute nodes",
+}
+
 
 @dataclass(frozen=True)
 class Paths:
@@ -218,13 +227,14 @@ def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | No
 
 
 def _fields(settings: Settings) -> Mapping[str, str]:
-    return {
-        "user": settings.environ.get("USER") or settings.environ.get("LOGNAME") or _user(),
-        "account": settings.configuration.project.account,
-        "project": settings.configuration.project.name,
-        "machine": settings.machine.name,
-        "arch": settings.machine.arch,
-    }
+    values = (
+        settings.environ.get("USER") or settings.environ.get("LOGNAME") or _user(),
+        settings.configuration.project.account,
+        settings.configuration.project.name,
+        settings.machine.name,
+        settings.machine.arch,
+    )
+    return dict(zip(FIELDS, values))
 
 
 def _user() -> str:

@@ -18,8 +18,8 @@ from lib.errors import LongshipError
 from lib.partitions import LIMITS_OF, Limits, Price, read_limits, read_price
 from lib.tables import Key, Source, check_table, read_toml
 
-# What a machine's table in a site.toml takes.
-_FACTS = {
+# What a machine's table in a site.toml takes; `Machine` says what each of them is.
+FACTS = {
     "description": Key("text"),
     "recognise": Key("table"),
     "runtime": Key("text", choices=RUNTIMES),
@@ -43,14 +43,18 @@ _FACTS = {
     "accounts": Key("text", choices=("yes", "no")),
     "configuration": Key("table"),
 }
-_MARKS = {
-    "environment": Key("texts"),
-    "host": Key("text"),
-    "path": Key("text"),
-    "cluster": Key("text"),
+MARKS = {
+    "environment": Key("texts", "variables and their values"),
+    "host": Key("text", "a pattern of the host's name"),
+    "path": Key("text", "a folder that only this site has"),
+    "cluster": Key("text", "Slurm's ClusterName, known inside a job"),
 }
 _MARKS_SHOWN = {"host": "host name", "path": "the folder", "cluster": "Slurm's cluster"}
-_FILE = {"newer_python": Key("text"), "common": Key("table"), "machines": Key("table")}
+FILE = {
+    "newer_python": Key("text", "what gives a newer Python than the scripts were started with"),
+    "common": Key("table", "what all machines of the site have in common"),
+    "machines": Key("table", "a table for each machine"),
+}
 
 
 @dataclass(frozen=True)
@@ -66,9 +70,7 @@ class Machine:
     description : str
         The machine's full name.
     recognise : mapping
-        Marks; all that are given must fit: ``environment`` (variables and their values), ``host``
-        (a pattern of the host's name), ``path`` (a folder that only this site has), ``cluster``
-        (Slurm's ClusterName, known inside a job).
+        Marks; all that are given must fit.
     runtime : str
         What runs containers there; ``auto`` where the machine is not known beforehand.
     gpu : str
@@ -165,7 +167,7 @@ def load_machines(root: Path) -> dict[str, Machine]:
     machines: dict[str, Machine] = {}
     for path in sorted(root.glob("*/site.toml")):
         tables, source = read_toml(path, str(path.relative_to(root)))
-        check_table(tables, _FILE, source)
+        check_table(tables, FILE, source)
         common, common_layer = _facts(tables.get("common", {}), source, "common")
         for name, table in tables.get("machines", {}).items():
             if name in machines:
@@ -186,8 +188,8 @@ def load_machines(root: Path) -> dict[str, Machine]:
 
 def _facts(table: Any, source: Source, prefix: str) -> tuple[dict[str, Any], Layer]:
     """Check one table of a machine; return its facts, and its values for configuration.toml."""
-    facts = check_table(table, _FACTS, source, prefix)
-    check_table(facts.get("recognise", {}), _MARKS, source, f"{prefix}.recognise")
+    facts = check_table(table, FACTS, source, prefix)
+    check_table(facts.get("recognise", {}), MARKS, source, f"{prefix}.recognise")
     for kind in LIMITS_OF.keys() & facts.keys():
         facts[kind] = read_limits(kind, facts[kind], source, f"{prefix}.{kind}")
     if "price" in facts:

@@ -11,27 +11,31 @@ from lib.configuration import Layer, check_layer
 from lib.errors import LongshipError, near_miss
 from lib.tables import Key, Source, check_table, check_value, read_toml
 
-_FILE = {
+# What a stack.toml takes; `Stack` and `Setting` say what each of them is.
+FILE = {
     "description": Key("text"),
     "images": Key("table"),
     "torch": Key("text"),
-    "training": Key("table"),
+    "training": Key("table", "what a group can set, a table for each setting"),
     "configuration": Key("table"),
 }
-_IMAGES = {"cuda": Key("by_arch"), "rocm": Key("by_arch"), "cpu": Key("by_arch")}
-
-# What a setting can be, and what TOML has for it. A ``path`` or one of ``paths`` that begins with a
-# root is checked and shown inside; ``parallel`` divides the GPUs of a job.
-_VALUES = {
-    "text": "text",
-    "number": "number",
-    "parallel": "number",
-    "path": "text",
-    "paths": "list",
+IMAGES = {
+    "cuda": Key("by_arch", "for NVIDIA's GPUs"),
+    "rocm": Key("by_arch", "for AMD's"),
+    "cpu": Key("by_arch", "for machines without any"),
 }
-_NOTHING: Mapping[str, Any] = {"text": "", "number": 0, "list": ()}
-_SETTING = {
-    "kind": Key("text", choices=tuple(_VALUES)),
+
+# What a setting can be. A ``path`` or one of ``paths`` that begins with a root is checked and shown
+# inside.
+KINDS = {
+    "text": Key("text", "any text", default=""),
+    "number": Key("number", "any whole number", default=0),
+    "parallel": Key("number", "the product of all of them divides the GPUs of a job", default=0),
+    "path": Key("text", "checked, and shown inside; or a name on the hub", default=""),
+    "paths": Key("list", "such paths, or patterns", default=()),
+}
+SETTING = {
+    "kind": Key("text", "what it is", choices=tuple(KINDS), default="text"),
     "default": Key("value"),
     "about": Key("text"),
     "within": Key("text"),
@@ -105,8 +109,8 @@ def load_stack(root: Path, name: str) -> Stack:
     if not path.is_file():
         raise LongshipError(f'there is no stack "{name}"', near_miss(name, stack_names(root)))
     tables, source = read_toml(path, f"stacks/{name}/stack.toml")
-    facts = check_table(tables, _FILE, source)
-    check_table(facts.get("images", {}), _IMAGES, source, "images")
+    facts = check_table(tables, FILE, source)
+    check_table(facts.get("images", {}), IMAGES, source, "images")
     return Stack(
         name=name,
         description=facts.get("description", ""),
@@ -126,10 +130,10 @@ def _settings(table: Mapping[str, Any], source: Source) -> dict[str, Setting]:
                 f'{source.place(dotted)}: "{name}" cannot name a setting',
                 "small letters, digits and _: it becomes the name of a variable",
             )
-        facts = check_table(entry, _SETTING, source, dotted)
+        facts = check_table(entry, SETTING, source, dotted)
         kind = facts.get("kind", "text")
-        default = facts.get("default", _NOTHING[_VALUES[kind]])
-        check_value(f"{dotted}.default", default, Key(_VALUES[kind]), source.place(dotted))
+        default = facts.get("default", KINDS[kind].default)
+        check_value(f"{dotted}.default", default, KINDS[kind], source.place(dotted))
         found[name] = Setting(kind, default, facts.get("about", ""), facts.get("within", ""))
     for name, setting in found.items():
         if setting.within and setting.within not in found:
@@ -165,5 +169,5 @@ def check_settings(stack: Stack, given: Mapping[str, Any], origin: str) -> None:
                 f"{beside}; what is for another stack stands below [stacks.NAME.training]",
             )
         setting = stack.settings[name]
-        key = Key(_VALUES[setting.kind], setting.about)
+        key = KINDS[setting.kind]._replace(about=setting.about)
         check_value(f"training.{name}", value, key, origin)

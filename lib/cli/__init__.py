@@ -177,7 +177,15 @@ def plain_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def main(script: click.Command, name: str) -> None:
-    """Run an entry script's command; the one place where errors become messages and exit codes."""
+    """Run an entry script's command; the one place where errors become messages and exit codes.
+
+    0         done
+    1         an error that you can mend; also of `doctor.py` where there is a problem
+    2         a wrong call: an unknown option, mode or word
+    127       of `container_run.py`: there is no such command inside
+    128 + n   signal n ended it: 130 after Ctrl-C, 143 at a time limit or after `scancel`
+    another   the command's own, of `container_run.py`
+    """
     try:
         script.main(prog_name=name, standalone_mode=False)
     except LongshipError as error:

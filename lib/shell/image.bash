@@ -1,6 +1,12 @@
 # shellcheck shell=bash
 # An image as a file: a SIF, a SquashFS of enroot's, one of docker's archives, or the name of a tag
-# in the store of docker or podman; and the record beside it, as JSON.
+# in the store of docker or podman; and the record beside it, as JSON:
+#
+#   source, digest      where it comes from, and what that was then
+#   sha256, bytes, modified     the file; whether it still is that
+#   architecture        amd64 or arm64
+#   date, host, tools   when, where and by what it was made
+#   script              the whole script that made it
 
 # holds_tag FILE: whether it names a tag, and of which program: set REPLY to it.
 holds_tag() {

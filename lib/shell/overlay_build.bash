@@ -1,7 +1,13 @@
 # shellcheck shell=bash disable=SC2154,SC2034  # lib/overlay_builds.py assigns them
 # Building an overlay: the packages are installed at the path where they are mounted later, made the
 # same for everybody, and packed into one file. `active` is a link to one of the versions beside it,
-# so one that is complete takes its place at once, and what runs keeps what it started with.
+# so one that is complete takes its place at once, and what runs keeps what it started with. In the
+# folder of the overlays there are:
+#
+#   <name>_<hash>_<arch>.sqsh       in use for requirements of that hash: a link to a version
+#   versions/                       the files themselves, each with its record, .json
+#   unpacked/                       the same as folders, for runtimes that cannot mount them
+#   pins/                           a file for each launcher: which version it needs
 
 readonly OVERLAY_FORMAT=1 # what is built changes with it, from the same inputs
 

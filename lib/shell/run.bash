@@ -1,5 +1,16 @@
 # shellcheck shell=bash disable=SC2154  # the emitted script sets facts, RUN_DIR, LAUNCHER, log
-# The start and the record of a run: part of <run>/start.bash, which a job sources.
+# The start and the record of a run: part of <run>/start.bash, which a job sources. In <run> there are:
+#
+#   record.json         what ran where, with what, since when, how it ended and what an hour costs
+#   launcher            what each rank starts
+#   start.bash          what the job file sources
+#   job.sbatch          the job file as it was; job.salloc where it is a shell
+#   arguments           the job's own arguments, a zero byte behind each
+#   options             those of sbatch, a line each
+#   configuration.toml  every value of the configuration
+#   slurm.txt           what Slurm knows of the job
+#   packages.txt        the Python packages inside, with their versions
+#   repositories/       NAME.commit of each repository, and NAME.patch with all its changes
 
 # set_rendezvous PATTERN: where the ranks of all nodes meet: {node} is the first node's name,
 # {address} its IP address.

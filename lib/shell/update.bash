@@ -1,5 +1,13 @@
 # shellcheck shell=bash disable=SC2154  # the emitted script says: repositories_folder, saved
-# Updates of external repositories: fetch, save the user's changes, move, replay.
+# Updates of external repositories: fetch, save the user's changes, move, replay. What is kept of them in
+# a repository itself:
+#
+#   refs/longship/base          the configured commit that it was moved to
+#   refs/longship/patched       the same, with the patches of the group
+#   refs/longship/default       the server's default branch
+#   refs/longship/tags/         the server's tags, apart from the user's own
+#   refs/longship/saved/        the user's changes before each update, as `git stash` keeps them
+#   refs/longship/given-up/     what was there when an update was aborted
 
 # update_repositories: all of them to what is configured.
 update_repositories() {

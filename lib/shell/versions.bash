@@ -1,7 +1,15 @@
 # shellcheck shell=bash disable=SC2154  # the emitted script says which image: active, image, ...
 # The image in use. `active` is a link to one of the versions beside it; putting another in use is one
 # rename, whatever the image's size. A version's file is never changed, so what runs keeps what it
-# started with. The history says what was in use when: time, use or rollback, from, to.
+# started with. In the folder of the images there are:
+#
+#   <image>_<arch>.sif              in use: a link to a version; .sqsh for enroot, .docker or .podman
+#                                   for a text that names the image in their stores
+#   build/                          what build_container.py has made and nobody has put in use yet
+#   versions/                       each image that was in use, with time and checksum in its name
+#   versions/<image>_<arch>.sif.history     what was in use when: time, use or rollback, from, to
+#   pins/                           a file for each launcher: which version it needs
+#
 # The emitted script sets: active, image and record (what build_container.py has made), arch, and
 # defines start_in IMAGE COMMAND...
 

@@ -1,0 +1,165 @@
+"""commands.md: every script, its arguments and its options, from the commands themselves."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import inspect
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+
+from lib import ROOT
+from lib.cli import plain_options
+from writers.markdown import code, page, plain, table
+
+_INTRO = """\
+Every script of the repository: what is typed, and every option. `--help` shows the same. Options
+stand before a command that is run inside; what stands after its first word belongs to it."""
+
+_COMMON = """\
+The first three are also variables: `LONGSHIP_MACHINE`, `LONGSHIP_STACK` and
+`LONGSHIP_CONFIGURATION`; the option wins. A script that was printed needs bash and the programs
+that it names, and no Python."""
+
+_PAYLOAD = """\
+These two are yours to replace. They run inside the environment; the defaults are those without a
+GPU."""
+
+
+def commands_page() -> str:
+    """Return the page."""
+    common = _common_options()
+    parts = [_INTRO, "## Options of every Python script", _options_table(common), _COMMON]
+    known = {option for each in common for option in each.opts}
+    for name, command in click_commands().items():
+        parts += _command_parts(name, command, known)
+    for path in sorted(Path(ROOT).glob("*.sh")):
+        parts += [f"## {path.name}", *_shell_parts(path)]
+    parts += ["## train.py and preprocess_data.py", _PAYLOAD]
+    for name in ("train.py", "preprocess_data.py"):
+        parts += [f"### {name}", *_parser_parts(name)]
+    return page("Commands", *parts)
+
+
+def click_commands() -> dict[str, click.Command]:
+    """Return the command that each entry script hands over to, by the script's name."""
+    found = {}
+    for path in sorted(Path(ROOT).glob("*.py")):
+        entry = re.search(r"from (lib\.cli\.\w+) import (\w+)", path.read_text(encoding="utf-8"))
+        if entry:
+            found[path.name] = getattr(importlib.import_module(entry[1]), entry[2])
+    return found
+
+
+def _common_options() -> list[click.Option]:
+    return list(click.command()(plain_options(lambda **_: None)).params)
+
+
+def _command_parts(name: str, command: click.Command, common: set[str]) -> list[str]:
+    own = [
+        each
+        for each in command.params
+        if isinstance(each, click.Option) and not each.hidden and not common & {*each.opts}
+    ]
+    arguments = [_argument(each) for each in command.params if isinstance(each, click.Argument)]
+    usage = " ".join(["python3", name, "[OPTION...]", *arguments])
+    paragraphs = [_paragraph(each) for each in inspect.cleandoc(command.help or "").split("\n\n")]
+    examples = [_options_table(own)] if own else []
+    if command.epilog:
+        examples.append(f"```bash\n{_examples(command.epilog)}\n```")
+    return [f"## {name}", f"```text\n{usage}\n```", *paragraphs, *examples]
+
+
+def _argument(argument: click.Argument) -> str:
+    if isinstance(argument.type, click.Choice):
+        shown = "|".join(argument.type.choices)
+    else:
+        shown = (
+            argument.metavar or f"{argument.name}{'...' if argument.nargs == -1 else ''}".upper()
+        )
+    return shown if argument.required or shown.startswith("[") else f"[{shown}]"
+
+
+def _options_table(options: list[click.Option]) -> str:
+    rows = [
+        (code(" ".join([*each.opts, *_metavar(each)])), plain(each.help or "")) for each in options
+    ]
+    return table(("option", "does"), rows)
+
+
+def _metavar(option: click.Option) -> list[str]:
+    return [] if option.is_flag else [option.metavar or "VALUE"]
+
+
+def _paragraph(text: str) -> str:
+    """Return a paragraph of a help text; one that is not wrapped is a list: `name   what it is`."""
+    lines = text.splitlines()
+    if lines[0].strip() != "\b":
+        return f"{plain(text)}."
+    rows: list[list[str]] = []
+    for line in lines[1:]:
+        name, about = re.fullmatch(r"(\s*\S.*?)(?:  +(.*))?", line).groups()  # type: ignore[union-attr]
+        if line.startswith(" "):
+            rows[-1][1] += f" {line.strip()}"
+        else:
+            rows.append([name, about or ""])
+    return table(("argument", "does"), [(code(name), plain(about)) for name, about in rows])
+
+
+def _examples(epilog: str) -> str:
+    """Return the commands of `Example: python3 x.py, on a laptop`, a line each."""
+    lines = []
+    for each in re.sub(r"^Examples?: ", "", epilog).split("; "):
+        command, comma, where = each.partition(", ")
+        lines.append(f"{command}    # {where}" if comma else command)
+    return "\n".join(lines)
+
+
+def _shell_parts(path: Path) -> list[str]:
+    """Return the comment that begins a script: what it does, then what can be typed."""
+    head = path.read_text(encoding="utf-8").partition("\nset ")[0].splitlines()[1:]
+    paragraphs = "\n".join(each.lstrip("#") for each in head).split("\n\n")
+    return [
+        f"```text\n{inspect.cleandoc(each)}\n```" if each.startswith("   ") else f"{plain(each)}."
+        for each in paragraphs
+    ]
+
+
+def payload_parser(name: str) -> argparse.ArgumentParser:
+    """Return the parser of train.py or preprocess_data.py, whose imports are only there inside.
+
+    Its function is run alone, as on a machine without a GPU, up to where it would parse.
+    """
+    tree = ast.parse(Path(ROOT, name).read_text(encoding="utf-8"))
+    (own,) = (each for each in tree.body if getattr(each, "name", "") == "parse_arguments")
+    parses = next(n for n, each in enumerate(own.body) if "parse_args" in ast.dump(each))
+    own.body[parses:] = [ast.Return(ast.Name("parser", ast.Load()))]
+    ast.fix_missing_locations(own)
+    names = {
+        "__doc__": ast.get_docstring(tree),
+        "argparse": argparse,
+        "os": SimpleNamespace(environ={"LONGSHIP_SCRATCH_DIR": "<scratch_dir>"}),
+        "Path": Path,
+        "torch": SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False)),
+        "HelpFormatter": argparse.HelpFormatter,
+    }
+    exec(compile(ast.Module([tree.body[1], own], []), name, "exec"), names)
+    return names["parse_arguments"]()
+
+
+def _parser_parts(name: str) -> list[str]:
+    parser = payload_parser(name)
+    rows = []
+    for action in parser._actions:
+        shown = ", ".join(action.option_strings) or "|".join(action.choices or [action.dest])
+        if "--help" in action.option_strings:
+            continue
+        about = (action.help or "").replace(" (default: %(default)s)", "")
+        stated = "default" in about or action.default is None
+        rows.append((code(shown), plain(about), "" if stated else code(action.default)))
+    about = [f"{plain(each)}." for each in (parser.description or "").split("\n\n")[:1]]
+    return [*about, table(("option", "is", "default"), rows)]

@@ -1,0 +1,145 @@
+"""configuration.md: every key, its type, default and meaning, and who else gives it a value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lib import ROOT
+from lib.configuration import KEYS, TABLES, entry_name
+from lib.paths import FIELDS
+from lib.sites import load_machines
+from lib.stacks import load_stack, stack_names
+from writers.markdown import code, first_line, keys_table, kind, page, plain, table, value
+
+_INTRO = """\
+What `configuration.toml` can say. Every key has a default, so an empty file works. An unknown
+key, a value of another type or an impossible one is an error that names file, line and key.
+`python3 doctor.py` shows every value with where it comes from."""
+
+_LAYERS = """\
+Later ones win; tables, such as `environment.set`, are merged name by name, `[[repositories]]` and
+`[[assets]]` entry by entry.
+
+1. the defaults below
+2. `stacks/<stack>/stack.toml`, its `[configuration]`
+3. `<site>/site.toml`, `configuration` of all its machines, then of the machine
+4. `configuration.toml`, then its `[stacks.NAME]`, then its `[machines.NAME]`
+5. `configuration.local.toml` in the same way; git does not track it
+6. the variables `LONGSHIP_MACHINE` and `LONGSHIP_STACK`
+7. `--machine` and `--stack`
+
+`--configuration FILE`, or `LONGSHIP_CONFIGURATION`, takes another file than
+`configuration.toml`; what stands beside it as `<name>.local.toml` is the fifth layer."""
+
+_TABLES_AGAIN = """\
+`[stacks.NAME]` and `[machines.NAME]` hold any of the tables again, for one stack or for one
+machine; only `machine` cannot stand there, nor `stack` below a stack:
+
+```toml
+[stacks.megatron-lm]
+training.tensor_parallel = 4
+
+[machines.jwb]
+project.account = "trustllm-eu"
+```"""
+
+_PATHS = """\
+Paths can hold these, which are filled in once; nothing is ever evaluated by a shell. `[paths]`,
+`binds`, `token_files` and `work_dir` must be absolute then; other files may be relative to the
+repository."""
+
+
+def configuration_page() -> str:
+    """Return the page."""
+    parts = [_INTRO, "## Which value counts", _LAYERS, "## Top of the file", _keys("")]
+    for name, declared in TABLES.items():
+        about = first_line(declared).partition(": ")[2]
+        parts += [f"## `[{name}]`", f"{about[0].upper()}{about[1:]}.", _keys(f"{name}.")]
+    for name, key in KEYS.items():
+        if key.entries:
+            parts += [f"## `[[{name}]]`", _entries_about(name), keys_table(key.entries)]
+    parts += ["## `[training]`", _training(), "## One stack, one machine", _TABLES_AGAIN]
+    parts += ["## Placeholders in paths", _PATHS, _placeholders()]
+    parts += ["## Values of the sites and stacks", _given_table()]
+    return page("configuration.toml", *parts)
+
+
+def _keys(prefix: str) -> str:
+    rows = []
+    for dotted, key in KEYS.items():
+        name = dotted.removeprefix(prefix)
+        if (
+            dotted.startswith(prefix)
+            and "." not in name
+            and not key.entries
+            and dotted != "training"
+        ):
+            rows.append(
+                (code(name), kind(key), value(key.default), plain(key.about), _givers(dotted))
+            )
+    return table(("key", "takes", "default", "is", "also given by"), rows)
+
+
+def _entries_about(name: str) -> str:
+    about = KEYS[name].about.capitalize()
+    return f"{about}, a table each. An entry of the same name changes the stack's."
+
+
+def _training() -> str:
+    links = ", ".join(
+        f"[{each}](../../stacks/{each}/README.md)" for each in stack_names(Path(ROOT))
+    )
+    about = KEYS["training"].about.capitalize()
+    return f"{about}, which its `stack.toml` names with their defaults: {links}."
+
+
+def _placeholders() -> str:
+    rows = [(code(f"{{{name}}}"), about) for name, about in FIELDS.items()]
+    rows += [
+        ("`~` at the start", "your home folder"),
+        ("`$NAME`, `${NAME}`", "a variable of the environment, which must be set"),
+    ]
+    return table(("placeholder", "is"), rows)
+
+
+def _givers(dotted: str) -> str:
+    """Name the folders of the sites and stacks that give a key a value."""
+    folders = dict.fromkeys(re.sub(r".*/([\w-]+)/.*", r"\1", where) for _, where in _given(dotted))
+    return f"[{', '.join(folders)}](#values-of-the-sites-and-stacks)" if folders else ""
+
+
+def _given(dotted: str) -> list[tuple[Any, str]]:
+    """Return the values that sites and stacks give to a key, each with who gives it."""
+    return [(given, where) for key, given, where in _all_given() if key == dotted]
+
+
+def _all_given() -> Iterator[tuple[str, Any, str]]:
+    root = Path(ROOT)
+    for machine in load_machines(root).values():
+        for dotted, given in machine.configuration.values.items():
+            yield dotted, given, f"[{machine.name}](../../{machine.site_file})"
+    for name in stack_names(root):
+        for dotted, given in load_stack(root, name).configuration.values.items():
+            yield dotted, given, f"[{name}](../../stacks/{name}/stack.toml)"
+
+
+def _given_table() -> str:
+    rows: dict[tuple[str, str], list[str]] = {}
+    for dotted in KEYS:
+        for given, where in _given(dotted):
+            shown = (
+                ", ".join(map(_entry, given)) if KEYS[dotted].entries else value(given) or '`""`'
+            )
+            rows.setdefault((dotted, shown), []).append(where)
+    return table(
+        ("key", "value", "given by"),
+        ((code(dotted), shown, ", ".join(who)) for (dotted, shown), who in rows.items()),
+    )
+
+
+def _entry(entry: dict[str, Any]) -> str:
+    version = entry.get("ref") or entry.get("revision") or ""
+    return code(f"{entry_name(entry)} {version[:12]}".strip())

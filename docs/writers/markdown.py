@@ -1,0 +1,157 @@
+"""Markdown from what the code declares: tables of keys, docstrings, header comments."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lib.tables import Key
+
+_SHOWN_KINDS = {
+    "text": "text",
+    "number": "whole number",
+    "amount": "number",
+    "list": "list of texts",
+    "texts": "texts by name",
+    "value": "text, number or list",
+    "values": "values by name",
+    "by_arch": "text, or one for each architecture",
+    "table": "table",
+    "tables": "tables",
+}
+
+
+def page(title: str, *parts: str) -> str:
+    """Put a page together from its parts, which are paragraphs, tables and headings."""
+    origin = "<!-- Written by docs/write_reference.py from the code: change it there. -->"
+    return (
+        "\n\n".join((f"# {title}", origin, *map(_wrapped, "\n\n".join(parts).split("\n\n")))) + "\n"
+    )
+
+
+def _wrapped(block: str) -> str:
+    """Return a paragraph in lines of a readable length; anything else as it is."""
+    if re.match(r"#|\||```|1\. ", block):
+        return block
+    return textwrap.fill(
+        " ".join(block.split()), 110, break_on_hyphens=False, break_long_words=False
+    )
+
+
+def plain(text: str) -> str:
+    """Return prose of a docstring or a help text as Markdown: what it holds is shown as it is."""
+    text = " ".join(text.split()).replace("``", "`")
+    pieces = re.split(r"(`[^`]*`)", text)
+    pieces[::2] = [re.sub(r"([*<\[\]|])", r"\\\1", each) for each in pieces[::2]]
+    return re.sub(r"(?<!\.)\.$", "", "".join(pieces))
+
+
+def code(text: object) -> str:
+    """Return something that is typed, or stands in a file; nothing where it is empty."""
+    return f"`{text}`" if str(text) else ""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table."""
+    lines = [head, ["---"] * len(head), *rows]
+    cells = [[re.sub(r"(?<!\\)\|", r"\\|", each) for each in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def value(given: Any) -> str:
+    """Return a value as TOML has it; nothing where there is none."""
+    if given is None or given in ("", (), [], {}):
+        return ""
+    if isinstance(given, Mapping):
+        inside = ", ".join(f"{name} = {_plain_value(each)}" for name, each in given.items())
+        return code(f"{{ {inside} }}")
+    return code(_plain_value(given))
+
+
+def _plain_value(given: Any) -> str:
+    return json.dumps(given, ensure_ascii=False)
+
+
+def kind(key: Key) -> str:
+    """Say what a key takes."""
+    if key.choices:
+        return ", ".join(code(f'"{each}"') for each in key.choices)
+    return _SHOWN_KINDS[key.kind]
+
+
+def keys_table(keys: Mapping[str, Key], declared: type | None = None, prefix: str = "") -> str:
+    """Return the table of all keys of a table of a file.
+
+    Parameters
+    ----------
+    keys : mapping of str to Key
+        What each takes.
+    declared : type, optional
+        The class that they become; its docstring and defaults tell what the keys do not.
+    prefix : str
+        Of the keys in the table.
+    """
+    about = parameters(declared) if declared else {}
+    defaults = {
+        **getattr(declared, "_field_defaults", {}),
+        **{
+            each.name: each.default
+            for each in getattr(declared, "__dataclass_fields__", {}).values()
+        },
+    }
+    return table(
+        ("key", "takes", "default", "is"),
+        (
+            (
+                code(prefix + name),
+                kind(key),
+                _default(key, defaults.get(name)),
+                plain(key.about) or about.get(name, ""),
+            )
+            for name, key in keys.items()
+        ),
+    )
+
+
+def _default(key: Key, declared: Any) -> str:
+    default = key.default if key.default is not None else declared
+    return value(default) if isinstance(default, (str, int, float, tuple, Mapping)) else ""
+
+
+def parameters(declared: Any) -> dict[str, str]:
+    """Return what the section Parameters of a docstring says of each name."""
+    section = (inspect.getdoc(declared) or "").partition("Parameters\n----------\n")[2]
+    found = {}
+    for names, about in re.findall(
+        r"^(\w[\w, ]*)(?: :.*)?\n((?:    .*\n?)+)", section, re.MULTILINE
+    ):
+        about = plain(about)
+        if about[1:2].islower() or about[1:2] in " `":
+            about = about[0].lower() + about[1:]
+        found.update(dict.fromkeys(names.split(", "), about))
+    return found
+
+
+def first_line(declared: Any) -> str:
+    """Return the first line of a docstring."""
+    return plain((inspect.getdoc(declared) or "").partition("\n\n")[0])
+
+
+def listed(path: Path) -> list[tuple[str, str]]:
+    """Return what the comment that begins a script lists: `#   NAME    what it is`, in order."""
+    found: list[tuple[str, str]] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        row = re.fullmatch(r"#   (\S.*?)  +(\S.*)", line)
+        more = re.fullmatch(r"#     +(\S.*)", line)
+        if row:
+            found.append((row[1], row[2]))
+        elif more and found:
+            found[-1] = (found[-1][0], f"{found[-1][1]} {more[1]}")
+    return found
