@@ -29,9 +29,8 @@ _SHOWN_KINDS = {
 def page(title: str, *parts: str) -> str:
     """Put a page together from its parts, which are paragraphs, tables and headings."""
     origin = "<!-- Written by docs/write_reference.py from the code: change it there. -->"
-    return (
-        "\n\n".join((f"# {title}", origin, *map(_wrapped, "\n\n".join(parts).split("\n\n")))) + "\n"
-    )
+    blocks = re.findall(r"```.*?```|\S.*?(?=\n\n|\Z)", "\n\n".join(parts), re.DOTALL)
+    return "\n\n".join((f"# {title}", origin, *map(_wrapped, blocks))) + "\n"
 
 
 def _wrapped(block: str) -> str:
