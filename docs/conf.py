@@ -23,6 +23,7 @@ include_patterns = [
 ]
 # Folders that have no page, or may hold terabytes: they are not walked.
 exclude_patterns = [".*", "lib", "tests", "project", "scratch"]
+highlight_language = "text"  # what names no language
 smartquotes = False  # -- is the beginning of an option
 myst_heading_anchors = 4  # as on GitHub
 

@@ -162,4 +162,4 @@ def _parser_parts(name: str) -> list[str]:
         stated = "default" in about or action.default is None
         rows.append((code(shown), plain(about), "" if stated else code(action.default)))
     about = [f"{plain(each)}." for each in (parser.description or "").split("\n\n")[:1]]
-    return [*about, table(("option", "is", "default"), rows)]
+    return [*about, table(("option", "meaning", "default"), rows)]

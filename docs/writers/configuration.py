@@ -80,7 +80,7 @@ def _keys(prefix: str) -> str:
             rows.append(
                 (code(name), kind(key), value(key.default), plain(key.about), _givers(dotted))
             )
-    return table(("key", "takes", "default", "is", "also given by"), rows)
+    return table(("key", "takes", "default", "meaning", "also given by"), rows)
 
 
 def _entries_about(name: str) -> str:
@@ -102,7 +102,7 @@ def _placeholders() -> str:
         ("`~` at the start", "your home folder"),
         ("`$NAME`, `${NAME}`", "a variable of the environment, which must be set"),
     ]
-    return table(("placeholder", "is"), rows)
+    return table(("placeholder", "meaning"), rows)
 
 
 def _givers(dotted: str) -> str:

@@ -115,4 +115,4 @@ def _default(dotted: str) -> tuple[str, str]:
 
 def _listed(script: str) -> str:
     rows = [each for each in listed(Path(ROOT, "lib", script)) if each[0].isupper()]
-    return table(("variable", "is"), ((code(name), plain(about)) for name, about in rows))
+    return table(("variable", "meaning"), ((code(name), plain(about)) for name, about in rows))

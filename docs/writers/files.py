@@ -39,7 +39,7 @@ def files_page() -> str:
         "Files on disk",
         _INTRO,
         "## Folders",
-        table(("path", "is"), _folders()),
+        table(("path", "meaning"), _folders()),
         "## Images",
         "In `<scratch_dir>/containers/`:",
         _listed("shell/versions.bash"),
@@ -70,4 +70,4 @@ def _folders() -> Iterable[tuple[str, str]]:
 
 def _listed(script: str) -> str:
     rows = listed(Path(ROOT, "lib", script))
-    return table(("name", "is"), ((code(name), plain(about)) for name, about in rows))
+    return table(("name", "meaning"), ((code(name), plain(about)) for name, about in rows))

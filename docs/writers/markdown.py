@@ -104,7 +104,7 @@ def keys_table(keys: Mapping[str, Key], declared: type | None = None, prefix: st
         },
     }
     return table(
-        ("key", "takes", "default", "is"),
+        ("key", "takes", "default", "meaning"),
         (
             (
                 code(prefix + name),

@@ -31,7 +31,7 @@ def stack_page() -> str:
         _SETTINGS,
         keys_table(SETTING, Setting, "training.NAME."),
         table(
-            ("kind", "takes", "is"),
+            ("kind", "takes", "meaning"),
             ((code(name), kind(key), key.about) for name, key in KINDS.items()),
         ),
         "## `[configuration]`",
