@@ -1,18 +1,171 @@
-"""What the documentation says: its commands are taken, its links lead somewhere."""
+"""What the pages say: commands and configuration are taken, links lead somewhere."""
 
-import filecmp
-import sys
+import shutil
+import subprocess
 from pathlib import Path
 
+import click
+import pytest
+from support.pages import (
+    anchors,
+    blocks,
+    inline_code,
+    links,
+    page_paths,
+    read,
+    script_calls,
+    simple_commands,
+)
+from writers.commands import click_commands, payload_parser
+
+from lib.settings import load_settings
+from lib.sites import load_machines
+from lib.stacks import load_stack, stack_names
+
 ROOT = Path(__file__).resolve().parents[1]
-REFERENCE = ROOT / "docs/reference"
+PAGES = [str(each) for each in page_paths()]
+COMMANDS = click_commands()
+PAYLOAD = ("train.py", "preprocess_data.py")
 
 
-def test_reference_is_what_the_code_says(run, tmp_path):
-    """After a change that is meant: python3 docs/write_reference.py; read the diff."""
-    written = tmp_path / "written"
-    run([sys.executable, ROOT / "docs/write_reference.py", written])
-    names = sorted(path.name for path in written.iterdir())
-    assert names == sorted(path.name for path in REFERENCE.iterdir())
-    _, different, missing = filecmp.cmpfiles(written, REFERENCE, names, shallow=False)
-    assert (different, missing) == ([], [])
+@pytest.fixture
+def described(tmp_path):
+    """Give a function that makes a repository of all sites and stacks, and of those on a page."""
+
+    def make(text):
+        for path in (*ROOT.glob("*/site.toml"), *ROOT.glob("stacks/*/stack.toml")):
+            copy = tmp_path / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+        for block in blocks(text, "toml"):
+            name = file_of(block)
+            if name.endswith(("site.toml", "stack.toml")):
+                (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+                (tmp_path / name).write_text(block, encoding="utf-8")
+        return tmp_path
+
+    return make
+
+
+def file_of(block):
+    """Name the file that a block of TOML is of: its first line, or else the configuration."""
+    first = block.partition("\n")[0]
+    is_name = first.startswith("# ") and first.endswith(".toml") and " " not in first[2:]
+    return first[2:] if is_name else "configuration.toml"
+
+
+def test_pages_are_found():
+    assert {"README.md", "docs/index.md", "jsc/README.md", "stacks/trl/README.md"} <= {*PAGES}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_of_bash_are_bash(page):
+    for block in blocks(read(page), "bash"):
+        done = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True)
+        assert done.returncode == 0, f"{done.stderr}\n{block}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_are_taken_by_the_scripts(page, described):
+    text = read(page)
+    repository = described(text)
+    code = [*blocks(text, "bash"), *(each for each in inline_code(text) if "python3 " in each)]
+    for block in code:
+        for script, *arguments in script_calls(simple_commands(block)):
+            try:
+                check_call(repository, script, arguments)
+            except (click.ClickException, AssertionError, SystemExit) as error:
+                pytest.fail(f"python3 {script} {' '.join(arguments)}: {error}")
+
+
+def check_call(repository, script, arguments):
+    """Let the script's own command read the words, without doing anything."""
+    assert script in COMMANDS, "there is no such script"
+    try:
+        given = COMMANDS[script].make_context(script, list(arguments)).params
+    except click.exceptions.Exit:  # --help
+        return
+    assert given["machine"] in ("", *load_machines(repository)), "there is no such machine"
+    assert given["stack"] in ("", *stack_names(repository)), "there is no such stack"
+    if script == "submit.py":
+        check_job(repository, given["job"])
+    if script == "container_run.py":
+        python, *words = (*given["command"], "", "")
+        if python in ("python", "python3") and words[0] in PAYLOAD and "--help" not in words:
+            payload_parser(words[0]).parse_args(words[1:-2])
+
+
+def check_job(repository, job):
+    made_up = (repository / job).parent != repository and (repository / job).parent.is_dir()
+    shipped = (ROOT / job).parent.is_dir()
+    placeholder = job.replace("/", "").partition(".")[0].isupper()
+    known = job in ("status", "rerun") or placeholder
+    assert known or (ROOT / job).is_file() or (made_up and not shipped), "there is no such job file"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_scripts_that_are_named_are_there(page):
+    for words in (each for block in blocks(read(page), "bash") for each in simple_commands(block)):
+        script = words[0]
+        if script.startswith("./"):
+            assert (ROOT / script).is_file(), script
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_of_toml_are_taken(page, described):
+    text = read(page)
+    repository = described(text)
+    environ = {"HOME": "/home/me", "USER": "me"}
+    own = Path(page).parent.name if page.startswith("stacks/") else ""
+    for block in blocks(text, "toml"):
+        name = file_of(block)
+        (repository / name).write_text(block, encoding="utf-8")
+        load_machines(repository)
+        if name.endswith("stack.toml"):
+            load_stack(repository, Path(name).parent.name)
+        elif not name.endswith("site.toml"):
+            load_settings(
+                repository,
+                {"configuration": str(repository / name), "stack": own},
+                environ,
+            )
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    text = read(page)
+    for target in links(text):
+        if target.startswith(("https://", "http://", "mailto:")):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (ROOT / page).parent / name if name else ROOT / page
+        assert path.is_file() and ROOT in path.resolve().parents, f"there is no {target}"
+        if anchor:
+            assert anchor in anchors(path.read_text(encoding="utf-8")), f"there is no {target}"
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ("python3 build_container.py --forse", "No such option"),
+        ("python3 build_container.py offlin", "offlin"),
+        ("python3 builder.py", "no such script"),
+        ("python3 set_up.py install --machine jwx", "no such machine"),
+        ("python3 set_up.py install --stack pytorsh", "no such stack"),
+        ("python3 submit.py jsc/no_such.sbatch", "no such job file"),
+        ("python3 submit.py nowhere/run_training.sbatch", "no such job file"),
+        ("x | python3 container_run.py python train.py --stepps 3 >log  # it's wrong", "2"),
+    ],
+)
+def test_wrong_call_is_seen(call, reason, described):
+    ((script, *arguments),) = script_calls(simple_commands(call))
+    with pytest.raises((click.ClickException, AssertionError, SystemExit), match=reason):
+        check_call(described(""), script, arguments)
+
+
+def test_page_is_taken_apart():
+    block = "# no [link](x)\na 'b\nc' d"
+    text = f"# A `b`, (c)\n\n## A b c\n[x](y.md#z) `[no](link)`\n```bash\n{block}\n```\n"
+    assert anchors(text) == ["a-b-c", "a-b-c-1"]
+    assert links(text) == ["y.md#z"]
+    assert [simple_commands(each) for each in blocks(text, "bash")] == [[["a", "b\nc", "d"]]]

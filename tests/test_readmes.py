@@ -1,11 +1,11 @@
 """What the READMEs of sites and stacks say: their commands are taken, their files are there."""
 
 import re
-import shlex
 import sys
 from pathlib import Path
 
 import pytest
+from support.pages import blocks, read, script_calls, simple_commands
 from support.repository import Clone
 
 from lib.resolved import write_toml
@@ -23,19 +23,18 @@ STACKS = sorted(f"stacks/{path.parent.name}" for path in ROOT.glob("stacks/*/REA
 JOB_FILE = re.compile(r"[\w./-]+\.(?:sbatch|salloc)\b")
 
 
-def text_of(site):
-    return (ROOT / site / "README.md").read_text(encoding="utf-8")
+def text_of(folder):
+    return read(Path(folder, "README.md"))
 
 
-def blocks(site, language):
-    return re.findall(rf"^```{language}\n(.*?)^```", text_of(site), re.DOTALL | re.MULTILINE)
+def toml_of(folder):
+    return blocks(text_of(folder), "toml")
 
 
-def commands(site):
-    """Give the words behind `python3` of each line that calls a script."""
-    lines = "".join(blocks(site, "bash")).replace("\\\n", " ").splitlines()
-    found = [shlex.split(line, comments=True) for line in lines]
-    return [words[1:] for words in found if words[:1] == ["python3"] and words[1] != "-m"]
+def commands(folder):
+    """Give the words of each call of a script, in the README of a folder."""
+    code = blocks(text_of(folder), "bash")
+    return [words for block in code for words in script_calls(simple_commands(block))]
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def test_each_command_is_taken_with_the_configuration_shown(site, clone, run):
     machines = load_machines(ROOT).values()
     first = next(each.name for each in machines if each.site_file == f"{site}/site.toml")
     environment = {**clone.environment, "LONGSHIP_MACHINE": first}
-    clone.configure("\n".join(blocks(site, "toml")))
+    clone.configure("\n".join(toml_of(site)))
     assert commands(site)
     for script, *arguments in commands(site):
         assert (ROOT / script).is_file()
@@ -68,7 +67,7 @@ def test_each_command_of_a_stack_is_taken_with_each_configuration_shown(stack, c
     assert commands(stack)
     # without an account: here, or where there are none
     machine = "local" if "cpu" in load_stack(ROOT, Path(stack).name).images else "aws"
-    for text in blocks(stack, "toml"):
+    for text in toml_of(stack):
         (clone.root / "shown.toml").write_text(text)
         settings = {"LONGSHIP_CONFIGURATION": "shown.toml", "LONGSHIP_STACK": Path(stack).name}
         run(
@@ -76,7 +75,7 @@ def test_each_command_of_a_stack_is_taken_with_each_configuration_shown(stack, c
             env={**clone.environment, **settings, "LONGSHIP_MACHINE": machine},
             cwd=clone.root,
         )
-    shown = tomllib.loads("".join(blocks(stack, "toml")[:1]))
+    shown = tomllib.loads("".join(toml_of(stack)[:1]))
     own = {"machine": "auto", "stack": Path(stack).name, **tomllib.loads(job)}
     clone.configure(write_toml({**shown, **own}))
     for script, *arguments in commands(stack):
@@ -91,7 +90,7 @@ def test_readme_of_a_stack_names_each_of_its_settings(stack):
         assert f"`{name}`" in text_of(stack), name
 
 
-def test_each_command_of_the_section_on_jobs_is_taken(clone, run):
+def test_each_job_of_the_first_page_is_taken(clone, run):
     clone.configure('[project]\naccount = "a"\n[paths]\nscratch_dir = "~/scratch"\n')
     recorded = Path(clone.environment["HOME"], "scratch/runs/4711-train")
     recorded.mkdir(parents=True)
@@ -100,12 +99,9 @@ def test_each_command_of_the_section_on_jobs_is_taken(clone, run):
     (recorded / "launcher").write_text("")
     (recorded / "job.sbatch").write_text((ROOT / "jsc/run_training_jwb.sbatch").read_text())
     (recorded / "configuration.toml").write_text((clone.root / "configuration.toml").read_text())
-    section = (ROOT / "README.md").read_text().partition("\n## Submit jobs\n")[2]
-    block = re.search(r"^```bash\n(.*?)^```", section, re.DOTALL | re.MULTILINE)[1]
-    lines = [shlex.split(line, comments=True) for line in block.splitlines()]
-    assert len(lines) > 5
-    for python, script, *arguments in lines:
-        assert (python, script) == ("python3", "submit.py")
+    submitted = [words for words in commands(".") if words[0] == "submit.py"]
+    assert submitted
+    for script, *arguments in submitted:
         command = [sys.executable, script, "--dry-run", *arguments]
         assert run(command, env=clone.environment, cwd=clone.root).stdout
 
@@ -123,11 +119,3 @@ def test_a_job_of_each_kind_is_submitted(site):
     submitted = {Path(words[1]).name for words in commands(site) if words[0] == "submit.py"}
     for kind in ("preprocess_data", "run_training", "interactive", "jupyter", "status"):
         assert any(name.startswith(kind) for name in submitted), kind
-
-
-def test_stack_that_is_shown_is_one(repository):
-    shown = [each for each in blocks(".", "toml") if each.startswith("# stacks/mine/stack.toml")]
-    repository.write("stacks/mine/stack.toml", shown[0])
-    repository.write("configuration.toml", '[training]\ndata = ["/a"]\n')
-    settings = repository.settings(stack="mine")
-    assert settings.stack.settings["tensor_parallel"].kind == "parallel"

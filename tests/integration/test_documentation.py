@@ -1,0 +1,39 @@
+"""The documentation as a site, by the real Sphinx."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from support import cache, processes
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def sphinx(session_environment):
+    """Give the Python of an environment with Sphinx, which needs 3.11."""
+    pins = ROOT / "requirements/docs.txt"
+    names = [sys.executable] if sys.version_info >= (3, 11) else []
+    names += ["python3.14", "python3.13", "python3.12", "python3.11"]
+    python = next(filter(None, map(shutil.which, names)), None)
+    if python is None:
+        pytest.skip("needs Python 3.11 or newer for Sphinx, and finds none on PATH")
+
+    def build(partial):
+        processes.run([python, "-m", "venv", partial], env=session_environment)
+        install = [partial / "bin/python", "-m", "pip", "install", "--quiet", "-r", pins]
+        done = processes.run(install, env=session_environment, check=False)
+        if done.returncode:
+            pytest.skip(f"needs Sphinx from the package index: {done.stderr.strip()[-300:]}")
+
+    return cache.cached(f"sphinx-{cache.fingerprint(pins, python)}", build) / "bin/python"
+
+
+def test_site_is_built_without_a_warning(sphinx, run, tmp_path):
+    command = [sphinx, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-c", "docs"]
+    done = run([*command, "-d", tmp_path / "doctrees", ".", tmp_path / "site"], cwd=ROOT)
+    assert done.stderr == ""
+    assert (tmp_path / "site/docs/index.html").is_file()
+    assert os.path.getsize(tmp_path / "site/docs/reference/commands.html") > 10000

@@ -1,0 +1,108 @@
+"""The reference: it is what the code says, and holds every option and every key."""
+
+import filecmp
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from support.pages import read
+from writers.commands import click_commands
+
+from lib.configuration import KEYS
+from lib.entries import ASSET, REPOSITORY
+from lib.environment import CACHES, OFFLINE, UNSET
+from lib.partitions import LIMITS_OF, PRICE
+from lib.sites import FACTS, MARKS
+from lib.stacks import IMAGES, SETTING
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs/reference"
+COMMANDS = click_commands()
+OPTION = re.compile(r"--[a-z][a-z-]*")
+
+
+def section(page, heading):
+    """Give the text below a heading, up to the next one of its kind."""
+    text = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", read(page), re.DOTALL | re.M)
+    assert text, heading
+    return text[1]
+
+
+def rows(text):
+    """Give the names in the first column of the tables of a text."""
+    return set(re.findall(r"^\| `([^`]+)`", text, re.MULTILINE))
+
+
+def test_reference_is_what_the_code_says(run, tmp_path):
+    """After a change that is meant: python3 docs/write_reference.py; read the diff."""
+    written = tmp_path / "written"
+    run([sys.executable, ROOT / "docs/write_reference.py", written])
+    names = sorted(path.name for path in written.iterdir())
+    assert names == sorted(path.name for path in REFERENCE.iterdir())
+    _, different, missing = filecmp.cmpfiles(written, REFERENCE, names, shallow=False)
+    assert (different, missing) == ([], [])
+
+
+def test_every_entry_script_is_in_the_reference():
+    starting = {path.name for path in ROOT.glob("*.py") if "lib.start(main)" in path.read_text()}
+    assert starting == COMMANDS.keys()
+
+
+def options(heading):
+    """Give the options in the tables below a heading."""
+    found = map(OPTION.match, rows(section("docs/reference/commands.md", heading)))
+    return {each[0] for each in found if each}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_options_of_help_are_those_of_the_reference(name):
+    shown = CliRunner().invoke(COMMANDS[name], ["--help"]).output.partition("\nOptions:\n")[2]
+    told = {each[0] for each in map(OPTION.match, re.findall(r"^  (\S+)", shown, re.M)) if each}
+    assert told - {"--help"} == options(name) | options("Options of every Python script")
+
+
+@pytest.mark.parametrize("dotted", sorted(KEYS))
+def test_key_of_the_configuration_is_in_the_reference(dotted):
+    table, _, key = dotted.rpartition(".")
+    page = "docs/reference/configuration.md"
+    if dotted == "training" or KEYS[dotted].entries:
+        heading = f"`[[{key}]]`" if KEYS[dotted].entries else f"`[{key}]`"
+        assert rows(section(page, heading)) == {*KEYS[dotted].entries}
+    else:
+        assert key in rows(section(page, f"`[{table}]`" if table else "Top of the file"))
+
+
+def test_no_key_of_the_reference_is_made_up():
+    text = read("docs/reference/configuration.md").partition("\n## Placeholders in paths\n")[0]
+    plain = {dotted.rpartition(".")[2] for dotted in KEYS if not KEYS[dotted].entries}
+    assert rows(text) == plain - {"training"} | {*ASSET} | {*REPOSITORY}
+
+
+@pytest.mark.parametrize(
+    ("page", "prefix", "keys"),
+    [
+        ("site_toml", "", FACTS),
+        ("site_toml", "recognise.", MARKS),
+        ("site_toml", "partitions.NAME.", LIMITS_OF["partitions"]),
+        ("site_toml", "qos.NAME.", LIMITS_OF["qos"]),
+        ("site_toml", "price.", PRICE),
+        ("stack_toml", "images.", IMAGES),
+        ("stack_toml", "training.NAME.", SETTING),
+        ("environment", "", (name for name, _ in CACHES)),
+    ],
+)
+def test_each_key_and_variable_has_a_row(page, prefix, keys):
+    assert {f"{prefix}{each}" for each in keys} <= rows(read(f"docs/reference/{page}.md"))
+
+
+def test_every_row_says_what_it_is():
+    for page in REFERENCE.glob("*_toml.md"):
+        for line in page.read_text(encoding="utf-8").splitlines():
+            assert not (line.startswith("| `") and line.endswith("|  |")), line
+
+
+def test_what_is_taken_out_is_told():
+    text = read("docs/reference/environment.md")
+    assert [each for each in (*UNSET, *OFFLINE) if f"`{each}`" not in text] == []
