@@ -2,12 +2,7 @@
 # From a fresh clone to a trained model on this machine. What is done is not done again.
 set -euo pipefail
 cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")"
-
-# stop_with MESSAGE HINT
-stop_with() {
-  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
-  exit 1
-}
+source lib/shell/messages.bash
 
 # newest_python: print the first Python that is new enough for the scripts.
 newest_python() {
@@ -28,17 +23,19 @@ make_host_environment() {
   cmp -s requirements/host.txt .venv/host.txt && return
   printf 'Make .venv for the scripts\n' >&2
   python=$(newest_python) ||
-    stop_with 'no Python 3.9 or newer was found' 'install one, or load its module'
+    fail 'no Python 3.9 or newer was found' 'install one, or load its module'
   rm -f .venv/host.txt # first: what is half deleted must not look complete
   rm -rf .venv
   "$python" -m venv .venv ||
-    stop_with "$python cannot make a venv" 'on Debian and Ubuntu: apt install python3-venv'
+    fail "$python cannot make a venv" 'on Debian and Ubuntu: apt install python3-venv'
   .venv/bin/python -m pip --quiet --disable-pip-version-check install -r requirements/host.txt ||
-    stop_with 'pip cannot install click' 'no network? see the lines above'
+    fail 'pip cannot install click' 'no network? see the lines above'
   cp requirements/host.txt .venv/host.txt
 }
 
-trap 'printf "\nerror: interrupted\nhint: go on with: ./quickstart.sh\n" >&2; exit 130' INT
+trap 'printf "\n" >&2
+      print_messages error interrupted hint "go on with: ./quickstart.sh"
+      exit 130' INT
 
 export LONGSHIP_MACHINE=local
 make_host_environment

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+
+_COLORS = {"error": 31, "warning": 33, "hint": 36, "next": 36}  # red, yellow, cyan; else bold
 
 
 class LongshipError(Exception):
@@ -21,9 +24,24 @@ class LongshipError(Exception):
         self.hint = hint
 
     def tell(self) -> None:
-        """Write both lines to standard error, whatever bytes a path in them holds."""
-        text = f"error: {self}\nhint: {self.hint}\n"
-        sys.stderr.buffer.write(text.encode(errors="surrogateescape"))
+        """Write both lines to standard error."""
+        print_messages(error=str(self), hint=self.hint)
+
+
+def print_messages(**lines: str) -> None:
+    """Write lines to standard error, as lib/shell/messages.bash does, whatever bytes they hold.
+
+    Parameters
+    ----------
+    **lines : str
+        What each tells, by its first word, such as ``error``. On a terminal that word has a color,
+        unless NO_COLOR says that the user wants none: https://no-color.org.
+    """
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+    form = "{}: {}\n" if plain or not sys.stderr.isatty() else "\033[{2}m{0}:\033[0m {1}\n"
+    text = "".join(form.format(*each, _COLORS.get(each[0], 1)) for each in lines.items())
+    sys.stderr.buffer.write(text.encode(errors="surrogateescape"))
+    sys.stderr.buffer.flush()
 
 
 def near_miss(word: str, allowed: list[str] | tuple[str, ...]) -> str:

@@ -235,7 +235,8 @@ def test_text_is_wrapped_and_a_fix_is_not(tell):
 def test_colors_are_for_terminals(no_color, colored, clean_environment, tmp_path):
     script = render("x", ["start_report text", report("problem", "a", "b", "c")])
     environment = {**clean_environment, "NO_COLOR": no_color}
-    with Terminal(["bash", "-c", script], env=environment, cwd=tmp_path) as terminal:
+    command = ["bash", "-c", script]
+    with Terminal(command, env=environment, cwd=tmp_path, term="xterm") as terminal:
         assert terminal.end() == 0
     assert "fix: c" in terminal.said
     assert ("\x1b[31m" in terminal.said) == colored

@@ -9,7 +9,9 @@ import click
 
 from lib import ROOT, remembered
 from lib.cli import Call, script_options
+from lib.command import call as shown
 from lib.container import run_lines
+from lib.errors import print_messages
 from lib.images import image_source
 from lib.launchers import write_launcher
 from lib.overlays import configured_overlay, requirements_file
@@ -39,7 +41,7 @@ def container_run(call: Call, online: bool, launcher: str | None, command: tuple
     if launcher and not call.dry_run:
         job = call.environ.get("SLURM_JOB_ID", "")
         write_launcher(*given, Path(launcher), online=online, job=job, title=title)
-        click.echo(f"next: srun {launcher} COMMAND", err=True)
+        print_messages(next=shown("srun", launcher, "COMMAND"))
         return
     venv = wanted_venv(call.settings, call.paths)
     lines = run_lines(*given, online=online, venv=venv, for_ranks=bool(launcher))

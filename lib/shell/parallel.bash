@@ -30,7 +30,7 @@ in_parallel() {
     status=0
     wait "${parallel_jobs[number]}" || status=$?
     number+=1
-    cat -- "$parallel_logs/$number" >&2
+    show_log "$parallel_logs/$number"
     if ((status)); then
       stopped+=("${!number}")
       tell_failure "${!number}" "$parallel_logs/$number"
@@ -41,10 +41,21 @@ in_parallel() {
   rm -rf -- "$parallel_logs"
 }
 
+# show_log LOG: on standard error, where its messages may have a color again.
+show_log() {
+  local line
+  while IFS= read -r line || [[ -n $line ]]; do
+    case $line in
+      'error: '* | 'warning: '* | 'hint: '* | 'note: '*) print_messages "${line%%: *}" "${line#*: }" ;;
+      *) printf '%s\n' "$line" >&2 ;;
+    esac
+  done <"$1"
+}
+
 # tell_failure WORD LOG: where a program failed that nobody had thought of, or was killed.
 tell_failure() {
   if ! tail -n 1 -- "$2" | grep -q '^hint: '; then
-    printf 'error: %s: stopped in the middle\nhint: see the lines above; then the same command again\n' "$1" >&2
+    print_messages error "$1: stopped in the middle" hint 'see the lines above; then the same command again'
   fi
 }
 

@@ -10,15 +10,12 @@ start_report() {
 
 # report STATE TOPIC TEXT [FIX]: ok, warning or problem; what is not ok has a fix.
 report() {
-  local color='' plain=''
+  local REPLY
   set -- "$1" "$2" "${3//[[:cntrl:]]/?}" "${4:-}"
   findings+=("$1" "$2" "$3" "$4")
   if [[ $report_form == json ]]; then return; fi
-  if [[ -t 1 && -z ${NO_COLOR:-} ]]; then
-    plain=$'\e[0m'
-    case $1 in ok) color=$'\e[32m' ;; warning) color=$'\e[33m' ;; problem) color=$'\e[31m' ;; esac
-  fi
-  printf '%s%-7s%s  %-13s  ' "$color" "$1" "$plain" "$2"
+  paint 1 "$1"
+  printf '%s%*s  %-13s  ' "$REPLY" $((7 - ${#1})) '' "$2"
   report_words "$3"
   if [[ -n $4 ]]; then printf '%9sfix: %s\n' '' "$4"; fi # whole, to be copied
 }
@@ -72,7 +69,8 @@ end_report() {
   else
     if ((${#values[@]})); then printf '\n'; fi
     if ((problems + warnings)); then
-      printf 'problems: %d, warnings: %d\nnext: %s\n' "$problems" "$warnings" "${problem:-$warning}"
+      paint 1 next:
+      printf 'problems: %d, warnings: %d\n%s %s\n' "$problems" "$warnings" "$REPLY" "${problem:-$warning}"
       printf 'for somebody who helps: the same command with --json\n'
     else
       printf 'all is well\n'

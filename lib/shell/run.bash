@@ -147,6 +147,6 @@ end_run() {
   facts+=(ended "$(record_time)" exit_code "$code")
   if [[ -n $failed ]]; then facts+=(failed "${failed%%$'\n'*}"); fi
   (write_run_record)
-  if [[ -n $failed ]]; then printf 'error: %s\n' "$failed" >&2; fi
+  if [[ -n $failed ]]; then print_messages error "$failed"; fi
   exit "$code"
 }

@@ -41,9 +41,36 @@ value_in() {
   done
 }
 
+# print_messages [KIND TEXT]...: a line each, on standard error, at once: jobs share a log.
+print_messages() {
+  local REPLY told=''
+  while (($#)); do
+    paint 2 "$1:"
+    told+="$REPLY $2"$'\n'
+    shift 2
+  done
+  printf '%s' "$told" >&2
+}
+
+# paint FILE WORD: set REPLY to the word, in its color where that file (1 or 2) is a terminal which
+# shows colors, unless NO_COLOR says that the user wants none: https://no-color.org
+paint() {
+  local color
+  REPLY=$2
+  if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
+  case $2 in
+    error: | problem) color=31 ;;   # red
+    warning: | warning) color=33 ;; # yellow
+    ok) color=32 ;;                 # green
+    hint: | next:) color=36 ;;      # cyan
+    *) color=1 ;;                   # bold
+  esac
+  REPLY=$'\e['${color}m$2$'\e[0m'
+}
+
 # next_step COMMAND: say what to type now.
 next_step() {
-  printf 'next: %s\n' "$1" >&2
+  print_messages next "$1"
 }
 
 # is_base IMAGE BASES: whether it is one of those in a record, as JSON has them.

@@ -860,9 +860,36 @@ lock_is_stale() {
   ((now - seen > LOCK_PATIENCE))
 }
 
+# print_messages [KIND TEXT]...: a line each, on standard error, at once: jobs share a log.
+print_messages() {
+  local REPLY told=''
+  while (($#)); do
+    paint 2 "$1:"
+    told+="$REPLY $2"$'\n'
+    shift 2
+  done
+  printf '%s' "$told" >&2
+}
+
+# paint FILE WORD: set REPLY to the word, in its color where that file (1 or 2) is a terminal which
+# shows colors, unless NO_COLOR says that the user wants none: https://no-color.org
+paint() {
+  local color
+  REPLY=$2
+  if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
+  case $2 in
+    error: | problem) color=31 ;;   # red
+    warning: | warning) color=33 ;; # yellow
+    ok) color=32 ;;                 # green
+    hint: | next:) color=36 ;;      # cyan
+    *) color=1 ;;                   # bold
+  esac
+  REPLY=$'\e['${color}m$2$'\e[0m'
+}
+
 # fail MESSAGE HINT: say what is wrong and what to type, and stop.
 fail() {
-  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
+  print_messages error "$1" hint "$2"
   exit 1
 }
 
@@ -882,7 +909,7 @@ fail_writing() {
 
 # warn_of MESSAGE HINT: tell what will go wrong sooner or later, and what to type.
 warn_of() {
-  printf 'warning: %s\nhint: %s\n' "$1" "$2" >&2
+  print_messages warning "$1" hint "$2"
 }
 
 readonly OVERLAY_MOUNTED_AT=/user-software
@@ -956,15 +983,12 @@ start_report() {
 
 # report STATE TOPIC TEXT [FIX]: ok, warning or problem; what is not ok has a fix.
 report() {
-  local color='' plain=''
+  local REPLY
   set -- "$1" "$2" "${3//[[:cntrl:]]/?}" "${4:-}"
   findings+=("$1" "$2" "$3" "$4")
   if [[ $report_form == json ]]; then return; fi
-  if [[ -t 1 && -z ${NO_COLOR:-} ]]; then
-    plain=$'\e[0m'
-    case $1 in ok) color=$'\e[32m' ;; warning) color=$'\e[33m' ;; problem) color=$'\e[31m' ;; esac
-  fi
-  printf '%s%-7s%s  %-13s  ' "$color" "$1" "$plain" "$2"
+  paint 1 "$1"
+  printf '%s%*s  %-13s  ' "$REPLY" $((7 - ${#1})) '' "$2"
   report_words "$3"
   if [[ -n $4 ]]; then printf '%9sfix: %s\n' '' "$4"; fi # whole, to be copied
 }
@@ -1018,7 +1042,8 @@ end_report() {
   else
     if ((${#values[@]})); then printf '\n'; fi
     if ((problems + warnings)); then
-      printf 'problems: %d, warnings: %d\nnext: %s\n' "$problems" "$warnings" "${problem:-$warning}"
+      paint 1 next:
+      printf 'problems: %d, warnings: %d\n%s %s\n' "$problems" "$warnings" "$REPLY" "${problem:-$warning}"
       printf 'for somebody who helps: the same command with --json\n'
     else
       printf 'all is well\n'

@@ -294,9 +294,36 @@ take_over_lock() {
   fi
 }
 
+# print_messages [KIND TEXT]...: a line each, on standard error, at once: jobs share a log.
+print_messages() {
+  local REPLY told=''
+  while (($#)); do
+    paint 2 "$1:"
+    told+="$REPLY $2"$'\n'
+    shift 2
+  done
+  printf '%s' "$told" >&2
+}
+
+# paint FILE WORD: set REPLY to the word, in its color where that file (1 or 2) is a terminal which
+# shows colors, unless NO_COLOR says that the user wants none: https://no-color.org
+paint() {
+  local color
+  REPLY=$2
+  if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
+  case $2 in
+    error: | problem) color=31 ;;   # red
+    warning: | warning) color=33 ;; # yellow
+    ok) color=32 ;;                 # green
+    hint: | next:) color=36 ;;      # cyan
+    *) color=1 ;;                   # bold
+  esac
+  REPLY=$'\e['${color}m$2$'\e[0m'
+}
+
 # fail MESSAGE HINT: say what is wrong and what to type, and stop.
 fail() {
-  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
+  print_messages error "$1" hint "$2"
   exit 1
 }
 
@@ -316,27 +343,30 @@ fail_writing() {
 
 # note TEXT: tell something that is no error.
 note() {
-  printf 'note: %s\n' "$1" >&2
+  print_messages note "$1"
 }
 
 # step NUMBER/COUNT TEXT: say what is done now, and remember it for an interruption.
 step() {
+  local REPLY
   current_step="step $1, $2"
-  printf '[%s] %s\n' "$1" "$2" >&2
+  paint 2 "[$1] $2"
+  printf '%s\n' "$REPLY" >&2
 }
 
 # on_interrupt COMMAND: after Ctrl-C name the step and the command that goes on.
 on_interrupt() {
   interrupted_command=$1
   trap 'trap - INT TERM
-        printf "\nerror: interrupted at %s\nhint: nothing is lost; go on with: %s\n" \
-          "${current_step:-the start}" "$interrupted_command" >&2
+        printf "\n" >&2
+        print_messages error "interrupted at ${current_step:-the start}" \
+          hint "nothing is lost; go on with: $interrupted_command"
         exit 130' INT TERM
 }
 
 # next_step COMMAND: say what to type now.
 next_step() {
-  printf 'next: %s\n' "$1" >&2
+  print_messages next "$1"
 }
 
 # check_requirements: stop where a file is missing.

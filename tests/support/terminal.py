@@ -19,20 +19,20 @@ from support import processes
 class Terminal:
     """A running command whose standard input, output and error are a terminal.
 
-    At the end of its `with` what still runs of it is killed.
+    At the end of its `with` what still runs of it is killed. It is so wide that no prompt is cut,
+    however long the folder in it, and shows no colors, unless `columns` and `term` say otherwise.
     """
 
-    def __init__(self, argv, *, env, cwd, **streams):
+    def __init__(self, argv, *, env, cwd, columns=500, term="dumb", **streams):
         self.here, there = pty.openpty()
-        # so wide that no prompt is cut, however long the folder in it
-        fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 500, 0, 0))
+        fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
         self.said = ""
 
         def take_terminal():  # Ctrl-C reaches only those whose controlling terminal it is
             fcntl.ioctl(there, termios.TIOCSCTTY, 0)
 
         options = {"stdin": there, "stdout": there, "stderr": there, **streams}
-        environment = {**env, "TERM": "dumb"}
+        environment = {**env, "TERM": term}
         command = [os.fspath(each) for each in argv]
         self.process = subprocess.Popen(
             command,

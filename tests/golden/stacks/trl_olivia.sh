@@ -173,9 +173,36 @@ unset longship_left longship_word
 '
 }
 
+# print_messages [KIND TEXT]...: a line each, on standard error, at once: jobs share a log.
+print_messages() {
+  local REPLY told=''
+  while (($#)); do
+    paint 2 "$1:"
+    told+="$REPLY $2"$'\n'
+    shift 2
+  done
+  printf '%s' "$told" >&2
+}
+
+# paint FILE WORD: set REPLY to the word, in its color where that file (1 or 2) is a terminal which
+# shows colors, unless NO_COLOR says that the user wants none: https://no-color.org
+paint() {
+  local color
+  REPLY=$2
+  if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
+  case $2 in
+    error: | problem) color=31 ;;   # red
+    warning: | warning) color=33 ;; # yellow
+    ok) color=32 ;;                 # green
+    hint: | next:) color=36 ;;      # cyan
+    *) color=1 ;;                   # bold
+  esac
+  REPLY=$'\e['${color}m$2$'\e[0m'
+}
+
 # fail MESSAGE HINT: say what is wrong and what to type, and stop.
 fail() {
-  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
+  print_messages error "$1" hint "$2"
   exit 1
 }
 

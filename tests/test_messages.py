@@ -1,0 +1,68 @@
+"""Messages: two lines, the same from Python and bash, in color on a terminal that shows some."""
+
+import sys
+
+import pytest
+from support.terminal import Terminal
+
+from lib import ROOT
+from lib.script import render
+
+ANY_BYTES = "it's \udcff 100%\\n"
+PYTHON = f"""
+import sys
+sys.path.insert(0, {ROOT!r})
+from lib.errors import LongshipError, print_messages
+print_messages(note="read", warning="worn", next="go")
+LongshipError(sys.argv[1], "mend it").tell()
+"""
+BASH = render("x", ["note read", "warn_of worn 'oil it'", "next_step go", 'fail "$1" "mend it"'])
+COMMANDS = {
+    "python": [sys.executable, "-c", PYTHON, ANY_BYTES],
+    "bash": ["bash", "-c", BASH, "x", ANY_BYTES],
+}
+
+
+def kinds(text):
+    return [line.partition(" ")[0] for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_file_gets_no_color(command, run):
+    done = run(command, check=False)
+    assert done.stdout == ""
+    assert "\x1b" not in done.stderr
+    assert kinds(done.stderr)[0] == "note:" and kinds(done.stderr)[-2:] == ["error:", "hint:"]
+    assert f"error: {ANY_BYTES}\nhint: mend it\n" in done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize(
+    ("term", "no_color", "colored"),
+    [("xterm", "", True), ("xterm", "0", False), ("dumb", "", False)],
+)
+def test_color_is_for_terminals(command, term, no_color, colored, clean_environment, tmp_path):
+    environment = {**clean_environment, "NO_COLOR": no_color}
+    with Terminal(command, env=environment, cwd=tmp_path, term=term) as terminal:
+        terminal.end()
+    codes = {"note:": 1, "warning:": 33, "next:": 36, "error:": 31, "hint:": 36}
+    for kind, code in codes.items():
+        shown = f"\x1b[{code}m{kind}\x1b[0m " if colored else f"{kind} "
+        assert f"\n{shown}" in f"\n{terminal.said}"
+    assert ("\x1b" in terminal.said) == colored
+
+
+def test_step_is_bold(clean_environment, tmp_path):
+    command = ["bash", "-c", render("x", ["step 1/2 'do it'"])]
+    with Terminal(command, env=clean_environment, cwd=tmp_path, term="xterm") as terminal:
+        terminal.end()
+    assert terminal.said == "\x1b[1m[1/2] do it\x1b[0m\r\n"
+
+
+def test_message_of_work_at_once_has_its_color_again(clean_environment, tmp_path):
+    lines = ["each() { echo $1; fail 'it is broken' 'mend it'; }", "in_parallel each a b || :"]
+    command = ["bash", "-c", render("x", lines)]
+    with Terminal(command, env=clean_environment, cwd=tmp_path, term="xterm") as terminal:
+        terminal.end()
+    for word in "ab":
+        assert f"{word}\r\n\x1b[31merror:\x1b[0m it is broken\r\n\x1b[36mhint:" in terminal.said
