@@ -58,7 +58,9 @@ def read_job_file(root: Path, name: str) -> JobFile:
             break
     else:
         there = [str(each.relative_to(root)) for each in job_files(root)]
-        raise LongshipError(f"there is no job file {name}", near_miss(name, there))
+        site = [each for each in there if each.startswith(name.partition("/")[0] + "/")]
+        allowed = site or ["status", "rerun", "SITE/JOB.sbatch"]
+        raise LongshipError(f"there is no job file {name}", near_miss(name, allowed))
     path = path.resolve()
     try:
         text = path.read_text(encoding="utf-8", errors="surrogateescape")

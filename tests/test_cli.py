@@ -1,13 +1,20 @@
-"""--help, which has to do without any documentation."""
+"""What all entry scripts share: --help, which has to do without documentation, and wrong calls."""
 
 import re
+import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from lib import ROOT
 from lib.cli.build_container import build_container
 from lib.cli.bundle import bundle
 from lib.cli.set_up import set_up
+
+SCRIPTS = sorted(
+    path.name for path in Path(ROOT).glob("*.py") if "--help" in path.read_text(encoding="utf-8")
+)
 
 
 @pytest.mark.parametrize("command", [build_container, set_up, bundle], ids=lambda each: each.name)
@@ -17,3 +24,38 @@ def test_help_explains_each_mode_on_a_line_of_its_own(command):
     for mode in modes:
         assert re.search(rf"^  {mode} +\w", text, re.MULTILINE), text
     assert "\\b" not in text
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_fits_a_terminal(script, run, clean_environment):
+    environment = {**clean_environment, "COLUMNS": "80"}
+    text = run([sys.executable, f"{ROOT}/{script}", "--help"], env=environment).stdout
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "hint"),
+    [
+        ("set_up.py instal", 'there is no mode "instal"', 'did you mean "install"? allowed: ins'),
+        ("set_up.py install x", 'what is "x"?', "options of pip: python3 set_up.py download -- O"),
+        ("build_container.py onlin", 'there is no mode "onlin"', 'did you mean "online"?'),
+        ("build_overlay.py --lst", "there is no option --lst", "did you mean --list?"),
+        ("bundle.py", "a word is missing: MODE", "one of: pack, verify, unpack"),
+        ("bundle.py pack", "a word is missing: DIR", "all about it: python3 bundle.py --help"),
+        ("bundle.py pack a b", "got unexpected extra argument (b)", "python3 bundle.py --help"),
+        ("container_run.py --dryrun x", "there is no option --dryrun", "did you mean --dry-run?"),
+        ("container_run.py --machine", "option '--machine' requires an arg", "python3 container"),
+        ("doctor.py explan x", 'what is "explan x"?', "python3 doctor.py explain LOG"),
+        ("move_built_container_to_active.py --lis", "there is no option --lis", "did you mean --l"),
+        ("submit.py", "a word is missing: SITE/JOB.sbatch", "all about it: python3 submit.py --h"),
+        ("submit.py rerun", "which run is to be started again?", "python3 submit.py rerun RUN"),
+        ("submit.py --chain=0 x", "invalid value for '--chain': 0 is not", "python3 submit.py"),
+    ],
+)
+def test_wrong_call_is_two_lines(call, error, hint, run):
+    script, *words = call.split()
+    done = run([sys.executable, f"{ROOT}/{script}", *words], check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    first, second = done.stderr.splitlines()
+    assert first.startswith(f"error: {error}")
+    assert second.startswith(f"hint: {hint}")

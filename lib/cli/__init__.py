@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 from lib import ROOT, command, execute, find_packages
-from lib.errors import LongshipError
+from lib.errors import LongshipError, print_messages
 from lib.paths import Paths, derive_paths
 from lib.runtimes import Choice, choose_builder, choose_runtime
 from lib.settings import Settings, load_settings
@@ -139,7 +139,7 @@ def before_pip(name: str) -> str:
 
 def _told(choice: Choice) -> Choice:
     if choice.why:
-        click.echo(f"note: {choice.why}", err=True)
+        print_messages(note=choice.why)
     return choice
 
 
@@ -192,7 +192,9 @@ def main(script: click.Command, name: str) -> None:
         error.tell()
         sys.exit(1)
     except click.ClickException as error:
-        error.show()
+        from lib.cli.wrong_calls import told  # it imports click, which is looked for above
+
+        told(error, name).tell()
         sys.exit(error.exit_code)
     except click.Abort as error:
         raise KeyboardInterrupt from error

@@ -6,6 +6,7 @@ import click
 
 from lib.builds import offline_lines, online_lines
 from lib.cli import Call, script_options
+from lib.cli.wrong_calls import Mode
 from lib.downloads import download_lines
 from lib.images import image_source
 from lib.records import recorded_digest
@@ -16,7 +17,7 @@ from lib.script import render
     context_settings={"max_content_width": 100},
     epilog="Example: python3 build_container.py download --machine jpb, on a laptop",
 )
-@click.argument("mode", type=click.Choice(["online", "download", "offline"]), default="online")
+@click.argument("mode", type=Mode(["online", "download", "offline"]), default="online")
 @click.option("--locked", is_flag=True, help="Only at the digest that was recorded last time.")
 @click.option("--force", is_flag=True, help="Even if it is there: a tag can have moved.")
 @script_options

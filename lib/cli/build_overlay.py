@@ -8,6 +8,7 @@ import click
 
 from lib import overlay_builds
 from lib.cli import Call, before_pip, script_options
+from lib.cli.wrong_calls import Mode, WrongCall
 from lib.script import render
 
 
@@ -15,7 +16,7 @@ from lib.script import render
     context_settings={"max_content_width": 100},
     epilog="Example: python3 build_overlay.py && python3 container_run.py python train.py",
 )
-@click.argument("mode", type=click.Choice(["online", "download", "offline"]), default="online")
+@click.argument("mode", type=Mode(["online", "download", "offline"]), default="online")
 @click.argument("pip_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- PIP_OPTION...]")
 @click.option("--print-path", is_flag=True, help="Print the overlay's path, built or not.")
 @click.option("--list", "show", is_flag=True, help="Show all overlays, and which is in use.")
@@ -36,7 +37,7 @@ def build_overlay(
     r"""Pack the Python packages into one file, which container_run.py mounts at /user-software.
 
     \b
-    online     install them on top of the image in use, byte-compile them, and pack them
+    online     install them on top of the image in use, byte-compile and pack them
     download   fetch them, on a machine with network, for --machine
     offline    the same as online from what was downloaded, without network
 
@@ -49,8 +50,9 @@ def build_overlay(
     if yes and not prune:
         raise click.UsageError("--yes is for --prune")
     if pip_options and (mode != "download" or "--" not in sys.argv):
-        raise click.UsageError(
-            f"what is {pip_options[0]}? Options of pip stand after: build_overlay.py download --"
+        raise WrongCall(
+            f'what is "{pip_options[0]}"?',
+            "options of pip: python3 build_overlay.py download -- OPTION...",
         )
     if print_path:
         click.echo(overlay_builds.overlay_link(call.settings, call.paths))

@@ -8,6 +8,7 @@ import click
 
 from lib.bundle import pack_lines, unpack_lines, verify_lines
 from lib.cli import Call, script_options
+from lib.cli.wrong_calls import Mode
 from lib.command import call as shown
 from lib.script import render
 
@@ -16,7 +17,7 @@ from lib.script import render
     context_settings={"max_content_width": 100},
     epilog="Example: python3 bundle.py pack /media/stick/longship --machine jpb, on a laptop",
 )
-@click.argument("mode", type=click.Choice(["pack", "verify", "unpack"]))
+@click.argument("mode", type=Mode(["pack", "verify", "unpack"]))
 @click.argument("folder", metavar="DIR")
 @click.option("--no-history", is_flag=True, help="pack: the files of this repository alone.")
 @click.option(
@@ -33,12 +34,15 @@ def bundle(
     r"""One folder DIR with all that a machine without network needs.
 
     \b
-    pack     write it, where there is a network: this repository with its history and your edits,
-             and what `build_container.py download` and `set_up.py download` have fetched for
-             --machine. Again after a change: only what has changed is written
-    verify   look at every file of it, and name each that is bad, missing or unexpected
-    unpack   verify it, and put the image, the packages, repositories and assets where the offline
-             modes find them. What you have changed is kept, the new one put beside it
+    pack     write it, where there is a network: this repository with its
+             history and your edits, and what `build_container.py download` and
+             `set_up.py download` have fetched for --machine. Again after a
+             change: only what has changed is written
+    verify   look at every file of it, and name each that is bad, missing or
+             unexpected
+    unpack   verify it, and put the image, the packages, repositories and assets
+             where the offline modes find them. What you have changed is kept,
+             the new one put beside it
 
     Copy DIR as it is (rsync -a, a disk), then there: bash DIR/unpack.sh [FOLDER]. That verifies it,
     puts this repository into FOLDER, and unpacks the rest; it needs bash, coreutils and python3.

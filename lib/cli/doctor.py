@@ -9,6 +9,7 @@ import click
 
 from lib import ROOT, diagnosis, execute, job_diagnosis, known_messages
 from lib.cli import Call, finish, plain_options
+from lib.cli.wrong_calls import WrongCall
 from lib.errors import LongshipError
 from lib.script import render
 
@@ -28,12 +29,14 @@ def doctor(
     r"""Say what is wrong with this machine or this configuration, and the fix.
 
     \b
-    (nothing)     what a support person would ask for: ok, warning or problem, a line each
-    explain LOG   the known messages in a job's log: what they mean and what to do
-    --job         each node of a job, and how its ranks talk to each other, within a minute: as a
-                  line of a job file before its srun, or:
+    (nothing)     what a support person would ask for: ok, warning or problem,
+                  a line each
+    explain LOG   the known messages in a job's log: what they mean and what to
+                  do
+    --job         each node of a job, and how its ranks talk to each other,
+                  within a minute: as a line of a job file before its srun, or:
                   salloc --nodes=2 OPTION... python3 doctor.py --job
-                  Ranks are bound as $SLURM_CPU_BIND says, which is srun's --cpu-bind.
+                  Ranks are bound as $SLURM_CPU_BIND says: srun's --cpu-bind.
 
     Each warning and each problem comes with its fix. Every value of the configuration is listed
     with where it comes from. No password and no token is shown, so the output can be sent around.
@@ -45,7 +48,7 @@ def doctor(
         )
         return
     if words:
-        raise click.UsageError(f'what is "{words[0]}"? doctor.py explain LOG')
+        raise WrongCall(f'what is "{" ".join(words)}"?', "python3 doctor.py explain LOG")
     title, lines = "Longship: doctor.py, without a configuration", []
     try:
         call = Call.read(options, dry_run=dry_run)

@@ -10,6 +10,7 @@ import click
 
 from lib import ROOT, jobs, reruns, runs
 from lib.cli import Call, script_options
+from lib.cli.wrong_calls import WrongCall
 from lib.command import call as line
 from lib.execute import make_folder, write_file
 from lib.job_files import check_machine, read_job_file
@@ -64,10 +65,10 @@ def submit(call: Call, job: str, words: tuple[str, ...], chain: int, after: str,
     r"""Check a job, say what it may cost, and submit it.
 
     \b
-    SITE/JOB.sbatch   the job, with options of sbatch, and after -- its own arguments
+    SITE/JOB.sbatch   the job, with options of sbatch; its own arguments after --
     SITE/JOB.salloc   a shell on a compute node, inside the environment
-    status            your jobs: state, time, cost so far, the last line of the log
-    rerun RUN         the job again as it was: file, configuration, image, arguments
+    status            your jobs: state, time, cost so far, last line of the log
+    rerun RUN         the job as it was: file, configuration, image, arguments
 
     Image, packages, partition, time, GPUs, memory and account are checked first. The job takes the
     configuration as it is now, and the image and the packages that are in use when it starts.
@@ -105,7 +106,10 @@ def _submit(
 def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[Call, list[str]]:
     """Return the call with the run's own configuration, and its lines."""
     if not words or words[0].startswith("-"):
-        raise click.UsageError("which run? submit.py status names them: submit.py rerun RUN")
+        raise WrongCall(
+            "which run is to be started again?",
+            "python3 submit.py rerun RUN; what there is: python3 submit.py status",
+        )
     typed, arguments = jobs.split_typed(words[1:])
     run = reruns.recorded_run(call.paths, words[0])
     job, options, recorded = reruns.recorded_job(run)

@@ -541,4 +541,4 @@ def test_full_disk_while_unpacking_is_told(place, there, small_disk):
 @pytest.mark.parametrize("word", ["packs", "", "unpack"])
 def test_wrong_call_is_an_error(word, place):
     done = place.run(*([word] if word else []), check=False)
-    assert done.returncode == 2 and "Usage: bundle.py" in done.stderr
+    assert done.returncode == 2 and "\nhint: " in done.stderr

@@ -389,8 +389,8 @@ def test_build_for_another_architecture_names_the_job(on_host):
     [
         (["--list", "--prune"], "exclude each other"),
         (["--yes"], "--yes is for --prune"),
-        (["onlin"], "'online', 'download', 'offline'"),
-        (["--lst"], "Did you mean"),
+        (["onlin"], 'did you mean "online"? allowed: online, download, offline'),
+        (["--lst"], "did you mean --list?"),
     ],
 )
 def test_wrong_calls_are_told(words, message, on_host):

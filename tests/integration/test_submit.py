@@ -255,7 +255,8 @@ def test_two_submissions_at_once_are_two_jobs(own):
 def test_wrong_call(words, jobs):
     done = jobs.submit(*words, check=False)
     assert done.returncode == 2
-    assert "Usage: submit.py" in done.stderr
+    error, hint = done.stderr.splitlines()
+    assert error.startswith("error: ") and hint.startswith("hint: ")
     assert queued(jobs) == []
 
 
