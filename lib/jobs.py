@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,14 +10,14 @@ from lib.command import array, call, comment, export, wrapped
 from lib.errors import LongshipError
 from lib.job_checks import check_job, log_folders
 from lib.job_container import check_lines
+from lib.job_cost import Cost, cost_of
 from lib.job_files import JobFile
 from lib.limits import check_request
 from lib.packages import wanted_venv
-from lib.partitions import time_text
 from lib.paths import Paths
 from lib.quoting import Word
 from lib.resolved import resolved
-from lib.resources import Request, read_request
+from lib.resources import read_request
 from lib.sbatch import Option, combined, read_options, read_variables
 from lib.settings import Settings
 from lib.training import check_parallel, check_templates, training_patterns, training_repos
@@ -43,6 +42,8 @@ class Submission(NamedTuple):
         The cost was agreed to beforehand.
     again : str
         The folder of the run that is started again; empty for a new one.
+    as_json : bool
+        Tell its jobs to a program.
     """
 
     job: JobFile
@@ -52,6 +53,7 @@ class Submission(NamedTuple):
     after: str = ""
     agreed: bool = False
     again: str = ""
+    as_json: bool = False
 
 
 def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submission) -> list[str]:
@@ -87,7 +89,8 @@ def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submiss
     if job.trains:
         check_parallel(settings, paths, request.gpus, request.nodes)
         check_templates(settings, paths)
-    words, ask = _cost(settings, request, wanted)
+    cost = cost_of(settings, request, wanted.chain)
+    asks = not wanted.agreed and 0 < settings.configuration.jobs.ask_above < (cost.amount or 0)
     return [
         call("check_slurm", machine.name),
         call("check_python", paths.root),
@@ -104,9 +107,9 @@ def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submiss
         "",
         *_options(wanted, account, own, log),
         call("try_job"),
-        call("note", words),
-        *([call("ask_about_cost", ask)] if ask else []),
-        *_start(wanted, named_log),
+        call("note", cost.words),
+        *([call("ask_about_cost", cost.text)] if asks else []),
+        *_start(wanted, named_log, cost),
     ]
 
 
@@ -155,10 +158,10 @@ def _check_order(wanted: Submission, given: Mapping[str, str]) -> None:
             f"--after and --dependency={given['dependency']} exclude each other",
             f"type one: --dependency=afterok:{wanted.after},{given['dependency']}",
         )
-    if wanted.job.is_interactive and (wanted.chain > 1 or wanted.after):
+    if wanted.job.is_interactive and (wanted.chain > 1 or wanted.after or wanted.as_json):
         raise LongshipError(
             f"{wanted.job.path} is for somebody who works in it, now",
-            "--chain and --after are for .sbatch files",
+            "--chain, --after and --json are for .sbatch files",
         )
 
 
@@ -167,27 +170,6 @@ def _log(paths: Paths, given: Mapping[str, str]) -> str:
     job = "%A_%a" if "array" in given else "%j"
     log = given.get("output") or str(paths.runs / f"{job}-%x.log")
     return log if log.startswith("/") else str(paths.root / log)
-
-
-def _cost(settings: Settings, request: Request, wanted: Submission) -> tuple[str, str]:
-    """Say what the job is, and what it may cost; the second text is the cost to ask about."""
-    count = request.jobs * wanted.chain
-    where = f" of {request.partition}" if request.partition else ""
-    words = f"{request.name}: {request.nodes} node{'s' * (request.nodes > 1)}{where}"
-    if request.hours:
-        words += f" for at most {time_text(request.hours)}"
-    if count > 1:
-        words += f", {count} jobs"
-    price = request.per_hour(settings.machine)
-    if price is None or request.hours is None or math.isinf(request.hours):
-        machine = settings.machine
-        charges = machine.price or any(each.price for each in machine.partitions.values())
-        return words + "; no price of it is known" * bool(charges), ""
-    amount = price[0] * request.hours * count
-    cost = f"{amount:,.1f} {price[1]}"
-    limit = settings.configuration.jobs.ask_above
-    asks = 0 < limit < amount and not wanted.agreed
-    return f"{words}; at most {cost}", cost if asks else ""
 
 
 def _kept(settings: Settings, paths: Paths) -> list[str]:
@@ -220,10 +202,16 @@ def _options(wanted: Submission, account: list[Option], own: list[Option], log: 
     return [array("options", options), array("job", job)]
 
 
-def _start(wanted: Submission, log: str) -> list[str]:
+def _start(wanted: Submission, log: str, cost: Cost) -> list[str]:
     if wanted.job.is_interactive:
         return ['exec salloc "${options[@]}" bash "${job[@]}"']
-    lines = [call("submit_jobs", str(wanted.chain), log)]
+    lines = [call("submit_jobs", str(wanted.chain))]
+    if wanted.as_json:
+        each = "" if cost.amount is None else f"{cost.amount / wanted.chain:.2f}"
+        lines.append(call("ids_as_json", log, each, cost.unit))
+    else:
+        lines.append("printf '%s\\n' \"${ids[@]}\"")
+    lines.append(call("tell_job", log))
     if wanted.again:
         lines.append(call("pin_again", wanted.again))
     return lines

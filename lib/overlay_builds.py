@@ -202,10 +202,13 @@ def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) ->
     ]
 
 
-def list_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+def list_lines(
+    settings: Settings, paths: Paths, runtime: str, *, as_json: bool = False
+) -> list[str]:
     """Return the lines that show all overlays, and which is for the requirements as they are."""
     base = image_to_start(runtime, settings, paths) or "host"
-    return [assign("active", overlay_link(settings, paths)), call("list_overlays", base)]
+    show = call("overlays_as_json") if as_json else call("list_overlays", base)
+    return [assign("active", overlay_link(settings, paths)), show]
 
 
 def prune_lines(settings: Settings, paths: Paths, *, asked: bool) -> list[str]:

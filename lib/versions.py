@@ -51,9 +51,12 @@ def move_lines(
     ]
 
 
-def list_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+def list_lines(
+    settings: Settings, paths: Paths, runtime: str, *, as_json: bool = False
+) -> list[str]:
     """Return the lines that show all versions, and which one is in use."""
-    return [*_names(settings, paths, runtime, "active", "image", "record"), call("list_versions")]
+    names = _names(settings, paths, runtime, "active", "image", "record")
+    return [*names, call("versions_as_json" if as_json else "list_versions")]
 
 
 def use_lines(

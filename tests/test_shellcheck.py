@@ -107,6 +107,7 @@ OVERLAYS = {
     "overlay offline": partial(build_lines, offline=True, again=True, typed="x y"),
     "overlay download": partial(download_overlay, typed="x y"),
     "overlay list": list_overlays,
+    "overlay list as JSON": partial(list_overlays, as_json=True),
     "overlay prune": lambda settings, paths, _: prune_overlays(settings, paths, asked=False),
     "overlay set_up": install_lines,
     "overlay container_run": lambda settings, paths, runtime: run_lines(
@@ -127,6 +128,7 @@ IMAGES = {
     **BUNDLES,
     "move": partial(move_lines, following=["x y"]),
     "list": list_lines,
+    "list as JSON": partial(list_lines, as_json=True),
     "rollback": partial(use_lines, following=[], version=None),
     "use": partial(use_lines, following=["x y"], version="1"),
     "prune": prune_lines,

@@ -28,7 +28,7 @@ ROWS = (
     ("apptainer", "pyxis", "docker", "enroot", "host"),
     ("runtimes",),
     ("container", "patched_files"),
-    ("repositories", "job_container", "staging"),
+    ("repositories", "job_container", "job_cost", "staging"),
     ("packages", "builds", "versions", "job_checks"),
     ("downloads", "wheelhouse", "assets", "reruns"),
     ("setup", "bundle", "overlay_builds", "jobs", "runs"),

@@ -20,6 +20,7 @@ from lib.script import render
 @click.argument("pip_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- PIP_OPTION...]")
 @click.option("--print-path", is_flag=True, help="Print the overlay's path, built or not.")
 @click.option("--list", "show", is_flag=True, help="Show all overlays, and which is in use.")
+@click.option("--json", "as_json", is_flag=True, help="--list: for a program.")
 @click.option("--prune", is_flag=True, help="Delete those that nothing uses, after asking.")
 @click.option("--yes", is_flag=True, help="--prune: do not ask.")
 @click.option("--force", is_flag=True, help="Even if it is there: newer versions can be had.")
@@ -30,6 +31,7 @@ def build_overlay(
     pip_options: tuple[str, ...],
     print_path: bool,
     show: bool,
+    as_json: bool,
     prune: bool,
     yes: bool,
     force: bool,
@@ -47,6 +49,8 @@ def build_overlay(
     """
     if sum((print_path, show, prune)) > 1:
         raise click.UsageError("--print-path, --list and --prune exclude each other")
+    if as_json and not show:
+        raise click.UsageError("--json is for --list")
     if yes and not prune:
         raise click.UsageError("--yes is for --prune")
     if pip_options and (mode != "download" or "--" not in sys.argv):
@@ -58,7 +62,8 @@ def build_overlay(
         click.echo(overlay_builds.overlay_link(call.settings, call.paths))
         return
     if show:
-        lines = overlay_builds.list_lines(call.settings, call.paths, call.runtime().runtime)
+        given = call.settings, call.paths, call.runtime().runtime
+        lines = overlay_builds.list_lines(*given, as_json=as_json)
     elif prune:
         lines = overlay_builds.prune_lines(call.settings, call.paths, asked=yes)
     elif mode == "download":

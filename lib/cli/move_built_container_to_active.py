@@ -14,12 +14,13 @@ _NAME = "move_built_container_to_active.py"
 
 @click.command(context_settings={"max_content_width": 100})
 @click.option("--list", "show", is_flag=True, help="Show the versions, and which is in use.")
+@click.option("--json", "as_json", is_flag=True, help="--list: for a program.")
 @click.option("--rollback", is_flag=True, help="Put in use what was in use before.")
 @click.option("--use", metavar="VERSION", help="Put a version of the list in use.")
 @click.option("--prune", is_flag=True, help="Delete versions that no running job has pinned.")
 @script_options
 def move_built_container_to_active(
-    call: Call, show: bool, rollback: bool, use: str | None, prune: bool
+    call: Call, show: bool, as_json: bool, rollback: bool, use: str | None, prune: bool
 ) -> None:
     """Check the image that build_container.py has made, and put it in use.
 
@@ -27,10 +28,12 @@ def move_built_container_to_active(
     """
     if sum(map(bool, (show, rollback, use is not None, prune))) > 1:
         raise click.UsageError("--list, --rollback, --use and --prune exclude each other")
+    if as_json and not show:
+        raise click.UsageError("--json is for --list")
     given = call.settings, call.paths, call.builder().runtime
     following = install_steps(call.settings, call.paths) or ["python3 set_up.py install"]
     if show:
-        lines = versions.list_lines(*given)
+        lines = versions.list_lines(*given, as_json=as_json)
     elif rollback or use is not None:
         lines = versions.use_lines(*given, following, use)
     elif prune:

@@ -59,9 +59,18 @@ class _Command(click.Command):
     "--chain", type=click.IntRange(1, 100), default=1, metavar="N", help="N jobs in turn."
 )
 @click.option("--after", default="", metavar="JOB", help="Start when that job has ended well.")
+@click.option("--json", "as_json", is_flag=True, help="Jobs as JSON, for a program.")
 @click.option("--yes", is_flag=True, help="Do not ask, whatever it costs.")
 @script_options
-def submit(call: Call, job: str, words: tuple[str, ...], chain: int, after: str, yes: bool) -> None:
+def submit(
+    call: Call,
+    job: str,
+    words: tuple[str, ...],
+    chain: int,
+    after: str,
+    as_json: bool,
+    yes: bool,
+) -> None:
     r"""Check a job, say what it may cost, and submit it.
 
     \b
@@ -77,11 +86,11 @@ def submit(call: Call, job: str, words: tuple[str, ...], chain: int, after: str,
     if job == "begin":
         _begin(call)
         return
-    given = {"chain": chain, "after": after, "agreed": yes}
+    given = {"chain": chain, "after": after, "agreed": yes, "as_json": as_json}
     if job == "status":
         if words:
             raise click.UsageError(f'status takes nothing more: "{words[0]}"')
-        lines = [line("show_jobs", call.paths.runs)]
+        lines = [line("jobs_as_json" if as_json else "show_jobs", call.paths.runs)]
     elif job == "rerun":
         call, lines = _rerun(call, words, given)
     else:

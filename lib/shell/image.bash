@@ -124,23 +124,6 @@ image_mark() {
   stat -c '%s %.9Y' -- "$1"
 }
 
-# json_text TEXT: set REPLY to the text as JSON has it between quotes.
-json_text() {
-  local LC_ALL=C
-  local text=${1//\\/\\\\} code character
-  text=${text//\"/\\\"}
-  text=${text//$'\n'/\\n}
-  text=${text//$'\t'/\\t}
-  if [[ $text == *[$'\x01'-$'\x1f']* ]]; then
-    for code in {1..31}; do
-      printf -v code '%02x' "$code"
-      printf -v character '%b' "\\x$code"
-      text=${text//"$character"/"\\u00$code"}
-    done
-  fi
-  REPLY=$text
-}
-
 # this_script: the text of the script that runs, however it was started.
 this_script() {
   if [[ -n ${BASH_EXECUTION_STRING:-} ]]; then

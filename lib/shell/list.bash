@@ -12,12 +12,20 @@ versions_there() {
 # what waits to be put in use.
 list_versions() {
   local -a found
-  local now since version mark name=${active##*/}
+  local now since version mark name=${active##*/} form='%s %-29s %-20s %8s  %-19s  %s\n'
+  local -i columns source_columns=10000
+  terminal_columns
+  columns=$REPLY
+  if ((columns < 120)); then
+    form='%s %-29s %-20s %8s\n    %-19s  %s\n'
+    source_columns=$((columns - 25))
+  fi
   versions_there
   now=$(active_version)
   read -r since _ <<<"$(last_change '*')"
   if ((${#found[@]})); then
-    printf '  %-29s %-20s %8s  %-19s  %s\n' VERSION BUILT SIZE DIGEST SOURCE
+    # shellcheck disable=SC2059  # one of the two above
+    printf "$form" ' ' VERSION BUILT SIZE DIGEST SOURCE
   fi
   for version in ${found[@]+"${found[@]}"}; do
     mark=' '
@@ -40,6 +48,39 @@ list_versions() {
   fi
 }
 
+# versions_as_json: the same for a program.
+versions_as_json() {
+  local -a found facts=()
+  local now since used version
+  versions_there
+  now=$(active_version)
+  read -r since _ <<<"$(last_change '*')"
+  for version in ${found[@]+"${found[@]}"}; do
+    used=false
+    if [[ ${version##*/} == "$now" ]]; then used=true; fi
+    add_version "$version" "${version##*/}" "$used"
+  done
+  if [[ -f $active && ! -L $active ]]; then add_version "$active" '' true; fi
+  since=
+  if [[ -e $record && -e $image ]]; then add_version "$image" "$(version_of "$record")" false; fi
+  json_list 'version file built= bytes# digest= source= in_use# since' ${facts[@]+"${facts[@]}"}
+  printf '\n'
+}
+
+# add_version FILE VERSION USED: to facts.
+add_version() {
+  local name=${active##*/} value=$2
+  value=${value#"${name%.*}_"}
+  facts+=("${value%.*}" "$1")
+  for value in date bytes digest source; do
+    record_value "$1.json" "$value"
+    if [[ $value == bytes && -z $REPLY ]]; then REPLY=$(stat -c %s -- "$1"); fi
+    facts+=("$REPLY")
+  done
+  if [[ $3 == true ]]; then value=$since; else value=''; fi
+  facts+=("$3" "$value")
+}
+
 # describe_version MARK FILE NAME: one line of the list.
 describe_version() {
   local date size digest
@@ -53,7 +94,9 @@ describe_version() {
   record_value "$file" digest
   digest=${REPLY:0:19}
   record_value "$file" source
-  printf '%s %-29s %-20s %8s  %-19s  %s\n' "$1" "${3%.*}" "$date" "$size" "${digest:--}" "${REPLY:--}"
+  REPLY=${REPLY:--}
+  # shellcheck disable=SC2059  # of list_versions
+  printf "$form" "$1" "${3%.*}" "$date" "$size" "${digest:--}" "${REPLY:0:source_columns}"
 }
 
 # prune_versions: delete all but the one in use, the one that a swap was killed with, and those that a

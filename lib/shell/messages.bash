@@ -19,11 +19,11 @@ paint() {
   REPLY=$2
   if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
   case $2 in
-    error: | problem) color=31 ;;   # red
-    warning: | warning) color=33 ;; # yellow
-    ok) color=32 ;;                 # green
-    hint: | next:) color=36 ;;      # cyan
-    *) color=1 ;;                   # bold
+    error: | problem) color=31 ;;                            # red
+    warning: | warning) color=33 ;;                          # yellow
+    ok) color=32 ;;                                          # green
+    hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
+    *) color=1 ;;                                            # bold
   esac
   REPLY=$'\e['${color}m$2$'\e[0m'
 }
@@ -64,6 +64,16 @@ step() {
   current_step="step $1, $2"
   paint 2 "[$1] $2"
   printf '%s\n' "$REPLY" >&2
+}
+
+# terminal_columns: set REPLY to the width of the terminal that standard output is; in a file nothing
+# is cut.
+terminal_columns() {
+  REPLY=10000
+  if [[ ! -t 1 ]]; then return; fi
+  { REPLY=$(stty size <&3 2>/dev/null) || REPLY='24 80'; } 3>&1
+  REPLY=${COLUMNS:-${REPLY#* }}
+  if ((REPLY == 0)); then REPLY=80; fi
 }
 
 # on_interrupt COMMAND: after Ctrl-C name the step and the command that goes on.

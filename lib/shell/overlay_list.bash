@@ -14,10 +14,17 @@ overlays_there() {
 # list_overlays BASE: each with size, date, last use and requirements, and whether it is for now.
 list_overlays() {
   local -a found
-  local name
+  local name form='%s %-47s %8s  %-10s %-10s %s\n'
+  local -i asked_columns=60
+  terminal_columns
+  if ((REPLY < 142)); then
+    form='%s %s\n    %8s  %-10s %-10s %s\n'
+    asked_columns=$((REPLY - 36))
+  fi
   overlays_there
   if ((${#found[@]})); then
-    printf '  %-47s %8s  %-10s %-10s %s\n' OVERLAY SIZE BUILT 'LAST USE' REQUIREMENTS
+    # shellcheck disable=SC2059  # one of the two above
+    printf "$form" ' ' OVERLAY SIZE BUILT 'LAST USE' REQUIREMENTS
   fi
   for name in ${found[@]+"${found[@]}"}; do
     describe_overlay "${active%/*}/versions/$name" "$1"
@@ -37,11 +44,12 @@ describe_overlay() {
   date=${REPLY%T*}
   record_value "$1.json" requirements
   asked=$REPLY
-  if ((${#asked} > 60)); then asked=${asked:0:57}...; fi
+  if ((${#asked} > asked_columns)); then asked=${asked:0:asked_columns-3}...; fi
   last_use "$1"
   used=$REPLY
   if is_active_overlay "$1"; then mark='*'; fi
-  printf '%s %-47s %8s  %-10s %-10s %s\n' "$mark" "$(basename -- "$1" .sqsh)" "$size" "${date:--}" "$used" "${asked:--}"
+  # shellcheck disable=SC2059  # of list_overlays
+  printf "$form" "$mark" "$(basename -- "$1" .sqsh)" "$size" "${date:--}" "$used" "${asked:--}"
   if [[ $mark == '*' ]]; then
     record_value "$1.json" base
     bases=$REPLY
@@ -51,6 +59,27 @@ describe_overlay() {
       printf '  for these requirements, but for another image: %s\n' "${bases//'\n'/, }"
     fi
   fi
+}
+
+# overlays_as_json: the same for a program; the images that each is for stand on a line each.
+overlays_as_json() {
+  local -a found facts=()
+  local name path mark value
+  overlays_there
+  for name in ${found[@]+"${found[@]}"}; do
+    path=${active%/*}/versions/$name
+    mark=false
+    if is_active_overlay "$path"; then mark=true; fi
+    facts+=("${name%.sqsh}" "$path" "$(stat -c %s -- "$path")" "$mark")
+    last_use "$path"
+    facts+=("${REPLY/never}")
+    for value in date requirements base; do
+      record_value "$path.json" "$value"
+      facts+=("$REPLY")
+    done
+  done
+  json_list 'overlay file bytes# in_use# last_use built= requirements= images=' ${facts[@]+"${facts[@]}"}
+  printf '\n'
 }
 
 # is_active_overlay FILE: whether the link for the requirements as they are now leads to it.

@@ -61,11 +61,11 @@ end_report() {
     esac
   done
   if [[ $report_form == json ]]; then
-    printf '{"problems": %d, "warnings": %d, "findings": [' "$problems" "$warnings"
-    report_objects 'state topic text fix' ${findings[@]+"${findings[@]}"}
-    printf '\n], "values": ['
-    report_objects 'key value origin' ${values[@]+"${values[@]}"}
-    printf '\n]}\n'
+    printf '{"problems": %d, "warnings": %d, "findings": ' "$problems" "$warnings"
+    json_list 'state topic text fix' ${findings[@]+"${findings[@]}"}
+    printf ', "values": '
+    json_list 'key value origin' ${values[@]+"${values[@]}"}
+    printf '}\n'
   else
     if ((${#values[@]})); then printf '\n'; fi
     if ((problems + warnings)); then
@@ -77,50 +77,6 @@ end_report() {
     fi
   fi
   ((problems == 0)) || exit 1
-}
-
-# report_objects 'NAME...' TEXT...: objects of so many texts each, as JSON.
-report_objects() {
-  local -a names
-  local comma=''
-  local -i index
-  read -r -a names <<<"$1"
-  shift
-  while (($#)); do
-    printf '%s\n  {' "$comma"
-    comma=
-    for ((index = 0; index < ${#names[@]}; index++)); do
-      report_text "$1"
-      printf '%s"%s": "%s"' "$comma" "${names[index]}" "$REPLY"
-      comma=', '
-      shift
-    done
-    printf '}'
-    comma=,
-  done
-}
-
-# report_text TEXT: set REPLY to it as JSON has it; bytes that are no UTF-8 are shown as U+FFFD.
-report_text() {
-  local LC_ALL=C
-  local rest=$1 valid=''
-  if [[ ! $rest =~ $UTF8 ]]; then
-    while [[ -n $rest ]]; do
-      if [[ ${rest:0:1} =~ $UTF8 ]]; then
-        valid+=${rest:0:1} rest=${rest:1}
-      elif [[ ${rest:0:2} =~ $UTF8 ]]; then
-        valid+=${rest:0:2} rest=${rest:2}
-      elif [[ ${rest:0:3} =~ $UTF8 ]]; then
-        valid+=${rest:0:3} rest=${rest:3}
-      elif [[ ${rest:0:4} =~ $UTF8 ]]; then
-        valid+=${rest:0:4} rest=${rest:4}
-      else
-        valid+=$'\xef\xbf\xbd' rest=${rest:1}
-      fi
-    done
-    rest=$valid
-  fi
-  json_text "$rest"
 }
 
 # what `heed` has found last, by topic: ok, warning or problem

@@ -140,8 +140,7 @@ ask_about_cost() {
   [[ $answer == [yY]* ]] || fail 'not submitted' 'ask for fewer nodes or less time'
 }
 
-# submit_jobs COUNT LOG: submit it, and COUNT - 1 more that go on from each other; print the job ids and
-# keep them in `ids`. LOG is the pattern of the log's path.
+# submit_jobs COUNT: submit it, and COUNT - 1 more that go on from each other; set `ids`.
 submit_jobs() {
   local -a after=()
   ids=()
@@ -159,8 +158,6 @@ submit_jobs() {
     after=("--dependency=afterany:$id")
     export LONGSHIP_CHAINED_AFTER=$id
   done
-  printf '%s\n' "${ids[@]}"
-  tell_job "${2//'%j'/"${ids[0]}"}" "${ids[@]}"
 }
 
 # pin_again RUN: what a job that waits to be started again needs is not pruned meanwhile.
@@ -182,13 +179,33 @@ pins_of() {
   printf '%s/pins' "${versions%/versions}"
 }
 
-# tell_job LOG ID...: how to look after it.
+# log_of LOG ID: set REPLY to the path by its pattern; the number of an array's task stays %a.
+log_of() {
+  REPLY=${1//'%j'/"$2"}
+  REPLY=${REPLY//'%A'/"$2"}
+}
+
+# ids_as_json LOG COST UNIT: print the jobs for a program; COST is that of each, at most.
+ids_as_json() {
+  local id
+  local -a jobs=()
+  for id in "${ids[@]}"; do
+    log_of "$1" "$id"
+    jobs+=("$id" "$REPLY" "$2" "$3")
+  done
+  json_list 'id log cost_at_most# cost_unit' "${jobs[@]}"
+  printf '\n'
+}
+
+# tell_job LOG: how to look after it.
 tell_job() {
-  local log=${1//'%A'/"$2"}
-  if [[ $log == *%a* ]]; then
-    printf 'log: %s, one for each task\n' "${log//'%a'/TASK}" >&2
+  local quoted
+  log_of "$1" "${ids[0]}"
+  if [[ $REPLY == *%a* ]]; then
+    print_messages log "${REPLY//'%a'/TASK}, one for each task"
   else
-    printf 'log: %s\nfollow: tail -F %q\n' "$log" "$log" >&2
+    printf -v quoted '%q' "$REPLY"
+    print_messages log "$REPLY" follow "tail -F $quoted"
   fi
-  printf 'cancel: scancel %s\nstatus: python3 submit.py status\n' "${*:2}" >&2
+  print_messages cancel "scancel ${ids[*]}" status 'python3 submit.py status'
 }

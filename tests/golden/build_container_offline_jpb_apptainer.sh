@@ -282,23 +282,6 @@ image_mark() {
   stat -c '%s %.9Y' -- "$1"
 }
 
-# json_text TEXT: set REPLY to the text as JSON has it between quotes.
-json_text() {
-  local LC_ALL=C
-  local text=${1//\\/\\\\} code character
-  text=${text//\"/\\\"}
-  text=${text//$'\n'/\\n}
-  text=${text//$'\t'/\\t}
-  if [[ $text == *[$'\x01'-$'\x1f']* ]]; then
-    for code in {1..31}; do
-      printf -v code '%02x' "$code"
-      printf -v character '%b' "\\x$code"
-      text=${text//"$character"/"\\u00$code"}
-    done
-  fi
-  REPLY=$text
-}
-
 # this_script: the text of the script that runs, however it was started.
 this_script() {
   if [[ -n ${BASH_EXECUTION_STRING:-} ]]; then
@@ -375,6 +358,23 @@ value_in() {
       return
     fi
   done
+}
+
+# json_text TEXT: set REPLY to the text as JSON has it between quotes.
+json_text() {
+  local LC_ALL=C
+  local text=${1//\\/\\\\} code character
+  text=${text//\"/\\\"}
+  text=${text//$'\n'/\\n}
+  text=${text//$'\t'/\\t}
+  if [[ $text == *[$'\x01'-$'\x1f']* ]]; then
+    for code in {1..31}; do
+      printf -v code '%02x' "$code"
+      printf -v character '%b' "\\x$code"
+      text=${text//"$character"/"\\u00$code"}
+    done
+  fi
+  REPLY=$text
 }
 
 # check_program NAME: stop where the runtime is missing.
@@ -581,11 +581,11 @@ paint() {
   REPLY=$2
   if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
   case $2 in
-    error: | problem) color=31 ;;   # red
-    warning: | warning) color=33 ;; # yellow
-    ok) color=32 ;;                 # green
-    hint: | next:) color=36 ;;      # cyan
-    *) color=1 ;;                   # bold
+    error: | problem) color=31 ;;                            # red
+    warning: | warning) color=33 ;;                          # yellow
+    ok) color=32 ;;                                          # green
+    hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
+    *) color=1 ;;                                            # bold
   esac
   REPLY=$'\e['${color}m$2$'\e[0m'
 }

@@ -2,23 +2,6 @@
 # Longship: build_overlay_list.py, machine jpb (jsc/site.toml)
 set -euo pipefail
 
-# json_text TEXT: set REPLY to the text as JSON has it between quotes.
-json_text() {
-  local LC_ALL=C
-  local text=${1//\\/\\\\} code character
-  text=${text//\"/\\\"}
-  text=${text//$'\n'/\\n}
-  text=${text//$'\t'/\\t}
-  if [[ $text == *[$'\x01'-$'\x1f']* ]]; then
-    for code in {1..31}; do
-      printf -v code '%02x' "$code"
-      printf -v character '%b' "\\x$code"
-      text=${text//"$character"/"\\u00$code"}
-    done
-  fi
-  REPLY=$text
-}
-
 # record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is none.
 record_value() {
   local -a lines=()
@@ -41,6 +24,23 @@ value_in() {
   done
 }
 
+# json_text TEXT: set REPLY to the text as JSON has it between quotes.
+json_text() {
+  local LC_ALL=C
+  local text=${1//\\/\\\\} code character
+  text=${text//\"/\\\"}
+  text=${text//$'\n'/\\n}
+  text=${text//$'\t'/\\t}
+  if [[ $text == *[$'\x01'-$'\x1f']* ]]; then
+    for code in {1..31}; do
+      printf -v code '%02x' "$code"
+      printf -v character '%b' "\\x$code"
+      text=${text//"$character"/"\\u00$code"}
+    done
+  fi
+  REPLY=$text
+}
+
 # print_messages [KIND TEXT]...: a line each, on standard error, at once: jobs share a log.
 print_messages() {
   local REPLY told=''
@@ -59,13 +59,23 @@ paint() {
   REPLY=$2
   if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
   case $2 in
-    error: | problem) color=31 ;;   # red
-    warning: | warning) color=33 ;; # yellow
-    ok) color=32 ;;                 # green
-    hint: | next:) color=36 ;;      # cyan
-    *) color=1 ;;                   # bold
+    error: | problem) color=31 ;;                            # red
+    warning: | warning) color=33 ;;                          # yellow
+    ok) color=32 ;;                                          # green
+    hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
+    *) color=1 ;;                                            # bold
   esac
   REPLY=$'\e['${color}m$2$'\e[0m'
+}
+
+# terminal_columns: set REPLY to the width of the terminal that standard output is; in a file nothing
+# is cut.
+terminal_columns() {
+  REPLY=10000
+  if [[ ! -t 1 ]]; then return; fi
+  { REPLY=$(stty size <&3 2>/dev/null) || REPLY='24 80'; } 3>&1
+  REPLY=${COLUMNS:-${REPLY#* }}
+  if ((REPLY == 0)); then REPLY=80; fi
 }
 
 # next_step COMMAND: say what to type now.
@@ -91,10 +101,17 @@ overlays_there() {
 # list_overlays BASE: each with size, date, last use and requirements, and whether it is for now.
 list_overlays() {
   local -a found
-  local name
+  local name form='%s %-47s %8s  %-10s %-10s %s\n'
+  local -i asked_columns=60
+  terminal_columns
+  if ((REPLY < 142)); then
+    form='%s %s\n    %8s  %-10s %-10s %s\n'
+    asked_columns=$((REPLY - 36))
+  fi
   overlays_there
   if ((${#found[@]})); then
-    printf '  %-47s %8s  %-10s %-10s %s\n' OVERLAY SIZE BUILT 'LAST USE' REQUIREMENTS
+    # shellcheck disable=SC2059  # one of the two above
+    printf "$form" ' ' OVERLAY SIZE BUILT 'LAST USE' REQUIREMENTS
   fi
   for name in ${found[@]+"${found[@]}"}; do
     describe_overlay "${active%/*}/versions/$name" "$1"
@@ -114,11 +131,12 @@ describe_overlay() {
   date=${REPLY%T*}
   record_value "$1.json" requirements
   asked=$REPLY
-  if ((${#asked} > 60)); then asked=${asked:0:57}...; fi
+  if ((${#asked} > asked_columns)); then asked=${asked:0:asked_columns-3}...; fi
   last_use "$1"
   used=$REPLY
   if is_active_overlay "$1"; then mark='*'; fi
-  printf '%s %-47s %8s  %-10s %-10s %s\n' "$mark" "$(basename -- "$1" .sqsh)" "$size" "${date:--}" "$used" "${asked:--}"
+  # shellcheck disable=SC2059  # of list_overlays
+  printf "$form" "$mark" "$(basename -- "$1" .sqsh)" "$size" "${date:--}" "$used" "${asked:--}"
   if [[ $mark == '*' ]]; then
     record_value "$1.json" base
     bases=$REPLY

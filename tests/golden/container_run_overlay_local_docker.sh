@@ -57,6 +57,19 @@ add_working_folder() {
   esac
 }
 
+# value_in NAME LINE...: the same, of a record's lines.
+value_in() {
+  local line
+  REPLY=
+  for line in "${@:2}"; do
+    if [[ $line == "  \"$1\": \""* ]]; then
+      line=${line#*\": \"}
+      REPLY=${line%\"*}
+      return
+    fi
+  done
+}
+
 # json_text TEXT: set REPLY to the text as JSON has it between quotes.
 json_text() {
   local LC_ALL=C
@@ -72,19 +85,6 @@ json_text() {
     done
   fi
   REPLY=$text
-}
-
-# value_in NAME LINE...: the same, of a record's lines.
-value_in() {
-  local line
-  REPLY=
-  for line in "${@:2}"; do
-    if [[ $line == "  \"$1\": \""* ]]; then
-      line=${line#*\": \"}
-      REPLY=${line%\"*}
-      return
-    fi
-  done
 }
 
 # check_program NAME: stop where the runtime is missing.
@@ -397,11 +397,11 @@ paint() {
   REPLY=$2
   if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
   case $2 in
-    error: | problem) color=31 ;;   # red
-    warning: | warning) color=33 ;; # yellow
-    ok) color=32 ;;                 # green
-    hint: | next:) color=36 ;;      # cyan
-    *) color=1 ;;                   # bold
+    error: | problem) color=31 ;;                            # red
+    warning: | warning) color=33 ;;                          # yellow
+    ok) color=32 ;;                                          # green
+    hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
+    *) color=1 ;;                                            # bold
   esac
   REPLY=$'\e['${color}m$2$'\e[0m'
 }

@@ -641,23 +641,6 @@ holds_tag() {
   [[ $REPLY == docker || $REPLY == podman ]]
 }
 
-# json_text TEXT: set REPLY to the text as JSON has it between quotes.
-json_text() {
-  local LC_ALL=C
-  local text=${1//\\/\\\\} code character
-  text=${text//\"/\\\"}
-  text=${text//$'\n'/\\n}
-  text=${text//$'\t'/\\t}
-  if [[ $text == *[$'\x01'-$'\x1f']* ]]; then
-    for code in {1..31}; do
-      printf -v code '%02x' "$code"
-      printf -v character '%b' "\\x$code"
-      text=${text//"$character"/"\\u00$code"}
-    done
-  fi
-  REPLY=$text
-}
-
 # program_version PROGRAM: in one line.
 program_version() {
   case $1 in
@@ -686,6 +669,81 @@ value_in() {
       return
     fi
   done
+}
+
+# json_text TEXT: set REPLY to the text as JSON has it between quotes.
+json_text() {
+  local LC_ALL=C
+  local text=${1//\\/\\\\} code character
+  text=${text//\"/\\\"}
+  text=${text//$'\n'/\\n}
+  text=${text//$'\t'/\\t}
+  if [[ $text == *[$'\x01'-$'\x1f']* ]]; then
+    for code in {1..31}; do
+      printf -v code '%02x' "$code"
+      printf -v character '%b' "\\x$code"
+      text=${text//"$character"/"\\u00$code"}
+    done
+  fi
+  REPLY=$text
+}
+
+# json_string TEXT: set REPLY to it as JSON has it between quotes; what reads it expects UTF-8.
+json_string() {
+  valid_text "$1"
+  json_text "$REPLY"
+}
+
+# valid_text TEXT: set REPLY to it, with U+FFFD for bytes that are no UTF-8.
+valid_text() {
+  local LC_ALL=C
+  local rest=$1 valid=''
+  if [[ ! $rest =~ $UTF8 ]]; then
+    while [[ -n $rest ]]; do
+      if [[ ${rest:0:1} =~ $UTF8 ]]; then
+        valid+=${rest:0:1} rest=${rest:1}
+      elif [[ ${rest:0:2} =~ $UTF8 ]]; then
+        valid+=${rest:0:2} rest=${rest:2}
+      elif [[ ${rest:0:3} =~ $UTF8 ]]; then
+        valid+=${rest:0:3} rest=${rest:3}
+      elif [[ ${rest:0:4} =~ $UTF8 ]]; then
+        valid+=${rest:0:4} rest=${rest:4}
+      else
+        valid+=$'\xef\xbf\xbd' rest=${rest:1}
+      fi
+    done
+    rest=$valid
+  fi
+  REPLY=$rest
+}
+
+# json_list 'NAME...' TEXT...: objects of so many values each. NAME# is a number, true or false, and null
+# where it is something else; NAME= is a text as a record has it, escaped already.
+json_list() {
+  local -r number='^(-?(0|[1-9][0-9]*)(\.[0-9]+)?|true|false)$'
+  local -a names
+  local comma='' name
+  read -r -a names <<<"$1"
+  shift
+  printf '['
+  while (($#)); do
+    printf '%s\n  {' "$comma"
+    comma=
+    for name in "${names[@]}"; do
+      case $name in
+        *'#') if [[ $1 =~ $number ]]; then REPLY=$1; else REPLY=null; fi ;;
+        *=) valid_text "$1" ;;
+        *) json_string "$1" ;;
+      esac
+      if [[ $name != *'#' ]]; then REPLY="\"$REPLY\""; fi
+      printf '%s"%s": %s' "$comma" "${name%[#=]}" "$REPLY"
+      comma=', '
+      shift
+    done
+    printf '}'
+    comma=,
+  done
+  printf '\n]'
 }
 
 # check_program NAME: stop where the runtime is missing.
@@ -878,11 +936,11 @@ paint() {
   REPLY=$2
   if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
   case $2 in
-    error: | problem) color=31 ;;   # red
-    warning: | warning) color=33 ;; # yellow
-    ok) color=32 ;;                 # green
-    hint: | next:) color=36 ;;      # cyan
-    *) color=1 ;;                   # bold
+    error: | problem) color=31 ;;                            # red
+    warning: | warning) color=33 ;;                          # yellow
+    ok) color=32 ;;                                          # green
+    hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
+    *) color=1 ;;                                            # bold
   esac
   REPLY=$'\e['${color}m$2$'\e[0m'
 }
@@ -1034,11 +1092,11 @@ end_report() {
     esac
   done
   if [[ $report_form == json ]]; then
-    printf '{"problems": %d, "warnings": %d, "findings": [' "$problems" "$warnings"
-    report_objects 'state topic text fix' ${findings[@]+"${findings[@]}"}
-    printf '\n], "values": ['
-    report_objects 'key value origin' ${values[@]+"${values[@]}"}
-    printf '\n]}\n'
+    printf '{"problems": %d, "warnings": %d, "findings": ' "$problems" "$warnings"
+    json_list 'state topic text fix' ${findings[@]+"${findings[@]}"}
+    printf ', "values": '
+    json_list 'key value origin' ${values[@]+"${values[@]}"}
+    printf '}\n'
   else
     if ((${#values[@]})); then printf '\n'; fi
     if ((problems + warnings)); then
@@ -1050,50 +1108,6 @@ end_report() {
     fi
   fi
   ((problems == 0)) || exit 1
-}
-
-# report_objects 'NAME...' TEXT...: objects of so many texts each, as JSON.
-report_objects() {
-  local -a names
-  local comma=''
-  local -i index
-  read -r -a names <<<"$1"
-  shift
-  while (($#)); do
-    printf '%s\n  {' "$comma"
-    comma=
-    for ((index = 0; index < ${#names[@]}; index++)); do
-      report_text "$1"
-      printf '%s"%s": "%s"' "$comma" "${names[index]}" "$REPLY"
-      comma=', '
-      shift
-    done
-    printf '}'
-    comma=,
-  done
-}
-
-# report_text TEXT: set REPLY to it as JSON has it; bytes that are no UTF-8 are shown as U+FFFD.
-report_text() {
-  local LC_ALL=C
-  local rest=$1 valid=''
-  if [[ ! $rest =~ $UTF8 ]]; then
-    while [[ -n $rest ]]; do
-      if [[ ${rest:0:1} =~ $UTF8 ]]; then
-        valid+=${rest:0:1} rest=${rest:1}
-      elif [[ ${rest:0:2} =~ $UTF8 ]]; then
-        valid+=${rest:0:2} rest=${rest:2}
-      elif [[ ${rest:0:3} =~ $UTF8 ]]; then
-        valid+=${rest:0:3} rest=${rest:3}
-      elif [[ ${rest:0:4} =~ $UTF8 ]]; then
-        valid+=${rest:0:4} rest=${rest:4}
-      else
-        valid+=$'\xef\xbf\xbd' rest=${rest:1}
-      fi
-    done
-    rest=$valid
-  fi
-  json_text "$rest"
 }
 
 # what `heed` has found last, by topic: ok, warning or problem

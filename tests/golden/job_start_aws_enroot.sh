@@ -77,6 +77,19 @@ collect_said() {
   done
 }
 
+# write_facts FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them.
+write_facts() {
+  local comma='{' index
+  {
+    for ((index = 2; index < $#; index += 2)); do
+      json_text "${@:index+1:1}"
+      printf '%s\n  "%s": "%s"' "$comma" "${!index}" "$REPLY"
+      comma=,
+    done
+    printf '\n}\n'
+  } >"$1" || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+}
+
 # json_text TEXT: set REPLY to the text as JSON has it between quotes.
 json_text() {
   local LC_ALL=C
@@ -92,19 +105,6 @@ json_text() {
     done
   fi
   REPLY=$text
-}
-
-# write_facts FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them.
-write_facts() {
-  local comma='{' index
-  {
-    for ((index = 2; index < $#; index += 2)); do
-      json_text "${@:index+1:1}"
-      printf '%s\n  "%s": "%s"' "$comma" "${!index}" "$REPLY"
-      comma=,
-    done
-    printf '\n}\n'
-  } >"$1" || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
 }
 
 # what is shown inside already, by its path there
@@ -158,11 +158,11 @@ paint() {
   REPLY=$2
   if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
   case $2 in
-    error: | problem) color=31 ;;   # red
-    warning: | warning) color=33 ;; # yellow
-    ok) color=32 ;;                 # green
-    hint: | next:) color=36 ;;      # cyan
-    *) color=1 ;;                   # bold
+    error: | problem) color=31 ;;                            # red
+    warning: | warning) color=33 ;;                          # yellow
+    ok) color=32 ;;                                          # green
+    hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
+    *) color=1 ;;                                            # bold
   esac
   REPLY=$'\e['${color}m$2$'\e[0m'
 }

@@ -295,23 +295,6 @@ check_not_busy() {
   fi
 }
 
-# json_text TEXT: set REPLY to the text as JSON has it between quotes.
-json_text() {
-  local LC_ALL=C
-  local text=${1//\\/\\\\} code character
-  text=${text//\"/\\\"}
-  text=${text//$'\n'/\\n}
-  text=${text//$'\t'/\\t}
-  if [[ $text == *[$'\x01'-$'\x1f']* ]]; then
-    for code in {1..31}; do
-      printf -v code '%02x' "$code"
-      printf -v character '%b' "\\x$code"
-      text=${text//"$character"/"\\u00$code"}
-    done
-  fi
-  REPLY=$text
-}
-
 # value_in NAME LINE...: the same, of a record's lines.
 value_in() {
   local line
@@ -390,6 +373,23 @@ new_paths() {
   for patch in "$state/patches"/*.patch; do
     if [[ -e $patch ]]; then git_in "$1" apply --numstat -z "$patch" | sed -z 's/^[^\t]*\t[^\t]*\t//'; fi
   done
+}
+
+# json_text TEXT: set REPLY to the text as JSON has it between quotes.
+json_text() {
+  local LC_ALL=C
+  local text=${1//\\/\\\\} code character
+  text=${text//\"/\\\"}
+  text=${text//$'\n'/\\n}
+  text=${text//$'\t'/\\t}
+  if [[ $text == *[$'\x01'-$'\x1f']* ]]; then
+    for code in {1..31}; do
+      printf -v code '%02x' "$code"
+      printf -v character '%b' "\\x$code"
+      text=${text//"$character"/"\\u00$code"}
+    done
+  fi
+  REPLY=$text
 }
 
 # check_program NAME: stop where the runtime is missing.
@@ -669,11 +669,11 @@ paint() {
   REPLY=$2
   if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
   case $2 in
-    error: | problem) color=31 ;;   # red
-    warning: | warning) color=33 ;; # yellow
-    ok) color=32 ;;                 # green
-    hint: | next:) color=36 ;;      # cyan
-    *) color=1 ;;                   # bold
+    error: | problem) color=31 ;;                            # red
+    warning: | warning) color=33 ;;                          # yellow
+    ok) color=32 ;;                                          # green
+    hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
+    *) color=1 ;;                                            # bold
   esac
   REPLY=$'\e['${color}m$2$'\e[0m'
 }

@@ -53,11 +53,11 @@ paint() {
   REPLY=$2
   if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
   case $2 in
-    error: | problem) color=31 ;;   # red
-    warning: | warning) color=33 ;; # yellow
-    ok) color=32 ;;                 # green
-    hint: | next:) color=36 ;;      # cyan
-    *) color=1 ;;                   # bold
+    error: | problem) color=31 ;;                            # red
+    warning: | warning) color=33 ;;                          # yellow
+    ok) color=32 ;;                                          # green
+    hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
+    *) color=1 ;;                                            # bold
   esac
   REPLY=$'\e['${color}m$2$'\e[0m'
 }
@@ -200,8 +200,7 @@ slurm_reason() {
   printf '%s' "$reason"
 }
 
-# submit_jobs COUNT LOG: submit it, and COUNT - 1 more that go on from each other; print the job ids and
-# keep them in `ids`. LOG is the pattern of the log's path.
+# submit_jobs COUNT: submit it, and COUNT - 1 more that go on from each other; set `ids`.
 submit_jobs() {
   local -a after=()
   ids=()
@@ -219,8 +218,6 @@ submit_jobs() {
     after=("--dependency=afterany:$id")
     export LONGSHIP_CHAINED_AFTER=$id
   done
-  printf '%s\n' "${ids[@]}"
-  tell_job "${2//'%j'/"${ids[0]}"}" "${ids[@]}"
 }
 
 # pin_again RUN: what a job that waits to be started again needs is not pruned meanwhile.
@@ -242,15 +239,23 @@ pins_of() {
   printf '%s/pins' "${versions%/versions}"
 }
 
-# tell_job LOG ID...: how to look after it.
+# log_of LOG ID: set REPLY to the path by its pattern; the number of an array's task stays %a.
+log_of() {
+  REPLY=${1//'%j'/"$2"}
+  REPLY=${REPLY//'%A'/"$2"}
+}
+
+# tell_job LOG: how to look after it.
 tell_job() {
-  local log=${1//'%A'/"$2"}
-  if [[ $log == *%a* ]]; then
-    printf 'log: %s, one for each task\n' "${log//'%a'/TASK}" >&2
+  local quoted
+  log_of "$1" "${ids[0]}"
+  if [[ $REPLY == *%a* ]]; then
+    print_messages log "${REPLY//'%a'/TASK}, one for each task"
   else
-    printf 'log: %s\nfollow: tail -F %q\n' "$log" "$log" >&2
+    printf -v quoted '%q' "$REPLY"
+    print_messages log "$REPLY" follow "tail -F $quoted"
   fi
-  printf 'cancel: scancel %s\nstatus: python3 submit.py status\n' "${*:2}" >&2
+  print_messages cancel "scancel ${ids[*]}" status 'python3 submit.py status'
 }
 
 # human BYTES: set REPLY to them with a unit, such as 9.4 GB.
@@ -336,5 +341,7 @@ options=(--account=project_465000000 --array=0-7 --output=/logs/%A_%a.log --depe
 job=(local/run_training_local.sbatch)
 try_job
 note 'train: 1 node for at most 01:00:00, 8 jobs'
-submit_jobs 1 /logs/%A_%a.log
+submit_jobs 1
+printf '%s\n' "${ids[@]}"
+tell_job /logs/%A_%a.log
 pin_again '/home/me/it'"'"'s/11-train'

@@ -59,11 +59,11 @@ paint() {
   REPLY=$2
   if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
   case $2 in
-    error: | problem) color=31 ;;   # red
-    warning: | warning) color=33 ;; # yellow
-    ok) color=32 ;;                 # green
-    hint: | next:) color=36 ;;      # cyan
-    *) color=1 ;;                   # bold
+    error: | problem) color=31 ;;                            # red
+    warning: | warning) color=33 ;;                          # yellow
+    ok) color=32 ;;                                          # green
+    hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
+    *) color=1 ;;                                            # bold
   esac
   REPLY=$'\e['${color}m$2$'\e[0m'
 }
@@ -206,8 +206,7 @@ slurm_reason() {
   printf '%s' "$reason"
 }
 
-# submit_jobs COUNT LOG: submit it, and COUNT - 1 more that go on from each other; print the job ids and
-# keep them in `ids`. LOG is the pattern of the log's path.
+# submit_jobs COUNT: submit it, and COUNT - 1 more that go on from each other; set `ids`.
 submit_jobs() {
   local -a after=()
   ids=()
@@ -225,19 +224,25 @@ submit_jobs() {
     after=("--dependency=afterany:$id")
     export LONGSHIP_CHAINED_AFTER=$id
   done
-  printf '%s\n' "${ids[@]}"
-  tell_job "${2//'%j'/"${ids[0]}"}" "${ids[@]}"
 }
 
-# tell_job LOG ID...: how to look after it.
+# log_of LOG ID: set REPLY to the path by its pattern; the number of an array's task stays %a.
+log_of() {
+  REPLY=${1//'%j'/"$2"}
+  REPLY=${REPLY//'%A'/"$2"}
+}
+
+# tell_job LOG: how to look after it.
 tell_job() {
-  local log=${1//'%A'/"$2"}
-  if [[ $log == *%a* ]]; then
-    printf 'log: %s, one for each task\n' "${log//'%a'/TASK}" >&2
+  local quoted
+  log_of "$1" "${ids[0]}"
+  if [[ $REPLY == *%a* ]]; then
+    print_messages log "${REPLY//'%a'/TASK}, one for each task"
   else
-    printf 'log: %s\nfollow: tail -F %q\n' "$log" "$log" >&2
+    printf -v quoted '%q' "$REPLY"
+    print_messages log "$REPLY" follow "tail -F $quoted"
   fi
-  printf 'cancel: scancel %s\nstatus: python3 submit.py status\n' "${*:2}" >&2
+  print_messages cancel "scancel ${ids[*]}" status 'python3 submit.py status'
 }
 
 # human BYTES: set REPLY to them with a unit, such as 9.4 GB.
@@ -331,4 +336,6 @@ options=(--account=project_465000000 --nodes=4 '--comment=it'"'"'s mine' --outpu
 job=(olivia/run_training_olivia.sbatch --steps '1 0')
 try_job
 note 'train: 4 nodes of accel for at most 01:00:00, 3 jobs; at most 268.8 NOK'
-submit_jobs 3 /cluster/work/projects/project_465000000/me/longship/runs/%j-train.log
+submit_jobs 3
+printf '%s\n' "${ids[@]}"
+tell_job /cluster/work/projects/project_465000000/me/longship/runs/%j-train.log

@@ -191,11 +191,11 @@ paint() {
   REPLY=$2
   if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
   case $2 in
-    error: | problem) color=31 ;;   # red
-    warning: | warning) color=33 ;; # yellow
-    ok) color=32 ;;                 # green
-    hint: | next:) color=36 ;;      # cyan
-    *) color=1 ;;                   # bold
+    error: | problem) color=31 ;;                            # red
+    warning: | warning) color=33 ;;                          # yellow
+    ok) color=32 ;;                                          # green
+    hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
+    *) color=1 ;;                                            # bold
   esac
   REPLY=$'\e['${color}m$2$'\e[0m'
 }

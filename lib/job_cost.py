@@ -1,0 +1,65 @@
+"""What a job may cost at most, in the site's unit."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from lib.partitions import time_text
+from lib.resources import Request
+from lib.settings import Settings
+
+
+class Cost(NamedTuple):
+    """What a submission may cost.
+
+    Parameters
+    ----------
+    words : str
+        What it is, and its cost, in a line.
+    amount : float or None
+        In `unit`; None where no price is known.
+    unit : str
+        Such as ``core-hours``.
+    """
+
+    words: str
+    amount: float | None = None
+    unit: str = ""
+
+    @property
+    def text(self) -> str:
+        """The amount with its unit."""
+        return f"{self.amount:,.1f} {self.unit}"
+
+
+def cost_of(settings: Settings, request: Request, chain: int) -> Cost:
+    """Say what a job is, and what it may cost.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together, for the job's machine.
+    request : Request
+        What it asks for.
+    chain : int
+        How many jobs go on from each other.
+
+    Returns
+    -------
+    Cost
+    """
+    count = request.jobs * chain
+    where = f" of {request.partition}" if request.partition else ""
+    words = f"{request.name}: {request.nodes} node{'s' * (request.nodes > 1)}{where}"
+    if request.hours:
+        words += f" for at most {time_text(request.hours)}"
+    if count > 1:
+        words += f", {count} jobs"
+    price = request.per_hour(settings.machine)
+    if price is None or request.hours is None or math.isinf(request.hours):
+        machine = settings.machine
+        charges = machine.price or any(each.price for each in machine.partitions.values())
+        return Cost(words + "; no price of it is known" * bool(charges))
+    cost = Cost(words, price[0] * request.hours * count, price[1])
+    return cost._replace(words=f"{words}; at most {cost.text}")
