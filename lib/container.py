@@ -15,6 +15,7 @@ from lib.paths import Paths, pinned
 from lib.quoting import Expansion, Word
 from lib.runtimes import MODULES
 from lib.settings import Settings
+from lib.training import is_below
 
 
 def describe_launch(
@@ -136,6 +137,7 @@ def run_lines(
     if for_ranks and settings.configuration.jobs.stage != "never":
         launch = launch._replace(staged=True)
     venv = pinned(venv) if venv else None
+    launch = launch._replace(site_binds=(*launch.site_binds, *venv_binds(venv, paths)))
     contract = environment.contract(
         settings, paths, online=online, folders=package_folders(runtime, overlay, venv)
     )
@@ -150,6 +152,13 @@ def run_lines(
         *([call("encode_command")] if runtime != "host" else []),
         call("exec", *words, Expansion('"${command[@]}"')),
     ]
+
+
+def venv_binds(venv: Path | None, paths: Paths) -> list[Bind]:
+    """Return the bind of a venv that lies outside of the configured folders: one taken over."""
+    if venv is None or any(is_below(str(venv), str(each)) for each in paths.roots):
+        return []
+    return [Bind(str(venv), str(venv))]
 
 
 def package_folders(runtime: str, overlay: str, venv: Path | None) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lib.command import assign, call
-from lib.container import describe_launch, inside_lines
+from lib.container import describe_launch, inside_lines, venv_binds
 from lib.images import image_file, image_source
 from lib.launch import Launch
 from lib.overlays import overlay_to_start
@@ -36,10 +36,14 @@ def software_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     overlay = overlay_to_start(settings, paths)
     launch = describe_launch(settings, paths, runtime, overlay=overlay)
     venv = wanted_venv(settings, paths)
+    own = venv_binds(pinned(venv), paths) if venv and venv.exists() else []
+    inside = inside_lines(settings, paths, runtime, binds=own)
     compression = settings.configuration.packages.compression
     return [
         *(_image_lines(settings, paths, launch) if launch.image else []),
-        *_function("inside_now", [*inside_lines(settings, paths, runtime), 'inside "$@"']),
+        *_function(
+            "inside_now", [*inside_lines(settings, paths, runtime, binds=own), 'inside "$@"']
+        ),
         call("diagnose_inside"),
         call("diagnose_gpu_inside"),
         *(

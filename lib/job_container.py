@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lib import environment, pyxis
 from lib.command import assign, call
-from lib.container import describe_launch, package_folders
+from lib.container import describe_launch, package_folders, venv_binds
 from lib.images import image_to_start
 from lib.overlays import overlay_to_start
 from lib.paths import Paths, pinned
@@ -69,11 +69,13 @@ def container_lines(
     runtime : str
         The name, from `choose_runtime`.
     named : mapping
-        What is pinned: ``image`` and ``overlay``.
+        What is pinned: ``image``, ``overlay`` and ``venv``.
     """
     if settings.machine.pyxis != "yes":
         return []
     overlay = named["overlay"]
     launch = describe_launch(settings, paths, runtime, pip_sources=False, overlay=overlay)
-    launch = launch._replace(image=named["image"])
+    venv = Path(named["venv"]) if named["venv"] else None
+    site_binds = (*launch.site_binds, *venv_binds(venv, paths))
+    launch = launch._replace(image=named["image"], site_binds=site_binds)
     return pyxis.option_lines(settings, launch if pyxis.uses_pyxis(settings, runtime) else None)

@@ -45,9 +45,11 @@ def lines(settings: Settings, paths: Paths, runtime: str, *, as_json: bool) -> l
     image = image_to_start(runtime, settings, paths)
     overlay = overlay_to_start(settings, paths)
     venv = wanted_venv(settings, paths)
+    venv_in_use = str(pinned(venv)) if venv else ""
+    named = {"image": image, "overlay": overlay, "venv": venv_in_use}
     files = [
         *(each for each in (image, overlay) if each.startswith("/")),
-        *([str(pinned(venv) / "longship-base")] if venv else []),
+        *([f"{venv_in_use}/pyvenv.cfg"] if venv else []),
         *(str(each) for each in (paths.root / _RANKS, *paths.roots)),
     ]
     return [
@@ -58,7 +60,7 @@ def lines(settings: Settings, paths: Paths, runtime: str, *, as_json: bool) -> l
         "",
         'if [[ $part == look ]]; then diagnose_job_look "$@" && exit; fi',
         "",
-        *_rank_lines(settings, paths, runtime, {"image": image, "overlay": overlay}, venv),
+        *_rank_lines(settings, paths, runtime, named, venv),
         "",
         call("start_report", "json" if as_json else "text"),
         assign("job_unseen", _unseen(settings)),

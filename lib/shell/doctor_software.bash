@@ -107,7 +107,22 @@ diagnose_overlay() {
 
 # diagnose_venv VENV BASE: the packages belong to the image or overlay that they are used with.
 diagnose_venv() {
-  heed packages "$1" check_venv "$1" "$2"
+  if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg && ${heeded[inside]:-} == ok ]]; then
+    heed packages "$1, which is not Longship's and is used as it is" check_foreign_venv "$1"
+  else
+    heed packages "$1" check_venv "$1" "$2"
+  fi
+}
+
+# check_foreign_venv VENV: stop where the image's Python is not the one that it has packages for.
+check_foreign_venv() {
+  local found
+  found=$(inside_now "$1/bin/python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null </dev/null) ||
+    fail "the Python of the venv $1 does not start in the image" \
+      'name the image that it was made with, container.image; or have one built: python3 set_up.py install'
+  [[ -d $1/lib/python$found/site-packages ]] ||
+    fail "the venv $1 has no packages for Python $found, the image's" \
+      'name the image that it was made with, container.image; or have one built: python3 set_up.py install'
 }
 
 # diagnose_repositories: each as configured and as an update would want it.

@@ -38,6 +38,9 @@ missing_overlay() {
   if [[ -e $overlay && -e $overlay.json ]]; then
     fail "the overlay $overlay cannot be read" "ask its owner for: chmod a+r $overlay $overlay.json"
   fi
+  if [[ -e $overlay ]]; then
+    fail "the overlay $overlay was not made by Longship" 'python3 build_overlay.py, which takes it over'
+  fi
   fail "there is no overlay $overlay" 'python3 build_overlay.py'
 }
 

@@ -18,10 +18,12 @@ readonly OVERLAY_TIME=315532800 # of all files in it: 1980-01-01, the oldest tha
 make_overlay() {
   unset SOURCE_DATE_EPOCH # mksquashfs refuses it beside its own options
   check_requirements
+  identify_image
+  keep_foreign_overlay
+  if [[ -z $again ]] && take_over_overlay; then return; fi
   check_repositories
   "$1"
   find_packer
-  identify_image
   if [[ -n $pins ]]; then check_pinned_python; fi
   local -r wanted=$(overlay_inputs)
   if [[ -z $again ]] && overlay_is_built "$wanted"; then
@@ -198,6 +200,11 @@ print_all_requirements() {
   done
 }
 
+# listed_requirements: them in one line, without comments.
+listed_requirements() {
+  sed -e 's/ *#.*//' -e '/^ *$/d' | paste -s -d ' '
+}
+
 # pack_version: pack it, try it, and give it its name.
 pack_version() {
   local tree=$work/root$OVERLAY_MOUNTED_AT said
@@ -221,17 +228,22 @@ pack_version() {
 write_overlay_record() {
   write_facts "$version.json.partial" base "$base" image "$image_id" python "$python" \
     interpreter "$interpreter" mounted_by "${way:-unpacking}" wanted "$wanted" \
-    requirements "$(grep -v -e '^ *#' -e '^ *$' "$work/requirements.txt" | sed 's/ *#.*//' | paste -s -d ' ')" \
+    requirements "$(listed_requirements <"$work/requirements.txt")" \
     packages "$(grep -c '==' "$work/pins.txt")" compression "$compression" \
     bytes "$(stat -c %s -- "$version")" sha256 "$(checksum "$version")" \
     date "$(date -u +%Y-%m-%dT%H:%M:%SZ)" host "$(this_host)"
   put_shared "$version.json.partial" "$version.json"
 }
 
-# point_overlay_to_version: the swap itself.
+# point_overlay_to_version: the swap, and what is in use now.
 point_overlay_to_version() {
-  { ln -sfn -- "versions/${version##*/}" "$active.partial" && mv -T -- "$active.partial" "$active"; } ||
-    fail_writing "${active%/*}" "cannot let $active lead to ${version##*/}" 'see the line above'
+  link_overlay
   record_value "$version.json" sha256
   printf 'in use: %s (%s)\n' "$active" "$REPLY" >&2
+}
+
+# link_overlay: let "$active" lead to "$version".
+link_overlay() {
+  { ln -sfn -- "versions/${version##*/}" "$active.partial" && mv -T -- "$active.partial" "$active"; } ||
+    fail_writing "${active%/*}" "cannot let $active lead to ${version##*/}" 'see the line above'
 }

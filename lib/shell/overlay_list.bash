@@ -8,7 +8,7 @@ overlays_there() {
   found=()
   while IFS= read -r path; do
     found+=("${path#*/}")
-  done < <(cd -- "${active%/*}/versions" 2>/dev/null && stat -c '%Y/%n' -- *.sqsh 2>/dev/null | sort -n)
+  done < <(cd -- "${active%/*}/versions" 2>/dev/null && stat -L -c '%Y/%n' -- *.sqsh 2>/dev/null | sort -n)
 }
 
 # list_overlays BASE: each with size, date, last use and requirements, and whether it is for now.
@@ -38,7 +38,7 @@ list_overlays() {
 # describe_overlay FILE BASE: its lines of the list.
 describe_overlay() {
   local mark=' ' date asked size used bases
-  human "$(stat -c %s -- "$1")"
+  human "$(stat -L -c %s -- "$1")"
   size=$REPLY
   record_value "$1.json" date
   date=${REPLY%T*}
@@ -50,6 +50,8 @@ describe_overlay() {
   if is_active_overlay "$1"; then mark='*'; fi
   # shellcheck disable=SC2059  # of list_overlays
   printf "$form" "$mark" "$(basename -- "$1" .sqsh)" "$size" "${date:--}" "$used" "${asked:--}"
+  record_value "$1.json" wanted
+  if [[ $REPLY == "$TAKEN_OVER" ]]; then printf '  not made by Longship: %s\n' "$(readlink -f -- "$1")"; fi
   if [[ $mark == '*' ]]; then
     record_value "$1.json" base
     bases=$REPLY
@@ -173,7 +175,7 @@ delete_unpacked() {
 # records whose file is gone. The lock of all overlays is held: no build is at work.
 prune_what_builds_left() {
   local path
-  for path in "${active%/*}"/*.sqsh; do
+  for path in "${active%/*}"/{,versions/}*.sqsh; do
     if [[ -L $path && ! -e $path ]]; then rm -f -- "$path"; fi
   done
   for path in "${active%/*}"/versions/*.sqsh.json "${active%/*}"/versions/*.sqsh.used; do

@@ -2,6 +2,13 @@
 # Longship: build_overlay_list.py, machine jpb (jsc/site.toml)
 set -euo pipefail
 
+# checksum FILE: its SHA-256, as sha256:...
+checksum() {
+  local sum
+  sum=$(sha256sum <"$1") || fail "cannot read $1" 'see the line above'
+  printf 'sha256:%s' "${sum%% *}"
+}
+
 # record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is none.
 record_value() {
   local -a lines=()
@@ -68,6 +75,12 @@ paint() {
   REPLY=$'\e['${color}m$2$'\e[0m'
 }
 
+# fail MESSAGE HINT: say what is wrong and what to type, and stop.
+fail() {
+  print_messages error "$1" hint "$2"
+  exit 1
+}
+
 # terminal_columns: set REPLY to the width of the terminal that standard output is; in a file nothing
 # is cut.
 terminal_columns() {
@@ -95,7 +108,7 @@ overlays_there() {
   found=()
   while IFS= read -r path; do
     found+=("${path#*/}")
-  done < <(cd -- "${active%/*}/versions" 2>/dev/null && stat -c '%Y/%n' -- *.sqsh 2>/dev/null | sort -n)
+  done < <(cd -- "${active%/*}/versions" 2>/dev/null && stat -L -c '%Y/%n' -- *.sqsh 2>/dev/null | sort -n)
 }
 
 # list_overlays BASE: each with size, date, last use and requirements, and whether it is for now.
@@ -125,7 +138,7 @@ list_overlays() {
 # describe_overlay FILE BASE: its lines of the list.
 describe_overlay() {
   local mark=' ' date asked size used bases
-  human "$(stat -c %s -- "$1")"
+  human "$(stat -L -c %s -- "$1")"
   size=$REPLY
   record_value "$1.json" date
   date=${REPLY%T*}
@@ -137,6 +150,8 @@ describe_overlay() {
   if is_active_overlay "$1"; then mark='*'; fi
   # shellcheck disable=SC2059  # of list_overlays
   printf "$form" "$mark" "$(basename -- "$1" .sqsh)" "$size" "${date:--}" "$used" "${asked:--}"
+  record_value "$1.json" wanted
+  if [[ $REPLY == "$TAKEN_OVER" ]]; then printf '  not made by Longship: %s\n' "$(readlink -f -- "$1")"; fi
   if [[ $mark == '*' ]]; then
     record_value "$1.json" base
     bases=$REPLY
@@ -165,6 +180,8 @@ last_use() {
     fi
   done
 }
+
+readonly TAKEN_OVER='taken over' # in place of the checksum of what an overlay was built from
 
 # human BYTES: set REPLY to them with a unit, such as 9.4 GB.
 human() {

@@ -817,10 +817,12 @@ readonly OVERLAY_TIME=315532800 # of all files in it: 1980-01-01, the oldest tha
 make_overlay() {
   unset SOURCE_DATE_EPOCH # mksquashfs refuses it beside its own options
   check_requirements
+  identify_image
+  keep_foreign_overlay
+  if [[ -z $again ]] && take_over_overlay; then return; fi
   check_repositories
   "$1"
   find_packer
-  identify_image
   if [[ -n $pins ]]; then check_pinned_python; fi
   local -r wanted=$(overlay_inputs)
   if [[ -z $again ]] && overlay_is_built "$wanted"; then
@@ -997,6 +999,11 @@ print_all_requirements() {
   done
 }
 
+# listed_requirements: them in one line, without comments.
+listed_requirements() {
+  sed -e 's/ *#.*//' -e '/^ *$/d' | paste -s -d ' '
+}
+
 # pack_version: pack it, try it, and give it its name.
 pack_version() {
   local tree=$work/root$OVERLAY_MOUNTED_AT said
@@ -1020,19 +1027,24 @@ pack_version() {
 write_overlay_record() {
   write_facts "$version.json.partial" base "$base" image "$image_id" python "$python" \
     interpreter "$interpreter" mounted_by "${way:-unpacking}" wanted "$wanted" \
-    requirements "$(grep -v -e '^ *#' -e '^ *$' "$work/requirements.txt" | sed 's/ *#.*//' | paste -s -d ' ')" \
+    requirements "$(listed_requirements <"$work/requirements.txt")" \
     packages "$(grep -c '==' "$work/pins.txt")" compression "$compression" \
     bytes "$(stat -c %s -- "$version")" sha256 "$(checksum "$version")" \
     date "$(date -u +%Y-%m-%dT%H:%M:%SZ)" host "$(this_host)"
   put_shared "$version.json.partial" "$version.json"
 }
 
-# point_overlay_to_version: the swap itself.
+# point_overlay_to_version: the swap, and what is in use now.
 point_overlay_to_version() {
-  { ln -sfn -- "versions/${version##*/}" "$active.partial" && mv -T -- "$active.partial" "$active"; } ||
-    fail_writing "${active%/*}" "cannot let $active lead to ${version##*/}" 'see the line above'
+  link_overlay
   record_value "$version.json" sha256
   printf 'in use: %s (%s)\n' "$active" "$REPLY" >&2
+}
+
+# link_overlay: let "$active" lead to "$version".
+link_overlay() {
+  { ln -sfn -- "versions/${version##*/}" "$active.partial" && mv -T -- "$active.partial" "$active"; } ||
+    fail_writing "${active%/*}" "cannot let $active lead to ${version##*/}" 'see the line above'
 }
 
 # check_build_arch JOB: stop where this machine cannot run what is installed.
@@ -1117,6 +1129,99 @@ try_overlay() {
   local -a options=()
   add_overlay_file "$1" "$2"
   "$runtime" --quiet exec "${options[@]}" "$base" "${@:3}"
+}
+
+readonly TAKEN_OVER='taken over' # in place of the checksum of what an overlay was built from
+
+# keep_foreign_overlay: whatever is built later, what was put there stays as one of the versions.
+keep_foreign_overlay() {
+  local when
+  if [[ ! -f $active || -L $active && $(readlink -- "$active") == versions/* ]]; then return; fi
+  when=$(date -u -r "$active" +%Y%m%dT%H%M%S)
+  version=${active%/*}/versions/$(basename -- "$active" .sqsh)_$when.sqsh
+  until [[ ! -e $version || $version -ef $active ]]; do version=${version%.sqsh}+.sqsh; done
+  if [[ -L $active ]]; then
+    ln -sfn -- "$(readlink -f -- "$active")" "$version"
+  else
+    ln -f -- "$active" "$version"
+  fi || fail_writing "${version%/*}" "cannot write $version" 'see the line above'
+  link_overlay
+}
+
+# take_over_overlay: false where what is there was built here, or nothing is.
+take_over_overlay() {
+  [[ -f $active ]] || return 1
+  version=${active%/*}/$(readlink -- "$active")
+  if [[ -e $version.json ]]; then
+    record_value "$version.json" wanted
+    [[ $REPLY == "$TAKEN_OVER" ]] || return 1
+  fi
+  remove_work
+  check_foreign_overlay
+  if [[ -e $version.json ]]; then
+    add_base "$version.json"
+  else
+    step 1/1 "Take over $(readlink -f -- "$version")"
+    write_foreign_record
+  fi
+  note "the overlay was not made by Longship and is used as it is: $active"
+  note 'its packages are what they were; to have it built from the requirements: python3 build_overlay.py --force'
+}
+
+# what an overlay holds, in POSIX sh: a folder of packages for each Python, the Python of its own, and
+# programs whose first line names a Python that is not there
+# shellcheck disable=SC2016  # expanded inside
+readonly LOOK_AT_OVERLAY='cd "$1" || exit
+for each in lib/python*/site-packages; do
+  if [ -d "$each" ]; then each=${each%/*}; echo "packages ${each#lib/python}"; fi
+done
+bin/python -I -c "import sys; print(\"python %d.%d\" % sys.version_info[:2])" || :
+for each in bin/*; do
+  if [ -f "$each" ] && [ ! -L "$each" ] && IFS= read -r line <"$each"; then
+    case $line in
+      "#!"*/python*) [ -x "${line#??}" ] || { echo "gone ${line#??}"; break; } ;;
+    esac
+  fi
+done'
+
+# check_foreign_overlay: stop where the image cannot use it; set way to how it is mounted.
+check_foreign_overlay() {
+  local said='' own
+  case $runtime in
+    apptainer | singularity) ;;
+    *) refuse_overlay "was not made by Longship, and $runtime mounts no such file" ;;
+  esac
+  for way in bind overlay; do
+    said=$(try_overlay "$version" "$way" sh -c "$LOOK_AT_OVERLAY" sh "$OVERLAY_MOUNTED_AT" 2>&1) || continue
+    if [[ $'\n'$said == *$'\n''packages '* ]]; then break; fi
+  done
+  if [[ $'\n'$said != *$'\n''packages '* ]]; then
+    if [[ -n $said ]]; then printf '%s\n' "$said" >&2; fi
+    refuse_overlay "cannot be mounted, or holds no venv: there is no $OVERLAY_MOUNTED_AT/lib/python${python%.*}/site-packages"
+  fi
+  own=$(grep -m 1 '^python ' <<<"$said") ||
+    refuse_overlay "was made with another image: its Python, $OVERLAY_MOUNTED_AT/bin/python, does not start in $base"
+  grep -qx "packages ${own#* }" <<<"$said" ||
+    refuse_overlay "is for Python $(sed -n 's/^packages //p' <<<"$said" | paste -s -d ' '), and the image has ${own#* }: $base"
+  if said=$(grep -m 1 '^gone ' <<<"$said"); then
+    note "its programs look for ${said#* }, which is not there: start them as python -m NAME"
+  fi
+}
+
+# refuse_overlay MESSAGE: it stays where it is.
+refuse_overlay() {
+  fail "the overlay $(readlink -f -- "$version") $1" \
+    'name the image that it was made with, container.image; or have one built: python3 build_overlay.py --force'
+}
+
+# write_foreign_record: the same facts as of one that was built here, as far as they can be known.
+write_foreign_record() {
+  write_facts "$version.json.partial" base "$base" image '' python "$python" \
+    interpreter "$interpreter" mounted_by "$way" wanted "$TAKEN_OVER" \
+    requirements "$(print_all_requirements | without_passwords | listed_requirements)" \
+    bytes "$(stat -L -c %s -- "$version")" sha256 "$(checksum "$version")" \
+    date "$(date -u -r "$version" +%Y-%m-%dT%H:%M:%SZ)" host "$(this_host)"
+  put_shared "$version.json.partial" "$version.json"
 }
 
 readonly MOST_AT_ONCE=8 # login nodes are shared

@@ -230,7 +230,7 @@ overlays_there() {
   found=()
   while IFS= read -r path; do
     found+=("${path#*/}")
-  done < <(cd -- "${active%/*}/versions" 2>/dev/null && stat -c '%Y/%n' -- *.sqsh 2>/dev/null | sort -n)
+  done < <(cd -- "${active%/*}/versions" 2>/dev/null && stat -L -c '%Y/%n' -- *.sqsh 2>/dev/null | sort -n)
 }
 
 # is_active_overlay FILE: whether the link for the requirements as they are now leads to it.
@@ -324,7 +324,7 @@ delete_unpacked() {
 # records whose file is gone. The lock of all overlays is held: no build is at work.
 prune_what_builds_left() {
   local path
-  for path in "${active%/*}"/*.sqsh; do
+  for path in "${active%/*}"/{,versions/}*.sqsh; do
     if [[ -L $path && ! -e $path ]]; then rm -f -- "$path"; fi
   done
   for path in "${active%/*}"/versions/*.sqsh.json "${active%/*}"/versions/*.sqsh.used; do

@@ -94,6 +94,7 @@ check_host_arch() {
 # check_venv FOLDER BASE: stop where the venv is missing or was made on top of something else.
 check_venv() {
   local base=
+  if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg ]]; then return 0; fi # the user's own, used as it is
   [[ -e $1/longship-base ]] ||
     fail "the Python packages are not installed: no $1" 'python3 set_up.py install'
   IFS= read -r base <"$1/longship-base" || :

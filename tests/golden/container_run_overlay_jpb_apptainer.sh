@@ -76,6 +76,7 @@ check_host_arch() {
 # check_venv FOLDER BASE: stop where the venv is missing or was made on top of something else.
 check_venv() {
   local base=
+  if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg ]]; then return 0; fi # the user's own, used as it is
   [[ -e $1/longship-base ]] ||
     fail "the Python packages are not installed: no $1" 'python3 set_up.py install'
   IFS= read -r base <"$1/longship-base" || :
@@ -286,6 +287,9 @@ is_base() {
 missing_overlay() {
   if [[ -e $overlay && -e $overlay.json ]]; then
     fail "the overlay $overlay cannot be read" "ask its owner for: chmod a+r $overlay $overlay.json"
+  fi
+  if [[ -e $overlay ]]; then
+    fail "the overlay $overlay was not made by Longship" 'python3 build_overlay.py, which takes it over'
   fi
   fail "there is no overlay $overlay" 'python3 build_overlay.py'
 }

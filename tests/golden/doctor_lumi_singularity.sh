@@ -632,7 +632,22 @@ lays_over() {
 
 # diagnose_venv VENV BASE: the packages belong to the image or overlay that they are used with.
 diagnose_venv() {
-  heed packages "$1" check_venv "$1" "$2"
+  if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg && ${heeded[inside]:-} == ok ]]; then
+    heed packages "$1, which is not Longship's and is used as it is" check_foreign_venv "$1"
+  else
+    heed packages "$1" check_venv "$1" "$2"
+  fi
+}
+
+# check_foreign_venv VENV: stop where the image's Python is not the one that it has packages for.
+check_foreign_venv() {
+  local found
+  found=$(inside_now "$1/bin/python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null </dev/null) ||
+    fail "the Python of the venv $1 does not start in the image" \
+      'name the image that it was made with, container.image; or have one built: python3 set_up.py install'
+  [[ -d $1/lib/python$found/site-packages ]] ||
+    fail "the venv $1 has no packages for Python $found, the image's" \
+      'name the image that it was made with, container.image; or have one built: python3 set_up.py install'
 }
 
 # holds_tag FILE: whether it names a tag, and of which program: set REPLY to it.
@@ -790,6 +805,7 @@ check_host_arch() {
 # check_venv FOLDER BASE: stop where the venv is missing or was made on top of something else.
 check_venv() {
   local base=
+  if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg ]]; then return 0; fi # the user's own, used as it is
   [[ -e $1/longship-base ]] ||
     fail "the Python packages are not installed: no $1" 'python3 set_up.py install'
   IFS= read -r base <"$1/longship-base" || :

@@ -471,10 +471,10 @@ share_packages() {
   mkdir mounted
   for program in "$REPLY/squashfuse_ll" squashfuse_ll squashfuse; do
     if "$program" -o ro "$PWD/packages.sqsh" mounted 2>/dev/null; then
-      if [[ -e mounted/longship-overlay.json ]]; then
-        ln -s mounted packages
-      else # the way `overlay`: the packages lie where they are seen
+      if [[ -d mounted/user-software ]]; then # the way `overlay`: the packages lie where they are seen
         ln -s mounted/user-software packages
+      else
+        ln -s mounted packages
       fi
       return
     fi

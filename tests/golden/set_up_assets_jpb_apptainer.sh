@@ -2041,6 +2041,7 @@ readonly VENV_KEPT_DAYS=14 # a replaced venv stays longer than any site's longes
 # makes it anew; BRING_UV FILE makes a uv; CHECK looks at what is to be installed. All are functions.
 # Uses: inside COMMAND..., which runs a command in the image, and what lib/packages.py assigns.
 install_venv() {
+  check_venv_place
   check_requirements
   check_repositories
   "$1"
@@ -2082,10 +2083,22 @@ install_venv() {
   step 3/3 'Put it in use'
   printf '%s\n' "$inputs" >"$new_venv/longship-inputs"
   printf '%s\n' "${overlay:-$base}" >"$new_venv/longship-base" # the last file: with it the venv is complete
-  if [[ -d $venv ]]; then touch -- "$venv/."; fi # from now on the old one counts as replaced
+  if [[ -e $venv/longship-base ]]; then
+    touch -- "$venv/." # from now on the old one counts as replaced
+  elif [[ -e $venv/pyvenv.cfg ]]; then
+    note "the venv that was in use is not Longship's and stays: $(readlink -f -- "$venv")"
+  fi
   ln -s -- "venvs/${new_venv##*/}" "$venv.partial.$$"
   mv -T -- "$venv.partial.$$" "$venv"
   remove_replaced_venvs "$venvs" "$new_venv"
+}
+
+# check_venv_place: stop where a folder lies in the place of the link; a venv of the user's own is
+# used there too, but it must not be moved, as its programs hold its path.
+check_venv_place() {
+  if [[ ! -d $venv || -L $venv ]]; then return; fi
+  fail "$venv is a folder that Longship did not make, where its link to a venv belongs" \
+    "to keep it in use, change nothing; to have one built: $(printf 'mv %q %q' "$venv" "$venv.old")"
 }
 
 # discard_unfinished_venv: leave nothing half-written, whatever ended the installation.
