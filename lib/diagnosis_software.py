@@ -41,9 +41,7 @@ def software_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     compression = settings.configuration.packages.compression
     return [
         *(_image_lines(settings, paths, launch) if launch.image else []),
-        *_function(
-            "inside_now", [*inside_lines(settings, paths, runtime, binds=own), 'inside "$@"']
-        ),
+        *_function("inside_now", [*inside, 'inside "$@"']),
         call("diagnose_inside"),
         call("diagnose_gpu_inside"),
         *(
