@@ -145,6 +145,18 @@ def _short_options(text: str) -> list[tuple[str, str | None]]:
     return found
 
 
+def option_words() -> list[str]:
+    """Return every option as it is typed, with ``=`` where it takes a value."""
+    return [*(f"--{each}=" for each in _WITH_VALUE), *(f"--{each}" for each in _FLAGS)]
+
+
+def waiting_option(words: Sequence[str]) -> str:
+    """Return the option whose value comes next, such as ``partition`` behind ``-p``; or ""."""
+    last = words[-1] if words else ""
+    name = _SHORT.get(last[1:], "") if len(last) == 2 and last[0] == "-" else last[2:]
+    return name if last.startswith("-") and name in _WITH_VALUE else ""
+
+
 def read_header(text: str, shown: str) -> list[Option]:
     """Read the ``#SBATCH`` lines of a job file: those before its first command.
 

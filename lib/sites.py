@@ -166,23 +166,32 @@ def load_machines(root: Path) -> dict[str, Machine]:
     """
     machines: dict[str, Machine] = {}
     for path in sorted(root.glob("*/site.toml")):
-        tables, source = read_toml(path, str(path.relative_to(root)))
-        check_table(tables, FILE, source)
-        common, common_layer = _facts(tables.get("common", {}), source, "common")
-        for name, table in tables.get("machines", {}).items():
-            if name in machines:
-                raise LongshipError(
-                    f"{source.shown} and {machines[name].site_file} both have a machine {name}",
-                    "rename one of them",
-                )
-            facts, layer = _facts(table, source, f"machines.{name}")
-            values = {**common_layer.values, **layer.values}
-            machines[name] = Machine(
+        for machine in load_site(root, path):
+            if machine.name in machines:
+                files = f"{machine.site_file} and {machines[machine.name].site_file}"
+                what = f"{files} both have a machine {machine.name}"
+                raise LongshipError(what, "rename one of them")
+            machines[machine.name] = machine
+    return machines
+
+
+def load_site(root: Path, path: Path) -> list[Machine]:
+    """Read one ``site.toml`` of a repository; errors are those of `load_machines`."""
+    tables, source = read_toml(path, str(path.relative_to(root)))
+    check_table(tables, FILE, source)
+    common, common_layer = _facts(tables.get("common", {}), source, "common")
+    machines = []
+    for name, table in tables.get("machines", {}).items():
+        facts, layer = _facts(table, source, f"machines.{name}")
+        values = {**common_layer.values, **layer.values}
+        machines.append(
+            Machine(
                 **{**common, **facts},
                 name=name,
                 site_file=source.shown,
                 configuration=Layer(source.shown, values),
             )
+        )
     return machines
 
 

@@ -143,6 +143,17 @@ def _told(choice: Choice) -> Choice:
     return choice
 
 
+def offered(kind: str) -> Callable[..., list]:
+    """Return what answers when TAB is pressed: a function of `lib/cli/values.py`, read only then."""
+
+    def values(context: click.Context, parameter: click.Parameter, word: str) -> list:
+        from lib.cli.values import values_of
+
+        return values_of(kind, context, word)
+
+    return values
+
+
 def script_options(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that every entry script has; it receives a `Call`."""
 
@@ -166,14 +177,19 @@ def plain_options(function: Callable[..., None]) -> Callable[..., None]:
     with_options.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
     for add in (
         click.option("--dry-run", is_flag=True, help="Print the script instead of running it."),
-        click.option(
-            "--configuration", metavar="FILE", default="", help="Instead of configuration.toml."
-        ),
-        click.option("--stack", metavar="NAME", default="", help="A folder under stacks/."),
-        click.option("--machine", metavar="NAME", default="", help="Recognised unless given."),
+        _text_option("configuration", "FILE", "Instead of configuration.toml."),
+        _text_option("stack", "NAME", "A folder under stacks/."),
+        _text_option("machine", "NAME", "Recognised unless given."),
     ):
         with_options = add(with_options)
     return with_options
+
+
+def _text_option(name: str, metavar: str, about: str) -> Callable[..., Any]:
+    option = f"--{name}"
+    return click.option(
+        option, metavar=metavar, default="", help=about, shell_complete=offered(name)
+    )
 
 
 def main(script: click.Command, name: str) -> None:

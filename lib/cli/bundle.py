@@ -7,7 +7,7 @@ import sys
 import click
 
 from lib.bundle import pack_lines, unpack_lines, verify_lines
-from lib.cli import Call, script_options
+from lib.cli import Call, offered, script_options
 from lib.cli.wrong_calls import Mode
 from lib.command import call as shown
 from lib.script import render
@@ -18,12 +18,13 @@ from lib.script import render
     epilog="Example: python3 bundle.py pack /media/stick/longship --machine jpb, on a laptop",
 )
 @click.argument("mode", type=Mode(["pack", "verify", "unpack"]))
-@click.argument("folder", metavar="DIR")
+@click.argument("folder", metavar="DIR", shell_complete=offered("folder"))
 @click.option("--no-history", is_flag=True, help="pack: the files of this repository alone.")
 @click.option(
     "--allow",
     multiple=True,
     metavar="FILE",
+    shell_complete=offered("file"),
     help="pack: FILE only looks like a secret; as the message names it below its folder.",
 )
 @click.option("--verified", is_flag=True, hidden=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from lib import ROOT, remembered
-from lib.cli import Call, script_options
+from lib.cli import Call, offered, script_options
 from lib.command import call as shown
 from lib.container import run_lines
 from lib.errors import print_messages
@@ -25,9 +25,12 @@ from lib.script import render, shell_files
 )
 @click.option("--online", is_flag=True, help="Let the Hugging Face libraries use the network.")
 @click.option(
-    "--launcher", metavar="FILE", help="Write the script to FILE, for the ranks of a job."
+    "--launcher",
+    metavar="FILE",
+    help="Write the script to FILE, for the ranks of a job.",
+    shell_complete=offered("file"),
 )
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=offered("command"))
 @script_options
 def container_run(call: Call, online: bool, launcher: str | None, command: tuple[str, ...]) -> None:
     """Run COMMAND inside the environment; without one, an interactive shell.

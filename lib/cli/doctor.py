@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from lib import ROOT, diagnosis, execute, job_diagnosis, known_messages
-from lib.cli import Call, finish, plain_options
+from lib.cli import Call, finish, offered, plain_options
 from lib.cli.wrong_calls import WrongCall
 from lib.errors import LongshipError
 from lib.script import render
@@ -19,7 +19,7 @@ from lib.script import render
     epilog="Examples: python3 doctor.py; python3 doctor.py --json >doctor.json; "
     "python3 doctor.py explain slurm-4711.out",
 )
-@click.argument("words", nargs=-1, metavar="[explain LOG]")
+@click.argument("words", nargs=-1, metavar="[explain LOG]", shell_complete=offered("explain"))
 @click.option("--json", "as_json", is_flag=True, help="For a program, or for a support person.")
 @click.option("--job", is_flag=True, help="In a job: look at each of its nodes.")
 @plain_options

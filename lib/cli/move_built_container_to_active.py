@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from lib import versions
-from lib.cli import Call, script_options
+from lib.cli import Call, offered, script_options
 from lib.packages import install_steps
 from lib.script import render
 
@@ -16,7 +16,12 @@ _NAME = "move_built_container_to_active.py"
 @click.option("--list", "show", is_flag=True, help="Show the versions, and which is in use.")
 @click.option("--json", "as_json", is_flag=True, help="--list: for a program.")
 @click.option("--rollback", is_flag=True, help="Put in use what was in use before.")
-@click.option("--use", metavar="VERSION", help="Put a version of the list in use.")
+@click.option(
+    "--use",
+    metavar="VERSION",
+    help="Put a version of the list in use.",
+    shell_complete=offered("version"),
+)
 @click.option("--prune", is_flag=True, help="Delete versions that no running job has pinned.")
 @script_options
 def move_built_container_to_active(

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from lib import ROOT, jobs, reruns, runs
-from lib.cli import Call, script_options
+from lib.cli import Call, offered, script_options
 from lib.cli.wrong_calls import WrongCall
 from lib.command import call as line
 from lib.execute import make_folder, write_file
@@ -45,20 +45,36 @@ class _Command(click.Command):
                 own += [value for value in [next(words, None)] if value is not None]
         return super().parse_args(ctx, [*own, *others, *args[end:]])
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list:
+        """Offer the options of sbatch too, behind a job."""
+        return super().shell_complete(ctx, incomplete) + offered("option")(ctx, self, incomplete)
+
 
 @click.command(
     cls=_Command,
     context_settings={"allow_interspersed_args": False, "max_content_width": 100},
     epilog="Example: python3 submit.py jsc/run_training_jwb.sbatch --nodes=4 -- --steps 10000",
 )
-@click.argument("job", metavar="SITE/JOB.sbatch | status | rerun RUN")
 @click.argument(
-    "words", nargs=-1, type=click.UNPROCESSED, metavar="[SBATCH_OPTION...] [-- ARGUMENT...]"
+    "job", metavar="SITE/JOB.sbatch | status | rerun RUN", shell_complete=offered("job")
+)
+@click.argument(
+    "words",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    metavar="[SBATCH_OPTION...] [-- ARGUMENT...]",
+    shell_complete=offered("words"),
 )
 @click.option(
     "--chain", type=click.IntRange(1, 100), default=1, metavar="N", help="N jobs in turn."
 )
-@click.option("--after", default="", metavar="JOB", help="Start when that job has ended well.")
+@click.option(
+    "--after",
+    default="",
+    metavar="JOB",
+    help="Start when that job has ended well.",
+    shell_complete=offered("job_id"),
+)
 @click.option("--json", "as_json", is_flag=True, help="Jobs as JSON, for a program.")
 @click.option("--yes", is_flag=True, help="Do not ask, whatever it costs.")
 @script_options

@@ -1,0 +1,16 @@
+#!/usr/bin/env python3
+"""Let TAB complete these scripts in bash, zsh and fish: see --help."""
+
+import lib
+
+
+def main():
+    """Hand over to the command line."""
+    from lib import cli
+    from lib.cli.completion import completion
+
+    cli.main(completion, "completion.py")
+
+
+if __name__ == "__main__":
+    lib.start(main)
