@@ -144,10 +144,10 @@ def _told(choice: Choice) -> Choice:
 
 
 def offered(kind: str) -> Callable[..., list]:
-    """Return what answers when TAB is pressed: a function of `lib/cli/values.py`, read only then."""
+    """Return what answers on TAB: a kind of value of `lib/cli/values.py`."""
 
     def values(context: click.Context, parameter: click.Parameter, word: str) -> list:
-        from lib.cli.values import values_of
+        from lib.cli.values import values_of  # a launch does not pay for it
 
         return values_of(kind, context, word)
 

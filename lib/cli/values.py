@@ -23,7 +23,6 @@ from lib.sites import Machine, load_site, recognise
 from lib.stacks import load_stack, stack_names
 
 Items = Iterator[CompletionItem]
-
 # Options of sbatch whose values are files or a folder.
 _FILE_OPTIONS = ("error", "export-file", "input", "nodefile", "output")
 
@@ -34,11 +33,11 @@ def values_of(kind: str, context: click.Context, word: str) -> list[CompletionIt
     Parameters
     ----------
     kind : str
-        One of `_KINDS`.
+        A key of `_KINDS`.
     context : click.Context
         What is said before the word.
     word : str
-        So much of it as was typed.
+        What was typed of it.
 
     Returns
     -------
