@@ -183,15 +183,9 @@ def load_site(root: Path, path: Path) -> list[Machine]:
     machines = []
     for name, table in tables.get("machines", {}).items():
         facts, layer = _facts(table, source, f"machines.{name}")
-        values = {**common_layer.values, **layer.values}
-        machines.append(
-            Machine(
-                **{**common, **facts},
-                name=name,
-                site_file=source.shown,
-                configuration=Layer(source.shown, values),
-            )
-        )
+        merged = Layer(source.shown, {**common_layer.values, **layer.values})
+        own = {"name": name, "site_file": source.shown, "configuration": merged}
+        machines.append(Machine(**{**common, **facts, **own}))
     return machines
 
 
