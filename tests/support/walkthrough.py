@@ -1,0 +1,69 @@
+"""Pages of docs/ that a reader follows step by step: their files and their commands."""
+
+import re
+import shlex
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+
+from support.git import Repository
+from support.repository import Clone
+
+ROOT = Path(__file__).resolve().parents[2]
+# A fence closes with as many backticks as it opened with, so that a Markdown file can be shown whole.
+_BLOCK = re.compile(r"^( *)(`{3,})(\w+)\n(.*?)^\1\2$", re.DOTALL | re.MULTILINE)
+# The first line of a block that is a file, or the second one of a script, in a comment.
+_NAMED = re.compile(r"(?:#!.*\n)?(?:#|<!--) ([\w./-]+\.\w+)(?: -->)?\n")
+
+
+class Page:
+    """What a page shows.
+
+    Parameters
+    ----------
+    name : str
+        Its path, relative to the repository.
+    """
+
+    def __init__(self, name):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        blocks = [(kind, textwrap.dedent(body)) for _, _, kind, body in _BLOCK.findall(text)]
+        named = [(_NAMED.match(body), kind, body) for kind, body in blocks]
+        self.files = {match[1]: body for match, _, body in named if match}
+        typed = [body for match, kind, body in named if kind == "bash" and not match]
+        lines = "".join(typed).replace("\\\n", " ").splitlines()
+        self.commands = [words for line in lines if (words := shlex.split(line, comments=True))]
+
+    def calls(self, program):
+        """Give the words behind each call of a program."""
+        return [words[1:] for words in self.commands if words[0] == program]
+
+
+def follow(page, folder, environment):
+    """Write a page's files into a new clone that is committed; return the clone and its git."""
+    clone = Clone(ROOT, folder, environment)
+    ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
+    for name in ("tests", "benchmarks", ".ci"):
+        shutil.copytree(ROOT / name, clone.root / name, ignore=ignore)
+    shutil.copy(ROOT / ".gitignore", clone.root)
+    git = Repository(clone.root, environment)
+    git.git("init", "--quiet")
+    git.commit("as it was")
+    for name, text in page.files.items():
+        assert not (clone.root / name).exists(), f"{name} is there already"
+        git.write(name, text)
+    return clone, git
+
+
+def changed(git):
+    """Give every file that is not as it was committed."""
+    shown = git.git("status", "--porcelain", "--untracked-files=all", "-z")
+    return sorted(each[3:] for each in shown.split("\0") if each)
+
+
+def run_own_tests(clone, run, *arguments):
+    """Run the clone's own tests, and return how they ended."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    done = run(command, env=clone.environment, cwd=clone.root, timeout=800)
+    return done.stdout.splitlines()[-1]
