@@ -21,6 +21,7 @@ from writers.commands import click_commands, payload_parser
 from lib.settings import load_settings
 from lib.sites import load_machines
 from lib.stacks import load_stack, stack_names
+from lib.tables import read_toml
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [str(each) for each in page_paths()]
@@ -123,6 +124,8 @@ def test_blocks_of_toml_are_taken(page, described):
         load_machines(repository)
         if name.endswith("stack.toml"):
             load_stack(repository, Path(name).parent.name)
+        elif name.endswith("pins.toml"):
+            read_toml(repository / name, name)
         elif not name.endswith("site.toml"):
             load_settings(
                 repository,

@@ -65,12 +65,18 @@ def _command_parts(name: str, command: click.Command, common: set[str]) -> list[
         for each in command.params
         if isinstance(each, click.Option) and not each.hidden and not common & {*each.opts}
     ]
-    arguments = [_argument(each) for each in command.params if isinstance(each, click.Argument)]
-    usage = " ".join(["python3", name, "[OPTION...]", *arguments])
+    options = (
+        ["[OPTION...]"] if any(isinstance(each, click.Option) for each in command.params) else []
+    )
+    arguments = [
+        _argument(each)
+        for each in command.params
+        if isinstance(each, click.Argument) and each.metavar != ""  # which is not for users
+    ]
+    usage = " ".join(["python3", name, *options, *arguments])
     paragraphs = [_paragraph(each) for each in inspect.cleandoc(command.help or "").split("\n\n")]
     examples = [_options_table(own)] if own else []
-    if command.epilog:
-        examples.append(f"```bash\n{_examples(command.epilog)}\n```")
+    examples += [_after(each) for each in (command.epilog or "").split("\n\n") if each]
     return [f"## {name}", f"```text\n{usage}\n```", *paragraphs, *examples]
 
 
@@ -108,6 +114,15 @@ def _paragraph(text: str) -> str:
         else:
             rows.append([name, about or ""])
     return table(("argument", "does"), [(code(name), plain(about)) for name, about in rows])
+
+
+def _after(paragraph: str) -> str:
+    """Return a paragraph that stands below the options: examples, lines as they are, or text."""
+    if paragraph.startswith("\b\n"):
+        return f"```text\n{paragraph[2:]}\n```"
+    if paragraph.startswith("Example"):
+        return f"```bash\n{_examples(paragraph)}\n```"
+    return plain(paragraph) + "."
 
 
 def _examples(epilog: str) -> str:

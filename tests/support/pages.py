@@ -7,7 +7,7 @@ from pathlib import Path
 import conf  # docs/conf.py: which files are pages
 
 ROOT = Path(__file__).resolve().parents[2]
-_FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^( *)(`{3,})(\w*)[^\n]*\n(.*?)^\1\2$", re.DOTALL | re.MULTILINE)
 _SEPARATORS = {"&&", "||", "|", ";", "&", "(", ")"}
 
 
@@ -25,7 +25,7 @@ def read(page):
 
 def blocks(text, language):
     """Give the fenced blocks of a language."""
-    return [each[3] for each in _FENCE.finditer(text) if each[2] == language]
+    return [each[4] for each in _FENCE.finditer(text) if each[3] == language]
 
 
 def inline_code(text):
