@@ -732,20 +732,14 @@ make_overlay() {
   fi
   version=
   trap 'discard_unfinished_overlay; release_locks' EXIT
-  rm -rf -- "${work:?}"/*
-  make_folders "$work/root$OVERLAY_MOUNTED_AT"
-  chmod 755 -- "$work/root" "$work/root$OVERLAY_MOUNTED_AT" # they are packed too
+  start_work
   ${3:+"$3"}
   step 1/5 'Choose the versions'
   find_way_to_mount
   choose_overlay_versions "$2"
   uv_version=
   if [[ $installer == uv ]]; then uv_version=$(inside "$uv" --version); fi
-  local -r inputs=$({
-    printf '%s\n' "$wanted" "$installer $uv_version" "$way"
-    cat -- "$work/pins.txt"
-  } | sha256sum)
-  name_version "${inputs:0:12}"
+  name_version "$(hash_of_versions "$wanted")"
   # without a container it is built where programs run in it: what is there stays as it is
   if [[ ! -e $version || ! -e $version.json || (-n $again && $base != host) ]]; then
     fill_overlay
@@ -757,6 +751,21 @@ make_overlay() {
   fi
   point_overlay_to_version
   remove_work
+}
+
+# start_work: an empty folder for what is packed.
+start_work() {
+  rm -rf -- "${work:?}"/*
+  make_folders "$work/root$OVERLAY_MOUNTED_AT"
+  chmod 755 -- "$work/root" "$work/root$OVERLAY_MOUNTED_AT" # they are packed too
+}
+
+# hash_of_versions WANTED: print what tells this version from others, of all that it is made of.
+hash_of_versions() {
+  {
+    printf '%s\n' "$1" "$installer $uv_version" "$way"
+    cat -- "$work/pins.txt"
+  } | sha256sum | cut -c -12
 }
 
 # discard_unfinished_overlay: leave nothing half-written, whatever ended the build.
@@ -804,29 +813,6 @@ overlay_is_built() {
   record_value "$(readlink -f -- "$active").json" wanted
   [[ $REPLY == "$1" ]] || return 1
   add_base "$(readlink -f -- "$active").json"
-}
-
-# add_base RECORD: this image is one that the overlay belongs to; a job may run with the same one by
-# another name. The record must be newer than the image, see check_overlay.
-add_base() {
-  local bases
-  record_value "$1" base
-  bases=$REPLY
-  if ! is_base "$base" "$bases"; then
-    json_text "$base"
-    change_record "$1" base "$bases"'\n'"$REPLY"
-  fi
-  if [[ $base -nt $1 ]]; then touch -- "$1"; fi
-}
-
-# change_record FILE NAME TEXT: write one of its values anew, which is not the last; TEXT as JSON has it.
-change_record() {
-  local line
-  while IFS= read -r line || [[ -n $line ]]; do
-    if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
-    printf '%s\n' "$line"
-  done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
-  put_shared "$1.partial" "$1"
 }
 
 # choose_overlay_versions BRING_UV: write pins.txt, every package that is to be installed.
@@ -882,28 +868,6 @@ fill_overlay() {
     fail_writing "$work" "the packages in $work cannot be compiled" 'see the lines above'
 }
 
-# without_passwords: pass text on, but for what logs in to a server.
-without_passwords() {
-  sed -E 's#(://)[^/@[:space:]]+@#\1#g'
-}
-
-# print_all_requirements: what is asked for, with what the files hold in place of their paths.
-print_all_requirements() {
-  local word
-  for word in ${requirements[@]+"${requirements[@]}"}; do
-    if [[ -f $word ]]; then
-      print_requirements "$word"
-    elif [[ $word != -r ]]; then
-      printf '%s\n' "$word"
-    fi
-  done
-}
-
-# listed_requirements: them in one line, without comments.
-listed_requirements() {
-  sed -e 's/ *#.*//' -e '/^ *$/d' | paste -s -d ' '
-}
-
 # pack_version: pack it, try it, and give it its name.
 pack_version() {
   local tree=$work/root$OVERLAY_MOUNTED_AT said
@@ -921,17 +885,6 @@ pack_version() {
       fail "python does not start in the new overlay $version" 'see the lines above'
   fi
   put_shared "$version.partial" "$version"
-}
-
-# write_overlay_record: what is known of it, for launches and lists.
-write_overlay_record() {
-  write_facts "$version.json.partial" base "$base" image "$image_id" python "$python" \
-    interpreter "$interpreter" mounted_by "${way:-unpacking}" wanted "$wanted" \
-    requirements "$(listed_requirements <"$work/requirements.txt")" \
-    packages "$(grep -c '==' "$work/pins.txt")" compression "$compression" \
-    bytes "$(stat -c %s -- "$version")" sha256 "$(checksum "$version")" \
-    date "$(date -u +%Y-%m-%dT%H:%M:%SZ)" host "$(this_host)"
-  put_shared "$version.json.partial" "$version.json"
 }
 
 # point_overlay_to_version: the swap, and what is in use now.
@@ -1029,6 +982,62 @@ try_overlay() {
   local -a options=()
   add_overlay_file "$1" "$2"
   "$runtime" --quiet exec "${options[@]}" "$base" "${@:3}"
+}
+
+# add_base RECORD: this image is one that the overlay belongs to; a job may run with the same one by
+# another name. The record must be newer than the image, see check_overlay.
+add_base() {
+  local bases
+  record_value "$1" base
+  bases=$REPLY
+  if ! is_base "$base" "$bases"; then
+    json_text "$base"
+    change_record "$1" base "$bases"'\n'"$REPLY"
+  fi
+  if [[ $base -nt $1 ]]; then touch -- "$1"; fi
+}
+
+# change_record FILE NAME TEXT: write one of its values anew, which is not the last; TEXT as JSON has it.
+change_record() {
+  local line
+  while IFS= read -r line || [[ -n $line ]]; do
+    if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
+    printf '%s\n' "$line"
+  done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+  put_shared "$1.partial" "$1"
+}
+
+# without_passwords: pass text on, but for what logs in to a server.
+without_passwords() {
+  sed -E 's#(://)[^/@[:space:]]+@#\1#g'
+}
+
+# print_all_requirements: what is asked for, with what the files hold in place of their paths.
+print_all_requirements() {
+  local word
+  for word in ${requirements[@]+"${requirements[@]}"}; do
+    if [[ -f $word ]]; then
+      print_requirements "$word"
+    elif [[ $word != -r ]]; then
+      printf '%s\n' "$word"
+    fi
+  done
+}
+
+# listed_requirements: them in one line, without comments.
+listed_requirements() {
+  sed -e 's/ *#.*//' -e '/^ *$/d' | paste -s -d ' '
+}
+
+# write_overlay_record: what is known of it, for launches and lists.
+write_overlay_record() {
+  write_facts "$version.json.partial" base "$base" image "$image_id" python "$python" \
+    interpreter "$interpreter" mounted_by "${way:-unpacking}" wanted "$wanted" \
+    requirements "$(listed_requirements <"$work/requirements.txt")" \
+    packages "$(grep -c '==' "$work/pins.txt")" compression "$compression" \
+    bytes "$(stat -c %s -- "$version")" sha256 "$(checksum "$version")" \
+    date "$(date -u +%Y-%m-%dT%H:%M:%SZ)" host "$(this_host)"
+  put_shared "$version.json.partial" "$version.json"
 }
 
 readonly TAKEN_OVER='taken over' # in place of the checksum of what an overlay was built from

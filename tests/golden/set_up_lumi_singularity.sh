@@ -531,22 +531,33 @@ install_venv() {
     check_pinned_python
     if [[ -z $overlay ]]; then check_pinned_torch "$image_torch"; fi
   fi
-  if [[ -n $overlay && -z $pins ]]; then
-    installer=pip # uv does not see what the overlay has, pip does
-  elif [[ -n $image_torch && -z $pins ]]; then
-    # it is the build for the image's GPUs; uv does not see what an image has, pip does
-    note "the image's own PyTorch $image_torch stays; pip installs on top of it"
-    installer=pip
-  elif [[ $installer == uv ]]; then
-    uv=$(find_uv "$uv" "$2") || installer=pip
-  fi
+  choose_installer "$image_torch" "$2"
   make_venv "$new_venv" "$base" "$installer"
   if [[ -n $overlay ]]; then put_above_overlay; fi
   step 2/3 'Install the packages'
   if [[ -n $pins ]]; then install_pins; else install_packages "$image_torch"; fi
   run_scripts
   step 3/3 'Put it in use'
-  printf '%s\n' "$inputs" >"$new_venv/longship-inputs"
+  put_venv_in_use "$inputs"
+  remove_replaced_venvs "$venvs" "$new_venv"
+}
+
+# choose_installer IMAGE_TORCH BRING_UV: set installer, and uv where that is it.
+choose_installer() {
+  if [[ -n $overlay && -z $pins ]]; then
+    installer=pip # uv does not see what the overlay has, pip does
+  elif [[ -n $1 && -z $pins ]]; then
+    # it is the build for the image's GPUs; uv does not see what an image has, pip does
+    note "the image's own PyTorch $1 stays; pip installs on top of it"
+    installer=pip
+  elif [[ $installer == uv ]]; then
+    uv=$(find_uv "$uv" "$2") || installer=pip
+  fi
+}
+
+# put_venv_in_use INPUTS: call the new one complete, and let the link lead to it.
+put_venv_in_use() {
+  printf '%s\n' "$1" >"$new_venv/longship-inputs"
   printf '%s\n' "${overlay:-$base}" >"$new_venv/longship-base" # the last file: with it the venv is complete
   if [[ -e $venv/longship-base ]]; then
     touch -- "$venv/." # from now on the old one counts as replaced
@@ -555,7 +566,6 @@ install_venv() {
   fi
   ln -s -- "venvs/${new_venv##*/}" "$venv.partial.$$"
   mv -T -- "$venv.partial.$$" "$venv"
-  remove_replaced_venvs "$venvs" "$new_venv"
 }
 
 # check_venv_place: stop where a folder lies in the place of the link; a venv of the user's own is

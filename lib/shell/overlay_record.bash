@@ -1,0 +1,58 @@
+# shellcheck shell=bash disable=SC2154  # lib/overlay_builds.py assigns them
+# The record beside an overlay: what it is for, what it was made from, and what it holds.
+
+# add_base RECORD: this image is one that the overlay belongs to; a job may run with the same one by
+# another name. The record must be newer than the image, see check_overlay.
+add_base() {
+  local bases
+  record_value "$1" base
+  bases=$REPLY
+  if ! is_base "$base" "$bases"; then
+    json_text "$base"
+    change_record "$1" base "$bases"'\n'"$REPLY"
+  fi
+  if [[ $base -nt $1 ]]; then touch -- "$1"; fi
+}
+
+# change_record FILE NAME TEXT: write one of its values anew, which is not the last; TEXT as JSON has it.
+change_record() {
+  local line
+  while IFS= read -r line || [[ -n $line ]]; do
+    if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
+    printf '%s\n' "$line"
+  done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+  put_shared "$1.partial" "$1"
+}
+
+# without_passwords: pass text on, but for what logs in to a server.
+without_passwords() {
+  sed -E 's#(://)[^/@[:space:]]+@#\1#g'
+}
+
+# print_all_requirements: what is asked for, with what the files hold in place of their paths.
+print_all_requirements() {
+  local word
+  for word in ${requirements[@]+"${requirements[@]}"}; do
+    if [[ -f $word ]]; then
+      print_requirements "$word"
+    elif [[ $word != -r ]]; then
+      printf '%s\n' "$word"
+    fi
+  done
+}
+
+# listed_requirements: them in one line, without comments.
+listed_requirements() {
+  sed -e 's/ *#.*//' -e '/^ *$/d' | paste -s -d ' '
+}
+
+# write_overlay_record: what is known of it, for launches and lists.
+write_overlay_record() {
+  write_facts "$version.json.partial" base "$base" image "$image_id" python "$python" \
+    interpreter "$interpreter" mounted_by "${way:-unpacking}" wanted "$wanted" \
+    requirements "$(listed_requirements <"$work/requirements.txt")" \
+    packages "$(grep -c '==' "$work/pins.txt")" compression "$compression" \
+    bytes "$(stat -c %s -- "$version")" sha256 "$(checksum "$version")" \
+    date "$(date -u +%Y-%m-%dT%H:%M:%SZ)" host "$(this_host)"
+  put_shared "$version.json.partial" "$version.json"
+}
