@@ -27,6 +27,7 @@ skopeo     | skopeo                               | skopeo
 rsync      | rsync                                | rsync
 umoci      | umoci                                | umoci
 mmdebstrap | mmdebstrap newuidmap                 | mmdebstrap uidmap
+shells     | zsh fish                             | zsh fish
 slurm      | slurmctld slurmd sbatch munged ip nsenter | slurmctld slurmd slurm-client munge iproute2 util-linux
 '
 

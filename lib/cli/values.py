@@ -95,8 +95,8 @@ def _jobs(context: click.Context, word: str) -> Items:
     if "/" not in word:
         for site in sorted({os.path.dirname(each) for each in files} - {own}):
             yield CompletionItem(f"{site}/", help="jobs of another site")
-    elif not any(each.startswith(word) for each in files):
-        yield CompletionItem("", type="file")  # a job of one's own, anywhere
+    if not any(each.startswith(word) for each in ("status", "rerun", *files)):
+        yield from _file(context, word)  # a job of one's own, anywhere
 
 
 def _about_job(name: str, known: dict[str, Machine]) -> str:

@@ -60,7 +60,7 @@ function _longship_offer
             case command
                 set -l words (commandline --tokenize --cut-at-cursor --current-process | string escape)
                 set -l own
-                test $part[2] -gt 0; and set own $words[(math -- -$part[2])..-1]
+                test $part[2] -gt 0; and set own $words[(math 0 - $part[2])..-1]
                 complete --do-complete "$own $word"
         end
     end

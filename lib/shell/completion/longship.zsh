@@ -12,10 +12,10 @@ _longship_register() {
   done
 }
 
-# _longship: what zsh calls on TAB.
+# _longship: what zsh calls on TAB, with the options of its completion functions (extended_glob).
 _longship() {
   local -a asked answer
-  if _longship_find && answer=("${(@f)$($asked 2>/dev/null)}") && (( ! pipestatus[1] )); then
+  if _longship_find && answer=("${(@f)$($asked 2>/dev/null)}"); then
     _longship_offer
   else
     local name=${words[1]:t}
@@ -26,7 +26,6 @@ _longship() {
 
 # _longship_find: set `asked` to what answers; fails unless one of the scripts is on the line.
 _longship_find() {
-  emulate -L zsh -o extended_glob
   local script
   integer i=1
   if [[ ${words[1]:t} == python(|3(|.<->)) ]]; then
@@ -53,10 +52,9 @@ _longship_path() {
 
 # _longship_offer: add what was answered.
 _longship_offer() {
-  emulate -L zsh
   local line value
   local -a part begun complete
-  integer status=1
+  integer ret=1
   for line in $answer; do
     part=("${(@ps:\t:)line}")
     case $part[1] in
@@ -66,16 +64,16 @@ _longship_offer() {
         ;;
       (file|dir)
         [[ -z $part[2] ]] || compset -P 1 '*='
-        if [[ $part[1] == dir ]]; then _files -/; else _files; fi && status=0
+        if [[ $part[1] == dir ]]; then _files -/; else _files; fi && ret=0
         ;;
       (command)
         words=("${(@)words[CURRENT-part[2],-1]}")
         CURRENT=$(( part[2] + 1 ))
-        _normal && status=0
+        _normal && ret=0
         ;;
     esac
   done
-  if (( $#complete )); then _describe -V 'value' complete && status=0; fi
-  if (( $#begun )); then _describe -V 'more' begun -S '' && status=0; fi
-  return status
+  if (( $#complete )); then _describe -V 'value' complete && ret=0; fi
+  if (( $#begun )); then _describe -V 'more' begun -S '' && ret=0; fi
+  return ret
 }
