@@ -13,12 +13,12 @@ versions_there() {
 list_versions() {
   local -a found
   local now since version mark name=${active##*/} form='%s %-29s %-20s %8s  %-19s  %s\n'
-  local -i columns source_columns=10000
+  local -i source_columns
   terminal_columns
-  columns=$REPLY
-  if ((columns < 120)); then
+  source_columns=$((REPLY - 84))
+  if ((REPLY < 120)); then
     form='%s %-29s %-20s %8s\n    %-19s  %s\n'
-    source_columns=$((columns - 25))
+    source_columns=$((REPLY - 25))
   fi
   versions_there
   now=$(active_version)

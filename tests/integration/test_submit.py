@@ -1,5 +1,6 @@
 """submit.py with a real Slurm and real files: what it refuses, what it asks, what it leaves."""
 
+import json
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ import pytest
 from support import processes
 from support.lab import fill, is_told
 from support.repository import toml
+from support.terminal import Terminal
 
 LOCAL = "local/run_training_local.sbatch"
 TRAIN = "jsc/run_training_jwb.sbatch"
@@ -290,6 +292,70 @@ def test_status_shows_a_line_that_colours_and_redraws_itself(jobs):
     shown = jobs.submit("status").stdout
     assert "\n    step 2 of 9\n" in shown
     assert f"{other:<12} a/b c|d " in shown
+
+
+def failed(clone, *options):
+    """Run a job that fails; return its run."""
+    begin = 'source "$LONGSHIP_ROOT/lib/shell/job.bash"\nstart_job local\n'
+    text = f"#!/bin/bash\n#SBATCH --time=01:00:00\n{begin}exit 3\n"
+    (clone.root / "local/fails.sbatch").write_text(text)
+    return clone.finish("local/fails.sbatch", *options, state="FAILED")
+
+
+def test_status_is_read_by_programs(own):
+    odd = 'it\'s a "name" \\ | of\nmine'
+    ended = failed(own)
+    job = own.root / "local/named.sbatch"
+    job.write_text(
+        "#!/bin/bash\n#SBATCH --job-name=named\n#SBATCH --time=01:00:00\n"
+        'source "$LONGSHIP_ROOT/lib/shell/job.bash"\nstart_job jwb\n'
+        "printf 'a \"line\" \\377\\n'\nsleep 600\n"
+    )
+    done = own.submit("local/named.sbatch", "--machine=jwb", "--partition=booster", "--json")
+    (submitted,) = json.loads(done.stdout)
+    assert submitted["cost_at_most"] == 48 and submitted["cost_unit"] == "core-hours"
+    other = own.slurm.submit(f"--job-name={odd}", "--output=/dev/null", "--wrap=sleep 600")
+    waits = own.job(LOCAL, "--begin=now+1hour", "--time=1-00:00:00")
+    own.wait_until(submitted["id"], lambda: "line" in own.slurm.log(submitted["id"]))
+    read = {each["id"]: each for each in json.loads(own.submit("status", "--json").stdout)}
+    named = read[submitted["id"]]
+    assert read[other]["name"] == odd.partition("\n")[0]
+    assert set(read) == {ended.job, submitted["id"], other, waits}
+    assert (named["name"], named["state"], named["nodes"]) == ("named", "RUNNING", 1)
+    assert named["last_line"] == 'a "line" \ufffd'
+    assert named["limit_seconds"] == 3600 and 0 <= named["elapsed_seconds"] < 600
+    assert named["cost"] < 48 and named["cost_unit"] == "core-hours"
+    assert named["log"] == submitted["log"] and named["exit_code"] is None
+    assert named["run"] == str(own.run(submitted["id"]).folder)
+    assert (read[waits]["state"], read[waits]["reason"]) == ("PENDING", "BeginTime")
+    assert (read[waits]["limit_seconds"], read[waits]["run"]) == (86400, "")
+    over = read[ended.job]
+    assert (over["state"], over["run"]) == ("ENDED", str(ended.folder))
+    assert over["exit_code"] == 3
+    assert over["ended"] == ended.record["ended"] and over["elapsed_seconds"] >= 0
+
+
+def test_status_with_no_job_is_an_empty_list(own):
+    assert json.loads(own.submit("status", "--json").stdout) == []
+
+
+def test_jobs_of_a_chain_are_told_to_programs(own):
+    done = own.submit(LOCAL, "--begin=now+1hour", "--chain=2", "--json", "--parsable")
+    read = json.loads(done.stdout)
+    assert sorted(each["id"] for each in read) == sorted(queued(own))
+    assert all(each["id"] in each["log"] for each in read)
+    plain = own.submit(LOCAL, "--begin=now+1hour", "--parsable").stdout
+    assert plain.strip() in queued(own)
+
+
+def test_status_fits_a_terminal(own):
+    own.job(LOCAL, "--begin=now+1hour", "--job-name=" + "long" * 20)
+    failed(own, "--job-name=" + "long" * 20)
+    command = own.command("submit.py", "status")
+    with Terminal(command, env=own.environment, cwd=own.root, columns=80) as terminal:
+        assert terminal.end() == 0
+    assert "PENDING" in terminal.said and "ended last:" in terminal.said
+    assert [line for line in terminal.said.splitlines() if len(line) > 80] == []
 
 
 def test_help_names_all_that_it_does(jobs):
