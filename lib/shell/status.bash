@@ -111,7 +111,7 @@ last_line() {
   record_value "$1" log
   [[ -f $REPLY && -r $REPLY ]] || return 1
   REPLY=$(tail -c 2000 -- "$REPLY" | tr '\r' '\n' | sed "s/$sequence//g" |
-    tr -d '\000-\010\013-\037' | grep -v '^ *$' | tail -n 1) || :
+    tr -d '\000-\010\013-\037' | grep -a -v '^ *$' | tail -n 1) || :
 }
 
 # each_ended RUNS FUNCTION: call it for the five that ended last, with record, id, code and number set;
