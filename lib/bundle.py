@@ -152,6 +152,7 @@ def verify_lines(folder: str, *, typed: str) -> list[str]:
         call("step", "1/1", "Verify the bundle"),
         call("verify_bundle", _BUNDLE),
         'note "complete, ${#bundle_sums[@]} files: $bundle"',
+        call("next_step", call("python3", "bundle.py", "unpack", _folder(folder))),
     ]
 
 

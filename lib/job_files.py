@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from lib.command import call
 from lib.errors import LongshipError, near_miss
 from lib.sbatch import Option, read_header
 from lib.sites import Machine
@@ -82,6 +83,26 @@ def read_job_file(root: Path, name: str) -> JobFile:
 def job_files(root: Path) -> list[Path]:
     """Return all checked-in jobs."""
     return sorted(each for kind in ("sbatch", "salloc") for each in root.glob(f"*/*.{kind}"))
+
+
+def data_command(root: Path, machine: Machine, stack: str) -> str:
+    """Return what makes the training data: on a site its job, as login nodes are for everybody.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+        The repository.
+    machine : Machine
+        Where it is made.
+    stack : str
+        For which stack.
+    """
+    job = Path(machine.site_file).with_name(f"preprocess_data_{machine.name}.sbatch")
+    if machine.name != "local" and (root / job).is_file():
+        return call("python3", "submit.py", job)
+    if stack == "pytorch":
+        return "python3 container_run.py python preprocess_data.py"
+    return call("python3", "container_run.py", "bash", f"stacks/{stack}/preprocess_data.sh", "all")
 
 
 def check_machine(root: Path, job: JobFile, chosen: str, machines: Mapping[str, Machine]) -> None:

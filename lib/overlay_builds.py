@@ -11,6 +11,7 @@ from lib.container import inside_lines
 from lib.environment import Bind
 from lib.errors import LongshipError
 from lib.images import image_file, image_source, image_to_start
+from lib.job_files import data_command
 from lib.overlays import MOUNTED_AT, configured_overlay
 from lib.packages import (
     install_steps,
@@ -180,7 +181,8 @@ def _job(settings: Settings) -> str:
 def _next_lines(settings: Settings, paths: Paths, offline: bool) -> list[str]:
     """Return the lines that say how to go on: the venv above it, if there is to be one."""
     if len(install_steps(settings, paths)) == 1:
-        return [call("next_step", "python3 container_run.py python preprocess_data.py")]
+        data = data_command(settings.root, settings.machine, settings.stack.name)
+        return [call("next_step", data)]
     return [call("next_step", f"python3 set_up.py {'offline' if offline else 'install'}")]
 
 

@@ -6,6 +6,7 @@ from lib import assets, packages, repositories, wheelhouse
 from lib.command import assign, call, wrapped
 from lib.container import inside_lines
 from lib.errors import LongshipError
+from lib.job_files import data_command
 from lib.overlays import overlay_to_start
 from lib.packages import packages_wanted, wanted_venv
 from lib.patched_files import check_lines
@@ -195,4 +196,4 @@ def _next_lines(settings: Settings, paths: Paths) -> list[str]:
         return []
     if wanted_venv(settings, paths) is None:
         return [call("next_step", "python3 build_overlay.py")]
-    return [call("next_step", "python3 container_run.py python preprocess_data.py")]
+    return [call("next_step", data_command(settings.root, settings.machine, settings.stack.name))]

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from lib.errors import LongshipError
-from lib.job_files import check_machine, job_files, read_job_file
+from lib.job_files import check_machine, data_command, job_files, read_job_file
 from lib.sbatch import Option
 from lib.sites import load_machines
 
@@ -58,15 +58,16 @@ def test_all_checked_in_jobs_are_listed(jobs):
     ("name", "hint"),
     [
         ("here/trian.sbatch", 'did you mean "here/train.sbatch"? allowed: here/shell.salloc, '),
-        ("here", "allowed: here/shell.salloc, here/train.sbatch, there/train_two.sbatch"),
-        ("", "allowed: "),
+        ("here", "allowed: here/shell.salloc, here/train.sbatch"),
+        ("statsu", 'did you mean "status"? allowed: status, rerun, SITE/JOB.sbatch'),
+        ("", "allowed: status, rerun, SITE/JOB.sbatch"),
     ],
 )
 def test_unknown_job_is_told(name, hint, jobs):
     with pytest.raises(LongshipError) as error:
         read_job_file(jobs, name)
     assert str(error.value) == f"there is no job file {name}"
-    assert hint in error.value.hint
+    assert error.value.hint.startswith(hint)
 
 
 def test_job_that_cannot_be_read_is_told(jobs):
@@ -75,6 +76,17 @@ def test_job_that_cannot_be_read_is_told(jobs):
     (jobs / "here/train.sbatch").chmod(0)
     with pytest.raises(LongshipError, match="cannot read here/train.sbatch: Permission denied"):
         read_job_file(jobs, "here/train.sbatch")
+
+
+def test_data_are_made_by_the_job_of_a_site_and_on_a_laptop_without_one(root):
+    machines = load_machines(root)
+    job = "python3 submit.py lumi/preprocess_data_lumi.sbatch"
+    assert data_command(root, machines["lumi"], "olmo") == job
+    own = "python3 container_run.py python preprocess_data.py"
+    assert data_command(root, machines["local"], "pytorch") == own
+    shell = "python3 container_run.py bash stacks/trl/preprocess_data.sh all"
+    for name in ("local", "jwb"):  # JUWELS Booster has no such job: its data are made on the others
+        assert data_command(root, machines[name], "trl") == shell
 
 
 @pytest.mark.parametrize("chosen", ["one", "other", "local"])

@@ -4,7 +4,7 @@
 # show_jobs RUNS: one's own jobs as Slurm knows them, with what the records below RUNS add.
 show_jobs() {
   local -a current=()
-  local listed form='%-12s %-16.16s %-11s %11s %11s %6s  %s\n'
+  local listed failed_job='' form='%-12s %-16.16s %-11s %11s %11s %6s  %s\n'
   local -i columns
   terminal_columns
   columns=$REPLY
@@ -18,6 +18,7 @@ show_jobs() {
     each_queued "$1" show_queued
   fi
   each_ended "$1" show_ended
+  if [[ -n $failed_job ]]; then next_step "python3 doctor.py explain $failed_job"; fi
 }
 
 # jobs_as_json RUNS: the same for a program.
@@ -135,7 +136,10 @@ each_ended() {
 # show_ended: in one line.
 show_ended() {
   local name ended line
-  if ((number == 1)); then printf '\nended last:\n'; fi
+  if ((number == 1)); then
+    printf '\nended last:\n'
+    if [[ $code != 0 ]]; then failed_job=$id; fi
+  fi
   record_value "$record" name
   name=$REPLY
   record_value "$record" ended

@@ -402,8 +402,14 @@ on_interrupt() {
         exit 130' INT TERM
 }
 
+# next_step COMMAND: say what to type now.
+next_step() {
+  print_messages next "$1"
+}
+
 bundle='/media/a stick'
 on_interrupt 'python3 bundle.py verify'
 step 1/1 'Verify the bundle'
 verify_bundle "$bundle"
 note "complete, ${#bundle_sums[@]} files: $bundle"
+next_step 'python3 bundle.py unpack '"'"'/media/a stick'"'"''

@@ -2337,4 +2337,4 @@ fetch_asset 2/2 datasets--Salesforce--wikitext-8432789c8ec4 datasets--Salesforce
   dataset Salesforce/wikitext main --exclude '*-raw-*'
 name_asset datasets--Salesforce--wikitext-8432789c8ec4 datasets--Salesforce--wikitext main
 name_asset models--openai-community--gpt2-6b9ac9e60f44 models--openai-community--gpt2 main
-next_step 'python3 container_run.py python preprocess_data.py'
+next_step 'python3 submit.py jsc/preprocess_data_jpb.sbatch'

@@ -791,4 +791,4 @@ installer=uv
 uv=/fsx/me/longship/tools_amd64/uv
 wheelhouse=''
 locked "$venv" install_venv choose_lock fetch_uv
-next_step 'python3 container_run.py python preprocess_data.py'
+next_step 'python3 submit.py aws/preprocess_data_aws.sbatch'

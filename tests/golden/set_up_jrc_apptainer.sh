@@ -803,4 +803,4 @@ installer=uv
 uv=/p/scratch/project_465000000/me/longship/tools_amd64/uv
 wheelhouse=''
 locked "$venv" install_venv choose_lock fetch_uv
-next_step 'python3 container_run.py python preprocess_data.py'
+next_step 'python3 submit.py jsc/preprocess_data_jrc.sbatch'

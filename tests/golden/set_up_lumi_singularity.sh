@@ -799,4 +799,4 @@ installer=uv
 uv=/scratch/project_465000000/me/longship/tools_amd64/uv
 wheelhouse=''
 locked "$venv" install_venv choose_lock fetch_uv
-next_step 'python3 container_run.py python preprocess_data.py'
+next_step 'python3 submit.py lumi/preprocess_data_lumi.sbatch'

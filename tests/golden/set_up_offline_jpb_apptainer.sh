@@ -814,4 +814,4 @@ uv=/e/scratch/project_465000000/me/longship/tools_arm64/uv
 wheelhouse=/e/scratch/project_465000000/me/longship/offline/pip
 machine=jpb
 locked "$venv" install_venv choose_download unpack_uv verify_wheelhouse
-next_step 'python3 container_run.py python preprocess_data.py'
+next_step 'python3 submit.py jsc/preprocess_data_jpb.sbatch'

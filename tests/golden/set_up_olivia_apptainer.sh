@@ -790,4 +790,4 @@ installer=uv
 uv=/cluster/work/projects/project_465000000/me/longship/tools_arm64/uv
 wheelhouse=''
 locked "$venv" install_venv choose_lock fetch_uv
-next_step 'python3 container_run.py python preprocess_data.py'
+next_step 'python3 submit.py olivia/preprocess_data_olivia.sbatch'

@@ -350,11 +350,12 @@ def test_jobs_of_a_chain_are_told_to_programs(own):
 
 def test_status_fits_a_terminal(own):
     own.job(LOCAL, "--begin=now+1hour", "--job-name=" + "long" * 20)
-    failed(own, "--job-name=" + "long" * 20)
+    run = failed(own, "--job-name=" + "long" * 20)
     command = own.command("submit.py", "status")
     with Terminal(command, env=own.environment, cwd=own.root, columns=80) as terminal:
         assert terminal.end() == 0
     assert "PENDING" in terminal.said and "ended last:" in terminal.said
+    assert f"\nnext: python3 doctor.py explain {run.job}" in terminal.said
     assert [line for line in terminal.said.splitlines() if len(line) > 80] == []
 
 
