@@ -18,6 +18,7 @@ from support.pages import (
 )
 from writers.commands import click_commands, payload_parser
 
+from lib.log_scan import Message
 from lib.settings import load_settings
 from lib.sites import load_machines
 from lib.stacks import load_stack, stack_names
@@ -120,12 +121,15 @@ def test_blocks_of_toml_are_taken(page, described):
     own = Path(page).parent.name if page.startswith("stacks/") else ""
     for block in blocks(text, "toml"):
         name = file_of(block)
+        (repository / name).parent.mkdir(exist_ok=True)
         (repository / name).write_text(block, encoding="utf-8")
         load_machines(repository)
         if name.endswith("stack.toml"):
             load_stack(repository, Path(name).parent.name)
         elif name.endswith("pins.toml"):
             read_toml(repository / name, name)
+        elif name == "lib/known_messages.toml":
+            assert [Message(**each) for each in read_toml(repository / name, name)[0]["messages"]]
         elif not name.endswith("site.toml"):
             load_settings(
                 repository,

@@ -1,0 +1,72 @@
+"""Adding a stack by docs/how-to/add_a_stack.md: one folder, no Python, and the tests pass."""
+
+import re
+import sys
+
+import pytest
+from support.walkthrough import Page, changed, follow, run_own_tests
+
+PAGE = Page("docs/how-to/add_a_stack.md")
+NAME = "nanogpt"
+OWN = "configuration.local.toml"  # git does not track it
+
+
+@pytest.fixture
+def followed(clean_environment, tmp_path):
+    """Give a clone with the files of the page, and its git."""
+    return follow(PAGE, tmp_path / "clone", clean_environment)
+
+
+def test_page_has_one_folder_and_no_python():
+    names = ("README.md", "pins.toml", "preprocess_data.sh", "requirements.txt", "run_training.sh")
+    folder = [f"stacks/{NAME}/{each}" for each in (*names, "stack.toml")]
+    assert sorted(PAGE.files) == [OWN, *folder]
+
+
+def test_commands_of_the_page_are_taken_and_change_nothing_else(followed, run):
+    clone, git = followed
+    calls = PAGE.calls("python3")
+    assert len(calls) > 4
+    for script, *arguments in calls:
+        command = [sys.executable, script, "--dry-run", *arguments]
+        said = run(command, env=clone.environment, cwd=clone.root).stdout
+        assert f"export LONGSHIP_STACK={NAME}" in said
+        assert "/longship/scratch/text.txt" in said
+    assert changed(git) == sorted({*PAGE.files} - {OWN})
+
+
+@pytest.mark.parametrize("machine", ["jwb", "lumi"])
+def test_job_of_a_site_trains_it_where_there_is_an_image(machine, followed, run):
+    clone, _ = followed
+    (clone.root / OWN).write_text(f'stack = "{NAME}"\n[project]\naccount = "a"\n')
+    clone.configure(f'[stacks.{NAME}.training]\ntext = "{{scratch_dir}}/text.txt"\n')
+    folder = {"jwb": "jsc"}.get(machine, machine)
+    job = [sys.executable, "submit.py", f"{folder}/run_training_{machine}.sbatch", "--dry-run"]
+    done = run(job, env=clone.environment, cwd=clone.root, check=False)
+    if machine == "jwb":
+        assert f"export LONGSHIP_STACK={NAME}" in done.stdout
+    else:
+        assert done.stderr.startswith(f"error: stack {NAME} has no image for")
+
+
+def test_tests_named_on_the_page_pass(followed, run):
+    clone, git = followed
+    calls = PAGE.calls("./run_tests.sh")
+    assert len(calls) == 2
+    for arguments in calls:
+        assert re.search(r"\d+ passed", run_own_tests(clone, run, *arguments))
+    assert changed(git) == sorted({*PAGE.files} - {OWN})
+
+
+def test_other_tests_that_look_at_all_stacks_pass(followed, run):
+    clone, _ = followed
+    files = ["tests/test_settings.py", "tests/test_golden.py", "tests/test_stack_pins.py"]
+    assert re.search(r"\d+ passed", run_own_tests(clone, run, *files))
+
+
+def test_stack_is_in_the_tests_that_are_run(followed, run):
+    clone, _ = followed
+    files = ["tests/test_readmes.py", "tests/test_stacks.py", "tests/test_shellcheck.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider"]
+    found = run([*command, *files], env=clone.environment, cwd=clone.root).stdout.splitlines()
+    assert sum(NAME in each for each in found) >= 14
