@@ -229,7 +229,7 @@ def doctor(clone):
 
 def test_doctor_looks_whether_a_venv_fits_the_image(with_venv, their_venv, tmp_path):
     with_venv.container_run("true")  # makes the folders
-    found = doctor(with_venv).stdout
+    found = " ".join(doctor(with_venv).stdout.split())
     assert f"{their_venv}, which is not Longship's" in found, found
     other = tmp_path / "other"
     shutil.copytree(their_venv, other, symlinks=True)
@@ -239,7 +239,8 @@ def test_doctor_looks_whether_a_venv_fits_the_image(with_venv, their_venv, tmp_p
     with_venv.venv.symlink_to(other)
     found = doctor(with_venv)
     assert found.returncode == 1
-    assert f"the venv {other} has no packages for Python 3." in found.stdout + found.stderr
+    told = " ".join(found.stdout.split())
+    assert f"the venv {other} has no packages for Python 3." in told, told
 
 
 # --- an image
@@ -251,7 +252,41 @@ def test_image_without_a_record_is_used_where_it_lies(make_clone, base_image, tm
     image.symlink_to(base_image)
     clone = make_clone(tmp_path, "apptainer", image=image)
     clone.container_run("python3", "-c", "import yaml")
-    clone.build()  # a copy, where the old project's folder is to go
-    clone.move()
-    image.unlink()
-    clone.container_run("python3", "-c", "import yaml")
+    clone.container_run("--launcher", tmp_path / "launcher")
+    assert [path.name for path in image.parent.iterdir()] == [image.name]
+
+
+# --- a repository
+
+
+def test_clone_made_by_hand_keeps_its_changes_through_an_update(make_clone, tmp_path, run):
+    def git(folder, *words):
+        identity = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
+        return run(["git", "-C", folder, *identity, *words]).stdout
+
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    git(origin, "init", "--quiet")
+    for version in ("v1", "v2"):
+        (origin / f"{version}.py").write_text("")
+        git(origin, "add", ".")
+        git(origin, "commit", "--quiet", "--message", version)
+        git(origin, "tag", version)
+    clone = make_clone(tmp_path, "host")
+    theirs = tmp_path / "the project/repos/origin"
+    theirs.parent.mkdir(parents=True)
+    run(["git", "clone", "--quiet", "--branch=v1", origin, theirs])
+    (theirs / "mine.py").write_text("committed\n")
+    git(theirs, "add", ".")
+    git(theirs, "commit", "--quiet", "--message=mine")
+    (theirs / "v1.py").write_text("changed\n")
+    text = (clone.root / "configuration.toml").read_text()
+    table = f'[[repositories]]\nurl = {toml(str(origin))}\nref = "v2"\ninstall = "none"\n'
+    clone.configure(f"{text}\n{table}")
+    before = git(theirs, "rev-parse", "HEAD"), git(theirs, "status", "--porcelain")
+    clone.set_up("install")
+    assert before == (git(theirs, "rev-parse", "HEAD"), git(theirs, "status", "--porcelain"))
+    clone.set_up("update")
+    assert (theirs / "v2.py").exists()
+    assert (theirs / "mine.py").read_text() == "committed\n"
+    assert (theirs / "v1.py").read_text() == "changed\n"
