@@ -1,5 +1,7 @@
 """The lines that start a program inside."""
 
+from pathlib import Path
+
 import pytest
 
 from lib.container import describe_launch, inside_lines, run_lines
@@ -74,6 +76,18 @@ def test_venv_in_use_is_pinned(repository, tmp_path):
     found = lines(repository, "host", venv=tmp_path / "venv_amd64")
     assert f"check_venv {tmp_path}/venvs/1 host" in found
     assert any(f"VIRTUAL_ENV={tmp_path}/venvs/1" in line for line in found)
+
+
+def test_venv_of_elsewhere_is_shown_inside(repository, tmp_path):
+    """One that was there before Longship; those of its own lie in the scratch folder."""
+    (tmp_path / "venv").symlink_to(tmp_path / "old project/env_x86_64")
+    own, foreign = (
+        lines(repository, "apptainer", venv=venv)
+        for venv in (Path("/home/me/longship/scratch/venvs/a"), tmp_path / "venv")
+    )
+    bind = f"add_bind_if_there '{tmp_path}/old project/env_x86_64'"
+    assert bind in foreign
+    assert not [line for line in own if line.startswith("add_bind_if_there") and "venv" in line]
 
 
 def test_setting_up_is_online_and_outside_of_the_venv(repository):

@@ -46,6 +46,9 @@ def build_overlay(
     It has a name in configuration.toml: packages.overlay = "myenv". The file's name holds a
     checksum of the requirements, so after a change of them another one is built, and both stay.
     With the same requirements, lock and image everybody gets the same file, byte for byte.
+
+    A file from elsewhere, or a link to one, that lies at that path is not built again: it is looked
+    into once, and used as it is.
     """
     if sum((print_path, show, prune)) > 1:
         raise click.UsageError("--print-path, --list and --prune exclude each other")
