@@ -47,6 +47,7 @@ def shown(text, folder, image):
     return text.replace("[container]\n", f'[container]\nimage = "{image}"\n')
 
 
+@pytest.mark.timeout(1800)  # PyTorch is installed twice, and trained four times
 def test_each_command_of_the_tutorial(root, newcomer, base_tar, registry, tmp_path):
     slurm, home = newcomer
     registry.put("lab/base:1", (own_arch(), base_tar))

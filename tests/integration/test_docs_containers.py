@@ -1,4 +1,4 @@
-"""The README's section on containers, command by command, with a real image and no network."""
+"""What docs/how-to/containers.md shows, command by command, with a real image and no network."""
 
 import json
 import re
@@ -14,16 +14,17 @@ from lib.sites import own_arch
 
 pytestmark = [
     pytest.mark.needs("apptainer", "registry", "skopeo", "rsync"),
-    pytest.mark.skipif(own_arch() != "amd64", reason="the README's example is for amd64"),
+    pytest.mark.skipif(own_arch() != "amd64", reason="the example is for amd64"),
 ]
 
 
-def blocks(root):
-    """Give the commands of each code block of the section, as lists of words."""
-    text = (root / "README.md").read_text(encoding="utf-8")
-    section = text.partition("\n## Containers\n")[2].partition("\n## ")[0]
-    found = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
-    return [[shlex.split(line, comments=True) for line in block.splitlines()] for block in found]
+def commands(root, heading):
+    """Give the commands of a section, or of what stands before the first one, as lists of words."""
+    text = (root / "docs/how-to/containers.md").read_text(encoding="utf-8")
+    section = text.partition(f"\n## {heading}\n")[2] if heading else text
+    found = re.findall(r"```bash\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    assert found
+    return [shlex.split(line, comments=True) for line in "".join(found).splitlines()]
 
 
 def configure(clone, image, far):
@@ -36,7 +37,7 @@ def configure(clone, image, far):
     )
 
 
-def test_each_command_of_the_section(
+def test_each_command_of_the_page(
     root, base_tar, tiny, registry, container_settings, clean_environment, airgapped, tmp_path
 ):
     """The image that travels is a real one; a build of the others takes one second, not twenty."""
@@ -57,7 +58,8 @@ def test_each_command_of_the_section(
         command = airgapped(words) if without_network else words
         return processes.run(command, env=clone.environment, cwd=clone.root)
 
-    first, across, again = blocks(root)
+    first, again = commands(root, ""), commands(root, "Change it")
+    across = commands(root, "On a machine without network")
     configure(laptop, registry.name("lab/small:1"), far)
     for words in first:
         done = run(laptop, words)
