@@ -104,6 +104,8 @@ def test_words_are_completed(name, shell):
     assert there.words(f"python3 {script} --machine be") == [*begun, "--machine", "berzelius"]
     assert there.words(f"python3 -u {script} --mach") == [begun[0], "-u", begun[1], "--machine"]
     assert there.words(f"{script} stat") == [begun[1], "status"]
+    script = script.replace("submit", "doctor")
+    assert there.words(f"python3 {script} ")[2:] == ["explain"]
 
 
 @each_shell
@@ -150,11 +152,18 @@ def test_nothing_is_said_where_the_answer_fails(name, shell, clone):
     assert "Error" not in there.said and "Traceback" not in there.said
 
 
-@pytest.mark.parametrize("name", NEEDED[1:])
-def test_what_a_name_stands_for_is_shown(name, shell):
-    there = shell(name)
+@pytest.mark.needs("shells")
+def test_zsh_shows_what_a_name_stands_for(shell):
+    there = shell("zsh")
     there.type("python3 ../it\\'s\\ a\\ clone/submit.py --machine j\t\t")
     there.expect("JUWELS Booster")
+
+
+@pytest.mark.needs("shells")
+def test_fish_shows_what_a_name_stands_for(shell):
+    """Its list of choices needs a better terminal than ours: it prints what it would show."""
+    said = shell("fish").do('complete -C "python3 ../it\\\'s\\ a\\ clone/submit.py --machine j"')
+    assert "JUWELS Booster" in said
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ _longship_register() {
 # _longship: what zsh calls on TAB, with the options of its completion functions (extended_glob).
 _longship() {
   local -a asked answer
-  if _longship_find && answer=("${(@f)$($asked 2>/dev/null)}"); then
+  if _longship_find && answer=("${(@f)$("${asked[@]}" 2>/dev/null)}"); then
     _longship_offer
   else
     local name=${words[1]:t}
