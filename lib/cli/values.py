@@ -90,7 +90,7 @@ def _jobs(context: click.Context, word: str) -> Items:
     own = os.path.dirname(here.site_file) if here else ""
     files = [str(each.relative_to(ROOT)) for each in job_files(Path(ROOT))]
     for name in sorted(files, key=lambda each: not each.startswith(f"{own}/")):
-        if name.startswith((f"{own}/", word if "/" in word else f"{own}/")):
+        if name.startswith(f"{own}/") or "/" in word and name.startswith(word):
             yield CompletionItem(name, help=_about_job(name, known))
     if "/" not in word:
         for site in sorted({os.path.dirname(each) for each in files} - {own}):
@@ -118,9 +118,8 @@ def _words(context: click.Context, word: str) -> Items:
     elif option == "chdir":
         yield from _folder(context, word)
     elif option == "dependency":
-        yield from (
-            CompletionItem(f"afterok:{each.value}", help=each.help) for each in _ids(context)
-        )
+        for each in _ids(context):
+            yield CompletionItem(f"afterok:{each.value}", help=each.help)
     elif option == "account":
         call = _call(context)
         if call and call.settings.configuration.project.account:
@@ -146,15 +145,11 @@ def _runs(context: click.Context, word: str) -> Items:
     if folder is None:
         return
     with suppress(OSError):
-        names = [each for each in os.listdir(folder) if each[:1].isdigit()]
-        for name in sorted(names, key=_number, reverse=True):
-            if name.startswith(word) and (folder / name / "record.json").is_file():
+        names = [each for each in os.listdir(folder) if each.startswith(word)]
+        # by the job's number, which is longer for a newer one
+        for name in sorted(names, key=lambda each: (each.find("-"), each), reverse=True):
+            if (folder / name / "record.json").is_file():
                 yield CompletionItem(name)
-
-
-def _number(run: str) -> tuple[int, str]:
-    digits = run[: len(run) - len(run.lstrip("0123456789"))]
-    return int(digits), run
 
 
 def _ids(context: click.Context, word: str = "") -> Items:
@@ -181,15 +176,12 @@ def _versions(context: click.Context, word: str) -> Items:
         return
     with suppress(LongshipError, OSError):
         begin = f"{image_name(image_source(call.settings))}_{call.paths.arch}_"
-        active = {os.path.basename(os.readlink(each)) for each in _links(call.paths.containers)}
+        links = [each for each in call.paths.containers.iterdir() if each.is_symlink()]
+        active = {os.path.basename(os.readlink(each)) for each in links}
         for name in sorted(os.listdir(call.paths.containers / "versions"), reverse=True):
             if name.startswith(begin) and not name.endswith((".json", ".history", ".partial")):
                 version = name[len(begin) :].rpartition(".")[0]
                 yield CompletionItem(version, help="in use" if name in active else "")
-
-
-def _links(folder: Path) -> list[Path]:
-    return [each for each in folder.iterdir() if each.is_symlink()]
 
 
 def _known() -> dict[str, Machine]:
