@@ -48,6 +48,12 @@ def fail(message: str, hint: str) -> NoReturn:
     sys.exit(f"error: {message}\nhint: {hint}")
 
 
+def show_line(line: str) -> None:
+    """Say on a terminal how far it is, in a line that the next one takes away."""
+    if sys.stdout.isatty():
+        print(f"\r\033[K{line}", end="", flush=True)
+
+
 @dataclass(frozen=True)
 class Product:
     """Files that one step makes, and the record beside them of what they were made from.
@@ -262,7 +268,7 @@ def train_tokenizer(product: Product, layout: Layout) -> None:
         special_tokens=[layout.options.end_of_text],
         # Every byte is a token, so that any text can be written, also what the BPE never saw.
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+        show_progress=sys.stderr.isatty(),
     )
     beginning = next(batches(read_documents(layout.text), layout.options.max_megabytes * 1e6), [])
     tokenizer.train_from_iterator(beginning, trainer)
@@ -330,6 +336,8 @@ def make_shard(layout: Layout, rank: int, world_size: int) -> None:
                 builder.add_document(ids, [len(ids)])
                 documents += 1
                 tokens += len(ids)
+            show_line(f"{name}: {documents:,} documents, {tokens:,} tokens")
+        show_line("")
         builder.finalize(str(idx_file))
         seconds = time.perf_counter() - start
         result.update(documents=documents, tokens=tokens)

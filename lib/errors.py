@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
-_COLORS = {"error": 31, "warning": 33, "hint": 36, "next": 36}  # red, yellow, cyan; else bold
+# red, yellow and cyan; the others are bold
+_COLORS = {"error": 31, "problem": 31, "warning": 33, "follows": 33, "hint": 36, "next": 36}
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a remembered launch does without
+    from typing import TextIO
 
 
 class LongshipError(Exception):
@@ -34,14 +39,27 @@ def print_messages(**lines: str) -> None:
     Parameters
     ----------
     **lines : str
-        What each tells, by its first word, such as ``error``. On a terminal that word has a color,
-        unless NO_COLOR says that the user wants none: https://no-color.org.
+        What each tells, by its first word, such as ``error``.
     """
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
-    form = "{}: {}\n" if plain or not sys.stderr.isatty() else "\033[{2}m{0}:\033[0m {1}\n"
-    text = "".join(form.format(*each, _COLORS.get(each[0], 1)) for each in lines.items())
+    text = "".join(f"{paint(f'{kind}:', sys.stderr)} {each}\n" for kind, each in lines.items())
     sys.stderr.buffer.write(text.encode(errors="surrogateescape"))
     sys.stderr.buffer.flush()
+
+
+def paint(word: str, stream: TextIO) -> str:
+    """Return a word in its color, where a stream is a terminal that shows some.
+
+    Parameters
+    ----------
+    word : str
+        Such as ``error:``.
+    stream : file
+        Where it will be written; NO_COLOR says that the user wants none: https://no-color.org.
+    """
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+    if plain or not stream.isatty():
+        return word
+    return f"\033[{_COLORS.get(word.rstrip(':'), 1)}m{word}\033[0m"
 
 
 def near_miss(word: str, allowed: list[str] | tuple[str, ...]) -> str:

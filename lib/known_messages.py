@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Any, BinaryIO, Callable
 import click
 
 from lib.command import call
-from lib.errors import LongshipError
+from lib.errors import LongshipError, paint
 from lib.log_scan import Finding, Message, Scan
 from lib.paths import Paths
 from lib.records import read_record
@@ -126,18 +125,13 @@ def _as_data(name: str, scan: Scan) -> dict[str, Any]:
     }
 
 
-def _say(state: str, color: str, text: str) -> None:
-    plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR")
-    click.echo(f"{state if plain else click.style(state, fg=color)}{text}")
-
-
 def _tell(scan: Scan) -> None:
     """Tell the causes with their fixes; of consequences only the first, where no cause is known."""
     for number, each in enumerate(scan.findings):
         if number and each.message.consequence:
-            _say("follows", "yellow", f"  {each.message.topic}: {_where(each)}")
+            click.echo(f"{paint('follows', sys.stdout)}  {each.message.topic}: {_where(each)}")
             continue
-        _say("problem", "red", f"  {each.message.topic}: {_where(each)}")
+        click.echo(f"{paint('problem', sys.stdout)}  {each.message.topic}: {_where(each)}")
         click.echo(_INDENT + _cut(each, _WIDTH - len(_INDENT)))
         click.echo(_wrapped(each.filled(each.message.cause), _INDENT))
         click.echo(_wrapped(each.filled(each.message.fix), "    fix: "))

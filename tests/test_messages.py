@@ -59,6 +59,18 @@ def test_step_is_bold(clean_environment, tmp_path):
     assert terminal.said == "\x1b[1m[1/2] do it\x1b[0m\r\n"
 
 
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_interruption_names_step_and_command(term, clean_environment, tmp_path):
+    lines = ["on_interrupt 'the same command'", "step 1/2 'do it'", "while :; do sleep 0.1; done"]
+    command = ["bash", "-c", render("x", lines)]
+    with Terminal(command, env=clean_environment, cwd=tmp_path, term=term) as terminal:
+        terminal.expect("do it")
+        terminal.type("\x03")
+        assert terminal.end() == 130
+    assert " interrupted at step 1/2, do it\r\n" in terminal.said
+    assert " nothing is lost; go on with: the same command\r\n" in terminal.said
+
+
 def test_message_of_work_at_once_has_its_color_again(clean_environment, tmp_path):
     lines = ["each() { echo $1; fail 'it is broken' 'mend it'; }", "in_parallel each a b || :"]
     command = ["bash", "-c", render("x", lines)]

@@ -131,7 +131,7 @@ pulled_digest() {
 
 # copy_image FROM TO: a copy of its own, because a site replaces its images without asking.
 copy_image() {
-  cp --reflink=auto -- "$1" "$2" ||
+  with_progress "$1" "$2" cp --reflink=auto -- "$1" "$2" ||
     fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the line above'
 }
 

@@ -95,7 +95,8 @@ blob_named_in() {
 # checksum FILE: its SHA-256, as sha256:...
 checksum() {
   local sum
-  sum=$(sha256sum <"$1") || fail "cannot read $1" 'see the line above'
+  # shellcheck disable=SC2094  # it is read only
+  sum=$(with_progress "$1" '' sha256sum <"$1") || fail "cannot read $1" 'see the line above'
   printf 'sha256:%s' "${sum%% *}"
 }
 

@@ -100,6 +100,7 @@ unpacked_folder() {
 
 # unpack_overlay_to FOLDER: the lock is held.
 unpack_overlay_to() {
+  local -a quiet=(-no-progress)
   local said
   if [[ -e $1/longship-overlay.json ]]; then return; fi # somebody else has done it meanwhile
   command -v unsquashfs >/dev/null ||
@@ -107,7 +108,8 @@ unpack_overlay_to() {
       'install squashfs-tools, or load its module'
   note "unpacking $overlay, once"
   rm -rf -- "$1" "$1.partial"
-  said=$(unsquashfs -no-progress -dest "$1.partial" "$overlay" 2>&1) || {
+  if [[ -t 2 ]]; then quiet=(); fi
+  { said=$(unsquashfs ${quiet[@]+"${quiet[@]}"} -dest "$1.partial" "$overlay" 2>&1 >&3); } 3>&2 || {
     rm -rf -- "$1.partial"
     printf '%s\n' "$said" | tail -n 5 >&2
     fail_writing "${1%/*}" "cannot unpack $overlay" 'see the lines above'

@@ -171,13 +171,14 @@ fill_overlay() {
 
 # pack_version: pack it, try it, and give it its name.
 pack_version() {
-  local tree=$work/root$OVERLAY_MOUNTED_AT said
+  local tree=$work/root$OVERLAY_MOUNTED_AT bar=-no-progress said
   if [[ $base == host ]]; then tree=$seen_at; fi
   if [[ $way == overlay ]]; then tree=$work/root; fi
   step 5/5 "Pack them with $compression"
   make_folders "${version%/*}"
+  if [[ -t 2 ]]; then bar=-progress; fi
   # in a subshell: the trap for Ctrl-C would write where a function's output goes
-  said=$(pack_overlay "$tree" "$version.partial" "$compression" 2>&1) || {
+  { said=$(pack_overlay "$tree" "$version.partial" "$compression" "$bar" 2>&1 >&3); } 3>&2 || {
     printf '%s\n' "$said" | tail -n 5 >&2
     fail_writing "${version%/*}" "the overlay cannot be packed into $version" 'see the lines above'
   }

@@ -27,7 +27,7 @@ packs_overlays() {
   [[ $said =~ version\ ([0-9]+)\.([0-9]+) ]] && ((BASH_REMATCH[1] * 100 + BASH_REMATCH[2] >= 404))
 }
 
-# pack_overlay FOLDER FILE COMPRESSION: what is in it stands at the file's root, with one owner, one
+# pack_overlay FOLDER FILE COMPRESSION [-progress]: what is in it stands at the file's root, with one owner, one
 # time, and modes that tell nothing of a umask: the same content gives the same bytes. Large blocks: a
 # parallel file system reads a megabyte as fast as a page.
 pack_overlay() {
@@ -38,7 +38,7 @@ pack_overlay() {
   if [[ -n $memory ]]; then how+=(-mem "$memory"); fi
   rm -f -- "$2"
   "${packer[@]}" "$1" "$2" "${how[@]}" -b 1M -all-root -action 'chmod(u=rwX,go=rX)@true' -no-xattrs -all-time "$OVERLAY_TIME" \
-    -mkfs-time "$OVERLAY_TIME" -noappend -no-progress -quiet
+    -mkfs-time "$OVERLAY_TIME" -noappend "${4:--no-progress}" -quiet
 }
 
 # find_way_to_mount: set way to bind or overlay, whichever works here; "" where the file is unpacked.

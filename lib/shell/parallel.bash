@@ -25,6 +25,7 @@ in_parallel() {
     parallel_jobs+=($!)
   done
   trap 'stop_parallel; release_locks' EXIT
+  if [[ -t 2 ]]; then show_parallel; fi
   number=0
   for _ in "$@"; do
     status=0
@@ -39,6 +40,23 @@ in_parallel() {
   parallel_jobs=()
   trap release_locks EXIT
   rm -rf -- "$parallel_logs"
+}
+
+# show_parallel: how many are done, until all are.
+show_parallel() {
+  local -r start=$SECONDS
+  local -i working=1
+  local job
+  while ((working)); do
+    working=0
+    for job in "${parallel_jobs[@]}"; do
+      if kill -0 "$job" 2>/dev/null; then working+=1; fi
+    done
+    printf '\r\e[K      %d of %d done, %d s' $((${#parallel_jobs[@]} - working)) "${#parallel_jobs[@]}" \
+      $((SECONDS - start)) >&2
+    sleep 0.2
+  done
+  printf '\r\e[K' >&2
 }
 
 # show_log LOG: on standard error, where its messages may have a color again.

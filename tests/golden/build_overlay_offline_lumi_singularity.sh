@@ -326,7 +326,8 @@ share_with_group() {
 # checksum FILE: its SHA-256, as sha256:...
 checksum() {
   local sum
-  sum=$(sha256sum <"$1") || fail "cannot read $1" 'see the line above'
+  # shellcheck disable=SC2094  # it is read only
+  sum=$(with_progress "$1" '' sha256sum <"$1") || fail "cannot read $1" 'see the line above'
   printf 'sha256:%s' "${sum%% *}"
 }
 
@@ -720,19 +721,21 @@ print_messages() {
 }
 
 # paint FILE WORD: set REPLY to the word, in its color where that file (1 or 2) is a terminal which
-# shows colors, unless NO_COLOR says that the user wants none: https://no-color.org
+# shows colors, unless NO_COLOR says that the user wants none: https://no-color.org. Without `return`: in
+# a trap that would have the status of what was interrupted.
 paint() {
   local color
   REPLY=$2
-  if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
-  case $2 in
-    error: | problem) color=31 ;;                            # red
-    warning: | warning) color=33 ;;                          # yellow
-    ok) color=32 ;;                                          # green
-    hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
-    *) color=1 ;;                                            # bold
-  esac
-  REPLY=$'\e['${color}m$2$'\e[0m'
+  if [[ -t $1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
+    case $2 in
+      error: | problem) color=31 ;;                            # red
+      warning: | warning) color=33 ;;                          # yellow
+      ok) color=32 ;;                                          # green
+      hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
+      *) color=1 ;;                                            # bold
+    esac
+    REPLY=$'\e['${color}m$2$'\e[0m'
+  fi
 }
 
 # fail MESSAGE HINT: say what is wrong and what to type, and stop.
@@ -1018,13 +1021,14 @@ fill_overlay() {
 
 # pack_version: pack it, try it, and give it its name.
 pack_version() {
-  local tree=$work/root$OVERLAY_MOUNTED_AT said
+  local tree=$work/root$OVERLAY_MOUNTED_AT bar=-no-progress said
   if [[ $base == host ]]; then tree=$seen_at; fi
   if [[ $way == overlay ]]; then tree=$work/root; fi
   step 5/5 "Pack them with $compression"
   make_folders "${version%/*}"
+  if [[ -t 2 ]]; then bar=-progress; fi
   # in a subshell: the trap for Ctrl-C would write where a function's output goes
-  said=$(pack_overlay "$tree" "$version.partial" "$compression" 2>&1) || {
+  { said=$(pack_overlay "$tree" "$version.partial" "$compression" "$bar" 2>&1 >&3); } 3>&2 || {
     printf '%s\n' "$said" | tail -n 5 >&2
     fail_writing "${version%/*}" "the overlay cannot be packed into $version" 'see the lines above'
   }
@@ -1074,7 +1078,7 @@ packs_overlays() {
   [[ $said =~ version\ ([0-9]+)\.([0-9]+) ]] && ((BASH_REMATCH[1] * 100 + BASH_REMATCH[2] >= 404))
 }
 
-# pack_overlay FOLDER FILE COMPRESSION: what is in it stands at the file's root, with one owner, one
+# pack_overlay FOLDER FILE COMPRESSION [-progress]: what is in it stands at the file's root, with one owner, one
 # time, and modes that tell nothing of a umask: the same content gives the same bytes. Large blocks: a
 # parallel file system reads a megabyte as fast as a page.
 pack_overlay() {
@@ -1085,7 +1089,7 @@ pack_overlay() {
   if [[ -n $memory ]]; then how+=(-mem "$memory"); fi
   rm -f -- "$2"
   "${packer[@]}" "$1" "$2" "${how[@]}" -b 1M -all-root -action 'chmod(u=rwX,go=rX)@true' -no-xattrs -all-time "$OVERLAY_TIME" \
-    -mkfs-time "$OVERLAY_TIME" -noappend -no-progress -quiet
+    -mkfs-time "$OVERLAY_TIME" -noappend "${4:--no-progress}" -quiet
 }
 
 # find_way_to_mount: set way to bind or overlay, whichever works here; "" where the file is unpacked.
@@ -1305,6 +1309,7 @@ in_parallel() {
     parallel_jobs+=($!)
   done
   trap 'stop_parallel; release_locks' EXIT
+  if [[ -t 2 ]]; then show_parallel; fi
   number=0
   for _ in "$@"; do
     status=0
@@ -1319,6 +1324,23 @@ in_parallel() {
   parallel_jobs=()
   trap release_locks EXIT
   rm -rf -- "$parallel_logs"
+}
+
+# show_parallel: how many are done, until all are.
+show_parallel() {
+  local -r start=$SECONDS
+  local -i working=1
+  local job
+  while ((working)); do
+    working=0
+    for job in "${parallel_jobs[@]}"; do
+      if kill -0 "$job" 2>/dev/null; then working+=1; fi
+    done
+    printf '\r\e[K      %d of %d done, %d s' $((${#parallel_jobs[@]} - working)) "${#parallel_jobs[@]}" \
+      $((SECONDS - start)) >&2
+    sleep 0.2
+  done
+  printf '\r\e[K' >&2
 }
 
 # show_log LOG: on standard error, where its messages may have a color again.
@@ -1374,6 +1396,41 @@ forget_packages() {
   rm -rf -- "$1/wheels"
   mkdir -- "$1/wheels"
   : >"$1/packages.txt"
+}
+
+# with_progress FROM TO PROGRAM...: run what reads the file FROM: as its standard input, or, if TO is not
+# empty, to write the file TO.
+with_progress() {
+  local -i code=0
+  if [[ ! -t 2 ]]; then
+    "${@:3}"
+    return
+  fi
+  # the end of the program, also of this script, is the end of what file 4 leads to
+  {
+    "${@:3}" 3<&- 4>&- || code=$?
+  } 3<&0 4> >(show_position "$1" "$2")
+  wait "$!" 2>/dev/null || :
+  return "$code"
+}
+
+# show_position FROM TO: by the size of TO, else by the place in file 3, until standard input ends.
+show_position() {
+  local key place bytes of status
+  bytes=$(stat -L -c %s -- "$1")
+  human "$bytes"
+  of=$REPLY
+  while status=0 && { read -r -t 0.5 || status=$?; } && ((status > 128)); do
+    place=0
+    if [[ -n $2 ]]; then
+      place=$(stat -c %s -- "$2" 2>/dev/null) || place=0
+    else
+      while read -r key REPLY; do if [[ $key == pos: ]]; then place=$REPLY; fi; done </proc/self/fdinfo/3
+    fi
+    human "$place"
+    printf '\r\e[K      %s of %s, %d %%' "$REPLY" "$of" $((place * 100 / (bytes > 0 ? bytes : 1))) >&2
+  done
+  printf '\r\e[K' >&2
 }
 
 readonly UPDATE='python3 set_up.py update'
@@ -2445,6 +2502,21 @@ find_uv() {
     return 1
   fi
   printf '%s\n' "$uv"
+}
+
+# human BYTES: set REPLY to them with a unit, such as 9.4 GB.
+human() {
+  local -i tenths=$(($1 * 10)) unit=0
+  local -ar units=(B kB MB GB TB)
+  while ((tenths >= 10000 && unit < 4)); do
+    tenths=$(((tenths + 500) / 1000))
+    unit+=1
+  done
+  if ((unit == 0 || tenths >= 1000)); then
+    REPLY="$(((tenths + 5) / 10)) ${units[unit]}"
+  else
+    REPLY="$((tenths / 10)).$((tenths % 10)) ${units[unit]}"
+  fi
 }
 
 LIBRARY='/home/me/long ship/lib'

@@ -392,19 +392,21 @@ print_messages() {
 }
 
 # paint FILE WORD: set REPLY to the word, in its color where that file (1 or 2) is a terminal which
-# shows colors, unless NO_COLOR says that the user wants none: https://no-color.org
+# shows colors, unless NO_COLOR says that the user wants none: https://no-color.org. Without `return`: in
+# a trap that would have the status of what was interrupted.
 paint() {
   local color
   REPLY=$2
-  if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
-  case $2 in
-    error: | problem) color=31 ;;                            # red
-    warning: | warning) color=33 ;;                          # yellow
-    ok) color=32 ;;                                          # green
-    hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
-    *) color=1 ;;                                            # bold
-  esac
-  REPLY=$'\e['${color}m$2$'\e[0m'
+  if [[ -t $1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
+    case $2 in
+      error: | problem) color=31 ;;                            # red
+      warning: | warning) color=33 ;;                          # yellow
+      ok) color=32 ;;                                          # green
+      hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
+      *) color=1 ;;                                            # bold
+    esac
+    REPLY=$'\e['${color}m$2$'\e[0m'
+  fi
 }
 
 # fail MESSAGE HINT: say what is wrong and what to type, and stop.
@@ -511,6 +513,7 @@ unpacked_folder() {
 
 # unpack_overlay_to FOLDER: the lock is held.
 unpack_overlay_to() {
+  local -a quiet=(-no-progress)
   local said
   if [[ -e $1/longship-overlay.json ]]; then return; fi # somebody else has done it meanwhile
   command -v unsquashfs >/dev/null ||
@@ -518,7 +521,8 @@ unpack_overlay_to() {
       'install squashfs-tools, or load its module'
   note "unpacking $overlay, once"
   rm -rf -- "$1" "$1.partial"
-  said=$(unsquashfs -no-progress -dest "$1.partial" "$overlay" 2>&1) || {
+  if [[ -t 2 ]]; then quiet=(); fi
+  { said=$(unsquashfs ${quiet[@]+"${quiet[@]}"} -dest "$1.partial" "$overlay" 2>&1 >&3); } 3>&2 || {
     rm -rf -- "$1.partial"
     printf '%s\n' "$said" | tail -n 5 >&2
     fail_writing "${1%/*}" "cannot unpack $overlay" 'see the lines above'

@@ -946,19 +946,21 @@ print_messages() {
 }
 
 # paint FILE WORD: set REPLY to the word, in its color where that file (1 or 2) is a terminal which
-# shows colors, unless NO_COLOR says that the user wants none: https://no-color.org
+# shows colors, unless NO_COLOR says that the user wants none: https://no-color.org. Without `return`: in
+# a trap that would have the status of what was interrupted.
 paint() {
   local color
   REPLY=$2
-  if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
-  case $2 in
-    error: | problem) color=31 ;;                            # red
-    warning: | warning) color=33 ;;                          # yellow
-    ok) color=32 ;;                                          # green
-    hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
-    *) color=1 ;;                                            # bold
-  esac
-  REPLY=$'\e['${color}m$2$'\e[0m'
+  if [[ -t $1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
+    case $2 in
+      error: | problem) color=31 ;;                            # red
+      warning: | warning) color=33 ;;                          # yellow
+      ok) color=32 ;;                                          # green
+      hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
+      *) color=1 ;;                                            # bold
+    esac
+    REPLY=$'\e['${color}m$2$'\e[0m'
+  fi
 }
 
 # fail MESSAGE HINT: say what is wrong and what to type, and stop.
@@ -1007,7 +1009,7 @@ packs_overlays() {
   [[ $said =~ version\ ([0-9]+)\.([0-9]+) ]] && ((BASH_REMATCH[1] * 100 + BASH_REMATCH[2] >= 404))
 }
 
-# pack_overlay FOLDER FILE COMPRESSION: what is in it stands at the file's root, with one owner, one
+# pack_overlay FOLDER FILE COMPRESSION [-progress]: what is in it stands at the file's root, with one owner, one
 # time, and modes that tell nothing of a umask: the same content gives the same bytes. Large blocks: a
 # parallel file system reads a megabyte as fast as a page.
 pack_overlay() {
@@ -1018,7 +1020,7 @@ pack_overlay() {
   if [[ -n $memory ]]; then how+=(-mem "$memory"); fi
   rm -f -- "$2"
   "${packer[@]}" "$1" "$2" "${how[@]}" -b 1M -all-root -action 'chmod(u=rwX,go=rX)@true' -no-xattrs -all-time "$OVERLAY_TIME" \
-    -mkfs-time "$OVERLAY_TIME" -noappend -no-progress -quiet
+    -mkfs-time "$OVERLAY_TIME" -noappend "${4:--no-progress}" -quiet
 }
 
 # mountable COMPRESSION: whether a small file packed so is seen inside; set way to how, or said to why

@@ -5,7 +5,8 @@ set -euo pipefail
 # checksum FILE: its SHA-256, as sha256:...
 checksum() {
   local sum
-  sum=$(sha256sum <"$1") || fail "cannot read $1" 'see the line above'
+  # shellcheck disable=SC2094  # it is read only
+  sum=$(with_progress "$1" '' sha256sum <"$1") || fail "cannot read $1" 'see the line above'
   printf 'sha256:%s' "${sum%% *}"
 }
 
@@ -280,19 +281,21 @@ print_messages() {
 }
 
 # paint FILE WORD: set REPLY to the word, in its color where that file (1 or 2) is a terminal which
-# shows colors, unless NO_COLOR says that the user wants none: https://no-color.org
+# shows colors, unless NO_COLOR says that the user wants none: https://no-color.org. Without `return`: in
+# a trap that would have the status of what was interrupted.
 paint() {
   local color
   REPLY=$2
-  if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
-  case $2 in
-    error: | problem) color=31 ;;                            # red
-    warning: | warning) color=33 ;;                          # yellow
-    ok) color=32 ;;                                          # green
-    hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
-    *) color=1 ;;                                            # bold
-  esac
-  REPLY=$'\e['${color}m$2$'\e[0m'
+  if [[ -t $1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
+    case $2 in
+      error: | problem) color=31 ;;                            # red
+      warning: | warning) color=33 ;;                          # yellow
+      ok) color=32 ;;                                          # green
+      hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
+      *) color=1 ;;                                            # bold
+    esac
+    REPLY=$'\e['${color}m$2$'\e[0m'
+  fi
 }
 
 # fail MESSAGE HINT: say what is wrong and what to type, and stop.
@@ -389,6 +392,41 @@ unpack_uv() {
       mv -- "$1.partial"/uv-*.data/scripts/uv "$1"
     fi
   done
+}
+
+# with_progress FROM TO PROGRAM...: run what reads the file FROM: as its standard input, or, if TO is not
+# empty, to write the file TO.
+with_progress() {
+  local -i code=0
+  if [[ ! -t 2 ]]; then
+    "${@:3}"
+    return
+  fi
+  # the end of the program, also of this script, is the end of what file 4 leads to
+  {
+    "${@:3}" 3<&- 4>&- || code=$?
+  } 3<&0 4> >(show_position "$1" "$2")
+  wait "$!" 2>/dev/null || :
+  return "$code"
+}
+
+# show_position FROM TO: by the size of TO, else by the place in file 3, until standard input ends.
+show_position() {
+  local key place bytes of status
+  bytes=$(stat -L -c %s -- "$1")
+  human "$bytes"
+  of=$REPLY
+  while status=0 && { read -r -t 0.5 || status=$?; } && ((status > 128)); do
+    place=0
+    if [[ -n $2 ]]; then
+      place=$(stat -c %s -- "$2" 2>/dev/null) || place=0
+    else
+      while read -r key REPLY; do if [[ $key == pos: ]]; then place=$REPLY; fi; done </proc/self/fdinfo/3
+    fi
+    human "$place"
+    printf '\r\e[K      %s of %s, %d %%' "$REPLY" "$of" $((place * 100 / (bytes > 0 ? bytes : 1))) >&2
+  done
+  printf '\r\e[K' >&2
 }
 
 # check_requirements: stop where a file is missing.
@@ -728,6 +766,21 @@ remove_replaced_venvs() {
   while IFS= read -r -d '' old; do
     rm -rf -- "$old"
   done < <(find "$1" -mindepth 1 -maxdepth 1 -type d -name "${venv##*/venv_}-[0-9]*" ! -path "$2" -mtime "+$VENV_KEPT_DAYS" -print0)
+}
+
+# human BYTES: set REPLY to them with a unit, such as 9.4 GB.
+human() {
+  local -i tenths=$(($1 * 10)) unit=0
+  local -ar units=(B kB MB GB TB)
+  while ((tenths >= 10000 && unit < 4)); do
+    tenths=$(((tenths + 500) / 1000))
+    unit+=1
+  done
+  if ((unit == 0 || tenths >= 1000)); then
+    REPLY="$(((tenths + 5) / 10)) ${units[unit]}"
+  else
+    REPLY="$((tenths / 10)).$((tenths % 10)) ${units[unit]}"
+  fi
 }
 
 LIBRARY='/home/me/long ship/lib'

@@ -524,19 +524,21 @@ print_messages() {
 }
 
 # paint FILE WORD: set REPLY to the word, in its color where that file (1 or 2) is a terminal which
-# shows colors, unless NO_COLOR says that the user wants none: https://no-color.org
+# shows colors, unless NO_COLOR says that the user wants none: https://no-color.org. Without `return`: in
+# a trap that would have the status of what was interrupted.
 paint() {
   local color
   REPLY=$2
-  if [[ ! -t $1 || -n ${NO_COLOR:-} || ${TERM:-dumb} == dumb ]]; then return; fi
-  case $2 in
-    error: | problem) color=31 ;;                            # red
-    warning: | warning) color=33 ;;                          # yellow
-    ok) color=32 ;;                                          # green
-    hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
-    *) color=1 ;;                                            # bold
-  esac
-  REPLY=$'\e['${color}m$2$'\e[0m'
+  if [[ -t $1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
+    case $2 in
+      error: | problem) color=31 ;;                            # red
+      warning: | warning) color=33 ;;                          # yellow
+      ok) color=32 ;;                                          # green
+      hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
+      *) color=1 ;;                                            # bold
+    esac
+    REPLY=$'\e['${color}m$2$'\e[0m'
+  fi
 }
 
 # fail MESSAGE HINT: say what is wrong and what to type, and stop.
@@ -611,6 +613,7 @@ in_parallel() {
     parallel_jobs+=($!)
   done
   trap 'stop_parallel; release_locks' EXIT
+  if [[ -t 2 ]]; then show_parallel; fi
   number=0
   for _ in "$@"; do
     status=0
@@ -625,6 +628,23 @@ in_parallel() {
   parallel_jobs=()
   trap release_locks EXIT
   rm -rf -- "$parallel_logs"
+}
+
+# show_parallel: how many are done, until all are.
+show_parallel() {
+  local -r start=$SECONDS
+  local -i working=1
+  local job
+  while ((working)); do
+    working=0
+    for job in "${parallel_jobs[@]}"; do
+      if kill -0 "$job" 2>/dev/null; then working+=1; fi
+    done
+    printf '\r\e[K      %d of %d done, %d s' $((${#parallel_jobs[@]} - working)) "${#parallel_jobs[@]}" \
+      $((SECONDS - start)) >&2
+    sleep 0.2
+  done
+  printf '\r\e[K' >&2
 }
 
 # show_log LOG: on standard error, where its messages may have a color again.

@@ -1,0 +1,37 @@
+# shellcheck shell=bash
+# How far a long step is, where no program shows it: a line on a terminal that goes away, nothing else.
+
+# with_progress FROM TO PROGRAM...: run what reads the file FROM: as its standard input, or, if TO is not
+# empty, to write the file TO.
+with_progress() {
+  local -i code=0
+  if [[ ! -t 2 ]]; then
+    "${@:3}"
+    return
+  fi
+  # the end of the program, also of this script, is the end of what file 4 leads to
+  {
+    "${@:3}" 3<&- 4>&- || code=$?
+  } 3<&0 4> >(show_position "$1" "$2")
+  wait "$!" 2>/dev/null || :
+  return "$code"
+}
+
+# show_position FROM TO: by the size of TO, else by the place in file 3, until standard input ends.
+show_position() {
+  local key place bytes of status
+  bytes=$(stat -L -c %s -- "$1")
+  human "$bytes"
+  of=$REPLY
+  while status=0 && { read -r -t 0.5 || status=$?; } && ((status > 128)); do
+    place=0
+    if [[ -n $2 ]]; then
+      place=$(stat -c %s -- "$2" 2>/dev/null) || place=0
+    else
+      while read -r key REPLY; do if [[ $key == pos: ]]; then place=$REPLY; fi; done </proc/self/fdinfo/3
+    fi
+    human "$place"
+    printf '\r\e[K      %s of %s, %d %%' "$REPLY" "$of" $((place * 100 / (bytes > 0 ? bytes : 1))) >&2
+  done
+  printf '\r\e[K' >&2
+}
