@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 import pytest
-from support.pages import (
+from support.documentation import (
     anchors,
     blocks,
     inline_code,

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.pages import blocks, read, script_calls, simple_commands
+from support.documentation import blocks, read, script_calls, simple_commands
 from support.repository import Clone
 
 from lib.resolved import write_toml
@@ -24,17 +24,17 @@ JOB_FILE = re.compile(r"[\w./-]+\.(?:sbatch|salloc)\b")
 
 
 def text_of(page):
-    """Give a page, or the README of a site or a stack."""
-    return read(Path(page, "README.md") if (ROOT / page).is_dir() else page)
+    """Give a page, or the README of a site or stack."""
+    return read(page if page.endswith(".md") else Path(page, "README.md"))
 
 
-def toml_of(folder):
-    return blocks(text_of(folder), "toml")
+def toml_of(page):
+    return blocks(text_of(page), "toml")
 
 
-def commands(folder):
-    """Give the words of each call of a script, in the README of a folder."""
-    code = blocks(text_of(folder), "bash")
+def commands(page):
+    """Give the words of each call of a script."""
+    code = blocks(text_of(page), "bash")
     return [words for block in code for words in script_calls(simple_commands(block))]
 
 

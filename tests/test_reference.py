@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from support.pages import read
+from support.documentation import read
 from writers.commands import click_commands
 
 from lib.configuration import KEYS

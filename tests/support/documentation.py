@@ -2,11 +2,13 @@
 
 import re
 import shlex
+import textwrap
 from pathlib import Path
 
 import conf  # docs/conf.py: which files are pages
 
 ROOT = Path(__file__).resolve().parents[2]
+# A fence closes with as many backticks as it opened with: a page can be shown in a page.
 _FENCE = re.compile(r"^( *)(`{3,})(\w*)[^\n]*\n(.*?)^\1\2$", re.DOTALL | re.MULTILINE)
 _SEPARATORS = {"&&", "||", "|", ";", "&", "(", ")"}
 
@@ -25,7 +27,7 @@ def read(page):
 
 def blocks(text, language):
     """Give the fenced blocks of a language."""
-    return [each[4] for each in _FENCE.finditer(text) if each[3] == language]
+    return [textwrap.dedent(each[4]) for each in _FENCE.finditer(text) if each[3] == language]
 
 
 def inline_code(text):
