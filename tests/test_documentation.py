@@ -130,7 +130,9 @@ def test_blocks_of_toml_are_taken(page, described):
             read_toml(repository / name, name)
         elif name == "lib/known_messages.toml":
             assert [Message(**each) for each in read_toml(repository / name, name)[0]["messages"]]
-        elif not name.endswith("site.toml"):
+        elif not name.startswith("configuration"):
+            assert read_toml(repository / name, name)[0]
+        else:
             load_settings(
                 repository,
                 {"configuration": str(repository / name), "stack": own},

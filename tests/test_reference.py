@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from support.documentation import read
-from writers.commands import click_commands
+from writers.commands import WITHOUT, click_commands
 
 from lib.configuration import KEYS
 from lib.entries import ASSET, REPOSITORY
@@ -60,7 +60,8 @@ def options(heading):
 def test_options_of_help_are_those_of_the_reference(name):
     shown = CliRunner().invoke(COMMANDS[name], ["--help"]).output.partition("\nOptions:\n")[2]
     told = {each[0] for each in map(OPTION.match, re.findall(r"^  (\S+)", shown, re.M)) if each}
-    common = options("Options of every Python script") if "--machine" in told else set()
+    alone = WITHOUT in section("docs/reference/commands.md", name)
+    common = set() if alone else options("Options of every Python script")
     assert told - {"--help"} == options(name) | common
 
 

@@ -25,6 +25,8 @@ The first three are also variables: `LONGSHIP_MACHINE`, `LONGSHIP_STACK` and
 `LONGSHIP_CONFIGURATION`; the option wins. A script that was printed needs bash and the programs
 that it names, and no Python."""
 
+WITHOUT = "It takes none of the options of the other scripts."
+
 _PAYLOAD = """\
 These two are yours to replace. They run inside the environment; the defaults are those without a
 GPU."""
@@ -65,19 +67,15 @@ def _command_parts(name: str, command: click.Command, common: set[str]) -> list[
         for each in command.params
         if isinstance(each, click.Option) and not each.hidden and not common & {*each.opts}
     ]
-    options = (
-        ["[OPTION...]"] if any(isinstance(each, click.Option) for each in command.params) else []
-    )
-    arguments = [
-        _argument(each)
-        for each in command.params
-        if isinstance(each, click.Argument) and each.metavar != ""  # which is not for users
-    ]
-    usage = " ".join(["python3", name, *options, *arguments])
-    paragraphs = [_paragraph(each) for each in inspect.cleandoc(command.help or "").split("\n\n")]
-    examples = [_options_table(own)] if own else []
-    examples += [_after(each) for each in (command.epilog or "").split("\n\n") if each]
-    return [f"## {name}", f"```text\n{usage}\n```", *paragraphs, *examples]
+    arguments = [_argument(each) for each in command.params if isinstance(each, click.Argument)]
+    some = ["[OPTION...]"] if any(isinstance(each, click.Option) for each in command.params) else []
+    usage = " ".join(["python3", name, *some, *arguments])
+    parts = [f"## {name}", f"```text\n{usage}\n```", *_prose(command.help or "")]
+    if own:
+        parts.append(_options_table(own))
+    if not common <= {each for option in command.params for each in option.opts}:
+        parts.append(WITHOUT)
+    return [*parts, *_prose(command.epilog or "")]
 
 
 def _argument(argument: click.Argument) -> str:
@@ -101,34 +99,34 @@ def _metavar(option: click.Option) -> list[str]:
     return [] if option.is_flag else [option.metavar or "VALUE"]
 
 
+def _prose(text: str) -> list[str]:
+    """Return the paragraphs of a help text."""
+    return [_paragraph(each) for each in inspect.cleandoc(text).split("\n\n") if each]
+
+
 def _paragraph(text: str) -> str:
-    """Return a paragraph of a help text; one that is not wrapped is a list: `name   what it is`."""
-    lines = text.splitlines()
-    if lines[0].strip() != "\b":
+    """Return a paragraph, a list of what can be typed (`name   what it is`), or an example."""
+    if re.match("Examples?: ", text):
+        return f"```bash\n{_examples(text)}\n```"
+    first, _, listed = text.partition("\n")
+    if first != "\b":
         return f"{plain(text)}."
+    if re.search(r"^ {1,3}\S", listed, re.MULTILINE):  # no text that goes on below its beginning
+        return f"```text\n{listed}\n```"
     rows: list[list[str]] = []
-    for line in lines[1:]:
-        name, about = re.fullmatch(r"(\s*\S.*?)(?:  +(.*))?", line).groups()  # type: ignore[union-attr]
+    for line in listed.splitlines():
+        name, _, about = re.split(r"(  +|$)", line, maxsplit=1)
         if line.startswith(" "):
             rows[-1][1] += f" {line.strip()}"
         else:
-            rows.append([name, about or ""])
+            rows.append([name, about])
     return table(("argument", "does"), [(code(name), plain(about)) for name, about in rows])
 
 
-def _after(paragraph: str) -> str:
-    """Return a paragraph that stands below the options: examples, lines as they are, or text."""
-    if paragraph.startswith("\b\n"):
-        return f"```text\n{paragraph[2:]}\n```"
-    if paragraph.startswith("Example"):
-        return f"```bash\n{_examples(paragraph)}\n```"
-    return plain(paragraph) + "."
-
-
-def _examples(epilog: str) -> str:
+def _examples(text: str) -> str:
     """Return the commands of `Example: python3 x.py, on a laptop`, a line each."""
     lines = []
-    for each in re.sub(r"^Examples?: ", "", epilog).split("; "):
+    for each in " ".join(text.split()).partition(": ")[2].split("; "):
         command, comma, where = each.partition(", ")
         lines.append(f"{command}    # {where}" if comma else command)
     return "\n".join(lines)
