@@ -126,8 +126,6 @@ def test_blocks_of_toml_are_taken(page, described):
         load_machines(repository)
         if name.endswith("stack.toml"):
             load_stack(repository, Path(name).parent.name)
-        elif name.endswith("pins.toml"):
-            read_toml(repository / name, name)
         elif name == "lib/known_messages.toml":
             assert [Message(**each) for each in read_toml(repository / name, name)[0]["messages"]]
         elif not name.startswith("configuration"):

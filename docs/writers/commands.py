@@ -67,7 +67,11 @@ def _command_parts(name: str, command: click.Command, common: set[str]) -> list[
         for each in command.params
         if isinstance(each, click.Option) and not each.hidden and not common & {*each.opts}
     ]
-    arguments = [_argument(each) for each in command.params if isinstance(each, click.Argument)]
+    arguments = [
+        _argument(each)
+        for each in command.params
+        if isinstance(each, click.Argument) and each.metavar != ""  # which is for a program
+    ]
     some = ["[OPTION...]"] if any(isinstance(each, click.Option) for each in command.params) else []
     usage = " ".join(["python3", name, *some, *arguments])
     parts = [f"## {name}", f"```text\n{usage}\n```", *_prose(command.help or "")]

@@ -5,7 +5,8 @@ set -euo pipefail
 # checksum FILE: its SHA-256, as sha256:...
 checksum() {
   local sum
-  sum=$(sha256sum <"$1") || fail "cannot read $1" 'see the line above'
+  # shellcheck disable=SC2094  # it is read only
+  sum=$(with_progress "$1" '' sha256sum <"$1") || fail "cannot read $1" 'see the line above'
   printf 'sha256:%s' "${sum%% *}"
 }
 
@@ -184,6 +185,41 @@ last_use() {
 }
 
 readonly TAKEN_OVER='taken over' # in place of the checksum of what an overlay was built from
+
+# with_progress FROM TO PROGRAM...: run what reads the file FROM: as its standard input, or, if TO is not
+# empty, to write the file TO.
+with_progress() {
+  local -i code=0
+  if [[ ! -t 2 ]]; then
+    "${@:3}"
+    return
+  fi
+  # the end of the program, also of this script, is the end of what file 4 leads to
+  {
+    "${@:3}" 3<&- 4>&- || code=$?
+  } 3<&0 4> >(show_position "$1" "$2")
+  wait "$!" 2>/dev/null || :
+  return "$code"
+}
+
+# show_position FROM TO: by the size of TO, else by the place in file 3, until standard input ends.
+show_position() {
+  local key place bytes of status
+  bytes=$(stat -L -c %s -- "$1")
+  human "$bytes"
+  of=$REPLY
+  while status=0 && { read -r -t 0.5 || status=$?; } && ((status > 128)); do
+    place=0
+    if [[ -n $2 ]]; then
+      place=$(stat -c %s -- "$2" 2>/dev/null) || place=0
+    else
+      while read -r key REPLY; do if [[ $key == pos: ]]; then place=$REPLY; fi; done </proc/self/fdinfo/3
+    fi
+    human "$place"
+    printf '\r\e[K      %s of %s, %d %%' "$REPLY" "$of" $((place * 100 / (bytes > 0 ? bytes : 1))) >&2
+  done
+  printf '\r\e[K' >&2
+}
 
 # human BYTES: set REPLY to them with a unit, such as 9.4 GB.
 human() {
