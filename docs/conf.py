@@ -44,7 +44,8 @@ def fill_in_pages(app, docname, source):
     def pages(match):
         found = sorted(path.relative_to(ROOT) for path in ROOT.glob(match[1]))
         found = [each if each.suffix == ".md" else each.with_name("README.md") for each in found]
-        return "\n".join(f"/{each.with_suffix('')}" for each in found)
+        there = (each.with_suffix("") for each in found if (ROOT / each).is_file())
+        return "\n".join(f"/{each}" for each in there)
 
     if docname == root_doc:
         source[0] = re.sub(r"^@(.+)@$", pages, source[0], flags=re.MULTILINE)

@@ -50,11 +50,7 @@ MARKS = {
     "cluster": Key("text", "Slurm's ClusterName, known inside a job"),
 }
 _MARKS_SHOWN = {"host": "host name", "path": "the folder", "cluster": "Slurm's cluster"}
-FILE = {
-    "newer_python": Key("text", "what gives a newer Python than the scripts were started with"),
-    "common": Key("table", "what all machines of the site have in common"),
-    "machines": Key("table", "a table for each machine"),
-}
+FILE = {"newer_python": Key("text"), "common": Key("table"), "machines": Key("table")}
 
 
 @dataclass(frozen=True)

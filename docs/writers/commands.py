@@ -22,8 +22,8 @@ stand before a command that is run inside; what stands after its first word belo
 
 _COMMON = """\
 The first three are also variables: `LONGSHIP_MACHINE`, `LONGSHIP_STACK` and
-`LONGSHIP_CONFIGURATION`; the option wins. A script that was printed needs bash and the programs
-that it names, and no Python."""
+`LONGSHIP_CONFIGURATION`; the option wins. Colours are for a terminal; `NO_COLOR=1` is without
+them. A script that was printed needs bash and the programs that it names, and no Python."""
 
 WITHOUT = "It takes none of the options of the other scripts."
 

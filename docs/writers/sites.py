@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from lib.partitions import LIMITS_OF, PRICE, Limits, Price
-from lib.sites import FACTS, FILE, MARKS, Machine
+from lib.sites import FACTS, MARKS, Machine
 from writers.markdown import keys_table, page
 
 _INTRO = """\
-What the `site.toml` of a site's folder can say: the facts of its machines. All keys but the
-table of a machine can be left out. Unknown keys and wrong types are errors."""
+What the `site.toml` of a site's folder can say. `[machines.NAME]` has the facts of a machine,
+`[common]` those of all machines of the site, and `newer_python`, above them, the command that
+gives a newer Python than a login node has. All keys can be left out. Unknown keys and wrong
+types are errors."""
 
 _MACHINE = """\
 `[common]` and each `[machines.NAME]` take the same keys; a machine's own win."""
@@ -19,8 +21,6 @@ def site_page() -> str:
     return page(
         "site.toml",
         _INTRO,
-        "## The file",
-        keys_table(FILE),
         "## A machine",
         _MACHINE,
         keys_table(FACTS, Machine),

@@ -11,6 +11,8 @@
 #   slurm.txt           what Slurm knows of the job
 #   packages.txt        the Python packages inside, with their versions
 #   repositories/       NAME.commit of each repository, and NAME.patch with all its changes
+#   stage.log, stage.sums, unstage      of the copies on the nodes, where there are any
+#   jupyter.token, jupyter.pem, jupyter.key     of JupyterLab; the token is the user's alone
 
 # set_rendezvous PATTERN: where the ranks of all nodes meet: {node} is the first node's name,
 # {address} its IP address.

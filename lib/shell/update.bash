@@ -8,6 +8,7 @@
 #   refs/longship/tags/         the server's tags, apart from the user's own
 #   refs/longship/saved/        the user's changes before each update, as `git stash` keeps them
 #   refs/longship/given-up/     what was there when an update was aborted
+#   refs/longship/wanted        in what `set_up.py download` has made: the configured commit
 
 # update_repositories: all of them to what is configured.
 update_repositories() {

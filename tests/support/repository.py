@@ -8,6 +8,9 @@ from pathlib import Path
 
 from support import processes
 
+# What comes with this repository; a group's own, in the same tree, is not ours to test.
+SITES = ("aws", "berzelius", "jsc", "local", "lumi", "olivia")
+
 SITE = '[machines.local]\ndescription = "this machine"\n'
 STACK = '[images]\ncpu = "docker://example.org/lab/base:1"\n'
 
