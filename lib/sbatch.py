@@ -27,6 +27,9 @@ _FLAG_NAMES = """
     spread-job stepmgr test-only usage use-min-nodes verbose version wait x11
 """
 _WITH_VALUE, _FLAGS = _VALUE_NAMES.split(), _FLAG_NAMES.split()
+
+# those of submit.py itself, which may be what was meant
+SUBMIT_OPTIONS = ["after", "chain", "configuration", "dry-run", "json", "machine", "stack", "yes"]
 _SHORT = {
     **{"A": "account", "a": "array", "B": "extra-node-info", "b": "begin", "C": "constraint"},
     **{"c": "cpus-per-task", "D": "chdir", "d": "dependency", "e": "error", "F": "nodefile"},
@@ -128,7 +131,7 @@ def _full_name(name: str, strict: bool) -> str:
         return begun[0]
     if not strict:
         return name
-    meant = begun or [each for each in known if each[0] == name[:1]]
+    meant = begun or [each for each in (*known, *SUBMIT_OPTIONS) if each[0] == name[:1]]
     raise LongshipError(f"sbatch has no option --{name}", near_miss(name, meant))
 
 

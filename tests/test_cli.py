@@ -11,6 +11,9 @@ from lib import ROOT
 from lib.cli.build_container import build_container
 from lib.cli.bundle import bundle
 from lib.cli.set_up import set_up
+from lib.cli.submit import submit
+from lib.errors import LongshipError
+from lib.sbatch import SUBMIT_OPTIONS, read_options
 
 SCRIPTS = sorted(
     path.name for path in Path(ROOT).glob("*.py") if "--help" in path.read_text(encoding="utf-8")
@@ -31,6 +34,14 @@ def test_help_fits_a_terminal(script, run, clean_environment):
     environment = {**clean_environment, "COLUMNS": "80"}
     text = run([sys.executable, f"{ROOT}/{script}", "--help"], env=environment).stdout
     assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+def test_options_of_submit_are_known_beside_those_of_sbatch():
+    own = {name for each in submit.params for name in each.opts if name.startswith("--")}
+    assert own == {f"--{each}" for each in SUBMIT_OPTIONS}
+    with pytest.raises(LongshipError) as error:
+        read_options(["--chian=2"])
+    assert error.value.hint.startswith('did you mean "chain"?')
 
 
 @pytest.mark.parametrize(

@@ -678,7 +678,7 @@ show_progress() {
     if [[ -n $terminal && $SECONDS != "$shown" ]]; then
       shown=$SECONDS
       human "$(du -s -B1 -- "$work/cache" "$partial" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')"
-      printf '\r\e[K      %.60s  %d s, %s' "$message" "$((SECONDS - start))" "$REPLY" >&2
+      printf '\r\e[K      %.54s  %d s, %s' "$message" "$((SECONDS - start))" "$REPLY" >&2
     fi
   done
   if [[ -n $terminal ]]; then printf '\r\e[K' >&2; fi
