@@ -281,7 +281,7 @@ def test_wrong_calls_are_told(lab, registry):
     done = clone.move("--list", "--prune", check=False)
     assert done.returncode == 2 and "exclude each other" in done.stderr
     done = clone.build("onlin", check=False)
-    assert done.returncode == 2 and "'online'" in done.stderr
+    assert done.returncode == 2 and 'did you mean "online"?' in done.stderr
     clone.use(registry.name("lab/tiny:1"), "host")
     for script in (clone.build, clone.move):
         is_told(script(check=False), "the runtime host uses no image", "container.runtime")

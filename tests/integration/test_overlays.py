@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import ssl
@@ -198,6 +199,14 @@ def test_missing_packer_is_told(version, on_host, tmp_path):
         (programs / "mksquashfs").chmod(0o755)
     done = on_host.overlay(env={"PATH": str(programs)}, check=False)
     is_told(done, "there is no mksquashfs 4.4 or newer", 'packages.overlay = ""')
+
+
+def test_packing_shows_on_a_terminal_how_far_it_is(fresh, terminal):
+    shown = terminal(fresh, "build_overlay.py")
+    assert shown.end() == 0
+    packing = shown.said.partition("[5/5] Pack them with ")[2]
+    assert re.search(r"\[=+[-/|\\]?\] +\d+/\d+ +100%", packing)
+    assert sha256(fresh.link()) in packing
 
 
 # --- which overlay belongs to a launch

@@ -1,7 +1,9 @@
 import json
 import shutil
+import sys
 
 import pytest
+from support.terminal import Terminal
 
 TEXTS = [
     "def longship():\n    return 'oars'\n",
@@ -121,6 +123,17 @@ def test_megatron_reads_every_document(inside, serial):
     assert read["texts"] == TEXTS
     assert read["ends"] == read["lengths"]
     assert read["boundaries"] == list(range(len(TEXTS) + 1))
+
+
+def test_terminal_sees_how_far_it_is(inside, root, same_text, tmp_path):
+    command = [sys.executable, root / "container_run.py", "python", root / "preprocess_data.py"]
+    command += ["--data-dir", tmp_path, *same_text]
+    with Terminal(command, env=inside.environment, cwd=tmp_path) as terminal:
+        assert terminal.end() == 0
+    line, gone, rest = terminal.said.partition("\r\x1b[K")[2].partition("\r\x1b[K")
+    shown = f"shard of rank 0 of 1: {len(TEXTS)} documents, "
+    assert line.startswith(shown) and gone
+    assert rest.startswith(shown) and "tokens/s\r\n" in rest
 
 
 def test_what_is_done_is_not_done_again(preprocess, serial, tmp_path):
