@@ -8,7 +8,6 @@ from support.walkthrough import Page, changed, follow, run_own_tests
 
 PAGE = Page("docs/how-to/add_a_stack.md")
 NAME = "nanogpt"
-OWN = "configuration.local.toml"  # git does not track it
 
 
 @pytest.fixture
@@ -20,26 +19,27 @@ def followed(clean_environment, tmp_path):
 def test_page_has_one_folder_and_no_python():
     names = ("README.md", "pins.toml", "preprocess_data.sh", "requirements.txt", "run_training.sh")
     folder = [f"stacks/{NAME}/{each}" for each in (*names, "stack.toml")]
-    assert sorted(PAGE.files) == [OWN, *folder]
+    assert sorted(PAGE.files) == folder
 
 
 def test_commands_of_the_page_are_taken_and_change_nothing_else(followed, run):
     clone, git = followed
+    assert ["export", f"LONGSHIP_STACK={NAME}"] in PAGE.commands
+    environment = {**clone.environment, "LONGSHIP_STACK": NAME}
     calls = PAGE.calls("python3")
     assert len(calls) > 4
     for script, *arguments in calls:
         command = [sys.executable, script, "--dry-run", *arguments]
-        said = run(command, env=clone.environment, cwd=clone.root).stdout
+        said = run(command, env=environment, cwd=clone.root).stdout
         assert f"export LONGSHIP_STACK={NAME}" in said
         assert "/longship/scratch/text.txt" in said
-    assert changed(git) == sorted({*PAGE.files} - {OWN})
+    assert changed(git) == sorted(PAGE.files)
 
 
 @pytest.mark.parametrize("machine", ["jwb", "lumi"])
 def test_job_of_a_site_trains_it_where_there_is_an_image(machine, followed, run):
     clone, _ = followed
-    (clone.root / OWN).write_text(f'stack = "{NAME}"\n[project]\naccount = "a"\n')
-    clone.configure(f'[stacks.{NAME}.training]\ntext = "{{scratch_dir}}/text.txt"\n')
+    clone.configure(f'stack = "{NAME}"\n[project]\naccount = "a"\n')
     folder = {"jwb": "jsc"}.get(machine, machine)
     job = [sys.executable, "submit.py", f"{folder}/run_training_{machine}.sbatch", "--dry-run"]
     done = run(job, env=clone.environment, cwd=clone.root, check=False)
@@ -55,7 +55,7 @@ def test_tests_named_on_the_page_pass(followed, run):
     assert len(calls) == 2
     for arguments in calls:
         assert re.search(r"\d+ passed", run_own_tests(clone, run, *arguments))
-    assert changed(git) == sorted({*PAGE.files} - {OWN})
+    assert changed(git) == sorted(PAGE.files)
 
 
 def test_other_tests_that_look_at_all_stacks_pass(followed, run):
