@@ -8,7 +8,7 @@ diagnose_job_find() {
   command -v srun >/dev/null ||
     fail "there is no srun here, as inside a container" \
       "in another shell, on a login node: SLURM_JOB_ID=$SLURM_JOB_ID python3 doctor.py --job"
-  local list
+  local list beside=${SLURM_JOB_NODELIST:+no}
   list=$(timeout 20 squeue --noheader --jobs="$SLURM_JOB_ID" --states=RUNNING --format=%N 2>/dev/null) || :
   [[ -n $list ]] || fail "job $SLURM_JOB_ID is not running" 'your jobs: squeue --me'
   mapfile -t job_nodes < <(scontrol show hostnames "$list")
@@ -17,7 +17,11 @@ diagnose_job_find() {
   unset SLURM_LABELIO SLURM_KILL_BAD_EXIT
   if [[ -n ${SLURM_STEP_ID:-} ]]; then unset "${!SLURM_CPU_BIND@}" SLURM_DISTRIBUTION SLURM_NTASKS_PER_NODE; fi
   if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
-  if [[ -z ${MASTER_ADDR:-} || -z ${MASTER_PORT:-} ]]; then set_rendezvous "$1"; fi
+  if [[ -z ${MASTER_ADDR:-} || -z ${MASTER_PORT:-} ]]; then
+    set_rendezvous "$1"
+    # by its id, from outside: the job's own ranks meet at its port
+    if [[ -z $beside ]]; then MASTER_PORT=$((MASTER_PORT + 1)); fi
+  fi
   job_folder=$(mktemp -d "${TMPDIR:-/tmp}/longship-doctor.XXXXXX") ||
     fail_writing "${TMPDIR:-/tmp}" 'cannot write temporary files' 'set TMPDIR to a folder that you can write to'
   job_child=''

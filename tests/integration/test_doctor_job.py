@@ -77,8 +77,15 @@ class Doctor:
         words = [sys.executable, str(self.clone.root / "doctor.py"), "--job", "--json"]
         if self.beside:
             words = ["bash", "-c", f'{self.beside}\n"$@"\nkill $beside\nwait', "bash", *words]
-        command = ["salloc", "--quiet", *options, *words]
-        environment = {**self.clone.environment, **self.environment}
+        return self._run(["salloc", "--quiet", *options, *words], {})
+
+    def look_at(self, job):
+        """Run it for a job from outside, by its id."""
+        words = [sys.executable, str(self.clone.root / "doctor.py"), "--job", "--json"]
+        return self._run(words, {"SLURM_JOB_ID": job})
+
+    def _run(self, command, more):
+        environment = {**self.clone.environment, **self.environment, **more}
         done = processes.run(command, env=environment, cwd=self.clone.root, check=False)
         assert not list(self.temporary.iterdir())
         try:
@@ -278,6 +285,17 @@ def test_interrupted_from_outside_nothing_is_left(doctor, slurm):
     while ranks_of(job):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_job_that_trains_is_looked_at_from_outside_at_another_port(doctor, slurm):
+    port = "20000 + int(os.environ['SLURM_JOB_ID']) % 12000"
+    listen = f"import os, socket, time; s = socket.create_server(('', {port})); time.sleep(300)"
+    job = slurm.submit("--nodes=2", "--output=/dev/null", f'--wrap=srun python3 -c "{listen}"')
+    slurm.wait(job, "RUNNING")
+    report = doctor.look_at(job)
+    assert report.texts("problem") == []
+    (text,) = report.texts("ok", "port")
+    assert text == f"MASTER_PORT, {20001 + int(job) % 12000}, is free on node1"
 
 
 def ranks_of(job):
