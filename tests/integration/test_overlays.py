@@ -17,6 +17,7 @@ from support.lab import fill, is_told
 from support.overlays import OWN, TINY
 from support.packages import configured_repositories, write_packages, write_repositories
 from support.repository import toml
+from support.terminal import Terminal
 
 IMAGES = ("apptainer", "docker", "podman")
 PREFIX = "/user-software"
@@ -201,10 +202,12 @@ def test_missing_packer_is_told(version, on_host, tmp_path):
     is_told(done, "there is no mksquashfs 4.4 or newer", 'packages.overlay = ""')
 
 
-def test_packing_shows_on_a_terminal_how_far_it_is(fresh, terminal):
-    shown = terminal(fresh, "build_overlay.py")
-    assert shown.end() == 0
-    packing = shown.said.partition("[5/5] Pack them with ")[2]
+def test_packing_shows_on_a_terminal_how_far_it_is(fresh):
+    clone = fresh.clone
+    command, environment = clone.command("build_overlay.py"), {**clone.environment, **fresh.find}
+    with Terminal(command, env=environment, cwd=clone.root) as terminal:
+        assert terminal.end() == 0, terminal.said
+    packing = terminal.said.partition("[5/5] Pack them with ")[2]
     assert re.search(r"\[=+[-/|\\]?\] +\d+/\d+ +100%", packing)
     assert sha256(fresh.link()) in packing
 
