@@ -1,6 +1,7 @@
 """TAB, pressed on a terminal in each of the three shells."""
 
 import re
+import shlex
 import sys
 import time
 
@@ -59,7 +60,7 @@ def clone(root, clean_environment, tmp_path):
     clone = Clone(root, tmp_path / "it's a clone", clean_environment)
     python = tmp_path / "bin/python3"
     python.parent.mkdir()
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     python.chmod(0o755)
     path = f"{python.parent}:{clean_environment['PATH']}"
     clone.environment = {**clean_environment, "PATH": path, "PS1": "ready> "}
