@@ -33,6 +33,11 @@ def become(script: str, name: str, arguments: Sequence[str], environ: Mapping[st
     LongshipError
         If bash cannot be started.
     """
+    import signal
+
+    # Python ignores them, and what it starts would inherit that: `... | head` must end quietly.
+    for each in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(each, signal.SIG_DFL)
     try:
         os.execvpe("bash", ["bash", "-c", script, name, *arguments], dict(environ))
     except OSError as error:

@@ -1,6 +1,7 @@
 """The one place where processes are started."""
 
 import os
+import signal
 import sys
 
 import pytest
@@ -49,6 +50,12 @@ def test_environment_is_the_one_given(become):
     found = dict(each.split("=", 1) for each in done.stdout.split("\0")[:-1])
     assert found["A"] == "a\nb" and found["É"] == "x"
     assert "PYTHONPATH" not in found
+
+
+def test_signals_that_python_ignores_are_not_ignored(become):
+    done = become("sed -n 's/^SigIgn:[[:space:]]*//p' /proc/self/status")
+    ignored = int(done.stdout, 16)
+    assert not ignored & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
 
 
 def test_bash_that_is_not_there_is_told(become):
