@@ -521,7 +521,8 @@ def parse_arguments() -> Namespace:
 
     add = parser.add_argument_group("training").add_argument
     add("--steps", type=int, default=400, help="updates of the weights")
-    add("--batch-size", type=int, default=8, help="sequences per step, of all ranks together")
+    about = "sequences per step, of all ranks together; 0: 8, or more where the ranks want it"
+    add("--batch-size", type=int, default=0, help=about)
     add("--sequence-length", type=int, default=128, help="tokens per sequence")
     add("--learning-rate", type=float, default=3e-3, help="highest, at the end of the warm-up")
     add("--warmup-steps", type=int, default=20, help="steps of the warm-up")
@@ -539,6 +540,8 @@ def check_arguments(args: Namespace, tokens: np.ndarray, world_size: int) -> Non
         fail(f"the vocabulary size is unknown: {record} is missing", "give it with --vocab-size")
     if not args.vocab_size:
         args.vocab_size = json.loads(record.read_text("utf-8"))["result"]["vocab_size"]
+    if not args.batch_size:
+        args.batch_size = math.ceil(8 / world_size) * world_size
     if args.batch_size % world_size:
         hint = f"choose a --batch-size that {world_size} divides"
         fail(f"a batch of {args.batch_size} does not divide among {world_size} ranks", hint)

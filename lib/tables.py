@@ -139,9 +139,10 @@ def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
     except UnicodeDecodeError as error:
         raise LongshipError(f"{shown} is no UTF-8 text", "save it as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
-        raise LongshipError(
-            f"{shown} is no TOML: {error}", 'text values stand in quotes: name = "value"'
-        ) from error
+        hint = 'text values stand in quotes: name = "value"'
+        if "twice" in str(error) or "overwrite" in str(error):
+            hint = "each table and each key stands once: change the lines that are there"
+        raise LongshipError(f"{shown} is no TOML: {error}", hint) from error
 
 
 def check_value(dotted: str, value: Any, key: Key, place: str) -> Any:

@@ -87,8 +87,8 @@ def check_call(repository, script, arguments):
         given = COMMANDS[script].make_context(script, list(arguments)).params
     except click.exceptions.Exit:  # --help
         return
-    assert given["machine"] in ("", *load_machines(repository)), "there is no such machine"
-    assert given["stack"] in ("", *stack_names(repository)), "there is no such stack"
+    assert given.get("machine", "") in ("", *load_machines(repository)), "there is no such machine"
+    assert given.get("stack", "") in ("", *stack_names(repository)), "there is no such stack"
     if script == "submit.py":
         check_job(repository, given["job"])
     if script == "container_run.py":

@@ -1,9 +1,14 @@
 """A site is a folder with a site.toml; its machines are recognised by their marks."""
 
+from pathlib import Path
+
 import pytest
 
 from lib.errors import LongshipError
+from lib.settings import load_settings
 from lib.sites import load_machines, own_arch, recognise
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_new_site_needs_no_python(repository):
@@ -120,3 +125,12 @@ def test_machine_is_recognised_by_all_of_its_marks(marks, environ, host, fits, r
 )
 def test_real_machines_are_recognised(name, environ, host, root):
     assert recognise(load_machines(root), environ, host) == name
+
+
+@pytest.mark.parametrize("name", load_machines(ROOT))
+def test_what_a_site_sets_counts_until_a_group_says_otherwise(name):
+    """The configuration.toml of a fresh clone says nothing that a site says."""
+    settings = load_settings(ROOT, {"machine": name}, {"HOME": "/home/me", "USER": "me"})
+    for key, value in settings.machine.configuration.values.items():
+        if not isinstance(value, dict):  # those are merged
+            assert settings.origins[key] == settings.machine.site_file, key

@@ -48,6 +48,12 @@ def test_text_that_is_no_toml_is_told_with_its_line(text, tmp_path):
         check(text, tmp_path)
 
 
+def test_table_that_stands_twice_has_a_hint_of_its_own(tmp_path):
+    with pytest.raises(LongshipError) as error:
+        check('[project]\nname = "a"\n[project]\naccount = "b"', tmp_path)
+    assert "stands once" in error.value.hint
+
+
 def test_every_kind_of_value_is_taken_and_lists_cannot_change(tmp_path):
     text = 'arch = "amd64"\nbinds = ["/a"]\nset = { A = "1" }\n[more]\nx = 1\n'
     assert check(text, tmp_path) == {

@@ -647,7 +647,7 @@ human() {
 }
 
 machine=lumi
-build_hint='use cotainr there; or build it where you may: python build_container.py download --machine lumi; copy it to LUMI; then: python build_container.py offline'
+build_hint='use cotainr there; or build it where you may: python3 build_container.py download --machine lumi; copy it to LUMI; then: python3 build_container.py offline'
 on_interrupt 'python3 build_container.py'
 make_folders /scratch/project_465000000/me/longship/containers/build
 check_program singularity

@@ -1288,7 +1288,7 @@ diagnose_folder temporary TMPDIR "${TMPDIR:-/tmp}" 1073741824
 diagnose_caches /scratch/project_465000000/me/longship/cache
 diagnose_leftovers '/home/me/long ship' /project/project_465000000/me/longship /scratch/project_465000000/me/longship
 diagnose_runtime singularity ''
-diagnose_namespaces singularity forbidden 'use cotainr there; or build it where you may: python build_container.py download --machine lumi; copy it to LUMI; then: python build_container.py offline'
+diagnose_namespaces singularity forbidden 'use cotainr there; or build it where you may: python3 build_container.py download --machine lumi; copy it to LUMI; then: python3 build_container.py offline'
 diagnose_fuse singularity
 diagnose_gpu rocm 8
 check_image_as_always() {

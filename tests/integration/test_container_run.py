@@ -5,6 +5,7 @@ import fcntl
 import os
 import pty
 import select
+import shlex
 import shutil
 import signal
 import struct
@@ -458,7 +459,7 @@ def test_dry_run_is_what_is_run(clone, tmp_path, run, hostile_arguments):
 def test_launcher_does_the_same_without_python(clone, tmp_path, run):
     launcher = tmp_path / "it's a launcher"
     done = clone.container_run("--launcher", launcher)
-    assert (done.stdout, done.stderr) == ("", f"next: srun {launcher} COMMAND\n")
+    assert (done.stdout, done.stderr) == ("", f"next: srun {shlex.quote(str(launcher))} COMMAND\n")
     environment = without(clone.environment, tmp_path / "programs", "python3", "python")
     done = run([launcher, "python", "-c", "import longship_tiny; print(1)"], env=environment)
     assert done.stdout == "1\n"

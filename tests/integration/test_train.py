@@ -274,6 +274,20 @@ def test_torchrun_stops_resumes_and_agrees_with_one_process(inside, root, comman
     assert losses(several)[:50] == pytest.approx(expected[:50], rel=1e-3)
 
 
+def test_batch_of_its_own_choice_divides_among_any_number_of_ranks(inside, root):
+    code = """
+import sys
+from argparse import Namespace
+import numpy as np
+import train
+for ranks in (1, 3, 8, 16, 512):
+    args = Namespace(data="x", vocab_size=9, batch_size=0, width=8, heads=1, sequence_length=1)
+    train.check_arguments(args, np.zeros(9), ranks)
+    print(args.batch_size)
+"""
+    assert inside("python", "-c", code, cwd=root).stdout.split() == ["8", "9", "8", "16", "512"]
+
+
 def test_width_that_does_not_divide_is_an_error(train, tmp_path):
     result = train(tmp_path, *EXACT, "--width", "30", check=False)
     assert_error(result, "a width of 30 is not 2 heads", "--width")
