@@ -3,7 +3,7 @@
 #
 #   ./run_tests.sh                     skips what needs a program that is missing here
 #   ./run_tests.sh --all               fails instead of skipping; what CI runs
-#   ./run_tests.sh tests/unit -k name  any arguments of pytest; paths are relative to the repository
+#   ./run_tests.sh tests/test_lock.py -k name   any arguments of pytest; paths are relative to the repository
 #
 # The first run makes the test environment in .venv-tests; PYTHON chooses the Python it is made of.
 set -euo pipefail

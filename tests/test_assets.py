@@ -3,7 +3,9 @@
 import pytest
 
 from lib.assets import configured_assets, download_lines, install_lines, offline_lines
+from lib.command import call
 from lib.errors import LongshipError
+from lib.script import render
 
 COMMIT = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
 
@@ -86,3 +88,13 @@ def test_own_cache_of_the_environment_is_used(repository):
     text = '[environment.set]\nHF_HOME = "/group/hf"\n[[assets]]\nrepo = "a/b"\n'
     repository.write("configuration.toml", text)
     assert "hub_cache=/group/hf" in install_lines(*repository.settings_and_paths())
+
+
+def test_long_record_that_leads_outside_is_refused(run, tmp_path):
+    """Its first file leads outside: what reads a record must not stop there, and call it good."""
+    names = ["../../home/me/.bashrc", *(f"file-{number}" for number in range(20000))]
+    lines = [f"{'0' * 64}  {name}\n" for name in names]
+    (tmp_path / "record").write_text(f"{'0' * 40} {len(names)}\n{''.join(lines)}")
+    script = render("a test", [call("check_files", tmp_path / "record", tmp_path, "a/repo")])
+    done = run(["bash", "-c", script], check=False)
+    assert done.returncode == 1 and "names files outside of its folder" in done.stderr

@@ -230,3 +230,43 @@ def test_folder_that_cannot_be_written_to_is_told(start, read_only_folder):
     assert code == 1
     assert errors.startswith(f"error: cannot make the lock {read_only_folder}/lock.lock: ")
     assert "hint: " in errors
+
+
+def test_lock_that_others_give_back_again_and_again_is_waited_for(start, tmp_path):
+    """That others were quicker, one after the other, does not mean that no lock can be made."""
+    quicker = (
+        'make_lock() { local -i n; n=$(($(<"$1.tries") + 1)); echo "$n" >"$1.tries"; '
+        'case $((n % 2)) in 1) rm -rf -- "$2" ;; 0) mkdir -p -- "$2" ;; esac; ((n > 20)); }'
+    )
+    lines = [quicker, "sleep() { :; }", "lock_is_stale() { return 1; }"]
+    first = 'echo 0 >"lock.lock.new.$(this_host).$$.tries"'
+    code, errors = finish(start(*lines, *TAKEN, first, call("locked", "lock", "work")))
+    assert code == 0, errors
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may empty any folder")
+def test_dead_lock_that_cannot_be_emptied_is_moved_away(start, tmp_path):
+    """As in a group's folder, where a member with umask 022 has left it."""
+    left = abandon(tmp_path / "lock", os.uname().nodename, 1)
+    left.chmod(0o555)
+    for _ in range(2):
+        code, errors = finish(start(*TAKEN, call("locked", tmp_path / "lock", "work")))
+        assert code == 0, errors
+    assert not (tmp_path / "lock.lock").exists()
+    for each in tmp_path.glob("lock.lock.*"):
+        each.chmod(0o755)
+
+
+def test_work_at_once_ends_with_the_script_also_while_some_of_it_waits(start, tmp_path):
+    script = start(
+        "each() { : >started.$1; sleep 300; }",
+        call("on_interrupt", "again"),
+        "work() { in_parallel each 1 2 3 4 5 6 7 8 9; }",
+        call("locked", tmp_path / "lock", "work"),
+    )
+    wait_until((tmp_path / "started.8").exists)
+    script.send_signal(signal.SIGTERM)
+    assert finish(script)[0] == 130
+    session = ["ps", "-o", "args=", "-s", str(script.pid)]
+    wait_until(lambda: "sleep 300" not in subprocess.run(session, stdout=-1, text=True).stdout)
+    assert not (tmp_path / "lock.lock").exists()

@@ -4,8 +4,10 @@ import re
 
 import pytest
 
+from lib.command import call
 from lib.errors import LongshipError
 from lib.repositories import configured_repositories, repository_lines
+from lib.script import render
 from lib.setup import repositories_alone_lines
 
 URL = "https://example.org/nordic/torchtitan.git"
@@ -98,3 +100,9 @@ def test_nothing_is_emitted_without_repositories(repository):
     assert repository_lines(settings, paths, "install_repositories") == []
     with pytest.raises(LongshipError, match="no repository is configured"):
         repositories_alone_lines(settings, paths, "continue_update", "x")
+
+
+def test_failure_of_what_is_remembered_stops_the_update(run, tmp_path):
+    lines = ["state=.", call("remember_output", "commits", "false"), "echo went on"]
+    done = run(["bash", "-c", render("a test", lines)], cwd=tmp_path, check=False)
+    assert done.returncode == 1 and done.stdout == ""

@@ -156,12 +156,13 @@ import_asset() {
 check_files() {
   local commit count bad
   read -r commit count <"$1" || :
-  if [[ ! $commit =~ ^[0-9a-f]{40}$ ]] || files_in "$1" | grep -qE '^/|(^|/)\.\.(/|$)'; then
+  # -c, not -q: a program that stops reading would make the pipe fail, and that would mean "none"
+  if [[ ! $commit =~ ^[0-9a-f]{40}$ ]] || files_in "$1" | grep -cE '^/|(^|/)\.\.(/|$)' >/dev/null; then
     fail "the record $1 names files outside of its folder" 'do not trust where it comes from'
   fi
   [[ ${count:-0} == "$(files_in "$1" | wc -l)" ]] || fail "the record $1 is cut short" 'copy it again'
   [[ -d $2 ]] || fail "the files of $3 are missing: there is no $2" 'copy that folder too'
-  bad=$(cd -- "$2" && tail -n +2 -- "$1" | SHELL=/bin/sh split --elide-empty-files -n "r/$(nproc)" \
+  bad=$(cd -- "$2" && tail -n +2 -- "$1" | LC_ALL=C SHELL=/bin/sh split --elide-empty-files -n "r/$(nproc)" \
     --filter='sha256sum --check --quiet 2>/dev/null' 2>/dev/null) && return
   bad=${bad%%: FAILED*}
   [[ -e $2/$bad ]] || fail "the file $2/$bad of $3 is missing" 'copy it again'

@@ -8,7 +8,7 @@ declare -A bundle_sums=()
 # name of each symbolic link -> where it leads, from read_links
 declare -A bundle_links=()
 
-# what list_tree has found, and the files that deal_files and what calls it are about
+# what list_tree has found
 declare -a tree_files=() tree_links=() tree_others=()
 
 # stays_inside NAME: whether it names a file below a folder, in a way that SHA256SUMS can hold.
@@ -121,7 +121,7 @@ verify_bundle() {
   for name in "${tree_files[@]}"; do
     if [[ -n ${wanted[$name]:-} ]]; then
       bundle_names+=("$name")
-    elif [[ $name != SHA256SUMS && $name != .partial/* ]]; then # what a killed packing left
+    elif [[ $name != SHA256SUMS && $name != .partial/* && $name != .partial.lock* ]]; then # what a killed packing left
       tell_wrong unexpected "$name"
     fi
   done

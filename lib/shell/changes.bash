@@ -15,6 +15,13 @@ remember() {
   mv -- "$state/$1.partial" "$state/$1"
 }
 
+# remember_output NAME COMMAND...: keep what it prints; that it failed would be lost in an argument.
+remember_output() {
+  local printed
+  printed=$("${@:2}")
+  remember "$1" "$printed"
+}
+
 # recall NAME: set REPLY to what was kept, empty where nothing was.
 recall() {
   REPLY=
@@ -34,7 +41,7 @@ take_snapshot() {
   cp -p -- "$own/index" "$state/index"
   # a file that `git add -N` announced is in the index without content
   git_in "$folder" diff --name-only --diff-filter=A -z >"$state/announced"
-  remember staged "$(own_commit "$folder" "$(git_in "$folder" write-tree)" 'the index' -p "$head")"
+  remember_output staged own_commit "$folder" "$(git_in "$folder" write-tree)" 'the index' -p "$head"
   take_tracked "$folder" "$own"
   take_untracked "$folder" "$own"
 }
@@ -48,7 +55,7 @@ take_tracked() {
   git_in "$1" add --update -- :/
   git_in "$1" update-index -z --index-info <"$state/submodules"
   recall staged
-  remember tracked "$(own_commit "$1" "$(git_in "$1" write-tree)" 'the files' -p "$REPLY")"
+  remember_output tracked own_commit "$1" "$(git_in "$1" write-tree)" 'the files' -p "$REPLY"
 }
 
 # keep_raw FOLDER: what a filter of git's would change on its way in (notebooks without output, line
@@ -99,7 +106,7 @@ take_untracked() {
     local -x GIT_INDEX_FILE=$2/longship-untracked
     rm -f -- "$GIT_INDEX_FILE"
     git_in "$1" update-index --add -z --stdin <"$state/files"
-    remember untracked "$(own_commit "$1" "$(git_in "$1" write-tree)" 'untracked files')"
+    remember_output untracked own_commit "$1" "$(git_in "$1" write-tree)" 'untracked files'
     rm -f -- "$GIT_INDEX_FILE"
   fi
 }
@@ -119,7 +126,7 @@ has_changes() {
 save_changes() {
   local -r folder=$1 id=$(date +%Y%m%dT%H%M%S).$$
   local -r ref=refs/longship/saved/$id into=$saved/$2/$id
-  local head staged tracked
+  local head staged tracked commit
   local -a untracked=()
   recall head
   head=$REPLY
@@ -129,8 +136,9 @@ save_changes() {
   tracked=$REPLY
   recall untracked
   if [[ -n $REPLY ]]; then untracked=(-p "$REPLY"); fi
-  git_in "$folder" update-ref "$ref" "$(own_commit "$folder" "$(tree_of "$folder" "$tracked")" \
-    "On update: saved by Longship" -p "$head" -p "$staged" ${untracked[@]+"${untracked[@]}"})"
+  commit=$(own_commit "$folder" "$(tree_of "$folder" "$tracked")" \
+    "On update: saved by Longship" -p "$head" -p "$staged" ${untracked[@]+"${untracked[@]}"})
+  git_in "$folder" update-ref "$ref" "$commit"
   remember saved_ref "$ref"
   remember saved_folder "$into"
   (umask 077 && rm -rf -- "$into.partial" && mkdir -p -- "$into.partial") ||

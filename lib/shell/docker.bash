@@ -45,7 +45,7 @@ add_environment() {
 add_working_folder() {
   if [[ -t 0 && -t 1 ]]; then options+=(--tty); fi
   case $PWD/ in
-    / | /bin/* | /boot/* | /dev/* | /etc/* | /lib* | /opt/* | /proc/* | /run/* | /sbin/* | /sys/* | /usr/* | /var/*)
+    / | /bin/* | /boot/* | /dev/* | /etc/* | /lib/* | /lib32/* | /lib64/* | /libx32/* | /opt/* | /proc/* | /run/* | /sbin/* | /sys/* | /usr/* | /var/*)
       options+=(--workdir=/)
       ;;
     "${HOME:-/tmp}"/* | /tmp/*) options+=(--workdir "$PWD") ;;

@@ -70,7 +70,9 @@ download_submodules() {
   local -r name=$1 work=$mirrors/$1.work
   local path said own
   if [[ ! -e $work ]]; then
-    git "${GIT_SETTINGS[@]}" clone --quiet --no-checkout -- "$mirrors/$name.git" "$work"
+    rm -rf -- "$work.partial"
+    git "${GIT_SETTINGS[@]}" clone --quiet --no-checkout -- "$mirrors/$name.git" "$work.partial"
+    mv -T -- "$work.partial" "$work"
   fi
   git_in "$work" remote set-url origin "${repository_url[$name]}"
   git_in "$work" fetch --quiet "$mirrors/$name.git" refs/longship/wanted

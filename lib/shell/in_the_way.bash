@@ -26,8 +26,8 @@ make_way() {
   own=$(git_folder "$folder")
   GIT_INDEX_FILE=$own/longship-index git_in "$folder" update-index --add -z --stdin <"$state/files"
   recall staged
-  remember tracked "$(own_commit "$folder" \
-    "$(GIT_INDEX_FILE=$own/longship-index git_in "$folder" write-tree)" 'the files' -p "$REPLY")"
+  remember_output tracked own_commit "$folder" \
+    "$(GIT_INDEX_FILE=$own/longship-index git_in "$folder" write-tree)" 'the files' -p "$REPLY"
 }
 
 # others_among [--ignored] PATHSPEC...: print those files in "$folder" that git does not track.

@@ -21,7 +21,7 @@ check_overlay() {
     fail "the overlay $overlay belongs to ${bases//'\n'/, } with Python $REPLY, not to $1" \
       'python3 build_overlay.py'
   fi
-  [[ ! $1 -nt $overlay.json ]] ||
+  [[ $1 == host || ! $1 -nt $overlay.json ]] ||
     fail "the image $1 is newer than the overlay $overlay" 'python3 build_overlay.py'
   # without an image it is the machine's own Python that may have been replaced
   [[ $1 != host ]] || check_overlay_python

@@ -191,13 +191,7 @@ pack_version() {
 
 # point_overlay_to_version: the swap, and what is in use now.
 point_overlay_to_version() {
-  link_overlay
+  link_to "$version"
   record_value "$version.json" sha256
   printf 'in use: %s (%s)\n' "$active" "$REPLY" >&2
-}
-
-# link_overlay: let "$active" lead to "$version".
-link_overlay() {
-  { ln -sfn -- "versions/${version##*/}" "$active.partial" && mv -T -- "$active.partial" "$active"; } ||
-    fail_writing "${active%/*}" "cannot let $active lead to ${version##*/}" 'see the line above'
 }

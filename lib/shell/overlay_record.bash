@@ -11,7 +11,7 @@ add_base() {
     json_text "$base"
     change_record "$1" base "$bases"'\n'"$REPLY"
   fi
-  if [[ $base -nt $1 ]]; then touch -- "$1"; fi
+  if [[ $base == /* && $base -nt $1 ]]; then touch -- "$1"; fi
 }
 
 # change_record FILE NAME TEXT: write one of its values anew, which is not the last; TEXT as JSON has it.

@@ -18,7 +18,7 @@ keep_foreign_overlay() {
   else
     ln -f -- "$active" "$version"
   fi || fail_writing "${version%/*}" "cannot write $version" 'see the line above'
-  link_overlay
+  link_to "$version"
 }
 
 # take_over_overlay: false where what is there was built here, or nothing is.

@@ -176,6 +176,8 @@ compare_doubtful() {
   bundle_names=("${doubtful[@]}")
   hash_files "$1" "$pending/compare"
   while IFS= read -r line; do same[${line:66}]=${line:0:64}; done < <(cat -- "$pending"/compare/sums.*)
+  ((${#same[@]} == ${#doubtful[@]})) ||
+    fail "some files in $1 cannot be read" "$(printf 'chmod -R u+r %q' "$1")"
   hash_files "$bundle/$2" "$pending/compare"
   while IFS= read -r line; do
     name=${line:66}

@@ -14,8 +14,8 @@ in_parallel() {
   stopped=()
   parallel_jobs=()
   parallel_logs=$(mktemp -d)
-  # a process that is killed right after its start would still run the trap of this one
-  trap - EXIT
+  # a process that is killed right after its start would run it too
+  trap 'if ((BASHPID == $$)); then stop_parallel; release_locks; fi' EXIT
   for _ in "$@"; do
     if ((number >= MOST_AT_ONCE)); then wait "${parallel_jobs[number - MOST_AT_ONCE]}" || :; fi
     number+=1
@@ -24,7 +24,6 @@ in_parallel() {
     set +m
     parallel_jobs+=($!)
   done
-  trap 'stop_parallel; release_locks' EXIT
   if [[ -t 2 ]]; then show_parallel; fi
   number=0
   for _ in "$@"; do
@@ -72,7 +71,7 @@ show_log() {
 
 # tell_failure WORD LOG: where a program failed that nobody had thought of, or was killed.
 tell_failure() {
-  if ! tail -n 1 -- "$2" | grep -q '^hint: '; then
+  if [[ $(tail -n 1 -- "$2") != 'hint: '* ]]; then
     print_messages error "$1: stopped in the middle" hint 'see the lines above; then the same command again'
   fi
 }

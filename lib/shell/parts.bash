@@ -125,7 +125,7 @@ list_offline() {
     list_tree "$offline/$part"
     for name in "${tree_files[@]}" "${tree_links[@]}"; do
       case $name in
-        *.partial | *.partial.* | *.partial/* | *.incomplete | *.lock/owner) ;; # half done
+        *.partial | *.partial.* | *.partial/* | *.incomplete | *.lock/owner | *.lock.*/owner) ;; # half done
         *) add_name "$offline" "$part/$name" offline/ ;;
       esac
     done

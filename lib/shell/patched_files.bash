@@ -24,7 +24,6 @@ check_patched_files() {
 # check_patched_file IMAGE OURS TARGET: the same for one file.
 check_patched_file() {
   local -r image=$1 ours=$2 target=$3
-  local -r original=$ours.original new=$ours.new
   local found='' own
   [[ -f $ours ]] || fail "there is no file $ours to put in place of the image's $target" \
     'make it, or take it out of container.patched_files in configuration.toml'

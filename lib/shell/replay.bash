@@ -49,14 +49,14 @@ replay_commits() {
     if [[ -e $state/stopped ]]; then
       end_pick "$folder" "$commit"
     else
-      remember picked_on "$(commit_of "$folder" HEAD)"
+      remember_output picked_on commit_of "$folder" HEAD
       recall commits
       pick "$folder" "$commit" --allow-empty ||
         stop_for_conflict "$folder" "your commit $(commit_title "$folder" "$commit")"
     fi
     remember commits "${rest#$'\n'}"
   done
-  remember replayed "$(commit_of "$folder" HEAD)"
+  remember_output replayed commit_of "$folder" HEAD
   remember step changes
 }
 
@@ -171,7 +171,7 @@ merge_changes() {
     merge_into_index "$folder" "$tracked"
     return
   fi
-  remember new_index "$(git_in "$folder" write-tree)"
+  remember_output new_index git_in "$folder" write-tree
   [[ $(tree_of "$folder" "$tracked") == "$(tree_of "$folder" "$staged")" ]] ||
     merge_into_index "$folder" "$tracked"
 }

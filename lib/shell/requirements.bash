@@ -56,7 +56,7 @@ venv_inputs() {
   if ((${#scripts[@]})); then words+=("${scripts[@]}"); fi
   {
     # files too large to be read: a version's name says what it holds, a site's own image has a date
-    printf '%s\n' "$base" "$overlay" "$(stat -c '%s %Y' -- "$base" 2>/dev/null)"
+    printf '%s\n' "$base" "$overlay" "$(if [[ $base == /* ]]; then stat -c '%s %Y' -- "$base" 2>/dev/null; fi)"
     for word in "${words[@]}"; do
       if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
     done

@@ -32,7 +32,7 @@ replay_series() {
     fi
     rm -- "$patch"
   done
-  remember patched "$(commit_of "$folder" HEAD)"
+  remember_output patched commit_of "$folder" HEAD
   remember step commits
 }
 

@@ -169,7 +169,7 @@ start_update() {
     # the group's patches are applied anew
     patched=$(commit_of "$folder" refs/longship/patched || printf '%s' "$target")
     commits=$(own_commits "$folder" "$target" "${@:5}" "$patched")
-    if [[ -n $commits ]]; then remember commits "$(as_picks "$folder" "$commits")"; fi
+    if [[ -n $commits ]]; then remember_output commits as_picks "$folder" "$commits"; fi
     tell_left_out "$folder" "$name" "$patched"
   fi
 }

@@ -64,7 +64,7 @@ put_venv_in_use() {
   printf '%s\n' "$1" >"$new_venv/longship-inputs"
   printf '%s\n' "${overlay:-$base}" >"$new_venv/longship-base" # the last file: with it the venv is complete
   if [[ -e $venv/longship-base ]]; then
-    touch -- "$venv/." # from now on the old one counts as replaced
+    touch -- "$venv/." 2>/dev/null || : # from now on the old one counts as replaced, unless it is another's
   elif [[ -e $venv/pyvenv.cfg ]]; then
     note "the venv that was in use is not Longship's and stays: $(readlink -f -- "$venv")"
   fi
@@ -191,7 +191,7 @@ fetch_uv() {
 remove_unfinished_venvs() {
   local each
   for each in "$1/${venv##*/venv_}-"[0-9]*/; do # the lock is that of this stack and architecture
-    if [[ -d $each && ! -e $each/longship-base ]]; then rm -rf -- "$each"; fi
+    if [[ -d $each && ! -e $each/longship-base ]]; then rm -rf -- "$each" 2>/dev/null || :; fi # unless it is another member's
   done
 }
 
@@ -200,6 +200,6 @@ remove_unfinished_venvs() {
 remove_replaced_venvs() {
   local old
   while IFS= read -r -d '' old; do
-    rm -rf -- "$old"
+    rm -rf -- "$old" 2>/dev/null || : # another member's stays
   done < <(find "$1" -mindepth 1 -maxdepth 1 -type d -name "${venv##*/venv_}-[0-9]*" ! -path "$2" -mtime "+$VENV_KEPT_DAYS" -print0)
 }

@@ -12,6 +12,13 @@ remember() {
   mv -- "$state/$1.partial" "$state/$1"
 }
 
+# remember_output NAME COMMAND...: keep what it prints; that it failed would be lost in an argument.
+remember_output() {
+  local printed
+  printed=$("${@:2}")
+  remember "$1" "$printed"
+}
+
 # recall NAME: set REPLY to what was kept, empty where nothing was.
 recall() {
   REPLY=
@@ -31,7 +38,7 @@ take_snapshot() {
   cp -p -- "$own/index" "$state/index"
   # a file that `git add -N` announced is in the index without content
   git_in "$folder" diff --name-only --diff-filter=A -z >"$state/announced"
-  remember staged "$(own_commit "$folder" "$(git_in "$folder" write-tree)" 'the index' -p "$head")"
+  remember_output staged own_commit "$folder" "$(git_in "$folder" write-tree)" 'the index' -p "$head"
   take_tracked "$folder" "$own"
   take_untracked "$folder" "$own"
 }
@@ -45,7 +52,7 @@ take_tracked() {
   git_in "$1" add --update -- :/
   git_in "$1" update-index -z --index-info <"$state/submodules"
   recall staged
-  remember tracked "$(own_commit "$1" "$(git_in "$1" write-tree)" 'the files' -p "$REPLY")"
+  remember_output tracked own_commit "$1" "$(git_in "$1" write-tree)" 'the files' -p "$REPLY"
 }
 
 # keep_raw FOLDER: what a filter of git's would change on its way in (notebooks without output, line
@@ -96,7 +103,7 @@ take_untracked() {
     local -x GIT_INDEX_FILE=$2/longship-untracked
     rm -f -- "$GIT_INDEX_FILE"
     git_in "$1" update-index --add -z --stdin <"$state/files"
-    remember untracked "$(own_commit "$1" "$(git_in "$1" write-tree)" 'untracked files')"
+    remember_output untracked own_commit "$1" "$(git_in "$1" write-tree)" 'untracked files'
     rm -f -- "$GIT_INDEX_FILE"
   fi
 }
@@ -126,8 +133,9 @@ save_changes() {
   tracked=$REPLY
   recall untracked
   if [[ -n $REPLY ]]; then untracked=(-p "$REPLY"); fi
-  git_in "$folder" update-ref "$ref" "$(own_commit "$folder" "$(tree_of "$folder" "$tracked")" \
-    "On update: saved by Longship" -p "$head" -p "$staged" ${untracked[@]+"${untracked[@]}"})"
+  saved=$(own_commit "$folder" "$(tree_of "$folder" "$tracked")" \
+    "On update: saved by Longship" -p "$head" -p "$staged" ${untracked[@]+"${untracked[@]}"})
+  git_in "$folder" update-ref "$ref" "$saved"
   remember saved_ref "$ref"
   remember saved_folder "$into"
   (umask 077 && rm -rf -- "$into.partial" && mkdir -p -- "$into.partial") ||
@@ -391,8 +399,8 @@ make_way() {
   own=$(git_folder "$folder")
   GIT_INDEX_FILE=$own/longship-index git_in "$folder" update-index --add -z --stdin <"$state/files"
   recall staged
-  remember tracked "$(own_commit "$folder" \
-    "$(GIT_INDEX_FILE=$own/longship-index git_in "$folder" write-tree)" 'the files' -p "$REPLY")"
+  remember_output tracked own_commit "$folder" \
+    "$(GIT_INDEX_FILE=$own/longship-index git_in "$folder" write-tree)" 'the files' -p "$REPLY"
 }
 
 # others_among [--ignored] PATHSPEC...: print those files in "$folder" that git does not track.
@@ -537,7 +545,7 @@ add_host_files() {
     path=${!variable:-}
     if [[ $path == /* && -e $path ]]; then add_bind "$path" "$path" ro; fi
   done
-  if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
+  if [[ ${TMPDIR:-/tmp}/ != /tmp/* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
 }
 
 # add_pip_sources: show pip's configuration and the folders that it searches.
@@ -599,6 +607,7 @@ acquire_lock() {
         'set [paths] in configuration.toml to a place that you can write to'
       continue
     fi
+    failed=0
     if lock_is_stale "$lock"; then
       take_over_lock "$lock"
       continue
@@ -626,8 +635,12 @@ make_lock() {
 
 # remove_lock FOLDER: give it another name first, as only that takes one step.
 remove_lock() {
-  local -r other=$1.new.$(this_host).$$
-  if mv -T -- "$1" "$other" 2>/dev/null; then rm -rf -- "$other"; else rm -rf -- "$1"; fi
+  local -r other=$1.new.$(this_host).gone.$$
+  if mv -T -- "$1" "$other" 2>/dev/null; then
+    rm -rf -- "$other" 2>/dev/null || : # another member's lock can be moved away, but not be emptied
+  else
+    rm -rf -- "$1"
+  fi
 }
 
 # remove_dead_locks LOCK: what was killed while it made or removed one; its name says whose it is.
@@ -637,8 +650,8 @@ remove_dead_locks() {
     host=${folder##*.new.}
     host=${host%.*}
     if [[ ! -d $folder ]]; then continue; fi
-    if [[ $host == "$(this_host)" && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
-      rm -rf -- "$folder"
+    if [[ $host == "$(this_host)" && -O $folder && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
+      rm -rf -- "$folder" 2>/dev/null || : # another member's stays
     fi
   done
 }
@@ -680,11 +693,13 @@ process_start() {
 # lock_is_stale LOCK: whether its owner is gone. On this host that can be seen; elsewhere its sign
 # of life is compared with a file written now, by the clock of the file system.
 lock_is_stale() {
-  local host='' process='' start='' now seen
+  local host='' process='' start='' found now seen
   read -r host process start 2>/dev/null <"$1/owner" || :
   if [[ $host == "$(this_host)" ]]; then
-    [[ $(process_start "$process") != "$start" ]]
-    return
+    found=$(process_start "$process")
+    if [[ $found == "$start" ]]; then return 1; fi
+    # where /proc hides other users' processes (hidepid), only the sign of life is left
+    if [[ -n $found || -O $1/owner || -r /proc/1/stat ]]; then return 0; fi
   fi
   now=$(touch -- "$1.now" && stat -c %Y -- "$1.now") || return 1
   rm -f -- "$1.now"
@@ -1041,15 +1056,9 @@ pack_version() {
 
 # point_overlay_to_version: the swap, and what is in use now.
 point_overlay_to_version() {
-  link_overlay
+  link_to "$version"
   record_value "$version.json" sha256
   printf 'in use: %s (%s)\n' "$active" "$REPLY" >&2
-}
-
-# link_overlay: let "$active" lead to "$version".
-link_overlay() {
-  { ln -sfn -- "versions/${version##*/}" "$active.partial" && mv -T -- "$active.partial" "$active"; } ||
-    fail_writing "${active%/*}" "cannot let $active lead to ${version##*/}" 'see the line above'
 }
 
 # check_build_arch JOB: stop where this machine cannot run what is installed.
@@ -1146,7 +1155,7 @@ add_base() {
     json_text "$base"
     change_record "$1" base "$bases"'\n'"$REPLY"
   fi
-  if [[ $base -nt $1 ]]; then touch -- "$1"; fi
+  if [[ $base == /* && $base -nt $1 ]]; then touch -- "$1"; fi
 }
 
 # change_record FILE NAME TEXT: write one of its values anew, which is not the last; TEXT as JSON has it.
@@ -1206,7 +1215,7 @@ keep_foreign_overlay() {
   else
     ln -f -- "$active" "$version"
   fi || fail_writing "${version%/*}" "cannot write $version" 'see the line above'
-  link_overlay
+  link_to "$version"
 }
 
 # take_over_overlay: false where what is there was built here, or nothing is.
@@ -1298,8 +1307,8 @@ in_parallel() {
   stopped=()
   parallel_jobs=()
   parallel_logs=$(mktemp -d)
-  # a process that is killed right after its start would still run the trap of this one
-  trap - EXIT
+  # a process that is killed right after its start would run it too
+  trap 'if ((BASHPID == $$)); then stop_parallel; release_locks; fi' EXIT
   for _ in "$@"; do
     if ((number >= MOST_AT_ONCE)); then wait "${parallel_jobs[number - MOST_AT_ONCE]}" || :; fi
     number+=1
@@ -1308,7 +1317,6 @@ in_parallel() {
     set +m
     parallel_jobs+=($!)
   done
-  trap 'stop_parallel; release_locks' EXIT
   if [[ -t 2 ]]; then show_parallel; fi
   number=0
   for _ in "$@"; do
@@ -1356,7 +1364,7 @@ show_log() {
 
 # tell_failure WORD LOG: where a program failed that nobody had thought of, or was killed.
 tell_failure() {
-  if ! tail -n 1 -- "$2" | grep -q '^hint: '; then
+  if [[ $(tail -n 1 -- "$2") != 'hint: '* ]]; then
     print_messages error "$1: stopped in the middle" hint 'see the lines above; then the same command again'
   fi
 }
@@ -1475,14 +1483,14 @@ replay_commits() {
     if [[ -e $state/stopped ]]; then
       end_pick "$folder" "$commit"
     else
-      remember picked_on "$(commit_of "$folder" HEAD)"
+      remember_output picked_on commit_of "$folder" HEAD
       recall commits
       pick "$folder" "$commit" --allow-empty ||
         stop_for_conflict "$folder" "your commit $(commit_title "$folder" "$commit")"
     fi
     remember commits "${rest#$'\n'}"
   done
-  remember replayed "$(commit_of "$folder" HEAD)"
+  remember_output replayed commit_of "$folder" HEAD
   remember step changes
 }
 
@@ -1597,7 +1605,7 @@ merge_changes() {
     merge_into_index "$folder" "$tracked"
     return
   fi
-  remember new_index "$(git_in "$folder" write-tree)"
+  remember_output new_index git_in "$folder" write-tree
   [[ $(tree_of "$folder" "$tracked") == "$(tree_of "$folder" "$staged")" ]] ||
     merge_into_index "$folder" "$tracked"
 }
@@ -2054,7 +2062,7 @@ replay_series() {
     fi
     rm -- "$patch"
   done
-  remember patched "$(commit_of "$folder" HEAD)"
+  remember_output patched commit_of "$folder" HEAD
   remember step commits
 }
 
@@ -2372,7 +2380,7 @@ start_update() {
     # the group's patches are applied anew
     patched=$(commit_of "$folder" refs/longship/patched || printf '%s' "$target")
     commits=$(own_commits "$folder" "$target" "${@:5}" "$patched")
-    if [[ -n $commits ]]; then remember commits "$(as_picks "$folder" "$commits")"; fi
+    if [[ -n $commits ]]; then remember_output commits as_picks "$folder" "$commits"; fi
     tell_left_out "$folder" "$name" "$patched"
   fi
 }
@@ -2502,6 +2510,12 @@ find_uv() {
     return 1
   fi
   printf '%s\n' "$uv"
+}
+
+# link_to VERSION: the swap itself.
+link_to() {
+  { ln -sfn -- "versions/${1##*/}" "$active.partial" && mv -T -- "$active.partial" "$active"; } ||
+    fail_writing "${active%/*}" "cannot let $active lead to ${1##*/}" 'see the line above'
 }
 
 # human BYTES: set REPLY to them with a unit, such as 9.4 GB.

@@ -8,7 +8,7 @@ declare -A bundle_sums=()
 # name of each symbolic link -> where it leads, from read_links
 declare -A bundle_links=()
 
-# what list_tree has found, and the files that deal_files and what calls it are about
+# what list_tree has found
 declare -a tree_files=() tree_links=() tree_others=()
 
 # stays_inside NAME: whether it names a file below a folder, in a way that SHA256SUMS can hold.
@@ -121,7 +121,7 @@ verify_bundle() {
   for name in "${tree_files[@]}"; do
     if [[ -n ${wanted[$name]:-} ]]; then
       bundle_names+=("$name")
-    elif [[ $name != SHA256SUMS && $name != .partial/* ]]; then # what a killed packing left
+    elif [[ $name != SHA256SUMS && $name != .partial/* && $name != .partial.lock* ]]; then # what a killed packing left
       tell_wrong unexpected "$name"
     fi
   done
@@ -449,6 +449,7 @@ acquire_lock() {
         'set [paths] in configuration.toml to a place that you can write to'
       continue
     fi
+    failed=0
     if lock_is_stale "$lock"; then
       take_over_lock "$lock"
       continue
@@ -476,8 +477,12 @@ make_lock() {
 
 # remove_lock FOLDER: give it another name first, as only that takes one step.
 remove_lock() {
-  local -r other=$1.new.$(this_host).$$
-  if mv -T -- "$1" "$other" 2>/dev/null; then rm -rf -- "$other"; else rm -rf -- "$1"; fi
+  local -r other=$1.new.$(this_host).gone.$$
+  if mv -T -- "$1" "$other" 2>/dev/null; then
+    rm -rf -- "$other" 2>/dev/null || : # another member's lock can be moved away, but not be emptied
+  else
+    rm -rf -- "$1"
+  fi
 }
 
 # remove_dead_locks LOCK: what was killed while it made or removed one; its name says whose it is.
@@ -487,8 +492,8 @@ remove_dead_locks() {
     host=${folder##*.new.}
     host=${host%.*}
     if [[ ! -d $folder ]]; then continue; fi
-    if [[ $host == "$(this_host)" && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
-      rm -rf -- "$folder"
+    if [[ $host == "$(this_host)" && -O $folder && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
+      rm -rf -- "$folder" 2>/dev/null || : # another member's stays
     fi
   done
 }
@@ -530,11 +535,13 @@ process_start() {
 # lock_is_stale LOCK: whether its owner is gone. On this host that can be seen; elsewhere its sign
 # of life is compared with a file written now, by the clock of the file system.
 lock_is_stale() {
-  local host='' process='' start='' now seen
+  local host='' process='' start='' found now seen
   read -r host process start 2>/dev/null <"$1/owner" || :
   if [[ $host == "$(this_host)" ]]; then
-    [[ $(process_start "$process") != "$start" ]]
-    return
+    found=$(process_start "$process")
+    if [[ $found == "$start" ]]; then return 1; fi
+    # where /proc hides other users' processes (hidepid), only the sign of life is left
+    if [[ -n $found || -O $1/owner || -r /proc/1/stat ]]; then return 0; fi
   fi
   now=$(touch -- "$1.now" && stat -c %Y -- "$1.now") || return 1
   rm -f -- "$1.now"

@@ -8,7 +8,7 @@ declare -A bundle_sums=()
 # name of each symbolic link -> where it leads, from read_links
 declare -A bundle_links=()
 
-# what list_tree has found, and the files that deal_files and what calls it are about
+# what list_tree has found
 declare -a tree_files=() tree_links=() tree_others=()
 
 # stays_inside NAME: whether it names a file below a folder, in a way that SHA256SUMS can hold.
@@ -121,7 +121,7 @@ verify_bundle() {
   for name in "${tree_files[@]}"; do
     if [[ -n ${wanted[$name]:-} ]]; then
       bundle_names+=("$name")
-    elif [[ $name != SHA256SUMS && $name != .partial/* ]]; then # what a killed packing left
+    elif [[ $name != SHA256SUMS && $name != .partial/* && $name != .partial.lock* ]]; then # what a killed packing left
       tell_wrong unexpected "$name"
     fi
   done
@@ -324,8 +324,12 @@ declare -a lock_hearts=()
 
 # remove_lock FOLDER: give it another name first, as only that takes one step.
 remove_lock() {
-  local -r other=$1.new.$(this_host).$$
-  if mv -T -- "$1" "$other" 2>/dev/null; then rm -rf -- "$other"; else rm -rf -- "$1"; fi
+  local -r other=$1.new.$(this_host).gone.$$
+  if mv -T -- "$1" "$other" 2>/dev/null; then
+    rm -rf -- "$other" 2>/dev/null || : # another member's lock can be moved away, but not be emptied
+  else
+    rm -rf -- "$1"
+  fi
 }
 
 # release_lock: give back what `locked` got last.

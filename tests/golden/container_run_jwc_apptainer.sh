@@ -114,7 +114,7 @@ add_host_files() {
     path=${!variable:-}
     if [[ $path == /* && -e $path ]]; then add_bind "$path" "$path" ro; fi
   done
-  if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
+  if [[ ${TMPDIR:-/tmp}/ != /tmp/* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
 }
 
 # add_pip_sources: show pip's configuration and the folders that it searches.

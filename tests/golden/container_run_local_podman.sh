@@ -46,7 +46,7 @@ add_environment() {
 add_working_folder() {
   if [[ -t 0 && -t 1 ]]; then options+=(--tty); fi
   case $PWD/ in
-    / | /bin/* | /boot/* | /dev/* | /etc/* | /lib* | /opt/* | /proc/* | /run/* | /sbin/* | /sys/* | /usr/* | /var/*)
+    / | /bin/* | /boot/* | /dev/* | /etc/* | /lib/* | /lib32/* | /lib64/* | /libx32/* | /opt/* | /proc/* | /run/* | /sbin/* | /sys/* | /usr/* | /var/*)
       options+=(--workdir=/)
       ;;
     "${HOME:-/tmp}"/* | /tmp/*) options+=(--workdir "$PWD") ;;
@@ -143,7 +143,7 @@ add_host_files() {
     path=${!variable:-}
     if [[ $path == /* && -e $path ]]; then add_bind "$path" "$path" ro; fi
   done
-  if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
+  if [[ ${TMPDIR:-/tmp}/ != /tmp/* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
 }
 
 # add_pip_sources: show pip's configuration and the folders that it searches.

@@ -246,6 +246,7 @@ acquire_lock() {
         'set [paths] in configuration.toml to a place that you can write to'
       continue
     fi
+    failed=0
     if lock_is_stale "$lock"; then
       take_over_lock "$lock"
       continue
@@ -273,8 +274,12 @@ make_lock() {
 
 # remove_lock FOLDER: give it another name first, as only that takes one step.
 remove_lock() {
-  local -r other=$1.new.$(this_host).$$
-  if mv -T -- "$1" "$other" 2>/dev/null; then rm -rf -- "$other"; else rm -rf -- "$1"; fi
+  local -r other=$1.new.$(this_host).gone.$$
+  if mv -T -- "$1" "$other" 2>/dev/null; then
+    rm -rf -- "$other" 2>/dev/null || : # another member's lock can be moved away, but not be emptied
+  else
+    rm -rf -- "$1"
+  fi
 }
 
 # remove_dead_locks LOCK: what was killed while it made or removed one; its name says whose it is.
@@ -284,8 +289,8 @@ remove_dead_locks() {
     host=${folder##*.new.}
     host=${host%.*}
     if [[ ! -d $folder ]]; then continue; fi
-    if [[ $host == "$(this_host)" && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
-      rm -rf -- "$folder"
+    if [[ $host == "$(this_host)" && -O $folder && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
+      rm -rf -- "$folder" 2>/dev/null || : # another member's stays
     fi
   done
 }
@@ -327,11 +332,13 @@ process_start() {
 # lock_is_stale LOCK: whether its owner is gone. On this host that can be seen; elsewhere its sign
 # of life is compared with a file written now, by the clock of the file system.
 lock_is_stale() {
-  local host='' process='' start='' now seen
+  local host='' process='' start='' found now seen
   read -r host process start 2>/dev/null <"$1/owner" || :
   if [[ $host == "$(this_host)" ]]; then
-    [[ $(process_start "$process") != "$start" ]]
-    return
+    found=$(process_start "$process")
+    if [[ $found == "$start" ]]; then return 1; fi
+    # where /proc hides other users' processes (hidepid), only the sign of life is left
+    if [[ -n $found || -O $1/owner || -r /proc/1/stat ]]; then return 0; fi
   fi
   now=$(touch -- "$1.now" && stat -c %Y -- "$1.now") || return 1
   rm -f -- "$1.now"

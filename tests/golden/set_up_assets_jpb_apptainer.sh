@@ -114,6 +114,13 @@ remember() {
   mv -- "$state/$1.partial" "$state/$1"
 }
 
+# remember_output NAME COMMAND...: keep what it prints; that it failed would be lost in an argument.
+remember_output() {
+  local printed
+  printed=$("${@:2}")
+  remember "$1" "$printed"
+}
+
 # recall NAME: set REPLY to what was kept, empty where nothing was.
 recall() {
   REPLY=
@@ -133,7 +140,7 @@ take_snapshot() {
   cp -p -- "$own/index" "$state/index"
   # a file that `git add -N` announced is in the index without content
   git_in "$folder" diff --name-only --diff-filter=A -z >"$state/announced"
-  remember staged "$(own_commit "$folder" "$(git_in "$folder" write-tree)" 'the index' -p "$head")"
+  remember_output staged own_commit "$folder" "$(git_in "$folder" write-tree)" 'the index' -p "$head"
   take_tracked "$folder" "$own"
   take_untracked "$folder" "$own"
 }
@@ -147,7 +154,7 @@ take_tracked() {
   git_in "$1" add --update -- :/
   git_in "$1" update-index -z --index-info <"$state/submodules"
   recall staged
-  remember tracked "$(own_commit "$1" "$(git_in "$1" write-tree)" 'the files' -p "$REPLY")"
+  remember_output tracked own_commit "$1" "$(git_in "$1" write-tree)" 'the files' -p "$REPLY"
 }
 
 # keep_raw FOLDER: what a filter of git's would change on its way in (notebooks without output, line
@@ -198,7 +205,7 @@ take_untracked() {
     local -x GIT_INDEX_FILE=$2/longship-untracked
     rm -f -- "$GIT_INDEX_FILE"
     git_in "$1" update-index --add -z --stdin <"$state/files"
-    remember untracked "$(own_commit "$1" "$(git_in "$1" write-tree)" 'untracked files')"
+    remember_output untracked own_commit "$1" "$(git_in "$1" write-tree)" 'untracked files'
     rm -f -- "$GIT_INDEX_FILE"
   fi
 }
@@ -228,8 +235,9 @@ save_changes() {
   tracked=$REPLY
   recall untracked
   if [[ -n $REPLY ]]; then untracked=(-p "$REPLY"); fi
-  git_in "$folder" update-ref "$ref" "$(own_commit "$folder" "$(tree_of "$folder" "$tracked")" \
-    "On update: saved by Longship" -p "$head" -p "$staged" ${untracked[@]+"${untracked[@]}"})"
+  saved=$(own_commit "$folder" "$(tree_of "$folder" "$tracked")" \
+    "On update: saved by Longship" -p "$head" -p "$staged" ${untracked[@]+"${untracked[@]}"})
+  git_in "$folder" update-ref "$ref" "$saved"
   remember saved_ref "$ref"
   remember saved_folder "$into"
   (umask 077 && rm -rf -- "$into.partial" && mkdir -p -- "$into.partial") ||
@@ -422,8 +430,8 @@ make_way() {
   own=$(git_folder "$folder")
   GIT_INDEX_FILE=$own/longship-index git_in "$folder" update-index --add -z --stdin <"$state/files"
   recall staged
-  remember tracked "$(own_commit "$folder" \
-    "$(GIT_INDEX_FILE=$own/longship-index git_in "$folder" write-tree)" 'the files' -p "$REPLY")"
+  remember_output tracked own_commit "$folder" \
+    "$(GIT_INDEX_FILE=$own/longship-index git_in "$folder" write-tree)" 'the files' -p "$REPLY"
 }
 
 # others_among [--ignored] PATHSPEC...: print those files in "$folder" that git does not track.
@@ -546,7 +554,7 @@ add_host_files() {
     path=${!variable:-}
     if [[ $path == /* && -e $path ]]; then add_bind "$path" "$path" ro; fi
   done
-  if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
+  if [[ ${TMPDIR:-/tmp}/ != /tmp/* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
 }
 
 # add_pip_sources: show pip's configuration and the folders that it searches.
@@ -613,6 +621,7 @@ acquire_lock() {
         'set [paths] in configuration.toml to a place that you can write to'
       continue
     fi
+    failed=0
     if lock_is_stale "$lock"; then
       take_over_lock "$lock"
       continue
@@ -640,8 +649,12 @@ make_lock() {
 
 # remove_lock FOLDER: give it another name first, as only that takes one step.
 remove_lock() {
-  local -r other=$1.new.$(this_host).$$
-  if mv -T -- "$1" "$other" 2>/dev/null; then rm -rf -- "$other"; else rm -rf -- "$1"; fi
+  local -r other=$1.new.$(this_host).gone.$$
+  if mv -T -- "$1" "$other" 2>/dev/null; then
+    rm -rf -- "$other" 2>/dev/null || : # another member's lock can be moved away, but not be emptied
+  else
+    rm -rf -- "$1"
+  fi
 }
 
 # remove_dead_locks LOCK: what was killed while it made or removed one; its name says whose it is.
@@ -651,8 +664,8 @@ remove_dead_locks() {
     host=${folder##*.new.}
     host=${host%.*}
     if [[ ! -d $folder ]]; then continue; fi
-    if [[ $host == "$(this_host)" && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
-      rm -rf -- "$folder"
+    if [[ $host == "$(this_host)" && -O $folder && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
+      rm -rf -- "$folder" 2>/dev/null || : # another member's stays
     fi
   done
 }
@@ -694,11 +707,13 @@ process_start() {
 # lock_is_stale LOCK: whether its owner is gone. On this host that can be seen; elsewhere its sign
 # of life is compared with a file written now, by the clock of the file system.
 lock_is_stale() {
-  local host='' process='' start='' now seen
+  local host='' process='' start='' found now seen
   read -r host process start 2>/dev/null <"$1/owner" || :
   if [[ $host == "$(this_host)" ]]; then
-    [[ $(process_start "$process") != "$start" ]]
-    return
+    found=$(process_start "$process")
+    if [[ $found == "$start" ]]; then return 1; fi
+    # where /proc hides other users' processes (hidepid), only the sign of life is left
+    if [[ -n $found || -O $1/owner || -r /proc/1/stat ]]; then return 0; fi
   fi
   now=$(touch -- "$1.now" && stat -c %Y -- "$1.now") || return 1
   rm -f -- "$1.now"
@@ -818,8 +833,8 @@ in_parallel() {
   stopped=()
   parallel_jobs=()
   parallel_logs=$(mktemp -d)
-  # a process that is killed right after its start would still run the trap of this one
-  trap - EXIT
+  # a process that is killed right after its start would run it too
+  trap 'if ((BASHPID == $$)); then stop_parallel; release_locks; fi' EXIT
   for _ in "$@"; do
     if ((number >= MOST_AT_ONCE)); then wait "${parallel_jobs[number - MOST_AT_ONCE]}" || :; fi
     number+=1
@@ -828,7 +843,6 @@ in_parallel() {
     set +m
     parallel_jobs+=($!)
   done
-  trap 'stop_parallel; release_locks' EXIT
   if [[ -t 2 ]]; then show_parallel; fi
   number=0
   for _ in "$@"; do
@@ -876,7 +890,7 @@ show_log() {
 
 # tell_failure WORD LOG: where a program failed that nobody had thought of, or was killed.
 tell_failure() {
-  if ! tail -n 1 -- "$2" | grep -q '^hint: '; then
+  if [[ $(tail -n 1 -- "$2") != 'hint: '* ]]; then
     print_messages error "$1: stopped in the middle" hint 'see the lines above; then the same command again'
   fi
 }
@@ -912,7 +926,6 @@ check_patched_files() {
 # check_patched_file IMAGE OURS TARGET: the same for one file.
 check_patched_file() {
   local -r image=$1 ours=$2 target=$3
-  local -r original=$ours.original new=$ours.new
   local found='' own
   [[ -f $ours ]] || fail "there is no file $ours to put in place of the image's $target" \
     'make it, or take it out of container.patched_files in configuration.toml'
@@ -1013,14 +1026,14 @@ replay_commits() {
     if [[ -e $state/stopped ]]; then
       end_pick "$folder" "$commit"
     else
-      remember picked_on "$(commit_of "$folder" HEAD)"
+      remember_output picked_on commit_of "$folder" HEAD
       recall commits
       pick "$folder" "$commit" --allow-empty ||
         stop_for_conflict "$folder" "your commit $(commit_title "$folder" "$commit")"
     fi
     remember commits "${rest#$'\n'}"
   done
-  remember replayed "$(commit_of "$folder" HEAD)"
+  remember_output replayed commit_of "$folder" HEAD
   remember step changes
 }
 
@@ -1135,7 +1148,7 @@ merge_changes() {
     merge_into_index "$folder" "$tracked"
     return
   fi
-  remember new_index "$(git_in "$folder" write-tree)"
+  remember_output new_index git_in "$folder" write-tree
   [[ $(tree_of "$folder" "$tracked") == "$(tree_of "$folder" "$staged")" ]] ||
     merge_into_index "$folder" "$tracked"
 }
@@ -1432,7 +1445,7 @@ venv_inputs() {
   if ((${#scripts[@]})); then words+=("${scripts[@]}"); fi
   {
     # files too large to be read: a version's name says what it holds, a site's own image has a date
-    printf '%s\n' "$base" "$overlay" "$(stat -c '%s %Y' -- "$base" 2>/dev/null)"
+    printf '%s\n' "$base" "$overlay" "$(if [[ $base == /* ]]; then stat -c '%s %Y' -- "$base" 2>/dev/null; fi)"
     for word in "${words[@]}"; do
       if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
     done
@@ -1681,7 +1694,7 @@ replay_series() {
     fi
     rm -- "$patch"
   done
-  remember patched "$(commit_of "$folder" HEAD)"
+  remember_output patched commit_of "$folder" HEAD
   remember step commits
 }
 
@@ -1990,7 +2003,7 @@ start_update() {
     # the group's patches are applied anew
     patched=$(commit_of "$folder" refs/longship/patched || printf '%s' "$target")
     commits=$(own_commits "$folder" "$target" "${@:5}" "$patched")
-    if [[ -n $commits ]]; then remember commits "$(as_picks "$folder" "$commits")"; fi
+    if [[ -n $commits ]]; then remember_output commits as_picks "$folder" "$commits"; fi
     tell_left_out "$folder" "$name" "$patched"
   fi
 }
@@ -2115,7 +2128,7 @@ put_venv_in_use() {
   printf '%s\n' "$1" >"$new_venv/longship-inputs"
   printf '%s\n' "${overlay:-$base}" >"$new_venv/longship-base" # the last file: with it the venv is complete
   if [[ -e $venv/longship-base ]]; then
-    touch -- "$venv/." # from now on the old one counts as replaced
+    touch -- "$venv/." 2>/dev/null || : # from now on the old one counts as replaced, unless it is another's
   elif [[ -e $venv/pyvenv.cfg ]]; then
     note "the venv that was in use is not Longship's and stays: $(readlink -f -- "$venv")"
   fi
@@ -2242,7 +2255,7 @@ fetch_uv() {
 remove_unfinished_venvs() {
   local each
   for each in "$1/${venv##*/venv_}-"[0-9]*/; do # the lock is that of this stack and architecture
-    if [[ -d $each && ! -e $each/longship-base ]]; then rm -rf -- "$each"; fi
+    if [[ -d $each && ! -e $each/longship-base ]]; then rm -rf -- "$each" 2>/dev/null || :; fi # unless it is another member's
   done
 }
 
@@ -2251,7 +2264,7 @@ remove_unfinished_venvs() {
 remove_replaced_venvs() {
   local old
   while IFS= read -r -d '' old; do
-    rm -rf -- "$old"
+    rm -rf -- "$old" 2>/dev/null || : # another member's stays
   done < <(find "$1" -mindepth 1 -maxdepth 1 -type d -name "${venv##*/venv_}-[0-9]*" ! -path "$2" -mtime "+$VENV_KEPT_DAYS" -print0)
 }
 

@@ -92,7 +92,7 @@ add_host_files() {
     path=${!variable:-}
     if [[ $path == /* && -e $path ]]; then add_bind "$path" "$path" ro; fi
   done
-  if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
+  if [[ ${TMPDIR:-/tmp}/ != /tmp/* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
 }
 
 # add_pip_sources: show pip's configuration and the folders that it searches.
@@ -159,6 +159,7 @@ acquire_lock() {
         'set [paths] in configuration.toml to a place that you can write to'
       continue
     fi
+    failed=0
     if lock_is_stale "$lock"; then
       take_over_lock "$lock"
       continue
@@ -186,8 +187,12 @@ make_lock() {
 
 # remove_lock FOLDER: give it another name first, as only that takes one step.
 remove_lock() {
-  local -r other=$1.new.$(this_host).$$
-  if mv -T -- "$1" "$other" 2>/dev/null; then rm -rf -- "$other"; else rm -rf -- "$1"; fi
+  local -r other=$1.new.$(this_host).gone.$$
+  if mv -T -- "$1" "$other" 2>/dev/null; then
+    rm -rf -- "$other" 2>/dev/null || : # another member's lock can be moved away, but not be emptied
+  else
+    rm -rf -- "$1"
+  fi
 }
 
 # remove_dead_locks LOCK: what was killed while it made or removed one; its name says whose it is.
@@ -197,8 +202,8 @@ remove_dead_locks() {
     host=${folder##*.new.}
     host=${host%.*}
     if [[ ! -d $folder ]]; then continue; fi
-    if [[ $host == "$(this_host)" && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
-      rm -rf -- "$folder"
+    if [[ $host == "$(this_host)" && -O $folder && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
+      rm -rf -- "$folder" 2>/dev/null || : # another member's stays
     fi
   done
 }
@@ -240,11 +245,13 @@ process_start() {
 # lock_is_stale LOCK: whether its owner is gone. On this host that can be seen; elsewhere its sign
 # of life is compared with a file written now, by the clock of the file system.
 lock_is_stale() {
-  local host='' process='' start='' now seen
+  local host='' process='' start='' found now seen
   read -r host process start 2>/dev/null <"$1/owner" || :
   if [[ $host == "$(this_host)" ]]; then
-    [[ $(process_start "$process") != "$start" ]]
-    return
+    found=$(process_start "$process")
+    if [[ $found == "$start" ]]; then return 1; fi
+    # where /proc hides other users' processes (hidepid), only the sign of life is left
+    if [[ -n $found || -O $1/owner || -r /proc/1/stat ]]; then return 0; fi
   fi
   now=$(touch -- "$1.now" && stat -c %Y -- "$1.now") || return 1
   rm -f -- "$1.now"
@@ -483,7 +490,7 @@ venv_inputs() {
   if ((${#scripts[@]})); then words+=("${scripts[@]}"); fi
   {
     # files too large to be read: a version's name says what it holds, a site's own image has a date
-    printf '%s\n' "$base" "$overlay" "$(stat -c '%s %Y' -- "$base" 2>/dev/null)"
+    printf '%s\n' "$base" "$overlay" "$(if [[ $base == /* ]]; then stat -c '%s %Y' -- "$base" 2>/dev/null; fi)"
     for word in "${words[@]}"; do
       if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
     done
@@ -638,7 +645,7 @@ put_venv_in_use() {
   printf '%s\n' "$1" >"$new_venv/longship-inputs"
   printf '%s\n' "${overlay:-$base}" >"$new_venv/longship-base" # the last file: with it the venv is complete
   if [[ -e $venv/longship-base ]]; then
-    touch -- "$venv/." # from now on the old one counts as replaced
+    touch -- "$venv/." 2>/dev/null || : # from now on the old one counts as replaced, unless it is another's
   elif [[ -e $venv/pyvenv.cfg ]]; then
     note "the venv that was in use is not Longship's and stays: $(readlink -f -- "$venv")"
   fi
@@ -755,7 +762,7 @@ find_uv() {
 remove_unfinished_venvs() {
   local each
   for each in "$1/${venv##*/venv_}-"[0-9]*/; do # the lock is that of this stack and architecture
-    if [[ -d $each && ! -e $each/longship-base ]]; then rm -rf -- "$each"; fi
+    if [[ -d $each && ! -e $each/longship-base ]]; then rm -rf -- "$each" 2>/dev/null || :; fi # unless it is another member's
   done
 }
 
@@ -764,7 +771,7 @@ remove_unfinished_venvs() {
 remove_replaced_venvs() {
   local old
   while IFS= read -r -d '' old; do
-    rm -rf -- "$old"
+    rm -rf -- "$old" 2>/dev/null || : # another member's stays
   done < <(find "$1" -mindepth 1 -maxdepth 1 -type d -name "${venv##*/venv_}-[0-9]*" ! -path "$2" -mtime "+$VENV_KEPT_DAYS" -print0)
 }
 

@@ -95,7 +95,7 @@ add_host_files() {
     path=${!variable:-}
     if [[ $path == /* && -e $path ]]; then add_bind "$path" "$path" ro; fi
   done
-  if [[ ${TMPDIR:-/tmp} != /tmp* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
+  if [[ ${TMPDIR:-/tmp}/ != /tmp/* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
 }
 
 # add_home: Apptainer shows the home folder of the passwd file; HOME may be another one.
