@@ -42,9 +42,9 @@ unpack_uv() {
   local wheel
   for wheel in "$wheelhouse"/uv-*.whl; do
     if grep -qF -- "  ${wheel##*/}" "${pins%.lock}.sha256" &&
-      inside python3 -m zipfile -e "$wheel" "$1.partial"; then
-      chmod +x "$1.partial"/uv-*.data/scripts/uv
-      mv -- "$1.partial"/uv-*.data/scripts/uv "$1"
+      inside python3 -m zipfile -e "$wheel" "$1.partial.$$"; then
+      chmod +x "$1.partial.$$"/uv-*.data/scripts/uv
+      mv -- "$1.partial.$$"/uv-*.data/scripts/uv "$1"
     fi
   done
 }

@@ -225,7 +225,7 @@ has_changes() {
 save_changes() {
   local -r folder=$1 id=$(date +%Y%m%dT%H%M%S).$$
   local -r ref=refs/longship/saved/$id into=$saved/$2/$id
-  local head staged tracked
+  local head staged tracked commit
   local -a untracked=()
   recall head
   head=$REPLY
@@ -235,9 +235,9 @@ save_changes() {
   tracked=$REPLY
   recall untracked
   if [[ -n $REPLY ]]; then untracked=(-p "$REPLY"); fi
-  saved=$(own_commit "$folder" "$(tree_of "$folder" "$tracked")" \
+  commit=$(own_commit "$folder" "$(tree_of "$folder" "$tracked")" \
     "On update: saved by Longship" -p "$head" -p "$staged" ${untracked[@]+"${untracked[@]}"})
-  git_in "$folder" update-ref "$ref" "$saved"
+  git_in "$folder" update-ref "$ref" "$commit"
   remember saved_ref "$ref"
   remember saved_folder "$into"
   (umask 077 && rm -rf -- "$into.partial" && mkdir -p -- "$into.partial") ||
@@ -2230,9 +2230,9 @@ find_uv() {
   fi
   if [[ ! -x $uv ]]; then
     make_folders "${uv%/*}"
-    rm -rf -- "$uv.partial"
+    rm -rf -- "$uv.partial.$$"
     "$2" "$uv"
-    rm -rf -- "$uv.partial"
+    rm -rf -- "$uv.partial.$$"
   fi
   if [[ ! -x $uv ]]; then
     note 'uv cannot be had here; pip installs the packages'
@@ -2244,10 +2244,10 @@ find_uv() {
 # fetch_uv FILE: from the package index.
 fetch_uv() {
   note 'fetching uv'
-  if inside python3 -m venv "$1.partial" >&2 &&
-    inside "$1.partial/bin/python" -m pip --quiet --disable-pip-version-check \
+  if inside python3 -m venv "$1.partial.$$" >&2 &&
+    inside "$1.partial.$$/bin/python" -m pip --quiet --disable-pip-version-check \
       install -r "$LIBRARY/inside/uv.txt" >&2; then
-    mv -- "$1.partial/bin/uv" "$1"
+    mv -- "$1.partial.$$/bin/uv" "$1"
   fi
 }
 

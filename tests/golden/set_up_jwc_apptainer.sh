@@ -690,9 +690,9 @@ find_uv() {
   fi
   if [[ ! -x $uv ]]; then
     make_folders "${uv%/*}"
-    rm -rf -- "$uv.partial"
+    rm -rf -- "$uv.partial.$$"
     "$2" "$uv"
-    rm -rf -- "$uv.partial"
+    rm -rf -- "$uv.partial.$$"
   fi
   if [[ ! -x $uv ]]; then
     note 'uv cannot be had here; pip installs the packages'
@@ -704,10 +704,10 @@ find_uv() {
 # fetch_uv FILE: from the package index.
 fetch_uv() {
   note 'fetching uv'
-  if inside python3 -m venv "$1.partial" >&2 &&
-    inside "$1.partial/bin/python" -m pip --quiet --disable-pip-version-check \
+  if inside python3 -m venv "$1.partial.$$" >&2 &&
+    inside "$1.partial.$$/bin/python" -m pip --quiet --disable-pip-version-check \
       install -r "$LIBRARY/inside/uv.txt" >&2; then
-    mv -- "$1.partial/bin/uv" "$1"
+    mv -- "$1.partial.$$/bin/uv" "$1"
   fi
 }
 

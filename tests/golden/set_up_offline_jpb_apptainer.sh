@@ -394,9 +394,9 @@ unpack_uv() {
   local wheel
   for wheel in "$wheelhouse"/uv-*.whl; do
     if grep -qF -- "  ${wheel##*/}" "${pins%.lock}.sha256" &&
-      inside python3 -m zipfile -e "$wheel" "$1.partial"; then
-      chmod +x "$1.partial"/uv-*.data/scripts/uv
-      mv -- "$1.partial"/uv-*.data/scripts/uv "$1"
+      inside python3 -m zipfile -e "$wheel" "$1.partial.$$"; then
+      chmod +x "$1.partial.$$"/uv-*.data/scripts/uv
+      mv -- "$1.partial.$$"/uv-*.data/scripts/uv "$1"
     fi
   done
 }
@@ -747,9 +747,9 @@ find_uv() {
   fi
   if [[ ! -x $uv ]]; then
     make_folders "${uv%/*}"
-    rm -rf -- "$uv.partial"
+    rm -rf -- "$uv.partial.$$"
     "$2" "$uv"
-    rm -rf -- "$uv.partial"
+    rm -rf -- "$uv.partial.$$"
   fi
   if [[ ! -x $uv ]]; then
     note 'uv cannot be had here; pip installs the packages'

@@ -123,7 +123,7 @@ has_changes() {
 save_changes() {
   local -r folder=$1 id=$(date +%Y%m%dT%H%M%S).$$
   local -r ref=refs/longship/saved/$id into=$saved/$2/$id
-  local head staged tracked
+  local head staged tracked commit
   local -a untracked=()
   recall head
   head=$REPLY
@@ -133,9 +133,9 @@ save_changes() {
   tracked=$REPLY
   recall untracked
   if [[ -n $REPLY ]]; then untracked=(-p "$REPLY"); fi
-  saved=$(own_commit "$folder" "$(tree_of "$folder" "$tracked")" \
+  commit=$(own_commit "$folder" "$(tree_of "$folder" "$tracked")" \
     "On update: saved by Longship" -p "$head" -p "$staged" ${untracked[@]+"${untracked[@]}"})
-  git_in "$folder" update-ref "$ref" "$saved"
+  git_in "$folder" update-ref "$ref" "$commit"
   remember saved_ref "$ref"
   remember saved_folder "$into"
   (umask 077 && rm -rf -- "$into.partial" && mkdir -p -- "$into.partial") ||
