@@ -148,7 +148,7 @@ def offline_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
         *updated,
         *_package_lines(settings, paths, runtime, others=others, offline=True),
         *placed,
-        *_next_lines(settings, paths),
+        *_next_lines(settings, paths, offline=True),
     ]
 
 
@@ -190,10 +190,10 @@ def _start_lines(settings: Settings, paths: Paths, runtime: str, mode: str) -> l
     ]
 
 
-def _next_lines(settings: Settings, paths: Paths) -> list[str]:
+def _next_lines(settings: Settings, paths: Paths, *, offline: bool = False) -> list[str]:
     """Return the line that says how to go on, where packages are there to run something."""
     if not packages_wanted(settings):
         return []
     if wanted_venv(settings, paths) is None:
-        return [call("next_step", "python3 build_overlay.py")]
+        return [call("next_step", f"python3 build_overlay.py{' offline' if offline else ''}")]
     return [call("next_step", data_command(settings.root, settings.machine, settings.stack.name))]

@@ -11,7 +11,7 @@ from lib.overlay_builds import build_lines, overlay_link
 from lib.overlays import configured_overlay, overlay_to_start, seen_at, unpacked
 from lib.packages import install_steps, wanted_venv
 from lib.script import render
-from lib.setup import install_lines
+from lib.setup import install_lines, offline_lines
 
 CONFIGURED = '[packages]\noverlay = "myenv"\nrequirements = "r.txt"\n'
 REPOSITORY = '[[repositories]]\nurl = "https://example.org/one.git"\n'
@@ -91,6 +91,8 @@ def test_set_up_without_repositories_leaves_the_packages_to_the_overlay(configur
     lines = "\n".join(install_lines(*configured(), "host"))
     assert "which build_overlay.py makes" in lines and "install_venv" not in lines
     assert lines.endswith("next_step 'python3 build_overlay.py'")
+    last = offline_lines(*configured(), "host")[-1]
+    assert last == "next_step 'python3 build_overlay.py offline'"
 
 
 @pytest.mark.parametrize("memory", ["2", "G", "2 G", "2g", "-1G", "2GB"])
