@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from lib.command import assign, call, wrapped
@@ -130,12 +131,21 @@ def download_lines(settings: Settings, here: Paths) -> list[str]:
     assets = configured_assets(settings)
     if not assets:
         return []
+    settings = _with_own_cache(settings)
     return [
         *here_lines(settings, here),
         *_fetch_lines(settings, here, assets),
         assign("travelling_assets", here.assets),
         *(call("export_asset", each.record, each.folder) for each in assets),
     ]
+
+
+def _with_own_cache(settings: Settings) -> Settings:
+    """Return the settings without HF_HOME, which names a folder of the target."""
+    configuration = settings.configuration
+    kept = {name: text for name, text in configuration.environment.set.items() if name != "HF_HOME"}
+    environment = replace(configuration.environment, set=kept)
+    return replace(settings, configuration=replace(configuration, environment=environment))
 
 
 def offline_lines(settings: Settings, paths: Paths) -> list[str]:

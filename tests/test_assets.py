@@ -98,3 +98,12 @@ def test_long_record_that_leads_outside_is_refused(run, tmp_path):
     script = render("a test", [call("check_files", tmp_path / "record", tmp_path, "a/repo")])
     done = run(["bash", "-c", script], check=False)
     assert done.returncode == 1 and "names files outside of its folder" in done.stderr
+
+
+def test_download_uses_the_cache_of_the_machine_at_hand(repository):
+    text = '[environment.set]\nHF_HOME = "/group/hf"\n[[assets]]\nrepo = "a/b"\n'
+    repository.write("configuration.toml", text)
+    settings, here = repository.settings_and_paths()
+    lines = download_lines(settings, here)
+    assert f"hub_cache={here.hub}" in lines
+    assert not any("/group/hf" in line for line in lines)
