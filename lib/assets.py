@@ -20,6 +20,7 @@ from lib.errors import LongshipError
 from lib.packages import wanted_venv
 from lib.paths import Paths
 from lib.settings import Settings
+from lib.training import hub_cache
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -178,9 +179,9 @@ def offline_lines(settings: Settings, paths: Paths) -> list[str]:
 
 
 def _cache_lines(settings: Settings, paths: Paths) -> list[str]:
-    """Return the lines that say where the cache is: HF_HOME of the environment inside."""
-    own = settings.configuration.environment.set.get("HF_HOME")
-    return [assign("hub_cache", own or paths.hub), assign("machine", settings.machine.name)]
+    """Return the lines that say where the cache is, and for which machine."""
+    cache = hub_cache(settings, paths)
+    return [assign("hub_cache", cache), assign("machine", settings.machine.name)]
 
 
 def _fetch_lines(settings: Settings, paths: Paths, assets: tuple[Asset, ...]) -> list[str]:

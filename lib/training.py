@@ -84,9 +84,14 @@ def training_patterns(settings: Settings, paths: Paths) -> Iterator[tuple[str, .
         yield (f"training.{name}", path, *(patterns if several else []))
 
 
+def hub_cache(settings: Settings, paths: Paths) -> Path:
+    """Return where the cache of the hub is: HF_HOME of the environment inside."""
+    return Path(settings.configuration.environment.set.get("HF_HOME") or paths.hub)
+
+
 def training_repos(settings: Settings, paths: Paths) -> Iterator[tuple[str, str, Path, Path]]:
     """Give setting, name, and the two folders of the hub's cache that it can be in."""
-    hub = paths.hub / "hub"
+    hub = hub_cache(settings, paths) / "hub"
     for name, value in training_values(settings, paths).items():
         repo = str(value).partition(":")[0]
         if settings.stack.settings[name].kind == "path" and _REPO.fullmatch(repo):

@@ -12,7 +12,7 @@ from lib.images import image_source
 from lib.job_files import read_job_file
 from lib.jobs import Submission, split_typed, submit_lines
 from lib.script import render
-from lib.training import training_patterns, training_values, training_variables
+from lib.training import training_patterns, training_repos, training_values, training_variables
 
 STACK = """
 [images]
@@ -233,6 +233,13 @@ def test_what_the_cache_of_the_hub_lacks_is_warned_of(stack, run):
     assert "[[assets]]" in done.stderr
     (repository.scratch / "cache/huggingface/hub/models--lab--tokenizer").mkdir(parents=True)
     assert run(["bash", "-c", render("x", lines)]).stderr == ""
+
+
+def test_own_cache_of_the_environment_is_looked_into(stack):
+    text = '[training]\ntokenizer = "lab/tokenizer"\n[environment.set]\nHF_HOME = "/group/hf"\n'
+    ((*_, model, dataset),) = training_repos(*stack.configure(text).settings_and_paths())
+    assert str(model) == "/group/hf/hub/models--lab--tokenizer"
+    assert str(dataset) == "/group/hf/hub/datasets--lab--tokenizer"
 
 
 @pytest.mark.parametrize("text", ["", "a/b/c", "configs/a.yaml", "/a/b", "word"])
