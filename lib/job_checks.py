@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from lib.errors import LongshipError
-from lib.images import image_source
+from lib.images import image_source, image_to_start
 from lib.job_files import JobFile
 from lib.paths import Paths
 from lib.repositories import configured_repositories
@@ -24,6 +24,7 @@ _SILENT = ("help", "quiet", "test-only", "usage", "version", "wait")
 def check_job(
     settings: Settings,
     paths: Paths,
+    runtime: str,
     job: JobFile,
     given: Mapping[str, str],
     words: Sequence[str],
@@ -37,6 +38,8 @@ def check_job(
         All layers put together, for the job's machine.
     paths : Paths
         Where things lie.
+    runtime : str
+        The name, from `lib.runtimes.choose_runtime`.
     job : JobFile
         The job.
     given : mapping of str to str
@@ -56,7 +59,8 @@ def check_job(
     if not job.is_interactive:
         _check_silent(given)
         _check_export(given.get("export", settings.environ.get("SBATCH_EXPORT", "ALL")))
-    _check_visible(settings, paths, job, given, words, log)
+    image = _image(settings, paths, runtime, job)
+    _check_visible(settings, paths, job, given, words, log, image)
     configured_repositories(settings)  # no password stands in a URL, which is recorded
 
 
@@ -116,6 +120,13 @@ def _check_export(exported: str) -> None:
         )
 
 
+def _image(settings: Settings, paths: Paths, runtime: str, job: JobFile) -> str:
+    """Return the image that a job starts, or what it builds one from; empty for neither."""
+    if job.needs_image or runtime == "host":
+        return image_to_start(runtime, settings, paths)
+    return image_source(settings).address
+
+
 def _check_visible(
     settings: Settings,
     paths: Paths,
@@ -123,10 +134,10 @@ def _check_visible(
     given: Mapping[str, str],
     words: Sequence[str],
     log: str,
+    image: str,
 ) -> None:
     """Stop where compute nodes would not see a folder. JUPITER: such a job dies without a log."""
     seen = settings.machine.compute_folders
-    image = image_source(settings).address
     for what, path in (
         ("this repository", str(paths.root)),
         ("paths.project_dir", str(paths.project_dir)),

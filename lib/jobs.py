@@ -85,7 +85,7 @@ def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submiss
     log = _log(paths, given)
     named_log = log.replace("%x", request.name)
     typed = [each.word for each in wanted.typed]
-    check_job(settings, paths, job, given, [*typed, *wanted.arguments], log)
+    check_job(settings, paths, runtime, job, given, [*typed, *wanted.arguments], log)
     if job.trains:
         check_parallel(settings, paths, request.gpus, request.nodes)
         check_templates(settings, paths)

@@ -67,13 +67,13 @@ def site(repository, tmp_path):
 def submit(site):
     """Give a function that returns the lines for a job and the words that were typed after it."""
 
-    def lines(*words, job=TRAIN, environ=None, **given):
+    def lines(*words, job=TRAIN, runtime="host", environ=None, **given):
         typed, arguments = jobs.split_typed(words)
         job = read_job_file(site.root, job)
         check_machine(site.root, job, "m", load_machines(site.root))
         settings, paths = site.settings_and_paths(environ, machine=job.machine)
         wanted = jobs.Submission(job, typed, arguments, **given)
-        return jobs.submit_lines(settings, paths, "host", wanted)
+        return jobs.submit_lines(settings, paths, runtime, wanted)
 
     return lines
 
@@ -164,9 +164,22 @@ def test_folder_that_compute_nodes_do_not_see_is_told(folder, site, submit):
     lines = (f"{name} = {toml(value)}\n" for name, value in values.items())
     site.write("configuration.toml", CONFIGURATION + "".join(lines))
     with pytest.raises(LongshipError) as error:
-        submit()
+        submit(runtime="apptainer")
     assert str(error.value) == f"compute nodes of m do not see {folder}: /computer/x.sif"
     assert error.value.hint == f"move it below /compute or {site.root}"
+
+
+def test_image_that_no_rank_starts_is_not_looked_at(site, submit):
+    see_only(site, "/compute", str(site.root))
+    roots = 'paths.project_dir = "/compute/p"\npaths.scratch_dir = "/compute"\n'
+    site.write("configuration.toml", f'{CONFIGURATION}{roots}container.image = "/home/my.def"\n')
+    assert submit() and submit(runtime="apptainer")  # nothing, and what was built below scratch_dir
+    site.write("site/build.sbatch", JOB.replace("start_job m", "build_container.py --machine m"))
+    with pytest.raises(LongshipError, match="do not see container.image: /home/my.def"):
+        submit(job="site/build.sbatch", runtime="apptainer")
+    site.write("configuration.toml", CONFIGURATION + roots)
+    site.write("stacks/pytorch/stack.toml", "")
+    assert submit()  # on the host no stack needs an image
 
 
 def test_repository_and_log_must_be_seen_too(site, submit):

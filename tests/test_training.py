@@ -53,12 +53,12 @@ def stack(repository, tmp_path):
     return configure("")
 
 
-def submit(repository, *words, job="local/train.sbatch", **given):
+def submit(repository, *words, job="local/train.sbatch", runtime="host", **given):
     """Give the lines of submit.py."""
     typed, arguments = split_typed(words)
     settings, paths = repository.settings_and_paths()
     wanted = Submission(read_job_file(repository.root, job), typed, arguments, **given)
-    return submit_lines(settings, paths, "host", wanted)
+    return submit_lines(settings, paths, runtime, wanted)
 
 
 def test_defaults_are_those_of_the_stack(stack):
@@ -338,10 +338,10 @@ def test_image_is_that_of_the_architecture(stack):
     for arch, told in (("arm64", ""), ("amd64", "no image for cpu on amd64, as on local")):
         stack.write("local/site.toml", f'[machines.local]\ngpu = "cpu"\narch = "{arch}"\n')
         if not told:
-            submit(stack)
+            submit(stack, runtime="apptainer")
             continue
         with pytest.raises(LongshipError) as error:
-            submit(stack)
+            submit(stack, runtime="apptainer")
         assert told in str(error.value)
         assert error.value.hint.startswith("it has one for cpu on arm64; or name one")
 
@@ -352,7 +352,7 @@ def test_image_of_the_site_is_for_stacks_that_have_one_for_its_gpus(stack):
         '[machines.local]\ngpu = "rocm"\nconfiguration.container.image = "/s.sif"\n',
     )
     with pytest.raises(LongshipError, match="stack mine has no image for rocm"):
-        submit(stack)
+        submit(stack, runtime="apptainer")
     stack.write("stacks/mine/stack.toml", STACK.replace("cpu =", "rocm ="))
     settings = stack.settings()
     assert image_source(settings).address == "/s.sif"
