@@ -43,7 +43,7 @@ def check_job(
     job : JobFile
         The job.
     given : mapping of str to str
-        All of its options: value by long name.
+        All of its options: value by long name; its name is among them.
     words : sequence of str
         What was typed for it, options and arguments.
     log : str
@@ -54,7 +54,7 @@ def check_job(
     LongshipError
         With what to type instead.
     """
-    _check_name(given.get("job-name", job.path.stem))
+    _check_name(given["job-name"])
     _check_secrets(settings, words)
     if not job.is_interactive:
         _check_silent(given)

@@ -78,8 +78,8 @@ def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submiss
     machine, job = settings.machine, wanted.job
     own = _own_options(settings, wanted)
     account = _account(settings, combined(own))
-    given = combined([*account, *own])
-    request = read_request(given, machine, job.path.stem)
+    given = combined([_default_name(job), *account, *own])
+    request = read_request(given, machine)
     check_request(request, given, machine)
     _check_order(wanted, given)
     log = _log(paths, given)
@@ -111,6 +111,11 @@ def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submiss
         *([call("ask_about_cost", cost.text)] if asks else []),
         *_start(wanted, named_log, cost),
     ]
+
+
+def _default_name(job: JobFile) -> Option:
+    """Return the name that Slurm gives a job without one: the file's, or what salloc starts."""
+    return Option("job-name", "bash" if job.is_interactive else job.path.name)
 
 
 def _account(settings: Settings, given: Mapping[str, str]) -> list[Option]:

@@ -69,17 +69,15 @@ class Request(NamedTuple):
         return max(found) if found and max(found)[0] else None
 
 
-def read_request(options: Mapping[str, str], machine: Machine, name: str) -> Request:
+def read_request(options: Mapping[str, str], machine: Machine) -> Request:
     """Work out what options of sbatch ask for.
 
     Parameters
     ----------
     options : mapping of str to str
-        Value by long name, from `lib.sbatch.combined`.
+        Value by long name, from `lib.sbatch.combined`; the job's name is among them.
     machine : Machine
         Where the job runs.
-    name : str
-        The job's name where no option gives one.
 
     Raises
     ------
@@ -99,7 +97,7 @@ def read_request(options: Mapping[str, str], machine: Machine, name: str) -> Req
         cores = max(cores, nodes * (facts.cores_per_node or machine.cores_per_node))
         gpus = max(gpus, nodes * has)
     return Request(
-        name=options.get("job-name", name),
+        name=options["job-name"],
         partition=partition,
         qos=options.get("qos", ""),
         account=options.get("account", ""),

@@ -7,6 +7,7 @@ import pytest
 from support.repository import toml
 
 from lib import jobs
+from lib.command import call
 from lib.errors import LongshipError
 from lib.job_files import check_machine, read_job_file
 from lib.script import render
@@ -217,6 +218,16 @@ def test_folders_of_the_log_are_made(calls, submit, tmp_path):
     assert (tmp_path / "errors").is_dir()
     with pytest.raises(LongshipError, match="Slurm makes no folders, and the log's is to be /x/%j"):
         submit("--output=/x/%j/log")
+
+
+def test_job_without_a_name_is_told_by_the_name_that_slurm_gives_it(site, submit):
+    nameless = JOB.replace("#SBATCH --job-name=train\n", "")
+    site.write("site/mine.sbatch", nameless)
+    site.write("site/mine.salloc", nameless)
+    lines = submit(job="site/mine.sbatch")
+    assert lines[-1] == call("tell_job", f"{site.scratch}/runs/%j-mine.sbatch.log")
+    assert cost_of(lines)[0].startswith("mine.sbatch: ")
+    assert cost_of(submit(job="site/mine.salloc"))[0].startswith("bash: ")
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def request_of(machines):
 
     def read(machine="m", **options):
         given = {name.replace("_", "-"): value for name, value in options.items()}
-        return read_request(given, machines[machine], "job")
+        return read_request({"job-name": "job", **given}, machines[machine])
 
     return read
 
@@ -51,7 +51,7 @@ def refusal(machines):
 
     def check(machine="m", **options):
         given = {name.replace("_", "-"): value for name, value in options.items()}
-        request = read_request(given, machines[machine], "job")
+        request = read_request({"job-name": "job", **given}, machines[machine])
         try:
             check_request(request, given, machines[machine])
         except LongshipError as error:
