@@ -72,7 +72,7 @@ def log_folders(paths: Paths, given: Mapping[str, str], log: str) -> list[str]:
     LongshipError
         If Slurm would have to make one, which it does not.
     """
-    files = [log, *(str(paths.root / given[name]) for name in ("error",) if given.get(name))]
+    files = [log, *([written_to(paths, given, given["error"])] if given.get("error") else [])]
     folders = list(dict.fromkeys(os.path.dirname(each) for each in files))
     for each in folders:
         if "%" in each:
@@ -81,6 +81,11 @@ def log_folders(paths: Paths, given: Mapping[str, str], log: str) -> list[str]:
                 "fill in only the file's name: --output=FOLDER/%j.log",
             )
     return folders
+
+
+def written_to(paths: Paths, given: Mapping[str, str], file: str) -> str:
+    """Return the path of a file that Slurm writes for a job: from the job's folder, --chdir."""
+    return str(paths.root / given.get("chdir", "") / file)
 
 
 def _check_name(name: str) -> None:
@@ -147,7 +152,7 @@ def _check_visible(
         *(("an argument", path) for path in _paths_among(words)),
         ("the job file", str(paths.root / job.path)),
         ("the log", log),
-        ("--error", str(paths.root / given["error"]) if given.get("error") else ""),
+        ("--error", written_to(paths, given, given["error"]) if given.get("error") else ""),
         ("--chdir", str(paths.root / given["chdir"]) if given.get("chdir") else ""),
         ("container.image", image if image.startswith("/") else ""),
     ):

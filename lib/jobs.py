@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lib.command import array, call, comment, export, wrapped
 from lib.errors import LongshipError
-from lib.job_checks import check_job, log_folders
+from lib.job_checks import check_job, log_folders, written_to
 from lib.job_container import check_lines
 from lib.job_cost import Cost, cost_of
 from lib.job_files import JobFile
@@ -173,8 +173,7 @@ def _check_order(wanted: Submission, given: Mapping[str, str]) -> None:
 def _log(paths: Paths, given: Mapping[str, str]) -> str:
     """Return the pattern of the log's path: beside the run's folder, whose name it has."""
     job = "%A_%a" if "array" in given else "%j"
-    log = given.get("output") or str(paths.runs / f"{job}-%x.log")
-    return log if log.startswith("/") else str(paths.root / log)
+    return written_to(paths, given, given.get("output") or str(paths.runs / f"{job}-%x.log"))
 
 
 def _kept(settings: Settings, paths: Paths) -> list[str]:

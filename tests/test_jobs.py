@@ -220,6 +220,17 @@ def test_folders_of_the_log_are_made(calls, submit, tmp_path):
         submit("--output=/x/%j/log")
 
 
+def test_log_lies_where_the_job_runs(site, submit, tmp_path):
+    words = ("--output=a.log", "--error=e/%j")
+    for folder in (str(tmp_path), "below"):
+        lines = submit(f"--chdir={folder}", *words)
+        assert lines[-1] == call("tell_job", f"{site.root / folder}/a.log")
+        (made,) = [line for line in lines if line.startswith("make_folders")]
+        assert str(site.root / folder) in shlex.split(made)
+        assert str(site.root / folder / "e") in shlex.split(made)
+    assert submit(*words)[-1] == call("tell_job", f"{site.root}/a.log")
+
+
 def test_job_without_a_name_is_told_by_the_name_that_slurm_gives_it(site, submit):
     nameless = JOB.replace("#SBATCH --job-name=train\n", "")
     site.write("site/mine.sbatch", nameless)
