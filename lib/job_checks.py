@@ -73,7 +73,8 @@ def log_folders(paths: Paths, given: Mapping[str, str], log: str) -> list[str]:
         If Slurm would have to make one, which it does not.
     """
     files = [log, *([written_to(paths, given, given["error"])] if given.get("error") else [])]
-    folders = list(dict.fromkeys(os.path.dirname(each) for each in files))
+    named = (each.replace("%x", given["job-name"]) for each in files)
+    folders = list(dict.fromkeys(os.path.dirname(each) for each in named))
     for each in folders:
         if "%" in each:
             raise LongshipError(

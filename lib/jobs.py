@@ -96,7 +96,7 @@ def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submiss
         call("check_python", paths.root),
         *_environment_lines(settings, paths, runtime, wanted),
         *_data_lines(settings, paths, wanted, given),
-        wrapped("make_folders", paths.runs, *log_folders(paths, given, named_log)),
+        wrapped("make_folders", paths.runs, *log_folders(paths, given, log)),
         call("check_room", paths.scratch_dir),
         call("cd", paths.root),
         *_kept(settings, paths),

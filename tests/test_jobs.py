@@ -213,9 +213,9 @@ def test_log_lies_beside_the_runs(site, submit):
 
 
 def test_folders_of_the_log_are_made(calls, submit, tmp_path):
-    calls(f"--output={tmp_path}/logs/%x/run-%j.log", f"--error={tmp_path}/errors/%j")
+    calls(f"--output={tmp_path}/logs/%x/run-%j.log", f"--error={tmp_path}/errors/%x/%j")
     assert (tmp_path / "logs/train").is_dir()
-    assert (tmp_path / "errors").is_dir()
+    assert (tmp_path / "errors/train").is_dir()
     with pytest.raises(LongshipError, match="Slurm makes no folders, and the log's is to be /x/%j"):
         submit("--output=/x/%j/log")
 
