@@ -9,7 +9,7 @@ from lib import environment
 from lib.command import assign, call, comment, wrapped
 from lib.environment import Bind
 from lib.images import ImageSource, image_source, image_to_start
-from lib.launch import Launch
+from lib.launch import Launch, module_lines
 from lib.overlays import overlay_to_start, seen_at
 from lib.paths import Paths, pinned
 from lib.quoting import Expansion, Word
@@ -84,9 +84,8 @@ def start_lines(settings: Settings, launch: Launch, contract: str) -> tuple[list
         Lines of bash, and words for `lib.command.call`.
     """
     module = MODULES[launch.runtime]
-    modules = settings.machine.modules
     lines = [
-        *([call("load_modules", launch.runtime, *modules)] if modules else []),
+        *module_lines(settings.machine, launch.runtime),
         "",
         comment("Nothing of the host's compilers and Python reaches the program."),
         environment.unset_host_variables(settings.configuration.environment),

@@ -13,6 +13,7 @@ from lib.diagnosis_software import repository_checks, software_lines
 from lib.diagnosis_values import configured_values, looks_secret
 from lib.errors import LongshipError
 from lib.images import image_source
+from lib.launch import module_lines
 from lib.paths import Paths, derive_paths, expand
 from lib.quoting import Expansion, Word
 from lib.runtimes import Choice, choose_runtime
@@ -170,7 +171,7 @@ def _runtime_lines(settings: Settings, paths: Paths, choice: Choice) -> list[str
     machine = settings.machine
     why = choice.why.partition("(")[2].rstrip(")")
     return [
-        *([call("load_modules", choice.runtime, *machine.modules)] if machine.modules else []),
+        *module_lines(machine, choice.runtime),
         call("diagnose_runtime", choice.runtime, why),
         *_machine_lines(machine, choice.runtime),
         *_heeded("image", lambda: software_lines(settings, paths, choice.runtime)),

@@ -9,6 +9,7 @@ from lib.command import assign, call, comment
 from lib.container import run_lines
 from lib.images import image_to_start
 from lib.job_container import container_lines, pyxis_launcher_lines
+from lib.launch import module_lines
 from lib.overlays import overlay_to_start
 from lib.packages import wanted_venv
 from lib.paths import Paths, pinned
@@ -77,7 +78,6 @@ def _rank_lines(
     settings: Settings, paths: Paths, runtime: str, named: Mapping[str, str], venv: Path | None
 ) -> list[str]:
     """Return the lines that start the ranks, and those that each of them becomes."""
-    modules = settings.machine.modules
     if uses_pyxis(settings, runtime):
         start = pyxis_launcher_lines(settings, paths, runtime, venv)
     else:
@@ -87,7 +87,7 @@ def _rank_lines(
         "if [[ $part == ranks ]]; then",
         comment("shellcheck disable=SC2034  # of Pyxis"),
         "CONTAINER_OPTIONS=()",
-        *([call("load_modules", runtime, *modules)] if modules else []),
+        *module_lines(settings.machine, runtime),
         *container_lines(settings, paths, runtime, named),
         call("diagnose_job_step", Expansion('"$@"')),
         "fi",

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from lib.command import assign, call
 from lib.environment import Bind
 from lib.quoting import Expansion
+from lib.sites import Machine
 
 IMAGE = Expansion('"$image"')
 
@@ -94,6 +95,11 @@ class Launch(NamedTuple):
             call("add_host_files"),
             *([call("add_pip_sources")] if self.pip_sources else []),
         ]
+
+
+def module_lines(machine: Machine, runtime: str) -> list[str]:
+    """Return the line that loads the site's modules, where the runtime comes from them."""
+    return [call("load_modules", runtime, *machine.modules)] if machine.modules else []
 
 
 def _bind(function: str, bind: Bind) -> str:

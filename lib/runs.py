@@ -8,6 +8,7 @@ from pathlib import Path
 from lib.command import assign, call, comment, export, wrapped
 from lib.configuration import entry_name
 from lib.job_container import container_lines
+from lib.launch import module_lines
 from lib.paths import Paths
 from lib.quoting import Word
 from lib.records import read_record
@@ -77,7 +78,7 @@ def start_lines(
     on_node = settings.environ.get("SLURM_GPUS_ON_NODE", "")
     chained = settings.environ.get("LONGSHIP_CHAINED_AFTER", "")
     return [
-        *([call("load_modules", runtime, *machine.modules)] if machine.modules else []),
+        *module_lines(machine, runtime),
         export("LONGSHIP_ROOT", paths.root),
         export("RUN_DIR", run),
         comment("shellcheck disable=SC2034  # for the job file"),

@@ -9,6 +9,7 @@ from lib import apptainer, docker, enroot, host
 from lib.command import call
 from lib.errors import LongshipError
 from lib.images import can_use, image_source, image_to_start
+from lib.launch import module_lines
 from lib.paths import Paths
 from lib.quoting import Expansion
 from lib.settings import Settings
@@ -98,11 +99,7 @@ def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) ->
 
 def program_lines(settings: Settings, runtime: str) -> list[str]:
     """Return the lines that bring the runtime's program, by modules where the site has it there."""
-    modules = settings.machine.modules
-    return [
-        *([call("load_modules", runtime, *modules)] if modules else []),
-        call("check_program", runtime),
-    ]
+    return [*module_lines(settings.machine, runtime), call("check_program", runtime)]
 
 
 def start_in_lines(runtime: str, root: Path) -> list[str]:
