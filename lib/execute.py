@@ -120,5 +120,6 @@ def write_file(path: Path, text: str, mode: int = 0o644) -> None:
         with suppress(OSError):
             partial.unlink()
         raise LongshipError(
-            f"cannot write {path}: {error.strerror}", "name a place that you can write to"
+            f"cannot write {path}: {error.strerror}",
+            "name a place that you can write to, or set [paths] in configuration.toml to one",
         ) from error

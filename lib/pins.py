@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from lib.errors import LongshipError
+from lib.execute import make_folder, write_file
 
 
 def pin(needed: str, launcher: Path, job: str, folder: Path) -> None:
@@ -33,14 +33,5 @@ def pin(needed: str, launcher: Path, job: str, folder: Path) -> None:
     launcher = launcher.absolute()
     own = hashlib.sha256(os.fsencode(launcher)).hexdigest()[:12]
     file = folder / "pins" / f"{job.partition(' ')[0] or 'launcher'}-{own}"
-    partial = file.with_name(f"{file.name}.partial")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        text = f"{needed}\n{job}\n{launcher}\n"
-        partial.write_text(text, encoding="utf-8", errors="surrogateescape")
-        partial.replace(file)
-    except OSError as error:
-        raise LongshipError(
-            f"cannot write {file}: {error.strerror}",
-            "set paths.scratch_dir in configuration.toml to a place that you can write to",
-        ) from error
+    make_folder(file.parent)
+    write_file(file, f"{needed}\n{job}\n{launcher}\n")

@@ -23,7 +23,7 @@ ROWS = (
     ("settings", "resources", "job_files"),
     ("paths", "resolved", "slurm_facts", "limits"),
     ("images", "training"),
-    ("environment", "overlays", "pins", "recipe", "records"),
+    ("environment", "overlays", "recipe", "records"),
     ("launch",),
     ("apptainer", "pyxis", "docker", "enroot", "host"),
     ("runtimes",),
@@ -35,6 +35,7 @@ ROWS = (
     ("diagnosis_site", "diagnosis_software", "diagnosis_values"),
     ("diagnosis", "job_diagnosis", "known_messages"),
     ("script", "execute", "remembered"),
+    ("pins",),
     ("launchers",),
     ("cli",),
 )
