@@ -58,7 +58,7 @@ def check_job(
     _check_secrets(settings, words)
     if not job.is_interactive:
         _check_silent(given)
-        _check_export(given.get("export", settings.environ.get("SBATCH_EXPORT", "ALL")))
+        _check_export(given.get("export", "ALL"))
     image = _image(settings, paths, runtime, job)
     _check_visible(settings, paths, job, given, words, log, image)
     configured_repositories(settings)  # no password stands in a URL, which is recorded
