@@ -24,7 +24,7 @@ class Request(NamedTuple):
         Of the job.
     partition, qos, account, constraint : str
         Empty where nothing is said.
-    nodes, tasks, cores, gpus : int
+    nodes, cores, gpus : int
         In all.
     memory : float
         Gigabytes in all; 0 where nothing is said.
@@ -40,7 +40,6 @@ class Request(NamedTuple):
     account: str
     constraint: str
     nodes: int
-    tasks: int
     cores: int
     gpus: int
     memory: float
@@ -103,7 +102,6 @@ def read_request(options: Mapping[str, str], machine: Machine) -> Request:
         account=options.get("account", ""),
         constraint=options.get("constraint", ""),
         nodes=nodes,
-        tasks=tasks,
         cores=cores,
         gpus=gpus,
         memory=_memory(options, nodes, cores, gpus),

@@ -111,7 +111,6 @@ def request_of(facts: Mapping[str, str], on_node: str) -> Request:
         account=facts.get("Account", ""),
         constraint="" if features == "(null)" else features,
         nodes=nodes,
-        tasks=int(facts.get("NumTasks", nodes)),
         cores=int(facts["NumCPUs"]),
         gpus=nodes * gpus_per_node(facts, on_node),
         memory=float(memory[1]) * factor[memory[2]] if memory else 0,

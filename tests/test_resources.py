@@ -64,7 +64,7 @@ def refusal(machines):
 def test_job_that_says_nothing_is_a_core_of_the_default_partition(request_of):
     found = request_of()
     assert (found.name, found.partition, found.hours) == ("job", "gpu", 24)
-    assert (found.nodes, found.tasks, found.cores, found.gpus, found.memory) == (1, 1, 1, 0, 0)
+    assert (found.nodes, found.cores, found.gpus, found.memory) == (1, 1, 0, 0)
     assert (found.jobs, found.qos, found.account, found.constraint) == (1, "", "", "")
     assert request_of("bare").hours is None
 
@@ -78,22 +78,22 @@ def test_words_are_taken_as_they_are(request_of):
 @pytest.mark.parametrize(
     ("options", "size"),
     [
-        ({"nodes": "2", "ntasks_per_node": "4", "cpus_per_task": "12"}, (2, 8, 96)),
-        ({"nodes": "2-4"}, (4, 4, 4)),
-        ({"ntasks": "8", "ntasks_per_node": "3"}, (3, 8, 8)),
-        ({"ntasks": "96"}, (2, 96, 96)),
-        ({"ntasks": "97"}, (3, 97, 97)),
-        ({"ntasks": "97", "nodes": "4"}, (4, 97, 97)),
-        ({"ntasks": "5", "cpus_per_task": "24"}, (3, 5, 120)),
-        ({"ntasks": "129", "partition": "cpu"}, (2, 129, 129)),
-        ({"nodes": "2", "exclusive": ""}, (2, 2, 96)),
-        ({"nodes": "2", "exclusive": "", "partition": "cpu"}, (2, 2, 256)),
-        ({"nodes": "1", "ntasks": "40", "exclusive": "user"}, (1, 40, 48)),
+        ({"nodes": "2", "ntasks_per_node": "4", "cpus_per_task": "12"}, (2, 96)),
+        ({"nodes": "2-4"}, (4, 4)),
+        ({"ntasks": "8", "ntasks_per_node": "3"}, (3, 8)),
+        ({"ntasks": "96"}, (2, 96)),
+        ({"ntasks": "97"}, (3, 97)),
+        ({"ntasks": "97", "nodes": "4"}, (4, 97)),
+        ({"ntasks": "5", "cpus_per_task": "24"}, (3, 120)),
+        ({"ntasks": "129", "partition": "cpu"}, (2, 129)),
+        ({"nodes": "2", "exclusive": ""}, (2, 96)),
+        ({"nodes": "2", "exclusive": "", "partition": "cpu"}, (2, 256)),
+        ({"nodes": "1", "ntasks": "40", "exclusive": "user"}, (1, 48)),
     ],
 )
-def test_nodes_tasks_and_cores_are_counted(options, size, request_of):
+def test_nodes_and_cores_are_counted(options, size, request_of):
     found = request_of(**options)
-    assert (found.nodes, found.tasks, found.cores) == size
+    assert (found.nodes, found.cores) == size
 
 
 @pytest.mark.parametrize(
