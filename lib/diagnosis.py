@@ -169,10 +169,9 @@ def _personal_lines() -> list[str]:
 
 def _runtime_lines(settings: Settings, paths: Paths, choice: Choice) -> list[str]:
     machine = settings.machine
-    why = choice.why.partition("(")[2].rstrip(")")
     return [
         *module_lines(machine, choice.runtime),
-        call("diagnose_runtime", choice.runtime, why),
+        call("diagnose_runtime", choice.runtime, choice.why),
         *_machine_lines(machine, choice.runtime),
         *_heeded("image", lambda: software_lines(settings, paths, choice.runtime)),
     ]

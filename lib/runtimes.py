@@ -24,6 +24,7 @@ MODULES = {
     "host": host,
 }
 _LOOKED_FOR = ("apptainer", "singularity", "docker", "podman", "enroot")
+_FIRST = "the first that works here"
 
 
 class Choice(NamedTuple):
@@ -65,10 +66,10 @@ def choose_runtime(
     for runtime in _installed(settings):
         image = image_to_start(runtime, settings, paths)
         if succeeds(MODULES[runtime].probe(runtime, image)):
-            return Choice(runtime, f"runtime {runtime} (the first that works here)", not failed)
+            return Choice(runtime, _FIRST, not failed)
         failed.append(runtime)
     why = f"{', '.join(failed)} here, but without an image" if failed else "no other is installed"
-    return Choice("host", f"runtime host ({why})", not failed)
+    return Choice("host", why, not failed)
 
 
 def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) -> Choice:
@@ -89,7 +90,7 @@ def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) ->
         return Choice(configured, "", True)
     for runtime in _installed(settings):
         if succeeds(MODULES[runtime].works(runtime)):
-            return Choice(runtime, f"runtime {runtime} (the first that works here)", True)
+            return Choice(runtime, _FIRST, True)
     raise LongshipError(
         f"nothing here makes an image from {image_source(settings).address}",
         f"install one of {', '.join(_LOOKED_FOR)}; without an image, python3 set_up.py install "

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lib.cli import Call, Recorder
 from lib.errors import LongshipError
 from lib.runtimes import choose_builder, choose_runtime
 
@@ -56,7 +57,7 @@ def test_first_runtime_that_works_is_taken(runtime, repository, install):
     working = ALL[ALL.index(runtime) :]
     choice, tried = choose(repository, working)
     assert choice.runtime == runtime
-    assert runtime in choice.why
+    assert choice.why == "the first that works here"
     assert [command[0] for command in tried] == list(ALL[: ALL.index(runtime) + 1])
     assert choice.lasting == (runtime == "apptainer")
 
@@ -71,11 +72,17 @@ def test_runtime_that_is_not_installed_is_not_tried(repository, install):
 def test_host_is_what_is_left(repository, install):
     choice, tried = choose(repository, ALL)
     assert (choice.runtime, choice.lasting, tried) == ("host", True, [])
-    assert "no other is installed" in choice.why
+    assert choice.why == "no other is installed"
     install("docker")
     choice, _ = choose(repository)
     assert (choice.runtime, choice.lasting) == ("host", False)  # its daemon may start later
-    assert "docker" in choice.why
+    assert choice.why == "docker here, but without an image"
+
+
+def test_choice_and_reason_are_told(repository, install, capfd):
+    settings, paths = repository.settings_and_paths()
+    Call(settings, False, Recorder({}), {}).runtime(paths)
+    assert capfd.readouterr().err == "note: runtime host (no other is installed)\n"
 
 
 def test_what_is_tried_is_this_image(repository, install):
@@ -100,7 +107,7 @@ def build_with(repository, working=()):
 def test_first_runtime_that_answers_makes_the_image(runtime, repository, install):
     install(*ALL)
     choice, _ = build_with(repository, ALL[ALL.index(runtime) :])
-    assert choice.runtime == runtime and runtime in choice.why
+    assert (choice.runtime, choice.why) == (runtime, "the first that works here")
 
 
 def test_runtime_that_cannot_use_the_source_is_passed_over(repository, install):

@@ -139,7 +139,7 @@ def before_pip(name: str) -> str:
 
 def _told(choice: Choice) -> Choice:
     if choice.why:
-        print_messages(note=choice.why)
+        print_messages(note=f"runtime {choice.runtime} ({choice.why})")
     return choice
 
 
