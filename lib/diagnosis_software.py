@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from lib.command import assign, call
@@ -36,7 +37,7 @@ def software_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     overlay = overlay_to_start(settings, paths)
     launch = describe_launch(settings, paths, runtime, overlay=overlay)
     venv = wanted_venv(settings, paths)
-    own = venv_binds(pinned(venv), paths) if venv and venv.exists() else []
+    own = venv_binds(pinned(venv), paths) if venv and os.path.exists(venv) else []
     inside = inside_lines(settings, paths, runtime, binds=own)
     compression = settings.configuration.packages.compression
     return [
@@ -65,7 +66,7 @@ def software_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
 def _image_lines(settings: Settings, paths: Paths, launch: Launch) -> list[str]:
     file = image_file(launch.runtime, image_source(settings), paths)
     active = paths.containers / file
-    version = pinned(active) if active.is_symlink() else launch.image
+    version = pinned(active) if os.path.islink(active) else launch.image
     return [
         *_function("check_image_as_always", MODULES[launch.runtime].check(launch)),
         call("diagnose_image", version, paths.containers / "build" / file),

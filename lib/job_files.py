@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,7 +56,7 @@ def read_job_file(root: Path, name: str) -> JobFile:
         If there is none.
     """
     for path in (Path(name), root / name):
-        if path.is_file():
+        if os.path.isfile(path):
             break
     else:
         there = [str(each.relative_to(root)) for each in job_files(root)]

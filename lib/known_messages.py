@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ def _opened(log: str, paths_of: Callable[[], Paths]) -> Iterator[tuple[str, Bina
         yield "standard input", sys.stdin.buffer
         return
     path = Path(log)
-    if path.is_dir() or not path.exists():
+    if os.path.isdir(path) or not os.path.exists(path):
         paths = paths_of()
         try:
             run = recorded_run(paths, log)
@@ -47,7 +48,7 @@ def _opened(log: str, paths_of: Callable[[], Paths]) -> Iterator[tuple[str, Bina
                 f"there is no log {log}, and no run of that name in {paths.runs}", error.hint
             ) from error
         path = Path(read_record(run / "record.json").get("log") or "")
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise LongshipError(
                 f"the run {run} has no log", f"look into its folder: {call('ls', str(run))}"
             )

@@ -126,7 +126,7 @@ def pinned(path: Path) -> Path:
     Only this one link is followed: what lies behind links of the file system itself (`/scratch` on
     LUMI) may not be visible inside under its other name.
     """
-    return path.parent / os.readlink(path) if path.is_symlink() else path
+    return path.parent / os.readlink(path) if os.path.islink(path) else path
 
 
 def derive_paths(settings: Settings) -> Paths:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from lib.errors import LongshipError
@@ -44,7 +45,7 @@ def _records(runtime: str, source: ImageSource, paths: Paths) -> list[Path]:
     versions = sorted(paths.containers.glob(f"versions/{name}_*.{ending}.json"), reverse=True)
     archives = paths.archives.glob(f"{image_name(source)}_{paths.arch}.*.json")
     return [
-        *([Path(f"{active.resolve()}.json")] if active.is_symlink() else []),
+        *([Path(f"{active.resolve()}.json")] if os.path.islink(active) else []),
         paths.containers / "build" / f"{file}.json",
         *versions,
         *archives,

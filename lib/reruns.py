@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,7 +53,7 @@ def recorded_run(paths: Paths, name: str) -> Path:
     recorded = [each.parent for each in paths.runs.glob("*/record.json")]
     of_job = sorted(each for each in recorded if each.name.startswith(f"{name}-"))
     for each in (Path(name), paths.runs / name, *of_job):
-        if (each / "record.json").is_file():
+        if os.path.isfile(each / "record.json"):
             return each.resolve()
     newest = sorted(recorded, key=lambda each: (each / "record.json").stat().st_mtime)[-5:]
     names = ", ".join(each.name for each in reversed(newest))
@@ -141,7 +142,7 @@ def check_still_there(run: Path) -> dict[str, str]:
     found = {name: record.get(name, "") for name in NAMED}
     needed = {name: found[name] for name in ("image", "overlay", "venv")}
     for name, path in {**needed, "launcher": str(run / "launcher")}.items():
-        if path.startswith("/") and not Path(path).exists():
+        if path.startswith("/") and not os.path.exists(path):
             raise LongshipError(
                 f"the {name} of run {run.name} is gone: {path}",
                 "submit the job anew, with what is in use now: python3 submit.py SITE/JOB.sbatch",

@@ -90,7 +90,7 @@ def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, 
     """
     path = options.get("configuration") or environ.get("LONGSHIP_CONFIGURATION") or ""
     main = Path(path) if path else root / "configuration.toml"
-    if path and not main.is_file():
+    if path and not os.path.isfile(main):
         raise LongshipError(f"there is no configuration file {path}", "see --configuration")
     local = main.with_name(f"{main.stem}.local.toml")
     machines = load_machines(root)

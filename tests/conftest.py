@@ -100,6 +100,12 @@ def hostile_arguments():
     return list(HOSTILE_ARGUMENTS)
 
 
+@pytest.fixture(scope="session")
+def unseen():
+    """Give a path that nobody can look at, root included, as one in another's closed folder."""
+    return f"/{'x' * 256}/file"
+
+
 @pytest.fixture
 def repository(tmp_path):
     """Give a repository with one machine and one stack, to compute scripts from."""

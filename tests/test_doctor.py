@@ -123,6 +123,15 @@ def test_server_of_the_image_is_asked(image, servers, tmp_path):
     assert reach.split()[2:] == servers
 
 
+def test_folder_that_cannot_be_looked_into_has_neither_image_nor_venv(tmp_path, unseen):
+    text = (
+        f'[paths]\nscratch_dir = "{unseen}"\n[packages]\nrequirements = "x.txt"\n'
+        '[container]\nruntime = "apptainer"\nimage = "docker://x/base:1"\n'
+    )
+    lines = diagnosis.lines(settings_of("local", tmp_path, text), lambda _: True, as_json=True)
+    assert [each for each in lines if each.startswith(f"diagnose_image {unseen}/containers/")]
+
+
 @pytest.mark.parametrize(
     ("machine", "environ", "wanted"),
     [

@@ -185,6 +185,13 @@ def test_tag_in_use_is_the_one_that_the_file_names(runtime, repository, tmp_path
     assert start(repository, runtime, tmp_path) == "longship/base_1:amd64_2_b"
 
 
+@pytest.mark.parametrize("runtime", ["apptainer", "docker"])
+def test_image_in_a_folder_that_cannot_be_looked_into_is_not_in_use(runtime, repository, unseen):
+    file = f"{unseen}/containers/base_1_amd64.sif"
+    tag = "longship/base_1:amd64"
+    assert start(repository, runtime, unseen) == (file if runtime == "apptainer" else tag)
+
+
 def test_image_of_the_site_is_started_until_a_copy_is_in_use(repository, tmp_path):
     assert start(repository, "apptainer", tmp_path, "/site/x.sif") == "/site/x.sif"
     (tmp_path / "containers").mkdir()

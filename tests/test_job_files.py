@@ -70,6 +70,11 @@ def test_unknown_job_is_told(name, hint, jobs):
     assert error.value.hint.startswith(hint)
 
 
+def test_job_that_cannot_be_looked_at_is_none(jobs, unseen):
+    with pytest.raises(LongshipError, match="there is no job file /x"):
+        read_job_file(jobs, unseen)
+
+
 def test_job_that_cannot_be_read_is_told(jobs):
     if os.geteuid() == 0:
         pytest.skip("root may read anything")

@@ -160,3 +160,12 @@ def test_standard_input_folder_of_a_run_and_missing_log(repository, capsys, run,
     with pytest.raises(LongshipError, match="there is no log nope") as error:
         explain("nope", lambda: paths, as_json=False)
     assert error.value.hint
+
+
+def test_log_that_cannot_be_looked_at_is_told(repository, unseen, tmp_path):
+    _, paths = repository.settings_and_paths()
+    with pytest.raises(LongshipError, match="there is no log /x"):
+        explain(unseen, lambda: paths, as_json=False)
+    (tmp_path / "record.json").write_text(json.dumps({"log": unseen}))
+    with pytest.raises(LongshipError, match="has no log"):
+        explain(str(tmp_path), lambda: paths, as_json=False)

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from lib.errors import LongshipError
-from lib.reruns import recorded_job, recorded_run
+from lib.reruns import check_still_there, recorded_job, recorded_run
 
 RECORD = {
     "name": "train",
@@ -67,6 +67,17 @@ def test_unknown_run_is_told_with_the_newest(runs):
         recorded_run(runs.paths, "7")
     assert str(error.value) == f'there is no run "7" in {runs.paths.runs}'
     assert error.value.hint == "the newest: 6-train, 5-train, 4-train, 3-train, 2-train"
+
+
+def test_run_that_cannot_be_looked_at_is_none(runs, unseen):
+    with pytest.raises(LongshipError, match="there is no run"):
+        recorded_run(runs.paths, unseen)
+
+
+def test_image_that_cannot_be_looked_at_is_gone(runs, unseen):
+    run = runs("12-train", record={**RECORD, "image": unseen})
+    with pytest.raises(LongshipError, match="the image of run 12-train is gone: /x"):
+        check_still_there(run)
 
 
 @pytest.mark.parametrize("name", ["*", "1*", "[1]", "?"])

@@ -95,6 +95,11 @@ def test_missing_configuration_file_is_told(repository, tmp_path):
         repository.settings(configuration=str(tmp_path / "none.toml"))
 
 
+def test_configuration_file_that_cannot_be_looked_at_is_told(repository, unseen):
+    with pytest.raises(LongshipError, match="there is no configuration file /x"):
+        repository.settings(configuration=unseen)
+
+
 def test_machine_is_recognised_unless_named(repository):
     text = '[machines.one]\nrecognise.environment = { SYSTEMNAME = "one" }\n'
     repository.write("site/site.toml", text)
