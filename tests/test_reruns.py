@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import pytest
 
@@ -118,6 +119,21 @@ def test_record_that_is_not_complete_is_told(runs):
         recorded_job(run)
     assert "the record of 12-train is not complete: No such file" in str(error.value)
     assert "submit.py" in error.value.hint
+
+
+@pytest.mark.parametrize(("option", "machine"), [([], "local"), (["--machine=jwb"], "jwb")])
+def test_machine_and_stack_are_those_of_the_run(option, machine, runs, run, root, tmp_path):
+    folder = runs("12-train", record={"machine": "local", "stack": "pytorch"})
+    text = 'project.account = "a"\ncontainer.runtime = "host"\n'
+    (folder / "launcher").touch()
+    (folder / "configuration.toml").write_text(text)
+    (tmp_path / "now.toml").write_text(text)
+    environ = {**os.environ, "LONGSHIP_MACHINE": "lumi", "LONGSHIP_STACK": "olmo"}
+    environ["LONGSHIP_CONFIGURATION"] = str(tmp_path / "now.toml")
+    command = [sys.executable, root / "submit.py", *option, "--dry-run", "rerun", folder]
+    script = run(command, env=environ).stdout
+    assert f"# Longship: submit.py rerun, machine {machine} (" in script
+    assert "export LONGSHIP_STACK=pytorch\n" in script
 
 
 def test_job_file_is_the_recorded_one_and_none_of_the_folder_at_hand(runs, tmp_path, monkeypatch):

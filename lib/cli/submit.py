@@ -15,6 +15,7 @@ from lib.command import call as line
 from lib.execute import make_folder, write_file
 from lib.job_files import check_machine, read_job_file
 from lib.launchers import job_launcher
+from lib.records import read_record
 from lib.resolved import resolved
 from lib.script import render
 from lib.sites import load_machines
@@ -139,7 +140,9 @@ def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[C
     run = reruns.recorded_run(call.paths, words[0])
     job, options, recorded = reruns.recorded_job(run)
     reruns.check_still_there(run)
-    call = call.changed(configuration=str(run / "configuration.toml"))
+    record = read_record(run / "record.json")  # the environment would win over the file
+    chosen = {key: call.options[key] or record.get(key, "") for key in ("machine", "stack")}
+    call = call.changed(configuration=str(run / "configuration.toml"), **chosen)
     wanted = jobs.Submission(
         job, [*options, *typed], arguments or recorded, again=str(run), **given
     )
