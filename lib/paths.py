@@ -188,7 +188,11 @@ def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | No
     """
     origin = settings.origins.get(key) or settings.origins.get(key.partition(".")[0], "")
     fields = {**_fields(settings), **(more or {})}
-    settable = {"account": "project.account", "project": "project.name"}
+    settable = {
+        "user": "the variable USER",
+        "account": "project.account in configuration.toml",
+        "project": "project.name in configuration.toml",
+    }
 
     def field(match: re.Match[str]) -> str:
         value = fields.get(match[3])
@@ -198,7 +202,7 @@ def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | No
         what = "is not set" if match[3] in fields else "is unknown"
         raise LongshipError(
             f'{key} in {origin} is "{text}", and {match[0]} {what}',
-            f"set {settable[match[3]]} in configuration.toml" if match[3] in settable else known,
+            f"set {settable[match[3]]}" if match[3] in settable else known,
         )
 
     def variable(match: re.Match[str]) -> str:
@@ -240,4 +244,7 @@ def _fields(settings: Settings) -> Mapping[str, str]:
 def _user() -> str:
     import pwd  # only where the environment does not say: cron, containers
 
-    return pwd.getpwuid(os.getuid()).pw_name
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # in a container that was given a user's number
+        return ""

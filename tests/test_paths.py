@@ -77,6 +77,15 @@ def test_user_comes_from_the_system_where_the_environment_does_not_say(repositor
     assert expand("paths.scratch_dir", "/{user}", settings) == f"/{user}"
 
 
+def test_user_without_a_name_is_told(repository, monkeypatch):
+    monkeypatch.setattr("os.getuid", lambda: 4242424242)
+    settings = repository.settings({"USER": "", "LOGNAME": ""})
+    assert expand("paths.scratch_dir", "/s", settings) == "/s"
+    with pytest.raises(LongshipError, match="{user} is not set") as error:
+        expand("paths.scratch_dir", "/{user}", settings)
+    assert error.value.hint == "set the variable USER"
+
+
 def test_derived_paths_lie_below_the_scratch_folder(repository):
     configure(repository, "/s")
     _, paths = repository.settings_and_paths(arch="arm64")
