@@ -115,7 +115,8 @@ def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, 
     check_settings(stack, configuration.training, origins["training"])
     # a new site is a file in any folder beside the scripts
     sites = [each / "site.toml" for each in sorted(root.iterdir()) if each.is_dir()]
-    looked_at = [root, main, local, root / "stacks" / stack.name / "stack.toml", *sites]
+    marks = [each.recognise["path"] for each in machines.values() if "path" in each.recognise]
+    looked_at = [root, main, local, root / "stacks" / stack.name / "stack.toml", *sites, *marks]
     return Settings(
         root=root,
         machine=machines[name],

@@ -180,6 +180,17 @@ def test_marks_of_a_site_in_the_environment_are_noticed(clone):
     assert say(clone)[1] == "local"
 
 
+def test_folder_that_marks_a_site_is_noticed(clone, tmp_path):
+    (clone.root / "new").mkdir()
+    mark = tmp_path / "only here"
+    (clone.root / "new/site.toml").write_text(NEW_SITE.replace('"/"', toml(mark)))
+    recognise_by_itself(clone)
+    mark.mkdir()
+    assert say(clone)[1] == "here"
+    mark.rmdir()
+    assert say(clone)[1] == "local"
+
+
 @pytest.mark.parametrize("option", ["--stack", "--configuration"])
 def test_what_an_option_says_holds_for_one_call(option, warm, tmp_path):
     (warm.root / "stacks/mine").mkdir()
