@@ -11,6 +11,7 @@ from support import processes
 from support.terminal import Terminal
 
 from lib import ROOT, diagnosis
+from lib.command import call
 from lib.diagnosis_values import configured_values, looks_secret
 from lib.errors import LongshipError
 from lib.quoting import word
@@ -238,6 +239,15 @@ def test_text_is_wrapped_and_a_fix_is_not(tell):
     assert len(wrapped) > 4
     assert " ".join(" ".join(wrapped).split()[3:]) == text.strip()
     assert fixed == f"         fix: {fix}"
+
+
+def test_user_id_without_a_name_is_told_as_a_number(tell):
+    unnamed = "id() { echo 4242; echo 'id: cannot find name for user ID 4242' >&2; return 1; }"
+    namespaces = call("diagnose_namespaces", "apptainer", "allowed", "")
+    done = tell(unnamed, "exec 2>&1", "start_report text", "diagnose_node", namespaces)
+    said = " ".join(done.stdout.split())
+    assert ", 4242, in no job" in said and "4242 has" in said
+    assert "cannot find name" not in done.stdout
 
 
 @pytest.mark.parametrize(("no_color", "colored"), [("", True), ("1", False)])

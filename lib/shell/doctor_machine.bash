@@ -13,10 +13,11 @@ diagnose_clone() {
 
 # diagnose_node: where and when this is asked, which is what helpers ask first.
 diagnose_node() {
-  local system='' job='in no job'
+  local system='' job='in no job' user
+  user=$(id -un 2>/dev/null) || : # of a user id without a name it says the number
   system=$(sed -n 's/^PRETTY_NAME="\{0,1\}\([^"]*\).*/\1/p' /etc/os-release 2>/dev/null) || :
   if [[ -n ${SLURM_JOB_ID:-} ]]; then job="in job $SLURM_JOB_ID"; fi
-  report ok node "$(this_host), ${system:+$system, }Linux $(uname -r), $(id -un), $job, $(date -u +%Y-%m-%dT%H:%M:%SZ)"
+  report ok node "$(this_host), ${system:+$system, }Linux $(uname -r), $user, $job, $(date -u +%Y-%m-%dT%H:%M:%SZ)"
   if [[ -n ${LOADEDMODULES:-} ]]; then report ok modules "${LOADEDMODULES//:/ }"; fi
 }
 
@@ -54,7 +55,7 @@ diagnose_namespaces() {
     report problem namespaces "an ordinary user may make no user namespace, and $1 starts no image without" \
       'ask the site: sysctl user.max_user_namespaces kernel.unprivileged_userns_clone'
   fi
-  name=$(id -un)
+  name=$(id -un 2>/dev/null) || :
   if grep -q -s -E "^($name|$UID):" /etc/subuid && grep -q -s -E "^($name|$UID):" /etc/subgid; then ids=1; fi
   if [[ $2 == forbidden ]]; then
     report ok fakeroot 'the site allows no builds from definition files'
