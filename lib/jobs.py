@@ -85,6 +85,7 @@ def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submiss
     log = _log(paths, given)
     named_log = log.replace("%x", request.name)
     typed = [each.word for each in wanted.typed]
+    asked = [call(each.word) for each in (*account, *wanted.typed)]
     check_job(settings, paths, runtime, job, given, [*typed, *wanted.arguments], log)
     if job.trains:
         check_parallel(settings, paths, request.gpus, request.nodes)
@@ -102,7 +103,7 @@ def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submiss
         *_kept(settings, paths),
         # what another job has, in which this is typed, is not for this one
         "unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN",
-        export("LONGSHIP_OPTIONS", "\n".join(each.word for each in (*account, *wanted.typed))),
+        export("LONGSHIP_OPTIONS", "\n".join(asked)),
         *([export("LONGSHIP_RERUN", wanted.again)] if wanted.again else []),
         "",
         *_options(wanted, account, own, log),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -80,10 +81,15 @@ def recorded_job(run: Path) -> tuple[JobFile, list[Option], tuple[str, ...]]:
     """
     record = read_record(run / "record.json")
     try:
-        typed = read_options((run / "options").read_text(encoding="utf-8").splitlines())
-        options = [each for each in typed if each.name not in _ONCE]
+        typed = shlex.split((run / "options").read_bytes().decode(errors="surrogateescape"))
+        options = [each for each in read_options(typed) if each.name not in _ONCE]
     except OSError:  # submitted by sbatch itself
         options = _given_options(record, run)
+    except ValueError as error:
+        raise LongshipError(
+            f"the record of {run.name} is damaged: {error}: {run / 'options'}",
+            "submit the job anew: python3 submit.py SITE/JOB.sbatch",
+        ) from error
     task = record.get("job", "").partition("_")[2]
     if task:  # of an array: this one alone
         options.append(Option("array", task))

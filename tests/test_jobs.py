@@ -7,9 +7,10 @@ import pytest
 from support.repository import toml
 
 from lib import jobs
-from lib.command import call
+from lib.command import assign, call
 from lib.errors import LongshipError
 from lib.job_files import check_machine, read_job_file
+from lib.reruns import recorded_job
 from lib.script import render
 from lib.sites import load_machines
 
@@ -331,3 +332,14 @@ def test_configuration_is_kept_as_it_is(calls, site):
     site.write("configuration.toml", "")
     again = site.settings(configuration=str(kept)).configuration
     assert again == before and again.project.account == "acc"
+
+
+def test_options_are_recorded_as_they_were_typed(submit, run, tmp_path, hostile_arguments):
+    words = [f"--comment={each}" for each in hostile_arguments]
+    (exported,) = [each for each in submit(*words) if each.startswith("export LONGSHIP_OPTIONS")]
+    record = ["facts=()", "log=", "JOB_ARGUMENTS=()", "SLURM_JOB_NODELIST=node1", "begin_record"]
+    lines = [exported, assign("RUN_DIR", tmp_path), *record]
+    run(["bash", "-c", render("a test", lines)])
+    (tmp_path / "job.sbatch").write_text(JOB)
+    _, options, _ = recorded_job(tmp_path)
+    assert [each.word for each in options] == ["--account=acc", *words]

@@ -136,6 +136,13 @@ def test_machine_and_stack_are_those_of_the_run(option, machine, runs, run, root
     assert "export LONGSHIP_STACK=pytorch\n" in script
 
 
+def test_options_that_are_damaged_are_told(runs):
+    run = runs("12-train")
+    (run / "options").write_text("--comment='two\n")
+    with pytest.raises(LongshipError, match="record of 12-train is damaged: No closing quotation"):
+        recorded_job(run)
+
+
 def test_job_file_is_the_recorded_one_and_none_of_the_folder_at_hand(runs, tmp_path, monkeypatch):
     (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=9\n")
     monkeypatch.chdir(tmp_path)

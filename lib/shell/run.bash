@@ -6,7 +6,7 @@
 #   start.bash          what the job file sources
 #   job.sbatch          the job file as it was; job.salloc where it is a shell
 #   arguments           the job's own arguments, a zero byte behind each
-#   options             those of sbatch, a line each
+#   options             those of sbatch, a line each, quoted as for a shell
 #   configuration.toml  every value of the configuration
 #   slurm.txt           what Slurm knows of the job
 #   packages.txt        the Python packages inside, with their versions

@@ -318,7 +318,7 @@ export LONGSHIP_CONFIGURATION=/fsx/me/longship/runs/configurations/708faca0855e.
 export LONGSHIP_STACK=pytorch
 unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
 export LONGSHIP_OPTIONS='--nodes=4
---comment=it'"'"'s mine'
+'"'"'--comment=it'"'"'"'"'"'"'"'"'s mine'"'"''
 
 options=(--nodes=4 '--comment=it'"'"'s mine' --output=/fsx/me/longship/runs/%j-%x.log)
 job=(aws/run_training_aws.sbatch --steps '1 0')

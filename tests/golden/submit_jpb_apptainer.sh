@@ -328,7 +328,7 @@ export LONGSHIP_STACK=pytorch
 unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN
 export LONGSHIP_OPTIONS='--account=project_465000000
 --nodes=4
---comment=it'"'"'s mine'
+'"'"'--comment=it'"'"'"'"'"'"'"'"'s mine'"'"''
 
 options=(--account=project_465000000 --nodes=4 '--comment=it'"'"'s mine' --output=/e/scratch/project_465000000/me/longship/runs/%j-%x.log)
 job=(jsc/run_training_jpb.sbatch --steps '1 0')
