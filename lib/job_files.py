@@ -14,8 +14,8 @@ from lib.sbatch import Option, read_header
 from lib.sites import Machine
 
 # The name that a job file gives its machine; one that builds something has no run to start.
-_STARTS = re.compile(r"^start_job (\w+)", re.MULTILINE)
-_BUILDS = re.compile(r"\.py --machine (\w+)")
+_STARTS = re.compile(r"^start_job ([\w-]+)", re.MULTILINE)
+_BUILDS = re.compile(r"\.py --machine ([\w-]+)")
 
 
 class JobFile(NamedTuple):

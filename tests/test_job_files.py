@@ -31,6 +31,12 @@ def test_job_is_read(jobs):
     assert (job.machine, job.header, job.is_interactive) == ("one", [Option("nodes", "2")], False)
 
 
+@pytest.mark.parametrize("line", ["start_job", "python3 build_overlay.py --machine"])
+def test_name_of_a_machine_may_have_a_hyphen(line, jobs):
+    (jobs / "here/train.sbatch").write_text(f'#!/bin/bash\n{line} my-one "$@"\n')
+    assert read_job_file(jobs, "here/train.sbatch").machine == "my-one"
+
+
 def test_shell_on_a_node_reads_the_same_header(jobs):
     job = read_job_file(jobs, "here/shell.salloc")
     assert (job.machine, job.header, job.is_interactive) == ("", [Option("nodes", "2")], True)
