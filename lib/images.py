@@ -189,8 +189,9 @@ def image_to_start(runtime: str, settings: Settings, paths: Paths) -> str:
     check_usable(runtime, source)
     active = paths.containers / image_file(runtime, source, paths)
     if ENDINGS[runtime] in ("docker", "podman"):
-        there = os.path.isfile(active)
-        return active.read_text().strip() if there else image_tag(source, paths.arch)
+        if os.path.isfile(active):
+            return active.read_text(encoding="utf-8").strip()
+        return image_tag(source, paths.arch)
     if source.ready and not os.path.lexists(active):
         return str(pinned(Path(source.address)))
     return str(pinned(active))

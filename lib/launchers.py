@@ -69,7 +69,8 @@ def job_launcher(
     found = check_still_there(old)
     _pin(found["image"], found["overlay"], paths, file, _of_cluster(settings, job))
     if old != run:
-        write_file(file, (old / "launcher").read_text(errors="surrogateescape"), 0o755)
+        text = (old / "launcher").read_text(encoding="utf-8", errors="surrogateescape")
+        write_file(file, text, 0o755)
     return found
 
 

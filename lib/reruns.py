@@ -113,7 +113,8 @@ def _given_options(record: Mapping[str, str], run: Path) -> list[Option]:
         if record.get(name, "") not in _UNKNOWN and (name, record[name]) != _GIVEN
     ]
     try:
-        facts = slurm_facts((run / "slurm.txt").read_text(errors="surrogateescape"))
+        text = (run / "slurm.txt").read_text(encoding="utf-8", errors="surrogateescape")
+        facts = slurm_facts(text)
     except (OSError, LongshipError):
         return options
     wanted = {

@@ -95,6 +95,17 @@ def test_imports_in_functions_are_seen():
     assert modules_of_lib_in(ast.parse(text)) == {"sites", "cli"}
 
 
+@pytest.mark.parametrize("path", CORE, ids=shown)
+def test_text_is_read_in_no_encoding_of_a_locale(path):
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            named = {keyword.arg for keyword in node.keywords}
+            if node.func.attr in ("read_text", "write_text") and "encoding" not in named:
+                found.append(node.lineno)
+    assert not found, f"{shown(path)}: an encoding is missing in the lines {found}"
+
+
 # What starts or becomes a process: modules, and functions of os.
 STARTING_MODULES = {
     "subprocess",
