@@ -223,7 +223,7 @@ def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | No
     if not path.startswith("/"):
         raise LongshipError(
             f'{key} in {origin} is "{text}", which is no absolute path',
-            f'start it with / or ~: {key} = "~/{text}"',
+            f'start it with / or ~: "~/{text}"',
         )
     if "\n" in path:
         raise LongshipError(f"{key} in {origin} holds a newline: {path!r}", "take it out")

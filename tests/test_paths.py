@@ -54,7 +54,7 @@ def test_variable_is_taken_as_it_is(value, repository):
         ("/p/{account}/x", "{account} is not set", "project.account in configuration.toml"),
         ("/p/{acount}/x", "{acount} is unknown", "{account}"),
         ("$NOT_SET/x", "variable $NOT_SET is not set", "configuration.local.toml"),
-        ("scratch", "is no absolute path", '"~/scratch"'),
+        ("scratch", "is no absolute path", 'start it with / or ~: "~/scratch"'),
         ("~other/x", "is no absolute path", ""),
         ("", "is no absolute path", ""),
     ],
