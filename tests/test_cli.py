@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from lib import ROOT
+from lib.cli import before_pip
 from lib.cli.build_container import build_container
 from lib.cli.bundle import bundle
 from lib.cli.set_up import set_up
@@ -42,6 +43,12 @@ def test_options_of_submit_are_known_beside_those_of_sbatch():
     with pytest.raises(LongshipError) as error:
         read_options(["--chian=2"])
     assert error.value.hint.startswith('did you mean "chain"?')
+
+
+def test_what_is_typed_again_is_no_dry_run_and_holds_no_password(monkeypatch):
+    words = ["download", "--dry-run", "--machine", "jwb", "--", "-i", "https://me:" + "secret@x"]
+    monkeypatch.setattr("sys.argv", ["set_up.py", *words])
+    assert before_pip("set_up.py") == "python3 set_up.py download --machine jwb"
 
 
 @pytest.mark.parametrize(

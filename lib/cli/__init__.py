@@ -108,9 +108,7 @@ class Call(NamedTuple):
 
     def typed(self, name: str) -> str:
         """Return what the user typed, to be typed again."""
-        return command.call(
-            "python3", name, *(each for each in sys.argv[1:] if each != "--dry-run")
-        )
+        return _again(name, sys.argv[1:])
 
     def title(self, usage: str) -> str:
         """Return the second line of a script: what emitted it, for which machine."""
@@ -133,8 +131,12 @@ def finish(script: str, name: str, arguments: tuple[str, ...] = (), *, dry_run: 
 def before_pip(name: str) -> str:
     """Return what is shown of a download: options of pip can hold the password of an index."""
     arguments = sys.argv[1:]
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return command.call("python3", name, *own)
+    return _again(name, arguments[: arguments.index("--")] if "--" in arguments else arguments)
+
+
+def _again(name: str, arguments: list[str]) -> str:
+    """Return a call as it is typed again: to do it, not to show it."""
+    return command.call("python3", name, *(each for each in arguments if each != "--dry-run"))
 
 
 def _told(choice: Choice) -> Choice:
