@@ -2,8 +2,7 @@
 
 The same tables stand in configuration.toml, configuration.local.toml, under ``[machines.NAME]`` and
 ``[stacks.NAME]`` of both, and under ``configuration`` in the files of sites and stacks. Each is a
-`Layer`;
-later layers win (`lib/settings.py` has the order).
+`Layer`; later layers win (`lib/settings.py` has the order).
 """
 
 from __future__ import annotations
@@ -156,7 +155,7 @@ def check_layer(tables: Any, source: Source, prefix: str = "") -> Layer:
     Parameters
     ----------
     tables : object
-        What TOML gave, without ``machines``.
+        What TOML gave, without ``machines`` and ``stacks``.
     source : Source
         Where it was read.
     prefix : str

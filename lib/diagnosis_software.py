@@ -80,7 +80,7 @@ def _function(name: str, lines: Iterable[str]) -> list[str]:
 def repository_checks(settings: Settings, paths: Paths) -> list[str]:
     """Return the lines that look at the repositories; none where none is configured.
 
-    Parameters and errors are those of `lib.repositories.repository_lines`.
+    Parameters and errors are those of `lib.repositories.listed_lines`.
     """
     listed = listed_lines(settings, paths)
     return [*listed, call("diagnose_repositories")] if listed else []

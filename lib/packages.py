@@ -53,7 +53,7 @@ def install_lines(
     paths : Paths
         Where things lie.
     runtime : str
-        From `lib.container.choose_runtime`.
+        From `lib.runtimes.choose_runtime`.
     offline : bool
         From what was downloaded, without network.
 

@@ -123,8 +123,8 @@ def _given_options(record: Mapping[str, str], run: Path) -> list[Option]:
         "cpus-per-task": facts.get("CPUs/Task", ""),
         "mem": facts.get("MinMemoryNode", ""),
     }
-    given = ("0", "1", *_UNKNOWN)
-    return options + [Option(name, value) for name, value in wanted.items() if value not in given]
+    unasked = ("0", "1", *_UNKNOWN)
+    return options + [Option(name, value) for name, value in wanted.items() if value not in unasked]
 
 
 def check_still_there(run: Path) -> dict[str, str]:

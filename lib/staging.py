@@ -25,7 +25,7 @@ def staging_lines(settings: Settings, runtime: str, named: Mapping[str, str]) ->
     Returns
     -------
     list of str
-        None where the configuration wants no copies, where nothing is to be copied, and for
+        No lines where the configuration wants no copies, where nothing is to be copied, and for
         runtimes with a store of their own.
 
     Raises

@@ -20,7 +20,7 @@ try:
     import click
 
     if sys.version_info < (3, 11):
-        import tomli  # noqa: F401  # lib/configuration.py needs it
+        import tomli  # noqa: F401  # lib/tables.py needs it
 except ModuleNotFoundError as missing:
     sys.exit(
         f"error: {sys.executable} has no package {missing.name}, which these scripts need\n"
