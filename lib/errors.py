@@ -6,7 +6,7 @@ import os
 import sys
 
 # red, yellow and cyan; the others are bold
-_COLORS = {"error": 31, "problem": 31, "warning": 33, "follows": 33, "hint": 36, "next": 36}
+_COLOURS = {"error": 31, "problem": 31, "warning": 33, "follows": 33, "hint": 36, "next": 36}
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a remembered launch does without
@@ -47,7 +47,7 @@ def print_messages(**lines: str) -> None:
 
 
 def paint(word: str, stream: TextIO) -> str:
-    """Return a word in its color, where a stream is a terminal that shows some.
+    """Return a word in its colour, where a stream is a terminal that shows some.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def paint(word: str, stream: TextIO) -> str:
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
     if plain or not stream.isatty():
         return word
-    return f"\033[{_COLORS.get(word.rstrip(':'), 1)}m{word}\033[0m"
+    return f"\033[{_COLOURS.get(word.rstrip(':'), 1)}m{word}\033[0m"
 
 
 def near_miss(word: str, allowed: list[str] | tuple[str, ...]) -> str:

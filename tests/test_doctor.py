@@ -250,15 +250,15 @@ def test_user_id_without_a_name_is_told_as_a_number(tell):
     assert "cannot find name" not in done.stdout
 
 
-@pytest.mark.parametrize(("no_color", "colored"), [("", True), ("1", False)])
-def test_colors_are_for_terminals(no_color, colored, clean_environment, tmp_path):
+@pytest.mark.parametrize(("no_colour", "coloured"), [("", True), ("1", False)])
+def test_colours_are_for_terminals(no_colour, coloured, clean_environment, tmp_path):
     script = render("x", ["start_report text", report("problem", "a", "b", "c")])
-    environment = {**clean_environment, "NO_COLOR": no_color}
+    environment = {**clean_environment, "NO_COLOR": no_colour}
     command = ["bash", "-c", script]
     with Terminal(command, env=environment, cwd=tmp_path, term="xterm") as terminal:
         assert terminal.end() == 0
     assert "fix: c" in terminal.said
-    assert ("\x1b[31m" in terminal.said) == colored
+    assert ("\x1b[31m" in terminal.said) == coloured
 
 
 HEED = {

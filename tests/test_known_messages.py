@@ -140,7 +140,7 @@ def test_log_without_a_known_message(root, run, tmp_path):
     assert f"next: sed -n 1,2p '{tmp_path}/a log'" in said
 
 
-def test_text_fits_80_columns_and_has_no_colors(root, run, tmp_path):
+def test_text_fits_80_columns_and_has_no_colours(root, run, tmp_path):
     lines = "".join(f"{line}\n" for _, line in EXAMPLES)
     (tmp_path / "log").write_text(lines)
     said = run([sys.executable, root / "doctor.py", "explain", tmp_path / "log"]).stdout

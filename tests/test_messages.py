@@ -1,4 +1,4 @@
-"""Messages: two lines, the same from Python and bash, in color on a terminal that shows some."""
+"""Messages: two lines, the same from Python and bash, in colour on a terminal that shows some."""
 
 import sys
 
@@ -28,7 +28,7 @@ def kinds(text):
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_file_gets_no_color(command, run):
+def test_file_gets_no_colour(command, run):
     done = run(command, check=False)
     assert done.stdout == ""
     assert "\x1b" not in done.stderr
@@ -38,18 +38,18 @@ def test_file_gets_no_color(command, run):
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 @pytest.mark.parametrize(
-    ("term", "no_color", "colored"),
+    ("term", "no_colour", "coloured"),
     [("xterm", "", True), ("xterm", "0", False), ("dumb", "", False)],
 )
-def test_color_is_for_terminals(command, term, no_color, colored, clean_environment, tmp_path):
-    environment = {**clean_environment, "NO_COLOR": no_color}
+def test_colour_is_for_terminals(command, term, no_colour, coloured, clean_environment, tmp_path):
+    environment = {**clean_environment, "NO_COLOR": no_colour}
     with Terminal(command, env=environment, cwd=tmp_path, term=term) as terminal:
         terminal.end()
     codes = {"note:": 1, "warning:": 33, "next:": 36, "error:": 31, "hint:": 36}
     for kind, code in codes.items():
-        shown = f"\x1b[{code}m{kind}\x1b[0m " if colored else f"{kind} "
+        shown = f"\x1b[{code}m{kind}\x1b[0m " if coloured else f"{kind} "
         assert f"\n{shown}" in f"\n{terminal.said}"
-    assert ("\x1b" in terminal.said) == colored
+    assert ("\x1b" in terminal.said) == coloured
 
 
 def test_step_is_bold(clean_environment, tmp_path):
@@ -71,7 +71,7 @@ def test_interruption_names_step_and_command(term, clean_environment, tmp_path):
     assert " nothing is lost; go on with: the same command\r\n" in terminal.said
 
 
-def test_message_of_work_at_once_has_its_color_again(clean_environment, tmp_path):
+def test_message_of_work_at_once_has_its_colour_again(clean_environment, tmp_path):
     lines = ["each() { echo $1; fail 'it is broken' 'mend it'; }", "in_parallel each a b || :"]
     command = ["bash", "-c", render("x", lines)]
     with Terminal(command, env=clean_environment, cwd=tmp_path, term="xterm") as terminal:

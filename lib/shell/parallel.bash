@@ -58,7 +58,7 @@ show_parallel() {
   printf '\r\e[K' >&2
 }
 
-# show_log LOG: on standard error, where its messages may have a color again.
+# show_log LOG: on standard error, where its messages may have a colour again.
 show_log() {
   local line
   while IFS= read -r line || [[ -n $line ]]; do

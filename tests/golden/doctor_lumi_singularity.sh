@@ -948,21 +948,21 @@ print_messages() {
   printf '%s' "$told" >&2
 }
 
-# paint FILE WORD: set REPLY to the word, in its color where that file (1 or 2) is a terminal which
-# shows colors, unless NO_COLOR says that the user wants none: https://no-color.org. Without `return`: in
+# paint FILE WORD: set REPLY to the word, in its colour where that file (1 or 2) is a terminal which
+# shows colours, unless NO_COLOR says that the user wants none: https://no-color.org. Without `return`: in
 # a trap that would have the status of what was interrupted.
 paint() {
-  local color
+  local colour
   REPLY=$2
   if [[ -t $1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
     case $2 in
-      error: | problem) color=31 ;;                            # red
-      warning: | warning) color=33 ;;                          # yellow
-      ok) color=32 ;;                                          # green
-      hint: | next: | follow: | cancel: | status:) color=36 ;; # cyan
-      *) color=1 ;;                                            # bold
+      error: | problem) colour=31 ;;                            # red
+      warning: | warning) colour=33 ;;                          # yellow
+      ok) colour=32 ;;                                          # green
+      hint: | next: | follow: | cancel: | status:) colour=36 ;; # cyan
+      *) colour=1 ;;                                            # bold
     esac
-    REPLY=$'\e['${color}m$2$'\e[0m'
+    REPLY=$'\e['${colour}m$2$'\e[0m'
   fi
 }
 

@@ -20,7 +20,7 @@ class Terminal:
     """A running command whose standard input, output and error are a terminal.
 
     At the end of its `with` what still runs of it is killed. It is so wide that no prompt is cut,
-    however long the folder in it, and shows no colors, unless `columns` and `term` say otherwise.
+    however long the folder in it, and shows no colours, unless `columns` and `term` say otherwise.
     """
 
     def __init__(self, argv, *, env, cwd, columns=500, term="dumb", **streams):
