@@ -12,6 +12,7 @@ from lib.command import call
 from lib.errors import LongshipError, near_miss
 from lib.sbatch import Option, read_header
 from lib.sites import Machine
+from lib.tables import find_files
 
 # The name that a job file gives its machine; one that builds something has no run to start.
 _STARTS = re.compile(r"^start_job ([\w-]+)", re.MULTILINE)
@@ -83,7 +84,7 @@ def read_job_file(root: Path, name: str) -> JobFile:
 
 def job_files(root: Path) -> list[Path]:
     """Return all checked-in jobs."""
-    return sorted(each for kind in ("sbatch", "salloc") for each in root.glob(f"*/*.{kind}"))
+    return sorted(each for kind in ("sbatch", "salloc") for each in find_files(root, f"*/*.{kind}"))
 
 
 def data_command(root: Path, machine: Machine, stack: str) -> str:

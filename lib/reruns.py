@@ -14,6 +14,7 @@ from lib.paths import Paths
 from lib.records import read_record
 from lib.sbatch import Option, read_options
 from lib.slurm_facts import slurm_facts
+from lib.tables import find_files
 
 # What the record says of a job that sbatch itself submitted, and the option that asks for it. The
 # header says the rest.
@@ -51,7 +52,7 @@ def recorded_run(paths: Paths, name: str) -> Path:
     LongshipError
         If there is none.
     """
-    recorded = [each.parent for each in paths.runs.glob("*/record.json")]
+    recorded = [each.parent for each in find_files(paths.runs, "*/record.json")]
     of_job = sorted(each for each in recorded if each.name.startswith(f"{name}-"))
     for each in (Path(name), paths.runs / name, *of_job):
         if os.path.isfile(each / "record.json"):

@@ -94,7 +94,7 @@ def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, 
         raise LongshipError(f"there is no configuration file {path}", "see --configuration")
     local = main.with_name(f"{main.stem}.local.toml")
     machines = load_machines(root)
-    files = [_read(each, root, machines) for each in (main, local) if each.is_file()]
+    files = [_read(each, root, machines) for each in (main, local) if os.path.lexists(each)]
     last = [
         Layer("environment", _chosen(lambda key: environ.get(f"LONGSHIP_{key.upper()}"))),
         Layer("command line", _chosen(options.get)),
@@ -114,7 +114,7 @@ def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, 
     configuration, origins = combine([stack.configuration, site, *own, *last])
     check_settings(stack, configuration.training, origins["training"])
     # a new site is a file in any folder beside the scripts
-    sites = [each / "site.toml" for each in sorted(root.iterdir()) if each.is_dir()]
+    sites = [each / "site.toml" for each in sorted(root.iterdir()) if os.path.isdir(each)]
     marks = [each.recognise["path"] for each in machines.values() if "path" in each.recognise]
     looked_at = [root, main, local, root / "stacks" / stack.name / "stack.toml", *sites, *marks]
     return Settings(

@@ -16,7 +16,7 @@ from typing import Any
 from lib.configuration import RUNTIMES, Layer, check_layer
 from lib.errors import LongshipError
 from lib.partitions import LIMITS_OF, Limits, Price, read_limits, read_price
-from lib.tables import Key, Source, check_table, read_toml
+from lib.tables import Key, Source, check_table, find_files, read_toml
 
 # What a machine's table in a site.toml takes; `Machine` says what each of them is.
 FACTS = {
@@ -161,7 +161,7 @@ def load_machines(root: Path) -> dict[str, Machine]:
         If a ``site.toml`` has an unknown key, or two sites have a machine of the same name.
     """
     machines: dict[str, Machine] = {}
-    for path in sorted(root.glob("*/site.toml")):
+    for path in find_files(root, "*/site.toml"):
         for machine in load_site(root, path):
             if machine.name in machines:
                 files = f"{machine.site_file} and {machines[machine.name].site_file}"

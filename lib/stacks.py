@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from lib.configuration import Layer, check_layer
 from lib.errors import LongshipError, near_miss
-from lib.tables import Key, Source, check_table, check_value, read_toml
+from lib.tables import Key, Source, check_table, check_value, find_files, read_toml
 
 # What a stack.toml takes; `Stack` and `Setting` say what each of them is.
 FILE = {
@@ -94,7 +94,7 @@ class Stack(NamedTuple):
 
 def stack_names(root: Path) -> list[str]:
     """Return the names of all stacks."""
-    return sorted(each.parent.name for each in root.glob("stacks/*/stack.toml"))
+    return [each.parent.name for each in find_files(root, "stacks/*/stack.toml")]
 
 
 def load_stack(root: Path, name: str) -> Stack:

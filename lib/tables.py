@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,6 +105,25 @@ class Source(NamedTuple):
             if f"{here}.".startswith(f"{dotted}."):
                 return f"{self.shown}, line {number}"
         return self.shown
+
+
+def find_files(root: Path, pattern: str) -> list[Path]:
+    """Return the files below a folder that a pattern names, sorted.
+
+    `pathlib.Path.glob` ends its list, in silence, at the first link into somebody's closed folder.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+        The folder.
+    pattern : str
+        Relative to it, such as ``*/site.toml``.
+
+    Returns
+    -------
+    list of pathlib.Path
+    """
+    return sorted(map(Path, glob.glob(os.path.join(glob.escape(str(root)), pattern))))
 
 
 def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:

@@ -100,6 +100,22 @@ def test_configuration_file_that_cannot_be_looked_at_is_told(repository, unseen)
         repository.settings(configuration=unseen)
 
 
+@pytest.mark.parametrize("name", ["configuration.toml", "configuration.local.toml"])
+def test_configuration_that_leads_where_nobody_can_look_is_told(name, repository, unseen):
+    (repository.root / name).unlink(missing_ok=True)
+    (repository.root / name).symlink_to(unseen)
+    with pytest.raises(LongshipError, match=f"cannot read {name}: File name too long") as error:
+        repository.settings()
+    assert error.value.hint == f"look at: ls -l {repository.root}/{name}"
+
+
+def test_link_beside_the_scripts_that_leads_where_nobody_can_look_is_no_site(repository, unseen):
+    (repository.root / "data").symlink_to(unseen)
+    repository.write("other/site.toml", "[machines.other]\n")
+    settings = repository.settings(machine="other")
+    assert f"{repository.root}/data/site.toml" not in settings.files
+
+
 def test_machine_is_recognised_unless_named(repository):
     text = '[machines.one]\nrecognise.environment = { SYSTEMNAME = "one" }\n'
     repository.write("site/site.toml", text)

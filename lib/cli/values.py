@@ -21,6 +21,7 @@ from lib.job_files import job_files, read_job_file
 from lib.sbatch import option_words, waiting_option
 from lib.sites import Machine, load_site, recognise
 from lib.stacks import load_stack, stack_names
+from lib.tables import find_files
 
 Items = Iterator[CompletionItem]
 # Options of sbatch whose values are files or a folder.
@@ -187,7 +188,7 @@ def _versions(context: click.Context, word: str) -> Items:
 def _known() -> dict[str, Machine]:
     """Return the machines of all sites whose file can be read."""
     found = {}
-    for path in sorted(Path(ROOT).glob("*/site.toml")):
+    for path in find_files(Path(ROOT), "*/site.toml"):
         with suppress(LongshipError):
             found.update({each.name: each for each in load_site(Path(ROOT), path)})
     return found
