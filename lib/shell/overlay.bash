@@ -36,7 +36,8 @@ is_base() {
 # missing_overlay: say why there is none.
 missing_overlay() {
   if [[ -e $overlay && -e $overlay.json ]]; then
-    fail "the overlay $overlay cannot be read" "ask its owner for: chmod a+r $overlay $overlay.json"
+    fail "the overlay $overlay cannot be read" \
+      "ask its owner for: chmod a+r $(printf '%q %q' "$overlay" "$overlay.json")"
   fi
   if [[ -e $overlay ]]; then
     fail "the overlay $overlay was not made by Longship" 'python3 build_overlay.py, which takes it over'

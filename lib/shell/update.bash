@@ -28,7 +28,8 @@ update_repository() {
     return
   fi
   [[ -e $folder/.git ]] ||
-    fail "$folder is no git repository" "move it away: mv $folder $folder.old; then the same command again"
+    fail "$folder is no git repository" \
+      "move it away: mv $(printf '%q %q' "$folder" "$folder.old"); then the same command again"
   own=$(git_folder "$folder")
   state=$own/longship-update
   check_no_update "$folder"

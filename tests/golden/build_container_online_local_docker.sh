@@ -132,7 +132,8 @@ hold_tag() {
 check_sqsh() {
   local magic=''
   [[ -e $1 ]] || fail "the image $1 is missing" "$2"
-  [[ -r $1 ]] || fail "the image $1 cannot be read" "ask its owner for: chmod a+r $1"
+  [[ -r $1 ]] || fail "the image $1 cannot be read" \
+    "ask its owner for: chmod a+r $(printf %q "$1")"
   IFS= read -r -n 4 magic <"$1" 2>/dev/null || :
   [[ $magic == hsqs ]] || fail "$1 is no SquashFS image" "$2"
 }
@@ -370,7 +371,8 @@ check_program() {
 check_sif() {
   local -r file=$1 arch=$2 hint=$3
   [[ -e $file ]] || fail "the image $file is missing" "$hint"
-  [[ -r $file ]] || fail "the image $file cannot be read" "ask its owner for: chmod a+r $file"
+  [[ -r $file ]] || fail "the image $file cannot be read" \
+    "ask its owner for: chmod a+r $(printf %q "$file")"
   local LC_ALL=C magic code found
   { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
     IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=

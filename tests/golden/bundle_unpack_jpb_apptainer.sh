@@ -704,7 +704,8 @@ unpack_part() {
     fi
   done < <(cat -- "$folder/.unpack.partial"/sums.* 2>/dev/null)
   ((${#there[@]} == $(cat -- "$folder/.unpack.partial"/sums.* /dev/null 2>/dev/null | wc -l))) ||
-    fail "some files in $folder cannot be read, so what was changed is not known" "chmod -R u+r $folder"
+    fail "some files in $folder cannot be read, so what was changed is not known" \
+      "chmod -R u+r $(printf %q "$folder")"
   remember_unpacked "$memory/unpacked.new" "${!unpacked_before[@]}"
   bundle_names=("${fresh[@]}")
   unpacked=${#fresh[@]}

@@ -44,7 +44,8 @@ check_program() {
 check_sif() {
   local -r file=$1 arch=$2 hint=$3
   [[ -e $file ]] || fail "the image $file is missing" "$hint"
-  [[ -r $file ]] || fail "the image $file cannot be read" "ask its owner for: chmod a+r $file"
+  [[ -r $file ]] || fail "the image $file cannot be read" \
+    "ask its owner for: chmod a+r $(printf %q "$file")"
   local LC_ALL=C magic code found
   { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
     IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=
@@ -288,7 +289,8 @@ is_base() {
 # missing_overlay: say why there is none.
 missing_overlay() {
   if [[ -e $overlay && -e $overlay.json ]]; then
-    fail "the overlay $overlay cannot be read" "ask its owner for: chmod a+r $overlay $overlay.json"
+    fail "the overlay $overlay cannot be read" \
+      "ask its owner for: chmod a+r $(printf '%q %q' "$overlay" "$overlay.json")"
   fi
   if [[ -e $overlay ]]; then
     fail "the overlay $overlay was not made by Longship" 'python3 build_overlay.py, which takes it over'

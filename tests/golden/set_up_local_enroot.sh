@@ -21,7 +21,8 @@ add_environment() {
 check_sqsh() {
   local magic=''
   [[ -e $1 ]] || fail "the image $1 is missing" "$2"
-  [[ -r $1 ]] || fail "the image $1 cannot be read" "ask its owner for: chmod a+r $1"
+  [[ -r $1 ]] || fail "the image $1 cannot be read" \
+    "ask its owner for: chmod a+r $(printf %q "$1")"
   IFS= read -r -n 4 magic <"$1" 2>/dev/null || :
   [[ $magic == hsqs ]] || fail "$1 is no SquashFS image" "$2"
 }

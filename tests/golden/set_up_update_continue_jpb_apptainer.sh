@@ -277,24 +277,27 @@ tree_of() {
 # check_not_busy FOLDER: stop where something is under way that an update would mix up.
 check_not_busy() {
   local -r folder=$1 again='then the same command again'
-  local kind own
+  local kind own typed
   own=$(git_folder "$folder") || exit 1
+  printf -v typed %q "$folder"
   commit_of "$folder" HEAD >/dev/null ||
-    fail "$folder has no commit" "move it away: mv $folder $folder.old; then: python3 set_up.py install"
+    fail "$folder has no commit" \
+      "move it away: mv $typed $typed.old; then: python3 set_up.py install"
   for kind in rebase-merge:rebase rebase-apply:rebase MERGE_HEAD:merge CHERRY_PICK_HEAD:cherry-pick \
     REVERT_HEAD:revert BISECT_LOG:bisect; do
     if [[ -e $own/${kind%:*} ]]; then
       fail "$folder: a ${kind#*:} is under way there" \
-        "finish it, or take it back: git -C $folder status; $again"
+        "finish it, or take it back: git -C $typed status; $again"
     fi
   done
   if [[ -n $(git_in "$folder" ls-files --unmerged) ]]; then
     fail "$folder: there are conflicts that nobody has resolved" \
-      "git -C $folder status; $again"
+      "git -C $typed status; $again"
   fi
   for kind in index HEAD "$(git_in "$folder" symbolic-ref --quiet HEAD || printf HEAD)"; do
     if [[ -e $own/$kind.lock ]]; then
-      fail "$folder: another git works there, or was killed" "if none does: rm $own/$kind.lock; $again"
+      fail "$folder: another git works there, or was killed" \
+        "if none does: rm $(printf %q "$own/$kind.lock"); $again"
     fi
   done
   if git_in "$folder" ls-files -v | grep -c '^[a-zS]' >/dev/null; then
@@ -1407,7 +1410,8 @@ update_repository() {
     return
   fi
   [[ -e $folder/.git ]] ||
-    fail "$folder is no git repository" "move it away: mv $folder $folder.old; then the same command again"
+    fail "$folder is no git repository" \
+      "move it away: mv $(printf '%q %q' "$folder" "$folder.old"); then the same command again"
   own=$(git_folder "$folder")
   state=$own/longship-update
   check_no_update "$folder"

@@ -14,7 +14,8 @@ check_program() {
 check_sif() {
   local -r file=$1 arch=$2 hint=$3
   [[ -e $file ]] || fail "the image $file is missing" "$hint"
-  [[ -r $file ]] || fail "the image $file cannot be read" "ask its owner for: chmod a+r $file"
+  [[ -r $file ]] || fail "the image $file cannot be read" \
+    "ask its owner for: chmod a+r $(printf %q "$file")"
   local LC_ALL=C magic code found
   { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
     IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=
