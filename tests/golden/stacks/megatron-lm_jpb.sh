@@ -277,6 +277,7 @@ export MPLCONFIGDIR="$LONGSHIP_SCRATCH_DIR"/cache/matplotlib
 export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
 export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
 export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TRANSFORMERS_OFFLINE=1
+export PIP_CONSTRAINT='"'"''"'"'
 if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
   IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
   export HF_TOKEN
