@@ -169,7 +169,10 @@ def test_torchtitan_understands_what_it_is_started_with(
         steps = 7
     """
     arguments = arguments_of(training, "--training.seq-len=128")
+    off = "--checkpoint.no_enable_checkpoint"  # of the README's try
     path = f"PYTHONPATH={root / STACK}"
+    done = titan("env", path, "python", "-c", PARSE, *arguments, off)
+    assert json.loads(done.stdout.splitlines()[-2])["checkpoint"]["enable_checkpoint"] is False
     done = titan("env", path, "python", "-c", PARSE, *arguments)
     *_, config, unknown = done.stdout.splitlines()
     assert unknown == "refused"
@@ -230,3 +233,30 @@ def test_data_and_tokenizer_are_tried_before_a_job(root, titan, material):
     done = check(TRAINING_TEXT_FIELD="content")
     assert done.returncode == 1
     assert 'error: the samples have no field "content", but text\nhint: ' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("TRAINING_DATA", "{}/none.jsonl", "error: the data cannot be read: "),
+        ("TRAINING_DATA", "{}/broken.jsonl", "error: the data cannot be read: "),
+        ("TRAINING_TOKENIZER", "{}", "error: the tokenizer {} cannot be used: "),
+    ],
+)
+def test_data_and_tokenizer_that_cannot_be_read_are_told(
+    name, value, message, root, titan, material, tmp_path
+):
+    (tmp_path / "broken.jsonl").write_text('{"text": "whole"}\n{"text": \n')
+    settings = {
+        "TRAINING_DATA": f"{material}/*.jsonl",
+        "TRAINING_TEXT_FIELD": "text",
+        "TRAINING_TOKENIZER": str(material / "tokenizer"),
+        name: value.format(tmp_path),
+    }
+    words = [f"{name}={value}" for name, value in settings.items()]
+    script = ["bash", root / STACK / "preprocess_data.sh", "all"]
+    done = titan("env", *words, *script, check=False)
+    assert done.returncode == 1
+    *_, error, hint = done.stderr.splitlines()
+    assert error.startswith(message.format(tmp_path)) and hint.startswith("hint: name ")
+    assert "Traceback" not in done.stderr
