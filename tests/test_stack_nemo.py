@@ -181,7 +181,11 @@ def head_node(tmp_path):
             **{"PATH": f"{tmp_path}:{os.environ['PATH']}", "SEEN": str(tmp_path / "seen")},
             **{"LONGSHIP_ROOT": str(clone), "LONGSHIP_SCRATCH_DIR": str(scratch)},
             **{"LONGSHIP_CHECKPOINT_DIR": str(scratch / "it's checkpoints")},
-            **{"TRAINING_RESULTS": "results", "TRAINING_UNIQUE_RESULTS": str(unique)},
+            **{
+                "HF_HOME": str(tmp_path / "hub"),
+                "TRAINING_RESULTS": "results",
+                "TRAINING_UNIQUE_RESULTS": str(unique),
+            },
         }
         command = ["bash", clone / "stacks/nemo/launcher.sh", *words]
         return subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -201,6 +205,7 @@ def test_launcher_is_copied_configured_and_started(head_node):
     conf = Path(folder, "launcher_scripts/conf")
     text = (conf / "config.yaml").read_text()
     assert f'base_results_dir: "{head_node.scratch}/it\'s checkpoints/results"\n' in text
+    assert f'HF_HOME: "{head_node.scratch.with_name("hub")}"\n' in text
     assert not re.search("@[A-Z_]+@", text + (conf / "cluster/bcm.yaml").read_text())
 
 
@@ -234,14 +239,25 @@ def test_image_without_a_launcher_is_told(head_node):
     assert "hint: " in done.stderr and not (head_node.scratch / "nemo_launcher").exists()
 
 
-def preprocess(folder, *words):
+# It stands for NeMo's script: it prints its arguments, and writes what it is told to, where.
+MAKE_DATA = """\
+#!/usr/bin/env bash
+printf '%s\\n' "$@"
+prefix=$(printf '%s\\n' "$@" | sed -n 's/^--output-prefix=//p' | tail -n 1)
+for each in $MADE; do echo new >"${prefix}_$each"; done
+exit "${CODE:-0}"
+"""
+
+
+def preprocess(folder, *words, **more):
     programs = folder / "programs"
     programs.mkdir()
-    (programs / "python").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    (programs / "python").write_text(MAKE_DATA)
     (programs / "python").chmod(0o755)
     environment = {
         **{"PATH": f"{programs}:{os.environ['PATH']}", "LONGSHIP_ROOT": str(ROOT)},
         **{"LONGSHIP_SCRATCH_DIR": str(folder / "it's"), "TRAINING_TOKENIZER": "lab/tokens"},
+        **{"MADE": "", **more},
     }
     command = ["bash", STACK / "preprocess_data.sh", *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -252,9 +268,39 @@ def test_data_are_made_by_nemo(tmp_path):
     script, *options = done.stdout.splitlines()
     assert script.endswith("/preprocess_data_for_megatron.py")
     assert options[-2:] == ["--input=a b.jsonl", "--workers=2"]
-    assert f"--output-prefix={tmp_path}/it's/data/nemo" in options
+    assert f"--output-prefix={tmp_path}/it's/data/nemo.partial/nemo" in options
     assert {each.partition("=")[0] for each in options[:-2]} <= set(FLAGS)
     assert (tmp_path / "it's/data").is_dir()
+
+
+MADE = "text_document.bin text_document.idx"
+
+
+def test_data_have_their_names_when_they_are_whole(tmp_path):
+    data = tmp_path / "it's/data"
+    data.mkdir(parents=True)
+    (data / "nemo_text_document.idx").write_text("old\n")
+    done = preprocess(tmp_path, MADE=MADE)
+    assert done.returncode == 0, done.stderr
+    made = {each.name: each.read_text() for each in data.iterdir()}
+    assert made == {f"nemo_{each}": "new\n" for each in MADE.split()}
+
+
+def test_data_that_were_not_finished_replace_nothing(tmp_path):
+    data = tmp_path / "it's/data"
+    data.mkdir(parents=True)
+    for name in MADE.split():
+        (data / f"nemo_{name}").write_text("old\n")
+    done = preprocess(tmp_path, MADE="text_document.bin", CODE="3")
+    assert done.returncode == 3
+    assert {each.read_text() for each in data.glob("nemo_text*")} == {"old\n"}
+
+
+def test_data_stay_where_the_user_wants_them(tmp_path):
+    done = preprocess(tmp_path, "all", f"--output-prefix={tmp_path}/mine", MADE=MADE)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mine_text_document.bin").exists()
+    assert list((tmp_path / "it's/data").iterdir()) == []
 
 
 def test_data_are_not_made_in_shares(tmp_path):

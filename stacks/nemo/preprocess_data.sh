@@ -8,7 +8,21 @@ source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
 [[ ${1:-all} == all ]] ||
     fail 'NeMo makes its data in one task' 'use a job file without "parallel" in its name: aws/preprocess_data_aws.sbatch'
 
-mkdir -p -- "${LONGSHIP_SCRATCH_DIR:?}/data"
-exec python /opt/NeMo/scripts/nlp_language_modeling/preprocess_data_for_megatron.py \
+readonly data=${LONGSHIP_SCRATCH_DIR:?}/data
+# NeMo writes a .bin from its first line on, and the .idx when all are done: under their names when
+# both are whole. Where the arguments name a place of their own there is nothing to move.
+readonly partial=$data/nemo.partial
+rm -rf -- "$partial"
+mkdir -p -- "$partial"
+python /opt/NeMo/scripts/nlp_language_modeling/preprocess_data_for_megatron.py \
     --tokenizer-library=huggingface --tokenizer-type="$TRAINING_TOKENIZER" --append-eod \
-    --output-prefix="$LONGSHIP_SCRATCH_DIR/data/nemo" --workers="$(nproc)" "${@:2}"
+    --output-prefix="$partial/nemo" --workers="$(nproc)" "${@:2}"
+
+for index in "$partial"/*.idx; do
+    if [[ ! -e $index ]]; then continue; fi
+    name=$(basename -- "$index" .idx)
+    rm -f -- "$data/$name.idx" # it must never stand beside the .bin of another text
+    mv -- "$partial/$name.bin" "$data/$name.bin"
+    mv -- "$index" "$data/$name.idx"
+done
+rm -rf -- "$partial"

@@ -32,7 +32,7 @@ def conf(tmp_path):
     environment = {
         **{"PATH": "/usr/bin:/bin", "LONGSHIP_ROOT": str(ROOT)},
         **{"LONGSHIP_SCRATCH_DIR": "/fsx/a: # b", "LONGSHIP_CHECKPOINT_DIR": "/fsx/a: # c"},
-        "TRAINING_RESULTS": "results",
+        **{"TRAINING_RESULTS": "results", "HF_HOME": "/fsx/a: # b/hub"},
     }
     for name in ("config.yaml", "cluster/bcm.yaml"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
