@@ -91,6 +91,37 @@ def test_batch_that_cannot_be_shared_is_refused(tmp_path):
     assert "error: a global batch of 40 cannot be shared among 16 ranks" in done.stderr
 
 
+@pytest.mark.parametrize(("given", "used"), [("true", "true"), ("false", "false")])
+def test_flash_attention_is_asked_for_or_not_whatever_the_configuration_says(given, used, tmp_path):
+    words = started(tmp_path, configuration=f'[training]\nflash_attention = "{given}"\n')[1]
+    found = values(words)
+    assert (found["model.flash_attention"], found["fused_loss"]) == (used, used)
+
+
+@pytest.mark.parametrize(
+    ("folder", "arguments", "trains"),
+    [
+        ("step99", [], True),
+        ("step100-tmp", [], True),
+        ("step100", [], False),
+        ("step120-unsharded", [], False),
+        ("step100", ["--seed=3"], False),
+        ("step100", ["--stop_at=200", "--max_duration=200"], True),
+        ("step100", ["--save_folder=/elsewhere"], True),
+    ],
+)
+def test_run_with_all_its_steps_takes_no_more(folder, arguments, trains, tmp_path):
+    (tmp_path / "checkpoints/a run" / folder).mkdir(parents=True)
+    configuration = (
+        f'[paths]\ncheckpoint_dir = "{tmp_path}/checkpoints"\n'
+        '[training]\nrun_name = "a run"\nsteps = 100\n'
+    )
+    done, calls = start(ROOT, "olmo", "berzelius", tmp_path, arguments, configuration=configuration)
+    assert done.returncode == 0, done.stderr
+    assert bool(calls) == trains
+    assert ("note: the run a run has taken its 100 steps" in done.stderr) == (not trains)
+
+
 @pytest.mark.parametrize(("mode", "key"), [("offline", None), ("online", "k")])
 def test_key_of_wandb_is_there_where_wandb_is_asked(mode, key, tmp_path):
     key_there = {"WANDB_API_KEY": "k"}

@@ -44,9 +44,28 @@ limit_time() {
     arguments+=(--extra_steps_after_cancel=0) # they are lost, as the next job starts from the checkpoint
 }
 
+# end_where_done STEPS: OLMo takes one more step before it looks whether all are taken.
+end_where_done() {
+    local step
+    for step in "$LONGSHIP_CHECKPOINT_DIR/$TRAINING_RUN_NAME"/step*; do
+        step=${step##*/step}
+        step=${step%-unsharded}
+        if [[ ! $step =~ ^[0-9]+$ ]] || ((step < $1)); then continue; fi
+        if ((${SLURM_PROCID:-0} == 0)); then
+            note "the run $TRAINING_RUN_NAME has taken its $1 steps: for more of them set steps in [training]"
+        fi
+        exit 0
+    done
+}
+
 if ((TRAINING_GLOBAL_BATCH % world_size)); then
     fail "a global batch of $TRAINING_GLOBAL_BATCH cannot be shared among $world_size ranks" \
         'make it a multiple: global_batch in [training] of configuration.toml'
+fi
+
+# Arguments can say otherwise where a run lies and when it ends.
+if ((TRAINING_STEPS)) && [[ ! " $*" =~ ' --'(save_folder|load_path|max_duration|stop_at)= ]]; then
+    end_where_done "$TRAINING_STEPS"
 fi
 
 text run_name "$TRAINING_RUN_NAME"
@@ -66,9 +85,9 @@ number fsdp.hybrid_sharding_num_model_replicas "$TRAINING_REPLICAS"
 if [[ -n $TRAINING_ACTIVATION_CHECKPOINTING ]]; then
     text activation_checkpointing "$TRAINING_ACTIVATION_CHECKPOINTING"
 fi
-if [[ $TRAINING_FLASH_ATTENTION != true ]]; then # the configurations of OLMo 2 ask for it
-    arguments+=(--model.flash_attention=false --fused_loss=false)
-fi
+flash=false # the configurations of OLMo 2 ask for it, those of OLMo 1 do not
+if [[ $TRAINING_FLASH_ATTENTION == true ]]; then flash=true; fi
+arguments+=("--model.flash_attention=$flash" "--fused_loss=$flash")
 if [[ -n $TRAINING_EVALUATORS ]]; then arguments+=("--evaluators=$TRAINING_EVALUATORS"); fi
 
 export WANDB_MODE=$TRAINING_WANDB
