@@ -140,7 +140,9 @@ def test_build_killed_at_every_message_of_apptainer(two, told):
             processes.end_group(process)
             process.communicate()
         assert image_in_use(clone) == old
-        assert not (clone.containers / "build/killed-apptainer_1_amd64.sif").exists()
+        # behind the last message little is left to do, and it may be done before the kill
+        made = (clone.containers / "build/killed-apptainer_1_amd64.sif").exists()
+        assert not made or message == MESSAGES[-1]
     clone.build("--force")
     assert not clone.left()
     clone.move()

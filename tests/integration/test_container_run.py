@@ -1,17 +1,11 @@
 """container_run.py with the real runtimes: one environment inside, whatever starts it."""
 
 import contextlib
-import fcntl
 import os
-import pty
-import select
 import shlex
 import shutil
 import signal
-import struct
 import sys
-import termios
-import time
 from pathlib import Path
 
 import pytest
@@ -125,74 +119,6 @@ def test_standard_error_stays_apart(clone):
     assert (done.stdout, done.stderr) == ("out\n", "err\n")
 
 
-class Terminal:
-    """A terminal of 33 lines and 77 columns with a program in it."""
-
-    def __init__(self, command, env, cwd):
-        self.text = ""
-        self.process, self._side = pty.fork()
-        if self.process == 0:
-            try:
-                size = struct.pack("HHHH", 33, 77, 0, 0)
-                fcntl.ioctl(0, termios.TIOCSWINSZ, size)
-                os.chdir(cwd)
-                os.execve(command[0], [os.fspath(each) for each in command], env)
-            finally:
-                os._exit(126)
-
-    def type(self, text):
-        os.write(self._side, text.encode())
-
-    def wait_for(self, text):
-        """Read until a text has been shown."""
-        end = time.monotonic() + SECONDS
-        while text not in self.text:
-            assert time.monotonic() < end and self._read(), self.text
-        return self.text
-
-    def wait(self):
-        """Read to the end and give the exit code."""
-        end = time.monotonic() + SECONDS
-        while self._read():
-            assert time.monotonic() < end, self.text
-        _, status = os.waitpid(self.process, 0)
-        self.process = None
-        return os.waitstatus_to_exitcode(status)
-
-    def close(self):
-        if self.process:
-            os.kill(self.process, signal.SIGKILL)
-            os.waitpid(self.process, 0)
-        os.close(self._side)
-
-    def _read(self):
-        if not select.select([self._side], [], [], 1)[0]:
-            return True
-        try:
-            some = os.read(self._side, 65536)
-        except OSError:  # Linux says so when the other side is closed
-            return False
-        self.text += some.decode("utf-8", "replace")
-        return bool(some)
-
-
-@pytest.fixture
-def terminal():
-    """Give a function that starts container_run.py in a terminal."""
-    opened = []
-
-    def start_there(clone, *arguments, env=None):
-        environment = {**clone.environment, "TERM": "xterm", **(env or {})}
-        opened.append(
-            Terminal(clone.command("container_run.py", *arguments), environment, clone.root)
-        )
-        return opened[-1]
-
-    yield start_there
-    for each in opened:
-        each.close()
-
-
 # docker tells the size only after the program has started.
 TERMINAL = """
 import os, time
@@ -204,9 +130,9 @@ print([os.isatty(number) for number in (0, 1, 2)], tuple(os.get_terminal_size())
 
 
 def test_terminal_passes(clone, terminal):
-    there = terminal(clone, "python3", "-c", TERMINAL)
-    assert there.wait() == 0, there.text
-    assert "[True, True, True] (77, 33)" in there.text
+    there = terminal(clone, "container_run.py", "python3", "-c", TERMINAL, columns=77)
+    assert there.end() == 0, there.said
+    assert "[True, True, True] (77, 50)" in there.said
 
 
 BASHRC = """
@@ -219,17 +145,17 @@ def test_interactive_shell_keeps_the_venv_whatever_the_bashrc_does(clone, termin
     bashrc = Path(clone.environment["HOME"], ".bashrc")
     bashrc.write_text(BASHRC)
     try:
-        there = terminal(clone)
+        there = terminal(clone, "container_run.py")
         there.type("mine; echo [$(command -v python)] [$PYTHONPATH] [$-]\n")
         there.type("python -c 'import longship_tiny as t; print(\"version\", t.VERSION)'; exit 9\n")
-        assert there.wait() == 9, there.text
+        assert there.end() == 9, there.said
     finally:
         bashrc.unlink()
     arch = os.path.realpath(_venv(clone))
-    assert f"[{arch}/bin/python] []" in there.text
-    assert "my alias\r\n" in there.text
-    assert "version 1.0\r\n" in there.text
-    assert "(pytorch)" in there.text  # the prompt says where one is
+    assert f"[{arch}/bin/python] []" in there.said
+    assert "my alias\r\n" in there.said
+    assert "version 1.0\r\n" in there.said
+    assert "(pytorch)" in there.said  # the prompt says where one is
 
 
 def _venv(clone):
@@ -283,7 +209,7 @@ def test_packages_in_the_home_folder_are_never_seen(clone):
         assert clone.container_run("test", "-e", folder / "sneaky.py").returncode == 0
         done = clone.container_run("python", "-c", "import sneaky", check=False)
     finally:
-        shutil.rmtree(home / ".local")
+        shutil.rmtree(home / ".local/lib")  # beside it lies what the session uses
     assert "ModuleNotFoundError" in done.stderr
 
 

@@ -140,7 +140,7 @@ def test_prune_keeps_what_a_launcher_names(swap, tmp_path):
     ],
 )
 def test_prune_keeps_what_a_running_job_has_pinned(answer, kept, swap, tmp_path):
-    """Stand-ins for squeue: what it answers is what is varied; there is no cluster here yet."""
+    """Stand-ins for squeue, as it is the answers that vary; with a real one: test_jobs.py."""
     clone, old = swap("old")
     clone.container_run("--launcher", tmp_path / "launcher", env={"SLURM_JOB_ID": "4711"})
     (tmp_path / "launcher").unlink()
@@ -239,7 +239,7 @@ def test_damaged_image_is_refused(damage, message, swap, registry):
     clone.move()
 
 
-def test_checksum_is_not_computed_again(swap, tmp_path, clean_environment):
+def test_checksum_is_not_computed_again(swap, tmp_path):
     clone, _ = swap("old")
     clone.build("--force")
     environment = without(clone.environment, tmp_path / "bin", "sha256sum")

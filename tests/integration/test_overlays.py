@@ -291,7 +291,7 @@ def test_running_launcher_keeps_the_overlay_that_it_started_with(on_host, wheels
 
 
 def test_running_job_keeps_its_overlay(on_host, tmp_path, run):
-    """Slurm is a stand-in that knows job 4711: the real one comes with the jobs."""
+    """Slurm is a stand-in that knows job 4711; the real one keeps an image in test_jobs.py."""
     on_host.overlay()
     on_host.container_run("--launcher", tmp_path / "launcher", env={"SLURM_JOB_ID": "4711"})
     (tmp_path / "launcher").unlink()

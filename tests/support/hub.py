@@ -52,7 +52,14 @@ class Hub(ThreadingHTTPServer):
     def environment(self):
         """The variables by which huggingface_hub finds it."""
         address = f"http://127.0.0.1:{self.server_address[1]}"
-        return {"HF_ENDPOINT": address, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        # 10 seconds unless told: who asks again would be counted twice
+        patience = {"HF_HUB_DOWNLOAD_TIMEOUT": "300", "HF_HUB_ETAG_TIMEOUT": "300"}
+        return {
+            "HF_ENDPOINT": address,
+            "NO_PROXY": "127.0.0.1",
+            "no_proxy": "127.0.0.1",
+            **patience,
+        }
 
     def sent(self):
         """Name the files whose content was asked for."""

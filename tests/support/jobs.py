@@ -45,7 +45,7 @@ class JobClone(Clone):
         __tracebackhide__ = True
         return self.submit(*words, **options).stdout.split()[0]
 
-    def finish(self, *words, state="COMPLETED", timeout=300, **options):
+    def finish(self, *words, state="COMPLETED", timeout=600, **options):
         """Submit one job and wait for its end; return its run."""
         __tracebackhide__ = True
         job = self.job(*words, **options)
@@ -63,11 +63,11 @@ class JobClone(Clone):
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         return [json.loads(line)["loss"] for line in lines if line.endswith("\n")]
 
-    def wait_for_step(self, job, name, step, timeout=180):
+    def wait_for_step(self, job, name, step, timeout=600):
         """Wait until a training run has done so many steps."""
         self.wait_until(job, lambda: len(self.losses(name)) >= step, timeout)
 
-    def wait_until(self, job, condition, timeout=180):
+    def wait_until(self, job, condition, timeout=600):
         """Wait for something that a running job brings about."""
         __tracebackhide__ = True
         deadline = time.monotonic() + timeout

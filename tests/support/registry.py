@@ -175,7 +175,7 @@ def running(folder, environment, login=False):
 
 def _wait_for(address, server, log):
     host, _, port = address.partition(":")
-    for _ in range(100):
+    for _ in range(600):
         with contextlib.suppress(OSError):
             socket.create_connection((host, int(port)), timeout=1).close()
             return

@@ -53,7 +53,7 @@ class Slurm:
         first = said.partition("\nJobId=")[0]  # an argument of a job can hold a newline
         return dict(FACT.findall(first))
 
-    def wait(self, job, *states, timeout=120):
+    def wait(self, job, *states, timeout=600):
         """Wait until a job is in one of the states, by default in a final one; return its state."""
         __tracebackhide__ = True
         deadline = time.monotonic() + timeout
@@ -76,7 +76,7 @@ class Slurm:
         __tracebackhide__ = True
         return self.run(["srun", f"--nodelist={node}", "--ntasks=1", *argv], **options)
 
-    def cancel_all(self, timeout=60):
+    def cancel_all(self, timeout=300):
         """Cancel this user's jobs, and wait until their processes are gone."""
         deadline = time.monotonic() + timeout
         while self.run(["squeue", "--me", "--noheader"]).stdout:

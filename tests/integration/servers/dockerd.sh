@@ -29,7 +29,7 @@ start() {
             --bridge none --iptables=false --ip6tables=false --ip-forward=false --ip-masq=false \
             --exec-opt native.cgroupdriver=cgroupfs >"$folder/log" 2>&1 </dev/null &
     fi
-    for ((attempt = 0; attempt < 150; attempt++)); do
+    for ((attempt = 0; attempt < 600; attempt++)); do
         if docker --host "$host" version >/dev/null 2>&1; then
             printf '%s\n' "$host"
             return

@@ -124,7 +124,7 @@ start_daemons() {
 }
 
 start() {
-    local -r deadline=$((SECONDS + 30))
+    local -r deadline=$((SECONDS + 120))
     if ! is_complete; then
         stop
         if ip -4 route show | grep -qF "$subnet."; then

@@ -78,7 +78,7 @@ SlurmdParameters=config_overrides
 GresTypes=gpu
 EnforcePartLimits=ALL
 JobRequeue=1
-KillWait=5
+KillWait=15
 MinJobAge=3600
 ReturnToService=2
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
