@@ -1,5 +1,6 @@
 """A site is a folder with a site.toml; its machines are recognised by their marks."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,13 @@ def test_what_a_site_sets_counts_until_a_group_says_otherwise(name):
     for key, value in settings.machine.configuration.values.items():
         if not isinstance(value, dict):  # those are merged
             assert settings.origins[key] == settings.machine.site_file, key
+
+
+def test_proxy_of_olivia_is_the_same_inside_and_outside():
+    names = ("http_proxy", "https_proxy", "no_proxy")
+    show = f"source {ROOT}/olivia/proxy.bash; printf '%s\\n' " + " ".join(
+        f'"${{{each}}}"' for each in names
+    )
+    done = subprocess.run(["bash", "-euc", show], capture_output=True, text=True, check=True)
+    inside = load_machines(ROOT)["olivia"].configuration.values["environment.set"]
+    assert done.stdout.splitlines() == [inside[each] for each in names]

@@ -2,7 +2,8 @@
 # JupyterLab on a compute node, for one's own browser: behind a token, and encrypted up to the node,
 # where other users can listen. A job file sources this after start_job.
 
-# serve_jupyter [OPTION...]: serve until the job ends; options are those of jupyter lab.
+# serve_jupyter [OPTION...]: serve until the job ends; options are those of jupyter lab. TASK_PREFIX, if the
+# job sets it, stands before the launcher.
 serve_jupyter() {
   local -r node=$SLURMD_NODENAME port=$MASTER_PORT
   make_certificate "$node"
@@ -11,7 +12,7 @@ serve_jupyter() {
   printf '%s\n' '' "on your own machine:  ssh -N -L $port:$node:$port $USER@${SLURM_SUBMIT_HOST:-LOGIN_NODE}" \
     "in its browser:       https://localhost:$port/lab (it asks whether you trust the certificate)" \
     "the token it wants:   cat ${RUN_DIR@Q}/jupyter.token" '' >&2
-  srun --ntasks=1 ${CONTAINER_OPTIONS[@]+"${CONTAINER_OPTIONS[@]}"} "$LAUNCHER" \
+  srun --ntasks=1 ${CONTAINER_OPTIONS[@]+"${CONTAINER_OPTIONS[@]}"} ${TASK_PREFIX[@]+"${TASK_PREFIX[@]}"} "$LAUNCHER" \
     jupyter lab --no-browser --ip="$node" --port="$port" --port-retries=0 \
     --certfile="$RUN_DIR/jupyter.pem" --keyfile="$RUN_DIR/jupyter.key" \
     --ServerApp.root_dir="$LONGSHIP_ROOT" "$@"
