@@ -25,6 +25,10 @@ STATS_PER_SECOND = 544_000
 STATS_PER_SECOND_AND_THREAD = 34_000 / 12
 READ_BANDWIDTH = 18.5e9
 CLIENT_BANDWIDTH = 1.5e9
+# Assumed, as no site publishes it: what such a Lustre has left for one job where others work too.
+SHARED_BANDWIDTH = 5e9
+# Measured: the part of an overlay that an import reads (benchmarks/results/results.md).
+READ_SHARE = 0.21
 BROADCAST_BYTES = 8.3e9
 # nodes: seconds of the broadcast
 BROADCAST_SECONDS = {
@@ -97,6 +101,14 @@ def broadcast(nodes: int, size: float) -> float:
     share = math.log(nodes / below) / math.log(above / below) if above > below else 0.0
     low, high = (math.log(BROADCAST_SECONDS[each]) for each in (below, above))
     return math.exp(low + share * (high - low)) * size / BROADCAST_BYTES
+
+
+def gain(nodes: int, size: float) -> float:
+    """Return the seconds by which sending so many bytes to so many nodes is faster than reading.
+
+    lib/shell/stage.bash decides by a straight line through it.
+    """
+    return READ_SHARE * size * nodes / SHARED_BANDWIDTH - broadcast(nodes, size)
 
 
 def break_even(one: Demand, other: Demand, ranks: int) -> int:

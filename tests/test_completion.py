@@ -111,7 +111,8 @@ def test_jobs_of_the_recognised_machine_come_first(values):
     sites = [each.partition("/")[0] for each in offered[2:]]
     assert sites[0] == "jsc" and JOB in offered
     assert [each for each in offered if each.endswith("/")] == [
-        f"{site}/" for site in ("aws", "berzelius", "local", "lumi", "olivia")
+        f"{site}/"
+        for site in sorted({each.parent.name for each in ROOT.glob("*/*.sbatch")} - {"jsc"})
     ]
 
 

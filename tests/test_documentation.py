@@ -9,6 +9,7 @@ import pytest
 from support.documentation import (
     anchors,
     blocks,
+    file_calls,
     inline_code,
     links,
     page_paths,
@@ -111,6 +112,31 @@ def test_scripts_that_are_named_are_there(page):
         script = words[0]
         if script.startswith("./"):
             assert (ROOT / script).is_file(), script
+        if script == "./run_tests.sh":
+            files = [each.rpartition("=")[2].partition("::")[0] for each in words[1:]]
+            assert all((ROOT / each).exists() for each in files if each.startswith("tests/")), words
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_files_in_folders_are_there_and_know_their_options(page):
+    text = read(page)
+    code = [*blocks(text, "bash"), *(each for each in inline_code(text) if ".py" in each)]
+    for path, *arguments in (call for each in code for call in file_calls(simple_commands(each))):
+        folder = path.partition("/")[0]
+        if folder in ("benchmarks", "docs", "stacks", "tests"):
+            source = (ROOT / path).read_text(encoding="utf-8")
+        if folder == "benchmarks":
+            assert [
+                each for each in arguments if each[:2] == "--" and f'"{each}"' not in source
+            ] == []
+
+
+def test_calls_are_found_in_substitutions_and_in_folders():
+    commands = simple_commands(
+        'eval "$(python3 ~/longship/completion.py bash)"; python a/b.py --c d'
+    )
+    assert list(script_calls(commands)) == [["completion.py", "bash"]]
+    assert list(file_calls(commands)) == [["a/b.py", "--c", "d"]]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -34,7 +34,8 @@ def doctor(
     explain LOG   the known messages in a job's log: what they mean and what to
                   do
     --job         each node of a job, and how its ranks talk to each other,
-                  within a minute: as a line of a job file before its srun, or:
+                  in a minute where all is well: as a line of a job file before
+                  its srun, or:
                   salloc --nodes=2 OPTION... python3 doctor.py --job
                   Ranks are bound as $SLURM_CPU_BIND says: srun's --cpu-bind.
 

@@ -306,9 +306,9 @@ add_staged_file() {
 }
 
 # staging_pays NODES BYTES: whether it saves more than ten seconds of the first import, by the figures of
-# benchmarks/model.py. An import reads a fifth of the files; where others work too the shared file system
-# gives 5 GB/s to all nodes together: 42 ms for a gigabyte and a node. To copy a gigabyte to all of them
-# takes 9.7 s, and 20 ms a node. So it pays from some 450 nodes on.
+# benchmarks/model.py. An import reads a fifth of the files, as measured; that the shared file system gives
+# 5 GB/s to all nodes together, where others work too, is assumed: 42 ms for a gigabyte and a node. To copy
+# a gigabyte to all of them takes 9.7 s, and 20 ms a node. So it pays from some 450 nodes on.
 staging_pays() {
   (((42 * $1 - 9700 - 20 * $1) * ($2 / 1000000) > 10000000))
 }

@@ -64,6 +64,7 @@ def test_each_command_of_the_tutorial(root, newcomer, base_tar, registry, tmp_pa
         # doctor.py ends with 1 as long as something is missing
         check = not text.startswith("python3 doctor.py")
         done = slurm.run(["bash", "-euc", text], cwd=cwd, check=check, timeout=800)
+        assert "Traceback" not in done.stdout + done.stderr
         submitted = re.findall(r"^(\d+)$", done.stdout, re.MULTILINE)
         jobs += submitted
         for job in submitted:

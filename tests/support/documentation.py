@@ -70,13 +70,24 @@ def simple_commands(block):
                 commands.append([])
             elif not {"<", ">"} & {*before[:1], *word[:1]}:
                 commands[-1].append(word)
-    return [each for each in commands if each]
+    quoted = [each for words in commands for each in re.findall(r"\$\((.+)\)", " ".join(words))]
+    return [*filter(None, commands), *(words for each in quoted for words in simple_commands(each))]
 
 
 def script_calls(commands):
     """Give the words of each call of a script of this repository: its name, and its arguments."""
+    for call in _python_calls(commands, {"python3"}, r"(~/longship/)?\w+\.py"):
+        yield [call[0].rpartition("/")[2], *call[1:]]
+
+
+def file_calls(commands):
+    """Give the words of each call of a Python file in a folder: its path, and its arguments."""
+    return _python_calls(commands, {"python", "python3"}, r"([\w-]+/)+\w+\.py")
+
+
+def _python_calls(commands, programs, path):
     for words in commands:
         for number, word in enumerate(words[:-1]):
-            if word.rpartition("/")[2] == "python3" and re.fullmatch(r"\w+\.py", words[number + 1]):
+            if word.rpartition("/")[2] in programs and re.fullmatch(path, words[number + 1]):
                 yield words[number + 1 :]
                 break
