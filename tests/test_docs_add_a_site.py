@@ -66,8 +66,10 @@ def test_tests_named_on_the_page_pass(followed, run):
 
 def test_other_tests_that_look_at_all_sites_pass(followed, run):
     clone, _ = followed
-    files = ["tests/test_settings.py", "tests/test_resolved.py", "tests/test_golden.py"]
-    assert re.search(r"\d+ passed", run_own_tests(clone, run, *files, "-k", "machine or golden"))
+    names = ("settings", "resolved", "golden", "completion")
+    files = [f"tests/test_{each}.py" for each in names]
+    chosen = "machine or golden or jobs"
+    assert re.search(r"\d+ passed", run_own_tests(clone, run, *files, "-k", chosen))
 
 
 def test_site_is_in_the_tests_that_are_run(followed, run):
