@@ -142,6 +142,7 @@ def run_lines(
     )
     lines, words = start_lines(settings, launch, contract)
     return [
+        *([call("outlive_last_words")] if for_ranks else []),
         wrapped("make_folders", *paths.roots),
         *([call("take_rank")] if for_ranks else []),
         *lines,

@@ -383,3 +383,16 @@ def test_batch_script_is_no_rank(run, clean_environment):
     environment = {**clean_environment, "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}
     script = f'{definitions()["take_rank"]}\nset -eu; take_rank; echo "${{RANK-none}}"'
     assert run(["bash", "-c", script], env=environment).stdout == "none\n"
+
+
+@pytest.mark.parametrize(
+    ("step", "end", "stays"),
+    [("7", "exit 3", True), ("7", "exec bash -c 'exit 3'", False), ("", "exit 3", False)],
+)
+def test_rank_that_cannot_start_stays_until_slurm_has_read_why(
+    step, end, stays, run, clean_environment
+):
+    environment = {**clean_environment, **({"SLURM_STEP_NUM_TASKS": step} if step else {})}
+    begin = f"sleep() {{ echo stays; }}\n{definitions()['outlive_last_words']}\nset -eu"
+    done = run(["bash", "-c", f"{begin}; outlive_last_words; {end}"], env=environment, check=False)
+    assert (done.stdout == "stays\n", done.returncode) == (stays, 3)

@@ -114,6 +114,12 @@ add_home() {
   if [[ $home != "$own" ]]; then options+=(--home "$home"); fi
 }
 
+# outlive_last_words: Slurm ends a step with the first rank that fails, and drops what it has not read of
+# it by then. A rank that cannot start stays until that is read; one that starts is no bash any more.
+outlive_last_words() {
+  if [[ -n ${SLURM_STEP_NUM_TASKS:-} ]]; then trap 'sleep 1' EXIT; fi
+}
+
 # take_rank: what torch.distributed reads, for a step with a task for each rank; torchrun sets its own.
 # The names without STEP are in the batch script too, which is no rank.
 take_rank() {
@@ -229,6 +235,7 @@ use_staged_image() {
   if [[ -n ${LONGSHIP_STAGED:-} ]]; then image=$LONGSHIP_STAGED/image; fi
 }
 
+outlive_last_words
 make_folders /project/my-account/me/longship /scratch/my-account/me/longship \
   /flash/my-account/me/longship/checkpoints
 take_rank

@@ -133,6 +133,12 @@ add_nvidia_gpus() {
   if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi
 }
 
+# outlive_last_words: Slurm ends a step with the first rank that fails, and drops what it has not read of
+# it by then. A rank that cannot start stays until that is read; one that starts is no bash any more.
+outlive_last_words() {
+  if [[ -n ${SLURM_STEP_NUM_TASKS:-} ]]; then trap 'sleep 1' EXIT; fi
+}
+
 # take_rank: what torch.distributed reads, for a step with a task for each rank; torchrun sets its own.
 # The names without STEP are in the batch script too, which is no rank.
 take_rank() {
@@ -248,6 +254,7 @@ use_staged_image() {
   if [[ -n ${LONGSHIP_STAGED:-} ]]; then image=$LONGSHIP_STAGED/image; fi
 }
 
+outlive_last_words
 make_folders /p/project1/my-account/me/longship /p/scratch/my-account/me/longship
 take_rank
 load_modules apptainer purge 'load Stages/2025 GCC' 'try-load Apptainer-Tools'
