@@ -30,7 +30,12 @@ FILES = {
     "assets/model/model-{}.safetensors": (0.4, 4),
     "pip/package{}-1-py3-none-any.whl": (0.2, 60),
 }
-ALL_CORES = 'find "$BUNDLE" -type f -print0 | xargs -0 -n 4 -P "$(nproc)" sha256sum'
+# The largest first, each to the next free core; the small ones by the hundred.
+ALL_CORES = """
+find "$BUNDLE" -type f -size +1M -printf '%s\\t%p\\0' | sort -z -n -r | cut -z -f 2- |
+    xargs -0 -n 1 -P "$(nproc)" sha256sum
+find "$BUNDLE" -type f ! -size +1M -print0 | xargs -0 -n 100 -P "$(nproc)" sha256sum
+"""
 
 
 def main() -> None:

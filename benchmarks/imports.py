@@ -28,9 +28,8 @@ def import_table(taken: Mapping[str, Sequence[Sequence[float]]], code: str) -> T
         cells = []
         for each in (first, following):
             ratios = [one / other for one, other in zip(each[name], each[names[0]])]
-            middle = statistics.median(each[name])
-            ratio = middle / statistics.median(each[names[0]])
-            cells += [seconds(middle), f"{ratio:.2f}", spread_text(quartiles(ratios))]
+            cells += [seconds(statistics.median(each[name])), f"{statistics.median(ratios):.2f}"]
+            cells.append(spread_text(quartiles(ratios)))
         rows.append((name, *cells))
     _, recipe, overlay = (statistics.median(first[name]) for name in names)
     ratios = [one / other for one, other in zip(first[names[2]], first[names[1]])]
@@ -38,7 +37,7 @@ def import_table(taken: Mapping[str, Sequence[Sequence[float]]], code: str) -> T
         "first import from an overlay",
         seconds(overlay),
         f"{seconds(recipe)}, {names[1]}",
-        overlay / recipe,
+        statistics.median(ratios),
         quartiles(ratios),
     )
     ratio = ("ratio", "quartiles")

@@ -79,7 +79,7 @@ def ratios(result: Result, base: Result) -> list[float]:
 def compare(
     results: Sequence[Result], first_column: str, summary: Mapping[str, int] | None = None
 ) -> Table:
-    """Return a table: median, ratio of the medians, and the quartiles of the ratio.
+    """Return a table: median, and the median and the quartiles of the ratio of each round.
 
     Parameters
     ----------
@@ -92,14 +92,15 @@ def compare(
     """
     base, rows = results[0], []
     for result in results:
-        cells = (seconds(median(result)), f"{median(result) / median(base):.2f}")
-        rows.append((result.name, *cells, spread_text(quartiles(ratios(result, base)))))
+        each = ratios(result, base)
+        cells = (seconds(median(result)), f"{statistics.median(each):.2f}")
+        rows.append((result.name, *cells, spread_text(quartiles(each))))
     told = [
         Compared(
             name,
             seconds(median(results[number])),
             f"{seconds(median(base))}, {base.name}",
-            median(results[number]) / median(base),
+            statistics.median(ratios(results[number], base)),
             quartiles(ratios(results[number], base)),
         )
         for name, number in (summary or {}).items()

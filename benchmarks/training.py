@@ -33,6 +33,10 @@ GPU_SIZES = {"layers": 12, "heads": 12, "width": 768, "sequence-length": 1024, "
 WARM_UP = 5  # steps that do not count, as in plain_gpt.py
 OTHER_TOOL = "Megatron-LM's way, `megatron_loop.py`"
 PLAIN = "`plain_gpt.py`"
+VERSIONS = """
+from importlib.metadata import version
+print(", ".join(f"{name} {version(name)}" for name in ("torch", "tokenizers", "megatron-core")))
+"""
 PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}  # bfloat16, dense, by data sheets
 HAS_GPU = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
 
@@ -114,6 +118,7 @@ class Bench:
         taken = in_turn({OTHER_TOOL: other, "`preprocess_data.py`": ours}, rounds)
         same = digest(self.data / "other.bin") == digest(self.data / "own_text_document.bin")
         note = f"{cores} processors; both wrote {'the same' if same else 'DIFFERENT'} bytes."
+        note += f" {self.inside('-c', VERSIONS).strip()}."
         return speeds(taken, "preprocessing", note)
 
     def training(self, rounds: int, steps: int) -> Table:
@@ -125,7 +130,8 @@ class Bench:
 
         taken = in_turn({PLAIN: other, "`train.py`": lambda: self.train(sizes)}, rounds)
         where = self.gpu or "the CPU"
-        return speeds(taken, "training", f"On {where}. {self.utilisation(taken)}".strip())
+        note = f"On {where}. What `train.py` writes down of a step is not in the step's time."
+        return speeds(taken, "training", f"{note} {self.utilisation(taken)}".strip())
 
     def ranks(self, rounds: int, steps: int) -> Table:
         """Compare one rank with more, each with a core of its own; or a GPU."""
@@ -189,8 +195,8 @@ def speeds(taken: dict[str, list[float]], name: str, note: str) -> Table:
     (first, base), *others = taken.items()
     rows, told = [(first, f"{statistics.median(base):,.0f}", "1.00", "1.00 to 1.00")], []
     for way, values in others:
-        ratio = statistics.median(values) / statistics.median(base)
-        spread = quartiles([one / other for one, other in zip(values, base)])
+        ratios = [one / other for one, other in zip(values, base)]
+        ratio, spread = statistics.median(ratios), quartiles(ratios)
         speed = f"{statistics.median(values):,.0f}"
         rows.append((way, speed, f"{ratio:.2f}", spread_text(spread)))
         other = f"{statistics.median(base):,.0f}, {first}"
