@@ -139,9 +139,8 @@ def test_what_a_site_sets_counts_until_a_group_says_otherwise(name):
 
 def test_proxy_of_olivia_is_the_same_inside_and_outside():
     names = ("http_proxy", "https_proxy", "no_proxy")
-    show = f"source {ROOT}/olivia/proxy.bash; printf '%s\\n' " + " ".join(
-        f'"${{{each}}}"' for each in names
-    )
-    done = subprocess.run(["bash", "-euc", show], capture_output=True, text=True, check=True)
+    show = 'source olivia/proxy.bash; printf \'%s\\n\' "$http_proxy" "$https_proxy" "$no_proxy"'
+    command = ["bash", "-euc", show]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     inside = load_machines(ROOT)["olivia"].configuration.values["environment.set"]
     assert done.stdout.splitlines() == [inside[each] for each in names]
