@@ -2,8 +2,9 @@
 # JupyterLab on a compute node, for one's own browser: behind a token, and encrypted up to the node,
 # where other users can listen. A job file sources this after start_job.
 
-# serve_jupyter [OPTION...]: serve until the job ends; options are those of jupyter lab. TASK_PREFIX, if the
-# job sets it, stands before the launcher.
+TASK_PREFIX=() # what a job of the site puts before the launcher; never the caller's environment
+
+# serve_jupyter [OPTION...]: serve until the job ends; options are those of jupyter lab.
 serve_jupyter() {
   local -r node=$SLURMD_NODENAME port=$MASTER_PORT
   make_certificate "$node"
