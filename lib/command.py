@@ -37,7 +37,7 @@ def wrapped(*words: Word) -> str:
             width = 0
         lines[-1] += f"{text} "
         width += len(text) + 1
-    return " \\\n  ".join(line.rstrip() for line in lines)
+    return " \\\n    ".join(line.rstrip() for line in lines)
 
 
 def assign(variable: str, value: Word) -> str:
@@ -55,6 +55,26 @@ def array(variable: str, words: Iterable[Word]) -> str:
     if isinstance(words, str):
         raise TypeError(f"a list of words is needed, not the string {words!r}")
     return f"{name(variable)}=({call(*words)})"
+
+
+class Below(str):
+    """A definition that stands below the plan, and is made before the plan runs."""
+
+
+def text_below(variable: str, text: str, about: str) -> Below:
+    """Assign a text of many lines to a variable of the script, out of the plan's way.
+
+    Parameters
+    ----------
+    variable : str
+        Its name.
+    text : str
+        What the plan uses; bash expands nothing in it.
+    about : str
+        What it is, for the comment above it.
+    """
+    quiet = "shellcheck disable=SC2016,SC2034  # expanded where it is used, not here"
+    return Below("\n".join([comment(about), comment(quiet), assign(variable, text)]))
 
 
 def comment(text: str) -> str:

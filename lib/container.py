@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lib import environment
-from lib.command import assign, call, comment, wrapped
-from lib.environment import Bind
+from lib.command import call, comment, text_below, wrapped
+from lib.environment import CONTRACT, Bind
 from lib.images import ImageSource, image_source, image_to_start
 from lib.launch import Launch, module_lines
 from lib.overlays import overlay_to_start, seen_at
@@ -90,9 +90,7 @@ def start_lines(settings: Settings, launch: Launch, contract: str) -> tuple[list
         comment("Nothing of the host's compilers and Python reaches the program."),
         environment.unset_host_variables(settings.configuration.environment),
         "",
-        comment("What the program finds inside, in every runtime: POSIX sh."),
-        comment("shellcheck disable=SC2016  # expanded inside, not here"),
-        assign("contract", contract),
+        text_below("contract", contract, CONTRACT),
         "",
         *module.prepare(launch),
     ]
@@ -227,8 +225,7 @@ def here_lines(settings: Settings, here: Paths) -> list[str]:
     """
     contract = environment.contract(settings, here, online=True)
     return [
-        comment("shellcheck disable=SC2016  # expanded inside, not here"),
-        assign("contract", contract),
+        text_below("contract", contract, CONTRACT),
         "inside() {",
         "  " + call("/bin/sh", "-c", Expansion('"$contract"'), "longship", Expansion('"$@"')),
         "}",

@@ -46,6 +46,9 @@ CACHES = (
 # These must be node-local on some machines (LUMI), where a job file sets them itself.
 CACHES_UNLESS_SET = (("MIOPEN_USER_DB_PATH", "miopen"), ("MIOPEN_CUSTOM_CACHE_DIR", "miopen"))
 
+# What the text is, for who reads the script that holds it.
+CONTRACT = "What the program finds inside, in every runtime: POSIX sh."
+
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from lib.command import assign, call, comment
+from lib.command import assign, call, comment, text_below
 from lib.container import run_lines
 from lib.images import image_to_start
 from lib.job_container import container_lines, pyxis_launcher_lines
@@ -55,7 +55,7 @@ def lines(settings: Settings, paths: Paths, runtime: str, *, as_json: bool) -> l
     ]
     return [
         comment("Started again on a node, this script is one of its own parts."),
-        assign("job_clock", (paths.root / _CLOCK).read_text(encoding="utf-8")),
+        text_below("job_clock", (paths.root / _CLOCK).read_text(encoding="utf-8"), _CLOCK),
         "part=${1:-}",
         "case $part in look | ranks | rank) shift ;; esac",
         "",

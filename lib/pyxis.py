@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lib import environment
-from lib.command import assign, call, comment
+from lib.command import assign, call, text_below
 from lib.launch import Launch
 from lib.quoting import Expansion
 from lib.settings import Settings
@@ -61,10 +61,7 @@ def launcher_lines(contract: str, checks: Sequence[str]) -> list[str]:
     return [
         *checks,
         call("take_rank"),
-        "",
-        comment("What the program finds inside, in every runtime: POSIX sh."),
-        comment("shellcheck disable=SC2016  # expanded there, not here"),
-        assign("contract", contract),
+        text_below("contract", contract, environment.CONTRACT),
         "",
         call("exec", "/bin/sh", "-c", Expansion('"$contract"'), "longship", Expansion('"$@"')),
     ]

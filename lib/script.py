@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lib import ROOT
-from lib.command import comment
+from lib.command import Below, comment
 
 # In lib/shell/ a definition starts at the left margin and a function ends with } there; between
 # two definitions stands an empty line, and comment lines belong to what follows them.
 _DEFINITION = re.compile(
     r"((?:^#.*\n)*)"
     r"(^(?P<function>\w+)\(\) \{\n(?:.*\n)*?\}\n"
-    r"|^(?:readonly|declare -[aA]) (?P<variable>\w+)=(?:.+\n)+)",
+    r"|^(?:readonly|declare -g[aA]) (?P<variable>\w+)=(?:.+\n)+)",
     re.MULTILINE,
 )
 _WORD = re.compile(r"\w+")
@@ -22,7 +22,10 @@ _COMMENT = re.compile(r"^ *#.*", re.MULTILINE)
 
 
 def render(title: str, lines: Iterable[str]) -> str:
-    """Write a script.
+    """Write a script that begins with its plan.
+
+    What it does stands first, in ``longship_main``; the functions and constants that this uses
+    follow, under the name of the file they come from; the last line starts it.
 
     Parameters
     ----------
@@ -36,15 +39,18 @@ def render(title: str, lines: Iterable[str]) -> str:
     str
         Bash source that needs no other file.
     """
-    body = "\n".join(lines)
-    known = definitions()
-    used = _used(body, known)
+    lines = list(lines)
+    used = used_definitions("\n".join(lines))
     parts = [
         f"#!/usr/bin/env bash\n{comment(title)}\nset -euo pipefail",
-        *(text for name, text in known.items() if name in used),
-        body,
+        f"longship_main() {{\n{_plan(lines)}\n}}",
+        *(line for line in lines if isinstance(line, Below)),
     ]
-    return "\n\n".join(parts) + "\n"
+    for path in shell_files():
+        texts = [text for name, text in _definitions_of(path).items() if name in used]
+        if texts:
+            parts += [_heading(path), *texts]
+    return "\n\n".join([*parts, 'longship_main "$@"']) + "\n"
 
 
 def shell_files() -> list[Path]:
@@ -60,20 +66,42 @@ def definitions() -> Mapping[str, str]:
     mapping
         Source by name, in the order of the files.
     """
-    found = {}
+    found: dict[str, str] = {}
     for path in shell_files():
-        for match in _DEFINITION.finditer(path.read_text(encoding="utf-8")):
-            found[match["function"] or match["variable"]] = match[0].rstrip()
+        found.update(_definitions_of(path))
     return found
 
 
-def _used(body: str, known: Mapping[str, str]) -> set[str]:
-    """Return the names that a text uses, directly or through other definitions."""
+def used_definitions(plan: str) -> list[str]:
+    """Return the names of the definitions that a text uses, directly or through others."""
+    known = definitions()
     used: set[str] = set()
-    waiting = [body]
+    waiting = [plan]
     while waiting:
         words = _WORD.findall(_COMMENT.sub("", waiting.pop()))
         for name in set(words) & (known.keys() - used):
             used.add(name)
             waiting.append(known[name])
-    return used
+    return [name for name in known if name in used]
+
+
+def _definitions_of(path: Path) -> dict[str, str]:
+    found = {}
+    for match in _DEFINITION.finditer(path.read_text(encoding="utf-8")):
+        found[match["function"] or match["variable"]] = match[0].rstrip()
+    return found
+
+
+def _plan(lines: Iterable[str]) -> str:
+    """Return the body of the plan: indented, with single empty lines between its steps."""
+    plan: list[str] = []
+    for line in lines:
+        if isinstance(line, Below) or (not line and (not plan or not plan[-1])):
+            continue
+        # only where it begins: further lines can be those of a quoted text, which must stay
+        plan.append(f"  {line}" if line else "")
+    return "\n".join(plan).rstrip("\n")
+
+
+def _heading(path: Path) -> str:
+    return f"# ---------- {path.relative_to(ROOT)}"

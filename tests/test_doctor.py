@@ -85,7 +85,8 @@ def test_dry_run_needs_nothing(run, clean_environment):
     command = [sys.executable, f"{ROOT}/doctor.py", "--dry-run"]
     script = run(command, env=environment).stdout
     assert script.startswith("#!/usr/bin/env bash\n# Longship: doctor.py, machine ")
-    assert script.endswith("\nend_report\n")
+    plan = script.partition("\n}\n")[0]
+    assert plan.endswith("\n  end_report")
 
 
 def test_broken_part_leaves_the_rest(tmp_path):

@@ -83,7 +83,7 @@ def test_launcher_is_written_to_run_what_is_in_use(lab, tmp_path, run):
     assert named == (image, "", "")
     assert lab.pins() == [(image, "", str(file))]
     assert os.access(file, os.X_OK)
-    assert f"image={shlex.quote(image)}" in file.read_text().splitlines()
+    assert f"  image={shlex.quote(image)}" in file.read_text().splitlines()
     run(["bash", "-n", file])
 
 

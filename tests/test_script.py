@@ -5,7 +5,8 @@ import re
 import pytest
 from support import processes
 
-from lib.command import call
+from lib.command import call, text_below
+from lib.quoting import Expansion
 from lib.script import definitions, render, shell_files
 
 
@@ -18,7 +19,7 @@ def test_every_function_of_the_shell_files_is_found():
 
 
 def test_every_constant_of_the_shell_files_is_found():
-    pattern = re.compile(r"^(?:readonly|declare -A) (\w+)=", re.MULTILINE)
+    pattern = re.compile(r"^(?:readonly|declare -g?[aA]) (\w+)=", re.MULTILINE)
     written = [name for path in shell_files() for name in pattern.findall(path.read_text())]
     assert written
     assert set(written) <= set(definitions())
@@ -46,8 +47,54 @@ def test_script_holds_what_it_uses_and_nothing_else():
 
 def test_script_without_functions_is_short():
     assert render("a title", ["true"]) == (
-        "#!/usr/bin/env bash\n# a title\nset -euo pipefail\n\ntrue\n"
+        "#!/usr/bin/env bash\n# a title\nset -euo pipefail\n\n"
+        'longship_main() {\n  true\n}\n\nlongship_main "$@"\n'
     )
+
+
+def test_script_begins_with_its_plan(run):
+    text = text_below("greeting", "of\n  two lines", "What is said.")
+    lines = [text, call("note", Expansion('"$greeting"')), "", "", call("next_step", "y")]
+    script = render("x", lines)
+    head, _, rest = script.partition("\n\n# ---------- lib/shell/messages.bash\n\n")
+    assert head.splitlines()[4:] == [
+        "longship_main() {",
+        '  note "$greeting"',
+        "",
+        "  next_step y",
+        "}",
+        "",
+        "# What is said.",
+        "# shellcheck disable=SC2016,SC2034 # expanded where it is used, not here",
+        "greeting='of",
+        "  two lines'",
+    ]
+    assert rest.endswith('\n\nlongship_main "$@"\n')
+    assert run(["bash", "-c", script]).stderr == "note: of\n  two lines\nnext: y\n"
+
+
+def test_arguments_exit_codes_and_exec_pass_through_the_plan(run, hostile_arguments):
+    lines = [
+        "shift",
+        call("exec", "sh", "-c", 'printf "%s\\0" "$@"; exit 7', "0", Expansion('"$@"')),
+    ]
+    done = run(["bash", "-c", render("x", lines), "name", *hostile_arguments], check=False)
+    assert done.stdout.split("\0")[:-1] == hostile_arguments[1:]
+    assert done.returncode == 7
+
+
+def test_script_stops_at_the_first_failure(run):
+    done = run(["bash", "-c", render("x", ["false", "echo on"])], check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_arrays_of_a_script_that_a_function_sources_are_global(run, tmp_path):
+    """As a job file's start_job does."""
+    file = tmp_path / "start.bash"
+    file.write_text(render("x", ["bound[a]=b", 'held_locks+=("$1")']))
+    begin = f'start() {{ source "{file}"; }}\nset -eu; start "c d"\n'
+    done = run(["bash", "-c", f'{begin}bound[/e f]=g; echo "${{!bound[@]}} ${{held_locks[0]}}"'])
+    assert sorted(done.stdout.split()) == ["/e", "a", "c", "d", "f"]
 
 
 def test_title_cannot_become_a_command(run):
@@ -64,7 +111,7 @@ def test_script_runs_where_the_repository_is_not(run, tmp_path):
 
 def test_no_name_is_defined_twice():
     text = "".join(path.read_text() for path in shell_files())
-    names = re.findall(r"^(?:(\w+)\(\) \{|(?:readonly|declare -[aA]) (\w+)=)", text, re.MULTILINE)
+    names = re.findall(r"^(?:(\w+)\(\) \{|(?:readonly|declare -g[aA]) (\w+)=)", text, re.MULTILINE)
     assert len(names) == len(set(names)) == len(definitions())
 
 

@@ -3,13 +3,13 @@
 # every file of it. What reads a bundle needs bash and coreutils, nothing else.
 
 # name of each file -> its SHA-256, from read_manifest
-declare -A bundle_sums=()
+declare -gA bundle_sums=()
 
 # name of each symbolic link -> where it leads, from read_links
-declare -A bundle_links=()
+declare -gA bundle_links=()
 
 # what list_tree has found
-declare -a tree_files=() tree_links=() tree_others=()
+declare -ga tree_files=() tree_links=() tree_others=()
 
 # stays_inside NAME: whether it names a file below a folder, in a way that SHA256SUMS can hold.
 stays_inside() {

@@ -6,11 +6,11 @@ readonly BIG_FILE=4194304 # bytes; such a file is dealt out and copied by itself
 
 readonly BATCH=1000 # names for one call of a program
 
-declare -a bundle_names=()
+declare -ga bundle_names=()
 
-declare -a hand_workers=()
+declare -ga hand_workers=()
 
-declare -a temporary_folders=()
+declare -ga temporary_folders=()
 
 # at_exit FOLDER...: end what still works and remove temporary folders, however this script ends.
 at_exit() {

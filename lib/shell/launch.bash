@@ -97,7 +97,7 @@ make_folders() {
 }
 
 # what is shown inside already, by its path there
-declare -A bound=()
+declare -gA bound=()
 
 # add_bind SOURCE [TARGET [ro]]: show a folder or file of the host inside, once. It becomes one CSV
 # record, the only form in which a path may hold commas, colons and quotes.

@@ -6,9 +6,9 @@
 readonly LOCK_PATIENCE=60 # seconds without a sign of life from another host
 
 # what this process holds, and the processes that keep it fresh
-declare -a held_locks=()
+declare -ga held_locks=()
 
-declare -a lock_hearts=()
+declare -ga lock_hearts=()
 
 # locked PATH FUNCTION [ARGUMENT...]: run a function while holding the lock of PATH.
 locked() {

@@ -8,7 +8,7 @@
 readonly OVERLAY_MOUNTED_AT=/user-software
 
 # the record's lines, read once: a rank asks the shared file system as little as it can
-declare -a overlay_record=()
+declare -ga overlay_record=()
 
 # check_overlay BASE: stop where the overlay is missing or belongs to another image.
 check_overlay() {

@@ -4,18 +4,18 @@
 # bundles), history (1, or empty) and allowed (names that only look like secrets).
 
 # what is not there yet, and what makes it
-declare -a missing_parts=()
+declare -ga missing_parts=()
 
-declare -a missing_commands=()
+declare -ga missing_commands=()
 
 # name in the bundle -> the SHA-256 of what lies there
-declare -A known_sums=()
+declare -gA known_sums=()
 
 # names that belong into the bundle
-declare -A wanted_names=()
+declare -gA wanted_names=()
 
 # the names below offline that belong into it
-declare -a offline_names=()
+declare -ga offline_names=()
 
 # need_archive BASE COMMAND: the image's archive, which COMMAND makes; the newer one, as
 # build_container.py offline takes it.

@@ -3,7 +3,7 @@
 
 readonly MOST_AT_ONCE=8 # login nodes are shared
 
-declare -a parallel_jobs=()
+declare -ga parallel_jobs=()
 
 # in_parallel FUNCTION WORD...: run FUNCTION WORD for each WORD, at once; what each prints is shown in
 # one piece. Set `stopped` to the WORDs whose function failed; the others are finished all the same.

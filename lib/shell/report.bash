@@ -80,7 +80,7 @@ end_report() {
 }
 
 # what `heed` has found last, by topic: ok, warning or problem
-declare -A heeded=()
+declare -gA heeded=()
 
 # heed TOPIC TEXT COMMAND...: run a check of other scripts. What it stops with is a problem, what it
 # warns of a warning, each with its hint; if it has nothing to say, TEXT is ok.

@@ -2,15 +2,15 @@
 # External repositories: cloned once; from then on the state of the code is the user's, and an update
 # moves it to the configured commit with the user's changes on top.
 
-declare -a all_repositories=()
+declare -ga all_repositories=()
 
-declare -A repository_url=()
+declare -gA repository_url=()
 
-declare -A repository_ref=()
+declare -gA repository_ref=()
 
-declare -A repository_upstream=()
+declare -gA repository_upstream=()
 
-declare -A repository_patches=()
+declare -gA repository_patches=()
 
 # add_repository NAME URL REF UPSTREAM PATCHES: one of the configured ones.
 # shellcheck disable=SC2034  # not each script looks at all of it

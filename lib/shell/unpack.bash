@@ -4,7 +4,7 @@
 # git and python3 where this says so.
 
 # name -> 1 for "SUM NAME" and "-> TARGET NAME" that an earlier unpacking has put there
-declare -A unpacked_before=()
+declare -gA unpacked_before=()
 
 # unpack_part BUNDLE PART FOLDER MEMORY: put what lies below one folder of the bundle into FOLDER.
 # MEMORY is a folder in there that keeps what was unpacked. Sets unpacked to the number of new files.
@@ -77,7 +77,7 @@ check_way() {
 }
 
 # folders that check_way has seen
-declare -A checked_ways=()
+declare -gA checked_ways=()
 
 # remember_unpacked FILE [LINE]...: write down what is put there now; until that is done, also the
 # LINEs of what was there before.

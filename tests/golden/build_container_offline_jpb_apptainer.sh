@@ -2,6 +2,35 @@
 # Longship: build_container_offline.py, machine jpb (jsc/site.toml)
 set -euo pipefail
 
+longship_main() {
+  machine=jpb
+  build_hint='build it where you may: python3 build_container.py download --machine jpb; copy it here; then: python3 build_container.py offline'
+  on_interrupt 'python3 build_container.py offline'
+  make_folders /e/scratch/project_465000000/me/longship/containers/build
+  check_program apptainer
+
+  arch=arm64
+  active=/e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif
+  image=/e/scratch/project_465000000/me/longship/containers/build/pytorch_25.06-py3_arm64.sif
+  record="$image".json
+  work=/e/scratch/project_465000000/me/longship/cache/containers/pytorch_25.06-py3_arm64.sif
+  tools=(apptainer)
+  again=''
+  input=''
+  open_archive /e/scratch/project_465000000/me/longship/offline/containers/pytorch_25.06-py3_arm64
+
+  make_image() {
+    export APPTAINER_CACHEDIR="$work"/cache
+    export APPTAINER_TMPDIR="$tmp"
+    verify_archive
+    sif_from_archive apptainer build --force --arch arm64
+  }
+
+  locked "$record" build_image 'python3 move_built_container_to_active.py'
+}
+
+# ---------- lib/shell/archive.bash
+
 # open_archive BASE: find the archive that `download` has made, and look whether it is all there;
 # set archive, and source and digest to what it was made from.
 open_archive() {
@@ -35,6 +64,8 @@ verify_archive() {
     fail "the archive $archive is damaged: its checksum is $sum, and $REPLY was recorded" \
       'copy it again'
 }
+
+# ---------- lib/shell/build.bash
 
 # build_image NEXT: build, unless what is wanted is there already; NEXT is what to type then.
 build_image() {
@@ -147,6 +178,8 @@ sif_from_archive() {
   fi
 }
 
+# ---------- lib/shell/enroot.bash
+
 # check_sqsh FILE HINT: stop where the image is missing or is none. What it is for is looked at when it
 # is built: that takes too long for each start.
 check_sqsh() {
@@ -171,6 +204,8 @@ sqsh_arch() {
   done < <(unsquashfs -lln "$1" 2>/dev/null | awk '$1 ~ /^-r.x/ && sub(/^.* squashfs-root\//, "")' |
     grep -E '(^|/)(bin|sbin)/[^/]+$' 2>/dev/null | head -n 50)
 }
+
+# ---------- lib/shell/image.bash
 
 # holds_tag FILE: whether it names a tag, and of which program: set REPLY to it.
 holds_tag() {
@@ -362,6 +397,8 @@ value_in() {
   done
 }
 
+# ---------- lib/shell/json.bash
+
 # json_text TEXT: set REPLY to the text as JSON has it between quotes.
 json_text() {
   local LC_ALL=C
@@ -378,6 +415,8 @@ json_text() {
   fi
   REPLY=$text
 }
+
+# ---------- lib/shell/launch.bash
 
 # check_program NAME: stop where the runtime is missing.
 check_program() {
@@ -427,12 +466,14 @@ make_folders() {
   done
 }
 
+# ---------- lib/shell/lock.bash
+
 readonly LOCK_PATIENCE=60 # seconds without a sign of life from another host
 
 # what this process holds, and the processes that keep it fresh
-declare -a held_locks=()
+declare -ga held_locks=()
 
-declare -a lock_hearts=()
+declare -ga lock_hearts=()
 
 # locked PATH FUNCTION [ARGUMENT...]: run a function while holding the lock of PATH.
 locked() {
@@ -573,6 +614,8 @@ take_over_lock() {
   fi
 }
 
+# ---------- lib/shell/messages.bash
+
 # print_messages [KIND TEXT]...: a line each, on standard error, at once: jobs share a log.
 print_messages() {
   local REPLY told=''
@@ -650,6 +693,8 @@ next_step() {
   print_messages next "$1"
 }
 
+# ---------- lib/shell/progress.bash
+
 # with_progress FROM TO PROGRAM...: run what reads the file FROM: as its standard input, or, if TO is not
 # empty, to write the file TO.
 with_progress() {
@@ -684,6 +729,8 @@ show_position() {
   done
   printf '\r\e[K' >&2
 }
+
+# ---------- lib/shell/watch.bash
 
 # watched COMMAND...: run it, show how it goes, and tell a failure in two lines.
 watched() {
@@ -802,27 +849,4 @@ login_command() {
   esac
 }
 
-machine=jpb
-build_hint='build it where you may: python3 build_container.py download --machine jpb; copy it here; then: python3 build_container.py offline'
-on_interrupt 'python3 build_container.py offline'
-make_folders /e/scratch/project_465000000/me/longship/containers/build
-check_program apptainer
-
-arch=arm64
-active=/e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif
-image=/e/scratch/project_465000000/me/longship/containers/build/pytorch_25.06-py3_arm64.sif
-record="$image".json
-work=/e/scratch/project_465000000/me/longship/cache/containers/pytorch_25.06-py3_arm64.sif
-tools=(apptainer)
-again=''
-input=''
-open_archive /e/scratch/project_465000000/me/longship/offline/containers/pytorch_25.06-py3_arm64
-
-make_image() {
-  export APPTAINER_CACHEDIR="$work"/cache
-  export APPTAINER_TMPDIR="$tmp"
-  verify_archive
-  sif_from_archive apptainer build --force --arch arm64
-}
-
-locked "$record" build_image 'python3 move_built_container_to_active.py'
+longship_main "$@"

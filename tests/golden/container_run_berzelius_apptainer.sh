@@ -2,6 +2,74 @@
 # Longship: container_run.py, machine berzelius (berzelius/site.toml)
 set -euo pipefail
 
+longship_main() {
+  make_folders /proj/nordic-llm/users/me/longship /proj/nordic-llm/users/me/longship
+
+  # Nothing of the host's compilers and Python reaches the program.
+  unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
+    CMAKE_PREFIX_PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV \
+    "${!CONDA_@}" "${!_CE_@}" HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE \
+    MY_HOST_ONLY "${!MY_HOST_@}"
+
+  check_program apptainer
+  image=/proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
+  check_sif "$image" amd64 'python3 build_container.py && python3 move_built_container_to_active.py'
+  check_host_arch amd64 "the image $image"
+  options=()
+  add_home
+  add_bind '/home/me/long ship'
+  add_bind /proj/nordic-llm/users/me/longship
+  add_bind /data /data ro
+  add_host_files
+  add_pip_sources
+  add_nvidia_gpus
+  check_venv /proj/nordic-llm/users/me/longship/venv_pytorch_amd64 /proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
+  take_command '/home/me/long ship/lib/shell/interactive.bash' "$@"
+  encode_command
+  exec apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "${command[@]}"
+}
+
+# What the program finds inside, in every runtime: POSIX sh.
+# shellcheck disable=SC2016,SC2034 # expanded where it is used, not here
+contract='export PYTHONNOUSERSITE=1
+export LONGSHIP_ROOT='"'"'/home/me/long ship'"'"'
+export LONGSHIP_MACHINE=berzelius
+export LONGSHIP_STACK=pytorch
+export LONGSHIP_PROJECT_DIR=/proj/nordic-llm/users/me/longship
+export LONGSHIP_SCRATCH_DIR=/proj/nordic-llm/users/me/longship
+export LONGSHIP_CHECKPOINT_DIR=/proj/nordic-llm/users/me/longship/checkpoints
+export LONGSHIP_REPOSITORIES=/proj/nordic-llm/users/me/longship/repos
+export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
+export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
+export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
+export UV_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/uv
+export TORCH_HOME="$LONGSHIP_SCRATCH_DIR"/cache/torch
+export TORCH_EXTENSIONS_DIR="$LONGSHIP_SCRATCH_DIR"/cache/torch_extensions
+export TORCHINDUCTOR_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/inductor
+export TRITON_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/triton
+export CUDA_CACHE_PATH="$LONGSHIP_SCRATCH_DIR"/cache/cuda
+export NUMBA_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/numba
+export MPLCONFIGDIR="$LONGSHIP_SCRATCH_DIR"/cache/matplotlib
+export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TRANSFORMERS_OFFLINE=1
+export OMP_NUM_THREADS=8
+export GREETING='"'"'it'"'"'"'"'"'"'"'"'s "$HOME"'"'"'
+if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
+  IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
+  export HF_TOKEN
+fi
+export VIRTUAL_ENV=/proj/nordic-llm/users/me/longship/venv_pytorch_amd64
+export PATH="$VIRTUAL_ENV"/bin:"$PATH"
+command -v -- "$1" >/dev/null || {
+  echo "error: there is no command \"$1\" inside" >&2
+  echo "hint: a Python package? add it to the requirements, then: python3 set_up.py install" >&2
+  exit 127
+}
+exec "$@"'
+
+# ---------- lib/shell/launch.bash
+
 # check_program NAME: stop where the runtime is missing.
 check_program() {
   command -v "$1" >/dev/null ||
@@ -67,7 +135,7 @@ make_folders() {
 }
 
 # what is shown inside already, by its path there
-declare -A bound=()
+declare -gA bound=()
 
 # add_bind SOURCE [TARGET [ro]]: show a folder or file of the host inside, once. It becomes one CSV
 # record, the only form in which a path may hold commas, colons and quotes.
@@ -179,6 +247,8 @@ unset longship_left longship_word
 '
 }
 
+# ---------- lib/shell/messages.bash
+
 # print_messages [KIND TEXT]...: a line each, on standard error, at once: jobs share a log.
 print_messages() {
   local REPLY told=''
@@ -228,66 +298,4 @@ fail_writing() {
   fail "$2" "$3"
 }
 
-make_folders /proj/nordic-llm/users/me/longship /proj/nordic-llm/users/me/longship
-
-# Nothing of the host's compilers and Python reaches the program.
-unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
-  CMAKE_PREFIX_PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV \
-  "${!CONDA_@}" "${!_CE_@}" HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE \
-  MY_HOST_ONLY "${!MY_HOST_@}"
-
-# What the program finds inside, in every runtime: POSIX sh.
-# shellcheck disable=SC2016 # expanded inside, not here
-contract='export PYTHONNOUSERSITE=1
-export LONGSHIP_ROOT='"'"'/home/me/long ship'"'"'
-export LONGSHIP_MACHINE=berzelius
-export LONGSHIP_STACK=pytorch
-export LONGSHIP_PROJECT_DIR=/proj/nordic-llm/users/me/longship
-export LONGSHIP_SCRATCH_DIR=/proj/nordic-llm/users/me/longship
-export LONGSHIP_CHECKPOINT_DIR=/proj/nordic-llm/users/me/longship/checkpoints
-export LONGSHIP_REPOSITORIES=/proj/nordic-llm/users/me/longship/repos
-export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
-export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
-export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
-export UV_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/uv
-export TORCH_HOME="$LONGSHIP_SCRATCH_DIR"/cache/torch
-export TORCH_EXTENSIONS_DIR="$LONGSHIP_SCRATCH_DIR"/cache/torch_extensions
-export TORCHINDUCTOR_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/inductor
-export TRITON_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/triton
-export CUDA_CACHE_PATH="$LONGSHIP_SCRATCH_DIR"/cache/cuda
-export NUMBA_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/numba
-export MPLCONFIGDIR="$LONGSHIP_SCRATCH_DIR"/cache/matplotlib
-export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
-export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
-export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TRANSFORMERS_OFFLINE=1
-export OMP_NUM_THREADS=8
-export GREETING='"'"'it'"'"'"'"'"'"'"'"'s "$HOME"'"'"'
-if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
-  IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
-  export HF_TOKEN
-fi
-export VIRTUAL_ENV=/proj/nordic-llm/users/me/longship/venv_pytorch_amd64
-export PATH="$VIRTUAL_ENV"/bin:"$PATH"
-command -v -- "$1" >/dev/null || {
-  echo "error: there is no command \"$1\" inside" >&2
-  echo "hint: a Python package? add it to the requirements, then: python3 set_up.py install" >&2
-  exit 127
-}
-exec "$@"'
-
-check_program apptainer
-image=/proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
-check_sif "$image" amd64 'python3 build_container.py && python3 move_built_container_to_active.py'
-check_host_arch amd64 "the image $image"
-options=()
-add_home
-add_bind '/home/me/long ship'
-add_bind /proj/nordic-llm/users/me/longship
-add_bind /data /data ro
-add_host_files
-add_pip_sources
-add_nvidia_gpus
-check_venv /proj/nordic-llm/users/me/longship/venv_pytorch_amd64 /proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
-take_command '/home/me/long ship/lib/shell/interactive.bash' "$@"
-encode_command
-exec apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "${command[@]}"
+longship_main "$@"

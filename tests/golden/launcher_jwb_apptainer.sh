@@ -2,6 +2,79 @@
 # Longship: launcher.py, machine jwb (jsc/site.toml)
 set -euo pipefail
 
+longship_main() {
+  outlive_last_words
+  make_folders /p/project1/project_465000000/me/longship \
+    /p/scratch/project_465000000/me/longship
+  take_rank
+  load_modules apptainer purge 'load Stages/2025 GCC' 'try-load Apptainer-Tools'
+
+  # Nothing of the host's compilers and Python reaches the program.
+  unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
+    CMAKE_PREFIX_PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV \
+    "${!CONDA_@}" "${!_CE_@}" HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE \
+    MY_HOST_ONLY "${!MY_HOST_@}"
+
+  check_program apptainer
+  image=/p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
+  use_staged_image
+  check_sif "$image" amd64 'python3 build_container.py && python3 move_built_container_to_active.py'
+  check_host_arch amd64 "the image $image"
+  options=()
+  add_home
+  add_bind '/home/me/long ship'
+  add_bind /p/project1/project_465000000/me/longship
+  add_bind /p/scratch/project_465000000/me/longship
+  add_bind /data /data ro
+  add_host_files
+  add_nvidia_gpus
+  check_venv /p/scratch/project_465000000/me/longship/venv_pytorch_amd64 /p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
+  take_command '/home/me/long ship/lib/shell/interactive.bash' "$@"
+  encode_command
+  exec apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "${command[@]}"
+}
+
+# What the program finds inside, in every runtime: POSIX sh.
+# shellcheck disable=SC2016,SC2034 # expanded where it is used, not here
+contract='export PYTHONNOUSERSITE=1
+export LONGSHIP_ROOT='"'"'/home/me/long ship'"'"'
+export LONGSHIP_MACHINE=jwb
+export LONGSHIP_STACK=pytorch
+export LONGSHIP_PROJECT_DIR=/p/project1/project_465000000/me/longship
+export LONGSHIP_SCRATCH_DIR=/p/scratch/project_465000000/me/longship
+export LONGSHIP_CHECKPOINT_DIR=/p/scratch/project_465000000/me/longship/checkpoints
+export LONGSHIP_REPOSITORIES=/p/project1/project_465000000/me/longship/repos
+export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
+export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
+export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
+export UV_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/uv
+export TORCH_HOME="$LONGSHIP_SCRATCH_DIR"/cache/torch
+export TORCH_EXTENSIONS_DIR="$LONGSHIP_SCRATCH_DIR"/cache/torch_extensions
+export TORCHINDUCTOR_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/inductor
+export TRITON_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/triton
+export CUDA_CACHE_PATH="$LONGSHIP_SCRATCH_DIR"/cache/cuda
+export NUMBA_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/numba
+export MPLCONFIGDIR="$LONGSHIP_SCRATCH_DIR"/cache/matplotlib
+export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TRANSFORMERS_OFFLINE=1
+export OMP_NUM_THREADS=8
+export GREETING='"'"'it'"'"'"'"'"'"'"'"'s "$HOME"'"'"'
+if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
+  IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
+  export HF_TOKEN
+fi
+export VIRTUAL_ENV=/p/scratch/project_465000000/me/longship/venv_pytorch_amd64
+export PATH="$VIRTUAL_ENV"/bin:"$PATH"
+command -v -- "$1" >/dev/null || {
+  echo "error: there is no command \"$1\" inside" >&2
+  echo "hint: a Python package? add it to the requirements, then: python3 set_up.py install" >&2
+  exit 127
+}
+exec "$@"'
+
+# ---------- lib/shell/launch.bash
+
 # load_modules PROGRAM CALL...: load environment modules, unless PROGRAM is there already. Inside a
 # job the batch script has loaded them, and thousands of ranks must not do it again.
 load_modules() {
@@ -86,7 +159,7 @@ make_folders() {
 }
 
 # what is shown inside already, by its path there
-declare -A bound=()
+declare -gA bound=()
 
 # add_bind SOURCE [TARGET [ro]]: show a folder or file of the host inside, once. It becomes one CSV
 # record, the only form in which a path may hold commas, colons and quotes.
@@ -200,6 +273,8 @@ unset longship_left longship_word
 '
 }
 
+# ---------- lib/shell/messages.bash
+
 # print_messages [KIND TEXT]...: a line each, on standard error, at once: jobs share a log.
 print_messages() {
   local REPLY told=''
@@ -249,76 +324,11 @@ fail_writing() {
   fail "$2" "$3"
 }
 
+# ---------- lib/shell/stage.bash
+
 # use_staged_image: for a rank: what the job's start has put on this node.
 use_staged_image() {
   if [[ -n ${LONGSHIP_STAGED:-} ]]; then image=$LONGSHIP_STAGED/image; fi
 }
 
-outlive_last_words
-make_folders /p/project1/project_465000000/me/longship \
-  /p/scratch/project_465000000/me/longship
-take_rank
-load_modules apptainer purge 'load Stages/2025 GCC' 'try-load Apptainer-Tools'
-
-# Nothing of the host's compilers and Python reaches the program.
-unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
-  CMAKE_PREFIX_PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV \
-  "${!CONDA_@}" "${!_CE_@}" HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE \
-  MY_HOST_ONLY "${!MY_HOST_@}"
-
-# What the program finds inside, in every runtime: POSIX sh.
-# shellcheck disable=SC2016 # expanded inside, not here
-contract='export PYTHONNOUSERSITE=1
-export LONGSHIP_ROOT='"'"'/home/me/long ship'"'"'
-export LONGSHIP_MACHINE=jwb
-export LONGSHIP_STACK=pytorch
-export LONGSHIP_PROJECT_DIR=/p/project1/project_465000000/me/longship
-export LONGSHIP_SCRATCH_DIR=/p/scratch/project_465000000/me/longship
-export LONGSHIP_CHECKPOINT_DIR=/p/scratch/project_465000000/me/longship/checkpoints
-export LONGSHIP_REPOSITORIES=/p/project1/project_465000000/me/longship/repos
-export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
-export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
-export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
-export UV_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/uv
-export TORCH_HOME="$LONGSHIP_SCRATCH_DIR"/cache/torch
-export TORCH_EXTENSIONS_DIR="$LONGSHIP_SCRATCH_DIR"/cache/torch_extensions
-export TORCHINDUCTOR_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/inductor
-export TRITON_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/triton
-export CUDA_CACHE_PATH="$LONGSHIP_SCRATCH_DIR"/cache/cuda
-export NUMBA_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/numba
-export MPLCONFIGDIR="$LONGSHIP_SCRATCH_DIR"/cache/matplotlib
-export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
-export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
-export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TRANSFORMERS_OFFLINE=1
-export OMP_NUM_THREADS=8
-export GREETING='"'"'it'"'"'"'"'"'"'"'"'s "$HOME"'"'"'
-if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
-  IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
-  export HF_TOKEN
-fi
-export VIRTUAL_ENV=/p/scratch/project_465000000/me/longship/venv_pytorch_amd64
-export PATH="$VIRTUAL_ENV"/bin:"$PATH"
-command -v -- "$1" >/dev/null || {
-  echo "error: there is no command \"$1\" inside" >&2
-  echo "hint: a Python package? add it to the requirements, then: python3 set_up.py install" >&2
-  exit 127
-}
-exec "$@"'
-
-check_program apptainer
-image=/p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
-use_staged_image
-check_sif "$image" amd64 'python3 build_container.py && python3 move_built_container_to_active.py'
-check_host_arch amd64 "the image $image"
-options=()
-add_home
-add_bind '/home/me/long ship'
-add_bind /p/project1/project_465000000/me/longship
-add_bind /p/scratch/project_465000000/me/longship
-add_bind /data /data ro
-add_host_files
-add_nvidia_gpus
-check_venv /p/scratch/project_465000000/me/longship/venv_pytorch_amd64 /p/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_amd64.sif
-take_command '/home/me/long ship/lib/shell/interactive.bash' "$@"
-encode_command
-exec apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "${command[@]}"
+longship_main "$@"

@@ -52,8 +52,9 @@ def test_singularity_is_told_in_its_own_words(lab, registry):
     clone = lab(registry.name("lab/tiny:1"), "singularity")
     clone.build_and_move()
     clone.container_run("true")
-    assert "SINGULARITY_CACHEDIR" in clone.dry_run("build_container.py")
-    assert "apptainer" not in clone.dry_run("build_container.py").rpartition("make_image() {")[2]
+    script = clone.dry_run("build_container.py")
+    assert "SINGULARITY_CACHEDIR" in script
+    assert "apptainer" not in script.partition("\n# ---------- ")[0].rpartition("make_image() {")[2]
 
 
 def test_nothing_is_written_to_the_home_folder_or_the_temporary_one(lab, registry, tmp_path):

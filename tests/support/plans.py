@@ -1,0 +1,48 @@
+"""What of an emitted script is its own, in a form that a reviewer can read: the golden plans."""
+
+import difflib
+import re
+import textwrap
+
+_HEADING = "\n\n# ---------- "
+_DEFINED = re.compile(r"^(?:(\w+)\(\) \{|(?:readonly|declare -g[aA]) (\w+)=)", re.MULTILINE)
+
+
+def plan_of(script):
+    """Give title, plan and long texts of a script, and the names of the functions below them."""
+    own, _, rest = script.partition(_HEADING)
+    if not rest:
+        own = script.removesuffix('\n\nlongship_main "$@"\n')
+    assert script.endswith('\n\nlongship_main "$@"\n'), script[-200:]
+    names = " ".join(a or b for a, b in _DEFINED.findall(rest))
+    uses = textwrap.fill(
+        f"uses: {names}", 100, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False
+    )
+    return f"{own}\n\n{uses}\n"
+
+
+def placeless(plan, paths):
+    """Give a plan with words in place of the folders in which two machines differ anyway."""
+    roots = {
+        paths.root: "CLONE",
+        paths.checkpoint_dir: "CHECKPOINTS",
+        paths.project_dir: "PROJECT",
+        paths.scratch_dir: "SCRATCH",
+    }
+    for root in sorted(roots, key=lambda path: -len(str(path))):
+        plan = plan.replace(f"'{root}'", roots[root]).replace(str(root), roots[root])
+    return plan
+
+
+def difference(plan, similar):
+    """Give the lines of a plan that a similar one lacks (+), and the other way round (-)."""
+    (own, names), (others, other_names) = (each.split("# uses: ") for each in (plan, similar))
+    lines = difflib.unified_diff(
+        others.splitlines(keepends=True), own.splitlines(keepends=True), n=0
+    )
+    # Where they stand is left out: a line more in one place would change all numbers after it.
+    text = "".join(line if line[0] in "+-" else "\n" for line in list(lines)[2:])
+    mine, theirs = (set(each.replace("#", " ").split()) for each in (names, other_names))
+    for sign, more in ("-", theirs - mine), ("+", mine - theirs):
+        text += f"\n{sign}# uses: {' '.join(sorted(more))}" if more else ""
+    return f"{text.strip()}\n"
