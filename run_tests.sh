@@ -1,11 +1,20 @@
 #!/usr/bin/env bash
-# Run the tests: everything that this machine can run, and at the end what was skipped and why.
+# Run the tests. At the end stands what failed, then what was skipped: a line for
+# each missing program.
 #
-#   ./run_tests.sh                     skips what needs a program that is missing here
-#   ./run_tests.sh --all               fails instead of skipping; what CI runs
-#   ./run_tests.sh tests/test_lock.py -k name   any arguments of pytest; paths are relative to the repository
+#   ./run_tests.sh          fast: no container, no cluster, no network;
+#                           2 minutes on 2 cores
+#   ./run_tests.sh --all    fast and real: containers, Slurm, registry, git, pip;
+#                           20 minutes. Nothing may be missing on this machine:
+#                           sudo tests/install_tools.sh
+#   ./run_tests.sh --slow   all that, every kill point, long histories and whole
+#                           frameworks: hours
+#   ./run_tests.sh tests/test_lock.py -k name
+#                           any arguments of pytest; paths are relative to the
+#                           repository. What is named is run whatever its tier
 #
-# The first run makes the test environment in .venv-tests; PYTHON chooses the Python it is made of.
+# The first run makes the test environment in .venv-tests; PYTHON chooses the
+# Python it is made of.
 set -euo pipefail
 
 fail() {
@@ -48,6 +57,32 @@ make_environment() {
     mv -- "$environment/stamp.partial" "$environment/stamp"
 }
 
+# select_tests ARGUMENT...: the tier, and as many processes as there are cores, but where single tests
+# are looked at. Login nodes have a hundred cores and other users.
+select_tests() {
+    local argument tier=fast named=''
+    options=()
+    for argument; do
+        case $argument in
+            --all | --slow) tier=${argument#--} ;;
+            -n | -n?* | --numprocesses* | --pdb | -s | --collect-only | --co) named+=' workers' ;;&
+            -m | -m?* | --markers | --fixtures*) named+=' tier' ;;&
+            *)
+                if [[ $argument != -* && -e ${argument%%::*} ]]; then named+=' tier workers'; fi
+                options+=("$argument")
+                ;;
+        esac
+    done
+    case $tier in
+        fast) if [[ $named != *tier* ]]; then options=(-m 'not real and not slow' "${options[@]}"); fi ;;
+        all) options=(--no-skip -m 'not slow' "${options[@]}") ;;
+        slow) options=(--no-skip "${options[@]}") ;;
+    esac
+    if [[ $named != *workers* ]]; then
+        options=(--numprocesses=auto --maxprocesses=8 --dist=loadgroup "${options[@]}")
+    fi
+}
+
 case ${1-} in
     -h | --help)
         sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"
@@ -72,4 +107,5 @@ fi
 if [[ -n ${lock-} ]]; then
     exec {lock}<&- # or every program that a test leaves behind would keep it
 fi
-exec "$environment/bin/python" -m pytest "$@"
+select_tests "$@"
+exec "$environment/bin/python" -m pytest "${options[@]}"

@@ -11,6 +11,7 @@ from support import processes
 from support.repository import BareRepository
 
 pytest_plugins = [
+    "support.tiers",
     "support.needs",
     "support.environments",
     "support.registry",

@@ -1,6 +1,7 @@
 """The tests' own machinery: what is missing is told, and the two scripts run from anywhere."""
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -46,11 +47,18 @@ def test_missing_program_skips_with_its_reason(run_pytest):
     result = run_pytest()
     assert result.returncode == 0, result.stdout
     assert "3 skipped" in result.stdout
-    assert "needs the program no-such-program, which this machine does not have" in result.stdout
+    missing = "needs the program no-such-program, which this machine does not have"
+    assert f"skipped 2 tests: {missing}\nskipped 1 test: of its own accord\n" in result.stdout
 
 
-def test_missing_program_fails_with_all(run_pytest):
-    result = run_pytest("--all")
+def test_what_failed_is_told_before_what_is_missing(run_pytest, tmp_path):
+    (tmp_path / "made up/test_broken.py").write_text("def test_it():\n    assert 0\n")
+    out = run_pytest().stdout
+    assert 0 < out.index("FAILED test_broken.py::test_it") < out.index("skipped 2 tests: ")
+
+
+def test_missing_program_fails_where_nothing_may_be_skipped(run_pytest):
+    result = run_pytest("--no-skip")
     assert result.returncode == 1, result.stdout
     assert "2 failed, 1 error" in result.stdout and "skipped" not in result.stdout
     assert "needs the program no-such-program" in result.stdout
@@ -108,9 +116,14 @@ def clone_environment(clean_environment):
 
 def test_run_tests_from_another_folder_and_an_awkward_path(awkward_clone, clone_environment, run):
     script = awkward_clone / "run_tests.sh"
-    first = run([script, "-k", "one"], env=clone_environment)
-    assert "1 passed" in first.stdout
-    assert "making the test environment" in first.stderr
+    interrupted = processes.start([script], env=clone_environment, cwd="/")
+    assert "making the test environment" in interrupted.stderr.readline()
+    processes.end_group(interrupted)
+    interrupted.communicate()
+    assert not (awkward_clone / ".venv-tests/stamp").exists()
+    mended = run([script], env=clone_environment, cwd="/")
+    assert "making the test environment" in mended.stderr
+    assert "1 passed" in mended.stdout
     again = run([script, "tests/test_trivial.py"], env=clone_environment, cwd="/")
     assert "1 passed" in again.stdout
     assert again.stderr == ""
@@ -118,18 +131,63 @@ def test_run_tests_from_another_folder_and_an_awkward_path(awkward_clone, clone_
     assert failing.returncode == 5, "pytest's exit code must come through"
 
 
-def test_run_tests_mends_an_interrupted_environment(awkward_clone, clone_environment, run):
-    (awkward_clone / "requirements/host.txt").write_text("# changed, so it is made anew\n")
-    script = awkward_clone / "run_tests.sh"
-    interrupted = processes.start([script], env=clone_environment, cwd="/")
-    assert "making the test environment" in interrupted.stderr.readline()
-    processes.end_group(interrupted)
-    interrupted.communicate()
-    assert not (awkward_clone / ".venv-tests/stamp").exists()
-    mended = run([script], env=clone_environment)
-    assert "making the test environment" in mended.stderr
-    assert "1 passed" in mended.stdout
-    assert run([script], env=clone_environment).stderr == ""
+A_TEST_OF_EACH_TIER = """
+import pytest
+
+def test_fast():
+    pass
+
+@pytest.mark.real
+def test_real():
+    pass
+
+@pytest.mark.slow
+def test_slow():
+    pass
+"""
+
+
+@pytest.fixture
+def tiered_clone(awkward_clone):
+    """Give that clone with a test of each tier."""
+    conftest, tests = awkward_clone / "tests/conftest.py", awkward_clone / "tests/test_tiers.py"
+    conftest.write_text('pytest_plugins = ["support.needs"]\n')
+    tests.write_text(A_TEST_OF_EACH_TIER)
+    yield awkward_clone
+    conftest.unlink()
+    tests.unlink()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tiers"),
+    [
+        ([], ["fast"]),
+        (["--all"], ["fast", "real"]),
+        (["--slow"], ["fast", "real", "slow"]),
+        (["--slow", "-m", "slow"], ["slow"]),
+        (["tests/test_tiers.py", "-k", "real or slow"], ["real", "slow"]),
+        (["tests/test_tiers.py::test_slow"], ["slow"]),
+    ],
+    ids=" ".join,
+)
+def test_run_tests_takes_the_tiers(tiered_clone, clone_environment, run, root, arguments, tiers):
+    packages = f"{root / 'tests'}{os.pathsep}{clone_environment['PYTHONPATH']}"
+    command = [tiered_clone / "run_tests.sh", "--collect-only", "-q", *arguments]
+    out = run(command, env={**clone_environment, "PYTHONPATH": packages}, cwd="/").stdout
+    assert re.findall(r"test_tiers.py::test_(\w+)", out) == tiers
+
+
+def test_help_of_run_tests_names_the_tiers_and_runs_none(root, run):
+    out = run([root / "run_tests.sh", "--help"]).stdout
+    for word in ("./run_tests.sh --all", "./run_tests.sh --slow", "minutes", "install_tools.sh"):
+        assert word in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_few_tests_are_unsteady(root):
+    """Each is one that a lost race may fail without anybody looking at it."""
+    text = "".join(path.read_text() for path in root.glob("tests/**/test_*.py"))
+    assert len(re.findall(r"^@pytest\.mark\.unsteady\(", text, re.MULTILINE)) <= 5
 
 
 def test_run_tests_without_a_usable_python_says_what_is_needed(root, run, tmp_path):

@@ -1,6 +1,6 @@
 """Promise 1: whatever ends a build or a swap, the image in use is the complete old or new one.
 
-The emitted script is killed before each of its commands in turn, see `support.kills`.
+The emitted script is killed before its commands, some of them or each in turn, see `support.kills`.
 """
 
 import os
@@ -8,7 +8,7 @@ import signal
 
 import pytest
 from support import processes
-from support.kills import Points
+from support.kills import AT_SOME_POINTS, Points
 from support.lab import fill
 
 from lib.sites import own_arch
@@ -46,8 +46,15 @@ def two(lab, registry, tiny, request):
     return make
 
 
-@pytest.mark.parametrize(("runtime", "every"), [("apptainer", 1), ("docker", 9)])
-def test_swap_killed_at_every_command(runtime, every, two, told):
+@pytest.mark.parametrize(
+    ("runtime", "every"),
+    [
+        pytest.param("apptainer", 17, id="some"),
+        pytest.param("apptainer", 1, id="all", marks=pytest.mark.slow),
+        pytest.param("docker", 9, id="docker", marks=pytest.mark.slow),
+    ],
+)
+def test_swap_killed_at_its_commands(runtime, every, two, told):
     clone, old, _ = two(runtime)
     points = Points(clone, "move_built_container_to_active.py")
     points.restore()
@@ -68,12 +75,13 @@ def test_swap_killed_at_every_command(runtime, every, two, told):
     told("  was in use then, else the new one; none was lost, and the next swap always succeeded")
 
 
-def test_roll_back_killed_at_every_command(two, told):
+@AT_SOME_POINTS
+def test_roll_back_killed_at_its_commands(every, two, told):
     clone, old, old_version = two()
     clone.move()
     new = image_in_use(clone)
     seen = {old: 0, new: 0}
-    for _ in Points(clone, "move_built_container_to_active.py", "--rollback").each():
+    for _ in Points(clone, "move_built_container_to_active.py", "--rollback").each(every):
         found = image_in_use(clone)
         seen[found] += 1
         clone.move(*(["--rollback"] if found == new else ["--use", old_version]))
@@ -83,13 +91,14 @@ def test_roll_back_killed_at_every_command(two, told):
     told(f"roll back killed at {sum(seen.values())} points: none lost an image")
 
 
-def test_prune_killed_at_every_command(two, told):
+@AT_SOME_POINTS
+def test_prune_killed_at_its_commands(every, two, told):
     clone, _, _ = two()
     clone.move()
     new = image_in_use(clone)
     count = 0
     points = Points(clone, "move_built_container_to_active.py", "--prune")
-    for _ in points.each():
+    for _ in points.each(every):
         count += 1
         assert image_in_use(clone) == new
         assert points.whole().returncode == 0
@@ -98,7 +107,8 @@ def test_prune_killed_at_every_command(two, told):
     told(f"prune killed at {count} points: the image in use stayed")
 
 
-def test_build_killed_at_every_command(two, told):
+@AT_SOME_POINTS
+def test_build_killed_at_its_commands(every, two, told):
     """From an archive that is a SIF, so that hundreds of builds take seconds."""
     clone, old, _ = two(more=False)
     clone.build("--force")
@@ -111,7 +121,7 @@ def test_build_killed_at_every_command(two, told):
         )
     count = 0
     points = Points(clone, "build_container.py", "offline", "--force")
-    for _ in points.each():
+    for _ in points.each(every):
         count += 1
         assert image_in_use(clone) == old
         image = clone.containers / "build/killed-apptainer_1_amd64.sif"
@@ -162,14 +172,22 @@ def test_build_that_gets_ctrl_c_leaves_nothing(two):
     assert image_in_use(clone) == old and not clone.left()
 
 
-def test_disk_that_fills_up_at_any_point(two, registry, small_disk, told):
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (0, 16, 2048),
+        pytest.param((1, 4, 256, 1024, 4096, 6144), marks=pytest.mark.slow),
+    ],
+    ids=["some", "more"],
+)
+def test_disk_that_fills_up_at_any_point(sizes, two, registry, small_disk, told):
     clone, _, _ = two()
     disk = small_disk(24, "disk")
     clone.use(registry.name("lab/killed-apptainer:1"), scratch=disk / "a scratch")
     clone.build_and_move()
     old = image_in_use(clone)
     failed = count = 0
-    for kilobytes in (0, 1, 4, 16, 256, 1024, 2048, 4096, 6144):
+    for kilobytes in sizes:
         for attempt in (clone.build, clone.move):
             ballast = fill(disk, kilobytes << 10)
             arguments = ["--force"] if attempt == clone.build else []

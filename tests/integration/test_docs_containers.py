@@ -13,6 +13,7 @@ from support.repository import toml
 from lib.sites import own_arch
 
 pytestmark = [
+    pytest.mark.slow,  # the commands have tests of their own: test_build_container.py, ...
     pytest.mark.needs("apptainer", "registry", "skopeo", "rsync"),
     pytest.mark.skipif(own_arch() != "amd64", reason="the example is for amd64"),
 ]

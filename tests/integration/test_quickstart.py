@@ -13,6 +13,9 @@ from support.repository import copy_tree
 
 SECONDS = 800  # most of it is PyTorch being installed
 
+# .ci/run calls quickstart.sh on a bare machine each time; what it leaves is looked at here.
+whole = pytest.mark.slow
+
 
 @dataclasses.dataclass
 class Quickstart:
@@ -54,6 +57,7 @@ def quickstart(root, tmp_path_factory):
     return call
 
 
+@whole
 def test_it_says_what_it_does_and_what_is_next(quickstart):
     *_, first, second, third = quickstart.done.stdout.splitlines()
     assert "What to do next" in quickstart.done.stdout
@@ -63,6 +67,7 @@ def test_it_says_what_it_does_and_what_is_next(quickstart):
     assert "Traceback" not in quickstart.done.stderr
 
 
+@whole
 def test_loss_falls(quickstart):
     losses = [each["loss"] for each in quickstart.metrics() if "loss" in each]
     assert len(losses) >= 10
@@ -70,12 +75,14 @@ def test_loss_falls(quickstart):
     assert all(loss == loss for loss in losses)
 
 
+@whole
 def test_it_shows_the_tokens_per_second(quickstart):
     output = quickstart.done.stdout + quickstart.done.stderr
     speeds = re.findall(r"([\d,.]+)k? tokens/s", output)
     assert speeds and any(float(speed.replace(",", "")) > 0 for speed in speeds)
 
 
+@whole
 def test_checkpoint_and_loss_curve_are_on_disk(quickstart):
     assert quickstart.checkpoints()
     curve = next((quickstart.home / "longship").rglob("*.png"))
@@ -86,6 +93,7 @@ def test_checkpoint_and_loss_curve_are_on_disk(quickstart):
 NOT_OURS = {".config", ".cache", ".apptainer", ".singularity", ".docker", ".local"}
 
 
+@whole
 def test_nothing_is_written_elsewhere(quickstart):
     assert {path.name for path in quickstart.home.iterdir()} - NOT_OURS == {"longship"}
     assert {path.name for path in quickstart.home.glob(".cache/*")} <= {"pip", "containers"}
@@ -93,6 +101,7 @@ def test_nothing_is_written_elsewhere(quickstart):
     assert hidden <= {".venv", ".cache"}
 
 
+@whole
 def test_scripts_find_their_packages_without_anything_activated(quickstart):
     """`python3 container_run.py` as on a login node: no environment, another folder."""
     command = ["python3", quickstart.clone / "container_run.py", "python", "-c"]
@@ -101,6 +110,7 @@ def test_scripts_find_their_packages_without_anything_activated(quickstart):
     assert done.stdout.split()[1] == "pytorch"
 
 
+@whole
 def test_no_gpu_means_no_cuda_was_installed(quickstart):
     if any(Path("/dev").glob("nvidiactl")):
         pytest.skip("this machine has a GPU")
@@ -110,6 +120,7 @@ def test_no_gpu_means_no_cuda_was_installed(quickstart):
     assert not list((quickstart.home / "longship").rglob("venvs/*/lib/*/site-packages/nvidia*"))
 
 
+@whole
 def test_second_run_does_nothing_again(quickstart, tmp_path):
     before = quickstart.checkpoints(), quickstart.metrics()
     record = (quickstart.clone / ".venv/host.txt").stat().st_mtime_ns
@@ -120,6 +131,7 @@ def test_second_run_does_nothing_again(quickstart, tmp_path):
     assert done.stdout.splitlines()[-3:] == quickstart.done.stdout.splitlines()[-3:]
 
 
+@whole
 @pytest.mark.needs("namespaces")
 def test_root_can_use_it_too(quickstart, as_root):
     command = [sys.executable, quickstart.clone / "container_run.py", "id", "-u"]

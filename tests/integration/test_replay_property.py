@@ -178,7 +178,9 @@ def check_saved(mine, before, folder):
     mine.git("worktree", "remove", "--force", str(folder))
 
 
-@pytest.mark.parametrize("seed", range(ROUNDS))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(1, ROUNDS))]
+)
 def test_no_change_is_ever_lost(seed, root, tmp_path, clean_environment, told):
     environment = {**clean_environment, **IDENTITY}
     upstream = make_upstream(tmp_path / "upstream", environment, seed)

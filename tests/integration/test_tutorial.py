@@ -47,6 +47,8 @@ def shown(text, folder, image):
     return text.replace("[container]\n", f'[container]\nimage = "{image}"\n')
 
 
+# Each command has a test of its own; test_job_sites.py trains on two nodes.
+@pytest.mark.slow
 @pytest.mark.timeout(1800)  # PyTorch is installed twice, and trained four times
 def test_each_command_of_the_tutorial(root, newcomer, base_tar, registry, tmp_path):
     slurm, home = newcomer

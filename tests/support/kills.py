@@ -23,6 +23,10 @@ longship_at=0
 set -o functrace
 trap longship_kill DEBUG
 """
+# Some of the points at once, and all of them at night.
+AT_SOME_POINTS = pytest.mark.parametrize(
+    "every", [17, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"]
+)
 MOST = 5000  # commands that a script can have
 READING = (
     *("record_value", "holds_tag", "tag_in", "check_sif", "host_arch", "image_mark", "version_of"),

@@ -1,9 +1,10 @@
-"""Skip a test with a reason when the machine lacks what it needs; with ``--all``, fail it.
+"""Skip a test with a reason when the machine lacks what it needs; with ``--no-skip``, fail it.
 
 A test says ``@pytest.mark.needs("apptainer")``, a fixture calls ``require("apptainer")``. The names
 are those of ``tests/install_tools.sh --list``; any other name is a program on PATH.
 """
 
+import collections
 import functools
 import glob
 import os
@@ -18,9 +19,8 @@ INSTALL_TOOLS = Path(__file__).resolve().parents[1] / "install_tools.sh"
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--all",
+        "--no-skip",
         action="store_true",
-        dest="run_all",
         help="what is missing on this machine fails a test instead of skipping it",
     )
 
@@ -36,7 +36,16 @@ def pytest_collection_modifyitems(config, items):
             config.stash[left_out].append(f"{len(lacking)} tests left out: no {what} here")
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # below the list of what failed
 def pytest_terminal_summary(terminalreporter, config):
+    """Tell what was skipped, a line for each reason: the same program enables many tests."""
+    yield
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = collections.Counter(
+        str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped
+    )
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"skipped {count} test{'s'[: count > 1]}: {reason}")
     for line in config.stash.get(left_out, []):
         terminalreporter.write_line(line)
 
@@ -49,9 +58,9 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """With ``--all`` no skip counts as passed, whoever asked for it."""
+    """With ``--no-skip`` no skip counts as passed, whoever asked for it."""
     report = yield
-    if item.config.getoption("run_all") and report.skipped and not hasattr(report, "wasxfail"):
+    if item.config.getoption("no_skip") and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         if isinstance(report.longrepr, tuple):
             report.longrepr = str(report.longrepr[2])
@@ -60,7 +69,7 @@ def pytest_runtest_makereport(item, call):
 
 @pytest.fixture(scope="session")
 def require(pytestconfig):
-    """Give a function that skips the test unless all names are there; with ``--all`` it fails."""
+    """Give a function that skips the test unless all names are there, or fails it instead."""
 
     def check(*names):
         for name in names:
@@ -76,7 +85,7 @@ def _skip_without(name, config):
     reason = missing(name)
     if reason is None:
         return
-    if config.getoption("run_all"):
+    if config.getoption("no_skip"):
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
 

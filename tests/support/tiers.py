@@ -1,0 +1,69 @@
+"""The three tiers of the tests, and who runs beside whom.
+
+fast   no container, no cluster, no network: what lies in tests/ itself
+real   the real programs: what lies in tests/integration
+slow   what a change seldom breaks and takes minutes: marked so, with a smaller test of the same
+       promise among the real ones
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+INTEGRATION = Path(__file__).resolve().parents[1] / "integration"
+
+# They read files of the repository and run none of its Python: once is enough for all Pythons.
+STATIC = {"test_ruff.py", "test_shellcheck.py"}
+
+CLUSTERS = os.environ.get("SLURM_CONF", "").split(":")
+
+# Fixtures that lead to a store of images which all processes share. Its tests list, prune and count
+# what is in it, so one process after the other.
+STORES = {
+    "docker": {"docker_environment", "docker_image"},
+    "podman": {"podman_environment", "podman_image"},
+}
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker, and xdist by group
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.name in STATIC:
+            item.add_marker("static")
+        if item.get_closest_marker("unsteady"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+        if INTEGRATION in item.path.parents:
+            if not item.get_closest_marker("slow"):
+                item.add_marker("real")
+            group = group_of(item)
+            if group:
+                item.add_marker(pytest.mark.xdist_group(group))
+    # What runs one after the other takes longest: it begins first, so that nobody waits for it.
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
+def group_of(item):
+    """Name the group whose tests run one after the other, None for a test that runs beside all."""
+    fixtures = set(item.fixturenames)
+    for store, names in STORES.items():
+        if names & fixtures or store in item.name:
+            return store
+    return "slurm" if "slurm_cluster" in fixtures and _clusters_are_shared() else None
+
+
+def pytest_configure(config):
+    """Give each process a cluster of its own: SLURM_CONF can name several, with colons between."""
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        os.environ["SLURM_CONF"] = CLUSTERS[_worker() % len(CLUSTERS)]
+
+
+def _clusters_are_shared():
+    """Say whether two processes would end each other's jobs. Root starts a cluster for each."""
+    if os.geteuid() == 0 and CLUSTERS == [""]:
+        return False
+    return len(CLUSTERS) < int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
+
+def _worker():
+    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
