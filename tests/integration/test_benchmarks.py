@@ -7,7 +7,10 @@ import sys
 import pytest
 from support import cache, processes
 
-pytestmark = pytest.mark.needs("apptainer", "slurm", "strace", "mksquashfs")
+pytestmark = [
+    pytest.mark.slow,  # tests/test_benchmarks.py holds tables, plots and the model
+    pytest.mark.needs("apptainer", "slurm", "strace", "mksquashfs"),
+]
 CASES = (
     "a venv on the shared file system",
     "the image, packages in it",

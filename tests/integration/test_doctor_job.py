@@ -212,6 +212,7 @@ def test_image_that_a_node_does_not_see(doctor, base_image):
     assert any("4 ranks on 2 nodes" in each for each in report.texts("ok", "all_reduce"))
 
 
+@pytest.mark.slow  # it waits for what does not come
 def test_node_that_does_not_answer(doctor):
     doctor.break_program("bash", "node3", "exec sleep 300")
     text, fix = doctor("--nodes=3").problem("nodes")
@@ -231,6 +232,7 @@ def test_node_that_is_slow(doctor):
     assert any(each.startswith("node2 is slow") for each in report.texts("problem", "all_reduce"))
 
 
+@pytest.mark.slow  # it waits for what does not come
 def test_ranks_that_stop(doctor):
     # two sockets are those of the store; with more it is among the others
     sockets = "$(ls -l /proc/$pid/fd | grep -c socket:)"

@@ -16,8 +16,23 @@ STEPS = 50  # what is compared; no run ends by itself
 ENDLESS = ["--steps", "100000"]
 
 
+# Each way of starting ranks once, and each way of making data; the others at night.
+REAL = {
+    "aws/run_training_aws.sbatch",  # Slurm starts containers there
+    "jsc/run_training_jwb.sbatch",  # torchrun
+    "lumi/run_training_ranks_lumi.sbatch",  # a task for each rank
+    "jsc/preprocess_data_parallel_jpb.sbatch",
+    "olivia/preprocess_data_olivia.sbatch",
+}
+
+
 def files(pattern):
-    return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(f"*/{pattern}"))
+    found = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(f"*/{pattern}"))
+    assert REAL & set(found)
+    return [
+        pytest.param(each, marks=() if each in REAL else pytest.mark.slow, id=each)
+        for each in found
+    ]
 
 
 def two_gpus(file):

@@ -260,6 +260,8 @@ def test_rerun_of_a_plain_sbatch_asks_for_the_same(jobs):
         assert first[fact] == second[fact], fact
 
 
+# It waits for Slurm's clock; test_job_sites.py sends the same signal.
+@pytest.mark.slow
 def test_signal_before_the_time_limit_is_slurms_own(jobs):
     """The real one: Slurm sends it up to a minute early, and jobs take whole minutes."""
     arguments = [*TRAINING, "--steps", "100000", "--run-name", "limited"]

@@ -84,6 +84,8 @@ def test_build_that_fails_says_why_and_leaves_nothing(builder):
     assert not list(builder.scratch.glob("overlays/**/*.sqsh*"))
 
 
+# test_build_container.py builds one here, and the first test an overlay in a job.
+@pytest.mark.slow
 def test_image_is_built_from_a_definition_file_in_a_job(builder, base_image):
     definition = builder.root / "my image.def"
     definition.write_text(

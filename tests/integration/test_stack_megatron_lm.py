@@ -16,6 +16,9 @@ from support.repository import toml
 
 from lib.stacks import load_stack
 
+# The framework is installed whole; tests/test_stack_megatron_lm.py reads its command lines.
+pytestmark = pytest.mark.slow
+
 TEXTS = [
     "def longship():\n    return 'oars'\n",
     "a document that quotes <|endoftext|> does not end there",

@@ -13,6 +13,9 @@ from support.stacks import start
 
 from lib.stacks import load_stack
 
+# The framework is installed whole; tests/test_stack_olmo.py reads its command lines.
+pytestmark = pytest.mark.slow
+
 SEQUENCE = 64
 TEXTS = [f"document {number}: " + "row, row, row the boat. " * number for number in range(40)]
 

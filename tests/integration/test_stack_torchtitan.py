@@ -11,6 +11,9 @@ from support.inside import Inside
 from support.repository import toml
 from support.stacks import start
 
+# The framework is installed whole; tests/test_stack_torchtitan.py reads its command lines.
+pytestmark = pytest.mark.slow
+
 STACK = "stacks/torchtitan"
 WORDS = 200
 SAMPLES = 100

@@ -20,6 +20,9 @@ from support.repository import Clone, toml
 
 from lib.sites import own_arch
 
+# The framework is installed whole; tests/test_stack_trl.py reads its command lines.
+pytestmark = pytest.mark.slow
+
 LOCAL = "local/run_training_local.sbatch"
 FIELDS = ("--train_source_field", "translation.en", "--train_target_field", "translation.no")
 FAST = ("--bf16", "false", "--activation_checkpointing", "false", "--optim", "adamw_torch")
