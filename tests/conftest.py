@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -87,6 +88,18 @@ def pytest_configure():
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # What a script starts in the background ignores Ctrl-C, and so would all that the tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def end_what_podman_keeps(tmp_path_factory):
+    """End the process that podman keeps for each user, and so for each home folder made here."""
+    yield
+    own = os.fsencode(tmp_path_factory.getbasetemp())
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_kept = (process / "comm").read_text() == "catatonit\n"
+            if is_kept and b"XDG_RUNTIME_DIR=" + own in (process / "environ").read_bytes():
+                os.kill(int(process.name), signal.SIGTERM)
 
 
 @pytest.fixture(scope="session")
