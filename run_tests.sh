@@ -79,7 +79,8 @@ select_tests() {
         slow) options=(--no-skip "${options[@]}") ;;
     esac
     if [[ $named != *workers* ]]; then
-        options=(--numprocesses=auto --maxprocesses=8 --dist=loadgroup "${options[@]}")
+        # in the order of tests/support/tiers.py
+        options=(--numprocesses=auto --maxprocesses=8 --dist=loadgroup --no-loadscope-reorder "${options[@]}")
     fi
 }
 

@@ -16,6 +16,9 @@ import time
 import pytest
 from support import processes
 
+# Some tests stop ranks of doctor.py by their names, whose ever they are.
+pytestmark = pytest.mark.xdist_group("doctor_job")
+
 # What stands before a program on one node, once: it starts others of the same name.
 BEFORE = """\
 #!/bin/bash

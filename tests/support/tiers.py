@@ -26,8 +26,13 @@ STORES = {
 }
 
 
+# They take longest. They begin first, so that at the end no process waits for another one.
+LONG = ("podman", "docker", "test_air_gap", "test_doctor", "doctor_job", "test_job_sites")
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker, and xdist by group
 def pytest_collection_modifyitems(items):
+    order = {}
     for item in items:
         if item.path.name in STATIC:
             item.add_marker("static")
@@ -36,20 +41,25 @@ def pytest_collection_modifyitems(items):
         if INTEGRATION in item.path.parents:
             if not item.get_closest_marker("slow"):
                 item.add_marker("real")
-            group = group_of(item)
-            if group:
-                item.add_marker(pytest.mark.xdist_group(group))
-    # What runs one after the other takes longest: it begins first, so that nobody waits for it.
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+            if not item.get_closest_marker("xdist_group"):
+                item.add_marker(pytest.mark.xdist_group(group_of(item)))
+            group = item.get_closest_marker("xdist_group").args[0]
+            order[item] = LONG.index(group) if group in LONG else len(LONG)
+    items.sort(key=lambda item: order.get(item, len(LONG) + 1))
 
 
 def group_of(item):
-    """Name the group whose tests run one after the other, None for a test that runs beside all."""
+    """Name the group of a real test, whose tests run one after the other in the same process.
+
+    It is the file, which shares what is slow to make, unless the test needs what all share.
+    """
     fixtures = set(item.fixturenames)
     for store, names in STORES.items():
         if names & fixtures or store in item.name:
             return store
-    return "slurm" if "slurm_cluster" in fixtures and _clusters_are_shared() else None
+    if "slurm_cluster" in fixtures and _clusters_are_shared():
+        return "slurm"
+    return item.path.stem
 
 
 def pytest_configure(config):
