@@ -87,6 +87,9 @@ enter() {
     mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts "$folder/dev/pts"
     ln -s pts/ptmx "$folder/dev/ptmx"
     ln -s /proc/self/fd "$folder/dev/fd"
+    ln -s fd/0 "$folder/dev/stdin"
+    ln -s fd/1 "$folder/dev/stdout"
+    ln -s fd/2 "$folder/dev/stderr"
     for path in null zero full random urandom tty; do
         : >"$folder/dev/$path"
         mount --bind "/dev/$path" "$folder/dev/$path"
@@ -116,8 +119,9 @@ enter() {
                 ;;
         esac
     done < <(compgen -e)
+    # No exec: as process 1 of its namespace this bash collects what the command leaves behind.
     # shellcheck disable=SC2016
-    exec chroot --userspec="$user:$user" "$folder" env -i "${variables[@]}" \
+    chroot --userspec="$user:$user" "$folder" env -i "${variables[@]}" \
         sh -c 'cd "$1" && shift && exec "$@"' sh "$clone" "$@"
 }
 
