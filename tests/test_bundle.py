@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.tree import own_files
 
 from lib import ROOT
 from lib.bundle import pack_lines, unpack_lines
@@ -129,9 +130,8 @@ def test_every_file_is_dealt_out_once(run, tmp_path):
 def test_this_repository_holds_nothing_that_looks_like_a_secret(run):
     """Or nobody could pack it."""
     pattern = definitions()["SECRET"].partition("SECRET=")[2]
-    unpacked = {".git", ".venv", ".venv-tests", ".cache"}
-    files = (path for path in Path(ROOT).rglob("*") if path.is_file())
-    own = [path for path in files if not unpacked & set(path.parts)]
+    own = own_files(Path(ROOT))
+    assert own
     done = run(["bash", "-c", f'exec grep -lIE -e {pattern} -- "$@"', "grep", *own], check=False)
     assert (done.returncode, done.stdout) == (1, "")
 

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support import processes
+from support.repository import shared_configuration
+from support.shellchecks import read_emitted
 from support.terminal import Terminal
 
 from lib import ROOT, diagnosis
@@ -57,19 +58,14 @@ def settings_of(machine, tmp_path, text=CONFIGURATION):
 # --- the script
 
 
-@pytest.mark.parametrize("machine", ["aws", "jwb", "local", "olivia"])
-def test_emitted_script_passes_shellcheck(machine, run, tmp_path):
-    settings = settings_of(machine, tmp_path)
+def test_emitted_scripts_pass_shellcheck(run, tmp_path):
     broken = LongshipError("it's broken", 'say "HOME"')
-    scripts = {
-        "json": diagnosis.lines(settings, lambda _: False, as_json=True),
-        "docker": diagnosis.lines(settings, lambda command: True, as_json=False),
-        "broken": diagnosis.lines_without_settings(Path(ROOT), broken, as_json=True),
-    }
-    for name, lines in scripts.items():
-        (tmp_path / name).write_text(render(name, lines))
-    files = [tmp_path / name for name in scripts]
-    run([processes.program("shellcheck"), "--color=never", *files])
+    lines = {"broken": diagnosis.lines_without_settings(Path(ROOT), broken, as_json=True)}
+    for machine in ("aws", "jwb", "local", "olivia"):
+        settings = settings_of(machine, tmp_path)
+        lines[f"{machine} json"] = diagnosis.lines(settings, lambda _: False, as_json=True)
+        lines[f"{machine} docker"] = diagnosis.lines(settings, lambda _: True, as_json=False)
+    read_emitted(run, {name: render(name, each) for name, each in lines.items()}, tmp_path)
 
 
 def test_no_secret_stands_in_a_script(tmp_path):
@@ -146,10 +142,9 @@ def test_folder_that_cannot_be_looked_into_has_neither_image_nor_venv(tmp_path, 
         ("lumi", {"SYSTEMNAME": "jupiter"}, "report warning machine"),
     ],
 )
-def test_machine_is_told_with_its_mark(machine, environ, wanted):
+def test_machine_is_told_with_its_mark(machine, environ, wanted, tmp_path):
     environ = {"HOME": "/home/me", "USER": "me", "PATH": "", **environ}
-    options = {"machine": machine, "configuration": os.devnull}
-    options = {key: value for key, value in options.items() if key == "machine"}
+    options = {"machine": machine, "configuration": shared_configuration(tmp_path)}
     settings = load_settings(Path(ROOT), options, environ)
     lines = diagnosis.lines(settings, lambda _: False, as_json=True)
     (told,) = [each for each in lines if each.split()[2:3] == ["machine"]]

@@ -5,6 +5,7 @@ import re
 import tarfile
 
 import pytest
+from support.terminal import Terminal
 
 from lib.command import call
 from lib.script import render
@@ -108,12 +109,13 @@ def test_progress_is_a_line_per_message(bash):
     assert bash("work=/none partial=/none", STEP).stderr == "      Fetching\n"
 
 
-@pytest.mark.needs("basics")
-def test_progress_on_a_terminal_is_one_line_with_time_and_bytes(run, tmp_path):
+def test_progress_on_a_terminal_is_one_line_with_time_and_bytes(clean_environment, tmp_path):
     (tmp_path / "work/cache").mkdir(parents=True)
     (tmp_path / "work/cache/blob").write_bytes(bytes(3_000_000))
     (tmp_path / "step.sh").write_text(render("x", [f"work={tmp_path}/work partial=/none", STEP]))
-    shown = run(["script", "--quiet", "--command", "bash step.sh", "/dev/null"]).stdout
+    with Terminal(["bash", "step.sh"], env=clean_environment, cwd=tmp_path) as terminal:
+        assert terminal.end() == 0, terminal.said
+    shown = terminal.said
     assert re.search(r"\r\x1b\[K      Fetching  [1-9] s, 3\.0 MB", shown)
     assert shown.endswith("\r\x1b[K") and "\n" not in shown
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import subprocess
 import time
 
 import pytest
@@ -192,13 +191,7 @@ def test_sign_of_life_ends_with_the_owner(start, tmp_path):
     script.wait(timeout=SECONDS)
     make_old(tmp_path / "lock.lock")
 
-    def nothing_is_left():
-        listed = subprocess.run(
-            ["ps", "-o", "pid=,args=", "-s", str(script.pid)], stdout=subprocess.PIPE, text=True
-        )
-        return "sleep 5" not in listed.stdout
-
-    wait_until(nothing_is_left)
+    wait_until(lambda: "sleep 5" not in processes.session(script.pid))
     assert (tmp_path / "lock.lock/owner").stat().st_mtime < time.time() - 600
 
 
@@ -267,6 +260,5 @@ def test_work_at_once_ends_with_the_script_also_while_some_of_it_waits(start, tm
     wait_until((tmp_path / "started.8").exists)
     script.send_signal(signal.SIGTERM)
     assert finish(script)[0] == 130
-    session = ["ps", "-o", "args=", "-s", str(script.pid)]
-    wait_until(lambda: "sleep 300" not in subprocess.run(session, stdout=-1, text=True).stdout)
+    wait_until(lambda: "sleep 300" not in processes.session(script.pid))
     assert not (tmp_path / "lock.lock").exists()

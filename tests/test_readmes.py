@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import processes
 from support.documentation import blocks, read, script_calls, simple_commands
 from support.repository import Clone
 
@@ -46,6 +47,12 @@ def clone(root, clean_environment, tmp_path):
     folders = site.read_text().replace('["/e"]', f'["/e", "{clone.root}"]')
     assert str(clone.root) in folders
     site.write_text(folders)
+    # Where no site says what makes images, a program on PATH does; it is not run.
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "apptainer").write_text("#!/bin/sh\n")
+    (programs / "apptainer").chmod(0o755)
+    clone.environment = {**clone.environment, "PATH": f"{programs}:{processes.PATH}"}
     return clone
 
 

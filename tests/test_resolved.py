@@ -6,6 +6,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.repository import shared_configuration
 
 from lib.configuration import KEYS, TABLES
 from lib.resolved import resolved, write_toml
@@ -55,15 +56,18 @@ def same(one, other):
 def test_every_machine_of_the_repository_is_read_again(root, tmp_path):
     machines = load_machines(root)
     assert len(machines) >= 7
+    configuration = shared_configuration(tmp_path)
     for name in machines:
-        settings = load_settings(root, {"machine": name}, {"HOME": "/h", "PATH": ""})
+        options = {"machine": name, "configuration": configuration}
+        settings = load_settings(root, options, {"HOME": "/h", "PATH": ""})
         again = read_again(settings, tmp_path)
         assert (again.machine, again.stack) == (settings.machine, settings.stack)
         assert same(settings, again), name
 
 
-def test_every_key_stands_in_it(root):
-    text = resolved(load_settings(root, {"machine": "lumi"}, {"HOME": "/h", "PATH": ""}))
+def test_every_key_stands_in_it(root, tmp_path):
+    options = {"machine": "lumi", "configuration": shared_configuration(tmp_path)}
+    text = resolved(load_settings(root, options, {"HOME": "/h", "PATH": ""}))
     tables = tomllib.loads(text)
     found = {key for key in tables if key not in TABLES}
     found.update(f"{name}.{key}" for name in TABLES for key in tables[name])

@@ -1,17 +1,13 @@
 """The linter and the formatter are content with every Python file."""
 
-import subprocess
-
 import pytest
 from support import processes
+from support.tree import own_files
 
 
 @pytest.fixture(scope="module")
 def python_files(root):
-    """Give the Python files of the repository, without what .gitignore names."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.py"]
-    listing = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, text=True, check=True)
-    names = [name for name in listing.stdout.split("\0") if name and (root / name).is_file()]
+    names = [path.relative_to(root) for path in own_files(root) if path.suffix == ".py"]
     assert names
     return names
 

@@ -1,6 +1,7 @@
 """Later layers win over earlier ones, and every file that was looked at is known."""
 
 import pytest
+from support.repository import shared_configuration
 
 from lib.errors import LongshipError
 from lib.settings import load_settings
@@ -180,8 +181,9 @@ def test_every_file_looked_at_is_known_there_or_not(repository):
     assert str(root) in files  # a new site is a new folder here
 
 
-def test_checked_in_repository_loads_for_every_machine(root):
+def test_checked_in_repository_loads_for_every_machine(root, tmp_path):
     from lib.sites import load_machines
 
     for name in load_machines(root):
-        assert load_settings(root, {"machine": name}, {}).machine.name == name
+        options = {"machine": name, "configuration": shared_configuration(tmp_path)}
+        assert load_settings(root, options, {}).machine.name == name

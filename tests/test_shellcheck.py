@@ -6,9 +6,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support import processes
 from support.emitted_jobs import JOBS
 from support.repository import toml
+from support.shellchecks import read_emitted, shellcheck
+from support.tree import own_files
 
 from lib.assets import download_lines as download_assets
 from lib.assets import offline_lines as offline_assets
@@ -32,39 +33,41 @@ from lib.sites import load_machines
 from lib.versions import list_lines, move_lines, prune_lines, use_lines
 
 ROOT = Path(__file__).resolve().parents[1]
-OWN = {".git", ".venv", ".venv-tests", ".cache", "golden"}
 
 
 def is_script(path):
     if path.suffix in (".sh", ".bash", ".sbatch", ".salloc"):
         return True
-    if path.suffix or not path.is_file():
+    if path.suffix:
         return False
     first = path.read_bytes()[:64].split(b"\n")[0]
     return first.startswith(b"#!") and first.endswith((b"sh", b"bash"))
 
 
 def scripts():
-    """Give every script of the working tree; golden ones are among the emitted ones."""
-    for folder in (ROOT, *(each for each in ROOT.iterdir() if each.is_dir())):
-        if folder.name in OWN:
-            continue
-        for path in folder.glob("*") if folder == ROOT else folder.rglob("*"):
-            if not OWN & set(path.relative_to(ROOT).parts) and path.is_file() and is_script(path):
-                yield path
+    """Give every script of the working tree by its folder; golden ones are among the emitted ones.
+
+    A site or a stack is a folder, whatever is below it; the root of the repository is ".".
+    """
+    found = {}
+    for path in filter(is_script, own_files(ROOT)):
+        parts = path.relative_to(ROOT).parts
+        if parts[:2] != ("tests", "golden"):
+            depth = 2 if parts[0] in ("lib", "stacks") else 1
+            found.setdefault("/".join(parts[:-1][:depth]) or ".", []).append(path)
+    return found
 
 
-def shown(path):
-    return str(path.relative_to(ROOT))
+SCRIPTS = scripts()
 
 
-@pytest.mark.parametrize("path", sorted(set(scripts())), ids=shown)
-def test_script_in_the_tree_passes(path, run):
-    run([processes.program("shellcheck"), "--external-sources", "--color=never", path], cwd=ROOT)
+@pytest.mark.parametrize("folder", sorted(SCRIPTS))
+def test_scripts_of_a_folder_pass(folder, run):
+    shellcheck(run, "--external-sources", *SCRIPTS[folder], cwd=ROOT)
 
 
 def test_scripts_of_all_kinds_are_found():
-    names = {shown(path) for path in scripts()}
+    names = {str(path.relative_to(ROOT)) for paths in SCRIPTS.values() for path in paths}
     assert names >= {".ci/run", "quickstart.sh", "run_tests.sh", "lib/shell/launch.bash"}
 
 
@@ -165,34 +168,42 @@ def runtimes_of(name):
     """Give the runtimes whose scripts differ."""
     if name in BUNDLES:
         return ["apptainer"]
-    if name in OVERLAYS or name in JOBS:
+    if name in OVERLAYS or name in JOBS or name in SET_UPS and name != "set_up":
         return ["apptainer", "docker", "host"]
     without = {"auto", "host"} if name in IMAGES else {"auto"}
     return [each for each in RUNTIMES if each not in without]
 
 
-@pytest.mark.parametrize(
-    ("name", "machine"),
-    [
-        *(("container_run", machine) for machine in sorted(load_machines(ROOT))),
-        # with modules and without; the golden scripts show that the other machines' are the same
-        *itertools.product(("set_up",), ("jwb", "local")),
-        ("online", "local"),
-        *((name, "local") for name in [*IMAGES, *SET_UPS] if name != "set_up"),
-        ("online build", "olivia"),
-        *((name, "local") for name in [*OVERLAYS, *JOBS]),
-        *itertools.product(JOBS, ("jwb", "aws")),
-        ("overlay", "olivia"),
-    ],
-)
-def test_emitted_script_passes(name, machine, run, tmp_path):
+# What is emitted, and the machines on which that differs by more than values; container_run is
+# emitted for each machine below. With modules and without; images are made at Olivia by a job.
+EMITTED = {
+    **dict.fromkeys(["container_run", "online", *IMAGES, *SET_UPS, *OVERLAYS], ("local",)),
+    **dict.fromkeys(JOBS, ("local", "jwb", "aws")),
+    "set_up": ("local", "jwb"),
+    "online build": ("local", "olivia"),
+    "overlay": ("local", "olivia"),
+}
+
+
+@pytest.mark.parametrize("name", EMITTED)
+def test_emitted_scripts_pass(name, run, tmp_path):
     configuration = tmp_path / "configuration.toml"
     configuration.write_text(OVERLAY if name in OVERLAYS else CONFIGURATION)
-    files = []
-    for runtime in runtimes_of(name):
-        files.append(tmp_path / f"{runtime}.sh")
-        files[-1].write_text(emitted(name, machine, runtime, configuration))
-    run([processes.program("shellcheck"), "--color=never", *files])
+    scripts = {
+        f"{machine} {runtime}": emitted(name, machine, runtime, configuration)
+        for machine, runtime in itertools.product(EMITTED[name], runtimes_of(name))
+    }
+    read_emitted(run, scripts, tmp_path)
+
+
+@pytest.mark.parametrize("machine", sorted(load_machines(ROOT)))
+def test_emitted_script_of_a_machine_passes(machine, run, tmp_path):
+    configuration = tmp_path / "configuration.toml"
+    configuration.write_text(CONFIGURATION)
+    runtime = load_machines(ROOT)[machine].runtime.replace("auto", "apptainer")
+    file = tmp_path / "container_run.sh"
+    file.write_text(emitted("container_run", machine, runtime, configuration))
+    shellcheck(run, file)
 
 
 def test_emitted_script_with_every_value_hostile_passes(run, tmp_path, hostile_arguments):
@@ -208,4 +219,4 @@ def test_emitted_script_with_every_value_hostile_passes(run, tmp_path, hostile_a
         files[-1].write_text(emitted(name, "local", runtime, configuration))
     # Values that look like expansions stand in single quotes, as they must: only that is remarked.
     remarks = "--exclude=SC1003,SC2016"
-    run([processes.program("shellcheck"), "--color=never", remarks, *files])
+    shellcheck(run, remarks, *files)

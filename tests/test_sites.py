@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.repository import shared_configuration
 
 from lib.errors import LongshipError
 from lib.settings import load_settings
@@ -129,9 +130,10 @@ def test_real_machines_are_recognised(name, environ, host, root):
 
 
 @pytest.mark.parametrize("name", load_machines(ROOT))
-def test_what_a_site_sets_counts_until_a_group_says_otherwise(name):
+def test_what_a_site_sets_counts_until_a_group_says_otherwise(name, tmp_path):
     """The configuration.toml of a fresh clone says nothing that a site says."""
-    settings = load_settings(ROOT, {"machine": name}, {"HOME": "/home/me", "USER": "me"})
+    options = {"machine": name, "configuration": shared_configuration(tmp_path)}
+    settings = load_settings(ROOT, options, {"HOME": "/home/me", "USER": "me"})
     for key, value in settings.machine.configuration.values.items():
         if not isinstance(value, dict):  # those are merged
             assert settings.origins[key] == settings.machine.site_file, key

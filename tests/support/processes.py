@@ -110,6 +110,19 @@ def end_group(process):
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def session(leader):
+    """Give the command lines of the processes in a session, that of `start`; without the dead."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            # the name, in parentheses, may hold anything; state, parent, group and session follow
+            facts = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            if int(facts[3]) == leader:
+                words = (folder / "cmdline").read_bytes().split(b"\0")[:-1]
+                found.append(os.fsdecode(b" ".join(words)))
+    return found
+
+
 def program(name):
     """Give the path of a program of the test environment (ruff, shellcheck, vermin)."""
     return str(Path(sys.executable).parent / name)

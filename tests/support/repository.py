@@ -8,6 +8,7 @@ from pathlib import Path
 
 from support import processes
 
+ROOT = Path(__file__).resolve().parents[2]
 # What comes with this repository; a group's own, in the same tree, is not ours to test.
 SITES = ("aws", "berzelius", "jsc", "local", "lumi", "olivia")
 
@@ -103,6 +104,14 @@ class Clone:
         options = {"cwd": self.root, **options}
         environment = {**self.environment, **(env or {})}
         return processes.run(self.command(script, *arguments), env=environment, **options)
+
+
+def shared_configuration(folder):
+    """Copy configuration.toml to where no configuration.local.toml lies beside it; give the path.
+
+    What a user sets for himself in the clone must not decide how its tests end.
+    """
+    return str(shutil.copy(ROOT / "configuration.toml", folder))
 
 
 def copy_tree(source, folder):

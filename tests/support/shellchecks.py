@@ -1,0 +1,40 @@
+"""Let shellcheck read emitted scripts: some have a hundred thousand characters and take seconds."""
+
+from lib.script import definitions
+from support import processes
+
+# A third of the time: it does not follow what variables hold.
+_QUICK = "--extended-analysis=false"
+
+
+def shellcheck(run, *words, **options):
+    """Run the shellcheck of the test environment; it fails where there is a remark."""
+    run([processes.program("shellcheck"), "--color=never", *words], **options)
+
+
+def read_emitted(run, scripts, folder):
+    """Let bash read all scripts, and shellcheck those that are made of different functions.
+
+    Scripts of the same functions differ in values, which are quoted in one place. The longest one
+    is read with all that shellcheck knows.
+
+    Parameters
+    ----------
+    run : callable
+        The fixture.
+    scripts : mapping of str to str
+        The scripts by a name each.
+    folder : pathlib.Path
+        Where their files go.
+    """
+    different = {}
+    for name, text in scripts.items():
+        file = folder / f"{name}.sh"
+        file.write_text(text, encoding="utf-8")
+        run(["bash", "-n", file])
+        functions = frozenset(name for name, own in definitions().items() if own in text)
+        different.setdefault(functions, file)
+    longest, *shorter = sorted(different.values(), key=lambda file: -file.stat().st_size)
+    shellcheck(run, longest)
+    if shorter:
+        shellcheck(run, _QUICK, *shorter)
