@@ -94,7 +94,14 @@ def test_shell_that_slurm_refuses_is_told_as_a_job_is(jobs, terminal):
     assert "hint: partitions here: " in shell.said
 
 
-@pytest.mark.parametrize("file", [each for each in files("jupyter*.sbatch") if each != JUPYTER])
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(each, marks=() if each == "aws/jupyter.sbatch" else pytest.mark.slow)
+        for each in files("jupyter*.sbatch")
+        if each != JUPYTER
+    ],
+)
 def test_jupyter_of_each_site(file, notebook, slurm):
     number = notebook.job(file)
     notebook.wait_until(number, lambda: "is running at" in slurm.log(number))

@@ -88,7 +88,7 @@ def left_over(clone):
     return found + [path for path in clone.scratch.glob("venvs/*") if not (path / "bin").exists()]
 
 
-@pytest.mark.parametrize("installer", ["uv", "pip"])
+@pytest.mark.parametrize("installer", ["uv", pytest.param("pip", marks=pytest.mark.slow)])
 def test_all_is_installed_without_network(installer, connected, airgapped):
     clone = connected(repositories=True, pip=installer == "pip")
     done = clone.set_up("download", env=clone.find)
@@ -240,7 +240,8 @@ def test_repositories_are_installed_without_a_lock_too(connected):
     assert "up to date" in clone.set_up("install", env={"PIP_NO_INDEX": "1"}).stderr
 
 
-@pytest.mark.parametrize("free", [64 << 10, 4 << 20])  # uv has more than that
+# uv has more than the larger one
+@pytest.mark.parametrize("free", [64 << 10, pytest.param(4 << 20, marks=pytest.mark.slow)])
 def test_full_disk_is_told_and_nothing_is_left(free, connected, small_disk):
     clone = connected()
     wheels = clone.wheelhouse

@@ -129,7 +129,9 @@ def test_two_builds_are_the_same_file(make_overlay_clone, wheels, tmp_path):
     assert sha256(clone.link()) == found[0][1]
 
 
-@pytest.mark.parametrize("compression", ["xz", "lz4", "gzip"])
+@pytest.mark.parametrize(
+    "compression", ["xz", *(pytest.param(each, marks=pytest.mark.slow) for each in ("lz4", "gzip"))]
+)
 def test_every_compression_is_mounted(compression, fresh):
     fresh.change(
         "[packages]\n",
@@ -447,7 +449,7 @@ def wait_until(condition, process):
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("runtime", ["apptainer", "host"])
+@pytest.mark.parametrize("runtime", ["apptainer", pytest.param("host", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted_build_leaves_no_file(ending, runtime, make_overlay_clone, tmp_path):
     """It is ended while it packs: the packer here never ends."""
@@ -473,7 +475,7 @@ def test_interrupted_build_leaves_no_file(ending, runtime, make_overlay_clone, t
     assert clone.container_run("longship_tiny").stdout == "1.0\n"
 
 
-@pytest.mark.parametrize("step", ["install", "pack"])
+@pytest.mark.parametrize("step", ["install", pytest.param("pack", marks=pytest.mark.slow)])
 def test_full_disk_is_told_and_nothing_is_left(step, on_host, small_disk, wheels, tmp_path):
     disk = small_disk(150)
     tools = on_host.scratch / f"tools_{OWN}"
@@ -508,7 +510,7 @@ def test_full_disk_is_told_and_nothing_is_left(step, on_host, small_disk, wheels
 # --- with repositories in a venv above it
 
 
-@pytest.mark.parametrize("runtime", ["apptainer", "host"])
+@pytest.mark.parametrize("runtime", ["apptainer", pytest.param("host", marks=pytest.mark.slow)])
 def test_repositories_lie_in_a_venv_above_it(runtime, make_overlay_clone, wheels, tmp_path):
     """The order is venv, overlay, image; and a program of the overlay sees all three."""
     servers = tmp_path / "it's a server"

@@ -101,6 +101,7 @@ def test_ranks_in_parallel_make_what_one_process_makes(
     assert names == [f"corpus_text_document.{end}" for end in ("bin", "idx", "record.json")]
 
 
+@pytest.mark.slow  # three ranks: the test above
 def test_any_world_size_makes_the_same(inside, root, serial, same_text, tmp_path):
     world_sizes = (3, len(TEXTS) + 9)
     calls = []

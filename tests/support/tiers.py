@@ -26,6 +26,17 @@ STORES = {
 }
 
 
+# podman is given the words that docker is given (lib/docker.py), but for user, home and store. What
+# depends on these is tested with both, and the rest at night.
+OF_PODMAN = {
+    *("test_podman_runs_the_image", "test_hostile_arguments_arrive", "test_terminal_passes"),
+    *("test_exit_code_is_the_programs", "test_signal_reaches_the_program"),
+    *("test_home_and_user_are_the_callers", "test_files_written_inside_are_the_callers"),
+    *("test_secret_of_the_environment_arrives_and_is_seen_nowhere",),
+    *("test_packages_of_the_venv_are_there", "test_packages_are_there_in_every_runtime"),
+    *("test_image_is_built_recorded_and_named_at_last", "test_swap_roll_back_and_forth"),
+}
+
 # They take longest. They begin first, so that at the end no process waits for another one.
 LONG = ("podman", "docker", "test_air_gap", "test_doctor", "doctor_job", "test_job_sites")
 
@@ -39,6 +50,8 @@ def pytest_collection_modifyitems(items):
         if item.get_closest_marker("unsteady"):
             item.add_marker(pytest.mark.flaky(reruns=1))
         if INTEGRATION in item.path.parents:
+            if "podman" in item.name and item.originalname not in OF_PODMAN:
+                item.add_marker("slow")
             if not item.get_closest_marker("slow"):
                 item.add_marker("real")
             if not item.get_closest_marker("xdist_group"):
