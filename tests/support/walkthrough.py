@@ -7,6 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+from lib.sites import load_machines
 from support.git import Repository
 from support.repository import Clone
 
@@ -61,6 +62,18 @@ def changed(git):
     """Give every file that is not as it was committed."""
     shown = git.git("status", "--porcelain", "--untracked-files=all", "-z")
     return sorted(each[3:] for each in shown.split("\0") if each)
+
+
+def alone(folder):
+    """Give options of pytest that leave out what only repeats a test for another site or stack.
+
+    Such tests are run in this repository too, and for them a new folder changes nothing.
+    """
+    names = {
+        path.parent.name for path in (*ROOT.glob("*/site.toml"), *ROOT.glob("stacks/*/*.toml"))
+    }
+    others = " or ".join(sorted({*names, *load_machines(ROOT)} - {"local", "pytorch"}))
+    return ["-k", f"{folder} or not ({others})"]
 
 
 def run_own_tests(clone, run, *arguments):
