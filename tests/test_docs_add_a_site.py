@@ -4,7 +4,7 @@ import re
 import sys
 
 import pytest
-from support.walkthrough import Page, changed, follow, run_own_tests
+from support.walkthrough import Page, alone, changed, follow, run_own_tests
 
 PAGE = Page("docs/how-to/add_a_site.md")
 FOLDER = "skald"
@@ -60,7 +60,8 @@ def test_tests_named_on_the_page_pass(followed, run):
     calls = PAGE.calls("./run_tests.sh")
     assert len(calls) == 2
     for arguments in calls:
-        assert re.search(r"\d+ passed", run_own_tests(clone, run, *arguments))
+        chosen = [] if "-k" in arguments else alone(FOLDER)
+        assert re.search(r"\d+ passed", run_own_tests(clone, run, *arguments, *chosen))
     assert changed(git) == sorted({*PAGE.files} - {OWN})
 
 
@@ -68,7 +69,7 @@ def test_other_tests_that_look_at_all_sites_pass(followed, run):
     clone, _ = followed
     names = ("settings", "resolved", "golden", "completion")
     files = [f"tests/test_{each}.py" for each in names]
-    chosen = "machine or golden or jobs"
+    chosen = "machine or jobs or left_over or (golden and doctor)"
     assert re.search(r"\d+ passed", run_own_tests(clone, run, *files, "-k", chosen))
 
 
@@ -77,4 +78,4 @@ def test_site_is_in_the_tests_that_are_run(followed, run):
     files = ["tests/test_readmes.py", "tests/test_stacks.py", "tests/test_shellcheck.py"]
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider"]
     found = run([*command, *files], env=clone.environment, cwd=clone.root).stdout.splitlines()
-    assert sum(FOLDER in each for each in found) >= 15
+    assert sum(FOLDER in each for each in found) >= 10

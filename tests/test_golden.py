@@ -258,17 +258,22 @@ def _arch(settings):
     return "amd64" if settings.machine.name == "local" else settings.machine.arch
 
 
+def file_of(*which):
+    """Name a golden file, by command, machine and runtime."""
+    kind = "sh" if which in SPECIMENS else "diff" if like(*which) else "plan"
+    return f"{'_'.join(which)}.{kind}"
+
+
 def golden(command, machine, runtime):
-    """Give the name of a golden file, and what it must hold."""
-    name = f"{command}_{machine}_{runtime}"
+    """Give what a golden file must hold."""
     script = emit(command, machine, runtime)
     if (command, machine, runtime) in SPECIMENS:
-        return f"{name}.sh", script
+        return script
     similar = like(command, machine, runtime)
     if similar:
         own = placeless(plan_of(script), configured(command, machine)[1])
-        return f"{name}.diff", difference(own, placeless_plan(*similar))
-    return f"{name}.plan", plan_of(script)
+        return difference(own, placeless_plan(*similar))
+    return plan_of(script)
 
 
 def placeless_plan(command, machine, runtime):
@@ -277,8 +282,8 @@ def placeless_plan(command, machine, runtime):
 
 @pytest.mark.parametrize(("command", "machine", "runtime"), list(wanted()))
 def test_plan_is_the_checked_in_one(command, machine, runtime):
-    name, text = golden(command, machine, runtime)
-    assert text == (GOLDEN / name).read_text(encoding="utf-8")
+    name = file_of(command, machine, runtime)
+    assert golden(command, machine, runtime) == (GOLDEN / name).read_text(encoding="utf-8")
 
 
 def test_every_machine_of_every_site_has_a_golden_script():
@@ -288,7 +293,7 @@ def test_every_machine_of_every_site_has_a_golden_script():
 
 
 def test_no_golden_file_is_left_over():
-    expected = {golden(*each)[0] for each in wanted()}
+    expected = {file_of(*each) for each in wanted()}
     assert {path.name for path in GOLDEN.glob("*_*.*")} == expected
 
 
@@ -330,8 +335,7 @@ def write_golden_files():
     for path in (*GOLDEN.glob("*_*.*"), *GOLDEN.glob("stacks/*")):
         path.unlink()
     for each in wanted():
-        name, text = golden(*each)
-        (GOLDEN / name).write_text(text, encoding="utf-8")
+        (GOLDEN / file_of(*each)).write_text(golden(*each), encoding="utf-8")
     (GOLDEN / "stacks").mkdir(exist_ok=True)
     for each in STACKS:
         with tempfile.TemporaryDirectory() as folder:

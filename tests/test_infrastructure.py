@@ -92,7 +92,9 @@ def test_installed_tools_are_not_installed_again(root, run, require):
 @pytest.fixture(scope="module")
 def awkward_clone(root, tmp_path_factory):
     """Make a clone with a trivial test under a path with spaces and quotes."""
-    clone = tmp_path_factory.mktemp("clones") / 'it\'s "my" $clone'
+    # The pip that comes with Python 3.9 cannot be installed where a path holds a dollar.
+    name = 'it\'s "my" $clone' if sys.version_info >= (3, 10) else 'it\'s "my" clone'
+    clone = tmp_path_factory.mktemp("clones") / name
     (clone / "tests").mkdir(parents=True)
     (clone / "requirements").mkdir()
     shutil.copy(root / "run_tests.sh", clone)

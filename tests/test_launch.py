@@ -245,7 +245,12 @@ def test_every_byte_arrives(passed_on):
     assert passed_on([*every, *pairs, "".join(every)]) == [*every, *pairs, "".join(every)]
 
 
-@pytest.mark.parametrize("text", ["ü" * 50000, "世" * 40000, "a" * 100000, "\udcff\n" * 5000])
+# Named: pytest sets a variable to the id of the test, and a variable holds no more than 128 KiB.
+@pytest.mark.parametrize(
+    "text",
+    ["ü" * 50000, "世" * 40000, "a" * 100000, "\udcff\n" * 5000],
+    ids=["two bytes each", "three bytes each", "ASCII", "not UTF-8"],
+)
 def test_long_argument_arrives(passed_on, text):
     assert passed_on([text]) == [text]
 

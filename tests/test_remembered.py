@@ -14,7 +14,7 @@ WITHOUT_PACKAGES = [sys.executable, "-S"]
 @pytest.fixture
 def clone(root, tmp_path, clean_environment):
     """Give a clone whose launches need no container and no packages."""
-    clone = Clone(root, tmp_path / "it's a clone", clean_environment)
+    clone = Clone(root, tmp_path / "it's a clone", clean_environment, compiled=True)
     configure(clone)
     return clone
 

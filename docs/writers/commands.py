@@ -176,6 +176,8 @@ def _parser_parts(name: str) -> list[str]:
         if "--help" in action.option_strings:
             continue
         about = (action.help or "").replace(" (default: %(default)s)", "")
+        if isinstance(action, argparse.BooleanOptionalAction):  # Python 3.9 writes its value there
+            about = about.replace(f" (default: {action.default})", "")
         stated = "default" in about or action.default is None
         rows.append((code(shown), plain(about), "" if stated else code(action.default)))
     about = [f"{plain(each)}." for each in (parser.description or "").split("\n\n")[:1]]

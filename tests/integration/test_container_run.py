@@ -415,7 +415,9 @@ def test_launcher_starts_no_process_before_apptainer(prepared, tmp_path, run):
 # Bad input
 
 
-@pytest.mark.parametrize("runtime", ["apptainer", "docker", "podman"])
+@pytest.mark.parametrize(
+    "runtime", [pytest.param("apptainer", marks=pytest.mark.needs("apptainer")), "docker", "podman"]
+)
 def test_missing_image_is_told_with_what_makes_it(runtime, make_clone, tmp_path):
     clone = make_clone(tmp_path, runtime, image="docker://longship.example/lab/none:1")
     done = clone.container_run("true", check=False)
@@ -445,6 +447,7 @@ def test_image_of_another_architecture_is_told_before_it_is_started(
     is_told(clone.container_run("true", check=False), f"other.sif is for {other}")
 
 
+@pytest.mark.needs("apptainer")
 def test_file_that_is_no_image_is_told(make_clone, tmp_path):
     (tmp_path / "page.sif").write_text("<html>404</html>\n" * 100)
     clone = make_clone(tmp_path, "apptainer", image=tmp_path / "page.sif")

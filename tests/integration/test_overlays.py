@@ -20,6 +20,9 @@ from support.repository import toml
 from support.terminal import Terminal
 
 IMAGES = ("apptainer", "docker", "podman")
+# Without an image the machine itself packs; an image brings its own packer.
+HOST = pytest.param("host", marks=pytest.mark.needs("mksquashfs"))
+SLOW_HOST = pytest.param("host", marks=[pytest.mark.needs("mksquashfs"), pytest.mark.slow])
 PREFIX = "/user-software"
 SECONDS = 120  # what a test waits for at most
 
@@ -28,7 +31,7 @@ def sha256(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("runtime", [*IMAGES, "host"])
+@pytest.mark.parametrize("runtime", [*IMAGES, HOST])
 def test_packages_are_there_in_every_runtime(runtime, with_overlay):
     clone = with_overlay(runtime)
     show = "import longship_tiny, os, sys; print(sys.prefix, os.environ['VIRTUAL_ENV'], "
@@ -222,6 +225,7 @@ def test_missing_overlay_is_told(fresh):
     is_told(done, f"there is no overlay {fresh.link()}", "python3 build_overlay.py")
 
 
+@pytest.mark.needs("mksquashfs")
 def test_change_of_the_requirements_asks_for_another_overlay(on_host):
     on_host.overlay()
     first = on_host.link()
@@ -257,6 +261,7 @@ def test_overlay_of_another_image_is_told_and_made_for_this_one(fresh, base_imag
     is_told(done, f"the image {copy} is newer than the overlay", "python3 build_overlay.py")
 
 
+@pytest.mark.needs("mksquashfs")
 def test_another_python_of_the_machine_is_told(on_host):
     on_host.overlay()
     record = on_host.link().resolve().with_suffix(".sqsh.json")
@@ -274,6 +279,7 @@ def test_second_build_does_nothing(with_overlay):
     assert os.stat(clone.link()).st_mtime_ns == before
 
 
+@pytest.mark.needs("mksquashfs")
 def test_running_launcher_keeps_the_overlay_that_it_started_with(on_host, wheels, tmp_path, run):
     on_host.overlay()
     launcher = tmp_path / "launcher"
@@ -292,6 +298,7 @@ def test_running_launcher_keeps_the_overlay_that_it_started_with(on_host, wheels
     assert len(list(on_host.folder.glob("*.sqsh"))) == 1
 
 
+@pytest.mark.needs("mksquashfs")
 def test_running_job_keeps_its_overlay(on_host, tmp_path, run):
     """Slurm is a stand-in that knows job 4711; the real one keeps an image in test_jobs.py."""
     on_host.overlay()
@@ -309,6 +316,7 @@ def test_running_job_keeps_its_overlay(on_host, tmp_path, run):
     assert "deleted: " in on_host.overlay("--prune", "--yes", env=path).stderr
 
 
+@pytest.mark.needs("mksquashfs")
 def test_list_shows_what_there_is_and_what_is_for_now(on_host):
     shown = on_host.overlay("--list")
     assert "not built yet" in shown.stdout and "build_overlay.py" in shown.stderr
@@ -325,6 +333,7 @@ def test_list_shows_what_there_is_and_what_is_for_now(on_host):
     assert lines[1].startswith(f"  {first} ") and "not built yet" in lines[2]
 
 
+@pytest.mark.needs("mksquashfs")
 def test_prune_asks(on_host, require):
     on_host.overlay()
     on_host.require("longship_tiny")
@@ -340,6 +349,7 @@ def test_prune_asks(on_host, require):
         assert on_host.versions() == left
 
 
+@pytest.mark.needs("mksquashfs")
 def test_prune_leaves_what_a_launch_unpacks(on_host):
     on_host.overlay()
     live = [
@@ -351,6 +361,7 @@ def test_prune_leaves_what_a_launch_unpacks(on_host):
     assert all(path.exists() for path in live)
 
 
+@pytest.mark.needs("mksquashfs")
 def test_failed_build_touches_nothing_else(on_host):
     """Though a variable of the caller has the name of one of the script's."""
     on_host.require("longship_nowhere")
@@ -361,6 +372,7 @@ def test_failed_build_touches_nothing_else(on_host):
     assert kept.read_text() == "mine"
 
 
+@pytest.mark.needs("mksquashfs")
 def test_prune_removes_what_killed_builds_left(on_host):
     on_host.overlay()
     (on_host.folder / "versions/x.sqsh.partial").write_text("half")
@@ -421,6 +433,7 @@ def test_no_overlay_configured_is_told(on_host):
 # --- nothing lost, whatever happens
 
 
+@pytest.mark.needs("mksquashfs")
 def test_two_at_once_build_once(on_host):
     started = [on_host.start("build_overlay.py", env=on_host.find) for _ in range(2)]
     texts = [process.communicate(timeout=SECONDS)[1] for process in started]
@@ -429,6 +442,7 @@ def test_two_at_once_build_once(on_host):
     assert on_host.left() == []
 
 
+@pytest.mark.needs("mksquashfs")
 def test_reader_of_the_group_can_use_it(make_overlay_clone, tmp_path):
     clone = make_overlay_clone(tmp_path, "host")
     clone.scratch.chmod(0o2770)
@@ -449,7 +463,7 @@ def wait_until(condition, process):
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("runtime", ["apptainer", pytest.param("host", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runtime", ["apptainer", SLOW_HOST])
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted_build_leaves_no_file(ending, runtime, make_overlay_clone, tmp_path):
     """It is ended while it packs: the packer here never ends."""
@@ -475,6 +489,7 @@ def test_interrupted_build_leaves_no_file(ending, runtime, make_overlay_clone, t
     assert clone.container_run("longship_tiny").stdout == "1.0\n"
 
 
+@pytest.mark.needs("mksquashfs")
 @pytest.mark.parametrize("step", ["install", pytest.param("pack", marks=pytest.mark.slow)])
 def test_full_disk_is_told_and_nothing_is_left(step, on_host, small_disk, wheels, tmp_path):
     disk = small_disk(150)
@@ -510,7 +525,7 @@ def test_full_disk_is_told_and_nothing_is_left(step, on_host, small_disk, wheels
 # --- with repositories in a venv above it
 
 
-@pytest.mark.parametrize("runtime", ["apptainer", pytest.param("host", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runtime", ["apptainer", SLOW_HOST])
 def test_repositories_lie_in_a_venv_above_it(runtime, make_overlay_clone, wheels, tmp_path):
     """The order is venv, overlay, image; and a program of the overlay sees all three."""
     servers = tmp_path / "it's a server"
@@ -575,6 +590,7 @@ def test_offline_without_a_download_is_told(on_host):
     )
 
 
+@pytest.mark.needs("mksquashfs")
 def test_installation_failure_shows_why(on_host):
     on_host.require("longship_nowhere")
     done = on_host.overlay(check=False)

@@ -53,8 +53,8 @@ class BareRepository:
 class Clone:
     """A copy of the working tree with a configuration of its own, to run the scripts from."""
 
-    def __init__(self, source, folder, environment):
-        self.root = copy_tree(source, folder)
+    def __init__(self, source, folder, environment, *, compiled=False):
+        self.root = copy_tree(source, folder, compiled=compiled)
         self.environment = environment
 
     def configure(self, text):
@@ -114,9 +114,14 @@ def shared_configuration(folder):
     return str(shutil.copy(ROOT / "configuration.toml", folder))
 
 
-def copy_tree(source, folder):
-    """Copy what a clone holds, but the tests; return the folder."""
-    unwanted = shutil.ignore_patterns("__pycache__", "*.pyc", "configuration.local.toml")
+def copy_tree(source, folder, *, compiled=False):
+    """Copy what a clone holds, but the tests; return the folder.
+
+    With what Python has compiled, a script starts there twice as fast.
+    """
+    written_just_now = ["*.pyc.*"]
+    unwanted = written_just_now if compiled else ["__pycache__", "*.pyc"]
+    unwanted = shutil.ignore_patterns(*unwanted, "configuration.local.toml")
     for entry in Path(source).iterdir():
         if entry.name.startswith(".") or entry.name in ("tests", "benchmarks"):
             continue

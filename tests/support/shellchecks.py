@@ -3,8 +3,10 @@
 from lib.script import definitions
 from support import processes
 
-# A third of the time: it does not follow what variables hold.
+# A third of the time: it does not follow what variables hold. In each file of lib/shell/, where the
+# functions of emitted scripts come from, that is followed when the tree is read.
 _QUICK = "--extended-analysis=false"
+_LONG = 50_000  # bytes of a script that takes seconds to follow
 
 
 def shellcheck(run, *words, **options):
@@ -16,7 +18,7 @@ def read_emitted(run, scripts, folder):
     """Let bash read all scripts, and shellcheck those that are made of different functions.
 
     Scripts of the same functions differ in values, which are quoted in one place. The longest one
-    is read with all that shellcheck knows.
+    is read with all that shellcheck knows, unless it is long.
 
     Parameters
     ----------
@@ -35,6 +37,9 @@ def read_emitted(run, scripts, folder):
         functions = frozenset(name for name, own in definitions().items() if own in text)
         different.setdefault(functions, file)
     longest, *shorter = sorted(different.values(), key=lambda file: -file.stat().st_size)
-    shellcheck(run, longest)
+    if longest.stat().st_size < _LONG:
+        shellcheck(run, longest)
+    else:
+        shorter.append(longest)
     if shorter:
         shellcheck(run, _QUICK, *shorter)

@@ -7,6 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+from lib.sites import load_machines
 from support.git import Repository
 from support.repository import Clone
 
@@ -43,7 +44,7 @@ class Page:
 
 def follow(page, folder, environment):
     """Write a page's files into a new clone that is committed; return the clone and its git."""
-    clone = Clone(ROOT, folder, environment)
+    clone = Clone(ROOT, folder, environment, compiled=True)
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
     for name in ("tests", "benchmarks", ".ci"):
         shutil.copytree(ROOT / name, clone.root / name, ignore=ignore)
@@ -61,6 +62,18 @@ def changed(git):
     """Give every file that is not as it was committed."""
     shown = git.git("status", "--porcelain", "--untracked-files=all", "-z")
     return sorted(each[3:] for each in shown.split("\0") if each)
+
+
+def alone(folder):
+    """Give options of pytest that leave out what only repeats a test for another site or stack.
+
+    Such tests are run in this repository too, and for them a new folder changes nothing.
+    """
+    names = {
+        path.parent.name for path in (*ROOT.glob("*/site.toml"), *ROOT.glob("stacks/*/*.toml"))
+    }
+    others = " or ".join(sorted({*names, *load_machines(ROOT)} - {"local", "pytorch"}))
+    return ["-k", f"{folder} or not ({others})"]
 
 
 def run_own_tests(clone, run, *arguments):
