@@ -65,6 +65,25 @@ def test_missing_program_fails_where_nothing_may_be_skipped(run_pytest):
     assert "of its own accord" in result.stdout
 
 
+GROUPED = """
+import os, pytest
+
+@pytest.mark.xdist_group("store")
+@pytest.mark.parametrize("number", range(8))
+def test_one_after_the_other(number):
+    with open("workers", "a") as file:
+        file.write(os.environ["PYTEST_XDIST_WORKER"] + "\\n")
+"""
+
+
+def test_tests_of_a_group_run_in_one_process(run_pytest, tmp_path):
+    """Some releases of pytest and pytest-xdist do not agree on that."""
+    (tmp_path / "made up/test_grouped.py").write_text(GROUPED)
+    run_pytest("--numprocesses=2", "--dist=loadgroup", "--no-loadscope-reorder")
+    workers = (tmp_path / "made up/workers").read_text().split()
+    assert len(workers) == 8 and len(set(workers)) == 1
+
+
 def test_missing_tool_names_the_command_that_installs_it(root, run, clean_environment, tmp_path):
     bare = tmp_path / "bin"
     bare.mkdir()

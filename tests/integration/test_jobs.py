@@ -130,7 +130,7 @@ def test_node_that_cannot_start_the_image_is_named(jobs):
     # on the second node it looks as if the file were gone
     body = (
         "export HIDDEN=$SLURM_JOB_ID\n"
-        'sed "s|^image=.*|if [[ \\$SLURMD_NODENAME == node2 ]]; then image=/none.sif; else &; fi|" '
+        'sed "s|^  image=.*|if [[ \\$SLURMD_NODENAME == node2 ]]; then image=/none.sif; else &; fi|" '
         '"$LAUNCHER" >"$RUN_DIR/broken"; chmod +x "$RUN_DIR/broken"\n'
         'srun "$RUN_DIR/broken" sleep 600'
     )

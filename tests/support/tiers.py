@@ -41,7 +41,7 @@ OF_PODMAN = {
 LONG = ("podman", "docker", "test_air_gap", "test_doctor", "doctor_job", "test_job_sites")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker, and xdist by group
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest selects by marker, and xdist by group
 def pytest_collection_modifyitems(items):
     order = {}
     for item in items:
@@ -59,6 +59,7 @@ def pytest_collection_modifyitems(items):
             group = item.get_closest_marker("xdist_group").args[0]
             order[item] = LONG.index(group) if group in LONG else len(LONG)
     items.sort(key=lambda item: order.get(item, len(LONG) + 1))
+    return (yield)
 
 
 def group_of(item):
