@@ -130,8 +130,8 @@ def test_node_that_cannot_start_the_image_is_named(jobs):
     # on the second node it looks as if the file were gone
     body = (
         "export HIDDEN=$SLURM_JOB_ID\n"
-        'sed "s|^  image=.*|if [[ \\$SLURMD_NODENAME == node2 ]]; then image=/none.sif; else &; fi|" '
-        '"$LAUNCHER" >"$RUN_DIR/broken"; chmod +x "$RUN_DIR/broken"\n'
+        'hide="if [[ \\$SLURMD_NODENAME == node2 ]]; then image=/none.sif; else &; fi"\n'
+        'sed "s|^  image=.*|$hide|" "$LAUNCHER" >"$RUN_DIR/broken"; chmod +x "$RUN_DIR/broken"\n'
         'srun "$RUN_DIR/broken" sleep 600'
     )
     job = write_job(jobs, "broken", body, "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1")
