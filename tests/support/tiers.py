@@ -47,6 +47,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.name in STATIC:
             item.add_marker("static")
+        if item.get_closest_marker("needs") or "require" in item.fixturenames:
+            item.add_marker("tools")
         if item.get_closest_marker("unsteady"):
             item.add_marker(pytest.mark.flaky(reruns=1))
         if INTEGRATION in item.path.parents:
