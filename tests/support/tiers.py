@@ -13,8 +13,12 @@ import pytest
 
 INTEGRATION = Path(__file__).resolve().parents[1] / "integration"
 
-# They read files of the repository and run none of its Python: once is enough for all Pythons.
-STATIC = {"test_ruff.py", "test_shellcheck.py"}
+# They find the same with every Python: they read files of the repository, or start the entry
+# scripts hundreds of times, which others do less often.
+ONCE = {
+    *("test_completion.py", "test_documentation.py", "test_known_messages.py", "test_readmes.py"),
+    *("test_remembered.py", "test_ruff.py", "test_shellcheck.py"),
+}
 
 CLUSTERS = os.environ.get("SLURM_CONF", "").split(":")
 
@@ -45,8 +49,8 @@ LONG = ("podman", "docker", "test_air_gap", "test_doctor", "doctor_job", "test_j
 def pytest_collection_modifyitems(items):
     order = {}
     for item in items:
-        if item.path.name in STATIC:
-            item.add_marker("static")
+        if item.path.name in ONCE:
+            item.add_marker("once")
         if item.get_closest_marker("needs") or "require" in item.fixturenames:
             item.add_marker("tools")
         if item.get_closest_marker("unsteady"):
