@@ -3,9 +3,9 @@
 # each missing program.
 #
 #   ./run_tests.sh          fast: no container, no cluster, no network;
-#                           2 minutes on 2 cores
+#                           under 4 minutes on 2 cores
 #   ./run_tests.sh --all    fast and real: containers, Slurm, registry, git, pip;
-#                           20 minutes. Nothing may be missing on this machine:
+#                           half an hour. Nothing may be missing on this machine:
 #                           sudo tests/install_tools.sh
 #   ./run_tests.sh --slow   all that, every kill point, long histories and whole
 #                           frameworks: hours

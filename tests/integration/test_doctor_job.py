@@ -195,6 +195,7 @@ def test_node_without_network(doctor):
     assert any("4 ranks on 2 nodes" in each for each in report.texts("ok", "all_reduce"))
 
 
+@pytest.mark.slow  # as those that are real, with another fault
 def test_name_that_a_node_knows_otherwise(doctor, tmp_path):
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n198.51.100.7 node1\n198.51.100.8 node2\n")
@@ -205,6 +206,7 @@ def test_name_that_a_node_knows_otherwise(doctor, tmp_path):
     assert "/etc/hosts" in fix
 
 
+@pytest.mark.slow  # as those that are real, with another fault
 def test_image_that_a_node_does_not_see(doctor, base_image):
     mount = f'mount -t tmpfs none {base_image.parent} && exec /usr/bin/bash "$@"'
     doctor.break_program("bash", "node3", f"{OWN_NAMESPACE} --mount sh -c '{mount}' sh \"$@\"")
@@ -223,6 +225,7 @@ def test_node_that_does_not_answer(doctor):
     assert "--nodelist=node3" in fix
 
 
+@pytest.mark.slow  # as those that are real, with another fault
 @pytest.mark.needs("strace")
 def test_node_that_is_slow(doctor):
     delay = "-e trace=writev,sendmsg -e inject=writev,sendmsg:delay_enter=20000"
@@ -246,6 +249,7 @@ def test_ranks_that_stop(doctor):
     assert "--nodelist=node2" in report.problem("all_reduce")[1]
 
 
+@pytest.mark.slow  # as those that are real, with another fault
 def test_node_with_other_cores(doctor):
     doctor.break_program("bash", "node2", 'exec taskset --cpu-list 0 /usr/bin/bash "$@"')
     report = doctor("--nodes=3")

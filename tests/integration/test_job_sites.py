@@ -10,7 +10,7 @@ import pytest
 from support.jobs import TEXT, TRAINING
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 50  # what is compared; no run ends by itself
+STEPS = 20  # what is compared; no run ends by itself
 
 
 ENDLESS = ["--steps", "100000"]

@@ -94,6 +94,7 @@ def test_python_of_the_job_that_cannot_run_the_scripts_is_told(jobs, tmp_path):
     refused(jobs, [LOCAL], message, "python3 -m venv .venv", env=env)
 
 
+@pytest.mark.slow  # Slurm's own patience; test_doctor.py has a dead one too
 def test_slurm_that_does_not_answer_is_told(jobs, tmp_path):
     settings = Path(jobs.environment["SLURM_CONF"])
     text = re.sub(r"SlurmctldPort=\d+", "SlurmctldPort=1", settings.read_text())
