@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 # Read when PyTorch is loaded. Threads that wait by spinning, the default, take the cores from those
-# that work: on a busy laptop or login node that makes training ten times slower.
+# that work, on a laptop or login node with other work to do.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import numpy as np

@@ -86,6 +86,9 @@ HOSTILE_ARGUMENTS = (
 def pytest_configure():
     # A cancelled run ends like one that got Ctrl-C: what the tests started is taken down.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # `nohup` lets it ignore a closed terminal, and so would all that the tests start.
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
     # What a script starts in the background ignores Ctrl-C, and so would all that the tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
