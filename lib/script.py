@@ -40,14 +40,15 @@ def render(title: str, lines: Iterable[str]) -> str:
         Bash source that needs no other file.
     """
     lines = list(lines)
-    used = used_definitions("\n".join(lines))
+    files = {path: _definitions_of(path) for path in shell_files()}
+    used = _used("\n".join(lines), _joined(files.values()))
     parts = [
         f"#!/usr/bin/env bash\n{comment(title)}\nset -euo pipefail",
         f"longship_main() {{\n{_plan(lines)}\n}}",
         *(line for line in lines if isinstance(line, Below)),
     ]
-    for path in shell_files():
-        texts = [text for name, text in _definitions_of(path).items() if name in used]
+    for path, known in files.items():
+        texts = [text for name, text in known.items() if name in used]
         if texts:
             parts += [_heading(path), *texts]
     return "\n\n".join([*parts, 'longship_main "$@"']) + "\n"
@@ -66,15 +67,15 @@ def definitions() -> Mapping[str, str]:
     mapping
         Source by name, in the order of the files.
     """
-    found: dict[str, str] = {}
-    for path in shell_files():
-        found.update(_definitions_of(path))
-    return found
+    return _joined(map(_definitions_of, shell_files()))
 
 
-def used_definitions(plan: str) -> list[str]:
+def _joined(files: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    return {name: text for known in files for name, text in known.items()}
+
+
+def _used(plan: str, known: Mapping[str, str]) -> set[str]:
     """Return the names of the definitions that a text uses, directly or through others."""
-    known = definitions()
     used: set[str] = set()
     waiting = [plan]
     while waiting:
@@ -82,7 +83,7 @@ def used_definitions(plan: str) -> list[str]:
         for name in set(words) & (known.keys() - used):
             used.add(name)
             waiting.append(known[name])
-    return [name for name in known if name in used]
+    return used
 
 
 def _definitions_of(path: Path) -> dict[str, str]:
