@@ -118,18 +118,17 @@ def test_torchrun_ignores_the_signal_before_it_has_a_handler(start, tmp_path):
         ({}, ["--nnodes=1", "--nproc-per-node=1", "--standalone"]),
         ({"GPUS_PER_NODE": "4"}, ["--nnodes=1", "--nproc-per-node=4", "--standalone"]),
         (
-            {"NUM_NODES": "2", "MASTER_ADDR": "ai", "MASTER_PORT": "9"},
-            [
-                *("--nnodes=2", "--nproc-per-node=1"),
-                *("--rdzv-backend=c10d", "--rdzv-endpoint=ai:9", "--rdzv-id=longship"),
-            ],
-        ),
-        (
             {"NUM_NODES": "2", "MASTER_ADDR": "ai", "MASTER_PORT": "9", "SLURM_NODEID": "1"},
             [
                 *("--nnodes=2", "--nproc-per-node=1"),
-                *("--rdzv-backend=c10d", "--rdzv-endpoint=ai:9", "--rdzv-id=longship"),
-                "--rdzv-conf=is_host=0",
+                *("--node-rank=1", "--master-addr=ai", "--master-port=9"),
+            ],
+        ),
+        (
+            {"NUM_NODES": "2", "MASTER_ADDR": "ai", "MASTER_PORT": "9", "NODE_RANK": "0"},
+            [
+                *("--nnodes=2", "--nproc-per-node=1"),
+                *("--node-rank=0", "--master-addr=ai", "--master-port=9"),
             ],
         ),
     ],
@@ -151,7 +150,7 @@ def test_rank_that_slurm_starts_is_python_itself(start, tmp_path):
 
 
 def test_without_an_address_several_nodes_are_told(start):
-    started = start(NUM_NODES="2")
+    started = start(NUM_NODES="2", NODE_RANK="0")
     _, said = started.communicate(timeout=60)
     assert started.returncode != 0
     assert "MASTER_ADDR" in said

@@ -5,7 +5,7 @@
 #   start_ranks train.py --steps 10         or: start_ranks -m torchtitan.train ...
 #
 #   NUM_NODES, GPUS_PER_NODE    shape of the job, 1 and 1 if unset; world_size is their product
-#   MASTER_ADDR, MASTER_PORT    rendezvous of several nodes
+#   MASTER_ADDR, MASTER_PORT    rendezvous of several nodes; without Slurm NODE_RANK too
 
 source "${LONGSHIP_ROOT:?}/lib/shell/messages.bash"
 
@@ -38,22 +38,20 @@ start_ranks() {
     --nnodes="$num_nodes" --nproc-per-node="$gpus_per_node" "${rendezvous[@]}" --tee=3 "$@"
 }
 
-# choose_rendezvous: set `rendezvous`, torchrun's options.
+# choose_rendezvous: set `rendezvous`, torchrun's options. Every rank gets MASTER_ADDR as it stands. With
+# torchrun's own choice (c10d) they would get the host name of whichever node comes first, which does
+# not lead anywhere where another network connects the nodes (JUWELS, JURECA, Olivia); and the ranks'
+# order would not be Slurm's, which keeps neighbours together.
 choose_rendezvous() {
   if ((num_nodes == 1)); then
     rendezvous=(--standalone)
     return
   fi
   rendezvous=(
-    --rdzv-backend=c10d
-    --rdzv-endpoint="${MASTER_ADDR:?}:${MASTER_PORT:?}"
-    --rdzv-id="${SLURM_JOB_ID:-longship}"
+    --node-rank="${SLURM_NODEID:-${NODE_RANK:?}}"
+    --master-addr="${MASTER_ADDR:?}"
+    --master-port="${MASTER_PORT:?}"
   )
-  # The first node hosts the rendezvous. Left alone, torchrun compares MASTER_ADDR with the host
-  # name, in vain where it is the name of another network (JUWELS, JURECA: the host name and `i`).
-  if [[ -n ${SLURM_NODEID:-} ]]; then
-    rendezvous+=(--rdzv-conf="is_host=$((SLURM_NODEID == 0))")
-  fi
 }
 
 # run_and_tell COMMAND...: run it, pass signals on to the ranks, and end as it ends. Until a rank has a

@@ -35,6 +35,12 @@ class JobClone(Clone):
         self.scratch = scratch
         self.runs = scratch / "runs"
 
+    def only_second_names(self):
+        """Give the environment of jobs whose ranks reach nodes by the names with an i alone."""
+        hosts = Path(self.slurm.environment["SLURM_CONF"]).with_name("hosts-lonely")
+        assert hosts.exists()
+        return {"APPTAINER_BIND": f"{hosts}:/etc/hosts:ro"}
+
     def submit(self, *words, check=True, **options):
         """Run submit.py to its end; return its CompletedProcess."""
         __tracebackhide__ = True

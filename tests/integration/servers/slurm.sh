@@ -67,6 +67,7 @@ make_folders() {
     done
     [[ -s $folder/munge/key ]] || (umask 077 && head -c 128 /dev/urandom >"$folder/munge/key")
     write_hosts >"$folder/hosts"
+    write_hosts lonely >"$folder/hosts-lonely"
     write_configuration >"$SLURM_CONF"
     printf 'AutoDetect=off\nName=gpu File=%s\n' "$folder/dev/gpu[0-$((GPUS - 1))]" \
         >"$folder/gres.conf"
@@ -90,6 +91,7 @@ make_network() {
         ip -n "$name-switch" link set "$node" master switch up
         ip -n "$name-$node" link set lo up
         ip -n "$name-$node" address add "$(address "$node")/24" dev ib0
+        ip -n "$name-$node" address add "$(lonely_address "$node")/32" dev lo
         ip -n "$name-$node" link set ib0 up
     done
 }

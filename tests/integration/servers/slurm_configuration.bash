@@ -21,12 +21,21 @@ address() {
     printf '%s.%d\n' "$subnet" $((10 + ${1#node}))
 }
 
-# write_hosts: what the nodes know by name. JSC's nodes have a second one, with an i.
+# lonely_address NODE: of a network that connects nothing (set aside for documentation): only the node
+# itself reaches it.
+lonely_address() {
+    printf '192.0.2.%d\n' $((10 + ${1#node}))
+}
+
+# write_hosts [lonely]: what the nodes know by name. JSC's nodes have a second name, with an i, on another
+# network; with `lonely` only these names lead to a node, as where the network of the plain names is
+# closed to jobs. What shall see it so mounts the file in place of /etc/hosts, see support/jobs.py.
 write_hosts() {
     local node
     printf '127.0.0.1 localhost\n%s.1 %s login\n' "$subnet" "$(hostname -s)"
     for node in "${NODES[@]}"; do
-        printf '%s %s %si\n' "$(address "$node")" "$node" "$node"
+        printf '%s %s\n' "$("${1:+lonely_}address" "$node")" "$node"
+        printf '%s %si\n' "$(address "$node")" "$node"
     done
 }
 
