@@ -54,7 +54,8 @@ def check(launch: Launch) -> list[str]:
 def words(launch: Launch) -> list[Word]:
     """Return the words in front of the user's command."""
     return [
-        *(*start_plainly(launch.runtime, launch.root), Expansion('"${options[@]}"'), IMAGE),
+        *(Expansion('"${WITHOUT_GPUS[@]}"'), *_start(launch.runtime, launch.root)),
+        *(Expansion('"${options[@]}"'), IMAGE),
         *("/bin/sh", "-c", Expansion('"${decode-}$contract"'), "longship"),
     ]
 
@@ -71,6 +72,10 @@ def works(program: str) -> list[str]:
 
 def start_plainly(program: str, root: Path) -> list[Word]:
     """Return the words that start a program in an image, which comes next, with nothing added."""
+    return ["env", "NVIDIA_VISIBLE_DEVICES=void", *_start(program, root)]
+
+
+def _start(program: str, root: Path) -> list[Word]:
     return [program, "start", "--rc", root / "lib/inside/enroot.rc"]
 
 

@@ -32,6 +32,8 @@ def check_lines(settings: Settings, paths: Paths, runtime: str, venv: Path | Non
     overlay = overlay_to_start(settings, paths)
     launch = describe_launch(settings, paths, runtime, overlay=overlay)
     base = overlay or launch.base
+    if pyxis.uses_pyxis(settings, runtime):
+        pyxis.check_binds(launch)
     return [
         *MODULES[runtime].check(launch),
         *([assign("overlay", overlay), call("check_overlay", launch.base)] if overlay else []),
@@ -52,7 +54,7 @@ def pyxis_launcher_lines(
     contract = environment.contract(settings, paths, online=False, folders=folders)
     base = overlay or image_to_start(runtime, settings, paths)
     checks = [call("check_venv", venv, base)] if venv else []
-    return pyxis.launcher_lines(contract, checks)
+    return pyxis.launcher_lines(paths.root, contract, checks)
 
 
 def container_lines(

@@ -5,13 +5,19 @@ It is for jobs alone; everything else there is done by enroot itself (`lib/enroo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from lib import environment
 from lib.command import assign, call, text_below
+from lib.errors import LongshipError
 from lib.launch import Launch
 from lib.quoting import Expansion
 from lib.settings import Settings
+
+# Its list of mounts knows no quotes, and its older versions read paths as bash does.
+_UNBINDABLE = re.compile(r'[\s,:"$`\\]')
 
 
 def uses_pyxis(settings: Settings, runtime: str) -> bool:
@@ -48,20 +54,42 @@ def option_lines(settings: Settings, launch: Launch | None) -> list[str]:
     ]
 
 
-def launcher_lines(contract: str, checks: Sequence[str]) -> list[str]:
+def check_binds(launch: Launch) -> None:
+    """Stop where a path is none that Pyxis can bind; pyxis.bash checks what only the job knows.
+
+    Raises
+    ------
+    LongshipError
+        With what to do instead.
+    """
+    for bind in (*launch.binds, *launch.site_binds, *launch.patched_files):
+        path = bind.source if _UNBINDABLE.search(bind.source) else bind.target
+        if _UNBINDABLE.search(path):
+            raise LongshipError(
+                f'Pyxis cannot bind {path}: it has a space or one of , : " $ ` \\',
+                "rename it, or set another one: [paths], container.binds in configuration.toml",
+            )
+
+
+def launcher_lines(root: Path, contract: str, checks: Sequence[str]) -> list[str]:
     """Return the lines of a launcher that is started inside of the container.
 
     Parameters
     ----------
+    root : pathlib.Path
+        The repository.
     contract : str
         The POSIX sh text that gives the program its environment.
     checks : sequence of str
         Lines that check the packages.
     """
+    start = ("/bin/sh", "-c", Expansion('"$contract"'), "longship", Expansion('"${command[@]}"'))
     return [
+        call("check_inside"),
         *checks,
         call("take_rank"),
+        call("take_command", root / "lib/shell/interactive.bash", Expansion('"$@"')),
         text_below("contract", contract, environment.CONTRACT),
         "",
-        call("exec", "/bin/sh", "-c", Expansion('"$contract"'), "longship", Expansion('"$@"')),
+        call("exec", *start),
     ]

@@ -168,6 +168,8 @@ def emit(command, machine, runtime):
     if command in JOBS:
         if settings.machine.compute_folders:
             paths = dataclasses.replace(paths, root=Path("/e/project1/me/long ship"))
+        if machine == "aws":  # Pyxis binds no path with a space
+            paths = dataclasses.replace(paths, root=Path("/fsx/me/long-ship"))
         return render(title, JOBS[command](settings, paths, runtime))
     if command in ("container_run", "container_run_overlay"):
         venv = wanted_venv(settings, paths)

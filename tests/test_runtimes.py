@@ -9,6 +9,11 @@ from lib.runtimes import choose_builder, choose_runtime
 ALL = ("apptainer", "singularity", "docker", "podman", "enroot")
 
 
+def program_of(command):
+    """Name the runtime that a command starts, which variables may stand before."""
+    return next(word for word in command if word in ALL)
+
+
 @pytest.fixture
 def install(tmp_path, repository):
     """Give a function that puts programs of these names on PATH."""
@@ -30,7 +35,7 @@ def choose(repository, working=()):
 
     def succeeds(command):
         tried.append(command)
-        return command[0] in working
+        return program_of(command) in working
 
     return choose_runtime(*repository.settings_and_paths(arch="amd64"), succeeds), tried
 
@@ -58,7 +63,7 @@ def test_first_runtime_that_works_is_taken(runtime, repository, install):
     choice, tried = choose(repository, working)
     assert choice.runtime == runtime
     assert choice.why == "the first that works here"
-    assert [command[0] for command in tried] == list(ALL[: ALL.index(runtime) + 1])
+    assert [program_of(command) for command in tried] == list(ALL[: ALL.index(runtime) + 1])
     assert choice.lasting == (runtime == "apptainer")
 
 

@@ -2,12 +2,17 @@
 # Slurm's plugin Pyxis: srun itself starts enroot's containers, a rank is a process inside of one. So
 # what the other runtimes are given by the launcher stands here in options of srun.
 
+# where the container shows its own image, so that a launcher knows that it runs inside
+readonly IMAGE_INSIDE=/longship-image
+
 # set_container_options: set CONTAINER_OPTIONS for the next srun. A job file calls it again after its last
 # export, as a variable of the image beats the job's unless its name is given.
 set_container_options() {
   # shellcheck disable=SC2034  # for the job file
   CONTAINER_OPTIONS=()
   if [[ -z $pyxis_image ]]; then return; fi # container.runtime is another one
+  # until they are complete srun refuses to start anything, least of all on the bare host
+  CONTAINER_OPTIONS=(--container-options-are-not-complete)
   local variable
   local -a names=() options=()
   if [[ -n ${LONGSHIP_STAGED:-} ]]; then pyxis_image=$LONGSHIP_STAGED/image; fi
@@ -16,8 +21,12 @@ set_container_options() {
   local -r bind_in_words_of=add_pyxis_bind
   # shellcheck disable=SC2034
   bound=()
+  add_bind "$pyxis_image" "$IMAGE_INSIDE" ro
   add_pyxis_binds
+  export ENROOT_LOGIN_SHELL=no # /etc/profile would overwrite the image's PATH
   while IFS= read -r variable; do
+    # enroot would change these on the way; unnamed they pass as they are, unless the image has them too
+    case ${!variable} in *$'\n'* | [\"\']*) continue ;; esac
     case $variable in
       PATH | LD_LIBRARY_PATH | PWD | OLDPWD | SHLVL | HOSTNAME | SHELL | _ | BASH_FUNC_* | XDG_RUNTIME_DIR) ;;
       *) names+=("$variable") ;;
@@ -33,9 +42,16 @@ set_container_options() {
   )
 }
 
-# add_pyxis_bind SOURCE TARGET MODE: its list knows no quotes.
+# add_pyxis_bind SOURCE TARGET MODE: its list knows no quotes, and older versions read the paths as bash.
 add_pyxis_bind() {
-  [[ $1$2 != *[,:]* ]] ||
-    fail "Pyxis binds no path with a comma or a colon: $1" 'give it another name: container.binds, [paths]'
+  [[ $1$2 != *[[:space:],:\"\$\`\\]* ]] ||
+    fail "Pyxis cannot bind $1: it has a space or one of , : \" \$ \` \\" 'rename it, or set another one: [paths], container.binds'
   options+=("$1:$2:$3")
+}
+
+# check_inside: stop a launcher that was started on the bare host.
+check_inside() {
+  [[ -e $IMAGE_INSIDE ]] ||
+    fail "this launcher runs inside the container, and srun has started none on ${SLURMD_NODENAME:-$HOSTNAME}" \
+      "in the job file: set_container_options; srun \"\${CONTAINER_OPTIONS[@]}\" \"\$LAUNCHER\" COMMAND"
 }
