@@ -30,6 +30,8 @@ build_image() {
   if [[ -n $input ]]; then
     digest=$(checksum "$input")
     check_digest
+  elif [[ -z $digest ]]; then
+    digest=$(daemon_digest)
   fi
   make_image
   step 2/3 'Check it'
@@ -61,6 +63,14 @@ check_digest() {
       'take what is there now: the same command without --locked'
 }
 
+# daemon_digest: what docker calls the image that is wanted from its store: no registry has named it, and a
+# rebuilt one has the same name.
+daemon_digest() {
+  if [[ $source == docker-daemon:* ]]; then
+    docker image inspect --format '{{.Id}}' "${source#docker-daemon:}" 2>/dev/null || :
+  fi
+}
+
 # is_built RECORD: whether it is a record of what is wanted, and of an image that is there.
 is_built() {
   local there=$digest
@@ -69,6 +79,7 @@ is_built() {
   json_text "$source"
   [[ $recorded == "$REPLY" ]] || return 1
   if [[ -z $there && -n $input ]]; then there=$(checksum "$input") || exit 1; fi
+  if [[ -z $there ]]; then there=$(daemon_digest); fi
   record_value "$1" digest
   [[ -z $there || $REPLY == "$there" ]] || return 1
   image_exists "${1%.json}" || return 1
@@ -146,25 +157,25 @@ sif_from_archive() {
   fi
 }
 
-# load_archive PROGRAM FILE TAG: put one of docker's archives into the store, under a tag.
+# load_archive PROGRAM FILE TAG: put one of docker's archives into the store, under this tag alone.
 load_archive() {
-  local loaded
+  local loaded before
+  before=$("$1" image ls --format '{{.Repository}}:{{.Tag}}')
   watched "$1" load --input "$2"
   loaded=$(grep -o 'Loaded image.*' "$work/log" | tail -n 1)
   loaded=${loaded#*: }
   "$1" tag "$loaded" "$3"
-  if [[ $loaded == *longship/*:*-archive ]]; then "$1" rmi "$loaded" >/dev/null; fi
+  if [[ $loaded == *:* && $loaded != sha256:* ]] && ! grep -q -F -x -e "$loaded" <<<"$before"; then
+    "$1" rmi "$loaded" >/dev/null
+  fi
 }
 
-# take_from_daemon PROGRAM SOURCE TAG: docker has it already; podman asks docker for it. Its id says
-# which one it was: no registry has named it.
+# take_from_daemon PROGRAM SOURCE TAG: docker has it already; podman asks docker for it.
 take_from_daemon() {
   local -r name=${2#docker-daemon:}
   if [[ $1 == podman ]]; then watched podman pull "$2"; fi
   "$1" tag "$name" "$3" 2>/dev/null ||
     fail "$1 has no image $name" "see what there is: $1 image ls"
-  digest=$("$1" image inspect --format '{{.Id}}' "$3")
-  digest=sha256:${digest#sha256:}
 }
 
 # build_tag PROGRAM DOCKERFILE ARCH TAG: its folder is the context.
