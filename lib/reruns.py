@@ -128,6 +128,32 @@ def _given_options(record: Mapping[str, str], run: Path) -> list[Option]:
     return options + [Option(name, value) for name, value in wanted.items() if value not in unasked]
 
 
+def check_clone(run: Path, root: Path) -> None:
+    """Stop where a run belongs to another clone: its launcher starts what lies in that one.
+
+    Parameters
+    ----------
+    run : pathlib.Path
+        From `recorded_run`.
+    root : pathlib.Path
+        This clone.
+
+    Raises
+    ------
+    LongshipError
+        With what to do instead.
+    """
+    clone = read_record(run / "record.json").get("repository", "")
+    if not clone or os.path.realpath(clone) == os.path.realpath(root):
+        return
+    if os.path.exists(clone):
+        hint = f"cd {shlex.quote(clone)} && python3 submit.py rerun {run.name}"
+    else:
+        link = shlex.join(["ln", "-s", str(root), clone])
+        hint = f"it is gone; if this one was moved: {link}"
+    raise LongshipError(f"run {run.name} belongs to the clone {clone}, and this is {root}", hint)
+
+
 def check_still_there(run: Path) -> dict[str, str]:
     """Stop where something is gone that a run was started with, and is started again with.
 

@@ -97,7 +97,7 @@ def start_lines(
         call("set_shape", str(processes_per_node(facts, on_node, machine))),
         *container_lines(settings, paths, runtime, named),
         *([call("tell_ranks_apart")] if is_batch else []),
-        wrapped("record_code", *_repositories(settings, paths)),
+        wrapped("record_code", *repositories(settings, paths)),
         call("begin_record"),
         *([call("check_chain", chained)] if chained else []),
         *staging_lines(settings, runtime, named),
@@ -141,7 +141,7 @@ def _record(
     }
 
 
-def _repositories(settings: Settings, paths: Paths) -> list[Word]:
+def repositories(settings: Settings, paths: Paths) -> list[Word]:
     """Return name and folder of this repository and of each external one, in turn."""
     names = [entry_name(each) for each in settings.configuration.repositories]
     pairs = [("longship", paths.root), *((each, paths.repositories / each) for each in names)]

@@ -2,12 +2,13 @@
 
 import json
 import os
+import shlex
 import sys
 
 import pytest
 
 from lib.errors import LongshipError
-from lib.reruns import check_still_there, recorded_job, recorded_run
+from lib.reruns import check_clone, check_still_there, recorded_job, recorded_run
 
 RECORD = {
     "name": "train",
@@ -79,6 +80,24 @@ def test_image_that_cannot_be_looked_at_is_gone(runs, unseen):
     run = runs("12-train", record={**RECORD, "image": unseen})
     with pytest.raises(LongshipError, match="the image of run 12-train is gone: /x"):
         check_still_there(run)
+
+
+def test_run_of_another_clone_is_told(runs, tmp_path):
+    here, there = tmp_path / "here", tmp_path / "it's there"
+    for clone in (here, there):
+        clone.mkdir()
+    run = runs("12-train", record={**RECORD, "repository": str(there)})
+    with pytest.raises(LongshipError) as error:
+        check_clone(run, here)
+    assert str(error.value) == f"run 12-train belongs to the clone {there}, and this is {here}"
+    quoted = shlex.quote(str(there))
+    assert error.value.hint == f"cd {quoted} && python3 submit.py rerun 12-train"
+    there.rmdir()
+    with pytest.raises(LongshipError) as error:
+        check_clone(run, here)
+    assert error.value.hint.endswith(f"if this one was moved: ln -s {here} {quoted}")
+    there.symlink_to(here)
+    check_clone(run, here)
 
 
 @pytest.mark.parametrize("name", ["*", "1*", "[1]", "?"])

@@ -1,7 +1,11 @@
 """The bash of a job's start and end: lib/shell/run.bash and failure.bash."""
 
+import json
+import shlex
+
 import pytest
 
+from lib.command import call
 from lib.script import render
 
 NOISE = "0: [W101 socket.cpp:1] nothing of interest\n"
@@ -81,6 +85,31 @@ def test_long_message_is_cut(first_failure):
     assert len(first_failure(log).splitlines()) == 1 + 40
 
 
+CHAINED = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+@pytest.mark.parametrize("frames", [10, 16, 17, 18, 19, 20, 100, 900])
+@pytest.mark.parametrize("chained", [False, True])
+def test_error_at_the_end_of_a_long_traceback_is_told(frames, chained, first_failure):
+    calls = "".join(f'  File "a.py", line {n}\n    call({n})\n' for n in range(frames))
+    text = f"Traceback (most recent call last):\n{calls}ValueError: the cause\n\nof two lines\n"
+    if chained:
+        text = f"Traceback (most recent call last):\n  x\nKeyError: 1{CHAINED}{text}"
+    after = "Traceback (most recent call last):\n  torchrun's\nChildFailedError: rank 0\n" * 30
+    log = "".join(f"0: {line}\n1: other\n" for line in (text + after).splitlines())
+    lines = first_failure(log).splitlines()
+    assert lines[1] == "  Traceback (most recent call last):"
+    assert {"  ValueError: the cause", "  of two lines", f"      call({frames - 1})"} <= set(lines)
+    assert len(lines) <= 1 + 40
+    cut = [line for line in lines if line.startswith("  ... (")]
+    assert bool(cut) == (len(text.splitlines()) > 37)
+    if cut:
+        left_out = int(cut[0].split("(")[1].split()[0])
+        whole = [f"  {line}" for line in (text + after).splitlines()]
+        place = lines.index(cut[0])
+        assert lines[place + 1 :] == whole[place - 1 + left_out :][: len(lines) - place - 1]
+
+
 def test_bytes_of_any_kind_in_a_log_do_no_harm(bash, tmp_path):
     log = tmp_path / "log"
     log.write_bytes(b"0: \xff\xfe\x1b[31m%s$(touch x)\n0: error: \xc3( `touch y`\n\x00\n")
@@ -100,35 +129,62 @@ def test_gpus_that_are_dealt_out_unevenly_are_told(bash):
 
 
 @pytest.mark.parametrize(
-    ("said", "exit_code", "goes_on"),
+    ("said", "record", "goes_on"),
     [
-        ("JobId=7 JobState=TIMEOUT Reason=x", "", True),
-        ("JobId=7 JobState=NODE_FAIL Reason=x", "", True),
-        ("JobId=7 JobState=COMPLETED Reason=x", "0", True),
-        ("JobId=7 JobState=FAILED Reason=x", "1", False),
-        ("JobId=7 JobState=CANCELLED Reason=x", "", False),
-        ("JobId=7 JobState=OUT_OF_MEMORY Reason=x", "", False),
-        ("", "0", True),  # Slurm has forgotten it
-        ("", "143", True),
-        ("", "", True),
-        ("", "1", False),
+        # its own record decides, whatever Slurm says or has forgotten
+        ("", {"exit_code": "0"}, True),
+        ("CANCELLED", {"exit_code": "0"}, True),
+        ("", {"exit_code": "143"}, True),
+        ("", {"exit_code": "143", "cancelled": "yes"}, False),
+        ("", {"exit_code": "0", "cancelled": "yes"}, False),
+        ("TIMEOUT", {"exit_code": "1"}, False),
+        ("", None, False),
+        ("", {"exit_code": "0", "cluster": "another"}, False),
+        # it has no end: the node is lost, or it was killed
+        ("", {}, True),
+        ("NODE_FAIL", {}, True),
+        ("TIMEOUT", {}, True),
+        ("OUT_OF_MEMORY", {}, False),
+        ("CANCELLED", {}, False),
     ],
 )
-def test_chain_goes_on_unless_the_program_failed(said, exit_code, goes_on, bash, tmp_path):
+def test_chain_goes_on_unless_the_program_failed(said, record, goes_on, bash, tmp_path):
     """scontrol is a stand-in here, for states that take minutes or a broken node to reach."""
     programs = tmp_path / "bin"
     programs.mkdir()
     ends = "" if said else "exit 1\n"
-    (programs / "scontrol").write_text(f"#!/bin/sh\n{ends}echo '{said}'\n")
-    (programs / "scontrol").chmod(0o755)
-    (tmp_path / "7-train").mkdir()
-    (tmp_path / "7-train/record.json").write_text(
-        f'{{\n  "job": "7",\n  "exit_code": "{exit_code}"\n}}\n'
+    (programs / "scontrol").write_text(
+        f"#!/bin/sh\n{ends}echo 'JobId=7 JobState={said} Reason=x'\n"
     )
+    (programs / "scontrol").chmod(0o755)
+    if record is not None:
+        (tmp_path / "7-train").mkdir()
+        text = json.dumps({"job": "7", "cluster": "", **record}, indent=2)
+        (tmp_path / "7-train/record.json").write_text(f"{text}\n")
     path = {"PATH": f"{programs}:/usr/bin:/bin"}
     told = bash(f"RUN_DIR='{tmp_path}/8-train'", "check_chain 7", env=path, check=False)
-    assert told.returncode == (0 if goes_on else 1)
+    assert told.returncode == (0 if goes_on else 1), told.stderr
     assert goes_on or "error: job 7, which this one goes on from, is " in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("log", "cancelled"),
+    [
+        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\n", True),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE to SIGNAL Terminated ***\n", True),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO TIME LIMIT ***\n", False),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO PREEMPTION ***\n", False),
+        ("*** JOB 77 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\n", False),
+        ("*** STEP 7.0 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\n", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_job_that_somebody_has_cancelled_is_known_by_its_log(log, cancelled, bash, tmp_path):
+    if log is not None:
+        (tmp_path / "a log").write_text(f"{log}more\n")
+    ask = f"if was_cancelled '{tmp_path}/a log'; then echo yes; fi"
+    assert bash("SLURM_JOB_ID=7", ask).stdout == ("yes\n" if cancelled else "")
 
 
 @pytest.mark.parametrize("code", [0, 1, 7, 143])
@@ -139,3 +195,82 @@ def test_end_keeps_the_exit_code_when_the_record_cannot_be_written(code, bash, t
         f"exit {code}",
     )
     assert bash(*lines, check=False).returncode == code
+
+
+BUSY = """#!/bin/sh
+echo "$*" >>"$FOLDER/asked"
+if [ "$(wc -l <"$FOLDER/asked")" -gt "$FAILURES" ]; then echo "JobId=7 Name=a  b"; exit; fi
+echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2
+exit 1
+"""
+
+
+@pytest.mark.parametrize(("failures", "code"), [(0, 0), (3, 0), (1000, 1)])
+def test_job_waits_for_a_slurm_that_is_busy(failures, code, run, root, clean_environment, tmp_path):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("scontrol", BUSY), ("sleep", '#!/bin/sh\necho "$1" >>"$FOLDER/slept"\n')):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    environment = {
+        **clean_environment,
+        **{"PATH": f"{programs}:{clean_environment['PATH']}", "FOLDER": str(tmp_path)},
+        **{"FAILURES": str(failures), "SLURM_JOB_ID": "7"},
+    }
+    script = 'source "$1/lib/shell/job.bash"; show_job'
+    told = run(["bash", "-c", script, "bash", root], env=environment, check=False)
+    assert told.returncode == code
+    assert (tmp_path / "asked").read_text().startswith("show job --oneliner 7\n")
+    waited = (tmp_path / "slept").read_text().split() if failures else []
+    if code:
+        assert 240 < sum(map(int, waited)) < 600
+        assert told.stderr.splitlines()[-2].startswith("error: Slurm does not say what job 7 is")
+        assert told.stderr.splitlines()[-1].startswith("hint: ")
+    else:
+        assert told.stdout == "JobId=7 Name=a  b\n"
+        assert waited == ["1", "2", "3"][:failures]
+
+
+@pytest.fixture
+def recorded(run, bash, tmp_path):
+    """Give a repository, its folder, and a run that has recorded its code."""
+    folder = tmp_path / "it's a repository"
+    folder.mkdir()
+    git = ["git", "-C", folder, "-c", "user.name=n", "-c", "user.email=e@x"]
+    run([*git, "init", "--quiet"])
+    (folder / "code").write_text("first\n")
+    run([*git, "add", "."])
+    run([*git, "commit", "--quiet", "--message=x"])
+    (folder / "code").write_text("mine\n")
+    (tmp_path / "12-train/repositories").mkdir(parents=True)
+    file = tmp_path / "12-train/repositories/longship"
+    bash(call("record_repository", "longship", folder, file))
+    return folder, git
+
+
+@pytest.mark.parametrize("change", ["nothing", "file", "commit", "untracked"])
+def test_run_that_is_started_again_tells_other_code(change, recorded, run, bash, tmp_path):
+    folder, git = recorded
+    if change == "file":
+        (folder / "code").write_text("other\n")
+    elif change == "commit":
+        run([*git, "commit", "--quiet", "--all", "--message=y"])
+    elif change == "untracked":
+        (folder / "notes").write_text("other\n")
+    before = {path: path.read_bytes() for path in (tmp_path / "12-train").rglob("*.*")}
+    told = bash(call("compare_code", tmp_path / "12-train", "longship", folder, "other", "/none"))
+    if change in ("file", "commit"):
+        warning, hint = told.stderr.splitlines()
+        assert warning.startswith("warning: the code of longship is not what 12-train ran with")
+        run(
+            [
+                "bash",
+                "-c",
+                f"cd '{tmp_path}' && {{ git -C {shlex.quote(str(folder))} stash --quiet"
+                f" || true; }} && {hint.split('as it was: ')[1]}",
+            ]
+        )
+        assert (folder / "code").read_text() == "mine\n"
+    else:
+        assert told.stderr == ""
+    assert before == {path: path.read_bytes() for path in (tmp_path / "12-train").rglob("*.*")}

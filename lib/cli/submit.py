@@ -12,6 +12,7 @@ from lib import ROOT, jobs, reruns, runs
 from lib.cli import Call, offered, script_options
 from lib.cli.wrong_calls import WrongCall
 from lib.command import call as line
+from lib.command import wrapped
 from lib.execute import make_folder, write_file
 from lib.job_files import check_machine, read_job_file
 from lib.launchers import job_launcher
@@ -139,6 +140,7 @@ def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[C
     typed, arguments = jobs.split_typed(words[1:])
     run = reruns.recorded_run(call.paths, words[0])
     job, options, recorded = reruns.recorded_job(run)
+    reruns.check_clone(run, call.paths.root)
     reruns.check_still_there(run)
     record = read_record(run / "record.json")  # the environment would win over the file
     chosen = {key: call.options[key] or record.get(key, "") for key in ("machine", "stack")}
@@ -146,7 +148,9 @@ def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[C
     wanted = jobs.Submission(
         job, [*options, *typed], arguments or recorded, again=str(run), **given
     )
-    return call, jobs.submit_lines(call.settings, call.paths, call.runtime().runtime, wanted)
+    lines = jobs.submit_lines(call.settings, call.paths, call.runtime().runtime, wanted)
+    code = runs.repositories(call.settings, call.paths)
+    return call, [wrapped("compare_code", run, *code), *lines]
 
 
 def _begin(call: Call) -> None:

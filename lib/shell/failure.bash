@@ -14,18 +14,23 @@ readonly FAILURE='(Traceback \(most recent|error: |FATAL: |ERROR: |[A-Za-z_.]*(E
 # first_failure LOG: print in a line who failed first, and below it what it said.
 first_failure() {
   local LC_ALL=C # programs write any bytes
-  local task='' rank='' text
+  local task='' rank='' text first
   local -a said=() ended=()
   local -i from
   # a requeued job has tried before
   from=$(grep -a -b -F -x -e "longship: run $RUN_DIR" -- "$1" | tail -n 1 | cut -d : -f 1) || from=0
   find_ended_task < <(tail -c "+$((from + 1))" -- "$1" | grep -a -E -e "$TASK_ENDED")
   # grep finds it in gigabytes; what the task says next stands between the lines of others
-  collect_said < <(tail -c "+$((from + 1))" -- "$1" | grep -a -E -m 1 -A 5000 -e "$TASK_SAID$FAILURE")
+  first=$(tail -c "+$((from + 1))" -- "$1" | grep -a -b -m 1 -E -e "$TASK_SAID$FAILURE") || : # nothing; or tail has more to say
+  if [[ ${first#*:} =~ $TASK_SAID ]]; then
+    task=${BASH_REMATCH[1]} rank=${BASH_REMATCH[3]}
+    from+=${first%%:*}
+    collect_said "${BASH_REMATCH[0]}" < <(tail -c "+$((from + 1))" -- "$1" | grep -a -F -e "${BASH_REMATCH[0]}")
+  fi
   if [[ -z $task ]]; then return; fi
   text="task $task failed first${rank:+, rank $rank}${ended[task]:+ ${ended[task]}}"
   printf '%s\n' "$text"
-  if ((${#said[@]})); then printf '%s\n' "${said[@]}"; fi
+  if ((${#said[@]})); then print_said; fi
 }
 
 # find_ended_task: set ended, by task, and task to the first that was not ended because of another one.
@@ -39,15 +44,52 @@ find_ended_task() {
   done
 }
 
-# collect_said: the first line is of the one that failed first; set task, rank and said.
+# collect_said LABEL: set said to the lines with that label, from where the failure begins.
 collect_said() {
-  local line first=''
-  while IFS= read -r line; do
-    [[ $line =~ $TASK_SAID ]] || continue
-    first=${first:-${BASH_REMATCH[0]}}
-    if [[ ${BASH_REMATCH[0]} == "$first" ]] && ((${#said[@]} < 40)); then
-      task=${BASH_REMATCH[1]} rank=${BASH_REMATCH[3]}
-      said+=("  ${line#"$first"}")
-    fi
+  local line
+  while ((${#said[@]} < 2000)) && IFS= read -r line; do
+    if [[ $line =~ $TASK_SAID && ${BASH_REMATCH[0]} == "$1" ]]; then said+=("${line#"$1"}"); fi
   done
+}
+
+# print_said: as much as fits a screen. A traceback can be hundreds of lines long, and the error itself is
+# its last one: then the middle is left out.
+print_said() {
+  local -i error
+  find_error
+  if ((error < 35)); then
+    printf '  %s\n' "${said[@]:0:40}"
+  else
+    printf '  %s\n' "${said[@]:0:8}" "... ($((error - 32)) lines)" "${said[@]:error-24:30}"
+  fi
+}
+
+# find_error: set error to the line at which a traceback ends, the last one of those that belong together.
+find_error() {
+  local -i at inside=0
+  error=0
+  for at in "${!said[@]}"; do
+    case ${said[at]} in
+      'During handling of the above exception'* | 'The above exception was'*) inside=1 ;;
+      Traceback*)
+        if ((at && !inside)); then return; fi # another one
+        inside=1
+        ;;
+      '' | [[:space:]]*) ;;
+      *)
+        if ((inside)); then error=$at; fi
+        inside=0
+        ;;
+    esac
+  done
+}
+
+# was_cancelled LOG: whether somebody has ended this job, and not Slurm by its own rules.
+was_cancelled() {
+  local said
+  [[ -r $1 ]] || return
+  said=$(grep -a -E "JOB $SLURM_JOB_ID ON [^ ]+ CANCELLED AT" -- "$1" | tail -n 1)
+  case $said in
+    '' | *'TIME LIMIT'* | *'NODE FAILURE'* | *PREEMPTION* | *REQUEUE*) return 1 ;;
+  esac
 }

@@ -15,8 +15,21 @@ start_job() {
   export LONGSHIP_ROOT=${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}
   # shellcheck disable=SC2034  # for the job file
   JOB_ARGUMENTS=("${@:2}") CONTAINER_OPTIONS=()
-  RUN_DIR=$(scontrol show job --oneliner "$SLURM_JOB_ID" |
-    python3 "$LONGSHIP_ROOT/submit.py" --machine "$1" begin) || exit
+  RUN_DIR=$(job=$(show_job) && python3 "$LONGSHIP_ROOT/submit.py" --machine "$1" begin <<<"$job") || exit
   # shellcheck source=/dev/null  # lib/runs.py writes it
   source "$RUN_DIR/start.bash"
+}
+
+# show_job: what Slurm knows of this job. Its controller can be too busy to answer for minutes, as where a
+# thousand jobs start at once.
+show_job() {
+  local seconds
+  for seconds in {1..15} 15 15 15 15 15 15 15 15 15 15 15 15 0; do
+    timeout 60 scontrol show job --oneliner "$SLURM_JOB_ID" && return
+    printf 'longship: Slurm does not answer; asking again in %d s\n' "$seconds" >&2
+    sleep "$seconds"
+  done
+  printf 'error: %s\nhint: %s\n' "Slurm does not say what job $SLURM_JOB_ID is" \
+    'see the status page of the site, then submit it again' >&2
+  return 1
 }

@@ -50,24 +50,30 @@ tell_ranks_apart() {
 }
 
 # check_chain JOB: the next of a chain starts after a time limit, a lost node or a signal, but not after
-# an error of the program's own, which would come again.
+# an error of the program's own, which would come again, nor where somebody has cancelled that job. The
+# job's own record says so; Slurm, which forgets a job after minutes, is asked only where it has no end.
 check_chain() {
-  local state='' record
-  if state=$(scontrol show job --oneliner "$1" 2>/dev/null); then
+  local state='not recorded: it never started' record
+  for record in "${RUN_DIR%/*}/$1"-*/record.json; do
+    record_value "$record" cluster
+    if [[ ! -e $record || $REPLY != "${SLURM_CLUSTER_NAME:-}" ]]; then continue; fi
+    record_value "$record" exit_code
+    state=$REPLY
+    record_value "$record" cancelled
+    if [[ -n $REPLY ]]; then state=CANCELLED; fi
+  done
+  if [[ -z $state ]]; then # killed, or its node is lost
+    state=$(scontrol show job --oneliner "$1" 2>/dev/null) || state=
     state=${state#* JobState=}
     state=${state%% *}
-  else # Slurm forgets a job after minutes
-    for record in "${RUN_DIR%/*}/$1"-*/record.json; do
-      record_value "$record" exit_code
-      # 143: SIGTERM, as at the time limit
-      case $REPLY in '' | 0 | 143) ;; *) state=FAILED ;; esac
-    done
   fi
   case $state in
-    FAILED | CANCELLED | OUT_OF_MEMORY)
-      fail "job $1, which this one goes on from, is $state" "see its log; then: python3 submit.py rerun $1"
-      ;;
+    0 | 143) return ;; # 143: SIGTERM, as at the time limit
+    [1-9]*) state=FAILED ;;
+    CANCELLED | OUT_OF_MEMORY | not*) ;;
+    *) return ;;
   esac
+  fail "job $1, which this one goes on from, is $state" "see its log; then: python3 submit.py rerun $1"
 }
 
 # begin_record: what is known at the start; the rest is collected while the ranks start.
@@ -112,7 +118,8 @@ collect_code() {
   done
   local -a start=()
   if ((${#CONTAINER_OPTIONS[@]})); then start=(srun --overlap --nodes=1 --ntasks=1 "${CONTAINER_OPTIONS[@]}"); fi
-  if ! env -u SLURM_LABELIO timeout 120 "${start[@]}" "$LAUNCHER" python3 \
+  # Pyxis may have to unpack the image for it
+  if ! env -u SLURM_LABELIO timeout 600 "${start[@]}" "$LAUNCHER" python3 \
     "$LONGSHIP_ROOT/lib/inside/list_packages.py" >"$RUN_DIR/packages.partial"; then
     rm -f -- "$RUN_DIR/packages.partial"
     return
@@ -137,16 +144,56 @@ record_repository() {
   if [[ ! -s $3.patch ]]; then rm -f -- "$3.patch"; fi
 }
 
+# compare_code RUN [NAME FOLDER]...: a run is started again with the code that is there now; say where that
+# is not the code which the run had.
+compare_code() {
+  local -r run=$1 now=$(mktemp -d "${TMPDIR:-/tmp}/longship-code.XXXXXX")
+  local name was base hint
+  shift
+  while (($# > 1)); do
+    name=$1 was=$run/repositories/$1
+    if [[ -e $was.commit ]] && record_repository "$name" "$2" "$now/$name" && ! is_same_code "$was" "$now/$name"; then
+      base=$(sed -n 's/^base //p' "$was.commit")
+      printf -v hint 'the code as it was: git -C %q checkout %s' "$2" "$base"
+      if [[ -e $was.patch ]]; then printf -v hint '%s && git -C %q apply %q' "$hint" "$2" "$was.patch"; fi
+      warn_of "the code of $name is not what ${run##*/} ran with: the job uses what is there now" "$hint"
+    fi
+    shift 2
+  done
+  rm -rf -- "$now"
+}
+
+# is_same_code FILE FILE: by what record_repository has written; the second line of it names the base.
+is_same_code() {
+  cmp --silent -- <(head -n 2 -- "$1.commit") <(head -n 2 -- "$2.commit") &&
+    cmp --silent -- <(cat -- "$1.patch" 2>/dev/null) <(cat -- "$2.patch" 2>/dev/null)
+}
+
+# end_recorder: it has 20 seconds more, as whole nodes wait for it.
+end_recorder() {
+  local attempt
+  if [[ -z ${recorder:-} ]]; then return; fi
+  for ((attempt = 0; attempt < 200; attempt++)); do
+    kill -0 "$recorder" 2>/dev/null || break
+    sleep 0.1
+  done
+  kill "$recorder" 2>/dev/null
+  if [[ ! -e $RUN_DIR/packages.txt ]]; then
+    printf 'longship: there is no packages.txt: python3 could not list the packages in time\n' >&2
+  fi
+}
+
 # end_run CODE: complete the record, whatever ended the job; what goes wrong here changes no exit code.
 end_run() {
   local -r code=$1
   local failed=''
   trap - EXIT
   set +e
-  wait "${recorder:-}" 2>/dev/null
+  end_recorder
   end_stage
   if ((code != 0)) && [[ -r $log ]]; then failed=$(first_failure "$log"); fi
   facts+=(ended "$(record_time)" exit_code "$code")
+  if was_cancelled "$log"; then facts+=(cancelled yes); fi
   if [[ -n $failed ]]; then facts+=(failed "${failed%%$'\n'*}"); fi
   (write_run_record)
   if [[ -n $failed ]]; then print_messages error "$failed"; fi

@@ -69,7 +69,8 @@ hold_stage() {
     printf '#!/bin/bash\nmounted=%q\n' "$stage_folder/mounted"
     # shellcheck disable=SC2016  # for the epilog
     printf '%s\n' 'if [[ -d $mounted ]]; then fusermount3 -uz "$mounted" || fusermount -uz "$mounted"; fi 2>/dev/null'
-    printf 'exec rm -rf -- %q\n' "$stage_folder"
+    # Slurm may still be writing there, of a broadcast that has been ended.
+    printf 'for attempt in {1..30}; do rm -rf -- %q 2>/dev/null && break; sleep 0.1; done\n' "$stage_folder"
   } >"$RUN_DIR/unstage"
   chmod +x -- "$RUN_DIR/unstage"
   # what is meant for the ranks is not for it

@@ -90,6 +90,8 @@ build_image() {
   if [[ -n $input ]]; then
     digest=$(checksum "$input")
     check_digest
+  elif [[ -z $digest ]]; then
+    digest=$(daemon_digest)
   fi
   make_image
   step 2/3 'Check it'
@@ -121,6 +123,14 @@ check_digest() {
       'take what is there now: the same command without --locked'
 }
 
+# daemon_digest: what docker calls the image that is wanted from its store: no registry has named it, and a
+# rebuilt one has the same name.
+daemon_digest() {
+  if [[ $source == docker-daemon:* ]]; then
+    docker image inspect --format '{{.Id}}' "${source#docker-daemon:}" 2>/dev/null || :
+  fi
+}
+
 # is_built RECORD: whether it is a record of what is wanted, and of an image that is there.
 is_built() {
   local there=$digest
@@ -129,6 +139,7 @@ is_built() {
   json_text "$source"
   [[ $recorded == "$REPLY" ]] || return 1
   if [[ -z $there && -n $input ]]; then there=$(checksum "$input") || exit 1; fi
+  if [[ -z $there ]]; then there=$(daemon_digest); fi
   record_value "$1" digest
   [[ -z $there || $REPLY == "$there" ]] || return 1
   image_exists "${1%.json}" || return 1

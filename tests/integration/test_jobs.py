@@ -190,6 +190,22 @@ def test_chain_stops_at_an_error(jobs):
     assert f"python3 submit.py rerun {first}" in log
 
 
+def test_job_waits_until_slurm_answers(jobs, tmp_path):
+    asked = shlex.quote(str(tmp_path / "asked"))
+    program = tmp_path / "programs/scontrol"
+    program.parent.mkdir()
+    program.write_text(
+        f"#!/bin/sh\necho >>{asked}\nif [ $(wc -l <{asked}) -le 2 ]; then\n"
+        "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\nfi\n"
+        f'exec {shutil.which("scontrol")} "$@"\n'
+    )
+    program.chmod(0o755)
+    path = {"PATH": f"{program.parent}:{jobs.environment['PATH']}"}
+    run = jobs.finish(write_job(jobs, "busy", 'srun "$LAUNCHER" echo begun'), env=path)
+    assert run.log.count("Slurm does not answer; asking again") == 2
+    assert "begun" in run.log
+
+
 def test_job_after_another_one(jobs):
     first = jobs.job(write_job(jobs, "first", "srun sleep 1"))
     second = jobs.job(write_job(jobs, "second", "srun true"), f"--after={first}")
