@@ -93,12 +93,12 @@ def lines_without_settings(root: Path, error: LongshipError, *, as_json: bool) -
     as_json : bool
         For a program.
     """
-    there = [each for each in ("apptainer", "singularity") if shutil.which(each)]
+    there = [each for each in ("apptainer", "singularity") if shutil.which(each)][:1]
     return [
         *_start_lines(root, as_json),
         _problem("configuration", error),
         *(call("diagnose_runtime", each, "") for each in there),
-        *_machine_lines(None, *there[:1]),
+        *_machine_lines(None, *there),
         *_personal_lines(),
         *_network_lines("", []),
         wrapped("diagnose_tokens", *_KEPT),

@@ -178,8 +178,11 @@ def contract(settings: Settings, paths: Paths, *, online: bool, folders: Sequenc
     return "\n".join([*lines, _START.format(mode)])
 
 
-# The last lines of the contract: a command that is not there is told in the words of this project.
+# The last lines of the contract: a command that cannot be run is reported in two lines.
 _START = """\
+case $1 in */*) [ ! -f "$1" ] || [ -x "$1" ] || {{
+  printf '%s\\n' "error: cannot run $1: it is not executable" "hint: chmod +x $1; or: python $1" >&2
+  exit 126; }} ;; esac
 command -v -- "$1" >/dev/null || {{
   echo "error: there is no command \\"$1\\" inside" >&2
   echo "hint: a Python package? add it to the requirements, then: python3 {}" >&2

@@ -10,6 +10,7 @@ _COLOURS = {"error": 31, "problem": 31, "warning": 33, "follows": 33, "hint": 36
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a remembered launch does without
+    from collections.abc import Sequence
     from typing import TextIO
 
 
@@ -62,6 +63,25 @@ def paint(word: str, stream: TextIO) -> str:
     return f"\033[{_COLOURS.get(word.rstrip(':'), 1)}m{word}\033[0m"
 
 
+def closest(word: str, allowed: Sequence[str], cutoff: float = 0.6) -> str:
+    """Return the allowed value that was most likely meant; empty if none is similar.
+
+    Parameters
+    ----------
+    word : str
+        What was found.
+    allowed : sequence of str
+        What would have been right.
+    cutoff : float
+        How similar it must be, from 0 to 1.
+    """
+    from difflib import get_close_matches  # only on the way to an error: it costs every launch 2 ms
+
+    close = get_close_matches(word, allowed, n=len(allowed) or 1, cutoff=cutoff)
+    swapped = [each for each in close if sorted(each) == sorted(word)]  # jbw is jwb, not jwc
+    return (swapped or close or [""])[0]
+
+
 def near_miss(word: str, allowed: list[str] | tuple[str, ...]) -> str:
     """Name the allowed values, the most similar one first.
 
@@ -77,8 +97,6 @@ def near_miss(word: str, allowed: list[str] | tuple[str, ...]) -> str:
     str
         A hint such as ``did you mean "image"? allowed: binds, image, runtime``.
     """
-    from difflib import get_close_matches  # only on the way to an error: it costs every launch 2 ms
-
-    close = get_close_matches(word, allowed, n=1)
-    meant = f'did you mean "{close[0]}"? ' if close else ""
+    close = closest(word, allowed)
+    meant = f'did you mean "{close}"? ' if close else ""
     return f"{meant}allowed: {', '.join(allowed) or 'none'}"

@@ -25,6 +25,8 @@ ENDINGS = {
 _REGISTRIES = ("docker", "oras", "library")
 _ARCHIVES = ("docker-archive", "oci-archive")
 _SCHEMES = (*_REGISTRIES, *_ARCHIVES, "docker-daemon")
+# An image as docker names it, without a scheme: ubuntu:22.04, nvcr.io/nvidia/pytorch:25.06-py3.
+_REFERENCE = r"[a-z0-9][\w.-]*(:\d+)?(/[\w.-]+)*(:[\w.-]+|@sha256:[0-9a-f]+)"
 # What each runtime can make an image from.
 _USABLE = {
     "sif": (*_SCHEMES, "definition", "dockerfile", "sif"),
@@ -130,9 +132,10 @@ def _parse(text: str, settings: Settings, origin: str) -> ImageSource:
         return ImageSource(kind, _path(text, settings))
     schemes = ("docker://", "oras://", "library://", "docker-archive:", "oci-archive:")
     kinds = (*schemes, "docker-daemon:", "FILE.sif", "FILE.sqsh", "FILE.def", "Dockerfile")
-    raise LongshipError(
-        f'the image "{text}" in {origin} is no source that is known here', near_miss(text, kinds)
-    )
+    hint = near_miss(text, kinds)
+    if scheme not in _SCHEMES and re.fullmatch(_REFERENCE, text):
+        hint = f'did you mean "docker://{text}"? allowed: {", ".join(kinds)}'
+    raise LongshipError(f'{origin}: unknown image source: "{text}"', hint)
 
 
 def _kind_of_file(text: str) -> str:

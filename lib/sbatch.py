@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from lib.errors import LongshipError, near_miss
+from lib.errors import LongshipError, closest, near_miss
 
 # Options that take a value, as `sbatch --help` of Slurm 22.05 and the manual of 25.05 have them.
 _VALUE_NAMES = """
@@ -109,8 +109,7 @@ def read_options(words: Sequence[str], *, strict: bool = True) -> list[Option]:
             options = _short_options(text)
         else:
             raise LongshipError(
-                f'"{text}" is no option of sbatch',
-                "arguments of the job stand after: --",
+                f'"{text}" is not an option of sbatch', f"arguments of the job follow --: -- {text}"
             )
         for name, value in options:
             if value is None and name in _WITH_VALUE:
@@ -131,8 +130,12 @@ def _full_name(name: str, strict: bool) -> str:
         return begun[0]
     if not strict:
         return name
-    meant = begun or [each for each in (*known, *SUBMIT_OPTIONS) if each[0] == name[:1]]
-    raise LongshipError(f"sbatch has no option --{name}", near_miss(name, meant))
+    message = f"sbatch has no option --{name}"
+    if begun:
+        raise LongshipError(message, near_miss(name, begun))
+    close = closest(name, (*known, *SUBMIT_OPTIONS), cutoff=0.75)
+    meant = f"did you mean --{close}? " if close else ""
+    raise LongshipError(message, f"{meant}arguments of the job follow --, as in: -- --{name}")
 
 
 def _short_options(text: str) -> list[tuple[str, str | None]]:
@@ -146,6 +149,12 @@ def _short_options(text: str) -> list[tuple[str, str | None]]:
             return [*found, (name, text[position:] or None)]
         found.append((name, None))
     return found
+
+
+def is_option(text: str) -> bool:
+    """Tell whether a word is an option of sbatch, with or without its value."""
+    name = text[2:].partition("=")[0] if text.startswith("--") else _SHORT.get(text[1:2], "")
+    return text.startswith("-") and name in (*_WITH_VALUE, *_FLAGS)
 
 
 def option_words() -> list[str]:

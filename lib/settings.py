@@ -104,8 +104,7 @@ def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, 
     name = combine([*general, *last])[0].machine
     if name == "auto":
         name = recognise(machines, environ, os.uname().nodename)
-    if name not in machines:
-        raise LongshipError(f'there is no machine "{name}"', near_miss(name, list(machines)))
+    _check_known("machine", name, list(machines))
 
     site = machines[name].configuration
     named = [layer for each in files for layer in each.layers("", name)]
@@ -139,7 +138,16 @@ def _read(path: Path, root: Path, known: Mapping[str, Machine]) -> _File:
     tables, source = read_toml(path, path.name if inside else str(path))
     there = {"machines": list(known), "stacks": stack_names(root)}
     layers = {kind: _named_layers(kind, tables, source, there[kind]) for kind in there}
-    return _File(general=check_layer(tables, source), **layers)
+    general = check_layer(tables, source)
+    for kind, names in (("machine", ["auto", *known]), ("stack", there["stacks"])):
+        if kind in general.values:
+            _check_known(kind, general.values[kind], names, f"{source.place(kind)}: ")
+    return _File(general=general, **layers)
+
+
+def _check_known(kind: str, name: str, there: list[str], place: str = "") -> None:
+    if name not in there:
+        raise LongshipError(f'{place}there is no {kind} "{name}"', near_miss(name, there))
 
 
 def _named_layers(
@@ -149,9 +157,7 @@ def _named_layers(
     named = check_value(kind, tables.pop(kind, {}), Key("table"), source.place(kind))
     for name, table in named.items():
         place = source.place(f"{kind}.{name}")
-        if name not in there:
-            what = f'there is no {kind[:-1]} "{name}"'
-            raise LongshipError(f"{place}: {what}", near_miss(name, there))
+        _check_known(kind[:-1], name, there, f"{place}: ")
         for key in _CHOSEN[kind] & check_value(f"{kind}.{name}", table, Key("table"), place).keys():
             raise LongshipError(
                 f"{source.place(f'{kind}.{name}.{key}')}: [{kind}.{name}] cannot say the {key}",

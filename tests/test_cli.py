@@ -42,7 +42,7 @@ def test_options_of_submit_are_known_beside_those_of_sbatch():
     assert own == {f"--{each}" for each in SUBMIT_OPTIONS}
     with pytest.raises(LongshipError) as error:
         read_options(["--chian=2"])
-    assert error.value.hint.startswith('did you mean "chain"?')
+    assert error.value.hint.startswith("did you mean --chain?")
 
 
 def test_what_is_typed_again_is_no_dry_run_and_holds_no_password(monkeypatch):
@@ -67,6 +67,13 @@ def test_what_is_typed_again_is_no_dry_run_and_holds_no_password(monkeypatch):
         ("move_built_container_to_active.py --lis", "there is no option --lis", "did you mean --l"),
         ("submit.py", "a word is missing: SITE/JOB.sbatch", "all about it: python3 submit.py --h"),
         ("submit.py rerun", "which run is to be started again?", "python3 submit.py rerun RUN"),
+        (
+            "submit.py --nodes=2 --yes local/run_training_local.sbatch -- --steps 1",
+            "--nodes=2 is an option of sbatch, which must follow the job script",
+            "python3 submit.py local/run_training_local.sbatch --yes --nodes=2 -- --steps 1",
+        ),
+        ("submit.py -N 2", "-N is an option of sbatch", "python3 submit.py SITE/JOB.sbatch -N 2"),
+        ("submit.py --nods=2 x", "there is no option --nods", "all: python3 submit.py --help"),
         ("submit.py --chain=0 x", "invalid value for '--chain': 0 is not", "python3 submit.py"),
     ],
 )

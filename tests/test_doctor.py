@@ -85,6 +85,14 @@ def test_dry_run_needs_nothing(run, clean_environment):
     assert plan.endswith("\n  end_report")
 
 
+def test_runtime_is_reported_once_without_a_configuration(monkeypatch):
+    monkeypatch.setattr(diagnosis.shutil, "which", lambda name: f"/bin/{name}")
+    lines = diagnosis.lines_without_settings(Path(ROOT), LongshipError("a", "b"), as_json=False)
+    assert [each for each in lines if each.startswith("diagnose_runtime")] == [
+        "diagnose_runtime apptainer ''"
+    ]
+
+
 def test_broken_part_leaves_the_rest(tmp_path):
     settings = settings_of("jwb", tmp_path, CONFIGURATION.replace('account = "a"', ""))
     lines = diagnosis.lines(settings, lambda _: False, as_json=True)
@@ -98,7 +106,7 @@ def test_broken_image_leaves_the_rest(tmp_path):
     text = '[container]\nruntime = "apptainer"\nimage = "no image"\n'
     lines = diagnosis.lines(settings_of("local", tmp_path, text), lambda _: True, as_json=True)
     (problem,) = [each for each in lines if each.startswith("report problem")]
-    assert "is no source that is known here" in problem
+    assert "unknown image source" in problem
     assert any(each.startswith("diagnose_gpu") for each in lines)
     assert lines[-1] == "end_report"
 

@@ -155,6 +155,16 @@ def test_name_that_is_no_variable_is_refused(table, repository):
         text_for(repository, f'[environment]\n{table} = {{ "A;touch x" = "/x" }}\n')
 
 
+def test_file_that_cannot_be_executed_is_told(shell, repository, tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("print(1)\n")
+    command = [*shell, "-c", text_for(repository), "longship", file]
+    done = processes.run(command, env={"PATH": processes.PATH}, check=False)
+    error, hint = done.stderr.splitlines()
+    assert (done.returncode, error) == (126, f"error: cannot run {file}: it is not executable")
+    assert hint == f"hint: chmod +x {file}; or: python {file}"
+
+
 def test_missing_command_ends_with_127_and_a_hint(shell, repository):
     command = [*shell, "-c", text_for(repository), "longship", "no such command"]
     env = {"PATH": processes.PATH}

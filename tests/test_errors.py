@@ -12,6 +12,11 @@ def test_near_miss_comes_first():
     assert near_miss("imge", ("binds", "image")) == 'did you mean "image"? allowed: binds, image'
 
 
+def test_swapped_letters_are_meant_first():
+    allowed = ["jwb", "jwc", "jrc", "jpb"]
+    assert near_miss("jbw", allowed).startswith('did you mean "jwb"?')
+
+
 def test_what_is_allowed_is_named_where_nothing_is_similar():
     assert near_miss("zzz", ["uv", "pip"]) == "allowed: uv, pip"
     assert near_miss("zzz", []) == "allowed: none"

@@ -75,10 +75,12 @@ def test_source_is_recognised(text, kind, address, repository):
         ("https://x/y.sif", "allowed"),
         ("shub://x/y", "allowed"),
         ("image.siff", "FILE.sif"),
+        ("ubuntu:22.04", 'did you mean "docker://ubuntu:22.04"? allowed: docker://'),
+        ("nvcr.io/nvidia/pytorch:25.06-py3", '"docker://nvcr.io/nvidia/pytorch:25.06-py3"?'),
     ],
 )
 def test_source_that_is_none_is_told_with_what_there_is(text, hint, repository):
-    with pytest.raises(LongshipError, match="no source that is known") as error:
+    with pytest.raises(LongshipError, match="unknown image source") as error:
         source_of(repository, text)
     assert text in str(error.value) and "configuration.toml" in str(error.value)
     assert hint in error.value.hint

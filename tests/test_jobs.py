@@ -120,9 +120,9 @@ def cost_of(lines):
     [
         (["site/trian.sbatch"], "there is no job file site/trian.sbatch", '"site/train.sbatch"?'),
         (["other/own.sbatch"], "is for o, and this is m", "site/shell.salloc, site/strict.sbatch"),
-        ([None, "--partion=x"], "sbatch has no option --partion", '"partition"'),
-        ([None, "--steps", "1"], "sbatch has no option --steps", "allowed: "),
-        ([None, "train.py"], '"train.py" is no option of sbatch', "after: --"),
+        ([None, "--partion=x"], "sbatch has no option --partion", "mean --partition?"),
+        ([None, "--steps", "1"], "sbatch has no option --steps", "-- --steps"),
+        ([None, "train.py"], '"train.py" is not an option of sbatch', "follow --: "),
         ([None, "--partition=gpus"], "m has no partition gpus", '"gpu"? allowed: gpu, devel, free'),
         ([None, "-p", "devel", "-t3:0:0"], "more than partition devel", "at most --time=02:00:00"),
         ([None, "--account="], "m starts no job without --account", "project.account"),
@@ -144,6 +144,21 @@ def test_job_that_would_fail_is_refused(words, message, hint, submit):
     assert message in str(error.value)
     assert hint in error.value.hint
     assert "hf_x1y2" not in f"{error.value} {error.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("program", "lines"),
+    [("sbatch", ["options=() job=(job.sbatch)", "try_job"]), ("squeue", ["show_jobs /runs"])],
+)
+def test_slurm_without_a_cluster_is_told(program, lines, clean_environment, run, tmp_path):
+    said = "fatal: Could not establish a configuration source"
+    (tmp_path / program).write_text(f"#!/bin/bash\necho '{program}: {said}' >&2\nexit 1\n")
+    (tmp_path / program).chmod(0o755)
+    env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
+    done = run(["bash", "-c", render("a test", lines)], env=env, check=False)
+    error, hint = done.stderr.splitlines()
+    assert error == "error: Slurm is installed on this machine, but no cluster is configured"
+    assert hint.startswith("hint: run this on a login node of a cluster; without Slurm: python3")
 
 
 @pytest.mark.parametrize("given", [{"chain": 2}, {"after": "7"}])

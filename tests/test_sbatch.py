@@ -116,15 +116,24 @@ def test_command_line_is_read_as_getopt_does(typed, expected):
 @pytest.mark.parametrize(
     ("typed", "message", "hint"),
     [
-        (["--partion=x"], "sbatch has no option --partion", '"partition"'),
-        (["--zzz"], "sbatch has no option --zzz", "allowed: "),
+        (["--partion=x"], "sbatch has no option --partion", "did you mean --partition? arg"),
+        (
+            ["--zzz"],
+            "sbatch has no option --zzz",
+            "of the job follow --, as in: -- --zzz",
+        ),
+        (
+            ["--steps", "50"],
+            "sbatch has no option --steps",
+            "arguments of the job follow --, as in",
+        ),
         (["--nt=2"], "sbatch has no option --nt", "ntasks-per-node"),
         (["-Z"], "sbatch has no option -Z", "allowed: "),
         (["--nodes"], "--nodes needs a value", "--nodes=VALUE"),
         (["-N"], "-N needs a value", "--nodes=VALUE"),
-        (["--hold", "train.py"], '"train.py" is no option of sbatch', "after: --"),
-        (["-"], '"-" is no option', "after: --"),
-        ([""], '"" is no option', "after: --"),
+        (["--hold", "train.py"], '"train.py" is not an option of sbatch', "follow --: "),
+        (["-"], '"-" is not an option', "follow --: "),
+        ([""], '"" is not an option', "follow --: "),
     ],
 )
 def test_what_is_no_option_is_told(typed, message, hint):
@@ -150,7 +159,7 @@ def test_option_of_a_newer_slurm_is_taken_from_a_header():
     [
         ("#SBATCH --comment='a", "a.sbatch, line 2: No closing quotation"),
         ("#SBATCH --nodes", "a.sbatch: --nodes needs a value"),
-        ("#SBATCH --nodes=2 two", 'a.sbatch: "two" is no option'),
+        ("#SBATCH --nodes=2 two", 'a.sbatch: "two" is not an option'),
     ],
 )
 def test_line_that_cannot_be_read_is_told(line, message):

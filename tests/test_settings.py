@@ -138,6 +138,14 @@ def test_unknown_machine_or_stack_has_a_near_miss(options, message, hint, reposi
     assert hint in error.value.hint
 
 
+@pytest.mark.parametrize(("key", "name"), [("machine", "loacl"), ("stack", "pytroch")])
+def test_unknown_machine_or_stack_of_a_file_is_told_with_its_line(key, name, repository):
+    repository.write("configuration.toml", f'# ours\n{key} = "{name}"\n')
+    with pytest.raises(LongshipError) as error:
+        repository.settings()
+    assert str(error.value) == f'configuration.toml, line 2: there is no {key} "{name}"'
+
+
 def test_table_of_an_unknown_machine_is_told_with_its_line(repository):
     repository.write("configuration.toml", '\n[machines.loacl.container]\nimage = "x"\n')
     with pytest.raises(LongshipError) as error:

@@ -200,6 +200,7 @@ def main(script: click.Command, name: str) -> None:
     0         done
     1         an error that you can mend; also of `doctor.py` where there is a problem
     2         a wrong call: an unknown option, mode or word
+    126       of `container_run.py`: the command is a file that cannot be executed
     127       of `container_run.py`: there is no such command inside
     128 + n   signal n ended it: 130 after Ctrl-C, 143 at a time limit or after `scancel`
     another   the command's own, of `container_run.py`

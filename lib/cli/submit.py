@@ -18,6 +18,7 @@ from lib.job_files import check_machine, read_job_file
 from lib.launchers import job_launcher
 from lib.records import read_record
 from lib.resolved import resolved
+from lib.sbatch import is_option
 from lib.script import render
 from lib.sites import load_machines
 from lib.slurm_facts import slurm_facts
@@ -45,6 +46,13 @@ class _Command(click.Command):
             own.append(word)
             if not option.is_flag and not equals:
                 own += [value for value in [next(words, None)] if value is not None]
+        if others and is_option(others[0]):
+            job = next((each for each in others if each.endswith((".sbatch", ".salloc"))), "")
+            words = [each for each in (*own, *others) if each != job]
+            raise WrongCall(
+                f"{others[0]} is an option of sbatch, which must follow the job script",
+                line("python3", _NAME, job or "SITE/JOB.sbatch", *words, *args[end:]),
+            )
         return super().parse_args(ctx, [*own, *others, *args[end:]])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list:

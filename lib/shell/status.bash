@@ -36,8 +36,10 @@ exit_code# ended= failed= log= last_line run" ${jobs[@]+"${jobs[@]}"}
 # list_queue: set listed to what Slurm has of the user's jobs.
 list_queue() {
   command -v squeue >/dev/null || fail 'there is no Slurm on this machine: no squeue' 'ask on a login node'
-  listed=$(timeout 30 squeue --me --noheader --format='%i|%T|%M|%l|%D|%r|%j' 2>&1) ||
+  listed=$(timeout 30 squeue --me --noheader --format='%i|%T|%M|%l|%D|%r|%j' 2>&1) || {
+    check_cluster "$listed"
     fail "Slurm does not answer: $(slurm_reason "$listed")" 'try again later'
+  }
 }
 
 # each_queued RUNS FUNCTION: call it for each job of listed: id, name, state, elapsed, limit, nodes,

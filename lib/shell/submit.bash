@@ -109,6 +109,7 @@ try_job() {
   local said code=0
   said=$(timeout 60 sbatch --test-only "${options[@]}" "${job[@]}" 2>&1) || code=$?
   ((code)) || return 0
+  check_cluster "$said"
   if ((code == 124)) || [[ $said == *'ontact slurm controller'* || $said == *'imed out'* ]]; then
     fail "Slurm does not answer${said:+: $(slurm_reason "$said")}" 'try again later'
   fi
@@ -118,6 +119,13 @@ try_job() {
   fi
   fail "Slurm refuses the job: $(slurm_reason "$said")" \
     'change the options behind the job file, or its #SBATCH lines'
+}
+
+# check_cluster TEXT: stop where Slurm's commands, which distributions package, belong to no cluster.
+check_cluster() {
+  [[ $1 != *'configuration source'* ]] ||
+    fail 'Slurm is installed on this machine, but no cluster is configured' \
+      'run this on a login node of a cluster; without Slurm: python3 container_run.py COMMAND'
 }
 
 # slurm_reason TEXT: what sbatch says last, without its own name.

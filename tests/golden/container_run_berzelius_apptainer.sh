@@ -61,6 +61,9 @@ if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
 fi
 export VIRTUAL_ENV=/proj/nordic-llm/users/me/longship/venv_pytorch_amd64
 export PATH="$VIRTUAL_ENV"/bin:"$PATH"
+case $1 in */*) [ ! -f "$1" ] || [ -x "$1" ] || {
+  printf '"'"'%s\n'"'"' "error: cannot run $1: it is not executable" "hint: chmod +x $1; or: python $1" >&2
+  exit 126; } ;; esac
 command -v -- "$1" >/dev/null || {
   echo "error: there is no command \"$1\" inside" >&2
   echo "hint: a Python package? add it to the requirements, then: python3 set_up.py install" >&2

@@ -54,7 +54,7 @@ def own(make_job_clone, slurm, tmp_path):
     ("words", "message", "hint"),
     [
         (["jsc/run_traning_jwb.sbatch"], "there is no job file jsc/run_tran", f'mean "{TRAIN}"?'),
-        ([LOCAL, "--partion=booster"], "sbatch has no option --partion", '"partition"'),
+        ([LOCAL, "--partion=booster"], "sbatch has no option --partion", "--partition?"),
         ([TRAIN, "--partition=boster"], "jwb has no partition boster", '"booster"? allowed: '),
         ([TRAIN, "--time=25:00:00"], "more than partition booster allows", "--time=1-00:00:00"),
         ([LOCAL, "--partition=boster"], "Invalid partition name specified", "develbooster, "),
