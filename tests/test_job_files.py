@@ -1,14 +1,18 @@
 """Job files: found from anywhere, each for its machine."""
 
 import os
+from pathlib import Path
 
 import pytest
+from support import processes
 
+import lib
 from lib.errors import LongshipError
 from lib.job_files import check_machine, data_command, job_files, read_job_file
 from lib.sbatch import Option
 from lib.sites import load_machines
 
+ROOT = Path(lib.ROOT)
 JOB = '#!/usr/bin/env bash\n#SBATCH --nodes=2   # two\n\nstart_job one "$@"\nstart_job two\n'
 
 
@@ -145,3 +149,14 @@ def test_checked_in_jobs_are_for_machines_of_their_site(root):
         if job.machine:
             site = str(path.parent.relative_to(root))
             assert machines[job.machine].site_file == f"{site}/site.toml", path
+
+
+@pytest.mark.parametrize("start", ["bash", "sbatch"])
+@pytest.mark.parametrize("path", job_files(ROOT), ids=lambda each: each.name)
+def test_job_that_was_not_submitted_from_the_clone_is_told(path, start, run, tmp_path):
+    """By bash, or by sbatch elsewhere, whose directory is in a variable."""
+    env = {"PATH": processes.PATH, **({"SLURM_SUBMIT_DIR": "/"} if start == "sbatch" else {})}
+    done = run(["bash", path], env=env, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    hint = "hint: in the clone, run: python3 submit.py FILE"
+    assert done.stderr.splitlines() == ["error: not submitted from the clone", hint]
