@@ -337,8 +337,18 @@ def test_folders_are_made_and_what_cannot_be_made_is_told(bash, tmp_path, read_o
     bash(call("make_folders", *wanted))
     assert all(folder.is_dir() for folder in wanted)
     done = bash(call("make_folders", read_only_folder / "scratch"), check=False)
-    fails(done, f"cannot make the folder {read_only_folder}/scratch: ")
+    fails(done, f"cannot use the directory {read_only_folder}/scratch: ")
     assert "[paths]" in done.stderr
+
+
+def test_folder_that_cannot_be_entered_is_told(run, clean_environment, tmp_path):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    command = ["bash", "-c", render("a test", [call("make_folders", closed)])]
+    if os.geteuid() == 0:  # root without what lets root pass
+        command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
+    done = run(command, env=clean_environment, check=False)
+    fails(done, f"cannot use the directory {closed}: Permission denied")
 
 
 def test_venv_is_checked(bash, tmp_path):

@@ -85,14 +85,14 @@ check_venv() {
     fail "the Python packages in $1 belong to $base, not to $2" 'python3 set_up.py install'
 }
 
-# make_folders FOLDER...: make the configured folders, or say which one cannot be made.
+# make_folders FOLDER...: make the configured directories, or say which one cannot be made or entered.
 make_folders() {
   local folder reason
   for folder in "$@"; do
-    [[ -d $folder ]] && continue
-    reason=$(mkdir -p -- "$folder" 2>&1) ||
-      fail_writing "$folder" "cannot make the folder $folder: ${reason##*: }" \
-        'set [paths] in configuration.toml to a place that you can write to'
+    [[ -d $folder && -x $folder ]] && continue
+    reason=$({ mkdir -p -- "$folder" && cd -- "$folder"; } 2>&1) ||
+      fail_writing "$folder" "cannot use the directory $folder: ${reason##*: }" \
+        'set [paths] in configuration.toml to a place that you can write to, or change its permissions'
   done
 }
 

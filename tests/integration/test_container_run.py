@@ -494,7 +494,7 @@ def test_scratch_folder_that_cannot_be_made_is_told(make_clone, tmp_path, read_o
     text = (clone.root / "configuration.toml").read_text()
     clone.configure(text.replace(toml(clone.scratch), toml(read_only_folder / "scratch")))
     done = clone.container_run("true", check=False)
-    assert "[paths]" in is_told(done, f"cannot make the folder {read_only_folder}/scratch")
+    assert "[paths]" in is_told(done, f"cannot use the directory {read_only_folder}/scratch")
 
 
 @pytest.mark.parametrize(
