@@ -13,10 +13,14 @@ of the repositories, whose names stand in the options, or the one that SCRIPT is
 
 import configparser
 import glob
+import http.client
 import os
 import re
+import ssl
 import sys
+import urllib.error
 import urllib.parse
+import urllib.request
 
 # https://docs.astral.sh/uv/reference/environment/ names the variables on the right.
 UV_VARIABLES = {
@@ -128,6 +132,17 @@ def _path(source):
     return source[len("file://") :] if source.startswith("file://") else source
 
 
+def answers(url):
+    """Tell whether a server answers, whatever it says; certificates are for the installer."""
+    try:
+        urllib.request.urlopen(url, timeout=20).close()
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, http.client.HTTPException) as error:
+        return isinstance(getattr(error, "reason", error), ssl.SSLError)
+    return True
+
+
 def torch_build(torch, arguments, configuration):
     """Name the builds of PyTorch to choose from: ``cpu``, ``cu128``, ``auto``, "" for the index's.
 
@@ -143,7 +158,14 @@ def torch_build(torch, arguments, configuration):
     if torch not in arguments or has_wheel(torch, configuration):
         return ""
     if "--require-hashes" not in arguments:
-        return "auto"
+        if answers(TORCH_INDEX):
+            return "auto"
+        print(
+            f"note: {TORCH_INDEX} is not reachable: installing the package index's own PyTorch\n"
+            "hint: for another build: export PIP_FIND_LINKS=DIR, with its wheel in DIR",
+            file=sys.stderr,
+        )
+        return ""
     with open(torch, encoding="utf-8") as file:
         pinned = re.search(r"^torch==[\w.]+\+(\w+)", file.read(), re.MULTILINE)
     return pinned[1] if pinned else ""

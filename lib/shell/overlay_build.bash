@@ -118,7 +118,7 @@ overlay_is_built() {
 
 # choose_overlay_versions BRING_UV: write pins.txt, every package that is to be installed.
 choose_overlay_versions() {
-  if ! uv=$(find_uv "$uv" "$1"); then
+  if ! find_uv "$1"; then
     [[ -n $pins ]] || fail 'there is no uv, which chooses the versions' \
       'see the lines above; it comes from the package index; without a network: python3 build_overlay.py offline'
     installer=pip

@@ -12,7 +12,7 @@ renew_lock() {
   step 1/2 "See which packages $base has"
   describe_inside "$unfinished/target"
   step 2/2 'Choose the versions of the others'
-  uv=$(find_uv "$uv" fetch_uv) ||
+  find_uv fetch_uv ||
     fail 'there is no uv, which chooses the versions' \
       'see the lines above; it comes from the package index'
   pin_packages "$unfinished" "$uv" inside python3
@@ -34,11 +34,18 @@ renew_lock() {
 # write FOLDER/pins.txt; PYTHON... is a command.
 pin_packages() {
   local -r folder=$1 its_uv=$2
-  "${@:3}" "$LIBRARY/inside/pin_packages.py" "$its_uv" "$folder/target" "$arch" "$gpu" "$torch" \
+  local said
+  if said=$("${@:3}" "$LIBRARY/inside/pin_packages.py" "$its_uv" "$folder/target" "$arch" "$gpu" "$torch" \
     "$repositories_folder" "$folder/pins.txt" \
-    pip ${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"} ||
-    fail_writing "$folder" 'the versions of the packages cannot be chosen' \
-      "see the lines above; mend the requirements, and run the same command again; without a network: $offline_mode"
+    pip ${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"} 2>&1); then
+    printf '%s' "${said:+$said$'\n'}" >&2
+    return
+  fi
+  printf '%s\n' "$said" >&2
+  explain_index "$said"
+  explain_package "$said"
+  fail_writing "$folder" 'the versions of the packages cannot be chosen' \
+    "see the lines above; mend the requirements, and run the same command again; without a network: $offline_mode"
 }
 
 # describe_inside FOLDER: write down what the Python inside has. Where there is no image the venv

@@ -41,6 +41,33 @@ check_repositories() {
   done
 }
 
+# explain_index TEXT: stop where uv or pip says that it does not reach the package index.
+explain_index() {
+  local host=''
+  if [[ $1 =~ fetch:\ \`?https?://([^/\`]+) || $1 =~ host=\'([^\']+) ]]; then host=" ${BASH_REMATCH[1]}"; fi
+  case ${1,,} in
+    *'error sending request'* | *newconnectionerror* | *connecttimeout* | *proxyerror* | *'timed out'* | \
+      *'connection refused'* | *'connection reset'* | *'network is unreachable'* | *'name resolution'*)
+      fail "cannot reach the package index$host" \
+        "check the network and the proxy: python3 doctor.py; without a network: $offline_mode"
+      ;;
+  esac
+}
+
+# explain_package TEXT: stop where uv or pip says that the index does not have a package.
+explain_package() {
+  local -r said=${1//[[:space:]]/ }
+  local word name='' file='the requirements'
+  if [[ $said =~ Because\ ([^ ]+)\ was\ not\ found\ in\ the\ (package\ registry|provided) ||
+    $said =~ there\ is\ no\ version\ of\ ([^ ]+) || $said =~ distribution\ found\ for\ ([^ ]+) ]]; then
+    name=${BASH_REMATCH[1]%%[=<>~!]*}
+    for word in ${requirements[@]+"${requirements[@]}"}; do
+      if [[ -f $word ]] && grep -q -i -e "^${name//[-_.]/[-_.]}" -- "$word"; then file=$word; fi
+    done
+    fail "the package index does not have ${BASH_REMATCH[1]}" "correct its name or version in $file"
+  fi
+}
+
 # source_name ./NAME[EXTRA]: NAME.
 source_name() {
   local -r path=${1#./}

@@ -55,7 +55,7 @@ choose_installer() {
     note "the image's own PyTorch $1 stays; pip installs on top of it"
     installer=pip
   elif [[ $installer == uv ]]; then
-    uv=$(find_uv "$uv" "$2") || installer=pip
+    find_uv "$2" || installer=pip
   fi
 }
 
@@ -127,12 +127,18 @@ install_pins() {
 
 # run_installer TORCH OPTION...: TORCH is the file that names PyTorch.
 run_installer() {
-  local folder=
+  local folder='' said
   if ((${#sources[@]})); then folder=$repositories_folder; fi
-  inside "$new_venv/bin/python" "$LIBRARY/inside/install_packages.py" "$wheelhouse" \
-    "$folder" "$installer" "$uv" "$@" ||
-    fail_writing "$new_venv" "the packages cannot be installed into $new_venv" \
-      "see the lines above, and run the same command again; without a network: $offline_mode"
+  local -ar install=("$new_venv/bin/python" "$LIBRARY/inside/install_packages.py" "$wheelhouse"
+    "$folder" "$installer" "$uv" "$@")
+  if inside "${install[@]}"; then return; fi
+  if [[ -z $wheelhouse ]]; then # it shows its progress on a terminal; what it says is read once more
+    said=$(PIP_RETRIES=1 UV_HTTP_RETRIES=0 inside "${install[@]}" --dry-run --quiet 2>&1) || :
+    explain_index "$said"
+    explain_package "$said"
+  fi
+  fail_writing "$new_venv" "the packages cannot be installed into $new_venv" \
+    "see the lines above, and run the same command again; without a network: $offline_mode"
 }
 
 # run_scripts: what repositories need besides, each script in its repository's folder.
@@ -155,36 +161,39 @@ try:
 except importlib.metadata.PackageNotFoundError:
     pass'
 
-# find_uv FILE BRING_UV: print the path of a uv that runs inside; BRING_UV makes FILE where there is
-# none.
+# find_uv BRING_UV: set uv to one that runs inside; BRING_UV makes the file "$uv" where there is none.
 find_uv() {
-  local -r uv=$1
   local found
   if found=$(inside sh -c 'command -v uv'); then
-    printf '%s\n' "$found"
+    uv=$found
     return
   fi
   if [[ ! -x $uv ]]; then
     make_folders "${uv%/*}"
     rm -rf -- "$uv.partial.$$"
-    "$2" "$uv"
+    "$1" "$uv"
     rm -rf -- "$uv.partial.$$"
   fi
   if [[ ! -x $uv ]]; then
-    note 'uv cannot be had here; pip installs the packages'
+    note 'uv is not available; installing with pip'
     return 1
   fi
-  printf '%s\n' "$uv"
 }
 
 # fetch_uv FILE: from the package index.
 fetch_uv() {
+  local said
   note 'fetching uv'
-  if inside python3 -m venv "$1.partial.$$" >&2 &&
+  if said=$({ inside python3 -m venv "$1.partial.$$" &&
     inside "$1.partial.$$/bin/python" -m pip --quiet --disable-pip-version-check \
-      install -r "$LIBRARY/inside/uv.txt" >&2; then
+      install -r "$LIBRARY/inside/uv.txt"; } 2>&1); then
     mv -- "$1.partial.$$/bin/uv" "$1"
+    return
   fi
+  rm -rf -- "$1.partial.$$"
+  explain_index "$said"
+  if [[ $said == *'No space left'* ]]; then fail_writing "${1%/*}" "cannot fetch uv: No space left on device" 'make room'; fi
+  printf '%s\n' "$said" >&2
 }
 
 # remove_unfinished_venvs FOLDER: what a killed installation left. The lock is held: none is alive.

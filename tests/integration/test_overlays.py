@@ -595,7 +595,7 @@ def test_installation_failure_shows_why(on_host):
     on_host.require("longship_nowhere")
     done = on_host.overlay(check=False)
     error, hint = done.stderr.splitlines()[-2:]
-    assert done.returncode == 1 and error == "error: the versions of the packages cannot be chosen"
-    assert "mend the requirements" in hint
+    assert done.returncode == 1 and error.startswith("error: the package index does not have lo")
+    assert hint.startswith("hint: correct its name or version in ")
     assert "longship-nowhere" in done.stderr or "longship_nowhere" in done.stderr
     assert on_host.left() == []
