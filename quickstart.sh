@@ -1,8 +1,20 @@
 #!/usr/bin/env bash
-# From a fresh clone to a trained model on this machine. What is done is not done again.
+# From a fresh clone to a trained model on this machine. Completed steps are skipped on later runs.
 set -euo pipefail
 cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")"
 source lib/shell/messages.bash
+
+# show_usage: what this does, and where.
+show_usage() {
+  cat <<'EOF'
+Usage: ./quickstart.sh
+
+Set up PyTorch, tokenize the source code of Python's standard library and train
+a small GPT on it, on this machine, without a container or a GPU. Takes a few
+minutes. Packages, data and checkpoints go to ~/longship-data; [paths] in
+configuration.toml changes that. Completed steps are skipped on later runs.
+EOF
+}
 
 # newest_python: print the first Python that is new enough for the scripts.
 newest_python() {
@@ -21,32 +33,45 @@ newest_python() {
 make_host_environment() {
   local python
   cmp -s requirements/host.txt .venv/host.txt && return
-  printf 'Make .venv for the scripts\n' >&2
+  printf 'Creating .venv for the scripts\n' >&2
   python=$(newest_python) ||
-    fail 'no Python 3.9 or newer was found' 'install one, or load its module'
+    fail 'Python 3.9 or newer not found' 'install Python, or load its module'
   rm -f .venv/host.txt # first: what is half deleted must not look complete
   rm -rf .venv
   "$python" -m venv .venv ||
     fail "$python cannot make a venv" 'on Debian and Ubuntu: apt install python3-venv'
   .venv/bin/python -m pip --quiet --disable-pip-version-check install -r requirements/host.txt ||
-    fail 'pip cannot install click' 'no network? see the lines above'
+    fail 'cannot install requirements/host.txt' "check the network; pip's output is above"
   cp requirements/host.txt .venv/host.txt
 }
 
+case ${1-} in
+  '') ;;
+  -h | --help)
+    show_usage
+    exit
+    ;;
+  *)
+    print_messages error "unknown argument: $1" hint './quickstart.sh --help'
+    exit 2
+    ;;
+esac
+
 trap 'printf "\n" >&2
-      print_messages error interrupted hint "go on with: ./quickstart.sh"
+      print_messages error interrupted hint "resume with: ./quickstart.sh"
       exit 130' INT
 
 export LONGSHIP_MACHINE=local
 make_host_environment
-.venv/bin/python3 set_up.py install
+LONGSHIP_QUICKSTART=1 .venv/bin/python3 set_up.py install
 .venv/bin/python3 container_run.py python preprocess_data.py
 .venv/bin/python3 container_run.py python train.py
 
 cat <<'EOF'
 
-What to do next:
-  python3 container_run.py python train.py --help     train longer, wider, on your own text
-  python3 container_run.py                            a shell inside the environment
-  configuration.toml                                  your project, account and machines
+Next steps:
+  python3 container_run.py python train.py --help
+                               train longer, use a larger model or your own text
+  python3 container_run.py     open a shell inside the environment
+  configuration.toml           set your project, account and machines
 EOF

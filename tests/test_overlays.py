@@ -5,6 +5,7 @@ import os
 import sys
 
 import pytest
+from support.terminal import Terminal
 
 from lib.errors import LongshipError
 from lib.overlay_builds import build_lines, overlay_link
@@ -185,6 +186,17 @@ def test_cache_is_really_used(run, tmp_path):
     words = [tmp_path / "tree", "315532800", tmp_path / "c/cache", "1", tmp_path / "work"]
     run([sys.executable, "-c", broken, f"{INSIDE}/freeze_packages.py", *words])
     assert compiled.exists()
+
+
+def test_number_of_compiled_files_is_shown(clean_environment, tmp_path):
+    packages = make_tree(tmp_path / "tree")
+    for number in range(100):
+        (packages / f"{number}.py").write_text(f"VALUE = {number}\n")
+    (tmp_path / "work").mkdir()
+    words = [tmp_path / "tree", "315532800", tmp_path / "c/cache", "1", tmp_path / "work"]
+    command = [sys.executable, f"{INSIDE}/freeze_packages.py", *words]
+    with Terminal(command, env=clean_environment, cwd=tmp_path) as terminal:
+        terminal.expect("100 of 103 files")
 
 
 # --- functions of lib/shell/

@@ -117,8 +117,12 @@ def compile_all(folder, time, cache, processors):
                 file.write(known[keys[path]])
     missing = [path for path in keys if keys[path] not in known]
     with concurrent.futures.ProcessPoolExecutor(processors or None) as pool:
-        for _ in pool.map(functools.partial(compile_file, time=time), missing, chunksize=20):
-            pass
+        compiled = pool.map(functools.partial(compile_file, time=time), missing, chunksize=20)
+        for count, _ in enumerate(compiled, 1):
+            if count % 100 == 0 and sys.stderr.isatty():
+                sys.stderr.write(f"\r\033[K      {count} of {len(missing)} files")
+        if sys.stderr.isatty():
+            sys.stderr.write("\r\033[K")
     # what can never be compiled is missing each time
     if any(os.path.exists(importlib.util.cache_from_source(path)) for path in missing):
         write_cache(cache, keys)

@@ -79,7 +79,6 @@ def uv_environment(configuration):
         # pip takes the best version of all its indexes; uv by default stops at the first
         "UV_INDEX_STRATEGY": "unsafe-best-match",
         "UV_PYTHON_DOWNLOADS": "never",
-        "UV_COMPILE_BYTECODE": "1",  # here once, not on the first day of a job by each rank
         "UV_NO_SOURCES": "1",  # [tool.uv.sources] of a repository, which pip does not know
     }
     for option, variable in UV_VARIABLES.items():
@@ -211,7 +210,7 @@ def main(wheelhouse, folder, installer, *arguments):
     if build and not (build == "auto" and os.path.exists("/dev/nvidiactl")):
         index = TORCH_INDEX + build.replace("auto", "cpu")
         arguments = ["--extra-index-url", index, *arguments]
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-compile"]
     os.execv(sys.executable, [*pip, *arguments])
 
 

@@ -28,7 +28,7 @@ install_venv() {
   new_venv=$venvs/${venv##*/venv_}-$(date +%Y%m%dT%H%M%S)-${inputs:0:12}
   trap 'discard_unfinished_venv; release_locks' EXIT
   ${3:+"$3"}
-  step 1/3 "Make the venv $new_venv"
+  step 1/4 "Make the venv $new_venv"
   local image_torch=
   if [[ -n $torch && $base != host && -z $overlay ]]; then image_torch=$(inside python3 -c "$TORCH_VERSION"); fi
   if [[ -n $pins ]]; then
@@ -38,10 +38,12 @@ install_venv() {
   choose_installer "$image_torch" "$2"
   make_venv "$new_venv" "$base" "$installer"
   if [[ -n $overlay ]]; then put_above_overlay; fi
-  step 2/3 'Install the packages'
+  step 2/4 'Install the packages'
   if [[ -n $pins ]]; then install_pins; else install_packages "$image_torch"; fi
   run_scripts
-  step 3/3 'Put it in use'
+  step 3/4 'Byte-compile them'
+  compile_packages
+  step 4/4 'Put it in use'
   put_venv_in_use "$inputs"
   remove_replaced_venvs "$venvs" "$new_venv"
 }
@@ -151,6 +153,16 @@ run_scripts() {
       fail_writing "$new_venv" "the script ${scripts[at + 1]} of repository ${scripts[at]} failed" \
         'see the lines above; mend it, and run the same command again'
   done
+}
+
+# compile_packages: once here, not at the start of the first job by each rank; a terminal shows how far it is.
+compile_packages() {
+  local -i count=0
+  inside "$new_venv/bin/python" -m compileall -j 0 "$new_venv/lib" 2>&1 | while IFS= read -r _; do
+    count+=1
+    if [[ -t 2 ]] && ((count % 100 == 0)); then printf '\r\e[K      %d files' "$count" >&2; fi
+  done || : # some packages have templates that are not Python
+  if [[ -t 2 ]]; then printf '\r\e[K' >&2; fi
 }
 
 # prints nothing where there is no PyTorch

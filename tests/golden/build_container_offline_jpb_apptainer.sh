@@ -699,9 +699,9 @@ on_interrupt() {
         exit 130' INT TERM
 }
 
-# next_step COMMAND: say what to type now.
+# next_step COMMAND: say what to type now, unless quickstart.sh runs it.
 next_step() {
-  print_messages next "$1"
+  [[ -n ${LONGSHIP_QUICKSTART:-} ]] || print_messages next "$1"
 }
 
 # ---------- lib/shell/progress.bash

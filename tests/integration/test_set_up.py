@@ -88,7 +88,7 @@ def test_second_run_does_nothing_again(clone, find):
     before = os.readlink(venv_of(clone))
     done = clone.set_up("install", env={"PIP_NO_INDEX": "1"})  # nothing could be installed
     assert os.readlink(venv_of(clone)) == before
-    assert "up to date" in done.stderr and "[1/3]" not in done.stderr
+    assert "up to date" in done.stderr and "[1/4]" not in done.stderr
 
 
 def test_venvs_of_another_architecture_stay(clone, find):
@@ -299,8 +299,8 @@ def test_two_at_once_install_once(clone, find):
     both = [clone.start("set_up.py", "install", env=find, cwd=clone.root) for _ in range(2)]
     errors = [process.communicate(timeout=SECONDS)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], errors
-    assert sorted("[2/3]" in each for each in errors) == [False, True]
-    waited = next(each for each in errors if "[2/3]" not in each)
+    assert sorted("[2/4]" in each for each in errors) == [False, True]
+    waited = next(each for each in errors if "[2/4]" not in each)
     assert "up to date" in waited
     assert version(clone) == "1.0"
     assert left_over(clone) == []
