@@ -44,8 +44,10 @@ class Project:
 class PathRoots:
     """[paths]: the roots that everything else is derived from (`lib/paths.py`)."""
 
-    project_dir: str = _key("~/longship/project", "long-lived: repositories, patches")
-    scratch_dir: str = _key("~/longship/scratch", "large and fast: images, packages, caches, runs")
+    project_dir: str = _key("~/longship-data/project", "long-lived: repositories, patches")
+    scratch_dir: str = _key(
+        "~/longship-data/scratch", "large and fast: images, packages, caches, runs"
+    )
     checkpoint_dir: str = _key("", "where training writes; scratch_dir/checkpoints unless given")
 
 

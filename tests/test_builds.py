@@ -59,7 +59,8 @@ def test_caches_and_temporary_files_lie_under_scratch(runtime, repository):
     found = online(repository, runtime)
     work = next(line for line in found if line.startswith("work="))
     assert (
-        work == f"work=/home/me/longship/scratch/cache/containers/base_1_amd64.{ENDINGS[runtime]}"
+        work
+        == f"work=/home/me/longship-data/scratch/cache/containers/base_1_amd64.{ENDINGS[runtime]}"
     )
     folders = [line for line in found if "TMPDIR" in line or "CACHE" in line]
     assert folders and all('"$tmp"' in line or '"$work"' in line for line in folders)
@@ -90,7 +91,7 @@ def test_download_is_named_after_the_target_and_lies_here(repository):
     settings, _ = configure(repository, "docker://x/base:1", 'arch = "arm64"\n')
     _, here = repository.settings_and_paths(arch="amd64")
     found = download_lines(settings, here, "apptainer", **GIVEN)
-    assert "base=/home/me/longship/scratch/offline/containers/base_1_arm64" in found
+    assert "base=/home/me/longship-data/scratch/offline/containers/base_1_arm64" in found
     assert 'choose_fetcher "$base" apptainer singularity' in found
     found = download_lines(settings, here, "docker", **GIVEN)
     assert 'choose_fetcher "$base"' in found  # a SIF is of no use to docker

@@ -31,7 +31,7 @@ def test_image_packages_and_repositories_are_needed(repository):
     needed = [line.split(" python3 ")[0] for line in lines if line.startswith("need_")]
     (archive, *files) = needed
     assert re.fullmatch(
-        r"need_archive /home/me/longship/scratch/offline/containers/base_1_\w+ 'python3 build.*",
+        r"need_archive /home/me/longship-data/scratch/offline/containers/base_1_\w+ 'python3 bu.*",
         archive,
     )
     assert [each.split()[:2] for each in files] == [

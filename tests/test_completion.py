@@ -24,7 +24,7 @@ def clone(root, clean_environment, tmp_path):
 
 @pytest.fixture
 def scratch(clone):
-    return Path(clone.environment["HOME"], "longship/scratch")
+    return Path(clone.environment["HOME"], "longship-data/scratch")
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def test_venv_of_elsewhere_is_shown_inside(repository, tmp_path):
     (tmp_path / "venv").symlink_to(tmp_path / "old project/env_x86_64")
     own, foreign = (
         lines(repository, "apptainer", venv=venv)
-        for venv in (Path("/home/me/longship/scratch/venvs/a"), tmp_path / "venv")
+        for venv in (Path("/home/me/longship-data/scratch/venvs/a"), tmp_path / "venv")
     )
     bind = f"add_bind_if_there '{tmp_path}/old project/env_x86_64'"
     assert bind in foreign

@@ -34,7 +34,7 @@ def test_commands_of_the_page_are_taken_and_change_nothing_else(followed, run):
         command = [sys.executable, script, "--dry-run", *arguments]
         said = run(command, env=environment, cwd=clone.root).stdout
         assert f"export LONGSHIP_STACK={NAME}" in said
-        assert "/longship/scratch/text.txt" in said
+        assert "/longship-data/scratch/text.txt" in said
     assert changed(git) == sorted(PAGE.files)
 
 

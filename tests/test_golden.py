@@ -134,7 +134,7 @@ OVERLAYS = {
     "container_run_overlay": None,
     "set_up_overlay": install_lines,
 }
-HERE = Path("/home/me/longship/scratch")  # of the machine that downloads
+HERE = Path("/home/me/longship-data/scratch")  # of the machine that downloads
 BUNDLE = "/media/a stick"
 BUNDLES = {
     "bundle_pack": lambda settings, paths: pack_lines(

@@ -32,7 +32,7 @@ def configured(repository):
 
 def test_name_holds_the_requirements_checksum(configured):
     link = configured_overlay(*configured(arch="arm64"))
-    assert str(link) == "/home/me/longship/scratch/overlays/myenv_998211f8576b_arm64.sqsh"
+    assert str(link) == "/home/me/longship-data/scratch/overlays/myenv_998211f8576b_arm64.sqsh"
 
 
 def test_none_is_configured_unless_it_has_a_name(configured):

@@ -102,7 +102,7 @@ def test_lines_name_each_repository(repository):
         in lines
     )
     assert "bundles=''" in lines
-    assert lines[-1] == "locked /home/me/longship/project/repos update_repositories"
+    assert lines[-1] == "locked /home/me/longship-data/project/repos update_repositories"
 
 
 def test_nothing_is_emitted_without_repositories(repository):

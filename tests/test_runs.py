@@ -206,7 +206,7 @@ def test_site_says_how_nodes_meet_and_what_they_cost(start, repository):
     assert (found["gpus"], found["cost_per_hour"], found["cost_unit"]) == ("8", "12", "GPU-hours")
     assert (found["chain"], found["goes_on_from"]) == ("11", "11")
     assert found["module"] == "load it's"
-    assert found["code one"] == "/home/me/longship/project/repos/one"
+    assert found["code one"] == "/home/me/longship-data/project/repos/one"
 
 
 def test_interactive_job_has_no_log_and_its_ranks_are_not_told_apart(start):

@@ -93,7 +93,7 @@ def test_choice_and_reason_are_told(repository, install, capfd):
 def test_what_is_tried_is_this_image(repository, install):
     install(*ALL)
     _, tried = choose(repository)
-    image = "/home/me/longship/scratch/containers/base_1_amd64.sif"
+    image = "/home/me/longship-data/scratch/containers/base_1_amd64.sif"
     assert ["apptainer", "--quiet", "exec", image, "/bin/true"] in tried
     assert ["docker", "image", "inspect", "longship/base_1:amd64"] in tried
 

@@ -12,7 +12,7 @@ from lib import ROOT, command, execute, find_packages
 from lib.errors import LongshipError, print_messages
 from lib.paths import Paths, derive_paths
 from lib.runtimes import Choice, choose_builder, choose_runtime
-from lib.settings import Settings, load_settings
+from lib.settings import Settings, load_settings, warn_of_former_paths
 from lib.sites import load_machines, recognise
 
 find_packages()
@@ -160,7 +160,9 @@ def script_options(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that every entry script has; it receives a `Call`."""
 
     def with_call(*, dry_run: bool, options: Mapping[str, str], **others: Any) -> None:
-        function(Call.read(options, dry_run=dry_run), **others)
+        call = Call.read(options, dry_run=dry_run)
+        warn_of_former_paths(call.settings)
+        function(call, **others)
 
     with_call.__doc__ = function.__doc__
     with_call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]

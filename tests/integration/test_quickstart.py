@@ -33,7 +33,7 @@ class Quickstart:
 
     def file(self, pattern):
         """Give the only file below the home folder that fits a pattern."""
-        (path,) = (self.home / "longship").rglob(pattern)
+        (path,) = (self.home / "longship-data").rglob(pattern)
         return path
 
     def metrics(self):
@@ -41,7 +41,7 @@ class Quickstart:
 
     def checkpoints(self):
         """Give every file of every checkpoint with the time when it was written."""
-        files = (self.home / "longship").rglob("checkpoints/**/*.pt")
+        files = (self.home / "longship-data").rglob("checkpoints/**/*.pt")
         return {path: path.stat().st_mtime_ns for path in files}
 
 
@@ -85,7 +85,7 @@ def test_it_shows_the_tokens_per_second(quickstart):
 @whole
 def test_checkpoint_and_loss_curve_are_on_disk(quickstart):
     assert quickstart.checkpoints()
-    curve = next((quickstart.home / "longship").rglob("*.png"))
+    curve = next((quickstart.home / "longship-data").rglob("*.png"))
     assert curve.read_bytes().startswith(b"\x89PNG")
 
 
@@ -95,7 +95,7 @@ NOT_OURS = {".config", ".cache", ".apptainer", ".singularity", ".docker", ".loca
 
 @whole
 def test_nothing_is_written_elsewhere(quickstart):
-    assert {path.name for path in quickstart.home.iterdir()} - NOT_OURS == {"longship"}
+    assert {path.name for path in quickstart.home.iterdir()} - NOT_OURS == {"longship-data"}
     assert {path.name for path in quickstart.home.glob(".cache/*")} <= {"pip", "containers"}
     hidden = {path.name for path in quickstart.clone.iterdir() if path.name.startswith(".")}
     assert hidden <= {".venv", ".cache"}
@@ -117,7 +117,9 @@ def test_no_gpu_means_no_cuda_was_installed(quickstart):
     show = ["python", "-c", "import torch; print(torch.version.cuda)"]
     command = ["python3", quickstart.clone / "container_run.py", *show]
     assert processes.run(command, env=quickstart.environment).stdout == "None\n"
-    assert not list((quickstart.home / "longship").rglob("venvs/*/lib/*/site-packages/nvidia*"))
+    assert not list(
+        (quickstart.home / "longship-data").rglob("venvs/*/lib/*/site-packages/nvidia*")
+    )
 
 
 @whole
