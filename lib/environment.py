@@ -73,23 +73,24 @@ def unset_host_variables(environment: Environment) -> str:
 def configured_binds(settings: Settings, paths: Paths) -> tuple[tuple[Bind, ...], tuple[Bind, ...]]:
     """Return the binds that a launch cannot do without, and those of what may not be there.
 
-    The latter are the site's folders, and what the settings of the stack name.
+    The latter are the site's folders, what the settings of the stack name, and the configured
+    directories: scripts make those first, and doctor.py, which makes none, looks without them.
 
     Raises
     ------
     LongshipError
         If an entry of ``container.binds`` is no bind.
     """
-    own = [Bind(str(each), str(each)) for each in (paths.root, *paths.roots)]
+    own = [Bind(str(paths.root), str(paths.root))]
     own += [_bind(text, settings) for text in settings.configuration.container.binds]
-    site = [Bind(each, each) for each in settings.machine.binds]
+    site = [Bind(each, each) for each in (*settings.machine.binds, *map(str, paths.roots))]
     seen = [each.target for each in (*own, *site)]
     data = [
         Bind(each, each)
         for each in dict.fromkeys(folder for _, folder in training_folders(settings, paths))
         if not any(is_below(each, target) for target in seen)
     ]
-    return tuple(dict.fromkeys(own)), (*site, *data)
+    return tuple(dict.fromkeys(own)), tuple(dict.fromkeys((*site, *data)))
 
 
 def _bind(text: str, settings: Settings) -> Bind:

@@ -168,8 +168,8 @@ def test_data_are_seen_inside(stack):
     )
     settings, paths = repository.settings_and_paths()
     own, more = configured_binds(settings, paths)
-    assert [each.source for each in more] == ["/t/tokenizer", "/d/a", "/d", "/f"]
-    assert not {"/bound", str(repository.scratch)} & {each.source for each in more}
+    roots = [str(each) for each in paths.roots]
+    assert [each.source for each in more] == [*roots, "/t/tokenizer", "/d/a", "/d", "/f"]
 
 
 def test_what_is_not_there_is_told_before_submission(stack, run, tmp_path):
@@ -309,7 +309,7 @@ def test_data_on_the_login_node_alone_are_told(path, stack):
 def test_data_that_compute_nodes_do_not_see_are_told(stack, tmp_path):
     hidden = tmp_path / "hidden"
     hidden.mkdir()
-    seen = [str(stack.root), str(stack.scratch), "/home/me/longship"]
+    seen = [str(stack.root), str(stack.scratch), "/home/me/longship-data"]
     stack.write("local/site.toml", f"[machines.local]\ncompute_folders = {toml(seen)}\n")
     submit(stack, "--", "--data=/not/there/x.jsonl")
     repository = stack.configure(f"[training]\ntokenizer = {toml(hidden)}\n")
@@ -323,7 +323,7 @@ def test_argument_that_compute_nodes_do_not_see_is_told(word, stack, tmp_path, m
     monkeypatch.setattr("lib.job_checks._OF_NODES", ("/usr",))  # a test's own folder is in /tmp
     file = tmp_path / "hidden.jsonl"
     file.touch()
-    seen = [str(stack.root), str(stack.scratch), "/home/me/longship"]
+    seen = [str(stack.root), str(stack.scratch), "/home/me/longship-data"]
     stack.write("local/site.toml", f"[machines.local]\ncompute_folders = {toml(seen)}\n")
     submit(stack, "--", "/usr")
     with pytest.raises(LongshipError, match="do not see an argument"):

@@ -17,8 +17,8 @@ longship_main() {
   check_host_arch amd64 "the image $image"
   options=()
   add_home
+  add_bind_if_there /proj/nordic-llm/users/me/longship
   add_bind '/home/me/long ship'
-  add_bind /proj/nordic-llm/users/me/longship
   add_bind /data /data ro
   add_host_files
   add_pip_sources
@@ -154,6 +154,11 @@ add_bind() {
   fi
   options+=(--mount
     "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}")
+}
+
+# add_bind_if_there SOURCE [TARGET [ro]]: the same for what not every node of a site has.
+add_bind_if_there() {
+  if [[ -e $1 ]]; then add_bind "$@"; fi
 }
 
 # what names a file or folder with certificates, to one program or another

@@ -22,9 +22,9 @@ longship_main() {
   check_host_arch amd64 "the image $image"
   options=()
   add_home
+  add_bind_if_there /p/project1/project_465000000/me/longship
+  add_bind_if_there /p/scratch/project_465000000/me/longship
   add_bind '/home/me/long ship'
-  add_bind /p/project1/project_465000000/me/longship
-  add_bind /p/scratch/project_465000000/me/longship
   add_bind /data /data ro
   add_host_files
   add_nvidia_gpus
@@ -178,6 +178,11 @@ add_bind() {
   fi
   options+=(--mount
     "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}")
+}
+
+# add_bind_if_there SOURCE [TARGET [ro]]: the same for what not every node of a site has.
+add_bind_if_there() {
+  if [[ -e $1 ]]; then add_bind "$@"; fi
 }
 
 # what names a file or folder with certificates, to one program or another
