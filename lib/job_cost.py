@@ -30,7 +30,12 @@ class Cost(NamedTuple):
     @property
     def text(self) -> str:
         """The amount with its unit."""
-        return f"{self.amount:,.1f} {self.unit}"
+        return f"{round_up(self.amount, 1):,.1f} {self.unit}"
+
+
+def round_up(amount: float, digits: int) -> float:
+    """Round a bound, which must not be lower than what it bounds."""
+    return math.ceil(round(amount * 10**digits, 6)) / 10**digits
 
 
 def cost_of(settings: Settings, request: Request, chain: int) -> Cost:

@@ -10,7 +10,7 @@ from lib.command import array, call, comment, export, wrapped
 from lib.errors import LongshipError
 from lib.job_checks import check_job, log_folders, written_to
 from lib.job_container import check_lines
-from lib.job_cost import Cost, cost_of
+from lib.job_cost import Cost, cost_of, round_up
 from lib.job_files import JobFile
 from lib.limits import check_request
 from lib.packages import wanted_venv
@@ -107,6 +107,7 @@ def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submiss
         *([export("LONGSHIP_RERUN", wanted.again)] if wanted.again else []),
         "",
         *_options(wanted, account, own, log),
+        *([call("check_after", wanted.after, paths.runs)] if wanted.after else []),
         call("try_job"),
         call("note", cost.words),
         *([call("ask_about_cost", cost.text)] if asks else []),
@@ -212,10 +213,10 @@ def _start(wanted: Submission, log: str, cost: Cost) -> list[str]:
         return ['exec salloc "${options[@]}" bash "${job[@]}"']
     lines = [call("submit_jobs", str(wanted.chain))]
     if wanted.as_json:
-        each = "" if cost.amount is None else f"{cost.amount / wanted.chain:.2f}"
+        each = "" if cost.amount is None else f"{round_up(cost.amount / wanted.chain, 2):.2f}"
         lines.append(call("ids_as_json", log, each, cost.unit))
     else:
-        lines.append("printf '%s\\n' \"${ids[@]}\"")
+        lines.append(call("print_ids"))
     lines.append(call("tell_job", log))
     if wanted.again:
         lines.append(call("pin_again", wanted.again))

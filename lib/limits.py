@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from lib.errors import LongshipError, near_miss
-from lib.partitions import Limits, time_text
+from lib.partitions import LIMIT_NAMES, Limits, time_text
 from lib.resources import Request
 from lib.sites import Machine
 
@@ -53,11 +53,12 @@ def _hint_for(name: str) -> str:
 
 
 def _applying(request: Request, machine: Machine) -> Iterator[tuple[str, Limits]]:
+    qos = machine.qos.get(request.qos, Limits())
+    own = {name: None for name in LIMIT_NAMES if getattr(qos, name) is not None}
     for each in request.partitions:
-        if each in machine.partitions:
-            yield f"partition {each}", machine.partitions[each]
-    if request.qos in machine.qos:
-        yield f"QOS {request.qos}", machine.qos[request.qos]
+        if each in machine.partitions:  # what the QOS limits, the partition does not
+            yield f"partition {each}", machine.partitions[each]._replace(**own)
+    yield f"QOS {request.qos}", qos
 
 
 def _check_limits(request: Request, what: str, limits: Limits, site: str) -> None:

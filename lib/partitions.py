@@ -15,6 +15,7 @@ _LIMITS = {
     "max_nodes": Key("number"),
     "max_gpus": Key("number"),
 }
+LIMIT_NAMES = ("max_hours", "max_nodes", "max_gpus")
 LIMITS_OF = {
     "partitions": {
         **_LIMITS,

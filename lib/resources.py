@@ -86,7 +86,7 @@ def read_request(options: Mapping[str, str], machine: Machine) -> Request:
     partition = options.get("partition", machine.default_partition)
     facts = machine.partitions.get(partition, Limits())
     qos = machine.qos.get(options.get("qos", ""), Limits())
-    longest = min(filter(None, (facts.max_hours, qos.max_hours)), default=None)
+    longest = qos.max_hours or facts.max_hours
     nodes = _number(options, "nodes", r"(?:\d+-)?(\d+)") or _nodes_needed(options, facts, machine)
     tasks = _number(options, "ntasks") or nodes * (_number(options, "ntasks-per-node") or 1)
     cores = tasks * (_number(options, "cpus-per-task") or 1)

@@ -219,4 +219,11 @@ def combined(options: Iterable[Option]) -> dict[str, str]:
     dict
         Value by long name; empty for flags.
     """
-    return {each.name: each.value or "" for each in options}
+    found: dict[str, str] = {}
+    for each in options:
+        if each.name == "gpus-per-node" and "gpu" in found.get("gres", ""):
+            del found["gres"]  # two names of the same
+        elif each.name == "gres" and "gpu" in (each.value or ""):
+            found.pop("gpus-per-node", None)
+        found[each.name] = each.value or ""
+    return found

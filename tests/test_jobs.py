@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 from support.repository import toml
+from support.terminal import Terminal
 
 from lib import jobs
 from lib.command import assign, call
@@ -161,6 +162,41 @@ def test_slurm_without_a_cluster_is_told(program, lines, clean_environment, run,
     assert hint.startswith("hint: run this on a login node of a cluster; without Slurm: python3")
 
 
+@pytest.mark.parametrize(
+    ("said", "recorded", "told"),
+    [
+        ("Invalid job id specified", False, True),
+        ("Invalid job id", True, False),
+        ("", False, False),
+    ],
+)
+def test_job_after_one_that_nobody_knows_is_refused(
+    said, recorded, told, clean_environment, run, tmp_path
+):
+    (tmp_path / "scontrol").write_text(f"#!/bin/bash\necho '{said}' >&2\nexit 1\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    if recorded:
+        (tmp_path / "runs/999999-train").mkdir(parents=True)
+        (tmp_path / "runs/999999-train/record.json").touch()
+    env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
+    script = render("a test", [call("check_after", "999999", tmp_path / "runs")])
+    done = run(["bash", "-c", script], env=env, check=False)
+    assert done.returncode == told
+    assert ("error: there is no job 999999, which this one is to follow" in done.stderr) == told
+
+
+def test_job_to_follow_is_looked_for(submit):
+    assert any(each.startswith("check_after 999999 ") for each in submit(after="999999"))
+
+
+def test_terminal_is_told_what_the_number_is(clean_environment, tmp_path):
+    lines = ["ids=(7 8)", "print_ids", call("tell_job", "/runs/%j.log")]
+    command = ["bash", "-c", render("a test", lines)]
+    with Terminal(command, env=clean_environment, cwd=tmp_path) as terminal:
+        terminal.end()
+    assert terminal.said.startswith("job: 7 8\r\nlog: /runs/7.log\r\n")
+
+
 @pytest.mark.parametrize("given", [{"chain": 2}, {"after": "7"}])
 def test_shell_on_a_node_cannot_wait_for_another_job(given, submit):
     with pytest.raises(LongshipError, match="is for somebody who works in it, now"):
@@ -271,6 +307,8 @@ def test_job_without_a_name_is_told_by_the_name_that_slurm_gives_it(site, submit
         (["-a1-45"], {"agreed": True}, "01:00:00, 45 jobs; at most 2,160.0 core-hours"),
         (["-pfree"], {}, "train: 1 node of free for at most 01:00:00; no price of it is known"),
         (["-pfree", "--gpus=2"], {}, "at most 2.0 hours"),
+        (["-pfree", "--gpus=1", "--time=15"], {}, "at most 0.3 hours"),
+        (["-pfree", "--gpus=3", "--time=6"], {}, "at most 0.3 hours"),
     ],
 )
 def test_cost_is_told(words, given, told, submit):

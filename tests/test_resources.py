@@ -19,6 +19,7 @@ partitions.gpu = { max_time = "24:00:00", max_nodes = 8, max_gpus = 24 }
 partitions.cpu = { cores_per_node = 128, gpus_per_node = 0 }
 partitions.share = { price = { gpu = 1.5, unit = "GPU-hours" } }
 qos.short = { max_time = "2:00:00", max_nodes = 2 }
+qos.long = { max_time = "7-00:00:00", max_nodes = 12 }
 
 [machines.strict]
 required = ["account", "mem"]
@@ -177,6 +178,7 @@ def test_price_is_the_partitions_own_or_the_machines(request_of, machines):
         {"partition": "gpu,cpu"},
         {"time": "24:00:00", "nodes": "6", "gpus_per_node": "4"},
         {"qos": "short", "time": "2:00:00"},
+        {"qos": "long", "time": "7-00:00:00", "nodes": "12"},
         {"gpus": "8"},
         {"ntasks": "96"},
         {"partition": "cpu", "cpus_per_task": "128"},
@@ -194,7 +196,9 @@ def test_job_that_can_start_is_taken(options, refusal):
     [
         ({"partition": "gpus"}, "m has no partition gpus", 'did you mean "gpu"?'),
         ({"partition": "cpu,x"}, "m has no partition x", "gpu, cpu, share; one that is missing"),
-        ({"qos": "long"}, "m has no qos long", "allowed: short; one"),
+        ({"qos": "no"}, "m has no qos no", "allowed: short, long; one"),
+        ({"qos": "long", "time": "8-0"}, "is more than QOS long allows", "--time=7-00:00:00"),
+        ({"qos": "long", "gpus": "28", "nodes": "7"}, "28 GPUs are more than partition", "24"),
         ({"time": "24:00:01"}, "--time=1-00:00:01 is more than partition gpu", "1-00:00:00 (site/"),
         ({"time": "UNLIMITED"}, "--time=UNLIMITED is more than partition gpu", "1-00:00:00"),
         ({"time": "0:0"}, "--time=UNLIMITED is more than partition gpu", "1-00:00:00"),
@@ -224,6 +228,7 @@ def test_job_that_never_could_start_is_refused(options, message, hint, refusal):
 def test_time_that_nobody_says_is_the_longest_that_is_allowed(request_of):
     assert request_of(qos="short").hours == 2
     assert request_of(qos="short", partition="cpu").hours == 2
+    assert request_of(qos="long").hours == 168
     assert request_of(partition="cpu").hours is None
 
 

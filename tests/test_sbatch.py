@@ -173,6 +173,16 @@ def test_variables_of_sbatch_are_options():
     assert words(read_variables(environ)) == ["--exclusive", "--time=60"]
 
 
+def test_gpus_per_node_and_gres_are_names_of_the_same():
+    gres, gpus = Option("gres", "gpu:4"), Option("gpus-per-node", "2")
+    assert combined([gres, gpus]) == {"gpus-per-node": "2"}
+    assert combined([gpus, gres]) == {"gres": "gpu:4"}
+    assert combined([Option("gres", "lustre:1"), gpus]) == {
+        "gres": "lustre:1",
+        "gpus-per-node": "2",
+    }
+
+
 def test_later_options_win():
     options = [Option("nodes", "1"), Option("hold", None), Option("nodes", "2")]
     assert combined(options) == {"nodes": "2", "hold": ""}

@@ -85,10 +85,32 @@ begin_record() {
   if ((${#JOB_ARGUMENTS[@]})); then printf '%s\0' "${JOB_ARGUMENTS[@]}" >"$RUN_DIR/arguments"; fi
   if [[ -n ${LONGSHIP_OPTIONS:-} ]]; then printf '%s\n' "$LONGSHIP_OPTIONS" >"$RUN_DIR/options"; fi
   unset LONGSHIP_OPTIONS LONGSHIP_RERUN LONGSHIP_CHAINED_AFTER # not for what the job itself submits
+  if [[ -e $RUN_DIR/record.json ]]; then
+    time_before "$RUN_DIR/record.json"
+    facts+=(earlier_seconds "$REPLY")
+  fi
   facts+=(started "$(record_time)" nodelist "$SLURM_JOB_NODELIST" arguments "${JOB_ARGUMENTS[*]@Q}")
   write_run_record
   trap 'exit 143' TERM # after srun has ended, which Slurm has told the same
   trap 'end_run $?' EXIT
+}
+
+# time_before RECORD: set REPLY to how many seconds a requeued job has run before, all attempts together.
+time_before() {
+  local started ended
+  local -i seconds
+  record_value "$1" started
+  started=$REPLY
+  record_value "$1" ended
+  ended=$REPLY
+  record_value "$1" earlier_seconds
+  seconds=${REPLY:-0}
+  # where a node was lost nobody wrote the end: Slurm submits the job again at that moment
+  if [[ -z $ended && -r ${1%/*}/slurm.txt && $(<"${1%/*}/slurm.txt") =~ \ SubmitTime=([0-9T:-]+) ]]; then
+    ended=${BASH_REMATCH[1]}
+  fi
+  REPLY=$(($(date -d "${ended:-$started}" +%s) - $(date -d "$started" +%s)))
+  REPLY=$((seconds + (REPLY > 0 ? REPLY : 0)))
 }
 
 # write_run_record: the file is complete at any moment.

@@ -14,7 +14,7 @@ show_jobs() {
     printf 'no job of yours waits or runs\n'
   else
     # shellcheck disable=SC2059  # one of the two above
-    printf "$form" job name state elapsed limit nodes 'cost so far'
+    printf "$form" job name state elapsed limit nodes ''
     each_queued "$1" show_queued
   fi
   each_ended "$1" show_ended
@@ -58,7 +58,8 @@ each_queued() {
     cost_unit=$REPLY
     slurm_seconds "$elapsed"
     seconds=$REPLY
-    cost_of "$record" "$seconds"
+    if [[ $state == PENDING ]]; then time_before "$record"; else record_value "$record" earlier_seconds; fi
+    cost_of "$record" "$((seconds + ${REPLY:-0}))"
     cost=$REPLY
     "$2"
   done <<<"$listed"
@@ -67,7 +68,7 @@ each_queued() {
 # show_queued: two lines or three.
 show_queued() {
   # shellcheck disable=SC2059  # of show_jobs
-  printf "$form" "$id" "$name" "$state" "$elapsed" "$limit" "$nodes" "${cost:+$cost $cost_unit}"
+  printf "$form" "$id" "$name" "$state" "$elapsed" "$limit" "$nodes" "${cost:+$cost $cost_unit so far}"
   if [[ $state == PENDING ]]; then printf '    waits: %s\n' "$reason"; fi
   if last_line "$record"; then printf '    %s\n' "${REPLY:0:columns < 114 ? columns - 4 : 110}"; fi
 }
@@ -163,7 +164,8 @@ add_ended() {
   if [[ -n ${recorded[ended]} ]]; then
     seconds=$(($(date -d "${recorded[ended]}" +%s) - $(date -d "${recorded[started]}" +%s)))
   fi
-  cost_of "$record" "$seconds"
+  record_value "$record" earlier_seconds
+  cost_of "$record" "${seconds:+$((seconds + ${REPLY:-0}))}"
   cost=$REPLY
   last_line "$record" || REPLY=
   jobs+=("$id" "${recorded[name]}" ENDED "${recorded[nodes]}" "$seconds" '' '' "$cost"

@@ -104,6 +104,16 @@ warn_of_room() {
   warn_of "$1" "make room there${room_elsewhere-, or set paths.scratch_dir in configuration.toml}"
 }
 
+# check_after JOB RUNS: stop where neither Slurm nor the records below RUNS know the job: Slurm itself takes
+# one that it does not know for one that has ended.
+check_after() {
+  local said
+  said=$(timeout 30 scontrol show job "$1" 2>&1) && return
+  if [[ $said == *'Invalid job id'* ]] && ! compgen -G "$2/$1-*/record.json" >/dev/null; then
+    fail "there is no job $1, which this one is to follow" 'name one of: python3 submit.py status'
+  fi
+}
+
 # try_job: let Slurm look at the job as if it were submitted.
 try_job() {
   local said code=0
@@ -193,6 +203,11 @@ log_of() {
   REPLY=${REPLY//'%A'/"$2"}
 }
 
+# print_ids: a line each, for a program; on a terminal tell_job says what they are.
+print_ids() {
+  [[ -t 1 ]] || printf '%s\n' "${ids[@]}"
+}
+
 # ids_as_json LOG COST UNIT: print the jobs for a program; COST is that of each, at most.
 ids_as_json() {
   local id
@@ -208,6 +223,7 @@ ids_as_json() {
 # tell_job LOG: how to look after it.
 tell_job() {
   local quoted
+  print_messages job "${ids[*]}"
   log_of "$1" "${ids[0]}"
   if [[ $REPLY == *%a* ]]; then
     print_messages log "${REPLY//'%a'/TASK}, one for each task"

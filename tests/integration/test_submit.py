@@ -65,7 +65,7 @@ def own(make_job_clone, slurm, tmp_path):
             "Slurm refuses the job: ",
             "change the options",
         ),
-        ([LOCAL, "--after=me"], "Job dependency problem", "change the options"),
+        ([LOCAL, "--after=999999"], "there is no job 999999", "python3 submit.py status"),
     ],
 )
 def test_job_that_slurm_would_refuse(words, message, hint, jobs):

@@ -1,0 +1,73 @@
+"""What submit.py status says of jobs, with a squeue that answers as Slurm does."""
+
+import json
+
+import pytest
+
+from lib.command import call
+from lib.script import render
+
+RECORD = {
+    "job": "7",
+    "started": "2026-01-02T03:00:00Z",
+    "cost_per_hour": "4",
+    "cost_unit": "GPU-hours",
+}
+
+
+@pytest.fixture
+def status(clean_environment, run, tmp_path):
+    """Give a function that shows the jobs of squeue's lines, with a record of job 7."""
+
+    def show(queued, record, function="show_jobs"):
+        (tmp_path / "squeue").write_text(f"#!/bin/bash\necho '{queued}'\n")
+        (tmp_path / "squeue").chmod(0o755)
+        folder = tmp_path / "runs/7-train"
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = (f'  "{name}": "{value}"' for name, value in record.items())
+        (folder / "record.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        (folder / "slurm.txt").write_text("JobId=7 SubmitTime=2026-01-02T04:30:00 EligibleTime=\n")
+        env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}", "TZ": "UTC"}
+        script = render("a test", [call(function, tmp_path / "runs")])
+        return run(["bash", "-c", script], env=env).stdout
+
+    return show
+
+
+def test_cost_is_shown_where_a_price_is_known(status):
+    queued = "7|RUNNING|30:00|1:00:00|1|None|train"
+    assert "2.00 GPU-hours so far" in status(queued, RECORD)
+    free = status(queued, {**RECORD, "cost_per_hour": ""})
+    assert "so far" not in free and free.splitlines()[0].split()[-1] == "nodes"
+
+
+@pytest.mark.parametrize(
+    ("queued", "more", "cost"),
+    [
+        ("7|RUNNING|30:00|1:00:00|1|None|train", {"earlier_seconds": "3600"}, "6.00"),
+        ("7|PENDING|0:00|1:00:00|1|BeginTime|train", {"ended": "2026-01-02T04:00:00Z"}, "4.00"),
+        ("7|PENDING|0:00|1:00:00|1|BeginTime|train", {}, "6.00"),  # its node was lost
+    ],
+)
+def test_cost_of_a_requeued_job_goes_on(queued, more, cost, status):
+    assert f"{cost} GPU-hours so far" in status(queued, {**RECORD, **more})
+
+
+def test_cost_of_a_requeued_job_that_has_ended_is_that_of_all_attempts(status):
+    more = {"ended": "2026-01-02T04:00:00Z", "exit_code": "0", "earlier_seconds": "1800"}
+    (job,) = json.loads(status("", {**RECORD, **more}, "jobs_as_json"))
+    assert job["cost"] == 6
+
+
+def test_start_of_a_requeued_job_records_how_long_it_has_run(clean_environment, run, tmp_path):
+    (tmp_path / "record.json").write_text(
+        '{\n  "started": "2026-01-02T03:00:00Z",\n  "ended": "2026-01-02T03:10:00Z",\n'
+        '  "earlier_seconds": "60"\n}\n'
+    )
+    lines = [
+        f"RUN_DIR={tmp_path} JOB_ARGUMENTS=() facts=(job 7) log= SLURM_JOB_NODELIST=n",
+        "begin_record",
+        "trap - EXIT",
+    ]
+    run(["bash", "-c", render("a test", lines)], env=clean_environment)
+    assert json.loads((tmp_path / "record.json").read_text())["earlier_seconds"] == "660"
