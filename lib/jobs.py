@@ -18,7 +18,7 @@ from lib.paths import Paths
 from lib.quoting import Word
 from lib.resolved import resolved
 from lib.resources import read_request
-from lib.sbatch import Option, combined, read_options, read_variables
+from lib.sbatch import Option, combined, read_options, read_variables, same_gpus
 from lib.settings import Settings
 from lib.training import check_parallel, check_templates, training_patterns, training_repos
 
@@ -76,6 +76,7 @@ def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submiss
         If Slurm would refuse the job, or it would fail hours later.
     """
     machine, job = settings.machine, wanted.job
+    wanted = wanted._replace(typed=same_gpus(job.header, wanted.typed))
     own = _own_options(settings, wanted)
     account = _account(settings, combined(own))
     given = combined([_default_name(job), *account, *own])

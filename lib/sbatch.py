@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -219,11 +220,24 @@ def combined(options: Iterable[Option]) -> dict[str, str]:
     dict
         Value by long name; empty for flags.
     """
-    found: dict[str, str] = {}
-    for each in options:
-        if each.name == "gpus-per-node" and "gpu" in found.get("gres", ""):
-            del found["gres"]  # two names of the same
-        elif each.name == "gres" and "gpu" in (each.value or ""):
-            found.pop("gpus-per-node", None)
-        found[each.name] = each.value or ""
+    return {each.name: each.value or "" for each in options}
+
+
+def same_gpus(header: Iterable[Option], typed: Iterable[Option]) -> list[Option]:
+    """Return typed options that name GPUs per node as the header does, so that they win.
+
+    Slurm 22.05 takes --gres=gpu:4 of a header and a typed --gpus-per-node=2 as a request for both.
+    """
+    given = combined(header)
+    gres = [each for each in given.get("gres", "").split(",") if each]
+    others = [each for each in gres if not each.startswith("gpu")]
+    found = []
+    for each in typed:
+        value = each.value or ""
+        if each.name == "gpus-per-node" and others != gres:
+            found.append(Option("gres", ",".join([*others, f"gpu:{value}"])))
+        elif each.name == "gres" and "gpus-per-node" in given and re.match(r"gpu[^,]*$", value):
+            found.append(Option("gpus-per-node", value[len("gpu:") :] or "1"))
+        else:
+            found.append(each)
     return found

@@ -256,6 +256,11 @@ def test_configured_account_is_passed_unless_another_is_said(site, submit):
     assert accounts() == []
 
 
+def test_gpus_of_the_command_line_win(site, submit):
+    site.write("site/train.sbatch", JOB.replace("--time", "--gres=gpu:4 --time"))
+    assert options_of(submit("--gpus-per-node=2"))[1] == "--gres=gpu:2"
+
+
 def test_log_lies_beside_the_runs(site, submit):
     runs = f"--output={site.scratch}/runs"
     assert options_of(submit())[-1] == f"{runs}/%j-%x.log"

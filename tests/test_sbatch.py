@@ -14,6 +14,7 @@ from lib.sbatch import (
     read_header,
     read_options,
     read_variables,
+    same_gpus,
 )
 
 HEADER = """\
@@ -173,14 +174,21 @@ def test_variables_of_sbatch_are_options():
     assert words(read_variables(environ)) == ["--exclusive", "--time=60"]
 
 
-def test_gpus_per_node_and_gres_are_names_of_the_same():
-    gres, gpus = Option("gres", "gpu:4"), Option("gpus-per-node", "2")
-    assert combined([gres, gpus]) == {"gpus-per-node": "2"}
-    assert combined([gpus, gres]) == {"gres": "gpu:4"}
-    assert combined([Option("gres", "lustre:1"), gpus]) == {
-        "gres": "lustre:1",
-        "gpus-per-node": "2",
-    }
+@pytest.mark.parametrize(
+    ("header", "typed", "expected"),
+    [
+        ("--gres=gpu:4", "--gpus-per-node=2", "--gres=gpu:2"),
+        ("--gres=gpu:a100:4", "--gpus-per-node=a100:2", "--gres=gpu:a100:2"),
+        ("--gres=lustre:1,gpu:4", "--gpus-per-node=2", "--gres=lustre:1,gpu:2"),
+        ("--gres=lustre:1", "--gpus-per-node=2", "--gpus-per-node=2"),
+        ("--gpus-per-node=4", "--gres=gpu:2", "--gpus-per-node=2"),
+        ("--gpus-per-node=4", "--gres=gpu", "--gpus-per-node=1"),
+        ("--gpus-per-node=4", "--gres=lustre:1", "--gres=lustre:1"),
+        ("--nodes=2", "--gres=gpu:2", "--gres=gpu:2"),
+    ],
+)
+def test_gpus_per_node_are_named_as_in_the_header(header, typed, expected):
+    assert words(same_gpus(read_options([header]), read_options([typed]))) == [expected]
 
 
 def test_later_options_win():
