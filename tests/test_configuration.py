@@ -17,6 +17,19 @@ def check(text, tmp_path):
     return check_layer(*read_toml(path, "configuration.toml"))
 
 
+def test_paths_are_set_by_removing_the_marks_that_the_tutorial_names(root, tmp_path):
+    text = (root / "configuration.toml").read_text(encoding="utf-8")
+    before, mark, after = text.partition("# [paths]")
+    assert before.splitlines()[-4:][0] == "[project]"
+    first, second, third, rest = (mark + after).split("\n", 3)
+    lines = [each.replace("# ", "", 1) for each in (first, second, third)]
+    layer = check("\n".join([before, *lines, rest]), tmp_path)
+    assert {name for name in layer.values if name.startswith("paths.")} == {
+        "paths.project_dir",
+        "paths.scratch_dir",
+    }
+
+
 def test_nothing_said_gives_the_defaults():
     configuration, origins = combine([])
     assert configuration == Configuration()

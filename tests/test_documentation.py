@@ -1,5 +1,6 @@
 """What the pages say: commands and configuration are taken, links lead somewhere."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -202,3 +203,12 @@ def test_page_is_taken_apart():
     assert anchors(text) == ["a-b-c", "a-b-c-1"]
     assert links(text) == ["y.md#z"]
     assert [simple_commands(each) for each in blocks(text, "bash")] == [[["a", "b\nc", "d"]]]
+
+
+def test_tutorial_repeats_a_job_under_a_name_that_has_not_trained():
+    text = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
+    *before, last = [each for each in blocks(text, "bash") if "submit.py" in each]
+    assert "rerun" in last
+    name = re.search(r"--run-name (\S+)", last)[1]
+    assert not any(f"--run-name {name}" in each for each in before)
+    assert "~/longship-data" in text  # what the quickstart leaves there

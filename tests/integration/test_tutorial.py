@@ -82,3 +82,5 @@ def test_each_command_of_the_tutorial(root, newcomer, base_tar, registry, tmp_pa
     losses = [json.loads(line)["loss"] for line in lines]
     assert len(losses) == 80 and losses[-1] < losses[0] - 0.5
     assert list((scratch / "checkpoints/first").glob("*.png"))
+    again = (scratch / "checkpoints/again/metrics.jsonl").read_text().splitlines()
+    assert len(again) == 50
