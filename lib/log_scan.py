@@ -18,6 +18,8 @@ _SEEN = 2000  # bytes of a line before and after the text
 # How srun tells the end of a task and labels what it says; PyTorch adds the rank.
 _ENDED = re.compile(rb"srun: error: ([^ :]+): tasks? ([0-9,-]+)[^:]*: (?!Terminated)(.*)")
 _LABEL = re.compile(r" *([0-9]+): |(?=\[rank ?([0-9]+)\])")
+# Lines with which programs tell, when asked to tell much, what they tried; none is a failure.
+_DETAIL = re.compile(rb"\bDEBUG\b|level=debug|\[[IV][0-9]{3,4} ")
 _ERRORS = (b"Error", b"error:", b"ERROR", b"FATAL", b"fatal:", b"Exception", b"Segmentation fault")
 # Each attempt of a requeued job begins with it, in the same log.
 _ATTEMPT = b"longship: run "
@@ -139,8 +141,9 @@ class Scan:
             for text in texts:
                 for at in _positions(block, text):
                     start, end = _line_around(block, at)
-                    match = pattern.search(block[start:end])
-                    if match and start not in taken:
+                    if start in taken or _DETAIL.search(block, start, end):
+                        continue
+                    if match := pattern.search(block[start:end]):
                         taken.add(start)
                         self._note(message, block, start, at, match.groupdict())
         for at in _positions(block, b"srun: error: "):

@@ -1,8 +1,11 @@
 """The table of known messages, and how a log is searched for them."""
 
+import gzip
+import io
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +14,13 @@ from lib.errors import LongshipError
 from lib.known_messages import explain, load_messages
 from lib.log_scan import Scan
 from lib.stacks import load_stack
+from lib.tables import read_toml
 
 MESSAGES = load_messages()
 EXAMPLES = [(each, line) for each in MESSAGES for line in each.examples]
+FOLDER = Path(__file__).parent / "messages"
+REPORTED = read_toml(FOLDER / "reported.toml", "reported.toml")[0]["messages"]
+HEALTHY = sorted((FOLDER / "healthy").glob("*.log.gz"))
 
 
 def scanned(path, data):
@@ -36,6 +43,38 @@ def test_example_is_known_as_its_own_message_and_nothing_else(message, line, tmp
     assert (found.line, found.count, found.task) == (1, 1, "3")
 
 
+def told(log):
+    """Return the topic told first, and the causes; '' and none where nothing is known."""
+    scan = Scan(MESSAGES)
+    scan.read(io.BytesIO(log))
+    causes = {each.message.topic for each in scan.findings if not each.message.consequence}
+    return next((each.message.topic for each in scan.findings), ""), causes
+
+
+def test_reported_messages_are_explained_and_none_wrongly():
+    unknown = []
+    for each in REPORTED:
+        first, causes = told(each["log"].encode())
+        expected = set(each["topics"])
+        assert expected <= {message.topic for message in MESSAGES}, each["source"]
+        assert first in expected | {""} and causes <= expected, (each["source"], first, causes)
+        unknown += [each] * (not first)
+    held_out = [each for each in REPORTED if each.get("held_out")]
+    assert len(REPORTED) >= 150 and len(held_out) >= len(REPORTED) / 3
+    assert not [each["source"] for each in unknown if each not in held_out]
+    assert len(unknown) <= len(held_out) / 10, [each["source"] for each in unknown]
+
+
+@pytest.mark.parametrize("path", HEALTHY, ids=lambda each: each.name)
+def test_nothing_is_found_in_the_log_of_a_successful_run(path):
+    assert told(gzip.decompress(path.read_bytes())) == ("", set())
+
+
+def test_there_are_logs_of_20_successful_runs():
+    said = (FOLDER / "healthy" / "README.md").read_text()
+    assert len(HEALTHY) >= 20 and all(f"`{each.name}`" in said for each in HEALTHY)
+
+
 def test_each_text_has_an_example():
     for message in MESSAGES:
         for text in message.text:
@@ -44,7 +83,7 @@ def test_each_text_has_an_example():
 
 def test_entries_are_complete_and_named_once(root):
     topics = [each.topic for each in MESSAGES]
-    assert len(set(topics)) == len(topics) >= 60
+    assert len(set(topics)) == len(topics) >= 120
     for each in MESSAGES:
         assert each.cause and each.fix and each.text
         assert not each.source or each.source.startswith("https://")
