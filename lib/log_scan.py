@@ -14,6 +14,8 @@ from typing import Any, BinaryIO, NamedTuple
 _BLOCK = 1 << 20  # bytes that are read at once
 _LONGEST = 4 * _BLOCK  # of what has no end of line
 _SEEN = 2000  # bytes of a line before and after the text
+_KINDS = 1 << 16  # of lines that are remembered
+_DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 
 # How srun tells the end of a task and labels what it says; PyTorch adds the rank.
 _ENDED = re.compile(rb"srun: error: ([^ :]+): tasks? ([0-9,-]+)[^:]*: (?!Terminated)(.*)")
@@ -94,9 +96,11 @@ class Scan:
 
     def __init__(self, messages: list[Message]) -> None:
         self._searches = [
-            (each, [text.encode() for text in each.text], re.compile(each.pattern.encode()))
+            (each, text.encode(), re.compile(each.pattern.encode()), _names_digits(each, text))
             for each in messages
+            for text in each.text
         ]
+        self._dull: set[bytes] = set()
         self._offset = self.lines = self._attempts = 0
         self._forget()
 
@@ -137,15 +141,24 @@ class Scan:
 
     def _look(self, block: bytes) -> None:
         taken: set[int] = set()
-        for message, texts, pattern in self._searches:
-            for text in texts:
-                for at in _positions(block, text):
-                    start, end = _line_around(block, at)
-                    if start in taken or _DETAIL.search(block, start, end):
-                        continue
-                    if match := pattern.search(block[start:end]):
-                        taken.add(start)
-                        self._note(message, block, start, at, match.groupdict())
+        kinds = block.translate(_DIGITS).split(b"\n")
+        # Most lines differ from earlier ones, in which nothing was found, only in their numbers.
+        lines = zip(block.split(b"\n"), kinds)
+        fresh = b"\n".join(line for line, kind in lines if kind not in self._dull)
+        for message, text, pattern, names_digits in self._searches:
+            for at in _positions(block, text) if names_digits or text in fresh else ():
+                start, end = _line_around(block, at)
+                if start in taken or _DETAIL.search(block, start, end):
+                    continue
+                if match := pattern.search(block[start:end]):
+                    taken.add(start)
+                    self._note(message, block, start, at, match.groupdict())
+        if len(self._dull) > _KINDS:
+            self._dull.clear()
+        self._dull.update(kind for kind in kinds if len(kind) <= _SEEN)
+        for at in taken:
+            begin, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
+            self._dull.discard(block[begin : end if end >= 0 else None].translate(_DIGITS))
         for at in _positions(block, b"srun: error: "):
             ended = None if self.failed else _ENDED.match(block, at, _line_around(block, at)[1])
             if ended:
@@ -175,6 +188,12 @@ class Scan:
         self._found[message.topic] = Finding(
             message, self._offset + start, line, said, at - start, values, count
         )
+
+
+def _names_digits(message: Message, text: str) -> bool:
+    """Tell whether it matters which digits stand in a line."""
+    pattern = re.sub(r"\[0-9\]|\{[0-9,]+\}", "", message.pattern)
+    return any(each.isdigit() for each in text + pattern)
 
 
 def _positions(block: bytes, text: bytes) -> Iterator[int]:

@@ -136,6 +136,15 @@ def test_only_the_last_attempt_of_a_requeued_job_counts(tmp_path):
     ]
 
 
+def test_lines_that_differ_only_in_numbers_are_told_apart_where_it_matters(tmp_path):
+    line = b"srun: error: n1: task 0: Exited with exit code %d\n"
+    many, seen = line % 101 * (1 << 16), b"iteration %d | CUDA out of memory\n"
+    log = seen % 1 + many + line % 137 + seen % 2 + many + line % 137
+    first, second = scanned(tmp_path / "log", log).findings
+    assert (first.message.topic, first.line, first.count) == ("out of GPU memory", 1, 2)
+    assert (second.message.topic, second.line, second.count) == ("out of host memory", 65538, 2)
+
+
 def test_large_log_of_any_bytes_is_read_in_blocks(tmp_path):
     line = b"step 1 loss 2.5 \xff\xfe\x00\r" * 20 + b"\n"
     log = line * 20000 + b"Bus error \xc3\x28\x1b[31m\n" + line * 20000
