@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 _BLOCK = 1 << 20  # bytes that are read at once
 _LONGEST = 4 * _BLOCK  # of what has no end of line
 _SEEN = 2000  # bytes of a line before and after the text
-_KINDS = 1 << 16  # of lines that are remembered
+_KINDS = 1 << 15  # of lines that are remembered
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 
 # How srun tells the end of a task and labels what it says; PyTorch adds the rank.
