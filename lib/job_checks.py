@@ -6,13 +6,15 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
+from lib.command import wrapped
 from lib.errors import LongshipError
 from lib.images import image_source, image_to_start
 from lib.job_files import JobFile
 from lib.paths import Paths
 from lib.repositories import configured_repositories
+from lib.resources import Request
 from lib.settings import Settings
-from lib.training import is_below, training_folders
+from lib.training import is_below, training_folders, training_variables
 
 # Folders that each node has as its own.
 _OF_NODES = ("/dev", "/etc", "/opt", "/proc", "/tmp", "/usr", "/var")
@@ -62,6 +64,24 @@ def check_job(
     image = _image(settings, paths, runtime, job)
     _check_visible(settings, paths, job, given, words, log, image)
     configured_repositories(settings)  # no password stands in a URL, which is recorded
+
+
+def stack_lines(
+    settings: Settings, paths: Paths, job: JobFile, request: Request, arguments: Sequence[str]
+) -> list[str]:
+    """Return the line that lets the stack refuse what it cannot run, where it checks its jobs."""
+    script = paths.root / "stacks" / settings.stack.name / "check_job.sh"
+    if not job.step or not script.is_file():
+        return []
+    variables = {
+        "LONGSHIP_ROOT": paths.root,
+        "NUM_NODES": request.nodes,
+        "GPUS_PER_NODE": request.gpus // request.nodes,  # 0 where nobody knows
+        **training_variables(settings, paths),
+    }
+    named = [f"{name}={value}" for name, value in variables.items()]
+    step = job.mode if job.step == "data" else job.step
+    return [wrapped("env", *named, "bash", script, step, *arguments)]
 
 
 def log_folders(paths: Paths, given: Mapping[str, str], log: str) -> list[str]:

@@ -17,6 +17,7 @@ from lib.tables import find_files
 # The name that a job file gives its machine; one that builds something has no run to start.
 _STARTS = re.compile(r"^start_job ([\w-]+)", re.MULTILINE)
 _BUILDS = re.compile(r"\.py --machine ([\w-]+)")
+_SHARDS = re.compile(r"^srun .* shard\b", re.MULTILINE)
 
 
 class JobFile(NamedTuple):
@@ -32,15 +33,18 @@ class JobFile(NamedTuple):
         Its ``#SBATCH`` lines.
     needs_image : bool
         Whether it starts something in the environment.
-    trains : bool
-        Whether that is the stack's training.
+    step : str
+        What of the stack that is: ``training``, ``data`` or nothing.
+    mode : str
+        How it starts the data step: ``all``, or ``shard`` in many tasks.
     """
 
     path: Path
     machine: str
     header: list[Option]
     needs_image: bool
-    trains: bool
+    step: str
+    mode: str
 
     @property
     def is_interactive(self) -> bool:
@@ -78,13 +82,15 @@ def read_job_file(root: Path, name: str) -> JobFile:
     starts = _STARTS.search(text)
     machine = starts or _BUILDS.search(text)
     shown = path.relative_to(root) if root in path.parents else path
+    steps = {"run_training.sh": "training", "preprocess_data.sh": "data"}
     header = read_header(text, str(shown))
     return JobFile(
         path=shown,
         machine=machine[1] if machine else "",
         header=header,
         needs_image=starts is not None,
-        trains="run_training.sh" in text,
+        step=next((step for script, step in steps.items() if script in text), ""),
+        mode="shard" if _SHARDS.search(text) else "all",
     )
 
 

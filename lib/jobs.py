@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lib.command import array, call, comment, export, wrapped
 from lib.errors import LongshipError
-from lib.job_checks import check_job, log_folders, written_to
+from lib.job_checks import check_job, log_folders, stack_lines, written_to
 from lib.job_container import check_lines
 from lib.job_cost import Cost, cost_of, round_up
 from lib.job_files import JobFile
@@ -88,12 +88,13 @@ def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submiss
     typed = [each.word for each in wanted.typed]
     asked = [call(each.word) for each in (*account, *wanted.typed)]
     check_job(settings, paths, runtime, job, given, [*typed, *wanted.arguments], log)
-    if job.trains:
+    if job.step == "training":
         check_parallel(settings, paths, request.gpus, request.nodes)
         check_templates(settings, paths)
     cost = cost_of(settings, request, wanted.chain)
     asks = not wanted.agreed and 0 < settings.configuration.jobs.ask_above < (cost.amount or 0)
     return [
+        *stack_lines(settings, paths, job, request, wanted.arguments),
         call("check_slurm", machine.name),
         call("check_python", paths.root),
         *_environment_lines(settings, paths, runtime, wanted),
@@ -147,11 +148,12 @@ def _data_lines(
     settings: Settings, paths: Paths, wanted: Submission, given: Mapping[str, str]
 ) -> list[str]:
     """Return the lines that look for what the settings name, unless a job before makes it."""
-    if not wanted.job.trains or wanted.after or "dependency" in given:
+    step = wanted.job.step
+    if not step or wanted.after or "dependency" in given:
         return []
-    cached = training_repos(settings, paths)
+    cached = training_repos(settings, paths, step)
     return [
-        *(call("check_given", *each) for each in training_patterns(settings, paths)),
+        *(call("check_given", *each) for each in training_patterns(settings, paths, step)),
         *(wrapped("check_cached", *each) for each in cached),
     ]
 

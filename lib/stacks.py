@@ -39,6 +39,7 @@ SETTING = {
     "default": Key("value"),
     "about": Key("text"),
     "within": Key("text"),
+    "step": Key("text", choices=("training", "data", "both"), default="training"),
 }
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -56,12 +57,15 @@ class Setting(NamedTuple):
         One line.
     within : str
         The ``parallel`` setting that this one divides, where it divides no world size.
+    step : str
+        The jobs before which its path is looked for: ``training``, ``data`` or ``both``.
     """
 
     kind: str
     default: Any
     about: str
     within: str
+    step: str
 
 
 class Stack(NamedTuple):
@@ -134,7 +138,9 @@ def _settings(table: Mapping[str, Any], source: Source) -> dict[str, Setting]:
         kind = facts.get("kind", "text")
         default = facts.get("default", KINDS[kind].default)
         check_value(f"{dotted}.default", default, KINDS[kind], source.place(dotted))
-        found[name] = Setting(kind, default, facts.get("about", ""), facts.get("within", ""))
+        about, within = facts.get("about", ""), facts.get("within", "")
+        step = facts.get("step", SETTING["step"].default)
+        found[name] = Setting(kind, default, about, within, step)
     for name, setting in found.items():
         if setting.within and setting.within not in found:
             raise LongshipError(

@@ -76,9 +76,13 @@ def training_paths(settings: Settings, paths: Paths) -> Iterator[tuple[str, str]
                     yield name, each
 
 
-def training_patterns(settings: Settings, paths: Paths) -> Iterator[tuple[str, ...]]:
-    """Give setting, path, and for one of several paths the patterns that also find it."""
+def training_patterns(
+    settings: Settings, paths: Paths, step: str = "training"
+) -> Iterator[tuple[str, ...]]:
+    """Give setting, path, and the patterns that also find one of several, of what a step needs."""
     for name, path in training_paths(settings, paths):
+        if settings.stack.settings[name].step not in (step, "both"):
+            continue
         several = settings.stack.settings[name].kind == "paths"
         patterns = [f"{glob.escape(path)}*", *([path] if _WILDCARD.search(path) else [])]
         yield (f"training.{name}", path, *(patterns if several else []))
@@ -89,12 +93,15 @@ def hub_cache(settings: Settings, paths: Paths) -> Path:
     return Path(settings.configuration.environment.set.get("HF_HOME") or paths.hub)
 
 
-def training_repos(settings: Settings, paths: Paths) -> Iterator[tuple[str, str, Path, Path]]:
-    """Give setting, name, and the two folders of the hub's cache that it can be in."""
+def training_repos(
+    settings: Settings, paths: Paths, step: str = "training"
+) -> Iterator[tuple[str, str, Path, Path]]:
+    """Give setting, name, and its two folders in the hub's cache, of what a step needs."""
     hub = hub_cache(settings, paths) / "hub"
     for name, value in training_values(settings, paths).items():
-        repo = str(value).partition(":")[0]
-        if settings.stack.settings[name].kind == "path" and _REPO.fullmatch(repo):
+        setting, repo = settings.stack.settings[name], str(value).partition(":")[0]
+        needed = setting.kind == "path" and setting.step in (step, "both")
+        if needed and _REPO.fullmatch(repo):
             folder = repo.replace("/", "--")
             yield f"training.{name}", repo, hub / f"models--{folder}", hub / f"datasets--{folder}"
 

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.stacks import settings_of, start
+from support.stacks import refusal, settings_of, start
 
 from lib.paths import derive_paths
 from lib.stacks import load_stack
@@ -307,3 +307,11 @@ def test_data_are_not_made_in_shares(tmp_path):
     done = preprocess(tmp_path, "shard")
     assert (done.returncode, done.stdout) == (1, "")
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["error:", "hint:"]
+
+
+def test_data_job_that_nemo_cannot_run_is_refused_before_submission(tmp_path):
+    done = refusal(ROOT, "nemo", "jsc/preprocess_data_parallel_jwc.sbatch", tmp_path)
+    assert done.returncode == 1
+    error, hint = done.stderr.splitlines()
+    assert error == "error: NeMo makes its data in one task"
+    assert hint.startswith('hint: use the job script without "parallel" in its name')

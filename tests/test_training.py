@@ -172,6 +172,57 @@ def test_data_are_seen_inside(stack):
     assert [each.source for each in more] == [*roots, "/t/tokenizer", "/d/a", "/d", "/f"]
 
 
+def test_each_job_looks_for_what_its_own_step_needs(stack):
+    stack.write(
+        "stacks/mine/stack.toml",
+        "[training]\n"
+        'text = { kind = "path", step = "data", default = "/d/text" }\n'
+        'tokens = { kind = "path", default = "/d/tokens" }\n'
+        'tokenizer = { kind = "path", step = "both", default = "/d/tokenizer" }\n'
+        'seen = { kind = "path", step = "data", default = "lab/text" }\n',
+    )
+    data = "\n".join(submit(stack, job="local/preprocess.sbatch"))
+    training = "\n".join(submit(stack))
+    assert "/d/text" in data and "/d/tokenizer" in data and "lab/text" in data
+    assert "/d/tokens" not in data
+    assert "/d/tokens" in training and "/d/tokenizer" in training
+    assert "/d/text" not in training and "lab/text" not in training
+    stack.write("local/other.sbatch", JOB.replace("run_training.sh", "other.sh"))
+    assert "/d/" not in "\n".join(submit(stack, job="local/other.sbatch"))
+
+
+CHECK = """
+source "$LONGSHIP_ROOT/lib/shell/messages.bash"
+fail "$NUM_NODES nodes of $GPUS_PER_NODE, $TRAINING_MODEL:$(printf ' <%s>' "$@")" 'ask for less'
+"""
+
+
+@pytest.mark.parametrize(
+    ("job", "step"),
+    [
+        ("local/train.sbatch", "training"),
+        ("local/preprocess.sbatch", "all"),
+        ("local/shards.sbatch", "shard"),
+    ],
+)
+def test_stack_refuses_a_job_before_it_is_priced(job, step, root, stack):
+    shards = '\nsrun "${preprocess[@]}" shard "${JOB_ARGUMENTS[@]}"\n'
+    stack.write(
+        "local/shards.sbatch", JOB.replace("run_training.sh", "preprocess_data.sh") + shards
+    )
+    repository = stack.configure('[training]\nmodel = "it\'s $1"\n')
+    assert not any("check_job.sh" in line for line in submit(repository, job=job))
+    stack.write("stacks/mine/check_job.sh", CHECK)
+    (stack.root / "lib").symlink_to(root / "lib")
+    check, *rest = submit(repository, "--", "an argument", "$2", job=job)
+    assert any(line.startswith("note ") for line in rest)
+    done = subprocess.run(["bash", "-c", check], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"error: 2 nodes of 4, it's $1: <{step}> <an argument> <$2>\nhint: ask for less\n"
+    )
+
+
 def test_what_is_not_there_is_told_before_submission(stack, run, tmp_path):
     (tmp_path / "text.bin").touch()
     (tmp_path / "tokenizer").touch()

@@ -3,10 +3,7 @@
 # a worker on each core. Run inside the environment; the arguments behind `all` go to that script.
 set -euo pipefail
 
-source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
-
-[[ ${1:-all} == all ]] ||
-    fail 'NeMo makes its data in one task' 'use a job file without "parallel" in its name: aws/preprocess_data_aws.sbatch'
+bash "${LONGSHIP_ROOT:?}/stacks/nemo/check_job.sh" "${1:-all}"
 
 readonly data=${LONGSHIP_SCRATCH_DIR:?}/data
 # NeMo writes a .bin from its first line on, and the .idx when all are done: under their names when

@@ -8,6 +8,8 @@ from pathlib import Path
 from lib.container import run_lines
 from lib.environment import contract
 from lib.job_container import pyxis_launcher_lines
+from lib.job_files import read_job_file
+from lib.jobs import Submission, split_typed, submit_lines
 from lib.packages import wanted_venv
 from lib.paths import derive_paths
 from lib.pyxis import uses_pyxis
@@ -152,3 +154,14 @@ def command_of(root, stack, machine, folder, arguments=(), *, per_rank=False, **
         lines += [*variables, "python", *(f"  {word}" for word in words)]
     text = "\n".join(lines) + "\n"
     return text.replace(str(root), str(CLONE))
+
+
+def refusal(root, stack, job, folder, *words, configuration=""):
+    """Give what the stack says of a job before its submission, and that alone."""
+    job = read_job_file(root, job)
+    settings = settings_of(root, stack, job.machine, folder, configuration)
+    typed, arguments = split_typed(words)
+    wanted = Submission(job, typed, arguments)
+    check, *_ = submit_lines(settings, derive_paths(settings), "apptainer", wanted)
+    assert "check_job.sh" in check
+    return subprocess.run(["bash", "-c", check], capture_output=True, text=True)
