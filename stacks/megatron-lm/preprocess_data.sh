@@ -6,13 +6,12 @@
 set -euo pipefail
 
 readonly preprocess=${LONGSHIP_ROOT:?}/preprocess_data.py
-readonly tokenizer_files=$LONGSHIP_ROOT/stacks/megatron-lm/tokenizer_files.py
 
 if [[ -n $TRAINING_TOKENIZER ]]; then
-    found=$(python "$tokenizer_files" find "$TRAINING_TOKENIZER")
+    found=$(python "$LONGSHIP_ROOT/lib/inside/find_tokenizer.py" "$TRAINING_TOKENIZER")
     mapfile -t found <<<"$found"
     exec python "$preprocess" --tokenizer="${found[0]}" --end-of-text="${found[1]}" "$@"
 fi
 if [[ ${1:-} == @(shard|merge) ]]; then exec python "$preprocess" "$@"; fi
 python "$preprocess" "$@"
-PYTHONPATH=$LONGSHIP_ROOT${PYTHONPATH:+:$PYTHONPATH} exec python "$tokenizer_files" export "$@"
+PYTHONPATH=$LONGSHIP_ROOT${PYTHONPATH:+:$PYTHONPATH} exec python "$LONGSHIP_ROOT/stacks/megatron-lm/tokenizer_files.py" "$@"

@@ -1,62 +1,21 @@
-"""The files of a tokenizer: preprocess_data.py reads one file, Megatron-LM a Hugging Face folder.
+"""Keep the BPE that preprocess_data.py trained as the directory that Megatron-LM reads.
 
-    tokenizer_files.py find NAME            a folder or a name on the hub: tell preprocess_data.py
-    tokenizer_files.py export ARGUMENT...   keep the BPE that preprocess_data.py trained as a folder
+    tokenizer_files.py ARGUMENT...      those of preprocess_data.py, which it finds on PYTHONPATH
 
-`find` prints the path of tokenizer.json and, below it, the token that ends a text. `export` takes
-preprocess_data.py's own arguments, and finds that module on PYTHONPATH. Its folder has vocab.json
-and merges.txt too, so that the bootcamp's notebooks can use it.
+The directory has vocab.json and merges.txt too, so that the bootcamp's notebooks can use it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import sys
 import tempfile
-from pathlib import Path
 
-NAMES = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
-    *("vocab.json", "merges.txt"),
-)
+from tokenizers import Tokenizer
 
-
-def find(name: str) -> tuple[str, str]:
-    """Find a tokenizer as transformers does, on the disk or in the hub's cache.
-
-    Parameters
-    ----------
-    name : str
-        A folder, or a name on the hub.
-
-    Returns
-    -------
-    tuple of str
-        Path of tokenizer.json, and the token that ends a text.
-
-    Raises
-    ------
-    SystemExit
-        If it is not there, has no tokenizer.json, or ends texts with nothing.
-    """
-    from transformers import AutoTokenizer
-    from transformers.utils import cached_file
-
-    try:
-        path = cached_file(name, "tokenizer.json")
-        end_of_text = AutoTokenizer.from_pretrained(name).eos_token
-    except (OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        sys.exit(
-            f"error: there is no tokenizer {name}: {reason}\n"
-            "hint: name a folder with a tokenizer.json; set_up.py install fetches [[assets]]"
-        )
-    if end_of_text is None:
-        sys.exit(
-            f"error: the tokenizer {name} has no eos_token\nhint: add it to tokenizer_config.json"
-        )
-    return path, end_of_text
+NAMES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt")
 
 
 def export(arguments: list[str]) -> None:
@@ -82,24 +41,16 @@ def export(arguments: list[str]) -> None:
     product = preprocess_data.Product(tuple(folder / name for name in NAMES), made_from)
     if product.result() is not None:
         return
-    from transformers import GPT2TokenizerFast
-
-    end_of_text = options.end_of_text
-    tokenizer = GPT2TokenizerFast(
-        tokenizer_file=str(trained),
-        eos_token=end_of_text,
-        bos_token=end_of_text,
-        unk_token=end_of_text,
-    )
+    # transformers 4 and 5 both read this class; what 5 itself writes, 4 cannot read.
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings.update(dict.fromkeys(("bos_token", "eos_token", "unk_token"), options.end_of_text))
     with product.write() as (files, _), tempfile.TemporaryDirectory() as saved:
-        tokenizer.save_pretrained(saved)
-        for name, file in zip(NAMES, files):
-            shutil.copyfile(Path(saved, name), file)
+        shutil.copyfile(trained, files[0])
+        files[1].write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
+        for model_file, file in zip(Tokenizer.from_file(str(trained)).model.save(saved), files[2:]):
+            shutil.copyfile(model_file, file)
     print(f"tokenizer: for Megatron-LM in {folder}")
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "find":
-        print(*find(sys.argv[2]), sep="\n")
-    else:
-        export(sys.argv[2:])
+    export(sys.argv[1:])

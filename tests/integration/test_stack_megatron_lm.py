@@ -180,7 +180,7 @@ def test_given_tokenizer_is_used_with_the_token_that_ends_its_texts(
 ):
     own = tmp_path / "own"
     shutil.copytree(data / "corpus_tokenizer", own)
-    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
         text = (own / name).read_text()
         (own / name).write_text(text.replace("<|endoftext|>", "</s>"))
     where = ("--data-dir", tmp_path, "--input", data / "text.jsonl", "--name", "mine")
@@ -195,9 +195,9 @@ def test_given_tokenizer_is_used_with_the_token_that_ends_its_texts(
 
 
 def test_tokenizer_that_is_not_there_is_told(inside, root, tmp_path):
-    script = root / "stacks/megatron-lm/tokenizer_files.py"
-    done = inside("python", script, "find", "me/nowhere", check=False)
+    script = root / "lib/inside/find_tokenizer.py"
+    done = inside("python", script, "me/nowhere", check=False)
     assert done.returncode == 1
     error, hint = done.stderr.splitlines()[-2:]
-    assert error.startswith("error: there is no tokenizer me/nowhere: ")
-    assert hint.startswith("hint: name a folder with a tokenizer.json")
+    assert error.startswith("error: cannot read the tokenizer me/nowhere: ")
+    assert hint.startswith("hint: name a directory with a tokenizer.json")
