@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 from support import processes
-from support.stacks import start
+from support.stacks import refusal, settings_of, start
+
+from lib.assets import configured_assets
+from lib.errors import LongshipError
 
 STACK = "stacks/torchtitan"
 
@@ -52,12 +55,16 @@ def test_passes_the_flags_that_are_listed_and_no_other(root, run_training):
 
 def test_settings_arrive_as_they_are(run_training):
     training = """
-        data = ["/p/a.jsonl", "/p/b, c*.jsonl"]
+        data = ["/p/a_text_document", "/p/b, c"]
+        validation_data = ["/p/v"]
+        validation_interval = 7
         tokenizer = "/p/my tokenizer"
         run_name = "a/b"
     """
     options = options_of(run_training(training=training))
-    assert options["--training.dataset_files"] == "/p/a.jsonl\n/p/b, c*.jsonl"
+    assert options["--training.dataset_files"] == "/p/a_text_document\n/p/b, c"
+    assert options["--validation.dataset_files"] == "/p/v"
+    assert options["--validation.freq"] == "7"
     assert options["--model.tokenizer_path"] == "/p/my tokenizer"
     assert options["--job.dump_folder"].endswith("/checkpoints/a/b")
     assert "--training.global_batch_size" not in options  # TorchTitan's own: a pass of each GPU
@@ -81,44 +88,112 @@ def test_replicas_follow_from_the_job(
     assert options["--parallelism.tensor_parallel_degree"] == str(tensor_parallel)
 
 
-@pytest.mark.parametrize(
-    ("training", "message"),
-    [
-        ("data = []", "training.data names no JSON-lines file"),
-        ('tokenizer = ""', "training.tokenizer is empty"),
-        ("gpus_per_replica = 3", "8 GPUs are no multiple of training.gpus_per_replica = 3"),
-        (
-            "tensor_parallel = 8",
-            "training.tensor_parallel = 8 does not divide the 4 GPUs of a replica",
-        ),
-        (
-            "tensor_parallel = 0",
-            "training.tensor_parallel = 0 does not divide the 4 GPUs of a replica",
-        ),
-    ],
-)
-def test_what_cannot_run_is_told_before_a_rank_starts(run_training, training, message):
-    done, calls = run_training(training=training)
+WRONG = [
+    ("data = []", (), "training.data is empty"),
+    ("gpus_per_replica = 3", (), "8 GPUs are no multiple of training.gpus_per_replica = 3"),
+    ("tensor_parallel = 8", (), "training.tensor_parallel = 8 does not divide the 4 GPUs of a"),
+    ("tensor_parallel = 0", (), "training.tensor_parallel = 0 does not divide the 4 GPUs of a"),
+    ("tensor_parallel = 4\nsequence_length = 6", (), "is no multiple of tensor_parallel = 4"),
+    ("global_batch_size = 12", (), "12 is no multiple of the 8 sequences of a pass"),
+    ("", ("--parallelism.pipeline_parallel_degree=2",), "validation does not work with --par"),
+    ("", ("--parallelism.context-parallel-degree", "2"), "validation does not work with --par"),
+]
+
+
+@pytest.mark.parametrize(("training", "arguments", "message"), WRONG)
+def test_what_cannot_run_is_told_before_a_rank_starts(run_training, training, arguments, message):
+    done, calls = run_training(*arguments, training=training)
     assert (done.returncode, calls) == (1, [])
     error, hint = done.stderr.splitlines()
-    assert error == f"error: {message}"
-    assert hint.startswith("hint: set it in [training] of configuration.toml")
+    assert error.startswith("error: ") and message in error
+    assert hint.startswith("hint: ") and "in [training] of configuration.toml" in hint
 
 
 @pytest.mark.parametrize(
-    ("words", "message", "hint"),
+    ("training", "arguments", "message"), [each for each in WRONG if "parallel = " not in each[0]]
+)
+def test_what_cannot_run_is_refused_before_submission(training, arguments, message, root, tmp_path):
+    words = ["--", *arguments]
+    job = "jsc/run_training_jwb.sbatch"
+    configuration = f"[training]\n{training}"
+    if training.startswith("gpus"):  # submit.py itself divides
+        with pytest.raises(LongshipError, match="8 GPUs cannot be shared out"):
+            refusal(root, "torchtitan", job, tmp_path, *words, configuration=configuration)
+        return
+    done = refusal(root, "torchtitan", job, tmp_path, *words, configuration=configuration)
+    assert done.returncode == 1
+    error, hint = done.stderr.splitlines()
+    assert error.startswith("error: ") and message in error
+    assert hint.startswith("hint: ")
+
+
+@pytest.mark.parametrize(
+    "job", ["run_training_jwb", "preprocess_data_jwc", "preprocess_data_parallel_jwc"]
+)
+def test_what_can_run_is_not_refused(job, root, tmp_path):
+    done = refusal(root, "torchtitan", f"jsc/{job}.sbatch", tmp_path, "--", "--vocab-size", "512")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def data_step(root, folder, *words, training=""):
+    """Give the arguments of each preprocess_data.py that the data step starts."""
+    configuration = f"[training]\n{training}"
+    given = {"script": "preprocess_data.sh", "configuration": configuration}
+    done, calls = start(root, "torchtitan", "jwc", folder, words, **given)
+    assert done.returncode == 0, done.stderr
+    assert all(Path(words[0]).name == "preprocess_data.py" for _, words in calls)
+    return [words[1:] for _, words in calls]
+
+
+@pytest.mark.parametrize("mode", ["all", "prepare", "shard", "merge"])
+def test_both_splits_are_made_in_each_mode(mode, root, tmp_path):
+    text = 'text = "/p/c4.jsonl"\nvalidation_text = "/p/held out.jsonl"\n'
+    trained, held_out = data_step(root, tmp_path, mode, "--vocab-size=512", training=text)
+    assert trained == [
+        *(mode, "--name=torchtitan_train", "--input=/p/c4.jsonl", "--vocab-size=512")
+    ]
+    assert held_out[:3] == [mode, "--name=torchtitan_validation", "--input=/p/held out.jsonl"]
+    # the tokenizer that was trained on the training data, and what the training looks for
+    assert held_out[3].startswith("--tokenizer=/p/scratch/")
+    assert held_out[3].endswith("/data/torchtitan_train_tokenizer.json")
+
+
+def test_training_reads_what_the_data_step_writes(root, tmp_path, run_training):
+    (held_out,) = data_step(root, tmp_path)[1:]
+    options = options_of(run_training())
+    assert f"--tokenizer={options['--model.tokenizer_path']}" in held_out
+    folder = Path(options["--model.tokenizer_path"]).parent
+    for split, option in (("train", "--training"), ("validation", "--validation")):
+        prefix = f"{folder}/torchtitan_{split}_text_document"
+        assert options[f"{option}.dataset_files"] == prefix
+
+
+def test_no_validation_text_is_no_validation_data(root, tmp_path):
+    assert len(data_step(root, tmp_path, training='validation_text = ""')) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "training", "message"),
     [
-        (["prepare"], "by one task alone", "preprocess_data_jwc.sbatch"),
-        (["shard"], "by one task alone", "preprocess_data_jwc.sbatch"),
-        (["all", "--input", "x"], "takes no argument: --input", "[training] data"),
+        (["shard"], 'text = ""', "training.text is empty"),
+        (["all", "--input", "x"], "", "the data step takes no --input"),
+        (["prepare", "--name=x"], "", "the data step takes no --name=x"),
     ],
 )
-def test_data_step_that_would_do_something_else_is_refused(words, message, hint, root, tmp_path):
-    done, calls = start(root, "torchtitan", "jwb", tmp_path, words, script="preprocess_data.sh")
+def test_data_step_that_would_do_something_else_is_refused(
+    words, training, message, root, tmp_path
+):
+    given = {"script": "preprocess_data.sh", "configuration": f"[training]\n{training}"}
+    done, calls = start(root, "torchtitan", "jwb", tmp_path, words, **given)
     assert (done.returncode, calls) == (1, [])
     first, second = done.stderr.splitlines()
-    assert first.startswith("error: ") and message in first
-    assert second.startswith("hint: ") and hint in second
+    assert first == f"error: {message}"
+    assert second.startswith("hint: ") and "in [training] of configuration.toml" in second
+
+
+def test_install_fetches_nothing_from_the_hub(root, tmp_path):
+    settings = settings_of(root, "torchtitan", "jwb", tmp_path)
+    assert configured_assets(settings) == ()
 
 
 @pytest.fixture

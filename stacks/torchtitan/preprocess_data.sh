@@ -1,14 +1,32 @@
 #!/usr/bin/env bash
-# Read the training data once, so that the ranks find it in the cache, and try the tokenizer on it:
-# TorchTitan tokenizes while it trains. Run inside the environment, on one node, without GPUs.
+# Make the training and the validation data: JSON lines -> tokens in Megatron's .bin and .idx. All of
+# it, or one step (prepare, shard, merge). Run inside the environment, for `shard` once per rank; the
+# arguments go to preprocess_data.py. Unless [training] names a tokenizer, a BPE is trained.
 set -euo pipefail
 
-source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
+case ${1:-} in
+    all | prepare | shard | merge)
+        mode=$1
+        shift
+        ;;
+    *) mode=all ;;
+esac
+bash "${LONGSHIP_ROOT:?}/stacks/torchtitan/check_job.sh" "$mode" "$@"
 
-[[ ${1:-all} == all ]] ||
-    fail 'TorchTitan needs its data prepared by one task alone' \
-        'use a job file without "parallel" in its name: jsc/preprocess_data_jwc.sbatch'
-(($# < 2)) ||
-    fail "the data step takes no argument: $2" 'name the files in configuration.toml: [training] data = [...]'
+# tokenize SPLIT TEXT ARGUMENT...
+tokenize() {
+    python "$LONGSHIP_ROOT/preprocess_data.py" "$mode" --name="torchtitan_$1" --input="$2" "${@:3}"
+}
 
-exec python "$LONGSHIP_ROOT/stacks/torchtitan/check_data.py"
+tokenizer=()
+if [[ -n $TRAINING_TOKENIZER ]]; then
+    found=$(python "$LONGSHIP_ROOT/lib/inside/find_tokenizer.py" "$TRAINING_TOKENIZER")
+    mapfile -t found <<<"$found"
+    tokenizer=(--tokenizer="${found[0]}" --end-of-text="${found[1]}")
+fi
+tokenize train "$TRAINING_TEXT" "${tokenizer[@]}" "$@"
+if [[ -z $TRAINING_VALIDATION_TEXT ]]; then exit; fi
+if [[ -z $TRAINING_TOKENIZER ]]; then # the one that was trained on the training data
+    tokenizer=(--tokenizer="$LONGSHIP_SCRATCH_DIR/data/torchtitan_train_tokenizer.json")
+fi
+tokenize validation "$TRAINING_VALIDATION_TEXT" "${tokenizer[@]}" "$@"

@@ -6,16 +6,10 @@ set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
 
-hint='set it in [training] of configuration.toml'
-[[ -n $TRAINING_DATA ]] || fail 'training.data names no JSON-lines file' "$hint"
-[[ -n $TRAINING_TOKENIZER ]] || fail 'training.tokenizer is empty' "$hint: a folder, or a name on the hub"
+bash "$LONGSHIP_ROOT/stacks/torchtitan/check_job.sh" training "$@"
 
-gpus_per_replica=$TRAINING_GPUS_PER_REPLICA
-if ((gpus_per_replica == 0)); then gpus_per_replica=$gpus_per_node; fi
-((world_size % gpus_per_replica == 0)) ||
-    fail "$world_size GPUs are no multiple of training.gpus_per_replica = $gpus_per_replica" "$hint"
-((TRAINING_TENSOR_PARALLEL > 0 && gpus_per_replica % TRAINING_TENSOR_PARALLEL == 0)) ||
-    fail "training.tensor_parallel = $TRAINING_TENSOR_PARALLEL does not divide the $gpus_per_replica GPUs of a replica" "$hint"
+readonly gpus_per_replica=$((TRAINING_GPUS_PER_REPLICA ? TRAINING_GPUS_PER_REPLICA : gpus_per_node))
+readonly tokenizer=${TRAINING_TOKENIZER:-$LONGSHIP_SCRATCH_DIR/data/torchtitan_train_tokenizer.json}
 
 options=()
 if [[ -n $TRAINING_CONFIG ]]; then options+=(--job.config_file="$TRAINING_CONFIG"); fi
@@ -26,7 +20,6 @@ if ((TRAINING_COMPILE)); then options+=(--training.compile); else options+=(--tr
 
 # For longship_titan.py, beside this file.
 export PYTHONPATH=$LONGSHIP_ROOT/stacks/torchtitan${PYTHONPATH:+:$PYTHONPATH}
-export TOKENIZERS_PARALLELISM=false # each worker tokenizes one text at a time
 export PYTORCH_CUDA_ALLOC_CONF=${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:True}
 
 # What is left of the GPUs is the shard degree, also where the arguments add pipeline or context
@@ -38,11 +31,12 @@ start_ranks -m torchtitan.train \
     --experimental.custom_args_module=longship_titan \
     --model.name="$TRAINING_MODEL" \
     --model.flavor="$TRAINING_FLAVOR" \
-    --model.tokenizer_path="$TRAINING_TOKENIZER" \
-    --training.dataset=json_lines \
+    --model.tokenizer_path="$tokenizer" \
+    --training.dataset=megatron \
     --training.dataset_files="$TRAINING_DATA" \
-    --training.dataset_text_field="$TRAINING_TEXT_FIELD" \
-    --training.dataset_workers="$TRAINING_DATA_WORKERS" \
+    --validation.dataset_files="$TRAINING_VALIDATION_DATA" \
+    --validation.freq="$TRAINING_VALIDATION_INTERVAL" \
+    --validation.steps="$TRAINING_VALIDATION_STEPS" \
     --training.steps="$TRAINING_STEPS" \
     --training.seq_len="$TRAINING_SEQUENCE_LENGTH" \
     --training.local_batch_size="$TRAINING_LOCAL_BATCH_SIZE" \
