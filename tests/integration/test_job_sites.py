@@ -4,10 +4,13 @@ Accounts and paths come from the configuration, a smaller size from options of t
 machines' architecture is this one's. Compute nodes have no route out.
 """
 
+import json
 from pathlib import Path
 
 import pytest
 from support.jobs import TEXT, TRAINING
+
+from lib.sites import own_arch
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 20  # what is compared; no run ends by itself
@@ -128,3 +131,22 @@ def test_data_made_in_one_process(file, jobs):
     jobs.finish(file, "--", *TEXT, "--name", name)
     made = (jobs.scratch / f"data/{name}_text_document.bin").read_bytes()
     assert made == (jobs.scratch / "data/corpus_text_document.bin").read_bytes()
+
+
+@pytest.mark.slow  # tests/test_stack_torchtitan.py has the arguments
+def test_torchtitan_makes_both_splits_in_parallel_and_nemo_is_refused(jobs):
+    file = "local/preprocess_data_parallel_local.sbatch"
+    data = jobs.scratch / "data"
+    for split, lines in (("train", 300), ("validation", 30)):
+        text = "".join(f'{{"text": "row {number} of {split}"}}\n' for number in range(lines))
+        (data / f"{split}.jsonl").write_text(text)
+    venv = jobs.scratch / f"venv_pytorch_{own_arch()}"
+    (jobs.scratch / f"venv_torchtitan_{own_arch()}").symlink_to(venv.resolve())
+    jobs.finish(file, "--stack", "torchtitan", "--nodes=2", "--", "--vocab-size=400")
+    for split, lines in (("train", 300), ("validation", 30)):
+        record = json.loads((data / f"torchtitan_{split}_text_document.record.json").read_text())
+        assert record["result"]["documents"] == lines
+    done = jobs.submit(file, "--stack", "nemo", check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    error, _ = done.stderr.splitlines()  # and no word of its cost
+    assert error == "error: NeMo makes its data in one task"
