@@ -127,6 +127,8 @@ while step < config.training.steps:
     processor.log(step, 0.5)
 # one write: two ranks' lines and their ends would mix
 os.write(1, f"rank {dist.get_rank()} ended at {step}\\n".encode())
+dist.barrier()  # one that leaves early can abort the other
+dist.destroy_process_group()
 """
 
 
