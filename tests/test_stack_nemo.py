@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from support.stacks import refusal, settings_of, start
 
 from lib.paths import derive_paths
@@ -33,7 +34,7 @@ def overrides_of(folder, configuration="", **options):
     done, calls = start(ROOT, "nemo", "aws", folder, configuration=configuration, **options)
     assert done.returncode == 0, done.stderr
     (_, composed), (_, trained) = calls
-    return dict(each.split("=", 1) for each in composed[4:]), composed, trained
+    return dict(each.lstrip("+").split("=", 1) for each in composed[2:]), composed, trained
 
 
 def preset(name):
@@ -86,10 +87,15 @@ def test_settings_become_overrides(tmp_path):
 @pytest.mark.parametrize(
     ("configuration", "folder"), [("", "results"), ("[training]\nunique_results = 1", "results-12")]
 )
-def test_ranks_train_with_what_lies_in_the_results_folder(configuration, folder, tmp_path):
-    _, composed, trained = overrides_of(tmp_path, configuration)
-    assert composed[2].endswith(f"/{folder}/gpt3_126m")
-    assert trained[-2:] == [f"--config-path={composed[2]}", "--config-name=gpt3_126m_hydra.yaml"]
+def test_results_go_below_the_checkpoint_folder(configuration, folder, tmp_path):
+    overrides = overrides_of(tmp_path, configuration)[0]
+    assert overrides["base_results_dir"].endswith(f"/checkpoints/{folder}'")
+    assert "training.run.name" not in overrides  # the model's own
+
+
+def test_ranks_train_with_what_was_composed(tmp_path):
+    trained = overrides_of(tmp_path)[2]
+    assert trained[-2:] == ["--config-path=/a run/gpt3_7m", "--config-name=gpt3_7m_hydra.yaml"]
 
 
 def test_templates_name_what_there_is(tmp_path):
@@ -107,14 +113,32 @@ def test_variables_of_the_launchers_jobs_beat_the_images():
     assert set(re.findall(r"^  (\w+):", variables, re.M)) == set(named.split(","))
 
 
+# What AWS' guide has: aws-samples/awsome-distributed-training, commit 7217859f, in
+# 3.test_cases/megatron/nemo1.0 conf.template/cluster/bcm.yaml, and in its README stderr_to_stdout.
+GUIDE = {
+    **{"partition": None, "account": None, "exclusive": True, "gpus_per_task": None},
+    **{"gpus_per_node": 8, "mem": 0, "job_name_prefix": "nemo-megatron-"},
+    **{"stderr_to_stdout": True},
+}
+GUIDE_SRUN = {"--no-container-mount-home", "--label", "--open-mode=append"}
+
+
+def test_cluster_of_the_launcher_is_that_of_the_guide():
+    text = (STACK / "templates/cluster/bcm.yaml").read_text(encoding="utf-8")
+    cluster = yaml.safe_load(text)
+    assert {name: cluster.get(name, "-") for name in GUIDE} == GUIDE
+    assert cluster["gres"] is None  # a comment in the guide's; here cluster.gres=gpu:8 works
+    assert set(cluster["srun_args"]) >= GUIDE_SRUN
+
+
 def test_preset_is_for_jobs_of_longship_too(tmp_path):
     mine = "training.model.micro_batch_size=1"
     done, calls = start(ROOT, "nemo", "aws", tmp_path, ["gpt3/5b", mine], nodes=4)
     assert done.returncode == 0, done.stderr
     (_, composed), _ = calls
+    nodes = [each for each in composed if each.startswith("training.trainer.num_nodes=")]
+    assert nodes == ["training.trainer.num_nodes=4"]  # the job's own
     overrides = composed[composed.index("training=gpt3/5b") :]
-    assert composed[2].endswith("/checkpoints/results/gpt3_5b")
-    assert "training.trainer.num_nodes=4" in overrides  # the job's own
     own = ["training.trainer.max_steps=30", "training.trainer.val_check_interval=30"]
     assert overrides[-4:] == [*own, "training.model.micro_batch_size=2", mine]
     assert not any(each.startswith("training.run.time_limit") for each in overrides)
@@ -122,7 +146,7 @@ def test_preset_is_for_jobs_of_longship_too(tmp_path):
 
 @pytest.mark.parametrize("name", ["common", "gpt3/126m", "gpt3/5b"])
 def test_presets_are_known_to_the_launcher(name):
-    keys = [line.partition("=")[0] for line in preset(name)]
+    keys = [line.lstrip("+").partition("=")[0] for line in preset(name)]
     assert keys and set(keys) <= set(FLAGS)
     assert len(keys) == len(set(keys))
 
@@ -216,7 +240,7 @@ def test_launcher_writes_to_a_folder_of_its_own(head_node):
     assert [f"base_results_dir='{each}'".replace("t's", "t\\'s") for each in there] == [folder]
     assert re.fullmatch(r"results-[\d-]+", there[0].name)
     assert "training.run.dependency=null" in overrides
-    assert {each.partition("=")[0] for each in overrides} <= set(FLAGS)
+    assert {each.lstrip("+").partition("=")[0] for each in overrides} <= set(FLAGS)
 
 
 def test_launcher_is_kept_until_the_image_has_another(head_node):

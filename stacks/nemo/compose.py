@@ -1,8 +1,10 @@
-"""Make the results folder: the configuration that NeMo trains with, and what its launcher keeps.
+"""Write the results directory of a run: NeMo's configuration, and what its launcher keeps.
 
-    python compose.py CONF_DIR FOLDER NAME [OVERRIDE...]
+    python compose.py CONF_DIR [OVERRIDE...]
 
-CONF_DIR is the launcher's folder ``conf``; overrides are those of its ``main.py``.
+CONF_DIR is the launcher's directory ``conf``; overrides are those of its ``main.py``. All names
+follow from the composed configuration, as the launcher's do. Prints the path of the file that NeMo
+trains with.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 # What the launcher's files compute with.
@@ -27,43 +29,51 @@ RESOLVERS = {
 }
 
 
-def write_configuration(conf_dir: str, file: Path, overrides: list[str]) -> None:
-    """Compose the launcher's stage ``training`` and write it with no reference left.
+def compose_launcher(conf_dir: str, overrides: list[str]) -> DictConfig:
+    """Compose the launcher's configuration and resolve its stage ``training``.
 
     Parameters
     ----------
     conf_dir : str
-        The launcher's folder ``conf``.
-    file : Path
-        Each node writes the same, in one step, so that none reads half of it.
+        The launcher's directory ``conf``.
     overrides : list of str
         In Hydra's grammar; later ones win.
 
     Raises
     ------
     HydraException, OmegaConfBaseException
-        If an override names what is not there, or a reference leads nowhere.
+        If an override names an unknown key, or a reference leads nowhere.
     """
     for name, function in RESOLVERS.items():
         OmegaConf.register_new_resolver(name, function, replace=True)
     with initialize_config_dir(os.path.abspath(conf_dir), version_base="1.2"):
-        training = compose("config", overrides).training
-    OmegaConf.resolve(training)
+        config = compose("config", overrides)
+    OmegaConf.resolve(config.training)
+    return config
+
+
+def write_configuration(training: DictConfig) -> Path:
+    """Write the configuration of the training to its results directory.
+
+    Each node writes the same, in one step, so that no node reads half of it.
+    """
+    file = Path(training.run.results_dir).absolute() / f"{training.run.name}_hydra.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{file.name}.{os.uname().nodename}.{os.getpid()}")
     OmegaConf.save(training, partial)
     partial.replace(file)
+    return file
 
 
-def keep_record(folder: Path, name: str) -> None:
-    """Write what the launcher's users look for: command line, job, its script, its log.
+def keep_record(folder: Path, job_name: str) -> None:
+    """Write the other files that the launcher's users expect: command line, job ID, script, log.
 
     Parameters
     ----------
     folder : Path
-        The results of a model.
-    name : str
-        The model's, as files are named after it.
+        The results directory.
+    job_name : str
+        The launcher's name for the job, after which the files are named.
     """
     (folder / "launcher_cmd.log").write_text(shlex.join(sys.argv) + "\n", encoding="utf-8")
     job, run = os.environ.get("SLURM_JOB_ID"), Path(os.environ.get("RUN_DIR", "/nowhere"))
@@ -71,23 +81,27 @@ def keep_record(folder: Path, name: str) -> None:
         return
     (folder / "launcher.log").write_text(f"Submitted batch job {job}\n", encoding="utf-8")
     if (run / "job.sbatch").is_file():
-        shutil.copyfile(run / "job.sbatch", folder / f"{name}_submission.sh")
-        log = folder / f"log-{name}_{job}.out"
+        shutil.copyfile(run / "job.sbatch", folder / f"{job_name}_submission.sh")
+        log = folder / f"log-{job_name}_{job}.out"
         log.unlink(missing_ok=True)
         log.symlink_to(f"{run}.log")
 
 
 def main() -> None:
-    """Tell mistakes in two lines."""
-    conf_dir, results, name, *overrides = sys.argv[1:]
-    folder = Path(results)
+    """Report errors in two lines."""
+    conf_dir, *overrides = sys.argv[1:]
     try:
-        write_configuration(conf_dir, folder / f"{name}_hydra.yaml", overrides)
+        config = compose_launcher(conf_dir, overrides)
+        job_name = config.cluster.job_name_prefix + config.training.run.name
+        file = write_configuration(config.training)
     except (HydraException, OmegaConfBaseException) as error:
-        why = " ".join(str(error).split())
-        sys.exit(f"error: the model's configuration: {why}\nhint: see {conf_dir}/training")
+        reason = " ".join(str(error).split())
+        sys.exit(
+            f"error: cannot compose the configuration: {reason}\nhint: see {conf_dir}/training"
+        )
     if os.environ.get("RANK", os.environ.get("SLURM_NODEID", "0")) == "0":
-        keep_record(folder, name)
+        keep_record(file.parent, job_name)
+    print(file)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 #
 #   run_training.sh [PRESET] [OVERRIDE...]      gpt3/5b, as in presets/; training.model.micro_batch_size=2
 #
-# Where the launcher's users look for it, in CHECKPOINT_DIR/results/<model>/, lies what ran.
+# The configuration and the results are in CHECKPOINT_DIR/results/<model>/, as the launcher has them.
 set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
@@ -14,7 +14,6 @@ if [[ -f $LONGSHIP_ROOT/stacks/nemo/presets/${1:-}.txt ]]; then
     while IFS= read -r line; do
         case $line in
             '' | '#'*) ;;
-            training=*) TRAINING_MODEL=${line#*=} ;;
             training.run.*) ;;                  # for the launcher's own job
             training.trainer.num_nodes=*) ;;    # as many as this job has
             *) preset+=("$line") ;;
@@ -23,28 +22,27 @@ if [[ -f $LONGSHIP_ROOT/stacks/nemo/presets/${1:-}.txt ]]; then
     shift
 fi
 readonly launcher=${LONGSHIP_REPOSITORIES:?}/NeMo-Framework-Launcher/launcher_scripts
-readonly name=${TRAINING_MODEL//\//_}
 
 # quoted TEXT: as Hydra's grammar wants a value that can hold anything.
 quoted() { printf "'%s'" "${1//\'/\\\'}"; }
 
 results=${LONGSHIP_CHECKPOINT_DIR:?}/${TRAINING_RESULTS:?}
 if ((TRAINING_UNIQUE_RESULTS)); then results+=-${SLURM_JOB_ID:-$(date +%Y%m%d-%H%M%S)-$$}; fi
-readonly results folder=$results/$name
+readonly results
 
 overrides=(
     training="$TRAINING_MODEL"
     launcher_scripts_path="$(quoted "$launcher")"
     base_results_dir="$(quoted "$results")"
     data_dir="$(quoted "$LONGSHIP_SCRATCH_DIR/data")"
-    training.run.name="$name"
     training.trainer.num_nodes="${NUM_NODES:-1}"
     training.trainer.devices="${GPUS_PER_NODE:-1}"
     training.trainer.max_steps="$TRAINING_STEPS"
     training.model.tokenizer.library=huggingface
     training.model.tokenizer.type="$(quoted "$TRAINING_TOKENIZER")"
-    training.model.tokenizer.vocab_file=null
-    training.model.tokenizer.merge_file=null
+    # ++: the files of Llama's models have no such keys
+    ++training.model.tokenizer.vocab_file=null
+    ++training.model.tokenizer.merge_file=null
 )
 if [[ -n $TRAINING_DATA ]]; then
     blend=
@@ -58,7 +56,7 @@ if ((TRAINING_VALIDATION_INTERVAL)); then
     checkpoint_signal=TERM
     interval=$TRAINING_VALIDATION_INTERVAL
     if ((interval > TRAINING_STEPS)); then interval=$TRAINING_STEPS; fi
-    overrides+=(training.trainer.val_check_interval="$interval")
+    overrides+=(training.trainer.val_check_interval="$interval" training.exp_manager.resume_if_exists=True)
 else
     overrides+=(
         training.trainer.val_check_interval="$TRAINING_STEPS" training.trainer.limit_val_batches=0.0
@@ -72,8 +70,9 @@ unless_zero pipeline_model_parallel_size "$TRAINING_PIPELINE_PARALLEL"
 unless_zero micro_batch_size "$TRAINING_MICRO_BATCH"
 unless_zero global_batch_size "$TRAINING_GLOBAL_BATCH"
 
-# Before any GPU has anything to do, a wrong override is told.
-python "$LONGSHIP_ROOT/stacks/nemo/compose.py" "$launcher/conf" "$folder" "$name" "${overrides[@]}" "${preset[@]}" "$@"
+# A wrong override ends the run here, before any rank has started.
+configuration=$(python "$LONGSHIP_ROOT/stacks/nemo/compose.py" "$launcher/conf" "${overrides[@]}" "${preset[@]}" "$@")
+readonly configuration
 
 # NeMo writes down the commit of the folder that it is started in, which root owns in the image.
 if [[ -d /opt/NeMo ]]; then cd /opt/NeMo; fi
@@ -82,4 +81,4 @@ export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0=/op
 export CUDA_DEVICE_MAX_CONNECTIONS=1 NCCL_NVLS_ENABLE=0 TORCH_NCCL_AVOID_RECORD_STREAMS=1
 
 start_ranks /opt/NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py \
-    --config-path="$folder" --config-name="${name}_hydra.yaml"
+    --config-path="${configuration%/*}" --config-name="${configuration##*/}"

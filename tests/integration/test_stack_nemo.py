@@ -1,11 +1,11 @@
 """Hydra itself composes our overrides and our templates of the launcher's configuration."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 from support import cache, processes
+from support.repository import toml
 from support.stacks import start
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,76 +27,118 @@ def python(session_environment):
 
 @pytest.fixture
 def conf(tmp_path):
-    """Give a folder like the launcher's: our templates, and models that have the listed keys."""
+    """Give a folder with the launcher's own configuration: the excerpt in tests/nemo_launcher."""
     folder = tmp_path / "it's a conf"
+    shutil.copytree(ROOT / "tests/nemo_launcher/conf", folder)
+    return folder
+
+
+@pytest.fixture
+def filled_conf(conf):
+    """Give the launcher's configuration with our templates in place of its own files."""
     environment = {
         **{"PATH": "/usr/bin:/bin", "LONGSHIP_ROOT": str(ROOT)},
         **{"LONGSHIP_SCRATCH_DIR": "/fsx/a: # b", "LONGSHIP_CHECKPOINT_DIR": "/fsx/a: # c"},
         **{"TRAINING_RESULTS": "results", "HF_HOME": "/fsx/a: # b/hub"},
     }
     for name in ("config.yaml", "cluster/bcm.yaml"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         fill = 'source "$LONGSHIP_ROOT/lib/inside/template.bash"; fill_template "$1" "$2"'
-        files = [STACK / "templates" / name, folder / name]
+        files = [STACK / "templates" / name, conf / name]
         processes.run(["bash", "-euc", fill, "fill", *files], env=environment)
-    keys = {}
-    for flag in (ROOT / "tests/flags/nemo.txt").read_text(encoding="utf-8").split():
-        where = keys
-        first, *names = flag.split(".")
-        if first == "training" and names:
-            for each in names[:-1]:
-                where = where.setdefault(each, {})
-            where[names[-1]] = None
-    keys["run"]["results_dir"] = "${base_results_dir}/${.name}"
-    keys["model"]["ffn_hidden_size"] = "${multiply:4, 3}"
-    for model in ("126m", "5b"):
-        file = folder / f"training/gpt3/{model}.yaml"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(keys))
-    yield folder
-    shutil.rmtree(folder)
+    return conf
 
 
 @pytest.fixture
-def compose(python, conf, tmp_path, run):
-    """Give a function that composes with overrides and returns file and text of what is written."""
+def compose(python, conf, run):
+    """Give a function that composes with overrides and returns the file and the process."""
 
     def composed(overrides, **options):
-        folder = tmp_path / "results"
-        command = [python, STACK / "compose.py", conf, folder, "model", *overrides]
-        done = run(command, **options)
-        return done, folder
+        done = run([python, STACK / "compose.py", conf, *overrides], **options)
+        return Path(done.stdout.strip()), done
 
     return composed
 
 
-def test_what_run_training_passes(compose, tmp_path):
-    other = tmp_path / "other"
-    other.mkdir()
-    settings = (
-        '[training]\ndata = ["0.3", "/data/it\'s, a=b", "0.7", "/data/b"]\nmicro_batch = 1\n'
-        "validation_interval = 5\ntensor_parallel = 2\npipeline_parallel = 2\nglobal_batch = 64\n"
+@pytest.fixture
+def compose_job(compose, tmp_path):
+    """Give a function that composes what run_training.sh passes, into a folder of the test's."""
+
+    def composed(arguments=(), configuration=""):
+        folder = tmp_path / "start"
+        folder.mkdir()
+        checkpoints = f"[paths]\ncheckpoint_dir = {toml(tmp_path / 'checkpoints')}\n"
+        options = {"configuration": checkpoints + configuration}
+        _, calls = start(ROOT, "nemo", "aws", folder, arguments, **options)
+        return compose(calls[0][1][2:])[0]
+
+    return composed
+
+
+def test_what_run_training_passes(compose_job):
+    file = compose_job(
+        configuration='[training]\ndata = ["0.3", "/data/it\'s, a=b", "0.7", "/data/b"]\n'
+        "validation_interval = 5\ntensor_parallel = 2\npipeline_parallel = 2\n"
+        "micro_batch = 1\nglobal_batch = 64\n"
     )
-    _, calls = start(ROOT, "nemo", "aws", other, configuration=settings)
-    _, folder = compose(calls[0][1][4:])
-    text = (folder / "model_hydra.yaml").read_text()
+    text = file.read_text()
     assert "- /data/it's, a=b\n" in text and "tensor_model_parallel_size: 2\n" in text
-    assert "ffn_hidden_size: 12\n" in text and "$" not in text
+    assert "ffn_hidden_size: 3072\n" in text and "$" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "layers"),
+    [
+        ([], "gpt3_126m", 12),
+        (["gpt3/5b"], "gpt3_5b", 24),
+        (["training=gpt3/5b"], "gpt3_5b", 24),
+        (["stages=[training]", "training=gpt3/5b", "training.run.name=mine"], "mine", 24),
+    ],
+)
+def test_names_follow_from_the_composed_configuration(
+    arguments, name, layers, compose_job, tmp_path
+):
+    file = compose_job(arguments)
+    assert file == tmp_path / f"checkpoints/results/{name}/{name}_hydra.yaml"
+    text = file.read_text()
+    assert f"num_layers: {layers}\n" in text
+    assert f"explicit_log_dir: {file.parent}/results\n" in text
+    assert [each.name for each in file.parent.parent.iterdir()] == [name]
+
+
+def test_model_without_files_of_a_vocabulary_is_composed_and_resumed(compose_job):
+    arguments = ["training=llama/llama3_1_8b", "training.model.tokenizer.type=lab/llama"]
+    options = "validation_interval = 5\nmicro_batch = 1\nglobal_batch = 64\n"
+    file = compose_job(arguments, f"[training]\n{options}")
+    text = file.read_text()
+    assert file.name == "llama3_1_8b_hydra.yaml" and "type: lab/llama\n" in text
+    assert "resume_if_exists: true\n" in text
+
+
+def test_results_go_where_the_launchers_grammar_says(compose_job, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    file = compose_job(["training=gpt3/5b", f"base_results_dir={elsewhere}"])
+    assert file == elsewhere / "gpt3_5b/gpt3_5b_hydra.yaml"
 
 
 @pytest.mark.parametrize("model", ["gpt3/126m", "gpt3/5b"])
-def test_presets_of_the_launcher(model, compose):
+def test_presets_of_the_launcher(model, filled_conf, compose, tmp_path):
     lines = [
         line
         for name in ("common", model)
         for line in (STACK / f"presets/{name}.txt").read_text(encoding="utf-8").splitlines()
         if line and not line.startswith("#")
     ]
-    own = ["container=/fsx/it.sqsh", "training.run.dependency=null", "training.run.name=x"]
-    _, folder = compose([*lines, *own])
-    text = (folder / "model_hydra.yaml").read_text()
+    own = ["container=/fsx/it.sqsh", "training.run.dependency=null", "cluster.gres=gpu:8"]
+    file, _ = compose([*lines, *own, f"training.run.results_dir={tmp_path}"])
+    text = file.read_text()
+    assert file.name == f"{model.replace('/', '_')}_hydra.yaml"
     assert "num_nodes: 2\n" in text and "data_impl: mock\n" in text
-    assert "results_dir: '/fsx/a: # c/results/x'\n" in text
+
+
+def test_templates_lead_to_the_checkpoint_folder(filled_conf, python, run):
+    program = "import sys, compose; print(compose.compose_launcher(sys.argv[1], []))"
+    config = run([python, "-c", program, filled_conf], cwd=STACK).stdout
+    assert "'results_dir': '/fsx/a: # c/results/gpt3_126m'" in config
 
 
 def test_record_lies_beside_it(compose, tmp_path):
@@ -104,21 +146,26 @@ def test_record_lies_beside_it(compose, tmp_path):
     job.mkdir()
     (job / "job.sbatch").write_text("#!/bin/bash\n")
     environment = {"SLURM_JOB_ID": "12", "RUN_DIR": str(job), "SLURM_NODEID": "0"}
-    _, folder = compose(["training=gpt3/5b"], env=environment)
-    names = {"launcher.log", "launcher_cmd.log", "log-model_12.out", "model_hydra.yaml"}
-    assert {each.name for each in folder.iterdir()} == {*names, "model_submission.sh"}
-    assert (folder / "log-model_12.out").readlink() == Path(f"{job}.log")
+    overrides = ["training=gpt3/5b", f"launcher_scripts_path={tmp_path}"]
+    folder = compose(overrides, env=environment)[0].parent
+    assert folder == tmp_path / "results/gpt3_5b"
+    names = {"launcher.log", "launcher_cmd.log", "gpt3_5b_hydra.yaml"}
+    names |= {"nemo-megatron-gpt3_5b_submission.sh", "log-nemo-megatron-gpt3_5b_12.out"}
+    assert {each.name for each in folder.iterdir()} == names
+    assert (folder / "log-nemo-megatron-gpt3_5b_12.out").readlink() == Path(f"{job}.log")
     assert "training=gpt3/5b" in (folder / "launcher_cmd.log").read_text()
 
 
-def test_other_nodes_write_the_configuration_alone(compose):
-    _, folder = compose([], env={"SLURM_JOB_ID": "12", "SLURM_NODEID": "1"})
-    assert [each.name for each in folder.iterdir()] == ["model_hydra.yaml"]
+def test_other_nodes_write_the_configuration_alone(compose, tmp_path):
+    environment = {"SLURM_JOB_ID": "12", "SLURM_NODEID": "1"}
+    file, _ = compose([f"launcher_scripts_path={tmp_path}"], env=environment)
+    assert list(file.parent.iterdir()) == [file]
 
 
-def test_unknown_key_is_told_in_two_lines(compose):
-    done, folder = compose(["training.model.nope=1"], check=False)
+def test_unknown_key_is_told_in_two_lines(compose, tmp_path):
+    overrides = [f"launcher_scripts_path={tmp_path}", "training.model.nope=1"]
+    _, done = compose(overrides, check=False)
     error, hint = done.stderr.splitlines()
-    assert done.returncode == 1 and not folder.exists()
+    assert (done.returncode, done.stdout) == (1, "") and not (tmp_path / "results").exists()
     assert error.startswith("error: ") and "training.model.nope" in error
     assert hint.startswith("hint: ")

@@ -40,12 +40,14 @@ CLONE = Path("/home/me/longship")
 ENVIRON = {"HOME": "/home/me", "USER": "me", "PATH": "/usr/bin:/bin"}
 CONFIGURATION = '[project]\nname = "my-project"\naccount = "my-account"\n'
 
-# It stands for Python and prints what it was started with, and only that.
+# It stands for Python and prints what it was started with. Only compose.py of nemo also says which
+# file it has written.
 PYTHON = """\
 #!/usr/bin/env bash
 number=$(find "$STARTED" -name '*.words' | wc -l)
 env -0 >"$STARTED/$number.variables"
 printf '%s\\0' "$@" >"$STARTED/$number.words"
+if [[ $1 == */nemo/compose.py ]]; then echo '/a run/gpt3_7m/gpt3_7m_hydra.yaml'; fi
 """
 # They differ from machine to machine and say nothing.
 _UNSAID = {"_", "SHLVL", "PWD", "OLDPWD"}
