@@ -7,23 +7,27 @@ which Slurm sends before the time limit, a run finishes its step, writes a check
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
 import sys
 import threading
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import datasets
 import torch.distributed as dist
 import transformers
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, is_peft_model
 from arguments import TrainingArguments, TranslationArguments, parse_arguments
 from pairs import read_pairs
 from problem import InputError, check_model, first_line, is_local
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerState
 from translation import StopAtSignal, TranslationTrainer, with_prompts
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
 
 STATE = "trainer_state.json"
 
@@ -94,6 +98,17 @@ def find_checkpoint(training: TrainingArguments) -> tuple[str, int]:
     return found[0]
 
 
+def check_rank(checkpoint: str, peft_config: LoraConfig | None) -> None:
+    """Refuse a checkpoint with other trained weights than those of this run."""
+    file = Path(checkpoint) / "adapter_config.json"
+    saved = json.loads(file.read_text(encoding="utf-8"))["r"] if file.is_file() else None
+    wanted = peft_config.r if peft_config else None
+    if saved != wanted:
+        saved, wanted = (f"LoRA of rank {each}" if each else "no LoRA" for each in (saved, wanted))
+        message = f"{checkpoint} was written with {saved}, and this run has {wanted}"
+        raise InputError(message, "give the same options, or another --run_name")
+
+
 def read_data(
     options: TranslationArguments,
     training: TrainingArguments,
@@ -121,34 +136,45 @@ def fine_tune(told: threading.Event) -> None:
     told : threading.Event
         Set when the process is to end.
     """
-    options, training = parse_arguments(__doc__)
+    options, training, peft_config = parse_arguments(__doc__)
     if training.disable_tqdm:
         datasets.disable_progress_bars()
         transformers.utils.logging.disable_progress_bar()
     checkpoint, step = find_checkpoint(training)
     # the trainer would take one step more
     is_trained = 0 < training.max_steps <= step
-    model, tokenizer = load_model(checkpoint if is_trained else options.model, training)
+    if checkpoint:
+        check_rank(checkpoint, peft_config)
+    is_whole = is_trained and not peft_config
+    model, tokenizer = load_model(checkpoint if is_whole else options.model, training)
+    if is_trained and peft_config:
+        from peft import PeftModel
+
+        model, peft_config = PeftModel.from_pretrained(model, checkpoint), None
     train_pairs, eval_pairs = read_data(options, training, tokenizer)
-    if training.eval_strategy != "no" and eval_pairs is None:
-        message = f"--eval_strategy is {training.eval_strategy.value}, but nothing says of what"
-        raise InputError(message, "give --eval_dataset too")
-    trainer = TranslationTrainer(
-        model,
-        training,
-        train_dataset=train_pairs,
-        eval_pairs=eval_pairs,
-        processing_class=tokenizer,
-        callbacks=[StopAtSignal(told)],
-        generation={
-            "do_sample": False,
-            "num_beams": options.num_beams,
-            "max_new_tokens": options.max_new_tokens,
-            "pad_token_id": tokenizer.pad_token_id,
-        },
-        bleu_tokenizer=options.bleu_tokenizer,
-        told=told,
-    )
+    if (training.do_eval or training.eval_on_start) and eval_pairs is None:
+        message = "the evaluation has no dataset"
+        raise InputError(message, "give --eval_dataset, or leave out the options of the evaluation")
+    try:
+        trainer = TranslationTrainer(
+            model,
+            training,
+            train_dataset=train_pairs,
+            eval_pairs=eval_pairs,
+            processing_class=tokenizer,
+            peft_config=peft_config,
+            callbacks=[StopAtSignal(told)],
+            generation={
+                "do_sample": False,
+                "num_beams": options.num_beams,
+                "max_new_tokens": options.max_new_tokens,
+                "pad_token_id": tokenizer.pad_token_id,
+            },
+            bleu_tokenizer=options.bleu_tokenizer,
+            told=told,
+        )
+    except ValueError as error:  # options that do not go together, or name no module of the model
+        raise InputError(first_line(error), "see the options: fine_tune.py --help") from error
     is_first = training.process_index == 0
     if not is_first:
         trainer.remove_callback(PrinterCallback)  # which would print on every node
@@ -163,13 +189,15 @@ def fine_tune(told: threading.Event) -> None:
     if is_trained and eval_pairs is not None and not told.is_set():
         trainer.save_metrics("eval", trainer.evaluate())
     if is_first:
-        summarize(training, step, is_trained)
+        summarize(trainer, step, is_trained)
 
 
-def summarize(training: TrainingArguments, step: int, is_trained: bool) -> None:
+def summarize(trainer: TranslationTrainer, step: int, is_trained: bool) -> None:
     """Say what came of the run."""
+    training = trainer.args
     if is_trained:
-        print(f"finished after step {step}\nmodel  {training.output_dir}")
+        what = "adapters" if is_peft_model(trainer.model) else "model"
+        print(f"finished after step {step}\n{what}  {training.output_dir}")
     else:
         print(f"stopped by a signal after step {step}")
         print(f"the same command goes on from {training.output_dir}/checkpoint-{step}")

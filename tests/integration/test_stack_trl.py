@@ -163,6 +163,75 @@ def test_trained_run_is_scored_again_and_not_trained_further(trl, toy, root, tmp
     assert "eval_bleu" in scores(tmp_path)
 
 
+# What the tutorial's job passes: NbAiLab/NB-Olivia-tutorial, commit 44263f2b, train_single.slurm.
+TUTORIAL = (
+    "--model Qwen/Qwen3-0.6B --wandb_project olivia_test --run_name test1 "
+    "--train_dataset NbAiLab/merged_npk_ndla_parallel_paragraphs:train "
+    "--eval_dataset NbAiLab/nynorsk_norm_200eval:validation --train_source_field nb "
+    "--train_target_field nn --eval_source_field nb --eval_target_field nn_husnorm "
+    "--per_device_train_batch_size 8 --per_device_eval_batch_size 8 --learning_rate 2e-5 "
+    "--warmup_steps 10000 --num_train_epochs 6 --eval_steps 5000 --save_steps 50000 "
+    "--logging_steps 1000"
+)
+NEEDED = "--model m --train_dataset t:train --bf16 false"
+# Options, and what they set: the strategy of the evaluation, the adapters' rank and modules.
+PARSED = {
+    f"{TUTORIAL} --bf16 false": ("steps", None, None),
+    NEEDED: ("no", None, None),
+    f"{NEEDED} --eval_steps 5 --eval_strategy no": ("no", None, None),
+    f"{NEEDED} --eval_strategy epoch --eval_delay 2": ("epoch", None, None),
+    f"{NEEDED} --eval_delay 2": ("steps", None, None),
+    f"{NEEDED} --use_peft --max_steps 2": ("no", 16, "all-linear"),
+    f"{NEEDED} --lora_alpha 8": ("no", 16, "all-linear"),
+    f"{NEEDED} --lora-r 4 --lora_target_modules q_proj v_proj": ("no", 4, ["q_proj", "v_proj"]),
+    f"{NEEDED} --use_peft false --lora_r 4": ("no", None, None),
+}
+PARSE = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from arguments import parse_arguments
+found = []
+for case in json.loads(sys.argv[2]):
+    sys.argv[1:] = case.split()
+    options, training, lora = parse_arguments("")
+    modules = lora and lora.target_modules
+    modules = sorted(modules) if isinstance(modules, set) else modules
+    found.append((training.eval_strategy.value, lora and lora.r, modules))
+print(json.dumps(found))
+"""
+
+
+def test_given_options_turn_on_what_they_are_for(trl, root):
+    done = trl("python", "-c", PARSE, root / "stacks/trl", json.dumps(list(PARSED)))
+    found = [tuple(each) for each in json.loads(done.stdout.splitlines()[-1])]
+    assert dict(zip(PARSED, found)) == PARSED
+
+
+def test_lora_trains_adapters_and_resumes_them(trl, toy, root, tmp_path):
+    data = ("--model", toy / "model", "--train_dataset", toy / "pairs.jsonl")
+    to = ("--eval_dataset", toy / "pairs.jsonl", "--output_dir", tmp_path)
+    command = ["python", root / "stacks/trl/fine_tune.py", *data, *to, *OPTIONS]
+    lora = ("--lora_r", "4", "--lora_target_modules", "q_proj", "v_proj")
+    done = trl(*command, *lora, "--max_steps", "4", "--eval_steps", "2", env=ONE_THREAD)
+    assert done.stdout.count("BLEU = ") == 3  # after steps 2 and 4, and at the end
+    assert f"finished after step 4\nadapters  {tmp_path}\n" in done.stdout
+    adapters = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert (adapters["r"], set(adapters["target_modules"])) == (4, {"q_proj", "v_proj"})
+    assert not (tmp_path / "model.safetensors").exists()
+
+    (tmp_path / "eval_results.json").unlink()
+    again = trl(*command, *lora, "--max_steps", "4", env=ONE_THREAD).stdout
+    assert "finished after step 4" in again and "eval_bleu" in scores(tmp_path)
+    on = trl(*command, *lora, "--max_steps", "6", env=ONE_THREAD).stdout
+    assert f"from {tmp_path}/checkpoint-4 on 1 x cpu" in on and "finished after step 6" in on
+
+    other = trl(*command, "--max_steps", "8", env=ONE_THREAD, check=False).stderr
+    error, hint = other.splitlines()[-2:]
+    was = f"{tmp_path}/checkpoint-6 was written with LoRA of rank 4"
+    assert error == f"error: {was}, and this run has no LoRA"
+    assert hint == "hint: give the same options, or another --run_name"
+
+
 SEVERAL = """\
 ---
 configs:
