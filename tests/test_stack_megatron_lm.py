@@ -79,6 +79,28 @@ def test_replicas_are_counted_without_the_parallel_sizes(train):
     assert value_of(words, "--global-batch-size") == "16"
 
 
+NAMES = ("attention-dropout", "hidden-dropout", "weight-decay", "adam-beta2", "min-lr", "clip-grad")
+
+
+@pytest.mark.parametrize(
+    ("settings", "values"),
+    [
+        ("", ("0", "0", "0.1", "0.95", "3e-05", "1.0")),
+        ('learning_rate = "0.0016"', ("0", "0", "0.1", "0.95", "0.00016", "1.0")),
+        ('recipe = "gpt2"', ("0.1", "0.1", "0.01", "0.999", "0", "1.0")),
+    ],
+)
+def test_recipe_is_todays_and_the_old_one_by_name(settings, values, train):
+    words = train(settings)
+    assert tuple(value_of(words, f"--{name}") for name in NAMES) == values
+
+
+def test_unknown_recipe_is_told(train):
+    error, hint = train('recipe = "gpt4"')
+    assert error == 'error: unknown recipe: "gpt4"'
+    assert '"llama" or "gpt2"' in hint
+
+
 def test_without_data_it_trains_on_mock_data(train):
     words = train()
     assert "--mock-data" in words and "--data-path" not in words
@@ -164,6 +186,7 @@ def test_flags_are_those_checked_against_megatron(train, root, tmp_path):
     for number, settings in enumerate(
         (
             "tensor_parallel = 2",
+            'recipe = "gpt2"',
             'data = ["/x/a"]\ntokenizer = "me/tokens"',
             'profile = "0"',
         )

@@ -36,11 +36,23 @@ arguments=(
     --lr="$TRAINING_LEARNING_RATE"
     --lr-decay-style=cosine
     --lr-warmup-fraction=0.01
+    --clip-grad=1.0
     --no-create-attention-mask-in-dataloader # TransformerEngine's kernels have their own
     --eval-interval="$TRAINING_SAVE_INTERVAL" --eval-iters=10
     --log-interval=10 --log-throughput
 )
 if ((tensor > 1)); then arguments+=(--sequence-parallel); fi
+
+case $TRAINING_RECIPE in
+    llama)
+        min_lr=$(LC_ALL=C awk -v lr="$TRAINING_LEARNING_RATE" 'BEGIN { print lr / 10 }')
+        arguments+=(--attention-dropout=0 --hidden-dropout=0 --weight-decay=0.1 --adam-beta2=0.95 --min-lr="$min_lr")
+        ;;
+    gpt2) # Megatron's defaults, named as they can change
+        arguments+=(--attention-dropout=0.1 --hidden-dropout=0.1 --weight-decay=0.01 --adam-beta2=0.999 --min-lr=0)
+        ;;
+    *) fail "unknown recipe: \"$TRAINING_RECIPE\"" 'use "llama" or "gpt2": recipe in [training] of configuration.toml' ;;
+esac
 
 # check_split PREFIX...: of a share without a document Megatron counts epochs for ever.
 check_split() {
