@@ -143,6 +143,12 @@ def test_one_rank_of_all_writes_what_nodes_share(tmp_path):
     assert variables["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] == "1"
 
 
+def test_warnings_of_omegaconf_are_not_printed(tmp_path):
+    variables = started(tmp_path, environment={"PYTHONWARNINGS": "error::ResourceWarning"})[0]
+    own = "ignore:register_new_resolver() is deprecated:UserWarning"
+    assert variables["PYTHONWARNINGS"] == f"{own},error::ResourceWarning"  # later ones win
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -111,5 +111,8 @@ export OLMO_SHARED_FS=1
 # Since PyTorch 2.6 torch.load refuses what OLMo's checkpoints hold besides tensors: states of random
 # number generators, shards with their metadata. They are the run's own.
 export TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1
+# omegaconf 2.4 prints five lines for each of OLMo's three resolvers, in every rank. Older ones need a package
+# that has no wheel, which download mode cannot fetch.
+export PYTHONWARNINGS="ignore:register_new_resolver() is deprecated:UserWarning${PYTHONWARNINGS:+,$PYTHONWARNINGS}"
 
 start_ranks "$repository/scripts/train.py" "$model" "${arguments[@]}" "$@"

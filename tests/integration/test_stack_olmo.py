@@ -124,7 +124,8 @@ def test_olmo_takes_our_command_line_and_reads_our_data(root, olmo, tokenizer, d
     for more in ("", "wandb = 'disabled'\n"):
         folder = tmp_path / f"start{len(calls)}"
         folder.mkdir()
-        own = [f"--model.max_sequence_length={SEQUENCE}", "--seed=5"]
+        schedule = ["--scheduler.units=steps", "--scheduler.t_max=null", "--scheduler.t_warmup=3"]
+        own = [f"--model.max_sequence_length={SEQUENCE}", "--seed=5", *schedule]
         done, started = start(
             root, "olmo", "lumi", folder, own, configuration=settings + more, more=ends
         )
@@ -135,8 +136,9 @@ def test_olmo_takes_our_command_line_and_reads_our_data(root, olmo, tokenizer, d
     # the first rank of the second node
     ranks = {"RANK": "8", "LOCAL_RANK": "0"}
     environment = {**dict(each.split("=", 1) for each in variables), **ranks}
-    said = olmo("python", "-c", READ, tmp_path, tokenizer, *calls, env=environment).stdout
-    found = json.loads(said.splitlines()[-1])
+    done = olmo("python", "-c", READ, tmp_path, tokenizer, *calls, env=environment)
+    assert "register_new_resolver" not in done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
 
     assert found["strict"]
     first, second = found["configurations"]
@@ -145,6 +147,8 @@ def test_olmo_takes_our_command_line_and_reads_our_data(root, olmo, tokenizer, d
     assert first["try_load_latest_save"] and first["save_overwrite"]
     assert first["fsdp"]["hybrid_sharding_num_model_replicas"] == 2
     assert first["time_limit"] and first["evaluators"] == []
+    schedule = [first["scheduler"][each] for each in ("units", "t_max", "t_warmup")]
+    assert schedule == ["steps", None, 3]
     assert (first["wandb"]["entity"], first["wandb"]["name"]) == (None, "007")
     assert second["wandb"] is None
 
