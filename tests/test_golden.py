@@ -78,6 +78,8 @@ def like(command, machine, runtime):
         return command, "jpb", "apptainer"
     if command in ("container_run", "set_up") and (machine, runtime) == ("local", "podman"):
         return command, "local", "docker"
+    if (command, machine, runtime) == ("container_run", "local", "enroot"):
+        return command, "aws", "enroot"
     of_jsc = command == "container_run" and machine in ("jwc", "jrc", "jpb")
     if of_jsc or (command in ("set_up", "submit", "job_start") and runtime != "host"):
         return (command, "jwb", "apptainer") if machine != "jwb" else None
