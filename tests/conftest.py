@@ -22,6 +22,7 @@ pytest_plugins = [
     "support.patients",
     "support.slurm",
     "support.jobs",
+    "support.pyxis",
     "support.terminal",
 ]
 
