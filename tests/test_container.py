@@ -42,7 +42,8 @@ def lines(repository, runtime, **options):
 @pytest.mark.parametrize("runtime", [*ALL, "host"])
 def test_last_line_becomes_the_command(runtime, repository):
     last = lines(repository, runtime)[-1]
-    assert last.startswith(f"exec {'/bin/sh' if runtime == 'host' else runtime} ")
+    first = {"host": "/bin/sh", "enroot": '"${WITHOUT_GPUS[@]}" enroot'}.get(runtime, runtime)
+    assert last.startswith(f"exec {first} ")
     assert last.endswith(' longship "${command[@]}"')
 
 
