@@ -452,10 +452,10 @@ def test_definition_file_for_another_architecture_is_refused_before_it_starts(la
 
 
 def test_site_that_forbids_definition_files_says_what_works(lab):
-    clone = lab("images/my.def", "singularity")
-    text = (clone.root / "configuration.toml").read_text()
-    clone.configure(text.replace('machine = "local"', 'machine = "lumi"'))
-    is_told(clone.build(check=False), "LUMI lets nobody build from", "cotainr")
+    clone = lab("images/my.def")
+    site = '[machines.local]\ndescription = "The site"\ndefinition_builds = "forbidden"\n'
+    (clone.root / "local/site.toml").write_text(f'{site}build_hint = "use cotainr"\n')
+    is_told(clone.build(check=False), "The site lets nobody build from", "cotainr")
 
 
 def test_disk_that_fills_up_is_told(lab, registry, small_disk, tiny, tmp_path):
