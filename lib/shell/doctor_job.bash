@@ -9,7 +9,9 @@ diagnose_job_find() {
     fail "there is no srun here, as inside a container" \
       "in another shell, on a login node: SLURM_JOB_ID=$SLURM_JOB_ID python3 doctor.py --job"
   local list beside=${SLURM_JOB_NODELIST:+no}
-  list=$(timeout 20 squeue --noheader --jobs="$SLURM_JOB_ID" --states=RUNNING --format=%N 2>/dev/null) || :
+  list=$(timeout 60 squeue --noheader --jobs="$SLURM_JOB_ID" --states=RUNNING --format=%N 2>&1) ||
+    [[ $list == *'nvalid job id'* ]] || fail "Slurm does not answer: ${list##*$'\n'}" 'try again later'
+  list=${list##*error: Invalid job id specified}
   [[ -n $list ]] || fail "job $SLURM_JOB_ID is not running" 'your jobs: squeue --me'
   mapfile -t job_nodes < <(scontrol show hostnames "$list")
   export SLURM_JOB_NODELIST=$list SLURM_JOB_NUM_NODES=${#job_nodes[@]}

@@ -185,6 +185,19 @@ def test_port_that_is_taken(doctor):
     assert "MASTER_PORT=20124" in fix
 
 
+def test_ranks_that_do_not_reach_the_first_node_by_its_name(doctor):
+    # Inside, the plain names lead nowhere; torchrun would wait there in vain.
+    doctor.environment.update(doctor.clone.only_second_names())
+    doctor.environment.update(MASTER_ADDR="node1", MASTER_PORT="20124")
+    report = doctor("--nodes=2")
+    texts = " ".join(report.texts("problem", "all_reduce"))
+    assert "node2 cannot reach the first rank at node1, port 20124" in texts
+    doctor.environment.update(MASTER_ADDR="node1i", GLOO_SOCKET_IFNAME="ib0")
+    report = doctor("--nodes=2")
+    assert report.wrong() == []
+    assert any("4 ranks on 2 nodes" in each for each in report.texts("ok", "all_reduce"))
+
+
 def test_node_without_network(doctor):
     doctor.break_program("bash", "node2", f'{OWN_NAMESPACE} --net /usr/bin/bash "$@"')
     report = doctor("--nodes=3")

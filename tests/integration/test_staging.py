@@ -4,6 +4,7 @@ import re
 import shutil
 
 import pytest
+from support import processes
 from support.overlays import OWN, TINY
 from support.repository import toml
 from support.slurm import Slurm
@@ -136,6 +137,24 @@ def test_job_killed_while_it_copies_leaves_nothing(staging, tmp_path):
     staging.wait_until(job, lambda: any(left(staging)))
     staging.slurm.run(["scancel", "--full", "--signal=KILL", job])
     staging.slurm.wait(job)
+    assert left(staging) == ["", "", ""]
+
+
+def test_what_is_written_while_the_job_ends_is_removed_too(staging):
+    """Slurm goes on for a moment with a broadcast that was ended: here another job writes there."""
+    job = start(staging)
+    (folder,) = {line for each in left(staging) for line in each.splitlines()}
+    loop = 'cd "$1" && for ((i = 0; i < 400; i++)); do : >"more$i" || exit 0; sleep 0.005; done'
+    command = ["srun", "--nodelist=node1,node2", "--nodes=2", "bash", "-c", loop, "bash", folder]
+    writer = processes.start(command, env=staging.slurm.environment)
+    try:
+        on_node = ["sh", "-c", f"until [ -e '{folder}/more9' ]; do sleep 0.05; done"]
+        staging.slurm.on_node("node1", on_node)
+        staging.slurm.run(["scancel", job])
+        staging.slurm.wait(job)
+        writer.communicate(timeout=60)
+    finally:
+        processes.end_group(writer)
     assert left(staging) == ["", "", ""]
 
 
