@@ -1,5 +1,6 @@
 """How ranks are started on a node: the options of torchrun, signals, exit codes."""
 
+import os
 import signal
 import time
 
@@ -94,6 +95,32 @@ def test_ranks_are_told_and_torchrun_is_not(sent, before, told, start, tmp_path)
     started.send_signal(sent)
     assert started.wait(60) == 7  # torchrun's own
     assert words(tmp_path, "told") == told
+
+
+@pytest.mark.parametrize(
+    ("before", "told"), [("", ["SIGUSR1"]), ("checkpoint_signal=TERM", ["SIGTERM"])]
+)
+def test_ctrl_c_asks_the_ranks_for_a_checkpoint(before, told, start, tmp_path):
+    started = start(before=before)
+    until_ready(tmp_path, started)
+    os.killpg(started.pid, signal.SIGINT)  # as a terminal: also to torchrun and the rank
+    assert started.wait(60) == 7
+    assert words(tmp_path, "told") == told
+
+
+def test_second_ctrl_c_ends_ranks_at_once(start, tmp_path):
+    rank = tmp_path / "rank.py"
+    rank.write_text(rank.read_text().replace("    sys.exit()", "    time.sleep(60)"))
+    started = start()
+    until_ready(tmp_path, started)
+    os.killpg(started.pid, signal.SIGINT)
+    time.sleep(0.2)
+    os.killpg(started.pid, signal.SIGINT)  # the same one, passed on by a runtime
+    time.sleep(2.5)
+    assert started.poll() is None
+    os.killpg(started.pid, signal.SIGINT)
+    assert started.wait(30) == 7
+    assert words(tmp_path, "told")[0] == "SIGUSR1"
 
 
 @pytest.mark.parametrize("sent", [signal.SIGUSR1, signal.SIGTERM])

@@ -31,6 +31,8 @@ start_ranks() {
   export PYTHONUNBUFFERED=1 # or torchrun would keep back what ranks print until it is 8 KiB
   # shellcheck disable=SC2016  # torchrun fills it in
   export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[rank ${rank}] '
+  # --signals-to-handle: by default torchrun takes Ctrl-C too, and kills the ranks after 30 s.
+  export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGHUP,SIGQUIT
   local -a rendezvous
   choose_rendezvous
   # As a module, for torchrun's own script has the path of the Python that it was installed with.
@@ -55,13 +57,14 @@ choose_rendezvous() {
 }
 
 # run_and_tell COMMAND...: run it, pass signals on to the ranks, and end as it ends. Until a rank has a
-# handler of its own it ignores USR1.
+# handler of its own it ignores USR1, and Ctrl-C, which reaches all processes of a terminal.
 run_and_tell() {
   local status=0 own=0
   trap 'tell_ranks "$checkpoint_signal"' USR1
   trap 'tell_ranks TERM' TERM
+  trap interrupt_ranks INT
   (
-    trap '' USR1
+    trap '' USR1 INT
     exec "$@"
   ) &
   started=$!
@@ -73,6 +76,19 @@ run_and_tell() {
   wait "$started" 2>/dev/null && own=0 || own=$?
   if ((own != 127)); then status=$own; fi
   exit "$status"
+}
+
+# interrupt_ranks: on Ctrl-C the ranks write a checkpoint and end; a second one ends them at once. It
+# must be a second later: a runtime may pass on what the terminal has sent already.
+interrupt_ranks() {
+  if [[ -z ${interrupted_at:-} ]]; then
+    interrupted_at=$SECONDS
+    printf '\nstopping with a checkpoint; Ctrl-C again ends without one\n' >&2
+    tell_ranks "$checkpoint_signal"
+  elif ((SECONDS > interrupted_at + 1)); then
+    tell_ranks KILL
+    kill -s TERM "$started" || : # which may have no ranks yet
+  fi
 }
 
 # tell_ranks SIGNAL: Slurm tells the first process of a task only, which this is, before the time limit
