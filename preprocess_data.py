@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import platform
 import shutil
@@ -26,8 +27,8 @@ import sys
 import sysconfig
 import time
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -43,9 +44,10 @@ BATCH_CHARACTERS = 4 * 2**20
 SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
 
 
-def fail(message: str, hint: str) -> NoReturn:
+def fail(message: str, hint: str, code: int = 1) -> NoReturn:
     """End with one line that says what is wrong and one that says what to do."""
-    sys.exit(f"error: {message}\nhint: {hint}")
+    print(f"error: {message}\nhint: {hint}", file=sys.stderr)
+    sys.exit(code)
 
 
 def show_line(line: str) -> None:
@@ -290,7 +292,10 @@ def open_builder(file: Path, vocab_size: int) -> IndexedDatasetBuilder:
 
 def open_tokenizer(layout: Layout) -> tuple[Tokenizer, int]:
     """Read the tokenizer; return it with the id of its end-of-text token."""
-    tokenizer = Tokenizer.from_file(str(layout.tokenizer))
+    try:
+        tokenizer = Tokenizer.from_file(str(layout.tokenizer))
+    except Exception as error:  # the package has no narrower class
+        fail(f"cannot read the tokenizer {layout.tokenizer}: {error}", "give a tokenizer.json")
     # A document that quotes the end-of-text token does not end there.
     tokenizer.encode_special_tokens = True
     end_of_text = tokenizer.token_to_id(layout.options.end_of_text)
@@ -405,27 +410,54 @@ def launched_rank() -> tuple[int, int]:
     return 0, 1
 
 
+def number(kind: type, low: float) -> Callable[[str], float]:
+    """Return what reads an option's value: a finite int or float, from `low` on."""
+
+    def read(text: str) -> float:
+        with suppress(ValueError):
+            if low <= kind(text) < math.inf:
+                return kind(text)
+        noun = "an integer" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"expected {noun} >= {low}, got {text!r}")
+
+    return read
+
+
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.error = lambda message: fail(message, f"show all options with: {COMMAND} --help", code=2)
     add = parser.add_argument
     data_dir = Path(os.environ.get("LONGSHIP_SCRATCH_DIR", ".")) / "data"
     modes = ("all", "prepare", "shard", "merge")
     add("mode", nargs="?", default="all", choices=modes, help="step to do (default: all)")
-    add("--data-dir", type=Path, default=data_dir, help="folder of outputs (default: %(default)s)")
-    add("--name", default="corpus", help="begins the outputs' names (default: %(default)s)")
-    add("--input", type=Path, help="JSON lines of your own (default: the standard library)")
-    add("--tokenizer", type=Path, help="tokenizer.json of your own (default: a BPE, trained here)")
-    add("--end-of-text", default="<|endoftext|>", help="ends a document (default: %(default)s)")
-    add("--vocab-size", type=int, default=4096, help="tokens of the BPE (default: %(default)s)")
-    size_help = "of the standard library, and of text to train the BPE on (default: %(default)s)"
-    add("--max-megabytes", type=float, default=16, help=size_help)
-    add("--rank", type=int, help="share for `shard` (default: RANK, SLURM_PROCID, or 0)")
-    shares_help = "number of shares (default: WORLD_SIZE, SLURM_NTASKS, or 1; to `merge`: all)"
-    add("--world-size", type=int, help=shares_help)
+    add("--data-dir", type=Path, default=data_dir, help="output directory (default: %(default)s)")
+    add("--name", default="corpus", help="prefix of the outputs' names (default: %(default)s)")
+    text_help = "JSON Lines file to tokenize (default: the standard library)"
+    add("--input", type=Path, help=text_help)
+    add("--tokenizer", type=Path, help="path to a tokenizer.json (default: a BPE, trained here)")
+    end_help = "token that ends a document (default: %(default)s)"
+    add("--end-of-text", default="<|endoftext|>", help=end_help)
+    vocabulary_help = "tokens of the BPE (default: %(default)s)"
+    vocabulary = number(int, 257)  # each byte, and the end of a document
+    add("--vocab-size", type=vocabulary, default=4096, help=vocabulary_help)
+    size_help = "size of the standard library's text, and of the text to train the BPE on"
+    size_help += " (default: %(default)s)"
+    add("--max-megabytes", type=number(float, 0.001), default=16, help=size_help)
+    rank_help = "with shard: index of the shard to write (default: RANK, SLURM_PROCID, or 0)"
+    add("--rank", type=number(int, 0), help=rank_help)
+    shares_help = "with shard or merge: number of shards"
+    shares_help += " (default: WORLD_SIZE, SLURM_NTASKS, or 1; for merge: all)"
+    add("--world-size", type=number(int, 1), help=shares_help)
     options = parser.parse_args()
+    if options.rank is not None and options.mode != "shard":
+        parser.error(f"--rank belongs to the mode shard, not to {options.mode}")
+    if options.world_size is not None and options.mode not in ("shard", "merge"):
+        parser.error(f"--world-size belongs to the modes shard and merge, not to {options.mode}")
+    if not options.end_of_text:
+        parser.error("argument --end-of-text: expected a token, got ''")
     if options.mode == "shard":
         launched = launched_rank()
         options.rank = launched[0] if options.rank is None else options.rank
@@ -462,5 +494,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         main()
+    except OSError as error:
+        fail(f"cannot read or write: {error}", "check permissions and free space")
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)

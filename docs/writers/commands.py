@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import importlib
 import inspect
+import math
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -149,22 +152,29 @@ def _shell_parts(path: Path) -> list[str]:
 def payload_parser(name: str) -> argparse.ArgumentParser:
     """Return the parser of train.py or preprocess_data.py, whose imports are only there inside.
 
-    Its function is run alone, as on a machine without a GPU, up to where it would parse.
+    Its functions and texts are taken alone, and what makes the parser is run up to where it would
+    parse, as on a machine without a GPU.
     """
     tree = ast.parse(Path(ROOT, name).read_text(encoding="utf-8"))
-    (own,) = (each for each in tree.body if getattr(each, "name", "") == "parse_arguments")
+    texts = [each for each in tree.body if isinstance(getattr(each, "value", 0), ast.Constant)]
+    functions = [each for each in tree.body if isinstance(each, ast.FunctionDef)]
+    (own,) = (each for each in functions if each.name == "parse_arguments")
     parses = next(n for n, each in enumerate(own.body) if "parse_args" in ast.dump(each))
     own.body[parses:] = [ast.Return(ast.Name("parser", ast.Load()))]
     ast.fix_missing_locations(own)
     names = {
         "__doc__": ast.get_docstring(tree),
+        "__name__": name,
         "argparse": argparse,
+        "math": math,
         "os": SimpleNamespace(environ={"LONGSHIP_SCRATCH_DIR": "<scratch_dir>"}),
+        "suppress": contextlib.suppress,
+        "sys": sys,
         "Path": Path,
         "torch": SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False)),
         "HelpFormatter": argparse.HelpFormatter,
     }
-    exec(compile(ast.Module([tree.body[1], own], []), name, "exec"), names)
+    exec(compile(ast.Module([tree.body[1], *texts, *functions], []), name, "exec"), names)
     return names["parse_arguments"]()
 
 

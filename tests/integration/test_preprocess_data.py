@@ -193,6 +193,18 @@ def test_missing_text_names_the_command_that_makes_it(preprocess, tmp_path):
     assert_error(result, str(tmp_path / "corpus.jsonl"), hint)
 
 
+def test_place_that_cannot_be_written_to_is_an_error(preprocess, same_text, tmp_path):
+    (tmp_path / "file").touch()
+    result = preprocess("--data-dir", tmp_path / "file", *same_text, check=False)
+    assert_error(result, "cannot read or write", str(tmp_path / "file"), "permissions")
+
+
+def test_tokenizer_that_cannot_be_read_is_an_error(preprocess, serial, tmp_path):
+    text = serial / "text.jsonl"
+    where = ("--data-dir", tmp_path, "--input", text, "--tokenizer", text)
+    assert_error(preprocess(*where, check=False), f"cannot read the tokenizer {text}")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
