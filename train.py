@@ -7,7 +7,10 @@ All of a run is in one folder, CHECKPOINT_DIR/RUN_NAME: checkpoints, metrics.jso
 events and the loss curve. The same command again goes on from the newest checkpoint, with the
 losses of a run that was never stopped: batch and random numbers of a step follow from seed, step
 and rank, so there is no state of a sampler or a generator to restore. On SIGTERM or SIGUSR1,
-which Slurm sends before the time limit, a run finishes its step, writes a checkpoint and ends.
+which Slurm sends before the time limit, and on Ctrl-C, a run finishes its step, writes a checkpoint
+and ends; a second Ctrl-C ends it at once.
+
+The last documents of the data are held out: on them the validation loss is measured.
 """
 
 from __future__ import annotations
@@ -21,11 +24,12 @@ import signal
 import statistics
 import struct
 import sys
-import threading
+import tempfile
 import time
 from argparse import Namespace
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -34,6 +38,9 @@ from typing import Any, NoReturn
 # Read when PyTorch is loaded. Threads that wait by spinning, the default, take the cores from those
 # that work, on a laptop or login node with other work to do.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Until there is a step to save, Ctrl-C ends the program without a traceback.
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import numpy as np
 import torch
@@ -45,13 +52,20 @@ from torch.utils.tensorboard import SummaryWriter
 
 State = dict[str, Any]
 MODEL_OPTIONS = ("vocab_size", "layers", "heads", "width")
+TRAINING_OPTIONS = (
+    *("batch_size", "sequence_length", "learning_rate", "warmup_steps", "weight_decay"),
+    *("clip_norm", "dropout", "seed", "validation_fraction"),
+)
 CHECKSUM_BYTES = hashlib.sha256().digest_size
 MAKE_DATA = "make it with: python3 container_run.py python preprocess_data.py"
+SHOW_OPTIONS = "show all options with: python3 container_run.py python train.py --help"
 
 
-def fail(message: str, hint: str) -> NoReturn:
+def fail(message: str, hint: str, code: int = 1, every_rank: bool = False) -> NoReturn:
     """End with one line that says what is wrong and one that says what to do, once per node."""
-    sys.exit(f"error: {message}\nhint: {hint}" if os.environ.get("LOCAL_RANK", "0") == "0" else 1)
+    if every_rank or os.environ.get("LOCAL_RANK", "0") == "0":
+        print(f"error: {message}\nhint: {hint}", file=sys.stderr)
+    sys.exit(code)
 
 
 class Block(nn.Module):
@@ -138,16 +152,19 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-def open_tokens(prefix: Path) -> np.ndarray:
-    """Map the tokens of a dataset in Megatron's format, all documents in a row, into memory.
+def open_tokens(prefix: Path, validation_fraction: float) -> tuple[np.ndarray, np.ndarray]:
+    """Map a dataset in Megatron's format into memory: tokens to train on, and those held out.
 
-    Training wants the row alone, so it reads the index itself: megatron-core's IndexedDataset
+    Held out are the last documents, as with Megatron's `--split`. Training needs no more than the
+    tokens of all documents in a row, so it reads the index itself: megatron-core's IndexedDataset
     opens the same files, but takes several seconds to import, on every rank.
 
     Parameters
     ----------
     prefix : Path
         The .bin and the .idx file, without the ending.
+    validation_fraction : float
+        Share of the documents to hold out; above 0 it is at least one document.
     """
     index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     for path in (index, data):
@@ -156,15 +173,20 @@ def open_tokens(prefix: Path) -> np.ndarray:
     header = struct.Struct("<9sQBQQ")  # magic, version, type of the ids, sequences, documents
     try:
         with index.open("rb") as file:
-            magic, version, type_code, sequences, _ = header.unpack(file.read(header.size))
+            magic, version, type_code, sequences, bounds = header.unpack(file.read(header.size))
             lengths = np.fromfile(file, np.int32, sequences)
+            # Where each document begins, in sequences, and their number; the offset of each
+            # sequence in the .bin stands before.
+            documents = np.fromfile(file, np.int64, bounds, offset=8 * sequences)
         tokens = np.memmap(data, {4: np.int32, 8: np.uint16}[type_code], mode="r")
         is_whole = (magic, version) == (b"MMIDIDX\0\0", 1) and lengths.sum() == tokens.size
-    except (struct.error, KeyError, ValueError):
+        held_out = math.ceil(validation_fraction * (bounds - 1))
+        first_held_out = lengths[: documents[bounds - 1 - held_out]].sum()
+    except (struct.error, KeyError, ValueError, IndexError):
         is_whole = False
     if not is_whole:
         fail(f"{index} and .bin are not a whole dataset in Megatron's format", MAKE_DATA)
-    return tokens
+    return tokens[:first_held_out], tokens[first_held_out:]
 
 
 @dataclass(frozen=True)
@@ -212,6 +234,15 @@ class Checkpoints:
         self.folder = folder
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._pending: Future[None] | None = None
+
+    def make_folder(self) -> None:
+        """Make the folder, or end if nothing can be written there."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.folder).close()
+        except OSError as error:
+            hint = "choose another --checkpoint-dir or --run-name"
+            fail(f"cannot write to {self.folder}: {error.strerror}", hint)
 
     def path(self, step: int) -> Path:
         """Name of the checkpoint after so many steps."""
@@ -288,6 +319,20 @@ def load_checkpoint(path: Path, args: Namespace) -> State:
     return state
 
 
+def warn_of_changes(state: State, args: Namespace) -> None:
+    """Tell which options that shape the training are not those of the checkpoint."""
+    changes = []
+    for name in TRAINING_OPTIONS:
+        asked = getattr(args, name)
+        had = state["arguments"].get(name, asked)  # a checkpoint of an older train.py may lack it
+        if asked != had:
+            changes.append(f"--{name.replace('_', '-')} {asked} (was {had})")
+    if changes:
+        warning = f"warning: the run continues with other options: {', '.join(changes)}"
+        hint = "hint: to start from the beginning, choose another --run-name"
+        print(f"{warning}\n{hint}", file=sys.stderr)
+
+
 def read_metrics(path: Path, last_step: int) -> list[dict[str, float]]:
     """Return the metrics up to a step; a crash may have left more, and half a line."""
     metrics: list[dict[str, float]] = []
@@ -304,7 +349,6 @@ class Recorder:
         self.steps = args.steps
         self.tokens_per_step = args.batch_size * args.sequence_length
         path, partial = folder / "metrics.jsonl", folder / "metrics.partial"
-        folder.mkdir(parents=True, exist_ok=True)
         kept = read_metrics(path, done)
         partial.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
         self.lines = partial.replace(path).open("a", encoding="utf-8")
@@ -312,10 +356,10 @@ class Recorder:
         self.first: tuple[int, float] | None = None
         self.shown = -math.inf
 
-    def record(self, step: int, loss: float, rate: float, seconds: float) -> None:
-        """Record a step: loss in nats per token, learning rate, and the time it took."""
+    def record(self, step: int, metrics: dict[str, float], seconds: float) -> None:
+        """Record a step: its metrics, losses in nats per token, and the time it took."""
         speed = self.tokens_per_step / seconds
-        metrics = {"loss": loss, "learning_rate": rate, "tokens_per_s": speed, "seconds": seconds}
+        metrics = {**metrics, "tokens_per_s": speed, "seconds": seconds}
         self.lines.write(json.dumps({"step": step, **metrics}) + "\n")
         self.lines.flush()
         for name, value in metrics.items():
@@ -324,11 +368,14 @@ class Recorder:
         # The first step tells nothing about the others: it compiles and warms up.
         first_step, first_time = self.first = self.first or (step, now)
         left = (self.steps - step) * (now - first_time) / max(1, step - first_step)
-        line = f"step {step}/{self.steps}  loss {loss:.4f}  {speed:,.0f} tokens/s"
+        validation = metrics.get("validation_loss")
+        line = f"step {step}/{self.steps}  loss {metrics['loss']:.4f}"
+        line += f"  validation {validation:.4f}" if validation else ""
+        line += f"  {speed:,.0f} tokens/s"
         line += f"  {timedelta(seconds=round(left))} left" if step > first_step else ""
         if sys.stdout.isatty():
-            print(f"\r\033[K{line}", end="", flush=True)
-        elif now - self.shown >= 10 or step == self.steps:
+            print(f"\r\033[K{line}", end="\n" if validation else "", flush=True)
+        elif validation or now - self.shown >= 10 or step == self.steps:
             print(line, flush=True)
             self.shown = now
 
@@ -353,6 +400,10 @@ def draw_loss(metrics: list[dict[str, float]], title: str, path: Path) -> None:
     axes = figure.subplots()
     axes.plot(steps, losses, color="tab:blue", alpha=0.3, linewidth=1, label="each step")
     axes.plot(steps, averages, color="tab:blue", linewidth=2, label="moving average")
+    validated = [line for line in metrics if "validation_loss" in line]
+    if validated:
+        points = [(line["step"], line["validation_loss"]) for line in validated]
+        axes.plot(*zip(*points), color="tab:orange", marker="o", markersize=4, label="validation")
     axes.set(title=title, xlabel="step", ylabel="loss (nats per token)")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
@@ -360,6 +411,35 @@ def draw_loss(metrics: list[dict[str, float]], title: str, path: Path) -> None:
     partial = path.with_suffix(".partial")
     figure.savefig(partial, format="png", dpi=150)
     partial.replace(path)
+
+
+class Stop:
+    """Whether a signal has asked the run to end: SIGTERM or SIGUSR1 by Slurm, SIGINT by Ctrl-C."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.interrupted = math.inf
+        signal.signal(signal.SIGTERM, self.ask)
+        signal.signal(signal.SIGUSR1, self.ask)
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in a job in the background
+            signal.signal(signal.SIGINT, self.interrupt)
+
+    def ask(self, *_: Any) -> None:
+        """Have the run end after its step."""
+        self.asked = True
+
+    def interrupt(self, *_: Any) -> None:
+        """Have the run end after its step, or at once if this was asked for before."""
+        now = time.monotonic()
+        # A launcher or a container runtime may pass on what the terminal has sent already.
+        if now > self.interrupted + 1:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGINT)
+        self.interrupted = min(self.interrupted, now)
+        if not self.asked and os.environ.get("RANK", "0") == "0":
+            # print could be what was interrupted, and cannot be entered twice.
+            os.write(2, b"\nstopping with a checkpoint; Ctrl-C again ends without one\n")
+        self.ask()
 
 
 class Trainer:
@@ -371,19 +451,22 @@ class Trainer:
         The command line.
     process : Process
         This process among all.
-    tokens : numpy.ndarray
-        Training data, ids of all documents in a row.
+    tokens, held_out : numpy.ndarray
+        Training and validation data, ids of all documents in a row.
     state : dict or None
         Checkpoint to go on from.
     """
 
     def __init__(
-        self, args: Namespace, process: Process, tokens: np.ndarray, state: State | None
+        self,
+        args: Namespace,
+        process: Process,
+        tokens: np.ndarray,
+        held_out: np.ndarray,
+        state: State | None,
     ) -> None:
-        self.args, self.process, self.tokens = args, process, tokens
-        self.stop = stop = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, lambda *_: stop.set())
+        self.args, self.process, self.tokens, self.held_out = args, process, tokens, held_out
+        self.stop = Stop()
         torch.manual_seed(args.seed)
         self.gpt = gpt = GPT(args).to(process.device)
         gains = [weight for weight in gpt.parameters() if weight.dim() < 2]
@@ -394,7 +477,9 @@ class Trainer:
         )
         if state:
             gpt.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
+            # The moments alone: what the options say of weight decay counts, as for the others.
+            moments = {"state": state["optimizer"]["state"]}
+            self.optimizer.load_state_dict({**self.optimizer.state_dict(), **moments})
         model = DistributedDataParallel(gpt) if process.world_size > 1 else gpt
         # Compiled with its messages, so that they overlap with the backward pass.
         self.model = torch.compile(model) if args.compile else model
@@ -408,22 +493,34 @@ class Trainer:
             "arguments": json.loads(json.dumps(vars(self.args), default=str)),
         }
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return this rank's inputs and targets, ids (batch size / world size, length).
+    def micro_batches(
+        self, tokens: np.ndarray, ends: np.ndarray
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and targets, ids (micro-batch size, length), of this rank's sequences.
 
-        All ranks together have the same batch whatever the world size.
+        All ranks together have the same sequences whatever the world size.
+
+        Parameters
+        ----------
+        tokens : numpy.ndarray
+            Where the sequences are.
+        ends : numpy.ndarray
+            Where each one ends.
         """
         args, process = self.args, self.process
         length = args.sequence_length + 1
-        ends = np.random.default_rng((args.seed, step)).integers(
-            length, self.tokens.size, size=args.batch_size, endpoint=True
-        )
         mine = ends[process.rank :: process.world_size]
-        rows = np.stack([self.tokens[end - length : end] for end in mine])
-        ids = torch.from_numpy(rows.astype(np.int64))
-        if process.device.type == "cuda":
-            ids = ids.pin_memory().to(process.device, non_blocking=True)
-        return ids[:, :-1], ids[:, 1:]
+        size = args.micro_batch_size or max(1, mine.size)
+        for begin in range(0, mine.size, size):
+            rows = np.stack([tokens[end - length : end] for end in mine[begin : begin + size]])
+            if rows.max() >= args.vocab_size:
+                message = f"--vocab-size is {args.vocab_size}, but {args.data} has token"
+                hint = "give the vocabulary size of the tokenizer"
+                fail(f"{message} {rows.max()}", hint, every_rank=True)
+            ids = torch.from_numpy(rows.astype(np.int64))
+            if process.device.type == "cuda":
+                ids = ids.pin_memory().to(process.device, non_blocking=True)
+            yield ids[:, :-1], ids[:, 1:]
 
     def learning_rate(self, step: int) -> float:
         """Return a step's rate: a linear warm-up, then half a cosine, down to a tenth."""
@@ -433,26 +530,66 @@ class Trainer:
         progress = (step - args.warmup_steps) / (args.steps - args.warmup_steps)
         return args.learning_rate * (0.55 + 0.45 * math.cos(math.pi * progress))
 
-    def take(self, step: int) -> tuple[float, bool]:
-        """Update the weights; return the loss before it, and whether any rank is to stop."""
-        process = self.process
-        draws = np.random.default_rng((self.args.seed, step, process.rank))
+    def autocast(self) -> torch.autocast:
+        """Compute in bfloat16 on a GPU."""
+        device_type = self.process.device.type
+        return torch.autocast(device_type, torch.bfloat16, enabled=device_type == "cuda")
+
+    def take(self, step: int) -> tuple[dict[str, float], bool]:
+        """Update the weights; return the metrics before it, and whether any rank is to stop."""
+        args, process = self.args, self.process
+        draws = np.random.default_rng((args.seed, step, process.rank))
         torch.manual_seed(int(draws.integers(2**63)))
+        rate = self.learning_rate(step)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate(step)
-        is_gpu = process.device.type == "cuda"
-        with torch.autocast(process.device.type, torch.bfloat16, enabled=is_gpu):
-            loss = self.model(*self.batch(step))
-        self.optimizer.zero_grad()
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.gpt.parameters(), self.args.clip_norm)
-        stop = torch.tensor(float(self.stop.is_set()), device=process.device)
-        mean_loss, mean_norm, stops = process.mean(torch.stack((loss.detach(), norm, stop)))
+            group["lr"] = rate
+        loss = self.accumulate_gradient(step)
+        norm = nn.utils.clip_grad_norm_(self.gpt.parameters(), args.clip_norm or math.inf)
+        stop = torch.tensor(float(self.stop.asked), device=process.device)
+        mean_loss, mean_norm, stops = process.mean(torch.stack((loss, norm, stop)))
         if not math.isfinite(mean_loss) or not math.isfinite(mean_norm):
             what = f"loss {mean_loss}, norm of the gradient {mean_norm}"
             fail(f"training diverged at step {step}: {what}", "lower the --learning-rate")
         self.optimizer.step()
-        return mean_loss, stops > 0
+        return {"loss": mean_loss, "grad_norm": mean_norm, "learning_rate": rate}, stops > 0
+
+    def accumulate_gradient(self, step: int) -> Tensor:
+        """Add up the gradient of a step, micro-batch by micro-batch; return this rank's loss."""
+        args, process = self.args, self.process
+        ends = np.random.default_rng((args.seed, step)).integers(
+            args.sequence_length + 1, self.tokens.size, size=args.batch_size, endpoint=True
+        )
+        batches = list(self.micro_batches(self.tokens, ends))
+        share = args.batch_size // process.world_size
+        total = torch.zeros((), device=process.device)
+        self.optimizer.zero_grad()
+        for number, (inputs, targets) in enumerate(batches, 1):
+            # Ranks average their gradients once, in the last backward pass.
+            is_synced = process.world_size == 1 or number == len(batches)
+            with nullcontext() if is_synced else self.model.no_sync():
+                with self.autocast():
+                    loss = self.model(inputs, targets) * (len(inputs) / share)
+                loss.backward()
+            total += loss.detach()
+        return total
+
+    @torch.no_grad()
+    def validate(self) -> float:
+        """Return the mean loss on the held-out data, of the same sequences each time."""
+        args, process = self.args, self.process
+        first, last = args.sequence_length + 1, self.held_out.size
+        ends = np.linspace(first, last, args.validation_sequences).astype(np.int64)
+        total = torch.zeros(2, device=process.device)
+        self.gpt.eval()
+        for inputs, targets in self.micro_batches(self.held_out, ends):
+            with self.autocast():
+                # The plain model: the other one would be compiled again, for evaluation.
+                loss = self.gpt(inputs, targets)
+            count = torch.full_like(loss, len(inputs))
+            total += torch.stack((loss * count, count))
+        self.gpt.train()
+        loss_sum, sequences = process.mean(total)
+        return loss_sum / sequences
 
     def train(self, done: int, checkpoints: Checkpoints) -> int:
         """Take the steps that are left; return the last one taken."""
@@ -461,10 +598,12 @@ class Trainer:
         try:
             for step in range(done + 1, args.steps + 1):
                 begin = time.perf_counter()
-                loss, stops = self.take(step)
+                metrics, stops = self.take(step)
+                seconds = time.perf_counter() - begin
+                if self.held_out.size and (step % args.validate_every == 0 or step == args.steps):
+                    metrics["validation_loss"] = self.validate()
                 if recorder:
-                    seconds = time.perf_counter() - begin
-                    recorder.record(step, loss, self.learning_rate(step), seconds)
+                    recorder.record(step, metrics, seconds)
                     if stops or step == args.steps or step % args.checkpoint_every == 0:
                         checkpoints.save(step, self.state(step))
                 if stops:
@@ -492,6 +631,8 @@ def summarize(step: int, checkpoints: Checkpoints, args: Namespace) -> None:
         draw_loss(metrics, f"Training loss of {args.run_name}", curve)
         end = f"{statistics.fmean(last):.4f} over the last {len(last)} steps"
         print(f"loss        {losses[0]:.4f} at first, {end}")
+        if "validation_loss" in metrics[-1]:
+            print(f"validation  {metrics[-1]['validation_loss']:.4f} after the last step")
         print(f"speed       {speed:,.0f} tokens/s")
         print(f"loss curve  {curve}")
     print(f"checkpoint  {checkpoint}")
@@ -501,49 +642,97 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
     """Show each option's default, and the description as it is written."""
 
 
+def number(kind: type, low: float, below: float = math.inf) -> Callable[[str], float]:
+    """Return what reads an option's value: an int or a float, from `low` to below `below`."""
+
+    def read(text: str) -> float:
+        with suppress(ValueError):
+            if low <= kind(text) < below:
+                return kind(text)
+        limits = f">= {low}" + (f" and < {below:,}" if below < math.inf else "")
+        noun = "an integer" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"expected {noun} {limits}, got {text!r}")
+
+    return read
+
+
 def parse_arguments() -> Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.error = lambda message: fail(message, SHOW_OPTIONS, code=2)
     scratch = Path(os.environ.get("LONGSHIP_SCRATCH_DIR", "."))
     checkpoints = Path(os.environ.get("LONGSHIP_CHECKPOINT_DIR", scratch / "checkpoints"))
     has_gpu, yes_or_no = torch.cuda.is_available(), argparse.BooleanOptionalAction
     data = scratch / "data" / "corpus_text_document"
+    count, positive = number(int, 0), number(int, 1)
+    size, share = number(float, 0), number(float, 0, 1)
 
     add = parser.add_argument_group("run").add_argument
     add("--data", type=Path, default=data, metavar="PREFIX", help="dataset, without .bin and .idx")
-    add("--checkpoint-dir", type=Path, default=checkpoints, help="folder of all runs")
-    add("--run-name", default="gpt", help="folder of this run")
-    add("--checkpoint-every", type=int, default=100, help="steps from checkpoint to checkpoint")
+    add("--checkpoint-dir", type=Path, default=checkpoints, help="directory of all runs")
+    add("--run-name", default="gpt", help="directory of this run")
+    add("--checkpoint-every", type=positive, default=100, help="steps between checkpoints")
     add("--device", choices=("cpu", "cuda"), default="cuda" if has_gpu else "cpu", help="cuda: GPU")
     add("--compile", action=yes_or_no, default=has_gpu, help="compile the model")
 
     add = parser.add_argument_group("model").add_argument
-    add("--layers", type=int, default=4, help="transformer layers")
-    add("--heads", type=int, default=4, help="attention heads per layer")
-    add("--width", type=int, default=128, help="features per token")
-    add("--vocab-size", type=int, default=0, help="tokens in the vocabulary; 0: as the data has")
+    add("--layers", type=positive, default=4, help="transformer layers")
+    add("--heads", type=positive, default=4, help="attention heads per layer")
+    add("--width", type=positive, default=128, help="hidden size")
+    add("--vocab-size", type=count, default=0, help="tokens in the vocabulary; 0: as the data has")
 
     add = parser.add_argument_group("training").add_argument
-    add("--steps", type=int, default=400, help="updates of the weights")
-    about = "sequences per step, of all ranks together; 0: 8, or more where the ranks want it"
-    add("--batch-size", type=int, default=0, help=about)
-    add("--sequence-length", type=int, default=128, help="tokens per sequence")
-    add("--learning-rate", type=float, default=3e-3, help="highest, at the end of the warm-up")
-    add("--warmup-steps", type=int, default=20, help="steps of the warm-up")
-    add("--weight-decay", type=float, default=0.1, help="of matrices")
-    add("--clip-norm", type=float, default=1.0, help="longest gradient")
-    add("--dropout", type=float, default=0.0, help="probability in each residual branch")
-    add("--seed", type=int, default=1, help="of weights, batches and dropout")
-    return parser.parse_args()
+    # Names of checkpoints have eight digits.
+    add("--steps", type=number(int, 1, 10**8), default=400, help="optimizer steps")
+    about = "sequences per step over all ranks; 0: 8, or more if the number of ranks requires it"
+    add("--batch-size", type=count, default=0, help=about)
+    about = "sequences per rank and forward pass; below the rank's share of the batch, gradients"
+    about += " are accumulated; 0: the whole share"
+    add("--micro-batch-size", type=count, default=0, help=about)
+    add("--sequence-length", type=positive, default=128, help="tokens per sequence")
+    add("--learning-rate", type=size, default=3e-3, help="peak learning rate")
+    add("--warmup-steps", type=count, default=20, help="steps until the peak is reached")
+    add("--weight-decay", type=size, default=0.1, help="weight decay of the weight matrices")
+    add("--clip-norm", type=size, default=1.0, help="maximum gradient norm; 0: no clipping")
+    add("--dropout", type=share, default=0.0, help="dropout of each residual branch")
+    seed = number(int, 0, 2**63)
+    add("--seed", type=seed, default=1, help="seed of weights, batches and dropout")
+
+    add = parser.add_argument_group("validation").add_argument
+    about = "share of the documents to hold out, from the end; 0: no validation"
+    add("--validation-fraction", type=share, default=0.05, help=about)
+    add("--validate-every", type=positive, default=100, help="steps between validations")
+    about = "sequences per validation, spread over the held-out documents"
+    add("--validation-sequences", type=positive, default=64, help=about)
+    args = parser.parse_args()
+    if args.device == "cuda" and not has_gpu:
+        parser.error("--device is cuda, but PyTorch finds no GPU")
+    return args
 
 
-def check_arguments(args: Namespace, tokens: np.ndarray, world_size: int) -> None:
-    """Fill in the data's vocabulary size, and refuse what cannot work together."""
+def check_arguments(args: Namespace, training: int, held_out: int, world_size: int) -> None:
+    """Fill in the sizes that were left open, and refuse what cannot work together.
+
+    Parameters
+    ----------
+    args : Namespace
+        The command line.
+    training, held_out : int
+        Tokens to train on, and tokens held out.
+    world_size : int
+        Number of ranks.
+    """
     record = Path(f"{args.data}.record.json")
-    if not args.vocab_size and not record.is_file():
-        fail(f"the vocabulary size is unknown: {record} is missing", "give it with --vocab-size")
-    if not args.vocab_size:
-        args.vocab_size = json.loads(record.read_text("utf-8"))["result"]["vocab_size"]
+    try:
+        vocab_size = json.loads(record.read_text("utf-8"))["result"]["vocab_size"]
+    except (OSError, ValueError, LookupError, TypeError):  # data of another program have no record
+        vocab_size = args.vocab_size
+    if not vocab_size:
+        fail(f"the vocabulary size is unknown: cannot read {record}", "give it with --vocab-size")
+    args.vocab_size = args.vocab_size or vocab_size
+    if args.vocab_size < vocab_size:
+        hint = f"give --vocab-size {vocab_size}, or leave it out"
+        fail(f"--vocab-size is {args.vocab_size}, but {args.data} has {vocab_size} tokens", hint)
     if not args.batch_size:
         args.batch_size = math.ceil(8 / world_size) * world_size
     if args.batch_size % world_size:
@@ -552,17 +741,23 @@ def check_arguments(args: Namespace, tokens: np.ndarray, world_size: int) -> Non
     if args.width % (2 * args.heads):
         hint = "choose a --width that twice the --heads divides"
         fail(f"a width of {args.width} is not {args.heads} heads of an even width", hint)
-    if tokens.size <= args.sequence_length:
-        fail(f"{args.data}.bin has only {tokens.size} tokens", "choose a lower --sequence-length")
+    if training <= args.sequence_length:
+        hint = "choose a lower --sequence-length or --validation-fraction"
+        fail(f"only {training} tokens of {args.data}.bin are left for training", hint)
+    if args.validation_fraction and held_out <= args.sequence_length:
+        hint = "choose a higher --validation-fraction, 0 for none, or a lower --sequence-length"
+        fail(f"only {held_out} tokens of {args.data}.bin are held out for validation", hint)
 
 
 def main() -> None:
     """Train to the last step, from the newest checkpoint where there is one."""
     args = parse_arguments()
-    tokens = open_tokens(args.data)
-    process = Process.join(args.device)
-    check_arguments(args, tokens, process.world_size)
+    tokens, held_out = open_tokens(args.data, args.validation_fraction)
     checkpoints = Checkpoints(args.checkpoint_dir / args.run_name)
+    process = Process.join(args.device)
+    check_arguments(args, tokens.size, held_out.size, process.world_size)
+    if process.rank == 0:
+        checkpoints.make_folder()
     newest = process.from_rank_0(checkpoints.newest() if process.rank == 0 else None)
     state = load_checkpoint(newest, args) if newest else None
     step = state["step"] if state else 0
@@ -570,7 +765,9 @@ def main() -> None:
         if process.rank == 0:
             place = f"{process.world_size} x {process.device.type}"
             print(f"from {newest or 'the beginning'} to step {args.steps} on {place}", flush=True)
-        step = Trainer(args, process, tokens, state).train(step, checkpoints)
+            if state:
+                warn_of_changes(state, args)
+        step = Trainer(args, process, tokens, held_out, state).train(step, checkpoints)
     if process.rank == 0:
         summarize(step, checkpoints, args)
     if process.world_size > 1:
@@ -584,5 +781,6 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+    except OSError as error:
+        hint = "check permissions and free space"
+        fail(f"cannot read or write: {error}", hint, every_rank=True)

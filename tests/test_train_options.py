@@ -1,8 +1,16 @@
-"""The options of preprocess_data.py: the parser refuses values out of range."""
+"""The options of train.py and preprocess_data.py: the parser refuses values out of range."""
 
 import pytest
 from writers.commands import payload_parser
 
+TRAIN = [
+    *("--checkpoint-every=0", "--batch-size=-8", "--vocab-size=-1", "--steps=0", "--steps=1e3"),
+    *("--steps=100000000", "--layers=0", "--heads=0", "--width=0", "--sequence-length=0"),
+    *("--learning-rate=-1", "--learning-rate=nan", "--learning-rate=inf", "--warmup-steps=-1"),
+    *("--weight-decay=-0.1", "--clip-norm=-1", "--dropout=1", "--dropout=-0.1", "--seed=-1"),
+    *("--seed=9223372036854775808", "--micro-batch-size=-1", "--validation-fraction=1"),
+    *("--validation-fraction=nan", "--validate-every=0", "--validation-sequences=0"),
+]
 PREPROCESS = [
     *("--vocab-size=100", "--vocab-size=-5", "--vocab-size=x", "--max-megabytes=0"),
     *("--max-megabytes=-1", "--max-megabytes=nan", "--max-megabytes=inf", "--rank=-1"),
@@ -12,7 +20,10 @@ PREPROCESS = [
 
 @pytest.mark.parametrize(
     ("script", "option"),
-    [*(("preprocess_data.py", each) for each in PREPROCESS)],
+    [
+        *(("train.py", each) for each in TRAIN),
+        *(("preprocess_data.py", each) for each in PREPROCESS),
+    ],
 )
 def test_value_out_of_range_is_told(script, option, capsys):
     name, _, value = option.partition("=")
@@ -25,4 +36,7 @@ def test_value_out_of_range_is_told(script, option, capsys):
 
 
 def test_edges_of_the_ranges_are_taken():
+    edges = ("--steps=99999999", "--batch-size=0", "--clip-norm=0", "--dropout=0")
+    given = payload_parser("train.py").parse_args([*edges, "--learning-rate=1e-5"])
+    assert (given.steps, given.batch_size, given.learning_rate) == (99999999, 0, 1e-5)
     assert payload_parser("preprocess_data.py").parse_args(["--vocab-size=257"]).vocab_size == 257
