@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from model import NODES
-from tables import Compared, Table, quartiles
+from tables import Compared, Table, combined, quartiles
 
 # Okabe and Ito's colours, which everybody can tell apart.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
@@ -18,14 +18,15 @@ MARKERS = "osD^vP"
 OVERVIEW = ("launch", "jobs", "overlays")
 
 
-def draw(tables: Mapping[str, Sequence[Table]], folder: Path) -> list[Path]:
-    """Draw what there is of the topics; return the files."""
+def draw(runs: Mapping[str, Sequence[Sequence[Table]]], folder: Path) -> list[Path]:
+    """Draw the ratios of all runs, and the other plots of the last run; return the files."""
     drawn = []
+    tables = {name: several[-1] for name, several in runs.items()}
     if {"launch", "overlays"} <= tables.keys():
         title = "Longship's time, as a part of the other way's"
-        compared = [
-            each for name in OVERVIEW for table in tables.get(name, ()) for each in table.summary
-        ]
+        compared = combined(
+            table for name in OVERVIEW for each in runs.get(name, ()) for table in each
+        )
         axes, save = canvas(folder / "ratios.png", title, "ratio", rows=len(compared))
         ratios(axes, compared)
         drawn.append(save())

@@ -2,13 +2,14 @@
 """All benchmarks in one run: Markdown tables and plots of what Longship takes beside other ways.
 
     pip install -r requirements/host.txt -r benchmarks/requirements.txt
-    python3 benchmarks/run.py [--image IMAGE.sif] [--only NAME...] [--quick] [--output DIR]
+    python3 benchmarks/run.py [--image IMAGE.sif] [--only NAME...] [--runs N] [--quick]
 
-It writes results.md and PNG files into DIR. A topic whose programs are missing says which. What is
-compared runs in turn, so that a noisy moment hits all of it; figures are ratios with their
-quartiles. Packages come from where pip is configured to find them. The topics are the files beside
-this one, which can also be run by themselves. --quick has fewer rounds and smaller inputs; it shows
-that all of it works, and its figures are rough.
+It writes results.md, anew after each topic, and PNG files into benchmarks/results/ or --output. A
+topic whose programs are missing says which. What is compared runs in turn, so that a noisy moment
+hits all of it; figures are ratios with their quartiles, or with their range in N runs. Packages
+come from where pip is configured to find them. The topics are the files beside this one, which can
+also be run by themselves. --quick has fewer rounds and smaller inputs; it shows that all of it
+works, and its figures are rough.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +37,7 @@ import staging
 import training
 from archive import archive_of
 from side_by_side import machine
-from tables import MissingError, Table, markdown, summary, written
+from tables import MissingError, Table, combined, markdown, plural, summary, written
 from workplace import ROOT, Workplace
 
 import bundle
@@ -49,6 +51,8 @@ VERSIONS = (
     ("strace", "--version"),
     ("git", "--version"),
 )
+
+Runs = dict[str, list[list[Table]]]  # by topic: the tables of each run
 
 
 class Setting(NamedTuple):
@@ -154,83 +158,100 @@ def main() -> None:
     add = parser.add_argument
     add("--image", type=Path, help="a SIF file with python3 (default: the tests' own)")
     add("--only", nargs="+", choices=TOPICS, default=list(TOPICS), help="these topics")
+    add("--runs", type=int, default=1, metavar="N", help="measure everything N times")
     add("--quick", action="store_true", help="few rounds: rough figures")
     add("--output", type=Path, default=ROOT / "benchmarks/results", help="default: %(default)s")
     add("--scratch", type=Path, help="on the disk that is to be measured; 20 GB")
     add("--requirements", default=str(ROOT / "requirements/environment.txt"), metavar="FILE")
     add("--module", default="torch", help="of those packages: what is imported")
     given = parser.parse_args()
+    if given.runs < 1:
+        parser.error(f"--runs: expected 1 or more, got {given.runs}")
     image = given.image.resolve() if given.image else newest(IMAGES.glob("base-*.sif"))
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=given.scratch) as name:
-        tables, missing = measure_all(given, image, Path(name).resolve())
     given.output.mkdir(parents=True, exist_ok=True)
-    drawn = plots.draw(tables, given.output)
-    head = heading(given.quick, time.monotonic() - start)
-    text = report(head, tables, missing, [file.name for file in drawn])
-    (given.output / "results.md").write_text(text, encoding="utf-8")
+    start = time.monotonic()
+    tables: Runs = {}
+    missing: dict[str, str] = {}
+
+    def write(drawn: Sequence[str] = ()) -> None:
+        runs = max(map(len, tables.values()), default=1)
+        head = heading(given.quick, runs, time.monotonic() - start)
+        text = report(head, tables, missing, drawn, runs)
+        (given.output / "results.md").write_text(text, encoding="utf-8")
+
+    for name, measured, reason in measure_all(given, image):
+        if reason:
+            missing[name] = reason
+        else:
+            tables.setdefault(name, []).append(measured)
+        write()  # whatever ends this program later
+    write([file.name for file in plots.draw(tables, given.output)])
     print(given.output / "results.md")
     sys.exit(1 if any(each.startswith("failed") for each in missing.values()) else 0)
 
 
 def measure_all(
-    given: argparse.Namespace, image: Path | None, folder: Path
-) -> tuple[dict[str, list[Table]], dict[str, str]]:
-    """Return the tables of each topic that could be measured, and why the others could not."""
-    tables: dict[str, list[Table]] = {}
-    missing: dict[str, str] = {}
-    (folder / "environment").mkdir()
-    for name in given.only:
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        scratch = folder / name
-        scratch.mkdir()
-        own = (given.quick, given.requirements, given.module)
-        try:
-            setting = Setting(image, scratch, folder / "environment", *own)
-            tables[name] = TOPICS[name][1](setting)
-        except MissingError as error:
-            missing[name] = str(error)
-        except (RuntimeError, subprocess.CalledProcessError) as error:
-            missing[name] = "failed: " + str(error).strip().splitlines()[-1]
-            print(f"{name}: {error}", file=sys.stderr)
-        shutil.rmtree(scratch)
-    return tables, missing
+    given: argparse.Namespace, image: Path | None
+) -> Iterator[tuple[str, list[Table], str]]:
+    """Yield each topic's tables, or the reason why it has none, run after run."""
+    for number in range(given.runs):
+        with tempfile.TemporaryDirectory(dir=given.scratch) as folder:
+            scratch = Path(folder).resolve()
+            (scratch / "environment").mkdir()
+            for name in given.only:
+                print(f"run {number + 1} of {given.runs}: {name} ...", file=sys.stderr, flush=True)
+                own = (given.quick, given.requirements, given.module)
+                setting = Setting(image, scratch / name, scratch / "environment", *own)
+                yield (name, *measure(name, setting))
+
+
+def measure(name: str, setting: Setting) -> tuple[list[Table], str]:
+    """Return the tables of a topic, or the reason why it has none; any error is such a reason."""
+    setting.scratch.mkdir()
+    try:
+        return TOPICS[name][1](setting), ""
+    except MissingError as error:
+        return [], str(error)
+    except Exception as error:
+        traceback.print_exc()
+        text = "".join(traceback.format_exception_only(type(error), error))
+        return [], "failed: " + text.strip().splitlines()[-1]
+    finally:
+        shutil.rmtree(setting.scratch, ignore_errors=True)
 
 
 def report(
-    head: str,
-    tables: Mapping[str, Sequence[Table]],
-    missing: Mapping[str, str],
-    drawn: Sequence[str],
+    head: str, tables: Runs, missing: Mapping[str, str], drawn: Sequence[str], runs: int
 ) -> str:
-    """Write all of it: the summary, then a section for each topic."""
-    parts = [
-        "# Benchmarks",
-        head,
-        markdown(summary(each for group in tables.values() for each in group)),
-    ]
+    """Return the summary of all runs, then a section for each topic, with its last run."""
+    measured = [table for several in tables.values() for each in several for table in each]
+    parts = ["# Benchmarks", head, markdown(summary(combined(measured, runs), runs))]
     for name, (title, _) in TOPICS.items():
-        if name in missing:
-            parts += [f"## {title}", f"Not measured: {missing[name]}."]
-        elif name in tables:
-            parts += [f"## {title}", written(tables[name])]
+        if name in tables:
+            parts += [f"## {title}", written(tables[name][-1])]
+        elif name in missing:
+            parts += [f"## {title}", f"Not measured: {missing[name].rstrip('.')}."]
     parts += [f"![{name.partition('.')[0]}]({name})" for name in drawn]
     return "\n\n".join(parts) + "\n"
 
 
-def heading(quick: bool, seconds: float) -> str:
+def heading(quick: bool, runs: int, seconds: float) -> str:
     """Say where, when, with which versions, and how exact."""
     versions = [version(*command) for command in VERSIONS]
     kind = "A quick run, whose figures are rough. " if quick else ""
-    return f"{kind}{machine()}; {'; '.join(versions)}. The run took {seconds / 60:.0f} minutes."
+    taken = f"{'The run' if runs == 1 else plural(runs, 'run')} took {seconds / 60:.0f} minutes."
+    if runs > 1:
+        taken += " The summary has the run with the median ratio, the sections have the last run."
+    return f"{kind}{machine()}; {'; '.join(versions)}. {taken}"
 
 
 def version(program: str, option: str) -> str:
-    """Return what a program says of itself, or that it is missing."""
+    """Return the program's version; sbatch prints none where Slurm is not configured."""
     if not shutil.which(program):
         return f"no {program}"
-    done = subprocess.run([program, option], stdout=subprocess.PIPE, text=True)
-    return done.stdout.splitlines()[0].strip()
+    command = [program, option]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return (done.stdout.strip() or f"{program} of unknown version").splitlines()[0]
 
 
 def newest(paths) -> Path | None:

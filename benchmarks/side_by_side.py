@@ -60,13 +60,14 @@ def measure(
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     for _ in range(warm_up + rounds):
         for name, command in commands.items():
-            before, start = _children_cpu(), time.perf_counter()
+            before, start = children_cpu(), time.perf_counter()
             subprocess.run(command, check=True, env=dict(environ), stdout=subprocess.DEVNULL)
-            taken[name].append((time.perf_counter() - start, _children_cpu() - before))
+            taken[name].append((time.perf_counter() - start, children_cpu() - before))
     return [Result(name, *zip(*each[warm_up:])) for name, each in taken.items()]
 
 
-def _children_cpu() -> float:
+def children_cpu() -> float:
+    """Return the CPU time in seconds of all commands that have ended, with their children."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 class MissingError(Exception):
@@ -24,7 +24,8 @@ class Compared:
     ratio : float
         The first by the second.
     spread : tuple of float
-        The quartiles of the ratio of each round; none where it was measured once.
+        The quartiles of the ratio of each round, or the least and the greatest ratio of several
+        runs; none where it was measured once.
     """
 
     name: str
@@ -71,19 +72,36 @@ def written(tables: Iterable[Table]) -> str:
     return "\n\n".join(map(markdown, tables))
 
 
-def summary(tables: Iterable[Table]) -> Table:
+def combined(tables: Iterable[Table], runs: int = 1) -> list[Compared]:
+    """Return each comparison once: of several runs the one with the median ratio, and the range."""
+    found: dict[str, list[Compared]] = {}
+    for table in tables:
+        for each in table.summary:
+            found.setdefault(each.name, []).append(each)
+    return [_middle(sorted(each, key=lambda one: one.ratio), runs) for each in found.values()]
+
+
+def _middle(ordered: Sequence[Compared], runs: int) -> Compared:
+    middle = ordered[(len(ordered) - 1) // 2]
+    if runs == 1:
+        return middle
+    spread = (ordered[0].ratio, ordered[-1].ratio) if len(ordered) > 1 else ()
+    return replace(middle, spread=spread)
+
+
+def summary(compared: Iterable[Compared], runs: int = 1) -> Table:
     """Return the table with one line for each comparison."""
     rows = [
         (each.name, each.ours, each.other, ratio_text(each.ratio), spread_text(each.spread))
-        for table in tables
-        for each in table.summary
+        for each in compared
     ]
-    return Table(("", "Longship", "the other", "ratio", "quartiles of the ratio"), rows)
+    spread = "quartiles of the ratio" if runs == 1 else f"range of the ratio in {runs} runs"
+    return Table(("", "Longship", "the other", "ratio", spread), rows)
 
 
 def spread_text(spread: Sequence[float]) -> str:
-    """Write quartiles."""
-    return f"{spread[0]:.2f} to {spread[-1]:.2f}" if spread else "measured once"
+    """Write quartiles, or a range."""
+    return " to ".join(map(ratio_text, (spread[0], spread[-1]))) if spread else "measured once"
 
 
 def ratio_text(ratio: float) -> str:

@@ -6,9 +6,10 @@
 It installs the requirements of the stack pytorch in a venv without a container, so it needs network
 or a pip that finds them, and 3 GB. Preprocessing: the same text, tokenizer and number of processors
 as benchmarks/megatron_loop.py, and the same bytes. Training: the same sizes and data as
-benchmarks/plain_gpt.py; a step's time is what train.py writes down, and what recording it takes
-comes on top. Ranks: train.py by torchrun with gloo, a core each. All run in turn. On a machine with
-a GPU training is there, and its FLOPs are told; that has been tried on none yet.
+benchmarks/plain_gpt.py. Its speed is that of the median step by wall time, which train.py writes
+down; what recording it takes comes on top. CPU time is that of the whole program, its start and its
+checkpoints included. Ranks: train.py by torchrun with gloo, a core each. All run in turn. On a
+machine with a GPU training is there, and its FLOPs are told; that has been tried on none yet.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from side_by_side import machine
-from tables import Compared, Table, quartiles, spread_text, written
+from side_by_side import children_cpu, machine
+from tables import Compared, Table, quartiles, seconds, spread_text, written
 from workplace import ROOT, Workplace, run
 
 END_OF_TEXT = "<|endoftext|>"
 SIZES = {"layers": 4, "heads": 4, "width": 128, "sequence-length": 128, "batch-size": 8}
 GPU_SIZES = {"layers": 12, "heads": 12, "width": 768, "sequence-length": 1024, "batch-size": 32}
+SPEED = "tokens/s by wall time"
 WARM_UP = 5  # steps that do not count, as in plain_gpt.py
 OTHER_TOOL = "Megatron-LM's way, `megatron_loop.py`"
 PLAIN = "`plain_gpt.py`"
@@ -39,6 +42,13 @@ print(", ".join(f"{name} {version(name)}" for name in ("torch", "tokenizers", "m
 """
 PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}  # bfloat16, dense, by data sheets
 HAS_GPU = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
+
+
+class Round(NamedTuple):
+    """What one round took: tokens per second of wall time, and seconds of CPU time."""
+
+    speed: float
+    cpu_seconds: float
 
 
 def main() -> None:
@@ -167,13 +177,13 @@ class Bench:
         lines = (folder / "metrics.jsonl").read_text("utf-8").splitlines()
         return statistics.median(json.loads(line)["tokens_per_s"] for line in lines[WARM_UP:])
 
-    def utilisation(self, taken: dict[str, list[float]]) -> str:
+    def utilisation(self, taken: dict[str, list[Round]]) -> str:
         """Say what train.py makes of a GPU: 6 FLOPs for a parameter and token, and attention's."""
         if not self.gpu:
             return ""
         layers, width, length = (GPU_SIZES[each] for each in ("layers", "width", "sequence-length"))
         weights = 12 * layers * width**2 + self.vocab_size * width
-        speed = statistics.median(taken["`train.py`"])
+        speed = statistics.median(each.speed for each in taken["`train.py`"])
         flops = speed * (6 * weights + 6 * layers * width * length)  # a token reads half of them
         peak = next((value for name, value in PEAK_FLOPS.items() if name in self.gpu), None)
         share = f", {flops / peak:.0%} of its peak" if peak else ""
@@ -181,28 +191,44 @@ class Bench:
         return f"A step takes {step * 1000:.0f} ms; {flops / 1e12:.0f} TFLOP/s{share}."
 
 
-def in_turn(ways: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def in_turn(ways: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[Round]]:
     """Measure each way so many times, one after the other."""
-    taken: dict[str, list[float]] = {name: [] for name in ways}
+    taken: dict[str, list[Round]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            taken[name].append(way())
+            before = children_cpu()
+            taken[name].append(Round(way(), children_cpu() - before))
     return taken
 
 
-def speeds(taken: dict[str, list[float]], name: str, note: str) -> Table:
+def speeds(taken: dict[str, list[Round]], name: str, note: str) -> Table:
     """Return a table of tokens per second; the others are compared with the first way."""
-    (first, base), *others = taken.items()
-    rows, told = [(first, f"{statistics.median(base):,.0f}", "1.00", "1.00 to 1.00")], []
-    for way, values in others:
-        ratios = [one / other for one, other in zip(values, base)]
+    rows, told = [], []
+    first, base = next(iter(taken.items()))
+    for way, values in taken.items():
+        ratios = [one.speed / other.speed for one, other in zip(values, base)]
         ratio, spread = statistics.median(ratios), quartiles(ratios)
-        speed = f"{statistics.median(values):,.0f}"
-        rows.append((way, speed, f"{ratio:.2f}", spread_text(spread)))
-        other = f"{statistics.median(base):,.0f}, {first}"
-        told.append(Compared(f"{name}, tokens/s: {way}", speed, other, ratio, spread))
-    columns = (name, "tokens/s", "ratio", "quartiles of the ratio")
-    return Table(columns, rows, note, told, {way: list(values) for way, values in taken.items()})
+        rows.append(
+            (way, speed_text(values), f"{ratio:.2f}", spread_text(spread), cpu_text(values))
+        )
+        if way != first:
+            ours, other = speed_text(values), f"{speed_text(base)}, {first}"
+            told.append(Compared(f"{name}, {SPEED}: {way}", ours, other, ratio, spread))
+    columns = (name, SPEED, "ratio", "quartiles of the ratio", "CPU time, whole program")
+    figures = {way: [each.speed for each in values] for way, values in taken.items()}
+    return Table(columns, rows, note, told, figures)
+
+
+def speed_text(rounds: Sequence[Round]) -> str:
+    """Write the median speed."""
+    return f"{statistics.median(each.speed for each in rounds):,.0f}"
+
+
+def cpu_text(rounds: Sequence[Round]) -> str:
+    """Write the median of the CPU time, and its range."""
+    taken = [each.cpu_seconds for each in rounds]
+    low, middle, high = (seconds(each(taken)) for each in (min, statistics.median, max))
+    return f"{middle}, {low} to {high}"
 
 
 def digest(path: Path) -> str:

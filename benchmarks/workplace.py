@@ -109,4 +109,7 @@ def has_slurm() -> bool:
     """Tell whether a Slurm answers."""
     if not shutil.which("sbatch"):
         return False
-    return subprocess.run(["sinfo"], capture_output=True, timeout=60).returncode == 0
+    try:
+        return subprocess.run(["sinfo"], capture_output=True, timeout=60).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False

@@ -5,13 +5,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lib import ROOT
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-NAMES = ("counting", "memory", "model", "side_by_side", "tables", "traces", "workplace")
+NAMES = tuple(each.stem for each in BENCHMARKS.glob("*.py"))
 
 # Of `strace -ff -y`, shortened: the launcher of a rank, Apptainer's FUSE process, and the command
 # inside with a child. Process 10 starts 11 and 12, which starts 13.
@@ -186,7 +187,7 @@ def test_tables_are_markdown(benchmarks):
         "| `other` | 1.0 s | 1.00 | 1.00 to 1.00 |",
         "| `ours` | 2.0 s | 2.00 | 2.00 to 2.50 |",
     ]
-    assert tables.markdown(tables.summary([table])).splitlines()[2:] == [
+    assert tables.markdown(tables.summary(tables.combined([table]))).splitlines()[2:] == [
         "| a thing | 2.0 s | 1.0 s, `other` | 2.00 | 2.00 to 2.50 |"
     ]
 
@@ -194,9 +195,94 @@ def test_tables_are_markdown(benchmarks):
 def test_what_was_measured_once_has_no_spread(benchmarks):
     tables = benchmarks("tables")
     once = tables.Compared("a thing", "1 s", "2 s", 0.00364)
-    summary = tables.markdown(tables.summary([tables.Table((), (), "", [once])]))
+    summary = tables.markdown(tables.summary([once]))
     assert summary.endswith("| a thing | 1 s | 2 s | 0.004 | measured once |")
     assert tables.quartiles([1.0]) == ()
+
+
+def test_several_runs_have_the_range_of_the_ratio(benchmarks):
+    tables = benchmarks("tables")
+    ratios = (1.10, 1.03, 1.06)
+    several = [tables.Compared("a launch", f"{each} s", "1 s", each, (1, 2)) for each in ratios]
+    once = tables.Compared("a build", "1 s", "2 s", 0.5, (0.4, 0.6))  # the other runs failed
+    runs = [tables.Table((), (), "", [each]) for each in (*several, once)]
+    assert tables.markdown(tables.summary(tables.combined(runs, 3), 3)).splitlines() == [
+        "|  | Longship | the other | ratio | range of the ratio in 3 runs |",
+        "|---|---|---|---|---|",
+        "| a launch | 1.06 s | 1 s | 1.06 | 1.03 to 1.10 |",
+        "| a build | 1 s | 2 s | 0.50 | measured once |",
+    ]
+
+
+def test_training_has_wall_time_and_cpu_time(benchmarks):
+    training = benchmarks("training")
+    speeds, own = iter((100.0, 90.0, 110.0)), iter((100.0, 120.0, 110.0))
+    ways = {"`plain`": lambda: next(speeds), "`train.py`": lambda: next(own)}
+    table = training.speeds(training.in_turn(ways, 3), "training", "")
+    assert table.columns == (
+        "training",
+        "tokens/s by wall time",
+        "ratio",
+        "quartiles of the ratio",
+        "CPU time, whole program",
+    )
+    assert table.rows[1][:4] == ("`train.py`", "110", "1.00", "1.00 to 1.17")
+    assert re.fullmatch(r"\d+ ms, \d+ ms to \d+ ms", table.rows[1][4])
+    assert [each.name for each in table.summary] == ["training, tokens/s by wall time: `train.py`"]
+    rounds = [training.Round(1, each) for each in (21.0, 18.2, 22.6)]
+    assert training.cpu_text(rounds) == "21.0 s, 18.2 s to 22.6 s"
+
+
+@pytest.fixture
+def measure(benchmarks, monkeypatch, tmp_path):
+    """Give a function that runs benchmarks/run.py with these topics; it returns results.md."""
+
+    def draw(runs, folder):
+        raise OSError("No space left on device")
+
+    def measure(topics, *options):
+        monkeypatch.setitem(
+            sys.modules, "plots", SimpleNamespace(draw=draw)
+        )  # matplotlib is not here
+        run = benchmarks("run")
+        monkeypatch.setattr(run, "TOPICS", {name: (name, each) for name, each in topics.items()})
+        monkeypatch.setattr(sys, "argv", ["run.py", "--output", str(tmp_path), *options])
+        with pytest.raises(OSError, match="No space left"):
+            run.main()
+        return (tmp_path / "results.md").read_text(encoding="utf-8")
+
+    return measure
+
+
+def test_what_was_measured_is_kept_whatever_fails(benchmarks, measure, monkeypatch, tmp_path):
+    """An sbatch without a configuration prints no version; a topic fails; so do the plots."""
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 'fatal: no configuration' >&2\nexit 1\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    tables = benchmarks("tables")
+    ratios = iter((1.03, 1.10))
+
+    def launch(given):
+        ratio = next(ratios)
+        told = [tables.Compared("a launch", f"{ratio} s", "1 s", ratio)]
+        return [tables.Table(("launch",), [(f"{ratio} s",)], "", told)]
+
+    def broken(given):
+        return [][0]
+
+    text = measure({"launch": launch, "broken": broken}, "--runs", "2")
+    assert "; sbatch of unknown version; " in text
+    assert "| a launch | 1.03 s | 1 s | 1.03 | 1.03 to 1.10 |" in text
+    assert "## launch\n\n| launch |\n|---|\n| 1.1 s |" in text
+    assert "Not measured: failed: IndexError: list index out of range." in text
+    assert "2 runs took 0 minutes. The summary has" in text
+
+
+def test_slurm_without_an_answer_is_no_slurm(benchmarks, monkeypatch, tmp_path):
+    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))  # no sinfo
+    assert not benchmarks("workplace").has_slurm()
 
 
 def test_figures_have_units(benchmarks):
@@ -255,5 +341,13 @@ def test_figures_of_the_readme_are_those_of_the_run():
     readme = Path(ROOT, "README.md").read_text()
     shown = readme[readme.index(summary[0]) :].partition("\n\n")[0].splitlines()
     assert len(shown) > 5 and set(shown) <= set(summary)
+    drawn = ("| a launch ", "| a step ", "| to an overlay", "| first import ")  # in ratios.png
+    assert {each for each in summary if each.startswith(drawn)} <= set(shown)
+    section = " ".join(
+        readme.partition("benchmarks/run.py` measures")[2].partition("\n## ")[0].split()
+    )
+    for fact in re.search(r"(\S+), (\d+ cores of [^,]+),", results).groups():
+        assert fact in section, "the README does not say where and when"
+    assert all(each in results for each in re.findall(r"\d+\.\d+\.\d+|\d+\.\d+ s", section))
     plots = re.findall(r"\]\((benchmarks/results/[^)]+)\)", readme)
     assert plots and all(Path(ROOT, each).is_file() for each in plots)
