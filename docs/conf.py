@@ -10,7 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 project = "Longship"
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx_copybutton"]
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"  # output is not copied
 root_doc = "docs/index"
 include_patterns = [
     "README.md",
@@ -38,7 +39,7 @@ html_show_copyright = False
 def fill_in_pages(app, docname, source):
     """Put the pages that there are into the first one: adding a site is adding its folder.
 
-    `@docs/how-to/*.md@` stands for pages, `@*/site.toml@` for the READMEs beside such files.
+    `@docs/explanation/*.md@` stands for pages, `@*/site.toml@` for the READMEs beside such files.
     """
 
     def pages(match):

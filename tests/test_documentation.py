@@ -205,6 +205,58 @@ def test_page_is_taken_apart():
     assert [simple_commands(each) for each in blocks(text, "bash")] == [[["a", "b\nc", "d"]]]
 
 
+def test_links_to_pages_are_links_of_the_site():
+    """Sphinx warns of a link to a Markdown file that is no page of the site."""
+    missing = [
+        f"{page}: {target}"
+        for page in PAGES
+        for target in links(read(page))
+        if re.fullmatch(r"[^:#]+\.md(#.*)?", target)
+        and str(((ROOT / page).parent / target.partition("#")[0]).resolve().relative_to(ROOT))
+        not in PAGES
+    ]
+    assert missing == []
+
+
+def test_how_tos_are_listed_in_the_order_of_use():
+    listed = re.findall(r"^how-to/(\w+)$", read("docs/index.md"), re.MULTILINE)
+    assert sorted(listed) == sorted(each.stem for each in ROOT.glob("docs/how-to/*.md"))
+    steps = [
+        "configure",
+        "containers",
+        "packages",
+        "jobs",
+        "diagnose",
+        "repositories",
+        "add_a_site",
+    ]
+    assert [each for each in listed if each in steps] == steps
+
+
+def test_every_picture_is_shown():
+    shown = {
+        ((ROOT / page).parent / target).resolve() for page in PAGES for target in links(read(page))
+    }
+    assert {*ROOT.glob("docs/**/*.png"), *ROOT.glob("docs/**/*.svg")} <= shown
+
+
+def test_site_is_not_wider_than_the_window():
+    """Furo has 15em on each side of the content and its padding of 6em.
+
+    The em of a media query is 16 pixels; from 97em on, furo's own is 17.6. A scroll bar takes 15.
+    """
+    css = re.sub(r"/\*.*?\*/", "", read("docs/static/longship.css"), flags=re.DOTALL)
+    at = 0
+    for least, width in re.findall(
+        r"@media \(min-width: (\d+)em\)|\.content \{ width: (\d+)em", css
+    ):
+        if least:
+            at = int(least)
+        else:
+            em = 17.6 if at >= 97 else 16
+            assert (15 + 6 + int(width) + 15) * em <= at * 16 - 15, f"{width}em from {at}em on"
+
+
 def test_tutorial_repeats_a_job_under_a_name_that_has_not_trained():
     text = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
     *before, last = [each for each in blocks(text, "bash") if "submit.py" in each]

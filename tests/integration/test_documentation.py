@@ -31,9 +31,25 @@ def sphinx(session_environment):
     return cache.cached(f"sphinx-{cache.fingerprint(pins, python)}", build) / "bin/python"
 
 
-def test_site_is_built_without_a_warning(sphinx, run, tmp_path):
+@pytest.fixture(scope="module")
+def site(sphinx, session_environment, tmp_path_factory):
+    """Build the site; give its folder and what Sphinx says."""
+    folder = tmp_path_factory.mktemp("site")
     command = [sphinx, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-c", "docs"]
-    done = run([*command, "-d", tmp_path / "doctrees", ".", tmp_path / "site"], cwd=ROOT)
-    assert done.stderr == ""
-    assert (tmp_path / "site/docs/index.html").is_file()
-    assert os.path.getsize(tmp_path / "site/docs/reference/commands.html") > 10000
+    words = [*command, "-d", folder / "doctrees", ".", folder / "site"]
+    done = processes.run(words, cwd=ROOT, env=session_environment, check=False)
+    return folder / "site", done.stderr
+
+
+def test_site_is_built_without_a_warning(site):
+    folder, warnings = site
+    assert warnings == ""
+    assert (folder / "docs/index.html").is_file()
+    assert os.path.getsize(folder / "docs/reference/commands.html") > 10000
+
+
+def test_code_has_a_button_to_copy_it_and_the_tutorial_its_picture(site):
+    page = (site[0] / "docs/tutorial.html").read_text(encoding="utf-8")
+    assert "copybutton.js" in page
+    assert (site[0] / "_static/copybutton.js").is_file()
+    assert "../_images/loss.png" in page and (site[0] / "_images/loss.png").is_file()
