@@ -66,6 +66,19 @@ def test_requirements_stand_behind_their_option(repository):
     assert f"-r {paths.root}/requirements/environment.txt" in lines
 
 
+def test_update_says_where_the_locked_versions_are(bash, tmp_path):
+    done = bash(
+        "check_requirements() { :; }; check_repositories() { :; }; find_uv() { :; }",
+        'describe_inside() { mkdir "$1"; touch "$1/python" "$1/glibc"; }',
+        'pin_packages() { touch "$1/pins.txt"; }; write_header() { :; }; inside() { :; }',
+        f"lock={tmp_path}/pytorch_amd64.lock unfinished={tmp_path}/unfinished base=host",
+        "renew_lock",
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{tmp_path}/pytorch_amd64.lock" in done.stderr
+    assert "commit this file" in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize("start", ["run_installer '' a", "find_uv fetch_uv"])
 @pytest.mark.parametrize(
     ("said", "index"),

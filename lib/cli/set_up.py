@@ -36,8 +36,8 @@ def set_up(call: Call, mode: str, pip_options: tuple[str, ...], go_on: bool, abo
                   stack and of requirements/environment.txt, fetch the assets;
                   what is there is left alone
     update        move the repositories to what is configured, with your changes
-                  on top, pin the newest versions of the packages, and say what
-                  changes
+                  on top, lock the newest versions of the packages in
+                  requirements/<stack>_<arch>.lock, and say what changes
     download      fetch all of it, on a machine with network, for --machine
     offline       set up all of it from what was downloaded, without network
     save-patches  write your changes in the repositories to patches/, for all

@@ -27,6 +27,7 @@ renew_lock() {
   fi
   inside python3 "$LIBRARY/inside/pin_packages.py" changes "$lock" "$lock.partial"
   mv -- "$lock.partial" "$lock"
+  note "the locked versions are in $lock; commit this file"
   rm -rf -- "$unfinished"
 }
 
