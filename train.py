@@ -56,6 +56,7 @@ TRAINING_OPTIONS = (
     *("batch_size", "sequence_length", "learning_rate", "warmup_steps", "weight_decay"),
     *("clip_norm", "dropout", "seed", "validation_fraction"),
 )
+HELD_OUT = 0.05  # of the documents
 CHECKSUM_BYTES = hashlib.sha256().digest_size
 MAKE_DATA = "make it with: python3 container_run.py python preprocess_data.py"
 SHOW_OPTIONS = "show all options with: python3 container_run.py python train.py --help"
@@ -639,7 +640,10 @@ def summarize(step: int, checkpoints: Checkpoints, args: Namespace) -> None:
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Show each option's default, and the description as it is written."""
+    """Show the default of each option that has one, and the description as it is written."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default is None else super()._get_help_string(action)
 
 
 def number(kind: type, low: float, below: float = math.inf) -> Callable[[str], float]:
@@ -699,8 +703,9 @@ def parse_arguments() -> Namespace:
     add("--seed", type=seed, default=1, help="seed of weights, batches and dropout")
 
     add = parser.add_argument_group("validation").add_argument
-    about = "share of the documents to hold out, from the end; 0: no validation"
-    add("--validation-fraction", type=share, default=0.05, help=about)
+    about = "share of the documents to hold out, from the end; 0: no validation "
+    about += f"(default: {HELD_OUT}, or 0 where these hold no whole sequence)"
+    add("--validation-fraction", type=share, default=None, help=about)
     add("--validate-every", type=positive, default=100, help="steps between validations")
     about = "sequences per validation, spread over the held-out documents"
     add("--validation-sequences", type=positive, default=64, help=about)
@@ -752,6 +757,9 @@ def check_arguments(args: Namespace, training: int, held_out: int, world_size: i
 def main() -> None:
     """Train to the last step, from the newest checkpoint where there is one."""
     args = parse_arguments()
+    if args.validation_fraction is None:
+        _, held_out = open_tokens(args.data, HELD_OUT)
+        args.validation_fraction = HELD_OUT if held_out.size > args.sequence_length else 0.0
     tokens, held_out = open_tokens(args.data, args.validation_fraction)
     checkpoints = Checkpoints(args.checkpoint_dir / args.run_name)
     process = Process.join(args.device)

@@ -345,8 +345,27 @@ def test_vocabulary_that_is_too_small_is_an_error(train, data, tmp_path):
 def test_too_few_tokens_are_an_error(train, tmp_path):
     result = train(tmp_path, *EXACT, "--validation-fraction", "0.999", check=False)
     assert_error(result, "only 0 tokens", "are left for training")
-    result = train(tmp_path, *EXACT, "--sequence-length", "20000", check=False)
+    long = ("--sequence-length", "20000")
+    result = train(tmp_path, *EXACT, *long, "--validation-fraction", "0.05", check=False)
     assert_error(result, "are held out for validation", "0 for none")
+
+
+def test_small_data_are_all_for_training_unless_asked(train, data, tmp_path):
+    tokens = Path(f"{data}.bin").stat().st_size // 2
+    length = str(tokens // 15)  # longer than what would be held out
+    words = (
+        "--sequence-length",
+        length,
+        "--steps",
+        "1",
+        "--batch-size",
+        "1",
+        "--run-name",
+        "small",
+    )
+    train(tmp_path, *EXACT, *words)
+    (line,) = (tmp_path / "small/metrics.jsonl").read_text().splitlines()
+    assert "validation_loss" not in line
 
 
 def test_gpu_that_is_not_there_is_an_error(train, tmp_path):
