@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -78,10 +79,20 @@ def test_slurm_nodes_have_no_way_out(slurm):
 
 
 def test_slurm_nodes_know_each_other_by_two_names(slurm):
-    address, *names = slurm.on_node("node1", ["getent", "hosts", "node2i"]).stdout.split()
-    assert names == ["node2", "node2i"]
+    known = [slurm.on_node("node1", ["getent", "hosts", name]) for name in ("node2", "node2i")]
+    (address, plain), (same, second) = (each.stdout.split() for each in known)
+    assert (same, plain, second) == (address, "node2", "node2i")
     shown = slurm.on_node("node2", ["ip", "-brief", "address", "show", "dev", "ib0"]).stdout
     assert f" {address}/24 " in shown
+
+
+def test_slurm_nodes_have_a_name_that_leads_nowhere(slurm):
+    """See hosts-lonely in servers/slurm.sh."""
+    hosts = Path(slurm.environment["SLURM_CONF"]).with_name("hosts-lonely").read_text()
+    (address,) = (line.split()[0] for line in hosts.splitlines() if line.endswith(" node2"))
+    route = ["ip", "route", "get", address]
+    assert "local" in slurm.on_node("node2", route).stdout
+    assert slurm.on_node("node1", route, check=False).returncode != 0
 
 
 def test_slurm_gives_a_job_its_gpus(slurm):
