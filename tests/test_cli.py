@@ -16,8 +16,9 @@ from lib.cli.submit import submit
 from lib.errors import LongshipError
 from lib.sbatch import SUBMIT_OPTIONS, read_options
 
+# Those of the host; train.py and preprocess_data.py run inside.
 SCRIPTS = sorted(
-    path.name for path in Path(ROOT).glob("*.py") if "--help" in path.read_text(encoding="utf-8")
+    path.name for path in Path(ROOT).glob("*.py") if "lib.cli" in path.read_text(encoding="utf-8")
 )
 
 
