@@ -6,7 +6,6 @@ options a task runs on the bare host, as with the real one.
 """
 
 import shutil
-import sys
 
 import pytest
 
@@ -15,7 +14,7 @@ from support import cache, processes
 # What only the image has.
 MARK = "/etc/longship-tests-image"
 
-SRUN = """#!{python}
+SRUN = """#!/usr/bin/env python3
 import os, sys
 
 VALUES = {{"container-image", "container-mounts", "container-workdir", "container-env"}}
@@ -83,7 +82,7 @@ def squashfs_image(base_tar, require, session_environment):
 def write_srun(folder):
     """Write the stand-in into a folder of its own, which jobs have first on PATH."""
     folder.mkdir()
-    text = SRUN.format(python=sys.executable, srun=shutil.which("srun"))
+    text = SRUN.format(srun=shutil.which("srun"))
     (folder / "srun").write_text(text)
     (folder / "srun").chmod(0o755)
     return folder
