@@ -40,7 +40,7 @@ ROWS = (
     ("cli",),
 )
 ROW = {module: number for number, row in enumerate(ROWS) for module in row}
-MOST_LINES = 250
+MOST_LINES = 500
 
 # They run inside of the environment, not on the host: no part of the core.
 INSIDE = LIB / "inside"
