@@ -1,4 +1,4 @@
-"""The table of import times, from a folder, the recipe's file, and the overlay."""
+"""The table of import times, from a folder, common practice, and the overlay."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def results(image: Path, folder: Path, rounds: int, nodes: int = 2) -> list[Tabl
     job.write_text(JOB.format(image=image, rounds=rounds), "utf-8")
     submitted = submission(job, folder, environ, rounds)
     started, steps = in_a_job(job, environ, nodes)
-    step = compare(steps, f"a step on {nodes} nodes", {"a step of a job": 1})
+    step = compare(steps, f"a step on {nodes} nodes", {"job step (`srun`)": 1})
     note = f"`start_job`, once for each job: {started * 1000:.0f} ms"
     return [compare(submitted, "submitting"), replace(step, note=note)]
 

@@ -67,7 +67,7 @@ def launch_table(image: Path, folder: Path, rounds: int) -> Table:
         "`python3 container_run.py true`": [*script, "true"],
         "the same, after a change of the configuration": [*script, "--machine", "local", "true"],
     }
-    summary = {"a launch by a job's launcher": 1, "a launch by container_run.py": 2}
+    summary = {"launch through a job's launcher": 1, "launch through container_run.py": 2}
     return compare(measure(commands, rounds, environ), "command", summary)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What an overlay gains over the usual recipe: building it, importing from it, sparing the files.
+"""What an overlay gains over common practice: building it, importing from it, sparing the files.
 
     python3 benchmarks/overlays.py IMAGE.sif [--scratch FOLDER] [--rounds 5]
 
@@ -175,9 +175,9 @@ def build_table(folder: Path) -> Table:
         (name, seconds(taken), f"{rows[0][1] / taken:.1f}", megabytes(file.stat().st_size))
         for name, taken, file in rows
     ]
-    recipe = f"{seconds(rows[0][1])}, the usual recipe"
+    recipe = f"{seconds(rows[0][1])}, common practice"
     told = [
-        Compared(f"to an overlay, {name}", seconds(row[1]), recipe, row[1] / rows[0][1])
+        Compared(f"building an overlay, {name}", seconds(row[1]), recipe, row[1] / rows[0][1])
         for name, row in zip(("empty caches", "full caches"), rows[1:])
     ]
     head = ("from nothing to a file to mount", "time", "times faster", "size")
@@ -228,7 +228,7 @@ def all_cases(folder: Path) -> list[Case]:
     in_file = f"{file}:{MOUNTED_AT}:image-src=/,ro"
     return [
         Case("a local folder", plain, f"{tree}:{MOUNTED_AT}:ro", (str(tree), MOUNTED_AT)),
-        Case("the recipe's file", plain, in_file, (str(file.parent),)),
+        Case("common practice", plain, in_file, (str(file.parent),)),
         Case("the overlay", own, "", (str(overlays),)),
     ]
 

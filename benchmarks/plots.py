@@ -23,7 +23,7 @@ def draw(runs: Mapping[str, Sequence[Sequence[Table]]], folder: Path) -> list[Pa
     drawn = []
     tables = {name: several[-1] for name, several in runs.items()}
     if {"launch", "overlays"} <= tables.keys():
-        title = "Longship's time, as a part of the other way's"
+        title = "Longship's time relative to each alternative"
         compared = combined(
             table for name in OVERVIEW for each in runs.get(name, ()) for table in each
         )

@@ -137,7 +137,7 @@ TOPICS: Mapping[str, tuple[str, Callable[[Setting], list[Table]]]] = {
         lambda given: jobs.results(given.sif(), given.scratch, given.rounds(20, 3)),
     ),
     "overlays": (
-        "An overlay beside the usual recipe",
+        "An overlay and common practice",
         run_overlays,
     ),
     "scale": ("What the ranks ask of the shared file system", run_scale),

@@ -161,10 +161,10 @@ def _compared(traced: Traced) -> list[Compared]:
         statistics.mean(rank.shared for node in nodes for rank in node.ranks)
         for nodes in traced.values()
     )
-    name = "path operations on the shared file system, a rank"
+    name = "path operations per rank on the shared file system"
     other = f"{venv:,.0f}, a venv"
     return [
-        Compared(f"{name}: the overlay", f"{overlay:,.0f}", other, overlay / venv),
+        Compared(f"{name}: overlay", f"{overlay:,.0f}", other, overlay / venv),
         Compared(f"{name}: staged", f"{staged:,.0f}", other, staged / venv),
     ]
 

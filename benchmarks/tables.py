@@ -96,7 +96,7 @@ def summary(compared: Iterable[Compared], runs: int = 1) -> Table:
         for each in compared
     ]
     spread = "quartiles of the ratio" if runs == 1 else f"range of the ratio in {runs} runs"
-    return Table(("", "Longship", "the other", "ratio", spread), rows)
+    return Table(("", "Longship", "alternative", "ratio", spread), rows)
 
 
 def spread_text(spread: Sequence[float]) -> str:

@@ -207,7 +207,7 @@ def test_several_runs_have_the_range_of_the_ratio(benchmarks):
     once = tables.Compared("a build", "1 s", "2 s", 0.5, (0.4, 0.6))  # the other runs failed
     runs = [tables.Table((), (), "", [each]) for each in (*several, once)]
     assert tables.markdown(tables.summary(tables.combined(runs, 3), 3)).splitlines() == [
-        "|  | Longship | the other | ratio | range of the ratio in 3 runs |",
+        "|  | Longship | alternative | ratio | range of the ratio in 3 runs |",
         "|---|---|---|---|---|",
         "| a launch | 1.06 s | 1 s | 1.06 | 1.03 to 1.10 |",
         "| a build | 1 s | 2 s | 0.50 | measured once |",
@@ -341,7 +341,7 @@ def test_figures_of_the_readme_are_those_of_the_run():
     readme = Path(ROOT, "README.md").read_text()
     shown = readme[readme.index(summary[0]) :].partition("\n\n")[0].splitlines()
     assert len(shown) > 5 and set(shown) <= set(summary)
-    drawn = ("| a launch ", "| a step ", "| to an overlay", "| first import ")  # in ratios.png
+    drawn = ("| launch ", "| job step ", "| building an overlay", "| first import ")
     assert {each for each in summary if each.startswith(drawn)} <= set(shown)
     section = " ".join(
         readme.partition("benchmarks/run.py` measures")[2].partition("\n## ")[0].split()

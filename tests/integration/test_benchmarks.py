@@ -71,7 +71,7 @@ def test_plots_and_tables_are_written(results):
 
 def test_summary_has_both_topics(results):
     names = [row[0] for row in rows(results, " |")]
-    assert "a launch by a job's launcher" in names
+    assert "launch through a job's launcher" in names
     assert any("path operations" in name and "overlay" in name for name in names)
 
 
