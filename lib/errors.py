@@ -95,8 +95,8 @@ def near_miss(word: str, allowed: list[str] | tuple[str, ...]) -> str:
     Returns
     -------
     str
-        A hint such as ``did you mean "image"? allowed: binds, image, runtime``.
+        A hint such as ``did you mean "image"? valid values: binds, image, runtime``.
     """
     close = closest(word, allowed)
     meant = f'did you mean "{close}"? ' if close else ""
-    return f"{meant}allowed: {', '.join(allowed) or 'none'}"
+    return f"{meant}valid values: {', '.join(allowed) or 'none'}"

@@ -134,7 +134,7 @@ def _parse(text: str, settings: Settings, origin: str) -> ImageSource:
     kinds = (*schemes, "docker-daemon:", "FILE.sif", "FILE.sqsh", "FILE.def", "Dockerfile")
     hint = near_miss(text, kinds)
     if scheme not in _SCHEMES and re.fullmatch(_REFERENCE, text):
-        hint = f'did you mean "docker://{text}"? allowed: {", ".join(kinds)}'
+        hint = f'did you mean "docker://{text}"? valid values: {", ".join(kinds)}'
     raise LongshipError(f'{origin}: unknown image source: "{text}"', hint)
 
 

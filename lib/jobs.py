@@ -165,7 +165,7 @@ def _check_order(wanted: Submission, given: Mapping[str, str]) -> None:
         )
     if wanted.after and "dependency" in given:
         raise LongshipError(
-            f"--after and --dependency={given['dependency']} exclude each other",
+            f"--after and --dependency={given['dependency']} cannot be combined",
             f"type one: --dependency=afterok:{wanted.after},{given['dependency']}",
         )
     if wanted.job.is_interactive and (wanted.chain > 1 or wanted.after or wanted.as_json):

@@ -116,7 +116,9 @@ def _number(options: Mapping[str, str], name: str, pattern: str = r"(\d+)") -> i
         return 0
     match = re.fullmatch(pattern, options[name])
     if not match:
-        raise LongshipError(f'--{name} is "{options[name]}"', f"it takes a number: --{name}=4")
+        raise LongshipError(
+            f'--{name}: expected a number, got "{options[name]}"', f"write --{name}=4"
+        )
     return int(match[1])
 
 
@@ -153,7 +155,9 @@ def _memory(options: Mapping[str, str], nodes: int, cores: int, gpus: int) -> fl
         if name in options:
             match = re.fullmatch(r"(\d+)([KMGT]?)B?", options[name], re.IGNORECASE)
             if not match:
-                raise LongshipError(f'--{name} is "{options[name]}"', f"write --{name}=110G")
+                raise LongshipError(
+                    f'--{name}: expected a size, got "{options[name]}"', f"write --{name}=110G"
+                )
             return int(match[1]) * _GIGABYTES[match[2].upper() or "M"] * count
     return 0
 
@@ -164,7 +168,9 @@ def _array_size(text: str) -> int:
     for part in text.partition("%")[0].strip("[]").split(",") if text else []:
         match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
         if not match:
-            raise LongshipError(f'--array is "{text}"', "write --array=0-7 or --array=1,4,9%2")
+            raise LongshipError(
+                f'--array: expected indices, got "{text}"', "write --array=0-7 or --array=1,4,9%2"
+            )
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         size += len(range(first, last + 1, max(step, 1)))
     return size or 1

@@ -91,7 +91,9 @@ def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, 
     path = options.get("configuration") or environ.get("LONGSHIP_CONFIGURATION") or ""
     main = Path(path) if path else root / "configuration.toml"
     if path and not os.path.isfile(main):
-        raise LongshipError(f"there is no configuration file {path}", "see --configuration")
+        raise LongshipError(
+            f"configuration file not found: {path}", "check the path given to --configuration"
+        )
     local = main.with_name(f"{main.stem}.local.toml")
     machines = load_machines(root)
     files = [_read(each, root, machines) for each in (main, local) if os.path.lexists(each)]
@@ -160,7 +162,7 @@ def _read(path: Path, root: Path, known: Mapping[str, Machine]) -> _File:
 
 def _check_known(kind: str, name: str, there: list[str], place: str = "") -> None:
     if name not in there:
-        raise LongshipError(f'{place}there is no {kind} "{name}"', near_miss(name, there))
+        raise LongshipError(f'{place}unknown {kind}: "{name}"', near_miss(name, there))
 
 
 def _named_layers(
@@ -173,7 +175,7 @@ def _named_layers(
         _check_known(kind[:-1], name, there, f"{place}: ")
         for key in _CHOSEN[kind] & check_value(f"{kind}.{name}", table, Key("table"), place).keys():
             raise LongshipError(
-                f"{source.place(f'{kind}.{name}.{key}')}: [{kind}.{name}] cannot say the {key}",
-                "it counts when that is known: say it at the top of the file",
+                f"{source.place(f'{kind}.{name}.{key}')}: [{kind}.{name}] cannot set the {key}",
+                "set it at the top level of the file",
             )
     return {name: check_layer(table, source, f"{kind}.{name}") for name, table in named.items()}

@@ -29,7 +29,7 @@ IMAGES = {
 # inside.
 KINDS = {
     "text": Key("text", "any text", default=""),
-    "number": Key("number", "any whole number", default=0),
+    "number": Key("number", "any integer", default=0),
     "parallel": Key("number", "the product of all of them divides the GPUs of a job", default=0),
     "path": Key("text", "checked, and shown inside; or a name on the hub", default=""),
     "paths": Key("list", "such paths, or patterns", default=()),
@@ -111,7 +111,7 @@ def load_stack(root: Path, name: str) -> Stack:
     """
     path = root / "stacks" / name / "stack.toml"
     if not path.is_file():
-        raise LongshipError(f'there is no stack "{name}"', near_miss(name, stack_names(root)))
+        raise LongshipError(f'unknown stack: "{name}"', near_miss(name, stack_names(root)))
     tables, source = read_toml(path, f"stacks/{name}/stack.toml")
     facts = check_table(tables, FILE, source)
     check_table(facts.get("images", {}), IMAGES, source, "images")

@@ -10,40 +10,48 @@ from typing import Any, NamedTuple
 
 from lib.errors import LongshipError, near_miss
 
-# What a value can be: how to say it, and the check.
+# Kinds of values: the type in a message, how to write one, and the check.
 _KINDS = {
-    "text": ("text in quotes", lambda v: isinstance(v, str)),
+    "text": ("a string", '"value"', lambda v: isinstance(v, str)),
     "number": (
-        "a whole number, such as 4",
+        "an integer",
+        "4",
         lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= 0,
     ),
     "amount": (
-        "a number, such as 5.6",
+        "a number",
+        "5.6",
         lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and v >= 0,
     ),
     "list": (
-        'a list of texts, such as ["a", "b"]',
+        "a list of strings",
+        '["a", "b"]',
         lambda v: isinstance(v, (list, tuple)) and all(isinstance(each, str) for each in v),
     ),
     "texts": (
-        'texts by name, such as { NAME = "value" }',
+        "a table of strings",
+        '{ NAME = "value" }',
         lambda v: isinstance(v, dict) and all(isinstance(each, str) for each in v.values()),
     ),
     "value": (
-        "text in quotes, a whole number, or a list of texts",
-        lambda v: any(_KINDS[each][1](v) for each in ("text", "number", "list")),
+        "a string, an integer or a list of strings",
+        '"value"',
+        lambda v: any(_KINDS[each][2](v) for each in ("text", "number", "list")),
     ),
     "values": (
-        'values by name, such as { name = "text", other = 4 }',
-        lambda v: isinstance(v, dict) and all(_KINDS["value"][1](each) for each in v.values()),
+        "a table of values",
+        '{ name = "value", other = 4 }',
+        lambda v: isinstance(v, dict) and all(_KINDS["value"][2](each) for each in v.values()),
     ),
     "by_arch": (
-        'text in quotes, or texts by architecture: { amd64 = "...", arm64 = "..." }',
-        lambda v: isinstance(v, str) or (_KINDS["texts"][1](v) and {*v} <= {"amd64", "arm64"}),
+        "a string, or a table of strings by architecture",
+        '{ amd64 = "...", arm64 = "..." }',
+        lambda v: isinstance(v, str) or (_KINDS["texts"][2](v) and {*v} <= {"amd64", "arm64"}),
     ),
-    "table": ("a table, such as [name]", lambda v: isinstance(v, dict)),
+    "table": ("a table", "[name]", lambda v: isinstance(v, dict)),
     "tables": (
-        "tables, such as [[name]]",
+        "a list of tables",
+        "[[name]]",
         lambda v: isinstance(v, list) and all(isinstance(each, dict) for each in v),
     ),
 }
@@ -55,8 +63,8 @@ class Key(NamedTuple):
     Parameters
     ----------
     kind : str
-        ``text``, ``number`` (whole), ``amount``, ``list`` (of texts), ``texts`` (by name),
-        ``value`` (text, number or list), ``values`` (by name), ``by_arch`` (a text, or one for each
+        ``text``, ``number`` (integer), ``amount``, ``list`` (of strings), ``texts`` (a table),
+        ``value`` (text, number or list), ``values`` (a table), ``by_arch`` (a text, or one for each
         architecture), ``table``, or ``tables`` (a list).
     about : str
         One line about it.
@@ -144,7 +152,7 @@ def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
     Raises
     ------
     LongshipError
-        If it cannot be read or is no TOML.
+        If it cannot be read or is not valid TOML.
     """
     try:
         import tomllib
@@ -158,12 +166,12 @@ def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
             f"cannot read {shown}: {error.strerror}", f"look at: ls -l {path}"
         ) from error
     except UnicodeDecodeError as error:
-        raise LongshipError(f"{shown} is no UTF-8 text", "save it as UTF-8") from error
+        raise LongshipError(f"{shown} is not UTF-8 text", "save it as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
-        hint = 'text values stand in quotes: name = "value"'
+        hint = 'quote strings: name = "value"'
         if "twice" in str(error) or "overwrite" in str(error):
-            hint = "each table and each key stands once: change the lines that are there"
-        raise LongshipError(f"{shown} is no TOML: {error}", hint) from error
+            hint = "define each table and key once: edit the existing lines"
+        raise LongshipError(f"invalid TOML in {shown}: {error}", hint) from error
 
 
 def check_value(dotted: str, value: Any, key: Key, place: str) -> Any:
@@ -185,12 +193,20 @@ def check_value(dotted: str, value: Any, key: Key, place: str) -> Any:
     LongshipError
         If it is of another kind, or none of the choices.
     """
-    wanted, fits = _KINDS[key.kind]
+    expected, example, fits = _KINDS[key.kind]
     if not fits(value):
+        name = dotted.rpartition(".")[2]
+        written = (
+            example.replace("name", name) if key.kind.startswith("table") else f"{name} = {example}"
+        )
         about = f": {key.about}" if key.about else ""
-        raise LongshipError(f"{place}: {dotted} is {value!r}", f"it takes {wanted}{about}")
+        raise LongshipError(
+            f"{place}: {dotted}: expected {expected}, got {value!r}", f"write {written}{about}"
+        )
     if key.choices and value not in key.choices:
-        raise LongshipError(f'{place}: {dotted} is "{value}"', near_miss(value, key.choices))
+        raise LongshipError(
+            f'{place}: unknown value of {dotted}: "{value}"', near_miss(value, key.choices)
+        )
     if key.kind == "tables":
         return tuple(_check_entry(dotted, each, key.entries, place) for each in value)
     if key.kind == "values":

@@ -43,7 +43,7 @@ main() {
       printf 'and what it needs without network into the folders of its configuration.toml.\n'
       return
       ;;
-    -*) stop "there is no option $1" 'bash unpack.sh [FOLDER]' ;;
+    -*) stop "no such option: $1" 'bash unpack.sh [FOLDER]' ;;
   esac
   (($# <= 1)) || stop 'one folder at most' 'bash unpack.sh [FOLDER]'
   own_functions "$here"

@@ -72,16 +72,52 @@ def test_every_kind_of_value_is_taken(tmp_path):
         ('container.imge = "x"', 'line 1: [container] has no key "imge"', '"image"'),
         ('container = { imge = "x" }', ': [container] has no key "imge"', '"image"'),
         ('[container]\n"imge" = "x"', 'line 2: [container] has no key "imge"', '"image"'),
-        ("[paths.scratch_dir]\nx = 1", "line 1: paths.scratch_dir is", "text in quotes"),
-        ("[container]\nruntime = 3", "line 2: container.runtime is 3", "text in quotes"),
-        ("machine = true", "line 1: machine is True", "text in quotes"),
-        ('[container]\nbinds = "/data"', "line 2: container.binds is '/data'", "a list of texts"),
-        ("[container]\nbinds = [1]", "line 2: container.binds is [1]", "a list of texts"),
-        ('[environment]\nset = ["A=1"]', "line 2: environment.set is", "texts by name"),
-        ("[environment]\nset = { A = 8 }", "line 2: environment.set is", "texts by name"),
-        ("[environment.set]\nA = 8", "environment.set is", "texts by name"),
-        ('[container]\nruntime = "aptainer"', 'line 2: container.runtime is "aptainer"', "did you"),
-        ('[packages]\ninstaller = "conda"', "line 2: packages.installer", "allowed: uv, pip"),
+        (
+            "[paths.scratch_dir]\nx = 1",
+            "line 1: paths.scratch_dir: expected a string",
+            'write scratch_dir = "',
+        ),
+        (
+            "[container]\nruntime = 3",
+            "line 2: container.runtime: expected a string",
+            'write runtime = "',
+        ),
+        ("machine = true", "line 1: machine: expected a string", 'write machine = "'),
+        (
+            '[container]\nbinds = "/data"',
+            "line 2: container.binds: expected a list of strings",
+            "write binds = [",
+        ),
+        (
+            "[container]\nbinds = [1]",
+            "line 2: container.binds: expected a list of strings",
+            "write binds = [",
+        ),
+        (
+            '[environment]\nset = ["A=1"]',
+            "line 2: environment.set: expected a table of strings",
+            "write set = {",
+        ),
+        (
+            "[environment]\nset = { A = 8 }",
+            "line 2: environment.set: expected a table of strings",
+            "write set = {",
+        ),
+        (
+            "[environment.set]\nA = 8",
+            "environment.set: expected a table of strings",
+            "write set = {",
+        ),
+        (
+            '[container]\nruntime = "aptainer"',
+            'line 2: unknown value of container.runtime: "aptainer"',
+            "did you",
+        ),
+        (
+            '[packages]\ninstaller = "conda"',
+            "line 2: unknown value of packages.installer",
+            "valid values: uv, pip",
+        ),
     ],
 )
 def test_mistake_is_told_with_its_place_and_what_is_allowed(text, message, hint, tmp_path):

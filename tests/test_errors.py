@@ -9,7 +9,9 @@ def test_error_holds_message_and_hint():
 
 
 def test_near_miss_comes_first():
-    assert near_miss("imge", ("binds", "image")) == 'did you mean "image"? allowed: binds, image'
+    assert (
+        near_miss("imge", ("binds", "image")) == 'did you mean "image"? valid values: binds, image'
+    )
 
 
 def test_swapped_letters_are_meant_first():
@@ -18,5 +20,5 @@ def test_swapped_letters_are_meant_first():
 
 
 def test_what_is_allowed_is_named_where_nothing_is_similar():
-    assert near_miss("zzz", ["uv", "pip"]) == "allowed: uv, pip"
-    assert near_miss("zzz", []) == "allowed: none"
+    assert near_miss("zzz", ["uv", "pip"]) == "valid values: uv, pip"
+    assert near_miss("zzz", []) == "valid values: none"

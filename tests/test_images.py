@@ -70,12 +70,12 @@ def test_source_is_recognised(text, kind, address, repository):
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("pytorch", "allowed: docker://"),
+        ("pytorch", "valid values: docker://"),
         ("dokcer://x/y:1", "docker://"),
-        ("https://x/y.sif", "allowed"),
-        ("shub://x/y", "allowed"),
+        ("https://x/y.sif", "valid values"),
+        ("shub://x/y", "valid values"),
         ("image.siff", "FILE.sif"),
-        ("ubuntu:22.04", 'did you mean "docker://ubuntu:22.04"? allowed: docker://'),
+        ("ubuntu:22.04", 'did you mean "docker://ubuntu:22.04"? valid values: docker://'),
         ("nvcr.io/nvidia/pytorch:25.06-py3", '"docker://nvcr.io/nvidia/pytorch:25.06-py3"?'),
     ],
 )

@@ -67,10 +67,13 @@ def test_all_checked_in_jobs_are_listed(jobs):
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("here/trian.sbatch", 'did you mean "here/train.sbatch"? allowed: here/shell.salloc, '),
-        ("here", "allowed: here/shell.salloc, here/train.sbatch"),
-        ("statsu", 'did you mean "status"? allowed: status, rerun, SITE/JOB.sbatch'),
-        ("", "allowed: status, rerun, SITE/JOB.sbatch"),
+        (
+            "here/trian.sbatch",
+            'did you mean "here/train.sbatch"? valid values: here/shell.salloc, ',
+        ),
+        ("here", "valid values: here/shell.salloc, here/train.sbatch"),
+        ("statsu", 'did you mean "status"? valid values: status, rerun, SITE/JOB.sbatch'),
+        ("", "valid values: status, rerun, SITE/JOB.sbatch"),
     ],
 )
 def test_unknown_job_is_told(name, hint, jobs):

@@ -124,7 +124,11 @@ def cost_of(lines):
         ([None, "--partion=x"], "sbatch has no option --partion", "mean --partition?"),
         ([None, "--steps", "1"], "sbatch has no option --steps", "-- --steps"),
         ([None, "train.py"], '"train.py" is not an option of sbatch', "follow --: "),
-        ([None, "--partition=gpus"], "m has no partition gpus", '"gpu"? allowed: gpu, devel, free'),
+        (
+            [None, "--partition=gpus"],
+            "m has no partition gpus",
+            '"gpu"? valid values: gpu, devel, free',
+        ),
         ([None, "-p", "devel", "-t3:0:0"], "more than partition devel", "at most --time=02:00:00"),
         ([None, "--account="], "m starts no job without --account", "project.account"),
         (["site/strict.sbatch"], "strict starts no job without --mem", "--mem=VALUE"),
@@ -331,7 +335,7 @@ def test_it_asks_only_above_the_limit_and_when_nobody_agreed(submit):
 def test_array_and_order_of_jobs_are_one_of_each(submit):
     with pytest.raises(LongshipError, match="the tasks of an array do not go on from each other"):
         submit("--array=0-3", chain=2)
-    with pytest.raises(LongshipError, match="--after and --dependency=singleton exclude"):
+    with pytest.raises(LongshipError, match="--after and --dependency=singleton cannot"):
         submit("--dependency=singleton", after="7")
 
 

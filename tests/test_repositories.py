@@ -71,9 +71,9 @@ def test_entry_of_the_same_name_changes_the_stacks(repository):
             id="password in upstream",
         ),
         (f'url = "{URL}"\nreff = "v1"', 'no key "reff"', '"ref"'),
-        (f'url = "{URL}"\ninstall = "edit"', 'install is "edit"', '"editable"'),
-        (f'url = "{URL}"\nextras = "dev"', "extras is 'dev'", "list of texts"),
-        (f'url = "{URL}"\n[[repositories]]\nurl = 3', "url is 3", "text in quotes"),
+        (f'url = "{URL}"\ninstall = "edit"', 'install: "edit"', '"editable"'),
+        (f'url = "{URL}"\nextras = "dev"', "extras: expected", "write "),
+        (f'url = "{URL}"\n[[repositories]]\nurl = 3', "url: expected", "write "),
     ],
 )
 def test_mistakes_are_told(repository, entry, message, hint):
@@ -84,9 +84,9 @@ def test_mistakes_are_told(repository, entry, message, hint):
 
 
 def test_repositories_as_one_table_are_refused(repository):
-    with pytest.raises(LongshipError, match="repositories is") as told:
+    with pytest.raises(LongshipError, match="repositories: expected") as told:
         configured(repository, f'[repositories]\nurl = "{URL}"\n')
-    assert "[[name]]" in told.value.hint
+    assert "[[repositories]]" in told.value.hint
 
 
 def test_login_name_is_no_password(repository):

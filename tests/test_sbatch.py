@@ -129,7 +129,7 @@ def test_command_line_is_read_as_getopt_does(typed, expected):
             "arguments of the job follow --, as in",
         ),
         (["--nt=2"], "sbatch has no option --nt", "ntasks-per-node"),
-        (["-Z"], "sbatch has no option -Z", "allowed: "),
+        (["-Z"], "sbatch has no option -Z", "valid values: "),
         (["--nodes"], "--nodes needs a value", "--nodes=VALUE"),
         (["-N"], "-N needs a value", "--nodes=VALUE"),
         (["--hold", "train.py"], '"train.py" is not an option of sbatch', "follow --: "),

@@ -92,12 +92,12 @@ def test_option_wins_over_the_variable_for_the_file(repository, tmp_path):
 
 
 def test_missing_configuration_file_is_told(repository, tmp_path):
-    with pytest.raises(LongshipError, match="there is no configuration file .*/none.toml"):
+    with pytest.raises(LongshipError, match="configuration file not found: .*/none.toml"):
         repository.settings(configuration=str(tmp_path / "none.toml"))
 
 
 def test_configuration_file_that_cannot_be_looked_at_is_told(repository, unseen):
-    with pytest.raises(LongshipError, match="there is no configuration file /x"):
+    with pytest.raises(LongshipError, match="configuration file not found: /x"):
         repository.settings(configuration=unseen)
 
 
@@ -128,8 +128,8 @@ def test_machine_is_recognised_unless_named(repository):
 @pytest.mark.parametrize(
     ("options", "message", "hint"),
     [
-        ({"machine": "loacl"}, 'there is no machine "loacl"', 'did you mean "local"?'),
-        ({"stack": "pytroch"}, 'there is no stack "pytroch"', 'did you mean "pytorch"?'),
+        ({"machine": "loacl"}, 'unknown machine: "loacl"', 'did you mean "local"?'),
+        ({"stack": "pytroch"}, 'unknown stack: "pytroch"', 'did you mean "pytorch"?'),
     ],
 )
 def test_unknown_machine_or_stack_has_a_near_miss(options, message, hint, repository):
@@ -143,14 +143,14 @@ def test_unknown_machine_or_stack_of_a_file_is_told_with_its_line(key, name, rep
     repository.write("configuration.toml", f'# ours\n{key} = "{name}"\n')
     with pytest.raises(LongshipError) as error:
         repository.settings()
-    assert str(error.value) == f'configuration.toml, line 2: there is no {key} "{name}"'
+    assert str(error.value) == f'configuration.toml, line 2: unknown {key}: "{name}"'
 
 
 def test_table_of_an_unknown_machine_is_told_with_its_line(repository):
     repository.write("configuration.toml", '\n[machines.loacl.container]\nimage = "x"\n')
     with pytest.raises(LongshipError) as error:
         repository.settings()
-    assert 'configuration.toml, line 2: there is no machine "loacl"' in str(error.value)
+    assert 'configuration.toml, line 2: unknown machine: "loacl"' in str(error.value)
     assert 'did you mean "local"?' in error.value.hint
 
 

@@ -38,9 +38,9 @@ def test_empty_stack_file_is_enough(repository):
 
 
 def test_unknown_stack_names_those_that_are_there(repository):
-    with pytest.raises(LongshipError, match='there is no stack "pytoch"') as error:
+    with pytest.raises(LongshipError, match='unknown stack: "pytoch"') as error:
         load_stack(repository.root, "pytoch")
-    assert error.value.hint == 'did you mean "pytorch"? allowed: pytorch'
+    assert error.value.hint == 'did you mean "pytorch"? valid values: pytorch'
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from typing import Any
 from lib.tables import Key
 
 _SHOWN_KINDS = {
-    "text": "text",
-    "number": "whole number",
+    "text": "string",
+    "number": "integer",
     "amount": "number",
-    "list": "list of texts",
-    "texts": "texts by name",
-    "value": "text, number or list",
-    "values": "values by name",
-    "by_arch": "text, or one for each architecture",
+    "list": "list of strings",
+    "texts": "table of strings",
+    "value": "string, integer or list of strings",
+    "values": "table of values",
+    "by_arch": "string, or one for each architecture",
     "table": "table",
     "tables": "tables",
 }

@@ -181,9 +181,9 @@ def plain_options(function: Callable[..., None]) -> Callable[..., None]:
     with_options.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
     for add in (
         click.option("--dry-run", is_flag=True, help="Print the script instead of running it."),
-        _text_option("configuration", "FILE", "Instead of configuration.toml."),
-        _text_option("stack", "NAME", "A folder under stacks/."),
-        _text_option("machine", "NAME", "Recognised unless given."),
+        _text_option("configuration", "FILE", "Configuration file (default: configuration.toml)."),
+        _text_option("stack", "NAME", "Stack to use, a directory under stacks/."),
+        _text_option("machine", "NAME", "Target machine (default: detected)."),
     ):
         with_options = add(with_options)
     return with_options
@@ -200,12 +200,12 @@ def main(script: click.Command, name: str) -> None:
     """Run an entry script's command; the one place where errors become messages and exit codes.
 
     0         done
-    1         an error that you can mend; also of `doctor.py` where there is a problem
-    2         a wrong call: an unknown option, mode or word
-    126       of `container_run.py`: the command is a file that cannot be executed
-    127       of `container_run.py`: there is no such command inside
-    128 + n   signal n ended it: 130 after Ctrl-C, 143 at a time limit or after `scancel`
-    another   the command's own, of `container_run.py`
+    1         error, with a hint; for `doctor.py`: at least one problem found
+    2         usage error: unknown option, mode or argument
+    126       `container_run.py`: the command is a file that cannot be executed
+    127       `container_run.py`: command not found inside the environment
+    128 + n   ended by signal n: 130 after Ctrl-C, 143 at a time limit or after `scancel`
+    other     `container_run.py`: exit code of the command
     """
     try:
         script.main(prog_name=name, standalone_mode=False)

@@ -18,22 +18,25 @@ from lib.script import render
     epilog="Example: python3 build_container.py download --machine jpb, on a laptop",
 )
 @click.argument("mode", type=Mode(["online", "download", "offline"]), default="online")
-@click.option("--locked", is_flag=True, help="Only at the digest that was recorded last time.")
-@click.option("--force", is_flag=True, help="Even if it is there: a tag can have moved.")
+@click.option("--locked", is_flag=True, help="Require the digest that the previous build recorded.")
+@click.option("--force", is_flag=True, help="Rebuild even if the image exists: a tag can move.")
 @script_options
 def build_container(call: Call, mode: str, locked: bool, force: bool) -> None:
-    r"""Make the image; move_built_container_to_active.py puts it in use.
+    r"""Build the container image. Activate it with move_built_container_to_active.py.
 
     \b
-    online     fetch it from its registry, or build it from its definition file
-    download   fetch it as an archive, on a machine with network, for --machine
-    offline    make it from that archive, without network
+    online     pull the image from a registry, or build it from a definition file
+    download   save the image as an archive for --machine, on a machine with
+               network access
+    offline    build the image from that archive, without network access
 
-    Where it comes from is container.image in configuration.toml, else the stack's image for the
+    The source is container.image in configuration.toml, or by default the stack's image for the
     machine's GPUs.
     """
     if locked and mode == "offline":
-        raise click.UsageError("offline makes what the archive holds: leave --locked out")
+        raise click.UsageError(
+            "--locked cannot be used with offline: the archive determines the image"
+        )
     settings, runtime = call.settings, call.builder().runtime
     given = {"again": force, "typed": call.typed("build_container.py")}
     paths = call.paths_here() if mode == "download" else call.paths

@@ -18,12 +18,14 @@ from lib.script import render
 )
 @click.argument("mode", type=Mode(["online", "download", "offline"]), default="online")
 @click.argument("pip_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- PIP_OPTION...]")
-@click.option("--print-path", is_flag=True, help="Print the overlay's path, built or not.")
-@click.option("--list", "show", is_flag=True, help="Show all overlays, and which is in use.")
-@click.option("--json", "as_json", is_flag=True, help="--list: for a program.")
-@click.option("--prune", is_flag=True, help="Delete those that nothing uses, after asking.")
-@click.option("--yes", is_flag=True, help="--prune: do not ask.")
-@click.option("--force", is_flag=True, help="Even if it is there: newer versions can be had.")
+@click.option(
+    "--print-path", is_flag=True, help="Print the overlay's path, even if it is not built."
+)
+@click.option("--list", "show", is_flag=True, help="List all overlays and mark the active one.")
+@click.option("--json", "as_json", is_flag=True, help="With --list: print JSON.")
+@click.option("--prune", is_flag=True, help="Delete unused overlays, after confirmation.")
+@click.option("--yes", is_flag=True, help="With --prune: do not ask for confirmation.")
+@click.option("--force", is_flag=True, help="Rebuild even if it exists, for newer packages.")
 @script_options
 def build_overlay(
     call: Call,
@@ -36,30 +38,31 @@ def build_overlay(
     yes: bool,
     force: bool,
 ) -> None:
-    r"""Pack the Python packages into one file, which container_run.py mounts at /user-software.
+    r"""Build an overlay: the Python packages in one SquashFS file, mounted at /user-software.
 
     \b
-    online     install them on top of the image in use, byte-compile and pack them
-    download   fetch them, on a machine with network, for --machine
-    offline    the same as online from what was downloaded, without network
+    online     install the packages on top of the active image, byte-compile and
+               pack them
+    download   download the packages for --machine, on a machine with network
+               access
+    offline    like online, from downloaded packages, without network access
 
-    It has a name in configuration.toml: packages.overlay = "myenv". The file's name holds a
-    checksum of the requirements, so after a change of them another one is built, and both stay.
-    With the same requirements, lock and image everybody gets the same file, byte for byte.
+    Set the name with packages.overlay in configuration.toml. The file name contains a checksum of
+    the requirements, so changed requirements produce a new overlay and the old one is kept. The
+    same requirements, lock file and image always produce the same file, byte for byte.
 
-    A file from elsewhere, or a link to one, that lies at that path is not built again: it is looked
-    into once, and used as it is.
+    A file or link that you put at that path is checked once and then used unchanged.
     """
     if sum((print_path, show, prune)) > 1:
-        raise click.UsageError("--print-path, --list and --prune exclude each other")
+        raise click.UsageError("--print-path, --list and --prune cannot be combined")
     if as_json and not show:
-        raise click.UsageError("--json is for --list")
+        raise click.UsageError("--json requires --list")
     if yes and not prune:
-        raise click.UsageError("--yes is for --prune")
+        raise click.UsageError("--yes requires --prune")
     if pip_options and (mode != "download" or "--" not in sys.argv):
         raise WrongCall(
-            f'what is "{pip_options[0]}"?',
-            "options of pip: python3 build_overlay.py download -- OPTION...",
+            f'unexpected argument: "{pip_options[0]}"',
+            "pass pip options after --: python3 build_overlay.py download -- OPTION...",
         )
     if print_path:
         click.echo(overlay_builds.overlay_link(call.settings, call.paths))

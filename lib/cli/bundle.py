@@ -19,41 +19,42 @@ from lib.script import render
 )
 @click.argument("mode", type=Mode(["pack", "verify", "unpack"]))
 @click.argument("folder", metavar="DIR", shell_complete=offered("folder"))
-@click.option("--no-history", is_flag=True, help="pack: the files of this repository alone.")
+@click.option("--no-history", is_flag=True, help="With pack: leave out the git history.")
 @click.option(
     "--allow",
     multiple=True,
     metavar="FILE",
     shell_complete=offered("file"),
-    help="pack: FILE only looks like a secret; as the message names it below its folder.",
+    help="With pack: accept FILE, although it looks like a secret (path as in the error).",
 )
 @click.option("--verified", is_flag=True, hidden=True)
 @script_options
 def bundle(
     call: Call, mode: str, folder: str, no_history: bool, allow: tuple[str, ...], verified: bool
 ) -> None:
-    r"""One folder DIR with all that a machine without network needs.
+    r"""Pack, verify or unpack a bundle: everything that an air-gapped machine needs.
 
     \b
-    pack     write it, where there is a network: this repository with its
-             history and your edits, and what `build_container.py download` and
-             `set_up.py download` have fetched for --machine. Again after a
-             change: only what has changed is written
-    verify   look at every file of it, and name each that is bad, missing or
+    pack     write the bundle to DIR, on a machine with network access: this
+             repository with its history and your edits, and what
+             `build_container.py download` and `set_up.py download` have fetched
+             for --machine. Run it again to update: only changed files are written
+    verify   check every file, and list the ones that are corrupt, missing or
              unexpected
-    unpack   verify it, and put the image, the packages, repositories and assets
-             where the offline modes find them. What you have changed is kept,
-             the new one put beside it
+    unpack   verify the bundle, then install the image, packages, repositories and
+             assets where the offline modes expect them. Files that you have
+             changed are kept; the bundle's version is written next to them
 
-    Copy DIR as it is (rsync -a, a disk), then there: bash DIR/unpack.sh [FOLDER]. That verifies it,
-    puts this repository into FOLDER, and unpacks the rest; it needs bash, coreutils and python3.
+    Copy DIR unchanged (rsync -a, or on a disk), then run there: bash DIR/unpack.sh [TARGET]. It
+    verifies the bundle, puts this repository into TARGET and unpacks the rest; it needs bash,
+    coreutils and python3.
 
-    Files that look like tokens or keys are refused; configuration.local.toml stays here.
+    Packing stops at files that look like tokens or keys. configuration.local.toml is not packed.
     """
     if mode != "pack" and (no_history or allow):
-        raise click.UsageError("--no-history and --allow are for pack")
+        raise click.UsageError("--no-history and --allow require pack")
     if mode != "unpack" and verified:
-        raise click.UsageError("--verified is for unpack")
+        raise click.UsageError("--verified requires unpack")
     typed = call.typed("bundle.py")
     if mode == "pack":
         lines = pack_lines(

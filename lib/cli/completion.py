@@ -38,18 +38,18 @@ def lines_to_put(script: str) -> str:
 
 @click.command(
     context_settings={"allow_interspersed_args": False, "max_content_width": 100},
-    epilog=f"\b\nThe line, and the file that it goes to, where the clone is ~/longship:\n"
+    epilog=f"\b\nAdd this line to your shell's start-up file, for a clone in ~/longship:\n"
     f"{lines_to_put('python3 ~/longship/completion.py')}\n\n"
-    "In ~/.zshrc it stands behind compinit, where that is called. One clone's line serves all "
-    "clones: what is completed is always the script that stands on the command line.",
+    "In ~/.zshrc, put it after compinit, if that is called. One clone's line serves all clones: "
+    "completion always comes from the script on the command line.",
 )
 @click.argument("shell", metavar="bash|zsh|fish", required=False, shell_complete=offered("shells"))
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="")
 def completion(shell: str | None, words: tuple[str, ...]) -> None:
-    """Print what a shell needs to complete these scripts when TAB is pressed.
+    """Print the shell code for tab completion of these scripts.
 
-    Options, modes, machines, stacks, job files, runs, versions of the image, options of sbatch and
-    partitions. Only files are read for that; nothing is started, no Slurm is asked.
+    It completes options, modes, machines, stacks, job scripts, runs, image versions, sbatch options
+    and partitions. Completion only reads files; it starts no program and does not query Slurm.
     """
     if shell == "answer" and len(words) > 1:
         _answer(*words)
@@ -57,7 +57,7 @@ def completion(shell: str | None, words: tuple[str, ...]) -> None:
         click.echo(_text(shell), nl=False)
     else:
         here = call("python3", f"{ROOT}/completion.py")
-        raise click.UsageError(f"for which shell? bash, zsh or fish:\n{lines_to_put(here)}")
+        raise click.UsageError(f"choose a shell: bash, zsh or fish:\n{lines_to_put(here)}")
 
 
 def _text(shell: str) -> str:

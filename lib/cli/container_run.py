@@ -23,20 +23,20 @@ from lib.script import render, shell_files
     context_settings={"allow_interspersed_args": False, "max_content_width": 100},
     epilog="Example: python3 container_run.py python train.py --help",
 )
-@click.option("--online", is_flag=True, help="Let the Hugging Face libraries use the network.")
+@click.option("--online", is_flag=True, help="Allow the Hugging Face libraries to use the network.")
 @click.option(
     "--launcher",
     metavar="FILE",
-    help="Write the script to FILE, for the ranks of a job.",
+    help="Write a launcher script to FILE, which every rank of a job starts.",
     shell_complete=offered("file"),
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=offered("command"))
 @script_options
 def container_run(call: Call, online: bool, launcher: str | None, command: tuple[str, ...]) -> None:
-    """Run COMMAND inside the environment; without one, an interactive shell.
+    """Run COMMAND, or an interactive shell, inside the environment.
 
-    Options stand before the command; everything after its first word belongs to it. The exit code
-    is the command's own.
+    Put options before COMMAND; all later arguments are passed to it unchanged. Exits with COMMAND's
+    exit code.
     """
     choice = call.runtime()
     title = call.title("container_run.py; arguments: the command")

@@ -20,28 +20,26 @@ from lib.script import render
     "python3 doctor.py explain slurm-4711.out",
 )
 @click.argument("words", nargs=-1, metavar="[explain LOG]", shell_complete=offered("explain"))
-@click.option("--json", "as_json", is_flag=True, help="For a program, or for a support person.")
-@click.option("--job", is_flag=True, help="In a job: look at each of its nodes.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, as for a support request.")
+@click.option("--job", is_flag=True, help="Check every node of the current job.")
 @plain_options
 def doctor(
     options: Mapping[str, str], dry_run: bool, words: tuple[str, ...], as_json: bool, job: bool
 ) -> None:
-    r"""Say what is wrong with this machine or this configuration, and the fix.
+    r"""Check this machine and configuration, and suggest fixes.
 
     \b
-    (nothing)     what a support person would ask for: ok, warning or problem,
-                  a line each
-    explain LOG   the known messages in a job's log: what they mean and what to
-                  do
-    --job         each node of a job, and how its ranks talk to each other,
-                  in a minute where all is well: as a line of a job file before
-                  its srun, or:
+    (default)     run all checks; print ok, warning or problem for each
+    explain LOG   search a job's log for known messages; print causes and fixes
+    --job         check every node of a job and the communication between its
+                  ranks; about a minute on healthy nodes. Put it into a job
+                  script before srun, or run:
                   salloc --nodes=2 OPTION... python3 doctor.py --job
-                  Ranks are bound as $SLURM_CPU_BIND says: srun's --cpu-bind.
+                  Ranks are bound as in $SLURM_CPU_BIND (srun's --cpu-bind).
 
-    Each warning and each problem comes with its fix. Every value of the configuration is listed
-    with where it comes from. No password and no token is shown, so the output can be sent around.
-    Nothing is changed. The exit code is 1 where there is a problem, else 0.
+    Each warning and each problem comes with its fix, and each value of the configuration with its
+    source. The output contains no passwords or tokens and is safe to share. Nothing is changed. The
+    exit code is 1 if there is a problem, else 0.
     """
     if words[:1] == ("explain",) and len(words) == 2:
         known_messages.explain(
@@ -49,7 +47,9 @@ def doctor(
         )
         return
     if words:
-        raise WrongCall(f'what is "{" ".join(words)}"?', "python3 doctor.py explain LOG")
+        raise WrongCall(
+            f'unexpected argument: "{" ".join(words)}"', "run: python3 doctor.py explain LOG"
+        )
     title, lines = "Longship: doctor.py, without a configuration", []
     try:
         call = Call.read(options, dry_run=dry_run)

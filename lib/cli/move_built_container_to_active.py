@@ -13,28 +13,28 @@ _NAME = "move_built_container_to_active.py"
 
 
 @click.command(context_settings={"max_content_width": 100})
-@click.option("--list", "show", is_flag=True, help="Show the versions, and which is in use.")
-@click.option("--json", "as_json", is_flag=True, help="--list: for a program.")
-@click.option("--rollback", is_flag=True, help="Put in use what was in use before.")
+@click.option("--list", "show", is_flag=True, help="List all versions and mark the active one.")
+@click.option("--json", "as_json", is_flag=True, help="With --list: print JSON.")
+@click.option("--rollback", is_flag=True, help="Activate the previously active version.")
 @click.option(
     "--use",
     metavar="VERSION",
-    help="Put a version of the list in use.",
+    help="Activate VERSION, as shown by --list.",
     shell_complete=offered("version"),
 )
-@click.option("--prune", is_flag=True, help="Delete versions that no running job has pinned.")
+@click.option("--prune", is_flag=True, help="Delete inactive versions that no job has pinned.")
 @script_options
 def move_built_container_to_active(
     call: Call, show: bool, as_json: bool, rollback: bool, use: str | None, prune: bool
 ) -> None:
-    """Check the image that build_container.py has made, and put it in use.
+    """Verify the new image and make it the active image.
 
-    The one that was in use is kept as a version. What runs keeps the image that it started with.
+    The previous image is kept as a version. Running jobs keep the image they started with.
     """
     if sum(map(bool, (show, rollback, use is not None, prune))) > 1:
-        raise click.UsageError("--list, --rollback, --use and --prune exclude each other")
+        raise click.UsageError("--list, --rollback, --use and --prune cannot be combined")
     if as_json and not show:
-        raise click.UsageError("--json is for --list")
+        raise click.UsageError("--json requires --list")
     given = call.settings, call.paths, call.builder().runtime
     following = install_steps(call.settings, call.paths) or ["python3 set_up.py install"]
     if show:

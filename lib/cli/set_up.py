@@ -25,33 +25,35 @@ _MODES = ("install", "update", "download", "offline", "save-patches")
 )
 @click.argument("mode", type=Mode(_MODES), default=_MODES[0])
 @click.argument("pip_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- PIP_OPTION...]")
-@click.option("--continue", "go_on", is_flag=True, help="update: go on after a conflict.")
-@click.option("--abort", is_flag=True, help="update: back to exactly what was before.")
+@click.option("--continue", "go_on", is_flag=True, help="With update: continue after a conflict.")
+@click.option("--abort", is_flag=True, help="With update: cancel it, restore the state before.")
 @script_options
 def set_up(call: Call, mode: str, pip_options: tuple[str, ...], go_on: bool, abort: bool) -> None:
-    r"""Set up what runs on top of the image: repositories, Python packages, models and datasets.
+    r"""Install repositories, Python packages, models and datasets on top of the image.
 
     \b
-    install       clone the repositories, make the venv with the packages of the
-                  stack and of requirements/environment.txt, fetch the assets;
-                  what is there is left alone
-    update        move the repositories to what is configured, with your changes
-                  on top, lock the newest versions of the packages in
-                  requirements/<stack>_<arch>.lock, and say what changes
-    download      fetch all of it, on a machine with network, for --machine
-    offline       set up all of it from what was downloaded, without network
-    save-patches  write your changes in the repositories to patches/, for all
+    install       clone the repositories, build the venv from the stack's packages
+                  and requirements/environment.txt, and download the assets;
+                  existing ones are left unchanged
+    update        update the repositories to the configured versions, replay your
+                  changes, lock the newest versions of the packages in
+                  requirements/<stack>_<arch>.lock, and report what changed
+    download      download everything for --machine, on a machine with network
+                  access
+    offline       set up everything from the download, without network access
+    save-patches  save your changes in the repositories to patches/, to share with
+                  the group
 
-    An update that stops at a conflict is resolved with git's own commands in that repository; then
-    `update --continue`. Your changes are saved before anything is touched.
+    Your changes are saved first. If an update stops at a conflict, resolve it with git in that
+    repository, then run `set_up.py update --continue`.
     """
     if pip_options and (mode != "download" or "--" not in sys.argv):
         raise WrongCall(
-            f'what is "{pip_options[0]}"?',
-            "options of pip: python3 set_up.py download -- OPTION...",
+            f'unexpected argument: "{pip_options[0]}"',
+            "pass pip options after --: python3 set_up.py download -- OPTION...",
         )
     if (go_on or abort) and (mode != "update" or (go_on and abort)):
-        raise click.UsageError("--continue and --abort are two ways to go on with: update")
+        raise click.UsageError("use either --continue or --abort, and only with update")
     if mode == "download":
         here = call.paths_here()
         typed = before_pip("set_up.py")

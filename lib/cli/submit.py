@@ -76,17 +76,17 @@ class _Command(click.Command):
     shell_complete=offered("words"),
 )
 @click.option(
-    "--chain", type=click.IntRange(1, 100), default=1, metavar="N", help="N jobs in turn."
+    "--chain", type=click.IntRange(1, 100), default=1, metavar="N", help="Submit a chain of N jobs."
 )
 @click.option(
     "--after",
     default="",
     metavar="JOB",
-    help="Start when that job has ended well.",
+    help="Start after JOB has completed successfully.",
     shell_complete=offered("job_id"),
 )
-@click.option("--json", "as_json", is_flag=True, help="Jobs as JSON, for a program.")
-@click.option("--yes", is_flag=True, help="Do not ask, whatever it costs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--yes", is_flag=True, help="Do not ask to confirm the cost.")
 @script_options
 def submit(
     call: Call,
@@ -97,17 +97,19 @@ def submit(
     as_json: bool,
     yes: bool,
 ) -> None:
-    r"""Check a job, say what it may cost, and submit it.
+    r"""Check a job script, estimate its cost and submit it.
 
     \b
-    SITE/JOB.sbatch   the job, with options of sbatch; its own arguments after --
+    SITE/JOB.sbatch   the job script to submit; sbatch options follow it,
+                      arguments of the job follow --
     SITE/JOB.salloc   a shell on a compute node, inside the environment
     status            your jobs: state, time, cost so far, last line of the log
-    rerun RUN         the job as it was: file, configuration, image, arguments
+    rerun RUN         re-run RUN with its recorded script, configuration, image
+                      and arguments
 
-    Image, packages, partition, time, GPUs, memory and account are checked first. The job takes the
-    configuration as it is now, and the image and the packages that are in use when it starts.
-    With --chain each job goes on where the one before it was stopped by its time limit.
+    Image, packages, partition, time limit, GPUs, memory and account are checked first. The job uses
+    the current configuration, and the image and packages that are active when it starts. With
+    --chain, each job resumes where the previous one reached its time limit.
     """
     if job == "begin":
         _begin(call)
@@ -115,7 +117,7 @@ def submit(
     given = {"chain": chain, "after": after, "agreed": yes, "as_json": as_json}
     if job == "status":
         if words:
-            raise click.UsageError(f'status takes nothing more: "{words[0]}"')
+            raise click.UsageError(f'unexpected argument for status: "{words[0]}"')
         lines = [line("jobs_as_json" if as_json else "show_jobs", call.paths.runs)]
     elif job == "rerun":
         call, lines = _rerun(call, words, given)
@@ -142,8 +144,8 @@ def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[C
     """Return the call with the run's own configuration, and its lines."""
     if not words or words[0].startswith("-"):
         raise WrongCall(
-            "which run is to be started again?",
-            "python3 submit.py rerun RUN; what there is: python3 submit.py status",
+            "missing argument: RUN",
+            "python3 submit.py rerun RUN; list runs: python3 submit.py status",
         )
     typed, arguments = jobs.split_typed(words[1:])
     run = reruns.recorded_run(call.paths, words[0])

@@ -1,4 +1,4 @@
-"""What is said of a call that is none: two lines as for every other error; the exit code is 2."""
+"""Usage errors: click's exceptions as two-line messages; the exit code is 2."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from lib.errors import LongshipError, near_miss
 
 
 class WrongCall(click.UsageError):
-    """A wrong call for which there is a better hint than ``--help``.
+    """A usage error with a better hint than ``--help``.
 
     Parameters
     ----------
     message : str
-        What is wrong.
+        The problem.
     hint : str
-        What to type.
+        The command or option that solves it.
     """
 
     def __init__(self, message: str, hint: str) -> None:
@@ -24,12 +24,12 @@ class WrongCall(click.UsageError):
 
 
 class Mode(click.Choice):
-    """The word that says what a script is to do; a mistyped one is told the nearest."""
+    """The mode of a script; the error for a mistyped one names the closest."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Take one of the words as it is."""
+        """Return the mode if it is one of the choices."""
         if value not in self.choices:
-            raise WrongCall(f'there is no mode "{value}"', near_miss(value, self.choices))
+            raise WrongCall(f'unknown mode: "{value}"', near_miss(value, self.choices))
         return value
 
 
@@ -39,25 +39,25 @@ def told(error: click.ClickException, script: str) -> LongshipError:
     Parameters
     ----------
     error : click.ClickException
-        A mistyped option, a missing word, one too many.
+        An unknown option, a missing argument, an unexpected one.
     script : str
         The entry script's name.
 
     Returns
     -------
     LongshipError
-        Its hint names the near miss, else where all options stand.
+        Its hint names the closest option, else ``--help``.
     """
     usage = f"python3 {script} --help"
     if isinstance(error, WrongCall):
         return LongshipError(error.message, error.hint)
     if isinstance(error, click.NoSuchOption):
         near = f"did you mean {error.possibilities[0]}? " if error.possibilities else ""
-        return LongshipError(f"there is no option {error.option_name}", f"{near}all: {usage}")
+        return LongshipError(f"no such option: {error.option_name}", f"{near}see: {usage}")
     if isinstance(error, click.MissingParameter) and error.param:
         choices = getattr(error.param.type, "choices", ())
         hint = f"one of: {', '.join(choices)}; " if choices else ""
         name = error.param.human_readable_name
-        return LongshipError(f"a word is missing: {name}", f"{hint}all about it: {usage}")
+        return LongshipError(f"missing argument: {name}", f"{hint}run: {usage}")
     message = error.format_message().removesuffix(".")
-    return LongshipError(message[:1].lower() + message[1:], usage)
+    return LongshipError(message[:1].lower() + message[1:], f"run: {usage}")

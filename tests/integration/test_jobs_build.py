@@ -74,7 +74,7 @@ def test_arguments_of_a_build_reach_it(builder):
     assert log.strip().endswith(f"_{OWN}.sqsh")
     assert not list(builder.scratch.glob("overlays/*.sqsh"))
     log = built(builder, "olivia/build_overlay.sbatch", "--", "--no-such", state="FAILED")
-    assert "there is no option --no-such" in log
+    assert "no such option: --no-such" in log
 
 
 def test_build_that_fails_says_why_and_leaves_nothing(builder):

@@ -279,7 +279,7 @@ def test_two_at_once(swap):
 def test_wrong_calls_are_told(lab, registry):
     clone = lab(registry.name("lab/tiny:1"))
     done = clone.move("--list", "--prune", check=False)
-    assert done.returncode == 2 and "exclude each other" in done.stderr
+    assert done.returncode == 2 and "cannot be combined" in done.stderr
     done = clone.build("onlin", check=False)
     assert done.returncode == 2 and 'did you mean "online"?' in done.stderr
     clone.use(registry.name("lab/tiny:1"), "host")

@@ -413,9 +413,9 @@ def test_build_for_another_architecture_names_the_job(on_host):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--list", "--prune"], "exclude each other"),
-        (["--yes"], "--yes is for --prune"),
-        (["onlin"], 'did you mean "online"? allowed: online, download, offline'),
+        (["--list", "--prune"], "cannot be combined"),
+        (["--yes"], "--yes requires --prune"),
+        (["onlin"], 'did you mean "online"? valid values: online, download, offline'),
         (["--lst"], "did you mean --list?"),
     ],
 )

@@ -55,7 +55,7 @@ def own(make_job_clone, slurm, tmp_path):
     [
         (["jsc/run_traning_jwb.sbatch"], "there is no job file jsc/run_tran", f'mean "{TRAIN}"?'),
         ([LOCAL, "--partion=booster"], "sbatch has no option --partion", "--partition?"),
-        ([TRAIN, "--partition=boster"], "jwb has no partition boster", '"booster"? allowed: '),
+        ([TRAIN, "--partition=boster"], "jwb has no partition boster", '"booster"? valid values: '),
         ([TRAIN, "--time=25:00:00"], "more than partition booster allows", "--time=1-00:00:00"),
         ([LOCAL, "--partition=boster"], "Invalid partition name specified", "develbooster, "),
         ([LOCAL, "--nodes=4"], "Slurm refuses the job: ", "change the options"),
