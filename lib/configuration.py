@@ -36,8 +36,8 @@ def _key(
 class Project:
     """[project]: whose work this is."""
 
-    name: str = _key("", "names the folders, where a site has one per project")
-    account: str = _key("", "Slurm account, where the site has them")
+    name: str = _key("", "names the directories, if a site has one per project")
+    account: str = _key("", "Slurm account, if the site requires one")
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,17 @@ class PathRoots:
     scratch_dir: str = _key(
         "~/longship-data/scratch", "large and fast: images, packages, caches, runs"
     )
-    checkpoint_dir: str = _key("", "where training writes; scratch_dir/checkpoints unless given")
+    checkpoint_dir: str = _key("", "for training (default: scratch_dir/checkpoints)")
 
 
 @dataclass(frozen=True)
 class Container:
     """[container]: the image and what runs it."""
 
-    runtime: str = _key("auto", "auto: the site's, else the first that works here", RUNTIMES)
-    image: str = _key("", "where the image comes from; the stack's unless given here")
-    binds: tuple[str, ...] = _key((), 'more folders to see inside: "/data", "/data:/inside:ro"')
-    patched_files: Mapping[str, str] = _key({}, "files of the image, each replaced by one of ours")
+    runtime: str = _key("auto", "auto: the site's, else the first that works", RUNTIMES)
+    image: str = _key("", "source of the image (default: the stack's)")
+    binds: tuple[str, ...] = _key((), 'more bind mounts: "/data", "/data:/inside:ro"')
+    patched_files: Mapping[str, str] = _key({}, "files of the image, each replaced by your own")
 
 
 @dataclass(frozen=True)
@@ -66,26 +66,27 @@ class Packages:
     """[packages]: what is installed on top of the image."""
 
     requirements: str = _key("requirements/environment.txt", 'a pip requirements file; "" for none')
-    installer: str = _key("uv", "uv where it can be had, else pip", ("uv", "pip"))
-    python: str = _key("", "the target's, such as 3.12, where no image tells a download")
-    overlay: str = _key("", "the name of an overlay that holds them; a venv unless given")
+    installer: str = _key("uv", "uv if it is available, else pip", ("uv", "pip"))
+    python: str = _key("", "the target's version, such as 3.12, for a download without an image")
+    overlay: str = _key("", "name of the overlay; empty: a venv")
     compression: str = _key("zstd", "of the overlay", ("zstd", "xz", "lz4", "gzip"))
-    processors: int = _key(0, "how many pack the overlay; 0: all that there are")
-    memory: str = _key("", 'how much packing may use, such as "2G"; a quarter unless given')
-    work_dir: str = _key("", "where the overlay is built; below scratch_dir unless given")
+    processors: int = _key(0, "CPU cores used for packing; 0: all")
+    memory: str = _key("", 'memory limit for packing, such as "2G" (default: a quarter)')
+    work_dir: str = _key("", "build directory of the overlay (default: in scratch_dir)")
 
 
 @dataclass(frozen=True)
 class Environment:
     """[environment]: the variables that the program inside finds."""
 
-    unset: tuple[str, ...] = _key((), "variables kept out, besides the built-in list; NAME* too")
-    set: Mapping[str, str] = _key({}, "variables and values")
+    unset: tuple[str, ...] = _key((), "variables to unset, besides the built-in list; NAME* too")
+    set: Mapping[str, str] = _key({}, "variables to set")
     secrets: tuple[str, ...] = _key(
         ("HF_TOKEN", "WANDB_API_KEY"), "variables passed by name, never written down"
     )
     token_files: Mapping[str, str] = _key(
-        {"HF_TOKEN": "~/.cache/huggingface/token"}, "read inside where the variable is not set"
+        {"HF_TOKEN": "~/.cache/huggingface/token"},
+        "files read inside the container if the variable is not set",
     )
 
 
@@ -93,12 +94,12 @@ class Environment:
 class Jobs:
     """[jobs]: what submit.py and the start of a job do."""
 
-    ask_above: int = _key(0, "asks before a job that may cost more, in the site's unit; 0: never")
+    ask_above: int = _key(0, "ask before a job that may cost more, in the site's unit; 0: never")
     stage: str = _key(
-        "auto", "copies image and packages to each node first", ("auto", "always", "never")
+        "auto", "copy image and packages to each node first", ("auto", "always", "never")
     )
     stage_dirs: tuple[str, ...] = _key(
-        ("/dev/shm",), "storage of a node's own for that: the first that is there"
+        ("/dev/shm",), "node-local storage for staging: the first that exists"
     )
 
 
@@ -106,13 +107,13 @@ class Jobs:
 class Configuration:
     """Every value, checked."""
 
-    machine: str = _key("auto", "auto: recognised; or a name from a site.toml")
-    stack: str = _key("pytorch", "a folder under stacks/")
+    machine: str = _key("auto", "auto: detected; or a name from a site.toml")
+    stack: str = _key("pytorch", "a directory under stacks/")
     repositories: tuple[Mapping[str, Any], ...] = _key(
         (), "external repositories", entries=REPOSITORY
     )
     assets: tuple[Mapping[str, Any], ...] = _key((), "models and datasets", entries=ASSET)
-    training: Mapping[str, Any] = _key({}, "settings of the stack's own", kind="values")
+    training: Mapping[str, Any] = _key({}, "settings of the stack", kind="values")
     project: Project = Project()
     paths: PathRoots = PathRoots()
     container: Container = Container()
