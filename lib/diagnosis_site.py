@@ -32,14 +32,14 @@ def site_lines(settings: Settings) -> list[str]:
     text = f"{machine.name}, {machine.description} ({machine.site_file})"
     marks = shown_marks(machines[here]) if here in machines else ""
     if settings.configuration.machine == "auto":
-        why = f"recognised by {marks}" if marks else "no site's mark is here"
+        why = f"detected by {marks}" if marks else "no known site detected"
         return [call("report", "ok", "machine", f"{text}: {why}")]
-    text += f": named by {origin}"
+    text += f": set in {origin}"
     if here == machine.name or not marks:
-        why = f"; {marks} says so too" if marks else "; no site's mark is here"
+        why = f"; also detected by {marks}" if marks else "; no known site detected"
         return [call("report", "ok", "machine", text + why)]
     fix = f'machine = "auto" in configuration.toml, or: --machine {here}'
-    return [call("report", "warning", "machine", f"{text}, but {marks} is the mark of {here}", fix)]
+    return [call("report", "warning", "machine", f"{text}, but {marks} identifies {here}", fix)]
 
 
 def job_lines(settings: Settings) -> list[str]:
@@ -54,10 +54,10 @@ def job_lines(settings: Settings) -> list[str]:
             job.machine not in machines
             or machines[job.machine].site_file != settings.machine.site_file
         ):
-            text = f"{job.path} is for the machine {job.machine}, which is none of {site}/site.toml"
+            text = f"{job.path} is for the machine {job.machine}, which is not in {site}/site.toml"
             fix = f"start_job {settings.machine.name} in {job.path}"
             found.append(call("report", "warning", "jobs", text, fix))
-    text = f"{len(files)} job files in {site}/, all for machines of it"
+    text = f"{len(files)} job scripts in {site}/, all for machines of this site"
     return found or [call("report", "ok", "jobs", text)]
 
 
@@ -74,7 +74,7 @@ def visible_lines(settings: Settings, paths: Paths) -> list[str]:
     if not seen:
         return []
     if not hidden:
-        return [call("report", "ok", "folders", f"{nodes} see this repository and all of them")]
+        return [call("report", "ok", "folders", f"{nodes} mount this repository and all of them")]
     return [
-        call("report", "problem", "folders", f"{nodes} do not see {each}", fix) for each in hidden
+        call("report", "problem", "folders", f"{nodes} do not mount {each}", fix) for each in hidden
     ]

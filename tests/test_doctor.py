@@ -143,9 +143,9 @@ def test_folder_that_cannot_be_looked_into_has_neither_image_nor_venv(tmp_path, 
     ("machine", "environ", "wanted"),
     [
         ("auto", {}, "report ok machine 'local, this machine (local/site.toml): no site'"),
-        ("auto", {"SYSTEMNAME": "jupiter"}, "recognised by SYSTEMNAME=jupiter"),
+        ("auto", {"SYSTEMNAME": "jupiter"}, "detected by SYSTEMNAME=jupiter"),
         ("jpb", {"SYSTEMNAME": "jupiter"}, "SYSTEMNAME=jupiter says so too"),
-        ("jpb", {}, "named by command line; no site"),
+        ("jpb", {}, "set in command line; no known site"),
         ("local", {"SYSTEMNAME": "jupiter"}, "report warning machine"),
         ("lumi", {"SYSTEMNAME": "jupiter"}, "report warning machine"),
     ],
@@ -233,7 +233,7 @@ def test_only_a_problem_is_an_exit_code(form, states, code, tell):
         if worst:
             assert last[0] == f"next: mend {worst}"
         else:
-            assert last[-1] == "all is well"
+            assert last[-1] == "no problems found"
 
 
 def test_text_is_wrapped_and_a_fix_is_not(tell):
@@ -335,11 +335,11 @@ def test_password_in_a_url_is_not_shown(url, shown, tell):
         ("cuda_of_driver=12.4", "seen=2 cuda=12.9.1", ("ok", "2 seen; the image has CUDA 12.9")),
         ("cuda_of_driver=12.4", "seen=1 cuda=", ("ok", "of a version that it does not say")),
         ("cuda_of_driver=unknown", "seen=1 cuda=13.0", ("ok", "the image has CUDA 13.0")),
-        ("cuda_of_driver=12.4", "seen=0 cuda=12.9", ("problem", "does not see the GPUs")),
+        ("cuda_of_driver=12.4", "seen=0 cuda=12.9", ("problem", "GPUs of this node are not visible")),
         ("cuda_of_driver=12.4", "seen=1 cuda=13.0", ("problem", "the driver is for up to 12.4")),
         ("cuda_of_driver=12.4", "seen=1 cuda=13.0 compatible=yes", ("warning", "data centers")),
         ("amd_driver=6.10.5", "seen=0 kfd=yes rocm=6.4.3", ("ok", "ROCm 6.4.3, the driver is 6.1")),
-        ("amd_driver=6.10.5", "seen=0 rocm=6.4.3", ("problem", "does not see the GPUs")),
+        ("amd_driver=6.10.5", "seen=0 rocm=6.4.3", ("problem", "GPUs of this node are not visible")),
     ],
 )
 def test_gpus_inside_are_compared_with_the_driver(driver, answer, wanted, tell):

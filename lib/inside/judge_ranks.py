@@ -26,7 +26,7 @@ NO_GPU = (
     "does `srun nvidia-smi` (AMD: rocm-smi) show it? ask for --gpus-per-node, and see [container] "
     "and the runtime in doctor.py"
 )
-REPLACE = "leave it out, and tell the site: sbatch --exclude="
+REPLACE = "exclude it, and tell the site: sbatch --exclude="
 
 
 def shown(numbers: Sequence[int]) -> str:

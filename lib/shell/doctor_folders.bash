@@ -28,8 +28,8 @@ try_folder() {
   local there reason
   what_is_there "$2"
   there=$REPLY
-  [[ -e $there ]] || fail "$2: the link $there leads nowhere" "$elsewhere, or: rm $(printf %q "$there")"
-  [[ -d $there ]] || fail "$2: $there is no folder" "$elsewhere, or: rm $(printf %q "$there")"
+  [[ -e $there ]] || fail "$2: the link $there is dangling" "$elsewhere, or: rm $(printf %q "$there")"
+  [[ -d $there ]] || fail "$2: $there is not a directory" "$elsewhere, or: rm $(printf %q "$there")"
   # not local: the trap runs when the function has ended
   probe=$(mktemp -- "$there/.longship-doctor.XXXXXX" 2>&1) ||
     fail_writing "$there" "$there cannot be written to: ${probe##*: }" "$elsewhere"
@@ -55,18 +55,18 @@ diagnose_caches() {
   home=$(readlink -f -- "${HOME:-/nowhere}") || home=/nowhere
   lies=$(readlink -m -- "${1%/*}")
   if [[ $lies/ == "$home"/* ]]; then
-    report ok caches "$1, in the home folder as scratch_dir is"
+    report ok caches "$1, in the home directory, like scratch_dir"
     return
   fi
   for folder in "$1" "$1"/*; do
     lies=$(readlink -m -- "$folder")
     if [[ $lies/ == "$home"/* ]]; then
-      report warning caches "$folder leads to $lies: caches would fill the home folder" \
+      report warning caches "$folder leads to $lies: caches would fill the home directory" \
         "rm $(printf %q "$folder"); it is made anew"
       return
     fi
   done
-  report ok caches "$1, outside of the home folder"
+  report ok caches "$1, outside the home directory"
 }
 
 # diagnose_leftovers ROOT PROJECT SCRATCH: locks without an owner, and what was not finished.
@@ -88,10 +88,10 @@ diagnose_leftovers() {
   for path in ${locks[@]+"${locks[@]}"}; do
     if lock_is_stale "$path"; then
       stale+=1
-      report warning locks "$(lock_owner "$path") is gone, its lock is left: $path, of $(lock_time "$path")" \
-        "rm -r $(printf %q "$path"); the next command would also take it over"
+      report warning locks "$(lock_owner "$path") no longer runs, but left its lock: $path, of $(lock_time "$path")" \
+        "rm -r $(printf %q "$path"); or the next command takes it over"
     else
-      report ok locks "$(lock_owner "$path") is at work: $path, since $(lock_time "$path")"
+      report ok locks "$(lock_owner "$path") holds the lock $path, since $(lock_time "$path")"
       return # what is not finished may be its own
     fi
   done
@@ -101,7 +101,7 @@ diagnose_leftovers() {
     report warning leftovers "${#unfinished[@]} unfinished for over an hour, $REPLY: ${unfinished[*]}" \
       "rm -r$(printf ' %q' "${unfinished[@]}")"
   elif ((stale == 0)); then
-    report ok leftovers 'no lock and no unfinished file'
+    report ok leftovers 'no locks and no unfinished files'
   fi
 }
 
@@ -114,7 +114,7 @@ lock_time() {
 diagnose_home() {
   local -r home=${HOME:-}
   if [[ -z $home || ! -d $home ]]; then
-    report problem home "HOME is ${home:-not set}, which is no folder" "export HOME=\"\$(getent passwd $UID | cut -d : -f 6)\""
+    report problem home "HOME is ${home:-not set}, which is not a directory" "export HOME=\"\$(getent passwd $UID | cut -d : -f 6)\""
     return
   fi
   diagnose_folder home HOME "$home" 536870912

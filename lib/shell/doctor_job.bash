@@ -3,10 +3,10 @@
 
 # diagnose_job_find PATTERN: the job, its nodes and where its ranks meet, from inside of it or by its id.
 diagnose_job_find() {
-  [[ -n ${SLURM_JOB_ID:-} ]] || fail 'this is no job: SLURM_JOB_ID is not set' \
+  [[ -n ${SLURM_JOB_ID:-} ]] || fail 'not in a job: SLURM_JOB_ID is not set' \
     'salloc --nodes=2 OPTION... python3 doctor.py --job; or as a line of a job file, before its srun'
   command -v srun >/dev/null ||
-    fail "there is no srun here, as inside a container" \
+    fail "srun not found, as inside a container" \
       "in another shell, on a login node: SLURM_JOB_ID=$SLURM_JOB_ID python3 doctor.py --job"
   local list beside=${SLURM_JOB_NODELIST:+no}
   list=$(timeout 60 squeue --noheader --jobs="$SLURM_JOB_ID" --states=RUNNING --format=%N 2>&1) ||
@@ -25,7 +25,7 @@ diagnose_job_find() {
     if [[ -z $beside ]]; then MASTER_PORT=$((MASTER_PORT + 1)); fi
   fi
   job_folder=$(mktemp -d "${TMPDIR:-/tmp}/longship-doctor.XXXXXX") ||
-    fail_writing "${TMPDIR:-/tmp}" 'cannot write temporary files' 'set TMPDIR to a folder that you can write to'
+    fail_writing "${TMPDIR:-/tmp}" 'cannot write temporary files' 'set TMPDIR to a directory that you can write to'
   job_child=''
   trap diagnose_job_end EXIT
   trap 'exit 130' INT
@@ -100,7 +100,7 @@ diagnose_job_alike() {
   for node in "${job_answering[@]}"; do
     if [[ ${job_facts[$node $1]} != "$most" ]]; then
       report warning "$2" "$node has $3 ${job_facts[$node $1]}, and the others have $most" \
-        "leave it out, and tell the site: sbatch --exclude=$node"
+        "exclude it, and tell the site: sbatch --exclude=$node"
     fi
   done
 }

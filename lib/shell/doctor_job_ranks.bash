@@ -24,7 +24,7 @@ diagnose_job_places() {
         "tell the site; sbatch --exclude=$node"
     fi
   done
-  if ((!blind)); then report ok files 'image, packages and folders are seen on all nodes'; fi
+  if ((!blind)); then report ok files 'image, packages and directories are visible on all nodes'; fi
   if [[ ${least:-} == *tmpfs* ]]; then
     report ok temporary "${TMPDIR:-/tmp} is memory, counted against the job: at least $least"
   else
@@ -43,7 +43,7 @@ diagnose_job_gpu_count() {
   for node in "${job_answering[@]}"; do
     asked=${job_facts[$node asked]} there=${job_facts[$node gpus]}
     if ((there < asked)); then
-      report problem gpus "$node shows $there GPUs, and the job has $asked there" \
+      report problem gpus "$node has $there visible GPUs, but the job has $asked on it" \
         "tell the site: the driver has lost one; sbatch --exclude=$node"
       bad=1
     fi
@@ -63,7 +63,7 @@ diagnose_job_ranks() {
     if [[ -n ${job_facts[$node offset]:-}$deaf && -z ${job_facts[$node unseen]:-} ]]; then good+=("$node"); fi
   done
   if [[ -n $taken || ${good[0]:-} != "${job_nodes[0]}" ]]; then
-    report warning all_reduce 'not tested' 'mend first what is said of the first node'
+    report warning all_reduce 'not tested' 'fix the problem of the first node first'
     return
   fi
   if ((gpus == 0)); then gpus=${job_facts[${job_nodes[0]} gpus]:-0}; fi
@@ -118,6 +118,6 @@ diagnose_job_failures() {
 diagnose_job_silence() {
   local said
   said=$(tail -n 1 "$job_folder/ranks.errors") || said=
-  report problem all_reduce "the ranks say nothing${said:+: $said}" \
+  report problem all_reduce "no rank has reported${said:+: $said}" \
     "try one: srun --overlap --ntasks=1 python3 container_run.py python -c 'import torch'"
 }

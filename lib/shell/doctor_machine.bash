@@ -48,11 +48,11 @@ diagnose_namespaces() {
   local ids='' name
   case $1 in apptainer | singularity) ;; *) return 0 ;; esac
   if timeout 20 unshare --user --map-root-user true 2>/dev/null; then
-    report ok namespaces 'an ordinary user may make user namespaces'
+    report ok namespaces 'user namespaces are available'
   elif has_setuid_starter "$1"; then
-    report ok namespaces "none for ordinary users; $1 is installed setuid and needs none"
+    report ok namespaces "not available to users; $1 is installed setuid and does not need them"
   else
-    report problem namespaces "an ordinary user may make no user namespace, and $1 starts no image without" \
+    report problem namespaces "user namespaces are not available, and $1 requires them" \
       'ask the site: sysctl user.max_user_namespaces kernel.unprivileged_userns_clone'
   fi
   name=$(id -un 2>/dev/null) || :
@@ -62,7 +62,7 @@ diagnose_namespaces() {
   elif [[ -n $ids ]] && command -v newuidmap >/dev/null; then
     report ok fakeroot "$name has a range of user ids for builds from definition files"
   else
-    report ok fakeroot "$name has no range of user ids; the image of a registry needs none${3:+ ($3)}"
+    report ok fakeroot "$name has no range of user ids; images from a registry do not need one${3:+ ($3)}"
   fi
 }
 
@@ -70,11 +70,11 @@ diagnose_namespaces() {
 diagnose_fuse() {
   case $1 in apptainer | singularity) ;; *) return 0 ;; esac
   if [[ -r /dev/fuse && -w /dev/fuse ]]; then
-    report ok FUSE '/dev/fuse can be used'
+    report ok FUSE '/dev/fuse is accessible'
   elif has_setuid_starter "$1"; then
-    report ok FUSE "/dev/fuse cannot be used; $1 is installed setuid and needs none"
+    report ok FUSE "/dev/fuse is not accessible; $1 is installed setuid and does not need it"
   else
-    report warning FUSE "/dev/fuse cannot be used: $1 unpacks each image before it starts" \
+    report warning FUSE "/dev/fuse is not accessible: $1 unpacks each image before it starts" \
       'ask the site: chmod 666 /dev/fuse, or apptainer installed setuid'
   fi
 }
@@ -85,7 +85,7 @@ diagnose_gpu() {
   local -i count
   cuda_of_driver='' amd_driver=
   if [[ $1 == cpu ]]; then
-    report ok GPU 'the machine has none'
+    report ok GPU 'this machine has none'
   elif command -v nvidia-smi >/dev/null && [[ $1 != rocm ]]; then
     if ! said=$(timeout 30 nvidia-smi 2>&1); then
       said=${said%%$'\n'*}
@@ -107,10 +107,10 @@ diagnose_gpu() {
     count=$(grep -l -s -E 'simd_count [1-9]' /sys/class/kfd/kfd/topology/nodes/*/properties | wc -l)
     report ok GPU "$count of AMD, driver $amd_driver"
   elif [[ -n ${SLURM_JOB_GPUS:-}${SLURM_GPUS_ON_NODE:-} ]]; then
-    report problem GPU 'the job has been given GPUs, and no driver is seen on this node' \
+    report problem GPU 'the job has GPUs, but this node has no GPU driver' \
       "name this node to the site; go on without it: python3 submit.py JOB --exclude=$(this_host)"
   elif [[ $2 != 0 ]]; then
-    report ok GPU "none on this node; a compute node has $2"
+    report ok GPU "none on this node; compute nodes have $2"
   else
     report ok GPU 'none on this machine'
   fi
@@ -144,7 +144,7 @@ diagnose_gpu_inside() {
 
 # gpu_is_not_seen COMMAND: which may say why.
 gpu_is_not_seen() {
-  report problem 'GPU inside' 'the image does not see the GPUs of this node' "see what it says: $1"
+  report problem 'GPU inside' 'the GPUs of this node are not visible in the image' "see what it says: $1"
 }
 
 # tell_cuda_inside ANSWER: a driver runs what is made for older versions, and since CUDA 11 for any of the
@@ -156,9 +156,9 @@ tell_cuda_inside() {
   [[ $1 =~ seen=([0-9]+) ]]
   seen=${BASH_REMATCH[1]}
   if [[ -z $cuda || $cuda_of_driver == unknown ]]; then
-    report ok 'GPU inside' "$seen seen; the image has CUDA ${cuda:-of a version that it does not say}"
+    report ok 'GPU inside' "$seen visible; the image has CUDA ${cuda:-of a version that it does not say}"
   elif ((${cuda_of_driver%.*} >= ${cuda%.*})); then
-    report ok 'GPU inside' "$seen seen; the image has CUDA $cuda"
+    report ok 'GPU inside' "$seen visible; the image has CUDA $cuda"
   elif [[ $1 == *compatible=yes* ]]; then
     report warning 'GPU inside' \
       "the image has CUDA $cuda, the driver is for up to $cuda_of_driver: it works on GPUs of data centers only" "$older"
@@ -176,5 +176,5 @@ tell_rocm_inside() {
     return
   fi
   if [[ $1 =~ rocm=([0-9][0-9.]*) ]]; then rocm=${BASH_REMATCH[1]}; fi
-  report ok 'GPU inside' "seen; the image has ROCm ${rocm:-of a version that it does not say}, the driver is $amd_driver"
+  report ok 'GPU inside' "visible; the image has ROCm ${rocm:-of a version that it does not say}, the driver is $amd_driver"
 }

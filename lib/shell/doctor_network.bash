@@ -19,7 +19,7 @@ diagnose_certificates() {
       named+=", $variable"
       continue
     fi
-    report problem certificates "$variable names $path, which $bad" \
+    report problem certificates "$variable is set to $path, which $bad" \
       "unset $variable, or name the bundle of the site in it"
   done
   if [[ -n $bad ]]; then return; fi
@@ -33,14 +33,14 @@ diagnose_proxy() {
   for variable in http_proxy https_proxy all_proxy; do
     other=${variable^^}
     if [[ -n ${!variable:-} && -n ${!other:-} && ${!variable} != "${!other}" ]]; then
-      report warning proxy "$variable and $other name different ones: programs differ in which they read" \
+      report warning proxy "$variable and $other differ: some programs read one, some the other" \
         "export $other=\"\$$variable\""
     fi
     address=${!variable:-${!other:-}}
     if [[ -z $address || $shown == *" $(shown_url "$address")"* ]]; then continue; fi
     shown+=" $(shown_url "$address")"
     if ! takes_connection "$address"; then
-      report problem proxy "nothing answers at $(shown_url "$address"), which $variable names" \
+      report problem proxy "no answer from $(shown_url "$address"), set in $variable" \
         "correct it, or: unset $variable $other"
       return
     fi
@@ -91,14 +91,14 @@ diagnose_reach() {
     if [[ $code =~ ^[2-4] ]]; then # that a login is asked for is an answer too
       reached+=("$url")
     elif ((state == 60 || state == 77)); then
-      report problem network "the certificate of $url is not trusted here" \
+      report problem network "the certificate of $url is not trusted on this machine" \
         "export SSL_CERT_FILE=FILE: the site's bundle, which has the one of its proxy"
     elif [[ -n ${SLURM_JOB_ID:-} ]]; then
-      report ok network "$url is out of reach, as it may be in a job"
+      report ok network "$url is not reachable (normal in a job)"
     elif compgen -G "$1/*/*" >/dev/null; then
-      report ok network "$url is out of reach; what was carried here lies in $1"
+      report ok network "$url is not reachable; the offline files are in $1"
     else
-      report warning network "$url cannot be reached from here" \
+      report warning network "$url is not reachable" \
         'a proxy? export https_proxy=...; without a network: python3 bundle.py pack DIR where there is one'
     fi
   done
@@ -149,7 +149,7 @@ diagnose_tokens() {
     count+=1
     mode=$(stat -L -c %a -- "$file")
     if [[ ! -r $file ]]; then
-      report problem tokens "$file cannot be read by you" "ls -l $(printf %q "$file"); is it yours?"
+      report problem tokens "you cannot read $file" "ls -l $(printf %q "$file"); is it yours?"
     elif [[ $mode != *00 ]]; then
       report problem tokens "$file can be read by others (mode $mode)" "chmod 600 $(printf %q "$file")"
     elif [[ ! -s $file ]]; then
@@ -159,8 +159,8 @@ diagnose_tokens() {
     fi
     bad+=1
   done
-  if ((bad == 0 && count)); then report ok tokens "readable for you alone, files: $count"; fi
-  if ((count == 0)); then report ok tokens 'in no file'; fi
+  if ((bad == 0 && count)); then report ok tokens "readable only by you; files: $count"; fi
+  if ((count == 0)); then report ok tokens 'no token files'; fi
 }
 
 # diagnose_secrets NAME...: which of the variables that are passed on by name are set.

@@ -7,7 +7,7 @@ diagnose_slurm() {
   local said partition missing=''
   if ! command -v sinfo >/dev/null; then
     if [[ -n $1 ]]; then
-      report warning Slurm 'there is no Slurm on this machine: no sinfo' "submit on a login node of $1"
+      report warning Slurm 'Slurm not found on this machine: sinfo is missing' "submit on a login node of $1"
     else
       report ok Slurm 'none on this machine'
     fi
@@ -15,11 +15,11 @@ diagnose_slurm() {
   fi
   if ! said=$(timeout 10 sinfo --noheader --format=%R 2>&1); then
     if [[ -z $1 && $said == *'configuration source'* ]]; then
-      report ok Slurm 'its programs are here, and no cluster is configured for them'
+      report ok Slurm 'Slurm commands are installed, but no cluster is configured'
       return
     fi
     if [[ -n $said ]]; then said=": $(slurm_reason "$said")"; fi
-    report problem Slurm "it does not answer${said:- within 10 seconds}" \
+    report problem Slurm "Slurm does not answer${said:- within 10 seconds}" \
       'try again later, and see the status page of the site; scontrol ping'
     return
   fi
@@ -43,11 +43,11 @@ diagnose_account() {
     sort -u) || return 0
   if [[ -z $said ]]; then return 0; fi
   if [[ -z $1 ]]; then
-    report ok account "none is configured; yours: $(paste -sd ' ' <<<"$said" | sed 's/ /, /g')"
+    report ok account "none is configured; your accounts: $(paste -sd ' ' <<<"$said" | sed 's/ /, /g')"
   elif grep -q -x -i -F -e "$1" <<<"$said"; then
-    report ok account "$1 is one of yours"
+    report ok account "$1 is one of your accounts"
   else
-    report problem account "$1 is none of yours, which are $(paste -sd ' ' <<<"$said" | sed 's/ /, /g')" \
+    report problem account "account $1 is not one of your accounts: $(paste -sd ' ' <<<"$said" | sed 's/ /, /g')" \
       "project.account = \"${said%%$'\n'*}\" in configuration.toml"
   fi
 }

@@ -70,7 +70,7 @@ diagnose_mount() {
     return
   fi
   processors=1 memory=
-  work=$(mktemp -d "${TMPDIR:-/tmp}/longship-doctor.XXXXXX" 2>/dev/null) || return 0 # which diagnose_folder tells
+  work=$(mktemp -d "${TMPDIR:-/tmp}/longship-doctor.XXXXXX" 2>/dev/null) || return 0 # which diagnose_folder reports
   for each in zstd lz4 xz gzip; do
     if in_time 30 mountable "$each" >/dev/null 2>&1 </dev/null; then can+=" $each"; else cannot+=" $each"; fi
   done

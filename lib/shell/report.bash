@@ -44,7 +44,7 @@ report_words() {
 # report_value KEY VALUE ORIGIN: how one key is configured, and where.
 report_value() {
   if [[ $report_form == text ]]; then
-    if ((${#values[@]} == 0)); then printf '\n%-25s %-22s %s\n' configured from value; fi
+    if ((${#values[@]} == 0)); then printf '\n%-25s %-22s %s\n' key source value; fi
     printf '%-25s %-22s %s\n' "$1" "$3" "${2//[[:cntrl:]]/?}"
   fi
   values+=("$@")
@@ -71,9 +71,9 @@ end_report() {
     if ((problems + warnings)); then
       paint 1 next:
       printf 'problems: %d, warnings: %d\n%s %s\n' "$problems" "$warnings" "$REPLY" "${problem:-$warning}"
-      printf 'for somebody who helps: the same command with --json\n'
+      printf 'to share this report: python3 doctor.py --json\n'
     else
-      printf 'all is well\n'
+      printf 'no problems found\n'
     fi
   fi
   ((problems == 0)) || exit 1

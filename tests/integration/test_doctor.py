@@ -350,23 +350,23 @@ FAULTS = [
     ),
     Fault(
         *("other machine", named_machine, "warning", "machine"),
-        *("SYSTEMNAME=juwelsbooster is the mark of jwb", 'machine = "auto"'),
+        *("SYSTEMNAME=juwelsbooster identifies jwb", 'machine = "auto"'),
     ),
-    Fault("not seen", hidden_folders, "problem", "folders", "do not see", "move it below /e"),
+    Fault("not seen", hidden_folders, "problem", "folders", "do not mount", "move it below /e"),
     Fault(
         *("copied job", lambda p: p.change("start_job local", "start_job lumi", JOB)),
         *("warning", "jobs", "is for the machine lumi", "start_job local"),
     ),
     Fault(
         *("scratch is a file", scratch_is_a_file, "problem", "scratch"),
-        *("is no folder", "paths.scratch_dir"),
+        *("is not a directory", "paths.scratch_dir"),
     ),
-    Fault(*("dead link", scratch_is_a_dead_link, "problem", "scratch"), *("leads nowhere", "rm ")),
+    Fault(*("dead link", scratch_is_a_dead_link, "problem", "scratch"), *("is dangling", "rm ")),
     Fault(
         *("caches in home", caches_in_home, "warning", "caches"),
-        *("would fill the home folder", "rm "),
+        *("would fill the home directory", "rm "),
     ),
-    Fault("dead owner", own_stale_lock, "warning", "locks", "is gone, its lock is left", "rm -r "),
+    Fault("dead owner", own_stale_lock, "warning", "locks", "no longer runs, but left its lock", "rm -r "),
     Fault(
         *("dead host", lambda p: lock(p, "elsewhere 7 7\n", 7200), "warning", "locks"),
         *("process 7 on elsewhere is gone", "rm -r "),
@@ -374,8 +374,8 @@ FAULTS = [
     Fault("unfinished", unfinished, "warning", "leftovers", "x.sif.partial", "rm -r "),
     Fault("quota", quota(FULL), "warning", "scratch", "is used up", "make room"),
     Fault("quota of files", quota(FILES), "warning", "scratch", "only 1 are left", "make room"),
-    Fault("no home", home_is_gone, "problem", "home", "which is no folder", "export HOME"),
-    Fault("no TMPDIR", temporary_is_gone, "problem", "temporary", "is no folder", "TMPDIR"),
+    Fault("no home", home_is_gone, "problem", "home", "which is not a directory", "export HOME"),
+    Fault("no TMPDIR", temporary_is_gone, "problem", "temporary", "is not a directory", "TMPDIR"),
     Fault("no runtime", no_runtime, "problem", "runtime", "is not on this machine", "its module"),
     Fault("no image", missing_image, "problem", "image", "is missing", "container.image"),
     Fault("no SIF", mangled, "problem", "image", "is no SIF image", "container.image"),
@@ -530,7 +530,7 @@ def test_fuse_that_may_not_be_used_is_told(patient, healthy, tmp_path):
     # only root may open that file
     script = "mount --bind /etc/gshadow /dev/fuse"
     report = in_namespace(patient, ["--map-current-user", "--keep-caps", "--mount"], script)
-    found(report, "warning", "FUSE", "cannot be used", "ask the site")
+    found(report, "warning", "FUSE", "is not accessible", "ask the site")
     assert healthy.states("FUSE") == {"ok"}
 
 
@@ -538,7 +538,7 @@ def test_fuse_that_may_not_be_used_is_told(patient, healthy, tmp_path):
 def test_missing_user_namespaces_are_a_problem(patient, healthy):
     script = "echo 0 >/proc/sys/user/max_user_namespaces"
     report = in_namespace(patient, ["--map-root-user"], script)
-    found(report, "problem", "namespaces", "may make no user namespace", "ask the site: sysctl")
+    found(report, "problem", "namespaces", "user namespaces are not available", "ask the site: sysctl")
     assert healthy.states("namespaces") == {"ok"}
 
 
@@ -603,7 +603,7 @@ def test_newer_driver_is_understood(patient):
 
 def test_gpu_that_is_not_seen_inside_is_a_problem(patient):
     patient.program("nvidia-smi", NVIDIA_SMI)
-    found(patient.report(), "problem", "GPU inside", "does not see the GPUs", "nvidia-smi")
+    found(patient.report(), "problem", "GPU inside", "GPUs of this node are not visible", "nvidia-smi")
 
 
 # --- what looks like a fault and is none
@@ -634,7 +634,7 @@ def test_no_way_out_is_no_fault_where_there_need_be_none(why, patient):
     else:
         patient.write(patient.scratch / "offline/pip/a.whl", "")
     report = patient.report(env=env)
-    found(report, "ok", "network", "is out of reach")
+    found(report, "ok", "network", "is not reachable")
     assert report.states("network") == {"ok"}
 
 

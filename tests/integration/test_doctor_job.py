@@ -364,5 +364,5 @@ def test_outside_of_a_job_it_says_what_to_type(doctor):
     done = processes.run(command, env=doctor.clone.environment, check=False)
     error, hint = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (1, "")
-    assert error == "error: this is no job: SLURM_JOB_ID is not set"
+    assert error == "error: not in a job: SLURM_JOB_ID is not set"
     assert "salloc" in hint
