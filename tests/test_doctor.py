@@ -335,11 +335,19 @@ def test_password_in_a_url_is_not_shown(url, shown, tell):
         ("cuda_of_driver=12.4", "seen=2 cuda=12.9.1", ("ok", "2 seen; the image has CUDA 12.9")),
         ("cuda_of_driver=12.4", "seen=1 cuda=", ("ok", "of a version that it does not say")),
         ("cuda_of_driver=unknown", "seen=1 cuda=13.0", ("ok", "the image has CUDA 13.0")),
-        ("cuda_of_driver=12.4", "seen=0 cuda=12.9", ("problem", "GPUs of this node are not visible")),
+        (
+            "cuda_of_driver=12.4",
+            "seen=0 cuda=12.9",
+            ("problem", "GPUs of this node are not visible"),
+        ),
         ("cuda_of_driver=12.4", "seen=1 cuda=13.0", ("problem", "the driver is for up to 12.4")),
         ("cuda_of_driver=12.4", "seen=1 cuda=13.0 compatible=yes", ("warning", "data centers")),
         ("amd_driver=6.10.5", "seen=0 kfd=yes rocm=6.4.3", ("ok", "ROCm 6.4.3, the driver is 6.1")),
-        ("amd_driver=6.10.5", "seen=0 rocm=6.4.3", ("problem", "GPUs of this node are not visible")),
+        (
+            "amd_driver=6.10.5",
+            "seen=0 rocm=6.4.3",
+            ("problem", "GPUs of this node are not visible"),
+        ),
     ],
 )
 def test_gpus_inside_are_compared_with_the_driver(driver, answer, wanted, tell):

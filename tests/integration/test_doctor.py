@@ -366,10 +366,17 @@ FAULTS = [
         *("caches in home", caches_in_home, "warning", "caches"),
         *("would fill the home directory", "rm "),
     ),
-    Fault("dead owner", own_stale_lock, "warning", "locks", "no longer runs, but left its lock", "rm -r "),
+    Fault(
+        "dead owner",
+        own_stale_lock,
+        "warning",
+        "locks",
+        "no longer runs, but left its lock",
+        "rm -r ",
+    ),
     Fault(
         *("dead host", lambda p: lock(p, "elsewhere 7 7\n", 7200), "warning", "locks"),
-        *("process 7 on elsewhere is gone", "rm -r "),
+        *("process 7 on elsewhere no longer runs", "rm -r "),
     ),
     Fault("unfinished", unfinished, "warning", "leftovers", "x.sif.partial", "rm -r "),
     Fault("quota", quota(FULL), "warning", "scratch", "is used up", "make room"),
@@ -411,7 +418,14 @@ FAULTS = [
     Fault("no bundle", no_bundle, "problem", "certificates", "is not there", "unset SSL_CERT_FILE"),
     Fault("empty bundle", empty_bundle, "problem", "certificates", "no certificate", "unset REQ"),
     Fault("dead proxy", dead_proxy, "problem", "proxy", "http://***@127.0.0.1:9", "unset https_"),
-    Fault("two proxies", two_proxies, "warning", "proxy", "different ones", "export HTTPS_PROXY"),
+    Fault(
+        "two proxies",
+        two_proxies,
+        "warning",
+        "proxy",
+        "some programs read one",
+        "export HTTPS_PROXY",
+    ),
     Fault("no index", dead_index, "warning", "network", "https://***@127.0.0.1:9", "https_proxy"),
     Fault("open token", open_token, "problem", "tokens", "read by others (mode 644)", "chmod 600"),
     Fault("empty token", empty_token, "warning", "tokens", "is empty", "rm "),
@@ -538,7 +552,9 @@ def test_fuse_that_may_not_be_used_is_told(patient, healthy, tmp_path):
 def test_missing_user_namespaces_are_a_problem(patient, healthy):
     script = "echo 0 >/proc/sys/user/max_user_namespaces"
     report = in_namespace(patient, ["--map-root-user"], script)
-    found(report, "problem", "namespaces", "user namespaces are not available", "ask the site: sysctl")
+    found(
+        report, "problem", "namespaces", "user namespaces are not available", "ask the site: sysctl"
+    )
     assert healthy.states("namespaces") == {"ok"}
 
 
@@ -548,7 +564,7 @@ def test_certificate_that_is_not_trusted_is_a_problem(program, patient, https_se
     if program == "python3":
         environment.update(without(patient, "curl"))
     report = patient.report(env=environment)
-    found(report, "problem", "network", "is not trusted here", "export SSL_CERT_FILE=")
+    found(report, "problem", "network", "is not trusted on this machine", "export SSL_CERT_FILE=")
     for name in ("SSL_CERT_FILE", "CURL_CA_BUNDLE"):
         environment[name] = str(https_server.certificate)
     found(patient.report(env=environment), "ok", "network", f"answers: {https_server.url}")
@@ -562,7 +578,7 @@ def test_password_is_in_no_argument(patient):
     who = "me:hidden"
     index = f"https://{who}@127.0.0.1:9/simple"
     report = patient.report(env={"PIP_INDEX_URL": index})
-    found(report, "warning", "network", "https://***@127.0.0.1:9/simple cannot be reached")
+    found(report, "warning", "network", "https://***@127.0.0.1:9/simple is not reachable")
     assert "--config" in seen.read_text()
     assert "hidden" not in seen.read_text() + report.text
 
@@ -579,7 +595,7 @@ def test_account_is_compared_with_those_that_slurm_knows(account, state, patient
 @pytest.mark.parametrize(
     ("cuda", "state", "text"),
     [
-        ("12.9.1", "ok", "1 seen; the image has CUDA 12.9"),
+        ("12.9.1", "ok", "1 visible; the image has CUDA 12.9"),
         ("11.8", "ok", "the image has CUDA 11.8"),
         ("13.0.1", "problem", "the image has CUDA 13.0, and the driver is for up to 12.4"),
     ],
@@ -598,12 +614,14 @@ def test_newer_driver_is_understood(patient):
     patient.change('runtime = "apptainer"', 'runtime = "host"')
     report = patient.report(env={"CUDA_VERSION": "13.4"})
     found(report, "ok", "GPU", "2 x NVIDIA B200, driver 610.43.02, for CUDA up to 13.3")
-    found(report, "ok", "GPU inside", "2 seen; the image has CUDA 13.4")
+    found(report, "ok", "GPU inside", "2 visible; the image has CUDA 13.4")
 
 
 def test_gpu_that_is_not_seen_inside_is_a_problem(patient):
     patient.program("nvidia-smi", NVIDIA_SMI)
-    found(patient.report(), "problem", "GPU inside", "GPUs of this node are not visible", "nvidia-smi")
+    found(
+        patient.report(), "problem", "GPU inside", "GPUs of this node are not visible", "nvidia-smi"
+    )
 
 
 # --- what looks like a fault and is none

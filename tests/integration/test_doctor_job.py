@@ -275,7 +275,7 @@ def test_node_with_other_cores(doctor):
 def test_gpus_that_are_not_there(doctor):
     report = doctor("--nodes=2", "--gpus-per-node=2")  # of this Slurm: no GPU is behind them
     assert report.texts("problem", "gpus") == [
-        f"node{number} shows 0 GPUs, and the job has 2 there" for number in (1, 2)
+        f"node{number} has 0 visible GPUs, but the job has 2 on it" for number in (1, 2)
     ]
     assert report.texts("problem", "binding") == [
         f"node{number}: rank {ranks} sees no GPU, and the job has 2 on each node"
