@@ -102,6 +102,8 @@ def build_lines(
         *_overlay_lines(settings, paths, runtime),
         *repository_lines(settings, paths, function, bundles),
         "",
+        call("hold_lock", paths.overlays),
+        call("start_work"),
         *inside_lines(settings, paths, runtime, binds=binds),
         *wanted_lines(settings, paths, runtime),
         *target_lines(settings, paths),
@@ -109,7 +111,7 @@ def build_lines(
         *installer_lines(settings, paths, offline=offline),
         assign("again", "1" if again else ""),
         "",
-        call("locked", paths.overlays, "make_overlay", *installer_functions(offline=offline)),
+        call("make_overlay", *installer_functions(offline=offline)),
         *_next_lines(settings, paths, offline),
     ]
 
@@ -142,7 +144,7 @@ def _overlay_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
         # lie on another file system
         *([export("UV_LINK_MODE", "copy")] if runtime == "host" or packages.work_dir else []),
         call("work_for_group", paths.scratch_dir),
-        wrapped("make_folders", *folders, _TREE),
+        wrapped("make_folders", *folders),
         wrapped("share_with_group", paths.scratch_dir, *folders),
         "",
     ]

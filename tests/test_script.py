@@ -28,7 +28,7 @@ def test_definition_is_whole_with_the_comment_above_it():
     text = definitions()["locked"]
     assert text.startswith("# locked PATH FUNCTION")
     assert text.endswith("\n}")
-    assert "acquire_lock" in text and "\nacquire_lock() {" not in text
+    assert "hold_lock" in text and "\nhold_lock() {" not in text
 
 
 # One bash for all, as there are hundreds; what stands behind `false` is read and not run.

@@ -14,7 +14,7 @@ readonly OVERLAY_FORMAT=1 # what is built changes with it, from the same inputs
 readonly OVERLAY_TIME=315532800 # of all files in it: 1980-01-01, the oldest that a zip file can hold
 
 # make_overlay CHOOSE BRING_UV [CHECK]: as install_venv has them.
-# Uses: inside COMMAND..., which shows "$work/root/user-software" at /user-software.
+# Uses: start_work, and inside COMMAND..., which shows "$work/root/user-software" at /user-software.
 make_overlay() {
   unset SOURCE_DATE_EPOCH # mksquashfs refuses it beside its own options
   check_requirements
@@ -33,7 +33,6 @@ make_overlay() {
   fi
   version=
   trap 'discard_unfinished_overlay; release_locks' EXIT
-  start_work
   ${3:+"$3"}
   step 1/5 'Choose the versions'
   find_way_to_mount
@@ -54,8 +53,10 @@ make_overlay() {
   remove_work
 }
 
-# start_work: an empty folder for what is packed.
+# start_work: an empty folder for what is packed. The lock is held: whoever holds it removes this folder
+# in the end.
 start_work() {
+  trap 'remove_work; release_locks' EXIT
   rm -rf -- "${work:?}"/*
   make_folders "$work/root$OVERLAY_MOUNTED_AT"
   chmod 755 -- "$work/root" "$work/root$OVERLAY_MOUNTED_AT" # they are packed too

@@ -488,11 +488,16 @@ declare -ga lock_hearts=()
 
 # locked PATH FUNCTION [ARGUMENT...]: run a function while holding the lock of PATH.
 locked() {
-  acquire_lock "$1.lock"
-  trap release_locks EXIT
+  hold_lock "$1"
   "${@:2}"
   release_lock
   if ((${#held_locks[@]} == 0)); then trap - EXIT; else trap release_locks EXIT; fi
+}
+
+# hold_lock PATH: hold the lock of PATH until the script ends.
+hold_lock() {
+  acquire_lock "$1.lock"
+  trap release_locks EXIT
 }
 
 # acquire_lock LOCK: move a folder of ours to that name, or wait for whoever has it.

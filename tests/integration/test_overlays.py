@@ -433,13 +433,14 @@ def test_no_overlay_configured_is_told(on_host):
 # --- nothing lost, whatever happens
 
 
-@pytest.mark.needs("mksquashfs")
-def test_two_at_once_build_once(on_host):
-    started = [on_host.start("build_overlay.py", env=on_host.find) for _ in range(2)]
+@pytest.mark.parametrize("runtime", ["apptainer", HOST])
+def test_two_at_once_build_once(runtime, make_overlay_clone, tmp_path):
+    clone = make_overlay_clone(tmp_path, runtime)
+    started = [clone.start("build_overlay.py", env=clone.find) for _ in range(2)]
     texts = [process.communicate(timeout=SECONDS)[1] for process in started]
     assert [process.returncode for process in started] == [0, 0], texts
     assert sorted("[5/5]" in text for text in texts) == [False, True]
-    assert on_host.left() == []
+    assert clone.left() == []
 
 
 @pytest.mark.needs("mksquashfs")
