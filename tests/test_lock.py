@@ -232,7 +232,8 @@ def test_lock_that_others_give_back_again_and_again_is_waited_for(start, tmp_pat
     """That others were quicker, one after the other, does not mean that no lock can be made."""
     quicker = (
         'make_lock() { local -i n; n=$(($(<"$1.tries") + 1)); echo "$n" >"$1.tries"; '
-        'case $((n % 2)) in 1) rm -rf -- "$2" ;; 0) mkdir -p -- "$2" ;; esac; ((n > 20)); }'
+        'case $((n % 2)) in 1) rm -rf -- "$2" ;; 0) mkdir -p -- "$2" ;; esac; '
+        '((n > 20)) && mkdir -- "$2" && : >"$2/owner"; }'
     )
     lines = [quicker, "sleep() { :; }", "lock_is_stale() { return 1; }"]
     first = 'echo 0 >"lock.lock.new.$(this_host).$$.tries"'
@@ -265,3 +266,102 @@ def test_work_at_once_ends_with_the_script_also_while_some_of_it_waits(start, tm
     assert finish(script)[0] == 130
     wait_until(lambda: "sleep 300" not in processes.session(script.pid))
     assert not (tmp_path / "lock.lock").exists()
+
+
+def test_lock_of_a_killed_shell_lasts_until_what_it_started_is_gone(start, tmp_path):
+    """Also what is in a process group of its own, and refuses to end when asked."""
+    lock = tmp_path / "lock"
+    first = start(
+        "each() { trap : TERM; : >started.$1; while :; do sleep 0.05; : >alive.$1; done; }",
+        "work() { in_parallel each 1 2; }",
+        call("locked", lock, "work"),
+    )
+    wait_until(lambda: all((tmp_path / f"alive.{each}").exists() for each in (1, 2)))
+    os.kill(first.pid, signal.SIGKILL)
+    code, errors = finish(start("work() { rm alive.*; sleep 0.3; }", call("locked", lock, "work")))
+    assert code == 0, errors
+    assert "ending what it has left: process " in errors
+    assert list(tmp_path.glob("alive.*")) == []
+    assert list(tmp_path.glob("lock*")) == []
+
+
+@pytest.mark.parametrize("whole_group", [True, False])
+def test_sign_of_life_lasts_as_long_as_the_last_worker(whole_group, start, tmp_path):
+    lock = tmp_path / "lock.lock"
+    script = start(
+        QUICK,
+        "each() { : >started; until [[ -e stop ]]; do command sleep 0.02; done; }",
+        "work() { in_parallel each 1; }",
+        call("locked", tmp_path / "lock", "work"),
+    )
+    wait_until((tmp_path / "started").exists)
+    (os.killpg if whole_group else os.kill)(script.pid, signal.SIGKILL)
+    script.wait(timeout=SECONDS)
+    make_old(lock)
+    wait_until(lambda: lock.stat().st_mtime > time.time() - 600)
+    (tmp_path / "stop").touch()
+    wait_until(lambda: "sleep 0.07" not in processes.session(script.pid))
+
+
+def test_lock_is_readable_whatever_the_umask(start, tmp_path):
+    start("umask 077", *hold(tmp_path / "lock", tmp_path / "stop"))
+    wait_until((tmp_path / "stop.held").exists)
+    lock = tmp_path / "lock.lock"
+    assert (lock.stat().st_mode & 0o777, (lock / "owner").stat().st_mode & 0o777) == (0o755, 0o644)
+
+
+def test_sign_of_life_is_also_the_folders(start, tmp_path):
+    start(QUICK, *hold(tmp_path / "lock", tmp_path / "stop"))
+    wait_until((tmp_path / "stop.held").exists)
+    lock = tmp_path / "lock.lock"
+    make_old(lock)
+    wait_until(lambda: lock.stat().st_mtime > time.time() - 600)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("closed", ["owner", "."])
+def test_owner_that_cannot_be_read_is_alive(closed, start, tmp_path):
+    lock = abandon(tmp_path / "lock", "another-host", 1)
+    make_old(lock)
+    (lock / closed).chmod(0)
+    script = start(*TAKEN, call("locked", tmp_path / "lock", "work"))
+    assert f"if it is gone: rm -r {lock}\n" in script.stderr.readline()
+    lock.chmod(0o755)
+    (lock / "owner").chmod(0o644)
+    assert finish(script)[0] == 0
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_lock_that_lies_in_the_future_is_judged_by_its_changes(alive, start, tmp_path):
+    """SECONDS of bash, 30 of which go by at each look."""
+    lock = abandon(tmp_path / "lock", "another-host", 1)
+    future = time.time() + 1e6
+    for path in (lock / "owner", lock):
+        os.utime(path, (future, future))
+    beat = f"touch -d @$(({int(future)} + SECONDS)) lock.lock/owner" if alive else ":"
+    end = "if ((SECONDS > 300)); then exit 7; fi"
+    look = f"sleep() {{ SECONDS=$((SECONDS + 30)); {beat}; {end}; }}"
+    code, errors = finish(start(look, *TAKEN, call("locked", tmp_path / "lock", "work")))
+    assert code == (7 if alive else 0)
+    assert ("taking over" in errors) != alive
+
+
+def test_left_over_removal_is_no_reason_to_wait(start, tmp_path):
+    """One that was killed while it took over a lock."""
+    dead = os.uname().nodename, 1 << 22
+    abandon(tmp_path / "lock", *dead)
+    (tmp_path / "lock.lock.removal").mkdir()
+    (tmp_path / "lock.lock.removal/owner").write_text("{} {} 1\n".format(*dead))
+    slow = "sleep() { exit 7; }"
+    assert finish(start(slow, *TAKEN, call("locked", tmp_path / "lock", "work")))[0] == 0
+    assert list(tmp_path.glob("lock*")) == []
+
+
+def test_removal_of_another_host_is_waited_for_with_a_message(start, tmp_path):
+    abandon(tmp_path / "lock", os.uname().nodename, 1 << 22)
+    removal = abandon(tmp_path / "lock.lock", "another-host", 1).parent / "lock.lock.lock"
+    removal.rename(tmp_path / "lock.lock.removal")
+    script = start(*TAKEN, call("locked", tmp_path / "lock", "work"))
+    assert "waiting for " in script.stderr.readline()
+    make_old(tmp_path / "lock.lock.removal")
+    assert finish(script)[0] == 0

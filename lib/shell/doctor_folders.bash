@@ -91,7 +91,7 @@ diagnose_leftovers() {
       report warning locks "$(lock_owner "$path") no longer runs, but left its lock: $path, of $(lock_time "$path")" \
         "rm -r $(printf %q "$path"); or the next command takes it over"
     else
-      report ok locks "$(lock_owner "$path") holds the lock $path, since $(lock_time "$path")"
+      report ok locks "$(lock_owner "$path") holds the lock $path, last seen $(lock_time "$path")"
       return # what is not finished may be its own
     fi
   done
@@ -105,7 +105,7 @@ diagnose_leftovers() {
   fi
 }
 
-# lock_time LOCK: print when it was made; its owner's file tells when he last was alive.
+# lock_time LOCK: print when it last showed a sign of life.
 lock_time() {
   date -r "$1" '+%F %H:%M' 2>/dev/null || printf 'a moment ago'
 }

@@ -1,14 +1,20 @@
 # shellcheck shell=bash
 # A lock on a shared file system without flock: a folder that says who has it, moved to its name by
-# one rename, which fails where there is one already. Its owner refreshes it while alive; one whose
-# owner is gone is taken over.
+# one rename, which fails where there is one already. It is held as long as a process has its file
+# `owner` open, which all that its owner starts inherit: also what outlives an owner that was killed.
+# As long it is refreshed; one that is held no more is taken over.
 
 readonly LOCK_PATIENCE=60 # seconds without a sign of life from another host
 
-# what this process holds, and the processes that keep it fresh
+# what this process holds, the open file of each, and the processes that keep it fresh
 declare -ga held_locks=()
 
+declare -ga lock_files=()
+
 declare -ga lock_hearts=()
+
+# the last sign of life of a lock that is waited for, and when it was seen first
+declare -gA lock_signs=()
 
 # locked PATH FUNCTION [ARGUMENT...]: run a function while holding the lock of PATH.
 locked() {
@@ -38,29 +44,59 @@ acquire_lock() {
       continue
     fi
     failed=0
-    if lock_is_stale "$lock"; then
-      take_over_lock "$lock"
-      continue
-    fi
-    [[ -n $told ]] || note "waiting for $(lock_owner "$lock"), which works on the same ($lock)"
+    if lock_is_stale "$lock" && take_over_lock "$lock" "$own"; then continue; fi
+    [[ -n $told ]] ||
+      note "waiting for $(lock_owner "$lock"), which works on the same; if it is gone: rm -r $(printf %q "$lock")"
     told=1
     sleep 1
   done
   held_locks+=("$lock")
-  # The sign of life ends with this process, however it ends. A process that is killed right after
-  # its start would still run the trap of this one.
+  local file
+  exec {file}<"$lock/owner"
+  lock_files+=("$file")
+  # A process that is killed right after its start would still run the trap of this one. In a group of
+  # its own, as the lock may have to outlive this process's.
   trap - EXIT
-  (while sleep 5 && kill -0 "$$" 2>/dev/null; do touch -c "$lock/owner"; done) >/dev/null 2>&1 &
+  set -m
+  (set +m && exec {file}<&- && beat_lock "$lock") >/dev/null 2>&1 </dev/null &
+  set +m
   lock_hearts+=($!)
+  disown
   remove_dead_locks "$lock"
 }
 
-# make_lock FOLDER LOCK: make a folder that says who has it, and move it to the lock's name.
+# make_lock FOLDER LOCK: make a folder that says who has it, and move it to the lock's name. Everybody
+# can read it, whatever this user's umask.
 make_lock() {
   local host start
   host=$(this_host)
   start=$(process_start "$$")
-  mkdir -- "$1" && printf '%s %s %s\n' "$host" "$$" "$start" >"$1/owner" && mv -T -- "$1" "$2"
+  (umask a+rx && mkdir -- "$1" && printf '%s %s %s\n' "$host" "$$" "$start" >"$1/owner") && mv -T -- "$1" "$2"
+}
+
+# beat_lock LOCK: the sign of life, until no process holds the lock, or somebody else does.
+beat_lock() {
+  local -r owner=$(<"$1/owner")
+  local -r start=${owner##* }
+  while sleep 5 && [[ $(<"$1/owner") == "$owner" ]]; do
+    if [[ $(process_start "$$") != "$start" ]]; then
+      find_lock_holders "$1"
+      if ((${#holders[@]} == 0)); then return; fi
+    fi
+    touch -c -- "$1" "$1/owner"
+  done
+}
+
+# find_lock_holders LOCK: set `holders` to the processes of this user that have it open.
+find_lock_holders() {
+  local file
+  holders=()
+  for file in /proc/[0-9]*/fd/[1-9][0-9]; do # bash opens it as 10 or above
+    if [[ $file -ef $1/owner ]]; then
+      file=${file#/proc/}
+      holders+=("${file%%/*}")
+    fi
+  done
 }
 
 # remove_lock FOLDER: give it another name first, as only that takes one step.
@@ -76,7 +112,7 @@ remove_lock() {
 # remove_dead_locks LOCK: what was killed while it made or removed one; its name says whose it is.
 remove_dead_locks() {
   local folder host
-  for folder in "$1".new.*; do
+  for folder in "$1".new.* "$1.removal"; do
     host=${folder##*.new.}
     host=${host%.*}
     if [[ ! -d $folder ]]; then continue; fi
@@ -90,9 +126,11 @@ remove_dead_locks() {
 release_lock() {
   local last=${#held_locks[@]}
   last=$((last - 1))
-  if [[ -n ${lock_hearts[last]:-} ]]; then kill "${lock_hearts[last]}" 2>/dev/null || :; fi
+  local file=${lock_files[last]:-}
+  if [[ -n ${lock_hearts[last]:-} ]]; then kill -- "-${lock_hearts[last]}" 2>/dev/null || :; fi
+  if [[ -n $file ]]; then exec {file}<&-; fi
   remove_lock "${held_locks[last]}"
-  unset "lock_hearts[last]" "held_locks[last]"
+  unset "lock_hearts[last]" "lock_files[last]" "held_locks[last]"
 }
 
 # release_locks: give back all, at the end.
@@ -112,44 +150,71 @@ lock_owner() {
   printf '%s' "${process:+process $process on }${host:-another process}"
 }
 
-# process_start PID: when it started, which tells it from a later process with the same number.
+# process_start PID: print when it started, which tells it from a later process with the same number;
+# nothing of one that has ended.
 process_start() {
   local stat=
   IFS= read -r stat 2>/dev/null <"/proc/$1/stat" || :
   read -r -a stat <<<"${stat##*) }"
-  printf '%s' "${stat[19]:-}"
+  if [[ ${stat[0]:-Z} != [ZX] ]]; then printf '%s' "${stat[19]}"; fi
 }
 
-# lock_is_stale LOCK: whether its owner is gone. On this host that can be seen; elsewhere its sign
-# of life is compared with a file written now, by the clock of the file system.
+# lock_is_stale LOCK: whether its owner is gone. Of this user's on this host that can be seen; of others
+# there is only the sign of life. It is compared with a folder made now, by the clock of the file
+# system; where it lies in the future, it has to change.
 lock_is_stale() {
-  local host='' process='' start='' found now seen
+  local -r now=$1.new.$(this_host).now.$$
+  local host='' process='' start='' found sign
+  if [[ -d $1 && ! (-r $1 && -x $1) || -e $1/owner && ! -r $1/owner ]]; then return 1; fi # nobody knows
   read -r host process start 2>/dev/null <"$1/owner" || :
   if [[ $host == "$(this_host)" ]]; then
     found=$(process_start "$process")
     if [[ $found == "$start" ]]; then return 1; fi
-    # where /proc hides other users' processes (hidepid), only the sign of life is left
-    if [[ -n $found || -O $1/owner || -r /proc/1/stat ]]; then return 0; fi
+    if [[ -O $1/owner ]]; then return 0; fi # what it has started is ended before the lock is taken over
   fi
-  now=$(touch -- "$1.now" && stat -c %Y -- "$1.now") || return 1
-  rm -f -- "$1.now"
-  seen=$(stat -c %Y -- "$1/owner" 2>/dev/null || stat -c %Y -- "$1" 2>/dev/null) || return 1
-  ((now - seen > LOCK_PATIENCE))
+  mkdir -- "$now" 2>/dev/null || return 1
+  sign=$(stat -c %Y -- "$now" "$1" "$1/owner" 2>/dev/null) || : # no owner
+  rmdir -- "$now"
+  local -a times=()
+  read -r -d '' -a times <<<"$sign" || :
+  if ((${#times[@]} < 2)); then return 1; fi # it was given back just now
+  if ((${times[2]:-0} > times[1])); then times[1]=${times[2]}; fi
+  if ((times[0] - times[1] > LOCK_PATIENCE)); then return 0; fi
+  sign="$host $process $start ${times[1]}"
+  if [[ ${lock_signs[$1]:-} != "$sign "* ]]; then lock_signs[$1]="$sign $SECONDS"; fi
+  ((SECONDS - ${lock_signs[$1]##* } > LOCK_PATIENCE))
 }
 
-# take_over_lock LOCK: remove a stale lock. Only one process may look and remove at a time, or the
-# second one would remove the lock that the first has made meanwhile.
+# take_over_lock LOCK OWN: remove a stale lock, and fail where that has to wait. Only one process may
+# look and remove at a time, or the second one would remove the lock that the first has made meanwhile.
 take_over_lock() {
-  local -r lock=$1
-  if mkdir -- "$lock.removal" 2>/dev/null; then
-    if lock_is_stale "$lock"; then
-      note "taking over the lock of $(lock_owner "$lock"), which is gone"
-      remove_lock "$lock"
-    fi
-    rmdir -- "$lock.removal"
-  elif lock_is_stale "$lock.removal"; then
-    rmdir -- "$lock.removal" 2>/dev/null || :
-  else
-    sleep 1
+  local -r lock=$1 removal=$1.removal
+  local -i failed=0
+  if ! make_lock "$2" "$removal" 2>/dev/null; then
+    rm -rf -- "$2"
+    if ! lock_is_stale "$removal"; then return 1; fi
+    remove_lock "$removal"
+    return 0
   fi
+  if lock_is_stale "$lock"; then
+    note "taking over the lock of $(lock_owner "$lock"), which is gone"
+    if end_lock_holders "$lock"; then remove_lock "$lock"; else failed=1; fi
+  fi
+  remove_lock "$removal"
+  return "$failed"
+}
+
+# end_lock_holders LOCK: end what its owner has left, and wait until that is gone; false where it stays.
+end_lock_holders() {
+  local -i tries
+  for ((tries = 0; tries < 300; tries++)); do
+    find_lock_holders "$1"
+    if ((${#holders[@]} == 0)); then return; fi
+    if ((tries == 0)); then note "ending what it has left: process ${holders[*]}"; fi
+    if ((tries % 10 == 0)); then
+      if ((tries < 50)); then kill "${holders[@]}"; else kill -KILL "${holders[@]}"; fi 2>/dev/null || :
+    fi
+    sleep 0.1
+  done
+  return 1
 }
