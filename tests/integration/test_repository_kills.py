@@ -1,5 +1,8 @@
 """Promise 4 under the worst conditions: an update that is killed, or finds the disk full."""
 
+import shutil
+import subprocess
+
 import pytest
 from support.git import differences
 from support.kills import Points
@@ -48,6 +51,67 @@ def test_update_killed_at_some_commands(every, changed, told):
         numbers.append(number)
     assert len(numbers) > 3
     told(f"update killed at {len(numbers)} points: no change was lost, and the next one finished")
+
+
+# A git that kills the owner of the lock, or its process group, when it is called the AT-th time.
+# The process that has called it works on, slowly, unless it is in that group.
+KILLER = """#!/usr/bin/env bash
+if [[ -e $LOCK/owner ]]; then
+  echo >>"$CALLS"
+  read -r _ owner _ <"$LOCK/owner"
+  calls=$(wc -l <"$CALLS")
+  if ((calls == AT)); then kill -KILL -- "$GROUP$owner"; fi
+  if ((calls >= AT)); then sleep 0.02; fi
+fi
+exec "$GIT" "$@"
+"""
+LATER = 1 << 30  # no kill
+
+
+@pytest.mark.parametrize("count", [6, pytest.param(100, marks=pytest.mark.slow)])
+def test_update_whose_workers_outlive_it(count, changed, told, tmp_path):
+    """The next one must not work beside them: they are ended first."""
+    work, mine = changed
+    before = mine.state()
+    points = Points(work, "set_up.py", "update", link=False)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "git").write_text(KILLER)
+    (programs / "git").chmod(0o755)
+    calls = tmp_path / "calls"
+
+    def killed_at(number, group=""):
+        points.restore()
+        calls.write_text("")
+        env = {
+            **{"PATH": f"{programs}:{work.environment['PATH']}", "GIT": shutil.which("git")},
+            **{"LOCK": f"{mine.folder.parent}.lock", "CALLS": str(calls)},
+            **{"AT": str(number), "GROUP": group},
+        }
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = work.start("set_up.py", "update", env=env, **silent)
+        return process.wait(timeout=120)
+
+    assert killed_at(LATER) == 0
+    wanted = mine.state()[:3]
+    most = len(calls.read_text())
+    ended = 0
+    for each in range(count):
+        number = 1 + each * most // count
+        assert killed_at(number, "-" if each % 2 else "") == -9
+        if each % 3 == 0:
+            done = work.update("--abort", check=False)
+            ended += "ending what it has left" in done.stderr
+            state = mine.state()
+            assert not differences(before, state) or (
+                done.returncode and not differences(wanted, state[:3])
+            ), (number, done.stderr)
+        done = work.update(check=False)
+        ended += "ending what it has left" in done.stderr
+        assert done.returncode == 0, (number, done.stderr)
+        assert not differences(wanted, mine.state()[:3]), number
+    assert ended > count // 2
+    told(f"update killed at {count} points while its workers worked on: no change was lost")
 
 
 @pytest.mark.parametrize("leave", [0, 200_000, 400_000, 800_000])
