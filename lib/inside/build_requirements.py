@@ -57,7 +57,8 @@ def wanted_by(repository, editable):
         environment = {**os.environ, **install_packages.uv_environment(configuration)}
         install = [uv(), "pip", "install", "--quiet", "--python", sys.executable]
         install += [*install_packages.uv_options(configuration), "--target", folder, *requires]
-        subprocess.run(install, env=environment, check=True)
+        # the file of the lock that the caller holds stays open
+        subprocess.run(install, env=environment, check=True, close_fds=False)
 
         def run(command, cwd=None, extra_environ=None):
             # quiet: a backend tells much that is of no use here
@@ -67,6 +68,7 @@ def wanted_by(repository, editable):
                 env={**environment, "PYTHONPATH": folder, **(extra_environ or {})},
                 stdout=subprocess.DEVNULL,
                 check=True,
+                close_fds=False,
             )
 
         backend = pyproject_hooks.BuildBackendHookCaller(

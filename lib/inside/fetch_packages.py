@@ -121,6 +121,7 @@ class Fetcher:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
+                close_fds=False,  # the file of the lock that the caller holds
             )
             if done.returncode:
                 return done.stdout

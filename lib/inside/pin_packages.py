@@ -143,6 +143,7 @@ def main(uv, target, arch, gpu, torch, repositories, out, *requirements):
         cwd=target,
         env=sources(target, torch, gpu, present),
         stdout=subprocess.DEVNULL,
+        close_fds=False,  # the file of the lock that the caller holds
     )
     if done.returncode:
         sys.exit(done.returncode)

@@ -490,7 +490,8 @@ def test_lock_of_a_dead_build_on_another_host_is_taken_over(lab, registry):
     lock = clone.containers / "build/tiny_1_amd64.sif.json.lock"
     lock.mkdir(parents=True)
     (lock / "owner").write_text("login07 4711 12345\n")
-    os.utime(lock / "owner", (1, 1))
+    for path in (lock / "owner", lock):
+        os.utime(path, (1, 1))
     done = clone.build()
     assert "taking over the lock of process 4711 on login07" in done.stderr
     assert clone.record()["digest"] and not clone.left()

@@ -112,7 +112,8 @@ def lock(patient, owner, age=0):
     folder = patient.scratch / "overlays.lock"
     patient.write(folder / "owner", owner)
     then = time.time() - age
-    os.utime(folder / "owner", (then, then))
+    for path in (folder / "owner", folder):
+        os.utime(path, (then, then))
 
 
 def own_stale_lock(patient):
