@@ -114,6 +114,17 @@ def test_update_whose_workers_outlive_it(count, changed, told, tmp_path):
     told(f"update killed at {count} points while its workers worked on: no change was lost")
 
 
+def test_two_updates_at_once(changed):
+    work, mine = changed
+    both = [work.start("set_up.py", "update") for _ in range(2)]
+    told = [process.communicate(timeout=120)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
+    assert sorted("is up to date" in text for text in told) == [False, True], told
+    assert "line five\n" in (mine.folder / "data.py").read_text()
+    assert mine.git("diff", "--name-only").split() == ["data.py"]
+    assert (mine.folder / "new.py").read_text() == "new\n"
+
+
 @pytest.mark.parametrize("leave", [0, 200_000, 400_000, 800_000])
 def test_update_on_a_full_disk(work, small_disk, leave, told):
     disk = small_disk(24, "a full disk")

@@ -295,7 +295,10 @@ def test_killed_installation_is_completed_by_the_next_call(stuck, clone, find):
     assert left_over(clone) == []
 
 
-def test_two_at_once_install_once(clone, find):
+@pytest.mark.parametrize("runtime", ["host", "apptainer"])
+def test_two_at_once_install_once(runtime, uv, make_clone, find, tmp_path):
+    clone = make_clone(tmp_path, runtime, ["longship_tiny"])
+    use_uv(clone, uv)
     both = [clone.start("set_up.py", "install", env=find, cwd=clone.root) for _ in range(2)]
     errors = [process.communicate(timeout=SECONDS)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], errors
