@@ -472,6 +472,15 @@ def wait_until(condition):
         time.sleep(0.002)
 
 
+def test_two_packs_at_once(place):
+    shutil.rmtree(place.bundle)
+    command = [sys.executable, place.root / "bundle.py", "pack", place.bundle]
+    both = [processes.start(command, env=place.environment) for _ in range(2)]
+    told = [process.communicate(timeout=SECONDS)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
+    place.verify()
+
+
 @pytest.mark.parametrize("files", [0, 1, 40, 150])
 def test_killed_pack_leaves_nothing_half_done(files, place):
     shutil.rmtree(place.bundle)
