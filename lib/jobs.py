@@ -99,7 +99,8 @@ def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submiss
         call("check_python", paths.root),
         *_environment_lines(settings, paths, runtime, wanted),
         *_data_lines(settings, paths, wanted, given),
-        wrapped("make_folders", paths.runs, *log_folders(paths, given, log)),
+        call("make_runs", paths.runs),
+        wrapped("make_folders", *log_folders(paths, given, log)),
         call("check_room", paths.scratch_dir),
         call("cd", paths.root),
         *_kept(settings, paths),
@@ -185,12 +186,10 @@ def _kept(settings: Settings, paths: Paths) -> list[str]:
     """Return the lines that keep the configuration as it is; it may change while the job waits."""
     text = resolved(settings)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    file = paths.runs / "configurations" / f"{digest}.toml"
     return [
         comment("shellcheck disable=SC2016  # the values as they are"),
-        call("keep_text", file, text),
+        call("keep_configuration", paths.runs / "configurations", f"{digest}.toml", text),
         export("LONGSHIP_ROOT", paths.root),
-        export("LONGSHIP_CONFIGURATION", file),
         export("LONGSHIP_STACK", settings.stack.name),
     ]
 

@@ -15,7 +15,7 @@ from lib.paths import Paths, pinned
 from lib.pins import pin
 from lib.pyxis import uses_pyxis
 from lib.records import read_record
-from lib.reruns import NAMED, check_still_there
+from lib.reruns import NAMED, check_own, check_still_there
 from lib.script import render
 from lib.settings import Settings
 
@@ -66,6 +66,7 @@ def job_launcher(
     if old is None:
         named = write_launcher(settings, paths, runtime, file, online=False, job=job, title=title)
         return _described(*named)
+    check_own(old)
     found = check_still_there(old)
     _pin(found["image"], found["overlay"], paths, file, _of_cluster(settings, job))
     if old != run:

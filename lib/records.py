@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 
 from lib.errors import LongshipError
@@ -50,6 +51,19 @@ def _records(runtime: str, source: ImageSource, paths: Paths) -> list[Path]:
         *versions,
         *archives,
     ]
+
+
+def is_own(folder: Path) -> bool:
+    """Tell whether a folder is the user's, and nobody else can write to it."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return (
+        stat.S_ISDIR(found.st_mode)
+        and found.st_uid == os.geteuid()
+        and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    )
 
 
 def read_record(record: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from lib.errors import LongshipError
 from lib.job_files import JobFile, read_job_file
 from lib.paths import Paths
-from lib.records import read_record
+from lib.records import is_own, read_record
 from lib.sbatch import Option, read_options
 from lib.slurm_facts import slurm_facts
 from lib.tables import find_files
@@ -53,7 +53,8 @@ def recorded_run(paths: Paths, name: str) -> Path:
         If there is none.
     """
     recorded = [each.parent for each in find_files(paths.runs, "*/record.json")]
-    of_job = sorted(each for each in recorded if each.name.startswith(f"{name}-"))
+    of_job = [each for each in recorded if each.name.startswith(f"{name}-")]
+    of_job.sort(key=lambda each: (not is_own(each), each))
     for each in (Path(name), paths.runs / name, *of_job):
         if os.path.isfile(each / "record.json"):
             return each.resolve()
@@ -126,6 +127,26 @@ def _given_options(record: Mapping[str, str], run: Path) -> list[Option]:
     }
     unasked = ("0", "1", *_UNKNOWN)
     return options + [Option(name, value) for name, value in wanted.items() if value not in unasked]
+
+
+def check_own(run: Path) -> None:
+    """Stop where a run is somebody else's, or others could change it: its files would be run.
+
+    Parameters
+    ----------
+    run : pathlib.Path
+        From `recorded_run`.
+
+    Raises
+    ------
+    LongshipError
+        With what to do instead.
+    """
+    if not is_own(run):
+        raise LongshipError(
+            f"the run {run} is not yours alone, and to start it again runs what is in there",
+            "submit the job yourself: python3 submit.py SITE/JOB.sbatch",
+        )
 
 
 def check_clone(run: Path, root: Path) -> None:

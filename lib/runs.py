@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from lib.command import assign, call, comment, export, wrapped
 from lib.configuration import entry_name
+from lib.errors import LongshipError
 from lib.job_container import container_lines
 from lib.launch import module_lines
 from lib.paths import Paths
 from lib.quoting import Word
-from lib.records import read_record
+from lib.records import is_own, read_record
 from lib.settings import Settings
 from lib.slurm_facts import processes_per_node, request_of, run_name
 from lib.staging import staging_lines
 
 
-def run_folder(paths: Paths, facts: Mapping[str, str], cluster: str, *, restarted: bool) -> Path:
-    """Return the folder of a run, which no other run has.
+def make_run_folder(
+    paths: Paths, facts: Mapping[str, str], cluster: str, *, restarted: bool
+) -> Path:
+    """Make the folder of a run, which no other run has and only its user can write to.
 
-    Clusters that share a file system, such as JUWELS and JURECA, have jobs of the same id.
+    Clusters that share a file system, such as JUWELS and JURECA, have jobs of the same id. What
+    somebody else has made under that name is passed over: the job sources what is in its folder.
 
     Parameters
     ----------
@@ -32,15 +40,49 @@ def run_folder(paths: Paths, facts: Mapping[str, str], cluster: str, *, restarte
         Slurm's name of the cluster.
     restarted : bool
         It was requeued, and has its folder: the newest of its cluster.
+
+    Raises
+    ------
+    LongshipError
+        If it cannot be made.
     """
-    folder, own = paths.runs / run_name(facts), None
-    number = 1
-    while (folder / "record.json").exists():
-        if read_record(folder / "record.json").get("cluster", "") == cluster:
-            own = folder
-        number += 1
-        folder = paths.runs / f"{run_name(facts)}.{number}"
-    return own if restarted and own else folder
+    try:
+        _make_runs(paths.runs)
+        return _make_free(paths.runs / run_name(facts), cluster, restarted=restarted)
+    except OSError as error:
+        raise LongshipError(
+            f"cannot make the folder {error.filename}: {error.strerror}",
+            "set [paths] in configuration.toml to a place that you can write to",
+        ) from error
+
+
+def _make_runs(runs: Path) -> None:
+    """Let nobody who may write there put a folder in another one's place: the sticky bit."""
+    runs.mkdir(parents=True, exist_ok=True)
+    found = os.stat(runs)
+    if found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX:
+        with suppress(OSError):
+            runs.chmod(stat.S_IMODE(found.st_mode) | stat.S_ISVTX)
+
+
+def _make_free(first: Path, cluster: str, *, restarted: bool) -> Path:
+    """Make a folder of a name that nothing has, or return the one that a requeued run has."""
+    own = None
+    for number in itertools.count(1):
+        folder = first.with_name(f"{first.name}.{number}") if number > 1 else first
+        there = is_own(folder)
+        if there and (folder / "record.json").exists():
+            if read_record(folder / "record.json").get("cluster", "") == cluster:
+                own = folder
+            continue
+        if os.path.lexists(folder) and not there:
+            continue
+        if restarted and own:
+            return own
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o755, exist_ok=there)
+            return folder
+    raise AssertionError
 
 
 def start_lines(

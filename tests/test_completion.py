@@ -170,7 +170,7 @@ def test_runs_and_ids_of_jobs_the_newest_first(answer, values, scratch):
     for name in ("999-old", "4711-train", "10001-it's long", "4712-never started"):
         record(scratch, name)
     (scratch / "runs/4712-never started/record.json").unlink()
-    (scratch / "runs/configurations").mkdir()
+    (scratch / "runs/configurations-1").mkdir()
     assert values("submit.py", "rerun", "") == ["10001-it's long", "4711-train", "999-old"]
     assert values("submit.py", "rerun", "4") == ["4711-train"]
     assert answer("submit.py", JOB, "--after", "47", env={"LONGSHIP_MACHINE": "local"}) == [

@@ -389,7 +389,7 @@ def test_shell_on_a_node_gets_the_header_from_here(calls):
 
 def test_configuration_is_kept_as_it_is(calls, site):
     calls()
-    (kept,) = (site.scratch / "runs/configurations").iterdir()
+    (kept,) = (site.scratch / f"runs/configurations-{os.getuid()}").iterdir()
     before = site.settings(machine="m").configuration
     site.write("configuration.toml", "")
     again = site.settings(configuration=str(kept)).configuration

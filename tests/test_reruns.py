@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from lib.errors import LongshipError
-from lib.reruns import check_clone, check_still_there, recorded_job, recorded_run
+from lib.reruns import check_clone, check_own, check_still_there, recorded_job, recorded_run
 
 RECORD = {
     "name": "train",
@@ -169,3 +169,17 @@ def test_job_file_is_the_recorded_one_and_none_of_the_folder_at_hand(runs, tmp_p
     job, _, _ = recorded_job(run)
     assert job.path == run / "job.sbatch"
     assert [each.word for each in job.header] == ["--nodes=2"]
+
+
+def test_run_that_somebody_else_can_change_is_not_started_again(runs, root, run):
+    """What lies in its folder is run: the launcher, the job file, the configuration."""
+    theirs, own = runs("7-a"), runs("7-b")
+    theirs.chmod(0o775)
+    own.chmod(0o755)
+    assert recorded_run(runs.paths, "7") == own
+    check_own(own)
+    with pytest.raises(LongshipError, match=f"the run {theirs} is not yours alone"):
+        check_own(theirs)
+    command = [sys.executable, root / "submit.py", "--dry-run", "rerun", theirs]
+    told = run(command, check=False)
+    assert told.returncode == 1 and f"error: the run {theirs} is not yours" in told.stderr

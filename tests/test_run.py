@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import stat
 
 import pytest
 
@@ -135,8 +136,13 @@ def test_gpus_that_are_dealt_out_unevenly_are_told(bash):
         ("", {"exit_code": "0"}, True),
         ("CANCELLED", {"exit_code": "0"}, True),
         ("", {"exit_code": "143"}, True),
-        ("", {"exit_code": "143", "cancelled": "yes"}, False),
-        ("", {"exit_code": "0", "cancelled": "yes"}, False),
+        ("", {"exit_code": "143", "stopped": "cancelled"}, False),
+        ("", {"exit_code": "0", "stopped": "cancelled"}, False),
+        # it was to start again, and was cancelled as it waited for that
+        ("", {"exit_code": "143", "stopped": "requeued"}, False),
+        ("COMPLETED", {"exit_code": "0", "stopped": "requeued"}, False),
+        ("CANCELLED", {"exit_code": "143", "stopped": "preempted"}, False),
+        ("PREEMPTED", {"exit_code": "143", "stopped": "preempted"}, True),
         ("TIMEOUT", {"exit_code": "1"}, False),
         ("", None, False),
         ("", {"exit_code": "0", "cluster": "another"}, False),
@@ -168,23 +174,27 @@ def test_chain_goes_on_unless_the_program_failed(said, record, goes_on, bash, tm
 
 
 @pytest.mark.parametrize(
-    ("log", "cancelled"),
+    ("log", "stopped"),
     [
-        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\n", True),
-        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE to SIGNAL Terminated ***\n", True),
-        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO TIME LIMIT ***\n", False),
-        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO PREEMPTION ***\n", False),
-        ("*** JOB 77 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\n", False),
-        ("*** STEP 7.0 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\n", False),
-        ("", False),
-        (None, False),
+        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\n", "cancelled"),
+        (
+            "*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE to SIGNAL Terminated ***\n",
+            "cancelled",
+        ),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO TIME LIMIT ***\n", ""),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO PREEMPTION ***\n", "preempted"),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO JOB REQUEUE ***\n", "requeued"),
+        ("*** JOB 77 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\n", ""),
+        ("*** STEP 7.0 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\n", ""),
+        ("", ""),
+        (None, ""),
     ],
 )
-def test_job_that_somebody_has_cancelled_is_known_by_its_log(log, cancelled, bash, tmp_path):
+def test_who_has_stopped_a_job_is_known_by_its_log(log, stopped, bash, tmp_path):
     if log is not None:
         (tmp_path / "a log").write_text(f"{log}more\n")
-    ask = f"if was_cancelled '{tmp_path}/a log'; then echo yes; fi"
-    assert bash("SLURM_JOB_ID=7", ask).stdout == ("yes\n" if cancelled else "")
+    ask = f"find_who_stopped '{tmp_path}/a log'; printf %s \"$REPLY\""
+    assert bash("SLURM_JOB_ID=7", ask).stdout == stopped
 
 
 @pytest.mark.parametrize("code", [0, 1, 7, 143])
@@ -274,3 +284,18 @@ def test_run_that_is_started_again_tells_other_code(change, recorded, run, bash,
     else:
         assert told.stderr == ""
     assert before == {path: path.read_bytes() for path in (tmp_path / "12-train").rglob("*.*")}
+
+
+def test_what_a_run_is_started_again_with_nobody_else_can_change(bash, tmp_path):
+    """Whatever the umask: a group that shares a folder is told to use 007."""
+    lines = (
+        "umask 0",
+        f"RUN_DIR='{tmp_path}' JOB_ARGUMENTS=(a) LONGSHIP_OPTIONS=--nodes=1",
+        "log= facts=() SLURM_JOB_NODELIST=n",
+        "begin_record",
+        "trap - EXIT",
+        "umask",
+    )
+    assert bash(*lines).stdout == "0000\n"
+    for name in ("arguments", "options"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o644

@@ -1,9 +1,12 @@
 """The start of a job: what Slurm says of it, and the script that its job file sources."""
 
+import os
+import stat
+
 import pytest
 
 from lib.errors import LongshipError
-from lib.runs import run_folder, start_lines
+from lib.runs import make_run_folder, start_lines
 from lib.script import render
 from lib.sites import load_machines
 from lib.slurm_facts import gpus_per_node, processes_per_node, request_of, run_name, slurm_facts
@@ -226,11 +229,46 @@ def test_run_has_a_folder_of_its_own_and_keeps_it_when_requeued(repository, tmp_
     _, paths = repository.settings_and_paths()
     made = []
     for cluster in ("juwels", "jureca", "juwels"):  # the last one after Slurm counted anew
-        folder = run_folder(paths, facts(), cluster, restarted=False)
-        folder.mkdir(parents=True)
+        folder = make_run_folder(paths, facts(), cluster, restarted=False)
         (folder / "record.json").write_text(f'{{\n  "cluster": "{cluster}"\n}}\n')
         made.append(folder)
     assert [each.name.partition(".")[2] for each in made] == ["", "2", "3"]
-    assert run_folder(paths, facts(), "jureca", restarted=True) == made[1]
-    assert run_folder(paths, facts(), "juwels", restarted=True) == made[2]
-    assert run_folder(paths, facts(), "other", restarted=True).name.endswith(".4")
+    assert make_run_folder(paths, facts(), "jureca", restarted=True) == made[1]
+    assert make_run_folder(paths, facts(), "juwels", restarted=True) == made[2]
+    assert make_run_folder(paths, facts(), "other", restarted=True).name.endswith(".4")
+
+
+@pytest.mark.parametrize("planted", ["writable", "link", "another's"])
+def test_folder_that_somebody_else_can_write_to_is_no_runs(
+    planted, repository, monkeypatch, tmp_path
+):
+    repository.write("configuration.toml", f'[paths]\nscratch_dir = "{tmp_path}/s"\n')
+    _, paths = repository.settings_and_paths()
+    folder = paths.runs / run_name(facts())
+    (tmp_path / "theirs").mkdir()
+    paths.runs.mkdir(parents=True)
+    if planted == "link":
+        folder.symlink_to(tmp_path / "theirs")
+    else:
+        folder.mkdir()
+        (folder / "record.json").write_text('{\n  "cluster": "c"\n}\n')
+        if planted == "writable":
+            folder.chmod(0o777)
+        else:
+            monkeypatch.setattr("os.geteuid", lambda: os.stat(folder).st_uid + 1)
+    before = os.umask(0)
+    try:
+        made = make_run_folder(paths, facts(), "c", restarted=True)
+    finally:
+        os.umask(before)
+    assert made == folder.with_name(f"{folder.name}.2")
+    assert stat.S_IMODE(made.stat().st_mode) == 0o755
+
+
+def test_nobody_moves_the_runs_of_others(repository, tmp_path):
+    repository.write("configuration.toml", f'[paths]\nscratch_dir = "{tmp_path}/s"\n')
+    _, paths = repository.settings_and_paths()
+    paths.runs.mkdir(parents=True)
+    paths.runs.chmod(0o770)
+    make_run_folder(paths, facts(), "c", restarted=False)
+    assert stat.S_IMODE(paths.runs.stat().st_mode) == 0o1770

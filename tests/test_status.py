@@ -19,7 +19,7 @@ RECORD = {
 def status(clean_environment, run, tmp_path):
     """Give a function that shows the jobs of squeue's lines, with a record of job 7."""
 
-    def show(queued, record, function="show_jobs"):
+    def show(queued, record, function="show_jobs", *, of_others=False):
         (tmp_path / "squeue").write_text(f"#!/bin/bash\necho '{queued}'\n")
         (tmp_path / "squeue").chmod(0o755)
         folder = tmp_path / "runs/7-train"
@@ -29,6 +29,8 @@ def status(clean_environment, run, tmp_path):
         (folder / "slurm.txt").write_text("JobId=7 SubmitTime=2026-01-02T04:30:00 EligibleTime=\n")
         env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}", "TZ": "UTC"}
         script = render("a test", [call(function, tmp_path / "runs")])
+        if of_others:  # only root could make such a file: look at it as somebody else
+            script = script.replace('"$UID"', '"$((UID + 1))"')
         return run(["bash", "-c", script], env=env).stdout
 
     return show
@@ -57,6 +59,16 @@ def test_cost_of_a_requeued_job_that_has_ended_is_that_of_all_attempts(status):
     more = {"ended": "2026-01-02T04:00:00Z", "exit_code": "0", "earlier_seconds": "1800"}
     (job,) = json.loads(status("", {**RECORD, **more}, "jobs_as_json"))
     assert job["cost"] == 6
+
+
+@pytest.mark.parametrize("function", ["show_jobs", "jobs_as_json"])
+def test_runs_of_others_are_not_shown(function, status):
+    ended = {**RECORD, "ended": "2026-01-02T04:00:00Z", "exit_code": "0", "name": "mine"}
+    assert "mine" in status("", ended, function)
+    assert "mine" not in status("", ended, function, of_others=True)
+    waits = "7|RUNNING|30:00|1:00:00|1|None|train"
+    assert "GPU-hours" in status(waits, ended, function)
+    assert "GPU-hours" not in status(waits, ended, function, of_others=True)
 
 
 def test_start_of_a_requeued_job_records_how_long_it_has_run(clean_environment, run, tmp_path):

@@ -13,7 +13,7 @@ from lib.cli import Call, offered, script_options
 from lib.cli.wrong_calls import WrongCall
 from lib.command import call as line
 from lib.command import wrapped
-from lib.execute import make_folder, write_file
+from lib.execute import write_file
 from lib.job_files import check_machine, read_job_file
 from lib.launchers import job_launcher
 from lib.records import read_record
@@ -149,6 +149,7 @@ def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[C
         )
     typed, arguments = jobs.split_typed(words[1:])
     run = reruns.recorded_run(call.paths, words[0])
+    reruns.check_own(run)
     job, options, recorded = reruns.recorded_job(run)
     reruns.check_clone(run, call.paths.root)
     reruns.check_still_there(run)
@@ -170,8 +171,7 @@ def _begin(call: Call) -> None:
     settings, paths, runtime = call.settings, call.paths, call.runtime().runtime
     restarted = facts.get("Restarts", "0") != "0"
     cluster = call.environ.get("SLURM_CLUSTER_NAME", "")
-    run = runs.run_folder(paths, facts, cluster, restarted=restarted)
-    make_folder(run)
+    run = runs.make_run_folder(paths, facts, cluster, restarted=restarted)
     write_file(run / "slurm.txt", text)
     write_file(run / "configuration.toml", resolved(settings))
     title = call.title(f"launcher of job {run.name}; arguments: the command")

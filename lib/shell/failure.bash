@@ -84,12 +84,16 @@ find_error() {
   done
 }
 
-# was_cancelled LOG: whether somebody has ended this job, and not Slurm by its own rules.
-was_cancelled() {
-  local said
-  [[ -r $1 ]] || return
-  said=$(grep -a -E "JOB $SLURM_JOB_ID ON [^ ]+ CANCELLED AT" -- "$1" | tail -n 1)
-  case $said in
-    '' | *'TIME LIMIT'* | *'NODE FAILURE'* | *PREEMPTION* | *REQUEUE*) return 1 ;;
+# find_who_stopped LOG: set REPLY to cancelled where somebody has ended this job, to requeued where it
+# shall start again, to preempted where Slurm decides whether it does, and to nothing otherwise.
+find_who_stopped() {
+  REPLY=
+  [[ -r $1 ]] || return 0
+  REPLY=$(grep -a -E "JOB $SLURM_JOB_ID ON [^ ]+ CANCELLED AT" -- "$1" | tail -n 1) || : # nobody has
+  case $REPLY in
+    '' | *'TIME LIMIT'*) REPLY= ;;
+    *REQUEUE*) REPLY=requeued ;;
+    *'NODE FAILURE'* | *PREEMPTION*) REPLY=preempted ;;
+    *) REPLY=cancelled ;;
   esac
 }

@@ -56,11 +56,14 @@ check_chain() {
   local state='not recorded: it never started' record
   for record in "${RUN_DIR%/*}/$1"-*/record.json; do
     record_value "$record" cluster
-    if [[ ! -e $record || $REPLY != "${SLURM_CLUSTER_NAME:-}" ]]; then continue; fi
+    if [[ ! -e $record || $REPLY != "${SLURM_CLUSTER_NAME:-}" ]] || ! is_own "${record%/*}"; then continue; fi
     record_value "$record" exit_code
     state=$REPLY
-    record_value "$record" cancelled
-    if [[ -n $REPLY ]]; then state=CANCELLED; fi
+    record_value "$record" stopped
+    case $REPLY in
+      cancelled | requeued) state=CANCELLED ;; # one that was to start again, and never did: as it waited
+      preempted) state= ;;                     # only Slurm knows whether it was to start again
+    esac
   done
   if [[ -z $state ]]; then # killed, or its node is lost
     state=$(scontrol show job --oneliner "$1" 2>/dev/null) || state=
@@ -76,14 +79,15 @@ check_chain() {
   fail "job $1, which this one goes on from, is $state" "see its log; then: python3 submit.py rerun $1"
 }
 
+# is_own FOLDER: whether it is the user's, and nobody else can write to it.
+is_own() {
+  [[ -n $(find "$1" -maxdepth 0 -type d -user "$UID" ! -perm /022 2>/dev/null) ]]
+}
+
 # begin_record: what is known at the start; the rest is collected while the ranks start.
 begin_record() {
   printf 'longship: run %s\n' "$RUN_DIR" >&2
-  # a shell's is no file for sbatch
-  if [[ -f $0 ]]; then cp -- "$0" "$RUN_DIR/job.$([[ -n $log ]] && printf sbatch || printf salloc)"; fi
-  : >"$RUN_DIR/arguments"
-  if ((${#JOB_ARGUMENTS[@]})); then printf '%s\0' "${JOB_ARGUMENTS[@]}" >"$RUN_DIR/arguments"; fi
-  if [[ -n ${LONGSHIP_OPTIONS:-} ]]; then printf '%s\n' "$LONGSHIP_OPTIONS" >"$RUN_DIR/options"; fi
+  (keep_words)
   unset LONGSHIP_OPTIONS LONGSHIP_RERUN LONGSHIP_CHAINED_AFTER # not for what the job itself submits
   if [[ -e $RUN_DIR/record.json ]]; then
     time_before "$RUN_DIR/record.json"
@@ -93,6 +97,16 @@ begin_record() {
   write_run_record
   trap 'exit 143' TERM # after srun has ended, which Slurm has told the same
   trap 'end_run $?' EXIT
+}
+
+# keep_words: what the job was submitted with, and is started again with: nobody else may change it.
+keep_words() {
+  umask go-w
+  # a shell's is no file for sbatch
+  if [[ -f $0 ]]; then cp -- "$0" "$RUN_DIR/job.$([[ -n $log ]] && printf sbatch || printf salloc)"; fi
+  : >"$RUN_DIR/arguments"
+  if ((${#JOB_ARGUMENTS[@]})); then printf '%s\0' "${JOB_ARGUMENTS[@]}" >"$RUN_DIR/arguments"; fi
+  if [[ -n ${LONGSHIP_OPTIONS:-} ]]; then printf '%s\n' "$LONGSHIP_OPTIONS" >"$RUN_DIR/options"; fi
 }
 
 # time_before RECORD: set REPLY to how many seconds a requeued job has run before, all attempts together.
@@ -215,7 +229,8 @@ end_run() {
   end_stage
   if ((code != 0)) && [[ -r $log ]]; then failed=$(first_failure "$log"); fi
   facts+=(ended "$(record_time)" exit_code "$code")
-  if was_cancelled "$log"; then facts+=(cancelled yes); fi
+  find_who_stopped "$log"
+  if [[ -n $REPLY ]]; then facts+=(stopped "$REPLY"); fi
   if [[ -n $failed ]]; then facts+=(failed "${failed%%$'\n'*}"); fi
   (write_run_record)
   if [[ -n $failed ]]; then print_messages error "$failed"; fi

@@ -71,7 +71,7 @@ hold_stage() {
     printf '%s\n' 'if [[ -d $mounted ]]; then fusermount3 -uz "$mounted" || fusermount -uz "$mounted"; fi 2>/dev/null'
     # Slurm may still be writing there, of a broadcast that has been ended.
     printf 'for attempt in {1..30}; do rm -rf -- %q 2>/dev/null && break; sleep 0.1; done\n' "$stage_folder"
-  } >"$RUN_DIR/unstage"
+  } | (umask go-w && cat >"$RUN_DIR/unstage") # nobody else may change what runs
   chmod +x -- "$RUN_DIR/unstage"
   # what is meant for the ranks is not for it
   exec {stage_answers}< <(exec env -u SLURM_LABELIO -u SLURM_KILL_BAD_EXIT -u SLURM_CPUS_PER_TASK -u SRUN_CPUS_PER_TASK \

@@ -51,7 +51,7 @@ each_queued() {
     current+=("$id")
     run=
     for record in "$1/$id"-*/record.json; do # the folder's name is without odd characters
-      if [[ -f $record ]]; then run=${record%/*}; fi
+      if [[ -f $record ]] && is_own "${record%/*}"; then run=${record%/*}; fi
     done
     record=$run/record.json
     record_value "$record" cost_unit
@@ -118,8 +118,8 @@ last_line() {
     tr -d '\000-\010\013-\037' | grep -a -v '^ *$' | tail -n 1) || :
 }
 
-# each_ended RUNS FUNCTION: call it for the five that ended last, with record, id, code and number set;
-# not for the jobs that wait and run. One whose node was lost has no end in its record.
+# each_ended RUNS FUNCTION: call it for the user's own five that ended last, with record, id, code and
+# number set; not for the jobs that wait and run. One whose node was lost has no end in its record.
 each_ended() {
   local record id code
   local -i number=0
@@ -132,7 +132,7 @@ each_ended() {
     number+=1
     "$2"
     ((number < 5)) || break
-  done < <(find "$1" -mindepth 2 -maxdepth 2 -name record.json -printf '%T@ %p\n' 2>/dev/null |
+  done < <(find "$1" -mindepth 2 -maxdepth 2 -name record.json -user "$UID" -printf '%T@ %p\n' 2>/dev/null |
     sort -rn | head -n 50 | cut -d ' ' -f 2-)
 }
 

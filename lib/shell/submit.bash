@@ -40,10 +40,35 @@ check_cached() {
     'name it in [[assets]] of configuration.toml, then: python3 set_up.py install'
 }
 
-# keep_text FILE TEXT: write a file, complete or not at all.
+# make_runs FOLDER: make it, so that nobody who may write there can put something in the place of what
+# is another's: the sticky bit.
+make_runs() {
+  make_folders "$1"
+  if [[ -k $1 ]]; then return; fi
+  if [[ -O $1 ]]; then
+    chmod +t -- "$1" 2>/dev/null || : # a file system without it
+  elif [[ -n $(find "$1/" -maxdepth 0 -perm /022) ]]; then
+    warn_of "in $1 others can put a run of theirs in the place of yours" \
+      "its owner, $(stat -c %U -- "$1"), types: chmod +t $(printf %q "$1")"
+  fi
+}
+
+# keep_configuration FOLDER NAME TEXT: for the jobs; nobody else may write to it, in the user's own
+# FOLDER-UID.
+keep_configuration() {
+  local -r folder=$1-$UID
+  (umask go-w && mkdir -- "$folder" 2>/dev/null) || :
+  is_own "$folder" ||
+    fail "$folder is not yours alone, and what your jobs run would be in it" \
+      "move it away: mv $(printf '%q %q' "$folder" "$folder.old")"
+  keep_text "$folder/$2" "$3"
+  export LONGSHIP_CONFIGURATION=$folder/$2
+}
+
+# keep_text FILE TEXT: write a file, complete or not at all, that nobody else can change.
 keep_text() {
   make_folders "${1%/*}"
-  { printf '%s' "$2" >"$1.partial.$$" && mv -- "$1.partial.$$" "$1"; } ||
+  (umask go-w && printf '%s' "$2" >"$1.partial.$$" && mv -- "$1.partial.$$" "$1") ||
     fail_writing "${1%/*}" "cannot write $1" 'see the line above'
 }
 
