@@ -1,6 +1,7 @@
 """The bash of a job's start and end: lib/shell/run.bash and failure.bash."""
 
 import json
+import secrets
 import shlex
 import stat
 
@@ -205,6 +206,79 @@ def test_end_keeps_the_exit_code_when_the_record_cannot_be_written(code, bash, t
         f"exit {code}",
     )
     assert bash(*lines, check=False).returncode == code
+
+
+@pytest.mark.parametrize("submodule", [False, True])
+def test_code_of_somebody_else_is_recorded_and_nothing_of_it_is_run(
+    submodule, recorded, run, bash, tmp_path
+):
+    """All that a repository's own settings can start: filters, monitors, hooks, other programs."""
+    folder, git = recorded
+    if submodule:
+        (folder / "sub").mkdir()
+        git = ["git", "-C", folder / "sub", *git[3:]]
+        run([*git, "init", "--quiet"])
+    (git[2] / "filtered").write_text("first\n")
+    (git[2] / ".gitattributes").write_text("filtered filter=x diff=x\n* filter=y\n")
+    run([*git, "add", "."])
+    run([*git, "commit", "--quiet", "--message=z"])
+    if submodule:
+        outer = ["git", "-C", folder, *git[3:]]
+        run([*outer, "add", "sub", "code"])
+        run([*outer, "commit", "--quiet", "--message=y"])
+        (folder / "code").write_text("mine again\n")
+    (git[2] / "filtered").write_text("second\n")
+    program = tmp_path / "canary"
+    program.write_text(f"#!/bin/sh\ntouch {shlex.quote(str(tmp_path / 'was run'))}\ncat\n")
+    program.chmod(0o755)
+    value = shlex.quote(str(program))
+    keys = ["filter.x.clean", "filter.y.process", "diff.x.command", "diff.x.textconv"]
+    keys += ["core.fsmonitor", "diff.external", "core.sshCommand", "core.pager", "core.editor"]
+    for key in keys:
+        run([*git, "config", key, value])
+    run([*git, "config", "filter.x.required", "true"])
+    run([*git, "config", "core.hooksPath", tmp_path / "hooks"])
+    (tmp_path / "hooks").mkdir()
+    (tmp_path / "hooks/post-index-change").symlink_to(program)
+    bash(call("record_repository", "theirs", folder, tmp_path / "theirs"))
+    assert not (tmp_path / "was run").exists()
+    patch = (tmp_path / "theirs.patch").read_text()
+    assert ("+mine again\n" if submodule else "+second\n") in patch
+    # what is recorded can be applied to what it names
+    commit = (tmp_path / "theirs.commit").read_text().split()[1]
+    run(["git", "clone", "--quiet", "--no-checkout", folder, tmp_path / "again"])
+    again = ["git", "-C", tmp_path / "again"]
+    run([*again, "checkout", "--quiet", commit])
+    run([*again, "apply", tmp_path / "theirs.patch"])
+    for name in ["code"] if submodule else ["code", "filtered"]:
+        assert (tmp_path / "again" / name).read_text() == (folder / name).read_text()
+    run([*git, "status"])
+    assert (tmp_path / "was run").exists(), "these settings do nothing with this git"
+
+
+@pytest.mark.parametrize("place", ["added", "removed", "beside", "deleted"])
+def test_password_is_in_no_recorded_change(place, recorded, run, bash, tmp_path):
+    folder, git = recorded
+    canary = secrets.token_hex(12)
+    login = f"--index-url https://me:{canary}@example.org/simple\n"
+    name = "it's re\tquired.txt"
+    (folder / name).write_text("torch\n" if place == "added" else f"{login}torch\n")
+    run([*git, "add", "."])
+    run([*git, "commit", "--quiet", "--message=z"])
+    texts = {"added": f"{login}torch\n", "removed": "torch\n", "beside": f"{login}numpy\n"}
+    if place == "deleted":
+        (folder / name).unlink()
+    else:
+        (folder / name).write_text(texts[place])
+    (folder / "code").write_text("mine again\n")
+    bash(call("record_repository", "longship", folder, tmp_path / "record"))
+    written = (tmp_path / "record.patch").read_text() + (tmp_path / "record.commit").read_text()
+    assert canary not in written and "+mine again\n" in written
+    assert "left out, as it holds a password: $'it\\'s re\\tquired.txt'\n" in written
+    run([*git, "checkout", "--quiet", "--", "."])
+    run([*git, "apply", tmp_path / "record.patch"])
+    assert (folder / "code").read_text() == "mine again\n"
+    assert not list(tmp_path.glob("longship-git.*"))
 
 
 BUSY = """#!/bin/sh

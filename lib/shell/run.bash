@@ -164,20 +164,99 @@ collect_code() {
 }
 
 # record_repository NAME FOLDER FILE: FILE.commit, and FILE.patch with all that was changed since the
-# version that the configuration asks for: commits, index and files; untracked ones are named.
+# version that the configuration asks for: commits, index and files; untracked ones are named, and so are
+# those that are left out because they hold a password.
 record_repository() {
-  local commit base
-  # a colleague's clone is only read
-  local -ar read_only=(git -c "safe.directory=*" -c core.hooksPath=/dev/null -c core.fsmonitor=false -C "$2")
-  commit=$("${read_only[@]}" rev-parse --verify HEAD 2>&1) || {
+  (record_changes "$@")
+}
+
+# record_changes NAME FOLDER FILE: the same, in a subshell.
+record_changes() {
+  borrowed=$(mktemp -d "${TMPDIR:-/tmp}/longship-git.XXXXXX") || exit
+  trap 'rm -rf -- "$borrowed"' EXIT
+  find_git_folder "$2"
+  commit=$(git --git-dir="$own" rev-parse --verify HEAD 2>&1) || {
     printf 'commit unknown: %s\n' "${commit##*$'\n'}" >"$3.commit"
-    return 0
+    exit 0
   }
-  base=$("${read_only[@]}" rev-parse --verify --quiet refs/longship/base) || base=$commit
-  printf 'commit %s\nbase %s\n' "$commit" "$base" >"$3.commit"
-  "${read_only[@]}" ls-files --others --exclude-standard | sed 's/^/untracked /' >>"$3.commit"
-  "${read_only[@]}" diff --binary --no-ext-diff --no-textconv "$base" >"$3.patch"
-  if [[ ! -s $3.patch ]]; then rm -f -- "$3.patch"; fi
+  base=$(git --git-dir="$own" rev-parse --verify --quiet refs/longship/base) || base=$commit
+  borrow_git_folder
+  {
+    printf 'commit %s\nbase %s\n' "$commit" "$base"
+    git_borrowed ls-files --others --exclude-standard | sed 's/^/untracked /'
+    list_changes . >"$borrowed/patch"
+    if grep -a -c -E -e "$IN_NO_PATCH" -- "$borrowed/patch" >/dev/null; then leave_passwords_out; fi
+  } >"$3.commit"
+  rm -f -- "$3.patch"
+  if [[ -s $borrowed/patch ]]; then cat -- "$borrowed/patch" >"$3.patch"; fi
+}
+
+# what no recorded change may hold: secrets, and passwords in URLs
+readonly IN_NO_PATCH="$SECRET"'|://[^]/:@<>{}$*[:space:]]+:[^]/@<>{}$*[:space:]]+@|https?://[^]/:@<>{}$*[:space:]]{20,}@'
+
+# leave_passwords_out: write the patch again without the files that hold one, and name them.
+leave_passwords_out() {
+  local -a left=()
+  local file
+  while IFS= read -r -d '' file; do
+    if list_changes ":(literal)$file" | grep -a -c -E -e "$IN_NO_PATCH" >/dev/null; then
+      left+=(":(exclude,literal)$file")
+      printf 'left out, as it holds a password: %q\n' "$file"
+    fi
+  done < <(list_changes --name-only -z)
+  list_changes . "${left[@]}" >"$borrowed/patch"
+}
+
+# list_changes [OPTION... | PATHSPEC...]: those since the base, as a patch.
+list_changes() {
+  git_borrowed diff --binary --no-color --no-renames --no-ext-diff --no-textconv --ignore-submodules=dirty "$base" "$@"
+}
+
+# find_git_folder FOLDER: set top to the folder of the repository that it is in, own to that of HEAD and
+# index, and shared to that of all else, which a second work tree has in common with the first.
+find_git_folder() {
+  top=$1
+  while [[ ! -e $top/.git && $top == /*/* ]]; do top=${top%/*}; done
+  own=$top/.git
+  if [[ -f $own ]]; then
+    own=$(sed -n 's/^gitdir: //p' "$top/.git")
+    if [[ $own != /* ]]; then own=$top/$own; fi
+  fi
+  shared=$own
+  if [[ -f $own/commondir ]]; then
+    shared=$(<"$own/commondir")
+    if [[ $shared != /* ]]; then shared=$own/$shared; fi
+  fi
+}
+
+# borrow_git_folder: what a repository of somebody else configures can start programs: filters, file
+# monitors, hooks, transports, in its submodules too. So git gets another folder, with its HEAD, its index
+# and what says how files are read.
+borrow_git_folder() {
+  local key value
+  mkdir -p -- "$borrowed/refs" "$borrowed/info"
+  printf '%s\n' "$commit" >"$borrowed/HEAD"
+  printf '[core]\nrepositoryFormatVersion = 1\n' >"$borrowed/config"
+  while read -r key value; do
+    if [[ $value =~ ^[a-z0-9]*$ ]]; then
+      printf '[%s]\n%s = %s\n' "${key%%.*}" "${key#*.}" "${value:-true}" >>"$borrowed/config"
+    fi
+  done < <(git --git-dir="$own" config --get-regexp \
+    '^(core\.(autocrlf|eol|filemode|ignorecase|symlinks)|extensions\.objectformat)$')
+  # with its time, by which git knows files that were changed in the same moment
+  {
+    cp -p -- "$own/index" "$borrowed/index" || :
+    cp -- "$own"/sharedindex.* "$borrowed" || :
+    cp -- "$shared"/info/{exclude,attributes} "$borrowed/info" || :
+  } 2>/dev/null
+}
+
+# git_borrowed ARGUMENT...: git with that folder, and with nobody's settings.
+git_borrowed() {
+  env -u GIT_CONFIG_GLOBAL -u GIT_CONFIG_SYSTEM -u GIT_CONFIG_COUNT -u GIT_CONFIG_PARAMETERS -u GIT_INDEX_FILE \
+    -u GIT_COMMON_DIR -u GIT_NAMESPACE GIT_CONFIG_NOSYSTEM=1 HOME="$borrowed" XDG_CONFIG_HOME="$borrowed" \
+    GIT_DIR="$borrowed" GIT_WORK_TREE="$top" GIT_OBJECT_DIRECTORY="$shared/objects" \
+    git -C "$top" -c core.hooksPath=/dev/null -c core.fsmonitor=false "$@"
 }
 
 # compare_code RUN [NAME FOLDER]...: a run is started again with the code that is there now; say where that
