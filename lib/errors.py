@@ -7,6 +7,8 @@ import sys
 
 # red, yellow and cyan; the others are bold
 _COLOURS = {"error": 31, "problem": 31, "warning": 33, "follows": 33, "hint": 36, "next": 36}
+# what would move the cursor, or begin another line
+_CONTROL = dict.fromkeys((*range(32), *range(127, 160)), "?")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a remembered launch does without
@@ -42,7 +44,8 @@ def print_messages(**lines: str) -> None:
     **lines : str
         What each tells, by its first word, such as ``error``.
     """
-    text = "".join(f"{paint(f'{kind}:', sys.stderr)} {each}\n" for kind, each in lines.items())
+    shown = {kind: each.translate(_CONTROL) for kind, each in lines.items()}
+    text = "".join(f"{paint(f'{kind}:', sys.stderr)} {each}\n" for kind, each in shown.items())
     sys.stderr.buffer.write(text.encode(errors="surrogateescape"))
     sys.stderr.buffer.flush()
 

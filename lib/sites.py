@@ -7,6 +7,7 @@ machines. Adding one needs no Python.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -49,6 +50,7 @@ MARKS = {
     "path": Key("text", "a folder that only this site has"),
     "cluster": Key("text", "Slurm's ClusterName, known inside a job"),
 }
+_NAME = re.compile(r"\w[\w.-]*")
 _MARKS_SHOWN = {"host": "host name", "path": "the folder", "cluster": "Slurm's cluster"}
 FILE = {"newer_python": Key("text"), "common": Key("table"), "machines": Key("table")}
 
@@ -178,6 +180,10 @@ def load_site(root: Path, path: Path) -> list[Machine]:
     common, common_layer = _facts(tables.get("common", {}), source, "common")
     machines = []
     for name, table in tables.get("machines", {}).items():
+        if not _NAME.fullmatch(name):
+            place = source.place(f"machines.{name}")
+            what = f"{place}: {name!r} cannot name a machine"
+            raise LongshipError(what, "it names files: letters, digits and . _ - only")
         facts, layer = _facts(table, source, f"machines.{name}")
         merged = Layer(source.shown, {**common_layer.values, **layer.values})
         own = {"name": name, "site_file": source.shown, "configuration": merged}

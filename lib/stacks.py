@@ -41,6 +41,7 @@ SETTING = {
     "within": Key("text"),
     "step": Key("text", choices=("training", "data", "both"), default="training"),
 }
+_FOLDER = re.compile(r"\w[\w.+-]*")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -110,7 +111,7 @@ def load_stack(root: Path, name: str) -> Stack:
         If there is no such folder, or its file has an unknown key.
     """
     path = root / "stacks" / name / "stack.toml"
-    if not path.is_file():
+    if not _FOLDER.fullmatch(name) or not path.is_file():
         raise LongshipError(f'unknown stack: "{name}"', near_miss(name, stack_names(root)))
     tables, source = read_toml(path, f"stacks/{name}/stack.toml")
     facts = check_table(tables, FILE, source)

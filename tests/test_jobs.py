@@ -405,3 +405,15 @@ def test_options_are_recorded_as_they_were_typed(submit, run, tmp_path, hostile_
     (tmp_path / "job.sbatch").write_text(JOB)
     _, options, _ = recorded_job(tmp_path)
     assert [each.word for each in options] == ["--account=acc", *words]
+
+
+def test_what_sbatch_says_moves_no_cursor(submit, clean_environment, run, tmp_path):
+    path = tmp_path / "bin"
+    path.mkdir()
+    said = r"sbatch: error: no \033]0;x\007\033[31m \302\2332J"
+    (path / "sbatch").write_text(f"#!/bin/bash\nprintf '{said}\\n' >&2\nexit 1\n")
+    (path / "sbatch").chmod(0o755)
+    env = {**clean_environment, "PATH": f"{path}:{clean_environment['PATH']}"}
+    told = run(["bash", "-c", render("a test", submit())], env=env, check=False).stderr
+    assert "Slurm refuses the job: no ?]0;x??[31m ?2J\n" in told
+    assert all(each.isprintable() for each in told.split("\n"))

@@ -154,3 +154,10 @@ def test_proxy_of_olivia_is_the_same_inside_and_outside():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     inside = load_machines(ROOT)["olivia"].configuration.values["environment.set"]
     assert done.stdout.splitlines() == [inside[each] for each in names]
+
+
+@pytest.mark.parametrize("name", ["../../x", "a b", "-x", ".", "a\\nb"])
+def test_name_of_a_machine_names_files(name, repository):
+    repository.write("site/site.toml", f'[machines."{name}"]\n')
+    with pytest.raises(LongshipError, match="cannot name a machine"):
+        load_machines(repository.root)

@@ -37,6 +37,15 @@ def test_empty_stack_file_is_enough(repository):
     assert (stack.images, stack.settings, stack.torch) == ({}, {}, "")
 
 
+@pytest.mark.parametrize("name", ["../../x", "..", "../stacks/pytorch", ".", "", "a\nb"])
+def test_stack_lies_among_the_stacks(name, repository):
+    repository.write("stack.toml", "")
+    (repository.root.parent / "x").mkdir()
+    (repository.root.parent / "x/stack.toml").write_text("")
+    with pytest.raises(LongshipError, match="there is no stack"):
+        load_stack(repository.root, name)
+
+
 def test_unknown_stack_names_those_that_are_there(repository):
     with pytest.raises(LongshipError, match='unknown stack: "pytoch"') as error:
         load_stack(repository.root, "pytoch")

@@ -83,3 +83,30 @@ def test_start_of_a_requeued_job_records_how_long_it_has_run(clean_environment, 
     ]
     run(["bash", "-c", render("a test", lines)], env=clean_environment)
     assert json.loads((tmp_path / "record.json").read_text())["earlier_seconds"] == "660"
+
+
+@pytest.mark.parametrize(
+    "said", ["\x1b]0;x\x07\x1b[31mred", 'a"b', "\\x", "\x9b2J", "a\\", "\\u12"]
+)
+def test_what_a_record_holds_moves_no_cursor_and_breaks_no_json(said, status, tmp_path):
+    (tmp_path / "log").write_text(f"{said}\n")
+    record = {name: said for name in ("name", "failed", "cost_unit", "cost_per_hour", "nodes")}
+    record |= {"job": "6", "ended": said, "started": said, "earlier_seconds": said}
+    record |= {"exit_code": "1", "log": str(tmp_path / "log")}
+    for queued in ("", f"7|PENDING|0:00|1:00:00|1|{said}|{said}".replace("\\", "")):
+        jobs = json.loads(status(queued, record, "jobs_as_json"))
+        assert len(jobs) == 1 + bool(queued)
+        shown = status(queued, record)
+        assert all(each.isprintable() for each in shown.splitlines()), shown
+
+
+def test_what_a_record_holds_is_never_evaluated(status, tmp_path):
+    canary = tmp_path / "was run"
+    text = f"a[$(touch '{canary}')]"
+    for name in ("earlier_seconds", "ended", "started", "cost_per_hour", "exit_code"):
+        for queued in ("", "7|PENDING|0:00|1:00:00|1|None|train"):
+            status(queued, {**RECORD, name: text})
+            json.loads(
+                status(queued, {**RECORD, "ended": RECORD["started"], name: text}, "jobs_as_json")
+            )
+    assert not canary.exists()

@@ -47,8 +47,10 @@ valid_text() {
   REPLY=$rest
 }
 
+readonly ESCAPED='^([^"\[:cntrl:]]|\\(["\/bfnrt]|u[0-9a-fA-F]{4}))*$' # as JSON has it
+
 # json_list 'NAME...' TEXT...: objects of so many values each. NAME# is a number, true or false, and null
-# where it is something else; NAME= is a text as a record has it, escaped already.
+# where it is something else; NAME= is a text as a record has it, escaped already, unless it is damaged.
 json_list() {
   local -r number='^(-?(0|[1-9][0-9]*)(\.[0-9]+)?|true|false)$'
   local -a names
@@ -62,7 +64,10 @@ json_list() {
     for name in "${names[@]}"; do
       case $name in
         *'#') if [[ $1 =~ $number ]]; then REPLY=$1; else REPLY=null; fi ;;
-        *=) valid_text "$1" ;;
+        *=)
+          valid_text "$1"
+          if [[ ! $REPLY =~ $ESCAPED ]]; then json_text "$REPLY"; fi
+          ;;
         *) json_string "$1" ;;
       esac
       if [[ $name != *'#' ]]; then REPLY="\"$REPLY\""; fi

@@ -117,14 +117,29 @@ time_before() {
   started=$REPLY
   record_value "$1" ended
   ended=$REPLY
-  record_value "$1" earlier_seconds
-  seconds=${REPLY:-0}
+  recorded_seconds "$1" earlier_seconds
+  seconds=$REPLY
   # where a node was lost nobody wrote the end: Slurm submits the job again at that moment
   if [[ -z $ended && -r ${1%/*}/slurm.txt && $(<"${1%/*}/slurm.txt") =~ \ SubmitTime=([0-9T:-]+) ]]; then
     ended=${BASH_REMATCH[1]}
   fi
-  REPLY=$(($(date -d "${ended:-$started}" +%s) - $(date -d "$started" +%s)))
+  seconds_between "$started" "${ended:-$started}"
   REPLY=$((seconds + (REPLY > 0 ? REPLY : 0)))
+}
+
+# recorded_seconds RECORD NAME: set REPLY to a whole number; to 0 where the record has none.
+recorded_seconds() {
+  record_value "$1" "$2"
+  if [[ ! $REPLY =~ ^(0|[1-9][0-9]{0,11})$ ]]; then REPLY=0; fi
+}
+
+# seconds_between TIME TIME: set REPLY to them; to 0 where one of the two is no time.
+seconds_between() {
+  local from to
+  REPLY=0
+  if [[ "$1 $2" =~ ^[0-9T:Z-]+\ [0-9T:Z-]+$ ]] && from=$(date -d "$1" +%s 2>/dev/null) && to=$(date -d "$2" +%s 2>/dev/null); then
+    REPLY=$((to - from))
+  fi
 }
 
 # write_run_record: the file is complete at any moment.

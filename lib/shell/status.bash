@@ -58,8 +58,8 @@ each_queued() {
     cost_unit=$REPLY
     slurm_seconds "$elapsed"
     seconds=$REPLY
-    if [[ $state == PENDING ]]; then time_before "$record"; else record_value "$record" earlier_seconds; fi
-    cost_of "$record" "$((seconds + ${REPLY:-0}))"
+    if [[ $state == PENDING ]]; then time_before "$record"; else recorded_seconds "$record" earlier_seconds; fi
+    cost_of "$record" "$((seconds + REPLY))"
     cost=$REPLY
     "$2"
   done <<<"$listed"
@@ -67,10 +67,19 @@ each_queued() {
 
 # show_queued: two lines or three.
 show_queued() {
+  local line
   # shellcheck disable=SC2059  # of show_jobs
-  printf "$form" "$id" "$name" "$state" "$elapsed" "$limit" "$nodes" "${cost:+$cost $cost_unit so far}"
-  if [[ $state == PENDING ]]; then printf '    waits: %s\n' "$reason"; fi
-  if last_line "$record"; then printf '    %s\n' "${REPLY:0:columns < 114 ? columns - 4 : 110}"; fi
+  printf -v line "$form" "$id" "$name" "$state" "$elapsed" "$limit" "$nodes" "${cost:+$cost $cost_unit so far}"
+  printable "${line%$'\n'}"
+  printf '%s\n' "$REPLY"
+  if [[ $state == PENDING ]]; then
+    printable "$reason"
+    printf '    waits: %s\n' "$REPLY"
+  fi
+  if last_line "$record"; then
+    printable "${REPLY:0:columns < 114 ? columns - 4 : 110}"
+    printf '    %s\n' "$REPLY"
+  fi
 }
 
 # add_queued: to jobs.
@@ -101,7 +110,7 @@ slurm_seconds() {
 # cost_of RECORD SECONDS: set REPLY to it, in the site's unit; empty where no price is known.
 cost_of() {
   record_value "$1" cost_per_hour
-  if [[ -z $REPLY || -z $2 ]]; then
+  if [[ ! $REPLY =~ ^[0-9.e+-]+$ || -z $2 ]]; then
     REPLY=
   else
     REPLY=$(awk -v per_hour="$REPLY" -v seconds="$2" 'BEGIN { printf "%.2f", per_hour * seconds / 3600 }')
@@ -149,7 +158,8 @@ show_ended() {
   ended=${REPLY:-nobody knows when}
   record_value "$record" failed
   printf -v line '%-12s %-16.16s %s  exit code %s  %s' "$id" "$name" "$ended" "${code:-unknown}" "$REPLY"
-  printf '%s\n' "${line:0:columns}"
+  printable "${line:0:columns}"
+  printf '%s\n' "$REPLY"
 }
 
 # add_ended: to jobs.
@@ -162,10 +172,11 @@ add_ended() {
   done
   seconds=
   if [[ -n ${recorded[ended]} ]]; then
-    seconds=$(($(date -d "${recorded[ended]}" +%s) - $(date -d "${recorded[started]}" +%s)))
+    seconds_between "${recorded[started]}" "${recorded[ended]}"
+    seconds=$REPLY
   fi
-  record_value "$record" earlier_seconds
-  cost_of "$record" "${seconds:+$((seconds + ${REPLY:-0}))}"
+  recorded_seconds "$record" earlier_seconds
+  cost_of "$record" "${seconds:+$((seconds + REPLY))}"
   cost=$REPLY
   last_line "$record" || REPLY=
   jobs+=("$id" "${recorded[name]}" ENDED "${recorded[nodes]}" "$seconds" '' '' "$cost"

@@ -285,13 +285,23 @@ unset longship_left longship_word
 
 # print_messages [KIND TEXT]...: a line each, on standard error, at once: jobs share a log.
 print_messages() {
-  local REPLY told=''
+  local REPLY told='' text
   while (($#)); do
+    printable "$2"
+    text=$REPLY
     paint 2 "$1:"
-    told+="$REPLY $2"$'\n'
+    told+="$REPLY $text"$'\n'
     shift 2
   done
   printf '%s' "$told" >&2
+}
+
+# printable TEXT: set REPLY to it, with ? for each control character: what a file, a record or another
+# program says must not move the cursor, and a message is one line.
+printable() {
+  local LC_ALL=C
+  REPLY=${1//[$'\x01'-$'\x1f\x7f']/?}
+  REPLY=${REPLY//$'\xc2'[$'\x80'-$'\x9f']/?} # as UTF-8 has them
 }
 
 # paint FILE WORD: set REPLY to the word, in its colour where that file (1 or 2) is a terminal which
