@@ -10,12 +10,13 @@ from typing import Callable, TypeVar
 from lib.command import call, comment, wrapped
 from lib.diagnosis_site import configuration_line, job_lines, site_lines, visible_lines
 from lib.diagnosis_software import repository_checks, software_lines
-from lib.diagnosis_values import configured_values, looks_secret
+from lib.diagnosis_values import configured_values
 from lib.errors import LongshipError
 from lib.images import image_source
 from lib.launch import module_lines
 from lib.paths import Paths, derive_paths, expand
 from lib.quoting import Expansion, Word
+from lib.resolved import looks_secret
 from lib.runtimes import Choice, choose_runtime
 from lib.settings import Settings
 from lib.sites import Machine

@@ -8,15 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from lib.configuration import KEYS
+from lib.resolved import looks_secret
 from lib.settings import Settings
 
 MASK = "***"
 
-# Words of a variable's name that say what it holds; TOKENIZERS_PARALLELISM is no token.
-_SECRET = re.compile(
-    r"(?:^|_)(?:API)?(?:TOKEN|SECRET|PASSWORD|PASSWD|PASS|PASSPHRASE|KEY|CREDENTIAL|AUTH)S?(?:_|$)",
-    re.IGNORECASE,
-)
 # the tables with what users name themselves
 _NAMED = ("environment.set", "training")
 _LOGIN = re.compile(r"(://)[^/\s]*@")
@@ -43,11 +39,6 @@ def configured_values(settings: Settings) -> list[tuple[str, str, str]]:
         shown = _shown(value, by_name=key in _NAMED)
         found.append((key, shown, settings.origins[key]))
     return found
-
-
-def looks_secret(name: str) -> bool:
-    """Tell whether a variable of this name holds what nobody but its user may see."""
-    return _SECRET.search(name) is not None
 
 
 def _shown(value: Any, *, by_name: bool = False) -> str:

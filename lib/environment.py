@@ -16,6 +16,7 @@ from lib.configuration import Environment
 from lib.errors import LongshipError
 from lib.paths import Paths, expand
 from lib.quoting import Expansion, name, word
+from lib.resolved import refuse_secrets
 from lib.settings import Settings
 from lib.training import is_below, training_folders, training_variables
 
@@ -147,7 +148,7 @@ def contract(settings: Settings, paths: Paths, *, online: bool, folders: Sequenc
         Source for ``/bin/sh -c TEXT longship COMMAND [ARGUMENT...]``.
     """
     environment = settings.configuration.environment
-    _refuse_secrets(environment, settings)
+    refuse_secrets(settings)
     lines = [
         export("PYTHONNOUSERSITE", "1"),
         export("LONGSHIP_ROOT", paths.root),
@@ -200,13 +201,3 @@ def _read_token(variable: str, file: str) -> str:
         f"  export {variable}\n"
         "fi"
     )
-
-
-def _refuse_secrets(environment: Environment, settings: Settings) -> None:
-    for variable in environment.set:
-        if variable in environment.secrets:
-            raise LongshipError(
-                f"environment.set in {settings.origins['environment.set']} holds {variable}, "
-                "which environment.secrets says is never written down",
-                f"delete it there, and type: export {variable}=...",
-            )

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from lib.command import wrapped
 from lib.errors import LongshipError
 from lib.images import image_source, image_to_start
 from lib.job_files import JobFile
-from lib.paths import Paths
+from lib.paths import Paths, expand
 from lib.repositories import configured_repositories
 from lib.resources import Request
 from lib.settings import Settings
+from lib.slurm_facts import LONGEST_NAME
+from lib.tables import open_file
 from lib.training import is_below, training_folders, training_variables
 
 # Folders that each node has as its own.
@@ -114,17 +117,34 @@ def _check_name(name: str) -> None:
         raise LongshipError(
             f'the job\'s name is "{name}"', "it names files: letters, digits and . _ + - only"
         )
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        raise LongshipError(
+            f'the job\'s name has {len(os.fsencode(name))} bytes: "{name[:40]}..."',
+            f"it names files: {LONGEST_NAME} at most, as in --job-name=NAME",
+        )
 
 
 def _check_secrets(settings: Settings, words: Sequence[str]) -> None:
     """Refuse to write down a token: Slurm and the record of a run keep what a job is given."""
-    for variable in settings.configuration.environment.secrets:
-        value = settings.environ.get(variable)
+    environment = settings.configuration.environment
+    values = [(each, settings.environ.get(each, "")) for each in environment.secrets]
+    for variable, file in environment.token_files.items():
+        values.append((variable, _first_line(expand("environment.token_files", file, settings))))
+    for variable, value in values:
         if value and any(value in each for each in words):
             raise LongshipError(
                 f"a word for the job holds the value of {variable}, and they are recorded",
                 f"leave it out: the program finds {variable} in its environment",
             )
+
+
+def _first_line(file: str) -> str:
+    """Return the token in a file, as the start of a job reads it: its first line."""
+    try:
+        with open_file(Path(file)) as stream:
+            return os.fsdecode(stream.readline(4096)).strip()
+    except OSError:  # the job finds none either
+        return ""
 
 
 def _check_silent(given: Mapping[str, str]) -> None:

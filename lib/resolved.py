@@ -8,7 +8,17 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from lib.errors import LongshipError
 from lib.settings import Settings
+
+# Words of a variable's name that say what it holds; TOKENIZERS_PARALLELISM is no token.
+_SECRET = re.compile(
+    r"(?:^|_)(?:API)?(?:TOKEN|SECRET|PASSWORD|PASSWD|PASS|PASSPHRASE|KEY|CREDENTIAL|AUTH)S?(?:_|$)",
+    re.IGNORECASE,
+)
+_LOGIN = re.compile(r"://[^/@:\s]*:[^/@\s]+@")
+# of one: MAX_TOKENS = "40960000" and SSH_AUTH_SOCK = "/run/x" hold none
+_VALUE = re.compile(r"(?![\d._]*$|[/~$]|\{user)\S{8,}")
 
 
 def resolved(settings: Settings) -> str:
@@ -27,9 +37,56 @@ def resolved(settings: Settings) -> str:
     -------
     str
         TOML.
+
+    Raises
+    ------
+    LongshipError
+        If one of them is a secret.
     """
+    refuse_secrets(settings)
     values = dataclasses.asdict(settings.configuration)
     return write_toml({**values, "machine": settings.machine.name, "stack": settings.stack.name})
+
+
+def looks_secret(name: str) -> bool:
+    """Tell whether a variable of this name holds what nobody but its user may see."""
+    return _SECRET.search(name) is not None
+
+
+def refuse_secrets(settings: Settings) -> None:
+    """Stop where environment.set holds one: launchers and records, which others can read, have it.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+
+    Raises
+    ------
+    LongshipError
+        With how it is passed instead.
+    """
+    environment = settings.configuration.environment
+    for variable, value in environment.set.items():
+        hint = f"type: export {variable}=..."
+        if variable in environment.secrets:
+            what = "which environment.secrets says is never written down"
+        elif _is_secret(variable, value):
+            what = "which looks like a secret, and others can read what it is written to"
+            hint = f'name it in environment.secrets = ["{variable}", ...], and {hint}'
+        else:
+            continue
+        origin = settings.origins["environment.set"]
+        raise LongshipError(
+            f"environment.set in {origin} holds {variable}, {what}", f"delete it there, and {hint}"
+        )
+
+
+def _is_secret(variable: str, value: str) -> bool:
+    """Tell a password, token or key from a number, a switch or the path of a file with one."""
+    if _LOGIN.search(value) or (variable.lower().endswith("_proxy") and "@" in value):
+        return True
+    return looks_secret(variable) and _VALUE.fullmatch(value) is not None
 
 
 def write_toml(tables: Mapping[str, Any], prefix: str = "") -> str:

@@ -10,6 +10,9 @@ from lib.partitions import hours
 from lib.resources import Request
 from lib.sites import Machine
 
+# of a job's name, in bytes: a name of a file has 255, and more than this stands in some
+LONGEST_NAME = 200
+
 _FACT = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=(.*?)(?=\s+[A-Z][\w/:]*=|\s*$)", re.DOTALL)
 _NEEDED = ("JobId", "JobName", "Partition", "NumNodes", "NumCPUs", "TimeLimit")
 _NUMBER_OF_GPUS = re.compile(r"gpu(?::[A-Za-z][\w.-]*)?[:=](\d+)")
@@ -52,7 +55,7 @@ def run_name(facts: Mapping[str, str]) -> str:
     if "ArrayTaskId" in facts:
         job = f"{facts['ArrayJobId']}_{facts['ArrayTaskId']}"
     name = re.sub(r"[^\w.+-]", "_", facts["JobName"])
-    return f"{job}-{name}"
+    return f"{job}-{name.encode()[:LONGEST_NAME].decode(errors='ignore')}"
 
 
 def gpus_per_node(facts: Mapping[str, str], on_node: str) -> int:

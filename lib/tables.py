@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from lib.errors import LongshipError, near_miss
+
+_LARGEST = 1 << 22  # bytes of a file
+_WIDTH = 200  # of a value in a message
+_NUMBER = 1 << 63  # what bash counts with
 
 # Kinds of values: the type in a message, how to write one, and the check.
 _KINDS = {
@@ -16,12 +22,12 @@ _KINDS = {
     "number": (
         "an integer",
         "4",
-        lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= 0,
+        lambda v: isinstance(v, int) and not isinstance(v, bool) and 0 <= v < _NUMBER,
     ),
     "amount": (
         "a number",
         "5.6",
-        lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and v >= 0,
+        lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v < _NUMBER,
     ),
     "list": (
         "a list of strings",
@@ -134,6 +140,24 @@ def find_files(root: Path, pattern: str) -> list[Path]:
     return sorted(map(Path, glob.glob(os.path.join(glob.escape(str(root)), pattern))))
 
 
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file to read it; with another, such as a FIFO, a script would wait for ever.
+
+    Raises
+    ------
+    OSError
+        If it is none, or cannot be read.
+    """
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    kind = os.fstat(number).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(number)
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(number, "rb")
+
+
 def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
     """Read a TOML file.
 
@@ -159,7 +183,11 @@ def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
     except ModuleNotFoundError:
         import tomli as tomllib  # before Python 3.11
     try:
-        text = path.read_text(encoding="utf-8")
+        with open_file(path) as file:
+            data = file.read(_LARGEST + 1)
+        if len(data) > _LARGEST:
+            raise LongshipError(f"{shown} is larger than {_LARGEST} bytes", f"look at: head {path}")
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
         return tomllib.loads(text), Source(shown, text)
     except OSError as error:
         raise LongshipError(
@@ -172,6 +200,10 @@ def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
         if "twice" in str(error) or "overwrite" in str(error):
             hint = "define each table and key once: edit the existing lines"
         raise LongshipError(f"invalid TOML in {shown}: {error}", hint) from error
+    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+        raise LongshipError(
+            f"{shown} has a value that is too large: {error}", "no key needs one: look at the file"
+        ) from error
 
 
 def check_value(dotted: str, value: Any, key: Key, place: str) -> Any:
@@ -201,7 +233,8 @@ def check_value(dotted: str, value: Any, key: Key, place: str) -> Any:
         )
         about = f": {key.about}" if key.about else ""
         raise LongshipError(
-            f"{place}: {dotted}: expected {expected}, got {value!r}", f"write {written}{about}"
+            f"{place}: {dotted}: expected {expected}, got {_shown(value)}",
+            f"write {written}{about}",
         )
     if key.choices and value not in key.choices:
         raise LongshipError(
@@ -212,6 +245,14 @@ def check_value(dotted: str, value: Any, key: Key, place: str) -> Any:
     if key.kind == "values":
         return {name: tuple(v) if isinstance(v, list) else v for name, v in value.items()}
     return tuple(value) if isinstance(value, list) else value
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits
+        return "too large"
+    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}..."
 
 
 def _check_entry(

@@ -14,9 +14,10 @@ from support.terminal import Terminal
 
 from lib import ROOT, diagnosis
 from lib.command import call
-from lib.diagnosis_values import configured_values, looks_secret
+from lib.diagnosis_values import configured_values
 from lib.errors import LongshipError
 from lib.quoting import word
+from lib.resolved import looks_secret
 from lib.script import render
 from lib.settings import load_settings
 

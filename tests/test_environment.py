@@ -1,6 +1,7 @@
 """The contract, run by a real POSIX sh: what the program finds."""
 
 import os
+import secrets
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from support.repository import toml
 from lib import environment
 from lib.environment import Bind, configured_binds, contract, unset_host_variables
 from lib.errors import LongshipError
+from lib.resolved import resolved
 
 VENV = Path("/a venv/it's")
 
@@ -147,6 +149,41 @@ def test_token_of_hugging_face_is_looked_for_in_the_home_folder(shell, repositor
 def test_secret_in_the_configuration_is_refused(repository):
     with pytest.raises(LongshipError, match="environment.set in configuration.toml holds HF_TOKEN"):
         text_for(repository, '[environment]\nset = { HF_TOKEN = "hf_secret" }\n')
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("https_proxy", "http://me:{}@proxy:3128"),
+        ("no_scheme_proxy", "me:a/{}@proxy:3128"),
+        ("PIP_INDEX_URL", "https://me:{}@example.org/simple"),
+        ("MY_API_KEY", "{}"),
+    ],
+)
+def test_what_looks_like_a_secret_is_refused_and_not_told(name, value, repository):
+    canary = secrets.token_hex(8)
+    value = value.format(canary)
+    text = f'[environment]\nset = {{ {name} = "{value}" }}\n'
+    with pytest.raises(LongshipError, match=f"holds {name}, which looks like") as error:
+        text_for(repository, text)
+    assert canary not in str(error.value) + error.value.hint
+    with pytest.raises(LongshipError, match=f"holds {name}"):  # nor is it kept for a job
+        resolved(repository.settings())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("https_proxy", "http://proxy:3128/"),
+        ("MAX_TOKENS", "4096000000"),
+        ("SSH_AUTH_SOCK", "/run/user/1/agent"),
+        ("TOKENIZERS_PARALLELISM", "something"),
+        ("USE_AUTH", "yes"),
+        ("URL", "https://example.org:8080/a@b"),
+    ],
+)
+def test_what_only_sounds_like_a_secret_is_taken(name, value, repository):
+    assert value in text_for(repository, f'[environment]\nset = {{ {name} = "{value}" }}\n')
 
 
 @pytest.mark.parametrize("table", ["set", "token_files"])

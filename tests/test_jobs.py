@@ -1,6 +1,7 @@
 """What submit.py does with a job: what it refuses, what it costs, and what reaches sbatch."""
 
 import os
+import secrets
 import shlex
 
 import pytest
@@ -78,6 +79,7 @@ def submit(site):
         wanted = jobs.Submission(job, typed, arguments, **given)
         return jobs.submit_lines(settings, paths, runtime, wanted)
 
+    lines.site = site
     return lines
 
 
@@ -417,3 +419,23 @@ def test_what_sbatch_says_moves_no_cursor(submit, clean_environment, run, tmp_pa
     told = run(["bash", "-c", render("a test", submit())], env=env, check=False).stderr
     assert "Slurm refuses the job: no ?]0;x??[31m ?2J\n" in told
     assert all(each.isprintable() for each in told.split("\n"))
+
+
+@pytest.mark.parametrize("words", [["--", "--token=CANARY"], ["--comment=CANARY"]])
+def test_token_of_a_file_is_not_submitted(words, submit, tmp_path):
+    canary = secrets.token_hex(12)
+    (tmp_path / "token").write_text(f"{canary}\nmore\n")
+    os.mkfifo(tmp_path / "fifo")
+    files = f'{{ T = "{tmp_path}/token", U = "{tmp_path}/fifo", V = "{tmp_path}/none" }}'
+    local = f"environment.token_files = {files}\n"
+    submit.site.write("configuration.local.toml", local)
+    submit(*[each.replace("CANARY", "more") for each in words])
+    with pytest.raises(LongshipError, match="a word for the job holds the value of T") as error:
+        submit(*[each.replace("CANARY", canary) for each in words])
+    assert canary not in str(error.value) + error.value.hint
+
+
+def test_name_that_no_file_can_have_is_told(submit):
+    submit(f"--job-name={'x' * 200}")
+    with pytest.raises(LongshipError, match="the job's name has 250 bytes"):
+        submit(f"--job-name={'ø' * 125}")

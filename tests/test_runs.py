@@ -94,6 +94,8 @@ def test_what_is_no_job_is_told(text):
         ({"JobName": "a.b-c_d+e1"}, "7-a.b-c_d+e1"),
         ({"JobName": "x\n;$(touch y)'\""}, "7-x____touch_y___"),
         ({"JobName": ""}, "7-"),
+        ({"JobName": "x" * 250}, f"7-{'x' * 200}"),
+        ({"JobName": "ø" * 250}, f"7-{'ø' * 100}"),
     ],
 )
 def test_name_of_a_run_is_one_folders(changed, name):

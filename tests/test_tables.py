@@ -1,9 +1,11 @@
 """TOML files are read strictly, and a mistake is told with its place."""
 
+import os
+
 import pytest
 
 from lib.errors import LongshipError
-from lib.tables import Key, Source, check_table, read_toml
+from lib.tables import Key, Source, check_table, check_value, read_toml
 
 KEYS = {
     "arch": Key("text", "the architecture", ("amd64", "arm64")),
@@ -137,3 +139,42 @@ def test_place_of_a_key_is_its_line(dotted, line):
 @pytest.mark.parametrize("dotted", ["no", "image", "container.no", "machines.y"])
 def test_place_of_what_is_not_there_is_the_file(dotted):
     assert Source("it.toml", PLACES).place(dotted) == "it.toml"
+
+
+def test_byte_order_mark_is_no_mistake(tmp_path):
+    (tmp_path / "it.toml").write_bytes(b'\xef\xbb\xbfgpu = "cuda"\r\n')
+    assert read_toml(tmp_path / "it.toml", "it.toml")[0] == {"gpu": "cuda"}
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_what_is_no_file_is_not_waited_for(kind, tmp_path):
+    if kind == "fifo":
+        os.mkfifo(tmp_path / "it.toml")
+    else:
+        (tmp_path / "it.toml").symlink_to("/dev/zero")
+    with pytest.raises(LongshipError, match="cannot read it.toml: it is not a regular file"):
+        read_toml(tmp_path / "it.toml", "it.toml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"gpu = {'9' * 5000}",
+        f"gpu = 0x{'f' * 5000}",
+        f"gpu = {'[' * 5000}{']' * 5000}",
+        f"gpu = [{'1, ' * 5000}]",
+        f"# {'x' * (1 << 22)}",
+    ],
+)
+def test_what_is_too_large_is_told_in_two_short_lines(text, tmp_path):
+    with pytest.raises(LongshipError) as error:
+        check(text, tmp_path)
+    assert len(str(error.value)) < 400 and "it.toml" in str(error.value)
+    assert "\n" not in str(error.value) + error.value.hint and error.value.hint
+
+
+def test_number_is_one_that_bash_counts_with(tmp_path):
+    key = Key("number")
+    assert check_value("a", (1 << 63) - 1, key, "it") == (1 << 63) - 1
+    with pytest.raises(LongshipError, match="a: expected an integer, got 9223372036854775808"):
+        check_value("a", 1 << 63, key, "it")
