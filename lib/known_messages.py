@@ -17,9 +17,10 @@ from lib.command import call
 from lib.errors import LongshipError, paint
 from lib.log_scan import Finding, Message, Scan
 from lib.paths import Paths
+from lib.quoting import word
 from lib.records import read_record
 from lib.reruns import recorded_run
-from lib.tables import read_toml
+from lib.tables import open_file, read_toml
 
 TABLE = Path(__file__).with_suffix(".toml")
 _WIDTH = 80
@@ -53,12 +54,13 @@ def _opened(log: str, paths_of: Callable[[], Paths]) -> Iterator[tuple[str, Bina
                 f"the run {run} has no log", f"look into its folder: {call('ls', str(run))}"
             )
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             yield str(path), stream
     except OSError as error:
-        raise LongshipError(
-            f"cannot read {path}: {error.strerror}", f"look at: {call('ls', '-l', str(path))}"
-        ) from error
+        hint = f"look at: {call('ls', '-l', str(path))}"
+        if os.path.exists(path) and not os.path.isfile(path):  # a FIFO
+            hint = f"what comes through it: python3 doctor.py explain - <{word(path)}"
+        raise LongshipError(f"cannot read {path}: {error.strerror}", hint) from error
 
 
 def explain(log: str, paths_of: Callable[[], Paths], *, as_json: bool) -> None:
@@ -80,13 +82,16 @@ def explain(log: str, paths_of: Callable[[], Paths], *, as_json: bool) -> None:
     """
     scan = Scan(load_messages())
     with _opened(log, paths_of) as (name, stream):
-        scan.read(stream)
+        scan.read(stream, 0 if log == "-" else os.fstat(stream.fileno()).st_size)
     if as_json:
         click.echo(json.dumps(_as_data(name, scan), indent=1))
     elif scan.findings:
         _tell(scan)
     else:
         _tell_nothing(name, log, scan)
+    if scan.skipped and not as_json:
+        click.echo(f"not searched: lines {scan.skipped[0]} to {scan.skipped[1]}, as it is large")
+        click.echo(f"to search all of it: python3 doctor.py explain - <{word(name)}")
 
 
 def _where(finding: Finding) -> str:
@@ -106,6 +111,7 @@ def _as_data(name: str, scan: Scan) -> dict[str, Any]:
     return {
         "log": name,
         "lines": scan.lines,
+        "not_searched": scan.skipped,
         "failed_first": scan.failed,
         "last_error": {"line": scan.last_error[0], "said": scan.last_error[1]},
         "findings": [

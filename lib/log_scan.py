@@ -1,7 +1,8 @@
 """Search a log for known messages.
 
 A log can be gigabytes of any bytes. It is read once, in blocks; a block is searched for fixed
-texts, which is fast; a regular expression sees no more than a line.
+texts, which is fast; a regular expression sees no more than a line. Of a large file only both ends
+are searched: how it began, and how it ended.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 _BLOCK = 1 << 20  # bytes that are read at once
 _LONGEST = 4 * _BLOCK  # of what has no end of line
+END = 1 << 25  # of a file's begin and end that are searched
 _SEEN = 2000  # bytes of a line before and after the text
 _KINDS = 1 << 15  # of lines that are remembered
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
@@ -102,6 +104,7 @@ class Scan:
         ]
         self._dull: set[bytes] = set()
         self._offset = self.lines = self._attempts = 0
+        self.skipped: tuple[int, int] | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -116,16 +119,39 @@ class Scan:
             self._found.values(), key=lambda each: (each.message.consequence, each.offset)
         )
 
-    def read(self, stream: BinaryIO) -> None:
-        """Read a log to its end."""
+    def read(self, stream: BinaryIO, size: int = 0) -> None:
+        """Read a log to its end.
+
+        Parameters
+        ----------
+        stream : file
+            The log.
+        size : int
+            How large it is, to search only both ends of a large one; `skipped` are the first and
+            the last line between them. 0 searches all of it.
+        """
         rest = b""
         while block := stream.read(_BLOCK):
             block = rest + block
             end = block.rfind(b"\n") + 1 or (len(block) if len(block) > _LONGEST else 0)
-            self._take(block[:end])
+            if self._offset >= END and self._offset + end <= size - END:
+                self._skip(block[:end])
+            else:
+                self._take(block[:end])
             rest = block[end:]
         self._take(rest)
         self.lines += bool(rest)
+
+    def _skip(self, block: bytes) -> None:
+        """Count its lines, and see whether another attempt begins in it."""
+        begun = block.count(b"\n" + _ATTEMPT) + block.startswith(_ATTEMPT)
+        self._attempts += begun
+        if begun and self._attempts > 1:
+            self._forget()
+        first = self.skipped[0] if self.skipped else self.lines + 1
+        self.lines += block.count(b"\n")
+        self._offset += len(block)
+        self.skipped = (first, self.lines)
 
     def _take(self, block: bytes) -> None:
         begin = 0
@@ -142,9 +168,8 @@ class Scan:
     def _look(self, block: bytes) -> None:
         taken: set[int] = set()
         kinds = block.translate(_DIGITS).split(b"\n")
-        # Most lines differ from earlier ones, in which nothing was found, only in their numbers.
-        lines = zip(block.split(b"\n"), kinds)
-        fresh = b"\n".join(line for line, kind in lines if kind not in self._dull)
+        # Most lines differ from others, in which nothing was found, only in their numbers.
+        fresh = b"\n".join({*kinds} - self._dull)
         for message, text, pattern, names_digits in self._searches:
             for at in _positions(block, text) if names_digits or text in fresh else ():
                 start, end = _line_around(block, at)

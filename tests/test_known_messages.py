@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from lib.configuration import KEYS
 from lib.errors import LongshipError
 from lib.known_messages import explain, load_messages
-from lib.log_scan import Scan
+from lib.log_scan import END, Scan
 from lib.stacks import load_stack
 from lib.tables import read_toml
 
@@ -217,3 +218,32 @@ def test_log_that_cannot_be_looked_at_is_told(repository, unseen, tmp_path):
     (tmp_path / "record.json").write_text(json.dumps({"log": unseen}))
     with pytest.raises(LongshipError, match="has no log"):
         explain(str(tmp_path), lambda: paths, as_json=False)
+
+
+@pytest.mark.parametrize("attempts", [0, 1, 2])
+def test_of_a_large_file_both_ends_are_searched_and_that_is_told(attempts, root, run, tmp_path):
+    line, log = b"step 1 loss 2.5 of all the others\n", tmp_path / "a log"
+    lines = 2 * END // len(line)
+    with log.open("wb") as file:
+        file.write(b"Disk quota exceeded\n")
+        file.write(line * lines)
+        file.write(b"CUDA out of memory\n" + b"longship: run /r/1-a\n" * attempts)
+        file.write(line * lines + b"Bus error\n")
+    doctor = [sys.executable, root / "doctor.py", "explain", log]
+    found = json.loads(run([*doctor, "--json"]).stdout)
+    first, last = found["not_searched"]
+    assert 1 < first < last < found["lines"] == 2 * lines + 3 + attempts
+    named = {each["topic"]: each["line"] for each in found["findings"]}
+    assert named.pop("shared memory") == found["lines"]
+    assert list(named.values()) == ([] if attempts == 2 else [1])
+    said = run(doctor).stdout.splitlines()
+    assert said[-2] == f"not searched: lines {first} to {last}, as it is large"
+    assert said[-1] == f"to search all of it: python3 doctor.py explain - <'{log}'"
+
+
+def test_fifo_is_not_waited_for(root, run, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    doctor = [sys.executable, root / "doctor.py", "explain", tmp_path / "fifo"]
+    error, hint = run(doctor, check=False).stderr.splitlines()
+    assert error == f"error: cannot read {tmp_path}/fifo: it is no regular file"
+    assert hint.endswith(f"doctor.py explain - <{tmp_path}/fifo")

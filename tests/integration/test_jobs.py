@@ -181,6 +181,19 @@ def test_cancelled_job_leaves_a_checkpoint_and_ends_its_chain(jobs):
     assert f"error: job {first}, which this one goes on from, is CANCELLED" in log
 
 
+def test_requeued_job_that_is_cancelled_as_it_waits_ends_its_chain(jobs):
+    job = write_job(jobs, "waiting", 'echo started; srun "$LAUNCHER" sleep 600')
+    first, second = jobs.submit(job, "--chain=2").stdout.split()
+    jobs.wait_until(first, lambda: "started" in jobs.slurm.log(first))
+    jobs.slurm.run(["scontrol", "requeuehold", first])
+    jobs.wait_until(first, lambda: jobs.run(first).record.get("stopped") == "requeued")
+    assert jobs.slurm.wait(first, "REQUEUE_HOLD", "PENDING")
+    jobs.slurm.run(["scancel", first])
+    assert jobs.slurm.wait(second) == "FAILED"
+    log = jobs.slurm.log(second)
+    assert f"error: job {first}, which this one goes on from, is CANCELLED" in log
+
+
 def test_chain_stops_at_an_error(jobs):
     job = write_job(jobs, "wrong", 'srun "$LAUNCHER" false')
     first, second = jobs.submit(job, "--chain=2").stdout.split()
