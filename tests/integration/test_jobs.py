@@ -3,16 +3,19 @@
 import contextlib
 import json
 import os
+import secrets
 import shlex
 import shutil
 import signal
 import time
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from support import processes
 from support.environments import SECRET
 from support.jobs import TRAINING
+from support.repository import toml
 
 from lib.sites import own_arch
 
@@ -179,6 +182,40 @@ def test_cancelled_job_leaves_a_checkpoint_and_ends_its_chain(jobs):
         assert jobs.slurm.wait(number) == "FAILED"
     log = jobs.slurm.log(second)
     assert f"error: job {first}, which this one goes on from, is CANCELLED" in log
+
+
+def test_tokens_reach_the_ranks_and_nothing_that_others_read(make_job_clone, slurm, tmp_path):
+    clone = make_job_clone(tmp_path)
+    tokens = {"FROM_FILE": secrets.token_hex(16), "FROM_HERE": secrets.token_hex(16)}
+    (tmp_path / "token").write_text(tokens["FROM_FILE"] + "\n")
+    (clone.root / "configuration.local.toml").write_text(
+        '[environment]\nsecrets = ["FROM_FILE", "FROM_HERE"]\n'
+        f"token_files = {{ FROM_FILE = {toml(tmp_path / 'token')} }}\n"
+    )
+    (clone.root / "CHANGELOG.md").write_text(
+        f"--extra-index-url https://{'me'}:{tokens['FROM_HERE']}@example.org/simple\n"
+    )
+    environment = {"FROM_HERE": tokens["FROM_HERE"]}
+    show = "import os, hashlib as h; print([h.sha256(os.environ[n].encode()).hexdigest() for n in"
+    body = f"srun \"$LAUNCHER\" python3 -c \"{show} ('FROM_FILE', 'FROM_HERE')])\"; sleep 2"
+    job = write_job(clone, "tokens", body)
+    for value in tokens.values():
+        done = clone.submit(job, "--", value, check=False, env=environment)
+        assert done.returncode == 1 and "holds the value of FROM_" in done.stderr
+    number = clone.job(job, env=environment)
+    clone.wait_until(number, lambda: "['" in slurm.log(number))
+    said = slurm.run(["scontrol", "show", "job", number]).stdout
+    arguments = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it is gone
+            arguments.append(each.read_bytes())
+    assert slurm.wait(number) == "COMPLETED"
+    assert str([sha256(each.encode()).hexdigest() for each in tokens.values()]) in slurm.log(number)
+    files = [each for each in clone.runs.rglob("*") if each.is_file()]
+    assert clone.run(number).folder / "repositories/longship.commit" in files
+    written = b"".join([*arguments, said.encode(), *(each.read_bytes() for each in files)])
+    for value in tokens.values():
+        assert value.encode() not in written
 
 
 def test_requeued_job_that_is_cancelled_as_it_waits_ends_its_chain(jobs):
