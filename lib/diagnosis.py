@@ -16,7 +16,7 @@ from lib.images import image_source
 from lib.launch import module_lines
 from lib.paths import Paths, derive_paths, expand
 from lib.quoting import Expansion, Word
-from lib.resolved import looks_secret
+from lib.resolved import refused_secrets, without_secrets
 from lib.runtimes import Choice, choose_runtime
 from lib.settings import Settings
 from lib.sites import Machine
@@ -174,7 +174,7 @@ def _runtime_lines(settings: Settings, paths: Paths, choice: Choice) -> list[str
         *module_lines(machine, choice.runtime),
         call("diagnose_runtime", choice.runtime, choice.why),
         *_machine_lines(machine, choice.runtime),
-        *_heeded("image", lambda: software_lines(settings, paths, choice.runtime)),
+        *_heeded("image", lambda: software_lines(without_secrets(settings), paths, choice.runtime)),
     ]
 
 
@@ -210,20 +210,12 @@ def _servers(settings: Settings, runtime: str) -> list[str]:
 
 def _token_lines(settings: Settings) -> list[str]:
     environment = settings.configuration.environment
-    origin = settings.origins["environment.set"]
     files = [
         expand("environment.token_files", each, settings)
         for each in environment.token_files.values()
     ]
     return [
-        *(
-            call(
-                *("report", "warning", "secrets", f"environment.set in {origin} holds {name}"),
-                f"take it out, and name it in environment.secrets; then type: export {name}=...",
-            )
-            for name in environment.set
-            if looks_secret(name)
-        ),
+        *(_problem("secrets", each) for each in refused_secrets(settings).values()),
         wrapped("diagnose_tokens", *dict.fromkeys(files), *_KEPT),
         wrapped("diagnose_secrets", *environment.secrets),
     ]

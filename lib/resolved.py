@@ -66,7 +66,23 @@ def refuse_secrets(settings: Settings) -> None:
     LongshipError
         With how it is passed instead.
     """
+    for error in refused_secrets(settings).values():
+        raise error
+
+
+def without_secrets(settings: Settings) -> Settings:
+    """Return the settings that are left where those that are refused are taken out."""
+    configuration, refused = settings.configuration, refused_secrets(settings)
+    others = {k: v for k, v in configuration.environment.set.items() if k not in refused}
+    environment = dataclasses.replace(configuration.environment, set=others)
+    changed = dataclasses.replace(configuration, environment=environment)
+    return dataclasses.replace(settings, configuration=changed)
+
+
+def refused_secrets(settings: Settings) -> dict[str, LongshipError]:
+    """Return what `refuse_secrets` says, by variable."""
     environment = settings.configuration.environment
+    found = {}
     for variable, value in environment.set.items():
         hint = f"type: export {variable}=..."
         if variable in environment.secrets:
@@ -77,9 +93,10 @@ def refuse_secrets(settings: Settings) -> None:
         else:
             continue
         origin = settings.origins["environment.set"]
-        raise LongshipError(
+        found[variable] = LongshipError(
             f"environment.set in {origin} holds {variable}, {what}", f"delete it there, and {hint}"
         )
+    return found
 
 
 def _is_secret(variable: str, value: str) -> bool:

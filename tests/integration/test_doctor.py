@@ -431,7 +431,7 @@ FAULTS = [
     Fault("open token", open_token, "problem", "tokens", "read by others (mode 644)", "chmod 600"),
     Fault("empty token", empty_token, "warning", "tokens", "is empty", "rm "),
     Fault(
-        "secret", written_secret, "warning", "secrets", "holds LAB_API_KEY", "export LAB_API_KEY"
+        "secret", written_secret, "problem", "secrets", "holds LAB_API_KEY", "export LAB_API_KEY"
     ),
     Fault("dead Slurm", dead_slurm, "problem", "Slurm", "does not answer", "try again later"),
     Fault("partition", no_such_partition, "warning", "Slurm", "no partition nowhere", "site.toml"),
