@@ -270,11 +270,11 @@ print_messages() {
   printf '%s' "$told" >&2
 }
 
-# printable TEXT: set REPLY to it, with ? for each control character: what a file, a record or another
-# program says must not move the cursor, and a message is one line.
+# printable TEXT: set REPLY to it, with ? for each control character but tab and newline: what a file, a
+# record or another program says must not move the cursor.
 printable() {
   local LC_ALL=C
-  REPLY=${1//[$'\x01'-$'\x1f\x7f']/?}
+  REPLY=${1//[$'\x01'-$'\b\v'-$'\x1f\x7f']/?}
   REPLY=${REPLY//$'\xc2'[$'\x80'-$'\x9f']/?} # as UTF-8 has them
 }
 
