@@ -65,7 +65,6 @@ def launch_table(image: Path, folder: Path, rounds: int) -> Table:
         "`apptainer exec IMAGE true`": ["apptainer", "exec", str(image), "true"],
         "`LAUNCHER true`": [str(launcher), "true"],
         "`python3 container_run.py true`": [*script, "true"],
-        "the same, after a change of the configuration": [*script, "--machine", "local", "true"],
     }
     summary = {"launch through a job's launcher": 1, "launch through container_run.py": 2}
     return compare(measure(commands, rounds, environ), "command", summary)
@@ -78,13 +77,11 @@ def import_table(rounds: int) -> Table:
     commands = {
         "pass": [sys.executable, "-c", "pass"],
         "all": [sys.executable, "-c", "import lib.cli.container_run, lib.cli.set_up"],
-        "remembered": [sys.executable, "-c", "import lib.execute, lib.remembered"],
     }
     taken = measure(commands, rounds, environ)
-    base, everything, remembered = (sorted(each.cpu_seconds)[rounds // 2] for each in taken)
+    base, everything = (sorted(each.cpu_seconds)[rounds // 2] for each in taken)
     rows = [
         ("all of the scripts' own code, click included", f"{(everything - base) * 1000:.0f} ms"),
-        ("for a launch like the last one", f"{(remembered - base) * 1000:.0f} ms"),
     ]
     return Table(("import, CPU time over bare Python", "median"), rows)
 

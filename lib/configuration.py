@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from lib.entries import ASSET, REPOSITORY
 from lib.errors import LongshipError, near_miss
-from lib.tables import Key, Source, check_value
+from lib.tables import Key, Place, Source, check_value
 
 RUNTIMES = ("auto", "apptainer", "singularity", "docker", "podman", "enroot", "host")
 
@@ -175,7 +175,7 @@ def check_layer(tables: Any, source: Source, prefix: str = "") -> Layer:
         For an unknown key, a wrong type, or an impossible value.
     """
 
-    def place(dotted: str) -> str:
+    def place(dotted: str) -> Place:
         return source.place(f"{prefix}.{dotted}".strip("."))
 
     values = {}
@@ -192,7 +192,7 @@ def check_layer(tables: Any, source: Source, prefix: str = "") -> Layer:
     return Layer(f"{source.shown} [{prefix}]" if prefix else source.shown, values)
 
 
-def _unknown_key(dotted: str, value: Any, place: str) -> LongshipError:
+def _unknown_key(dotted: str, value: Any, place: Place) -> LongshipError:
     table, _, key = dotted.rpartition(".")
     if table:
         beside = [each.rpartition(".")[2] for each in KEYS if each.rpartition(".")[0] == table]

@@ -16,7 +16,7 @@ from lib.training import is_below
 def configuration_line(settings: Settings) -> str:
     """Name the files that the configuration is made of."""
     root = f"{settings.root}{os.sep}"
-    read = [each for each in settings.files if each.endswith(".toml") and os.path.isfile(each)]
+    read = [each for each in settings.files if os.path.isfile(each)]
     sites = [each for each in read if each.endswith("site.toml")]
     own = [each[len(root) :] if each.startswith(root) else each for each in read]
     shown = [each for each in own if not each.endswith("site.toml")]

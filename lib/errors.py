@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from typing import TextIO
 
 # red, yellow and cyan; the others are bold
 _COLOURS = {"error": 31, "problem": 31, "warning": 33, "follows": 33, "hint": 36, "next": 36}
 # what would move the cursor, or begin another line
 _CONTROL = dict.fromkeys((*range(32), *range(127, 160)), "?")
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # a remembered launch does without
-    from collections.abc import Sequence
-    from typing import TextIO
 
 
 class LongshipError(Exception):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from lib.errors import LongshipError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # a remembered launch needs neither, and they cost it 10 ms
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 _PROBE_SECONDS = 20  # a docker client without a daemon can wait for minutes
 
@@ -33,8 +32,6 @@ def become(script: str, name: str, arguments: Sequence[str], environ: Mapping[st
     LongshipError
         If bash cannot be started.
     """
-    import signal
-
     # Python ignores them, and what it starts would inherit that: `... | head` must end quietly.
     for each in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(each, signal.SIG_DFL)
@@ -59,7 +56,7 @@ def succeeds(command: Sequence[str]) -> bool:
     -------
     bool
     """
-    import subprocess
+    import subprocess  # only a launch whose runtime is not configured pays for it
 
     try:
         done = subprocess.run(
@@ -109,8 +106,6 @@ def write_file(path: Path, text: str, mode: int = 0o644) -> None:
     LongshipError
         If the folder cannot be written to.
     """
-    from contextlib import suppress
-
     partial = path.with_name(f"{path.name}.partial.{os.getpid()}")
     try:
         partial.write_text(text, encoding="utf-8", errors="surrogateescape")

@@ -36,13 +36,10 @@ class Choice(NamedTuple):
         The program, or ``host``.
     why : str
         The reason, where the configuration left it open, else "".
-    lasting : bool
-        False where a runtime that is installed did not work just now: its daemon may start later.
     """
 
     runtime: str
     why: str
-    lasting: bool
 
 
 def choose_runtime(
@@ -61,15 +58,15 @@ def choose_runtime(
     """
     configured = configured_runtime(settings)
     if configured:
-        return Choice(configured, "", True)
+        return Choice(configured, "")
     failed = []
     for runtime in _installed(settings):
         image = image_to_start(runtime, settings, paths)
         if succeeds(MODULES[runtime].probe(runtime, image)):
-            return Choice(runtime, _FIRST, not failed)
+            return Choice(runtime, _FIRST)
         failed.append(runtime)
     why = f"{', '.join(failed)} here, but without an image" if failed else "no other is installed"
-    return Choice("host", why, not failed)
+    return Choice("host", why)
 
 
 def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) -> Choice:
@@ -87,10 +84,10 @@ def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) ->
             'choose another one in configuration.toml, such as container.runtime = "apptainer"',
         )
     if configured:
-        return Choice(configured, "", True)
+        return Choice(configured, "")
     for runtime in _installed(settings):
         if succeeds(MODULES[runtime].works(runtime)):
-            return Choice(runtime, _FIRST, True)
+            return Choice(runtime, _FIRST)
     raise LongshipError(
         f"nothing here makes an image from {image_source(settings).address}",
         f"install one of {', '.join(_LOOKED_FOR)}; without an image, python3 set_up.py install "

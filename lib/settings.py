@@ -32,7 +32,7 @@ class Settings:
     origins : mapping of str to str
         Where each value comes from, by dotted key.
     files : tuple of str
-        Every file and folder that was looked at, there or not.
+        Every file that was looked at, there or not.
     environ : mapping
         The caller's environment.
     """
@@ -116,8 +116,7 @@ def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, 
     check_settings(stack, configuration.training, origins["training"])
     # a new site is a file in any folder beside the scripts
     sites = [each / "site.toml" for each in sorted(root.iterdir()) if os.path.isdir(each)]
-    marks = [each.recognise["path"] for each in machines.values() if "path" in each.recognise]
-    looked_at = [root, main, local, root / "stacks" / stack.name / "stack.toml", *sites, *marks]
+    looked_at = [main, local, root / "stacks" / stack.name / "stack.toml", *sites]
     return Settings(
         root=root,
         machine=machines[name],

@@ -95,16 +95,28 @@ class Source(NamedTuple):
     shown: str
     text: str
 
-    def place(self, dotted: str) -> str:
-        """Name the file, and the line of a key where it can be found.
+    def place(self, dotted: str) -> Place:
+        """Return where a key stands.
 
         Parameters
         ----------
         dotted : str
             The key with the tables around it, such as ``machines.jwb.project.name``.
         """
+        return Place(self, dotted)
+
+
+class Place(NamedTuple):
+    """Where a key stands in a file; it is searched only for a message, as each start checks all."""
+
+    source: Source
+    dotted: str
+
+    def __str__(self) -> str:
+        """Name the file, and the line of the key where it can be found."""
+        shown, dotted = self.source.shown, self.dotted
         table = ""
-        for number, line in enumerate(self.text.splitlines(), 1):
+        for number, line in enumerate(self.source.text.splitlines(), 1):
             bare = line.strip().replace('"', "").replace(" ", "")
             if bare.startswith("["):
                 table = bare.split("]")[0].strip("[")
@@ -115,10 +127,10 @@ class Source(NamedTuple):
                 here = f"{table}.{key}" if table else key
                 inline = "={" in bare and f"{dotted}.".startswith(f"{here}.")
                 if inline and f"{dotted.rsplit('.', 1)[-1]}=" in bare:
-                    return f"{self.shown}, line {number}"
+                    return f"{shown}, line {number}"
             if f"{here}.".startswith(f"{dotted}."):
-                return f"{self.shown}, line {number}"
-        return self.shown
+                return f"{shown}, line {number}"
+        return shown
 
 
 def find_files(root: Path, pattern: str) -> list[Path]:
@@ -206,7 +218,7 @@ def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
         ) from error
 
 
-def check_value(dotted: str, value: Any, key: Key, place: str) -> Any:
+def check_value(dotted: str, value: Any, key: Key, place: Place) -> Any:
     """Return a value as its key wants it, lists as tuples.
 
     Parameters
@@ -217,7 +229,7 @@ def check_value(dotted: str, value: Any, key: Key, place: str) -> Any:
         What TOML gave.
     key : Key
         What it takes.
-    place : str
+    place : Place
         Where it stands, from `Source.place`.
 
     Raises
@@ -256,7 +268,7 @@ def _shown(value: Any) -> str:
 
 
 def _check_entry(
-    dotted: str, entry: Mapping[str, Any], keys: Mapping[str, Key], place: str
+    dotted: str, entry: Mapping[str, Any], keys: Mapping[str, Key], place: Place
 ) -> dict[str, Any]:
     """Check one of several tables under the same name."""
     for name in entry:

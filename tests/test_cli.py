@@ -1,11 +1,14 @@
 """What all entry scripts share: --help, which has to do without documentation, and wrong calls."""
 
+import copy
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.repository import Clone
 
 from lib import ROOT
 from lib.cli import before_pip
@@ -105,3 +108,20 @@ def test_wrong_call_is_two_lines(call, error, hint, run):
     first, second = done.stderr.splitlines()
     assert first.startswith(f"error: {error}")
     assert second.startswith(f"hint: {hint}")
+
+
+def test_copy_of_a_clone_runs_its_own_configuration(root, tmp_path, clean_environment):
+    """Nothing that a launch leaves behind leads the next one elsewhere."""
+    first = Clone(root, tmp_path / "first", clean_environment)
+    first.configure('[container]\nruntime = "host"\n[packages]\nrequirements = ""\n')
+    roots = {"HOME": str(tmp_path), "LONGSHIP_MACHINE": "local"}
+    before = list(first.root.iterdir())
+    show = ["sh", "-c", 'echo "$LONGSHIP_ROOT $GREETING"']
+    for _ in range(2):
+        done = first.container_run(*show, env=roots)
+    assert done.stdout == f"{first.root} \n"
+    assert list(first.root.iterdir()) == before
+    second = copy.copy(first)
+    second.root = shutil.copytree(first.root, tmp_path / "second")
+    (second.root / "configuration.local.toml").write_text('environment.set = { GREETING = "me" }\n')
+    assert second.container_run(*show, env=roots).stdout == f"{second.root} me\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib.cli import Call, Recorder
+from lib.cli import Call
 from lib.errors import LongshipError
 from lib.runtimes import choose_builder, choose_runtime
 
@@ -45,7 +45,7 @@ def test_configured_runtime_is_taken_without_a_question(runtime, repository, ins
     install(*ALL)
     repository.write("configuration.toml", f'[container]\nruntime = "{runtime}"\n')
     choice, tried = choose(repository)
-    assert (choice.runtime, choice.why, choice.lasting, tried) == (runtime, "", True, [])
+    assert (choice.runtime, choice.why, tried) == (runtime, "", [])
 
 
 def test_runtime_of_the_site_is_taken(repository, install):
@@ -64,29 +64,28 @@ def test_first_runtime_that_works_is_taken(runtime, repository, install):
     assert choice.runtime == runtime
     assert choice.why == "the first that works here"
     assert [program_of(command) for command in tried] == list(ALL[: ALL.index(runtime) + 1])
-    assert choice.lasting == (runtime == "apptainer")
 
 
 def test_runtime_that_is_not_installed_is_not_tried(repository, install):
     install("podman")
     choice, tried = choose(repository, ALL)
-    assert choice.runtime == "podman" and choice.lasting
+    assert choice.runtime == "podman"
     assert [command[0] for command in tried] == ["podman"]
 
 
 def test_host_is_what_is_left(repository, install):
     choice, tried = choose(repository, ALL)
-    assert (choice.runtime, choice.lasting, tried) == ("host", True, [])
+    assert (choice.runtime, tried) == ("host", [])
     assert choice.why == "no other is installed"
     install("docker")
     choice, _ = choose(repository)
-    assert (choice.runtime, choice.lasting) == ("host", False)  # its daemon may start later
+    assert choice.runtime == "host"
     assert choice.why == "docker here, but without an image"
 
 
 def test_choice_and_reason_are_told(repository, install, capfd):
     settings, paths = repository.settings_and_paths()
-    Call(settings, False, Recorder({}), {}).runtime(paths)
+    Call(settings, False, {}, {}).runtime(paths)
     assert capfd.readouterr().err == "note: runtime host (no other is installed)\n"
 
 

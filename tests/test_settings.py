@@ -199,11 +199,9 @@ def test_site_can_choose_the_stack(repository):
 
 def test_every_file_looked_at_is_known_there_or_not(repository):
     files = set(repository.settings().files)
-    root = repository.root
-    for name in ("configuration.toml", "configuration.local.toml", "local/site.toml"):
-        assert str(root / name) in files
-    assert str(root / "stacks/pytorch/stack.toml") in files
-    assert str(root) in files  # a new site is a new folder here
+    stack = "stacks/pytorch/stack.toml"
+    for name in ("configuration.toml", "configuration.local.toml", "local/site.toml", stack):
+        assert str(repository.root / name) in files
 
 
 def test_checked_in_repository_loads_for_every_machine(root, tmp_path):

@@ -34,7 +34,7 @@ ROWS = (
     ("setup", "bundle", "overlay_builds", "jobs", "runs"),
     ("diagnosis_site", "diagnosis_software", "diagnosis_values"),
     ("diagnosis", "job_diagnosis", "known_messages"),
-    ("script", "execute", "remembered"),
+    ("script", "execute"),
     ("pins",),
     ("launchers",),
     ("cli",),

@@ -133,12 +133,12 @@ deep = 3
     ],
 )
 def test_place_of_a_key_is_its_line(dotted, line):
-    assert Source("it.toml", PLACES).place(dotted) == f"it.toml, line {line}"
+    assert str(Source("it.toml", PLACES).place(dotted)) == f"it.toml, line {line}"
 
 
 @pytest.mark.parametrize("dotted", ["no", "image", "container.no", "machines.y"])
 def test_place_of_what_is_not_there_is_the_file(dotted):
-    assert Source("it.toml", PLACES).place(dotted) == "it.toml"
+    assert str(Source("it.toml", PLACES).place(dotted)) == "it.toml"
 
 
 def test_byte_order_mark_is_no_mistake(tmp_path):

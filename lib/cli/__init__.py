@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
@@ -28,33 +28,6 @@ except ModuleNotFoundError as missing:
     )
 
 
-class Recorder(Mapping):
-    """An environment that remembers which of its variables were looked at.
-
-    Parameters
-    ----------
-    environ : mapping
-        The real environment.
-    """
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
-        self.seen: dict[str, str | None] = {}
-
-    def __getitem__(self, name: str) -> str:
-        """Return a variable's value, and remember that it was asked for."""
-        self.seen[name] = self._environ.get(name)
-        return self._environ[name]
-
-    def __iter__(self) -> Iterator[str]:
-        """Go through the names."""
-        return iter(self._environ)
-
-    def __len__(self) -> int:
-        """Count the variables."""
-        return len(self._environ)
-
-
 class Call(NamedTuple):
     """One call of an entry script: everything that it is computed from.
 
@@ -64,7 +37,7 @@ class Call(NamedTuple):
         All layers put together.
     dry_run : bool
         Show the script instead of running it.
-    environ : Recorder
+    environ : mapping
         The caller's environment.
     options : mapping
         What the command line says of machine, stack and configuration.
@@ -72,14 +45,14 @@ class Call(NamedTuple):
 
     settings: Settings
     dry_run: bool
-    environ: Recorder
+    environ: Mapping[str, str]
     options: Mapping[str, str]
 
     @classmethod
     def read(cls, options: Mapping[str, str], *, dry_run: bool) -> Call:
         """Read all layers of the configuration, as the options and the environment say."""
-        environ = Recorder(os.environ)
-        return cls(load_settings(Path(ROOT), options, environ), dry_run, environ, options)
+        settings = load_settings(Path(ROOT), options, os.environ)
+        return cls(settings, dry_run, os.environ, options)
 
     @property
     def paths(self) -> Paths:

@@ -17,7 +17,7 @@ INTEGRATION = Path(__file__).resolve().parents[1] / "integration"
 # scripts hundreds of times, which others do less often.
 ONCE = {
     *("test_completion.py", "test_documentation.py", "test_known_messages.py", "test_readmes.py"),
-    *("test_remembered.py", "test_ruff.py", "test_shellcheck.py"),
+    *("test_ruff.py", "test_shellcheck.py"),
 }
 
 CLUSTERS = os.environ.get("SLURM_CONF", "").split(":")
