@@ -143,9 +143,9 @@ def test_folder_that_cannot_be_looked_into_has_neither_image_nor_venv(tmp_path, 
 @pytest.mark.parametrize(
     ("machine", "environ", "wanted"),
     [
-        ("auto", {}, "report ok machine 'local, this machine (local/site.toml): no site'"),
+        ("auto", {}, "report ok machine 'local, this machine (local/site.toml): no known site"),
         ("auto", {"SYSTEMNAME": "jupiter"}, "detected by SYSTEMNAME=jupiter"),
-        ("jpb", {"SYSTEMNAME": "jupiter"}, "SYSTEMNAME=jupiter says so too"),
+        ("jpb", {"SYSTEMNAME": "jupiter"}, "also detected by SYSTEMNAME=jupiter"),
         ("jpb", {}, "set in command line; no known site"),
         ("local", {"SYSTEMNAME": "jupiter"}, "report warning machine"),
         ("lumi", {"SYSTEMNAME": "jupiter"}, "report warning machine"),
@@ -333,7 +333,7 @@ def test_password_in_a_url_is_not_shown(url, shown, tell):
 @pytest.mark.parametrize(
     ("driver", "answer", "wanted"),
     [
-        ("cuda_of_driver=12.4", "seen=2 cuda=12.9.1", ("ok", "2 seen; the image has CUDA 12.9")),
+        ("cuda_of_driver=12.4", "seen=2 cuda=12.9.1", ("ok", "2 visible; the image has CUDA 12.9")),
         ("cuda_of_driver=12.4", "seen=1 cuda=", ("ok", "of a version that it does not say")),
         ("cuda_of_driver=unknown", "seen=1 cuda=13.0", ("ok", "the image has CUDA 13.0")),
         (

@@ -245,5 +245,5 @@ def test_fifo_is_not_waited_for(root, run, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     doctor = [sys.executable, root / "doctor.py", "explain", tmp_path / "fifo"]
     error, hint = run(doctor, check=False).stderr.splitlines()
-    assert error == f"error: cannot read {tmp_path}/fifo: it is no regular file"
+    assert error == f"error: cannot read {tmp_path}/fifo: it is not a regular file"
     assert hint.endswith(f"doctor.py explain - <{tmp_path}/fifo")

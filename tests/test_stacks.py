@@ -42,7 +42,7 @@ def test_stack_lies_among_the_stacks(name, repository):
     repository.write("stack.toml", "")
     (repository.root.parent / "x").mkdir()
     (repository.root.parent / "x/stack.toml").write_text("")
-    with pytest.raises(LongshipError, match="there is no stack"):
+    with pytest.raises(LongshipError, match="unknown stack"):
         load_stack(repository.root, name)
 
 
