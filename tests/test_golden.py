@@ -80,8 +80,8 @@ def like(command, machine, runtime):
         return command, "local", "docker"
     if (command, machine, runtime) == ("container_run", "local", "enroot"):
         return command, "aws", "enroot"
-    of_jsc = command == "container_run" and machine in ("jwc", "jrc", "jpb")
-    if of_jsc or (command in ("set_up", "submit", "job_start") and runtime != "host"):
+    alike = command == "container_run" and machine in ("jwc", "jrc", "jpb", "olivia", "lumi")
+    if alike or (command in ("set_up", "submit", "job_start") and runtime != "host"):
         return (command, "jwb", "apptainer") if machine != "jwb" else None
     return None
 
