@@ -176,7 +176,7 @@ def test_options_of_pip_reach_it(connected, found, tmp_path):
 @pytest.mark.parametrize("words", [["install", "x"], ["offline", "--", "-x"], ["download", "x"]])
 def test_options_of_pip_are_for_download_alone(words, connected):
     done = connected().set_up(*words, check=False)
-    assert done.returncode == 2 and "options of pip: " in done.stderr
+    assert done.returncode == 2 and "hint: pass pip options after --: " in done.stderr
 
 
 @pytest.fixture
