@@ -64,7 +64,7 @@ def job_lines(settings: Settings) -> list[str]:
 def visible_lines(settings: Settings, paths: Paths) -> list[str]:
     """Tell the folders that compute nodes do not see. JUPITER: a job then dies without a log."""
     seen = settings.machine.compute_folders
-    fix = f"move it below {' or '.join(seen)}"
+    fix = f"move it to a directory under {' or '.join(seen)}"
     hidden = [
         each
         for each in dict.fromkeys((paths.root, *paths.roots))

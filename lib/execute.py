@@ -85,7 +85,7 @@ def make_folder(path: Path) -> None:
     except OSError as error:
         raise LongshipError(
             f"cannot make the folder {path}: {error.strerror}",
-            "set [paths] in configuration.toml to a place that you can write to",
+            "set [paths] in configuration.toml to a directory that you can write to",
         ) from error
 
 

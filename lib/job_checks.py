@@ -101,8 +101,8 @@ def log_folders(paths: Paths, given: Mapping[str, str], log: str) -> list[str]:
     for each in folders:
         if "%" in each:
             raise LongshipError(
-                f"Slurm makes no folders, and the log's is to be {each}",
-                "fill in only the file's name: --output=FOLDER/%j.log",
+                f"the log directory must be a fixed path, because Slurm does not create it: {each}",
+                "use patterns only in the file name: --output=DIR/%j.log",
             )
     return folders
 
@@ -115,12 +115,13 @@ def written_to(paths: Paths, given: Mapping[str, str], file: str) -> str:
 def _check_name(name: str) -> None:
     if not re.fullmatch(r"[\w.+-]+", name):
         raise LongshipError(
-            f'the job\'s name is "{name}"', "it names files: letters, digits and . _ + - only"
+            f'invalid job name: "{name}"',
+            "use only letters, digits and . _ + -, as files are named after it",
         )
     if len(os.fsencode(name)) > LONGEST_NAME:
         raise LongshipError(
-            f'the job\'s name has {len(os.fsencode(name))} bytes: "{name[:40]}..."',
-            f"it names files: {LONGEST_NAME} at most, as in --job-name=NAME",
+            f'the job name is too long: {len(os.fsencode(name))} bytes: "{name[:40]}..."',
+            f"use at most {LONGEST_NAME} bytes: --job-name=NAME",
         )
 
 
@@ -133,8 +134,8 @@ def _check_secrets(settings: Settings, words: Sequence[str]) -> None:
     for variable, value in values:
         if value and any(value in each for each in words):
             raise LongshipError(
-                f"a word for the job holds the value of {variable}, and they are recorded",
-                f"leave it out: the program finds {variable} in its environment",
+                f"a job argument contains the value of {variable}; arguments are recorded",
+                f"remove it: the program finds {variable} in its environment",
             )
 
 
@@ -151,8 +152,8 @@ def _check_silent(given: Mapping[str, str]) -> None:
     for name in _SILENT:
         if name in given:
             raise LongshipError(
-                f"with --{name} sbatch does not say what it submits",
-                "what would be submitted: --dry-run; how it goes on: python3 submit.py status",
+                f"--{name} is not supported: sbatch would not report what it submits",
+                "to see what would be submitted, add --dry-run; for jobs: python3 submit.py status",
             )
 
 
@@ -161,8 +162,8 @@ def _check_export(exported: str) -> None:
     if "ALL" not in exported.upper().split(","):
         more = "" if exported.upper() in ("NONE", "NIL") else f",{exported}"
         raise LongshipError(
-            f"--export={exported} keeps from the job what submit.py sets for it",
-            f"type --export=ALL{more}",
+            f"--export={exported} hides the variables that submit.py sets for the job",
+            f"use --export=ALL{more}",
         )
 
 
@@ -191,7 +192,7 @@ def _check_visible(
         ("paths.checkpoint_dir", str(paths.checkpoint_dir)),
         *((f"training.{name}", path) for name, path in training_folders(settings, paths)),
         *(("an argument", path) for path in _paths_among(words)),
-        ("the job file", str(paths.root / job.path)),
+        ("the job script", str(paths.root / job.path)),
         ("the log", log),
         ("--error", written_to(paths, given, given["error"]) if given.get("error") else ""),
         ("--chdir", str(paths.root / given["chdir"]) if given.get("chdir") else ""),
@@ -200,13 +201,13 @@ def _check_visible(
         of_node = what.startswith("training.") and settings.machine.name != "local"
         if of_node and any(is_below(path, each) for each in _OF_NODES):
             raise LongshipError(
-                f"{what} is {path}, which each node has as its own",
-                f"copy it to where all of them see it, such as {paths.scratch_dir}/data",
+                f"{what} is on node-local storage, which other nodes cannot read: {path}",
+                f"copy it to shared storage, such as {paths.scratch_dir}/data",
             )
         if path and seen and not any(is_below(path, each) for each in seen):
             raise LongshipError(
-                f"compute nodes of {settings.machine.name} do not see {what}: {path}",
-                f"move it below {' or '.join(seen)}",
+                f"{what} is not visible to compute nodes of {settings.machine.name}: {path}",
+                f"move it to a directory under {' or '.join(seen)}",
             )
 
 

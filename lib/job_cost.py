@@ -65,6 +65,6 @@ def cost_of(settings: Settings, request: Request, chain: int) -> Cost:
     if price is None or request.hours is None or math.isinf(request.hours):
         machine = settings.machine
         charges = machine.price or any(each.price for each in machine.partitions.values())
-        return Cost(words + "; no price of it is known" * bool(charges))
+        return Cost(words + "; cost unknown: the site file has no price" * bool(charges))
     cost = Cost(words, price[0] * request.hours * count, price[1])
     return cost._replace(words=f"{words}; at most {cost.text}")

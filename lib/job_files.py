@@ -67,7 +67,7 @@ def read_job_file(root: Path, name: str) -> JobFile:
         there = [str(each.relative_to(root)) for each in job_files(root)]
         site = [each for each in there if each.startswith(name.partition("/")[0] + "/")]
         allowed = site or ["status", "rerun", "SITE/JOB.sbatch"]
-        raise LongshipError(f"there is no job file {name}", near_miss(name, allowed))
+        raise LongshipError(f"job script not found: {name}", near_miss(name, allowed))
     path = path.resolve()
     try:
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
@@ -144,6 +144,6 @@ def check_machine(root: Path, job: JobFile, chosen: str, machines: Mapping[str, 
         found = [each.relative_to(root) for each in job_files(root)]
         files = [each for each in found if each.parent == site]
         raise LongshipError(
-            f"{job.path} is for {own.name}, and this is {here.name}",
-            f"its jobs: {', '.join(map(str, files)) or 'none'}",
+            f"{job.path} is for {own.name}, but this machine is {here.name}",
+            f"job scripts for this machine: {', '.join(map(str, files)) or 'none'}",
         )

@@ -162,7 +162,7 @@ def _data_lines(
 def _check_order(wanted: Submission, given: Mapping[str, str]) -> None:
     if wanted.chain > 1 and "array" in given:
         raise LongshipError(
-            "the tasks of an array do not go on from each other", "leave out --chain or --array"
+            "--chain cannot be used with job arrays", "leave out --chain or --array"
         )
     if wanted.after and "dependency" in given:
         raise LongshipError(
@@ -171,8 +171,8 @@ def _check_order(wanted: Submission, given: Mapping[str, str]) -> None:
         )
     if wanted.job.is_interactive and (wanted.chain > 1 or wanted.after or wanted.as_json):
         raise LongshipError(
-            f"{wanted.job.path} is for somebody who works in it, now",
-            "--chain, --after and --json are for .sbatch files",
+            f"{wanted.job.path} is interactive",
+            "--chain, --after and --json require an .sbatch file",
         )
 
 

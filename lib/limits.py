@@ -32,12 +32,12 @@ def check_request(request: Request, options: Mapping[str, str], machine: Machine
     for name, allowed in (("partition", machine.partitions), ("qos", machine.qos)):
         for value in getattr(request, name).split(","):
             if value and allowed and value not in allowed:
-                hint = f"{near_miss(value, list(allowed))}; one that is missing goes into {site}"
-                raise LongshipError(f"{machine.name} has no {name} {value}", hint)
+                hint = f"{near_miss(value, list(allowed))}; add missing ones to {site}"
+                raise LongshipError(f"unknown {name} on {machine.name}: {value}", hint)
     for name in machine.required:
         names = (name, "mem-per-gpu", "mem-per-cpu") if name == "mem" else (name,)
         if not any(options.get(each) for each in names):
-            raise LongshipError(f"{machine.name} starts no job without --{name}", _hint_for(name))
+            raise LongshipError(f"{machine.name} requires --{name}", _hint_for(name))
     for what, limits in _applying(request, machine):
         _check_limits(request, what, limits, site)
     for partition in request.partitions:
@@ -47,9 +47,9 @@ def check_request(request: Request, options: Mapping[str, str], machine: Machine
 def _hint_for(name: str) -> str:
     if name == "account":
         return (
-            "set project.account in configuration.toml, or type --account=NAME after the job file"
+            "set project.account in configuration.toml, or add --account=NAME after the job script"
         )
-    return f"type --{name}=VALUE after the job file, or write it into the file"
+    return f"add --{name}=VALUE after the job script, or a #SBATCH directive to it"
 
 
 def _applying(request: Request, machine: Machine) -> Iterator[tuple[str, Limits]]:
@@ -65,15 +65,15 @@ def _check_limits(request: Request, what: str, limits: Limits, site: str) -> Non
     """Compare with the largest job of a partition or QOS."""
     if request.hours and limits.max_hours and request.hours > limits.max_hours:
         raise LongshipError(
-            f"--time={time_text(request.hours)} is more than {what} allows",
-            f"at most --time={time_text(limits.max_hours)} ({site})",
+            f"--time={time_text(request.hours)} exceeds the limit of {what}",
+            f"use at most --time={time_text(limits.max_hours)} ({site})",
         )
     for name, most in (("nodes", limits.max_nodes), ("gpus", limits.max_gpus)):
         asked = getattr(request, name)
         if most is not None and asked > most:
             raise LongshipError(
-                f"{asked} {'GPUs' if name == 'gpus' else name} are more than {what} allows",
-                f"at most {most} ({site})",
+                f"{asked} {'GPUs' if name == 'gpus' else name} exceed the limit of {what}",
+                f"use at most {most} ({site})",
             )
 
 
@@ -90,6 +90,6 @@ def _check_nodes(request: Request, machine: Machine, partition: str) -> None:
         where = f"of {partition} " if own is not None else ""
         if (has or own == 0) and each > has:
             raise LongshipError(
-                f"{each} {what} per node are asked for, and a node {where}has {has}",
-                f"ask for fewer, or for more nodes ({machine.site_file})",
+                f"{each} {what} per node requested, but nodes {where}have {has}",
+                f"request fewer, or more nodes ({machine.site_file})",
             )

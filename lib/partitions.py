@@ -180,7 +180,7 @@ def hours(text: str, place: str) -> float:
     match = _TIME.fullmatch(text)
     if not match:
         raise LongshipError(
-            f'{place} is "{text}", which is no time', "write 90 (minutes), 24:00:00 or 2-12:00:00"
+            f'{place}: expected a time, got "{text}"', "write 90 (minutes), 24:00:00 or 2-12:00:00"
         )
     first, second, third = (int(match[each] or 0) for each in ("first", "second", "third"))
     if match["days"] is not None:

@@ -61,10 +61,10 @@ def recorded_run(paths: Paths, name: str) -> Path:
     newest = sorted(recorded, key=lambda each: (each / "record.json").stat().st_mtime)[-5:]
     names = ", ".join(each.name for each in reversed(newest))
     raise LongshipError(
-        f'there is no run "{name}" in {paths.runs}',
-        f"the newest: {names}"
+        f'no run "{name}" in {paths.runs}',
+        f"newest runs: {names}"
         if names
-        else "none was started yet: python3 submit.py SITE/JOB.sbatch",
+        else "there are no runs yet; submit a job: python3 submit.py SITE/JOB.sbatch",
     )
 
 
@@ -90,7 +90,7 @@ def recorded_job(run: Path) -> tuple[JobFile, list[Option], tuple[str, ...]]:
     except ValueError as error:
         raise LongshipError(
             f"the record of {run.name} is damaged: {error}: {run / 'options'}",
-            "submit the job anew: python3 submit.py SITE/JOB.sbatch",
+            "submit the job again: python3 submit.py SITE/JOB.sbatch",
         ) from error
     task = record.get("job", "").partition("_")[2]
     if task:  # of an array: this one alone
@@ -99,8 +99,8 @@ def recorded_job(run: Path) -> tuple[JobFile, list[Option], tuple[str, ...]]:
         text = (run / "arguments").read_bytes().decode(errors="surrogateescape")
     except OSError as error:
         raise LongshipError(
-            f"the record of {run.name} is not complete: {error.strerror}: {run / 'arguments'}",
-            "submit the job anew: python3 submit.py SITE/JOB.sbatch",
+            f"the record of {run.name} is incomplete: {error.strerror}: {run / 'arguments'}",
+            "submit the job again: python3 submit.py SITE/JOB.sbatch",
         ) from error
     name = "job.salloc" if (run / "job.salloc").exists() else "job.sbatch"
     job = read_job_file(run, str(run / name))._replace(path=run / name)
@@ -144,8 +144,8 @@ def check_own(run: Path) -> None:
     """
     if not is_own(run):
         raise LongshipError(
-            f"the run {run} is not yours alone, and to start it again runs what is in there",
-            "submit the job yourself: python3 submit.py SITE/JOB.sbatch",
+            f"cannot re-run {run}: other users can write to it or own it",
+            "submit the job itself: python3 submit.py SITE/JOB.sbatch",
         )
 
 
@@ -171,8 +171,8 @@ def check_clone(run: Path, root: Path) -> None:
         hint = f"cd {shlex.quote(clone)} && python3 submit.py rerun {run.name}"
     else:
         link = shlex.join(["ln", "-s", str(root), clone])
-        hint = f"it is gone; if this one was moved: {link}"
-    raise LongshipError(f"run {run.name} belongs to the clone {clone}, and this is {root}", hint)
+        hint = f"that clone no longer exists; if you moved it, run: {link}"
+    raise LongshipError(f"run {run.name} belongs to the clone {clone}, not to {root}", hint)
 
 
 def check_still_there(run: Path) -> dict[str, str]:
@@ -199,7 +199,7 @@ def check_still_there(run: Path) -> dict[str, str]:
     for name, path in {**needed, "launcher": str(run / "launcher")}.items():
         if path.startswith("/") and not os.path.exists(path):
             raise LongshipError(
-                f"the {name} of run {run.name} is gone: {path}",
-                "submit the job anew, with what is in use now: python3 submit.py SITE/JOB.sbatch",
+                f"the {name} of run {run.name} no longer exists: {path}",
+                "submit the job with the current settings: python3 submit.py SITE/JOB.sbatch",
             )
     return found

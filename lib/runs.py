@@ -51,8 +51,8 @@ def make_run_folder(
         return _make_free(paths.runs / run_name(facts), cluster, restarted=restarted)
     except OSError as error:
         raise LongshipError(
-            f"cannot make the folder {error.filename}: {error.strerror}",
-            "set [paths] in configuration.toml to a place that you can write to",
+            f"cannot create the directory {error.filename}: {error.strerror}",
+            "set [paths] in configuration.toml to a directory that you can write to",
         ) from error
 
 

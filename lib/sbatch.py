@@ -110,12 +110,12 @@ def read_options(words: Sequence[str], *, strict: bool = True) -> list[Option]:
             options = _short_options(text)
         else:
             raise LongshipError(
-                f'"{text}" is not an option of sbatch', f"arguments of the job follow --: -- {text}"
+                f'not an sbatch option: "{text}"', f"put job arguments after --: -- {text}"
             )
         for name, value in options:
             if value is None and name in _WITH_VALUE:
                 if not left:
-                    raise LongshipError(f"{text} needs a value", f"such as --{name}=VALUE")
+                    raise LongshipError(f"missing value: {text}", f"write --{name}=VALUE")
                 value = left.pop(0)
             found.append(Option(name, value))
     return found
@@ -136,7 +136,7 @@ def _full_name(name: str, strict: bool) -> str:
         raise LongshipError(message, near_miss(name, begun))
     close = closest(name, (*known, *SUBMIT_OPTIONS), cutoff=0.75)
     meant = f"did you mean --{close}? " if close else ""
-    raise LongshipError(message, f"{meant}arguments of the job follow --, as in: -- --{name}")
+    raise LongshipError(message, f"{meant}put job arguments after --: -- --{name}")
 
 
 def _short_options(text: str) -> list[tuple[str, str | None]]:

@@ -161,7 +161,7 @@ def check_parallel(settings: Settings, paths: Paths, gpus: int, nodes: int) -> N
     if gpus and gpus % product:
         shown = " x ".join(f"training.{name} = {size}" for name, size in sizes.items())
         raise LongshipError(
-            f"{gpus} GPUs cannot be shared out in groups of {product}: {shown}",
+            f"{gpus} GPUs cannot be divided into groups of {product}: {shown}",
             "change one of them in configuration.toml, or the number of nodes: --nodes=...",
         )
 
@@ -188,6 +188,6 @@ def check_templates(settings: Settings, paths: Paths) -> None:
                 if name not in known:
                     raise LongshipError(
                         f"{path.relative_to(settings.root)}, line {number}: "
-                        f"there is no variable {name}, to fill in @{name}@",
+                        f"unknown variable in @{name}@: {name}",
                         near_miss(name, known),
                     )

@@ -54,7 +54,7 @@ def test_price_and_limits_are_those_of_the_page(followed, run):
     assert "at most 8.0 GPU-hours" in script  # two nodes, four GPUs each, an hour
     done = run([*job, "--time=3-0"], env=clone.environment, cwd=clone.root, check=False)
     assert done.returncode == 1
-    assert f"hint: at most --time=2-00:00:00 ({FOLDER}/site.toml)" in done.stderr
+    assert f"hint: use at most --time=2-00:00:00 ({FOLDER}/site.toml)" in done.stderr
 
 
 def test_tests_named_on_the_page_pass(followed, run):

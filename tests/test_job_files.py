@@ -79,12 +79,12 @@ def test_all_checked_in_jobs_are_listed(jobs):
 def test_unknown_job_is_told(name, hint, jobs):
     with pytest.raises(LongshipError) as error:
         read_job_file(jobs, name)
-    assert str(error.value) == f"there is no job file {name}"
+    assert str(error.value) == f"job script not found: {name}"
     assert error.value.hint.startswith(hint)
 
 
 def test_job_that_cannot_be_looked_at_is_none(jobs, unseen):
-    with pytest.raises(LongshipError, match="there is no job file /x"):
+    with pytest.raises(LongshipError, match="job script not found: /x"):
         read_job_file(jobs, unseen)
 
 
@@ -136,12 +136,12 @@ def test_job_of_another_site_is_told_with_those_of_this_one(jobs):
     job = read_job_file(jobs, "there/train_two.sbatch")
     with pytest.raises(LongshipError) as error:
         check_machine(jobs, job, "other", load_machines(jobs))
-    assert str(error.value) == "there/train_two.sbatch is for two, and this is other"
-    assert error.value.hint == "its jobs: here/shell.salloc, here/train.sbatch"
+    assert str(error.value) == "there/train_two.sbatch is for two, but this machine is other"
+    assert error.value.hint == "job scripts for this machine: here/shell.salloc, here/train.sbatch"
     (jobs / "there/train_two.sbatch").unlink()
     with pytest.raises(LongshipError) as error:
         check_machine(jobs, read_job_file(jobs, "here/train.sbatch"), "two", load_machines(jobs))
-    assert error.value.hint == "its jobs: none"
+    assert error.value.hint == "job scripts for this machine: none"
 
 
 def test_checked_in_jobs_are_for_machines_of_their_site(root):

@@ -197,7 +197,7 @@ def test_old_launcher_that_is_gone_is_told(lab, run_folder):
     (run_folder / "launcher").unlink()
     again = run_folder.with_name("8-train")
     again.mkdir()
-    with pytest.raises(LongshipError, match="the launcher of run 7-train is gone: /"):
+    with pytest.raises(LongshipError, match="the launcher of run 7-train no longer exists: /"):
         begin(lab, again, "8", LONGSHIP_RERUN=str(run_folder))
 
 
@@ -212,7 +212,7 @@ def test_what_is_gone_since_is_told(name, lab, run_folder):
     again.mkdir()
     with pytest.raises(LongshipError) as error:
         begin(lab, again, "8", LONGSHIP_RERUN=str(run_folder))
-    assert str(error.value) == f"the {name} of run 7-train is gone: {record[name]}"
+    assert str(error.value) == f"the {name} of run 7-train no longer exists: {record[name]}"
     assert "submit.py" in error.value.hint
     assert list(again.iterdir()) == []
 

@@ -60,7 +60,7 @@ def test_slurm_reads_times_in_the_same_way(clean_environment, run, tmp_path):
 def test_what_is_no_time_is_told(text):
     with pytest.raises(LongshipError) as error:
         hours(text, "--time")
-    assert str(error.value) == f'--time is "{text}", which is no time'
+    assert str(error.value) == f'--time: expected a time, got "{text}"'
     assert "24:00:00" in error.value.hint
 
 

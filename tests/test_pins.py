@@ -59,6 +59,6 @@ def test_two_can_write_a_launcher_at_once(run, tmp_path, monkeypatch):
 def test_scratch_folder_that_cannot_be_written_to_is_told(repository, read_only_folder):
     repository.write("configuration.toml", f'[paths]\nscratch_dir = "{read_only_folder}"\n')
     _, paths = repository.settings_and_paths()
-    with pytest.raises(LongshipError, match="cannot make the folder") as error:
+    with pytest.raises(LongshipError, match="cannot create the directory") as error:
         pin("/images/x.sif", read_only_folder / "launcher", "", paths.containers)
     assert "set [paths] in configuration.toml" in error.value.hint

@@ -61,24 +61,24 @@ def test_run_is_named_from_the_folder_at_hand(runs, monkeypatch):
 def test_unknown_run_is_told_with_the_newest(runs):
     with pytest.raises(LongshipError) as error:
         recorded_run(runs.paths, "7")
-    assert error.value.hint.startswith("none was started yet: python3 submit.py")
+    assert error.value.hint.startswith("there are no runs yet; submit a job: python3 submit.py")
     for number in range(1, 7):
         runs(f"{number}-train", written=number)
     (runs.paths.runs / "7-no_record").mkdir()
     with pytest.raises(LongshipError) as error:
         recorded_run(runs.paths, "7")
-    assert str(error.value) == f'there is no run "7" in {runs.paths.runs}'
-    assert error.value.hint == "the newest: 6-train, 5-train, 4-train, 3-train, 2-train"
+    assert str(error.value) == f'no run "7" in {runs.paths.runs}'
+    assert error.value.hint == "newest runs: 6-train, 5-train, 4-train, 3-train, 2-train"
 
 
 def test_run_that_cannot_be_looked_at_is_none(runs, unseen):
-    with pytest.raises(LongshipError, match="there is no run"):
+    with pytest.raises(LongshipError, match="no run"):
         recorded_run(runs.paths, unseen)
 
 
 def test_image_that_cannot_be_looked_at_is_gone(runs, unseen):
     run = runs("12-train", record={**RECORD, "image": unseen})
-    with pytest.raises(LongshipError, match="the image of run 12-train is gone: /x"):
+    with pytest.raises(LongshipError, match="the image of run 12-train no longer exists: /x"):
         check_still_there(run)
 
 
@@ -89,7 +89,7 @@ def test_run_of_another_clone_is_told(runs, tmp_path):
     run = runs("12-train", record={**RECORD, "repository": str(there)})
     with pytest.raises(LongshipError) as error:
         check_clone(run, here)
-    assert str(error.value) == f"run 12-train belongs to the clone {there}, and this is {here}"
+    assert str(error.value) == f"run 12-train belongs to the clone {there}, not to {here}"
     quoted = shlex.quote(str(there))
     assert error.value.hint == f"cd {quoted} && python3 submit.py rerun 12-train"
     there.rmdir()
@@ -103,7 +103,7 @@ def test_run_of_another_clone_is_told(runs, tmp_path):
 @pytest.mark.parametrize("name", ["*", "1*", "[1]", "?"])
 def test_pattern_is_no_name(name, runs):
     runs("1-train")
-    with pytest.raises(LongshipError, match="there is no run"):
+    with pytest.raises(LongshipError, match="no run"):
         recorded_run(runs.paths, name)
 
 
@@ -136,7 +136,7 @@ def test_record_that_is_not_complete_is_told(runs):
     (run / "arguments").unlink()
     with pytest.raises(LongshipError) as error:
         recorded_job(run)
-    assert "the record of 12-train is not complete: No such file" in str(error.value)
+    assert "the record of 12-train is incomplete: No such file" in str(error.value)
     assert "submit.py" in error.value.hint
 
 
@@ -178,7 +178,7 @@ def test_run_that_somebody_else_can_change_is_not_started_again(runs, root, run)
     own.chmod(0o755)
     assert recorded_run(runs.paths, "7") == own
     check_own(own)
-    with pytest.raises(LongshipError, match=f"the run {theirs} is not yours alone"):
+    with pytest.raises(LongshipError, match=f"cannot re-run {theirs}: other users"):
         check_own(theirs)
     command = [sys.executable, root / "submit.py", "--dry-run", "rerun", theirs]
     told = run(command, check=False)

@@ -126,7 +126,7 @@ def test_gpus_that_are_dealt_out_unevenly_are_told(bash):
     told = bash("set_shape 3", env=environment, check=False)
     assert told.returncode == 1
     assert told.stderr.startswith(
-        "error: Slurm has dealt a100:4 GPUs out unevenly to 2 nodes\nhint: "
+        "error: Slurm distributed a100:4 GPUs unevenly over 2 nodes\nhint: "
     )
 
 
@@ -171,7 +171,7 @@ def test_chain_goes_on_unless_the_program_failed(said, record, goes_on, bash, tm
     path = {"PATH": f"{programs}:/usr/bin:/bin"}
     told = bash(f"RUN_DIR='{tmp_path}/8-train'", "check_chain 7", env=path, check=False)
     assert told.returncode == (0 if goes_on else 1), told.stderr
-    assert goes_on or "error: job 7, which this one goes on from, is " in told.stderr
+    assert goes_on or "error: job 7, which this job resumes, ended in state " in told.stderr
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_password_is_in_no_recorded_change(place, recorded, run, bash, tmp_path)
     bash(call("record_repository", "longship", folder, tmp_path / "record"))
     written = (tmp_path / "record.patch").read_text() + (tmp_path / "record.commit").read_text()
     assert canary not in written and "+mine again\n" in written
-    assert "left out, as it holds a password: $'it\\'s re\\tquired.txt'\n" in written
+    assert "left out, because it contains a password: $'it\\'s re\\tquired.txt'\n" in written
     run([*git, "checkout", "--quiet", "--", "."])
     run([*git, "apply", tmp_path / "record.patch"])
     assert (folder / "code").read_text() == "mine again\n"
@@ -308,7 +308,7 @@ def test_job_waits_for_a_slurm_that_is_busy(failures, code, run, root, clean_env
     waited = (tmp_path / "slept").read_text().split() if failures else []
     if code:
         assert 240 < sum(map(int, waited)) < 600
-        assert told.stderr.splitlines()[-2].startswith("error: Slurm does not say what job 7 is")
+        assert told.stderr.splitlines()[-2].startswith("error: Slurm reports nothing about job 7")
         assert told.stderr.splitlines()[-1].startswith("hint: ")
     else:
         assert told.stdout == "JobId=7 Name=a  b\n"
@@ -345,7 +345,7 @@ def test_run_that_is_started_again_tells_other_code(change, recorded, run, bash,
     told = bash(call("compare_code", tmp_path / "12-train", "longship", folder, "other", "/none"))
     if change in ("file", "commit"):
         warning, hint = told.stderr.splitlines()
-        assert warning.startswith("warning: the code of longship is not what 12-train ran with")
+        assert warning.startswith("warning: the code of longship differs from that of 12-train")
         run(
             [
                 "bash",

@@ -126,13 +126,13 @@ def test_command_line_is_read_as_getopt_does(typed, expected):
         (
             ["--steps", "50"],
             "sbatch has no option --steps",
-            "arguments of the job follow --, as in",
+            "put job arguments after --",
         ),
         (["--nt=2"], "sbatch has no option --nt", "ntasks-per-node"),
         (["-Z"], "sbatch has no option -Z", "valid values: "),
-        (["--nodes"], "--nodes needs a value", "--nodes=VALUE"),
-        (["-N"], "-N needs a value", "--nodes=VALUE"),
-        (["--hold", "train.py"], '"train.py" is not an option of sbatch', "follow --: "),
+        (["--nodes"], "missing value: --nodes", "--nodes=VALUE"),
+        (["-N"], "missing value: -N", "--nodes=VALUE"),
+        (["--hold", "train.py"], 'not an sbatch option: "train.py"', "after --: "),
         (["-"], '"-" is not an option', "follow --: "),
         ([""], '"" is not an option', "follow --: "),
     ],
@@ -159,7 +159,7 @@ def test_option_of_a_newer_slurm_is_taken_from_a_header():
     ("line", "message"),
     [
         ("#SBATCH --comment='a", "a.sbatch, line 2: No closing quotation"),
-        ("#SBATCH --nodes", "a.sbatch: --nodes needs a value"),
+        ("#SBATCH --nodes", "a.sbatch: missing value: --nodes"),
         ("#SBATCH --nodes=2 two", 'a.sbatch: "two" is not an option'),
     ],
 )

@@ -240,11 +240,11 @@ def test_what_is_not_there_is_told_before_submission(stack, run, tmp_path):
     (tmp_path / "tokenizer").rename(tmp_path / "tokenizer2")  # begins alike, and is another
     done = run(["bash", "-c", render("x", lines)], check=False)
     assert done.returncode == 1
-    assert "error: training.tokenizer names what is not there" in done.stderr
+    assert "error: training.tokenizer points to a missing" in done.stderr
     (tmp_path / "tokenizer2").rename(tmp_path / "tokenizer")
     (tmp_path / "text.bin").unlink()
     done = run(["bash", "-c", render("x", lines)], check=False)
-    assert "error: training.data names what is not there" in done.stderr
+    assert "error: training.data points to a missing" in done.stderr
     assert "--after JOB" in done.stderr
 
 
@@ -284,7 +284,7 @@ def test_what_the_cache_of_the_hub_lacks_is_warned_of(stack, run):
     repository = stack.configure('[training]\ntokenizer = "lab/tokenizer:train"\n')
     lines = [line for line in submit(repository) if line.startswith("check_cached")]
     done = run(["bash", "-c", render("x", lines)])
-    assert "warning: training.tokenizer is lab/tokenizer, which is not in the cache" in done.stderr
+    assert "training.tokenizer is not in the Hugging Face cache" in done.stderr
     assert "[[assets]]" in done.stderr
     (repository.scratch / "cache/huggingface/hub/models--lab--tokenizer").mkdir(parents=True)
     assert run(["bash", "-c", render("x", lines)]).stderr == ""
@@ -306,7 +306,7 @@ def test_what_is_no_name_of_the_hub_is_not_looked_for(text, stack):
 @pytest.mark.parametrize(
     ("sizes", "words", "message"),
     [
-        ("tensor_parallel = 3", (), "8 GPUs cannot be shared out in groups of 3"),
+        ("tensor_parallel = 3", (), "8 GPUs cannot be divided into groups of 3"),
         ("tensor_parallel = 4\npipeline_parallel = 4", (), "groups of 16"),
         ("gpus_per_replica = 5", (), "training.gpus_per_replica = 5"),
         ("tensor_parallel = 4\npipeline_parallel = 2", (), ""),
@@ -357,7 +357,7 @@ def test_data_on_the_login_node_alone_are_told(path, stack):
     stack.write("site/site.toml", "[machines.m]\n")
     stack.write("site/train.sbatch", JOB.replace("start_job local", "start_job m"))
     repository = stack.configure(f'machine = "m"\n[training]\ntokenizer = "{path}"\n')
-    with pytest.raises(LongshipError, match="which each node has as its own"):
+    with pytest.raises(LongshipError, match="is on node-local storage"):
         submit(repository, job="site/train.sbatch")
 
 
@@ -370,7 +370,7 @@ def test_data_that_compute_nodes_do_not_see_are_told(stack, tmp_path):
     repository = stack.configure(f"[training]\ntokenizer = {toml(hidden)}\n")
     with pytest.raises(LongshipError) as error:
         submit(repository)
-    assert f"do not see training.tokenizer: {hidden}" in str(error.value)
+    assert f"is not visible to compute nodes of local: {hidden}" in str(error.value)
 
 
 @pytest.mark.parametrize("word", ["{}", "--data={}", "--data={}:train", "{}:test"])
@@ -381,7 +381,7 @@ def test_argument_that_compute_nodes_do_not_see_is_told(word, stack, tmp_path, m
     seen = [str(stack.root), str(stack.scratch), "/home/me/longship-data"]
     stack.write("local/site.toml", f"[machines.local]\ncompute_folders = {toml(seen)}\n")
     submit(stack, "--", "/usr")
-    with pytest.raises(LongshipError, match="do not see an argument"):
+    with pytest.raises(LongshipError, match="an argument is not visible to compute nodes"):
         submit(stack, "--", word.format(file))
 
 
@@ -451,7 +451,7 @@ def test_value_that_looks_like_a_placeholder_is_left_alone(root, run, tmp_path):
 def test_left_over_placeholder_stops_it(root, run, tmp_path):
     done, file = fill(root, run, "x\n@A@ @NOT_THERE@\n", tmp_path, A="1")
     assert done.returncode == 1
-    assert "from, line 2: there is no variable NOT_THERE" in done.stderr
+    assert "from, line 2: unknown variable in @NOT_THERE@" in done.stderr
     assert sorted(each.name for each in tmp_path.iterdir() if each != tmp_path / "home") == ["from"]
 
 

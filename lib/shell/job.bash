@@ -26,10 +26,10 @@ show_job() {
   local seconds
   for seconds in {1..15} 15 15 15 15 15 15 15 15 15 15 15 15 0; do
     timeout 60 scontrol show job --oneliner "$SLURM_JOB_ID" && return
-    printf 'longship: Slurm does not answer; asking again in %d s\n' "$seconds" >&2
+    printf 'longship: Slurm does not respond; retrying in %d s\n' "$seconds" >&2
     sleep "$seconds"
   done
-  printf 'error: %s\nhint: %s\n' "Slurm does not say what job $SLURM_JOB_ID is" \
-    'see the status page of the site, then submit it again' >&2
+  printf 'error: %s\nhint: %s\n' "Slurm reports nothing about job $SLURM_JOB_ID" \
+    'check the status page of the site, then submit the job again' >&2
   return 1
 }

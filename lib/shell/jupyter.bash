@@ -12,7 +12,7 @@ serve_jupyter() {
   # for whoever reads the log; the token is not in it
   printf '%s\n' '' "on your own machine:  ssh -N -L $port:$node:$port $USER@${SLURM_SUBMIT_HOST:-LOGIN_NODE}" \
     "in its browser:       https://localhost:$port/lab (it asks whether you trust the certificate)" \
-    "the token it wants:   cat ${RUN_DIR@Q}/jupyter.token" '' >&2
+    "its token:            cat ${RUN_DIR@Q}/jupyter.token" '' >&2
   srun --ntasks=1 ${CONTAINER_OPTIONS[@]+"${CONTAINER_OPTIONS[@]}"} ${TASK_PREFIX[@]+"${TASK_PREFIX[@]}"} "$LAUNCHER" \
     jupyter lab --no-browser --ip="$node" --port="$port" --port-retries=0 \
     --certfile="$RUN_DIR/jupyter.pem" --keyfile="$RUN_DIR/jupyter.key" \
@@ -25,7 +25,7 @@ make_certificate() {
   said=$(umask 077 && openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj "/CN=$1" \
     -addext "subjectAltName=DNS:localhost,DNS:$1" \
     -keyout "$RUN_DIR/jupyter.key" -out "$RUN_DIR/jupyter.pem" 2>&1) ||
-    fail "openssl makes no certificate: ${said##*$'\n'}" 'ask the site for openssl 1.1.1 or newer'
+    fail "openssl cannot create a certificate: ${said##*$'\n'}" 'ask the site for openssl 1.1.1 or newer'
 }
 
 # make_token: 48 hex digits, in the environment and in a file that nobody else can read.

@@ -22,7 +22,7 @@ set_rendezvous() {
   if [[ $1 == *'{address}'* ]]; then
     # a login node, where the job of a shell runs, may not know it, and then nobody has to be met
     read -r address _ < <(getent ahostsv4 "$node") || ((SLURM_JOB_NUM_NODES == 1)) ||
-      fail "the first node, $node, has no IP address" "ask on it: getent ahostsv4 $node"
+      fail "the first node has no IP address: $node" "check on that node: getent ahostsv4 $node"
     address=${address:-$node}
   fi
   MASTER_ADDR=${1//'{node}'/"$node"}
@@ -36,8 +36,8 @@ set_rendezvous() {
 set_shape() {
   export NUM_NODES=$SLURM_JOB_NUM_NODES GPUS_PER_NODE=$1
   if [[ -n ${SLURM_GPUS:-} ]] && ((${SLURM_GPUS##*:} != NUM_NODES * GPUS_PER_NODE)); then
-    fail "Slurm has dealt $SLURM_GPUS GPUs out unevenly to $NUM_NODES nodes" \
-      'ask for --gpus-per-node, or for all GPUs of the nodes'
+    fail "Slurm distributed $SLURM_GPUS GPUs unevenly over $NUM_NODES nodes" \
+      'request --gpus-per-node, or all GPUs of the nodes'
   fi
   # since Slurm 22.05 srun does not take it from the job
   if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
@@ -76,7 +76,7 @@ check_chain() {
     CANCELLED | OUT_OF_MEMORY | not*) ;;
     *) return ;;
   esac
-  fail "job $1, which this one goes on from, is $state" "see its log; then: python3 submit.py rerun $1"
+  fail "job $1, which this job resumes, ended in state $state" "check its log, then run: python3 submit.py rerun $1"
 }
 
 # is_own FOLDER: whether it is the user's, and nobody else can write to it.
@@ -216,7 +216,7 @@ leave_passwords_out() {
   while IFS= read -r -d '' file; do
     if list_changes ":(literal)$file" | grep -a -c -E -e "$IN_NO_PATCH" >/dev/null; then
       left+=(":(exclude,literal)$file")
-      printf 'left out, as it holds a password: %q\n' "$file"
+      printf 'left out, because it contains a password: %q\n' "$file"
     fi
   done < <(list_changes --name-only -z)
   list_changes . "${left[@]}" >"$borrowed/patch"
@@ -284,9 +284,9 @@ compare_code() {
     name=$1 was=$run/repositories/$1
     if [[ -e $was.commit ]] && record_repository "$name" "$2" "$now/$name" && ! is_same_code "$was" "$now/$name"; then
       base=$(sed -n 's/^base //p' "$was.commit")
-      printf -v hint 'the code as it was: git -C %q checkout %s' "$2" "$base"
+      printf -v hint 'restore the recorded code: git -C %q checkout %s' "$2" "$base"
       if [[ -e $was.patch ]]; then printf -v hint '%s && git -C %q apply %q' "$hint" "$2" "$was.patch"; fi
-      warn_of "the code of $name is not what ${run##*/} ran with: the job uses what is there now" "$hint"
+      warn_of "the code of $name differs from that of ${run##*/}: the job uses the current code" "$hint"
     fi
     shift 2
   done
@@ -309,7 +309,7 @@ end_recorder() {
   done
   kill "$recorder" 2>/dev/null
   if [[ ! -e $RUN_DIR/packages.txt ]]; then
-    printf 'longship: there is no packages.txt: python3 could not list the packages in time\n' >&2
+    printf 'longship: packages.txt not written: python3 could not list the packages in time\n' >&2
   fi
 }
 

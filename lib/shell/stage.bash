@@ -25,7 +25,7 @@ stage_job() {
     human "$bytes"
     printf 'longship: %s copied to each node in %d s: %s\n' "$REPLY" $((SECONDS - began)) "$stage_folder" >&2
   else
-    warn_of "image and packages are not copied to the nodes: $REPLY" \
+    warn_of "staging failed, image and packages are read from the shared file system: $REPLY" \
       'the ranks read them from the shared file system; to try no more: jobs.stage = "never"'
     end_stage
   fi

@@ -11,7 +11,7 @@ show_jobs() {
   if ((columns < 100)); then form='%-10s %-12.12s %-10s %10s %10s %5s  %s\n'; fi
   list_queue
   if [[ -z $listed ]]; then
-    printf 'no job of yours waits or runs\n'
+    printf 'you have no pending or running jobs\n'
   else
     # shellcheck disable=SC2059  # one of the two above
     printf "$form" job name state elapsed limit nodes ''
@@ -35,10 +35,10 @@ exit_code# ended= failed= log= last_line run" ${jobs[@]+"${jobs[@]}"}
 
 # list_queue: set listed to what Slurm has of the user's jobs.
 list_queue() {
-  command -v squeue >/dev/null || fail 'there is no Slurm on this machine: no squeue' 'ask on a login node'
+  command -v squeue >/dev/null || fail 'Slurm not found on this machine: squeue is missing' 'run this command on a login node'
   listed=$(timeout 30 squeue --me --noheader --format='%i|%T|%M|%l|%D|%r|%j' 2>&1) || {
     check_cluster "$listed"
-    fail "Slurm does not answer: $(slurm_reason "$listed")" 'try again later'
+    fail "Slurm does not respond: $(slurm_reason "$listed")" 'try again later'
   }
 }
 
@@ -74,7 +74,7 @@ show_queued() {
   printf '%s\n' "$REPLY"
   if [[ $state == PENDING ]]; then
     printable "$reason"
-    printf '    waits: %s\n' "$REPLY"
+    printf '    pending: %s\n' "$REPLY"
   fi
   if last_line "$record"; then
     printable "${REPLY:0:columns < 114 ? columns - 4 : 110}"
@@ -149,13 +149,13 @@ each_ended() {
 show_ended() {
   local name ended line
   if ((number == 1)); then
-    printf '\nended last:\n'
+    printf '\nrecently finished:\n'
     if [[ $code != 0 ]]; then failed_job=$id; fi
   fi
   record_value "$record" name
   name=$REPLY
   record_value "$record" ended
-  ended=${REPLY:-nobody knows when}
+  ended=${REPLY:-end time unknown}
   record_value "$record" failed
   printf -v line '%-12s %-16.16s %s  exit code %s  %s' "$id" "$name" "$ended" "${code:-unknown}" "$REPLY"
   printable "${line:0:columns}"

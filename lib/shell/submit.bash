@@ -4,8 +4,8 @@
 # check_slurm MACHINE: stop where there is none.
 check_slurm() {
   command -v sbatch >/dev/null ||
-    fail 'there is no Slurm on this machine: no sbatch' \
-      "submit on a login node of $1; without Slurm: python3 container_run.py COMMAND"
+    fail 'Slurm not found on this machine: sbatch is missing' \
+      "submit from a login node of $1; or run without Slurm: python3 container_run.py COMMAND"
 }
 
 # check_python ROOT: stop where the job would not find a Python for the scripts: it calls python3, as
@@ -14,8 +14,8 @@ check_python() {
   local said
   said=$(python3 "$1/submit.py" --help 2>&1 >/dev/null) && return
   said=${said%%$'\n'*}
-  fail "the python3 that jobs call cannot run the scripts: ${said#error: }" \
-    'python3 -m venv .venv && .venv/bin/pip install -r requirements/host.txt'
+  fail "the python3 that jobs use cannot run the scripts: ${said#error: }" \
+    'run: python3 -m venv .venv && .venv/bin/pip install -r requirements/host.txt'
 }
 
 # check_given SETTING PATH [PATTERN...]: stop where nothing is there.
@@ -25,8 +25,8 @@ check_given() {
   for pattern in "${@:3}"; do
     if compgen -G "$pattern" >/dev/null; then return; fi
   done
-  fail "$1 names what is not there: $2" \
-    "make or copy it, or change $1 in configuration.toml; made by another job: --after JOB"
+  fail "$1 points to a missing file or directory: $2" \
+    "create or copy it, or change $1 in configuration.toml; if another job creates it, add --after JOB"
 }
 
 # check_cached SETTING NAME FOLDER...: warn where a job, which is offline, would not find what the hub
@@ -36,8 +36,8 @@ check_cached() {
   for folder in "${@:3}"; do
     if [[ -e $folder ]]; then return; fi
   done
-  warn_of "$1 is $2, which is not in the cache of the hub, and jobs are offline" \
-    'name it in [[assets]] of configuration.toml, then: python3 set_up.py install'
+  warn_of "$1 is not in the Hugging Face cache, and jobs are offline: $2" \
+    'add it to [[assets]] in configuration.toml, then run: python3 set_up.py install'
 }
 
 # make_runs FOLDER: make it, so that nobody who may write there can put something in the place of what
@@ -48,8 +48,8 @@ make_runs() {
   if [[ -O $1 ]]; then
     chmod +t -- "$1" 2>/dev/null || : # a file system without it
   elif [[ -n $(find "$1/" -maxdepth 0 -perm /022) ]]; then
-    warn_of "in $1 others can put a run of theirs in the place of yours" \
-      "its owner, $(stat -c %U -- "$1"), types: chmod +t $(printf %q "$1")"
+    warn_of "other users can replace your runs in $1" \
+      "ask its owner, $(stat -c %U -- "$1"), to run: chmod +t $(printf %q "$1")"
   fi
 }
 
@@ -59,8 +59,8 @@ keep_configuration() {
   local -r folder=$1-$UID
   (umask go-w && mkdir -- "$folder" 2>/dev/null) || :
   is_own "$folder" ||
-    fail "$folder is not yours alone, and what your jobs run would be in it" \
-      "move it away: mv $(printf '%q %q' "$folder" "$folder.old")"
+    fail "other users can write to $folder, which will contain what your jobs run" \
+      "run: mv $(printf '%q %q' "$folder" "$folder.old")"
   keep_text "$folder/$2" "$3"
   export LONGSHIP_CONFIGURATION=$folder/$2
 }
@@ -81,7 +81,7 @@ check_room() {
     warn_of_room "$1 has only $REPLY left"
   fi
   # some file systems have no limit, and say 0
-  if ((files > 0 && files_free < 20000)); then warn_of_room "$1 takes only $files_free more files"; fi
+  if ((files > 0 && files_free < 20000)); then warn_of_room "$1 has room for only $files_free more files"; fi
   if command -v lfs >/dev/null; then check_quotas "$1"; fi
 }
 
@@ -115,12 +115,12 @@ warn_of_quota() {
   if ((quota == 0)); then quota=$5; fi
   ((quota > 0 && $3 * 100 > quota * 95)) || return 0
   if (($3 >= quota)); then
-    warn_of_room "$2 on $1 is used up"
+    warn_of_room "$2 on $1 is exhausted"
   elif [[ -n ${6:-} ]]; then
-    warn_of_room "of $2 on $1 only $((quota - $3)) are left"
+    warn_of_room "$2 on $1 has only $((quota - $3)) left"
   else
     human $(((quota - $3) * 1024))
-    warn_of_room "of $2 on $1 only $REPLY are left"
+    warn_of_room "$2 on $1 has only $REPLY left"
   fi
 }
 
@@ -135,7 +135,7 @@ check_after() {
   local said
   said=$(timeout 30 scontrol show job "$1" 2>&1) && return
   if [[ $said == *'Invalid job id'* ]] && ! compgen -G "$2/$1-*/record.json" >/dev/null; then
-    fail "there is no job $1, which this one is to follow" 'name one of: python3 submit.py status'
+    fail "--after names an unknown job: $1" 'list your jobs: python3 submit.py status'
   fi
 }
 
@@ -146,26 +146,26 @@ try_job() {
   ((code)) || return 0
   check_cluster "$said"
   if ((code == 124)) || [[ $said == *'ontact slurm controller'* || $said == *'imed out'* ]]; then
-    fail "Slurm does not answer${said:+: $(slurm_reason "$said")}" 'try again later'
+    fail "Slurm does not respond${said:+: $(slurm_reason "$said")}" 'try again later'
   fi
   if [[ $said == *artition* ]]; then
-    fail "Slurm refuses the job: $(slurm_reason "$said")" \
-      "partitions here: $(timeout 20 sinfo --noheader --format=%R | paste -sd ' ' | sed 's/ /, /g')"
+    fail "Slurm rejected the job: $(slurm_reason "$said")" \
+      "use one of the partitions: $(timeout 20 sinfo --noheader --format=%R | paste -sd ' ' | sed 's/ /, /g')"
   fi
-  fail "Slurm refuses the job: $(slurm_reason "$said")" \
-    'change the options behind the job file, or its #SBATCH lines'
+  fail "Slurm rejected the job: $(slurm_reason "$said")" \
+    'change the sbatch options after the job script, or its #SBATCH directives'
 }
 
 # check_cluster TEXT: stop where Slurm's commands, which distributions package, belong to no cluster.
 check_cluster() {
   [[ $1 != *'configuration source'* ]] ||
     fail 'Slurm is installed on this machine, but no cluster is configured' \
-      'run this on a login node of a cluster; without Slurm: python3 container_run.py COMMAND'
+      'run this on a login node of a cluster; or run without Slurm: python3 container_run.py COMMAND'
 }
 
 # slurm_reason TEXT: what sbatch says last, without its own name.
 slurm_reason() {
-  local line reason='it does not say why'
+  local line reason='no reason given'
   while IFS= read -r line; do
     if [[ $line == *error:* ]]; then reason=${line##*error: }; fi
     if [[ $line == *failure:* ]]; then reason=${line##*failure: }; fi
@@ -177,10 +177,10 @@ slurm_reason() {
 # ask_about_cost TEXT: a job that costs more than jobs.ask_above is submitted when somebody says yes.
 ask_about_cost() {
   local answer
-  [[ -t 0 ]] || fail "the job may cost $1, more than jobs.ask_above, and nobody is here to be asked" \
-    'say it beforehand: --yes'
-  read -r -p 'That is more than jobs.ask_above. Submit it? [y/N] ' answer || answer=
-  [[ $answer == [yY]* ]] || fail 'not submitted' 'ask for fewer nodes or less time'
+  [[ -t 0 ]] || fail "the job may cost $1, above jobs.ask_above, and no terminal is attached to confirm it" \
+    'confirm in advance with --yes'
+  read -r -p 'The estimated cost is above jobs.ask_above. Submit the job? [y/N] ' answer || answer=
+  [[ $answer == [yY]* ]] || fail 'not submitted' 'request fewer nodes or less time'
 }
 
 # submit_jobs COUNT: submit it, and COUNT - 1 more that go on from each other; set `ids`.
@@ -191,12 +191,12 @@ submit_jobs() {
   local -i number
   for ((number = 0; number < $1; number++)); do
     said=$(sbatch --parsable "${options[@]}" "${after[@]}" "${job[@]}" 2>&1) || {
-      if ((number)); then warn_of "only ${#ids[@]} of $1 jobs are submitted" "to take them back: scancel ${ids[*]}"; fi
-      fail "Slurm refuses the job: $(slurm_reason "$said")" 'change its options'
+      if ((number)); then warn_of "only ${#ids[@]} of $1 jobs were submitted" "to cancel them: scancel ${ids[*]}"; fi
+      fail "Slurm rejected the job: $(slurm_reason "$said")" 'change the sbatch options, or the #SBATCH directives of the job script'
     }
     id=${said##*$'\n'} # warnings stand before it
     id=${id%%;*}       # what follows is the cluster's name
-    [[ $id =~ ^[0-9]+$ ]] || fail "sbatch says no job id, but: $said" 'squeue --me; try again'
+    [[ $id =~ ^[0-9]+$ ]] || fail "sbatch printed no job ID: $said" 'check with squeue --me, then try again'
     ids+=("$id")
     after=("--dependency=afterany:$id")
     export LONGSHIP_CHAINED_AFTER=$id

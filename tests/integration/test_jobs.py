@@ -181,7 +181,7 @@ def test_cancelled_job_leaves_a_checkpoint_and_ends_its_chain(jobs):
     for number in (second, third):
         assert jobs.slurm.wait(number) == "FAILED"
     log = jobs.slurm.log(second)
-    assert f"error: job {first}, which this one goes on from, is CANCELLED" in log
+    assert f"error: job {first}, which this job resumes, ended in state CANCELLED" in log
 
 
 def test_tokens_reach_the_ranks_and_nothing_that_others_read(make_job_clone, slurm, tmp_path):
@@ -228,7 +228,7 @@ def test_requeued_job_that_is_cancelled_as_it_waits_ends_its_chain(jobs):
     jobs.slurm.run(["scancel", first])
     assert jobs.slurm.wait(second) == "FAILED"
     log = jobs.slurm.log(second)
-    assert f"error: job {first}, which this one goes on from, is CANCELLED" in log
+    assert f"error: job {first}, which this job resumes, ended in state CANCELLED" in log
 
 
 def test_chain_stops_at_an_error(jobs):
@@ -237,7 +237,7 @@ def test_chain_stops_at_an_error(jobs):
     assert jobs.slurm.wait(first) == "FAILED"
     assert jobs.slurm.wait(second) == "FAILED"
     log = jobs.slurm.log(second)
-    assert f"error: job {first}, which this one goes on from, is FAILED" in log
+    assert f"error: job {first}, which this job resumes, ended in state FAILED" in log
     assert f"python3 submit.py rerun {first}" in log
 
 
@@ -253,7 +253,7 @@ def test_job_waits_until_slurm_answers(jobs, tmp_path):
     program.chmod(0o755)
     path = {"PATH": f"{program.parent}:{jobs.environment['PATH']}"}
     run = jobs.finish(write_job(jobs, "busy", 'srun "$LAUNCHER" echo begun'), env=path)
-    assert run.log.count("Slurm does not answer; asking again") == 2
+    assert run.log.count("Slurm does not respond; retrying") == 2
     assert "begun" in run.log
 
 
@@ -362,7 +362,7 @@ def test_rerun_without_its_image_is_told(make_job_clone, slurm, tmp_path):
     (run.folder / "record.json").write_text(json.dumps(record, indent=2))
     told = clone.submit("rerun", run.job, check=False)
     assert told.returncode == 1
-    assert f"error: the image of run {run.folder.name} is gone: /none/x.sif" in told.stderr
+    assert f"error: the image of run {run.folder.name} no longer exists: /none/x.sif" in told.stderr
 
 
 def test_status_shows_jobs_with_cost_and_last_line(jobs):
@@ -380,7 +380,7 @@ def test_status_shows_jobs_with_cost_and_last_line(jobs):
     assert "core-hours" in line
     assert "    0: almost there" in shown
     assert f"{waiting} " in shown
-    assert "    waits: BeginTime" in shown
+    assert "    pending: BeginTime" in shown
 
 
 def test_code_and_changes_are_recorded(make_job_clone, slurm, tmp_path):

@@ -165,7 +165,8 @@ def falls_back(staging, reason, *options, env=None):
     )
     assert "staged" not in run.record
     assert re.search(
-        f"warning: image and packages are not copied to the nodes: {reason}\nhint: .*never", run.log
+        f"warning: staging failed, .* the shared file system: {reason}\nhint: .*never",
+        run.log,
     ), run.log
     assert len(re.findall(r"\d: node\d /user-software/", run.log)) == 4
     assert "/dev/shm/longship" not in run.log

@@ -53,19 +53,23 @@ def own(make_job_clone, slurm, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (["jsc/run_traning_jwb.sbatch"], "there is no job file jsc/run_tran", f'mean "{TRAIN}"?'),
+        (["jsc/run_traning_jwb.sbatch"], "job script not found: jsc/run_tran", f'mean "{TRAIN}"?'),
         ([LOCAL, "--partion=booster"], "sbatch has no option --partion", "--partition?"),
-        ([TRAIN, "--partition=boster"], "jwb has no partition boster", '"booster"? valid values: '),
-        ([TRAIN, "--time=25:00:00"], "more than partition booster allows", "--time=1-00:00:00"),
+        (
+            [TRAIN, "--partition=boster"],
+            "unknown partition on jwb: boster",
+            '"booster"? valid values: ',
+        ),
+        ([TRAIN, "--time=25:00:00"], "exceeds the limit of partition booster", "--time=1-00:00:00"),
         ([LOCAL, "--partition=boster"], "Invalid partition name specified", "develbooster, "),
-        ([LOCAL, "--nodes=4"], "Slurm refuses the job: ", "change the options"),
+        ([LOCAL, "--nodes=4"], "Slurm rejected the job: ", "change the options"),
         ([LOCAL, "-pdevelbooster", "-t3:0:0"], "Requested time limit is invalid", "the options"),
         (
             ["local/interactive.salloc", "--nodes=4"],
-            "Slurm refuses the job: ",
+            "Slurm rejected the job: ",
             "change the options",
         ),
-        ([LOCAL, "--after=999999"], "there is no job 999999", "python3 submit.py status"),
+        ([LOCAL, "--after=999999"], "unknown job: 999999", "python3 submit.py status"),
     ],
 )
 def test_job_that_slurm_would_refuse(words, message, hint, jobs):
@@ -80,16 +84,16 @@ def test_machine_without_slurm_is_told(jobs, tmp_path):
             if program.name != "sbatch" and not (path / program.name).is_symlink():
                 (path / program.name).symlink_to(program)
     python = jobs.environment["PATH"].split(":")[0]
-    hint = "submit on a login node of jwb"
+    hint = "submit from a login node of jwb"
     env = {"PATH": f"{python}:{path}"}
-    refused(jobs, [TRAIN], "there is no Slurm on this machine", hint, env=env)
+    refused(jobs, [TRAIN], "Slurm not found on this machine", hint, env=env)
 
 
 def test_python_of_the_job_that_cannot_run_the_scripts_is_told(jobs, tmp_path):
     make = [sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"]
     processes.run(make, env=jobs.environment)
     env = {"PATH": f"{tmp_path}/bare/bin:{processes.PATH}"}
-    message = "the python3 that jobs call cannot run the scripts: "
+    message = "the python3 that jobs use cannot run the scripts: "
     message += f"{tmp_path}/bare/bin/python3 has no package click"
     refused(jobs, [LOCAL], message, "python3 -m venv .venv", env=env)
 
@@ -100,14 +104,14 @@ def test_slurm_that_does_not_answer_is_told(jobs, tmp_path):
     text = re.sub(r"SlurmctldPort=\d+", "SlurmctldPort=1", settings.read_text())
     (tmp_path / "slurm.conf").write_text(text)
     env = {"SLURM_CONF": str(tmp_path / "slurm.conf")}
-    refused(jobs, [LOCAL], "Slurm does not answer", "try again later", env=env)
-    is_told(jobs.submit("status", env=env, check=False), "Slurm does not answer", "again later")
+    refused(jobs, [LOCAL], "Slurm does not respond", "try again later", env=env)
+    is_told(jobs.submit("status", env=env, check=False), "Slurm does not respond", "again later")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message", "hint"),
     [
-        ('account = "acc"', "", "starts no job without --account", "set project.account"),
+        ('account = "acc"', "", "requires --account", "set project.account"),
         ("image = ", 'image = "docker://no.invalid/a/b:1" # ', "is missing", "build_container.py"),
         ("image = ", 'image = "/none/x.sif" # ', "/none/x.sif is missing", "container.image"),
         ("[environment]", '[packages]\noverlay = "mine"\n[environment]', "", "build_overlay.py"),
@@ -133,7 +137,13 @@ def test_missing_venv_and_that_of_another_image_are_told(own, tmp_path):
 
 def test_job_of_another_site_is_refused(jobs):
     env = {"LONGSHIP_MACHINE": "lumi"}
-    done = refused(jobs, [TRAIN], f"{TRAIN} is for jwb, and this is lumi", "its jobs: ", env=env)
+    done = refused(
+        jobs,
+        [TRAIN],
+        f"{TRAIN} is for jwb, but this machine is lumi",
+        "job scripts for this machine: ",
+        env=env,
+    )
     assert "lumi/run_training_lumi.sbatch" in done.stderr
 
 
@@ -184,7 +194,7 @@ def test_interrupt_at_the_question_submits_nothing(costly, terminal):
 
 
 def test_costly_job_without_a_terminal_needs_a_yes_beforehand(costly):
-    refused(costly, [TRAIN, LATER], "more than jobs.ask_above, and nobody is here", "--yes")
+    refused(costly, [TRAIN, LATER], "above jobs.ask_above, and no terminal is attached", "--yes")
     done = costly.submit(TRAIN, "--yes", LATER)
     assert done.stdout.split() == queued(costly)
 
@@ -192,9 +202,9 @@ def test_costly_job_without_a_terminal_needs_a_yes_beforehand(costly):
 @pytest.mark.parametrize(
     ("numbers", "warned"),
     [
-        ("990000000 1000000000 1100000000 - 42 0 0 -", "only 10.2 GB are left"),
-        ("[1090000000] 0 1100000000 - 42 0 0 -", "only 10.2 GB are left"),
-        ("1000000001* 1000000000 1100000000 6d 42 0 0 -", "is used up"),
+        ("990000000 1000000000 1100000000 - 42 0 0 -", "has only 10.2 GB left"),
+        ("[1090000000] 0 1100000000 - 42 0 0 -", "has only 10.2 GB left"),
+        ("1000000001* 1000000000 1100000000 6d 42 0 0 -", "is exhausted"),
         ("500000000 1000000000 1100000000 - 42 0 0 -", ""),
         ("990000000 0 0 - 42 0 0 -", ""),
         ("", ""),
@@ -355,7 +365,7 @@ def test_status_fits_a_terminal(own):
     command = own.command("submit.py", "status")
     with Terminal(command, env=own.environment, cwd=own.root, columns=80) as terminal:
         assert terminal.end() == 0
-    assert "PENDING" in terminal.said and "ended last:" in terminal.said
+    assert "PENDING" in terminal.said and "recently finished:" in terminal.said
     assert f"\nnext: python3 doctor.py explain {run.job}" in terminal.said
     assert [line for line in terminal.said.splitlines() if len(line) > 80] == []
 
