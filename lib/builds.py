@@ -155,6 +155,7 @@ def name_lines(recipe: Recipe, paths: Paths, *, again: bool) -> list[str]:
 
 def source_lines(source: ImageSource, digest: str) -> list[str]:
     """Return the lines that say where it comes from."""
+    digest = digest or source.digest
     at = source.at(digest)
     return [
         assign("source", source.address),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from lib.errors import LongshipError, near_miss
 from lib.paths import Paths, expand, pinned
+from lib.records import read_record
 from lib.settings import Settings
 
 # How an image's file ends, by runtime. Docker and podman have a store of their own: there the file
@@ -27,6 +28,8 @@ _ARCHIVES = ("docker-archive", "oci-archive")
 _SCHEMES = (*_REGISTRIES, *_ARCHIVES, "docker-daemon")
 # An image as docker names it, without a scheme: ubuntu:22.04, nvcr.io/nvidia/pytorch:25.06-py3.
 _REFERENCE = r"[a-z0-9][\w.-]*(:\d+)?(/[\w.-]+)*(:[\w.-]+|@sha256:[0-9a-f]+)"
+_BUILD = "python3 build_container.py"
+_MOVE = "python3 move_built_container_to_active.py"
 # What each runtime can make an image from.
 _USABLE = {
     "sif": (*_SCHEMES, "definition", "dockerfile", "sif"),
@@ -73,11 +76,16 @@ class ImageSource(NamedTuple):
         """Whether the build runs programs of the image, which needs its architecture."""
         return self.kind in ("definition", "dockerfile")
 
+    @property
+    def digest(self) -> str:
+        """The digest in its address, which a tag may stand before; empty for none."""
+        return self.plain.partition("@")[2] if self.kind == "docker" else ""
+
     def at(self, digest: str) -> str:
         """Return the address of exactly one state of it, whatever its tag says today."""
         if not digest or self.kind != "docker":
             return self.address
-        untagged = re.sub(r"(@[^/]*|:[^/:]*)$", "", self.plain)
+        untagged = re.sub(r"(:[^/:@]*)?(@[^/]*)?$", "", self.plain)
         return f"{self.kind}://{untagged}@{digest}"
 
 
@@ -191,6 +199,7 @@ def image_to_start(runtime: str, settings: Settings, paths: Paths) -> str:
     source = image_source(settings)
     check_usable(runtime, source)
     active = paths.containers / image_file(runtime, source, paths)
+    _check_origin(active, source)
     if ENDINGS[runtime] in ("docker", "podman"):
         if os.path.isfile(active):
             return active.read_text(encoding="utf-8").strip()
@@ -198,6 +207,23 @@ def image_to_start(runtime: str, settings: Settings, paths: Paths) -> str:
     if source.ready and not os.path.lexists(active):
         return str(pinned(Path(source.address)))
     return str(pinned(active))
+
+
+def _check_origin(active: Path, source: ImageSource) -> None:
+    """Stop where the active image has the same name as the configured one, and is another.
+
+    Images of two registries can have one name. Paths are not compared: each member of a group has
+    a clone, and all use the same image.
+    """
+    if source.kind not in _REGISTRIES or not os.path.islink(active):
+        return
+    record = read_record(Path(f"{os.path.realpath(active)}.json"), f"{_BUILD} --force && {_MOVE}")
+    origin = record.get("source", source.address)
+    if origin.startswith(tuple(f"{each}://" for each in _REGISTRIES)) and origin != source.address:
+        raise LongshipError(
+            f"the active image {active.name} was built from {origin}, not from {source.address}",
+            f"{_BUILD} && {_MOVE}",
+        )
 
 
 def can_use(runtime: str, source: ImageSource) -> bool:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from lib.command import assign, call
-from lib.images import check_usable, image_file, image_source
+from lib.errors import LongshipError
+from lib.images import ImageSource, check_usable, image_file, image_name, image_source
 from lib.patched_files import compare_lines
 from lib.paths import Paths
 from lib.quoting import Expansion
+from lib.records import read_record
 from lib.runtimes import program_lines, start_in_lines
 from lib.settings import Settings
 
 _ACTIVE = Expansion('"$active"')
-_RECORD = Expansion('"$record"')
 _SCRIPT = "python3 move_built_container_to_active.py"
 
 
@@ -45,7 +48,7 @@ def move_lines(
         *_names(settings, paths, runtime, "arch", "active", "image", "record"),
         "",
         *start_in_lines(runtime, paths.root),
-        call("locked", _RECORD, "put_in_use"),
+        call("move_new_image"),
         *compare_lines(settings, paths, Expansion('"$(startable "$active")"')),
         *(call("next_step", each) for each in following),
     ]
@@ -70,7 +73,10 @@ def use_lines(
     words = ["use_version", version, "use"] if version is not None else ["roll_back"]
     return [
         call("make_folders", paths.containers),
+        *program_lines(settings, runtime),
         *_names(settings, paths, runtime, "arch", "active"),
+        "",
+        *start_in_lines(runtime, paths.root),
         call("locked", _ACTIVE, *words),
         *(call("next_step", each) for each in following),
     ]
@@ -97,3 +103,44 @@ def _names(settings: Settings, paths: Paths, runtime: str, *wanted: str) -> list
         "record": 'record="$image".json',
     }
     return [lines[name] for name in wanted]
+
+
+def recorded_digest(runtime: str, source: ImageSource, paths: Paths) -> str:
+    """Return the digest that the source had: of the image in use, else the one recorded last.
+
+    Parameters
+    ----------
+    runtime : str
+        What runs the image.
+    source : ImageSource
+        Where it comes from.
+    paths : Paths
+        Where the records lie.
+
+    Raises
+    ------
+    LongshipError
+        If nothing was recorded of this source.
+    """
+    for record in _records(runtime, source, paths):
+        found = read_record(record)
+        if found.get("source") == source.address and found.get("digest"):
+            return found["digest"]
+    raise LongshipError(
+        f"no digest of {source.address} was recorded in {paths.containers}",
+        "build it as it is today: python3 build_container.py",
+    )
+
+
+def _records(runtime: str, source: ImageSource, paths: Paths) -> list[Path]:
+    file = image_file(runtime, source, paths)
+    active = paths.containers / file
+    name, _, ending = file.rpartition(".")
+    versions = sorted(paths.containers.glob(f"versions/{name}_*.{ending}.json"), reverse=True)
+    archives = paths.archives.glob(f"{image_name(source)}_{paths.arch}.*.json")
+    return [
+        *([Path(f"{active.resolve()}.json")] if os.path.islink(active) else []),
+        paths.containers / "build" / f"{file}.json",
+        *versions,
+        *archives,
+    ]

@@ -115,6 +115,7 @@ def test_image_is_named_after_its_source(text, name, repository):
         ("docker://localhost:5000/lab/base", "docker://localhost:5000/lab/base@sha256:12"),
         ("docker://localhost:5000/lab/base:1", "docker://localhost:5000/lab/base@sha256:12"),
         ("docker://x/base@sha256:34", "docker://x/base@sha256:12"),
+        ("docker://localhost:5000/base:1@sha256:34", "docker://localhost:5000/base@sha256:12"),
         ("oras://x/base:1", "oras://x/base:1"),  # its digest is that of the SIF
         ("/x/my.def", "/x/my.def"),
     ],
@@ -175,6 +176,20 @@ def test_image_in_use_is_pinned(repository, tmp_path):
     (tmp_path / "containers/base_1_amd64.sif").symlink_to("versions/base_1_amd64_2_b.sif")
     found = start(repository, "apptainer", tmp_path)
     assert found == f"{tmp_path}/containers/versions/base_1_amd64_2_b.sif"
+
+
+def test_image_of_the_same_name_from_elsewhere_is_not_started(repository, tmp_path):
+    file = tmp_path / "containers/versions/base_1_amd64_2_b.sif"
+    file.parent.mkdir(parents=True)
+    (tmp_path / "containers/base_1_amd64.sif").symlink_to(f"versions/{file.name}")
+    record = file.with_name(f"{file.name}.json")
+    record.write_text('{"source": "docker://x/base:1"}')
+    assert start(repository, "apptainer", tmp_path) == str(file)
+    with pytest.raises(LongshipError, match="was built from docker://x/base:1, not from") as error:
+        start(repository, "apptainer", tmp_path, "docker://other/base:1")
+    assert error.value.hint.startswith("python3 build_container.py && python3 move_")
+    record.write_text('{"source": "/a/clone/base_1.def"}')  # of another member's clone
+    assert start(repository, "apptainer", tmp_path) == str(file)
 
 
 @pytest.mark.parametrize("runtime", ["docker", "podman"])

@@ -6,7 +6,7 @@ import pytest
 
 from lib.errors import LongshipError
 from lib.images import image_source
-from lib.records import recorded_digest
+from lib.versions import recorded_digest
 
 
 @pytest.fixture
@@ -50,4 +50,4 @@ def test_broken_record_is_told(records):
     (records.folder / "containers/build/base_1_amd64.sif.json").write_text("{")
     with pytest.raises(LongshipError, match="cannot read the record") as error:
         records.find()
-    assert error.value.hint.startswith("delete it: rm ")
+    assert error.value.hint.startswith("rm ")

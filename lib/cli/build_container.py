@@ -9,8 +9,8 @@ from lib.cli import Call, script_options
 from lib.cli.wrong_calls import Mode
 from lib.downloads import download_lines
 from lib.images import image_source
-from lib.records import recorded_digest
 from lib.script import render
+from lib.versions import recorded_digest
 
 
 @click.command(

@@ -83,6 +83,10 @@ is_built() {
   record_value "$1" digest
   [[ -z $there || $REPLY == "$there" ]] || return 1
   image_exists "${1%.json}" || return 1
+  is_as_recorded "${1%.json}" || {
+    note "${1%.json} is not what was built: $REPLY"
+    return 1
+  }
   record_value "$1" date
   note "$source is there already, since $REPLY: ${1%.json}; --force makes it again"
 }

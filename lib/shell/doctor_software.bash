@@ -25,12 +25,23 @@ diagnose_image() {
   heed image '' check_image_as_always
   if [[ ${heeded[image]} == ok ]]; then
     record_value "$1.json" date
-    heed image "$1${REPLY:+, built $REPLY}" check_recorded_size image "$1" \
-      'python3 build_container.py --force && python3 move_built_container_to_active.py'
+    heed image "$1${REPLY:+, built $REPLY}" check_recorded_image "$1"
   fi
   if [[ -e $2 && -e $2.json ]]; then
     report warning image 'a new image waits to be put in use' 'python3 move_built_container_to_active.py'
   fi
+}
+
+# check_recorded_image FILE: stop where it is not what was built, as far as can be seen without its
+# checksum. Records belong to versions; the site's image has none.
+check_recorded_image() {
+  if [[ $1 != */versions/* ]]; then return; fi
+  image_damage "$1"
+  if [[ $REPLY == "$WRITTEN_TO" ]]; then
+    fail "the image $1 may be damaged: $REPLY" \
+      "compare its checksum: python3 move_built_container_to_active.py --use ${1##*/}"
+  fi
+  [[ -z $REPLY ]] || fail "the image $1 is damaged: $REPLY" "$BUILD_ANEW"
 }
 
 # check_recorded_size WHAT FILE HINT: stop where a file has another size than its record says; its

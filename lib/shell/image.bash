@@ -8,6 +8,8 @@
 #   date, host, tools   when, where and by what it was made
 #   script              the whole script that made it
 
+readonly WRITTEN_TO='it was written to after it was built'
+
 # holds_tag FILE: whether it names a tag, and of which program: set REPLY to it.
 holds_tag() {
   REPLY=${1##*.}
@@ -123,6 +125,61 @@ image_bytes() {
 # image_mark FILE: what changes when the file is written to; not when it is renamed.
 image_mark() {
   stat -c '%s %.9Y' -- "$1"
+}
+
+# is_record FILE: whether it is complete: the brace that ends it is its last line.
+is_record() {
+  local -a lines=()
+  { mapfile -t lines <"$1"; } 2>/dev/null || return 1
+  ((${#lines[@]} > 1)) && [[ ${lines[-1]} == '}' ]]
+}
+
+# image_damage FILE: set REPLY to how an image differs from its record, without its checksum, which would
+# take minutes; empty where it does not. One that was put there by other means has no record.
+image_damage() {
+  local bytes
+  REPLY=
+  if [[ $1 == *_unrecorded.* ]]; then return; fi
+  if ! is_record "$1.json"; then
+    REPLY='its record is missing or damaged'
+  elif ! image_exists "$1"; then
+    REPLY='it is missing'
+  elif ! holds_tag "$1"; then
+    bytes=$(stat -L -c %s -- "$1")
+    record_value "$1.json" bytes
+    if [[ $bytes != "$REPLY" ]]; then
+      REPLY="it has $bytes bytes, and ${REPLY:-none} are recorded"
+      return
+    fi
+    record_value "$1.json" modified
+    if [[ $(image_mark "$1") == "$REPLY" ]]; then REPLY=; else REPLY=$WRITTEN_TO; fi
+  else
+    REPLY=
+  fi
+}
+
+# is_as_recorded FILE: whether an image is what was built; if not, set REPLY to how it differs. The checksum
+# is computed again only if the file has been written to or copied.
+is_as_recorded() {
+  local sum
+  image_damage "$1"
+  if [[ -z $REPLY || $REPLY == "$WRITTEN_TO" ]] && [[ $1 != *_unrecorded.* ]]; then
+    if [[ -z $REPLY ]] && ! holds_tag "$1"; then return; fi
+    sum=$(image_checksum "$1") || exit
+    record_value "$1.json" sha256
+    if [[ $sum == "$REPLY" ]]; then
+      renew_mark "$1"
+      return
+    fi
+    REPLY="its checksum is $sum, and ${REPLY:-none} is recorded"
+  fi
+  [[ -z $REPLY ]]
+}
+
+# renew_mark FILE: its checksum was right: nothing has to compute it again. Another user's record stays.
+renew_mark() {
+  if holds_tag "$1"; then return; fi
+  (change_record "$1.json" modified "$(image_mark "$1")") 2>/dev/null || :
 }
 
 # this_script: the text of the script that runs, however it was started.

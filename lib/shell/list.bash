@@ -32,9 +32,14 @@ list_versions() {
     if [[ ${version##*/} == "$now" ]]; then mark='*'; fi
     describe_version "$mark" "$version" "${version##*/"${name%.*}_"}"
     if [[ $mark == '*' ]]; then printf '  in use%s\n' "${since:+ since $since}"; fi
+    image_damage "$version"
+    if [[ -n $REPLY ]]; then printf '  damaged: %s\n' "$REPLY"; fi
   done
   if [[ -f $active && ! -L $active ]]; then
     printf 'in use: %s, put there by other means\n' "$active"
+  elif [[ -n $now && ! -e $active ]]; then
+    printf 'in use: %s, which is missing\n' "$now"
+    next_step 'python3 move_built_container_to_active.py --use VERSION, or python3 build_container.py'
   elif [[ -z $now ]]; then
     printf 'no image is in use\n'
   fi
@@ -109,6 +114,10 @@ prune_versions() {
   now=$(active_version)
   [[ -n $now ]] || fail "there is no image in use: $active" \
     'python3 move_built_container_to_active.py; nothing was deleted'
+  # the last whole one could be among those that would go
+  image_damage "${active%/*}/versions/$now"
+  [[ -z $REPLY ]] || fail "nothing was deleted: the image in use is damaged, $now: $REPLY" \
+    "python3 move_built_container_to_active.py --use VERSION; or $BUILD_ANEW"
   waiting=$(version_of "$record")
   for version in ${found[@]+"${found[@]}"}; do
     if [[ ${version##*/} == "$now" || ${version##*/} == "$waiting" ]]; then

@@ -12,6 +12,7 @@ add_base() {
     change_record "$1" base "$bases"'\n'"$REPLY"
   fi
   if [[ $base == /* && $base -nt $1 ]]; then touch -- "$1"; fi
+  if [[ $base == /* && $base -nt $1 ]]; then touch -r "$base" -- "$1"; fi # its time lies in the future
 }
 
 # change_record FILE NAME TEXT: write one of its values anew, which is not the last; TEXT as JSON has it.

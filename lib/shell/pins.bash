@@ -8,7 +8,10 @@ is_pinned() {
   local pin image job launcher
   for pin in "${active%/*}"/pins/*; do
     [[ -f $pin ]] || continue
-    { IFS= read -r image && IFS= read -r job && IFS= read -r launcher; } <"$pin" || continue
+    { IFS= read -r image && IFS= read -r job && IFS= read -r launcher; } 2>/dev/null <"$pin" || {
+      REPLY="perhaps what wrote the damaged $pin"
+      return
+    }
     # by its name: two users can name the same folder in two ways
     if [[ ${image##*/} != "${1##*/}" ]] && ! { holds_tag "$1" && [[ $image == "$(tag_in "$1")" ]]; }; then
       continue

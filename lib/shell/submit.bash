@@ -15,7 +15,7 @@ check_python() {
   said=$(python3 "$1/submit.py" --help 2>&1 >/dev/null) && return
   said=${said%%$'\n'*}
   fail "the python3 that jobs use cannot run the scripts: ${said#error: }" \
-    'run: python3 -m venv .venv && .venv/bin/pip install -r requirements/host.txt'
+    'python3 -m venv .venv && .venv/bin/pip install -r requirements/host.txt'
 }
 
 # check_given SETTING PATH [PATTERN...]: stop where nothing is there.

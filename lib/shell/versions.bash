@@ -13,14 +13,28 @@
 # The emitted script sets: active, image and record (what build_container.py has made), arch, and
 # defines start_in IMAGE COMMAND...
 
-# put_in_use: check the new image and let `active` lead to it. Killed at any moment, the next call
-# goes on: the new image's record is taken away last.
+readonly BUILD_ANEW='python3 build_container.py --force && python3 move_built_container_to_active.py'
+
+# move_new_image: put the new image in use; where another process does so at the same time, wait for it.
+move_new_image() {
+  local new=
+  if is_record "$record"; then new=$(version_of "$record"); fi
+  locked "$record" put_in_use "$new"
+}
+
+# put_in_use NEW: check the new image and let `active` lead to it, which is NEW already where another
+# process was faster. Killed at any moment, the next call goes on: the record is taken away last.
 put_in_use() {
-  local -r version=${active%/*}/versions/$(version_of "$record")
-  if [[ ! -e $record || ! (-e $image || -e $version) ]]; then no_new_image; fi
+  local version=
+  if [[ ! -e $record && -n $1 && $(active_version) == "$1" ]]; then
+    printf 'in use: %s\n' "$1" >&2
+    return
+  fi
+  if is_record "$record"; then version=${active%/*}/versions/$(version_of "$record"); fi
+  if [[ -z $version || ! (-e $image || -e $version) ]]; then no_new_image; fi
   if [[ -e $image ]]; then
     step 1/2 "Check the new image $image"
-    check_new_image
+    check_whole_image "$image" 'python3 build_container.py --force'
   fi
   step 2/2 'Put it in use'
   locked "$active" take_over_image "$version"
@@ -44,7 +58,9 @@ fail_keeping() {
 
 # no_new_image: say why there is nothing to put in use.
 no_new_image() {
-  if [[ -e $image ]]; then
+  if [[ -e $record ]] && ! is_record "$record"; then
+    fail "the record of the new image is damaged: $record" 'python3 build_container.py --force'
+  elif [[ -e $image ]]; then
     fail "the image $image is not complete: it has no record" 'python3 build_container.py'
   elif [[ -e $record ]]; then
     fail "the image $image is missing, there is only its record" 'python3 build_container.py --force'
@@ -63,19 +79,12 @@ version_of() {
   printf '%s_%s_%s.%s' "${name%.*}" "$date" "${sum:0:12}" "${name##*.}"
 }
 
-# check_new_image: complete, for the right machine, what was recorded, and Python starts in it.
-check_new_image() {
-  local sum reason
-  check_image "$image" "$arch" 'python3 build_container.py --force'
-  record_value "$record" modified
-  if [[ $(image_mark "$image") != "$REPLY" ]] || holds_tag "$image"; then
-    # its checksum was computed when it was built; again only if it has been written to or copied
-    sum=$(image_checksum "$image")
-    record_value "$record" sha256
-    [[ $sum == "$REPLY" ]] ||
-      fail "the image $image is not what was built: its checksum is $sum, and $REPLY was recorded" \
-        'python3 build_container.py --force'
-  fi
+# check_whole_image FILE HINT: complete, for the right machine, what was recorded, and Python starts in it.
+check_whole_image() {
+  local -r image=$1
+  local reason
+  check_image "$image" "$arch" "$2"
+  is_as_recorded "$image" || fail "the image $image is not what was built: $REPLY" "$2"
   host_arch
   if [[ $REPLY != "$arch" ]]; then
     note "python3 is not tried in it: it is for $arch, and this machine is $REPLY"
@@ -180,6 +189,6 @@ use_version() {
   image_exists "$version" ||
     fail "the version $version is not there" \
       'what there is: python3 move_built_container_to_active.py --list'
-  check_image "$version" "$arch" 'what there is: python3 move_built_container_to_active.py --list'
+  check_whole_image "$version" "$BUILD_ANEW; or another version: python3 move_built_container_to_active.py --list"
   point_to "$version" "$2"
 }

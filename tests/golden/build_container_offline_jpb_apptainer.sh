@@ -143,6 +143,10 @@ is_built() {
   record_value "$1" digest
   [[ -z $there || $REPLY == "$there" ]] || return 1
   image_exists "${1%.json}" || return 1
+  is_as_recorded "${1%.json}" || {
+    note "${1%.json} is not what was built: $REPLY"
+    return 1
+  }
   record_value "$1" date
   note "$source is there already, since $REPLY: ${1%.json}; --force makes it again"
 }
@@ -216,7 +220,31 @@ sqsh_arch() {
     grep -E '(^|/)(bin|sbin)/[^/]+$' 2>/dev/null | head -n 50)
 }
 
+# ---------- lib/shell/group.bash
+
+# put_shared PARTIAL FILE: give it its name, readable for whoever may read the folder.
+put_shared() {
+  share_with_group "${2%/*}" "$1"
+  mv -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
+}
+
+# share_with_group FOLDER PATH...: who may read or write the folder may do so with these, whatever this
+# user's umask; what is another user's is left as it is.
+share_with_group() {
+  local mode path
+  mode=$(stat -c %A -- "$1")
+  for path in "${@:2}"; do
+    # its group, not the user's first one
+    chgrp --reference="$1" -- "$path" 2>/dev/null || continue
+    if [[ ${mode:4:1} == r ]]; then chmod g+rX -- "$path"; fi
+    if [[ ${mode:5:1} == w ]]; then chmod g+wX -- "$path"; fi
+    if [[ ${mode:7:1} == r ]]; then chmod o+rX -- "$path"; fi
+  done
+}
+
 # ---------- lib/shell/image.bash
+
+readonly WRITTEN_TO='it was written to after it was built'
 
 # holds_tag FILE: whether it names a tag, and of which program: set REPLY to it.
 holds_tag() {
@@ -328,6 +356,61 @@ image_bytes() {
 # image_mark FILE: what changes when the file is written to; not when it is renamed.
 image_mark() {
   stat -c '%s %.9Y' -- "$1"
+}
+
+# is_record FILE: whether it is complete: the brace that ends it is its last line.
+is_record() {
+  local -a lines=()
+  { mapfile -t lines <"$1"; } 2>/dev/null || return 1
+  ((${#lines[@]} > 1)) && [[ ${lines[-1]} == '}' ]]
+}
+
+# image_damage FILE: set REPLY to how an image differs from its record, without its checksum, which would
+# take minutes; empty where it does not. One that was put there by other means has no record.
+image_damage() {
+  local bytes
+  REPLY=
+  if [[ $1 == *_unrecorded.* ]]; then return; fi
+  if ! is_record "$1.json"; then
+    REPLY='its record is missing or damaged'
+  elif ! image_exists "$1"; then
+    REPLY='it is missing'
+  elif ! holds_tag "$1"; then
+    bytes=$(stat -L -c %s -- "$1")
+    record_value "$1.json" bytes
+    if [[ $bytes != "$REPLY" ]]; then
+      REPLY="it has $bytes bytes, and ${REPLY:-none} are recorded"
+      return
+    fi
+    record_value "$1.json" modified
+    if [[ $(image_mark "$1") == "$REPLY" ]]; then REPLY=; else REPLY=$WRITTEN_TO; fi
+  else
+    REPLY=
+  fi
+}
+
+# is_as_recorded FILE: whether an image is what was built; if not, set REPLY to how it differs. The checksum
+# is computed again only if the file has been written to or copied.
+is_as_recorded() {
+  local sum
+  image_damage "$1"
+  if [[ -z $REPLY || $REPLY == "$WRITTEN_TO" ]] && [[ $1 != *_unrecorded.* ]]; then
+    if [[ -z $REPLY ]] && ! holds_tag "$1"; then return; fi
+    sum=$(image_checksum "$1") || exit
+    record_value "$1.json" sha256
+    if [[ $sum == "$REPLY" ]]; then
+      renew_mark "$1"
+      return
+    fi
+    REPLY="its checksum is $sum, and ${REPLY:-none} is recorded"
+  fi
+  [[ -z $REPLY ]]
+}
+
+# renew_mark FILE: its checksum was right: nothing has to compute it again. Another user's record stays.
+renew_mark() {
+  if holds_tag "$1"; then return; fi
+  (change_record "$1.json" modified "$(image_mark "$1")") 2>/dev/null || :
 }
 
 # this_script: the text of the script that runs, however it was started.
@@ -781,6 +864,18 @@ on_interrupt() {
 # next_step COMMAND: say what to type now, unless quickstart.sh runs it.
 next_step() {
   [[ -n ${LONGSHIP_QUICKSTART:-} ]] || print_messages next "$1"
+}
+
+# ---------- lib/shell/overlay_record.bash
+
+# change_record FILE NAME TEXT: write one of its values anew, which is not the last; TEXT as JSON has it.
+change_record() {
+  local line
+  while IFS= read -r line || [[ -n $line ]]; do
+    if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
+    printf '%s\n' "$line"
+  done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+  put_shared "$1.partial" "$1"
 }
 
 # ---------- lib/shell/progress.bash

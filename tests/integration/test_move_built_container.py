@@ -272,7 +272,7 @@ def test_two_at_once(swap):
     clone.build("--force")
     both = [clone.start("move_built_container_to_active.py") for _ in range(2)]
     told = [process.communicate(timeout=60)[1] for process in both]
-    assert sorted(process.returncode for process in both) == [0, 1], told
+    assert [process.returncode for process in both] == [0, 0], told
     assert clone.active() != old and not clone.left()
 
 

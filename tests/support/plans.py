@@ -3,18 +3,45 @@
 import difflib
 import re
 import textwrap
+from pathlib import Path
 
 _HEADING = "\n\n# ---------- "
 _DEFINED = re.compile(r"^(?:(\w+)\(\) \{|(?:readonly|declare -g[aA]) (\w+)=)", re.MULTILINE)
+_SHELL = Path(__file__).resolve().parents[2] / "lib/shell"
+
+
+def _names_in(text):
+    return [function or constant for function, constant in _DEFINED.findall(text)]
+
+
+# The names that each file of lib/shell/ defines, where it is more than one.
+_FILES = {
+    path.name: names
+    for path in sorted(_SHELL.glob("*.bash"))
+    if len(names := _names_in(path.read_text(encoding="utf-8"))) > 1
+}
+
+
+def _shortened(names):
+    """Name a file of lib/shell/ in the place of all that it defines."""
+    short = dict.fromkeys(names)
+    for file, defined in _FILES.items():
+        if short.keys() >= set(defined):
+            short = {file if each == defined[0] else each: None for each in short}
+            short = {each: None for each in short if each not in defined}
+    return short
 
 
 def plan_of(script):
-    """Give title, plan and long texts of a script, and the names of the functions below them."""
+    """Give title, plan and long texts of a script, and the names of the functions below them.
+
+    A file of lib/shell/ all of whose functions are there is named in their place.
+    """
     own, _, rest = script.partition(_HEADING)
     if not rest:
         own = script.removesuffix('\n\nlongship_main "$@"\n')
     assert script.endswith('\n\nlongship_main "$@"\n'), script[-200:]
-    names = " ".join(a or b for a, b in _DEFINED.findall(rest))
+    names = " ".join(_shortened(_names_in(rest)))
     uses = textwrap.fill(
         f"uses: {names}", 100, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False
     )

@@ -90,6 +90,11 @@ class Clone:
         __tracebackhide__ = True
         return self._run("bundle.py", arguments, env, options)
 
+    def type(self, script, *arguments, env=None, **options):
+        """Run any entry script to its end."""
+        __tracebackhide__ = True
+        return self._run(script, arguments, env, options)
+
     def dry_run(self, script, *arguments):
         """Give the script that an entry script would run."""
         return self._run(script, ("--dry-run", *arguments), None, {}).stdout
