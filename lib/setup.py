@@ -15,7 +15,9 @@ from lib.repositories import repository_lines
 from lib.settings import Settings
 
 
-def install_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+def install_lines(
+    settings: Settings, paths: Paths, runtime: str, *, again: bool = False
+) -> list[str]:
     """Return the lines of ``set_up.py install``: make what is missing, leave what is there.
 
     Parameters
@@ -26,6 +28,8 @@ def install_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
         Where things lie.
     runtime : str
         From `lib.runtimes.choose_runtime`.
+    again : bool
+        Make the venv even if it is up to date.
 
     Returns
     -------
@@ -42,7 +46,7 @@ def install_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     return [
         *_start_lines(settings, paths, runtime, "install"),
         *cloned,
-        *_package_lines(settings, paths, runtime, others=bool(cloned or fetched)),
+        *_package_lines(settings, paths, runtime, again, others=bool(cloned or fetched)),
         *fetched,
         *_next_lines(settings, paths),
     ]
@@ -134,7 +138,9 @@ def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) ->
     ]
 
 
-def offline_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+def offline_lines(
+    settings: Settings, paths: Paths, runtime: str, *, again: bool = False
+) -> list[str]:
     """Return the lines of ``set_up.py offline``: all of it from what was downloaded.
 
     Parameters and errors are those of `install_lines`.
@@ -146,14 +152,20 @@ def offline_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     return [
         *_start_lines(settings, paths, runtime, "offline"),
         *updated,
-        *_package_lines(settings, paths, runtime, others=others, offline=True),
+        *_package_lines(settings, paths, runtime, again, others=others, offline=True),
         *placed,
         *_next_lines(settings, paths, offline=True),
     ]
 
 
 def _package_lines(
-    settings: Settings, paths: Paths, runtime: str, *, others: bool, offline: bool = False
+    settings: Settings,
+    paths: Paths,
+    runtime: str,
+    again: bool,
+    *,
+    others: bool,
+    offline: bool = False,
 ) -> list[str]:
     """Return the lines that make the venv; none where only other things are wanted."""
     if wanted_venv(settings, paths) is None and settings.configuration.packages.overlay:
@@ -162,7 +174,10 @@ def _package_lines(
         ]
     if others and wanted_venv(settings, paths) is None:
         return []
-    return packages.install_lines(settings, paths, runtime, offline=offline)
+    return [
+        assign("again", "1" if again else ""),
+        *packages.install_lines(settings, paths, runtime, offline=offline),
+    ]
 
 
 def _folder_lines(paths: Paths, typed: str) -> list[str]:

@@ -11,11 +11,6 @@ from lib.cli import Call, before_pip, script_options
 from lib.cli.wrong_calls import Mode, WrongCall
 from lib.script import render
 
-_LINES = {
-    "install": setup.install_lines,
-    "update": setup.update_lines,
-    "offline": setup.offline_lines,
-}
 _MODES = ("install", "update", "download", "offline", "save-patches")
 
 
@@ -27,8 +22,11 @@ _MODES = ("install", "update", "download", "offline", "save-patches")
 @click.argument("pip_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- PIP_OPTION...]")
 @click.option("--continue", "go_on", is_flag=True, help="With update: continue after a conflict.")
 @click.option("--abort", is_flag=True, help="With update: cancel it, restore the state before.")
+@click.option("--force", is_flag=True, help="With install, offline: rebuild the venv.")
 @script_options
-def set_up(call: Call, mode: str, pip_options: tuple[str, ...], go_on: bool, abort: bool) -> None:
+def set_up(
+    call: Call, mode: str, pip_options: tuple[str, ...], go_on: bool, abort: bool, force: bool
+) -> None:
     r"""Install repositories, Python packages, models and datasets on top of the image.
 
     \b
@@ -54,6 +52,8 @@ def set_up(call: Call, mode: str, pip_options: tuple[str, ...], go_on: bool, abo
         )
     if (go_on or abort) and (mode != "update" or (go_on and abort)):
         raise click.UsageError("use either --continue or --abort, and only with update")
+    if force and mode not in ("install", "offline"):
+        raise click.UsageError("use --force only with install or offline")
     if mode == "download":
         here = call.paths_here()
         typed = before_pip("set_up.py")
@@ -62,6 +62,9 @@ def set_up(call: Call, mode: str, pip_options: tuple[str, ...], go_on: bool, abo
         function = "continue_update" if go_on else "abort_update" if abort else "save_all_series"
         typed = call.typed("set_up.py")
         lines = setup.repositories_alone_lines(call.settings, call.paths, function, typed)
+    elif mode == "update":
+        lines = setup.update_lines(call.settings, call.paths, call.runtime().runtime)
     else:
-        lines = _LINES[mode](call.settings, call.paths, call.runtime().runtime)
+        compose = setup.install_lines if mode == "install" else setup.offline_lines
+        lines = compose(call.settings, call.paths, call.runtime().runtime, again=force)
     call.finish(render(call.title(f"set_up.py {mode}"), lines), "set_up.py", pip_options)

@@ -26,6 +26,7 @@ build_image() {
   trap 'discard_partial_image; release_locks' EXIT
   remove_dead_builds
   make_folders "$work/cache" "$tmp"
+  check_cache "$work/cache/cache/blob"
   step 1/3 "Make the image from ${archive:-$source}"
   if [[ -n $input ]]; then
     digest=$(checksum "$input")
@@ -107,6 +108,21 @@ remove_dead_builds() {
   done
   for left in "${image%/*}"/partial-*-"${image##*/}.json"; do rm -f -- "$left"; done
   for left in "$work"/tmp-*; do remove_folder "$left"; done
+}
+
+# check_cache LAYOUT: Apptainer uses what an earlier try has fetched without a look at it: what a full disk or
+# a kill has left damaged goes. It is laid out as the OCI says: a blob is named after its checksum.
+check_cache() {
+  local blob sum opened closed
+  if [[ -e $1/index.json ]]; then
+    opened=$(tr -cd '{' <"$1/index.json") closed=$(tr -cd '}' <"$1/index.json")
+    if [[ -z $opened ]] || ((${#opened} != ${#closed})); then rm -f -- "$1/index.json"; fi
+  fi
+  for blob in "$1"/blobs/sha256/*; do
+    if [[ ! -f $blob ]]; then continue; fi
+    sum=$(sha256sum <"$blob") || sum=
+    if [[ ${sum%% *} != "${blob##*/}" ]]; then rm -f -- "$blob"; fi
+  done
 }
 
 # remove_folder FOLDER: images hold folders that their owner may not write to.

@@ -44,17 +44,6 @@ check_recorded_image() {
   [[ -z $REPLY ]] || fail "the image $1 is damaged: $REPLY" "$BUILD_ANEW"
 }
 
-# check_recorded_size WHAT FILE HINT: stop where a file has another size than its record says; its
-# checksum would take minutes.
-check_recorded_size() {
-  local bytes
-  if holds_tag "$2"; then return 0; fi # the size is the one in the store
-  record_value "$2.json" bytes
-  if [[ -z $REPLY ]]; then return 0; fi
-  bytes=$(stat -L -c %s -- "$2") || fail "the $1 $2 is missing" "$3"
-  [[ $bytes == "$REPLY" ]] || fail "the $1 $2 has $bytes bytes, and its record says $REPLY" "$3"
-}
-
 # diagnose_inside: whether the image starts as container_run.py starts it. The emitted script defines
 # inside_now COMMAND....
 diagnose_inside() {
@@ -112,8 +101,13 @@ diagnose_overlay() {
   heed overlay '' check_overlay_as_always
   if [[ ${heeded[overlay]} != ok ]]; then return 0; fi
   record_value "$overlay.json" date
-  heed overlay "$overlay${REPLY:+, built $REPLY}" check_recorded_size overlay "$overlay" \
-    "rm $(printf %q "$overlay"); python3 build_overlay.py"
+  heed overlay "$overlay${REPLY:+, built $REPLY}" check_recorded_overlay
+}
+
+# check_recorded_overlay: stop where it is not what was built, as far as can be seen without its checksum.
+check_recorded_overlay() {
+  image_damage "$overlay"
+  [[ -z $REPLY ]] || fail "the overlay $overlay may be damaged: $REPLY" 'python3 build_overlay.py'
 }
 
 # diagnose_venv VENV BASE: the packages belong to the image or overlay that they are used with.
@@ -121,8 +115,18 @@ diagnose_venv() {
   if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg && ${heeded[inside]:-} == ok ]]; then
     heed packages "$1, which is not Longship's and is used as it is" check_foreign_venv "$1"
   else
-    heed packages "$1" check_venv "$1" "$2"
+    heed packages "$1" check_whole_venv "$1" "$2"
   fi
+}
+
+# check_whole_venv VENV BASE: what a launch checks; and that it has all packages, and a Python that starts.
+check_whole_venv() {
+  check_venv "$1" "$2"
+  lost_from_venv "$1"
+  if [[ -z $REPLY && ${heeded[inside]:-} == ok ]]; then
+    in_time 60 inside_now "$1/bin/python" -I -c '' >/dev/null 2>&1 </dev/null || REPLY='a Python that starts'
+  fi
+  [[ -z $REPLY ]] || fail "the venv $1 lacks $REPLY" 'python3 set_up.py install'
 }
 
 # check_foreign_venv VENV: stop where the image's Python is not the one that it has packages for.

@@ -124,7 +124,7 @@ image_bytes() {
 
 # image_mark FILE: what changes when the file is written to; not when it is renamed.
 image_mark() {
-  stat -c '%s %.9Y' -- "$1"
+  stat -L -c '%s %.9Y' -- "$1"
 }
 
 # is_record FILE: whether it is complete: the brace that ends it is its last line.

@@ -14,6 +14,8 @@ declare -ga overlay_record=()
 check_overlay() {
   { mapfile -t overlay_record <"$overlay.json"; } 2>/dev/null || missing_overlay
   local bases
+  [[ ${overlay_record[*]: -1} == '}' ]] ||
+    fail "the record of the overlay is damaged: $overlay.json" 'python3 build_overlay.py'
   value_in base "${overlay_record[@]}"
   bases=$REPLY
   if ! is_base "$1" "$bases"; then

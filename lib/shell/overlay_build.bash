@@ -41,7 +41,7 @@ make_overlay() {
   if [[ $installer == uv ]]; then uv_version=$(inside "$uv" --version); fi
   name_version "$(hash_of_versions "$wanted")"
   # without a container it is built where programs run in it: what is there stays as it is
-  if [[ ! -e $version || ! -e $version.json || (-n $again && $base != host) ]]; then
+  if [[ -n $again && $base != host ]] || ! overlay_is_whole "$version"; then
     fill_overlay
     pack_version
     write_overlay_record
@@ -111,10 +111,22 @@ overlay_inputs() {
 
 # overlay_is_built WANTED: whether the active one is what would be built, for this image.
 overlay_is_built() {
+  local found
   [[ -e $active ]] || return 1
-  record_value "$(readlink -f -- "$active").json" wanted
-  [[ $REPLY == "$1" ]] || return 1
-  add_base "$(readlink -f -- "$active").json"
+  found=$(readlink -f -- "$active")
+  record_value "$found.json" wanted
+  [[ $REPLY == "$1" ]] && overlay_is_whole "$found" || return 1
+  add_base "$found.json"
+}
+
+# overlay_is_whole FILE: whether it is there, as it was built.
+overlay_is_whole() {
+  if [[ ! -e $1 ]] || is_as_recorded "$1"; then
+    [[ -e $1 ]]
+  else
+    note "$1 is not what was built: $REPLY"
+    return 1
+  fi
 }
 
 # choose_overlay_versions BRING_UV: write pins.txt, every package that is to be installed.

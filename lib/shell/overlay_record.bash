@@ -2,7 +2,7 @@
 # The record beside an overlay: what it is for, what it was made from, and what it holds.
 
 # add_base RECORD: this image is one that the overlay belongs to; a job may run with the same one by
-# another name. The record must be newer than the image, see check_overlay.
+# another name.
 add_base() {
   local bases
   record_value "$1" base
@@ -11,6 +11,11 @@ add_base() {
     json_text "$base"
     change_record "$1" base "$bases"'\n'"$REPLY"
   fi
+  date_record "$1"
+}
+
+# date_record RECORD: it must not be older than the image, see check_overlay.
+date_record() {
   if [[ $base == /* && $base -nt $1 ]]; then touch -- "$1"; fi
   if [[ $base == /* && $base -nt $1 ]]; then touch -r "$base" -- "$1"; fi # its time lies in the future
 }
@@ -53,7 +58,8 @@ write_overlay_record() {
     interpreter "$interpreter" mounted_by "${way:-unpacking}" wanted "$wanted" \
     requirements "$(listed_requirements <"$work/requirements.txt")" \
     packages "$(grep -c '==' "$work/pins.txt")" compression "$compression" \
-    bytes "$(stat -c %s -- "$version")" sha256 "$(checksum "$version")" \
+    bytes "$(stat -c %s -- "$version")" modified "$(image_mark "$version")" sha256 "$(checksum "$version")" \
     date "$(date -u +%Y-%m-%dT%H:%M:%SZ)" host "$(this_host)"
   put_shared "$version.json.partial" "$version.json"
+  date_record "$version.json"
 }

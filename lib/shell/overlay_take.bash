@@ -25,13 +25,10 @@ keep_foreign_overlay() {
 take_over_overlay() {
   [[ -f $active ]] || return 1
   version=${active%/*}/$(readlink -- "$active")
-  if [[ -e $version.json ]]; then
-    record_value "$version.json" wanted
-    [[ $REPLY == "$TAKEN_OVER" ]] || return 1
-  fi
+  if [[ $version =~ _[0-9a-f]{12}\.sqsh$ ]]; then return 1; fi # as name_version names them
   remove_work
   check_foreign_overlay
-  if [[ -e $version.json ]]; then
+  if is_record "$version.json"; then
     add_base "$version.json"
   else
     step 1/1 "Take over $(readlink -f -- "$version")"
@@ -92,7 +89,7 @@ write_foreign_record() {
   write_facts "$version.json.partial" base "$base" image '' python "$python" \
     interpreter "$interpreter" mounted_by "$way" wanted "$TAKEN_OVER" \
     requirements "$(print_all_requirements | without_passwords | listed_requirements)" \
-    bytes "$(stat -L -c %s -- "$version")" sha256 "$(checksum "$version")" \
+    bytes "$(stat -L -c %s -- "$version")" modified "$(image_mark "$version")" sha256 "$(checksum "$version")" \
     date "$(date -u -r "$version" +%Y-%m-%dT%H:%M:%SZ)" host "$(this_host)"
   put_shared "$version.json.partial" "$version.json"
 }

@@ -308,6 +308,7 @@ end_recorder() {
     sleep 0.1
   done
   kill "$recorder" 2>/dev/null
+  rm -f -- "$RUN_DIR/packages.partial"
   if [[ ! -e $RUN_DIR/packages.txt ]]; then
     printf 'longship: packages.txt not written: python3 could not list the packages in time\n' >&2
   fi

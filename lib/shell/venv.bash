@@ -17,7 +17,7 @@ install_venv() {
   local -r inputs=$(venv_inputs)
   local found=
   if [[ -e $venv/longship-base ]]; then IFS= read -r found <"$venv/longship-inputs" || :; fi
-  if [[ $found == "$inputs" ]]; then
+  if [[ $found == "$inputs" && -z $again ]] && venv_is_whole; then
     note "the Python packages are up to date: $venv"
     return
   fi
@@ -48,6 +48,29 @@ install_venv() {
   remove_replaced_venvs "$venvs" "$new_venv"
 }
 
+# venv_is_whole: whether the venv in use has all that was installed, and a Python that starts.
+venv_is_whole() {
+  lost_from_venv "$venv"
+  if [[ -z $REPLY ]]; then
+    inside "$venv/bin/python" -I -c '' >/dev/null 2>&1 </dev/null && return
+    REPLY='a Python that starts'
+  fi
+  note "the venv $venv lacks $REPLY: it is made anew"
+  return 1
+}
+
+# venv_names VENV: print the names of its programs and packages, without those that change with a version.
+venv_names() {
+  (cd -- "$1" && printf '%s\n' bin/* lib/python*/site-packages/* |
+    grep -v -e '[.]dist-info$' -e '/__' | LC_ALL=C sort)
+}
+
+# lost_from_venv VENV: set REPLY to the first name that it had when it was made, and has no more.
+lost_from_venv() {
+  REPLY=$(LC_ALL=C comm -23 "$1/longship-names" <(venv_names "$1") 2>/dev/null) || :
+  REPLY=${REPLY%%$'\n'*}
+}
+
 # choose_installer IMAGE_TORCH BRING_UV: set installer, and uv where that is it.
 choose_installer() {
   if [[ -n $overlay && -z $pins ]]; then
@@ -63,6 +86,7 @@ choose_installer() {
 
 # put_venv_in_use INPUTS: call the new one complete, and let the link lead to it.
 put_venv_in_use() {
+  venv_names "$new_venv" >"$new_venv/longship-names"
   printf '%s\n' "$1" >"$new_venv/longship-inputs"
   printf '%s\n' "${overlay:-$base}" >"$new_venv/longship-base" # the last file: with it the venv is complete
   if [[ -e $venv/longship-base ]]; then

@@ -131,6 +131,21 @@ def test_digest_of_an_index_is_that_of_the_architecture_alone(lab, registry, run
     assert f"sha256:{hashlib.sha256(raw.encode()).hexdigest()}" == clone.record()["digest"]
 
 
+def test_damaged_cache_is_not_built_from(lab, registry, tmp_path):
+    clone = lab(registry.name("lab/tiny:1"))
+    environment = without(clone.environment, tmp_path / "bin", "sha256sum")
+    assert clone.build(env=environment, check=False).returncode  # the fetched layers stay
+    (layout,) = clone.scratch.rglob("cache/blob")
+    (layout / "index.json").write_text("")
+    for blob in (layout / "blobs/sha256").iterdir():
+        blob.chmod(0o644)
+        content = bytearray(blob.read_bytes())
+        content[len(content) // 2] ^= 1
+        blob.write_bytes(content)
+    clone.build_and_move()
+    assert clone.container_run("true").returncode == 0
+
+
 # Other sources
 
 
