@@ -176,9 +176,15 @@ def contract(settings: Settings, paths: Paths, *, online: bool, folders: Sequenc
     ]
     for folder in folders:
         lines += [export("VIRTUAL_ENV", folder), 'export PATH="$VIRTUAL_ENV"/bin:"$PATH"']
+        lines.append(_PUT_FIRST)
     mode = "build_overlay.py" if settings.configuration.packages.overlay else "set_up.py install"
     return "\n".join([*lines, _START.format(mode)])
 
+
+# Images of vendors, such as NeMo's, have a PYTHONPATH, which Python puts before all packages.
+_PUT_FIRST = """\
+for longship_packages in ${PYTHONPATH:+"$VIRTUAL_ENV"/lib/python*/site-packages}; do \
+PYTHONPATH=$longship_packages:$PYTHONPATH; done"""
 
 # The last lines of the contract: a command that cannot be run is reported in two lines.
 _START = """\

@@ -38,6 +38,16 @@ def text_for(repository, configuration="", *, environ=None, online=False, venv=N
     return contract(settings, paths, online=online, folders=[str(venv)] if venv else [])
 
 
+def test_packages_come_before_what_the_image_has_on_pythonpath(shell, repository, tmp_path):
+    venv = tmp_path / "a venv"
+    packages = venv / "lib/python3.11/site-packages"
+    packages.mkdir(parents=True)
+    text = text_for(repository, venv=venv)
+    found = inside(shell, text, ["PYTHONPATH"], {"PYTHONPATH": "/opt/NeMo:/opt/Megatron-LM"})
+    assert found["PYTHONPATH"] == f"{packages}:/opt/NeMo:/opt/Megatron-LM"
+    assert inside(shell, text, ["PYTHONPATH"]) == {"PYTHONPATH": None}
+
+
 def test_program_knows_where_it_is(shell, repository):
     found = inside(
         shell,

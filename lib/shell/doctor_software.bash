@@ -50,7 +50,7 @@ diagnose_inside() {
   local said
   heeded[inside]=
   [[ ${heeded[image]:-ok} == ok && ${heeded[architecture]} == ok ]] || return 0
-  heed inside '' inside_now python3 -I -c ''
+  heed inside '' inside_now python3 -s -c ''
   [[ ${heeded[inside]} == ok ]] || return 0
   said=$(in_time 60 inside_now python3 -I -c 'import platform; print(platform.python_version(), "for", platform.machine())' \
     2>/dev/null </dev/null) || :

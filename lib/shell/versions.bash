@@ -90,7 +90,8 @@ check_whole_image() {
     note "python3 is not tried in it: it is for $arch, and this machine is $REPLY"
     return
   fi
-  reason=$(start_in "$(startable "$image")" python3 -I -c '' 2>&1 </dev/null) || {
+  # not with -I: it would hide a PYTHONHOME of the image's, with which no Python starts; the host's is not it
+  reason=$(unset PYTHONHOME PYTHONPATH && start_in "$(startable "$image")" python3 -s -c '' 2>&1 </dev/null) || {
     # without Apptainer's colours and warnings
     reason=$(printf '%s\n' "$reason" | sed $'s/\e\\[[0-9;]*m//g' | grep -v -e ^WARNING -e '^ *$' | tail -n 1) || :
     fail "python3 does not start in the image $image${reason:+: $reason}" \

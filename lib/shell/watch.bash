@@ -100,7 +100,11 @@ explain_source() {
       fail "$host cannot be reached from here" \
         "where there is a network: python3 build_container.py download --machine $machine; then here: python3 build_container.py offline"
       ;;
-    *x509* | *'server gave http response'*)
+    *'server gave http response'*)
+      fail "$host has no TLS, without which anybody on the way can replace an image" \
+        "name another registry; or trust it, in ~/.config/containers/registries.conf: [[registry]] location = \"$host\" insecure = true"
+      ;;
+    *x509*)
       fail "$host has no certificate that this machine trusts" 'name the right one: export SSL_CERT_FILE=...'
       ;;
     *'unexpected eof'* | *'invalid tar header'* | *'not an ocilayout'* | *'not a docker archive'* | *'not found in tar'*)

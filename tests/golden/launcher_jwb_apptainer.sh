@@ -66,6 +66,7 @@ if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
 fi
 export VIRTUAL_ENV=/p/scratch/project_465000000/me/longship/venv_pytorch_amd64
 export PATH="$VIRTUAL_ENV"/bin:"$PATH"
+for longship_packages in ${PYTHONPATH:+"$VIRTUAL_ENV"/lib/python*/site-packages}; do PYTHONPATH=$longship_packages:$PYTHONPATH; done
 case $1 in */*) [ ! -f "$1" ] || [ -x "$1" ] || {
   printf '"'"'%s\n'"'"' "error: cannot run $1: it is not executable" "hint: chmod +x $1; or: python $1" >&2
   exit 126; } ;; esac

@@ -201,6 +201,17 @@ def test_nothing_new_is_told(swap, lab):
     assert clone.active() == version
 
 
+def test_image_whose_python_starts_in_isolation_alone_is_refused(lab, registry, tiny):
+    """As with a PYTHONHOME of the image's that leads elsewhere."""
+    python = "case $1 in -I) exit 0 ;; esac; echo 'No module named encodings' >&2; exit 1"
+    registry.put("lab/pythonhome:1", ("amd64", tiny(python=python)))
+    clone = lab(registry.name("lab/pythonhome:1"))
+    clone.build()
+    done = clone.move(check=False)
+    is_told(done, "python3 does not start in the image", "name an image that has one")
+    assert clone.active() is None
+
+
 @pytest.mark.parametrize("runtime", ["apptainer", "docker"])
 def test_image_without_python_is_refused(runtime, lab, registry):
     clone = lab(registry.name("lab/nopython:1"), runtime)
