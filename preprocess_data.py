@@ -36,6 +36,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from directory_lock import DirectoryLock
+
 if TYPE_CHECKING:
     from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
@@ -82,8 +84,14 @@ class Product:
             record = json.loads(self.record.read_text("utf-8"))
         except (FileNotFoundError, ValueError):
             return None
-        is_current = record["made_from"] == self.made_from and all(f.exists() for f in self.files)
-        return record["result"] if is_current else None
+        try:
+            is_current = record["made_from"] == self.made_from and record["bytes"] == self._sizes()
+            return record["result"] if is_current else None
+        except (LookupError, TypeError, FileNotFoundError):
+            return None
+
+    def _sizes(self) -> list[int]:
+        return [file.stat().st_size for file in self.files]
 
     @contextmanager
     def write(self) -> Iterator[tuple[list[Path], dict[str, Any]]]:
@@ -98,7 +106,8 @@ class Product:
         self.record.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield partial[:-1], result
-            record = {"made_from": self.made_from, "result": result}
+            sizes = [file.stat().st_size for file in partial[:-1]]
+            record = {"made_from": self.made_from, "bytes": sizes, "result": result}
             partial[-1].write_text(json.dumps(record, indent=2) + "\n", "utf-8")
             self.record.unlink(missing_ok=True)
             for source, file in zip(partial, (*self.files, self.record)):
@@ -151,6 +160,11 @@ class Layout:
     def shard(self, rank: int, world_size: int) -> Product:
         """Tokens of one rank's share of the text."""
         return self._tokens(self.shards_dir / f"{rank:05d}-of-{world_size:05d}")
+
+    @property
+    def lock(self) -> Path:
+        """Lock of all that is made but the shards."""
+        return self._named(".lock")
 
     @property
     def shards_dir(self) -> Path:
@@ -467,10 +481,9 @@ def parse_arguments() -> argparse.Namespace:
     return options
 
 
-def main() -> None:
+def make(layout: Layout) -> None:
     """Do the step that the command line names, or all of them."""
-    options = parse_arguments()
-    layout = Layout(options)
+    options = layout.options
     if options.mode in ("all", "prepare"):
         prepare(layout)
         if options.mode == "prepare":
@@ -487,6 +500,23 @@ def main() -> None:
     else:
         make_shard(layout, rank=0, world_size=1)
         merge(layout, world_size=1)
+
+
+def main() -> None:
+    """Do what the command line asks for, while no other process makes the same files.
+
+    Each rank of `shard` writes files of its own.
+    """
+    layout = Layout(parse_arguments())
+    lock = DirectoryLock(layout.lock)
+    if layout.options.mode != "shard":
+        lock.path.parent.mkdir(parents=True, exist_ok=True)
+        if os.access(lock.path.parent, os.W_OK):
+            lock.acquire(wait=True)
+    try:
+        make(layout)
+    finally:
+        lock.release()
 
 
 if __name__ == "__main__":

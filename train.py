@@ -20,6 +20,9 @@ import hashlib
 import json
 import math
 import os
+import platform
+import shlex
+import shutil
 import signal
 import statistics
 import struct
@@ -33,7 +36,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 # Read when PyTorch is loaded. Threads that wait by spinning, the default, take the cores from those
 # that work, on a laptop or login node with other work to do.
@@ -49,6 +52,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
+
+from directory_lock import DirectoryLock
 
 State = dict[str, Any]
 MODEL_OPTIONS = ("vocab_size", "layers", "heads", "width")
@@ -233,6 +238,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.lock = DirectoryLock(folder / "run.lock")
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._pending: Future[None] | None = None
 
@@ -244,6 +250,22 @@ class Checkpoints:
         except OSError as error:
             hint = "choose another --checkpoint-dir or --run-name"
             fail(f"cannot write to {self.folder}: {error.strerror}", hint)
+
+    def take_lock(self) -> str:
+        """Keep other processes from this run; return which one trains it already, if one does."""
+        owner = self.lock.acquire()
+        if not owner:
+            for left in self.folder.glob("*.partial"):  # of processes that were killed
+                left.unlink(missing_ok=True)
+        return owner
+
+    def check_lock(self) -> None:
+        """End if another process has taken the run over, as while this one was paused."""
+        if not self.lock.is_held():
+            fail(
+                f"another process has taken over the run in {self.folder}",
+                "nothing is lost: it continues from the newest checkpoint",
+            )
 
     def path(self, step: int) -> Path:
         """Name of the checkpoint after so many steps."""
@@ -261,6 +283,7 @@ class Checkpoints:
     def save(self, step: int, state: State) -> None:
         """Copy a state and have it written, after the one before is."""
         self.wait()
+        self.check_lock()
         self._pending = self._thread.submit(self._write, self.path(step), host_copy(state))
 
     def wait(self) -> None:
@@ -272,17 +295,42 @@ class Checkpoints:
             fail(f"a checkpoint could not be written: {error}", f"is there room in {self.folder}?")
 
     def _write(self, path: Path, state: State) -> None:
-        partial = self.folder / "checkpoint.partial"
+        partial = self.folder / own_name("checkpoint")
         with partial.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
+            hashed = HashedFile(file)
+            torch.save(state, hashed)
             # torch.load takes no notice of what follows the state.
-            file.write(checksum(np.memmap(partial, mode="r")))
+            file.write(hashed.digest.digest())
             file.flush()
             os.fsync(file.fileno())
+        if not self.lock.is_held():  # it took long to write, and the lock is another process's
+            partial.unlink()
+            return
         partial.replace(path)
         for old in sorted(self.folder.glob("step-*.pt"))[:-2]:
             old.unlink()
+
+
+class HashedFile:
+    """A file that knows the SHA-256 of what is written to it: not of what the disk makes of it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.digest = hashlib.sha256()
+
+    def write(self, content: bytes) -> int:
+        """Write some bytes."""
+        self.digest.update(content)
+        return self.file.write(content)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        self.file.flush()
+
+
+def own_name(name: str) -> str:
+    """Name an unfinished file that no other process writes to."""
+    return f"{name}.{platform.node()}-{os.getpid()}.partial"
 
 
 def checksum(content: np.ndarray) -> bytes:
@@ -334,13 +382,22 @@ def warn_of_changes(state: State, args: Namespace) -> None:
         print(f"{warning}\n{hint}", file=sys.stderr)
 
 
-def read_metrics(path: Path, last_step: int) -> list[dict[str, float]]:
-    """Return the metrics up to a step; a crash may have left more, and half a line."""
+def read_metrics(path: Path, last_step: int) -> tuple[list[dict[str, float]], int]:
+    """Return the metrics up to a step, and how many lines before its end cannot be read.
+
+    A crash may have left metrics of later steps, and half a line at the end.
+    """
     metrics: list[dict[str, float]] = []
-    with suppress(FileNotFoundError, ValueError), path.open(encoding="utf-8") as lines:
+    damaged = 0
+    with suppress(FileNotFoundError), path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            metrics.append(json.loads(line))
-    return [line for line in metrics if line["step"] <= last_step]
+            try:
+                found = json.loads(line)
+                if found["step"] <= last_step and math.isfinite(found["loss"]):
+                    metrics.append(found)
+            except (ValueError, LookupError, TypeError):
+                damaged += line.endswith("\n")
+    return metrics, damaged
 
 
 class Recorder:
@@ -349,8 +406,12 @@ class Recorder:
     def __init__(self, folder: Path, done: int, args: Namespace) -> None:
         self.steps = args.steps
         self.tokens_per_step = args.batch_size * args.sequence_length
-        path, partial = folder / "metrics.jsonl", folder / "metrics.partial"
-        kept = read_metrics(path, done)
+        path, partial = folder / "metrics.jsonl", folder / own_name("metrics")
+        kept, damaged = read_metrics(path, done)
+        if damaged:
+            copy = shutil.copy(path, folder / "metrics.damaged")
+            warning = f"cannot read {damaged} lines of {path}; all lines are kept in {copy}"
+            print(f"warning: {warning}", file=sys.stderr)
         partial.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
         self.lines = partial.replace(path).open("a", encoding="utf-8")
         self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)
@@ -409,7 +470,7 @@ def draw_loss(metrics: list[dict[str, float]], title: str, path: Path) -> None:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    partial = path.with_suffix(".partial")
+    partial = path.with_name(own_name("loss"))
     figure.savefig(partial, format="png", dpi=150)
     partial.replace(path)
 
@@ -514,10 +575,10 @@ class Trainer:
         size = args.micro_batch_size or max(1, mine.size)
         for begin in range(0, mine.size, size):
             rows = np.stack([tokens[end - length : end] for end in mine[begin : begin + size]])
-            if rows.max() >= args.vocab_size:
-                message = f"--vocab-size is {args.vocab_size}, but {args.data} has token"
-                hint = "give the vocabulary size of the tokenizer"
-                fail(f"{message} {rows.max()}", hint, every_rank=True)
+            wrong = rows[(rows < 0) | (rows >= args.vocab_size)]
+            if wrong.size:
+                message = f"--vocab-size is {args.vocab_size}, but {args.data} has token {wrong[0]}"
+                fail(message, "give the vocabulary size of the tokenizer", every_rank=True)
             ids = torch.from_numpy(rows.astype(np.int64))
             if process.device.type == "cuda":
                 ids = ids.pin_memory().to(process.device, non_blocking=True)
@@ -604,6 +665,8 @@ class Trainer:
                 if self.held_out.size and (step % args.validate_every == 0 or step == args.steps):
                     metrics["validation_loss"] = self.validate()
                 if recorder:
+                    if checkpoints.lock.lost:
+                        checkpoints.check_lock()
                     recorder.record(step, metrics, seconds)
                     if stops or step == args.steps or step % args.checkpoint_every == 0:
                         checkpoints.save(step, self.state(step))
@@ -624,7 +687,7 @@ def summarize(step: int, checkpoints: Checkpoints, args: Namespace) -> None:
         print(f"the same command goes on from {checkpoint}")
         return
     print(f"finished    step {step} of {args.steps}")
-    metrics = read_metrics(checkpoints.folder / "metrics.jsonl", step)
+    metrics, _ = read_metrics(checkpoints.folder / "metrics.jsonl", step)
     if metrics:
         losses = [line["loss"] for line in metrics]
         last = losses[-20:]  # one batch alone says little
@@ -764,8 +827,19 @@ def main() -> None:
     checkpoints = Checkpoints(args.checkpoint_dir / args.run_name)
     process = Process.join(args.device)
     check_arguments(args, tokens.size, held_out.size, process.world_size)
+    owner = ""
     if process.rank == 0:
         checkpoints.make_folder()
+        owner = checkpoints.take_lock()
+    owner = process.from_rank_0(owner)
+    if owner:
+        if process.rank == 0:
+            fail(
+                f"the run in {checkpoints.folder} is being trained already: {owner}",
+                "wait for it to end, or choose another --run-name; if it no longer exists: "
+                f"rm -r {shlex.quote(str(checkpoints.lock.path))}",
+            )
+        sys.exit(1)
     newest = process.from_rank_0(checkpoints.newest() if process.rank == 0 else None)
     state = load_checkpoint(newest, args) if newest else None
     step = state["step"] if state else 0
@@ -778,6 +852,7 @@ def main() -> None:
         step = Trainer(args, process, tokens, held_out, state).train(step, checkpoints)
     if process.rank == 0:
         summarize(step, checkpoints, args)
+        checkpoints.lock.release()
     if process.world_size > 1:
         dist.destroy_process_group()
         # All is written. The interpreter's own end would race with gloo's threads, which a data

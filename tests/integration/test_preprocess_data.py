@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 import sys
 
@@ -149,6 +150,34 @@ def test_what_is_done_is_not_done_again(preprocess, serial, tmp_path):
     write_texts(folder / "text.jsonl", [*TEXTS, "one more"])
     assert f"{len(TEXTS) + 1} documents" in preprocess(*call).stdout
     assert read_dataset(folder) != read_dataset(serial)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "missing", "empty record", "wrong record"])
+def test_damaged_dataset_is_made_again(damage, preprocess, serial, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(serial, folder)
+    bin_file, _ = dataset_files(folder)
+    record = bin_file.with_suffix(".record.json")
+    if damage == "truncated":
+        os.truncate(bin_file, bin_file.stat().st_size // 2)
+    elif damage == "missing":
+        bin_file.unlink()
+    else:
+        record.write_text("" if damage == "empty record" else "[]")
+    call = ("--data-dir", folder, "--input", folder / "text.jsonl", *SMALL)
+    assert "dataset: nothing to do" not in preprocess(*call).stdout
+    assert read_dataset(folder) == read_dataset(serial)
+
+
+def test_two_at_once_make_the_data_once(inside, root, serial, tmp_path):
+    command = ("python", root / "preprocess_data.py", "--data-dir", tmp_path, *SMALL)
+    command = (*command, "--input", serial / "text.jsonl")
+    both = [inside.start(*command) for _ in range(2)]
+    said = [each.communicate(timeout=300) for each in both]
+    assert [each.returncode for each in both] == [0, 0], said
+    assert sorted("dataset: nothing to do" in output for output, _ in said) == [False, True]
+    assert read_dataset(tmp_path) == read_dataset(serial)
+    assert not list(tmp_path.glob("*lock*"))
 
 
 def test_standard_library_is_the_same_text_every_time(inside, root, preprocess, tmp_path):

@@ -1,5 +1,6 @@
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -274,6 +275,60 @@ def test_steps_after_the_checkpoint_are_done_again(inside, command, tmp_path):
     output = stop_at(process, tmp_path, len(killed) + 1)
     assert f"step-{first:08d}.pt to step" in output
     assert losses(tmp_path)[: len(killed)] == killed
+
+
+def test_run_is_trained_by_one_process(inside, command, train, tmp_path):
+    process = inside.start(*command(tmp_path, *ENDLESS), env=ONE_THREAD)
+    wait_for_step(process, tmp_path, 5)
+    refused = train(tmp_path, *ENDLESS, check=False)
+    lock = tmp_path / "run/run.lock"
+    assert_error(refused, f"the run in {tmp_path}/run is being trained already: process", str(lock))
+    wait_for_step(process, tmp_path, len(read_metrics(tmp_path)) + 5)
+    (tmp_path / "run" / "checkpoint.other-1.partial").touch()
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert lock.exists()
+    done = train(tmp_path, *FINITE)  # no minute of waiting: it was a process of this machine
+    assert "waiting" not in done.stderr
+    assert len(losses(tmp_path)) == 60
+    assert not list((tmp_path / "run").glob("*.partial")) and not lock.exists()
+
+
+def test_unreadable_metrics_are_told_and_kept(train, finished, tmp_path):
+    folder, _ = finished
+    resumed = tmp_path / "resumed"
+    shutil.copytree(folder, resumed)
+    (resumed / "run" / "step-00000060.pt").unlink()
+    metrics = resumed / "run" / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    lines[9], lines[19] = "\0\0\n", '{"step": "?"}\n'
+    metrics.write_text("".join(lines))
+    result = train(resumed, *FINITE)
+    assert f"warning: cannot read 2 lines of {metrics}" in result.stderr
+    assert (resumed / "run" / "metrics.damaged").read_text() == "".join(lines)
+    steps = [line["step"] for line in read_metrics(resumed)]
+    assert steps == [step for step in range(1, 61) if step not in (10, 20)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_processes_of_one_run_write_no_mixed_checkpoint(seed, inside, command, finished, tmp_path):
+    """Several begin and are killed at any moment: each checkpoint is the one of its step."""
+    draw = random.Random(seed)
+    options = (*EXACT, "--steps", "60", "--checkpoint-every", "1", "--validate-every", "15")
+    for _ in range(4):
+        processes = []
+        for _ in range(3):
+            processes.append(inside.start(*command(tmp_path, *options), env=ONE_THREAD))
+            time.sleep(draw.uniform(0, 2))
+        time.sleep(draw.uniform(3, 8))
+        for process in processes:
+            process.kill()
+            process.communicate()
+    process = inside.start(*command(tmp_path, *options), env=ONE_THREAD)
+    assert process.communicate(timeout=PATIENCE) and process.returncode == 0
+    assert losses(tmp_path) == losses(finished[0])
+    assert checkpoints(tmp_path) == [59, 60]
 
 
 def test_second_ctrl_c_ends_at_once(inside, command, tmp_path):

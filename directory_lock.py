@@ -1,0 +1,228 @@
+"""Lock an output directory, so that two jobs cannot write to it at once.
+
+`train.py` and `preprocess_data.py` hold one. It is a directory that is moved to its name by one
+rename, which is atomic on every shared file system; `flock` does not work on all of them. Its file
+`owner` says who holds it and gets a new time every few seconds. An owner without a new time for a
+minute has ended, whatever the clocks of the nodes say; if it was only paused, it sees afterwards
+that it has lost the lock.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import platform
+import shlex
+import shutil
+import sys
+import threading
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+BEAT = 5.0  # seconds between signs of life
+PATIENCE = 60.0  # seconds without one until an owner counts as ended
+
+
+class DirectoryLock:
+    """A lock that lasts as long as its owner gives signs of life.
+
+    Parameters
+    ----------
+    path : Path
+        The directory that is made; its parent exists.
+    beat, patience : float
+        Seconds between signs of life, and without one until the owner counts as ended.
+    """
+
+    def __init__(self, path: Path, beat: float = BEAT, patience: float = PATIENCE) -> None:
+        self.path = path
+        self.beat, self.patience = beat, patience
+        self.lost = False
+        self._token = uuid.uuid4().hex
+        self._own = path.with_name(f"{path.name}.{self._token}")
+        self._directory = -1
+        self._ended = threading.Event()
+
+    def acquire(self, *, wait: bool = False) -> str:
+        """Take the lock.
+
+        Parameters
+        ----------
+        wait : bool
+            Wait for another owner to end. Otherwise only a requeued job waits: for its earlier
+            start, which it outlives.
+
+        Returns
+        -------
+        str
+            Who holds it; empty if it was taken.
+        """
+        self._make()
+        begin = since = time.monotonic()
+        before: tuple[str, int] | None = None
+        told = False
+        try:
+            while not self._move():
+                sign = self._sign()
+                now = time.monotonic()
+                owner = parse(sign[0]) if sign else {}
+                waits = wait or is_earlier_start(owner)
+                if sign != before:
+                    is_alive = before is not None or not owner or runs_here(owner)
+                    if sign and is_alive and not waits:
+                        return describe(owner)
+                    before, since = sign, now
+                silent = now - since > self.patience
+                overdue = is_earlier_start(owner) and now - begin > 2 * self.patience
+                if sign and owner and (has_ended(owner) or silent or overdue):
+                    self._take_over(sign[0])
+                    continue
+                if not told and now - begin > 1:
+                    remove = f"rm -r {shlex.quote(str(self.path))}"
+                    text = f"waiting for {describe(owner)}; if it no longer exists: {remove}"
+                    print(f"note: {text}", file=sys.stderr, flush=True)
+                    told = True
+                time.sleep(min(0.5, self.beat))
+        finally:
+            if self._directory < 0:
+                shutil.rmtree(self._own, ignore_errors=True)
+        atexit.register(self.release)
+        threading.Thread(target=self._give_signs, daemon=True).start()
+        return ""
+
+    def is_held(self) -> bool:
+        """Look whether the lock is still this process's own."""
+        sign = self._sign()
+        self.lost = self.lost or sign is None or parse(sign[0]).get("token") != self._token
+        return not self.lost
+
+    def release(self) -> None:
+        """Give the lock back, if it is held."""
+        self._ended.set()
+        if self._directory >= 0 and self.is_held():
+            with suppress(OSError):
+                self.path.rename(self._own)
+                shutil.rmtree(self._own, ignore_errors=True)
+        self.lost = True
+        if self._directory >= 0:
+            os.close(self._directory)
+            self._directory = -1
+
+    def _make(self) -> None:
+        self._own.mkdir()
+        self._own.chmod(0o755)  # others are to see who holds it, whatever the umask
+        file = self._own / "owner"
+        file.write_text(json.dumps({**identity(), "token": self._token}), "utf-8")
+        file.chmod(0o644)
+
+    def _move(self) -> bool:
+        try:
+            self._own.rename(self.path)  # not onto a directory that is not empty
+        except OSError:
+            if not self.path.exists():
+                raise
+            return False
+        self._directory = os.open(self.path, os.O_RDONLY)
+        return True
+
+    def _sign(self) -> tuple[str, int] | None:
+        """Read who holds the lock, and when it gave its last sign of life; None if nobody does."""
+        try:
+            with open(self.path / "owner", encoding="utf-8", errors="replace") as file:
+                return file.read(), os.fstat(file.fileno()).st_mtime_ns
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return "", 0  # it cannot be read: it counts as alive
+
+    def _give_signs(self) -> None:
+        while not self._ended.wait(self.beat) and self.is_held():
+            # In this process's own directory, wherever it is now: not in a successor's.
+            with suppress(OSError):
+                os.utime("owner", dir_fd=self._directory)
+
+    def _take_over(self, text: str) -> None:
+        """Move the lock of an ended owner out of the way."""
+        stale = self.path.with_name(f"{self.path.name}.{uuid.uuid4().hex}")
+        try:
+            self.path.rename(stale)
+        except FileNotFoundError:
+            return
+        if (stale / "owner").read_text("utf-8", "replace") != text:
+            with suppress(OSError):  # another process was faster, and holds the lock now
+                stale.rename(self.path)
+            return
+        shutil.rmtree(stale, ignore_errors=True)
+
+
+def identity() -> dict[str, Any]:
+    """Say which process this is: its machine with its process ids' namespace, and its Slurm job."""
+    pid = os.getpid()
+    return {
+        "host": platform.node(),
+        "machine": machine(),
+        "pid": pid,
+        "started": start_time(pid),
+        "job": os.environ.get("SLURM_JOB_ID", ""),
+        "restarts": int(os.environ.get("SLURM_RESTART_COUNT") or 0),
+    }
+
+
+def machine() -> str:
+    """Name what a process id belongs to; containers of one host can have ids of their own."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def start_time(pid: int) -> str:
+    """Return when a process began, as the kernel counts; empty where there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[19]
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Read an owner; empty where it cannot be read."""
+    try:
+        owner = json.loads(text)
+    except ValueError:
+        return {}
+    return owner if isinstance(owner, dict) else {}
+
+
+def runs_here(owner: dict[str, Any]) -> bool:
+    """Whether the owner is a process of this machine that runs."""
+    is_here = owner.get("machine") and owner["machine"] == machine()
+    return bool(is_here) and start_time(owner.get("pid", 0)) == owner.get("started")
+
+
+def has_ended(owner: dict[str, Any]) -> bool:
+    """Whether the owner is known to have ended: its machine is this one."""
+    return owner.get("machine") == machine() != "" and not runs_here(owner)
+
+
+def is_earlier_start(owner: dict[str, Any]) -> bool:
+    """Whether the owner is an earlier start of this Slurm job, which was requeued since."""
+    mine = identity()
+    return (
+        bool(mine["job"])
+        and owner.get("job") == mine["job"]
+        and owner.get("restarts", 0) < mine["restarts"]
+    )
+
+
+def describe(owner: dict[str, Any]) -> str:
+    """Name an owner for a message."""
+    if not owner:
+        return "a process that cannot be determined"
+    job = f"job {owner['job']}, " if owner.get("job") else ""
+    return f"{job}process {owner.get('pid')} on {owner.get('host')}"
