@@ -8,7 +8,7 @@ from lib.command import array, assign, call
 from lib.errors import LongshipError
 from lib.images import ImageSource, check_usable, image_file, image_name, image_source, image_tag
 from lib.paths import Paths
-from lib.quoting import Expansion
+from lib.quoting import Expansion, word
 from lib.recipe import Recipe
 from lib.runtimes import MODULES, program_lines
 from lib.settings import Settings
@@ -147,7 +147,8 @@ def name_lines(recipe: Recipe, paths: Paths, *, again: bool) -> list[str]:
         assign("image", paths.containers / "build" / file),
         'record="$image".json',
         *([assign("tag", recipe.tag)] if file.endswith(("docker", "podman")) else []),
-        assign("work", work_folder(recipe, paths)),
+        # a user's own: what a killed build leaves is not another member's to delete
+        assign("work", Expansion(f'{word(work_folder(recipe, paths))}."$UID"')),
         array("tools", [recipe.runtime]),
         assign("again", "1" if again else ""),
     ]

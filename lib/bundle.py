@@ -14,7 +14,7 @@ from lib.errors import LongshipError
 from lib.images import image_source
 from lib.packages import packages_wanted
 from lib.paths import Paths
-from lib.quoting import Expansion
+from lib.quoting import Expansion, word
 from lib.repositories import configured_repositories
 from lib.runtimes import configured_runtime
 from lib.settings import Settings
@@ -116,6 +116,9 @@ def _needed(settings: Settings, here: Paths) -> list[str]:
     if packages_wanted(settings):
         lock = f"pip/{settings.stack.name}_{here.arch}.lock"
         lines.append(call("need_file", lock, set_up))
+        if lines[0].startswith("need_archive"):
+            address = image_source(settings).address
+            lines.append(call("need_packages_of_image", lock, address, set_up))
     for repository in configured_repositories(settings):
         lines.append(call("need_file", f"repos/{repository.name}.bundle", set_up))
     for asset in configured_assets(settings):
@@ -132,8 +135,11 @@ def _own_requirements(root: Path) -> list[str]:
 
 def _copy(settings: Settings, folder: str) -> str:
     """Say how to go on: on the machine that the bundle is for."""
+    unpack = call("bash", f"{os.path.basename(folder)}/unpack.sh")
+    if settings.machine.name == "local":  # any machine: nobody has a name for it
+        return f"copy {word(folder)} to the other machine; then there: {unpack}"
     copy = call("rsync", "-a", folder, f"{settings.machine.name}:")
-    return f"{copy}; then there: {call('bash', os.path.basename(folder) + '/unpack.sh')}"
+    return f"{copy}; then there: {unpack}"
 
 
 def verify_lines(folder: str, *, typed: str) -> list[str]:
@@ -174,6 +180,13 @@ def unpack_lines(
     verified : bool
         Whether unpack.sh has looked at every file just now.
     """
+    bundle = Path(_folder(folder))
+    for name, path in ("project_dir", paths.project_dir), ("scratch_dir", paths.scratch_dir):
+        if bundle in (path, *path.parents):
+            raise LongshipError(
+                f"paths.{name} is in the bundle {bundle}: {path}",
+                "set [paths] in configuration.toml to a directory outside of it",
+            )
     check = ("open_manifest", "open_links") if verified else ("verify_bundle",)
     return [
         assign("bundle", _folder(folder)),

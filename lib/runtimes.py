@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Callable, NamedTuple
 
 from lib import apptainer, docker, enroot, host
 from lib.command import call
 from lib.errors import LongshipError
-from lib.images import can_use, image_source, image_to_start
+from lib.images import can_use, image_name, image_source, image_to_start
 from lib.launch import module_lines
 from lib.paths import Paths
 from lib.quoting import Expansion
@@ -67,6 +68,31 @@ def choose_runtime(
         failed.append(runtime)
     why = f"{', '.join(failed)} here, but without an image" if failed else "no other is installed"
     return Choice("host", why)
+
+
+def choose_target_runtime(
+    settings: Settings, here: Paths, succeeds: Callable[[list[str]], bool]
+) -> Choice:
+    """Choose what will run the image where nothing is known but what was downloaded for it.
+
+    An archive of the image says that there is to be one, whatever this machine has.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together, for the machine that will use it.
+    here : Paths
+        Where things lie on the machine that downloads.
+    succeeds : callable
+        Takes a command and tells whether it succeeds on this machine.
+    """
+    if not configured_runtime(settings):
+        source = image_source(settings)
+        base = here.archives / f"{image_name(source)}_{settings.machine.arch}"
+        if any(os.path.exists(f"{base}.{ending}") for ending in ("tar", "sif")):
+            able = next(each for each in _LOOKED_FOR if can_use(each, source))
+            return Choice(able, "its image was downloaded")
+    return choose_runtime(settings, here, succeeds)
 
 
 def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) -> Choice:

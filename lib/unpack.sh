@@ -2,6 +2,7 @@
 # Set up this repository on a machine without network, from the folder that this file lies in: it
 # needs bash, coreutils and python3. What somebody has changed since the last time is kept.
 #   bash unpack.sh [FOLDER]      FOLDER is where the repository goes; ./longship unless given
+#   bash unpack.sh --verify      check every file of the bundle, and unpack nothing
 set -euo pipefail
 
 # stop MESSAGE HINT
@@ -35,14 +36,17 @@ newest_python() {
 }
 
 main() {
-  local here folder python file
+  local here folder python file verify=
   here=$(cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
   case ${1:-} in
     -h | --help)
-      printf 'Usage: bash unpack.sh [FOLDER]\n\nVerify this bundle and put the repository into FOLDER (./longship unless given),\n'
+      printf 'Usage: bash unpack.sh [FOLDER]\n       bash unpack.sh --verify\n\n'
+      printf 'Verify this bundle and put the repository into FOLDER (./longship unless given),\n'
       printf 'and what it needs without network into the folders of its configuration.toml.\n'
+      printf 'With --verify: check every file of the bundle, and unpack nothing.\n'
       return
       ;;
+    --verify) verify=1 ;;
     -*) stop "no such option: $1" 'bash unpack.sh [FOLDER]' ;;
   esac
   (($# <= 1)) || stop 'one folder at most' 'bash unpack.sh [FOLDER]'
@@ -52,6 +56,12 @@ main() {
     source "$here/repository/lib/shell/$file.bash"
   done
   on_interrupt "$(printf '%q ' bash "$0" "$@")"
+  if [[ -n $verify ]]; then
+    step 1/1 "Verify $here"
+    verify_bundle "$here"
+    note "complete, ${#bundle_sums[@]} files: $here"
+    return
+  fi
   folder=${1:-longship}
   if [[ -z ${1:-} && $PWD -ef $here ]]; then folder=$here/../longship; fi # not into the bundle
   folder=$(realpath -m -- "$folder")

@@ -58,10 +58,9 @@ def test_modules_come_before_the_program(repository):
 def test_caches_and_temporary_files_lie_under_scratch(runtime, repository):
     found = online(repository, runtime)
     work = next(line for line in found if line.startswith("work="))
-    assert (
-        work
-        == f"work=/home/me/longship-data/scratch/cache/containers/base_1_amd64.{ENDINGS[runtime]}"
-    )
+    file = f"base_1_amd64.{ENDINGS[runtime]}"
+    expected = f"work=/home/me/longship-data/scratch/cache/containers/{file}"
+    assert work == f'{expected}."$UID"'
     folders = [line for line in found if "TMPDIR" in line or "CACHE" in line]
     assert folders and all('"$tmp"' in line or '"$work"' in line for line in folders)
 

@@ -36,6 +36,7 @@ def test_image_packages_and_repositories_are_needed(repository):
     )
     assert [each.split()[:2] for each in files] == [
         ["need_file", f"pip/pytorch_{own_arch()}.lock"],
+        ["need_packages_of_image", f"pip/pytorch_{own_arch()}.lock"],
         ["need_file", "repos/x.bundle"],
     ]
 

@@ -1,10 +1,11 @@
 """Which runtime starts and makes the image."""
 
 import pytest
+from support.repository import toml
 
 from lib.cli import Call
 from lib.errors import LongshipError
-from lib.runtimes import choose_builder, choose_runtime
+from lib.runtimes import choose_builder, choose_runtime, choose_target_runtime
 
 ALL = ("apptainer", "singularity", "docker", "podman", "enroot")
 
@@ -54,6 +55,23 @@ def test_runtime_of_the_site_is_taken(repository, install):
     assert choose(repository)[0].runtime == "singularity"
     repository.write("configuration.toml", '[container]\nruntime = "podman"\n')
     assert choose(repository)[0].runtime == "podman"
+
+
+@pytest.mark.parametrize("ending", ["tar", "sif"])
+def test_image_that_was_downloaded_will_be_run(ending, repository, install):
+    """On the machine that downloads, no runtime has an image."""
+    install("docker")
+    scratch = f"[paths]\nscratch_dir = {toml(repository.root / 'scratch')}\n"
+    repository.write("configuration.toml", scratch)
+    settings, paths = repository.settings_and_paths(arch="amd64")
+    assert choose_target_runtime(settings, paths, lambda command: False).runtime == "host"
+    paths.archives.mkdir(parents=True)
+    (paths.archives / f"base_1_{settings.machine.arch}.{ending}").touch()
+    choice = choose_target_runtime(settings, paths, lambda command: False)
+    assert choice == ("apptainer", "its image was downloaded")
+    repository.write("configuration.toml", scratch + '[container]\nruntime = "host"\n')
+    given = repository.settings_and_paths(arch="amd64")
+    assert choose_target_runtime(*given, lambda command: False).runtime == "host"
 
 
 @pytest.mark.parametrize("runtime", ALL)

@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple
 from lib import ROOT, command, execute, find_packages
 from lib.errors import LongshipError, print_messages
 from lib.paths import Paths, derive_paths
-from lib.runtimes import Choice, choose_builder, choose_runtime
+from lib.runtimes import Choice, choose_builder, choose_runtime, choose_target_runtime
 from lib.settings import Settings, load_settings, warn_of_former_paths
 from lib.sites import load_machines, recognise
 
@@ -68,6 +68,10 @@ class Call(NamedTuple):
     def runtime(self, paths: Paths | None = None) -> Choice:
         """Choose what runs the image, and say which where the configuration left it open."""
         return _told(choose_runtime(self.settings, paths or self.paths, execute.succeeds))
+
+    def target_runtime(self, here: Paths) -> Choice:
+        """Choose what will run the image on a machine that is set up from downloads."""
+        return _told(choose_target_runtime(self.settings, here, execute.succeeds))
 
     def builder(self) -> Choice:
         """Choose what makes the image, in the same way."""

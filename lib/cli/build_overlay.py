@@ -75,7 +75,7 @@ def build_overlay(
     elif mode == "download":
         here = call.paths_here()
         typed = before_pip("build_overlay.py")
-        runtime = call.runtime(here).runtime
+        runtime = call.target_runtime(here).runtime
         lines = overlay_builds.download_lines(call.settings, here, runtime, typed)
     else:
         lines = overlay_builds.build_lines(

@@ -57,7 +57,7 @@ def set_up(
     if mode == "download":
         here = call.paths_here()
         typed = before_pip("set_up.py")
-        lines = setup.download_lines(call.settings, here, call.runtime(here).runtime, typed)
+        lines = setup.download_lines(call.settings, here, call.target_runtime(here).runtime, typed)
     elif go_on or abort or mode == "save-patches":
         function = "continue_update" if go_on else "abort_update" if abort else "save_all_series"
         typed = call.typed("set_up.py")

@@ -26,6 +26,8 @@ build_image() {
   trap 'discard_partial_image; release_locks' EXIT
   remove_dead_builds
   make_folders "$work/cache" "$tmp"
+  # where a project's folder hands its group on: Apptainer's user namespace has no number for that group
+  { chgrp "$(id -g)" -- "$work" "$work/cache" "$tmp" && chmod g-s -- "$work" "$work/cache" "$tmp"; } 2>/dev/null || :
   check_cache "$work/cache/cache/blob"
   step 1/3 "Make the image from ${archive:-$source}"
   if [[ -n $input ]]; then
@@ -52,8 +54,8 @@ name_image() {
   if holds_tag "$image" && [[ $(tag_in "$image") != "$(tag_in "$partial")" ]]; then
     delete_image "$image" || :
   fi
-  mv -- "$partial" "$image"
-  mv -- "$partial.json" "$record"
+  put_shared "$partial" "$image"
+  put_shared "$partial.json" "$record"
 }
 
 # check_digest: stop where it is not the digest that is wanted.

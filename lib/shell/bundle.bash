@@ -107,6 +107,26 @@ read_links() {
   done
 }
 
+# list_parts FOLDER: the same of a bundle: of what its packing has put there. What else lies beside it, and
+# what Python has compiled in it, is nobody's to judge: nothing of it is unpacked.
+list_parts() {
+  local LC_ALL=C name
+  local -A parts=()
+  tree_files=() tree_links=() tree_others=()
+  for name in "${!bundle_sums[@]}"; do parts[${name%%/*}]=1; done
+  for name in "${!parts[@]}"; do
+    if [[ -L $1/$name ]]; then
+      tree_links+=("$name")
+    elif [[ -d $1/$name ]]; then
+      list_folder "$1" "$name/"
+    elif [[ -f $1/$name ]]; then
+      tree_files+=("$name")
+    elif [[ -e $1/$name ]]; then
+      tree_others+=("$name")
+    fi
+  done
+}
+
 # verify_bundle FOLDER: look at every file of it; name each that is bad, missing or unexpected, and
 # stop if there is one. Leaves bundle_sums and bundle_links set.
 verify_bundle() {
@@ -116,15 +136,16 @@ verify_bundle() {
   open_manifest "$bundle"
   local -A wanted=()
   for name in "${!bundle_sums[@]}"; do wanted[$name]=${bundle_sums[$name]}; done
-  list_tree "$bundle"
+  list_parts "$bundle"
   bundle_names=()
   for name in "${tree_files[@]}"; do
     if [[ -n ${wanted[$name]:-} ]]; then
       bundle_names+=("$name")
-    elif [[ $name != SHA256SUMS && $name != .partial/* && $name != .partial.lock* ]]; then # what a killed packing left
+    elif [[ $name != */__pycache__/* ]]; then
       tell_wrong unexpected "$name"
     fi
   done
+  if [[ -e $bundle/.partial ]]; then tell_wrong 'left by an interrupted packing' .partial; fi
   for name in "${tree_links[@]}" "${tree_others[@]}"; do
     tell_wrong 'unexpected, no plain file' "$name"
     unset "wanted[\$name]"
@@ -142,7 +163,7 @@ verify_bundle() {
   done
   rm -rf -- "$work"
   ((wrong == 0)) || fail "$wrong files of the bundle $bundle are not as they were packed" \
-    'copy them again (rsync -a --checksum takes only what differs); delete what is unexpected'
+    'delete what is bad or unexpected; then copy the bundle again (rsync -a --checksum), or pack it again'
   open_links "$bundle"
 }
 

@@ -6,9 +6,16 @@ choose_download() {
   pins=$wheelhouse/${lock##*/}
   renew="where there is a network: python3 set_up.py download --machine $machine; then copy $wheelhouse here"
   [[ -e $pins ]] || fail "the packages have not been downloaded: there is no $pins" "$renew"
-  if ! list_fits "$pins" image "$image_address" ||
-    ! list_fits "$pins" requirements "$(requirements_sum)"; then
-    fail "what $wheelhouse holds was downloaded for other requirements or another image" "$renew"
+  if ! list_fits "$pins" image "$image_address"; then
+    if [[ $image_address == host ]]; then
+      fail "the packages were downloaded for the image $(header_value image "$pins"), and no image is active" \
+        'python3 build_container.py offline && python3 move_built_container_to_active.py'
+    fi
+    fail "the packages were downloaded for $(header_value image "$pins"), not for the image $image_address" \
+      "where there is a network: python3 build_container.py download --machine $machine && python3 set_up.py download --machine $machine; then copy $wheelhouse here"
+  fi
+  if ! list_fits "$pins" requirements "$(requirements_sum)"; then
+    fail "what $wheelhouse holds was downloaded for other requirements" "$renew"
   fi
   if [[ -e $lock ]] && ! list_fits "$pins" lock "$(sha256sum <"$lock")"; then
     note "$lock has changed since the download, whose versions are installed; for the new ones, $renew"

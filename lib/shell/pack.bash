@@ -38,6 +38,15 @@ need_file() {
   fi
 }
 
+# need_packages_of_image LOCK IMAGE COMMAND: packages that were chosen without the image cannot be installed
+# with it.
+need_packages_of_image() {
+  if [[ -f $offline/$1 ]] && ! list_fits "$offline/$1" image "$2"; then
+    missing_parts+=("packages for the image $2; those that were downloaded are for $(header_value image "$offline/$1")")
+    if [[ ${missing_commands[*]-} != *"$3" ]]; then missing_commands+=("$3"); fi
+  fi
+}
+
 # stop_where_missing: tell all that is missing at once.
 stop_where_missing() {
   local part commands

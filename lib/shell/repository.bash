@@ -15,8 +15,13 @@ unpack_repository() {
 # check_repository_folder BUNDLE FOLDER: stop where it is something else.
 check_repository_folder() {
   [[ $2/ != "$1"/* ]] || fail "$2 lies in the bundle" "name a folder outside of $1"
+  local name foreign=
   if [[ -e $2 && ! -f $2/bundle.py ]]; then
-    [[ -d $2 && (-z $(ls -A -- "$2") || -e $2/.unpack.partial) ]] ||
+    # an unpacking that was interrupted has written down what it was about to put there
+    while IFS= read -r name; do
+      if [[ $name != .unpack.* && $name != .cache ]]; then foreign=$name; fi
+    done < <(ls -A -- "$2" 2>/dev/null)
+    [[ -d $2 && (-z $foreign || -e $2/.cache/bundle) ]] ||
       fail "$2 holds other things than this repository" 'name a new folder: bash unpack.sh FOLDER'
   fi
 }

@@ -13,7 +13,7 @@ longship_main() {
   active=/e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif
   image=/e/scratch/project_465000000/me/longship/containers/build/pytorch_25.06-py3_arm64.sif
   record="$image".json
-  work=/e/scratch/project_465000000/me/longship/cache/containers/pytorch_25.06-py3_arm64.sif
+  work=/e/scratch/project_465000000/me/longship/cache/containers/pytorch_25.06-py3_arm64.sif."$UID"
   tools=(apptainer)
   again=''
   input=''
@@ -86,6 +86,8 @@ build_image() {
   trap 'discard_partial_image; release_locks' EXIT
   remove_dead_builds
   make_folders "$work/cache" "$tmp"
+  # where a project's folder hands its group on: Apptainer's user namespace has no number for that group
+  { chgrp "$(id -g)" -- "$work" "$work/cache" "$tmp" && chmod g-s -- "$work" "$work/cache" "$tmp"; } 2>/dev/null || :
   check_cache "$work/cache/cache/blob"
   step 1/3 "Make the image from ${archive:-$source}"
   if [[ -n $input ]]; then
@@ -112,8 +114,8 @@ name_image() {
   if holds_tag "$image" && [[ $(tag_in "$image") != "$(tag_in "$partial")" ]]; then
     delete_image "$image" || :
   fi
-  mv -- "$partial" "$image"
-  mv -- "$partial.json" "$record"
+  put_shared "$partial" "$image"
+  put_shared "$partial.json" "$record"
 }
 
 # check_digest: stop where it is not the digest that is wanted.

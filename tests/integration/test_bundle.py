@@ -94,7 +94,8 @@ def template(session_environment, wheels, tmp_path_factory):
     (place.offline / f"{IMAGE}.json").write_text("{}\n")
     for wheel in wheels.iterdir():
         shutil.copy(wheel, place.offline / "pip")
-    (place.offline / "pip/pytorch_amd64.lock").write_text("longship_tiny==1.0\n")
+    lock = "# image: docker://longship.example/lab/base:1\nlongship_tiny==1.0\n"
+    (place.offline / "pip/pytorch_amd64.lock").write_text(lock)
     (place.offline / "repos/a thing.bundle").write_text("a bundle\n")
     (place.offline / "assets/model/weights").write_text("weights\n")
     (place.offline / "assets/model/snapshot/weights").symlink_to("../weights")
@@ -252,7 +253,7 @@ def test_verify_names_each_bad_missing_and_unexpected_file(place):
     (place.bundle / "offline/repos/a thing.bundle").unlink()
     (place.bundle / "offline/repos/a thing.bundle").symlink_to("/etc/passwd")
     done = place.verify(check=False)
-    is_told(done, "5 files of the bundle", "copy them again")
+    is_told(done, "5 files of the bundle", "copy the bundle again")
     assert sorted(done.stderr.splitlines()[1:-2]) == [
         f"bad: offline/{IMAGE}",
         "bad: repository/lib/cli/bundle.py",
@@ -260,6 +261,54 @@ def test_verify_names_each_bad_missing_and_unexpected_file(place):
         "unexpected, no plain file: offline/repos/a\\ thing.bundle",
         "unexpected: offline/pip/more.whl",
     ]
+
+
+def test_bundle_is_judged_by_what_packing_put_there(place, there):
+    """What Python compiles in it, and what lies beside its parts, is not unpacked."""
+    (there.bundle / "project/data").mkdir(parents=True)
+    (there.bundle / "project/data/mine.txt").write_text("mine\n")
+    cache = there.bundle / "repository/lib/__pycache__"
+    cache.mkdir()
+    (cache / "x.cpython-311.pyc").write_bytes(b"x")
+    verify = ["bash", there.bundle / "unpack.sh", "--verify"]
+    done = processes.run(verify, env=there.environment, cwd=there.folder)
+    assert "note: complete, " in done.stderr and not there.root.exists()
+    (there.bundle / ".partial").mkdir()
+    done = processes.run(verify, env=there.environment, cwd=there.folder, check=False)
+    assert done.returncode == 1 and "left by an interrupted packing: .partial\n" in done.stderr
+    (there.bundle / ".partial").rmdir()
+    there()
+    assert not (there.root / "lib/__pycache__/x.cpython-311.pyc").exists()
+
+
+def test_bundle_with_bit_rot_is_packed_again_as_the_hint_says(place):
+    image = place.bundle / "offline" / IMAGE
+    found = image.stat()
+    with open(image, "r+b") as file:
+        file.write(b"rot")
+    os.utime(image, ns=(found.st_atime_ns, found.st_mtime_ns))
+    is_told(place.verify(check=False), "1 files of the bundle", "delete what is bad")
+    image.unlink()
+    place.pack()
+    place.verify()
+
+
+def test_unpacking_that_was_interrupted_goes_on(there):
+    """As after Ctrl-C or on a full disk: without what it removes itself, and with anything else."""
+    (there.root / ".cache/bundle").mkdir(parents=True)
+    (there.root / ".cache/bundle/unpacked.new").touch()
+    (there.root / "README.md").write_bytes((there.bundle / "repository/README.md").read_bytes())
+    there()
+    assert (there.root / "bundle.py").exists()
+
+
+def test_folders_of_the_configuration_do_not_lie_in_the_bundle(there):
+    there()
+    (there.root / "configuration.local.toml").write_text(
+        f"[paths]\nscratch_dir = {toml(there.bundle / 'scratch')}\n"
+    )
+    is_told(there(check=False), "paths.scratch_dir is in the bundle", "outside of it")
+    assert not (there.bundle / "scratch").exists()
 
 
 @pytest.mark.parametrize("lines", [-1, -2, 0, 10])
@@ -276,7 +325,7 @@ def test_copy_that_was_cut_off_is_found(lines, place, there):
 
 def test_unpack_of_a_damaged_copy_changes_nothing(there):
     os.truncate(there.bundle / "offline" / IMAGE, 1000)
-    is_told(there(check=False), "not as they were packed", "copy them again")
+    is_told(there(check=False), "not as they were packed", "copy the bundle again")
     assert not there.root.exists() and not there.offline.exists()
     os.truncate(there.bundle / "repository/lib/shell/bundle.bash", 100)
     is_told(there(check=False), "is not complete", "copy it again")
