@@ -215,6 +215,25 @@ def test_environment_without_a_home_is_no_error(bash):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("program", "runtime", "added"),
+    [
+        ("docker", "", ["--group-add", "70", "--group-add", "80"]),
+        ("podman", "crun", ["--group-add=keep-groups"]),
+        ("podman", "runc", []),
+    ],
+)
+def test_groups_of_the_caller_are_kept(program, runtime, added, bash, tmp_path):
+    if os.geteuid() == 0 and program == "podman":
+        pytest.skip("root's podman is like docker")
+    for name, text in (("id", f"{os.getgid()} 70 80"), ("podman", runtime)):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {text}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = bash("options=()", f"add_groups {program}", "printf '%s\n' \"${options[@]}\"", env=env)
+    assert done.stdout.split() == added
+
+
 # What the contract does with what encode_command made: in the image's own POSIX sh.
 DECODE = """
 "$SHELL_INSIDE" -c "${decode-}"'printf "%s\\0" "$@"' longship "${command[@]}"

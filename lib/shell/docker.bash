@@ -3,12 +3,31 @@
 
 # add_user_and_home PROGRAM: run as the caller, with home and /tmp.
 add_user_and_home() {
+  add_groups "$1"
   options+=(--user "$UID:${GROUPS[0]}")
   # rootless podman maps the caller to root inside unless told otherwise; SELinux would hide binds
   if [[ $1 == podman ]]; then options+=(--security-opt=label=disable); fi
   if [[ $1 == podman && $UID != 0 ]]; then options+=(--userns=keep-id); fi
   if [[ -d ${HOME:-} && $HOME != / ]]; then add_bind "$HOME"; fi
   add_bind /tmp
+}
+
+# add_groups PROGRAM: the caller's other groups, or the folders that they share could not be written to.
+# Rootless podman can hand them on with crun alone.
+add_groups() {
+  local group
+  local -a groups
+  read -r -a groups < <(id -G)
+  if ((${#groups[@]} == 1)); then return; fi
+  if [[ $1 == podman && $UID != 0 ]]; then
+    if [[ $(podman info --format '{{.Host.OCIRuntime.Name}}' 2>/dev/null) == crun ]]; then
+      options+=(--group-add=keep-groups)
+    fi
+    return
+  fi
+  for group in "${groups[@]}"; do
+    if [[ $group != "${GROUPS[0]}" ]]; then options+=(--group-add "$group"); fi
+  done
 }
 
 # add_shared_memory PROGRAM: the host's; podman refuses --ipc=host where there are no message queues.

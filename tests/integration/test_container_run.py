@@ -279,6 +279,18 @@ def test_files_written_inside_are_the_callers(clone, tmp_path):
         file.unlink()
 
 
+@pytest.mark.parametrize("runtime", ["docker"])
+def test_groups_of_the_caller_are_had_inside(runtime, prepared, tmp_path):
+    """Those of a shared folder: `id` tells of one more than this user has."""
+    program = tmp_path / "bin/id"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho {os.getgid()} 4242\n")
+    program.chmod(0o755)
+    clone = prepared(runtime)
+    path = f"{program.parent}:{clone.environment['PATH']}"
+    assert "4242" in clone.container_run("/usr/bin/id", "-G", env={"PATH": path}).stdout.split()
+
+
 def test_host_file_of_certificates_is_readable_inside(contained):
     # a file of the host that neither the image nor a bind of /tmp and home would show
     file = sorted(Path("/usr/share/doc").glob("*/copyright"))[0]
