@@ -11,6 +11,7 @@ from support import processes
 TORCHRUN = """\
 #!/usr/bin/env bash
 printf '%s\\n' "$@" >"$FOLDER/arguments"
+env >"$FOLDER/environment"
 if [[ $2 != torch.distributed.run ]]; then
     trap -p USR1 >"$FOLDER/traps"
     exit 5
@@ -167,6 +168,12 @@ def test_torchrun_is_given_the_shape_of_the_job(variables, options, start, tmp_p
     assert words(tmp_path) == ["-m", "torch.distributed.run", *options, "--tee=3", *own]
     size = int(variables.get("NUM_NODES", 1)) * int(variables.get("GPUS_PER_NODE", 1))
     assert words(tmp_path, "world_size") == [str(size)]
+
+
+def test_variables_of_the_user_reach_torchrun(start, tmp_path):
+    exported = dict.fromkeys(("status", "own", "threads", "rendezvous", "started"), "mine")
+    until_ready(tmp_path, start(**exported))
+    assert {f"{name}=mine" for name in exported} <= {*words(tmp_path, "environment")}
 
 
 def test_rank_that_slurm_starts_is_python_itself(start, tmp_path):

@@ -26,14 +26,14 @@ start_ranks() {
   fi
 
   # torchrun's own default is one thread, which starves training on CPUs.
-  local -r threads=$(($(nproc) / gpus_per_node))
+  local +x -r threads=$(($(nproc) / gpus_per_node)) # not for the ranks, whatever the user exports
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}
   export PYTHONUNBUFFERED=1 # or torchrun would keep back what ranks print until it is 8 KiB
   # shellcheck disable=SC2016  # torchrun fills it in
   export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[rank ${rank}] '
   # --signals-to-handle: by default torchrun takes Ctrl-C too, and kills the ranks after 30 s.
   export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGHUP,SIGQUIT
-  local -a rendezvous
+  local +x -a rendezvous
   choose_rendezvous
   # As a module, for torchrun's own script has the path of the Python that it was installed with.
   run_and_tell python -m torch.distributed.run \
@@ -59,7 +59,7 @@ choose_rendezvous() {
 # run_and_tell COMMAND...: run it, pass signals on to the ranks, and end as it ends. Until a rank has a
 # handler of its own it ignores USR1, and Ctrl-C, which reaches all processes of a terminal.
 run_and_tell() {
-  local status=0 own=0
+  local +x status=0 own=0
   trap 'tell_ranks "$checkpoint_signal"' USR1
   trap 'tell_ranks TERM' TERM
   trap interrupt_ranks INT

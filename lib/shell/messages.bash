@@ -85,7 +85,7 @@ terminal_columns() {
   if [[ ! -t 1 ]]; then return; fi
   { REPLY=$(stty size <&3 2>/dev/null) || REPLY='24 80'; } 3>&1
   REPLY=${COLUMNS:-${REPLY#* }}
-  if ((REPLY == 0)); then REPLY=80; fi
+  if [[ ! $REPLY =~ ^[1-9][0-9]{0,5}$ ]]; then REPLY=80; fi # a word would be read as an expression
 }
 
 # on_interrupt COMMAND: after Ctrl-C name the step and the command that goes on.

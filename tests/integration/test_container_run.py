@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -235,6 +236,18 @@ def test_preloaded_library_does_not_leak(clone, tmp_path):
 def test_values_arrive_as_they_are(clone):
     found = show(clone, "AWKWARD", "MINE", "EMPTY", env={"MINE": AWKWARD, "EMPTY": ""})
     assert found == {"AWKWARD": AWKWARD, "MINE": AWKWARD, "EMPTY": ""}
+
+
+def test_variables_of_any_name_arrive(clone):
+    """Those of the script that starts the program, too: none is read there, run or replaced."""
+    declared = re.search(r"local \+x ((?:.*\\\n)*.*)", clone.dry_run("container_run.py", "true"))[1]
+    names = [each for each in declared.split() if each != "\\"]
+    assert {"contract", "REPLY"} <= {*names}
+    canaries = dict.fromkeys([*names, "decode", "image", "options", "command"], "touch $HOME/x")
+    shown = show(clone, env={**canaries, "SHELLOPTS": "braceexpand:hashall", "BASHOPTS": "extglob"})
+    assert {name: shown.get(name) for name in canaries} == canaries
+    assert {"SHELLOPTS", "BASHOPTS"}.isdisjoint(shown)
+    assert shown["PYTHONNOUSERSITE"] == "1"
 
 
 def test_variables_of_a_job_arrive(clone):
