@@ -59,11 +59,27 @@ def find_packages():
 
 def start(main):
     """Run an entry script; Ctrl-C is told in a line, also while modules are still read."""
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.stderr.write("error: interrupted before anything was started\n")
-        sys.exit(130)
+    import _signal  # `signal` takes a millisecond to be read
+
+    # no exception: Python drops one that comes while it cleans up, and goes on
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _interrupted)
+    _open_streams()
+    main()
+
+
+def _interrupted(*_):
+    os.write(2, b"error: interrupted before anything was started\n")
+    os._exit(130)
+
+
+def _open_streams():
+    """Open the standard streams that the caller has closed: files would take their numbers."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # the first number that is free
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, "r" if number == 0 else "w"))  # noqa: SIM115
 
 
 _check_python()

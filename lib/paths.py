@@ -216,7 +216,10 @@ def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | No
 
     def part(match: re.Match[str]) -> str:
         if match[0] == "~":
-            return settings.environ.get("HOME") or os.path.expanduser("~")
+            home = settings.environ.get("HOME") or os.path.expanduser("~")
+            if home.startswith("/"):
+                return home
+            raise LongshipError(f'HOME is "{home}", which is no absolute path', "type: unset HOME")
         return variable(match) if match[3] is None else field(match)
 
     path = _PART.sub(part, text)

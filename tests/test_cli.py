@@ -1,6 +1,7 @@
 """What all entry scripts share: --help, which has to do without documentation, and wrong calls."""
 
 import copy
+import os
 import re
 import shutil
 import sys
@@ -125,3 +126,38 @@ def test_copy_of_a_clone_runs_its_own_configuration(root, tmp_path, clean_enviro
     second.root = shutil.copytree(first.root, tmp_path / "second")
     (second.root / "configuration.local.toml").write_text('environment.set = { GREETING = "me" }\n')
     assert second.container_run(*show, env=roots).stdout == f"{second.root} me\n"
+
+
+@pytest.mark.parametrize("words", ["--help", "--dry-run true"])
+@pytest.mark.parametrize("output", [">&-", ">/dev/full", "</dev/null >&- <&- 2>&-"])
+def test_output_that_cannot_be_written_is_no_traceback(words, output, run, clean_environment):
+    command = f'"$0" "$1/container_run.py" {words} {output}'
+    environment = {**clean_environment, "LONGSHIP_MACHINE": "local"}
+    done = run(["bash", "-c", command, sys.executable, ROOT], env=environment, check=False)
+    told = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]
+    assert done.returncode == ("full" in output)
+    if "full" in output:
+        assert told[0] == "error: cannot read or write the output: No space left on device"
+        assert told[1].startswith("hint: ") and len(told) == 2
+    else:
+        assert told == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_folder_that_is_gone_is_told(script, run, tmp_path):
+    gone = 'mkdir "$2/gone"; cd "$2/gone"; rmdir "$2/gone"; "$0" "$1"'
+    done = run(["bash", "-c", gone, sys.executable, f"{ROOT}/{script}", tmp_path], check=False)
+    first, second = done.stderr.splitlines()
+    assert (done.returncode, second) == (1, "hint: type: cd")
+    assert first.startswith("error: the folder that you are in cannot be used: ")
+
+
+def test_interrupt_that_python_would_drop_ends_a_script(root, run):
+    """One that comes while a weak reference dies, as when a module has been read."""
+    text = "import lib, os, signal, weakref\nclass A: pass\ndef main():\n    a = A()\n"
+    text += "    b = weakref.ref(a, lambda _: os.kill(os.getpid(), signal.SIGINT))\n    del a\n"
+    text += "    print('on')\nlib.start(main)\n"
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    done = run([sys.executable, "-c", text], env=environment, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "error: interrupted before anything was started\n"

@@ -234,6 +234,14 @@ def test_groups_of_the_caller_are_kept(program, runtime, added, bash, tmp_path):
     assert done.stdout.split() == added
 
 
+def test_home_with_a_colon_is_told(bash, tmp_path):
+    home = tmp_path / "a:b"
+    home.mkdir()
+    done = bash("options=()", "add_home", "echo on", env={"HOME": home}, check=False)
+    assert done.stdout == ""
+    fails(done, f"Apptainer takes no HOME with a colon: {home}")
+
+
 # What the contract does with what encode_command made: in the image's own POSIX sh.
 DECODE = """
 "$SHELL_INSIDE" -c "${decode-}"'printf "%s\\0" "$@"' longship "${command[@]}"

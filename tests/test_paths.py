@@ -104,3 +104,9 @@ def test_link_to_what_is_in_use_is_followed_once(tmp_path):
     assert pinned(tmp_path / "image.sif") == tmp_path / "versions/1.sif"
     assert pinned(tmp_path / "absolute.sif") == tmp_path / "versions/1.sif"
     assert pinned(tmp_path / "nothing") == tmp_path / "nothing"
+
+
+def test_home_that_is_no_absolute_path_is_told(repository):
+    with pytest.raises(LongshipError, match='HOME is "me", which is no absolute path') as error:
+        repository.settings_and_paths({"HOME": "me"})
+    assert error.value.hint == "type: unset HOME"

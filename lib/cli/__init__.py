@@ -185,7 +185,9 @@ def main(script: click.Command, name: str) -> None:
     other     `container_run.py`: exit code of the command
     """
     try:
+        _check_folder()
         script.main(prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
     except LongshipError as error:
         error.tell()
         sys.exit(1)
@@ -194,8 +196,23 @@ def main(script: click.Command, name: str) -> None:
 
         told(error, name).tell()
         sys.exit(error.exit_code)
-    except click.Abort as error:
-        raise KeyboardInterrupt from error
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except click.Abort:
+        sys.exit(130)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is not tried
+        if not isinstance(error, BrokenPipeError):
+            what = error.filename or "the output"
+            LongshipError(
+                f"cannot read or write {what}: {error.strerror}",
+                "is there room (df -h, df -i), and may you use it (ls -ld)?",
+            ).tell()
         sys.exit(1)
+
+
+def _check_folder() -> None:
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise LongshipError(
+            f"the folder that you are in cannot be used: {error.strerror}", "type: cd"
+        ) from error
