@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lib.errors import LongshipError
 
+_LONGEST_ARGUMENT = 131071  # bytes: Linux's MAX_ARG_STRLEN
 _PROBE_SECONDS = 20  # a docker client without a daemon can wait for minutes
 
 
@@ -35,6 +36,12 @@ def become(script: str, name: str, arguments: Sequence[str], environ: Mapping[st
     # Python ignores them, and what it starts would inherit that: `... | head` must end quietly.
     for each in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(each, signal.SIG_DFL)
+    text = os.fsencode(script)
+    if len(text) > _LONGEST_ARGUMENT:  # such as a job's, with a long argument of the user's
+        file = os.memfd_create("longship", 0)
+        with open(file, "wb", closefd=False) as opened:
+            opened.write(text)
+        script = f"source /dev/fd/{file}"
     try:
         os.execvpe("bash", ["bash", "-c", script, name, *arguments], dict(environ))
     except OSError as error:

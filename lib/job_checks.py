@@ -61,6 +61,7 @@ def check_job(
     """
     _check_name(given["job-name"])
     _check_secrets(settings, words)
+    _check_colon(words)
     if not job.is_interactive:
         _check_silent(given)
         _check_export(given.get("export", "ALL"))
@@ -146,6 +147,15 @@ def _first_line(file: str) -> str:
             return os.fsdecode(stream.readline(4096)).strip()
     except OSError:  # the job finds none either
         return ""
+
+
+def _check_colon(words: Sequence[str]) -> None:
+    """Refuse what Slurm would drop."""
+    if ":" in words:
+        raise LongshipError(
+            'a job argument is ":", which sbatch and srun treat as their own separator',
+            "join it to the argument before, as in --option=:, or pass a file that contains it",
+        )
 
 
 def _check_silent(given: Mapping[str, str]) -> None:

@@ -37,6 +37,20 @@ def test_script_gets_the_arguments_as_they_are(become, hostile_arguments):
     assert done.stdout.split("\0")[:-1] == hostile_arguments
 
 
+LONG = """
+import os
+from lib.execute import become
+text = f'# {"x" * 140_000}\\nprintf "%s\\\\n" "$0" "$@"; cat; set -u; exit 7'
+become(text, "a name", ["a", "b c"], os.environ)
+"""
+
+
+def test_script_may_be_longer_than_an_argument(root):
+    env = {"PATH": processes.PATH, "PYTHONPATH": str(root)}
+    done = processes.run([sys.executable, "-c", LONG], env=env, input="read", check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "a name\na\nb c\nread", "")
+
+
 def test_script_knows_its_name(become):
     assert become('echo "$0"').stdout == "a name\n"
 

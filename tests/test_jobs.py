@@ -143,7 +143,12 @@ def cost_of(lines):
         ([None, "--account="], "m requires --account", "project.account"),
         (["site/strict.sbatch"], "strict requires --mem", "--mem=VALUE"),
         ([None, "--gres=gpu:5"], "5 GPUs per node requested, but nodes have 4", "fewer"),
-        ([None, "--job-name=a/b"], 'the job\'s name is "a/b"', "letters, digits"),
+        ([None, "--job-name=a/b"], 'invalid job name: "a/b"', "letters, digits"),
+        (
+            [None, "--", "a", ":", "b"],
+            'a job argument is ":"',
+            "join it to the argument",
+        ),
         ([None, "--", "--token=hf_x1y2"], "holds the value of HF_TOKEN", "in its environment"),
         ([None, "--export=ALL,A=hf_x1y2"], "holds the value of HF_TOKEN", "in its environment"),
         ([None, "-h"], "with --help sbatch does not say", "--dry-run"),

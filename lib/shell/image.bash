@@ -184,7 +184,9 @@ renew_mark() {
 
 # this_script: the text of the script that runs, however it was started.
 this_script() {
-  if [[ -n ${BASH_EXECUTION_STRING:-} ]]; then
+  if [[ ${BASH_EXECUTION_STRING:-} == 'source /dev/fd/'* ]]; then # too long for an argument
+    cat -- "${BASH_EXECUTION_STRING#* }"
+  elif [[ -n ${BASH_EXECUTION_STRING:-} ]]; then
     printf '%s\n' "$BASH_EXECUTION_STRING"
   elif [[ -f $0 ]]; then
     cat -- "$0"

@@ -207,7 +207,10 @@ add_home() {
   unset HOME # bash then expands ~ from the passwd file
   local -r own=~
   export HOME=$home
-  if [[ $home != "$own" ]]; then options+=(--home "$home"); fi
+  if [[ $home == "$own" ]]; then return 0; fi
+  [[ $home != *:* ]] ||
+    fail "Apptainer takes no HOME with a colon: $home" 'name another path to it, such as a link: export HOME=...'
+  options+=(--home "$home")
 }
 
 # add_nvidia_gpus: only where the node has one; elsewhere --nv only warns.

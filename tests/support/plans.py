@@ -43,7 +43,7 @@ def plan_of(script):
     assert script.endswith('\n\nlongship_main "$@"\n'), script[-200:]
     names = " ".join(_shortened(_names_in(rest)))
     uses = textwrap.fill(
-        f"uses: {names}", 110, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False
+        f"uses: {names}", 116, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False
     )
     return f"{own}\n\n{uses}\n"
 
