@@ -91,7 +91,7 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LongshipError(
-            f"cannot make the folder {path}: {error.strerror}",
+            f"cannot create the directory {path}: {error.strerror}",
             "set [paths] in configuration.toml to a directory that you can write to",
         ) from error
 

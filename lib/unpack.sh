@@ -59,6 +59,7 @@ main() {
   if [[ -n $verify ]]; then
     step 1/1 "Verify $here"
     verify_bundle "$here"
+    # shellcheck disable=SC2154  # bundle.bash's
     note "complete, ${#bundle_sums[@]} files: $here"
     return
   fi

@@ -96,7 +96,7 @@ def test_partition_says_what_it_allows(tmp_path):
     ("kind", "line", "message", "hint"),
     [
         ("partitions", "max_tim = '1'", "unknown key", '"max_time"'),
-        ("partitions", "max_time = '5d'", 'a.max_time is "5d"', "24:00:00"),
+        ("partitions", "max_time = '5d'", 'a.max_time: expected a time, got "5d"', "24:00:00"),
         ("partitions", "max_time = 60", "max_time: expected a string", "write max_time = "),
         ("partitions", "max_nodes = '4'", "max_nodes: expected an integer", "write max_nodes = "),
         ("partitions", "max_gpus = -1", "max_gpus: expected an integer", "write "),

@@ -95,7 +95,7 @@ def test_run_of_another_clone_is_told(runs, tmp_path):
     there.rmdir()
     with pytest.raises(LongshipError) as error:
         check_clone(run, here)
-    assert error.value.hint.endswith(f"if this one was moved: ln -s {here} {quoted}")
+    assert error.value.hint.endswith(f"if you moved it, run: ln -s {here} {quoted}")
     there.symlink_to(here)
     check_clone(run, here)
 
@@ -182,4 +182,4 @@ def test_run_that_somebody_else_can_change_is_not_started_again(runs, root, run)
         check_own(theirs)
     command = [sys.executable, root / "submit.py", "--dry-run", "rerun", theirs]
     told = run(command, check=False)
-    assert told.returncode == 1 and f"error: the run {theirs} is not yours" in told.stderr
+    assert told.returncode == 1 and f"error: cannot re-run {theirs}: other users" in told.stderr

@@ -224,10 +224,10 @@ def test_job_that_can_start_is_taken(options, refusal):
         ),
         ({"gres": "gpu:5"}, "5 GPUs per node requested, but nodes have 4", "site/site.toml"),
         ({"nodes": "1", "gpus": "8"}, "8 GPUs per node requested", "more nodes"),
-        ({"partition": "cpu", "gpus": "1"}, "a node of cpu has 0", "fewer"),
+        ({"partition": "cpu", "gpus": "1"}, "but nodes of cpu have 0", "fewer"),
         ({"cpus_per_task": "97"}, "97 threads per node requested, but nodes have 96", "fewer"),
         ({"machine": "strict"}, "strict requires --account", "project.account"),
-        ({"machine": "strict", "account": ""}, "without --account", "--account=NAME"),
+        ({"machine": "strict", "account": ""}, "strict requires --account", "--account=NAME"),
         (
             {"machine": "strict", "account": "a"},
             "strict requires --mem",

@@ -351,7 +351,7 @@ def test_run_that_is_started_again_tells_other_code(change, recorded, run, bash,
                 "bash",
                 "-c",
                 f"cd '{tmp_path}' && {{ git -C {shlex.quote(str(folder))} stash --quiet"
-                f" || true; }} && {hint.split('as it was: ')[1]}",
+                f" || true; }} && {hint.split('recorded code: ')[1]}",
             ]
         )
         assert (folder / "code").read_text() == "mine\n"

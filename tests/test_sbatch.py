@@ -117,11 +117,11 @@ def test_command_line_is_read_as_getopt_does(typed, expected):
 @pytest.mark.parametrize(
     ("typed", "message", "hint"),
     [
-        (["--partion=x"], "sbatch has no option --partion", "did you mean --partition? arg"),
+        (["--partion=x"], "sbatch has no option --partion", "did you mean --partition? put"),
         (
             ["--zzz"],
             "sbatch has no option --zzz",
-            "of the job follow --, as in: -- --zzz",
+            "put job arguments after --: -- --zzz",
         ),
         (
             ["--steps", "50"],
@@ -133,8 +133,8 @@ def test_command_line_is_read_as_getopt_does(typed, expected):
         (["--nodes"], "missing value: --nodes", "--nodes=VALUE"),
         (["-N"], "missing value: -N", "--nodes=VALUE"),
         (["--hold", "train.py"], 'not an sbatch option: "train.py"', "after --: "),
-        (["-"], '"-" is not an option', "follow --: "),
-        ([""], '"" is not an option', "follow --: "),
+        (["-"], 'not an sbatch option: "-"', "after --: "),
+        ([""], 'not an sbatch option: ""', "after --: "),
     ],
 )
 def test_what_is_no_option_is_told(typed, message, hint):
@@ -160,7 +160,7 @@ def test_option_of_a_newer_slurm_is_taken_from_a_header():
     [
         ("#SBATCH --comment='a", "a.sbatch, line 2: No closing quotation"),
         ("#SBATCH --nodes", "a.sbatch: missing value: --nodes"),
-        ("#SBATCH --nodes=2 two", 'a.sbatch: "two" is not an option'),
+        ("#SBATCH --nodes=2 two", 'a.sbatch: not an sbatch option: "two"'),
     ],
 )
 def test_line_that_cannot_be_read_is_told(line, message):

@@ -117,7 +117,7 @@ def test_what_cannot_run_is_refused_before_submission(training, arguments, messa
     job = "jsc/run_training_jwb.sbatch"
     configuration = f"[training]\n{training}"
     if training.startswith("gpus"):  # submit.py itself divides
-        with pytest.raises(LongshipError, match="8 GPUs cannot be shared out"):
+        with pytest.raises(LongshipError, match="8 GPUs cannot be divided"):
             refusal(root, "torchtitan", job, tmp_path, *words, configuration=configuration)
         return
     done = refusal(root, "torchtitan", job, tmp_path, *words, configuration=configuration)

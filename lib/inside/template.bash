@@ -14,7 +14,7 @@ fill_template() {
       name=${BASH_REMATCH[1]}
       if [[ -z ${!name+set} ]]; then
         rm -f -- "$2.partial"
-        fail "$1, line $number: there is no variable $name, to fill in @$name@" \
+        fail "$1, line $number: unknown variable in @$name@: $name" \
           'correct the name; those of the settings begin with TRAINING_, see stack.toml'
       fi
       filled+=${line%%"@$name@"*}${!name} # what a value holds is not looked at again

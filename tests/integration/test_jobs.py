@@ -201,7 +201,7 @@ def test_tokens_reach_the_ranks_and_nothing_that_others_read(make_job_clone, slu
     job = write_job(clone, "tokens", body)
     for value in tokens.values():
         done = clone.submit(job, "--", value, check=False, env=environment)
-        assert done.returncode == 1 and "holds the value of FROM_" in done.stderr
+        assert done.returncode == 1 and "contains the value of FROM_" in done.stderr
     number = clone.job(job, env=environment)
     clone.wait_until(number, lambda: "['" in slurm.log(number))
     said = slurm.run(["scontrol", "show", "job", number]).stdout
