@@ -33,12 +33,11 @@ set_rendezvous() { printf 'rendezvous\\0%s\\0' "$1"; }
 set_shape() { printf 'shape\\0%s\\0' "$1"; }
 check_chain() { printf 'chain\\0%s\\0' "$1"; }
 load_modules() { printf 'module\\0%s\\0' "$2"; }
-set_locale_aside() { :; }
 tell_ranks_apart() { printf 'apart\\0yes\\0'; }
 record_code() { printf 'code %s\\0%s\\0' "$@"; }
 begin_record() {
   printf '%s\\0' run "$RUN_DIR" launcher "$LAUNCHER" folder "$STACK_DIR" file "$log"
-  printf '%s\\0' root "$LONGSHIP_ROOT" "${longship_facts[@]}"
+  printf '%s\\0' root "$LONGSHIP_ROOT" "${facts[@]}"
 }
 """
 
