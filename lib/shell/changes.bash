@@ -149,7 +149,7 @@ save_changes() {
   mv -- "$into.partial" "$into"
 }
 
-# write_patches FOLDER INTO COMMITS: the changes as files that `git apply` and `git am` read.
+# write_patches FOLDER INTO COMMITS: the changes as files that `git apply` reads.
 write_patches() {
   local -r folder=$1 into=$2 ref=$(recall saved_ref && printf '%s' "$REPLY")
   if [[ -n $3 ]]; then
@@ -181,7 +181,8 @@ how_to_apply() {
   if [[ -e $1/commits/$ALL_PATCH ]]; then
     printf '  git apply --3way %s/commits/%s\n' "$folder" "$ALL_PATCH"
   elif [[ -d $1/commits ]]; then
-    printf '  git am --3way %s/commits/*.patch\n' "$folder"
+    printf '  for each in %s/commits/*.patch; do git apply --3way --index "$each" &&\n' "$folder"
+    printf '    git commit --quiet --cleanup=verbatim -F <(sed "1,/^$/d; /^    /!Q; s/^    //" "$each") || break; done\n'
   fi
   for name in staged unstaged untracked; do
     if [[ -e $1/$name.patch ]]; then printf '  git apply --3way %s/%s.patch\n' "$folder" "$name"; fi
@@ -193,7 +194,7 @@ how_to_apply() {
 write_series() {
   local -r folder=$1 into=$2 head=$3
   local -a commits
-  local commit number=0
+  local commit name number=0
   read -r -d '' -a commits <<<"$4" || :
   mkdir -p -- "$into"
   if holds_merge "$folder" "${commits[@]}"; then
@@ -203,11 +204,9 @@ write_series() {
   fi
   for commit in "${commits[@]}"; do
     number=$((number + 1))
-    # `-k` keeps a subject such as "[WIP] x", and --full-index what a three-way merge needs
-    git_in "$folder" format-patch --quiet -k --full-index --binary --no-signature --zero-commit \
-      --no-renames --no-attach --no-thread --no-cover-letter --no-ext-diff --no-textconv -U3 \
-      --no-base --no-notes --no-signoff --suffix=.patch \
-      --start-number "$number" --output-directory "$into" -1 "$commit" || return
+    name=$(git_in "$folder" log -1 --format=%f "$commit")
+    printf -v name '%04d-%.52s' "$number" "$name"
+    write_commit "$folder" "$commit" >"$into/${name%[-.]}.patch" || return
   done
 }
 

@@ -64,6 +64,6 @@ new_paths() {
   fi
   git_in "$1" diff-tree -r -z --name-only --no-renames --diff-filter=A "$2" "$3"
   for patch in "$state/patches"/*.patch; do
-    if [[ -e $patch ]]; then git_in "$1" apply --numstat -z "$patch" | sed -z 's/^[^\t]*\t[^\t]*\t//'; fi
+    if [[ -e $patch ]]; then { git_in "$1" apply --numstat -z "$patch" 2>/dev/null || :; } | sed -z 's/^[^\t]*\t[^\t]*\t//'; fi
   done
 }

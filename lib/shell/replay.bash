@@ -69,7 +69,14 @@ commit_title() {
 # Fails where the user has to resolve something.
 pick() {
   local -r folder=$1 commit=$2
-  if git_in "$folder" cherry-pick "${@:3}" "$commit" >"$state/said" 2>&1; then return; fi
+  if git_in "$folder" -c commit.cleanup=verbatim cherry-pick "${@:3}" "$commit" >"$state/said" 2>&1; then
+    # with the bytes of its message: git changes their encoding to that of the configuration
+    if [[ ${3-} == --allow-empty ]] && ! is_like "$folder" "$commit"; then
+      git_in "$folder" update-ref --no-deref HEAD HEAD^
+      commit_like "$folder" "$commit"
+    fi
+    return
+  fi
   if [[ -n $(git_in "$folder" ls-files --unmerged) ]]; then return 1; fi
   if [[ -e $(git_folder "$folder")/CHERRY_PICK_HEAD ]] && git_in "$folder" diff-index --quiet HEAD; then
     git_in "$folder" cherry-pick --quit
@@ -89,7 +96,9 @@ end_pick() {
     if git_in "$folder" diff-index --cached --quiet HEAD; then
       git_in "$folder" cherry-pick --quit
     else
-      git_in "$folder" cherry-pick --continue >/dev/null
+      commit_like "$folder" "$2" # git's own command would take out lines that begin with #
+      git_in "$folder" cherry-pick --quit
+      rm -f -- "$(git_folder "$folder")/MERGE_MSG"
     fi
   fi
   recall picked_on
@@ -108,6 +117,23 @@ check_resolved() {
     fail "$1: there are still conflicts in $files" \
       "resolve them, git add them, then: python3 set_up.py update --continue; or: --abort"
   fi
+  files=$(files_with_markers "$1")
+  if [[ -n $files ]]; then
+    fail "$1: there are still lines <<<<<<< or >>>>>>> in $files" \
+      "resolve them, git add them, then: python3 set_up.py update --continue; or: --abort"
+  fi
+}
+
+# files_with_markers FOLDER: print the files that had conflicts and are staged with the marks of them.
+files_with_markers() {
+  local file all=
+  if [[ ! -e $state/conflicts ]]; then return; fi
+  while IFS= read -r -d '' file; do
+    if git_in "$1" show ":$file" 2>/dev/null | grep -c -a -e '^<<<<<<< ' -e '^>>>>>>> ' >/dev/null; then
+      all+=${all:+, }$file
+    fi
+  done <"$state/conflicts"
+  printf '%s' "$all"
 }
 
 # conflicts FOLDER: print the files with conflicts.
@@ -123,6 +149,7 @@ stop_for_conflict() {
   local files where
   files=$(conflicts "$1")
   if [[ -z $files ]]; then sed 's/^/  /' "$state/said" >&2; fi
+  git_in "$1" diff --name-only --diff-filter=U -z >"$state/conflicts"
   touch -- "$state/stopped"
   recall saved_folder
   where=${REPLY:+; your changes as patches: $REPLY}

@@ -47,9 +47,15 @@ is_in() {
 apply_patch() {
   local -r folder=$1 patch=$2
   local -x GIT_COMMITTER_NAME=Longship GIT_COMMITTER_EMAIL=longship@localhost
+  remember_output patched_on commit_of "$folder" HEAD
   if is_mail "$patch"; then
     git_in "$folder" am --quiet --3way -k --keep-cr --no-scissors --committer-date-is-author-date \
       "$patch" >"$state/said" 2>&1
+  elif is_commit_file "$patch"; then
+    if changes_something "$patch"; then
+      git_in "$folder" apply --3way --index "$patch" >"$state/said" 2>&1 || return
+    fi
+    commit_from_file "$folder" "$patch"
   else
     git_in "$folder" apply --3way --index "$patch" >"$state/said" 2>&1 &&
       commit_plain_patch "$folder" "$patch"
@@ -70,13 +76,22 @@ commit_plain_patch() {
 
 # end_patch FOLDER PATCH: after a stop, commit what the user resolved, unless that is done.
 end_patch() {
-  local -r folder=$1
+  local -r folder=$1 patch=$2
   check_resolved "$folder"
   if git_in "$folder" diff-index --cached --quiet HEAD && ! git_in "$folder" diff-files --quiet; then
     fail "$folder: what you have changed for the patch ${2##*/} is not staged" \
       'git add it, then: python3 set_up.py update --continue; or: --abort'
   fi
-  if [[ -e $(git_folder "$folder")/rebase-apply ]]; then
+  if is_commit_file "$patch"; then
+    recall patched_on
+    if [[ $REPLY == "$(commit_of "$folder" HEAD)" ]]; then
+      if git_in "$folder" diff-index --cached --quiet HEAD; then
+        note "$folder: the patch ${2##*/} was left out"
+      else
+        commit_from_file "$folder" "$patch"
+      fi
+    fi
+  elif [[ -e $(git_folder "$folder")/rebase-apply ]]; then
     if git_in "$folder" diff-index --cached --quiet HEAD; then
       git_in "$folder" am --quiet --skip
       note "$folder: the patch ${2##*/} was left out"

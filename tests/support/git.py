@@ -147,6 +147,7 @@ class Workplace(Clone):
 
     def use(self, ref="v1", **keys):
         """Configure the repository."""
+        self.ref = ref
         entry = {"name": "torchtitan", "url": self.url, "ref": ref, "install": "none", **keys}
         self.configure(configuration(self.scratch, entry))
 
@@ -155,6 +156,14 @@ class Workplace(Clone):
         self.use(**keys)
         self.set_up("install")
         return self.mine
+
+    def elsewhere(self):
+        """Go on as another member, with folders of their own; return their repository."""
+        number = len(list(self.folder.glob("other scratch *")))
+        self.scratch = self.folder / f"other scratch {number}"
+        self.use(self.ref)
+        self.set_up("install")
+        return Repository(self.scratch / "project/repos/torchtitan", self.environment)
 
     def update(self, *arguments, **options):
         """Run set_up.py update."""
