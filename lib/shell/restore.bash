@@ -34,11 +34,39 @@ take_back() {
   remember step restored
 }
 
+# begin_work FOLDER: an empty state, with a list of the locks of git's that are there already: those that come
+# are this program's.
+begin_work() {
+  rm -rf -- "$state"
+  mkdir -- "$state"
+  list_locks "$(git_folder "$1")" >"$state/locks"
+}
+
+# list_locks OWN: print git's locks; a submodule has its own.
+list_locks() {
+  find "$1" \( -path "$1/modules" -o -path "$1/objects" -o -path "$1/longship-update" \) -prune -o \
+    -name '*.lock' -print0
+}
+
 # remove_own_locks OWN: what a git was killed with, that this program had started.
 remove_own_locks() {
-  recall branch
-  rm -f -- "$1/index.lock" "$1/HEAD.lock" "$1"/longship-*.lock ${REPLY:+"$1/$REPLY.lock"}
-  if [[ -d $1/refs/longship ]]; then find "$1/refs/longship" -name '*.lock' -delete; fi
+  local lock
+  local -A known=()
+  rm -f -- "$1"/longship-*.lock # nobody else's
+  if [[ ! -e $state/locks ]]; then return; fi
+  while IFS= read -r -d '' lock; do known[$lock]=1; done <"$state/locks"
+  while IFS= read -r -d '' lock; do
+    if [[ -z ${known[$lock]:-} ]] && ! is_open "$lock"; then rm -f -- "$lock"; fi
+  done < <(list_locks "$1")
+}
+
+# is_open FILE: whether a process of this user has it open: a git that was started since.
+is_open() {
+  local file
+  for file in /proc/[0-9]*/fd/*; do
+    if [[ $file -ef $1 ]]; then return; fi
+  done
+  return 1
 }
 
 # remove_left_over FOLDER TRACKED: new files of the target that a killed move has left; no file of the

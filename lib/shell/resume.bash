@@ -47,8 +47,9 @@ abort_repository() {
 # restore_all FOLDER: with its submodules; those that the update brought go.
 restore_all() {
   local path
-  if [[ ! -e $state/step ]]; then return; fi
+  remove_own_locks "$(git_folder "$1")"
   for_submodules "$1" restore_submodule
+  if [[ ! -e $state/step ]]; then return; fi
   if [[ -e $state/new_submodules ]]; then
     while IFS= read -r -d '' path; do
       # it was not there before; if the user has worked in it meanwhile, it stays

@@ -126,13 +126,14 @@ save_series() {
   if [[ -e $state/step ]]; then
     fail "$folder: an update was interrupted there" 'python3 set_up.py update; then: save-patches'
   fi
+  remove_own_locks "$own"
   rm -rf -- "$state"
   check_not_busy "$folder"
   base=$(commit_of "$folder" refs/longship/base) ||
     fail "$folder: it was not made by set_up.py, so it is not known what your changes begin with" \
       'python3 set_up.py update'
   check_series_is_in "$name" "$own" "$patches"
-  mkdir -- "$state"
+  begin_work "$folder"
   take_snapshot "$folder"
   commits=$(changed_commits "$folder" "$base")
   if [[ -n $commits ]]; then

@@ -76,8 +76,10 @@ update_submodule() {
   fi
   recall step
   if [[ $REPLY != finished ]]; then
+    remove_own_locks "$own"
     rm -rf -- "$state"
     check_not_busy "$submodule"
+    begin_work "$submodule"
     git_in "$1" submodule --quiet sync -- "$2"
     if ! commit_of "$submodule" "$wanted" >/dev/null; then
       source=origin

@@ -36,17 +36,21 @@ update_repository() {
   recall step
   if [[ $REPLY == finished ]]; then
     complete_update "$folder" "$name" # it stopped at a submodule
-  elif [[ -n $REPLY ]]; then
-    note "$name: the last update was interrupted; it begins again from what was there before"
+  else
+    if [[ -n $REPLY ]]; then
+      note "$name: the last update was interrupted; it begins again from what was there before"
+    fi
     restore_all "$folder"
   fi
   rm -rf -- "$state"
   check_not_busy "$folder"
+  begin_work "$folder"
   follow_url "$name" "$folder"
   fetch_repository "$name" "$folder"
   target=$(find_target "$name" "$folder")
   if is_up_to_date "$name" "$folder" "$target"; then
     printf '%s is up to date: %s\n' "$name" "$(shown_commit "$folder" "$target")" >&2
+    rm -rf -- "$state"
     return
   fi
   move_repository "$folder" "$name" "$target" "${repository_patches[$name]}"
@@ -156,8 +160,7 @@ move_repository() {
 start_update() {
   local -r folder=$1 name=$2 target=$3
   local commits patched
-  rm -rf -- "$state"
-  mkdir -- "$state"
+  if [[ ! -e $state/locks ]]; then begin_work "$folder"; fi
   take_snapshot "$folder"
   remember target "$target"
   remember base "$(git_in "$folder" merge-base HEAD "$target" || printf '%s' "$target")"

@@ -510,6 +510,41 @@ def test_large_and_nested_files_stay(work):
     assert mine.head() == work.upstream.head("v2")
 
 
+LOCKS = ("index", "longship-index", "HEAD", "CHERRY_PICK_HEAD", "AUTO_MERGE", "ORIG_HEAD")
+LOCKS += ("packed-refs", "config", "refs/heads/main", "refs/remotes/origin/main")
+
+
+@pytest.mark.parametrize(("where", "abort"), [("", False), ("", True), ("third party/sub", False)])
+def test_locks_of_a_killed_update_are_removed(where, abort, with_submodule, work):
+    """It was killed before its first step: all that is known is which locks were there before."""
+    mine, _, _ = with_submodule
+    own = Path(mine.git("-C", where or ".", "rev-parse", "--absolute-git-dir").strip())
+    (own / "longship-update").mkdir()
+    (own / "longship-update/locks").write_bytes(bytes(own / "refs/heads/theirs.lock") + b"\0")
+    for name in LOCKS:
+        (own / f"{name}.lock").parent.mkdir(parents=True, exist_ok=True)
+        (own / f"{name}.lock").touch()
+    (own / "refs/heads/theirs.lock").touch()
+    work.use("v2s")
+    if abort:
+        work.update("--abort")
+        assert not (own / "index.lock").exists()
+    work.update()
+    assert [path.name for path in own.rglob("*.lock")] == ["theirs.lock"]
+    assert mine.head() == work.upstream.head("v2s")
+
+
+def test_lock_of_another_git_is_named_and_stays(work):
+    mine = work.install()
+    work.release(data__py="2\n")
+    lock = mine.folder / ".git/index.lock"
+    lock.touch()
+    is_told(work.update(check=False), "another git works there", "rm ")
+    assert lock.exists()
+    lock.unlink()
+    work.update()
+
+
 def write_series(work):
     """Save a commit, an untracked file and an edit as the group's patches."""
     mine = work.install()
