@@ -244,7 +244,7 @@ def test_home_with_a_colon_is_told(bash, tmp_path):
 
 # What the contract does with what encode_command made: in the image's own POSIX sh.
 DECODE = """
-"$SHELL_INSIDE" -c "${decode-}"'printf "%s\\0" "$@"' longship "${command[@]}"
+"$SHELL_INSIDE" -c "${longship_decode-}"'printf "%s\\0" "$@"' longship "${command[@]}"
 """
 
 

@@ -99,6 +99,22 @@ def test_pins_are_read_with_their_hashes(inside):
     assert read("# nothing\n") == {}
 
 
+def test_hashes_that_requirements_ask_for_are_the_only_ones(inside, tmp_path):
+    program = inside("pin_packages")
+    (tmp_path / "more.txt").write_text("B_b==2 --hash=sha256:bb\n")
+    (tmp_path / "all.txt").write_text(
+        "# a comment --hash=sha256:00\n-r more.txt\nnone>=1\n"
+        "a.a[x]==1 \\\n    --hash=sha256:01 \\\n    --hash=sha256:02\n"
+    )
+    asked = program.asked_hashes(str(tmp_path / "all.txt"))
+    assert asked == {"b-b": {"sha256:bb"}, "a-a": {"sha256:01", "sha256:02"}}
+    text = "a-a==1 \\\n    --hash=sha256:02 \\\n    --hash=sha256:03\n"
+    kept = "a-a==1 \\\n    --hash=sha256:02\n"
+    assert program.keep_hashes("a-a==1", text, asked["a-a"]) == kept
+    with pytest.raises(SystemExit, match="a-a==1: no file of it has a hash"):
+        program.keep_hashes("a-a==1", text, {"sha256:04"})
+
+
 def test_changes_are_told(inside):
     told = inside("pin_packages").told_changes
     assert told(["a==1", "b==1", "c==1"], ["a==1", "b==2", "d==1"]) == [

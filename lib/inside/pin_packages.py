@@ -45,6 +45,43 @@ def read_pins(text):
     return pins
 
 
+def asked_hashes(path):
+    """Return the hashes that a requirements file asks for, with the files that it includes.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+
+    Returns
+    -------
+    dict
+        A set of ``sha256:...`` by name, as an index spells it.
+    """
+    found = {}
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().replace("\\\n", " ").splitlines()
+    for line in lines:
+        included = re.match(r"\s*(?:-r|--requirement)[ =]*(\S+)", line)
+        if included:
+            more = asked_hashes(os.path.join(os.path.dirname(path), included[1]))
+        else:
+            name = re.match(r"\s*([A-Za-z0-9][\w.-]*)", line)
+            hashes = set(re.findall(r"--hash[= ]+(\w+:[0-9a-f]+)", line))
+            more = {re.sub(r"[-_.]+", "-", name[1]).lower(): hashes} if name and hashes else {}
+        for name, hashes in more.items():
+            found.setdefault(name, set()).update(hashes)
+    return found
+
+
+def keep_hashes(pin, text, asked):
+    """Leave only those hashes in the text of a pin that were asked for; stop where none is left."""
+    kept = [each for each in re.findall(r"--hash=(\S+)", text) if each in asked]
+    if not kept:
+        sys.exit(f"{pin}: no file of it has a hash that the requirements ask for")
+    return " \\\n".join([pin, *(f"    --hash={each}" for each in kept)]) + "\n"
+
+
 def told_changes(old, new):
     """Say in one line each what differs between the pins of two files.
 
@@ -147,15 +184,23 @@ def main(uv, target, arch, gpu, torch, repositories, out, *requirements):
     )
     if done.returncode:
         sys.exit(done.returncode)
+    words = list(requirements)
+    own = {re.sub(r"\[.*", "", each) for each in words if each.startswith("./")}
+    asked = {}
+    for option, path in zip(words, words[1:]):
+        if option == "-r":
+            for name, hashes in asked_hashes(path).items():
+                asked.setdefault(name, set()).update(hashes)
     chosen = read_pins(read(target, "pins.txt"))
     with open(out, "w", encoding="utf-8") as file:
         for pin, text in sorted(chosen.items()):
             name, _, version = pin.partition("==")
-            if re.match(r"-e |\./", pin) or present.get(name) == version:
+            path = pin[3:] if pin.startswith("-e ") else pin
+            if path in own or present.get(name) == version:
                 continue
             if "--hash=" not in text:
                 sys.exit(f"{pin} cannot be pinned by a hash: name it under [[repositories]]")
-            file.write(text)
+            file.write(keep_hashes(pin, text, asked[name]) if name in asked else text)
 
 
 def tell_changes(old, new):

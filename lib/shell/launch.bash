@@ -233,7 +233,7 @@ encode_command() {
   done
   # POSIX sh; the full stop keeps newlines at an argument's end.
   # shellcheck disable=SC2016  # expanded inside
-  decode='longship_left=$#
+  longship_decode='longship_left=$#
 while [ "$longship_left" -gt 0 ]; do
   longship_word=$(printf "%b." "$1")
   set -- "$@" "${longship_word%.}"

@@ -26,7 +26,7 @@ longship_main() {
   check_venv /proj/nordic-llm/users/me/longship/venv_pytorch_amd64 /proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
   take_command '/home/me/long ship/lib/shell/interactive.bash' "$@"
   encode_command
-  exec apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${decode-}$contract" longship "${command[@]}"
+  exec apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${longship_decode-}$contract" longship "${command[@]}"
 }
 
 # What the program finds inside, in every runtime: POSIX sh.
@@ -248,7 +248,7 @@ encode_command() {
   done
   # POSIX sh; the full stop keeps newlines at an argument's end.
   # shellcheck disable=SC2016  # expanded inside
-  decode='longship_left=$#
+  longship_decode='longship_left=$#
 while [ "$longship_left" -gt 0 ]; do
   longship_word=$(printf "%b." "$1")
   set -- "$@" "${longship_word%.}"
