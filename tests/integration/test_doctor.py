@@ -388,7 +388,7 @@ FAULTS = [
     Fault("no image", missing_image, "problem", "image", "is missing", "container.image"),
     Fault("no SIF", mangled, "problem", "image", "is no SIF image", "container.image"),
     Fault("other CPU", of_another_architecture, "problem", "image", "is needed", "container.image"),
-    Fault("other size", longer("image"), "problem", "image", "its record says", "--force"),
+    Fault("other size", longer("image"), "problem", "image", "is damaged: it has", "--force"),
     Fault("new image", waiting_image, "warning", "image", "waits", "move_built_container_to_"),
     Fault("no bind", missing_bind, "problem", "inside", "/no/where to bind", "container.binds"),
     Fault("no zstd", no_zstd, "problem", "mount", "packed with zstd", 'compression = "lz4"'),
@@ -398,7 +398,14 @@ FAULTS = [
         *("belongs to /other/image.sif", "build_overlay.py"),
     ),
     Fault("older overlay", older_overlay, "problem", "overlay", "is newer", "build_overlay.py"),
-    Fault("overlay's size", longer("overlay"), "problem", "overlay", "record says", "rm "),
+    Fault(
+        "overlay's size",
+        longer("overlay"),
+        "problem",
+        "overlay",
+        "be damaged: it has",
+        "build_overlay",
+    ),
     Fault("no venv", no_venv, "problem", "packages", "not installed", "set_up.py install"),
     Fault(
         *("other venv", venv_of_another_overlay, "problem", "packages"),
@@ -661,7 +668,9 @@ def test_other_architecture_of_compute_nodes_is_no_fault(patient):
     # as on Olivia, whose login nodes are amd64: nothing of the image is started there
     other = "arm64" if ARCH == "amd64" else "amd64"
     patient.change('arch = "auto"', f'arch = "{other}"', "local/site.toml")
+    built = patient.image.stat().st_mtime_ns
     of_another_architecture(patient)
+    os.utime(patient.image, ns=(built, built))
     name = patient.active.name.replace(ARCH, other)
     patient.active.rename(patient.active.with_name(name))
     report = patient.report()

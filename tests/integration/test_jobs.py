@@ -79,10 +79,10 @@ def test_swap_of_the_image_does_not_reach_a_job_that_has_started(
     clone.configure(text.replace(str(base_image), "docker://longship.example/lab/base:1"))
     versions = clone.scratch / "containers/versions"
     versions.mkdir(parents=True)
-    for name in ("old", "new"):
-        os.link(base_image, versions / f"base_1_{own_arch()}_20260102T030405Z_{name}.sif")
+    for name in ("20260102T030405Z", "20260102T030406Z"):
+        os.link(base_image, versions / f"base_1_{own_arch()}_{name}_unrecorded.sif")
     active = clone.scratch / f"containers/base_1_{own_arch()}.sif"
-    active.symlink_to(f"versions/base_1_{own_arch()}_20260102T030405Z_old.sif")
+    active.symlink_to(f"versions/base_1_{own_arch()}_20260102T030405Z_unrecorded.sif")
     body = (
         'srun "$LAUNCHER" sh -c "echo in \\$APPTAINER_CONTAINER"\n'
         'touch "$RUN_DIR/first"; until [[ -e $RUN_DIR/go ]]; do sleep 0.1; done\n'
@@ -91,8 +91,8 @@ def test_swap_of_the_image_does_not_reach_a_job_that_has_started(
     job = write_job(clone, "swap", body)
     number = clone.job(job)
     clone.wait_until(number, lambda: list(clone.runs.glob(f"{number}-*/first")))
-    clone.move("--use", f"base_1_{own_arch()}_20260102T030405Z_new.sif")
-    assert os.readlink(active).endswith("_new.sif")
+    clone.move("--use", f"base_1_{own_arch()}_20260102T030406Z_unrecorded.sif")
+    assert os.readlink(active).endswith("06Z_unrecorded.sif")
     clone.move("--prune")
     assert len(list(versions.glob("*.sif"))) == 2  # the job still needs the old one
     (pin,) = (clone.scratch / "containers/pins").glob(f"{number}-*")
@@ -104,10 +104,10 @@ def test_swap_of_the_image_does_not_reach_a_job_that_has_started(
     pin.write_text(own)
     (clone.run(number).folder / "go").touch()
     assert slurm.wait(number) == "COMPLETED", slurm.log(number)
-    assert slurm.log(number).count("_old.sif") == 2
-    assert clone.run(number).record["image"].endswith("_old.sif")
+    assert slurm.log(number).count("05Z_unrecorded.sif") == 2
+    assert clone.run(number).record["image"].endswith("05Z_unrecorded.sif")
     clone.move("--prune")
-    assert not list(versions.glob("*_old.sif"))
+    assert not list(versions.glob("*05Z_unrecorded.sif"))
 
 
 def test_rank_that_dies_ends_the_job_and_its_message_comes_first(jobs):

@@ -85,8 +85,11 @@ class Patient(Clone):
         self.image.parent.mkdir(parents=True)
         shutil.copy(self.model.image, self.image)
         self.active.symlink_to(f"versions/{self.image.name}")
-        size = self.image.stat().st_size
-        self.write(Path(f"{self.image}.json"), f'{{\n  "bytes": "{size}"\n}}\n')
+        found = self.image.stat()
+        seconds, nanoseconds = divmod(found.st_mtime_ns, 10**9)
+        mark = f"{found.st_size} {seconds}.{nanoseconds:09}"
+        text = f'{{\n  "bytes": "{found.st_size}",\n  "modified": "{mark}"\n}}\n'
+        self.write(Path(f"{self.image}.json"), text)
         overlays = self.scratch / "overlays"
         shutil.copytree(self.model.overlay.folder, overlays, symlinks=True)
         (self.link,) = (each for each in overlays.glob("*.sqsh") if each.is_symlink())
@@ -95,6 +98,8 @@ class Patient(Clone):
         self.record_base(self.image)
         self.venv = self.scratch / f"venv_pytorch_{ARCH}"
         self.write(self.venv / "longship-base", f"{self.overlay}\n")
+        (self.venv / "bin").mkdir()
+        (self.venv / "bin/python").symlink_to("/usr/bin/python3")  # the image's
 
     def record_base(self, image):
         """Say which image the overlay belongs to."""
