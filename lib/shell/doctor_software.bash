@@ -162,7 +162,7 @@ check_one_repository() {
   own=$(git_folder "$folder")
   state=$own/longship-update
   check_no_update "$folder"
-  if [[ -e $state/step ]]; then
+  if [[ -e $state/target ]]; then
     fail "$folder: an update was interrupted there" 'python3 set_up.py update'
   fi
   check_not_busy "$folder"
