@@ -181,7 +181,9 @@ how_to_apply() {
   if [[ -e $1/commits/$ALL_PATCH ]]; then
     printf '  git apply --3way %s/commits/%s\n' "$folder" "$ALL_PATCH"
   elif [[ -d $1/commits ]]; then
+    # shellcheck disable=SC2016  # for the user's shell
     printf '  for each in %s/commits/*.patch; do git apply --3way --index "$each" &&\n' "$folder"
+    # shellcheck disable=SC2016  # for the user's shell
     printf '    git commit --quiet --cleanup=verbatim -F <(sed "1,/^$/d; /^    /!Q; s/^    //" "$each") || break; done\n'
   fi
   for name in staged unstaged untracked; do
