@@ -25,7 +25,7 @@ install_venv() {
   local -r venvs=${venv%/*}/venvs
   make_folders "$venvs"
   remove_unfinished_venvs "$venvs"
-  new_venv=$venvs/${venv##*/venv_}-$(date +%Y%m%dT%H%M%S)-${inputs:0:12}
+  new_venv=$venvs/${venv##*/venv_}-$(date +%Y%m%dT%H%M%S).$$-${inputs:0:12}
   trap 'discard_unfinished_venv; release_locks' EXIT
   ${3:+"$3"}
   step 1/4 "Make the venv $new_venv"

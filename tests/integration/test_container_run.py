@@ -6,6 +6,7 @@ import shlex
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,8 @@ def start():
 def test_signal_reaches_the_program(name, clone, start):
     process = start(clone, "python3", "-c", WAIT)
     assert process.stdout.readline() == "ready\n"
+    if clone.runtime == "podman":
+        time.sleep(2)  # before 4.5 it passes signals on only a moment after the program has begun
     process.send_signal(getattr(signal, name))
     output, errors = process.communicate(timeout=SECONDS)
     assert output == f"got {name}\n", errors

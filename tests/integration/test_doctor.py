@@ -261,7 +261,7 @@ def stopped_update(patient):
 
 
 def interrupted_update(patient):
-    patient.write(patient.mine.folder / ".git/longship-update/step", "commits\n")
+    patient.write(patient.mine.folder / ".git/longship-update/target", "v1\n")
 
 
 def lock_of_git(patient):
