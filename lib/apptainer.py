@@ -53,7 +53,7 @@ def words(launch: Launch) -> list[Word]:
     """
     return [
         *(launch.runtime, "--quiet", "exec", Expansion('"${options[@]}"'), IMAGE),
-        *("/bin/sh", "-c", Expansion('"${longship_decode-}$contract"'), "longship"),
+        *("/bin/sh", "-c", Expansion('"${longship_decode-}$longship_contract"'), "longship"),
     ]
 
 

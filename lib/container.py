@@ -88,9 +88,9 @@ def start_lines(settings: Settings, launch: Launch, contract: str) -> tuple[list
         *module_lines(settings.machine, launch.runtime),
         "",
         comment("Nothing of the host's compilers and Python reaches the program."),
-        environment.unset_host_variables(settings.configuration.environment),
+        *environment.unset_lines(settings.configuration.environment),
         "",
-        text_below("contract", contract, CONTRACT),
+        text_below("longship_contract", contract, CONTRACT),
         "",
         *module.prepare(launch),
     ]
@@ -148,7 +148,7 @@ def run_lines(
         *([call("note_use")] if overlay and not for_ranks else []),
         call("take_command", paths.root / "lib/shell/interactive.bash", Expansion('"$@"')),
         *([call("encode_command")] if runtime != "host" else []),
-        call("exec", *words, Expansion('"${command[@]}"')),
+        call("hand_over", *words, Expansion('"${command[@]}"')),
     ]
 
 
@@ -207,9 +207,7 @@ def inside_lines(
     return [
         *lines,
         "",
-        "inside() {",
-        "  " + call(*words, Expansion('"$@"')),
-        "}",
+        *_inside(*words),
     ]
 
 
@@ -225,9 +223,13 @@ def here_lines(settings: Settings, here: Paths) -> list[str]:
     """
     contract = environment.contract(settings, here, online=True)
     return [
-        text_below("contract", contract, CONTRACT),
-        "inside() {",
-        "  " + call("/bin/sh", "-c", Expansion('"$contract"'), "longship", Expansion('"$@"')),
-        "}",
+        text_below("longship_contract", contract, CONTRACT),
+        *_inside("/bin/sh", "-c", Expansion('"$longship_contract"'), "longship"),
         "",
     ]
+
+
+def _inside(*words: Word) -> list[str]:
+    """Return the function ``inside``; in a subshell, as it becomes what it starts."""
+    start = call("hand_over", *words, Expansion('"$@"'))
+    return ["inside() {", f"  ({start})", "}"]

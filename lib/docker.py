@@ -61,7 +61,7 @@ def words(launch: Launch) -> list[Word]:
     """Return the words in front of the user's command; the image's own entry point is skipped."""
     return [
         *(launch.runtime, "run", Expansion('"${options[@]}"'), "--entrypoint=/bin/sh"),
-        *(IMAGE, "-c", Expansion('"${longship_decode-}$contract"'), "longship"),
+        *(IMAGE, "-c", Expansion('"${longship_decode-}$longship_contract"'), "longship"),
     ]
 
 

@@ -56,7 +56,7 @@ def words(launch: Launch) -> list[Word]:
     return [
         *(Expansion('"${WITHOUT_GPUS[@]}"'), *_start(launch.runtime, launch.root)),
         *(Expansion('"${options[@]}"'), IMAGE),
-        *("/bin/sh", "-c", Expansion('"${longship_decode-}$contract"'), "longship"),
+        *("/bin/sh", "-c", Expansion('"${longship_decode-}$longship_contract"'), "longship"),
     ]
 
 

@@ -61,14 +61,18 @@ class Bind(NamedTuple):
     read_only: bool = False
 
 
-def unset_host_variables(environment: Environment) -> str:
-    """Return the line of bash that takes out what must not leak from the host."""
+def unset_lines(environment: Environment) -> list[str]:
+    """Return the lines that take out what must not leak from the host."""
     words: list[str] = []
     for each in (*UNSET, *environment.unset):
         prefix = each.endswith("*")
         plain = name(each[:-1] if prefix else each)
         words.append(Expansion(f'"${{!{plain}@}}"') if prefix else plain)
-    return wrapped("unset", *dict.fromkeys(words))
+    small = [each for each in environment.unset if each[:1].islower()]
+    return [
+        wrapped("unset", *dict.fromkeys(words)),
+        *([call("drop_kept", *small)] if small else []),
+    ]
 
 
 def configured_binds(settings: Settings, paths: Paths) -> tuple[tuple[Bind, ...], tuple[Bind, ...]]:

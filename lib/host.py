@@ -18,4 +18,4 @@ def check(launch: Launch) -> list[str]:
 
 def words(launch: Launch) -> list[Word]:
     """Return the words in front of the user's command."""
-    return ["/bin/sh", "-c", Expansion('"$contract"'), "longship"]
+    return ["/bin/sh", "-c", Expansion('"$longship_contract"'), "longship"]

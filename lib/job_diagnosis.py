@@ -55,7 +55,7 @@ def lines(settings: Settings, paths: Paths, runtime: str, *, as_json: bool) -> l
     ]
     return [
         comment("Started again on a node, this script is one of its own parts."),
-        text_below("job_clock", (paths.root / _CLOCK).read_text(encoding="utf-8"), _CLOCK),
+        text_below("longship_clock", (paths.root / _CLOCK).read_text(encoding="utf-8"), _CLOCK),
         "part=${1:-}",
         "case $part in look | ranks | rank) shift ;; esac",
         "",

@@ -212,7 +212,7 @@ def _options(wanted: Submission, account: list[Option], own: list[Option], log: 
 
 def _start(wanted: Submission, log: str, cost: Cost) -> list[str]:
     if wanted.job.is_interactive:
-        return ['exec salloc "${options[@]}" bash "${job[@]}"']
+        return ['hand_over salloc "${options[@]}" bash "${job[@]}"']
     lines = [call("submit_jobs", str(wanted.chain))]
     if wanted.as_json:
         each = "" if cost.amount is None else f"{round_up(cost.amount / wanted.chain, 2):.2f}"

@@ -37,16 +37,16 @@ def option_lines(settings: Settings, launch: Launch | None) -> list[str]:
     """
     if launch is None:
         return [
-            assign("pyxis_image", ""),
-            assign("pyxis_hint", ""),
+            assign("longship_image", ""),
+            assign("longship_image_hint", ""),
             call("set_container_options"),
         ]
     binds = launch._replace(overlay="").bind_lines()
     overlay = launch.overlay_lines("bind_unpacked_overlay")
     return [
-        assign("pyxis_image", launch.image),
-        assign("pyxis_hint", launch.image_hint),
-        environment.unset_host_variables(settings.configuration.environment),
+        assign("longship_image", launch.image),
+        assign("longship_image_hint", launch.image_hint),
+        *environment.unset_lines(settings.configuration.environment),
         "add_pyxis_binds() {",
         *("  " + line for line in (*binds, *overlay)),
         "}",
@@ -83,13 +83,19 @@ def launcher_lines(root: Path, contract: str, checks: Sequence[str]) -> list[str
     checks : sequence of str
         Lines that check the packages.
     """
-    start = ("/bin/sh", "-c", Expansion('"$contract"'), "longship", Expansion('"${command[@]}"'))
+    start = (
+        "/bin/sh",
+        "-c",
+        Expansion('"$longship_contract"'),
+        "longship",
+        Expansion('"${command[@]}"'),
+    )
     return [
         call("check_inside"),
         *checks,
         call("take_rank"),
         call("take_command", root / "lib/shell/interactive.bash", Expansion('"$@"')),
-        text_below("contract", contract, environment.CONTRACT),
+        text_below("longship_contract", contract, environment.CONTRACT),
         "",
-        call("exec", *start),
+        call("hand_over", *start),
     ]

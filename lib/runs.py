@@ -127,8 +127,8 @@ def start_lines(
         assign("LAUNCHER", run / "launcher"),
         comment("shellcheck disable=SC2034"),
         assign("STACK_DIR", paths.root / "stacks" / settings.stack.name),
-        assign("log", facts.get("StdOut", "") if is_batch else ""),
-        "facts=(",
+        assign("longship_log", facts.get("StdOut", "") if is_batch else ""),
+        "longship_facts=(",
         *(
             "  " + call(name, value)
             for name, value in _record(settings, paths, runtime, facts, named).items()

@@ -10,9 +10,11 @@ from support import processes
 from support.repository import toml
 
 from lib import environment
-from lib.environment import Bind, configured_binds, contract, unset_host_variables
+from lib.command import call
+from lib.environment import Bind, configured_binds, contract, unset_lines
 from lib.errors import LongshipError
 from lib.resolved import resolved
+from lib.script import render
 
 VENV = Path("/a venv/it's")
 
@@ -254,7 +256,7 @@ def variables_left(line, env):
 
 def test_what_leaks_from_the_host_is_taken_out(repository):
     repository.write("configuration.toml", '[environment]\nunset = ["MINE", "OURS_*", "CC"]\n')
-    line = unset_host_variables(repository.settings().configuration.environment)
+    (line,) = unset_lines(repository.settings().configuration.environment)
     leaking = [name for name in environment.UNSET if not name.endswith("*")]
     leaking += ["CONDA_PREFIX", "CONDA_SHLVL", "_CE_CONDA", "MINE", "OURS_1", "OURS_"]
     kept = {"PATH", "MINE_TOO", "OUR", "CONDA", "CCC", "HF_TOKEN"}
@@ -264,11 +266,22 @@ def test_what_leaks_from_the_host_is_taken_out(repository):
     assert variables_left(line, {"PATH": os.environ["PATH"]}) == {"PATH"}
 
 
+def test_what_is_taken_out_is_not_handed_over_either(repository, run):
+    text = '[environment]\nunset = ["command", "opt*"]\n'
+    repository.write("configuration.toml", text)
+    lines = unset_lines(repository.settings().configuration.environment)
+    lines += ["command=x options=y image=z", call("hand_over", "env")]
+    canaries = dict.fromkeys(["command", "options", "image"], "the user's")
+    done = run(["bash", "-c", render("x", lines)], env={**canaries, "PATH": os.environ["PATH"]})
+    seen = [line for line in done.stdout.splitlines() if line.partition("=")[0] in canaries]
+    assert seen == ["image=the user's"]
+
+
 @pytest.mark.parametrize("name", ["A;touch x", "*", "", "A B", "A**", "$(x)*"])
 def test_bad_name_to_take_out_is_refused(name, repository):
     repository.write("configuration.toml", f'[environment]\nunset = ["{name}"]\n')
     with pytest.raises(LongshipError, match="cannot name an environment variable"):
-        unset_host_variables(repository.settings().configuration.environment)
+        unset_lines(repository.settings().configuration.environment)
 
 
 @pytest.mark.parametrize(

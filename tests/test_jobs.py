@@ -418,7 +418,13 @@ def test_configuration_is_kept_as_it_is(calls, site):
 def test_options_are_recorded_as_they_were_typed(submit, run, tmp_path, hostile_arguments):
     words = [f"--comment={each}" for each in hostile_arguments]
     (exported,) = [each for each in submit(*words) if each.startswith("export LONGSHIP_OPTIONS")]
-    record = ["facts=()", "log=", "JOB_ARGUMENTS=()", "SLURM_JOB_NODELIST=node1", "begin_record"]
+    record = [
+        "longship_facts=()",
+        "longship_log=",
+        "JOB_ARGUMENTS=()",
+        "SLURM_JOB_NODELIST=node1",
+        "begin_record",
+    ]
     lines = [exported, assign("RUN_DIR", tmp_path), *record]
     run(["bash", "-c", render("a test", lines)])
     (tmp_path / "job.sbatch").write_text(JOB)

@@ -201,7 +201,7 @@ def test_who_has_stopped_a_job_is_known_by_its_log(log, stopped, bash, tmp_path)
 @pytest.mark.parametrize("code", [0, 1, 7, 143])
 def test_end_keeps_the_exit_code_when_the_record_cannot_be_written(code, bash, tmp_path):
     lines = (
-        f"RUN_DIR='{tmp_path}/none' log= facts=(job 1)",
+        f"RUN_DIR='{tmp_path}/none' longship_log= longship_facts=(job 1)",
         "trap 'end_run $?' EXIT",
         f"exit {code}",
     )
@@ -365,7 +365,7 @@ def test_what_a_run_is_started_again_with_nobody_else_can_change(bash, tmp_path)
     lines = (
         "umask 0",
         f"RUN_DIR='{tmp_path}' JOB_ARGUMENTS=(a) LONGSHIP_OPTIONS=--nodes=1",
-        "log= facts=() SLURM_JOB_NODELIST=n",
+        "longship_log= longship_facts=() SLURM_JOB_NODELIST=n",
         "begin_record",
         "trap - EXIT",
         "umask",

@@ -36,8 +36,8 @@ load_modules() { printf 'module\\0%s\\0' "$2"; }
 tell_ranks_apart() { printf 'apart\\0yes\\0'; }
 record_code() { printf 'code %s\\0%s\\0' "$@"; }
 begin_record() {
-  printf '%s\\0' run "$RUN_DIR" launcher "$LAUNCHER" folder "$STACK_DIR" file "$log"
-  printf '%s\\0' root "$LONGSHIP_ROOT" "${facts[@]}"
+  printf '%s\\0' run "$RUN_DIR" launcher "$LAUNCHER" folder "$STACK_DIR" file "$longship_log"
+  printf '%s\\0' root "$LONGSHIP_ROOT" "${longship_facts[@]}"
 }
 """
 

@@ -1,5 +1,6 @@
 """An emitted script holds the functions that it uses, and needs no other file."""
 
+import os
 import re
 
 from support import processes
@@ -18,7 +19,7 @@ def test_every_function_of_the_shell_files_is_found():
 
 
 def test_every_constant_of_the_shell_files_is_found():
-    pattern = re.compile(r"^(?:readonly|declare -g?[aA]) (\w+)=", re.MULTILINE)
+    pattern = re.compile(r"^(?:readonly|declare -g?[aA]?) (\w+)=", re.MULTILINE)
     written = [name for path in shell_files() for name in pattern.findall(path.read_text())]
     assert written
     assert set(written) <= set(definitions())
@@ -58,27 +59,28 @@ def test_script_holds_what_it_uses_and_nothing_else():
 
 
 def test_script_without_functions_is_short():
+    begin = "#!/usr/bin/env bash\n# a title\nset -euo pipefail\n\nlongship_main() {\n  true\n}\n\n"
     assert render("a title", ["true"]) == (
-        "#!/usr/bin/env bash\n# a title\nset -euo pipefail\n\n"
-        'longship_main() {\n  true\n}\n\nlongship_main "$@"\n'
+        f"{begin}# ---------- lib/shell/exported.bash\n\n{definitions()['keep_exported']}\n\n"
+        'keep_exported REPLY\n\nlongship_main "$@"\n'
     )
 
 
 def test_script_begins_with_its_plan(run):
-    text = text_below("greeting", "of\n  two lines", "What is said.")
-    lines = [text, call("note", Expansion('"$greeting"')), "", "", call("next_step", "y")]
+    text = text_below("longship_greeting", "of\n  two lines", "What is said.")
+    lines = [text, call("note", Expansion('"$longship_greeting"')), "", "", call("next_step", "y")]
     script = render("x", lines)
-    head, _, rest = script.partition("\n\n# ---------- lib/shell/messages.bash\n\n")
+    head, _, rest = script.partition("\n\n# ---------- lib/shell/exported.bash\n\n")
     assert head.splitlines()[4:] == [
         "longship_main() {",
-        '  note "$greeting"',
+        '  note "$longship_greeting"',
         "",
         "  next_step y",
         "}",
         "",
         "# What is said.",
         "# shellcheck disable=SC2016,SC2034 # expanded where it is used, not here",
-        "greeting='of",
+        "longship_greeting='of",
         "  two lines'",
     ]
     assert rest.endswith('\n\nlongship_main "$@"\n')
@@ -101,12 +103,42 @@ def test_script_stops_at_the_first_failure(run):
 
 
 def test_arrays_of_a_script_that_a_function_sources_are_global(run, tmp_path):
-    """As a job file's start_job does."""
+    """As a job script's start_job does."""
     file = tmp_path / "start.bash"
-    file.write_text(render("x", ["bound[a]=b", 'held_locks+=("$1")']))
+    lines = ["bound[a]=b", 'held_locks+=("$1")', "longship_facts=(x)"]
+    file.write_text(render("x", lines, sourced=True))
     begin = f'start() {{ source "{file}"; }}\nset -eu; start "c d"\n'
-    done = run(["bash", "-c", f'{begin}bound[/e f]=g; echo "${{!bound[@]}} ${{held_locks[0]}}"'])
-    assert sorted(done.stdout.split()) == ["/e", "a", "c", "d", "f"]
+    show = 'bound[/e f]=g; echo "${!bound[@]} ${held_locks[0]} ${longship_facts[0]}"'
+    done = run(["bash", "-c", begin + show])
+    assert sorted(done.stdout.split()) == ["/e", "a", "c", "d", "f", "x"]
+
+
+def test_what_a_job_script_exports_is_given_back(run, tmp_path):
+    """Under names that the script uses for arrays, in functions and for its constants."""
+    file = tmp_path / "start.bash"
+    lines = ["bound[a]=b", "REPLY=x", call("acquire_lock", "/x"), "options=(a b)", "longship_log=y"]
+    file.write_text(
+        render("x", lines[:2] + lines[3:] + [f"if false; then {lines[2]}; fi"], sourced=True)
+    )
+    names = ["bound", "REPLY", "options", "LOCK_PATIENCE", "held_locks"]
+    canaries = dict.fromkeys(names, " the user's\n$(touch x) ")
+    begin = f'job=mine options_of_mine=1; start() {{ source "{file}"; }}\nset -u; start\n'
+    done = run(
+        ["bash", "-c", f'{begin}env -0; printf %s "$longship_log"'],
+        env={**os.environ, **canaries},
+        cwd=tmp_path,
+    )
+    *lines, last = done.stdout.split("\0")
+    seen = dict(each.split("=", 1) for each in lines)
+    assert last == "y" and {name: seen.get(name) for name in names} == canaries
+    assert "job" not in seen and "options_of_mine" not in seen
+    assert not (tmp_path / "x").exists()
+
+
+def test_shell_options_of_ours_are_not_the_programs(run):
+    environ = {**os.environ, "SHELLOPTS": "braceexpand:hashall", "BASHOPTS": "extglob"}
+    script = render("x", [call("hand_over", "bash", "-c", "false; echo $-")])
+    assert "e" not in run(["bash", "-c", script], env=environ).stdout
 
 
 def test_title_cannot_become_a_command(run):
@@ -123,7 +155,7 @@ def test_script_runs_where_the_repository_is_not(run, tmp_path):
 
 def test_no_name_is_defined_twice():
     text = "".join(path.read_text() for path in shell_files())
-    names = re.findall(r"^(?:(\w+)\(\) \{|(?:readonly|declare -g[aA]) (\w+)=)", text, re.MULTILINE)
+    names = re.findall(r"^(?:(\w+)\(\) \{|(?:readonly|declare -g[aA]?) (\w+)=)", text, re.MULTILINE)
     assert len(names) == len(set(names)) == len(definitions())
 
 

@@ -1,6 +1,7 @@
-"""Every script in the tree, and every emitted one, passes shellcheck."""
+"""Every script in the tree, and every emitted one, passes shellcheck; what is exported stays."""
 
 import itertools
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -156,7 +157,7 @@ def emitted(name, machine, runtime, configuration):
     if name in OVERLAYS:
         return render(name, OVERLAYS[name](settings, paths, runtime))
     if name in JOBS:
-        return render(name, JOBS[name](settings, paths, runtime))
+        return render(name, JOBS[name](settings, paths, runtime), sourced=name == "job_start")
     if name in SET_UPS:
         return render(name, SET_UPS[name](settings, paths, runtime))
     if name in IMAGES:
@@ -221,3 +222,54 @@ def test_emitted_script_with_every_value_hostile_passes(run, tmp_path, hostile_a
     # Values that look like expansions stand in single quotes, as they must: only that is remarked.
     remarks = "--exclude=SC1003,SC2016"
     shellcheck(run, remarks, *files)
+
+
+# Where bash gives a variable a value, in the form in which it prints functions.
+BEGIN = r"(?:^|&& |\|\| |; |\{ |\( |! |if |while |until |then |do |else )\s*(?:[A-Z_]+=\S* )*"
+GIVEN = [
+    re.compile(rf"{BEGIN}([a-z]\w*|REPLY)(?:\[.*?\])?\+?=", re.MULTILINE),
+    re.compile(rf"{BEGIN}for ([a-z]\w*) in\b", re.MULTILINE),
+    re.compile(r"\(\(\s*([a-z]\w*) = "),
+    re.compile(r"\(\(\s*([a-z]\w*)(?:\[.*?\])?\s*(?:[-+*/|%]?=(?!=)|\+\+|--)"),
+    re.compile(r"(?:printf -v|mapfile(?: -[a-z]+)*(?: -d '')?) ([a-z]\w*)"),
+    re.compile(r"exec \{([a-z]\w*)\}"),
+]
+VALUE = r"""(?:=(?:'[^']*'|"[^"]*"|\$\(.*|\([^)]*\)|[^\s;]*))?"""
+LISTS = re.compile(
+    rf"{BEGIN}(?:local|read(?= -))((?: -\w+| '')*)((?: [a-z]\w*{VALUE}(?=[\s;]|$))+)", re.MULTILINE
+)
+
+
+def names_given(text, run):
+    """Find the variables that a script assigns, without what lib/script.py knows of them."""
+    functions = run(["bash", "-c", text.rpartition("\n\n")[0] + "\ndeclare -f"]).stdout
+    found = {name for pattern in GIVEN for name in pattern.findall(functions)}
+    for _, words in LISTS.findall(functions):
+        found.update(re.findall(rf" ([a-z]\w*){VALUE}", words))
+    found.update(re.findall(r"^declare(?: -\w+)? (\w+)=", text, re.MULTILINE))
+    return {each for each in found if not each.startswith("longship_")}
+
+
+@pytest.mark.parametrize("name", EMITTED)
+def test_what_the_user_exports_reaches_what_emitted_scripts_start(name, run, tmp_path):
+    """Whatever its name: a script that assigned to it would give the program another value."""
+    configuration = tmp_path / "configuration.toml"
+    configuration.write_text(OVERLAY if name in OVERLAYS else CONFIGURATION)
+    for machine, runtime in itertools.product(EMITTED[name], runtimes_of(name)):
+        text = emitted(name, machine, runtime, configuration)
+        canaries = dict.fromkeys(names_given(text, run), "the user's")
+        own, last = text.rsplit("\n\n", 1)
+        hands_over = "\nhand_over() {" in own
+        end = "hand_over env -0" if hands_over else "env -0"
+        change = "\n".join(f"  {each}=changed" for each in sorted(canaries))
+        change = f"longship_main() {{\n{change}\n  {':' if 'give_back' in last else end}\n}}"
+        after = "env -0" if "give_back" in last else ""
+        done = run(
+            ["bash", "-c", f"{own}\n{change}\n{last}\n{after}"],
+            env={"PATH": os.environ["PATH"], **canaries},
+        )
+        seen = dict(each.split("=", 1) for each in done.stdout.split("\0") if "=" in each)
+        seen = {each: value for each, value in seen.items() if each in canaries}
+        # a script that hands nothing over gives its own programs no value of ours
+        wanted = canaries if hands_over or after else {}
+        assert seen == wanted

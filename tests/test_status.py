@@ -77,7 +77,8 @@ def test_start_of_a_requeued_job_records_how_long_it_has_run(clean_environment, 
         '  "earlier_seconds": "60"\n}\n'
     )
     lines = [
-        f"RUN_DIR={tmp_path} JOB_ARGUMENTS=() facts=(job 7) log= SLURM_JOB_NODELIST=n",
+        f"RUN_DIR={tmp_path} JOB_ARGUMENTS=() SLURM_JOB_NODELIST=n",
+        "longship_facts=(job 7) longship_log=",
         "begin_record",
         "trap - EXIT",
     ]

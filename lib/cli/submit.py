@@ -179,5 +179,7 @@ def _begin(call: Call) -> None:
         settings, paths, runtime, run, job=facts["JobId"], restarted=restarted, title=title
     )
     lines = runs.start_lines(settings, paths, runtime, run, facts, named)
-    write_file(run / "start.bash", render(call.title(f"start of job {run.name}"), lines))
+    write_file(
+        run / "start.bash", render(call.title(f"start of job {run.name}"), lines, sourced=True)
+    )
     click.echo(run)

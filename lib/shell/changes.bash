@@ -5,9 +5,9 @@
 # What an update has to remember lies in a folder of the repository's own, called state here:
 # head, branch, target, ...; a file each.
 
-readonly ALL_PATCH=0001-all-of-a-history-with-merges.patch
+declare -g ALL_PATCH=0001-all-of-a-history-with-merges.patch
 
-readonly MOST_SAVED_BYTES=$((100 << 20)) # of an untracked file; larger ones are results, not changes
+declare -g MOST_SAVED_BYTES=$((100 << 20)) # of an untracked file; larger ones are results, not changes
 
 # remember NAME VALUE: keep a value for the rest of the update.
 remember() {

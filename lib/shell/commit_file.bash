@@ -7,7 +7,7 @@
 #   encoding NAME                       of the message, where git has recorded it
 #   no newline at the end of the message
 
-readonly NO_NEWLINE='no newline at the end of the message'
+declare -g NO_NEWLINE='no newline at the end of the message'
 
 # write_commit FOLDER COMMIT: print it.
 write_commit() {

@@ -52,12 +52,12 @@ add_container_gpus() {
 add_environment() {
   local variable
   while IFS= read -r variable; do
-    if [[ -n ${bind_in_words_of:-} && ${!variable} == *$'\n'* ]]; then continue; fi
+    if [[ -n ${bind_in_words_of:-} && ${longship_kept[$variable]-${!variable}} == *$'\n'* ]]; then continue; fi
     case $variable in
       PATH | LD_LIBRARY_PATH | PWD | OLDPWD | SHLVL | HOSTNAME | SHELL | _ | DOCKER_* | XDG_RUNTIME_DIR) ;;
       *) options+=(--env "$variable") ;;
     esac
-  done < <(compgen -e)
+  done < <(exported_names)
 }
 
 # add_working_folder: keep it where it is visible inside, as Apptainer does.

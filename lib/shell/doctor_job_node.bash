@@ -31,7 +31,7 @@ diagnose_job_say() {
 diagnose_job_listen() {
   local said
   # shellcheck disable=SC2154  # the emitted script's
-  if ! said=$(timeout 20 python3 -c "$job_clock" "$1" "$2" 15 2>&1); then
+  if ! said=$(timeout 20 python3 -c "$longship_clock" "$1" "$2" 15 2>&1); then
     diagnose_job_say deaf "${said##*$'\n'}"
   elif [[ -n $said ]]; then
     diagnose_job_say taken "$said"

@@ -119,7 +119,7 @@ diagnose_gpu() {
 # what is asked inside, by POSIX sh: the GPUs, the image's CUDA, and whether it brings the libraries with
 # which its programs run on an older driver
 # shellcheck disable=SC2016  # expanded inside
-readonly ASK_ABOUT_GPU='echo "seen=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)"
+declare -g ASK_ABOUT_GPU='echo "seen=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)"
 cuda=${CUDA_VERSION:-$(cat /usr/local/cuda/version.json 2>/dev/null | tr -d " \n" | sed "s/.*\"cuda\":{[^}]*\"version\":\"//; s/\".*//")}
 echo "cuda=$cuda"
 if [ -r /dev/kfd ] && [ -w /dev/kfd ]; then echo kfd=yes; fi

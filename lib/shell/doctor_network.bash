@@ -1,11 +1,11 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154  # launch.bash has longship_certificates
 # What doctor.py asks of the way out, and of what opens doors there. No password and no token is shown.
 
 # diagnose_certificates: of what the environment names; a file that is not there ends each download with
 # words about something else.
 diagnose_certificates() {
   local variable path named='' bad=''
-  for variable in "${CERTIFICATES[@]}"; do
+  for variable in "${longship_certificates[@]}"; do
     path=${!variable:-}
     if [[ -z $path ]]; then
       continue
@@ -119,7 +119,7 @@ package_index() {
 }
 
 # the same without curl, in Python
-readonly ASK_SERVER='import ssl, sys, urllib.error, urllib.request
+declare -g ASK_SERVER='import ssl, sys, urllib.error, urllib.request
 try:
     print(urllib.request.urlopen(sys.stdin.read().strip(), timeout=8).status)
 except urllib.error.HTTPError as error:

@@ -3,13 +3,13 @@
 # reason is what the first one said.
 
 # how srun tells the end of a task: node, task, reason
-readonly TASK_ENDED='^srun: error: ([^ :]+): tasks? ([0-9]+)[^:]*: (.*)$'
+readonly longship_task_ended='^srun: error: ([^ :]+): tasks? ([0-9]+)[^:]*: (.*)$'
 
 # how it labels the lines of one, with the rank that torchrun adds
-readonly TASK_SAID='^ *([0-9]+): (\[rank ([0-9]+)\] ?)?'
+readonly longship_task_said='^ *([0-9]+): (\[rank ([0-9]+)\] ?)?'
 
 # the first line of what programs, runtimes and Slurm say when they fail
-readonly FAILURE='(Traceback \(most recent|error: |FATAL: |ERROR: |[A-Za-z_.]*(Error|Exception): |Segmentation fault|slurmstepd: error|Fatal Python error)'
+readonly longship_failure='(Traceback \(most recent|error: |FATAL: |ERROR: |[A-Za-z_.]*(Error|Exception): |Segmentation fault|slurmstepd: error|Fatal Python error)'
 
 # first_failure LOG: print in a line who failed first, and below it what it said.
 first_failure() {
@@ -19,10 +19,10 @@ first_failure() {
   local -i from
   # a requeued job has tried before
   from=$(grep -a -b -F -x -e "longship: run $RUN_DIR" -- "$1" | tail -n 1 | cut -d : -f 1) || from=0
-  find_ended_task < <(tail -c "+$((from + 1))" -- "$1" | grep -a -E -e "$TASK_ENDED")
+  find_ended_task < <(tail -c "+$((from + 1))" -- "$1" | grep -a -E -e "$longship_task_ended")
   # grep finds it in gigabytes; what the task says next stands between the lines of others
-  first=$(tail -c "+$((from + 1))" -- "$1" | grep -a -b -m 1 -E -e "$TASK_SAID$FAILURE") || : # nothing; or tail has more to say
-  if [[ ${first#*:} =~ $TASK_SAID ]]; then
+  first=$(tail -c "+$((from + 1))" -- "$1" | grep -a -b -m 1 -E -e "$longship_task_said$longship_failure") || : # nothing; or tail has more to say
+  if [[ ${first#*:} =~ $longship_task_said ]]; then
     task=${BASH_REMATCH[1]} rank=${BASH_REMATCH[3]}
     from+=${first%%:*}
     collect_said "${BASH_REMATCH[0]}" < <(tail -c "+$((from + 1))" -- "$1" | grep -a -F -e "${BASH_REMATCH[0]}")
@@ -37,7 +37,7 @@ first_failure() {
 find_ended_task() {
   local line
   while IFS= read -r line; do
-    if [[ $line =~ $TASK_ENDED ]]; then
+    if [[ $line =~ $longship_task_ended ]]; then
       ended[BASH_REMATCH[2]]="on ${BASH_REMATCH[1]}: ${BASH_REMATCH[3]}"
       if [[ -z $task || ${ended[task]} == *': Terminated' ]]; then task=${BASH_REMATCH[2]}; fi
     fi
@@ -48,7 +48,7 @@ find_ended_task() {
 collect_said() {
   local line
   while ((${#said[@]} < 2000)) && IFS= read -r line; do
-    if [[ $line =~ $TASK_SAID && ${BASH_REMATCH[0]} == "$1" ]]; then said+=("${line#"$1"}"); fi
+    if [[ $line =~ $longship_task_said && ${BASH_REMATCH[0]} == "$1" ]]; then said+=("${line#"$1"}"); fi
   done
 }
 

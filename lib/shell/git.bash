@@ -2,7 +2,7 @@
 # Git, with what would make it behave differently for each user switched off.
 
 # No hooks, signatures, editors and questions; no look into submodules, which are handled one by one.
-readonly GIT_SETTINGS=(
+declare -g GIT_SETTINGS=(
   -c core.hooksPath=/dev/null -c commit.gpgSign=false -c gc.auto=0 -c advice.detachedHead=false
   -c submodule.recurse=false -c fetch.recurseSubmodules=false -c apply.whitespace=nowarn
   -c diff.noprefix=false -c diff.mnemonicPrefix=false -c merge.renames=true

@@ -2,9 +2,9 @@
 # Work on many files by all cores: dealt out into a list for each, hashed or copied by a process for
 # each. What is worked on stands in bundle_names, below a folder.
 
-readonly BIG_FILE=4194304 # bytes; such a file is dealt out and copied by itself
+declare -g BIG_FILE=4194304 # bytes; such a file is dealt out and copied by itself
 
-readonly BATCH=1000 # names for one call of a program
+declare -g BATCH=1000 # names for one call of a program
 
 declare -ga bundle_names=()
 

@@ -8,7 +8,7 @@
 #   date, host, tools   when, where and by what it was made
 #   script              the whole script that made it
 
-readonly WRITTEN_TO='it was written to after it was built'
+declare -g WRITTEN_TO='it was written to after it was built'
 
 # holds_tag FILE: whether it names a tag, and of which program: set REPLY to it.
 holds_tag() {

@@ -47,7 +47,7 @@ valid_text() {
   REPLY=$rest
 }
 
-readonly ESCAPED='^([^"\[:cntrl:]]|\\(["\/bfnrt]|u[0-9a-fA-F]{4}))*$' # as JSON has it
+declare -g ESCAPED='^([^"\[:cntrl:]]|\\(["\/bfnrt]|u[0-9a-fA-F]{4}))*$' # as JSON has it
 
 # json_list 'NAME...' TEXT...: objects of so many values each. NAME# is a number, true or false, and null
 # where it is something else; NAME= is a text as a record has it, escaped already, unless it is damaged.

@@ -4,7 +4,7 @@
 # `owner` open, which all that its owner starts inherit: also what outlives an owner that was killed.
 # As long it is refreshed; one that is held no more is taken over.
 
-readonly LOCK_PATIENCE=60 # seconds without a sign of life from another host
+declare -g LOCK_PATIENCE=60 # seconds without a sign of life from another host
 
 # what this process holds, the open file of each, and the processes that keep it fresh
 declare -ga held_locks=()

@@ -5,7 +5,7 @@
 # The emitted script sets: overlay, the file; `base` in the record beside it names the image that it
 # was built on.
 
-readonly OVERLAY_MOUNTED_AT=/user-software
+readonly longship_overlay_folder=/user-software
 
 # the record's lines, read once: a rank asks the shared file system as little as it can
 declare -ga overlay_record=()
@@ -70,7 +70,7 @@ add_overlay_file() {
     options+=(--overlay "$1:ro")
   else
     options+=(--mount
-      "type=bind,\"src=${1//\"/\"\"}\",dst=$OVERLAY_MOUNTED_AT,image-src=/,ro")
+      "type=bind,\"src=${1//\"/\"\"}\",dst=$longship_overlay_folder,image-src=/,ro")
   fi
 }
 
@@ -81,7 +81,7 @@ bind_unpacked_overlay() {
   else
     unpack_overlay
   fi
-  add_bind "$REPLY" "$OVERLAY_MOUNTED_AT" ro
+  add_bind "$REPLY" "$longship_overlay_folder" ro
 }
 
 # unpack_overlay: unpack it once on this file system; set REPLY to where.

@@ -9,9 +9,9 @@
 #   unpacked/                       the same as folders, for runtimes that cannot mount them
 #   pins/                           a file for each launcher: which version it needs
 
-readonly OVERLAY_FORMAT=1 # what is built changes with it, from the same inputs
+declare -g OVERLAY_FORMAT=1 # what is built changes with it, from the same inputs
 
-readonly OVERLAY_TIME=315532800 # of all files in it: 1980-01-01, the oldest that a zip file can hold
+declare -g OVERLAY_TIME=315532800 # of all files in it: 1980-01-01, the oldest that a zip file can hold
 
 # make_overlay CHOOSE BRING_UV [CHECK]: as install_venv has them.
 # Uses: start_work, and inside COMMAND..., which shows "$work/root/user-software" at /user-software.
@@ -58,8 +58,8 @@ make_overlay() {
 start_work() {
   trap 'remove_work; release_locks' EXIT
   rm -rf -- "${work:?}"/*
-  make_folders "$work/root$OVERLAY_MOUNTED_AT"
-  chmod 755 -- "$work/root" "$work/root$OVERLAY_MOUNTED_AT" # they are packed too
+  make_folders "$work/root$longship_overlay_folder"
+  chmod 755 -- "$work/root" "$work/root$longship_overlay_folder" # they are packed too
 }
 
 # hash_of_versions WANTED: print what tells this version from others, of all that it is made of.
@@ -169,7 +169,7 @@ fill_overlay() {
   if [[ -s $work/pins.txt ]]; then
     # By its other path, where uv's cache is in sight too: there are no hard links between two mounts.
     local -a target=()
-    if [[ $installer == uv && $base != host ]]; then target=(--prefix "$work/root$OVERLAY_MOUNTED_AT"); fi
+    if [[ $installer == uv && $base != host ]]; then target=(--prefix "$work/root$longship_overlay_folder"); fi
     run_installer "$work/pins.txt" ${target[@]+"${target[@]}"} \
       --no-deps --require-hashes -r "$work/pins.txt"
   fi
@@ -184,7 +184,7 @@ fill_overlay() {
 
 # pack_version: pack it, try it, and give it its name.
 pack_version() {
-  local tree=$work/root$OVERLAY_MOUNTED_AT bar=-no-progress said
+  local tree=$work/root$longship_overlay_folder bar=-no-progress said
   if [[ $base == host ]]; then tree=$seen_at; fi
   if [[ $way == overlay ]]; then tree=$work/root; fi
   step 5/5 "Pack them with $compression"
@@ -196,7 +196,7 @@ pack_version() {
     fail_writing "${version%/*}" "the overlay cannot be packed into $version" 'see the lines above'
   }
   if [[ -n $way ]]; then
-    try_overlay "$version.partial" "$way" "$OVERLAY_MOUNTED_AT/bin/python" -I -c '' ||
+    try_overlay "$version.partial" "$way" "$longship_overlay_folder/bin/python" -I -c '' ||
       fail "python does not start in the new overlay $version" 'see the lines above'
   fi
   put_shared "$version.partial" "$version"

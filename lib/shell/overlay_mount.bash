@@ -63,14 +63,14 @@ find_way_to_mount() {
 mountable() {
   local -r probe=$work/probe.sqsh
   local from
-  make_folders "$work/probe$OVERLAY_MOUNTED_AT"
-  seq 9999 >"$work/probe$OVERLAY_MOUNTED_AT/mark"
+  make_folders "$work/probe$longship_overlay_folder"
+  seq 9999 >"$work/probe$longship_overlay_folder/mark"
   for way in bind overlay; do
     from=$work/probe
-    if [[ $way == bind ]]; then from+=$OVERLAY_MOUNTED_AT; fi
+    if [[ $way == bind ]]; then from+=$longship_overlay_folder; fi
     # not only its folders: what is compressed is read
     if said=$(pack_overlay "$from" "$probe" "$1" 2>&1) &&
-      said=$(try_overlay "$probe" "$way" grep -c . "$OVERLAY_MOUNTED_AT/mark" 2>&1) &&
+      said=$(try_overlay "$probe" "$way" grep -c . "$longship_overlay_folder/mark" 2>&1) &&
       [[ $said == 9999 ]]; then
       return
     fi

@@ -4,7 +4,7 @@
 # becomes one of the versions and is looked into once; with a record it is an overlay like any other.
 # It is not copied, and what a link leads to is never changed or deleted.
 
-readonly TAKEN_OVER='taken over' # in place of the checksum of what an overlay was built from
+declare -g TAKEN_OVER='taken over' # in place of the checksum of what an overlay was built from
 
 # keep_foreign_overlay: whatever is built later, what was put there stays as one of the versions.
 keep_foreign_overlay() {
@@ -41,7 +41,7 @@ take_over_overlay() {
 # what an overlay holds, in POSIX sh: a folder of packages for each Python, the Python of its own, and
 # programs whose first line names a Python that is not there
 # shellcheck disable=SC2016  # expanded inside
-readonly LOOK_AT_OVERLAY='cd "$1" || exit
+declare -g LOOK_AT_OVERLAY='cd "$1" || exit
 for each in lib/python*/site-packages; do
   if [ -d "$each" ]; then each=${each%/*}; echo "packages ${each#lib/python}"; fi
 done
@@ -62,15 +62,15 @@ check_foreign_overlay() {
     *) refuse_overlay "was not made by Longship, and $runtime mounts no such file" ;;
   esac
   for way in bind overlay; do
-    said=$(try_overlay "$version" "$way" sh -c "$LOOK_AT_OVERLAY" sh "$OVERLAY_MOUNTED_AT" 2>&1) || continue
+    said=$(try_overlay "$version" "$way" sh -c "$LOOK_AT_OVERLAY" sh "$longship_overlay_folder" 2>&1) || continue
     if [[ $'\n'$said == *$'\n''packages '* ]]; then break; fi
   done
   if [[ $'\n'$said != *$'\n''packages '* ]]; then
     if [[ -n $said ]]; then printf '%s\n' "$said" >&2; fi
-    refuse_overlay "cannot be mounted, or holds no venv: there is no $OVERLAY_MOUNTED_AT/lib/python${python%.*}/site-packages"
+    refuse_overlay "cannot be mounted, or holds no venv: there is no $longship_overlay_folder/lib/python${python%.*}/site-packages"
   fi
   own=$(grep -m 1 '^python ' <<<"$said") ||
-    refuse_overlay "was made with another image: its Python, $OVERLAY_MOUNTED_AT/bin/python, does not start in $base"
+    refuse_overlay "was made with another image: its Python, $longship_overlay_folder/bin/python, does not start in $base"
   grep -qx "packages ${own#* }" <<<"$said" ||
     refuse_overlay "is for Python $(sed -n 's/^packages //p' <<<"$said" | paste -s -d ' '), and the image has ${own#* }: $base"
   if said=$(grep -m 1 '^gone ' <<<"$said"); then

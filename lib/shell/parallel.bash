@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The same work for several things at once, each in a process of its own.
 
-readonly MOST_AT_ONCE=8 # login nodes are shared
+declare -g MOST_AT_ONCE=8 # login nodes are shared
 
 declare -ga parallel_jobs=()
 

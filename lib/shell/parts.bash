@@ -3,12 +3,12 @@
 # the scripts' own packages. And what never does: secrets.
 
 # what tokens and keys look like, for grep -E and git log -G
-readonly SECRET='hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}|glpat-[A-Za-z0-9_-]{20,}|AKIA[0-9A-Z]{16}|BEGIN [A-Z0-9 ]*PRIVATE KEY|(WANDB_API_KEY|[Ww]andb_(api_)?key|api\.wandb\.ai).{0,80}[^0-9a-f][0-9a-f]{40}([^0-9a-f]|$)|https?://[^]/@:"<>{}$*[:space:]'\''[]+:[^]/@:"<>{}$*[:space:]'\''[]+@'
+declare -g SECRET='hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}|glpat-[A-Za-z0-9_-]{20,}|AKIA[0-9A-Z]{16}|BEGIN [A-Z0-9 ]*PRIVATE KEY|(WANDB_API_KEY|[Ww]andb_(api_)?key|api\.wandb\.ai).{0,80}[^0-9a-f][0-9a-f]{40}([^0-9a-f]|$)|https?://[^]/@:"<>{}$*[:space:]'\''[]+:[^]/@:"<>{}$*[:space:]'\''[]+@'
 
 # target, tab, name of every symbolic link: not all file systems that bundles travel on have them
 declare -ga packed_links=()
 
-readonly TEXT_BYTES=1048576 # larger files are data, and data can hold anything that looks like a key
+declare -g TEXT_BYTES=1048576 # larger files are data, and data can hold anything that looks like a key
 
 # make_parts REQUIREMENT...: what is made for the bundle alone, in work/parts.
 make_parts() {

@@ -1,27 +1,30 @@
-# shellcheck shell=bash disable=SC2154,SC2034  # lib/pyxis.py assigns pyxis_image, pyxis_hint, pyxis_binds
+# shellcheck shell=bash disable=SC2154,SC2034  # lib/pyxis.py assigns longship_image, longship_image_hint
 # Slurm's plugin Pyxis: srun itself starts enroot's containers, a rank is a process inside of one. So
 # what the other runtimes are given by the launcher stands here in options of srun.
 
 # where the container shows its own image, so that a launcher knows that it runs inside
-readonly IMAGE_INSIDE=/longship-image
+readonly longship_image_inside=/longship-image
 
 # set_container_options: set CONTAINER_OPTIONS for the next srun. A job file calls it again after its last
 # export, as a variable of the image beats the job's unless its name is given.
 set_container_options() {
   # shellcheck disable=SC2034  # for the job file
   CONTAINER_OPTIONS=()
-  if [[ -z $pyxis_image ]]; then return; fi # container.runtime is another one
+  if [[ -z $longship_image ]]; then return; fi # container.runtime is another one
   # until they are complete srun refuses to start anything, least of all on the bare host
   CONTAINER_OPTIONS=(--container-options-are-not-complete)
-  local variable
-  local -a names=() options=()
-  if [[ -n ${LONGSHIP_STAGED:-} ]]; then pyxis_image=$LONGSHIP_STAGED/image; fi
-  check_sqsh "$pyxis_image" "$pyxis_hint"
+  # a job script calls this again, and goes on: nothing is left behind
+  # shellcheck disable=SC2034
+  local variable REPLY overlay=
+  # shellcheck disable=SC2034
+  local -a names=() options=() overlay_record=()
+  # shellcheck disable=SC2034
+  local -A bound=()
+  if [[ -n ${LONGSHIP_STAGED:-} ]]; then longship_image=$LONGSHIP_STAGED/image; fi
+  check_sqsh "$longship_image" "$longship_image_hint"
   # shellcheck disable=SC2034  # for add_bind
   local -r bind_in_words_of=add_pyxis_bind
-  # shellcheck disable=SC2034
-  bound=()
-  add_bind "$pyxis_image" "$IMAGE_INSIDE" ro
+  add_bind "$longship_image" "$longship_image_inside" ro
   add_pyxis_binds
   export ENROOT_LOGIN_SHELL=no # /etc/profile would overwrite the image's PATH
   while IFS= read -r variable; do
@@ -35,7 +38,7 @@ set_container_options() {
   # home too, as under every runtime: tokens lie there
   # shellcheck disable=SC2034
   CONTAINER_OPTIONS=(
-    --container-image="$pyxis_image" --container-workdir="$PWD" --container-mount-home
+    --container-image="$longship_image" --container-workdir="$PWD" --container-mount-home
     --no-container-entrypoint --no-container-remap-root
     --container-mounts="$(IFS=, && printf '%s' "${options[*]}")"
     --container-env="$(IFS=, && printf '%s' "${names[*]}")"
@@ -51,7 +54,7 @@ add_pyxis_bind() {
 
 # check_inside: stop a launcher that was started on the bare host.
 check_inside() {
-  [[ -e $IMAGE_INSIDE ]] ||
+  [[ -e $longship_image_inside ]] ||
     fail "this launcher runs inside the container, and srun has started none on ${SLURMD_NODENAME:-$HOSTNAME}" \
       "in the job file: set_container_options; srun \"\${CONTAINER_OPTIONS[@]}\" \"\$LAUNCHER\" COMMAND"
 }

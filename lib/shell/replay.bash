@@ -7,7 +7,7 @@
 #   changes  what was not committed is merged
 #   finished all is there; submodules follow
 
-readonly UPDATE='python3 set_up.py update'
+declare -g UPDATE='python3 set_up.py update'
 
 # replay FOLDER: go on at the remembered step.
 replay() {

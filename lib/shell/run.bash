@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2154  # the emitted script sets facts, RUN_DIR, LAUNCHER, log
+# shellcheck shell=bash disable=SC2154  # the emitted script sets longship_facts, longship_log, RUN_DIR, LAUNCHER
 # The start and the record of a run: part of <run>/start.bash, which a job sources. In <run> there are:
 #
 #   record.json         what ran where, with what, since when, how it ended and what an hour costs
@@ -91,9 +91,9 @@ begin_record() {
   unset LONGSHIP_OPTIONS LONGSHIP_RERUN LONGSHIP_CHAINED_AFTER # not for what the job itself submits
   if [[ -e $RUN_DIR/record.json ]]; then
     time_before "$RUN_DIR/record.json"
-    facts+=(earlier_seconds "$REPLY")
+    longship_facts+=(earlier_seconds "$REPLY")
   fi
-  facts+=(started "$(record_time)" nodelist "$SLURM_JOB_NODELIST" arguments "${JOB_ARGUMENTS[*]@Q}")
+  longship_facts+=(started "$(record_time)" nodelist "$SLURM_JOB_NODELIST" arguments "${JOB_ARGUMENTS[*]@Q}")
   write_run_record
   trap 'exit 143' TERM # after srun has ended, which Slurm has told the same
   trap 'end_run $?' EXIT
@@ -103,7 +103,7 @@ begin_record() {
 keep_words() {
   umask go-w
   # a shell's is no file for sbatch
-  if [[ -f $0 ]]; then cp -- "$0" "$RUN_DIR/job.$([[ -n $log ]] && printf sbatch || printf salloc)"; fi
+  if [[ -f $0 ]]; then cp -- "$0" "$RUN_DIR/job.$([[ -n $longship_log ]] && printf sbatch || printf salloc)"; fi
   : >"$RUN_DIR/arguments"
   if ((${#JOB_ARGUMENTS[@]})); then printf '%s\0' "${JOB_ARGUMENTS[@]}" >"$RUN_DIR/arguments"; fi
   if [[ -n ${LONGSHIP_OPTIONS:-} ]]; then printf '%s\n' "$LONGSHIP_OPTIONS" >"$RUN_DIR/options"; fi
@@ -144,7 +144,7 @@ seconds_between() {
 
 # write_run_record: the file is complete at any moment.
 write_run_record() {
-  write_facts "$RUN_DIR/record.json.partial" "${facts[@]}"
+  write_facts "$RUN_DIR/record.json.partial" "${longship_facts[@]}"
   mv -- "$RUN_DIR/record.json.partial" "$RUN_DIR/record.json"
 }
 
@@ -157,7 +157,7 @@ record_time() {
 # while the ranks start: on a parallel file system git needs seconds for a large repository.
 record_code() {
   collect_code "$@" </dev/null >/dev/null 2>&1 &
-  recorder=$!
+  longship_recorder=$!
 }
 
 # collect_code [NAME FOLDER]...
@@ -207,7 +207,7 @@ record_changes() {
 }
 
 # what no recorded change may hold: secrets, and passwords in URLs
-readonly IN_NO_PATCH="$SECRET"'|://[^]/:@<>{}$*[:space:]]+:[^]/@<>{}$*[:space:]]+@|https?://[^]/:@<>{}$*[:space:]]{20,}@'
+declare -g IN_NO_PATCH="$SECRET"'|://[^]/:@<>{}$*[:space:]]+:[^]/@<>{}$*[:space:]]+@|https?://[^]/:@<>{}$*[:space:]]{20,}@'
 
 # leave_passwords_out: write the patch again without the files that hold one, and name them.
 leave_passwords_out() {
@@ -302,12 +302,12 @@ is_same_code() {
 # end_recorder: it has 20 seconds more, as whole nodes wait for it.
 end_recorder() {
   local attempt
-  if [[ -z ${recorder:-} ]]; then return; fi
+  if [[ -z ${longship_recorder:-} ]]; then return; fi
   for ((attempt = 0; attempt < 200; attempt++)); do
-    kill -0 "$recorder" 2>/dev/null || break
+    kill -0 "$longship_recorder" 2>/dev/null || break
     sleep 0.1
   done
-  kill "$recorder" 2>/dev/null
+  kill "$longship_recorder" 2>/dev/null
   rm -f -- "$RUN_DIR/packages.partial"
   if [[ ! -e $RUN_DIR/packages.txt ]]; then
     printf 'longship: packages.txt not written: python3 could not list the packages in time\n' >&2
@@ -322,11 +322,11 @@ end_run() {
   set +e
   end_recorder
   end_stage
-  if ((code != 0)) && [[ -r $log ]]; then failed=$(first_failure "$log"); fi
-  facts+=(ended "$(record_time)" exit_code "$code")
-  find_who_stopped "$log"
-  if [[ -n $REPLY ]]; then facts+=(stopped "$REPLY"); fi
-  if [[ -n $failed ]]; then facts+=(failed "${failed%%$'\n'*}"); fi
+  if ((code != 0)) && [[ -r $longship_log ]]; then failed=$(first_failure "$longship_log"); fi
+  longship_facts+=(ended "$(record_time)" exit_code "$code")
+  find_who_stopped "$longship_log"
+  if [[ -n $REPLY ]]; then longship_facts+=(stopped "$REPLY"); fi
+  if [[ -n $failed ]]; then longship_facts+=(failed "${failed%%$'\n'*}"); fi
   (write_run_record)
   if [[ -n $failed ]]; then print_messages error "$failed"; fi
   exit "$code"

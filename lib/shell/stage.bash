@@ -21,7 +21,7 @@ stage_job() {
   if choose_stage_folder && hold_stage $((bytes + unpacked)) && fill_stage && hear_nodes; then
     export LONGSHIP_STAGED=$stage_folder
     if [[ $stage_as == packed ]]; then LAUNCHER=$stage_folder/launcher; fi # Pyxis' runs inside
-    facts+=(staged "$stage_folder")
+    longship_facts+=(staged "$stage_folder")
     human "$bytes"
     printf 'longship: %s copied to each node in %d s: %s\n' "$REPLY" $((SECONDS - began)) "$stage_folder" >&2
   else
@@ -59,7 +59,7 @@ choose_stage_folder() {
 }
 
 # the functions of stage_node.bash
-readonly ON_NODE=(on_node say_of_node make_node_folder use_what_comes free_on_node share_packages
+declare -g ON_NODE=(on_node say_of_node make_node_folder use_what_comes free_on_node share_packages
   has_setuid_starter helpers_of)
 
 # hold_stage BYTES: a step beside the ranks', with a task on each node, which lasts as long as the job. The
@@ -74,13 +74,13 @@ hold_stage() {
   } | (umask go-w && cat >"$RUN_DIR/unstage") # nobody else may change what runs
   chmod +x -- "$RUN_DIR/unstage"
   # what is meant for the ranks is not for it
-  exec {stage_answers}< <(exec env -u SLURM_LABELIO -u SLURM_KILL_BAD_EXIT -u SLURM_CPUS_PER_TASK -u SRUN_CPUS_PER_TASK \
+  exec {longship_stage_answers}< <(exec env -u SLURM_LABELIO -u SLURM_KILL_BAD_EXIT -u SLURM_CPUS_PER_TASK -u SRUN_CPUS_PER_TASK \
     srun --overlap --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpu-bind=none --mem=0 --gres=none \
     --quiet --task-epilog="$RUN_DIR/unstage" \
     bash -c "$(declare -f "${ON_NODE[@]}"); on_node \"\$@\"" longship \
     "$stage_folder" "$1" "$stage_as" "$stage_runtime" "${SLURM_NTASKS_PER_NODE:-1}" \
     </dev/null 2>>"$RUN_DIR/stage.log")
-  stage_keeper=$!
+  longship_stage_keeper=$!
   hear_nodes
 }
 
@@ -88,7 +88,7 @@ hold_stage() {
 hear_nodes() {
   local -i ready=0
   while ((ready < SLURM_JOB_NUM_NODES)); do
-    IFS= read -r -t 600 -u "$stage_answers" || REPLY="not all nodes answer; see $RUN_DIR/stage.log"
+    IFS= read -r -t 600 -u "$longship_stage_answers" || REPLY="not all nodes answer; see $RUN_DIR/stage.log"
     [[ $REPLY == ready ]] || return 1
     ready+=1
   done
@@ -127,10 +127,10 @@ stage_checksums() {
 
 # end_stage: before the job ends, so that its nodes are clean when the next one starts.
 end_stage() {
-  if [[ -z ${stage_keeper:-} ]]; then return; fi
-  kill "$stage_keeper" 2>/dev/null || :
-  while IFS= read -r -t 30 -u "${stage_answers:-0}"; do :; done # until all tasks have ended
-  stage_keeper=
+  if [[ -z ${longship_stage_keeper:-} ]]; then return; fi
+  kill "$longship_stage_keeper" 2>/dev/null || :
+  while IFS= read -r -t 30 -u "${longship_stage_answers:-0}"; do :; done # until all tasks have ended
+  longship_stage_keeper=
 }
 
 # use_staged_image: for a rank: what the job's start has put on this node.
@@ -142,7 +142,7 @@ use_staged_image() {
 use_staged_packages() {
   [[ -n ${LONGSHIP_STAGED:-} ]] || return
   if [[ -e $LONGSHIP_STAGED/packages ]]; then
-    add_bind "$LONGSHIP_STAGED/packages" "$OVERLAY_MOUNTED_AT" ro
+    add_bind "$LONGSHIP_STAGED/packages" "$longship_overlay_folder" ro
   else
     overlay=$LONGSHIP_STAGED/packages.sqsh
     mapfile -t overlay_record <"$overlay.json"

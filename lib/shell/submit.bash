@@ -190,7 +190,7 @@ submit_jobs() {
   local id said
   local -i number
   for ((number = 0; number < $1; number++)); do
-    said=$(sbatch --parsable "${options[@]}" "${after[@]}" "${job[@]}" 2>&1) || {
+    said=$(hand_over sbatch --parsable "${options[@]}" "${after[@]}" "${job[@]}" 2>&1) || {
       if ((number)); then warn_of "only ${#ids[@]} of $1 jobs were submitted" "to cancel them: scancel ${ids[*]}"; fi
       fail "Slurm rejected the job: $(slurm_reason "$said")" 'change the sbatch options, or the #SBATCH directives of the job script'
     }

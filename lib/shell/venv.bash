@@ -3,7 +3,7 @@
 # stays; then a link is moved to it. So it is there completely or not at all, and what runs keeps
 # the packages that it started with.
 
-readonly VENV_KEPT_DAYS=14 # a replaced venv stays longer than any site's longest job (Olivia: 7 d)
+declare -g VENV_KEPT_DAYS=14 # a replaced venv stays longer than any site's longest job (Olivia: 7 d)
 
 # install_venv CHOOSE BRING_UV [CHECK]: make "$venv" lead to a venv with all that is wanted. CHOOSE
 # sets pins to the list of packages with their hashes, "" where there is none, and renew to what
@@ -190,7 +190,7 @@ compile_packages() {
 }
 
 # prints nothing where there is no PyTorch
-readonly TORCH_VERSION='
+declare -g TORCH_VERSION='
 import importlib.metadata
 try:
     print(importlib.metadata.version("torch"))

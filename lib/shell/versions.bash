@@ -13,7 +13,7 @@
 # The emitted script sets: active, image and record (what build_container.py has made), arch, and
 # defines start_in IMAGE COMMAND...
 
-readonly BUILD_ANEW='python3 build_container.py --force && python3 move_built_container_to_active.py'
+declare -g BUILD_ANEW='python3 build_container.py --force && python3 move_built_container_to_active.py'
 
 # move_new_image: put the new image in use; where another process does so at the same time, wait for it.
 move_new_image() {

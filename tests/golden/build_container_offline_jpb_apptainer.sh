@@ -29,6 +29,31 @@ longship_main() {
   locked "$record" build_image 'python3 move_built_container_to_active.py'
 }
 
+# ---------- lib/shell/exported.bash
+
+# keep_exported NAME...: put aside what is exported under names that this script uses.
+# shellcheck disable=SC2034 # for hand_over, where a script has it
+keep_exported() {
+  declare -gA longship_kept=()
+  while (($#)); do
+    # a job script, which sources this, has variables of its own that are not exported
+    if [[ -v $1 && $(declare -p "$1") =~ ^declare\ -[A-Za-z]*x ]]; then
+      longship_kept[$1]=${!1}
+      unset -v "$1"
+    fi
+    shift
+  done
+}
+
+keep_exported LOCK_PATIENCE REPLY WRITTEN_TO a active address again an arch archive blob \
+    build_hint bytes character closed code colour comma config current_step digest facts \
+    failed file files files_free folder found free held_locks hint holders host id image index \
+    input interrupted_command kB key last layer left line lines lock lock_files lock_hearts \
+    lock_signs log machine magic manifest mark message mode next now of opened other own owner \
+    partial path place platform process program reason record recorded removal said sha256 \
+    shown sign size source start stat status sum tag tenths terminal text there times tmp told \
+    tools tries unit units versions wanted work
+
 # ---------- lib/shell/archive.bash
 
 # open_archive BASE: find the archive that `download` has made, and look whether it is all there;
@@ -262,7 +287,7 @@ share_with_group() {
 
 # ---------- lib/shell/image.bash
 
-readonly WRITTEN_TO='it was written to after it was built'
+declare -g WRITTEN_TO='it was written to after it was built'
 
 # holds_tag FILE: whether it names a tag, and of which program: set REPLY to it.
 holds_tag() {
@@ -582,7 +607,7 @@ make_folders() {
 
 # ---------- lib/shell/lock.bash
 
-readonly LOCK_PATIENCE=60 # seconds without a sign of life from another host
+declare -g LOCK_PATIENCE=60 # seconds without a sign of life from another host
 
 # what this process holds, the open file of each, and the processes that keep it fresh
 declare -ga held_locks=()

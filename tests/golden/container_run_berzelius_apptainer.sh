@@ -26,12 +26,12 @@ longship_main() {
   check_venv /proj/nordic-llm/users/me/longship/venv_pytorch_amd64 /proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
   take_command '/home/me/long ship/lib/shell/interactive.bash' "$@"
   encode_command
-  exec apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${longship_decode-}$contract" longship "${command[@]}"
+  hand_over apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${longship_decode-}$longship_contract" longship "${command[@]}"
 }
 
 # What the program finds inside, in every runtime: POSIX sh.
 # shellcheck disable=SC2016,SC2034 # expanded where it is used, not here
-contract='export PYTHONNOUSERSITE=1
+longship_contract='export PYTHONNOUSERSITE=1
 export LONGSHIP_ROOT='"'"'/home/me/long ship'"'"'
 export LONGSHIP_MACHINE=berzelius
 export LONGSHIP_STACK=pytorch
@@ -71,6 +71,37 @@ command -v -- "$1" >/dev/null || {
   exit 127
 }
 exec "$@"'
+
+# ---------- lib/shell/exported.bash
+
+# keep_exported NAME...: put aside what is exported under names that this script uses.
+# shellcheck disable=SC2034 # for hand_over, where a script has it
+keep_exported() {
+  declare -gA longship_kept=()
+  while (($#)); do
+    # a job script, which sources this, has variables of its own that are not exported
+    if [[ -v $1 && $(declare -p "$1") =~ ^declare\ -[A-Za-z]*x ]]; then
+      longship_kept[$1]=${!1}
+      unset -v "$1"
+    fi
+    shift
+  done
+}
+
+# hand_over COMMAND...: become it, with all that the caller exports and no shell options of ours.
+hand_over() {
+  local longship_name
+  for longship_name in "${!longship_kept[@]}"; do
+    # shellcheck disable=SC2163 # the name that it holds; local, as an array of ours may have that name
+    local -x "$longship_name=${longship_kept[$longship_name]}"
+  done
+  export -n SHELLOPTS BASHOPTS
+  exec "$@"
+}
+
+keep_exported REPLY UTF8 arch base bind_in_words_of bound byte code colour command encoded \
+    file files files_free folder found free hint home image index lines magic options own path \
+    position reason size source target text told variable word
 
 # ---------- lib/shell/launch.bash
 
@@ -163,13 +194,13 @@ add_bind_if_there() {
 }
 
 # what names a file or folder with certificates, to one program or another
-readonly CERTIFICATES=(SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT
+readonly longship_certificates=(SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT
   GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS)
 
 # add_host_files: show what the caller's environment names: certificates and the temporary folder.
 add_host_files() {
   local variable path
-  for variable in "${CERTIFICATES[@]}"; do
+  for variable in "${longship_certificates[@]}"; do
     path=${!variable:-}
     if [[ $path == /* && -e $path ]]; then add_bind "$path" "$path" ro; fi
   done
@@ -221,7 +252,7 @@ take_command() {
 }
 
 # UTF-8 by the bytes that may follow each other (the Unicode standard, table 3-7)
-readonly UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
+declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
 $'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
 $'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*$'
 

@@ -6,19 +6,16 @@ import textwrap
 from pathlib import Path
 
 _HEADING = "\n\n# ---------- "
-_DEFINED = re.compile(r"^(?:(\w+)\(\) \{|(?:readonly|declare -g[aA]) (\w+)=)", re.MULTILINE)
+_FUNCTION = re.compile(r"^(\w+)\(\) \{", re.MULTILINE)
+_LAST = re.compile(r'\n\nlongship_main "\$@"\n(give_back\n)?\Z')
 _SHELL = Path(__file__).resolve().parents[2] / "lib/shell"
 
 
-def _names_in(text):
-    return [function or constant for function, constant in _DEFINED.findall(text)]
-
-
-# The names that each file of lib/shell/ defines, where it is more than one.
+# The functions that each file of lib/shell/ defines, where it is more than one.
 _FILES = {
     path.name: names
     for path in sorted(_SHELL.glob("*.bash"))
-    if len(names := _names_in(path.read_text(encoding="utf-8"))) > 1
+    if len(names := _FUNCTION.findall(path.read_text(encoding="utf-8"))) > 1
 }
 
 
@@ -37,11 +34,10 @@ def plan_of(script):
 
     A file of lib/shell/ all of whose functions are there is named in their place.
     """
-    own, _, rest = script.partition(_HEADING)
-    if not rest:
-        own = script.removesuffix('\n\nlongship_main "$@"\n')
-    assert script.endswith('\n\nlongship_main "$@"\n'), script[-200:]
-    names = " ".join(_shortened(_names_in(rest)))
+    own, _, rest = script.partition(f"{_HEADING}lib/shell/exported.bash\n")  # as in all of them
+    assert rest and _LAST.search(script), script[-200:]
+    _, _, rest = rest.partition(_HEADING)
+    names = " ".join(_shortened(_FUNCTION.findall(rest)))
     uses = textwrap.fill(
         f"uses: {names}", 116, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False
     )
