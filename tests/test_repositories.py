@@ -12,6 +12,8 @@ from lib.setup import repositories_alone_lines
 
 URL = "https://example.org/nordic/torchtitan.git"
 SECRET = "hunter2"
+# the switch by which git tests how it treats another user's repository
+FOREIGN = {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}
 
 
 def configured(repository, text):
@@ -116,3 +118,39 @@ def test_failure_of_what_is_remembered_stops_the_update(run, tmp_path):
     lines = ["state=.", call("remember_output", "commits", "false"), "echo went on"]
     done = run(["bash", "-c", render("a test", lines)], cwd=tmp_path, check=False)
     assert done.returncode == 1 and done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["start_report text", call("diagnose_clone", "FOLDER"), "end_report"], "warning"),
+        (["root=FOLDER", "check_clone"], "error: "),
+        (["git_folder FOLDER"], "error: "),
+    ],
+    ids=["doctor.py", "bundle.py", "set_up.py"],
+)
+def test_clone_of_another_user_is_named_with_what_allows_it(
+    lines, expected, run, clean_environment, tmp_path
+):
+    run(["git", "init", "--quiet", tmp_path / "group"])
+    lines = ["exec 2>&1", *(line.replace("FOLDER", str(tmp_path / "group")) for line in lines)]
+    environment = {**clean_environment, "HOME": str(tmp_path), **FOREIGN}
+    script = ["bash", "-c", render("a test", lines)]
+    done = run(script, env=environment, check=False).stdout
+    assert done.lstrip().startswith(expected), done
+    assert "belongs to another user, and git refuses to read it" in " ".join(done.split())
+    command = re.search(r"run: (git config --global --add safe.directory /.*)", done)
+    assert command, done
+    run(["bash", "-c", command[1]], env=environment)
+    assert "belongs to another user" not in run(script, env=environment, check=False).stdout
+
+
+def test_code_of_another_user_is_recorded_with_a_job(run, clean_environment, tmp_path):
+    git = ["git", "-C", tmp_path, "-c", "user.name=A", "-c", "user.email=a@example.org"]
+    run(["git", "init", "--quiet", tmp_path])
+    run([*git, "commit", "--quiet", "--allow-empty", "--message=first"])
+    commit = run([*git, "rev-parse", "HEAD"]).stdout
+    lines = [call("record_repository", "theirs", tmp_path, tmp_path / "theirs")]
+    environment = {**clean_environment, "HOME": str(tmp_path), **FOREIGN}
+    run(["bash", "-c", render("a test", lines)], env=environment)
+    assert (tmp_path / "theirs.commit").read_text().startswith(f"commit {commit}")

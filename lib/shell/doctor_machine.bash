@@ -3,9 +3,11 @@
 
 # diagnose_clone ROOT: which state of this repository it is.
 diagnose_clone() {
-  local said
+  local said REPLY
   if said=$(timeout 20 git -C "$1" describe --always --tags --dirty=', with changes' 2>/dev/null); then
     report ok clone "$said, in $1"
+  elif ! said=$(LC_ALL=C timeout 20 git -C "$1" rev-parse 2>&1) && trust_hint "$said"; then
+    report warning clone "$1 belongs to another user, and git refuses to read it" "$REPLY"
   else
     report ok clone "plain files, no history of git, in $1"
   fi

@@ -159,7 +159,7 @@ check_one_repository() {
   [[ -e $folder || -L $folder ]] || fail "$1 is not there: $folder" 'python3 set_up.py install'
   [[ -e $folder/.git ]] ||
     fail "$folder is no git repository" "mv $(printf '%q %q' "$folder" "$folder.old"); python3 set_up.py install"
-  own=$(git_folder "$folder")
+  own=$(git_folder "$folder") || exit 1
   state=$own/longship-update
   check_no_update "$folder"
   if [[ -e $state/target ]]; then

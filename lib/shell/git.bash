@@ -30,9 +30,26 @@ prepare_git() {
   fi
 }
 
-# git_folder FOLDER: print where the repository keeps what is its own: index, HEAD, what is under way.
+# git_folder FOLDER: print the repository's git directory, which contains its index and HEAD.
 git_folder() {
-  git_in "$1" rev-parse --absolute-git-dir
+  local reason
+  if git_in "$1" rev-parse --absolute-git-dir 2>/dev/null; then return; fi
+  reason=$(git_in "$1" rev-parse 2>&1) || :
+  fail_for_owner "$1" "$reason"
+  fail "$1: git cannot read the repository: ${reason##*$'\n'}" "run: git -C $(printf %q "$1") status"
+}
+
+# fail_for_owner FOLDER TEXT: stop if git says in TEXT that the repository belongs to another user.
+fail_for_owner() {
+  local REPLY
+  if trust_hint "$2"; then fail "$1 belongs to another user, and git refuses to read it" "$REPLY"; fi
+}
+
+# trust_hint TEXT: set REPLY to the hint, or return 1 if git says something else.
+trust_hint() {
+  [[ $1 == *'dubious ownership'* || $1 == *'owned by someone else'* ]] || return 1
+  REPLY=${1##*git config --global --add safe.directory }
+  REPLY="if you trust that user, run: git config --global --add safe.directory ${REPLY%%$'\n'*}"
 }
 
 # commit_of FOLDER NAME: print the commit that a name stands for, fail where there is none.

@@ -74,7 +74,8 @@ bundle_history() {
 check_clone() {
   local top
   command -v git >/dev/null || fail 'git is not here, and it says what belongs to this repository' 'install git'
-  top=$(git -C "$root" rev-parse --show-toplevel 2>&1) && [[ $top -ef $root ]] ||
+  top=$(LC_ALL=C git -C "$root" rev-parse --show-toplevel 2>&1) || fail_for_owner "$root" "$top"
+  [[ $top -ef $root ]] ||
     fail "$root is no clone of git's: ${top##*$'\n'}" 'pack from the clone that the group works with'
 }
 

@@ -168,6 +168,7 @@ no_such_ref() {
 # explain_git NAME URL TEXT: stop, with what git said about a server.
 explain_git() {
   local said=${3,,}
+  fail_for_owner "$1: $2" "$3"
   case $said in
     *'no space left'* | *'quota exceeded'*)
       fail "$1: No space left on device" \

@@ -67,7 +67,8 @@ take_history() {
     at_exit "$new"
     reason=$(make_clone 2>&1) || note "plain files, as git cannot take over the history: ${reason##*$'\n'}"
     rm -rf -- "$new"
-  elif ! reason=$(git -C "$folder" fetch -q "$file" "+HEAD:refs/remotes/bundle/$short" 2>&1); then
+  elif ! reason=$(LC_ALL=C git -C "$folder" fetch -q "$file" "+HEAD:refs/remotes/bundle/$short" 2>&1); then
+    fail_for_owner "$folder" "$reason"
     note "git cannot take over the history: ${reason##*$'\n'}"
   elif [[ $(git -C "$folder" rev-parse HEAD) != "$commit" ]]; then
     follow_history

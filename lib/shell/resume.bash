@@ -67,13 +67,12 @@ restore_submodule() {
 
 # find_updates: set `found` to the repositories where one is under way.
 find_updates() {
-  local name
+  local name own
   found=()
   for name in "${all_repositories[@]}"; do
-    if [[ -e $repositories_folder/$name/.git &&
-      -e $(git_folder "$repositories_folder/$name")/longship-update ]]; then
-      found+=("$name")
-    fi
+    if [[ ! -e $repositories_folder/$name/.git ]]; then continue; fi
+    own=$(git_folder "$repositories_folder/$name")
+    if [[ -e $own/longship-update ]]; then found+=("$name"); fi
   done
   ((${#found[@]})) || fail "no update is under way in $repositories_folder" 'python3 set_up.py update'
 }

@@ -545,6 +545,33 @@ def test_lock_of_another_git_is_named_and_stays(work):
     work.update()
 
 
+def test_repository_of_another_user_is_named_with_what_allows_it(work, run):
+    """With the switch by which git tests this itself."""
+    mine = work.install()
+    mine.replace("model.py", "line 5\n", "mine\n")
+    foreign = {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}
+    allow = f"git config --global --add safe.directory '{str(mine.folder).replace(chr(39), QUOTE)}'"
+    for command in (["install"], ["update"], ["update", "--abort"], ["save-patches"]):
+        done = work.set_up(*command, env=foreign, check=False)
+        is_told(done, f"{mine.folder} belongs to another user", f"run: {allow}")
+    found = work.type("doctor.py", env=foreign, check=False).stdout
+    assert f"{mine.folder} belongs to another user" in " ".join(found.split())
+    run(["bash", "-c", allow], env=work.environment)
+    assert "1 patch in" in work.set_up("save-patches", env=foreign).stderr
+
+
+def test_upstream_of_another_user_is_named_with_what_allows_it(work, run):
+    work.use()
+    foreign = {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}
+    done = work.set_up("install", env=foreign, check=False)
+    is_told(done, f"{work.url} belongs to another user", "--add safe.directory ")
+    run(["bash", "-c", done.stderr.rpartition("run: ")[2]], env=work.environment)
+    assert run(["git", "ls-remote", work.url], env={**work.environment, **foreign}).stdout
+
+
+QUOTE = "'\\''"
+
+
 def write_series(work):
     """Save a commit, an untracked file and an edit as the group's patches."""
     mine = work.install()
