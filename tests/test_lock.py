@@ -91,7 +91,7 @@ def test_waiting_is_told_once_with_the_owner(start, tmp_path):
     wait_until((tmp_path / "stop.held").exists)
     second = start(*TAKEN, call("locked", lock, "work"))
     note = second.stderr.readline()
-    assert f"waiting for process {first.pid} on {os.uname().nodename}" in note
+    assert f"waiting for the lock held by process {first.pid} on {os.uname().nodename}" in note
     assert not (tmp_path / "result").exists()
     stop.touch()
     assert finish(first) == (0, "")
@@ -113,13 +113,25 @@ def test_failing_owner_lets_go(ending, start, tmp_path):
     assert list(tmp_path.glob("lock*")) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ended_owner_lets_go(number, start, tmp_path):
-    script = start(*hold(tmp_path / "lock", tmp_path / "stop"))
+    """By a trap of each: without one, bash sometimes ends at a SIGHUP without its EXIT trap."""
+    script = start(call("on_interrupt", "again"), *hold(tmp_path / "lock", tmp_path / "stop"))
     wait_until((tmp_path / "stop.held").exists)
     os.killpg(script.pid, number)
-    assert finish(script)[0] != 0
+    code, errors = finish(script)
+    assert code == 130 and "hint: no work is lost; resume with: again\n" in errors
     assert list(tmp_path.glob("lock*")) == []
+
+
+@pytest.mark.needs("namespaces")
+def test_machine_without_proc_is_refused(run, as_root, tmp_path):
+    """Nothing there could tell which processes hold a lock."""
+    script = render("a test", [*TAKEN, call("locked", tmp_path / "lock", "work")])
+    without = ["bash", "-c", 'mount -t tmpfs none /proc && exec bash -c "$1"', "bash", script]
+    done = run([*as_root(["unshare", "--mount", *without])], cwd=tmp_path, check=False)
+    assert done.returncode == 1 and done.stderr.startswith("error: /proc not found: ")
+    assert not (tmp_path / "result").exists()
 
 
 def test_lock_of_a_killed_process_is_taken_over(start, tmp_path):
@@ -224,7 +236,7 @@ def test_removal_that_was_killed_half_way_is_mended(start, tmp_path):
 def test_folder_that_cannot_be_written_to_is_told(start, read_only_folder):
     code, errors = finish(start(*TAKEN, call("locked", read_only_folder / "lock", "work")))
     assert code == 1
-    assert errors.startswith(f"error: cannot make the lock {read_only_folder}/lock.lock: ")
+    assert errors.startswith(f"error: cannot create the lock {read_only_folder}/lock.lock: ")
     assert "hint: " in errors
 
 
@@ -280,7 +292,7 @@ def test_lock_of_a_killed_shell_lasts_until_what_it_started_is_gone(start, tmp_p
     os.kill(first.pid, signal.SIGKILL)
     code, errors = finish(start("work() { rm alive.*; sleep 0.3; }", call("locked", lock, "work")))
     assert code == 0, errors
-    assert "ending what it has left: process " in errors
+    assert "ending its remaining processes: " in errors
     assert list(tmp_path.glob("alive.*")) == []
     assert list(tmp_path.glob("lock*")) == []
 
@@ -325,7 +337,7 @@ def test_owner_that_cannot_be_read_is_alive(closed, start, tmp_path):
     make_old(lock)
     (lock / closed).chmod(0)
     script = start(*TAKEN, call("locked", tmp_path / "lock", "work"))
-    assert f"if it is gone: rm -r {lock}\n" in script.stderr.readline()
+    assert f"if that process no longer exists, run: rm -r {lock}\n" in script.stderr.readline()
     lock.chmod(0o755)
     (lock / "owner").chmod(0o644)
     assert finish(script)[0] == 0

@@ -67,8 +67,8 @@ def test_interruption_names_step_and_command(term, clean_environment, tmp_path):
         terminal.expect("do it")
         terminal.type("\x03")
         assert terminal.end() == 130
-    assert " interrupted at step 1/2, do it\r\n" in terminal.said
-    assert " nothing is lost; go on with: the same command\r\n" in terminal.said
+    assert " interrupted in step 1/2, do it\r\n" in terminal.said
+    assert " no work is lost; resume with: the same command\r\n" in terminal.said
 
 
 def test_message_of_work_at_once_has_its_colour_again(clean_environment, tmp_path):

@@ -62,7 +62,7 @@ def test_interrupt_ends_it(tmp_path, fifo, clean_environment):
         terminal.expect("0 B of 1.0 MB, 0 %")
         terminal.type("\x03")
         assert terminal.end() == 130
-    assert "hint: nothing is lost; go on with: again" in terminal.said
+    assert "hint: no work is lost; resume with: again" in terminal.said
 
 
 def test_checksum_and_copy_are_right_and_silent_in_a_file(tmp_path, run, clean_environment):

@@ -32,6 +32,7 @@ hold_lock() {
 
 # acquire_lock LOCK: move a folder of ours to that name, or wait for whoever has it.
 acquire_lock() {
+  [[ -e /proc/$$/stat ]] || fail '/proc not found: locks need it' 'run the command on Linux'
   local -r lock=$1 own=$1.new.$(this_host).$$
   local told='' reason
   local -i failed=0
@@ -39,14 +40,14 @@ acquire_lock() {
     rm -rf -- "$own"
     if [[ ! -d $lock ]]; then
       failed+=1 # or it was given back just now
-      ((failed < 5)) || fail_writing "${lock%/*}" "cannot make the lock $lock: ${reason##*: }" \
-        'set [paths] in configuration.toml to a place that you can write to'
+      ((failed < 5)) || fail_writing "${lock%/*}" "cannot create the lock $lock: ${reason##*: }" \
+        'set [paths] in configuration.toml to a directory that you can write to'
       continue
     fi
     failed=0
     if lock_is_stale "$lock" && take_over_lock "$lock" "$own"; then continue; fi
     [[ -n $told ]] ||
-      note "waiting for $(lock_owner "$lock"), which works on the same; if it is gone: rm -r $(printf %q "$lock")"
+      note "waiting for the lock held by $(lock_owner "$lock"); if that process no longer exists, run: rm -r $(printf %q "$lock")"
     told=1
     sleep 1
   done
@@ -74,10 +75,13 @@ make_lock() {
   (umask a+rx && mkdir -- "$1" && printf '%s %s %s\n' "$host" "$$" "$start" >"$1/owner") && mv -T -- "$1" "$2"
 }
 
-# beat_lock LOCK: the sign of life, until no process holds the lock, or somebody else does.
+# beat_lock LOCK: the sign of life, until no process holds the lock, or somebody else does. Its own process
+# is recorded for other users, who cannot see which processes hold the lock.
 beat_lock() {
   local -r owner=$(<"$1/owner")
-  local -r start=${owner##* }
+  local -r start=${owner##* } heart=$BASHPID
+  (umask a+r && printf '%s %s\n' "$heart" "$(process_start "$heart")" >"$1/heart.partial")
+  mv -- "$1/heart.partial" "$1/heart"
   while sleep 5 && [[ $(<"$1/owner") == "$owner" ]]; do
     if [[ $(process_start "$$") != "$start" ]]; then
       find_lock_holders "$1"
@@ -159,18 +163,22 @@ process_start() {
   if [[ ${stat[0]:-Z} != [ZX] ]]; then printf '%s' "${stat[19]}"; fi
 }
 
-# lock_is_stale LOCK: whether its owner is gone. Of this user's on this host that can be seen; of others
-# there is only the sign of life. It is compared with a folder made now, by the clock of the file
-# system; where it lies in the future, it has to change.
+# lock_is_stale LOCK: whether its owner is gone. On this host that can be seen; of other hosts there is only
+# the sign of life. It is compared with a folder made now, by the clock of the file system; where it lies in
+# the future, it has to change.
 lock_is_stale() {
   local -r now=$1.new.$(this_host).now.$$
-  local host='' process='' start='' found sign
+  local host='' process='' start='' heart beating found sign
   if [[ -d $1 && ! (-r $1 && -x $1) || -e $1/owner && ! -r $1/owner ]]; then return 1; fi # nobody knows
   read -r host process start 2>/dev/null <"$1/owner" || :
   if [[ $host == "$(this_host)" ]]; then
     found=$(process_start "$process")
     if [[ $found == "$start" ]]; then return 1; fi
     if [[ -O $1/owner ]]; then return 0; fi # what it has started is ended before the lock is taken over
+    # of another user: the heart outlives the last holder; with hidepid, /proc does not show it
+    if [[ -e /proc/1 ]] && read -r heart beating <"$1/heart" && [[ $(process_start "$heart") != "$beating" ]]; then
+      return 0
+    fi 2>/dev/null
   fi
   mkdir -- "$now" 2>/dev/null || return 1
   sign=$(stat -c %Y -- "$now" "$1" "$1/owner" 2>/dev/null) || : # no owner
@@ -190,6 +198,7 @@ lock_is_stale() {
 take_over_lock() {
   local -r lock=$1 removal=$1.removal
   local -i failed=0
+  local owner
   if ! make_lock "$2" "$removal" 2>/dev/null; then
     rm -rf -- "$2"
     if ! lock_is_stale "$removal"; then return 1; fi
@@ -197,8 +206,12 @@ take_over_lock() {
     return 0
   fi
   if lock_is_stale "$lock"; then
-    note "taking over the lock of $(lock_owner "$lock"), which is gone"
-    if end_lock_holders "$lock"; then remove_lock "$lock"; else failed=1; fi
+    owner=$(lock_owner "$lock")
+    if end_lock_holders "$lock" && remove_lock "$lock" 2>/dev/null; then
+      note "taking over the lock of $owner, which has ended"
+    else
+      failed=1
+    fi
   fi
   remove_lock "$removal"
   return "$failed"
@@ -210,7 +223,7 @@ end_lock_holders() {
   for ((tries = 0; tries < 300; tries++)); do
     find_lock_holders "$1"
     if ((${#holders[@]} == 0)); then return; fi
-    if ((tries == 0)); then note "ending what it has left: process ${holders[*]}"; fi
+    if ((tries == 0)); then note "ending its remaining processes: ${holders[*]}"; fi
     if ((tries % 10 == 0)); then
       if ((tries < 50)); then kill "${holders[@]}"; else kill -KILL "${holders[@]}"; fi 2>/dev/null || :
     fi

@@ -88,14 +88,15 @@ terminal_columns() {
   if [[ ! $REPLY =~ ^[1-9][0-9]{0,5}$ ]]; then REPLY=80; fi # a word would be read as an expression
 }
 
-# on_interrupt COMMAND: after Ctrl-C name the step and the command that goes on.
+# on_interrupt COMMAND: after Ctrl-C name the step and the command that resumes. SIGHUP too: without a trap,
+# bash can end without its EXIT trap, and leave its locks.
 on_interrupt() {
   interrupted_command=$1
-  trap 'trap - INT TERM
+  trap 'trap - INT TERM HUP
         printf "\n" >&2
-        print_messages error "interrupted at ${current_step:-the start}" \
-          hint "nothing is lost; go on with: $interrupted_command"
-        exit 130' INT TERM
+        print_messages error "interrupted ${current_step:+in }${current_step:-before the first step}" \
+          hint "no work is lost; resume with: $interrupted_command"
+        exit 130' INT TERM HUP
 }
 
 # next_step COMMAND: say what to type now, unless quickstart.sh runs it.

@@ -232,8 +232,8 @@ def test_ctrl_c_names_the_step_and_the_next_call_goes_on(stuck, hub):
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
-    assert "error: interrupted at step 1/1, Fetch the model lab/tiny, main" in errors
-    assert "hint: nothing is lost; go on with: python3 set_up.py install" in errors
+    assert "error: interrupted in step 1/1, Fetch the model lab/tiny, main" in errors
+    assert "hint: no work is lost; resume with: python3 set_up.py install" in errors
     assert "Traceback" not in errors
     hub.hold.set()
     clone.set_up("install")

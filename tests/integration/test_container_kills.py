@@ -167,8 +167,8 @@ def test_build_that_gets_ctrl_c_leaves_nothing(two):
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert "error: interrupted at step 1/3" in errors
-    assert "hint: nothing is lost; go on with: python3 build_container.py --force\n" in errors
+    assert "error: interrupted in step 1/3" in errors
+    assert "hint: no work is lost; resume with: python3 build_container.py --force\n" in errors
     assert image_in_use(clone) == old and not clone.left()
 
 

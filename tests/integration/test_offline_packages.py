@@ -266,7 +266,7 @@ def test_ctrl_c_is_told_without_a_traceback(connected):
     os.killpg(process.pid, signal.SIGINT)
     errors += process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    assert "error: interrupted at step 3/4, Fetch the wheels" in errors
+    assert "error: interrupted in step 3/4, Fetch the wheels" in errors
     assert "go on with: python3 set_up.py download" in errors and "Traceback" not in errors
     assert not left_over(clone)
 

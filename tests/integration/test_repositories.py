@@ -845,8 +845,8 @@ def test_ctrl_c_ends_what_was_started(work):
     finally:
         processes.end_group(process)
     assert process.returncode == 130
-    assert "error: interrupted at step 1/1, Clone torchtitan" in errors
-    assert "hint: nothing is lost; go on with: python3 set_up.py install" in errors
+    assert "error: interrupted in step 1/1, Clone torchtitan" in errors
+    assert "hint: no work is lost; resume with: python3 set_up.py install" in errors
     server = Path("/proc", (work.folder / "pid").read_text().strip())
     end = time.monotonic() + 60
     while server.exists():  # it was sent a signal, and takes a moment

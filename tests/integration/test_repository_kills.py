@@ -101,13 +101,13 @@ def test_update_whose_workers_outlive_it(count, changed, told, tmp_path):
         assert killed_at(number, "-" if each % 2 else "") == -9
         if each % 3 == 0:
             done = work.update("--abort", check=False)
-            ended += "ending what it has left" in done.stderr
+            ended += "ending its remaining processes" in done.stderr
             state = mine.state()
             assert not differences(before, state) or (
                 done.returncode and not differences(wanted, state[:3])
             ), (number, done.stderr)
         done = work.update(check=False)
-        ended += "ending what it has left" in done.stderr
+        ended += "ending its remaining processes" in done.stderr
         assert done.returncode == 0, (number, done.stderr)
         assert not differences(wanted, mine.state()[:3]), number
     assert ended > count // 2

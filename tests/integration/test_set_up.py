@@ -266,8 +266,8 @@ def test_ctrl_c_names_the_step_and_the_next_call_works(stuck, clone, find):
     os.killpg(stuck.pid, signal.SIGINT)
     _, errors = stuck.communicate(timeout=SECONDS)
     assert stuck.returncode == 130
-    assert "error: interrupted at step 2/4, Install the packages" in errors
-    assert "hint: nothing is lost; go on with: python3 set_up.py install" in errors
+    assert "error: interrupted in step 2/4, Install the packages" in errors
+    assert "hint: no work is lost; resume with: python3 set_up.py install" in errors
     assert "Traceback" not in errors.split("error: interrupted")[1]
     assert venv_of(clone) is None
     assert left_over(clone) == []
@@ -343,7 +343,7 @@ def test_read_only_scratch_is_told(clone, find, read_only_folder):
     use_scratch(clone, read_only_folder)
     done = clone.set_up("install", env=find, check=False)
     assert done.returncode == 1
-    assert f"error: cannot make the lock {read_only_folder}/venv_" in done.stderr
+    assert f"error: cannot create the lock {read_only_folder}/venv_" in done.stderr
     assert done.stderr.count("\n") == 2
 
 

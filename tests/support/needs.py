@@ -108,7 +108,11 @@ def gpu_present():
 
 
 # Debian has no enroot; it is on the sites that use it.
-_ONLY_WHERE = {"gpu": ("GPU", gpu_present), "enroot": ("enroot", lambda: shutil.which("enroot"))}
+_ONLY_WHERE = {
+    "gpu": ("GPU", gpu_present),
+    "enroot": ("enroot", lambda: shutil.which("enroot")),
+    "only_root": ("rights of root", lambda: os.geteuid() == 0),
+}
 
 
 def _docker_unusable():

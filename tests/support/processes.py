@@ -112,14 +112,26 @@ def end_group(process):
 
 def session(leader):
     """Give the command lines of the processes in a session, that of `start`; without the dead."""
-    found = []
+    return list(_session(leader).values())
+
+
+def end_session(process):
+    """Kill a process made by `start` and all of its session, whatever their process groups."""
+    for member in _session(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(member, signal.SIGKILL)
+    process.wait(timeout=60)
+
+
+def _session(leader):
+    found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended
             # the name, in parentheses, may hold anything; state, parent, group and session follow
             facts = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
             if int(facts[3]) == leader:
                 words = (folder / "cmdline").read_bytes().split(b"\0")[:-1]
-                found.append(os.fsdecode(b" ".join(words)))
+                found[int(folder.name)] = os.fsdecode(b" ".join(words))
     return found
 
 
