@@ -1,6 +1,7 @@
 """Two real users in one directory of a group, who are started by root."""
 
 import os
+import pwd
 import shutil
 import tempfile
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import processes
+from support.lab import Lab
 
 from lib.command import call
 from lib.script import render
@@ -110,3 +112,29 @@ def test_dead_lock_that_may_not_be_removed_is_told_once(start, shared):
     code, errors = finish(start(SECOND, LOOK, WORK, call("locked", shared / "lock", "work")))
     assert code == 7, errors
     assert errors.count("\n") == 1 and f"run: rm -r {shared}/lock.lock\n" in errors
+
+
+@pytest.mark.needs("apptainer")
+def test_image_is_built_in_the_directory_of_a_group(root, run, shared, tiny, clean_environment):
+    """Its files get a group which is not among those that Apptainer's build can give to files."""
+    names = [line.split(":")[0] for line in Path("/etc/subuid").read_text().splitlines()]
+    user = next(pwd.getpwnam(name) for name in names if name != "root")
+    clone = Lab(root, shared / "a clone", {**clean_environment, "HOME": str(shared / "home")})
+    clone.use("images/my.def", scratch=shared / "a scratch")
+    shutil.copy(tiny(), shared / "tiny.tar")
+    definition = clone.root / "images/my.def"
+    definition.parent.mkdir()
+    definition.write_text(
+        f"Bootstrap: scratch\n%setup\n  tar -x -C \"$APPTAINER_ROOTFS\" -f {shared}/tiny.tar\n"
+        "%post\n  echo mine >/etc/mark\n"
+    )
+    script = shared / "build.sh"
+    script.write_text(f"umask 007\n{clone.dry_run('build_container.py')}")
+    (shared / "home").mkdir()
+    for folder in (shared, *shared.rglob("*")):
+        os.chown(folder, user.pw_uid, GROUP)
+    shared.chmod(0o2770)
+    become = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", f"--groups={GROUP}"]
+    run([*become, "bash", script], env=clone.environment, cwd=shared)
+    (image,) = clone.containers.glob("build/*.sif")
+    assert image.stat().st_gid == GROUP and not clone.left()
