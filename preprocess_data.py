@@ -168,8 +168,13 @@ class Layout:
 
     @property
     def shards_dir(self) -> Path:
-        """Folder of the shards until they are merged."""
-        return self._named("_shards")
+        """Directory of the shards until they are merged.
+
+        Shards have no lock, so those of other inputs have another directory. Those of the same
+        inputs have the same bytes, whoever writes them.
+        """
+        made_from = json.dumps(self._tokens_made_from, sort_keys=True).encode()
+        return self._named("_shards") / hashlib.sha256(made_from).hexdigest()[:12]
 
     def _named(self, ending: str) -> Path:
         return self.options.data_dir / (self.options.name + ending)
@@ -386,7 +391,7 @@ def merge(layout: Layout, world_size: int) -> None:
             builder.add_index(str(product.files[0].with_suffix("")))
         builder.finalize(str(idx_file))
         result.update(merged, vocab_size=vocab_size)
-    shutil.rmtree(layout.shards_dir)
+    shutil.rmtree(layout.shards_dir.parent)
     print(f"dataset: {summary(merged)} in {dataset.files[0]} and .idx")
 
 

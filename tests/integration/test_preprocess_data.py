@@ -41,6 +41,14 @@ json.dump({
 """
 
 
+def make_calls(inside, root, calls, folder):
+    """Run preprocess_data.py for each of the calls, all in one process."""
+    lines = "".join("\t".join(map(str, call)) + "\n" for call in calls)
+    (folder / "calls").write_text(lines)
+    feed = ["bash", "-c", 'python -c "$1" "$2" <"$3"', "feed", MANY_CALLS]
+    inside(*feed, root / "preprocess_data.py", folder / "calls")
+
+
 def write_texts(path, texts):
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return path
@@ -112,9 +120,7 @@ def test_any_world_size_makes_the_same(inside, root, serial, same_text, tmp_path
             share = ["--rank", str(rank), "--world-size", str(world_size)]
             calls.append(["shard", *share, *where])
         calls.append(["merge", *where])
-    (tmp_path / "calls").write_text("".join("\t".join(call) + "\n" for call in calls))
-    feed = ["bash", "-c", 'python -c "$1" "$2" <"$3"', "feed", MANY_CALLS]
-    inside(*feed, root / "preprocess_data.py", tmp_path / "calls")
+    make_calls(inside, root, calls, tmp_path)
     for world_size in world_sizes:
         assert read_dataset(tmp_path / str(world_size)) == read_dataset(serial)
 
@@ -180,6 +186,14 @@ def test_two_at_once_make_the_data_once(inside, root, serial, tmp_path):
     assert not list(tmp_path.glob("*lock*"))
 
 
+def test_shards_of_other_inputs_are_other_files(inside, root, serial, same_text, tmp_path):
+    """Two jobs at once, one of which ends documents with another token, cannot mix their files."""
+    where = ["--data-dir", tmp_path, *same_text]
+    calls = [["shard", *where], ["shard", *where, "--end-of-text", "a"], ["merge", *where]]
+    make_calls(inside, root, calls, tmp_path)
+    assert read_dataset(tmp_path) == read_dataset(serial)
+
+
 def test_standard_library_is_the_same_text_every_time(inside, root, preprocess, tmp_path):
     folders = [tmp_path / "scratch" / "data", tmp_path / "other"]
     size = ("--max-megabytes", "0.3", *SMALL)
@@ -196,15 +210,15 @@ def test_standard_library_is_the_same_text_every_time(inside, root, preprocess, 
 def test_merge_names_the_rank_whose_shard_is_missing(preprocess, same_text, tmp_path):
     where = ("--data-dir", tmp_path, *same_text)
     assert_error(preprocess("merge", *where, check=False), "no shards")
-    shard = preprocess("shard", "--rank", "0", "--world-size", "2", *where)
-    assert "rank 0 of 2" in shard.stdout
+    done = preprocess("shard", "--rank", "0", "--world-size", "2", *where)
+    assert "rank 0 of 2" in done.stdout
     hint = "preprocess_data.py shard --rank 1 --world-size 2"
     assert_error(preprocess("merge", *where, check=False), "rank 1 of 2", hint)
     differing = preprocess("merge", "--world-size", "3", *where, check=False)
     assert_error(differing, "rank 0 of 3")
 
-    stale = tmp_path / "corpus_shards" / "00000-of-00003.idx"
-    stale.write_bytes(b"")
+    (shard,) = tmp_path.glob("corpus_shards/*/*.idx")
+    shard.with_name("00000-of-00003.idx").write_bytes(b"")
     assert_error(preprocess("merge", *where, check=False), "world sizes: 2, 3", "--world-size")
     assert not any(file.exists() for file in dataset_files(tmp_path))
 
