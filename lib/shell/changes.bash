@@ -58,21 +58,18 @@ take_tracked() {
   remember_output tracked own_commit "$1" "$(git_in "$1" write-tree)" 'the files' -p "$REPLY"
 }
 
-# keep_raw FOLDER: what a filter of git's would change on its way in (notebooks without output, line
-# ends), as it lies there.
+# keep_raw FOLDER FROM TO INTO: copy the files which TO has and FROM has not, if a filter of git changes them
+# on their way in (notebooks without output, line ends).
 keep_raw() {
-  local path blob
-  local -r head=$(commit_of "$1" HEAD)
-  recall tracked
-  while IFS= read -r -d '' path; do
-    if [[ ! -f $1/$path || -L $1/$path ]]; then continue; fi
-    blob=$(git_in "$1" rev-parse "$REPLY:$path")
-    if [[ $(git_in "$1" hash-object --no-filters -- "$path") != "$blob" ]]; then
-      mkdir -p -- "$state/raw/$path"
-      rmdir -- "$state/raw/$path"
-      cp -p -- "$1/$path" "$state/raw/$path"
-    fi
-  done < <(git_in "$1" diff-tree -r -z --name-only --no-renames --diff-filter=AMT "$head" "$REPLY")
+  local entry path blob
+  while IFS= read -r -d '' entry && IFS= read -r -d '' path; do
+    read -r _ _ _ blob _ <<<"$entry"
+    if [[ ! -f $1/$path || -L $1/$path ||
+      $(git_in "$1" hash-object --no-filters -- "$path") == "$blob" ]]; then continue; fi
+    entry=$4/$path
+    mkdir -p -- "${entry%/*}"
+    cp -p -- "$1/$path" "$entry"
+  done < <(git_in "$1" diff-tree -r -z --raw --no-abbrev --no-renames --diff-filter=AMT "$2" "$3")
 }
 
 # put_back_raw FOLDER: the same files, where an update has not changed what git knows of them.
@@ -145,8 +142,15 @@ save_changes() {
     fail_writing "$saved" "cannot write $into" 'see the line above'
   write_patches "$folder" "$into.partial" "$3" ||
     fail_writing "$into.partial" "cannot write the patches $into" 'see the line above'
-  if [[ -d $state/raw ]]; then cp -R -p -- "$state/raw" "$into.partial/as-they-lay-there"; fi
   mv -- "$into.partial" "$into"
+}
+
+# save_raw: keep those files beside the patches, too.
+save_raw() {
+  recall saved_folder
+  if [[ ! -d $state/raw ]]; then return; fi
+  (umask 077 && cp -R -p -T -- "$state/raw" "$REPLY/before-filters") ||
+    fail_writing "$REPLY" "cannot write $REPLY/before-filters" 'see the line above'
 }
 
 # write_patches FOLDER INTO COMMITS: the changes as files that `git apply` reads.

@@ -28,6 +28,9 @@ make_way() {
   recall staged
   remember_output tracked own_commit "$folder" \
     "$(GIT_INDEX_FILE=$own/longship-index git_in "$folder" write-tree)" 'the files' -p "$REPLY"
+  recall tracked
+  keep_raw "$folder" HEAD "$REPLY" "$state/raw"
+  save_raw
 }
 
 # others_among [--ignored] PATHSPEC...: print those files in "$folder" that git does not track.

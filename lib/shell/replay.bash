@@ -162,7 +162,10 @@ replay_changes() {
   local -r folder=$1
   local file
   if [[ ! -e $state/stopped ]]; then
-    merge_changes "$folder" || stop_for_conflict "$folder" 'what you have not committed'
+    local -i merged=1
+    merge_changes "$folder" || merged=0
+    put_back_raw "$folder" # now: what the user does before --continue is the user's
+    ((merged)) || stop_for_conflict "$folder" 'what you have not committed'
     recall new_index
     git_in "$folder" read-tree -m "$REPLY"
   else
@@ -173,7 +176,6 @@ replay_changes() {
   while IFS= read -r -d '' file; do # what `git add -N` did
     git_in "$folder" add -N -f -- ":(literal)$file" 2>/dev/null || :
   done <"$state/announced"
-  put_back_raw "$folder"
   git_in "$folder" update-index -q --refresh >/dev/null || :
   finish_replay "$folder"
 }

@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2154  # set by the caller: state
+# shellcheck shell=bash disable=SC2154  # set by the caller: state, saved
 # The way back: a repository as it was before an update, whatever step that is at.
 
 # restore FOLDER: keep what is there now, and take the repository back.
@@ -101,6 +101,7 @@ restore_head() {
 # save_what_is_there FOLDER: what the user has done since the update began is not lost either.
 save_what_is_there() {
   local -r folder=$1 ref=refs/longship/given-up/$(date +%Y%m%dT%H%M%S).$$
+  local -r raw=$saved/given-up/${ref##*/}/${folder##*/}
   local own tree
   own=$(git_folder "$folder")
   remove_own_locks "$own"
@@ -116,5 +117,7 @@ save_what_is_there() {
   rm -f -- "$GIT_INDEX_FILE"
   git_in "$folder" update-ref "$ref" \
     "$(own_commit "$folder" "$tree" 'given up' -p "$(commit_of "$folder" HEAD)")"
-  note "$folder: what is there now is kept: git show $ref"
+  note "$folder: the current state is kept: git show $ref"
+  (umask 077 && keep_raw "$folder" HEAD "$tree" "$raw")
+  if [[ -d $raw ]]; then note "$folder: its files before git's filters are kept in $raw"; fi
 }

@@ -168,8 +168,10 @@ start_update() {
   commits=$(own_commits "$folder" "$target" "${@:5}")
   remember commits ''
   if has_changes "$folder" "$commits"; then
-    keep_raw "$folder"
+    recall tracked
+    keep_raw "$folder" HEAD "$REPLY" "$state/raw"
     save_changes "$folder" "$name" "$commits"
+    save_raw
     # the group's patches are applied anew
     patched=$(commit_of "$folder" refs/longship/patched || printf '%s' "$target")
     commits=$(own_commits "$folder" "$target" "${@:5}" "$patched")

@@ -332,7 +332,31 @@ def test_filter_that_changes_what_git_stores(work):
     work.update("--abort")
     assert mine.files()["model.py"] == before[0]["model.py"]
     (saved,) = work.saved()
-    assert "three days" in (saved / "as-they-lay-there/model.py").read_text()
+    assert "three days" in (saved / "before-filters/model.py").read_text()
+
+
+@pytest.mark.parametrize("ending", ["--abort", "--continue"])
+def test_untracked_file_in_the_way_is_kept_before_filters(ending, work):
+    """As a notebook with its output, under a filter that takes the output out."""
+    mine = work.install()
+    mine.git("config", "filter.strip.clean", "sed s/OUTPUT.*/OUTPUT/")
+    mine.write(".git/info/attributes", "*.py filter=strip\n")
+    mine.write("new.py", "OUTPUT of three days\n")
+    before = mine.state()
+    work.release(new__py="theirs\n")
+    is_told(work.update(check=False), "conflicts in new.py", "--abort")
+    (saved,) = work.saved()
+    assert (saved / "before-filters/new.py").read_text() == "OUTPUT of three days\n"
+    mine.write("new.py", "OUTPUT of another day\n")
+    mine.git("add", "new.py")
+    done = work.update(ending)
+    if ending == "--abort":
+        assert mine.state() == before
+        (kept,) = work.saved("given-up")
+        assert str(kept) in done.stderr
+        assert (kept / "torchtitan/new.py").read_text() == "OUTPUT of another day\n"
+    else:
+        assert (mine.folder / "new.py").read_text() == "OUTPUT of another day\n"
 
 
 def test_changed_url_is_taken_over(work, run):

@@ -181,9 +181,9 @@ class Workplace(Clone):
         self.upstream.git("tag", tag)
         self.use(tag)
 
-    def saved(self):
+    def saved(self, name="torchtitan"):
         """Give the folders with saved changes, the oldest first."""
-        return sorted((self.scratch / "project/saved_changes/torchtitan").glob("*"))
+        return sorted((self.scratch / "project/saved_changes" / name).glob("*"))
 
 
 @pytest.fixture
