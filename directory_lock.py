@@ -82,8 +82,8 @@ class DirectoryLock:
                     self._take_over(sign[0])
                     continue
                 if not told and now - begin > 1:
-                    remove = f"rm -r {shlex.quote(str(self.path))}"
-                    text = f"waiting for {describe(owner)}; if it no longer exists: {remove}"
+                    text = f"waiting for the lock held by {describe(owner)}; if that process no "
+                    text += f"longer exists, run: rm -r {shlex.quote(str(self.path))}"
                     print(f"note: {text}", file=sys.stderr, flush=True)
                     told = True
                 time.sleep(min(0.5, self.beat))

@@ -25,19 +25,19 @@ class Repository(NamedTuple):
     Parameters
     ----------
     name : str
-        Names its folder.
+        Name of its directory.
     url, ref : str
-        What git clones, and which tag, branch or commit; "" for the default branch.
+        URL to clone, and the tag, branch or commit; "" for the default branch.
     upstream : str
-        The original's URL where ``url`` is a fork, else "".
+        URL of the original repository if ``url`` is a fork, else "".
     install : str
-        How it gets into the venv: ``editable``, ``plain``, ``requirements`` or ``none``.
+        How to install it into the venv: ``editable``, ``plain``, ``requirements`` or ``none``.
     extras : tuple of str
-        Optional dependencies to install with it.
+        Optional dependencies to install.
     requirements : str
-        Its own file, for ``install = "requirements"``.
+        Its requirements file, for ``install = "requirements"``.
     script : str
-        A script of this repository that is run inside after that, else "".
+        Script of this repository to run inside the environment after the installation, else "".
     """
 
     name: str
@@ -51,12 +51,12 @@ class Repository(NamedTuple):
 
 
 def configured_repositories(settings: Settings) -> tuple[Repository, ...]:
-    """Return the repositories of all layers.
+    """Return the configured repositories of all layers.
 
     Raises
     ------
     LongshipError
-        If one has no URL, a name that is no folder's, or a password in its URL.
+        If one has no URL, an invalid name, or a password in its URL.
     """
     return tuple(
         _repository(entry, settings.origins["repositories"])
@@ -68,23 +68,25 @@ def _repository(entry: Mapping[str, Any], origin: str) -> Repository:
     name = entry_name(entry)
     if not entry.get("url"):
         raise LongshipError(
-            f'{origin}: repository "{name}" has no url', 'url = "https://...", or correct its name'
+            f'{origin}: repository "{name}" has no url',
+            'set url = "https://..."; or correct the name',
         )
     if not _NAME.fullmatch(name):
         raise LongshipError(
-            f'{origin}: "{name}" cannot name a repository\'s folder',
-            "name it with letters, digits, dots, - and _: name = ...",
+            f'{origin}: "{name}" is not a valid directory name',
+            'set name to letters, digits, dots, - and _: name = "..."',
         )
     for key in ("url", "ref", "upstream"):
         value = entry.get(key, "")
         if value.startswith("-") or "\n" in value:
             raise LongshipError(
-                f"{origin}: {key} of repository {name} is {value!r}", "git would misread it"
+                f"{origin}: invalid {key} of repository {name}: {value!r}",
+                "remove the leading - or the newline, which git would misread",
             )
         if _PASSWORD.match(value):
             raise LongshipError(
-                f"{origin}: {key} of repository {name} holds a password",
-                "take it out; git asks a credential helper: git help credentials",
+                f"{origin}: {key} of repository {name} contains a password",
+                "remove it, and use a credential helper: git help credentials",
             )
     return Repository(**{**entry, "name": name})
 
@@ -92,23 +94,23 @@ def _repository(entry: Mapping[str, Any], origin: str) -> Repository:
 def repository_lines(
     settings: Settings, paths: Paths, function: str, bundles: Path | None = None
 ) -> list[str]:
-    """Return the lines that do something with all configured repositories.
+    """Return the lines that call a function for all configured repositories.
 
     Parameters
     ----------
     settings : Settings
-        All layers put together.
+        Settings merged from all layers.
     paths : Paths
-        Where things lie.
+        Paths on the target machine.
     function : str
-        A function of ``lib/shell/``, such as ``update_repositories``.
+        Name of a function in ``lib/shell/``, such as ``update_repositories``.
     bundles : pathlib.Path or None
-        Where what is carried to a machine without network lies; None for the servers.
+        Directory of the git bundles on an air-gapped machine; None to use the servers.
 
     Returns
     -------
     list of str
-        Lines of bash; none where no repository is configured.
+        Lines of bash; empty if no repository is configured.
     """
     listed = listed_lines(settings, paths)
     if not listed:
@@ -122,7 +124,7 @@ def repository_lines(
 
 
 def listed_lines(settings: Settings, paths: Paths) -> list[str]:
-    """Return the lines that name all configured repositories, and where they lie; or none.
+    """Return the lines that list all configured repositories and their paths; may be empty.
 
     Parameters are those of `repository_lines`.
     """
@@ -142,20 +144,20 @@ def listed_lines(settings: Settings, paths: Paths) -> list[str]:
 
 
 def _series(settings: Settings, paths: Paths, name: str) -> Path:
-    """Return the folder of a repository's patches: the stack's, where it has them, or the group's.
+    """Return the directory of a repository's patches: the stack's if it exists, else the group's.
 
     Raises
     ------
     LongshipError
-        If both are there: which comes first cannot be known.
+        If both exist, because their order is unknown.
     """
     of_stack = Path("stacks", settings.stack.name, "patches", name)
     of_group = Path("patches", name)
     there = [each for each in (of_stack, of_group) if (settings.root / each).is_dir()]
     if len(there) > 1:
         raise LongshipError(
-            f"patches for {name} lie in {of_stack} and in {of_group}",
-            f"move them to one of the two, numbered in their order: git mv {of_group}/* {of_stack}",
+            f"patches for {name} are in both {of_stack} and {of_group}",
+            f"move all of them to one directory, numbered in order: git mv {of_group}/* {of_stack}",
         )
     return paths.root / (there or [of_group])[0]
 

@@ -110,7 +110,7 @@ def test_full_disk_is_told_before_pip_is_tried(bash):
     done = bash("find_uv fetch_uv", said="Error: [Errno 28] No space left on device")
     error, hint = done.stderr.splitlines()[-2:]
     assert (done.returncode, error) == (1, "error: cannot fetch uv: No space left on device")
-    assert hint.startswith("hint: make room there")
+    assert hint.startswith("hint: free some space")
 
 
 def test_index_without_uv_leaves_pip(bash):

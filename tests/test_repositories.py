@@ -55,17 +55,21 @@ def test_entry_of_the_same_name_changes_the_stacks(repository):
     ("entry", "message", "hint"),
     [
         ('name = "a"', '"a" has no url', "url ="),
-        (f'url = "{URL}"\nname = "../a"', '"../a" cannot name', "letters"),
-        (f'url = "{URL}"\nname = ".git"', '".git" cannot name', "letters"),
+        (f'url = "{URL}"\nname = "../a"', '"../a" is not a valid directory name', "letters"),
+        (f'url = "{URL}"\nname = ".git"', '".git" is not a valid directory name', "letters"),
         ('url = "--upload-pack=x"\nname = "a"', "url of repository a", "git"),
         (f'url = "{URL}"\nref = "-x"', "ref of repository torchtitan", "git"),
         # Named: pytest keeps the ids of tests in a file, where a password looks like a real one.
         pytest.param(
-            *(f'url = "https://me:{SECRET}@example.org/a.git"', "holds a password", "credential"),
+            *(
+                f'url = "https://me:{SECRET}@example.org/a.git"',
+                "contains a password",
+                "credential",
+            ),
             id="password in url",
         ),
         pytest.param(
-            *(f'url = "https://{SECRET}@example.org/a.git"', "holds a password", "credential"),
+            *(f'url = "https://{SECRET}@example.org/a.git"', "contains a password", "credential"),
             id="token in url",
         ),
         pytest.param(

@@ -473,7 +473,7 @@ def test_series_of_patches_lies_in_one_place(stack):
     stack.write("stacks/mine/patches/one/0001-a.patch", "")
     assert folders() == f"{stack.root}/stacks/mine/patches/one"
     stack.write("patches/one/0001-b.patch", "")
-    with pytest.raises(LongshipError, match="lie in stacks/mine/patches/one and in patches/one"):
+    with pytest.raises(LongshipError, match="are in both stacks/mine/patches/one and patches/one"):
         folders()
 
 

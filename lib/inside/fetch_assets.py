@@ -178,7 +178,7 @@ def explain_folder(chain, names, asset):
     if full or "No space left" in text or "quota exceeded" in text:
         return ToldError(
             f"{asset.cache}: No space left on device",
-            "make room there, or set [paths] in configuration.toml; then the same command again",
+            "free some space, or set [paths] in configuration.toml; then run the command again",
         )
     if "PermissionError" in names:
         return ToldError(f"{asset.cache} cannot be written to", "ask its owner, or set [paths]")

@@ -91,9 +91,9 @@ take_untracked() {
   git_in "$1" ls-files --full-name --others --exclude-standard -z >"$state/others"
   while IFS= read -r -d '' file; do
     if [[ $file == *$'\t'*/ ]]; then
-      note "$1/${file#*$'\t'} is a repository of its own; it is left as it is"
+      note "$1/${file#*$'\t'} is a git repository itself; left unchanged, and not saved"
     elif ((${file%%$'\t'*} > MOST_SAVED_BYTES)); then
-      note "$1/${file#*$'\t'} is large; it is left as it is, and not saved"
+      note "$1/${file#*$'\t'} is larger than 100 MB; left unchanged, and not saved"
     else
       printf '%s\0' "${file#*$'\t'}"
     fi
@@ -139,9 +139,9 @@ save_changes() {
   remember saved_ref "$ref"
   remember saved_folder "$into"
   (umask 077 && rm -rf -- "$into.partial" && mkdir -p -- "$into.partial") ||
-    fail_writing "$saved" "cannot write $into" 'see the line above'
+    fail_writing "$saved" "cannot write $into" 'read the error above'
   write_patches "$folder" "$into.partial" "$3" ||
-    fail_writing "$into.partial" "cannot write the patches $into" 'see the line above'
+    fail_writing "$into.partial" "cannot write the patches $into" 'read the error above'
   mv -- "$into.partial" "$into"
 }
 
@@ -150,7 +150,7 @@ save_raw() {
   recall saved_folder
   if [[ ! -d $state/raw ]]; then return; fi
   (umask 077 && cp -R -p -T -- "$state/raw" "$REPLY/before-filters") ||
-    fail_writing "$REPLY" "cannot write $REPLY/before-filters" 'see the line above'
+    fail_writing "$REPLY" "cannot write $REPLY/before-filters" 'read the error above'
 }
 
 # write_patches FOLDER INTO COMMITS: the changes as files that `git apply` reads.
@@ -169,11 +169,11 @@ write_patches() {
   cat >"$into/README.txt" <<END
 The changes in $folder, as they were before an update.
 
-Exactly as it was, beside what is there now (any folder that does not exist yet):
-  git -C $(printf %q "$folder") worktree add FOLDER $ref^1
-  git -C FOLDER stash apply --index $ref
+Exactly as they were, in a second working tree (DIR: a directory that does not exist yet):
+  git -C $(printf %q "$folder") worktree add DIR $ref^1
+  git -C DIR stash apply --index $ref
 
-On top of what is there now, in this order:
+On top of the current files, in this order:
 $(how_to_apply "$into")
 END
 }

@@ -158,12 +158,13 @@ check_one_repository() {
   local state own
   [[ -e $folder || -L $folder ]] || fail "$1 is not there: $folder" 'python3 set_up.py install'
   [[ -e $folder/.git ]] ||
-    fail "$folder is no git repository" "mv $(printf '%q %q' "$folder" "$folder.old"); python3 set_up.py install"
+    fail "$folder is not a git repository" \
+      "move it away: mv $(printf '%q %q' "$folder" "$folder.old"); then run: python3 set_up.py install"
   own=$(git_folder "$folder") || exit 1
   state=$own/longship-update
   check_no_update "$folder"
   if [[ -e $state/target ]]; then
-    fail "$folder: an update was interrupted there" 'python3 set_up.py update'
+    fail "$folder: an update was interrupted" 'run: python3 set_up.py update'
   fi
   check_not_busy "$folder"
 }

@@ -8,6 +8,10 @@ declare -g GIT_SETTINGS=(
   -c diff.noprefix=false -c diff.mnemonicPrefix=false -c merge.renames=true
   -c rerere.enabled=false -c core.quotePath=false -c core.safecrlf=false -c diff.orderFile=/dev/null)
 
+declare -g READ_ABOVE="read git's output above, then run the command again"
+
+declare -g BRING_BUNDLES='on a machine with network access, run: python3 set_up.py download; then copy the bundles here'
+
 # git_in FOLDER ARGUMENT...
 git_in() {
   git -C "$1" "${GIT_SETTINGS[@]}" "${@:2}"
@@ -15,7 +19,7 @@ git_in() {
 
 # prepare_git: the same environment for everybody.
 prepare_git() {
-  command -v git >/dev/null || fail 'git is not installed here' 'module load git, or ask the site for it'
+  command -v git >/dev/null || fail 'git not found on this machine' 'load its module (module load git), or ask your site for it'
   local variable
   # inside a hook or an alias of git's they name another repository
   for variable in $(git rev-parse --local-env-vars); do unset "$variable"; done
@@ -76,32 +80,32 @@ tree_of() {
 
 # check_not_busy FOLDER: stop where something is under way that an update would mix up.
 check_not_busy() {
-  local -r folder=$1 again='then the same command again'
+  local -r folder=$1 again='then run the command again'
   local kind own typed
   own=$(git_folder "$folder") || exit 1
   printf -v typed %q "$folder"
   commit_of "$folder" HEAD >/dev/null ||
     fail "$folder has no commit" \
-      "move it away: mv $typed $typed.old; then: python3 set_up.py install"
+      "move it away: mv $typed $typed.old; then run: python3 set_up.py install"
   for kind in rebase-merge:rebase rebase-apply:rebase MERGE_HEAD:merge CHERRY_PICK_HEAD:cherry-pick \
     REVERT_HEAD:revert BISECT_LOG:bisect; do
     if [[ -e $own/${kind%:*} ]]; then
-      fail "$folder: a ${kind#*:} is under way there" \
-        "finish it, or take it back: git -C $typed status; $again"
+      fail "$folder: a ${kind#*:} is in progress" \
+        "finish or abort it, see: git -C $typed status; $again"
     fi
   done
   if [[ -n $(git_in "$folder" ls-files --unmerged) ]]; then
-    fail "$folder: there are conflicts that nobody has resolved" \
-      "git -C $typed status; $again"
+    fail "$folder: unresolved conflicts" \
+      "resolve them, see: git -C $typed status; $again"
   fi
   for kind in index HEAD "$(git_in "$folder" symbolic-ref --quiet HEAD || printf HEAD)"; do
     if [[ -e $own/$kind.lock ]]; then
-      fail "$folder: another git works there, or was killed" \
-        "if none does: rm $(printf %q "$own/$kind.lock"); $again"
+      fail "$folder: another git process is running, or was killed" \
+        "if none is running: rm $(printf %q "$own/$kind.lock"); $again"
     fi
   done
   if git_in "$folder" ls-files -v | grep -c '^[a-zS]' >/dev/null; then
-    fail "$folder: git is told to look away from changed files (assume-unchanged, skip-worktree, sparse)" \
-      "find them: git ls-files -v | grep '^[a-zS]'; git update-index --no-assume-unchanged FILE"
+    fail "$folder: git ignores changes of some files (assume-unchanged, skip-worktree, sparse checkout)" \
+      "list them: git -C $typed ls-files -v | grep '^[a-zS]'; then: git update-index --no-assume-unchanged FILE"
   fi
 }

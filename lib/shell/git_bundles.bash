@@ -6,7 +6,7 @@
 download_repositories() {
   prepare_git
   make_folders "$bundles" "$mirrors"
-  step 1/1 "Fetch ${all_repositories[*]}"
+  step 1/1 "Fetching ${all_repositories[*]}"
   in_parallel download_repository "${all_repositories[@]}"
   stop_if_failed
 }
@@ -59,7 +59,7 @@ make_bundle() {
   make_folders "${file%/*}"
   git_in "$repository" bundle create --quiet "$file.partial" "${@:3}" || {
     rm -f -- "$file.partial"
-    fail_writing "${file%/*}" "cannot write $file" 'see the lines above; then the same command again'
+    fail_writing "${file%/*}" "cannot write $file" "$READ_ABOVE"
   }
   mv -- "$file.partial" "$file"
   printf '%s\n' "$state" >"$file.state"
@@ -80,7 +80,7 @@ download_submodules() {
   said=$(git_in "$work" submodule --quiet sync --recursive 2>&1 &&
     git_in "$work" submodule --quiet update --init --recursive --force 2>&1) || {
     printf '%s\n' "$said" >&2
-    fail "$name: its submodules cannot be fetched" 'see the lines above; then the same command again'
+    fail "$name: cannot fetch its submodules" "$READ_ABOVE"
   }
   # shellcheck disable=SC2016 # git sets it
   while IFS= read -r -d '' path <&3; do

@@ -19,8 +19,8 @@ make_way() {
   grep -z '/$' "$state/files" >>"$state/others" || : # repositories in this one
   if IFS= read -r -d '' path <"$state/others"; then
     path=$folder/${path%/}
-    fail "$path has to make way, and git does not look after it" \
-      "move it away: mv $(printf '%q %q' "$path" "$path.mine"); then the same command again"
+    fail "$path blocks the update and is not tracked by git" \
+      "move it away: mv $(printf '%q %q' "$path" "$path.mine"); then run the command again"
   fi
   if [[ ! -s $state/files ]]; then return; fi
   own=$(git_folder "$folder")

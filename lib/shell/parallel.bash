@@ -72,7 +72,7 @@ show_log() {
 # tell_failure WORD LOG: where a program failed that nobody had thought of, or was killed.
 tell_failure() {
   if [[ $(tail -n 1 -- "$2") != 'hint: '* ]]; then
-    print_messages error "$1: stopped in the middle" hint 'see the lines above; then the same command again'
+    print_messages error "$1: stopped unexpectedly" hint 'read the output above, then run the command again'
   fi
 }
 

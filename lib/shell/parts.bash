@@ -16,7 +16,7 @@ make_parts() {
   make_folders "$parts/host"
   cmp -s -- "$root/lib/unpack.sh" "$parts/unpack.sh" ||
     cp -- "$root/lib/unpack.sh" "$parts/unpack.sh" ||
-    fail_writing "$parts" "cannot write into $parts" 'see the line above'
+    fail_writing "$parts" "cannot write to $parts" 'read the error above'
   fetch_host_wheels "$parts/host" "$@"
   bundle_history "$parts/longship.bundle"
 }
@@ -40,13 +40,13 @@ fetch_host_wheels() {
       "$python" -m pip --quiet --disable-pip-version-check download --no-deps --only-binary :all: \
         --python-version 3.9 --implementation py --abi none --platform any \
         --dest "$folder.partial" "${wanted[@]}" >&2 ||
-        fail_writing "$folder" "pip cannot fetch ${wanted[*]}, which the scripts need there" 'see the lines above'
+        fail_writing "$folder" "pip cannot download ${wanted[*]}, which the scripts need on the target machine" "read pip's output above"
       mv -f -t "$folder" -- "$folder.partial"/*.whl
       rm -rf -- "$folder.partial"
       return
     fi
   done
-  fail "no Python here has pip, which fetches ${wanted[*]}" 'python3 -m venv .venv, then the same command again'
+  fail "no Python on this machine has pip, which downloads ${wanted[*]}" 'run: python3 -m venv .venv; then run the command again'
 }
 
 # bundle_history FILE: the commits that lead to what is checked out, and no other branch.
@@ -56,7 +56,7 @@ bundle_history() {
   check_clone
   commit=$(git -C "$root" rev-parse -q --verify HEAD) || commit=
   if [[ -z $history || -z $commit || $(git -C "$root" rev-parse --is-shallow-repository) == true ]]; then
-    if [[ -n $history ]]; then note 'the history is not packed: this clone has none, or not all of it'; fi
+    if [[ -n $history ]]; then note 'the history is not packed: this clone has no commit, or is shallow'; fi
     rm -f -- "$file"
     return
   fi
@@ -66,17 +66,17 @@ bundle_history() {
   check_history
   rm -f -- "$file.partial" "$file.partial.lock"
   reason=$(git -C "$root" bundle create "$file.partial" HEAD ${branch:+"$branch"} 2>&1) ||
-    fail_writing "$work" "git cannot pack the history: ${reason##*$'\n'}" 'see git fsck; or leave it out: --no-history'
+    fail_writing "$work" "git cannot pack the history: ${reason##*$'\n'}" 'check the clone: git fsck; or leave out the history: --no-history'
   mv -f -- "$file.partial" "$file"
 }
 
 # check_clone: git says what belongs to the repository.
 check_clone() {
   local top
-  command -v git >/dev/null || fail 'git is not here, and it says what belongs to this repository' 'install git'
+  command -v git >/dev/null || fail 'git not found: it lists the files of this repository' 'install git'
   top=$(LC_ALL=C git -C "$root" rev-parse --show-toplevel 2>&1) || fail_for_owner "$root" "$top"
   [[ $top -ef $root ]] ||
-    fail "$root is no clone of git's: ${top##*$'\n'}" 'pack from the clone that the group works with'
+    fail "$root is not a git clone: ${top##*$'\n'}" "pack from your group's clone"
 }
 
 # is_allowed NAME: whether the user says that it only looks like a secret.
@@ -92,14 +92,14 @@ is_allowed() {
 check_history() {
   local name
   local -ar but=(-- . ${allowed[@]+"${allowed[@]/#/:(exclude,top,literal)}"})
-  local -r instead='take it out of the history (git filter-repo), or: --no-history, --allow FILE'
+  local -r instead='remove it from the history (git filter-repo); or add --no-history or --allow FILE'
   while IFS= read -r -d '' name; do
-    ! is_secret_name "$name" || is_allowed "$name" || fail "the history has a file $name" "$instead"
+    ! is_secret_name "$name" || is_allowed "$name" || fail "the history contains a file that may hold a secret: $name" "$instead"
   done < <(git -C "$root" log --format= --name-only --no-renames -z HEAD)
   name=$(LC_ALL=C git -C "$root" log -m --no-ext-diff --no-textconv --format='commit %h' --name-only -G"$SECRET" \
     HEAD "${but[@]}" |
     head -n 3 | tr '\n' ' ') || :
-  [[ -z $name ]] || fail "the history has what looks like a token or a key: ${name% }" "$instead"
+  [[ -z $name ]] || fail "the history contains a possible token or key: ${name% }" "$instead"
 }
 
 # list_repository: set bundle_names to what git tracks and what it would.
@@ -107,7 +107,7 @@ list_repository() {
   local name prefix
   bundle_names=()
   git -C "$root" ls-files -z --cached --others --exclude-standard | LC_ALL=C sort -zu >"$pending/tracked" ||
-    fail "git cannot list the files of $root" 'see the line above'
+    fail "git cannot list the files of $root" "read git's output above"
   while IFS= read -r -d '' name; do
     for prefix in "${left_out[@]}"; do
       if [[ $name/ == "$prefix"/* ]]; then continue 2; fi
@@ -149,17 +149,17 @@ list_own_parts() {
 # add_name FOLDER NAME PREFIX: a file to bundle_names, a link to packed_links.
 add_name() {
   local target
-  stays_inside "$2" || fail "$(printf '%q cannot be packed: its name' "$1/$2") has a newline, a backslash or another \
-character that lists of checksums cannot hold" 'rename it'
+  stays_inside "$2" || fail "$(printf '%q cannot be packed: its name' "$1/$2") contains a newline, a backslash or another \
+character that checksum files cannot contain" 'rename the file'
   if [[ -L $1/$2 ]]; then
     target=$(readlink -- "$1/$2")
     link_stays_inside "$3$2" "$target" ||
-      fail "$1/$2 is a link that leads out of what is packed: $target" 'replace it by what it leads to'
+      fail "$1/$2 links to a file outside of the bundle: $target" 'replace the link by that file'
     packed_links+=("$target"$'\t'"$3$2")
   elif [[ -f $1/$2 ]]; then
     bundle_names+=("$2")
   elif [[ -d $1/$2 ]]; then
-    note "not packed: $1/$2 is a repository of its own"
+    note "not packed: $1/$2 is a git repository itself"
   fi
 }
 
@@ -186,8 +186,8 @@ check_secrets() {
     done)
   for name in "${found[@]}"; do
     is_allowed "$name" ||
-      fail "$1/$name looks like a token or a key, and those never travel in a bundle" \
-        "take it out; if it is none: --allow $(printf '%q' "$name")"
+      fail "$1/$name contains a possible token or key, and a bundle must not" \
+        "remove it; or, if it is not a secret, add: --allow $(printf '%q' "$name")"
   done
 }
 

@@ -33,8 +33,8 @@ replay_move() {
   if ! git_in "$folder" checkout --quiet --no-overwrite-ignore --detach "$target" 2>"$state/said"; then
     take_back "$folder"
     cat -- "$state/said" >&2
-    fail_writing "$folder" "$folder cannot be moved to $(shown_commit "$folder" "$target")" \
-      'see the lines above; it is as it was'
+    fail_writing "$folder" "cannot move $folder to $(shown_commit "$folder" "$target")" \
+      "read git's output above; the repository is unchanged"
   fi
   remember step series
 }
@@ -80,12 +80,12 @@ pick() {
   if [[ -n $(git_in "$folder" ls-files --unmerged) ]]; then return 1; fi
   if [[ -e $(git_folder "$folder")/CHERRY_PICK_HEAD ]] && git_in "$folder" diff-index --quiet HEAD; then
     git_in "$folder" cherry-pick --quit
-    note "$folder: $(commit_title "$folder" "$commit") is in the new version already"
+    note "$folder: $(commit_title "$folder" "$commit") is already in the new version"
     return
   fi
   cat -- "$state/said" >&2
-  fail_writing "$folder" "$folder: git cannot pick $(commit_title "$folder" "$commit")" \
-    'see the lines above; go back to what was: python3 set_up.py update --abort'
+  fail_writing "$folder" "$folder: git cannot cherry-pick $(commit_title "$folder" "$commit")" \
+    "read git's output above; to cancel the update, run: $UPDATE --abort"
 }
 
 # end_pick FOLDER COMMIT: after a stop, commit what the user resolved, unless that is done.
@@ -104,7 +104,7 @@ end_pick() {
   recall picked_on
   if [[ $REPLY == "$(commit_of "$folder" HEAD)" ]]; then
     recall saved_folder
-    note "$folder: your commit $(commit_title "$folder" "$2") was left out; it is kept in $REPLY"
+    note "$folder: your commit $(commit_title "$folder" "$2") was left out; it is saved in $REPLY"
   fi
   rm -f -- "$state/stopped"
 }
@@ -114,13 +114,13 @@ check_resolved() {
   local files
   files=$(conflicts "$1")
   if [[ -n $files ]]; then
-    fail "$1: there are still conflicts in $files" \
-      "resolve them, git add them, then: python3 set_up.py update --continue; or: --abort"
+    fail "$1: unresolved conflicts in $files" \
+      "resolve them and git add the files, then run: $UPDATE --continue; or cancel: $UPDATE --abort"
   fi
   files=$(files_with_markers "$1")
   if [[ -n $files ]]; then
-    fail "$1: there are still lines <<<<<<< or >>>>>>> in $files" \
-      "resolve them, git add them, then: python3 set_up.py update --continue; or: --abort"
+    fail "$1: conflict markers left in $files" \
+      "remove them and git add the files, then run: $UPDATE --continue; or cancel: $UPDATE --abort"
   fi
 }
 
@@ -152,9 +152,9 @@ stop_for_conflict() {
   git_in "$1" diff --name-only --diff-filter=U -z >"$state/conflicts"
   touch -- "$state/stopped"
   recall saved_folder
-  where=${REPLY:+; your changes as patches: $REPLY}
-  fail "$1: $2 does not fit the new version${files:+, with conflicts in $files}" \
-    "resolve and git add them there, then: $UPDATE --continue; back to what was: $UPDATE --abort$where"
+  where=${REPLY:+; your changes are saved in $REPLY}
+  fail "$1: cannot apply $2 to the new version${files:+: conflicts in $files}" \
+    "resolve them and git add the files, then run: $UPDATE --continue; or cancel: $UPDATE --abort$where"
 }
 
 # replay_changes FOLDER: what was staged, and then what was not, on top of the new HEAD.
@@ -165,7 +165,7 @@ replay_changes() {
     local -i merged=1
     merge_changes "$folder" || merged=0
     put_back_raw "$folder" # now: what the user does before --continue is the user's
-    ((merged)) || stop_for_conflict "$folder" 'what you have not committed'
+    ((merged)) || stop_for_conflict "$folder" 'your uncommitted changes'
     recall new_index
     git_in "$folder" read-tree -m "$REPLY"
   else

@@ -30,7 +30,7 @@ install_repositories() {
   for name in "${all_repositories[@]}"; do
     if [[ ! -e $repositories_folder/$name ]]; then missing+=" $name"; fi
   done
-  if [[ -n $missing ]]; then step 1/1 "Clone$missing"; fi # what git says is shown when it is done
+  if [[ -n $missing ]]; then step 1/1 "Cloning$missing"; fi # what git says is shown when it is done
   in_parallel install_repository "${all_repositories[@]}"
   stop_if_failed
 }
@@ -44,7 +44,7 @@ install_repository() {
     return
   fi
   if [[ ! -e $folder/.git ]]; then
-    note "$folder is no git repository; it is left alone"
+    note "$folder is not a git repository; left unchanged"
     return
   fi
   own=$(git_folder "$folder")
@@ -53,7 +53,7 @@ install_repository() {
   if [[ -e $state/step ]]; then
     update_repository "$1" # it was killed while patches were applied
   elif [[ $(settings_of "$1") != "$(cat -- "$own/longship-settings" 2>/dev/null)" ]]; then
-    note "$1 is not what is configured now; to move it there: python3 set_up.py update"
+    note "$1 is not at the configured version; to update it, run: python3 set_up.py update"
   fi
 }
 
@@ -79,8 +79,8 @@ clone_repository() {
   keep_server_refs "$partial"
   target=$(find_target "$name" "$partial")
   check_out "$name" "$partial" "$target" ||
-    fail_writing "$repositories_folder" "$folder cannot be made" \
-      'see the lines above; then the same command again'
+    fail_writing "$repositories_folder" "cannot create $folder" \
+      "$READ_ABOVE"
   if [[ -e $partial/.gitmodules ]]; then fetch_submodules "$partial" "$name"; fi
   add_upstream "$name" "$partial"
   # what an installation from it leaves there is no change of the user's
@@ -118,8 +118,7 @@ source_of() {
   elif [[ -e $bundle ]]; then
     printf '%s' "$bundle"
   else
-    fail "$1: there is no $bundle" \
-      'where there is a network: python3 set_up.py download; then copy it here'
+    fail "$1: bundle not found: $bundle" "$BRING_BUNDLES"
   fi
 }
 
@@ -143,7 +142,7 @@ find_target() {
   local -r ref=${repository_ref[$1]} folder=$2
   if [[ -z $ref ]]; then
     commit_of "$folder" refs/longship/default && return
-    fail "$1: ${repository_url[$1]} has no default branch" "say which one: ref = ... in configuration.toml"
+    fail "$1: ${repository_url[$1]} has no default branch" "set its ref in configuration.toml: ref = \"BRANCH\""
   fi
   commit_of "$folder" "refs/longship/tags/$ref" && return
   commit_of "$folder" "refs/remotes/origin/$ref" && return
@@ -158,11 +157,10 @@ find_target() {
 # no_such_ref NAME: stop, and say how to find one that is there.
 no_such_ref() {
   if [[ -n $bundles ]]; then
-    fail "$1: $bundles/$1.bundle has no tag, branch or commit ${repository_ref[$1]}" \
-      'where there is a network: python3 set_up.py download; then copy it here'
+    fail "$1: ref not found in $bundles/$1.bundle: ${repository_ref[$1]}" "$BRING_BUNDLES"
   fi
-  fail "$1: ${repository_url[$1]} has no tag, branch or commit ${repository_ref[$1]}" \
-    "what it has: git ls-remote $(printf %q "${repository_url[$1]}"); then ref = ... in configuration.toml"
+  fail "$1: tag, branch or commit not found in ${repository_url[$1]}: ${repository_ref[$1]}" \
+    "list the refs: git ls-remote $(printf %q "${repository_url[$1]}"); then set ref in configuration.toml"
 }
 
 # explain_git NAME URL TEXT: stop, with what git said about a server.
@@ -172,35 +170,35 @@ explain_git() {
   case $said in
     *'no space left'* | *'quota exceeded'*)
       fail "$1: No space left on device" \
-        'make room there, or set [paths] in configuration.toml; then the same command again'
+        'free some space, or set [paths] in configuration.toml; then run the command again'
       ;;
     *'could not resolve'* | *'network is unreachable'* | *'connection refused'* | \
       *'connection timed out'* | *'failed to connect'* | *'no route to host'*)
-      fail "$1: $2 cannot be reached from here" \
-        'where there is a network: python3 set_up.py download; then here: python3 set_up.py offline'
+      fail "$1: cannot reach $2 from this machine" \
+        'on a machine with network access, run: python3 set_up.py download; then on this one: python3 set_up.py offline'
       ;;
     *'terminal prompts disabled'* | *'authentication failed'* | *'permission denied'* | \
       *'host key verification'*)
-      fail "$1: $2 asks for a login that git does not have" \
-        "log in once: git ls-remote $(printf %q "$2"); see git help credentials, or ssh-add"
+      fail "$1: $2 requires a login that git does not have" \
+        "log in once: git ls-remote $(printf %q "$2"); or see: git help credentials, man ssh-add"
       ;;
     *'early eof'* | *'index-pack'* | *'not a v2 bundle'* | *'bad object'* | *'bundle file'*)
-      [[ $2 != *.bundle ]] || fail "$1: $2 is damaged" 'copy it again'
+      [[ $2 != *.bundle ]] || fail "$1: $2 is damaged" 'copy the bundle again'
       ;;&
     *'does not exist'* | *'not found'* | *'does not appear to be a git repository'*)
-      fail "$1: there is no repository $2" 'check its url in configuration.toml'
+      fail "$1: repository not found: $2" 'check its url in configuration.toml'
       ;;
   esac
   printf '%s\n' "$3" >&2
   fail_writing "$repositories_folder" "$1: git cannot fetch $2" \
-    'see the lines above; then the same command again'
+    "$READ_ABOVE"
 }
 
 # stop_if_failed: say which repositories stopped; what each of them needs was said before.
 stop_if_failed() {
   if ((${#stopped[@]} == 0)); then return; fi
   if ((${#all_repositories[@]} > ${#stopped[@]})); then
-    note "stopped: ${stopped[*]}; the other repositories are finished"
+    note "failed: ${stopped[*]}; the other repositories are done"
   fi
   exit 1
 }

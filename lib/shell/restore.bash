@@ -26,8 +26,8 @@ take_back() {
   fi
   if ! { git_in "$folder" read-tree --reset -u "$tracked" && restore_head "$folder" &&
     cp -p -- "$state/index" "$own/index"; }; then
-    fail_writing "$folder" "$folder cannot be taken back to what it was" \
-      'see the lines above; then: python3 set_up.py update --abort'
+    fail_writing "$folder" "cannot restore $folder" \
+      'read the output above, then run: python3 set_up.py update --abort'
   fi
   put_back_raw "$folder"
   git_in "$folder" update-index -q --refresh >/dev/null || :
@@ -109,15 +109,15 @@ save_what_is_there() {
   if [[ ! -e $state/stopped && $REPLY == restored ]]; then return; fi
   local -x GIT_INDEX_FILE=$own/longship-index
   if ! { git_in "$folder" read-tree HEAD && git_in "$folder" add --update -- :/; }; then
-    fail_writing "$folder" "$folder: what is there now cannot be saved" \
-      'see the lines above; then the same command again'
+    fail_writing "$folder" "$folder: cannot save the current state" \
+      "$READ_ABOVE"
   fi
   git_in "$folder" add --all --ignore-errors -- :/ 2>/dev/null || : # a file that nobody may read
   tree=$(git_in "$folder" write-tree)
   rm -f -- "$GIT_INDEX_FILE"
   git_in "$folder" update-ref "$ref" \
     "$(own_commit "$folder" "$tree" 'given up' -p "$(commit_of "$folder" HEAD)")"
-  note "$folder: the current state is kept: git show $ref"
+  note "$folder: the state before this command is saved: git show $ref"
   (umask 077 && keep_raw "$folder" HEAD "$tree" "$raw")
-  if [[ -d $raw ]]; then note "$folder: its files before git's filters are kept in $raw"; fi
+  if [[ -d $raw ]]; then note "$folder: files that git filters change are saved in $raw"; fi
 }

@@ -41,7 +41,7 @@ abort_repository() {
   state=$(git_folder "$folder")/longship-update
   restore_all "$folder"
   rm -rf -- "$state"
-  printf '%s is as it was before the update\n' "$1" >&2
+  printf '%s is restored to its state before the update\n' "$1" >&2
 }
 
 # restore_all FOLDER: with its submodules; those that the update brought go.
@@ -74,5 +74,5 @@ find_updates() {
     own=$(git_folder "$repositories_folder/$name")
     if [[ -e $own/longship-update ]]; then found+=("$name"); fi
   done
-  ((${#found[@]})) || fail "no update is under way in $repositories_folder" 'python3 set_up.py update'
+  ((${#found[@]})) || fail "no update in progress in $repositories_folder" 'to start one, run: python3 set_up.py update'
 }

@@ -26,7 +26,7 @@ replay_series() {
     if [[ -e $state/stopped ]]; then
       end_patch "$folder" "$patch"
     elif is_in "$folder" "$patch"; then
-      note "$folder: ${patch##*/} is in the new version already; save-patches leaves it out"
+      note "$folder: ${patch##*/} is already in the new version; save-patches leaves it out"
     elif ! apply_patch "$folder" "$patch"; then
       stop_for_conflict "$folder" "the patch ${patch##*/}"
     fi
@@ -79,8 +79,8 @@ end_patch() {
   local -r folder=$1 patch=$2
   check_resolved "$folder"
   if git_in "$folder" diff-index --cached --quiet HEAD && ! git_in "$folder" diff-files --quiet; then
-    fail "$folder: what you have changed for the patch ${2##*/} is not staged" \
-      'git add it, then: python3 set_up.py update --continue; or: --abort'
+    fail "$folder: your changes for the patch ${2##*/} are not staged" \
+      "git add the files, then run: $UPDATE --continue; or cancel: $UPDATE --abort"
   fi
   if is_commit_file "$patch"; then
     recall patched_on
@@ -117,21 +117,21 @@ save_series() {
   local -r name=$1 folder=$repositories_folder/$1 patches=${repository_patches[$1]}
   local state own base commits
   if [[ ! -e $folder/.git ]]; then
-    note "there is no $folder"
+    note "repository not found: $folder"
     return
   fi
   own=$(git_folder "$folder")
   state=$own/longship-update
   check_no_update "$folder"
   if [[ -e $state/step ]]; then
-    fail "$folder: an update was interrupted there" 'python3 set_up.py update; then: save-patches'
+    fail "$folder: an update was interrupted" 'run: python3 set_up.py update; then: python3 set_up.py save-patches'
   fi
   remove_own_locks "$own"
   rm -rf -- "$state"
   check_not_busy "$folder"
   base=$(commit_of "$folder" refs/longship/base) ||
-    fail "$folder: it was not made by set_up.py, so it is not known what your changes begin with" \
-      'python3 set_up.py update'
+    fail "$folder was not cloned by set_up.py, so the start of your changes is unknown" \
+      'run: python3 set_up.py update'
   check_series_is_in "$name" "$own" "$patches"
   begin_work "$folder"
   take_snapshot "$folder"
@@ -152,7 +152,7 @@ tell_submodules() {
     if [[ ! -e $1/$path/.git ]]; then continue; fi
     if [[ ${entry%% *} != "$(commit_of "$1/$path" HEAD)" ||
       -n $(git_in "$1/$path" status --porcelain) ]]; then
-      note "$2: your changes in its submodule $path are not among the patches"
+      note "$2: the patches do not contain your changes in the submodule $path"
     fi
   done 3< <(submodules_of "$1")
 }
@@ -192,7 +192,7 @@ whole_tree() {
 check_series_is_in() {
   [[ $(sed -n 3p "$2/longship-settings") == "$(series_sum "$3")" ]] ||
     fail "$3 has changed since it was applied to $repositories_folder/$1" \
-      'python3 set_up.py update; then: python3 set_up.py save-patches'
+      'run: python3 set_up.py update; then: python3 set_up.py save-patches'
 }
 
 # put_series NAME OWN PATCHES: the new patches take the place of the old ones.
@@ -203,15 +203,15 @@ put_series() {
   new=("$state/new"/*.patch)
   if [[ ! -e ${new[0]} ]]; then new=(); fi
   if ((${#new[@]} == 0)) && [[ -z $(series_sum "$patches") ]]; then
-    note "$name has no changes"
+    note "$name has no local changes"
     return
   fi
-  mkdir -p -- "$patches" || fail_writing "$patches" "cannot write $patches" 'see the line above'
+  mkdir -p -- "$patches" || fail_writing "$patches" "cannot write $patches" 'read the error above'
   rm -rf -- "$patches/.partial"
   mkdir -- "$patches/.partial"
   if ((${#new[@]})); then
     cp -- "${new[@]}" "$patches/.partial" ||
-      fail_writing "$patches" "cannot write $patches" 'see the line above'
+      fail_writing "$patches" "cannot write $patches" 'read the error above'
     mv -- "$patches/.partial"/*.patch "$patches"
   fi
   rmdir -- "$patches/.partial"

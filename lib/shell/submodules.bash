@@ -35,8 +35,8 @@ fetch_submodules() {
   fi
   said=$(git_in "$1" submodule --quiet update --init --recursive -- "${@:3}" 2>&1) || {
     printf '%s\n' "$said" >&2
-    fail_writing "$1" "$2: its submodules cannot be fetched" \
-      'see the lines above; then the same command again'
+    fail_writing "$1" "$2: cannot fetch its submodules" \
+      "$READ_ABOVE"
   }
 }
 
@@ -50,8 +50,7 @@ unpack_submodules() {
     path=${entry#*$'\n'}
     bundle=$bundles/$name/$path.bundle
     if [[ -e $folder/$path/.git ]]; then continue; fi
-    [[ -e $bundle ]] || fail "$name: there is no $bundle" \
-      'where there is a network: python3 set_up.py download; then copy it here'
+    [[ -e $bundle ]] || fail "$name: bundle not found: $bundle" "$BRING_BUNDLES"
     git_in "$folder" config "${key%.path}.url" "$bundle"
     said=$(git_in "$folder" -c protocol.file.allow=always submodule --quiet update -- "$path" 2>&1) ||
       explain_git "$name" "$bundle" "$said"
@@ -86,7 +85,7 @@ update_submodule() {
       if [[ -n $bundles ]]; then source=$bundles/$name.bundle; fi
       git_in "$submodule" fetch --quiet "$source" '+refs/heads/*:refs/remotes/origin/*' || :
       commit_of "$submodule" "$wanted" >/dev/null || git_in "$submodule" fetch --quiet "$source" "$wanted" ||
-        fail "$name: $source has no commit $wanted" 'ask whoever keeps the repository'
+        fail "$name: commit not found in $source: $wanted" 'ask the maintainers of the repository'
     fi
     move_repository "$submodule" "$name" "$wanted" '' "$before"
   fi

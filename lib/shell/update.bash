@@ -14,7 +14,7 @@
 update_repositories() {
   prepare_git
   make_folders "$repositories_folder"
-  step 1/1 "Update ${all_repositories[*]}"
+  step 1/1 "Updating ${all_repositories[*]}"
   in_parallel update_repository "${all_repositories[@]}"
   stop_if_failed
 }
@@ -28,8 +28,8 @@ update_repository() {
     return
   fi
   [[ -e $folder/.git ]] ||
-    fail "$folder is no git repository" \
-      "move it away: mv $(printf '%q %q' "$folder" "$folder.old"); then the same command again"
+    fail "$folder is not a git repository" \
+      "move it away: mv $(printf '%q %q' "$folder" "$folder.old"); then run the command again"
   own=$(git_folder "$folder")
   state=$own/longship-update
   check_no_update "$folder"
@@ -38,7 +38,7 @@ update_repository() {
     complete_update "$folder" "$name" # it stopped at a submodule
   else
     if [[ -n $REPLY ]]; then
-      note "$name: the last update was interrupted; it begins again from what was there before"
+      note "$name: the last update was interrupted; restarting from the state before it"
     fi
     restore_all "$folder"
   fi
@@ -66,8 +66,8 @@ complete_update() {
 # check_no_update FOLDER: stop where an update waits for the user.
 check_no_update() {
   if [[ -e $state/stopped ]]; then
-    fail "$1: an update stopped there, and waits for you" \
-      "resolve and git add (git status tells what), then: $UPDATE --continue; or: $UPDATE --abort"
+    fail "$1: an update is waiting for you to resolve conflicts" \
+      "resolve them (see git status) and git add the files, then run: $UPDATE --continue; or cancel: $UPDATE --abort"
   fi
   for_submodules "$1" check_no_update
 }
@@ -90,7 +90,7 @@ follow_url() {
       name=former-origin-$number
     done
     said=$(git_in "$folder" remote rename origin "$name" 2>&1) || explain_git "$1" "$now" "$said"
-    note "$1: the remote of before, $now, is called $name now"
+    note "$1: the former remote, $now, is now called $name"
   fi
   git_in "$folder" remote add origin "$url"
   branch=$(git_in "$folder" symbolic-ref --quiet --short HEAD || :)
@@ -189,7 +189,7 @@ tell_left_out() {
   now=$(find "$state/patches" -name '*.patch' 2>/dev/null | wc -l)
   if ((before > now)); then
     recall saved_folder
-    note "$2: of $before patches, $now are there now; what was applied is kept in $REPLY"
+    note "$2: of $before applied patches, $now still exist; all are saved in $REPLY"
   fi
 }
 
@@ -216,7 +216,7 @@ tell_update() {
   printf '%s: %s -> %s\n' "$2" "$before" "$(shown_commit "$1" "$REPLY")" >&2
   recall saved_folder
   if [[ -n $REPLY ]]; then
-    printf '%s: your changes are replayed; as they were: %s\n' "$2" "$REPLY" >&2
+    printf '%s: your changes are replayed; saved as they were in %s\n' "$2" "$REPLY" >&2
   fi
 }
 

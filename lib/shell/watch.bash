@@ -65,7 +65,7 @@ explain_failure() {
   local -r program=$2 said=${text,,}
   if [[ $said == *'no space left on device'* || $said == *'disk quota exceeded'* ]]; then
     fail "$source: No space left on device" \
-      'make room there, or set [paths] in configuration.toml; then run the same command again'
+      'free some space, or set [paths] in configuration.toml; then run the command again'
   fi
   if [[ -z $input || $input == *.tar ]]; then
     explain_source "$said" "$program"

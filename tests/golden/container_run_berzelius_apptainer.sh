@@ -346,7 +346,7 @@ fail_writing() {
   if ((${free:-16777216} * ${size:-1} < 1 << 24 || (${files:-0} > 0 && ${files_free:-1} == 0))) ||
     [[ $2 == *'quota exceeded'* || $2 == *'No space left'* ]]; then
     fail "${2%: No space left on device}: No space left on device" \
-      'make room there, or set [paths] in configuration.toml; then run the same command again'
+      'free some space, or set [paths] in configuration.toml; then run the command again'
   fi
   fail "$2" "$3"
 }

@@ -198,7 +198,7 @@ def test_full_disk_is_told_and_the_next_call_goes_on(make, hub, small_disk, tmp_
     clone = make(asset(), scratch=disk / "scratch")
     ballast = fill(disk, leave=1_000_000)
     done = clone.set_up("install", check=False)
-    is_told(done, "No space left on device", "make room there")
+    is_told(done, "No space left on device", "free some space")
     assert not list(clone.scratch.glob("cache/huggingface/longship/*.asset*"))
     ballast.unlink()
     clone.set_up("install")
@@ -344,7 +344,7 @@ def test_full_disk_of_the_target_is_told(carried, small_disk):
     carried.configure(text + more)
     ballast = fill(disk, leave=1_000_000)
     done = run_lines(carried, offline_lines, check=False)
-    is_told(done, "No space left on device", "make room there")
+    is_told(done, "No space left on device", "free some space")
     assert not list(disk.glob("hf/hub/models*/snapshots/*"))
     ballast.unlink()
     run_lines(carried, offline_lines)  # copies, as links do not lead to another file system

@@ -479,7 +479,7 @@ def test_disk_that_fills_up_is_told(lab, registry, small_disk, tiny, tmp_path):
     version = clone.build_and_move()
     ballast = fill(disk, leave=1 << 20)
     done = clone.build("--force", check=False)
-    is_told(done, "No space left on device", "make room there")
+    is_told(done, "No space left on device", "free some space")
     assert clone.active() == version and not clone.left()
     ballast.unlink()
     clone.build("--force")

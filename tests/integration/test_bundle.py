@@ -364,11 +364,11 @@ def test_unpack_puts_the_repository_beside_the_bundle(there):
     """Not into it, where it is called from there."""
     processes.run(["bash", "unpack.sh"], env=there.environment, cwd=there.bundle)
     assert (there.folder / "longship/bundle.py").exists()
-    is_told(there(there.bundle / "x", check=False), "lies in the bundle", "outside")
+    is_told(there(there.bundle / "x", check=False), "is inside the bundle", "outside")
     other = there.folder / "other things"
     other.mkdir()
     (other / "thing").write_text("x")
-    is_told(there(other, check=False), "holds other things", "name a new folder")
+    is_told(there(other, check=False), "contains files of something else", "choose a new")
 
 
 def test_missing_parts_are_told_at_once_with_the_commands(place):
@@ -398,7 +398,7 @@ SECRETS = {
 @pytest.mark.parametrize("secret", list(SECRETS.values()), ids=list(SECRETS))
 def test_secret_in_a_text_is_refused(secret, place):
     (place.root / "notes.txt").write_text(f"a\nx = {secret}\n")
-    is_told(place.pack(check=False), "notes.txt looks like a token", "--allow notes.txt")
+    is_told(place.pack(check=False), "notes.txt contains a possible token", "--allow notes.txt")
     place.verify()  # the bundle is what it was
     place.pack("--allow", "notes.txt")
     (place.root / "notes.txt").unlink()
@@ -410,7 +410,7 @@ def test_secret_in_a_text_is_refused(secret, place):
 def test_file_named_like_a_secret_is_refused(name, place):
     (place.root / "a folder" / name).parent.mkdir(parents=True)
     (place.root / "a folder" / name).write_text("x\n")
-    is_told(place.pack(check=False), f"a folder/{name} looks like a token", "take it out")
+    is_told(place.pack(check=False), f"a folder/{name} contains a possible token", "remove it")
 
 
 def test_secret_of_the_past_is_refused(place):
@@ -419,7 +419,7 @@ def test_secret_of_the_past_is_refused(place):
     place.git("commit", "-q", "-m", "oh")
     place.git("rm", "-q", "notes.txt")
     place.git("commit", "-q", "-m", "never mind")
-    is_told(place.pack(check=False), "the history has what looks like a token", "--no-history")
+    is_told(place.pack(check=False), "the history contains a possible token", "--no-history")
     place.pack("--no-history")
     place.verify()
 
@@ -427,10 +427,10 @@ def test_secret_of_the_past_is_refused(place):
 def test_names_that_leave_the_folder_are_refused_by_pack(place):
     name = place.root / "a link out"
     name.symlink_to("../../etc/passwd")
-    is_told(place.pack(check=False), "leads out of what is packed", "replace it")
+    is_told(place.pack(check=False), "links to a file outside of the bundle", "replace the link")
     name.unlink()
     name.symlink_to("/etc/passwd")
-    is_told(place.pack(check=False), "leads out of what is packed", "replace it")
+    is_told(place.pack(check=False), "links to a file outside of the bundle", "replace the link")
     name.unlink()
     (place.offline / "assets/two\nlines").write_text("x")
     is_told(place.pack(check=False), "cannot be packed", "rename it")
@@ -576,7 +576,7 @@ def test_full_disk_is_told_and_mended(place, small_disk):
     disk = small_disk(40)
     place.bundle = disk / "a bundle"
     ballast = fill(disk, leave=10 << 20)
-    is_told(place.pack(check=False), "No space left on device", "make room")
+    is_told(place.pack(check=False), "No space left on device", "free some space")
     assert place.verify(check=False).returncode == 1
     assert not list(place.bundle.glob(".partial/new/*"))
     ballast.unlink()
@@ -589,7 +589,7 @@ def test_full_disk_while_unpacking_is_told(place, there, small_disk):
     there.environment["HOME"] = str(disk)
     ballast = fill(disk, leave=5 << 20)
     done = there(check=False)
-    is_told(done, "No space left on device", "make room")
+    is_told(done, "No space left on device", "free some space")
     assert not (disk / "a scratch/offline" / IMAGE).exists()
     ballast.unlink()
     there()

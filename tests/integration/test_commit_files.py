@@ -141,7 +141,7 @@ def test_message_stays_where_a_conflict_is_resolved(work):
     work.update(check=False)
     mine.git("add", "model.py")  # with the marks of the conflict
     done = work.update("--continue", check=False)
-    assert done.returncode == 1 and "lines <<<<<<< or >>>>>>> in model.py" in done.stderr
+    assert done.returncode == 1 and "conflict markers left in model.py" in done.stderr
     mine.replace("model.py", "<<<<<<< HEAD\n", "")
     text = (mine.folder / "model.py").read_text()
     mine.write("model.py", "".join(x for x in text.splitlines(True) if x[:7] not in MARKS))

@@ -418,9 +418,9 @@ FAULTS = [
     Fault("stopped", stopped_update, "problem", "repository", "update stopped", "--continue"),
     Fault(
         *("interrupted", interrupted_update, "problem", "repository"),
-        *("was interrupted there", "set_up.py update"),
+        *("an update was interrupted", "set_up.py update"),
     ),
-    Fault("git's lock", lock_of_git, "problem", "repository", "another git works", "rm "),
+    Fault("git's lock", lock_of_git, "problem", "repository", "another git process", "rm "),
     Fault("unsaved", unsaved_changes, "warning", "repository", "nowhere else", "save-patches"),
     Fault("other ref", at_another_ref, "warning", "repository", "configured", "set_up.py update"),
     Fault("no bundle", no_bundle, "problem", "certificates", "is not there", "unset SSL_CERT_FILE"),
@@ -511,7 +511,7 @@ def test_full_disk_is_a_problem(patient, healthy, small_disk):
     scratch_at(patient, disk)
     found(patient.report(), "warning", "scratch", "has only 1", "make room there")
     fill(disk)
-    found(patient.report(), "problem", "scratch", "No space left on device", "make room there")
+    found(patient.report(), "problem", "scratch", "No space left on device", "free some space")
     assert healthy.states("scratch") == {"ok"}
 
 

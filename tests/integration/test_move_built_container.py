@@ -270,7 +270,7 @@ def test_full_disk_leaves_the_old_image_in_use(lab, registry, small_disk):
     clone.build("--force")
     ballast = fill(disk)
     done = clone.move(check=False)
-    is_told(done, "No space left on device", "make room there")
+    is_told(done, "No space left on device", "free some space")
     assert clone.active() == version
     clone.container_run("true")
     ballast.unlink()

@@ -250,7 +250,7 @@ def test_full_disk_is_told_and_nothing_is_left(free, connected, small_disk):
     wheels.symlink_to(disk)
     fill(disk, free)
     done = clone.set_up("download", env=clone.find, check=False)
-    is_told(done, "No space left on device", "make room there")
+    is_told(done, "No space left on device", "free some space")
     assert "Traceback" not in done.stderr
     assert not left_over(clone) and not list(wheels.glob("*.lock"))
 

@@ -512,7 +512,7 @@ def test_full_disk_is_told_and_nothing_is_left(step, on_host, small_disk, wheels
     error, hint = done.stderr.splitlines()[-2:]
     assert done.returncode == 1
     assert error.startswith("error: ") and error.endswith("No space left on device")
-    assert hint.startswith("hint: make room there")
+    assert hint.startswith("hint: free some space")
     assert ("[5/5]" in done.stderr) == (step == "pack")
     assert not list(disk.glob("overlays/versions/*")) and not list(disk.glob("overlays/unpacked/*"))
     ballast.unlink()

@@ -61,7 +61,7 @@ def test_update_replays_everything(work):
     assert str(saved) in done.stderr and "v1-1-g" in done.stderr and "-> v2" in done.stderr
     assert saved.stat().st_mode & 0o777 == 0o700
     done = work.update()
-    assert done.stderr == "[1/1] Update torchtitan\ntorchtitan is up to date: v2\n"
+    assert done.stderr == "[1/1] Updating torchtitan\ntorchtitan is up to date: v2\n"
 
 
 def test_saved_patches_give_the_changes_back(work, run):
@@ -78,6 +78,11 @@ def test_saved_patches_give_the_changes_back(work, run):
     fresh = Repository(work.folder / "fresh", work.environment)
     run(["git", "clone", "-q", "--branch", "v1", work.url, fresh.folder], env=fresh.environment)
     told = (saved / "README.txt").read_text()
+    again = Repository(work.folder / "again", mine.environment)
+    commands = told.partition("exist yet):\n")[2].partition("\n\n")[0]
+    run(["bash", "-e", "-c", commands.replace("DIR", str(again.folder))], env=again.environment)
+    assert again.files() == before
+    assert again.git("status", "--short").split("\n")[0] == "MM model.py"
     commands = told.partition("in this order:\n")[2]
     assert all(f"{name}.patch" in commands for name in ("staged", "unstaged", "untracked"))
     run(["bash", "-e", "-c", commands], env=fresh.environment, cwd=fresh.folder)
@@ -95,13 +100,13 @@ def test_conflict_stops_and_can_be_taken_back(work):
     is_told(work.update(check=False), "with conflicts in model.py", "--continue")
     assert "<<<<<<<" in (mine.folder / "model.py").read_text()
     assert "model.py" in mine.git("diff", "--name-only", "--diff-filter=U")
-    is_told(work.update(check=False), "waits for you", "--abort")
-    is_told(work.set_up("install", check=False), "waits for you", "--abort")
-    is_told(work.set_up("save-patches", check=False), "waits for you", "--abort")
-    is_told(work.update("--continue", check=False), "still conflicts in model.py", "--abort")
+    is_told(work.update(check=False), "waiting for you", "--abort")
+    is_told(work.set_up("install", check=False), "waiting for you", "--abort")
+    is_told(work.set_up("save-patches", check=False), "waiting for you", "--abort")
+    is_told(work.update("--continue", check=False), "unresolved conflicts in model.py", "--abort")
     work.update("--abort")
     assert mine.state() == before
-    is_told(work.update("--abort", check=False), "no update is under way", "update")
+    is_told(work.update("--abort", check=False), "no update in progress", "update")
 
 
 def test_resolved_conflict_goes_on_and_the_index_is_as_it_was(work):
@@ -110,7 +115,11 @@ def test_resolved_conflict_goes_on_and_the_index_is_as_it_was(work):
     mine.git("add", "staged.py")
     mine.replace("model.py", "line 5\n", "mine\n")
     work.release(model__py=("line 5\n", "theirs\n"))
-    is_told(work.update(check=False), "what you have not committed does not fit", "--abort")
+    is_told(
+        work.update(check=False),
+        "cannot apply your uncommitted changes to the new version",
+        "--abort",
+    )
     mine.write("model.py", "resolved\n")
     mine.git("add", "model.py")
     work.update("--continue")
@@ -140,7 +149,11 @@ def conflict_in_commit(work):
     mine.write("third.py", "not committed\n")
     before = mine.state()
     work.release(model__py=("line 5\n", "theirs\n"))
-    is_told(work.update(check=False), '"first of mine" does not fit', "--continue")
+    is_told(
+        work.update(check=False),
+        '"first of mine" to the new version: conflicts in model.py',
+        "--continue",
+    )
     return mine, before
 
 
@@ -168,7 +181,7 @@ def test_commit_that_the_user_gives_up_is_told(work):
     mine, _ = conflict_in_commit(work)
     mine.git("cherry-pick", "--abort")
     done = work.update("--continue")
-    assert '"first of mine" was left out; it is kept in' in done.stderr
+    assert '"first of mine" was left out; it is saved in' in done.stderr
     assert mine.git("log", "--format=%s") == "second of mine\nv2\nfirst\n"
 
 
@@ -176,7 +189,7 @@ def test_commit_that_upstream_has_taken_is_left_out(work):
     mine = work.install()
     mine.commit("mine", model__py="taken\n")
     work.release(model__py="taken\n", other__py="x\n")
-    assert '"mine" is in the new version already' in work.update().stderr
+    assert '"mine" is already in the new version' in work.update().stderr
     assert mine.head() == work.upstream.head("v2")
 
 
@@ -229,7 +242,7 @@ def test_what_lies_beside_new_files_is_not_in_their_way(work):
     assert (mine.folder / "package/x.pyc").exists() and (mine.folder / "package/new.py").exists()
     before = mine.state()
     work.release("v3", **{"folder/new.py": "new\n"})
-    is_told(work.update(check=False), "does not fit", "--abort")
+    is_told(work.update(check=False), "cannot apply", "--abort")
     work.update("--abort")
     assert mine.state() == before
 
@@ -250,7 +263,7 @@ def test_file_that_commits_add_and_take_out_again(work):
     mine.write(".git/info/exclude", "secret.txt\n")
     before = mine.state()
     work.release("v3", data__py="3\n")
-    is_told(work.update(check=False), "secret.txt has to make way", "mv ")
+    is_told(work.update(check=False), "secret.txt blocks the update", "mv ")
     assert mine.state() == before
 
 
@@ -265,7 +278,7 @@ def test_repository_of_the_user_where_upstream_has_a_submodule(work, with_submod
     own.commit("precious", precious="x\n")
     before = mine.state(), own.state()
     work.use("v1s")
-    is_told(work.update(check=False), "third party/sub has to make way", "mv ")
+    is_told(work.update(check=False), "third party/sub blocks the update", "mv ")
     assert (mine.state(), own.state()) == before
 
 
@@ -277,7 +290,7 @@ def test_submodule_that_cannot_be_fetched(work, with_submodule):
     work.set_up("install")
     work.use("v1s")
     sub.folder.rename(sub.folder.with_name("gone"))
-    is_told(work.update(check=False), "its submodules cannot be fetched", "same command again")
+    is_told(work.update(check=False), "cannot fetch its submodules", "run the command again")
     mine.commit("meanwhile", meanwhile__py="x\n")
     mine.replace("model.py", "line 5\n", "mine\n")
     sub.folder.with_name("gone").rename(sub.folder)
@@ -373,7 +386,7 @@ def test_changed_url_is_taken_over(work, run):
     assert mine.git("remote", "get-url", "former-origin").strip() == work.url
     assert mine.git("remote", "get-url", "upstream").strip() == work.url
     work.use("v1-fork", url=f"file://{work.folder}/nowhere")
-    is_told(work.update(check=False), "there is no repository file://", "url")
+    is_told(work.update(check=False), "repository not found: file://", "url")
     assert mine.git("remote").split() == ["former-origin", "origin", "upstream"]
 
 
@@ -459,10 +472,10 @@ def look_away(mine):
 @pytest.mark.parametrize(
     ("make_busy", "message"),
     [
-        (rebase, "a rebase is under way"),
-        (merge, "a merge is under way"),
-        (lock, "another git works there"),
-        (look_away, "look away"),
+        (rebase, "a rebase is in progress"),
+        (merge, "a merge is in progress"),
+        (lock, "another git process is running"),
+        (look_away, "git ignores changes"),
     ],
 )
 def test_busy_repository_is_left_alone_and_told(work, make_busy, message):
@@ -477,8 +490,8 @@ def test_busy_repository_is_left_alone_and_told(work, make_busy, message):
 @pytest.mark.parametrize(
     ("keys", "message", "hint"),
     [
-        ({"ref": "v9"}, "has no tag, branch or commit v9", "git ls-remote"),
-        ({"url": "file:///nowhere/x"}, "there is no repository file:///nowhere/x", "url"),
+        ({"ref": "v9"}, "tag, branch or commit not found in file://", "git ls-remote"),
+        ({"url": "file:///nowhere/x"}, "repository not found: file:///nowhere/x", "url"),
         ({"url": "https://127.0.0.1:9/x.git"}, "cannot be reached", "download"),
     ],
 )
@@ -497,7 +510,7 @@ def test_one_that_stops_does_not_keep_the_others(work):
     work.configure(configuration(work.scratch, *entries))
     done = work.set_up("install", check=False)
     assert done.returncode == 1
-    assert "stopped: two; the other repositories are finished" in done.stderr
+    assert "failed: two; the other repositories are done" in done.stderr
     assert sorted(path.name for path in work.mine.folder.parent.iterdir()) == ["one", "three"]
 
 
@@ -511,8 +524,8 @@ def test_old_contents_are_not_fetched(work):
 def test_what_is_no_repository_is_left_alone(work):
     work.mine.write("precious", "x\n")
     work.use()
-    assert "is no git repository; it is left alone" in work.set_up("install").stderr
-    is_told(work.update(check=False), "is no git repository", "mv ")
+    assert "is not a git repository; left unchanged" in work.set_up("install").stderr
+    is_told(work.update(check=False), "is not a git repository", "mv ")
     assert (work.mine.folder / "precious").exists()
 
 
@@ -527,7 +540,8 @@ def test_large_and_nested_files_stay(work):
     work.release(model__py="2\n")
     done = work.update()
     assert (
-        "checkpoint is large" in done.stderr and "nested/ is a repository of its own" in done.stderr
+        "checkpoint is larger than 100 MB" in done.stderr
+        and "nested/ is a git repository itself" in done.stderr
     )
     assert (mine.folder / "checkpoint").stat().st_size == (100 << 20) + 1
     assert (nested.folder / "file").read_text() == "x\n"
@@ -563,7 +577,7 @@ def test_lock_of_another_git_is_named_and_stays(work):
     work.release(data__py="2\n")
     lock = mine.folder / ".git/index.lock"
     lock.touch()
-    is_told(work.update(check=False), "another git works there", "rm ")
+    is_told(work.update(check=False), "another git process is running", "rm ")
     assert lock.exists()
     lock.unlink()
     work.update()
@@ -646,7 +660,7 @@ def test_patch_that_upstream_has_taken_is_left_out(work):
     mine = write_series(work)
     work.release(mine__py="x\n", data__py="2\n")
     done = work.update()
-    assert "0001-WIP-mine.patch is in the new version already" in done.stderr
+    assert "0001-WIP-mine.patch is already in the new version" in done.stderr
     work.set_up("save-patches")
     assert [path.name for path in work.patches.iterdir()] == [
         "0001-Changes-that-were-not-committed.patch"
@@ -660,7 +674,11 @@ def test_patch_that_no_longer_applies_is_named(work):
     before = mine.state()
     work.release(model__py=("line 5\n", "theirs\n"))
     done = work.update(check=False)
-    is_told(done, "the patch 0002-Changes-that-were-not-committed.patch does not fit", "--continue")
+    is_told(
+        done,
+        "cannot apply the patch 0002-Changes-that-were-not-committed.patch to the new version",
+        "--continue",
+    )
     assert "conflicts in model.py" in done.stderr
     assert "both modified:   model.py" in mine.git("status")
     work.update("--abort")
@@ -772,7 +790,7 @@ def test_patches_of_others_are_not_overwritten(work):
         "@@ -0,0 +1 @@\n+of somebody else\n"
     )
     is_told(work.set_up("save-patches", check=False), "has changed since", "update")
-    assert "is not what is configured now" in work.set_up("install").stderr
+    assert "is not at the configured version" in work.set_up("install").stderr
     work.update()  # a patch without a header, as git diff writes it
     assert mine.git("log", "--format=%s") == "mine\n0001-other.patch\nfirst\n"
     work.set_up("save-patches")
@@ -787,7 +805,7 @@ def test_plain_install_with_a_patch_that_does_not_apply(work):
     )
     work.use()
     is_told(
-        work.set_up("install", check=False), "the patch 0001-other.patch does not fit", "--abort"
+        work.set_up("install", check=False), "cannot apply the patch 0001-other.patch", "--abort"
     )
     (work.patches / "0001-other.patch").unlink()
     work.update("--abort")
@@ -812,7 +830,7 @@ def test_changes_in_a_submodule_are_replayed(work, with_submodule):
     text = (inner.folder / "model.py").read_text()
     assert "line five\n" in text and "line 25!\n" in text
     assert "torchtitan is up to date" in work.update().stderr
-    note = "your changes in its submodule third party/sub are not among the patches"
+    note = "the patches do not contain your changes in the submodule third party/sub"
     assert note in work.set_up("save-patches").stderr
 
 
@@ -823,7 +841,7 @@ def test_conflict_in_a_submodule(work, with_submodule):
     before = mine.state(), inner.state()
     work.use("v2s")
     is_told(work.update(check=False), "third party/sub", "--continue")
-    is_told(work.update(check=False), "waits for you", "--continue")
+    is_told(work.update(check=False), "waiting for you", "--continue")
     work.update("--abort")
     assert (mine.state(), inner.state()) == before
     work.update(check=False)
@@ -869,7 +887,7 @@ def test_ctrl_c_ends_what_was_started(work):
     finally:
         processes.end_group(process)
     assert process.returncode == 130
-    assert "error: interrupted in step 1/1, Clone torchtitan" in errors
+    assert "error: interrupted in step 1/1, Cloning torchtitan" in errors
     assert "hint: no work is lost; resume with: python3 set_up.py install" in errors
     server = Path("/proc", (work.folder / "pid").read_text().strip())
     end = time.monotonic() + 60

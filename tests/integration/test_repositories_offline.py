@@ -81,7 +81,7 @@ def test_damaged_and_missing_bundles_are_told(carried):
     is_told(work.set_up("offline", check=False), "torchtitan.bundle is damaged", "copy it again")
     assert not work.mine.folder.exists()
     bundle.unlink()
-    is_told(work.set_up("offline", check=False), "there is no ", "python3 set_up.py download")
+    is_told(work.set_up("offline", check=False), "bundle not found: ", "python3 set_up.py download")
 
 
 def test_commit_that_no_branch_holds(work):

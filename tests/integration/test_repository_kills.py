@@ -142,7 +142,7 @@ def test_update_on_a_full_disk(work, small_disk, leave, told):
     if done.returncode:
         error, hint = done.stderr.splitlines()[-2:]
         assert "No space left on device" in error, done.stderr
-        assert hint.startswith("hint: make room"), done.stderr
+        assert hint.startswith("hint: free some space"), done.stderr
     ballast.unlink()
     if done.returncode:
         if (mine.folder / ".git/longship-update/step").exists():

@@ -309,6 +309,19 @@ def test_two_at_once_install_once(runtime, uv, make_clone, find, tmp_path):
     assert left_over(clone) == []
 
 
+def test_two_updates_at_once(make_clone, find, uv, tmp_path):
+    """Both lock the packages, which the second one finds unchanged."""
+    clone = make_clone(tmp_path, "apptainer", ["longship_tiny"])
+    use_uv(clone, uv)
+    both = [clone.start("set_up.py", "update", env=find, cwd=clone.root) for _ in range(2)]
+    errors = [process.communicate(timeout=SECONDS)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], errors
+    assert left_over(clone) == []
+    (lock,) = (clone.root / "requirements").glob("*.lock")
+    assert "longship_tiny==1.0" in lock.read_text().replace("-", "_")
+    assert not list(clone.root.glob("requirements/*.lock.*"))
+
+
 # Full and read-only disks
 
 

@@ -158,7 +158,7 @@ def test_full_disk_is_told(own, small_disk):
     change(own, f"scratch_dir = {toml(own.scratch)}", f"scratch_dir = {toml(disk)}")
     own.runs = disk / "runs"
     ballast = fill(disk)
-    refused(own, [LOCAL, LATER], "No space left on device", "make room there")
+    refused(own, [LOCAL, LATER], "No space left on device", "free some space")
     ballast.unlink()
     done = own.submit(LOCAL, LATER)
     assert f"warning: {disk} has only " in done.stderr

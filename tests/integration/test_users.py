@@ -125,7 +125,7 @@ def test_image_is_built_in_the_directory_of_a_group(root, run, shared, tiny, cle
     definition = clone.root / "images/my.def"
     definition.parent.mkdir()
     definition.write_text(
-        f"Bootstrap: scratch\n%setup\n  tar -x -C \"$APPTAINER_ROOTFS\" -f {shared}/tiny.tar\n"
+        f'Bootstrap: scratch\n%setup\n  tar -x -C "$APPTAINER_ROOTFS" -f {shared}/tiny.tar\n'
         "%post\n  echo mine >/etc/mark\n"
     )
     script = shared / "build.sh"
