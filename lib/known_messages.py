@@ -1,4 +1,4 @@
-"""What is known of the messages in a job's log; the table is `lib/known_messages.toml`."""
+"""Explanations of the messages in a job's log; the table is `lib/known_messages.toml`."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _INDENT = " " * 9
 
 
 def load_messages() -> list[Message]:
-    """Read the table, in which the special stands before the general."""
+    """Read the table, in which the special comes before the general."""
     tables, _ = read_toml(TABLE, f"lib/{TABLE.name}")
     return [Message(**each) for each in tables["messages"]]
 
 
 @contextmanager
 def _opened(log: str, paths_of: Callable[[], Paths]) -> Iterator[tuple[str, BinaryIO]]:
-    """Open a log that is named by its path, `-`, or the folder, name or job of its run."""
+    """Open a log by its path, `-`, or the directory, name or job of its run."""
     if log == "-":
         yield "standard input", sys.stdin.buffer
         return
@@ -46,39 +46,39 @@ def _opened(log: str, paths_of: Callable[[], Paths]) -> Iterator[tuple[str, Bina
             run = recorded_run(paths, log)
         except LongshipError as error:
             raise LongshipError(
-                f"there is no log {log}, and no run of that name in {paths.runs}", error.hint
+                f"log not found: {log}, and no run of this name in {paths.runs}", error.hint
             ) from error
         path = Path(read_record(run / "record.json").get("log") or "")
         if not os.path.isfile(path):
             raise LongshipError(
-                f"the run {run} has no log", f"look into its folder: {call('ls', str(run))}"
+                f"no log recorded for the run {run}", f"list its files: {call('ls', str(run))}"
             )
     try:
         with open_file(path) as stream:
             yield str(path), stream
     except OSError as error:
-        hint = f"look at: {call('ls', '-l', str(path))}"
+        hint = f"check the file: {call('ls', '-l', str(path))}"
         if os.path.exists(path) and not os.path.isfile(path):  # a FIFO
-            hint = f"what comes through it: python3 doctor.py explain - <{word(path)}"
+            hint = f"to read from it: python3 doctor.py explain - <{word(path)}"
         raise LongshipError(f"cannot read {path}: {error.strerror}", hint) from error
 
 
 def explain(log: str, paths_of: Callable[[], Paths], *, as_json: bool) -> None:
-    """Say what is known of the messages in a log: causes first, then what follows from them.
+    """Print what is known about the messages in a log: causes first, then consequences.
 
     Parameters
     ----------
     log : str
-        A file; `-` for standard input; a run's folder or name, or a job's id.
+        Path of a file; `-` for standard input; a run's directory or name, or a job's id.
     paths_of : callable
-        Tells where runs are recorded; a log that is a file needs no configuration.
+        Returns where runs are recorded; a log that is a file needs no configuration.
     as_json : bool
-        For a program.
+        Print JSON.
 
     Raises
     ------
     LongshipError
-        If there is no such log, or it cannot be read.
+        If the log does not exist or cannot be read.
     """
     scan = Scan(load_messages())
     with _opened(log, paths_of) as (name, stream):
@@ -87,11 +87,13 @@ def explain(log: str, paths_of: Callable[[], Paths], *, as_json: bool) -> None:
         click.echo(json.dumps(_as_data(name, scan), indent=1))
     elif scan.findings:
         _tell(scan)
+        if not scan.findings[0].message.text and log != "-":
+            click.echo(f"next: {_excerpt(name, scan.findings[0].line)}")
     else:
         _tell_nothing(name, log, scan)
     if scan.skipped and not as_json:
-        click.echo(f"not searched: lines {scan.skipped[0]} to {scan.skipped[1]}, as it is large")
-        click.echo(f"to search all of it: python3 doctor.py explain - <{word(name)}")
+        click.echo(f"not searched: lines {scan.skipped[0]} to {scan.skipped[1]} of a large log")
+        click.echo(f"to search all lines: python3 doctor.py explain - <{word(name)}")
 
 
 def _where(finding: Finding) -> str:
@@ -100,11 +102,15 @@ def _where(finding: Finding) -> str:
 
 
 def _cut(finding: Finding, width: int) -> str:
-    """Return so much of the line as fits, with the text that is known in it."""
+    """Cut a line to the width, keeping the known text."""
     said = finding.said
     begin = finding.column - 20 if finding.column > width // 2 and len(said) > width else 0
     said = "..." * bool(begin) + said[begin:]
     return said if len(said) <= width else said[: width - 3] + "..."
+
+
+def _excerpt(name: str, line: int) -> str:
+    return call("sed", "-n", f"{max(1, line - 40)},{line}p", name)
 
 
 def _as_data(name: str, scan: Scan) -> dict[str, Any]:
@@ -133,7 +139,7 @@ def _as_data(name: str, scan: Scan) -> dict[str, Any]:
 
 
 def _tell(scan: Scan) -> None:
-    """Tell the causes with their fixes; of consequences only the first, where no cause is known."""
+    """Print the causes with their fixes; of consequences only the first, if no cause is known."""
     for number, each in enumerate(scan.findings):
         if number and each.message.consequence:
             click.echo(f"{paint('follows', sys.stdout)}  {each.message.topic}: {_where(each)}")
@@ -158,7 +164,7 @@ def _wrapped(text: str, before: str) -> str:
 
 
 def _tell_nothing(name: str, log: str, scan: Scan) -> None:
-    """Say that nothing is known, and where to look."""
+    """Print that no message is known, and where to look."""
     click.echo(f"no known message in the {scan.lines} lines of {name}")
     if scan.failed:
         click.echo(f"first to fail: {scan.failed}")
@@ -167,6 +173,6 @@ def _tell_nothing(name: str, log: str, scan: Scan) -> None:
         click.echo(f"the last line that looks like an error is line {line}:")
         click.echo(_INDENT + textwrap.shorten(said, _WIDTH - len(_INDENT), placeholder="..."))
         if log != "-":
-            click.echo(f"next: {call('sed', '-n', f'{max(1, line - 40)},{line}p', name)}")
+            click.echo(f"next: {_excerpt(name, line)}")
         return
     click.echo("next: python3 submit.py status; on this machine: python3 doctor.py")

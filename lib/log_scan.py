@@ -7,6 +7,7 @@ are searched: how it began, and how it ended.
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,22 @@ _DETAIL = re.compile(rb"\bDEBUG\b|level=debug|\[[IV][0-9]{3,4} ")
 _ERRORS = (b"Error", b"error:", b"ERROR", b"FATAL", b"fatal:", b"Exception", b"Segmentation fault")
 # Each attempt of a requeued job begins with it, in the same log.
 _ATTEMPT = b"longship: run "
+# A Python traceback, as Python or rich prints it; tracebacks that are near are of one failure.
+_TRACEBACK = b"Traceback (most recent call last)"
+_NEAR = 1 << 16  # bytes
+_LONG = 300  # lines
+_MANY = 200  # tracebacks that are read of a block
+_FRAME = re.compile(r'\bFile "([^"]+)", line ([0-9]+)|[│┃] ([^\s:]+\.py):([0-9]+) in ')
+_RAISED = re.compile(
+    r"([\w.]*(?:Error|Exception|Exit|Interrupt|Iteration)|[a-z]\w*(?:\.\w+)*\.[A-Z]\w+)(?:: (.*)|$)"
+)
+_CAUGHT = re.compile(r"Caught \w+ in ")
+_HANDLED = "During handling of the above exception"
+_INSTALLED = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+)")
+_BARE = re.compile(
+    r"(?:\W*[Rr]ank ?[0-9]+\W+|[\w.-]+: )*(?=[A-Z][a-z]\w*(?:Error|Exception)(?:: |$))"
+)
+_UNKNOWN = "Python exception"
 
 
 class Message(NamedTuple):
@@ -37,11 +54,9 @@ class Message(NamedTuple):
     topic : str
         What it is about, in a few words.
     text : list of str
-        What a line contains, any of them.
+        What a line contains, any of them. One with none is of the exception that its topic names.
     cause, fix : str
         What it means and what to do; ``{name}`` is a named group of `pattern`.
-    examples : list of str
-        Lines as the programs print them, for each text.
     pattern : str
         A regular expression that the line must match too.
     consequence : bool
@@ -56,7 +71,6 @@ class Message(NamedTuple):
     text: list[str]
     cause: str
     fix: str
-    examples: list[str]
     pattern: str = ""
     consequence: bool = False
     source: str = ""
@@ -87,6 +101,28 @@ class Finding(NamedTuple):
         return text
 
 
+class Raised(NamedTuple):
+    """An exception that no message of the table explains, with the places in the code."""
+
+    offset: int
+    line: int
+    text: str
+    places: list[tuple[str, str]]
+
+    def where(self) -> str:
+        """Tell where it was raised, and from which line outside installed packages."""
+        known = [(_package(file), file, line) for file, line in self.places if file[0] != "<"]
+        if not known:
+            return ""
+        package, file, line = known[-1]
+        name = file.rpartition("/")[2]
+        if not package:
+            return f" It was raised in {file}, line {line}."
+        called = next((each for each in reversed(known) if not each[0]), None)
+        said = f" It was raised in {package} ({name}, line {line})"
+        return f"{said}, called from {called[1]}, line {called[2]}." if called else f"{said}."
+
+
 class Scan:
     """What a log says; of a requeued job its last attempt.
 
@@ -102,6 +138,7 @@ class Scan:
             for each in messages
             for text in each.text
         ]
+        self._exceptions = {each.topic: each for each in messages if not each.text}
         self._dull: set[bytes] = set()
         self._offset = self.lines = self._attempts = 0
         self.skipped: tuple[int, int] | None = None
@@ -111,13 +148,30 @@ class Scan:
         self._found: dict[str, Finding] = {}
         self.failed = ""
         self.last_error = (0, "")
+        self._raised: Raised | None = None
+        self._traceback = -_NEAR
 
     @property
     def findings(self) -> list[Finding]:
-        """Causes first, each kind in the order of the log."""
-        return sorted(
+        """Causes first, each kind in the order of the log; without a cause the exception."""
+        found = sorted(
             self._found.values(), key=lambda each: (each.message.consequence, each.offset)
         )
+        if found and not found[0].message.consequence:
+            return found
+        return [*self._exception(bare=not found), *found]
+
+    def _exception(self, *, bare: bool) -> Iterator[Finding]:
+        """Tell what is certain of an exception that no message explains."""
+        raised = self._raised
+        if self._traceback < 0 and bare and (label := _BARE.match(self.last_error[1])):
+            raised = Raised(0, self.last_error[0], self.last_error[1][label.end() :], [])
+        if raised and (named := _RAISED.match(raised.text)):
+            kind = named[1].rpartition(".")[2]
+            message = self._exceptions.get(kind) or self._exceptions.get(_UNKNOWN)
+            if message:
+                values = {"exception": kind, "where": raised.where()}
+                yield Finding(message, raised.offset, raised.line, raised.text, 0, values)
 
     def read(self, stream: BinaryIO, size: int = 0) -> None:
         """Read a log to its end.
@@ -189,12 +243,25 @@ class Scan:
             if ended:
                 node, task, reason = (_shown(each) for each in ended.groups())
                 self.failed = f"task {task} on {node}: {reason}"
+        for at in itertools.islice(_positions(block, _TRACEBACK), _MANY):
+            self._trace(block, at, taken)
         last = max(block.rfind(each) for each in _ERRORS)
         if last >= 0:
             start, end = _line_around(block, last)
             self.last_error = (self._number(block, start), _shown(block[start:end]))
         self.lines += block.count(b"\n")
         self._offset += len(block)
+
+    def _trace(self, block: bytes, at: int, known: set[int]) -> None:
+        """Remember the first exception of a group of tracebacks that the table does not explain."""
+        near = self._offset + at - self._traceback < _NEAR
+        self._traceback = self._offset + at
+        if near and self._raised:
+            return
+        raised, start = _read_traceback(block, at)
+        if raised and start not in known:
+            line = self._number(block, start)
+            self._raised = raised._replace(offset=self._offset + start, line=line)
 
     def _number(self, block: bytes, at: int) -> int:
         return self.lines + block.count(b"\n", 0, at) + 1
@@ -213,6 +280,47 @@ class Scan:
         self._found[message.topic] = Finding(
             message, self._offset + start, line, said, at - start, values, count
         )
+
+
+def _read_traceback(block: bytes, at: int) -> tuple[Raised | None, int]:
+    """Return the exception of a traceback, and where its line begins.
+
+    The lines of other ranks between its lines are left out by what stands before each line.
+    """
+    begin = max(block.rfind(b"\n", 0, at) + 1, at - _SEEN)
+    said = block[begin:at].decode("utf-8", "replace")
+    prefix = re.sub("[╭┏].*|Original ", "", said)
+    digits = {ord(each): "0" for each in "123456789"} if len(prefix) > 20 else {}  # it has a time
+    places: list[tuple[str, str]] = []
+    found: tuple[Raised | None, int] = (None, -1)
+    for _ in range(_LONG):
+        begin = block.find(b"\n", begin) + 1
+        if not begin:
+            break
+        line = block[begin : begin + _SEEN].partition(b"\n")[0].decode("utf-8", "replace")
+        if line[: len(prefix)].translate(digits) != prefix.translate(digits):
+            continue
+        line = line[len(prefix) :]
+        if frame := _FRAME.search(line):
+            places.append((frame[1] or frame[3], frame[2] or frame[4]))
+        elif places and (named := _RAISED.match(line)):
+            found = (Raised(0, 0, _shown(line.encode()), places), begin)
+            rest = block[begin : begin + 2 * _SEEN].decode("utf-8", "replace")
+            if not _CAUGHT.match(named[2] or "") and _HANDLED not in rest.split("Traceback", 1)[0]:
+                break  # else the next one tells more
+            places = []
+    if found[0] and "Original" not in said and _INSTALLED.search(found[0].places[0][0]):
+        return None, -1  # it was caught in a package
+    return found
+
+
+def _package(file: str) -> str:
+    """Name the installed package that a file belongs to; '' for the user's own code."""
+    if package := _INSTALLED.search(file):
+        return package[1]
+    if file.endswith(".pyx"):
+        return file.partition("/")[0]
+    return "Python's library" if re.search(r"/lib/python3\.[0-9]+/", file) else ""
 
 
 def _names_digits(message: Message, text: str) -> bool:

@@ -18,8 +18,10 @@ from lib.stacks import load_stack
 from lib.tables import read_toml
 
 MESSAGES = load_messages()
-EXAMPLES = [(each, line) for each in MESSAGES for line in each.examples]
+TEXTS = [each for each in MESSAGES if each.text]
 FOLDER = Path(__file__).parent / "messages"
+LINES = read_toml(FOLDER / "examples.toml", "examples.toml")[0]
+EXAMPLES = [(each, line) for each in TEXTS for line in LINES[each.topic]]
 REPORTED = read_toml(FOLDER / "reported.toml", "reported.toml")[0]["messages"]
 HEALTHY = sorted((FOLDER / "healthy").glob("*.log.gz"))
 
@@ -77,16 +79,17 @@ def test_there_are_logs_of_20_successful_runs():
 
 
 def test_each_text_has_an_example():
-    for message in MESSAGES:
+    assert {*LINES} == {each.topic for each in TEXTS}
+    for message in TEXTS:
         for text in message.text:
-            assert any(text in line for line in message.examples), (message.topic, text)
+            assert any(text in line for line in LINES[message.topic]), (message.topic, text)
 
 
 def test_entries_are_complete_and_named_once(root):
     topics = [each.topic for each in MESSAGES]
     assert len(set(topics)) == len(topics) >= 120
     for each in MESSAGES:
-        assert each.cause and each.fix and each.text
+        assert each.cause and each.fix
         assert not each.source or each.source.startswith("https://")
         assert all((root / site / "site.toml").is_file() for site in each.sites)
 
@@ -179,21 +182,86 @@ def test_harmless_text_is_not_taken_for_a_message(root, tmp_path):
 def test_what_is_missing_is_named(capsys, tmp_path):
     (tmp_path / "log").write_text("ModuleNotFoundError: No module named 'yaml.x'\n")
     (found,) = explained(capsys, tmp_path / "log")["findings"]
-    assert "package that has yaml to" in found["fix"]
+    assert "package that provides yaml to" in found["fix"]
 
 
 def test_log_without_a_known_message(root, run, tmp_path):
-    (tmp_path / "a log").write_text("fine\nMyError: odd\n")
+    (tmp_path / "a log").write_text("fine\nmy error: odd\n")
     said = run([sys.executable, root / "doctor.py", "explain", tmp_path / "a log"]).stdout
-    assert "no known message in the 2 lines" in said and "MyError: odd" in said
+    assert "no known message in the 2 lines" in said and "my error: odd" in said
     assert f"next: sed -n 1,2p '{tmp_path}/a log'" in said
+
+
+FRAMES = """Traceback (most recent call last):
+  File "/s/train.py", line 7, in <module>
+    main()
+  File "/v/lib/python3.11/site-packages/transformers/trainer.py", line 99, in train
+    raise ValueError
+"""
+LATER = "\nDuring handling of the above exception, another exception occurred:\n\n"
+RICH = """╭───── Traceback (most recent call last) ─────╮
+│ /s/train.py:7 in main                       │
+│ ❱  7 │   run()                              │
+╰─────────────────────────────────────────────╯
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "line", "said"),
+    [
+        (f"fine\n{FRAMES}ValueError: odd\n", 7, "ValueError: odd"),
+        (f"{FRAMES}KeyError: 'a'\n{LATER}{FRAMES}m.MyError: b\n", 15, "m.MyError: b"),
+        (
+            f"{FRAMES}ValueError: Caught ValueError in DataLoader worker process 0.\n"
+            f"Original {FRAMES}AssertionError\n",
+            12,
+            "AssertionError",
+        ),
+        (f"{RICH}KeyError: 'a'\n", 5, "KeyError: 'a'"),
+        (
+            "".join(
+                f"{rank}: {line}\n"
+                for line in f"{FRAMES}ValueError: odd".splitlines()
+                for rank in (3, 0)
+            ),
+            11,
+            "ValueError: odd",
+        ),
+        (f"{FRAMES}RuntimeError: Broken pipe\n{FRAMES}ValueError: odd\n", 12, "ValueError: odd"),
+        (f"{FRAMES}ValueError: odd\n{FRAMES}KeyError: 'a'\n", 6, "ValueError: odd"),
+    ],
+)
+def test_exception_without_a_known_message_is_told_with_its_place(log, line, said, tmp_path):
+    found = scanned(tmp_path / "log", log.encode()).findings[0]
+    assert not found.message.text and (found.line, found.said) == (line, said)
+    cause = found.filled(found.message.cause)
+    assert "/s/train.py, line 7" in cause and "{" not in cause
+
+
+def test_known_cause_comes_before_an_exception(tmp_path):
+    log = f"{FRAMES}ValueError: odd\nslurmstepd: error: Detected 1 oom_kill event in StepId=1.0\n"
+    assert [each.message.topic for each in scanned(tmp_path / "log", log.encode()).findings] == [
+        "out of host memory"
+    ]
+
+
+def test_exception_that_a_package_caught_is_not_told(tmp_path):
+    caught = FRAMES.replace("/s/train.py", "/v/lib/python3.11/site-packages/wandb/x.py")
+    assert not scanned(tmp_path / "log", f"{caught}ValueError: odd\nfine\n".encode()).findings
+
+
+def test_exception_names_the_lines_to_read(root, run, tmp_path):
+    (tmp_path / "log").write_text(f"fine\n{FRAMES}ValueError: odd\n")
+    said = run([sys.executable, root / "doctor.py", "explain", tmp_path / "log"]).stdout
+    assert "(trainer.py, line 99), called from" in " ".join(said.split())
+    assert said.splitlines()[-1] == f"next: sed -n 1,7p {tmp_path}/log"
 
 
 def test_text_fits_80_columns_and_has_no_colours(root, run, tmp_path):
     lines = "".join(f"{line}\n" for _, line in EXAMPLES)
     (tmp_path / "log").write_text(lines)
     said = run([sys.executable, root / "doctor.py", "explain", tmp_path / "log"]).stdout
-    assert "\x1b" not in said and said.count("problem  ") + said.count("follows  ") == len(MESSAGES)
+    assert "\x1b" not in said and said.count("problem  ") + said.count("follows  ") == len(TEXTS)
     assert all(len(line) <= 80 for line in said.splitlines())
 
 
@@ -206,17 +274,17 @@ def test_standard_input_folder_of_a_run_and_missing_log(repository, capsys, run,
     folder.mkdir()
     (folder / "record.json").write_text(json.dumps({"log": str(tmp_path / "log")}))
     assert explained(capsys, folder, paths)["findings"][0]["line"] == 1
-    with pytest.raises(LongshipError, match="there is no log nope") as error:
+    with pytest.raises(LongshipError, match="log not found: nope") as error:
         explain("nope", lambda: paths, as_json=False)
     assert error.value.hint
 
 
 def test_log_that_cannot_be_looked_at_is_told(repository, unseen, tmp_path):
     _, paths = repository.settings_and_paths()
-    with pytest.raises(LongshipError, match="there is no log /x"):
+    with pytest.raises(LongshipError, match="log not found: /x"):
         explain(unseen, lambda: paths, as_json=False)
     (tmp_path / "record.json").write_text(json.dumps({"log": unseen}))
-    with pytest.raises(LongshipError, match="has no log"):
+    with pytest.raises(LongshipError, match="no log recorded"):
         explain(str(tmp_path), lambda: paths, as_json=False)
 
 
@@ -237,8 +305,8 @@ def test_of_a_large_file_both_ends_are_searched_and_that_is_told(attempts, root,
     assert named.pop("shared memory") == found["lines"]
     assert list(named.values()) == ([] if attempts == 2 else [1])
     said = run(doctor).stdout.splitlines()
-    assert said[-2] == f"not searched: lines {first} to {last}, as it is large"
-    assert said[-1] == f"to search all of it: python3 doctor.py explain - <'{log}'"
+    assert said[-2] == f"not searched: lines {first} to {last} of a large log"
+    assert said[-1] == f"to search all lines: python3 doctor.py explain - <'{log}'"
 
 
 def test_fifo_is_not_waited_for(root, run, tmp_path):
