@@ -29,7 +29,7 @@ _ERRORS = (b"Error", b"error:", b"ERROR", b"FATAL", b"fatal:", b"Exception", b"S
 # Each attempt of a requeued job begins with it, in the same log.
 _ATTEMPT = b"longship: run "
 # A Python traceback, as Python or rich prints it; tracebacks that are near are of one failure.
-_TRACEBACK = b"Traceback (most recent call last)"
+_TRACEBACK = b"Traceback (most recent call"
 _NEAR = 1 << 16  # bytes
 _LONG = 300  # lines
 _MANY = 200  # tracebacks that are read of a block
@@ -39,9 +39,11 @@ _RAISED = re.compile(
 )
 _CAUGHT = re.compile(r"Caught \w+ in ")
 _HANDLED = "During handling of the above exception"
+_CAUSE = "The above exception was the direct cause"
+_RANK = re.compile(r"(?:^ *[0-9]+: )?\[[Rr]ank ?[0-9]+\]:? $")
 _INSTALLED = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+)")
 _BARE = re.compile(
-    r"(?:\W*[Rr]ank ?[0-9]+\W+|[\w.-]+: )*(?=[A-Z][a-z]\w*(?:Error|Exception)(?:: |$))"
+    r"(?:^|[]:|)] +)(?=(?:[A-Z]\w*|[a-z]\w*(?:\.\w+)*\.[A-Z]\w*)(?:Error|Exception)(?:: |$))"
 )
 _UNKNOWN = "Python exception"
 
@@ -149,7 +151,7 @@ class Scan:
         self.failed = ""
         self.last_error = (0, "")
         self._raised: Raised | None = None
-        self._traceback = -_NEAR
+        self._traceback, self._caught, self._failed_in = -_NEAR, 0, 0
 
     @property
     def findings(self) -> list[Finding]:
@@ -164,14 +166,18 @@ class Scan:
     def _exception(self, *, bare: bool) -> Iterator[Finding]:
         """Tell what is certain of an exception that no message explains."""
         raised = self._raised
-        if self._traceback < 0 and bare and (label := _BARE.match(self.last_error[1])):
-            raised = Raised(0, self.last_error[0], self.last_error[1][label.end() :], [])
+        number, said = self.last_error
+        if not raised and bare and number != self._caught and (label := _BARE.search(said)):
+            raised = Raised(0, number, said[label.end() :], [])
         if raised and (named := _RAISED.match(raised.text)):
             kind = named[1].rpartition(".")[2]
             message = self._exceptions.get(kind) or self._exceptions.get(_UNKNOWN)
             if message:
                 values = {"exception": kind, "where": raised.where()}
                 yield Finding(message, raised.offset, raised.line, raised.text, 0, values)
+        elif bare and self.failed and (message := self._exceptions.get("task failed")):
+            values = {"reason": self.failed[0].upper() + self.failed[1:]}
+            yield Finding(message, 0, self._failed_in, f"srun: error: {self.failed}", 0, values)
 
     def read(self, stream: BinaryIO, size: int = 0) -> None:
         """Read a log to its end.
@@ -243,6 +249,7 @@ class Scan:
             if ended:
                 node, task, reason = (_shown(each) for each in ended.groups())
                 self.failed = f"task {task} on {node}: {reason}"
+                self._failed_in = self._number(block, at)
         for at in itertools.islice(_positions(block, _TRACEBACK), _MANY):
             self._trace(block, at, taken)
         last = max(block.rfind(each) for each in _ERRORS)
@@ -259,8 +266,10 @@ class Scan:
         if near and self._raised:
             return
         raised, start = _read_traceback(block, at)
-        if raised and start not in known:
-            line = self._number(block, start)
+        line = self._number(block, start) if start >= 0 else 0
+        if not raised:
+            self._caught = line
+        elif start not in known:
             self._raised = raised._replace(offset=self._offset + start, line=line)
 
     def _number(self, block: bytes, at: int) -> int:
@@ -289,10 +298,15 @@ def _read_traceback(block: bytes, at: int) -> tuple[Raised | None, int]:
     """
     begin = max(block.rfind(b"\n", 0, at) + 1, at - _SEEN)
     said = block[begin:at].decode("utf-8", "replace")
-    prefix = re.sub("[╭┏].*|Original ", "", said)
+    prefix = re.sub("[╭┏].*|Original ", "", said.rpartition("\r")[2])
+    if label := _RANK.search(prefix):  # behind a bar of progress
+        prefix = label[0]
+    elif not prefix.rstrip().endswith((":", "]", ")", "|")):
+        prefix = prefix if prefix.isspace() else ""
     digits = {ord(each): "0" for each in "123456789"} if len(prefix) > 20 else {}  # it has a time
     places: list[tuple[str, str]] = []
     found: tuple[Raised | None, int] = (None, -1)
+    rest = ""
     for _ in range(_LONG):
         begin = block.find(b"\n", begin) + 1
         if not begin:
@@ -309,8 +323,9 @@ def _read_traceback(block: bytes, at: int) -> tuple[Raised | None, int]:
             if not _CAUGHT.match(named[2] or "") and _HANDLED not in rest.split("Traceback", 1)[0]:
                 break  # else the next one tells more
             places = []
-    if found[0] and "Original" not in said and _INSTALLED.search(found[0].places[0][0]):
-        return None, -1  # it was caught in a package
+    told = "Original" in said or _CAUSE in rest
+    if found[0] and _INSTALLED.search(found[0].places[0][0]) and not told:
+        return None, found[1]  # it was caught in a package
     return found
 
 
