@@ -35,7 +35,8 @@ _LONG = 300  # lines
 _MANY = 200  # tracebacks that are read of a block
 _FRAME = re.compile(r'\bFile "([^"]+)", line ([0-9]+)|[│┃] ([^\s:]+\.py):([0-9]+) in ')
 _RAISED = re.compile(
-    r"([\w.]*(?:Error|Exception|Exit|Interrupt|Iteration)|[a-z]\w*(?:\.\w+)*\.[A-Z]\w+)(?:: (.*)|$)"
+    r"([\w.]*(?:Error|Exception|Exit|Interrupt|Iteration)|[a-z]\w*(?:\.\w+)*\.[A-Z]\w+)"
+    r"(?:\((\w+)\))?(?:: ?(.*)|$)"
 )
 _CAUGHT = re.compile(r"Caught \w+ in ")
 _HANDLED = "During handling of the above exception"
@@ -43,7 +44,8 @@ _CAUSE = "The above exception was the direct cause"
 _RANK = re.compile(r"(?:^ *[0-9]+: )?\[[Rr]ank ?[0-9]+\]:? $")
 _INSTALLED = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+)")
 _BARE = re.compile(
-    r"(?:^|[]:|)] +)(?=(?:[A-Z]\w*|[a-z]\w*(?:\.\w+)*\.[A-Z]\w*)(?:Error|Exception)(?:: |$))"
+    r"(?:^|[]:|)] +)(?=(?:[A-Z]\w*|[a-z]\w*(?:\.\w+)*\.[A-Z]\w*)(?:Error|Exception)"
+    r"(?:\(\w+\))?(?:: |:?$))"
 )
 _UNKNOWN = "Python exception"
 
@@ -170,7 +172,7 @@ class Scan:
         if not raised and bare and number != self._caught and (label := _BARE.search(said)):
             raised = Raised(0, number, said[label.end() :], [])
         if raised and (named := _RAISED.match(raised.text)):
-            kind = named[1].rpartition(".")[2]
+            kind = named[2] or named[1].rpartition(".")[2]
             message = self._exceptions.get(kind) or self._exceptions.get(_UNKNOWN)
             if message:
                 values = {"exception": kind, "where": raised.where()}
@@ -320,7 +322,8 @@ def _read_traceback(block: bytes, at: int) -> tuple[Raised | None, int]:
         elif places and (named := _RAISED.match(line)):
             found = (Raised(0, 0, _shown(line.encode()), places), begin)
             rest = block[begin : begin + 2 * _SEEN].decode("utf-8", "replace")
-            if not _CAUGHT.match(named[2] or "") and _HANDLED not in rest.split("Traceback", 1)[0]:
+            told = named[2] or _CAUGHT.match(named[3] or "")  # by Ray, by a data loader
+            if not told and _HANDLED not in rest.split("Traceback", 1)[0]:
                 break  # else the next one tells more
             places = []
     told = "Original" in said or _CAUSE in rest
