@@ -67,6 +67,7 @@ def test_tests_named_on_the_page_pass(followed, run):
     assert changed(git) == sorted({*PAGE.files} - {OWN})
 
 
+@pytest.mark.slow  # they are collected: see the last test
 def test_other_tests_that_look_at_all_sites_pass(followed, run):
     clone, _ = followed
     names = ("settings", "resolved", "golden", "completion")

@@ -61,6 +61,7 @@ def test_tests_named_on_the_page_pass(followed, run):
     assert changed(git) == sorted(PAGE.files)
 
 
+@pytest.mark.slow  # they are collected: see the last test
 def test_other_tests_that_look_at_all_stacks_pass(followed, run):
     clone, _ = followed
     files = ["tests/test_settings.py", "tests/test_golden.py", "tests/test_stack_pins.py"]
