@@ -778,8 +778,8 @@ lock_is_stale() {
     found=$(process_start "$process")
     if [[ $found == "$start" ]]; then return 1; fi
     if [[ -O $1/owner ]]; then return 0; fi # what it has started is ended before the lock is taken over
-    # of another user: the heart outlives the last holder; with hidepid, /proc does not show it
-    if [[ -e /proc/1 ]] && read -r heart beating <"$1/heart" && [[ $(process_start "$heart") != "$beating" ]]; then
+    # of another user: the heart outlives the last holder; /proc shows it, unless it is mounted with hidepid
+    if [[ -e /proc/1/stat ]] && read -r heart beating <"$1/heart" && [[ $(process_start "$heart") != "$beating" ]]; then
       return 0
     fi 2>/dev/null
   fi

@@ -97,7 +97,7 @@ def test_conflict_stops_and_can_be_taken_back(work):
     mine.git("add", "new.py")
     before = mine.state()
     work.release(model__py=("line 5\n", "theirs\n"))
-    is_told(work.update(check=False), "with conflicts in model.py", "--continue")
+    is_told(work.update(check=False), "conflicts in model.py", "--continue")
     assert "<<<<<<<" in (mine.folder / "model.py").read_text()
     assert "model.py" in mine.git("diff", "--name-only", "--diff-filter=U")
     is_told(work.update(check=False), "waiting for you", "--abort")
@@ -381,7 +381,7 @@ def test_changed_url_is_taken_over(work, run):
     fork.git("tag", "v1-fork")
     work.use("v1-fork", url=f"file://{fork.folder}", upstream=work.url)
     done = work.update()
-    assert "is called former-origin now" in done.stderr
+    assert "is now called former-origin" in done.stderr
     assert mine.git("log", "--format=%s") == "mine\nof the fork\nfirst\n"
     assert mine.git("remote", "get-url", "former-origin").strip() == work.url
     assert mine.git("remote", "get-url", "upstream").strip() == work.url
@@ -492,7 +492,7 @@ def test_busy_repository_is_left_alone_and_told(work, make_busy, message):
     [
         ({"ref": "v9"}, "tag, branch or commit not found in file://", "git ls-remote"),
         ({"url": "file:///nowhere/x"}, "repository not found: file:///nowhere/x", "url"),
-        ({"url": "https://127.0.0.1:9/x.git"}, "cannot be reached", "download"),
+        ({"url": "https://127.0.0.1:9/x.git"}, "cannot reach", "download"),
     ],
 )
 def test_install_that_cannot_work_leaves_nothing(work, keys, message, hint):
@@ -687,7 +687,7 @@ def test_patch_that_no_longer_applies_is_named(work):
     mine.write("model.py", "resolved\n")
     mine.git("add", "model.py")
     # the user's own edit, from which the patch was made, is still there, and meets the same
-    is_told(work.update("--continue", check=False), "what you have not committed", "--continue")
+    is_told(work.update("--continue", check=False), "your uncommitted changes", "--continue")
     mine.write("model.py", "resolved\n")
     mine.git("add", "model.py")
     work.update("--continue")
@@ -703,7 +703,7 @@ def test_commits_whose_patches_are_gone_are_kept(work):
         path.unlink()
     work.release(data__py="2\n")
     done = work.update()
-    assert "of 1 patches, 0 are there now" in done.stderr
+    assert "of 1 applied patches, 0 still exist" in done.stderr
     (saved,) = work.saved()
     assert (saved / "commits/0001-WIP-mine.patch").exists()
 

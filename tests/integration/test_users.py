@@ -20,8 +20,9 @@ GROUP = 61000
 FIRST, SECOND = 61001, 61002  # no names: neither user is made, so neither has to be removed
 SECONDS = 60
 QUICK = 'sleep() { command sleep "${1/#5/0.07}"; }'  # the sign of life comes every five seconds
-# Each look takes 30 seconds of bash's clock, and a lock that is not taken over in 300 is alive.
-LOOK = "sleep() { SECONDS=$((SECONDS + 30)); command sleep 0.1; ((SECONDS < 300)) || exit 7; }"
+# Each look takes 10 seconds of bash's clock, and a lock that is not taken over in 80 is alive. Signs of
+# life differ by their second, so it must not be too fast.
+LOOK = "sleep() { SECONDS=$((SECONDS + 10)); command sleep 0.3; ((SECONDS < 80)) || exit 7; }"
 HOLD = "hold() { : >held.$1; until [[ -e stop ]]; do command sleep 0.05; done; }"
 WORK = "work() { : >worked; }"
 
@@ -41,10 +42,12 @@ def start(shared, clean_environment):
     """Give a function that starts lines as a user of the group, with a umask of 077."""
     started = []
 
-    def start_script(user, *lines):
+    def start_script(user, *lines, hidepid=0):
         script = render("a test", ["umask 077", *lines])
         become = ["setpriv", f"--reuid={user}", f"--regid={user}", f"--groups={GROUP}"]
-        command = [*become, "bash", "-c", script]
+        mount = f'mount -t proc -o hidepid={hidepid} proc /proc && exec "$@"'
+        hidden = ["unshare", "--mount", "bash", "-c", mount, "mount"] if hidepid else []
+        command = [*hidden, *become, "bash", "-c", script]
         started.append(processes.start(command, env=clean_environment, cwd=shared))
         return started[-1]
 
@@ -66,11 +69,16 @@ def finish(process):
     return process.returncode, errors
 
 
-def test_living_lock_of_another_user_is_waited_for(start, shared):
-    """Its files are readable whatever the umask, and its owner's sign of life is seen."""
+@pytest.mark.parametrize("hidepid", [0, 1])
+def test_living_lock_of_another_user_is_waited_for(hidepid, start, shared):
+    """Its files are readable whatever the umask, and so is its owner's sign of life.
+
+    With hidepid, which some sites mount /proc with, no user sees the processes of others.
+    """
     first = start(FIRST, QUICK, HOLD, call("locked", shared / "lock", "hold", "first"))
     wait_until((shared / "held.first").exists)
-    code, errors = finish(start(SECOND, LOOK, WORK, call("locked", shared / "lock", "work")))
+    lines = [LOOK, WORK, call("locked", shared / "lock", "work")]
+    code, errors = finish(start(SECOND, *lines, hidepid=hidepid))
     assert code == 7 and f"waiting for the lock held by process {first.pid} on " in errors
     assert not (shared / "worked").exists()
     (shared / "stop").touch()
@@ -95,9 +103,7 @@ def test_lock_lasts_as_long_as_the_workers_of_another_user(start, shared):
     wait_until((shared / "held.1").exists)
     first.kill()
     first.wait(timeout=SECONDS)
-    # signs of life differ by their second
-    look = "sleep() { SECONDS=$((SECONDS + 10)); command sleep 0.3; ((SECONDS < 80)) || exit 7; }"
-    code, errors = finish(start(SECOND, look, WORK, call("locked", shared / "lock", "work")))
+    code, errors = finish(start(SECOND, LOOK, WORK, call("locked", shared / "lock", "work")))
     assert code == 7 and "waiting for " in errors and "taking over" not in errors
     (shared / "stop").touch()
     assert finish(start(SECOND, WORK, call("locked", shared / "lock", "work")))[0] == 0
