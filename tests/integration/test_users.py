@@ -20,8 +20,8 @@ GROUP = 61000
 FIRST, SECOND = 61001, 61002  # no names: neither user is made, so neither has to be removed
 SECONDS = 60
 QUICK = 'sleep() { command sleep "${1/#5/0.07}"; }'  # the sign of life comes every five seconds
-# Each look takes 10 seconds of bash's clock, and a lock that is not taken over in 80 is alive. Signs of
-# life differ by their second, so it must not be too fast.
+# Each look takes 10 seconds of bash's clock, and a lock that is not taken over in 80 is alive.
+# Signs of life differ by their second, so a look must not be too fast.
 LOOK = "sleep() { SECONDS=$((SECONDS + 10)); command sleep 0.3; ((SECONDS < 80)) || exit 7; }"
 HOLD = "hold() { : >held.$1; until [[ -e stop ]]; do command sleep 0.05; done; }"
 WORK = "work() { : >worked; }"
