@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034  # the hints are those of other files
 # Git, with what would make it behave differently for each user switched off.
 
 # No hooks, signatures, editors and questions; no look into submodules, which are handled one by one.
