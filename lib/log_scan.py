@@ -138,12 +138,13 @@ class Scan:
 
     def __init__(self, messages: list[Message]) -> None:
         self._searches = [
-            (each, text.encode(), re.compile(each.pattern.encode()), _names_digits(each, text))
+            (each, text.encode(), re.compile(each.pattern.encode()), _without_digits(each, text))
             for each in messages
             for text in each.text
         ]
         self._exceptions = {each.topic: each for each in messages if not each.text}
         self._dull: set[bytes] = set()
+        self._met: set[bytes] = set()  # texts whose digits matter, of which a kind of line was met
         self._offset = self.lines = self._attempts = 0
         self.skipped: tuple[int, int] | None = None
         self._forget()
@@ -232,8 +233,12 @@ class Scan:
         kinds = block.translate(_DIGITS).split(b"\n")
         # Most lines differ from others, in which nothing was found, only in their numbers.
         fresh = b"\n".join({*kinds} - self._dull)
-        for message, text, pattern, names_digits in self._searches:
-            for at in _positions(block, text) if names_digits or text in fresh else ():
+        for message, text, pattern, kind in self._searches:
+            if (kind or text) in fresh:
+                self._met.add(kind)
+            elif not kind or kind not in self._met:
+                continue
+            for at in _positions(block, text):
                 start, end = _line_around(block, at)
                 if start in taken or _DETAIL.search(block, start, end):
                     continue
@@ -326,7 +331,7 @@ def _read_traceback(block: bytes, at: int) -> tuple[Raised | None, int]:
             if not told and _HANDLED not in rest.split("Traceback", 1)[0]:
                 break  # else the next one tells more
             places = []
-    told = "Original" in said or _CAUSE in rest
+    told = label or "Original" in said or _CAUSE in rest  # PyTorch labels what ends a rank
     if found[0] and _INSTALLED.search(found[0].places[0][0]) and not told:
         return None, found[1]  # it was caught in a package
     return found
@@ -341,10 +346,11 @@ def _package(file: str) -> str:
     return "Python's library" if re.search(r"/lib/python3\.[0-9]+/", file) else ""
 
 
-def _names_digits(message: Message, text: str) -> bool:
-    """Tell whether it matters which digits stand in a line."""
+def _without_digits(message: Message, text: str) -> bytes:
+    """Return the text as the kinds of lines have it; nothing where no digits of a line matter."""
     pattern = re.sub(r"\[0-9\]|\{[0-9,]+\}", "", message.pattern)
-    return any(each.isdigit() for each in text + pattern)
+    matter = any(each.isdigit() for each in text + pattern)
+    return text.encode().translate(_DIGITS) if matter else b""
 
 
 def _positions(block: bytes, text: bytes) -> Iterator[int]:

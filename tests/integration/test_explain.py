@@ -28,6 +28,8 @@ PYTHON = {
     "port in use": "import socket as s; a = s.create_server(('', 0)); "
     "s.create_server(a.getsockname())",
     "crash": "import faulthandler, os; faulthandler.enable(); os.abort()",
+    "KeyError": "{}['x']",
+    "Python exception": "1 / 0",
 }
 
 
