@@ -339,10 +339,15 @@ def test_encoded_arguments_are_ascii_and_others_stay(bash):
     assert encoded.stdout.isascii()
 
 
-def test_nothing_said_is_an_interactive_shell(bash):
-    show = "printf '%s\\0' \"${command[@]}\""
-    done = bash(call("take_command", "/rc file", Expansion('"$@"')), show)
-    assert done.stdout.split("\0")[:-1] == ["bash", "--rcfile", "/rc file", "-i"]
+@pytest.mark.parametrize(("there", "shown"), [("bash", "--rcfile /rc file -i"), ("sh", "-i")])
+def test_no_command_is_an_interactive_shell(there, shown, bash, tmp_path):
+    """Started with a PATH that has only one of the two: an image can lack bash."""
+    program = tmp_path / there
+    program.write_text(f'#!/bin/sh\necho {there} "$@"\n')
+    program.chmod(0o755)
+    take = call("take_command", "/rc file", Expansion('"$@"'))
+    done = bash(take, f"PATH={tmp_path}", '"${command[@]}"')
+    assert done.stdout == f"{there} {shown}\n"
 
 
 def test_modules_are_loaded_in_order_where_the_program_is_missing(bash):

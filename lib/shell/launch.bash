@@ -199,10 +199,14 @@ take_rank() {
   done
 }
 
-# take_command INTERACTIVE_FILE ARGUMENT...: what to run; nothing said is an interactive shell.
+# take_command INTERACTIVE_FILE ARGUMENT...: set command to what to run: by default an interactive shell, which
+# is sh where an image has no bash.
 take_command() {
   command=("${@:2}")
-  if ((${#command[@]} == 0)); then command=(bash --rcfile "$1" -i); fi
+  if ((${#command[@]} == 0)); then
+    # shellcheck disable=SC2016  # expanded inside
+    command=(/bin/sh -c 'if command -v bash >/dev/null; then exec bash --rcfile "$0" -i; fi; exec sh -i' "$1")
+  fi
 }
 
 # UTF-8 by the bytes that may follow each other (the Unicode standard, table 3-7)
