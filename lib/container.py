@@ -1,4 +1,4 @@
-"""Starting programs inside: the lines that do it."""
+"""Launching programs inside the environment."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def describe_launch(
     pip_sources: bool = True,
     overlay: str = "",
 ) -> Launch:
-    """Collect what the runtime is given.
+    """Collect everything that the runtime needs.
 
     Parameters
     ----------
     settings : Settings
         All layers put together.
     paths : Paths
-        Where things lie.
+        All paths of the machine.
     runtime : str
         The name, from `choose_runtime`.
     pip_sources : bool
-        Show pip's configuration and folders too.
+        Bind pip's configuration and directories too.
     overlay : str
-        The file with the Python packages, from `lib.overlays.overlay_to_start`.
+        File of the overlay, from `lib.overlays.overlay_to_start`.
     """
     image = image_to_start(runtime, settings, paths)
     binds, site_binds = environment.configured_binds(settings, paths)
@@ -56,27 +56,28 @@ def describe_launch(
         patched_files=environment.patched_files(settings, paths),
         pip_sources=pip_sources,
         overlay=overlay,
+        secrets=settings.configuration.environment.secrets,
     )
 
 
 def _image_hint(source: ImageSource) -> str:
-    """Say what makes the image."""
+    """Return the hint for a missing or unusable image."""
     if source.ready:
-        return "ask the site, or name another image: container.image in configuration.toml"
-    return "python3 build_container.py && python3 move_built_container_to_active.py"
+        return "ask the site's support; or set container.image in configuration.toml"
+    return "run: python3 build_container.py && python3 move_built_container_to_active.py"
 
 
 def start_lines(settings: Settings, launch: Launch, contract: str) -> tuple[list[str], list[Word]]:
-    """Return the lines that prepare a start, and the words in front of the user's command.
+    """Return the lines that prepare a launch, and the words before the user's command.
 
     Parameters
     ----------
     settings : Settings
         All layers put together.
     launch : Launch
-        What the runtime is given.
+        Everything that the runtime needs.
     contract : str
-        The POSIX sh text that gives the program its environment.
+        POSIX sh text that sets the program's environment.
 
     Returns
     -------
@@ -87,7 +88,7 @@ def start_lines(settings: Settings, launch: Launch, contract: str) -> tuple[list
     lines = [
         *module_lines(settings.machine, launch.runtime),
         "",
-        comment("Nothing of the host's compilers and Python reaches the program."),
+        comment("The host's compilers and Python must not leak into the environment."),
         *environment.unset_lines(settings.configuration.environment),
         "",
         text_below("longship_contract", contract, CONTRACT),
@@ -113,16 +114,16 @@ def run_lines(
     settings : Settings
         All layers put together.
     paths : Paths
-        Where things lie.
+        All paths of the machine.
     runtime : str
         The name, from `choose_runtime`.
     online : bool
-        Leave the Hugging Face libraries their network.
+        Allow the Hugging Face libraries to use the network.
     venv : pathlib.Path or None
         The venv that comes first on PATH.
     for_ranks : bool
-        For the many ranks of a job, which install nothing: pip's configuration is left out, so
-        that each of them does not read it from the home folder, and nobody notes the use.
+        For the ranks of a job, which install nothing: pip's configuration is left out, so that
+        they do not read it from the home directory, and the last use is not recorded.
 
     Returns
     -------
@@ -153,23 +154,23 @@ def run_lines(
 
 
 def venv_binds(venv: Path | None, paths: Paths) -> list[Bind]:
-    """Return the bind of a venv that lies outside of the configured folders: one taken over."""
+    """Return the bind of a venv outside the configured directories."""
     if venv is None or any(is_below(str(venv), str(each)) for each in paths.roots):
         return []
     return [Bind(str(venv), str(venv))]
 
 
 def package_folders(runtime: str, overlay: str, venv: Path | None) -> list[str]:
-    """Return the folders with packages on top of the image, the lowest first.
+    """Return the directories with packages on top of the image, the lowest first.
 
     Parameters
     ----------
     runtime : str
-        What runs the image.
+        Runtime of the image.
     overlay : str
         From `lib.overlays.overlay_to_start`; empty for none.
     venv : pathlib.Path or None
-        The version of the venv in use.
+        The active version of the venv.
     """
     return [
         *([seen_at(overlay, runtime)] if overlay else []),
@@ -192,13 +193,13 @@ def inside_lines(
     settings : Settings
         All layers put together.
     paths : Paths
-        Where things lie.
+        All paths of the machine.
     runtime : str
         The name, from `choose_runtime`.
     overlay : str
-        The file with the Python packages; they are there, but not first on PATH.
+        File of the overlay, which is mounted but not first on PATH.
     binds : iterable of Bind
-        More folders that must be seen.
+        More directories to bind.
     """
     launch = describe_launch(settings, paths, runtime, overlay=overlay)
     launch = launch._replace(binds=(*launch.binds, *binds))
@@ -212,14 +213,14 @@ def inside_lines(
 
 
 def here_lines(settings: Settings, here: Paths) -> list[str]:
-    """Return the lines that define ``inside COMMAND...`` as this machine itself, with no image.
+    """Return the lines that define ``inside COMMAND...`` without a container.
 
     Parameters
     ----------
     settings : Settings
-        All layers put together, of whatever machine.
+        All layers put together, of any machine.
     here : Paths
-        Where things lie on the machine at hand.
+        All paths of this machine.
     """
     contract = environment.contract(settings, here, online=True)
     return [
@@ -230,6 +231,6 @@ def here_lines(settings: Settings, here: Paths) -> list[str]:
 
 
 def _inside(*words: Word) -> list[str]:
-    """Return the function ``inside``; in a subshell, as it becomes what it starts."""
+    """Return the function ``inside``; it runs in a subshell, which becomes the program."""
     start = call("hand_over", *words, Expansion('"$@"'))
     return ["inside() {", f"  ({start})", "}"]

@@ -1,7 +1,7 @@
 """The runtimes docker and podman: images are tags in the runtime's own store.
 
-They start from an empty environment and an empty file system, so what Apptainer keeps by itself
-(the environment, home, /tmp, the working folder, the user) is asked for here.
+They start with an empty environment and without the host's directories, so what Apptainer keeps
+automatically (environment, home, /tmp, working directory, user) is requested here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from lib.recipe import ADDRESS, Recipe
 # program as process 1 would not see.
 _ALWAYS = ("--rm", "--interactive", "--init", "--network=host", "--pull=never")
 
+_TEXT = Expansion('"$(secrets_text)${longship_decode-}$longship_contract"')
 _TAG = Expansion('"$tag"-partial')
 _OWN = Expansion('"$tag"')
 
@@ -27,7 +28,7 @@ def prepare(launch: Launch) -> list[str]:
     Parameters
     ----------
     launch : Launch
-        What to start, and where.
+        Image, binds and GPU.
 
     Returns
     -------
@@ -44,7 +45,7 @@ def prepare(launch: Launch) -> list[str]:
         call("add_shared_memory", launch.runtime),
         call("add_user_and_home", launch.runtime),
         *([call("add_container_gpus", launch.runtime)] if launch.gpu != "cpu" else []),
-        call("add_environment"),
+        call("add_environment", launch.runtime, *launch.secrets),
         call("add_working_folder"),
     ]
 
@@ -58,35 +59,35 @@ def check(launch: Launch) -> list[str]:
 
 
 def words(launch: Launch) -> list[Word]:
-    """Return the words in front of the user's command; the image's own entry point is skipped."""
+    """Return the words before the user's command; the image's own entry point is skipped."""
     return [
         *(launch.runtime, "run", Expansion('"${options[@]}"'), "--entrypoint=/bin/sh"),
-        *(IMAGE, "-c", Expansion('"${longship_decode-}$longship_contract"'), "longship"),
+        *(IMAGE, "-c", _TEXT, "longship"),
     ]
 
 
 def probe(program: str, image: str) -> list[str]:
-    """Return the command that succeeds where this runtime has this image; it asks the daemon."""
+    """Return the command that succeeds if this runtime has this image; it queries the daemon."""
     return [program, "image", "inspect", image]
 
 
 def works(program: str) -> list[str]:
-    """Return the command that succeeds where this runtime can build; it asks the daemon."""
+    """Return the command that succeeds if this runtime can build; it queries the daemon."""
     return [program, "version"]
 
 
 def start_plainly(program: str, root: Path) -> list[Word]:
-    """Return the words that start a program in an image, which comes next, with nothing added."""
+    """Return the words before an image and a command, without binds or environment."""
     return [program, "run", "--rm", "--network=none", "--pull=never", "--entrypoint="]
 
 
 def folders(program: str, work: Path) -> list[str]:
-    """Return the lines that keep this runtime's files out of /tmp; its store is its own affair."""
+    """Return the lines that keep this runtime's temporary files out of /tmp."""
     return ['export TMPDIR="$tmp"']
 
 
 def make_image(recipe: Recipe) -> list[str]:
-    """Return the lines that make ``$partial``, which names a tag, from ``$address``."""
+    """Return the lines that build ``$partial``, which contains a tag, from ``$address``."""
     program, kind, name = recipe.runtime, recipe.source.kind, Expansion('"${address#*://}"')
     if kind == "docker":
         lines = [
@@ -104,7 +105,7 @@ def make_image(recipe: Recipe) -> list[str]:
 
 
 def from_archive(recipe: Recipe) -> list[str]:
-    """Return the lines that make ``$partial``, which names a tag, from ``$archive``."""
+    """Return the lines that build ``$partial``, which contains a tag, from ``$archive``."""
     return [
         call("load_archive", recipe.runtime, Expansion('"$archive"'), _TAG),
         call("hold_tag", recipe.runtime, _OWN),

@@ -1,7 +1,7 @@
 """The runtime enroot: images are SquashFS files.
 
-It starts from an empty environment, a home folder and a /tmp of its own, so what Apptainer keeps
-by itself is asked for here. GPUs come in by a hook of enroot's.
+It starts with an empty environment, its own home directory and its own /tmp, so what Apptainer
+keeps automatically is requested here. A hook of enroot adds GPUs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lib.launch import IMAGE, Launch
 from lib.quoting import Expansion, Word
 from lib.recipe import ADDRESS, PARTIAL, Recipe
 
-_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}  # enroot's words
+_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}  # enroot's names
 
 
 def prepare(launch: Launch) -> list[str]:
@@ -23,7 +23,7 @@ def prepare(launch: Launch) -> list[str]:
     Parameters
     ----------
     launch : Launch
-        What to start, and where.
+        Image, binds and GPU.
 
     Returns
     -------
@@ -42,17 +42,17 @@ def prepare(launch: Launch) -> list[str]:
         export("ENROOT_MOUNT_HOME", "yes"),
         export("ENROOT_LOGIN_SHELL", "no"),  # /etc/profile would overwrite the image's PATH
         'export LONGSHIP_WORKING_FOLDER="$PWD"',
-        call("add_environment"),
+        call("add_environment", launch.runtime),
     ]
 
 
 def check(launch: Launch) -> list[str]:
-    """Return the lines that check the image, on any machine that sees it."""
+    """Return the lines that check the image, on any machine where its file is visible."""
     return [assign("image", launch.image), call("check_sqsh", IMAGE, launch.image_hint)]
 
 
 def words(launch: Launch) -> list[Word]:
-    """Return the words in front of the user's command."""
+    """Return the words before the user's command."""
     return [
         *(Expansion('"${WITHOUT_GPUS[@]}"'), *_start(launch.runtime, launch.root)),
         *(Expansion('"${options[@]}"'), IMAGE),
@@ -61,17 +61,17 @@ def words(launch: Launch) -> list[Word]:
 
 
 def probe(program: str, image: str) -> list[str]:
-    """Return the command that succeeds where this runtime can start this image."""
+    """Return the command that succeeds if this runtime can start this image."""
     return [*map(str, start_plainly(program, Path(ROOT))), image, "/bin/true"]
 
 
 def works(program: str) -> list[str]:
-    """Return the command that succeeds where this runtime can build."""
+    """Return the command that succeeds if this runtime can build."""
     return [program, "version"]
 
 
 def start_plainly(program: str, root: Path) -> list[Word]:
-    """Return the words that start a program in an image, which comes next, with nothing added."""
+    """Return the words before an image and a command, without binds or environment."""
     return ["env", "NVIDIA_VISIBLE_DEVICES=void", *_start(program, root)]
 
 
@@ -80,7 +80,7 @@ def _start(program: str, root: Path) -> list[Word]:
 
 
 def folders(program: str, work: Path) -> list[str]:
-    """Return the lines that keep this runtime's files out of the home folder and of /tmp."""
+    """Return the lines that keep this runtime's files out of the home directory and of /tmp."""
     return [
         'export ENROOT_CACHE_PATH="$work"/cache ENROOT_TEMP_PATH="$tmp"',
         'export PARALLEL_HOME="$tmp" TMPDIR="$tmp"',
@@ -88,7 +88,7 @@ def folders(program: str, work: Path) -> list[str]:
 
 
 def make_image(recipe: Recipe) -> list[str]:
-    """Return the lines that make ``$partial`` from ``$address``."""
+    """Return the lines that build ``$partial`` from ``$address``."""
     kind = recipe.source.kind
     if kind == "docker":
         return [call("import_from_registry", _ARCHITECTURES[recipe.arch])]
@@ -107,7 +107,7 @@ def make_image(recipe: Recipe) -> list[str]:
 
 
 def from_archive(recipe: Recipe) -> list[str]:
-    """Return the lines that make ``$partial`` from ``$archive``, which takes docker."""
+    """Return the lines that build ``$partial`` from ``$archive``, which requires docker."""
     tag = f"{recipe.tag}-partial"
     return [
         call("load_archive", "docker", Expansion('"$archive"'), tag),

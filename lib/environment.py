@@ -1,9 +1,9 @@
 """The environment inside: one contract for every runtime.
 
-Before the container starts, bash takes out what must not leak from the host. Inside, one POSIX sh
-text sets what the program shall find and ends in ``exec "$@"``, so signals and exit codes pass and
-nothing stands between ``srun`` and the program. The variables are taken out on the host, not
-inside, because there the image's own values of the same names (CC, PYTHONPATH) must stay.
+Before the container starts, bash unsets what must not leak from the host. Inside, one POSIX sh text
+sets the program's environment and ends in ``exec "$@"``, so signals and exit codes pass through and
+no process is between ``srun`` and the program. The variables are unset on the host, not inside,
+because the image's own values of the same names (CC, PYTHONPATH) must stay.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lib.resolved import refuse_secrets
 from lib.settings import Settings
 from lib.training import is_below, training_folders, training_variables
 
-# Compilers, Python, preloaded libraries and conda of the host: inside they are wrong at best.
+# Compilers, Python, preloaded libraries and conda of the host are wrong inside the container.
 # JSC's modules rely on PYTHONPATH and set the compiler's paths.
 UNSET = (
     *("BASH_ENV", "ENV", "LD_PRELOAD", "LESSOPEN"),
@@ -30,7 +30,7 @@ UNSET = (
     *("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"),  # before HF_HOME, below
 )
 
-# Caches that would otherwise fill a 20 GB home folder, each below <scratch_dir>/cache.
+# Caches that would otherwise fill a 20 GB home directory, each under <scratch_dir>/cache.
 CACHES = (
     ("XDG_CACHE_HOME", "xdg"),
     ("HF_HOME", "huggingface"),
@@ -44,17 +44,17 @@ CACHES = (
     ("NUMBA_CACHE_DIR", "numba"),
     ("MPLCONFIGDIR", "matplotlib"),
 )
-# These must be node-local on some machines (LUMI), where a job file sets them itself.
+# These must be node-local on some machines (LUMI), where a job script sets them.
 CACHES_UNLESS_SET = (("MIOPEN_USER_DB_PATH", "miopen"), ("MIOPEN_CUSTOM_CACHE_DIR", "miopen"))
 
-# What the text is, for who reads the script that holds it.
-CONTRACT = "What the program finds inside, in every runtime: POSIX sh."
+# Comment above the text in emitted scripts.
+CONTRACT = "The environment inside, the same for every runtime: POSIX sh."
 
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
 class Bind(NamedTuple):
-    """A folder or file of the host, and where it is seen inside."""
+    """A bind mount: a directory or file of the host, and its path inside."""
 
     source: str
     target: str
@@ -62,7 +62,7 @@ class Bind(NamedTuple):
 
 
 def unset_lines(environment: Environment) -> list[str]:
-    """Return the lines that take out what must not leak from the host."""
+    """Return the lines that unset what must not leak from the host."""
     words: list[str] = []
     for each in (*UNSET, *environment.unset):
         prefix = each.endswith("*")
@@ -76,15 +76,15 @@ def unset_lines(environment: Environment) -> list[str]:
 
 
 def configured_binds(settings: Settings, paths: Paths) -> tuple[tuple[Bind, ...], tuple[Bind, ...]]:
-    """Return the binds that a launch cannot do without, and those of what may not be there.
+    """Return the binds that a launch requires, and those of paths that need not exist.
 
-    The latter are the site's folders, what the settings of the stack name, and the configured
-    directories: scripts make those first, and doctor.py, which makes none, looks without them.
+    The latter are the site's directories, those that the settings of the stack name, and the
+    configured ones: scripts create those first, and doctor.py, which creates none, runs without.
 
     Raises
     ------
     LongshipError
-        If an entry of ``container.binds`` is no bind.
+        If an entry of ``container.binds`` is not a bind.
     """
     own = [Bind(str(paths.root), str(paths.root))]
     own += [_bind(text, settings) for text in settings.configuration.container.binds]
@@ -103,28 +103,28 @@ def _bind(text: str, settings: Settings) -> Bind:
     target, _, mode = rest.partition(":")
     if mode not in ("", "ro", "rw") or (target and not target.startswith("/")):
         raise LongshipError(
-            f'container.binds in {settings.origins["container.binds"]} has "{text}"',
-            'a bind is "/source", "/source:/target" or "/source:/target:ro"',
+            f'container.binds in {settings.origins["container.binds"]}: not a bind: "{text}"',
+            'write "/source", "/source:/target" or "/source:/target:ro"',
         )
     source = expand("container.binds", source, settings)
     return Bind(source, target or source, mode == "ro")
 
 
 def patched_files(settings: Settings, paths: Paths) -> tuple[Bind, ...]:
-    """Return the single files that are shown in place of the image's own.
+    """Return the binds of patched files, which replace files of the image.
 
     Raises
     ------
     LongshipError
-        If what is replaced is no absolute path, or one of the two cannot be the path of a file.
+        If the replaced path is not absolute, or one of the two cannot be the path of a file.
     """
     origin = settings.origins["container.patched_files"]
     found = []
     for target, ours in settings.configuration.container.patched_files.items():
         if not target.startswith("/") or target.endswith("/") or "\n" in target + ours or not ours:
             raise LongshipError(
-                f'container.patched_files in {origin} has "{target}" = "{ours}"',
-                'it takes "/path/in/the/image/file.py" = "patches/files/file.py"',
+                f'container.patched_files in {origin}: not two files: "{target}" = "{ours}"',
+                'write "/path/in/the/image/file.py" = "patches/files/file.py"',
             )
         rooted = ours.startswith(("/", "~", "$", "{"))
         source = expand("container.patched_files", ours, settings) if rooted else paths.root / ours
@@ -133,16 +133,16 @@ def patched_files(settings: Settings, paths: Paths) -> tuple[Bind, ...]:
 
 
 def contract(settings: Settings, paths: Paths, *, online: bool, folders: Sequence[str] = ()) -> str:
-    """Return the POSIX sh text that gives the program its environment and becomes it.
+    """Return the POSIX sh text that sets the program's environment and becomes the program.
 
     Parameters
     ----------
     settings : Settings
         All layers put together.
     paths : Paths
-        Where things lie.
+        All paths of the machine.
     online : bool
-        Leave the Hugging Face libraries their network.
+        Allow the Hugging Face libraries to use the network.
     folders : sequence of str
         Overlay and venv; the last one comes first on PATH.
 
@@ -193,18 +193,19 @@ PYTHONPATH=$longship_packages:$PYTHONPATH; done"""
 # The last lines of the contract: a command that cannot be run is reported in two lines.
 _START = """\
 case $1 in */*) [ ! -f "$1" ] || [ -x "$1" ] || {{
-  printf '%s\\n' "error: cannot run $1: it is not executable" "hint: chmod +x $1; or: python $1" >&2
+  printf '%s\\n' "error: cannot run $1: not executable" "hint: run: chmod +x $1; or: python $1" >&2
   exit 126; }} ;; esac
 command -v -- "$1" >/dev/null || {{
-  echo "error: there is no command \\"$1\\" inside" >&2
-  echo "hint: a Python package? add it to the requirements, then: python3 {}" >&2
+  printf '%s\\n' "error: command not found inside the environment: \\"$1\\"" >&2
+  echo "hint: if a Python package has it, add the package to the requirements and run: python3 {}; \
+or choose an image that has it: container.image in configuration.toml" >&2
   exit 127
 }}
 exec "$@\""""
 
 
 def _read_token(variable: str, file: str) -> str:
-    """Read a token at run time, in the shell itself: it is in no argument and no script."""
+    """Return the text that reads a token at run time: no argument and no script contains it."""
     return (
         f'if [ -z "${{{name(variable)}:-}}" ] && [ -r {word(file)} ]; then\n'
         f"  IFS= read -r {variable} <{word(file)} || :\n"

@@ -44,6 +44,8 @@ class Launch(NamedTuple):
         The file with the Python packages; empty for none.
     staged : bool
         The node may have image and packages of its own, from the start of the job.
+    secrets : tuple of str
+        Variables that no runtime may write down.
     """
 
     root: Path
@@ -59,6 +61,7 @@ class Launch(NamedTuple):
     pip_sources: bool
     overlay: str = ""
     staged: bool = False
+    secrets: tuple[str, ...] = ()
 
     @property
     def base(self) -> str:

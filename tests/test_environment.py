@@ -210,8 +210,8 @@ def test_file_that_cannot_be_executed_is_told(shell, repository, tmp_path):
     command = [*shell, "-c", text_for(repository), "longship", file]
     done = processes.run(command, env={"PATH": processes.PATH}, check=False)
     error, hint = done.stderr.splitlines()
-    assert (done.returncode, error) == (126, f"error: cannot run {file}: it is not executable")
-    assert hint == f"hint: chmod +x {file}; or: python {file}"
+    assert (done.returncode, error) == (126, f"error: cannot run {file}: not executable")
+    assert hint == f"hint: run: chmod +x {file}; or: python {file}"
 
 
 def test_missing_command_ends_with_127_and_a_hint(shell, repository):
@@ -220,7 +220,7 @@ def test_missing_command_ends_with_127_and_a_hint(shell, repository):
     done = processes.run(command, env=env, cwd="/", check=False)
     assert done.returncode == 127
     error, hint = done.stderr.splitlines()
-    assert error == 'error: there is no command "no such command" inside'
+    assert error == 'error: command not found inside the environment: "no such command"'
     assert hint.startswith("hint: ")
 
 
@@ -233,7 +233,7 @@ def test_command_of_any_name_is_looked_for_as_it_is(shell, name, repository, tmp
     command = [*shell, "-c", text_for(repository), "longship", name, "x"]
     done = processes.run(command, env=env, cwd="/", check=False)
     if name in ("", "--"):
-        assert done.returncode == 127 and f'no command "{name}" inside' in done.stderr
+        assert done.returncode == 127 and f'environment: "{name}"\n' in done.stderr
     else:
         assert (done.returncode, done.stdout) == (0, "ran x\n"), done.stderr
 

@@ -46,18 +46,48 @@ add_container_gpus() {
   if [[ -e /dev/kfd ]]; then options+=(--device=/dev/kfd --device=/dev/dri); fi
 }
 
-# add_environment: pass every exported variable by name, so that no value stands in an argument;
-# not those that describe the host's own file system and shell. Enroot takes the lines of a value for
-# variables of their own.
+# add_environment PROGRAM [SECRET...]: pass every exported variable by name, so that no value is in an argument;
+# except those that describe the host's own file system and shell. Enroot takes the lines of a value for variables
+# of their own. SECRETS go another way (secrets_text): `docker inspect` shows variables, podman's database keeps
+# them.
 add_environment() {
   local variable
+  longship_secrets=()
   while IFS= read -r variable; do
-    if [[ -n ${bind_in_words_of:-} && ${longship_kept[$variable]-${!variable}} == *$'\n'* ]]; then continue; fi
+    if [[ $1 == enroot && ${longship_kept[$variable]-${!variable}} == *$'\n'* ]]; then continue; fi
     case $variable in
-      PATH | LD_LIBRARY_PATH | PWD | OLDPWD | SHLVL | HOSTNAME | SHELL | _ | DOCKER_* | XDG_RUNTIME_DIR) ;;
-      *) options+=(--env "$variable") ;;
+      PATH | LD_LIBRARY_PATH | PWD | OLDPWD | SHLVL | HOSTNAME | SHELL | _ | DOCKER_* | XDG_RUNTIME_DIR) continue ;;
     esac
+    if [[ " ${*:2} " == *" $variable "* ]]; then
+      longship_secrets+=("$variable")
+    else
+      options+=(--env "$variable")
+    fi
   done < <(exported_names)
+}
+
+# secrets_text: write the secrets to a file in memory for this user alone, and print what the shell inside runs
+# first: it reads the file and removes it. A container that never started leaves it to the next start.
+secrets_text() {
+  if ((${#longship_secrets[@]} == 0)); then return; fi
+  local file variable value
+  local -r quote="'\\''"
+  for file in /dev/shm/longship-secrets-*; do
+    value=${file#*-secrets-}
+    if [[ -O $file && ! -e /proc/${value%.*} ]]; then rm -f -- "$file"; fi
+  done
+  if file=$(mktemp "/dev/shm/longship-secrets-$$.XXXXXXXX") &&
+    for variable in "${longship_secrets[@]}"; do
+      value=${longship_kept[$variable]-${!variable}}
+      printf "export %s='%s'\n" "$variable" "${value//\'/$quote}"
+    done >"$file"; then
+    # an image can lack rm
+    printf '. %s && : >%s || exit 1; rm -f %s 2>/dev/null; ' "$file" "$file" "$file"
+  else
+    printf 'exit 1; '
+    fail_writing /dev/shm 'cannot write to /dev/shm, which passes tokens to the container' \
+      "unset ${longship_secrets[*]}; or put the token into a file: environment.token_files in configuration.toml"
+  fi
 }
 
 # add_working_folder: keep it where it is visible inside, as Apptainer does.

@@ -53,7 +53,7 @@ def test_exit_code_says_which_signal_ended_the_program(clone, run):
 
 def test_missing_command_ends_with_127(clone):
     done = clone.container_run("no-such-command", "x", check=False)
-    hint = is_told(done, 'there is no command "no-such-command" inside', code=127)
+    hint = is_told(done, 'command not found inside the environment: "no-such-command"', code=127)
     assert "set_up.py install" in hint
 
 
@@ -171,6 +171,18 @@ def test_shell_without_a_terminal_reads_commands(clone):
     done = clone.container_run(input="echo hello; exit 3\n", check=False)
     assert done.stdout == "hello\n"
     assert done.returncode == 3
+
+
+@pytest.mark.needs("registry", "skopeo")
+@pytest.mark.parametrize("runtime", ["apptainer", "docker"])
+def test_image_without_bash_has_a_shell_too(runtime, lab, registry):
+    clone = lab(registry.name("lab/tiny:1"), runtime)
+    clone.build_and_move()
+    done = clone.container_run(input="echo hello; exit 3\n", check=False)
+    assert (done.stdout, done.returncode) == ("hello\n", 3), done.stderr
+    assert "error: " not in done.stderr
+    done = clone.container_run("bash", check=False)
+    assert done.returncode == 127 and "or choose an image that has it" in done.stderr
 
 
 # The environment
@@ -339,15 +351,35 @@ def test_configured_bind_is_seen_inside(contained, make_clone, tmp_path):
 # Secrets
 
 
-def test_secret_of_the_environment_arrives_and_is_seen_nowhere(clone, start):
-    wait = "import os, sys; print(os.environ['HF_TOKEN'], flush=True); sys.stdin.read()"
+def test_secret_of_the_environment_arrives_and_is_seen_nowhere(clone, start, run):
+    wait = "import os, sys; print(os.environ['HF_TOKEN'] * 2, flush=True); sys.stdin.read()"
+    secret = f"{SECRET} 'of' {os.urandom(8).hex()}"
     process = start(
-        clone, "python3", "-c", wait, env={"HF_TOKEN": SECRET}, stdin=processes.subprocess.PIPE
+        clone, "python3", "-c", wait, env={"HF_TOKEN": secret}, stdin=processes.subprocess.PIPE
     )
-    assert process.stdout.readline() == f"{SECRET}\n"
-    assert_nobody_sees(SECRET)
+    assert process.stdout.readline() == f"{secret}{secret}\n"
+    assert_nobody_sees(secret)
+    if clone.runtime in ("docker", "podman"):
+        assert not list(Path("/dev/shm").glob(f"longship-secrets-{process.pid}.*"))
+        listed = run([clone.runtime, "ps", "--quiet"], env=clone.environment).stdout.split()
+        inspect = [clone.runtime, "inspect", *listed]
+        shown = run(inspect, env=clone.environment).stdout
+        assert "LONGSHIP_SCRATCH_DIR" in shown and secret[-16:] not in shown
     process.communicate(timeout=SECONDS)
     assert process.returncode == 0
+    if clone.runtime == "podman":
+        info = ["podman", "info", "--format", "{{.Store.GraphRoot}}"]
+        store = run(info, env=clone.environment).stdout.strip()
+        (database,) = Path(store, "libpod").glob("*.db")
+        assert secret[-16:].encode() not in database.read_bytes()
+
+
+@pytest.mark.parametrize("runtime", ["docker"])
+def test_secret_of_a_start_that_failed_is_removed_by_the_next(runtime, prepared, run):
+    clone = prepared(runtime)
+    left = Path(run(["mktemp", "/dev/shm/longship-secrets-999999999.XXXXXXXX"]).stdout.strip())
+    assert show(clone, "HF_TOKEN", env={"HF_TOKEN": SECRET}) == {"HF_TOKEN": SECRET}
+    assert not left.exists()
 
 
 def assert_nobody_sees(secret):
@@ -447,7 +479,9 @@ def test_missing_image_is_told_with_what_makes_it(runtime, make_clone, tmp_path)
     clone = make_clone(tmp_path, runtime, image="docker://longship.example/lab/none:1")
     done = clone.container_run("true", check=False)
     hint = is_told(done, "none_1")
-    assert hint == "hint: python3 build_container.py && python3 move_built_container_to_active.py"
+    assert (
+        hint == "hint: run: python3 build_container.py && python3 move_built_container_to_active.py"
+    )
 
 
 def truncated_copy(image, path, code=None):
@@ -613,7 +647,7 @@ def test_first_runtime_that_has_the_image_is_taken(make_clone, base_image, tmp_p
     clone = automatic(make_clone, tmp_path, base_image)
     done = clone.container_run("sh", "-c", "echo $APPTAINER_CONTAINER")
     assert done.stdout == f"{base_image}\n"
-    assert done.stderr == "note: runtime apptainer (the first that works here)\n"
+    assert done.stderr == "note: runtime apptainer (the first that works on this machine)\n"
 
 
 def test_runtime_without_the_image_is_passed_over(
@@ -638,7 +672,7 @@ def test_docker_without_a_daemon_is_passed_over(make_clone, tmp_path):
     env = {"PATH": str(bare), "DOCKER_HOST": f"unix://{tmp_path}/none"}
     done = clone.container_run("sh", "-c", "echo here", env=env)
     assert done.stdout == "here\n"
-    assert done.stderr.startswith("note: runtime host (docker")
+    assert done.stderr.startswith("note: running directly on this machine, without a container (f")
 
 
 # Remembered launches with images
