@@ -1,4 +1,4 @@
-"""The image in use and its earlier versions: the lines of `move_built_container_to_active.py`."""
+"""The active image and its earlier versions: the lines of `move_built_container_to_active.py`."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _SCRIPT = "python3 move_built_container_to_active.py"
 def move_lines(
     settings: Settings, paths: Paths, runtime: str, following: Sequence[str]
 ) -> list[str]:
-    """Return the lines that check the new image and put it in use.
+    """Return the lines that check the new image and activate it.
 
     Parameters
     ----------
     settings : Settings
         All layers put together.
     paths : Paths
-        Where things lie.
+        All paths of the machine.
     runtime : str
         From `lib.runtimes.choose_builder`.
     following : sequence of str
-        What the user types next: packages belong to an image.
+        Commands to run next: packages belong to an image.
 
     Returns
     -------
@@ -57,8 +57,8 @@ def move_lines(
 def list_lines(
     settings: Settings, paths: Paths, runtime: str, *, as_json: bool = False
 ) -> list[str]:
-    """Return the lines that show all versions, and which one is in use."""
-    names = _names(settings, paths, runtime, "active", "image", "record")
+    """Return the lines that list all versions and mark the active one."""
+    names = _names(settings, paths, runtime, "arch", "active", "image", "record")
     return [*names, call("versions_as_json" if as_json else "list_versions")]
 
 
@@ -69,7 +69,7 @@ def use_lines(
     following: Sequence[str],
     version: str | None,
 ) -> list[str]:
-    """Return the lines that put a version in use again, by default what was in use before."""
+    """Return the lines that activate a version, by default the previously active one."""
     words = ["use_version", version, "use"] if version is not None else ["roll_back"]
     return [
         call("make_folders", paths.containers),
@@ -83,16 +83,16 @@ def use_lines(
 
 
 def prune_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
-    """Return the lines that delete the versions that nothing needs."""
+    """Return the lines that delete unused versions."""
     return [
         call("make_folders", paths.containers),
-        *_names(settings, paths, runtime, "active", "image", "record"),
-        call("locked", _ACTIVE, "prune_versions"),
+        *_names(settings, paths, runtime, "arch", "active", "image", "record"),
+        call("prune_images"),
     ]
 
 
 def _names(settings: Settings, paths: Paths, runtime: str, *wanted: str) -> list[str]:
-    """Return the lines that give those names to the architecture, the images and the record."""
+    """Return the lines that assign those names."""
     source = image_source(settings)
     check_usable(runtime, source)
     file = image_file(runtime, source, paths)
@@ -106,21 +106,21 @@ def _names(settings: Settings, paths: Paths, runtime: str, *wanted: str) -> list
 
 
 def recorded_digest(runtime: str, source: ImageSource, paths: Paths) -> str:
-    """Return the digest that the source had: of the image in use, else the one recorded last.
+    """Return the recorded digest of the source: of the active image, else the latest.
 
     Parameters
     ----------
     runtime : str
-        What runs the image.
+        Runtime of the image.
     source : ImageSource
-        Where it comes from.
+        Source of the image.
     paths : Paths
-        Where the records lie.
+        Paths of the records.
 
     Raises
     ------
     LongshipError
-        If nothing was recorded of this source.
+        If no digest of this source was recorded.
     """
     for record in _records(runtime, source, paths):
         found = read_record(record)
@@ -128,7 +128,7 @@ def recorded_digest(runtime: str, source: ImageSource, paths: Paths) -> str:
             return found["digest"]
     raise LongshipError(
         f"no digest of {source.address} was recorded in {paths.containers}",
-        "build it as it is today: python3 build_container.py",
+        "to build the current one, run: python3 build_container.py",
     )
 
 

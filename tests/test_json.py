@@ -60,7 +60,11 @@ def folder(tmp_path):
 
 def versions(folder, show):
     image = folder / "build/base_1_amd64.sif"
-    names = assign("active", folder / image.name), assign("image", image)
+    names = (
+        assign("arch", "amd64"),
+        assign("active", folder / image.name),
+        assign("image", image),
+    )
     return ["bash", "-c", render("x", [*names, 'record="$image".json', call(show)])]
 
 
@@ -73,6 +77,7 @@ def test_versions_are_read_by_programs(folder, run):
     done = run(versions(folder, "versions_as_json"))
     used, waiting = json.loads(done.stdout)
     assert used == {
+        "image": "base_1_amd64.sif",
         "version": "20260102T030405Z_0123456789ab",
         "file": str(folder / f"versions/{NAME}.sif"),
         "built": "2026-01-02T03:04:05Z",

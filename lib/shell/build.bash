@@ -1,18 +1,17 @@
 # shellcheck shell=bash disable=SC2154  # the emitted script says what to build: image, source, ...
-# Building images. What is being built has another name, and all that it needs lies in a folder of
-# its own under scratch; it gets its name when it is complete, checked and recorded.
-# The emitted script sets image (the file), record, active (what is in use), source, address (the
-# source, at the digest that is wanted), digest (empty unless one is wanted), input (the file that the
-# source is, if it is one), arch, work, again (empty, or 1: build even what is there) and tools (the
-# programs that take part); it defines make_image, which makes "$partial" from "$address". An image of
-# docker's or podman's is a file that names its tag.
+# Building images. An image being built has another name, and everything that the build needs is in a directory of
+# its own under scratch_dir; the image gets its name when it is complete, checked and recorded.
+# The emitted script sets image (the file), record, active (the active image), source, address (the source, at the
+# expected digest), digest (empty unless one is expected), input (the source if it is a file), arch, work, again
+# (empty, or 1: rebuild) and tools (the programs that take part); it defines make_image, which makes "$partial" from
+# "$address". An image of docker or podman is a file that contains its tag.
 
-# build_image NEXT: build, unless what is wanted is there already; NEXT is what to type then.
+# build_image NEXT: build, unless the image exists already; NEXT is the command to run then.
 build_image() {
   local -r wanted=$digest next=$1
   local sha256
   [[ -z $input || -r $input ]] ||
-    fail "there is no $input that can be read" 'see container.image in configuration.toml'
+    fail "cannot read $input" 'check container.image in configuration.toml'
   if [[ -z $again ]] && is_built "$record"; then
     next_step "$next"
     return
@@ -29,7 +28,7 @@ build_image() {
   # where a project's folder hands its group on: Apptainer's user namespace has no number for that group
   { chgrp "$(id -g)" -- "$work" "$work/cache" "$tmp" && chmod g-s -- "$work" "$work/cache" "$tmp"; } 2>/dev/null || :
   check_cache "$work/cache/cache/blob"
-  step 1/3 "Make the image from ${archive:-$source}"
+  step 1/3 "Building the image from ${archive:-$source}"
   if [[ -n $input ]]; then
     digest=$(checksum "$input")
     check_digest
@@ -37,18 +36,18 @@ build_image() {
     digest=$(daemon_digest)
   fi
   make_image
-  step 2/3 'Check it'
-  check_image "$partial" "$arch" "name one for $arch: container.image in configuration.toml"
+  step 2/3 'Checking the image'
+  check_image "$partial" "$arch" "set container.image in configuration.toml to an image for $arch"
   sha256=$(image_checksum "$partial")
   check_digest
-  step 3/3 'Record it and give it its name'
+  step 3/3 'Recording and naming the image'
   write_record "$partial.json" "$partial" "$sha256"
   name_image
   remove_folder "$work"
   next_step "$next"
 }
 
-# name_image: from now on it is the new image, and its record belongs to it.
+# name_image: make it the new image, with its record.
 name_image() {
   rm -f -- "$record" # it belongs to the image that goes away now
   if holds_tag "$image" && [[ $(tag_in "$image") != "$(tag_in "$partial")" ]]; then
@@ -58,23 +57,23 @@ name_image() {
   put_shared "$partial.json" "$record"
 }
 
-# check_digest: stop where it is not the digest that is wanted.
+# check_digest: stop if it is not the expected digest.
 check_digest() {
   if [[ $address != "$source" ]]; then digest=$wanted; fi # then the registry has seen to it
   [[ -z $wanted || $digest == "$wanted" ]] ||
-    fail "$source is no longer what was recorded: it is $digest now, and $wanted was recorded" \
-      'take what is there now: the same command without --locked'
+    fail "the digest of $source has changed: now $digest, recorded $wanted" \
+      'to accept the current digest, run the command again without --locked'
 }
 
-# daemon_digest: what docker calls the image that is wanted from its store: no registry has named it, and a
-# rebuilt one has the same name.
+# daemon_digest: print docker's id of an image in its own store: no registry has named it, and a rebuilt one has the
+# same name.
 daemon_digest() {
   if [[ $source == docker-daemon:* ]]; then
     docker image inspect --format '{{.Id}}' "${source#docker-daemon:}" 2>/dev/null || :
   fi
 }
 
-# is_built RECORD: whether it is a record of what is wanted, and of an image that is there.
+# is_built RECORD: whether it is the record of the expected image, and that image exists.
 is_built() {
   local there=$digest
   record_value "$1" source
@@ -87,22 +86,22 @@ is_built() {
   [[ -z $there || $REPLY == "$there" ]] || return 1
   image_exists "${1%.json}" || return 1
   is_as_recorded "${1%.json}" || {
-    note "${1%.json} is not what was built: $REPLY"
+    note "rebuilding ${1%.json}, which does not match its record: $REPLY"
     return 1
   }
   record_value "$1" date
-  note "$source is there already, since $REPLY: ${1%.json}; --force makes it again"
+  note "$source was already built on $REPLY: ${1%.json}; --force rebuilds it"
 }
 
-# discard_partial_image: leave nothing half-made, whatever ended the build; what was fetched stays
-# in the cache for the next try.
+# discard_partial_image: remove an unfinished image, whatever ended the build; downloaded layers stay in the cache for
+# the next try.
 discard_partial_image() {
   delete_image "$partial" || :
   rm -f -- "$partial" "$partial.json"
   remove_folder "$tmp"
 }
 
-# remove_dead_builds: what killed ones left. The lock is held: none is alive.
+# remove_dead_builds: remove what killed builds left. The lock is held: none is alive.
 remove_dead_builds() {
   local left
   for left in "${image%/*}"/partial-*-"${image##*/}"; do
@@ -112,8 +111,8 @@ remove_dead_builds() {
   for left in "$work"/tmp-*; do remove_folder "$left"; done
 }
 
-# check_cache LAYOUT: Apptainer uses what an earlier try has fetched without a look at it: what a full disk or
-# a kill has left damaged goes. It is laid out as the OCI says: a blob is named after its checksum.
+# check_cache LAYOUT: remove what a full disk or a kill has left damaged: Apptainer reuses the cache unchecked. The
+# layout is the OCI's: a blob is named after its checksum.
 check_cache() {
   local blob sum opened closed
   if [[ -e $1/index.json ]]; then
@@ -127,15 +126,15 @@ check_cache() {
   done
 }
 
-# remove_folder FOLDER: images hold folders that their owner may not write to.
+# remove_folder DIR: remove it; images contain directories that their owner may not write to.
 remove_folder() {
   if [[ ! -d $1 ]]; then return 0; fi
   chmod -R u+rwX -- "$1" 2>/dev/null || :
   rm -rf -- "$1" 2>/dev/null || : # or what a killed build started still writes there
 }
 
-# fetched_digest CACHE: the digest of the manifest that Apptainer has fetched last; its cache is laid
-# out as the OCI says, and this one belongs to one image.
+# fetched_digest CACHE: print the digest of the manifest that Apptainer has downloaded last; the layout of the cache
+# is the OCI's, and this cache belongs to one image.
 fetched_digest() {
   local -r index=$1/cache/blob/index.json
   local digests=''
@@ -144,7 +143,7 @@ fetched_digest() {
   printf '%s' "${digests:+sha256:${digests%\"}}"
 }
 
-# pulled_digest PROGRAM NAME: what the registry calls the image that docker or podman has pulled.
+# pulled_digest PROGRAM NAME: print the registry's digest of the image that docker or podman has pulled.
 pulled_digest() {
   local digest_of
   local -r name=${2##*/}
@@ -162,14 +161,14 @@ pulled_digest() {
   done < <("$1" image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$2")
 }
 
-# copy_image FROM TO: a copy of its own, because a site replaces its images without asking.
+# copy_image FROM TO: copy it, because a site can replace its images at any time.
 copy_image() {
   with_progress "$1" "$2" cp --reflink=auto -- "$1" "$2" ||
-    fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the line above'
+    fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the error above'
 }
 
-# sif_from_archive COMMAND...: make "$partial" from "$archive", which is a SIF already or one of
-# docker's archives for COMMAND.
+# sif_from_archive COMMAND...: make "$partial" from "$archive", which is a SIF already, or a docker archive for
+# COMMAND.
 sif_from_archive() {
   if [[ $archive == *.sif ]]; then
     copy_image "$archive" "$partial"
@@ -179,7 +178,7 @@ sif_from_archive() {
   fi
 }
 
-# load_archive PROGRAM FILE TAG: put one of docker's archives into the store, under this tag alone.
+# load_archive PROGRAM FILE TAG: load a docker archive into the store, under this tag alone.
 load_archive() {
   local loaded before
   before=$("$1" image ls --format '{{.Repository}}:{{.Tag}}')
@@ -192,33 +191,37 @@ load_archive() {
   fi
 }
 
-# take_from_daemon PROGRAM SOURCE TAG: docker has it already; podman asks docker for it.
+# take_from_daemon PROGRAM SOURCE TAG: tag an image of docker's store; podman gets it from docker first.
 take_from_daemon() {
   local -r name=${2#docker-daemon:}
   if [[ $1 == podman ]]; then watched podman pull "$2"; fi
   "$1" tag "$name" "$3" 2>/dev/null ||
-    fail "$1 has no image $name" "see what there is: $1 image ls"
+    fail "$1 has no image $name" "list its images: $1 image ls"
 }
 
-# build_tag PROGRAM DOCKERFILE ARCH TAG: its folder is the context.
+# build_tag PROGRAM DOCKERFILE ARCH TAG: build it; its directory is the context.
 build_tag() {
   watched "$1" build --platform "linux/$3" --file "$2" --tag "$4" "${2%/*}"
 }
 
-# hold_tag PROGRAM TAG: keep what TAG-partial is now under a tag of its own, named in "$partial". So a
-# version of docker's and podman's is a file too, and is put in use like the others.
+# hold_tag PROGRAM TAG: keep what TAG-partial is now under a tag of its own, named in "$partial". So a version of
+# docker's and podman's is a file too, and is activated like the others. An image that is a version already keeps
+# its tag: packages were installed on top of that.
 hold_tag() {
-  local id
+  local id file own
   id=$("$1" image inspect --format '{{.Id}}' "$2-partial")
   id=${id#sha256:}
-  local -r own=$2_$(date -u +%Y%m%dT%H%M%S)_${id:0:12}
+  own=$2_$(date -u +%Y%m%dT%H%M%S)_${id:0:12}
+  for file in "${active%/*}"/versions/*."$1"; do
+    if [[ $(tag_in "$file") == "$2_"*"_${id:0:12}" ]]; then own=$(tag_in "$file"); fi
+  done
   printf '%s\n' "$own" >"$partial" ||
-    fail_writing "${partial%/*}" "cannot write $partial" 'see the line above'
+    fail_writing "${partial%/*}" "cannot write $partial" 'see the error above'
   "$1" tag "$2-partial" "$own"
   "$1" rmi "$2-partial" >/dev/null
 }
 
-# build_dockerfile DOCKERFILE ARCH ARCHIVE TAG: by whatever here reads Dockerfiles.
+# build_dockerfile DOCKERFILE ARCH ARCHIVE TAG: build it with docker or podman, whichever works.
 build_dockerfile() {
   local program
   for program in docker podman; do
@@ -228,21 +231,21 @@ build_dockerfile() {
       return
     fi
   done
-  fail "neither docker nor podman works here, which $1 needs" "$build_hint"
+  fail "neither docker nor podman works on this machine, and $1 requires one of them" "$build_hint"
 }
 
-# save_tag PROGRAM TAG ARCHIVE: as an archive, which is all that is kept of it.
+# save_tag PROGRAM TAG ARCHIVE: save it as an archive and remove it from the store.
 save_tag() {
   watched "$1" save --output "$3" "$2"
   "$1" rmi "$2" >/dev/null
 }
 
-# check_can_build ARCH KIND: a definition file and a Dockerfile run programs of the image; docker can
-# have an emulator for them.
+# check_can_build ARCH KIND: stop if programs of the image, which a definition file or a Dockerfile runs, cannot run on
+# this machine; docker can have an emulator for them.
 check_can_build() {
   local emulator=${1/arm64/aarch64}
   emulator=/proc/sys/fs/binfmt_misc/qemu-${emulator/amd64/x86_64}
   host_arch
   [[ $REPLY == "$1" || ($2 == dockerfile && -e $emulator) ]] ||
-    fail "to build from $input, programs for $1 must run, and this machine is $REPLY" "$build_hint"
+    fail "cannot run $1 programs on this $REPLY machine, which building $input requires" "$build_hint"
 }

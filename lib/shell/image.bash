@@ -1,48 +1,50 @@
 # shellcheck shell=bash
-# An image as a file: a SIF, a SquashFS of enroot's, one of docker's archives, or the name of a tag
-# in the store of docker or podman; and the record beside it, as JSON:
+# An image as a file: a SIF, a SquashFS file for enroot, a docker archive, or a text with a tag in the store of
+# docker or podman; and the record next to it, as JSON:
 #
-#   source, digest      where it comes from, and what that was then
-#   sha256, bytes, modified     the file; whether it still is that
+#   source, digest      where it comes from, and the digest at that time
+#   sha256, bytes, modified     of the file, to notice changes
 #   architecture        amd64 or arm64
-#   date, host, tools   when, where and by what it was made
-#   script              the whole script that made it
+#   date, host, tools   when, where and with which programs it was built
+#   script              the whole script that built it
 
-declare -g WRITTEN_TO='it was written to after it was built'
+declare -g WRITTEN_TO='modified after it was built'
 
-# holds_tag FILE: whether it names a tag, and of which program: set REPLY to it.
+# holds_tag FILE: whether it contains a tag; set REPLY to the program whose tag that is.
 holds_tag() {
   REPLY=${1##*.}
   [[ $REPLY == docker || $REPLY == podman ]]
 }
 
-# tag_in FILE: the tag that it names.
+# tag_in FILE: print the tag that it contains.
 tag_in() {
   local tag=
   if [[ -f $1 ]]; then IFS= read -r tag <"$1" || :; fi
   printf '%s' "$tag"
 }
 
-# startable FILE: what a runtime is told to start: the file itself, or the tag that it names.
+# startable FILE: print what a runtime starts: the file itself, or the tag that it contains.
 startable() {
   if holds_tag "$1"; then tag_in "$1"; else printf '%s' "$1"; fi
 }
 
-# image_exists FILE: whether the image is there.
+# image_exists FILE: whether the image exists.
 image_exists() {
   [[ -f $1 ]] || return 1
   if holds_tag "$1"; then "$REPLY" image inspect "$(tag_in "$1")" >/dev/null 2>&1; fi
 }
 
-# delete_image FILE: with its tag, if it names one; false if that is in use.
+# delete_image FILE: with its tag, unless another file names that too; false if a container uses the tag.
 delete_image() {
+  local -a same=()
   if holds_tag "$1" && image_exists "$1"; then
-    "$REPLY" rmi "$(tag_in "$1")" >/dev/null 2>&1 || return 1
+    mapfile -t same < <(grep -l -x -F -e "$(tag_in "$1")" -- "${1%/*/*}"/{build,versions}/*."$REPLY" 2>/dev/null)
+    if ((${#same[@]} < 2)); then "$REPLY" rmi "$(tag_in "$1")" >/dev/null 2>&1 || return 1; fi
   fi
   rm -f -- "$1"
 }
 
-# check_image FILE ARCH HINT: stop where it is incomplete, no image, or for another architecture.
+# check_image FILE ARCH HINT: stop if it is incomplete, not an image, or for another architecture.
 check_image() {
   local found
   case $1 in
@@ -53,21 +55,21 @@ check_image() {
     *.sif) check_sif "$1" "$2" "$3" ;;
     *.sqsh)
       check_sqsh "$1" "$3"
-      unsquashfs -s "$1" >/dev/null 2>&1 || fail "the image $1 is not complete" "$3"
+      unsquashfs -s "$1" >/dev/null 2>&1 || fail "incomplete image: $1" "$3"
       found=$(sqsh_arch "$1")
       # older unsquashfs shows no file
-      [[ -z $found || $found == "$2" ]] || fail "the image $1 is for $found, and $2 is needed" "$3"
+      [[ -z $found || $found == "$2" ]] || fail "image $1 has the wrong architecture: $found, expected $2" "$3"
       ;;
     *.tar)
       found=$(archive_arch "$1")
-      [[ -n $found ]] || fail "$1 is no complete archive of an image" "$3"
-      [[ $found == "$2" ]] || fail "the archive $1 is for $found, and $2 is needed" "$3"
+      [[ -n $found ]] || fail "not a complete image archive: $1" "$3"
+      [[ $found == "$2" ]] || fail "archive $1 has the wrong architecture: $found, expected $2" "$3"
       ;;
   esac
 }
 
-# archive_arch FILE: the architecture of the image in a tar file of docker's or the OCI's layout;
-# nothing where there is none.
+# archive_arch FILE: print the architecture of the image in a tar file of docker's or the OCI's layout; nothing
+# where there is none.
 archive_arch() {
   local manifest config=''
   if manifest=$(member_of "$1" manifest.json); then
@@ -82,27 +84,27 @@ archive_arch() {
     cut -d '"' -f 4 || :
 }
 
-# member_of TAR NAME: the content of a file in it.
+# member_of TAR NAME: print the content of a file in it.
 member_of() {
   tar -xOf "$1" "$2" 2>/dev/null || tar -xOf "$1" "./$2" 2>/dev/null
 }
 
-# blob_named_in JSON: the path of the first blob that an OCI document names.
+# blob_named_in JSON: print the path of the first blob that an OCI document names.
 blob_named_in() {
   local digest
   digest=$(grep -o 'sha256:[0-9a-f]*' <<<"$1" | head -n 1) || :
   printf 'blobs/sha256/%s' "${digest#sha256:}"
 }
 
-# checksum FILE: its SHA-256, as sha256:...
+# checksum FILE: print its SHA-256, as sha256:...
 checksum() {
   local sum
   # shellcheck disable=SC2094  # it is read only
-  sum=$(with_progress "$1" '' sha256sum <"$1") || fail "cannot read $1" 'see the line above'
+  sum=$(with_progress "$1" '' sha256sum <"$1") || fail "cannot read $1" 'see the error above'
   printf 'sha256:%s' "${sum%% *}"
 }
 
-# image_checksum FILE: the checksum of the image; its id where docker or podman has it.
+# image_checksum FILE: print the checksum of the image, or its id in the store of docker or podman.
 image_checksum() {
   local id
   if holds_tag "$1"; then
@@ -113,7 +115,7 @@ image_checksum() {
   fi
 }
 
-# image_bytes FILE: the size of the image.
+# image_bytes FILE: print the size of the image.
 image_bytes() {
   if holds_tag "$1"; then
     "$REPLY" image inspect --format '{{.Size}}' "$(tag_in "$1")"
@@ -122,7 +124,7 @@ image_bytes() {
   fi
 }
 
-# image_mark FILE: what changes when the file is written to; not when it is renamed.
+# image_mark FILE: print what changes when the file is written to, but not when it is renamed.
 image_mark() {
   stat -L -c '%s %.9Y' -- "$1"
 }
@@ -134,21 +136,21 @@ is_record() {
   ((${#lines[@]} > 1)) && [[ ${lines[-1]} == '}' ]]
 }
 
-# image_damage FILE: set REPLY to how an image differs from its record, without its checksum, which would
-# take minutes; empty where it does not. One that was put there by other means has no record.
+# image_damage FILE: set REPLY to how an image differs from its record, or to nothing; the checksum is not computed,
+# as that can take minutes. An image that Longship did not build has no record.
 image_damage() {
   local bytes
   REPLY=
   if [[ $1 == *_unrecorded.* ]]; then return; fi
   if ! is_record "$1.json"; then
-    REPLY='its record is missing or damaged'
+    REPLY='the record is missing or damaged'
   elif ! image_exists "$1"; then
-    REPLY='it is missing'
+    REPLY='the image is missing'
   elif ! holds_tag "$1"; then
     bytes=$(stat -L -c %s -- "$1")
     record_value "$1.json" bytes
     if [[ $bytes != "$REPLY" ]]; then
-      REPLY="it has $bytes bytes, and ${REPLY:-none} are recorded"
+      REPLY="$bytes bytes, recorded: ${REPLY:-none}"
       return
     fi
     record_value "$1.json" modified
@@ -158,20 +160,20 @@ image_damage() {
   fi
 }
 
-# is_as_recorded FILE: whether an image is what was built; if not, set REPLY to how it differs. The checksum
-# is computed again only if the file has been written to or copied.
+# is_as_recorded FILE [always]: whether an image is what was built; if not, set REPLY to how it differs. The checksum
+# is computed again if the file has been written to or copied, or `always`.
 is_as_recorded() {
   local sum
   image_damage "$1"
   if [[ -z $REPLY || $REPLY == "$WRITTEN_TO" ]] && [[ $1 != *_unrecorded.* ]]; then
-    if [[ -z $REPLY ]] && ! holds_tag "$1"; then return; fi
+    if [[ -z $REPLY && ${2:-} != always ]] && ! holds_tag "$1"; then return; fi
     sum=$(image_checksum "$1") || exit
     record_value "$1.json" sha256
     if [[ $sum == "$REPLY" ]]; then
       renew_mark "$1"
       return
     fi
-    REPLY="its checksum is $sum, and ${REPLY:-none} is recorded"
+    REPLY="checksum $sum, recorded: ${REPLY:-none}"
   fi
   [[ -z $REPLY ]]
 }
@@ -237,7 +239,7 @@ write_facts() {
       comma=,
     done
     printf '\n}\n'
-  } >"$1" || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+  } >"$1" || fail_writing "${1%/*}" "cannot write $1" 'see the error above'
 }
 
 # record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is none.

@@ -1,5 +1,6 @@
 """move_built_container_to_active.py: swap, list, roll back, prune, with real images."""
 
+import json
 import os
 import re
 import time
@@ -46,9 +47,9 @@ def test_swap_roll_back_and_forth(runtime, swap):
     assert clone.container_run(*MARK).stdout == "new\n"
     done = clone.move("--rollback")
     assert clone.active() == old
-    assert done.stderr == f"in use: {old}\nnext: python3 set_up.py install\n"
+    assert done.stderr == f"active image: {old}\nnext: python3 set_up.py install\n"
     assert clone.container_run(*MARK).stdout == "old\n"
-    is_told(clone.move("--rollback", check=False), f"nothing was in use before {old}", "--list")
+    is_told(clone.move("--rollback", check=False), f"no earlier version than {old}", "--list")
     clone.move("--use", version_in(new))
     assert clone.container_run(*MARK).stdout == "new\n"
     clone.move("--use", old)
@@ -89,16 +90,16 @@ def test_list_shows_versions_and_what_is_in_use_since_when(runtime, swap, regist
     assert before.startswith("  2") and registry.name("") in before
     assert re.search(r"\d MB|\d kB", before)
     assert lines[number].startswith("* 2") and "sha256:" in lines[number]
-    since = r"  in use since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+    since = r"  active since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"
     assert re.fullmatch(since, lines[number + 1])
-    assert heading == "new, not in use yet:" and waiting.startswith("+ 2")
+    assert heading == "new image, not yet active:" and waiting.startswith("+ 2")
     assert done.stderr == "next: python3 move_built_container_to_active.py\n"
 
 
 def test_list_before_anything_is_there(lab, registry):
     clone = lab(registry.name("lab/tiny:1"))
     done = clone.move("--list")
-    assert done.stdout == "no image is in use\n"
+    assert done.stdout == "no active image\n"
     assert done.stderr == "next: python3 build_container.py\n"
     assert not clone.scratch.exists()
 
@@ -111,9 +112,52 @@ def test_prune_keeps_what_is_in_use(runtime, swap):
     assert f"deleted: {old}\n" in done.stderr and "freed: " in done.stderr
     assert clone.versions() == [new] == [clone.active()]
     assert clone.container_run(*MARK).stdout == "new\n"
-    is_told(clone.move("--use", old, check=False), f"{old} is not there", "--list")
-    is_told(clone.move("--rollback", check=False), "is not there", "--list")
+    is_told(clone.move("--use", old, check=False), f"/{old}", "--list")
+    is_told(clone.move("--rollback", check=False), "no such version: ", "--list")
     assert len(list((clone.containers / "versions").iterdir())) == 3  # image, record, history
+
+
+@pytest.mark.parametrize("runtime", ["apptainer", "docker"])
+def test_versions_of_a_former_tag_are_listed_and_pruned(runtime, swap, registry, tiny, run):
+    clone, oldest = swap("oldest", runtime)
+    _, old = swap("old", runtime)
+    name = f"lab/swap-{runtime}:2"
+    registry.put(name, ("amd64", tiny(mark="new")))
+    clone.use(registry.name(name), runtime)
+    clone.build()
+    clone.move()
+    (new,) = {*clone.versions()} - {oldest, old}
+    former, _, rest = clone.move("--list").stdout.partition(f"\nnot configured: swap-{runtime}_1_")
+    assert version_in(new) in former and version_in(old) not in former
+    assert version_in(oldest) in rest and f"* {version_in(old)}" in rest
+    read = json.loads(clone.move("--list", "--json").stdout)
+    images = {each["version"]: each["image"] for each in read}
+    assert images[version_in(old)].startswith(f"swap-{runtime}_1_")
+    assert images[version_in(new)].startswith(f"swap-{runtime}_2_")
+    done = clone.move("--prune")
+    assert f"deleted: {oldest}\n" in done.stderr
+    assert clone.versions() == sorted([old, new])
+    (command,) = re.findall(
+        f"kept, active but not configured: {old}; .*: (rm .*), then", done.stderr
+    )
+    run(["bash", "-c", command], env=clone.environment)
+    clone.move("--prune")
+    assert clone.versions() == [new]
+    assert clone.container_run(*MARK).stdout == "new\n"
+
+
+@pytest.mark.parametrize("runtime", ["docker", "podman"])
+def test_same_image_built_again_keeps_its_packages(runtime, swap):
+    """Those name the image that they were installed on: its tag must stay the same."""
+    clone, first = swap("same", runtime)
+    tag = (clone.containers / "versions" / first).read_text()
+    _, second = swap("same", runtime)
+    assert (clone.containers / "versions" / second).read_text() == tag
+    swap("other", runtime)
+    clone.move("--use", second)
+    clone.move("--prune")
+    assert clone.versions() == [second]
+    assert clone.container_run(*MARK).stdout == "same\n"
 
 
 def test_prune_keeps_what_a_launcher_names(swap, tmp_path):
@@ -122,7 +166,7 @@ def test_prune_keeps_what_a_launcher_names(swap, tmp_path):
     clone.container_run("--launcher", launcher)
     swap("new")
     done = clone.move("--prune")
-    assert f"kept, {launcher} uses it: {old}" in done.stderr
+    assert f"kept, pinned by {launcher}: {old}" in done.stderr
     launcher.unlink()
     assert f"deleted: {old}" in clone.move("--prune").stderr
     assert not list((clone.containers / "pins").iterdir())
@@ -154,7 +198,7 @@ def test_prune_keeps_what_a_running_job_has_pinned(answer, kept, swap, tmp_path)
         squeue.chmod(0o755)
     done = clone.move("--prune", env=environment)
     assert (old in clone.versions()) == kept, done.stderr
-    assert ("kept, job 4711 uses it" in done.stderr) == kept
+    assert ("kept, pinned by job 4711: " in done.stderr) == kept
 
 
 def test_running_program_keeps_its_image(swap):
@@ -182,7 +226,7 @@ def test_image_that_was_there_before_is_kept(lab, registry):
     (clone.containers / "build/tiny_1_amd64.sif").rename(active)  # as an ancestor's script left it
     (clone.containers / "build/tiny_1_amd64.sif.json").unlink()
     content = active.read_bytes()
-    assert "put there by other means" in clone.move("--list").stdout
+    assert "not built by Longship" in clone.move("--list").stdout
     clone.container_run("true")
     clone.build_and_move()
     assert active.is_symlink()
@@ -197,7 +241,7 @@ def test_image_that_was_there_before_is_kept(lab, registry):
 
 def test_nothing_new_is_told(swap, lab):
     clone, version = swap("old")
-    is_told(clone.move(check=False), "there is no new image", "python3 build_container.py")
+    is_told(clone.move(check=False), "no new image to activate", "python3 build_container.py")
     assert clone.active() == version
 
 
@@ -208,7 +252,7 @@ def test_image_whose_python_starts_in_isolation_alone_is_refused(lab, registry, 
     clone = lab(registry.name("lab/pythonhome:1"))
     clone.build()
     done = clone.move(check=False)
-    is_told(done, "python3 does not start in the image", "name an image that has one")
+    is_told(done, "python3 does not start in the image", "to an image that has Python")
     assert clone.active() is None
 
 
@@ -217,7 +261,7 @@ def test_image_without_python_is_refused(runtime, lab, registry):
     clone = lab(registry.name("lab/nopython:1"), runtime)
     clone.build()
     done = clone.move(check=False)
-    is_told(done, "python3 does not start in the image", "name an image that has one")
+    is_told(done, "python3 does not start in the image", "to an image that has Python")
     assert "broken" in done.stderr
     assert clone.active() is None
 
@@ -233,10 +277,10 @@ def damaged(image):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (damaged, "is not what was built"),
-        (lambda image: os.truncate(image, 100_000), "is not what was built"),
-        (lambda image: image.write_text("no image"), "is no SIF image"),
-        (lambda image: image.unlink(), "is missing"),
+        (damaged, "does not match its record"),
+        (lambda image: os.truncate(image, 100_000), "does not match its record"),
+        (lambda image: image.write_text("no image"), "SIF image"),
+        (lambda image: image.unlink(), "only its record exists"),
         (lambda image: image.with_name(f"{image.name}.json").unlink(), "it has no record"),
     ],
 )
