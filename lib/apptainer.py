@@ -17,7 +17,7 @@ def prepare(launch: Launch) -> list[str]:
     Parameters
     ----------
     launch : Launch
-        What to start, and where.
+        Image, binds and GPU.
 
     Returns
     -------
@@ -38,7 +38,7 @@ def prepare(launch: Launch) -> list[str]:
 
 
 def check(launch: Launch) -> list[str]:
-    """Return the lines that check the image, on any machine that sees it."""
+    """Return the lines that check the image, on any machine where its file is visible."""
     return [
         assign("image", launch.image),
         *([call("use_staged_image")] if launch.staged else []),
@@ -47,9 +47,9 @@ def check(launch: Launch) -> list[str]:
 
 
 def words(launch: Launch) -> list[Word]:
-    """Return the words in front of the user's command.
+    """Return the words before the user's command.
 
-    Environment and working folder need no options: this runtime keeps both by itself.
+    Environment and working directory need no options: this runtime keeps both.
     """
     return [
         *(launch.runtime, "--quiet", "exec", Expansion('"${options[@]}"'), IMAGE),
@@ -58,32 +58,32 @@ def words(launch: Launch) -> list[Word]:
 
 
 def probe(program: str, image: str) -> list[str]:
-    """Return the command that succeeds where this runtime can start this image."""
+    """Return the command that succeeds if this runtime can start this image."""
     return [program, "--quiet", "exec", image, "/bin/true"]
 
 
 def works(program: str) -> list[str]:
-    """Return the command that succeeds where this runtime can build."""
+    """Return the command that succeeds if this runtime can build."""
     return [program, "--version"]
 
 
 def start_plainly(program: str, root: Path) -> list[Word]:
-    """Return the words that start a program in an image, which comes next, with nothing added."""
+    """Return the words before an image and a command, without binds or environment."""
     return [program, "--quiet", "exec"]
 
 
 def folders(program: str, work: Path) -> list[str]:
-    """Return the lines that keep this runtime's files out of the home folder and of /tmp.
+    """Return the lines that keep this runtime's files out of the home directory and of /tmp.
 
     Raises
     ------
     LongshipError
-        If the path has a quote: to look into an image, Apptainer 1.4 puts it into a shell's text.
+        If the path contains a quote: Apptainer 1.4 inserts it unquoted into a shell's text.
     """
     if "'" in str(work):
         raise LongshipError(
-            f"{program} builds no image below a folder with a quote in its path: {work}",
-            "set paths.scratch_dir in configuration.toml to another one",
+            f"{program} cannot build in a directory with a quote in its path: {work}",
+            "set paths.scratch_dir in configuration.toml to another directory",
         )
     prefix = program.upper()
     return [
@@ -93,7 +93,7 @@ def folders(program: str, work: Path) -> list[str]:
 
 
 def make_image(recipe: Recipe) -> list[str]:
-    """Return the lines that make ``$partial`` from ``$address``.
+    """Return the lines that build ``$partial`` from ``$address``.
 
     A registry's image is built, not pulled: `pull` keeps a second copy of the SIF in its cache.
     """
@@ -121,7 +121,7 @@ def make_image(recipe: Recipe) -> list[str]:
 
 
 def from_archive(recipe: Recipe) -> list[str]:
-    """Return the lines that make ``$partial`` from ``$archive``."""
+    """Return the lines that build ``$partial`` from ``$archive``."""
     return [call("sif_from_archive", *_build(recipe))]
 
 
@@ -130,5 +130,5 @@ def _build(recipe: Recipe) -> list[str]:
 
 
 def _arch(recipe: Recipe) -> list[str]:
-    # SingularityCE's option of this name is about other things before version 4
+    # before version 4, SingularityCE's option of this name has another meaning
     return ["--arch", recipe.arch] if recipe.runtime == "apptainer" else []

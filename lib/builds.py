@@ -1,4 +1,4 @@
-"""Making images: the lines of `build_container.py`."""
+"""Building images: the lines of `build_container.py`."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _RECORD = Expansion('"$record"')
 def online_lines(
     settings: Settings, paths: Paths, runtime: str, *, digest: str, again: bool, typed: str
 ) -> list[str]:
-    """Return the lines that make the image from its source.
+    """Return the lines that build the image from its source.
 
     Parameters
     ----------
     settings : Settings
         All layers put together.
     paths : Paths
-        Where things lie.
+        All paths of the machine.
     runtime : str
         From `lib.runtimes.choose_builder`.
     digest : str
-        The only state of the source that will do; empty for what it is today.
+        Required digest of the source; empty for the current one.
     again : bool
-        Build even what is there already.
+        Rebuild an image that exists.
     typed : str
-        What the user typed, to go on after an interruption.
+        Command line, to resume after an interruption.
 
     Returns
     -------
@@ -66,20 +66,20 @@ def online_lines(
 def offline_lines(
     settings: Settings, paths: Paths, runtime: str, *, again: bool, typed: str
 ) -> list[str]:
-    """Return the lines that make the image from the archive of `lib.downloads`, without network.
+    """Return the lines that build the image from the archive of `lib.downloads`, without network.
 
     Parameters
     ----------
     settings : Settings
         All layers put together.
     paths : Paths
-        Where things lie.
+        All paths of the machine.
     runtime : str
         From `lib.runtimes.choose_builder`.
     again : bool
-        Build even what is there already.
+        Rebuild an image that exists.
     typed : str
-        What the user typed, to go on after an interruption.
+        Command line, to resume after an interruption.
     """
     recipe = recipe_for(runtime, image_source(settings), paths)
     module = MODULES[runtime]
@@ -97,38 +97,39 @@ def offline_lines(
 
 
 def recipe_for(runtime: str, source: ImageSource, paths: Paths) -> Recipe:
-    """Return what the runtime is told of the image."""
+    """Return what the runtime needs to build the image."""
     return Recipe(runtime, source, paths.arch, image_tag(source, paths.arch))
 
 
 def archive_base(recipe: Recipe, paths: Paths) -> str:
-    """Return the path of the image's archive without its ending."""
+    """Return the path of the image's archive without its extension."""
     return str(paths.archives / f"{image_name(recipe.source)}_{recipe.arch}")
 
 
 def work_folder(recipe: Recipe, paths: Paths) -> Path:
-    """Return the folder for all that a build leaves behind when it is interrupted."""
+    """Return the directory for everything that an interrupted build leaves behind."""
     return paths.cache / "containers" / image_file(recipe.runtime, recipe.source, paths)
 
 
 def _check_allowed(source: ImageSource, settings: Settings) -> None:
     if source.runs_programs and settings.machine.definition_builds == "forbidden":
         raise LongshipError(
-            f"{settings.machine.description} lets nobody build from {source.address}",
+            f"building from {source.address} is not allowed on {settings.machine.description}",
             _build_hint(settings),
         )
 
 
 def _build_hint(settings: Settings) -> str:
     elsewhere = (
-        f"build it where you may: python3 build_container.py download --machine "
-        f"{settings.machine.name}; copy it here; then: python3 build_container.py offline"
+        "on a machine that allows builds, run: python3 build_container.py download --machine "
+        f"{settings.machine.name}; copy the archive here; then run: python3 build_container.py "
+        "offline"
     )
     return settings.machine.build_hint or elsewhere
 
 
 def start_lines(settings: Settings, typed: str, folder: Path) -> list[str]:
-    """Return the lines that every build begins with; the folder is where its result goes."""
+    """Return the lines that every build begins with; the folder is that of its result."""
     return [
         assign("machine", settings.machine.name),
         assign("build_hint", _build_hint(settings)),
@@ -138,7 +139,7 @@ def start_lines(settings: Settings, typed: str, folder: Path) -> list[str]:
 
 
 def name_lines(recipe: Recipe, paths: Paths, *, again: bool) -> list[str]:
-    """Return the lines that name what is made, and where it is made."""
+    """Return the lines that name the image and its build directory."""
     file = image_file(recipe.runtime, recipe.source, paths)
     return [
         "",
@@ -155,7 +156,7 @@ def name_lines(recipe: Recipe, paths: Paths, *, again: bool) -> list[str]:
 
 
 def source_lines(source: ImageSource, digest: str) -> list[str]:
-    """Return the lines that say where it comes from."""
+    """Return the lines that describe the source."""
     digest = digest or source.digest
     at = source.at(digest)
     return [

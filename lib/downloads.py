@@ -1,4 +1,4 @@
-"""Images on their way to a machine without network: `build_container.py download`."""
+"""Images for an air-gapped machine: the lines of `build_container.py download`."""
 
 from __future__ import annotations
 
@@ -29,33 +29,34 @@ _SIFS = ("apptainer", "singularity")
 def download_lines(
     settings: Settings, here: Paths, runtime: str, *, digest: str, again: bool, typed: str
 ) -> list[str]:
-    """Return the lines that make an archive of the image for another machine.
+    """Return the lines that save an archive of the image for another machine.
 
     Parameters
     ----------
     settings : Settings
-        All layers put together, for the machine that will use it.
+        All layers put together, for the target machine.
     here : Paths
-        Where things lie on the machine that downloads.
+        Paths on the machine that downloads.
     runtime : str
-        What runs the image there.
+        Runtime on the target machine.
     digest : str
-        The only state of the source that will do; empty for what it is today.
+        Required digest of the source; empty for the current one.
     again : bool
-        Download even what is there already.
+        Replace an archive that exists.
     typed : str
-        What the user typed, to go on after an interruption.
+        Command line, to resume after an interruption.
 
     Raises
     ------
     LongshipError
-        If the source is no image that can be made here.
+        If the source cannot be downloaded on this machine.
     """
     source = image_source(settings)
     check_usable(runtime, source)
     if source.kind == "sqsh":
         raise LongshipError(
-            f"{source.address} is a file already", "copy it, and name it there: container.image"
+            f"cannot download {source.address}: it is a file already",
+            "copy it to the target machine, and set container.image there",
         )
     here = dataclasses.replace(here, arch=settings.machine.arch)
     recipe = recipe_for(runtime, source, here)
@@ -76,7 +77,7 @@ def download_lines(
 
 
 def _choice(recipe: Recipe) -> list[str]:
-    """Return the lines that choose what fetches it, and name the archive after that."""
+    """Return the lines that choose the program to download with, and name the archive."""
     if recipe.source.kind == "docker":
         sifs = _SIFS if recipe.runtime in _SIFS else ()  # of no use to another runtime
         return [call("choose_fetcher", Expansion('"$base"'), *sifs)]
@@ -86,7 +87,7 @@ def _choice(recipe: Recipe) -> list[str]:
 
 
 def _fetch(recipe: Recipe) -> list[str]:
-    """Return the lines that make ``$partial``, the archive, from ``$address``."""
+    """Return the lines that save ``$partial``, the archive, from ``$address``."""
     kind, tag = recipe.source.kind, f"{recipe.tag}-archive"
     if kind == "docker":
         return [call("fetch_archive", tag)]
@@ -103,7 +104,7 @@ def _fetch(recipe: Recipe) -> list[str]:
 
 
 def _next_step(settings: Settings, here: Paths) -> str:
-    """Say how to go on: copy the archive, if it was made for another machine."""
+    """Return the next command: copy the archive, if it is for another machine."""
     offline = "python3 build_container.py offline"
     try:
         there = str(derive_paths(settings).archives)
@@ -112,4 +113,4 @@ def _next_step(settings: Settings, here: Paths) -> str:
     if there == str(here.archives):
         return offline
     copy = call("rsync", "-a", f"{here.archives}/", f"{settings.machine.name}:{there}/")
-    return f"{copy}; then there: {offline}"
+    return f"{copy}; then on {settings.machine.name}: {offline}"

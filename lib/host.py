@@ -1,4 +1,4 @@
-"""The runtime host: no container, the machine as it is."""
+"""The runtime host: no container, the machine itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from lib.quoting import Expansion, Word
 
 
 def prepare(launch: Launch) -> list[str]:
-    """Return the lines that unpack the overlay; everything else is visible already."""
+    """Return the lines that unpack the overlay; nothing else is needed."""
     return launch.overlay_lines("unpack_overlay")
 
 
@@ -17,5 +17,5 @@ def check(launch: Launch) -> list[str]:
 
 
 def words(launch: Launch) -> list[Word]:
-    """Return the words in front of the user's command."""
+    """Return the words before the user's command."""
     return ["/bin/sh", "-c", Expansion('"$longship_contract"'), "longship"]

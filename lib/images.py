@@ -1,4 +1,4 @@
-"""Images: where one comes from, and what it is called on this machine."""
+"""Images: their source, and their names on this machine."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lib.paths import Paths, expand, pinned
 from lib.records import read_record
 from lib.settings import Settings
 
-# How an image's file ends, by runtime. Docker and podman have a store of their own: there the file
-# holds the image's tag.
+# Extension of an image's file, by runtime. Docker and podman have a store of their own: their file
+# contains the image's tag.
 ENDINGS = {
     "apptainer": "sif",
     "singularity": "sif",
@@ -30,7 +30,7 @@ _SCHEMES = (*_REGISTRIES, *_ARCHIVES, "docker-daemon")
 _REFERENCE = r"[a-z0-9][\w.-]*(:\d+)?(/[\w.-]+)*(:[\w.-]+|@sha256:[0-9a-f]+)"
 _BUILD = "python3 build_container.py"
 _MOVE = "python3 move_built_container_to_active.py"
-# What each runtime can make an image from.
+# Sources that each runtime can use.
 _USABLE = {
     "sif": (*_SCHEMES, "definition", "dockerfile", "sif"),
     "sqsh": ("docker", "docker-archive", "docker-daemon", "dockerfile", "sqsh"),
@@ -40,13 +40,13 @@ _USABLE = {
 
 
 class ImageSource(NamedTuple):
-    """Where an image comes from.
+    """Source of an image.
 
     Parameters
     ----------
     kind : str
         A scheme (``docker``, ``oras``, ``library``, ``docker-archive``, ``oci-archive``,
-        ``docker-daemon``), or what a file is: ``sif``, ``sqsh``, ``definition``, ``dockerfile``.
+        ``docker-daemon``), or that of a file: ``sif``, ``sqsh``, ``definition``, ``dockerfile``.
     address : str
         With its scheme; an absolute path for a file.
     """
@@ -56,7 +56,7 @@ class ImageSource(NamedTuple):
 
     @property
     def ready(self) -> bool:
-        """Whether it is an image already, such as those that Olivia and LUMI keep for users."""
+        """Whether it is an image already, such as those that Olivia and LUMI provide."""
         return self.kind in ("sif", "sqsh")
 
     @property
@@ -68,7 +68,7 @@ class ImageSource(NamedTuple):
 
     @property
     def file(self) -> str:
-        """The path of the file that it is; empty for a registry or a daemon."""
+        """Path of the file; empty for a registry or a daemon."""
         return self.plain if self.plain.startswith("/") else ""
 
     @property
@@ -78,11 +78,11 @@ class ImageSource(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The digest in its address, which a tag may stand before; empty for none."""
+        """The digest in its address, with or without a tag; empty for none."""
         return self.plain.partition("@")[2] if self.kind == "docker" else ""
 
     def at(self, digest: str) -> str:
-        """Return the address of exactly one state of it, whatever its tag says today."""
+        """Return the address with a digest instead of a tag."""
         if not digest or self.kind != "docker":
             return self.address
         untagged = re.sub(r"(:[^/:@]*)?(@[^/]*)?$", "", self.plain)
@@ -90,12 +90,12 @@ class ImageSource(NamedTuple):
 
 
 def image_source(settings: Settings) -> ImageSource:
-    """Return where the image comes from: the configuration, or the stack for the machine's GPU.
+    """Return the source of the image: the configuration, or the stack for the machine's GPU.
 
     Raises
     ------
     LongshipError
-        If the stack has no image for it, or the source is none.
+        If the stack has no image for it, or the source is unknown.
     """
     configured = settings.configuration.container.image
     origin = settings.origins.get("container.image", "")
@@ -113,18 +113,19 @@ def image_source(settings: Settings) -> ImageSource:
         own = f"stacks/{stack.name}/stack.toml"
         return _parse(configured or image, settings, origin if configured else own)
     raise LongshipError(
-        f"stack {stack.name} has no image for {vendor} on {arch}, as on {settings.machine.name}",
-        f"{_images_there(stack.images)}; or name one: container.image in configuration.toml",
+        f"stack {stack.name} has no image for {vendor} on {arch}, which machine "
+        f"{settings.machine.name} needs",
+        f"{_existing_images(stack.images)}; set container.image in configuration.toml",
     )
 
 
-def _images_there(images: Mapping[str, Any]) -> str:
-    """Say for what a stack has images."""
-    there = [
+def _existing_images(images: Mapping[str, Any]) -> str:
+    """Say for which GPUs a stack has images."""
+    existing = [
         vendor if isinstance(image, str) else f"{vendor} on {', '.join(image)}"
         for vendor, image in images.items()
     ]
-    return f"it has one for {'; '.join(there)}" if there else "it has none"
+    return f"the stack has images for {'; '.join(existing)}" if existing else "it has no images"
 
 
 def _parse(text: str, settings: Settings, origin: str) -> ImageSource:
@@ -157,19 +158,19 @@ def _kind_of_file(text: str) -> str:
 
 
 def _path(text: str, settings: Settings) -> str:
-    """Return an absolute path; one without a root lies in the repository."""
+    """Return an absolute path; a relative one is in the repository."""
     if text.startswith(("/", "~", "$", "{")):
         return expand("container.image", text, settings)
     return os.path.normpath(settings.root / text)
 
 
 def image_name(source: ImageSource) -> str:
-    """Name an image after its source: ``pytorch_25.06-py3``; a Dockerfile after its folder.
+    """Name an image after its source: ``pytorch_25.06-py3``; a Dockerfile after its directory.
 
     Returns
     -------
     str
-        The last part of the source without what cannot stand in the name of a file and a tag.
+        The last part of the source, with only characters that a file name and a tag can contain.
     """
     path = source.plain.rstrip("/")
     last = path.rpartition("/")[2]
@@ -185,14 +186,14 @@ def image_tag(source: ImageSource, arch: str) -> str:
 
 
 def image_file(runtime: str, source: ImageSource, paths: Paths) -> str:
-    """Return the name of an image's file, without a folder: ``pytorch_25.06-py3_amd64.sif``."""
+    """Return the name of an image's file: ``pytorch_25.06-py3_amd64.sif``."""
     return f"{image_name(source)}_{paths.arch}.{ENDINGS[runtime]}"
 
 
 def image_to_start(runtime: str, settings: Settings, paths: Paths) -> str:
-    """Return what a runtime is told to start: a file or a tag; empty for ``host``.
+    """Return the file or tag that a runtime starts; empty for ``host``.
 
-    A ready image of the site is used where it lies, until a copy of it has been put in use.
+    A ready image of the site is used in its place until a copy of it has been activated.
     """
     if runtime == "host":
         return ""
@@ -210,7 +211,7 @@ def image_to_start(runtime: str, settings: Settings, paths: Paths) -> str:
 
 
 def _check_origin(active: Path, source: ImageSource) -> None:
-    """Stop where the active image has the same name as the configured one, and is another.
+    """Stop if the active image has the name of the configured one but another source.
 
     Images of two registries can have one name. Paths are not compared: each member of a group has
     a clone, and all use the same image.
@@ -222,17 +223,17 @@ def _check_origin(active: Path, source: ImageSource) -> None:
     if origin.startswith(tuple(f"{each}://" for each in _REGISTRIES)) and origin != source.address:
         raise LongshipError(
             f"the active image {active.name} was built from {origin}, not from {source.address}",
-            f"{_BUILD} && {_MOVE}",
+            f"run: {_BUILD} && {_MOVE}",
         )
 
 
 def can_use(runtime: str, source: ImageSource) -> bool:
-    """Tell whether a runtime can have an image from a source."""
+    """Tell whether a runtime can use a source."""
     return source.kind in _USABLE[ENDINGS[runtime]]
 
 
 def check_usable(runtime: str, source: ImageSource) -> None:
-    """Stop where a runtime cannot use a source.
+    """Stop if a runtime cannot use a source.
 
     Raises
     ------
@@ -242,6 +243,6 @@ def check_usable(runtime: str, source: ImageSource) -> None:
     if not can_use(runtime, source):
         able = "enroot" if source.kind == "sqsh" else "apptainer"
         raise LongshipError(
-            f"{runtime} makes no image from {source.address}",
-            f'choose a runtime that does, in configuration.toml: container.runtime = "{able}"',
+            f"{runtime} cannot build from {source.address}",
+            f'choose a runtime that can, in configuration.toml: container.runtime = "{able}"',
         )

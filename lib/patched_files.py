@@ -1,6 +1,6 @@
-"""Single files of the image replaced by ours: the lines that notice when an original has changed.
+"""Patched files, which replace files of the image: the lines that notice a changed original.
 
-Launching binds them and nothing more (`lib.environment.patched_files`).
+A launch only binds them (`lib.environment.patched_files`).
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from lib.settings import Settings
 
 
 def check_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
-    """Return the lines that compare the image's files with those that ours were made from.
+    """Return the lines that compare the image's files with the originals of ours.
 
     Parameters
     ----------
     settings : Settings
         All layers put together.
     paths : Paths
-        Where things lie.
+        All paths of the machine.
     runtime : str
-        What runs the image, which the variable ``image`` names.
+        Runtime of the image, which the variable ``image`` names.
 
     Returns
     -------
     list of str
-        Lines of bash; none where no file is replaced.
+        Lines of bash; none if no file is replaced.
     """
     if not patched_files(settings, paths):
         return []
     if runtime == "host":
-        return [call("note", "container.patched_files has no effect: the runtime is host")]
+        return [call("note", "container.patched_files has no effect with the runtime host")]
     return [*start_in_lines(runtime, paths.root), *compare_lines(settings, paths, IMAGE)]
 
 
 def compare_lines(settings: Settings, paths: Paths, image: Word) -> list[str]:
-    """Return the line that does it with an image, ``start_in IMAGE COMMAND...`` being defined."""
+    """Return the line that compares; it needs ``start_in IMAGE COMMAND...``."""
     words = [word for each in patched_files(settings, paths) for word in (each.source, each.target)]
     return [wrapped("check_patched_files", image, *words)] if words else []

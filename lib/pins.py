@@ -1,4 +1,4 @@
-"""Who still needs an image or overlay: a file for each launcher that names it (pins.bash)."""
+"""Pins: a file for each launcher that needs an image or overlay (pins.bash)."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from lib.execute import make_folder, write_file
 
 
 def pin(needed: str, launcher: Path, job: str, folder: Path) -> None:
-    """Keep something from being pruned while a job runs, or while a launcher lies there.
+    """Protect an image or overlay from pruning while a job runs, or while a launcher exists.
 
     Parameters
     ----------
     needed : str
-        What the launcher names: an image's file or tag, or an overlay.
+        File or tag of the image, or file of the overlay.
     launcher : pathlib.Path
-        The launcher.
+        Path of the launcher.
     job : str
-        The Slurm job that it was written in, such as ``4711 juwels``: its id and its cluster;
+        Slurm job that it was written in, such as ``4711 juwels``: its id and its cluster;
         empty for none.
     folder : pathlib.Path
-        Where such things lie; the file goes into ``pins`` below.
+        Directory of the images or overlays; the pin is written to its ``pins``.
 
     Raises
     ------
     LongshipError
-        If the scratch folder cannot be written to.
+        If the scratch directory is not writable.
     """
     import hashlib  # 5 ms that only the writing of a launcher needs
 

@@ -1,6 +1,6 @@
 """Slurm's plugin Pyxis (AWS): ``srun`` starts enroot's containers, so a launcher runs inside.
 
-It is for jobs alone; everything else there is done by enroot itself (`lib/enroot.py`).
+It is for jobs only; enroot does everything else (`lib/enroot.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from lib.launch import Launch
 from lib.quoting import Expansion
 from lib.settings import Settings
 
-# Its list of mounts knows no quotes, and its older versions read paths as bash does.
+# Its list of mounts has no quoting, and its older versions read paths as bash does.
 _UNBINDABLE = re.compile(r'[\s,:"$`\\]')
 
 
 def uses_pyxis(settings: Settings, runtime: str) -> bool:
-    """Whether the ranks of a job are started by Pyxis."""
+    """Tell whether Pyxis starts the ranks of a job."""
     return settings.machine.pyxis == "yes" and runtime == "enroot"
 
 
@@ -33,7 +33,7 @@ def option_lines(settings: Settings, launch: Launch | None) -> list[str]:
     settings : Settings
         All layers put together.
     launch : Launch or None
-        What the ranks are given; None where another runtime starts them.
+        Launch of the ranks; None if another runtime starts them.
     """
     if launch is None:
         return [
@@ -55,24 +55,24 @@ def option_lines(settings: Settings, launch: Launch | None) -> list[str]:
 
 
 def check_binds(launch: Launch) -> None:
-    """Stop where a path is none that Pyxis can bind; pyxis.bash checks what only the job knows.
+    """Stop if Pyxis cannot bind a path; pyxis.bash checks what only the job knows.
 
     Raises
     ------
     LongshipError
-        With what to do instead.
+        The hint names the keys to change.
     """
     for bind in (*launch.binds, *launch.site_binds, *launch.patched_files):
         path = bind.source if _UNBINDABLE.search(bind.source) else bind.target
         if _UNBINDABLE.search(path):
             raise LongshipError(
-                f'Pyxis cannot bind {path}: it has a space or one of , : " $ ` \\',
-                "rename it, or set another one: [paths], container.binds in configuration.toml",
+                f'Pyxis cannot bind {path}: it contains a space or one of , : " $ ` \\',
+                "rename it, or set another path: [paths], container.binds in configuration.toml",
             )
 
 
 def launcher_lines(root: Path, contract: str, checks: Sequence[str]) -> list[str]:
-    """Return the lines of a launcher that is started inside of the container.
+    """Return the lines of a launcher that starts inside the container.
 
     Parameters
     ----------

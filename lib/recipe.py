@@ -1,4 +1,4 @@
-"""How an image is made: what a runtime is told of it."""
+"""What a runtime needs to build an image."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 from lib.images import ImageSource
 from lib.quoting import Expansion
 
-# The emitted script has these; what is being made has another name than what is complete.
+# Variables of the emitted script; an unfinished image has another name than a complete one.
 ADDRESS = Expansion('"$address"')
 PARTIAL = Expansion('"$partial"')
 
 
 class Recipe(NamedTuple):
-    """What to make an image from, and for whom.
+    """Source, runtime and architecture of an image to build.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What runs the image: the modules of the runtimes, and the choice between them."""
+"""Container runtimes: their modules, and the choice between them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lib.paths import Paths
 from lib.quoting import Expansion
 from lib.settings import Settings
 
-# Each module has the same functions; `host` has no image, so none of those that make one.
+# Each module has the same functions; `host` has no image, so none of those that build one.
 MODULES = {
     "apptainer": apptainer,
     "singularity": apptainer,
@@ -25,18 +25,18 @@ MODULES = {
     "host": host,
 }
 _LOOKED_FOR = ("apptainer", "singularity", "docker", "podman", "enroot")
-_FIRST = "the first that works here"
+_FIRST = "the first that works on this machine"
 
 
 class Choice(NamedTuple):
-    """What runs the image.
+    """Container runtime, and the reason for its choice.
 
     Parameters
     ----------
     runtime : str
         The program, or ``host``.
     why : str
-        The reason, where the configuration left it open, else "".
+        The reason if the configuration does not name a runtime, else "".
     """
 
     runtime: str
@@ -46,14 +46,14 @@ class Choice(NamedTuple):
 def choose_runtime(
     settings: Settings, paths: Paths, succeeds: Callable[[list[str]], bool]
 ) -> Choice:
-    """Choose what runs the image: what is configured, else the site's, else what works here.
+    """Choose the runtime: the configured one, else the site's, else the first that works.
 
     Parameters
     ----------
     settings : Settings
         All layers put together.
     paths : Paths
-        Where things lie.
+        All paths of the machine.
     succeeds : callable
         Takes a command and tells whether it succeeds on this machine.
     """
@@ -66,23 +66,25 @@ def choose_runtime(
         if succeeds(MODULES[runtime].probe(runtime, image)):
             return Choice(runtime, _FIRST)
         failed.append(runtime)
-    why = f"{', '.join(failed)} here, but without an image" if failed else "no other is installed"
+    why = "no container runtime found"
+    if failed:
+        why = f"found {', '.join(failed)}, but no image"
     return Choice("host", why)
 
 
 def choose_target_runtime(
     settings: Settings, here: Paths, succeeds: Callable[[list[str]], bool]
 ) -> Choice:
-    """Choose what will run the image where nothing is known but what was downloaded for it.
+    """Choose the runtime of the target machine, of which only downloads are known.
 
-    An archive of the image says that there is to be one, whatever this machine has.
+    An archive of the image shows that there will be one, whatever this machine has.
 
     Parameters
     ----------
     settings : Settings
-        All layers put together, for the machine that will use it.
+        All layers put together, for the target machine.
     here : Paths
-        Where things lie on the machine that downloads.
+        Paths on the machine that downloads.
     succeeds : callable
         Takes a command and tells whether it succeeds on this machine.
     """
@@ -96,18 +98,18 @@ def choose_target_runtime(
 
 
 def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) -> Choice:
-    """Choose what makes the image: as `choose_runtime`, but an image need not be there yet.
+    """Choose the runtime that builds: as `choose_runtime`, but without an image yet.
 
     Raises
     ------
     LongshipError
-        If there is none, or the configuration says ``host``.
+        If no runtime can build, or the configuration says ``host``.
     """
     configured = configured_runtime(settings)
     if configured == "host":
         raise LongshipError(
             "the runtime host uses no image",
-            'choose another one in configuration.toml, such as container.runtime = "apptainer"',
+            'choose another runtime in configuration.toml, such as container.runtime = "apptainer"',
         )
     if configured:
         return Choice(configured, "")
@@ -115,25 +117,25 @@ def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) ->
         if succeeds(MODULES[runtime].works(runtime)):
             return Choice(runtime, _FIRST)
     raise LongshipError(
-        f"nothing here makes an image from {image_source(settings).address}",
-        f"install one of {', '.join(_LOOKED_FOR)}; without an image, python3 set_up.py install "
-        "uses this machine's own Python",
+        f"no installed runtime can build from {image_source(settings).address}",
+        f"install one of {', '.join(_LOOKED_FOR)}; or, to use this machine's own Python without "
+        "an image, run: python3 set_up.py install",
     )
 
 
 def program_lines(settings: Settings, runtime: str) -> list[str]:
-    """Return the lines that bring the runtime's program, by modules where the site has it there."""
+    """Return the lines that load the runtime's modules and check its program."""
     return [*module_lines(settings.machine, runtime), call("check_program", runtime)]
 
 
 def start_in_lines(runtime: str, root: Path) -> list[str]:
-    """Return the lines that define ``start_in IMAGE COMMAND...``: with nothing added."""
+    """Return the lines that define ``start_in IMAGE COMMAND...``, without binds or environment."""
     start = MODULES[runtime].start_plainly(runtime, root)
     return ["start_in() {", "  " + call(*start, Expansion('"$@"')), "}", ""]
 
 
 def configured_runtime(settings: Settings) -> str:
-    """Return the runtime that the configuration or the site names; empty where neither does."""
+    """Return the runtime that the configuration or the site names; empty if neither does."""
     for runtime in (settings.configuration.container.runtime, settings.machine.runtime):
         if runtime != "auto":
             return runtime

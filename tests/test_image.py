@@ -121,20 +121,20 @@ def test_progress_on_a_terminal_is_one_line_with_time_and_bytes(clean_environmen
 
 
 MESSAGES = {
-    "GET http://x/v2/lab/y/manifests/1: MANIFEST_UNKNOWN: manifest unknown": "there is no docker://",
-    "manifest unknown: manifest unknown": "there is no docker://",
-    "pull access denied for y, repository does not exist or may require 'docker login'": "asks",
-    "toomanyrequests: You have reached your pull rate limit": "for now without a login",
-    "requested access to the resource is denied": "asks for a login",
-    "UNAUTHORIZED: authentication required": "asks for a login",
-    "dial tcp: lookup x on 1.2.3.4:53: no such host": "cannot be reached",
-    "curl: (6) Could not resolve host: x": "cannot be reached",
-    "x509: certificate signed by unknown authority": "has no certificate",
+    "GET http://x/v2/lab/y/manifests/1: MANIFEST_UNKNOWN: manifest unknown": "image not found: docker://",
+    "manifest unknown: manifest unknown": "image not found: docker://",
+    "pull access denied for y, repository does not exist or may require 'docker login'": "login",
+    "toomanyrequests: You have reached your pull rate limit": "rate limit reached",
+    "requested access to the resource is denied": "requires a login",
+    "UNAUTHORIZED: authentication required": "requires a login",
+    "dial tcp: lookup x on 1.2.3.4:53: no such host": "cannot reach x.org",
+    "curl: (6) Could not resolve host: x": "cannot reach x.org",
+    "x509: certificate signed by unknown authority": "certificate of x.org is not trusted",
     "no match for platform in manifest": "has no image for amd64",
-    "unexpected EOF": "is no complete archive",
+    "unexpected EOF": "not a complete image archive",
     "write /x: no space left on device": "No space left on device",
     "write /x: disk quota exceeded": "No space left on device",
-    "something else": "cannot make an image from",
+    "something else": "cannot build an image from",
 }
 
 

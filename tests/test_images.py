@@ -158,7 +158,7 @@ def test_runtime_can_use(runtime, texts, repository):
 def test_runtime_that_cannot_use_a_source_is_told_with_one_that_can(
     runtime, text, able, repository
 ):
-    with pytest.raises(LongshipError, match=f"{runtime} makes no image from") as error:
+    with pytest.raises(LongshipError, match=f"{runtime} cannot build from") as error:
         check_usable(runtime, source_of(repository, text))
     assert f'container.runtime = "{able}"' in error.value.hint
 
@@ -187,7 +187,7 @@ def test_image_of_the_same_name_from_elsewhere_is_not_started(repository, tmp_pa
     assert start(repository, "apptainer", tmp_path) == str(file)
     with pytest.raises(LongshipError, match="was built from docker://x/base:1, not from") as error:
         start(repository, "apptainer", tmp_path, "docker://other/base:1")
-    assert error.value.hint.startswith("python3 build_container.py && python3 move_")
+    assert error.value.hint.startswith("run: python3 build_container.py && python3 move_")
     record.write_text('{"source": "/a/clone/base_1.def"}')  # of another member's clone
     assert start(repository, "apptainer", tmp_path) == str(file)
 

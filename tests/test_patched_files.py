@@ -61,12 +61,12 @@ def compare(run, tmp_path):
 
 
 def test_original_is_kept_byte_for_byte_and_compared(compare):
-    assert f"is kept as {compare.original}" in compare()
+    assert f" as {compare.original}; commit it" in compare()
     assert compare.original.read_bytes() == compare.target.read_bytes()
     assert compare() == ""
     compare.target.write_text("new")
     said = compare()
-    assert said.startswith(f"warning: {compare.target} is another one in the image the image than")
+    assert said.startswith(f"warning: image the image has another {compare.target} than the one")
     assert "git merge-file" in said
     compare.target.write_bytes(compare.original.read_bytes())  # such as after a rollback
     assert compare() == ""
@@ -81,19 +81,19 @@ def test_clone_that_cannot_be_written_to_is_no_error(compare):
     compare.ours.parent.chmod(0o555)
     said = compare()
     compare.ours.parent.chmod(0o755)
-    assert said.startswith("warning: the image's own file cannot be kept as")
+    assert said.startswith("warning: cannot save the image's own file as")
     assert len(said.splitlines()) == 2
 
 
 def test_image_that_does_not_start_is_told(compare):
-    assert "cannot be compared here: the image does not start" in compare("start_in() { false; }")
+    assert "was not compared: image the image does not start" in compare("start_in() { false; }")
 
 
 def test_image_without_the_file_is_told(compare):
     compare.target.unlink()
-    assert "warning: the image the image has no file" in compare()
+    assert "warning: image the image has no file" in compare()
 
 
 def test_missing_file_of_ours_is_told(compare):
     compare.ours.unlink()
-    assert "error: there is no file" in compare(check=False)
+    assert "error: file not found: " in compare(check=False)

@@ -82,7 +82,7 @@ def test_checksum_and_copy_are_right_and_silent_in_a_file(tmp_path, run, clean_e
 def test_missing_file_is_told(tmp_path, clean_environment):
     with Terminal(bash("checksum /no/such"), env=clean_environment, cwd=tmp_path) as terminal:
         assert terminal.end() == 1
-    assert "error: cannot read /no/such\r\nhint: see the line above\r\n" in terminal.said
+    assert "error: cannot read /no/such\r\nhint: see the error above\r\n" in terminal.said
 
 
 def test_work_at_once_is_counted(tmp_path, fifo, clean_environment):

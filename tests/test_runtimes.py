@@ -80,7 +80,7 @@ def test_first_runtime_that_works_is_taken(runtime, repository, install):
     working = ALL[ALL.index(runtime) :]
     choice, tried = choose(repository, working)
     assert choice.runtime == runtime
-    assert choice.why == "the first that works here"
+    assert choice.why == "the first that works on this machine"
     assert [program_of(command) for command in tried] == list(ALL[: ALL.index(runtime) + 1])
 
 
@@ -94,17 +94,18 @@ def test_runtime_that_is_not_installed_is_not_tried(repository, install):
 def test_host_is_what_is_left(repository, install):
     choice, tried = choose(repository, ALL)
     assert (choice.runtime, tried) == ("host", [])
-    assert choice.why == "no other is installed"
+    assert choice.why == "no container runtime found"
     install("docker")
     choice, _ = choose(repository)
     assert choice.runtime == "host"
-    assert choice.why == "docker here, but without an image"
+    assert choice.why == "found docker, but no image"
 
 
 def test_choice_and_reason_are_told(repository, install, capfd):
     settings, paths = repository.settings_and_paths()
     Call(settings, False, {}, {}).runtime(paths)
-    assert capfd.readouterr().err == "note: runtime host (no other is installed)\n"
+    told = "running directly on this machine, without a container (no container runtime found)"
+    assert capfd.readouterr().err == f"note: {told}\n"
 
 
 def test_what_is_tried_is_this_image(repository, install):
@@ -129,7 +130,7 @@ def build_with(repository, working=()):
 def test_first_runtime_that_answers_makes_the_image(runtime, repository, install):
     install(*ALL)
     choice, _ = build_with(repository, ALL[ALL.index(runtime) :])
-    assert (choice.runtime, choice.why) == (runtime, "the first that works here")
+    assert (choice.runtime, choice.why) == (runtime, "the first that works on this machine")
 
 
 def test_runtime_that_cannot_use_the_source_is_passed_over(repository, install):
@@ -147,7 +148,7 @@ def test_configured_runtime_makes_the_image_without_a_question(repository):
 
 
 def test_nothing_that_makes_an_image_is_told(repository, install):
-    with pytest.raises(LongshipError, match="nothing here makes an image"):
+    with pytest.raises(LongshipError, match="no installed runtime can build from"):
         build_with(repository)
     repository.write("configuration.toml", '[container]\nruntime = "host"\n')
     with pytest.raises(LongshipError, match="host uses no image") as error:

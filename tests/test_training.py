@@ -390,7 +390,10 @@ def test_image_is_that_of_the_architecture(stack):
         'cpu = "docker://example.org/lab/base:1"', 'cpu = { arm64 = "docker://a/b:1" }'
     )
     stack.write("stacks/mine/stack.toml", text)
-    for arch, told in (("arm64", ""), ("amd64", "no image for cpu on amd64, as on local")):
+    for arch, told in (
+        ("arm64", ""),
+        ("amd64", "no image for cpu on amd64, which machine local needs"),
+    ):
         stack.write("local/site.toml", f'[machines.local]\ngpu = "cpu"\narch = "{arch}"\n')
         if not told:
             submit(stack, runtime="apptainer")
@@ -398,7 +401,9 @@ def test_image_is_that_of_the_architecture(stack):
         with pytest.raises(LongshipError) as error:
             submit(stack, runtime="apptainer")
         assert told in str(error.value)
-        assert error.value.hint.startswith("it has one for cpu on arm64; or name one")
+        assert error.value.hint.startswith(
+            "the stack has images for cpu on arm64; set container.image"
+        )
 
 
 def test_image_of_the_site_is_for_stacks_that_have_one_for_its_gpus(stack):

@@ -118,7 +118,10 @@ def _again(name: str, arguments: list[str]) -> str:
 
 def _told(choice: Choice) -> Choice:
     if choice.why:
-        print_messages(note=f"runtime {choice.runtime} ({choice.why})")
+        text = f"runtime {choice.runtime}"
+        if choice.runtime == "host":
+            text = "running directly on this machine, without a container"
+        print_messages(note=f"{text} ({choice.why})")
     return choice
 
 

@@ -1,10 +1,10 @@
-"""Write down what a Python has: its version, its C library, and the packages that it sees.
+"""Describe a Python: its version, its C library, and its packages.
 
-Runs inside an image; read_archive.py says the same of an image that cannot run here. For each
-package a wheel is written that has nothing but its metadata: a resolver that finds it knows what
-is there already, and what that needs in turn.
+Runs inside an image; read_archive.py describes an image that cannot run on this machine. For each
+package it writes a wheel with nothing but the metadata: so a resolver knows which packages exist
+already, and what they require.
 
-Usage: python describe_image.py FOLDER
+Usage: python describe_image.py DIR
 """
 
 import importlib.metadata
@@ -26,12 +26,12 @@ def normalised(name):
 
 
 def write_description(folder, python, glibc, metadata):
-    """Write the files from which `pin_packages` and `fetch_packages` learn what the target is.
+    """Write the files that describe the target to `pin_packages` and `fetch_packages`.
 
     Parameters
     ----------
     folder : str
-        It gets ``python``, ``glibc``, ``packages.txt`` and ``wheels/``.
+        Directory for ``python``, ``glibc``, ``packages.txt`` and ``wheels/``.
     python, glibc : str
         Such as ``3.12`` and ``2.39``.
     metadata : iterable of str
@@ -42,7 +42,7 @@ def write_description(folder, python, glibc, metadata):
     found = {}
     for text in metadata:
         header = text.replace("\r\n", "\n").partition("\n\n")[0]
-        # a version that cannot stand in the name of a wheel is in no index either
+        # a version that the name of a wheel cannot contain is in no index either
         fields = dict(re.findall(r"^(Name|Version): *([\w.+!-]+) *$", header, re.MULTILINE))
         name = normalised(fields.get("Name", ""))
         usable = len(fields) == 2 and "-" not in fields["Version"]
@@ -65,7 +65,7 @@ def _write_wheel(folder, name, version, header):
 
 
 def main(folder):
-    """Describe the Python that runs this."""
+    """Describe the Python that runs this script."""
     own = [
         each.read_text("METADATA") or each.read_text("PKG-INFO") or ""
         for each in importlib.metadata.distributions()

@@ -1,9 +1,9 @@
-"""Write down what the Python of an image has, from the archive that the image travels in.
+"""Describe the Python of an image, from a docker archive of the image.
 
-It is docker's form, in which the layers are tar files; nothing of the image is run, so it can be
-one of another architecture. Runs on the host.
+The layers of the archive are tar files. No program of the image is run, so it can be for another
+architecture. Runs on the host.
 
-Usage: python read_archive.py FOLDER ARCHIVE
+Usage: python read_archive.py DIR ARCHIVE
 """
 
 import json
@@ -22,19 +22,19 @@ _GLIBC_VERSION = re.compile(rb"GNU C Library [^\n]*release version (\d+\.\d+)")
 
 
 class Image:
-    """What matters of the files of an image, all layers on top of each other.
+    """The relevant files of an image, with all layers merged.
 
     Parameters
     ----------
     archive : tarfile.TarFile
-        The whole.
+        The docker archive.
 
     Attributes
     ----------
     search : list of str
-        The folders of PATH.
+        The directories of PATH.
     links : dict
-        Where a link of ``bin`` leads to, "" for a file, by its path.
+        Target of each link in ``bin``, "" for a file, by its path.
     metadata : dict
         Text by path.
     glibc : str
@@ -75,7 +75,7 @@ class Image:
                 del found[each]
 
     def python(self):
-        """Follow the first python3 of PATH; return its prefix and version, or None."""
+        """Return prefix and version of the first python3 on PATH, or None."""
         for folder in self.search:
             path = f"{folder}/python3"
             for _ in range(10):
@@ -90,7 +90,7 @@ class Image:
         return None
 
     def packages(self, prefix, version):
-        """Give the metadata of the packages that this Python sees, the first to be found first."""
+        """Yield the metadata of the packages of this Python, in the order of its search path."""
         folders = [f"{prefix}/lib/python{version}/site-packages"]
         if prefix == "usr":  # Debian and Ubuntu
             folders = [
@@ -110,10 +110,10 @@ def main(folder, archive):
         with tarfile.open(archive) as opened:
             image = Image(opened)
     except (OSError, EOFError, KeyError, ValueError, tarfile.TarError) as error:
-        sys.exit(f"{archive} is no archive of docker's: {error!r}")
+        sys.exit(f"not a docker archive: {archive}: {error!r}")
     found = image.python()
     if not found:
-        sys.exit(f"{archive} has no python3 on its PATH")
+        sys.exit(f"no python3 on the PATH of the image in {archive}")
     describe_image.write_description(folder, found[1], image.glibc, image.packages(*found))
 
 

@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2154,SC2034  # set or used by the emitted script
-# Images on their way to a machine without network: an archive of docker's, or a SIF.
+# Images for an air-gapped machine: a docker archive, or a SIF.
 
-# choose_fetcher BASE [PROGRAM...]: what can fetch the source here; set fetcher, and image and record
-# to the names that its archive gets. PROGRAMs are those whose archive is a SIF.
+# choose_fetcher BASE [PROGRAM...]: set fetcher to a program that can download the source, and image and record to
+# the names of the archive. PROGRAMs are those whose archive is a SIF.
 choose_fetcher() {
   local program
   local -r base=$1
@@ -18,11 +18,11 @@ choose_fetcher() {
       return
     fi
   done
-  fail "nothing here fetches $source as an archive" \
+  fail "no program found on this machine to download $source" \
     "install one of: skopeo, docker, podman${*:+, $*}"
 }
 
-# choose_sif_builder: what can make a SIF here; set fetcher.
+# choose_sif_builder: set fetcher to a program that can build a SIF.
 choose_sif_builder() {
   for fetcher in apptainer singularity; do
     if command -v "$fetcher" >/dev/null; then
@@ -30,12 +30,11 @@ choose_sif_builder() {
       return
     fi
   done
-  fail "neither apptainer nor singularity is here, and $source takes one of them" \
-    'download it on a machine that has one'
+  fail "neither apptainer nor singularity found, and $source requires one of them" \
+    'run the download on a machine that has one'
 }
 
-# fetch_archive TAG: make "$partial" from the registry's image, for "$arch"; it is called TAG
-# in there.
+# fetch_archive TAG: download the registry's image for "$arch" as "$partial"; the archive calls it TAG.
 fetch_archive() {
   local name=${address#docker://}
   case $fetcher in
@@ -65,35 +64,35 @@ fetch_archive() {
   esac
 }
 
-# look_up_digest NAME: set digest to what the registry's name stands for now.
+# look_up_digest NAME: set digest to that of the name in the registry now.
 look_up_digest() {
   skopeo inspect --raw "docker://$1" >"$work/manifest" 2>"$work/log" </dev/null ||
     explain_failure "$work/log" skopeo
   digest=$(checksum "$work/manifest")
 }
 
-# untagged NAME: without its tag or digest.
+# untagged NAME: print it without its tag or digest.
 untagged() {
   local -r last=${1##*[/#]}
   printf '%s%s' "${1%"$last"}" "${last%%[:@]*}"
 }
 
-# open_archive BASE: find the archive that `download` has made, and look whether it is all there;
-# set archive, and source and digest to what it was made from.
+# open_archive BASE: find the downloaded archive and check its size; set archive, and source and digest to what it
+# was made from.
 open_archive() {
   local size
   archive=$1.tar
   if [[ $1.sif -nt $archive ]]; then archive=$1.sif; fi
-  [[ -e $archive ]] || fail "there is no archive $archive" \
-    "where there is a network: python3 build_container.py download --machine $machine; then copy it here"
+  [[ -e $archive ]] || fail "archive not found: $archive" \
+    "on a machine with network access, run: python3 build_container.py download --machine $machine; then copy the archive here"
   [[ -e $archive.json ]] ||
-    fail "the archive $archive has no record: $archive.json" 'copy that file too, it lies beside it'
+    fail "record of the archive not found: $archive.json" 'copy this file too, together with the archive'
   size=$(image_bytes "$archive")
   record_value "$archive.json" bytes
   [[ $size == "$REPLY" ]] ||
-    fail "the archive $archive is cut short: it has $size of $REPLY bytes" 'copy it again'
+    fail "archive $archive is truncated: $size of $REPLY bytes" 'copy the archive again'
   check_image "$archive" "$arch" \
-    "where there is a network: python3 build_container.py download --machine $machine"
+    "on a machine with network access, run: python3 build_container.py download --machine $machine"
   record_value "$archive.json" source
   printf -v source '%b' "${REPLY//\\\"/\"}" # JSON's other escapes are those of printf
   address=$source
@@ -101,13 +100,13 @@ open_archive() {
   digest=$REPLY
 }
 
-# verify_archive: stop where it is not what was recorded.
+# verify_archive: stop if its checksum is not the recorded one.
 verify_archive() {
   note "checking $archive"
   local sum
   sum=$(checksum "$archive")
   record_value "$archive.json" sha256
   [[ $sum == "$REPLY" ]] ||
-    fail "the archive $archive is damaged: its checksum is $sum, and $REPLY was recorded" \
-      'copy it again'
+    fail "archive $archive is damaged: checksum $sum, recorded: $REPLY" \
+      'copy the archive again'
 }

@@ -6,7 +6,7 @@
 declare -ga WITHOUT_GPUS=()
 if [[ ! -e /dev/nvidiactl ]]; then WITHOUT_GPUS=(env NVIDIA_VISIBLE_DEVICES=void); fi
 
-# import_from_registry ARCH: make "$partial" from "$address"; enroot wants a # behind the host.
+# import_from_registry ARCH: make "$partial" from "$address"; enroot requires a # after the host.
 import_from_registry() {
   local name=${address#docker://}
   name=${name#docker.io/}
@@ -26,19 +26,19 @@ import_from_docker() {
   watched enroot import --output "$partial" "dockerd://$1"
 }
 
-# check_sqsh FILE HINT: stop where the image is missing or is none. What it is for is looked at when it
-# is built: that takes too long for each start.
+# check_sqsh FILE HINT: stop if the image is missing or not an image. Its architecture is checked when it is built:
+# that takes too long for each launch.
 check_sqsh() {
   local magic=''
-  [[ -e $1 ]] || fail "the image $1 is missing" "$2"
-  [[ -r $1 ]] || fail "the image $1 cannot be read" \
-    "ask its owner for: chmod a+r $(printf %q "$1")"
+  [[ -e $1 ]] || fail "image not found: $1" "$2"
+  [[ -r $1 ]] || fail "cannot read image $1" \
+    "ask its owner to run: chmod a+r $(printf %q "$1")"
   IFS= read -r -n 4 magic <"$1" 2>/dev/null || :
-  [[ $magic == hsqs ]] || fail "$1 is no SquashFS image" "$2"
+  [[ $magic == hsqs ]] || fail "not a SquashFS image: $1" "$2"
 }
 
-# sqsh_arch FILE: the architecture of the programs in it, as enroot records none; nothing where it is
-# not all there. Links are left out: older unsquashfs does not follow them.
+# sqsh_arch FILE: print the architecture of the programs in it, as enroot records none; nothing if it is incomplete.
+# Links are left out: older unsquashfs does not follow them.
 sqsh_arch() {
   local file code
   while IFS= read -r file; do

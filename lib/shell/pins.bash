@@ -1,15 +1,15 @@
 # shellcheck shell=bash disable=SC2154  # the emitted script says which image or overlay: active
-# Who still needs a version. A launcher leaves a file of three lines in pins/: the image or overlay, the
+# Pins: which versions are still needed. A launcher leaves a file of three lines in pins/: the image or overlay, the
 # job that it was written in, if any, with the name of its cluster, and the launcher.
 
-# is_pinned VERSION: whether a launcher that is still needed names it; set REPLY to who needs it. A
-# launcher of a job is needed while the job runs, any other one while it is there.
+# is_pinned VERSION: whether a launcher that is still needed names it; set REPLY to its job, or to the launcher. A
+# launcher of a job is needed while the job runs, any other one while it exists.
 is_pinned() {
   local pin image job launcher
   for pin in "${active%/*}"/pins/*; do
     [[ -f $pin ]] || continue
     { IFS= read -r image && IFS= read -r job && IFS= read -r launcher; } 2>/dev/null <"$pin" || {
-      REPLY="perhaps what wrote the damaged $pin"
+      REPLY="the damaged pin $pin"
       return
     }
     # by its name: two users can name the same folder in two ways

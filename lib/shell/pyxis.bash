@@ -1,12 +1,12 @@
 # shellcheck shell=bash disable=SC2154,SC2034  # lib/pyxis.py assigns longship_image, longship_image_hint
-# Slurm's plugin Pyxis: srun itself starts enroot's containers, a rank is a process inside of one. So
-# what the other runtimes are given by the launcher stands here in options of srun.
+# Slurm's plugin Pyxis: srun itself starts enroot's containers, and a rank is a process inside one. So options of srun
+# contain what the launcher gives the other runtimes.
 
 # where the container shows its own image, so that a launcher knows that it runs inside
 readonly longship_image_inside=/longship-image
 
-# set_container_options: set CONTAINER_OPTIONS for the next srun. A job file calls it again after its last
-# export, as a variable of the image beats the job's unless its name is given.
+# set_container_options: set CONTAINER_OPTIONS for the next srun. A job script calls it again after its last export,
+# as a variable of the image beats the job's unless its name is given.
 set_container_options() {
   # shellcheck disable=SC2034  # for the job file
   CONTAINER_OPTIONS=()
@@ -35,7 +35,7 @@ set_container_options() {
       *) names+=("$variable") ;;
     esac
   done < <(compgen -e)
-  # home too, as under every runtime: tokens lie there
+  # home too, as under every runtime: it contains tokens
   # shellcheck disable=SC2034
   CONTAINER_OPTIONS=(
     --container-image="$longship_image" --container-workdir="$PWD" --container-mount-home
@@ -48,13 +48,13 @@ set_container_options() {
 # add_pyxis_bind SOURCE TARGET MODE: its list knows no quotes, and older versions read the paths as bash.
 add_pyxis_bind() {
   [[ $1$2 != *[[:space:],:\"\$\`\\]* ]] ||
-    fail "Pyxis cannot bind $1: it has a space or one of , : \" \$ \` \\" 'rename it, or set another one: [paths], container.binds'
+    fail "Pyxis cannot bind $1: it contains a space or one of , : \" \$ \` \\" 'rename it, or set another path: [paths], container.binds'
   options+=("$1:$2:$3")
 }
 
-# check_inside: stop a launcher that was started on the bare host.
+# check_inside: stop a launcher that was started outside the container.
 check_inside() {
   [[ -e $longship_image_inside ]] ||
-    fail "this launcher runs inside the container, and srun has started none on ${SLURMD_NODENAME:-$HOSTNAME}" \
-      "in the job file: set_container_options; srun \"\${CONTAINER_OPTIONS[@]}\" \"\$LAUNCHER\" COMMAND"
+    fail "this launcher must run inside the container, and srun has started none on ${SLURMD_NODENAME:-$HOSTNAME}" \
+      "write in the job script: set_container_options; srun \"\${CONTAINER_OPTIONS[@]}\" \"\$LAUNCHER\" COMMAND"
 }

@@ -1,13 +1,13 @@
 # shellcheck shell=bash disable=SC2154  # work, source and arch are the emitted script's
-# Long steps of other programs: how far they are, and what their failures mean.
+# Long steps of other programs: their progress, and the causes of their failures.
 
-# watched COMMAND...: run it, show how it goes, and tell a failure in two lines.
+# watched COMMAND...: run it, show its progress, and report a failure in two lines.
 watched() {
   local -r log=$work/log
   "$@" 2>&1 </dev/null | tee -- "$log" | show_progress || explain_failure "$log" "$1"
 }
 
-# show_progress: its latest message; on a terminal in one line, with the time and what was fetched.
+# show_progress: print its messages; on a terminal only the latest, with the time and the downloaded bytes.
 show_progress() {
   local line='' message='' terminal='' shown='' status
   local -r start=$SECONDS
@@ -29,7 +29,7 @@ show_progress() {
   if [[ -n $terminal ]]; then printf '\r\e[K' >&2; fi
 }
 
-# is_message LINE: whether it tells how far a step is; set REPLY to it.
+# is_message LINE: whether it shows progress; set REPLY to it.
 is_message() {
   local -r layer='^[0-9a-f]{12}: '
   REPLY=${1#INFO:}
@@ -43,7 +43,7 @@ is_message() {
   [[ ! $REPLY =~ $layer ]]
 }
 
-# human BYTES: set REPLY to them with a unit, such as 9.4 GB.
+# human BYTES: set REPLY to the size with a unit, such as 9.4 GB.
 human() {
   local -i tenths=$(($1 * 10)) unit=0
   local -ar units=(B kB MB GB TB)
@@ -58,7 +58,7 @@ human() {
   fi
 }
 
-# explain_failure LOG PROGRAM: stop, with the reason and what to type, as far as the log tells.
+# explain_failure LOG PROGRAM: stop, with the cause and the fix if the log shows them.
 explain_failure() {
   local text
   text=$(<"$1")
@@ -71,53 +71,53 @@ explain_failure() {
     explain_source "$said" "$program"
   elif [[ $said == *'user namespace'* || $said == *newuidmap* || $said == *fakeroot* ]]; then
     tail -n 5 -- "$1" >&2
-    fail "this machine does not let you build from $source" "$build_hint"
+    fail "building from $source is not allowed on this machine" "$build_hint"
   fi
   tail -n 30 -- "$1" >&2
-  fail_writing "$work" "$program cannot make an image from $source" 'see the lines above'
+  fail_writing "$work" "$program cannot build an image from $source" 'see the output above'
 }
 
-# explain_source TEXT PROGRAM: stop, if the text in lower case says what is wrong with the source.
+# explain_source TEXT PROGRAM: stop if the text, in lower case, shows what is wrong with the source.
 explain_source() {
   local host=${source#*://}
   host=${host%%/*}
   if [[ $host != *[.:]* && $host != localhost ]]; then host=docker.io; fi
   case $1 in
     *'no match for platform'* | *'no matching manifest'* | *'no image found in'* | *'no child with platform'*)
-      fail "$source has no image for $arch" 'name one that has: container.image in configuration.toml'
+      fail "$source has no image for $arch" "set container.image in configuration.toml to an image for $arch"
       ;;
     *'manifest unknown'* | *'manifest_unknown'* | *'name_unknown'* | *'name unknown'*)
-      fail "there is no $source" 'check its name and tag: container.image in configuration.toml'
+      fail "image not found: $source" 'check its name and tag: container.image in configuration.toml'
       ;;
     *toomanyrequests* | *'rate limit'*)
-      fail "$host lets nobody fetch more for now without a login" "$(login_command "$2" "$host")"
+      fail "$host: rate limit reached for anonymous pulls" "$(login_command "$2" "$host")"
       ;;
     *unauthorized* | *'authentication required'* | *'access denied'* | *'access to the resource is denied'* | *'no basic auth'*)
-      fail "$host asks for a login, or has no $source" "$(login_command "$2" "$host")"
+      fail "$host requires a login, or does not have $source" "$(login_command "$2" "$host")"
       ;;
     *'no such host'* | *'network is unreachable'* | *'connection refused'* | *'i/o timeout'* | *'no route to host'* | \
       *'temporary failure in name resolution'* | *'could not resolve'* | *'tls handshake timeout'* | *'server misbehaving'*)
-      fail "$host cannot be reached from here" \
-        "where there is a network: python3 build_container.py download --machine $machine; then here: python3 build_container.py offline"
+      fail "cannot reach $host from this machine" \
+        "on a machine with network access, run: python3 build_container.py download --machine $machine; then on this machine: python3 build_container.py offline"
       ;;
     *'server gave http response'*)
-      fail "$host has no TLS, without which anybody on the way can replace an image" \
-        "name another registry; or trust it, in ~/.config/containers/registries.conf: [[registry]] location = \"$host\" insecure = true"
+      fail "$host does not use TLS, so an image can be replaced on its way" \
+        "use another registry; or, if you trust it, add to ~/.config/containers/registries.conf: [[registry]] location = \"$host\" insecure = true"
       ;;
     *x509*)
-      fail "$host has no certificate that this machine trusts" 'name the right one: export SSL_CERT_FILE=...'
+      fail "the certificate of $host is not trusted on this machine" 'set the file of trusted certificates: export SSL_CERT_FILE=...'
       ;;
     *'unexpected eof'* | *'invalid tar header'* | *'not an ocilayout'* | *'not a docker archive'* | *'not found in tar'*)
-      fail "$source is no complete archive of an image" 'copy it again'
+      fail "not a complete image archive: $source" 'copy the archive again'
       ;;
   esac
 }
 
-# login_command PROGRAM HOST: how a registry's password gets where the program looks for it.
+# login_command PROGRAM HOST: print the hint that gives the program a login for the registry.
 login_command() {
   case $1 in
-    apptainer | singularity) printf '%s registry login --username NAME docker://%s' "$1" "$2" ;;
+    apptainer | singularity) printf 'run: %s registry login --username NAME docker://%s' "$1" "$2" ;;
     enroot) printf 'add a line to %s: machine %s login NAME password ...' "\$ENROOT_CONFIG_PATH/.credentials" "$2" ;;
-    *) printf '%s login %s' "$1" "$2" ;;
+    *) printf 'run: %s login %s' "$1" "$2" ;;
   esac
 }

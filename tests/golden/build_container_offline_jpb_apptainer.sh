@@ -4,7 +4,7 @@ set -euo pipefail
 
 longship_main() {
   machine=jpb
-  build_hint='build it where you may: python3 build_container.py download --machine jpb; copy it here; then: python3 build_container.py offline'
+  build_hint='on a machine that allows builds, run: python3 build_container.py download --machine jpb; copy the archive here; then run: python3 build_container.py offline'
   on_interrupt 'python3 build_container.py offline'
   make_folders /e/scratch/project_465000000/me/longship/containers/build
   check_program apptainer
@@ -45,33 +45,33 @@ keep_exported() {
   done
 }
 
-keep_exported LOCK_PATIENCE REPLY WRITTEN_TO a active address again an arch archive \
-    beating blob build_hint bytes character closed code colour comma config current_step \
-    digest facts failed file files files_free folder found free heart held_locks hint holders \
-    host id image index input interrupted_command kB key last layer left line lines lock \
-    lock_files lock_hearts lock_signs log machine magic manifest mark message mode next now of \
-    opened other own owner partial path place platform process program reason record recorded \
-    removal said sha256 shown sign size source start stat status sum tag tenths terminal text \
-    the there times tmp told tools tries unit units versions wanted work
+keep_exported LOCK_PATIENCE REPLY WRITTEN_TO active address again an anonymous arch \
+    archive blob build_hint bytes character closed code colour comma config current_step \
+    digest facts failed file files files_free folder found free held_locks hint holders host \
+    id image index input interrupted_command kB key last layer left line lines lock lock_files \
+    lock_hearts lock_signs log machine magic manifest mark message mode next now of opened \
+    other own owner partial path place platform process program reason record recorded removal \
+    said same sha256 shown sign size source start stat status sum tag tenths terminal text \
+    there times tmp told tools tries unit units versions wanted work
 
 # ---------- lib/shell/archive.bash
 
-# open_archive BASE: find the archive that `download` has made, and look whether it is all there;
-# set archive, and source and digest to what it was made from.
+# open_archive BASE: find the downloaded archive and check its size; set archive, and source and digest to what it
+# was made from.
 open_archive() {
   local size
   archive=$1.tar
   if [[ $1.sif -nt $archive ]]; then archive=$1.sif; fi
-  [[ -e $archive ]] || fail "there is no archive $archive" \
-    "where there is a network: python3 build_container.py download --machine $machine; then copy it here"
+  [[ -e $archive ]] || fail "archive not found: $archive" \
+    "on a machine with network access, run: python3 build_container.py download --machine $machine; then copy the archive here"
   [[ -e $archive.json ]] ||
-    fail "the archive $archive has no record: $archive.json" 'copy that file too, it lies beside it'
+    fail "record of the archive not found: $archive.json" 'copy this file too, together with the archive'
   size=$(image_bytes "$archive")
   record_value "$archive.json" bytes
   [[ $size == "$REPLY" ]] ||
-    fail "the archive $archive is cut short: it has $size of $REPLY bytes" 'copy it again'
+    fail "archive $archive is truncated: $size of $REPLY bytes" 'copy the archive again'
   check_image "$archive" "$arch" \
-    "where there is a network: python3 build_container.py download --machine $machine"
+    "on a machine with network access, run: python3 build_container.py download --machine $machine"
   record_value "$archive.json" source
   printf -v source '%b' "${REPLY//\\\"/\"}" # JSON's other escapes are those of printf
   address=$source
@@ -79,25 +79,25 @@ open_archive() {
   digest=$REPLY
 }
 
-# verify_archive: stop where it is not what was recorded.
+# verify_archive: stop if its checksum is not the recorded one.
 verify_archive() {
   note "checking $archive"
   local sum
   sum=$(checksum "$archive")
   record_value "$archive.json" sha256
   [[ $sum == "$REPLY" ]] ||
-    fail "the archive $archive is damaged: its checksum is $sum, and $REPLY was recorded" \
-      'copy it again'
+    fail "archive $archive is damaged: checksum $sum, recorded: $REPLY" \
+      'copy the archive again'
 }
 
 # ---------- lib/shell/build.bash
 
-# build_image NEXT: build, unless what is wanted is there already; NEXT is what to type then.
+# build_image NEXT: build, unless the image exists already; NEXT is the command to run then.
 build_image() {
   local -r wanted=$digest next=$1
   local sha256
   [[ -z $input || -r $input ]] ||
-    fail "there is no $input that can be read" 'see container.image in configuration.toml'
+    fail "cannot read $input" 'check container.image in configuration.toml'
   if [[ -z $again ]] && is_built "$record"; then
     next_step "$next"
     return
@@ -114,7 +114,7 @@ build_image() {
   # where a project's folder hands its group on: Apptainer's user namespace has no number for that group
   { chgrp "$(id -g)" -- "$work" "$work/cache" "$tmp" && chmod g-s -- "$work" "$work/cache" "$tmp"; } 2>/dev/null || :
   check_cache "$work/cache/cache/blob"
-  step 1/3 "Make the image from ${archive:-$source}"
+  step 1/3 "Building the image from ${archive:-$source}"
   if [[ -n $input ]]; then
     digest=$(checksum "$input")
     check_digest
@@ -122,18 +122,18 @@ build_image() {
     digest=$(daemon_digest)
   fi
   make_image
-  step 2/3 'Check it'
-  check_image "$partial" "$arch" "name one for $arch: container.image in configuration.toml"
+  step 2/3 'Checking the image'
+  check_image "$partial" "$arch" "set container.image in configuration.toml to an image for $arch"
   sha256=$(image_checksum "$partial")
   check_digest
-  step 3/3 'Record it and give it its name'
+  step 3/3 'Recording and naming the image'
   write_record "$partial.json" "$partial" "$sha256"
   name_image
   remove_folder "$work"
   next_step "$next"
 }
 
-# name_image: from now on it is the new image, and its record belongs to it.
+# name_image: make it the new image, with its record.
 name_image() {
   rm -f -- "$record" # it belongs to the image that goes away now
   if holds_tag "$image" && [[ $(tag_in "$image") != "$(tag_in "$partial")" ]]; then
@@ -143,23 +143,23 @@ name_image() {
   put_shared "$partial.json" "$record"
 }
 
-# check_digest: stop where it is not the digest that is wanted.
+# check_digest: stop if it is not the expected digest.
 check_digest() {
   if [[ $address != "$source" ]]; then digest=$wanted; fi # then the registry has seen to it
   [[ -z $wanted || $digest == "$wanted" ]] ||
-    fail "$source is no longer what was recorded: it is $digest now, and $wanted was recorded" \
-      'take what is there now: the same command without --locked'
+    fail "the digest of $source has changed: now $digest, recorded $wanted" \
+      'to accept the current digest, run the command again without --locked'
 }
 
-# daemon_digest: what docker calls the image that is wanted from its store: no registry has named it, and a
-# rebuilt one has the same name.
+# daemon_digest: print docker's id of an image in its own store: no registry has named it, and a rebuilt one has the
+# same name.
 daemon_digest() {
   if [[ $source == docker-daemon:* ]]; then
     docker image inspect --format '{{.Id}}' "${source#docker-daemon:}" 2>/dev/null || :
   fi
 }
 
-# is_built RECORD: whether it is a record of what is wanted, and of an image that is there.
+# is_built RECORD: whether it is the record of the expected image, and that image exists.
 is_built() {
   local there=$digest
   record_value "$1" source
@@ -172,22 +172,22 @@ is_built() {
   [[ -z $there || $REPLY == "$there" ]] || return 1
   image_exists "${1%.json}" || return 1
   is_as_recorded "${1%.json}" || {
-    note "${1%.json} is not what was built: $REPLY"
+    note "rebuilding ${1%.json}, which does not match its record: $REPLY"
     return 1
   }
   record_value "$1" date
-  note "$source is there already, since $REPLY: ${1%.json}; --force makes it again"
+  note "$source was already built on $REPLY: ${1%.json}; --force rebuilds it"
 }
 
-# discard_partial_image: leave nothing half-made, whatever ended the build; what was fetched stays
-# in the cache for the next try.
+# discard_partial_image: remove an unfinished image, whatever ended the build; downloaded layers stay in the cache for
+# the next try.
 discard_partial_image() {
   delete_image "$partial" || :
   rm -f -- "$partial" "$partial.json"
   remove_folder "$tmp"
 }
 
-# remove_dead_builds: what killed ones left. The lock is held: none is alive.
+# remove_dead_builds: remove what killed builds left. The lock is held: none is alive.
 remove_dead_builds() {
   local left
   for left in "${image%/*}"/partial-*-"${image##*/}"; do
@@ -197,8 +197,8 @@ remove_dead_builds() {
   for left in "$work"/tmp-*; do remove_folder "$left"; done
 }
 
-# check_cache LAYOUT: Apptainer uses what an earlier try has fetched without a look at it: what a full disk or
-# a kill has left damaged goes. It is laid out as the OCI says: a blob is named after its checksum.
+# check_cache LAYOUT: remove what a full disk or a kill has left damaged: Apptainer reuses the cache unchecked. The
+# layout is the OCI's: a blob is named after its checksum.
 check_cache() {
   local blob sum opened closed
   if [[ -e $1/index.json ]]; then
@@ -212,21 +212,21 @@ check_cache() {
   done
 }
 
-# remove_folder FOLDER: images hold folders that their owner may not write to.
+# remove_folder DIR: remove it; images contain directories that their owner may not write to.
 remove_folder() {
   if [[ ! -d $1 ]]; then return 0; fi
   chmod -R u+rwX -- "$1" 2>/dev/null || :
   rm -rf -- "$1" 2>/dev/null || : # or what a killed build started still writes there
 }
 
-# copy_image FROM TO: a copy of its own, because a site replaces its images without asking.
+# copy_image FROM TO: copy it, because a site can replace its images at any time.
 copy_image() {
   with_progress "$1" "$2" cp --reflink=auto -- "$1" "$2" ||
-    fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the line above'
+    fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the error above'
 }
 
-# sif_from_archive COMMAND...: make "$partial" from "$archive", which is a SIF already or one of
-# docker's archives for COMMAND.
+# sif_from_archive COMMAND...: make "$partial" from "$archive", which is a SIF already, or a docker archive for
+# COMMAND.
 sif_from_archive() {
   if [[ $archive == *.sif ]]; then
     copy_image "$archive" "$partial"
@@ -238,19 +238,19 @@ sif_from_archive() {
 
 # ---------- lib/shell/enroot.bash
 
-# check_sqsh FILE HINT: stop where the image is missing or is none. What it is for is looked at when it
-# is built: that takes too long for each start.
+# check_sqsh FILE HINT: stop if the image is missing or not an image. Its architecture is checked when it is built:
+# that takes too long for each launch.
 check_sqsh() {
   local magic=''
-  [[ -e $1 ]] || fail "the image $1 is missing" "$2"
-  [[ -r $1 ]] || fail "the image $1 cannot be read" \
-    "ask its owner for: chmod a+r $(printf %q "$1")"
+  [[ -e $1 ]] || fail "image not found: $1" "$2"
+  [[ -r $1 ]] || fail "cannot read image $1" \
+    "ask its owner to run: chmod a+r $(printf %q "$1")"
   IFS= read -r -n 4 magic <"$1" 2>/dev/null || :
-  [[ $magic == hsqs ]] || fail "$1 is no SquashFS image" "$2"
+  [[ $magic == hsqs ]] || fail "not a SquashFS image: $1" "$2"
 }
 
-# sqsh_arch FILE: the architecture of the programs in it, as enroot records none; nothing where it is
-# not all there. Links are left out: older unsquashfs does not follow them.
+# sqsh_arch FILE: print the architecture of the programs in it, as enroot records none; nothing if it is incomplete.
+# Links are left out: older unsquashfs does not follow them.
 sqsh_arch() {
   local file code
   while IFS= read -r file; do
@@ -287,36 +287,38 @@ share_with_group() {
 
 # ---------- lib/shell/image.bash
 
-declare -g WRITTEN_TO='it was written to after it was built'
+declare -g WRITTEN_TO='modified after it was built'
 
-# holds_tag FILE: whether it names a tag, and of which program: set REPLY to it.
+# holds_tag FILE: whether it contains a tag; set REPLY to the program whose tag that is.
 holds_tag() {
   REPLY=${1##*.}
   [[ $REPLY == docker || $REPLY == podman ]]
 }
 
-# tag_in FILE: the tag that it names.
+# tag_in FILE: print the tag that it contains.
 tag_in() {
   local tag=
   if [[ -f $1 ]]; then IFS= read -r tag <"$1" || :; fi
   printf '%s' "$tag"
 }
 
-# image_exists FILE: whether the image is there.
+# image_exists FILE: whether the image exists.
 image_exists() {
   [[ -f $1 ]] || return 1
   if holds_tag "$1"; then "$REPLY" image inspect "$(tag_in "$1")" >/dev/null 2>&1; fi
 }
 
-# delete_image FILE: with its tag, if it names one; false if that is in use.
+# delete_image FILE: with its tag, unless another file names that too; false if a container uses the tag.
 delete_image() {
+  local -a same=()
   if holds_tag "$1" && image_exists "$1"; then
-    "$REPLY" rmi "$(tag_in "$1")" >/dev/null 2>&1 || return 1
+    mapfile -t same < <(grep -l -x -F -e "$(tag_in "$1")" -- "${1%/*/*}"/{build,versions}/*."$REPLY" 2>/dev/null)
+    if ((${#same[@]} < 2)); then "$REPLY" rmi "$(tag_in "$1")" >/dev/null 2>&1 || return 1; fi
   fi
   rm -f -- "$1"
 }
 
-# check_image FILE ARCH HINT: stop where it is incomplete, no image, or for another architecture.
+# check_image FILE ARCH HINT: stop if it is incomplete, not an image, or for another architecture.
 check_image() {
   local found
   case $1 in
@@ -327,21 +329,21 @@ check_image() {
     *.sif) check_sif "$1" "$2" "$3" ;;
     *.sqsh)
       check_sqsh "$1" "$3"
-      unsquashfs -s "$1" >/dev/null 2>&1 || fail "the image $1 is not complete" "$3"
+      unsquashfs -s "$1" >/dev/null 2>&1 || fail "incomplete image: $1" "$3"
       found=$(sqsh_arch "$1")
       # older unsquashfs shows no file
-      [[ -z $found || $found == "$2" ]] || fail "the image $1 is for $found, and $2 is needed" "$3"
+      [[ -z $found || $found == "$2" ]] || fail "image $1 has the wrong architecture: $found, expected $2" "$3"
       ;;
     *.tar)
       found=$(archive_arch "$1")
-      [[ -n $found ]] || fail "$1 is no complete archive of an image" "$3"
-      [[ $found == "$2" ]] || fail "the archive $1 is for $found, and $2 is needed" "$3"
+      [[ -n $found ]] || fail "not a complete image archive: $1" "$3"
+      [[ $found == "$2" ]] || fail "archive $1 has the wrong architecture: $found, expected $2" "$3"
       ;;
   esac
 }
 
-# archive_arch FILE: the architecture of the image in a tar file of docker's or the OCI's layout;
-# nothing where there is none.
+# archive_arch FILE: print the architecture of the image in a tar file of docker's or the OCI's layout; nothing
+# where there is none.
 archive_arch() {
   local manifest config=''
   if manifest=$(member_of "$1" manifest.json); then
@@ -356,27 +358,27 @@ archive_arch() {
     cut -d '"' -f 4 || :
 }
 
-# member_of TAR NAME: the content of a file in it.
+# member_of TAR NAME: print the content of a file in it.
 member_of() {
   tar -xOf "$1" "$2" 2>/dev/null || tar -xOf "$1" "./$2" 2>/dev/null
 }
 
-# blob_named_in JSON: the path of the first blob that an OCI document names.
+# blob_named_in JSON: print the path of the first blob that an OCI document names.
 blob_named_in() {
   local digest
   digest=$(grep -o 'sha256:[0-9a-f]*' <<<"$1" | head -n 1) || :
   printf 'blobs/sha256/%s' "${digest#sha256:}"
 }
 
-# checksum FILE: its SHA-256, as sha256:...
+# checksum FILE: print its SHA-256, as sha256:...
 checksum() {
   local sum
   # shellcheck disable=SC2094  # it is read only
-  sum=$(with_progress "$1" '' sha256sum <"$1") || fail "cannot read $1" 'see the line above'
+  sum=$(with_progress "$1" '' sha256sum <"$1") || fail "cannot read $1" 'see the error above'
   printf 'sha256:%s' "${sum%% *}"
 }
 
-# image_checksum FILE: the checksum of the image; its id where docker or podman has it.
+# image_checksum FILE: print the checksum of the image, or its id in the store of docker or podman.
 image_checksum() {
   local id
   if holds_tag "$1"; then
@@ -387,7 +389,7 @@ image_checksum() {
   fi
 }
 
-# image_bytes FILE: the size of the image.
+# image_bytes FILE: print the size of the image.
 image_bytes() {
   if holds_tag "$1"; then
     "$REPLY" image inspect --format '{{.Size}}' "$(tag_in "$1")"
@@ -396,7 +398,7 @@ image_bytes() {
   fi
 }
 
-# image_mark FILE: what changes when the file is written to; not when it is renamed.
+# image_mark FILE: print what changes when the file is written to, but not when it is renamed.
 image_mark() {
   stat -L -c '%s %.9Y' -- "$1"
 }
@@ -408,21 +410,21 @@ is_record() {
   ((${#lines[@]} > 1)) && [[ ${lines[-1]} == '}' ]]
 }
 
-# image_damage FILE: set REPLY to how an image differs from its record, without its checksum, which would
-# take minutes; empty where it does not. One that was put there by other means has no record.
+# image_damage FILE: set REPLY to how an image differs from its record, or to nothing; the checksum is not computed,
+# as that can take minutes. An image that Longship did not build has no record.
 image_damage() {
   local bytes
   REPLY=
   if [[ $1 == *_unrecorded.* ]]; then return; fi
   if ! is_record "$1.json"; then
-    REPLY='its record is missing or damaged'
+    REPLY='the record is missing or damaged'
   elif ! image_exists "$1"; then
-    REPLY='it is missing'
+    REPLY='the image is missing'
   elif ! holds_tag "$1"; then
     bytes=$(stat -L -c %s -- "$1")
     record_value "$1.json" bytes
     if [[ $bytes != "$REPLY" ]]; then
-      REPLY="it has $bytes bytes, and ${REPLY:-none} are recorded"
+      REPLY="$bytes bytes, recorded: ${REPLY:-none}"
       return
     fi
     record_value "$1.json" modified
@@ -432,20 +434,20 @@ image_damage() {
   fi
 }
 
-# is_as_recorded FILE: whether an image is what was built; if not, set REPLY to how it differs. The checksum
-# is computed again only if the file has been written to or copied.
+# is_as_recorded FILE [always]: whether an image is what was built; if not, set REPLY to how it differs. The checksum
+# is computed again if the file has been written to or copied, or `always`.
 is_as_recorded() {
   local sum
   image_damage "$1"
   if [[ -z $REPLY || $REPLY == "$WRITTEN_TO" ]] && [[ $1 != *_unrecorded.* ]]; then
-    if [[ -z $REPLY ]] && ! holds_tag "$1"; then return; fi
+    if [[ -z $REPLY && ${2:-} != always ]] && ! holds_tag "$1"; then return; fi
     sum=$(image_checksum "$1") || exit
     record_value "$1.json" sha256
     if [[ $sum == "$REPLY" ]]; then
       renew_mark "$1"
       return
     fi
-    REPLY="its checksum is $sum, and ${REPLY:-none} is recorded"
+    REPLY="checksum $sum, recorded: ${REPLY:-none}"
   fi
   [[ -z $REPLY ]]
 }
@@ -511,7 +513,7 @@ write_facts() {
       comma=,
     done
     printf '\n}\n'
-  } >"$1" || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+  } >"$1" || fail_writing "${1%/*}" "cannot write $1" 'see the error above'
 }
 
 # record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is none.
@@ -976,13 +978,13 @@ show_position() {
 
 # ---------- lib/shell/watch.bash
 
-# watched COMMAND...: run it, show how it goes, and tell a failure in two lines.
+# watched COMMAND...: run it, show its progress, and report a failure in two lines.
 watched() {
   local -r log=$work/log
   "$@" 2>&1 </dev/null | tee -- "$log" | show_progress || explain_failure "$log" "$1"
 }
 
-# show_progress: its latest message; on a terminal in one line, with the time and what was fetched.
+# show_progress: print its messages; on a terminal only the latest, with the time and the downloaded bytes.
 show_progress() {
   local line='' message='' terminal='' shown='' status
   local -r start=$SECONDS
@@ -1004,7 +1006,7 @@ show_progress() {
   if [[ -n $terminal ]]; then printf '\r\e[K' >&2; fi
 }
 
-# is_message LINE: whether it tells how far a step is; set REPLY to it.
+# is_message LINE: whether it shows progress; set REPLY to it.
 is_message() {
   local -r layer='^[0-9a-f]{12}: '
   REPLY=${1#INFO:}
@@ -1018,7 +1020,7 @@ is_message() {
   [[ ! $REPLY =~ $layer ]]
 }
 
-# human BYTES: set REPLY to them with a unit, such as 9.4 GB.
+# human BYTES: set REPLY to the size with a unit, such as 9.4 GB.
 human() {
   local -i tenths=$(($1 * 10)) unit=0
   local -ar units=(B kB MB GB TB)
@@ -1033,7 +1035,7 @@ human() {
   fi
 }
 
-# explain_failure LOG PROGRAM: stop, with the reason and what to type, as far as the log tells.
+# explain_failure LOG PROGRAM: stop, with the cause and the fix if the log shows them.
 explain_failure() {
   local text
   text=$(<"$1")
@@ -1046,54 +1048,54 @@ explain_failure() {
     explain_source "$said" "$program"
   elif [[ $said == *'user namespace'* || $said == *newuidmap* || $said == *fakeroot* ]]; then
     tail -n 5 -- "$1" >&2
-    fail "this machine does not let you build from $source" "$build_hint"
+    fail "building from $source is not allowed on this machine" "$build_hint"
   fi
   tail -n 30 -- "$1" >&2
-  fail_writing "$work" "$program cannot make an image from $source" 'see the lines above'
+  fail_writing "$work" "$program cannot build an image from $source" 'see the output above'
 }
 
-# explain_source TEXT PROGRAM: stop, if the text in lower case says what is wrong with the source.
+# explain_source TEXT PROGRAM: stop if the text, in lower case, shows what is wrong with the source.
 explain_source() {
   local host=${source#*://}
   host=${host%%/*}
   if [[ $host != *[.:]* && $host != localhost ]]; then host=docker.io; fi
   case $1 in
     *'no match for platform'* | *'no matching manifest'* | *'no image found in'* | *'no child with platform'*)
-      fail "$source has no image for $arch" 'name one that has: container.image in configuration.toml'
+      fail "$source has no image for $arch" "set container.image in configuration.toml to an image for $arch"
       ;;
     *'manifest unknown'* | *'manifest_unknown'* | *'name_unknown'* | *'name unknown'*)
-      fail "there is no $source" 'check its name and tag: container.image in configuration.toml'
+      fail "image not found: $source" 'check its name and tag: container.image in configuration.toml'
       ;;
     *toomanyrequests* | *'rate limit'*)
-      fail "$host lets nobody fetch more for now without a login" "$(login_command "$2" "$host")"
+      fail "$host: rate limit reached for anonymous pulls" "$(login_command "$2" "$host")"
       ;;
     *unauthorized* | *'authentication required'* | *'access denied'* | *'access to the resource is denied'* | *'no basic auth'*)
-      fail "$host asks for a login, or has no $source" "$(login_command "$2" "$host")"
+      fail "$host requires a login, or does not have $source" "$(login_command "$2" "$host")"
       ;;
     *'no such host'* | *'network is unreachable'* | *'connection refused'* | *'i/o timeout'* | *'no route to host'* | \
       *'temporary failure in name resolution'* | *'could not resolve'* | *'tls handshake timeout'* | *'server misbehaving'*)
-      fail "$host cannot be reached from here" \
-        "where there is a network: python3 build_container.py download --machine $machine; then here: python3 build_container.py offline"
+      fail "cannot reach $host from this machine" \
+        "on a machine with network access, run: python3 build_container.py download --machine $machine; then on this machine: python3 build_container.py offline"
       ;;
     *'server gave http response'*)
-      fail "$host has no TLS, without which anybody on the way can replace an image" \
-        "name another registry; or trust it, in ~/.config/containers/registries.conf: [[registry]] location = \"$host\" insecure = true"
+      fail "$host does not use TLS, so an image can be replaced on its way" \
+        "use another registry; or, if you trust it, add to ~/.config/containers/registries.conf: [[registry]] location = \"$host\" insecure = true"
       ;;
     *x509*)
-      fail "$host has no certificate that this machine trusts" 'name the right one: export SSL_CERT_FILE=...'
+      fail "the certificate of $host is not trusted on this machine" 'set the file of trusted certificates: export SSL_CERT_FILE=...'
       ;;
     *'unexpected eof'* | *'invalid tar header'* | *'not an ocilayout'* | *'not a docker archive'* | *'not found in tar'*)
-      fail "$source is no complete archive of an image" 'copy it again'
+      fail "not a complete image archive: $source" 'copy the archive again'
       ;;
   esac
 }
 
-# login_command PROGRAM HOST: how a registry's password gets where the program looks for it.
+# login_command PROGRAM HOST: print the hint that gives the program a login for the registry.
 login_command() {
   case $1 in
-    apptainer | singularity) printf '%s registry login --username NAME docker://%s' "$1" "$2" ;;
+    apptainer | singularity) printf 'run: %s registry login --username NAME docker://%s' "$1" "$2" ;;
     enroot) printf 'add a line to %s: machine %s login NAME password ...' "\$ENROOT_CONFIG_PATH/.credentials" "$2" ;;
-    *) printf '%s login %s' "$1" "$2" ;;
+    *) printf 'run: %s login %s' "$1" "$2" ;;
   esac
 }
 

@@ -5,7 +5,7 @@ set -euo pipefail
 longship_main() {
   make_folders /proj/nordic-llm/users/me/longship /proj/nordic-llm/users/me/longship
 
-  # Nothing of the host's compilers and Python reaches the program.
+  # The host's compilers and Python must not leak into the environment.
   unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
     CMAKE_PREFIX_PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV \
     "${!CONDA_@}" "${!_CE_@}" HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE \
@@ -13,7 +13,7 @@ longship_main() {
 
   check_program apptainer
   image=/proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
-  check_sif "$image" amd64 'python3 build_container.py && python3 move_built_container_to_active.py'
+  check_sif "$image" amd64 'run: python3 build_container.py && python3 move_built_container_to_active.py'
   check_host_arch amd64 "the image $image"
   options=()
   add_home
@@ -29,7 +29,7 @@ longship_main() {
   hand_over apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${longship_decode-}$longship_contract" longship "${command[@]}"
 }
 
-# What the program finds inside, in every runtime: POSIX sh.
+# The environment inside, the same for every runtime: POSIX sh.
 # shellcheck disable=SC2016,SC2034 # expanded where it is used, not here
 longship_contract='export PYTHONNOUSERSITE=1
 export LONGSHIP_ROOT='"'"'/home/me/long ship'"'"'
@@ -63,11 +63,11 @@ export VIRTUAL_ENV=/proj/nordic-llm/users/me/longship/venv_pytorch_amd64
 export PATH="$VIRTUAL_ENV"/bin:"$PATH"
 for longship_packages in ${PYTHONPATH:+"$VIRTUAL_ENV"/lib/python*/site-packages}; do PYTHONPATH=$longship_packages:$PYTHONPATH; done
 case $1 in */*) [ ! -f "$1" ] || [ -x "$1" ] || {
-  printf '"'"'%s\n'"'"' "error: cannot run $1: it is not executable" "hint: chmod +x $1; or: python $1" >&2
+  printf '"'"'%s\n'"'"' "error: cannot run $1: not executable" "hint: run: chmod +x $1; or: python $1" >&2
   exit 126; } ;; esac
 command -v -- "$1" >/dev/null || {
-  echo "error: there is no command \"$1\" inside" >&2
-  echo "hint: a Python package? add it to the requirements, then: python3 set_up.py install" >&2
+  printf '"'"'%s\n'"'"' "error: command not found inside the environment: \"$1\"" >&2
+  echo "hint: if a Python package has it, add the package to the requirements and run: python3 set_up.py install; or choose an image that has it: container.image in configuration.toml" >&2
   exit 127
 }
 exec "$@"'
@@ -245,10 +245,14 @@ add_nvidia_gpus() {
   if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi
 }
 
-# take_command INTERACTIVE_FILE ARGUMENT...: what to run; nothing said is an interactive shell.
+# take_command INTERACTIVE_FILE ARGUMENT...: set command to what to run: by default an interactive shell, which
+# is sh where an image has no bash.
 take_command() {
   command=("${@:2}")
-  if ((${#command[@]} == 0)); then command=(bash --rcfile "$1" -i); fi
+  if ((${#command[@]} == 0)); then
+    # shellcheck disable=SC2016  # expanded inside
+    command=(/bin/sh -c 'if command -v bash >/dev/null; then exec bash --rcfile "$0" -i; fi; exec sh -i' "$1")
+  fi
 }
 
 # UTF-8 by the bytes that may follow each other (the Unicode standard, table 3-7)

@@ -66,7 +66,7 @@ def test_swap_killed_at_its_commands(runtime, every, two, told):
         seen[image_in_use(clone)] += 1
         again = points.whole()  # goes on where the killed one was, or has nothing to do
         if again.returncode != 0:
-            assert "there is no new image" in again.stderr
+            assert "no new image to activate" in again.stderr
             clone.move("--use", new_version)  # takes over the lock of what was in use
         assert image_in_use(clone) == new
         assert not clone.left()

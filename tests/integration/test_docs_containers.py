@@ -66,8 +66,8 @@ def test_each_command_of_the_page(
         done = run(laptop, words)
     assert done.stdout == "Python 3.x\n"
     listed, back, locked, pruned = [run(laptop, words) for words in again][2:]
-    assert listed.stdout.count("lab/small:1") == 2 and "in use since" in listed.stdout
-    assert "in use: small_1_amd64_" in back.stderr
+    assert listed.stdout.count("lab/small:1") == 2 and "active since" in listed.stdout
+    assert "active image: small_1_amd64_" in back.stderr
     assert "[3/3]" in locked.stderr
     assert "deleted: small_1_amd64_" in pruned.stderr
 

@@ -51,8 +51,8 @@ def test_missing_file_of_ours_is_told(script, make_clone, tmp_path):
     clone = patch(make_clone(tmp_path, "apptainer", ["longship_tiny"]), None)
     run = {"container_run.py": clone.container_run, "set_up.py": clone.set_up}[script]
     done = run(*(["true"] if script == "container_run.py" else []), check=False)
-    message = f"there is no file {clone.root}/{OURS} to put in place of the image's {TARGET}"
-    is_told(done, message, "take it out of container.patched_files in configuration.toml")
+    message = f"file not found: {clone.root}/{OURS}, which replaces {TARGET} of the image"
+    is_told(done, message, "or remove it from container.patched_files in configuration.toml")
 
 
 @pytest.fixture
@@ -66,9 +66,9 @@ def test_changed_original_is_noticed_and_can_be_merged(make_clone, tmp_path, fin
     own = clone.container_run("cat", TARGET).stdout
     patch(clone, own.replace("safe_load", "safe_load_of_ours"))
     done = clone.set_up("install", env=find)
-    assert "is kept as" in done.stderr and "warning" not in done.stderr
+    assert "saved the image's own" in done.stderr and "warning" not in done.stderr
     assert original(clone).read_text() == own
-    assert "is kept" not in clone.set_up("install", env=find).stderr
+    assert "saved the image's own" not in clone.set_up("install", env=find).stderr
     # now ours was made from an older original, of which the image's one is another version
     for file in (original(clone), clone.root / OURS):
         file.write_text(file.read_text().replace("__version__", "__older_version__"))
@@ -111,13 +111,13 @@ def test_new_image_with_another_original_is_told_when_it_is_put_in_use(
     clone = patch(lab(registry.name(name), runtime), "ours\n", "/etc/mark")
     clone.build()
     done = clone.move()
-    assert f"the image's own /etc/mark is kept as {original(clone)}" in done.stderr
+    assert f"saved the image's own /etc/mark as {original(clone)}" in done.stderr
     assert original(clone).read_text() == "one\n"
     assert clone.container_run("cat", "/etc/mark").stdout == "ours\n"
     registry.put(name, ("amd64", tiny(mark="two")))
     clone.build("--force")
     done = clone.move()
-    assert "warning: /etc/mark is another one in the image" in done.stderr
+    assert " has another /etc/mark than the one" in done.stderr
     assert done.stderr.endswith("next: python3 set_up.py install\n")
     assert original(clone).read_text() == "one\n"
     assert (clone.root / f"{OURS}.new").read_text() == "two\n"

@@ -60,7 +60,9 @@ def test_job_that_starts_no_container_fails(clone):
     text = (clone.root / TRAIN).read_text()
     (clone.root / "aws/bare.sbatch").write_text(text.replace('"${CONTAINER_OPTIONS[@]}"', ""))
     run = clone.finish("aws/bare.sbatch", "--nodes=1", state="FAILED")
-    assert "error: this launcher runs inside the container, and srun has started none" in run.log
+    assert (
+        "error: this launcher must run inside the container, and srun has started none" in run.log
+    )
     assert "rank" not in run.log.replace("ranks", "")
 
 
