@@ -129,6 +129,7 @@ MESSAGES = {
     "UNAUTHORIZED: authentication required": "requires a login",
     "dial tcp: lookup x on 1.2.3.4:53: no such host": "cannot reach x.org",
     "curl: (6) Could not resolve host: x": "cannot reach x.org",
+    "http: server gave HTTP response to HTTPS client": "does not use TLS",
     "x509: certificate signed by unknown authority": "certificate of x.org is not trusted",
     "no match for platform in manifest": "has no image for amd64",
     "unexpected EOF": "not a complete image archive",

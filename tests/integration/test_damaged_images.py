@@ -104,6 +104,7 @@ def test_damaged_version_is_not_put_in_use(word, damage, swap):
     done = clone.move(*words, check=False)
     assert done.returncode == 1 and done.stderr.startswith("error: "), done.stderr
     assert clone.active() == new.name
+    assert (damage == "missing") != ("does not match its record: " in done.stderr)
     if damage != "missing":
         assert (damage == "decayed content") != ("  damaged: " in clone.move("--list").stdout)
         type_hint(clone, done)

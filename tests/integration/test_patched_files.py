@@ -76,7 +76,7 @@ def test_changed_original_is_noticed_and_can_be_merged(make_clone, tmp_path, fin
     warning, hint = (line for line in done.stderr.splitlines() if line[:5] in ("warni", "hint:"))
     assert TARGET in warning and str(clone.root / OURS) in warning
     assert str(clone.image) in warning
-    command = hint.split("to take it over: ")[1]
+    command = hint.split("to merge: ")[1]
     run(["bash", "-c", command], env=clone.environment)
     assert (clone.root / OURS).read_text() == own.replace("safe_load", "safe_load_of_ours")
     done = clone.set_up("install", env=find)
@@ -89,14 +89,14 @@ def test_file_that_the_image_does_not_have_is_told(make_clone, tmp_path, find):
     patch(clone, target="/usr/lib/python3/no such.py")
     done = clone.set_up("install", env=find)
     assert "has no file /usr/lib/python3/no such.py, which" in done.stderr
-    assert "correct its path, or take it out" in done.stderr
+    assert "correct the path, or remove it" in done.stderr
     assert clone.container_run("cat", "/usr/lib/python3/no such.py").stdout == 'MARK = "ours"\n'
 
 
 def test_runtime_without_an_image_says_that_it_has_no_effect(make_clone, tmp_path, find):
     clone = patch(make_clone(tmp_path, "host", ["longship_tiny"]))
     done = clone.set_up("install", env=find)
-    assert "container.patched_files has no effect: the runtime is host" in done.stderr
+    assert "container.patched_files has no effect with the runtime host" in done.stderr
     clone.container_run("true")
 
 
