@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # How apptainer or singularity is installed on this machine.
 
-# helpers_of RUNTIME: set REPLY to the folder with the programs that it starts itself.
+# helpers_of RUNTIME: set REPLY to the directory of its helper programs.
 helpers_of() {
   local name value
   REPLY=
@@ -10,7 +10,7 @@ helpers_of() {
   done < <("$1" buildcfg 2>/dev/null)
 }
 
-# has_setuid_starter RUNTIME: whether the kernel mounts images for it, and it needs no user namespaces.
+# has_setuid_starter RUNTIME: whether it can mount images by the kernel, without user namespaces.
 has_setuid_starter() {
   helpers_of "$1"
   [[ -u $REPLY/starter-suid ]]

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What docker and podman must be asked for, and Apptainer does by itself.
+# Options that docker and podman need, and that Apptainer sets automatically.
 
 # add_user_and_home PROGRAM: run as the caller, with home and /tmp.
 add_user_and_home() {
@@ -12,8 +12,8 @@ add_user_and_home() {
   add_bind /tmp
 }
 
-# add_groups PROGRAM: the caller's other groups, or the folders that they share could not be written to.
-# Rootless podman can hand them on with crun alone.
+# add_groups PROGRAM: keep the caller's other groups, whose shared directories could not be written to otherwise.
+# Rootless podman can keep them only with crun.
 add_groups() {
   local group
   local -a groups
@@ -30,7 +30,7 @@ add_groups() {
   done
 }
 
-# add_shared_memory PROGRAM: the host's; podman refuses --ipc=host where there are no message queues.
+# add_shared_memory PROGRAM: share the host's memory; podman refuses --ipc=host on a host without message queues.
 add_shared_memory() {
   if [[ $1 == docker || -e /dev/mqueue ]]; then
     options+=(--ipc=host)
@@ -39,7 +39,7 @@ add_shared_memory() {
   fi
 }
 
-# add_container_gpus PROGRAM: only where the node has one.
+# add_container_gpus PROGRAM: pass the node's GPUs, if it has some.
 add_container_gpus() {
   if [[ -e /dev/nvidiactl && $1 == docker ]]; then options+=(--gpus=all); fi
   if [[ -e /dev/nvidiactl && $1 == podman ]]; then options+=(--device=nvidia.com/gpu=all); fi
@@ -90,7 +90,7 @@ secrets_text() {
   fi
 }
 
-# add_working_folder: keep it where it is visible inside, as Apptainer does.
+# add_working_folder: keep the working directory if it is visible inside, as Apptainer does.
 add_working_folder() {
   if [[ -t 0 && -t 1 ]]; then options+=(--tty); fi
   case $PWD/ in

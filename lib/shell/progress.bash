@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# How far a long step is, where no program shows it: a line on a terminal that goes away, nothing else.
+# Progress of a long step whose program shows none: a line on a terminal, removed at the end.
 
-# with_progress FROM TO PROGRAM...: run what reads the file FROM: as its standard input, or, if TO is not
-# empty, to write the file TO.
+# with_progress FROM TO PROGRAM...: run a program that reads the file FROM as its standard input or, if TO is not empty,
+# writes it to the file TO.
 with_progress() {
   local -i code=0
   if [[ ! -t 2 ]]; then
@@ -17,7 +17,7 @@ with_progress() {
   return "$code"
 }
 
-# show_position FROM TO: by the size of TO, else by the place in file 3, until standard input ends.
+# show_position FROM TO: show the size of TO, else the position in file 3, until standard input ends.
 show_position() {
   local key place bytes of status
   bytes=$(stat -L -c %s -- "$1")

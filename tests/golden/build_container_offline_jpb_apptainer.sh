@@ -941,8 +941,8 @@ change_record() {
 
 # ---------- lib/shell/progress.bash
 
-# with_progress FROM TO PROGRAM...: run what reads the file FROM: as its standard input, or, if TO is not
-# empty, to write the file TO.
+# with_progress FROM TO PROGRAM...: run a program that reads the file FROM as its standard input or, if TO is not empty,
+# writes it to the file TO.
 with_progress() {
   local -i code=0
   if [[ ! -t 2 ]]; then
@@ -957,7 +957,7 @@ with_progress() {
   return "$code"
 }
 
-# show_position FROM TO: by the size of TO, else by the place in file 3, until standard input ends.
+# show_position FROM TO: show the size of TO, else the position in file 3, until standard input ends.
 show_position() {
   local key place bytes of status
   bytes=$(stat -L -c %s -- "$1")
