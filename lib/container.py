@@ -57,6 +57,7 @@ def describe_launch(
         pip_sources=pip_sources,
         overlay=overlay,
         secrets=settings.configuration.environment.secrets,
+        mode=("offline",) if paths.from_bundle else (),
     )
 
 
@@ -145,7 +146,7 @@ def run_lines(
         wrapped("make_folders", *paths.roots),
         *([call("take_rank")] if for_ranks else []),
         *lines,
-        *([call("check_venv", venv, overlay or launch.base)] if venv else []),
+        *([call("check_venv", venv, overlay or launch.base, *launch.mode)] if venv else []),
         *([call("note_use")] if overlay and not for_ranks else []),
         call("take_command", paths.root / "lib/shell/interactive.bash", Expansion('"$@"')),
         *([call("encode_command")] if runtime != "host" else []),

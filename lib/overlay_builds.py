@@ -135,7 +135,7 @@ def _overlay_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
         assign("runtime", runtime),
         assign("image_record", _image_record(settings, paths, runtime)),
         assign("seen_at", MOUNTED_AT),
-        assign("bytecode", paths.cache / "overlays" / f"bytecode_{paths.arch}"),
+        assign("bytecode", link.parent / f"bytecode_{paths.arch}"),
         assign("compression", packages.compression),
         assign("processors", str(packages.processors)),
         assign("memory", packages.memory),

@@ -35,10 +35,20 @@ def wanted_venv(settings: Settings, paths: Paths) -> Path | None:
 
 
 def install_steps(settings: Settings, paths: Paths) -> list[str]:
-    """Return what the user types to have the packages installed, in order."""
-    overlay = ["python3 build_overlay.py"] if settings.configuration.packages.overlay else []
-    venv = ["python3 set_up.py install"] if wanted_venv(settings, paths) else []
+    """Return the commands that install the packages on this machine, in order."""
+    overlay = [overlay_command(paths)] if settings.configuration.packages.overlay else []
+    venv = [set_up_command(paths)] if wanted_venv(settings, paths) else []
     return [*overlay, *venv]
+
+
+def overlay_command(paths: Paths) -> str:
+    """Return the command that builds the overlay on this machine."""
+    return f"python3 build_overlay.py{' offline' if paths.from_bundle else ''}"
+
+
+def set_up_command(paths: Paths) -> str:
+    """Return the command that makes the venv on this machine."""
+    return f"python3 set_up.py {'offline' if paths.from_bundle else 'install'}"
 
 
 def install_lines(

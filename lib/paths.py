@@ -80,6 +80,11 @@ class Paths:
         return self.scratch_dir / "offline"
 
     @property
+    def from_bundle(self) -> bool:
+        """Whether a bundle was unpacked here: this machine installs with the offline modes."""
+        return (self.offline / ".unpacked").exists()
+
+    @property
     def assets(self) -> Path:
         """Models and datasets as they travel to a machine without network."""
         return self.offline / "assets"

@@ -95,7 +95,7 @@ def repositories_alone_lines(
             "no repository is configured", "[[repositories]] in configuration.toml names them"
         )
     goes_on = function == "continue_update" and wanted_venv(settings, paths) is not None
-    following = [call("next_step", "python3 set_up.py install")] if goes_on else []
+    following = [call("next_step", packages.set_up_command(paths))] if goes_on else []
     return [*_folder_lines(paths, typed), *lines, *following]
 
 

@@ -389,7 +389,7 @@ def test_venv_is_checked(bash, tmp_path):
     (tmp_path / "longship-base").write_text("image 1\n")
     assert bash(check).stderr == ""
     (tmp_path / "longship-base").write_text("image 2\n")
-    fails(bash(check, check=False), f"in {tmp_path} belong to image 2, not to image 1")
+    fails(bash(check, check=False), f"in {tmp_path} were installed on top of image 2, not of image 1")
 
 
 def test_missing_program_is_told(bash):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import sys
 
 import pytest
@@ -109,11 +110,15 @@ def test_memory_that_no_packer_understands_is_told(memory, configured):
 INSIDE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib/inside")
 
 
+PINS = "a==1 \\\n    --hash=sha256:1 \\\n    --hash=sha256:2\n"
+
+
 def freeze(run, tree, folder, *facts):
     work = folder / "work"
     work.mkdir(exist_ok=True)
-    for name in ("requirements.txt", "pins.txt"):
-        (work / name).write_text(f"{name}\n")
+    (folder / "c").mkdir(exist_ok=True)
+    (work / "requirements.txt").write_text("a\n")
+    (work / "pins.txt").write_text(PINS)
     script = f"{INSIDE}/freeze_packages.py"
     run([sys.executable, script, tree, "315532800", folder / "c/cache", "2", work, *facts])
 
@@ -146,8 +151,8 @@ def test_frozen_packages_say_what_they_are_and_not_when_they_were_made(run, tmp_
     manifest = json.loads((tmp_path / "tree/longship-overlay.json").read_text())
     assert manifest == {
         "image": 'sha256:1"',
-        "lock": "pins.txt\n",
-        "requirements": "requirements.txt\n",
+        "lock": "a==1\n",
+        "requirements": "a\n",
     }
     # compiled for the time that the source has once it is packed; the source keeps its own
     (compiled,) = packages.rglob("*.pyc")
@@ -173,6 +178,42 @@ def test_compiled_files_are_taken_from_the_cache_and_are_the_same(run, tmp_path)
     assert cache.stat().st_size > 100
 
 
+def change_a_constant(cache):
+    content = cache.read_bytes()
+    assert content.count(b"VALUE") > 0
+    cache.write_bytes(content.replace(b"VALUE", b"OTHER"))
+
+
+@pytest.mark.parametrize("damage", [change_a_constant, lambda cache: cache.chmod(0o666)])
+def test_cache_that_may_be_changed_is_not_used(damage, run, tmp_path):
+    packages = make_tree(tmp_path / "tree")
+    freeze(run, tmp_path / "tree", tmp_path)
+    (compiled,) = packages.rglob("*.pyc")
+    right = compiled.read_bytes()
+    compiled.unlink()
+    (cache,) = (tmp_path / "c").iterdir()
+    damage(cache)
+    freeze(run, tmp_path / "tree", tmp_path)
+    assert compiled.read_bytes() == right
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o644  # it was written anew
+
+
+@pytest.mark.parametrize(
+    "pins",
+    [
+        PINS + "b @ https://example.org/b.whl \\\n    --hash=sha256:3\n",
+        "b @ https://me:" + "secret@example.org/b.whl --hash=sha256:3\na==1 --hash=sha256:1\n",
+        "--extra-index-url https://example.org\na==1\n\nb @ https://example.org/b.whl\n",
+    ],
+)
+def test_lock_of_the_manifest_has_one_form(pins, run, tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "PINS", pins)
+    make_tree(tmp_path / "tree")
+    freeze(run, tmp_path / "tree", tmp_path)
+    manifest = json.loads((tmp_path / "tree/longship-overlay.json").read_text())
+    assert manifest["lock"] == "a==1\nb @ https://example.org/b.whl\n"
+
+
 def test_cache_is_really_used(run, tmp_path):
     packages = make_tree(tmp_path / "tree")
     freeze(run, tmp_path / "tree", tmp_path)
@@ -193,6 +234,7 @@ def test_number_of_compiled_files_is_shown(clean_environment, tmp_path):
     for number in range(100):
         (packages / f"{number}.py").write_text(f"VALUE = {number}\n")
     (tmp_path / "work").mkdir()
+    (tmp_path / "c").mkdir()
     words = [tmp_path / "tree", "315532800", tmp_path / "c/cache", "1", tmp_path / "work"]
     command = [sys.executable, f"{INSIDE}/freeze_packages.py", *words]
     with Terminal(command, env=clean_environment, cwd=tmp_path) as terminal:

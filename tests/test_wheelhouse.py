@@ -115,6 +115,29 @@ def test_hashes_that_requirements_ask_for_are_the_only_ones(inside, tmp_path):
         program.keep_hashes("a-a==1", text, {"sha256:04"})
 
 
+def test_sources_that_requirements_name_are_kept_with_the_versions(inside, tmp_path):
+    program = inside("pin_packages")
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "more.txt").write_text("--find-links=wheels\n--no-index # for now\n")
+    (tmp_path / "all.txt").write_text(
+        "-c more.txt\n-c https://example.org/constraints.txt\n"
+        "--extra-index-url \\\n  https://x/simple # a comment\n-i https://y\n-fhttps://z\na\n"
+        "# --extra-index-url https://none\n--trusted-host x\n"
+    )
+    lines = program.asked_sources(str(tmp_path / "all.txt"))
+    assert lines == [
+        f"--find-links {(tmp_path / 'wheels').as_uri()}\n",
+        "--no-index\n",
+        "--extra-index-url https://x/simple\n",
+        "--index-url https://y\n",
+        "--find-links https://z\n",
+        "--trusted-host x\n",
+    ]
+    pins = "a==1 \\\n    --hash=sha256:1\n"
+    assert program.index_options("# head\n" + "".join(lines) + pins) == lines
+    assert program.read_pins("# head\n" + "".join(lines) + pins) == {"a==1": pins}
+
+
 def test_changes_are_told(inside):
     told = inside("pin_packages").told_changes
     assert told(["a==1", "b==1", "c==1"], ["a==1", "b==2", "d==1"]) == [
@@ -237,8 +260,8 @@ def test_archive_of_debian_is_read(inside, tmp_path):
 
 
 def test_archive_that_is_none_or_has_no_python_is_told(inside, tmp_path):
-    with pytest.raises(SystemExit, match="no python3 on its PATH"):
+    with pytest.raises(SystemExit, match="python3 not found on the PATH"):
         describe(inside, tmp_path / "out", tmp_path / "image.tar", [layer({"etc/x": ""})])
     (tmp_path / "image.tar").write_bytes(b"x" * 2000)
-    with pytest.raises(SystemExit, match="no archive of docker's"):
+    with pytest.raises(SystemExit, match="not a docker archive"):
         inside("read_archive").main(str(tmp_path / "out"), str(tmp_path / "image.tar"))

@@ -13,13 +13,16 @@ import hashlib
 import os
 import signal
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 BLOCK = 1 << 22  # bytes
 TRIES = 5
 # of requests (before huggingface_hub 1.0) and of httpx; its later versions try again by themselves
 BROKEN_OFF = {"ChunkedEncodingError", "ReadTimeout", "RemoteProtocolError", "ReadError"}
-AGAIN = "run the same command again; what is there already is kept"
+BUSY = {429, 500, 502, 503, 504}  # status codes of a hub that answers later
+PATIENCE = 60  # seconds that it is waited at most before the next try
+AGAIN = "run the command again; complete files are kept"
 
 
 class ToldError(Exception):
@@ -58,8 +61,11 @@ def fetch(asset):
 
     # Asked for by itself: where the hub cannot be reached, snapshot_download takes what is there,
     # however little that is.
-    found = huggingface_hub.HfApi().repo_info(
-        asset.repo, repo_type=asset.kind, revision=asset.revision
+    found = patiently(
+        huggingface_hub.HfApi().repo_info,
+        asset.repo,
+        repo_type=asset.kind,
+        revision=asset.revision,
     )
     wanted = wanted_files(found, asset)
     folder = patiently(
@@ -110,15 +116,26 @@ def forget_list(folder, commit):
 
 
 def patiently(function, *arguments, **options):
-    """Call a function again where a connection broke off: what has arrived by then is kept."""
-    for _ in range(TRIES - 1):
+    """Call a function again if a connection broke or the hub is busy: complete parts are kept."""
+    for attempt in range(TRIES - 1):
         try:
             return function(*arguments, **options)
         except Exception as error:
-            if not {each.__name__ for each in type(error).__mro__} & BROKEN_OFF:
+            answer = getattr(error, "response", None)
+            if getattr(answer, "status_code", None) in BUSY:
+                wait = waiting_time(answer.headers.get("Retry-After", ""), attempt)
+                print(f"note: {hub()} is busy; retrying in {wait} s", file=sys.stderr)
+                time.sleep(wait)
+            elif {each.__name__ for each in type(error).__mro__} & BROKEN_OFF:
+                print("note: the connection broke; continuing", file=sys.stderr)
+            else:
                 raise
-            print("note: the connection broke off; going on", file=sys.stderr)
     return function(*arguments, **options)
+
+
+def waiting_time(asked, attempt):
+    """Return the seconds before the next try: those that the hub asks for, else 2, 4, 8, ..."""
+    return min(int(asked) if asked.isdecimal() else 2 << attempt, PATIENCE)
 
 
 def checksum(path):
@@ -209,7 +226,11 @@ def explain_answer(names, statuses, asset):
     if statuses & {401, 403}:
         return ToldError(f"the hub refuses {asset.repo}", f"see {page}; export HF_TOKEN=...")
     if 429 in statuses:
-        return ToldError("the hub lets nobody fetch more for now", f"wait a while; then {AGAIN}")
+        return ToldError(
+            "the hub does not allow more downloads for now", f"wait a few minutes; then {AGAIN}"
+        )
+    if statuses & BUSY:
+        return ToldError(f"{hub()} is not working at the moment", f"wait a few minutes; {AGAIN}")
     return None
 
 

@@ -67,11 +67,14 @@ class Fetcher:
         Where they lie before.
     options : list of str
         The user's options of pip.
+    sources : list of str
+        The lines of the requirements that say where packages are.
     """
 
-    def __init__(self, house, python, work, options):
+    def __init__(self, house, python, work, options, sources):
         self._house = house
         self._work = work
+        self._sources = sources
         platforms = [f"--platform={each}" for each in house.platforms]
         self._command = [
             *(sys.executable, "-m", "pip", "--disable-pip-version-check", "download"),
@@ -113,7 +116,7 @@ class Fetcher:
         with tempfile.TemporaryDirectory(dir=self._work) as folder:
             requirements = os.path.join(folder, "requirements.txt")
             with open(requirements, "w", encoding="utf-8") as file:
-                file.writelines(each.line for each in batch)
+                file.writelines([*self._sources, *(each.line for each in batch)])
             files = os.path.join(folder, "files")
             done = subprocess.run(
                 [*self._command, "--dest", files, "-r", requirements],
@@ -137,9 +140,10 @@ def fetch(house, python, work, repositories, sources, options):
     wanted = read_wanted(work)
     held = house.held(wanted)
     todo = [each for each in wanted if each not in held]
-    missing = Fetcher(house, python, work, options).fetch(todo)
+    sources = pin_packages.index_options(pin_packages.read(work, "pins.txt"))
+    missing = Fetcher(house, python, work, options, sources).fetch(todo)
     with open(os.path.join(work, "missing.txt"), "w", encoding="utf-8") as file:
-        file.writelines(each.line for each in missing)
+        file.writelines([*sources, *(each.line for each in missing)] if missing else [])
 
 
 def take_built(house, work, on_target):

@@ -5,9 +5,9 @@ nothing can be compiled later; and nothing in it may tell when, by whom or where
 
 Usage: python freeze_packages.py PREFIX TIME CACHE PROCESSORS WORK [NAME VALUE]...
 
-TIME is what every file's time will be, once it is packed. CACHE is a file, which keeps what was
-compiled for the next build. PROCESSORS is how many compile, 0 for all. WORK holds requirements.txt
-and pins.txt, which go into the manifest together with the facts NAME VALUE.
+TIME is the modification time of every file once it is packed. CACHE is a file that keeps the compiled
+files for the next build. PROCESSORS is the number of processes that compile, 0 for one per processor.
+WORK contains requirements.txt and pins.txt, which go into the manifest with the facts NAME VALUE.
 """
 
 import concurrent.futures
@@ -19,6 +19,7 @@ import json
 import marshal
 import os
 import py_compile
+import re
 import sys
 import warnings
 
@@ -129,12 +130,20 @@ def compile_all(folder, time, cache, processors):
 
 
 def read_cache(path):
-    """Return what was compiled before, by `key_of`; nothing where the file is damaged."""
+    """Return the files compiled before, by `key_of`; none if the cache is not what was written.
+
+    It begins with its checksum. One that others can write to, other than by replacing it as those
+    may who can write to the overlays next to it, is not used.
+    """
     try:
         with open(path, "rb") as file:
-            return dict(marshal.load(file))
-    except (OSError, EOFError, ValueError, TypeError):
+            digest, content = file.read(hashlib.sha256().digest_size), file.read()
+            shared = os.fstat(file.fileno()).st_mode & 0o022
+    except OSError:
         return {}
+    if shared or hashlib.sha256(content).digest() != digest:
+        return {}
+    return dict(marshal.loads(content))
 
 
 def write_cache(path, keys):
@@ -145,19 +154,24 @@ def write_cache(path, keys):
         if os.path.exists(compiled):
             with open(compiled, "rb") as file:
                 found[key] = file.read()
+    content = marshal.dumps(found)
     partial = f"{path}.{os.getpid()}.partial"
-    os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(partial, "wb") as file:
-        marshal.dump(found, file)
+        os.fchmod(file.fileno(), 0o644)
+        file.write(hashlib.sha256(content).digest() + content)
     os.replace(partial, path)
 
 
 def write_manifest(prefix, work, facts):
     """Write what it was made from, the last of its files."""
     manifest = dict(zip(facts[::2], facts[1::2]))
-    for name, file in (("requirements", "requirements.txt"), ("lock", "pins.txt")):
-        with open(os.path.join(work, file), encoding="utf-8") as text:
-            manifest[name] = text.read()
+    with open(os.path.join(work, "requirements.txt"), encoding="utf-8") as text:
+        manifest["requirements"] = text.read()
+    # without hashes: online they are those of all files of a version, offline of the one used
+    with open(os.path.join(work, "pins.txt"), encoding="utf-8") as text:
+        pins = [re.split(r" \\| --hash", line)[0].strip() for line in text if line[0] not in " #-\n"]
+    lock = "".join(f"{pin}\n" for pin in sorted(pins))
+    manifest["lock"] = re.sub(r"(://)[^/@\s]+@", r"\1", lock)  # no passwords
     path = os.path.join(prefix, MANIFEST)
     with open(f"{path}.partial", "w", encoding="utf-8") as file:
         json.dump(manifest, file, indent=1, sort_keys=True)

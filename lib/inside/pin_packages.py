@@ -15,6 +15,7 @@ import os
 import re
 import subprocess
 import sys
+import urllib.parse
 
 import install_packages
 import program
@@ -23,6 +24,13 @@ import program
 GLIBCS = ("17", "28", *map(str, range(31, 41)))
 EXCLUDED = "excluded.txt"  # names what an image is taken to have, where it cannot be asked
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+# options of a requirements file that say where packages are, in their long form
+_SOURCES = {
+    **dict.fromkeys(("--index-url", "--pypi-url", "-i"), "--index-url"),
+    "--extra-index-url": "--extra-index-url",
+    **dict.fromkeys(("--find-links", "-f"), "--find-links"),
+    "--trusted-host": "--trusted-host",
+}
 
 
 def read_pins(text):
@@ -40,9 +48,33 @@ def read_pins(text):
     """
     pins = {}
     for block in re.split(r"\n(?![ #])", re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)):
-        if block.strip():
+        if block.strip() and not block.startswith("--"):
             pins[block.split(" \\\n")[0].strip()] = block.rstrip() + "\n"
     return pins
+
+
+def requirement_lines(path):
+    """Yield the lines of a requirements file and of the files that it includes.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+
+    Yields
+    ------
+    tuple of str
+        The file, and one of its lines, without what continues it on the next.
+    """
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().replace("\\\n", " ").splitlines()
+    for line in lines:
+        included = re.match(r"\s*(?:-[rc]|--requirement|--constraint)[ =]*(\S+)", line)
+        more = included and os.path.join(os.path.dirname(path), included[1])
+        if more and os.path.isfile(more):  # not an address
+            yield from requirement_lines(more)
+        else:
+            yield path, line
 
 
 def asked_hashes(path):
@@ -59,18 +91,44 @@ def asked_hashes(path):
         A set of ``sha256:...`` by name, as an index spells it.
     """
     found = {}
-    with open(path, encoding="utf-8") as file:
-        lines = file.read().replace("\\\n", " ").splitlines()
-    for line in lines:
-        included = re.match(r"\s*(?:-r|--requirement)[ =]*(\S+)", line)
-        if included:
-            more = asked_hashes(os.path.join(os.path.dirname(path), included[1]))
-        else:
-            name = re.match(r"\s*([A-Za-z0-9][\w.-]*)", line)
-            hashes = set(re.findall(r"--hash[= ]+(\w+:[0-9a-f]+)", line))
-            more = {re.sub(r"[-_.]+", "-", name[1]).lower(): hashes} if name and hashes else {}
-        for name, hashes in more.items():
-            found.setdefault(name, set()).update(hashes)
+    for _, line in requirement_lines(path):
+        name = re.match(r"\s*([A-Za-z0-9][\w.-]*)", line)
+        hashes = set(re.findall(r"--hash[= ]+(\w+:[0-9a-f]+)", line))
+        if name and hashes:
+            found.setdefault(re.sub(r"[-_.]+", "-", name[1]).lower(), set()).update(hashes)
+    return found
+
+
+def index_options(text):
+    """Return the lines of a list of pins that say where its packages are, see `asked_sources`."""
+    return re.findall(r"^--.*\n", text, flags=re.MULTILINE)
+
+
+def asked_sources(path):
+    """Return the options of a requirements file that say where packages are, as lines.
+
+    Whoever chose a version by them must fetch it by them too.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+
+    Returns
+    -------
+    list of str
+    """
+    found = []
+    for file, line in requirement_lines(path):
+        option = re.match(rf"\s*({'|'.join(_SOURCES)})(?:\s*=\s*|\s+|(?<=-[if]))(\S+)", line)
+        if option:
+            name, value = _SOURCES[option[1]], option[2]
+            folder = os.path.join(os.path.dirname(os.path.abspath(file)), value)
+            if name == "--find-links" and os.path.isdir(folder):
+                value = "file://" + urllib.parse.quote(folder)
+            found.append(f"{name} {value}\n")
+        elif re.match(r"\s*--no-index\b", line):
+            found.append("--no-index\n")
     return found
 
 
@@ -186,13 +244,15 @@ def main(uv, target, arch, gpu, torch, repositories, out, *requirements):
         sys.exit(done.returncode)
     words = list(requirements)
     own = {re.sub(r"\[.*", "", each) for each in words if each.startswith("./")}
-    asked = {}
+    asked, given = {}, []
     for option, path in zip(words, words[1:]):
         if option == "-r":
+            given += asked_sources(path)
             for name, hashes in asked_hashes(path).items():
                 asked.setdefault(name, set()).update(hashes)
     chosen = read_pins(read(target, "pins.txt"))
     with open(out, "w", encoding="utf-8") as file:
+        file.writelines(dict.fromkeys(given))
         for pin, text in sorted(chosen.items()):
             name, _, version = pin.partition("==")
             path = pin[3:] if pin.startswith("-e ") else pin

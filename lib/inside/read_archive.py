@@ -110,10 +110,10 @@ def main(folder, archive):
         with tarfile.open(archive) as opened:
             image = Image(opened)
     except (OSError, EOFError, KeyError, ValueError, tarfile.TarError) as error:
-        sys.exit(f"not a docker archive: {archive}: {error!r}")
+        sys.exit(f"not a docker archive: {error!r}")
     found = image.python()
     if not found:
-        sys.exit(f"no python3 on the PATH of the image in {archive}")
+        sys.exit("python3 not found on the PATH of the image")
     describe_image.write_description(folder, found[1], image.glibc, image.packages(*found))
 
 

@@ -8,8 +8,9 @@
 #   versions/                       the files themselves, each with its record, .json
 #   unpacked/                       the same as folders, for runtimes that cannot mount them
 #   pins/                           a file for each launcher: which version it needs
+#   bytecode_<arch>-<python>        compiled files for the next build
 
-declare -g OVERLAY_FORMAT=1 # what is built changes with it, from the same inputs
+declare -g OVERLAY_FORMAT=2 # what is built changes with it, from the same inputs
 
 declare -g OVERLAY_TIME=315532800 # of all files in it: 1980-01-01, the oldest that a zip file can hold
 
@@ -66,7 +67,7 @@ start_work() {
 hash_of_versions() {
   {
     printf '%s\n' "$1" "$installer $uv_version" "$way"
-    cat -- "$work/pins.txt"
+    sed '/^--/d' "$work/pins.txt" # with paths of this machine
   } | sha256sum | cut -c -12
 }
 

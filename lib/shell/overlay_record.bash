@@ -57,7 +57,7 @@ write_overlay_record() {
   write_facts "$version.json.partial" base "$base" image "$image_id" python "$python" \
     interpreter "$interpreter" mounted_by "${way:-unpacking}" wanted "$wanted" \
     requirements "$(listed_requirements <"$work/requirements.txt")" \
-    packages "$(grep -c '==' "$work/pins.txt")" compression "$compression" \
+    packages "$(grep -c '^[^-].*==' "$work/pins.txt")" compression "$compression" \
     bytes "$(stat -c %s -- "$version")" modified "$(image_mark "$version")" sha256 "$(checksum "$version")" \
     date "$(date -u +%Y-%m-%dT%H:%M:%SZ)" host "$(this_host)"
   put_shared "$version.json.partial" "$version.json"

@@ -56,14 +56,11 @@ describe_target() {
     describe_by_hand "$1" "$(header_value python "$pins")" "$(header_value glibc "$pins")"
   elif [[ $runs_here == yes && ($base != host || -z $configured_python) ]]; then
     describe_inside "$1"
-  elif [[ -n $archive && -e $archive ]]; then
-    note "reading $archive"
-    "$host_python" "$LIBRARY/inside/read_archive.py" "$1" "$archive" ||
-      fail "the image's archive $archive cannot be read" \
-        "fetch it again: python3 build_container.py download --force --machine $machine"
+  elif describe_by_archive "$1"; then
+    return
   elif [[ -n $configured_python ]]; then
     if [[ $base != host ]]; then
-      note "what $image_address has is not known here: everything is fetched, also what it has"
+      note "the packages in $image_address are unknown: fetching all packages, even those in the image"
     fi
     describe_by_hand "$1" "$configured_python" ''
     if [[ $base != host && ($gpu == cuda || $gpu == rocm) ]]; then
@@ -71,11 +68,24 @@ describe_target() {
       printf 'torch\n' >"$1/excluded.txt"
     fi
   else
-    fail "nothing here tells which Python $machine has" \
-      "say it in configuration.toml, packages.python = \"3.12\"$(if [[ -n $archive ]]; then
-        printf '; or first: python3 build_container.py download --machine %s' "$machine"
+    fail "the Python version of $machine is unknown" \
+      "set packages.python = \"3.12\" in configuration.toml$(if [[ -n $archive ]]; then
+        printf '; or first run: python3 build_container.py download --machine %s' "$machine"
       fi)"
   fi
+}
+
+# describe_by_archive FOLDER: describe the target by its image's archive; false if there is none, or if it cannot be read
+# and packages.python is set.
+describe_by_archive() {
+  local reason
+  [[ -n $archive && -e $archive ]] || return 1
+  note "reading $archive"
+  if reason=$("$host_python" "$LIBRARY/inside/read_archive.py" "$1" "$archive" 2>&1); then return; fi
+  [[ -n $configured_python ]] ||
+    fail "cannot read the image archive $archive: ${reason##*$'\n'}" \
+      "run: python3 build_container.py download --force --machine $machine; or set packages.python = \"3.12\""
+  note "cannot read $archive: ${reason##*$'\n'}; using packages.python = \"$configured_python\""
 }
 
 # describe_by_hand FOLDER PYTHON GLIBC: without the packages that an image has.
@@ -144,7 +154,7 @@ build_wheels() {
     python=(inside python3)
     where="$base"
   fi
-  note "building from source, with the Python of $where: $(sed -n 's/^\([^ ]\{1,\}\).*/\1/p' \
+  note "building from source, with the Python of $where: $(sed -n 's/^\([^ -][^ ]*\).*/\1/p' \
     "$unfinished/missing.txt" | paste -s -d ' ')"
   "${python[@]}" "$pip" --quiet --disable-pip-version-check wheel --no-deps --require-hashes \
     --wheel-dir "$unfinished/built" "$@" -r "$unfinished/missing.txt" >&2 ||

@@ -139,6 +139,21 @@ def test_connection_that_breaks_off_is_resumed(make, hub):
     assert len(resumed) == 1 and resumed[0] >= "bytes=10000000-"  # it writes 10 MB at a time
 
 
+def test_hub_that_is_busy_is_asked_again(make, hub):
+    hub.busy = [(429, "0"), (503, "0"), (502, "0")]
+    clone = make(asset())
+    done = clone.set_up("install")
+    assert content(find(clone, "lab/tiny")) == FILES
+    assert done.stderr.count("is busy; retrying in 0 s") == 3 and hub.busy == []
+
+
+def test_hub_that_stays_busy_is_told(make, hub):
+    hub.busy = [(429, "0")] * 99
+    done = make(asset()).set_up("install", check=False)
+    is_told(done, "the hub does not allow more downloads for now", "wait a few minutes")
+    assert len(hub.busy) > 80  # it has given up
+
+
 def test_deleted_file_is_fetched_again(make, hub):
     clone = make(asset())
     clone.set_up("install")

@@ -517,7 +517,7 @@ def test_file_that_is_no_image_is_told(make_clone, tmp_path):
 def test_missing_venv_is_told_with_what_makes_it(runtime, make_clone, tmp_path):
     clone = make_clone(tmp_path, runtime, ["longship_tiny"])
     hint = is_told(clone.container_run("true", check=False), "packages are not installed")
-    assert hint == "hint: python3 set_up.py install"
+    assert hint == "hint: run: python3 set_up.py install"
 
 
 def test_venv_of_another_image_is_told(prepared, make_clone, tmp_path):
@@ -525,7 +525,7 @@ def test_venv_of_another_image_is_told(prepared, make_clone, tmp_path):
     clone = make_clone(tmp_path, "apptainer", ["longship_tiny"])
     clone.scratch.mkdir()
     (clone.scratch / _venv(other).name).symlink_to(os.path.realpath(_venv(other)))
-    hint = is_told(clone.container_run("true", check=False), "belong to host, not to ")
+    hint = is_told(clone.container_run("true", check=False), "were installed on top of host, not of ")
     assert "set_up.py install" in hint
 
 

@@ -103,7 +103,7 @@ def test_damaged_venv_is_made_again(damage, on_host):
     VENV_DAMAGES[damage](venv)
     report = json.loads(on_host.type("doctor.py", "--json", check=False).stdout)
     fixes = [each["fix"] for each in report["findings"] if each["topic"] == "packages"]
-    assert fixes == ["python3 set_up.py install"]
+    assert fixes == ["run: python3 set_up.py install"]
     done = on_host.set_up("install", env=on_host.find)
     assert "lacks" in done.stderr and venv.resolve() != before
     assert on_host.container_run("longship_tiny").stdout == "1.0\n"

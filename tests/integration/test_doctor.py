@@ -409,7 +409,7 @@ FAULTS = [
     Fault("no venv", no_venv, "problem", "packages", "not installed", "set_up.py install"),
     Fault(
         *("other venv", venv_of_another_overlay, "problem", "packages"),
-        *("belong to /other/overlay.sqsh", "set_up.py install"),
+        *("installed on top of /other/overlay.sqsh", "set_up.py install"),
     ),
     Fault("no clone", no_repository, "problem", "repository", "is not there", "set_up.py install"),
     Fault("merge", merge_with_conflict, "problem", "repository", "a merge is under", "git -C"),

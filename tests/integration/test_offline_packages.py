@@ -160,8 +160,37 @@ def test_target_that_nothing_tells_about_is_an_error(connected):
     clone = connected()
     add_machine(clone, python="")
     done = clone.set_up("download", "--machine", "there", env=clone.find, check=False)
-    is_told(done, "nothing here tells which Python there has", 'packages.python = "3.12"')
+    is_told(done, "the Python version of there is unknown", 'packages.python = "3.12"')
     assert "python3 build_container.py download --machine there" in done.stderr
+
+
+def test_unreadable_archive_leaves_the_configured_python(connected, found):
+    clone = connected()
+    add_machine(clone)
+    archives = clone.scratch / "offline/containers"
+    archives.mkdir(parents=True)
+    (archives / f"base_1_{OTHER}.tar").write_text("not an archive")
+    done = clone.set_up("download", "--machine", "there", env=clone.find)
+    assert 'using packages.python = "3.12"' in done.stderr
+    assert "the target has Python 3.12" in done.stderr
+
+
+def test_index_of_the_requirements_is_fetched_from_too(connected, airgapped, tmp_path):
+    """Versions are chosen from it, so they are fetched from it, and with a lock installed from it."""
+    write_wheel(tmp_path / "elsewhere", "longship_elsewhere", "1.0")
+    index = tmp_path / "simple/longship-elsewhere"
+    index.mkdir(parents=True)
+    (made,) = (tmp_path / "elsewhere").iterdir()
+    (index / "index.html").write_text(f'<a href="{made.as_uri()}">{made.name}</a>')
+    option = f"--extra-index-url {index.parent.as_uri()}"
+    clone = connected([option, "longship_elsewhere"])
+    clone.set_up("download", env=clone.find)
+    offline(clone, airgapped)
+    assert clone.container_run("longship_elsewhere").stdout == "1.0\n"
+    clone.set_up("update", env=clone.find)
+    assert f"\n{option}\n" in lock_of(clone).read_text()
+    clone.set_up("install", "--force", env=clone.find)
+    assert clone.container_run("longship_elsewhere").stdout == "1.0\n"
 
 
 def test_options_of_pip_reach_it(connected, found, tmp_path):

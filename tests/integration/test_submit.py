@@ -131,12 +131,12 @@ def test_missing_venv_and_that_of_another_image_are_told(own, tmp_path):
     (link,) = own.scratch.glob("venv_*")
     venv = os.path.realpath(link)
     link.unlink()
-    refused(own, [TRAIN], "the Python packages are not installed", "python3 set_up.py install")
+    refused(own, [TRAIN], "Python packages are not installed", "python3 set_up.py install")
     link.symlink_to(tmp_path / "other")
     (tmp_path / "other").mkdir()
     shutil.copy(f"{venv}/longship-inputs", tmp_path / "other")
     (tmp_path / "other/longship-base").write_text("/other.sif\n")
-    refused(own, [TRAIN], "belong to /other.sif, not to ", "python3 set_up.py install")
+    refused(own, [TRAIN], "were installed on top of /other.sif, not of ", "python3 set_up.py install")
 
 
 def test_job_of_another_site_is_refused(jobs):
