@@ -80,13 +80,14 @@ def _asset(entry: Mapping[str, Any], origin: str) -> Asset:
     asset = Asset(**{"repo": "", **{key: entry[key] for key in entry if key != "name"}})
     if not _REPO.fullmatch(asset.repo) or "--" in asset.repo or ".." in asset.repo:
         raise LongshipError(
-            f'{origin}: repo of asset "{entry_name(entry)}" is "{asset.repo}"',
-            'a name on the hub: repo = "openai-community/gpt2"',
+            f'{origin}: repo of asset "{entry_name(entry)}" is not a name on the hub: '
+            f'"{asset.repo}"',
+            'write it like this: repo = "openai-community/gpt2"',
         )
     if not _REVISION.fullmatch(asset.revision) or ".." in asset.revision:
         raise LongshipError(
-            f'{origin}: revision of asset {asset.repo} is "{asset.revision}"',
-            "a commit, branch or tag of it",
+            f'{origin}: revision of asset {asset.repo} is not valid: "{asset.revision}"',
+            "set revision to a commit, branch or tag of the asset",
         )
     return asset
 

@@ -11,7 +11,7 @@ from lib.environment import CONTRACT, Bind
 from lib.images import ImageSource, image_source, image_to_start
 from lib.launch import Launch, module_lines
 from lib.overlays import overlay_to_start, seen_at
-from lib.paths import Paths, pinned
+from lib.paths import Paths, from_bundle, pinned
 from lib.quoting import Expansion, Word
 from lib.runtimes import MODULES
 from lib.settings import Settings
@@ -57,7 +57,7 @@ def describe_launch(
         pip_sources=pip_sources,
         overlay=overlay,
         secrets=settings.configuration.environment.secrets,
-        mode=("offline",) if paths.from_bundle else (),
+        mode=("offline",) if from_bundle(paths) else (),
     )
 
 

@@ -17,6 +17,7 @@ from lib.packages import (
     install_steps,
     installer_functions,
     installer_lines,
+    overlay_command,
     target_lines,
     wanted_lines,
 )
@@ -46,8 +47,8 @@ def overlay_link(settings: Settings, paths: Paths) -> Path:
     link = configured_overlay(settings, paths)
     if link is None:
         raise LongshipError(
-            "the configuration names no overlay",
-            'name one in [packages] of configuration.toml, such as overlay = "myenv"',
+            "no overlay is configured: packages.overlay is empty",
+            'set overlay = "myenv" in [packages] of configuration.toml',
         )
     return link
 
@@ -122,8 +123,9 @@ def _overlay_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     packages = settings.configuration.packages
     if packages.memory and not re.fullmatch(r"[1-9][0-9]*[KMG]", packages.memory):
         raise LongshipError(
-            f'packages.memory in {settings.origins["packages.memory"]} is "{packages.memory}"',
-            'it is a number with K, M or G: "2G"',
+            f"packages.memory in {settings.origins['packages.memory']}: expected a number with "
+            f'K, M or G, got "{packages.memory}"',
+            'write it like this: packages.memory = "2G"',
         )
     works = _works(settings, paths)
     folders = [paths.cache, paths.cache / "overlays", link.parent]
@@ -211,7 +213,8 @@ def list_lines(
 ) -> list[str]:
     """Return the lines that show all overlays, and which is for the requirements as they are."""
     base = image_to_start(runtime, settings, paths) or "host"
-    show = call("overlays_as_json") if as_json else call("list_overlays", base)
+    command = overlay_command(paths)
+    show = call("overlays_as_json") if as_json else call("list_overlays", base, command)
     return [assign("active", overlay_link(settings, paths)), show]
 
 

@@ -44,8 +44,9 @@ def configured_overlay(settings: Settings, paths: Paths) -> Path | None:
         return None
     if not _NAME.fullmatch(packages.overlay):
         raise LongshipError(
-            f'packages.overlay in {settings.origins["packages.overlay"]} is "{packages.overlay}"',
-            "name it with letters, digits, dots, - and _",
+            f"packages.overlay in {settings.origins['packages.overlay']} is not a valid name: "
+            f'"{packages.overlay}"',
+            "use letters, digits, dots, - and _",
         )
     digest = _digest(requirements_file(settings))
     return paths.overlays / f"{packages.overlay}_{digest[:12]}_{paths.arch}.sqsh"
@@ -62,8 +63,8 @@ def requirements_file(settings: Settings) -> Path:
     name = settings.configuration.packages.requirements
     if not name:
         raise LongshipError(
-            "packages.overlay is set, and packages.requirements is empty",
-            'name the file: packages.requirements = "requirements/environment.txt"',
+            "packages.overlay requires packages.requirements, which is empty",
+            'set packages.requirements = "requirements/environment.txt" in configuration.toml',
         )
     return settings.root / name
 
@@ -76,7 +77,7 @@ def _digest(path: Path) -> str:
     except OSError as error:
         raise LongshipError(
             f"cannot read the requirements file {path}: {error.strerror}",
-            "make it, or name another one: packages.requirements in configuration.toml",
+            "create it, or set packages.requirements in configuration.toml",
         ) from error
 
 

@@ -9,7 +9,7 @@ from lib.container import describe_launch
 from lib.errors import LongshipError
 from lib.images import image_source
 from lib.overlays import overlay_to_start, seen_at
-from lib.paths import Paths
+from lib.paths import Paths, from_bundle
 from lib.quoting import Expansion, Word
 from lib.repositories import Repository, configured_repositories
 from lib.settings import Settings
@@ -43,12 +43,12 @@ def install_steps(settings: Settings, paths: Paths) -> list[str]:
 
 def overlay_command(paths: Paths) -> str:
     """Return the command that builds the overlay on this machine."""
-    return f"python3 build_overlay.py{' offline' if paths.from_bundle else ''}"
+    return f"python3 build_overlay.py{' offline' if from_bundle(paths) else ''}"
 
 
 def set_up_command(paths: Paths) -> str:
     """Return the command that makes the venv on this machine."""
-    return f"python3 set_up.py {'offline' if paths.from_bundle else 'install'}"
+    return f"python3 set_up.py {'offline' if from_bundle(paths) else 'install'}"
 
 
 def install_lines(
@@ -127,8 +127,8 @@ def wanted_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     stack = settings.stack
     if not packages_wanted(settings):
         raise LongshipError(
-            "packages.requirements is empty, and no repository is installed",
-            'there is nothing to install; or set it to "requirements/environment.txt"',
+            "nothing to install: packages.requirements is empty, and no repository is installed",
+            'set packages.requirements = "requirements/environment.txt" in configuration.toml',
         )
     launch = describe_launch(settings, paths, runtime)
     script = "build_overlay.py" if settings.configuration.packages.overlay else "set_up.py"

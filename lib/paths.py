@@ -80,11 +80,6 @@ class Paths:
         return self.scratch_dir / "offline"
 
     @property
-    def from_bundle(self) -> bool:
-        """Whether a bundle was unpacked here: this machine installs with the offline modes."""
-        return (self.offline / ".unpacked").exists()
-
-    @property
     def assets(self) -> Path:
         """Models and datasets as they travel to a machine without network."""
         return self.offline / "assets"
@@ -123,6 +118,11 @@ class Paths:
     def cache(self) -> Path:
         """The caches of everything that would otherwise fill the home folder."""
         return self.scratch_dir / "cache"
+
+
+def from_bundle(paths: Paths) -> bool:
+    """Tell whether a bundle was unpacked here: this machine installs with the offline modes."""
+    return os.path.exists(paths.offline / ".unpacked")
 
 
 def pinned(path: Path) -> Path:

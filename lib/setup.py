@@ -92,7 +92,7 @@ def repositories_alone_lines(
     lines = repository_lines(settings, paths, function)
     if not lines:
         raise LongshipError(
-            "no repository is configured", "[[repositories]] in configuration.toml names them"
+            "no repository is configured", "add one to configuration.toml: [[repositories]]"
         )
     goes_on = function == "continue_update" and wanted_venv(settings, paths) is not None
     following = [call("next_step", packages.set_up_command(paths))] if goes_on else []
@@ -170,7 +170,7 @@ def _package_lines(
     """Return the lines that make the venv; none where only other things are wanted."""
     if wanted_venv(settings, paths) is None and settings.configuration.packages.overlay:
         return [
-            call("note", "the Python packages are in the overlay, which build_overlay.py makes")
+            call("note", "the Python packages are in the overlay, see: python3 build_overlay.py")
         ]
     if others and wanted_venv(settings, paths) is None:
         return []

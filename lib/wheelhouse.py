@@ -70,7 +70,7 @@ def next_step(settings: Settings, here: Paths) -> str:
     if there == str(here.offline):
         return offline
     copy = call("rsync", "-a", f"{here.offline}/", f"{settings.machine.name}:{there}/")
-    return f"{copy}; then there: {offline}"
+    return f"{copy}; then, on {settings.machine.name}: {offline}"
 
 
 def _archive(settings: Settings, target: Paths, runtime: str) -> str:

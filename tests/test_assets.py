@@ -63,13 +63,13 @@ def test_name_alone_leads_to_the_first_of_a_repo(repository):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('name = "x"', 'repo of asset "x" is ""'),
-        ('repo = "../x"', 'repo of asset "../x" is "../x"'),
-        ('repo = "a/b/c"', 'is "a/b/c"'),
+        ('name = "x"', 'repo of asset "x" is not a name on the hub: ""'),
+        ('repo = "../x"', 'repo of asset "../x" is not a name on the hub: "../x"'),
+        ('repo = "a/b/c"', 'on the hub: "a/b/c"'),
         ('repo = "https://huggingface.co/a/b"', "is"),
-        ('repo = "a/b"\nrevision = "--x"', 'revision of asset a/b is "--x"'),
-        ('repo = "a/b"\nrevision = "../x"', 'revision of asset a/b is "../x"'),
-        ('repo = "a/b"\nrevision = ""', 'revision of asset a/b is ""'),
+        ('repo = "a/b"\nrevision = "--x"', 'revision of asset a/b is not valid: "--x"'),
+        ('repo = "a/b"\nrevision = "../x"', 'revision of asset a/b is not valid: "../x"'),
+        ('repo = "a/b"\nrevision = ""', 'revision of asset a/b is not valid: ""'),
     ],
 )
 def test_what_the_hub_cannot_have_is_told(text, message, repository):
@@ -97,7 +97,7 @@ def test_long_record_that_leads_outside_is_refused(run, tmp_path):
     (tmp_path / "record").write_text(f"{'0' * 40} {len(names)}\n{''.join(lines)}")
     script = render("a test", [call("check_files", tmp_path / "record", tmp_path, "a/repo")])
     done = run(["bash", "-c", script], check=False)
-    assert done.returncode == 1 and "names files outside of its folder" in done.stderr
+    assert done.returncode == 1 and "lists files outside of its directory" in done.stderr
 
 
 def test_download_uses_the_cache_of_the_machine_at_hand(repository):

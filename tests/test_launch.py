@@ -385,11 +385,13 @@ def test_folder_that_cannot_be_entered_is_told(run, clean_environment, tmp_path)
 
 def test_venv_is_checked(bash, tmp_path):
     check = call("check_venv", tmp_path, "image 1")
-    fails(bash(check, check=False), f"not installed: no {tmp_path}")
+    fails(bash(check, check=False), f"not installed: {tmp_path} not found")
     (tmp_path / "longship-base").write_text("image 1\n")
     assert bash(check).stderr == ""
     (tmp_path / "longship-base").write_text("image 2\n")
-    fails(bash(check, check=False), f"in {tmp_path} were installed on top of image 2, not of image 1")
+    fails(
+        bash(check, check=False), f"in {tmp_path} were installed on top of image 2, not of image 1"
+    )
 
 
 def test_missing_program_is_told(bash):

@@ -55,9 +55,11 @@ def test_no_requirements_want_no_venv_and_nothing_is_installed(repository):
     repository.write("configuration.toml", '[packages]\nrequirements = ""\n')
     settings, paths = repository.settings_and_paths()
     assert wanted_venv(settings, paths) is None
-    with pytest.raises(LongshipError, match="packages.requirements is empty") as error:
+    with pytest.raises(
+        LongshipError, match="nothing to install: packages.requirements is empty"
+    ) as error:
         install_lines(settings, paths, "host")
-    assert "nothing to install" in error.value.hint
+    assert "set packages.requirements" in error.value.hint
 
 
 def test_requirements_stand_behind_their_option(repository):
@@ -88,7 +90,7 @@ def test_index_that_is_not_reached_is_told(start, said, index, bash):
     done = bash(start, said=said)
     error, hint = done.stderr.splitlines()[-2:]
     assert (done.returncode, error) == (1, f"error: cannot reach the {index}")
-    assert hint.endswith("python3 doctor.py; without a network: offline-mode")
+    assert hint.endswith("python3 doctor.py; without network: offline-mode")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def test_package_that_the_index_does_not_have_is_told(said, name, bash, tmp_path
 def test_full_disk_is_told_before_pip_is_tried(bash):
     done = bash("find_uv fetch_uv", said="Error: [Errno 28] No space left on device")
     error, hint = done.stderr.splitlines()[-2:]
-    assert (done.returncode, error) == (1, "error: cannot fetch uv: No space left on device")
+    assert (done.returncode, error) == (1, "error: cannot install uv: No space left on device")
     assert hint.startswith("hint: free some space")
 
 

@@ -88,7 +88,7 @@ def test_download_is_for_the_target_and_goes_to_the_folders_of_this_machine(repo
     assert "arch=arm64" in lines and "machine=far" in lines
     assert f"downloads={here.offline}/pip" in lines
     assert f"archive={here.archives}/base_1_arm64.tar" in lines
-    assert "SCRATCH_DIR/offline/; then there: python3 set_up.py offline" in lines[-1]
+    assert "SCRATCH_DIR/offline/; then, on far: python3 set_up.py offline" in lines[-1]
 
 
 def test_pins_are_read_with_their_hashes(inside):

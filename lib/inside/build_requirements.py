@@ -1,4 +1,4 @@
-"""Pin what repositories need to be built: an installation without network builds them too."""
+"""Lock the build requirements of repositories: an installation without network builds them too."""
 
 import os
 import shutil
@@ -101,14 +101,14 @@ def pin(work, arch, repositories, sources):
         try:
             wanted[name] = wanted_by(os.path.join(repositories, name), editable)
         except subprocess.CalledProcessError:  # it has said why; its arguments are ours
-            sys.exit(f"what repository {name} needs to be built cannot be found out")
+            sys.exit(f"cannot list the build requirements of repository {name}")
         except (
             ValueError,  # no TOML, or no UTF-8
             KeyError,
             pyproject_hooks.BackendUnavailable,
             pyproject_hooks.BackendInvalid,
         ) as error:
-            sys.exit(f"what repository {name} needs to be built cannot be found out: {error}")
+            sys.exit(f"cannot list the build requirements of repository {name}: {error}")
     for name, requirements in wanted.items():
         target = _empty_target(work)  # the image's packages are not seen by a build
         out = os.path.join(work, f"build_{name}")

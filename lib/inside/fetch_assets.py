@@ -1,7 +1,7 @@
-"""Fetch a model or dataset of the Hugging Face hub into its cache, and record what it consists of.
+"""Download a model or dataset of the Hugging Face Hub into its cache, and record its files.
 
-Runs inside the environment, with a Python that has huggingface_hub. Its token is the environment's
-(HF_TOKEN). What an earlier call has left unfinished is resumed.
+Runs inside the environment, with a Python that has huggingface_hub. The token is the environment's
+(HF_TOKEN). An interrupted download is resumed.
 
 Usage: python fetch_assets.py CACHE RECORD MACHINE KIND REPO REVISION
        [--include PATTERN]... [--exclude PATTERN]...
@@ -18,15 +18,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 BLOCK = 1 << 22  # bytes
 TRIES = 5
-# of requests (before huggingface_hub 1.0) and of httpx; its later versions try again by themselves
+# of requests (before huggingface_hub 1.0) and of httpx; later versions retry automatically
 BROKEN_OFF = {"ChunkedEncodingError", "ReadTimeout", "RemoteProtocolError", "ReadError"}
 BUSY = {429, 500, 502, 503, 504}  # status codes of a hub that answers later
-PATIENCE = 60  # seconds that it is waited at most before the next try
+PATIENCE = 60  # longest wait before a retry, in seconds
 AGAIN = "run the command again; complete files are kept"
 
 
 class ToldError(Exception):
-    """What is wrong, and what to type."""
+    """An error with a hint."""
 
     def __init__(self, what, hint):
         super().__init__(what)
@@ -44,7 +44,7 @@ def read_arguments(arguments):
 
 
 def fetch(asset):
-    """Fetch an asset's files, and return their folder, the commit, and their paths in it.
+    """Download an asset's files, and return their directory, the commit, and their relative paths.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ def fetch(asset):
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     import huggingface_hub
 
-    # Asked for by itself: where the hub cannot be reached, snapshot_download takes what is there,
-    # however little that is.
+    # A separate request: if the hub is not reachable, snapshot_download returns the local files,
+    # even if most are missing.
     found = patiently(
         huggingface_hub.HfApi().repo_info,
         asset.repo,
@@ -79,14 +79,14 @@ def fetch(asset):
     )
     missing = [each for each in wanted if not os.path.exists(os.path.join(folder, each))]
     if missing:
-        raise ToldError(f"{asset.repo}: {missing[0]} did not arrive", AGAIN)
+        raise ToldError(f"file of {asset.repo} was not downloaded: {missing[0]}", AGAIN)
     if len(wanted) < len(found.siblings):
         forget_list(folder, found.sha)
     return folder, found.sha, sorted(wanted)
 
 
 def wanted_files(found, asset):
-    """Return the paths that ``include`` and ``exclude`` leave of all that the hub has."""
+    """Return the paths of the hub's files that ``include`` and ``exclude`` select."""
     from huggingface_hub.utils import filter_repo_objects
 
     wanted = list(
@@ -98,8 +98,8 @@ def wanted_files(found, asset):
     )
     if not wanted:
         raise ToldError(
-            f"{asset.repo} has no file that is wanted at {asset.revision}",
-            "see include and exclude of [[assets]] in configuration.toml",
+            f"include and exclude select no file of {asset.repo} at {asset.revision}",
+            "correct include and exclude in [[assets]] of configuration.toml",
         )
     return wanted
 
@@ -107,8 +107,8 @@ def wanted_files(found, asset):
 def forget_list(folder, commit):
     """Remove the list of all files of a commit.
 
-    Later versions of huggingface_hub keep one, and offline take a folder without those that are
-    not wanted for an incomplete one.
+    Later versions of huggingface_hub keep one, and offline they call a directory incomplete if it
+    lacks files that were not selected.
     """
     listed = os.path.join(os.path.dirname(os.path.dirname(folder)), "trees", f"{commit}.json")
     if os.path.exists(listed):
@@ -139,9 +139,9 @@ def waiting_time(asked, attempt):
 
 
 def checksum(path):
-    """Return the SHA-256 of a file, once it is what its name in the cache says.
+    """Return the SHA-256 of a file, after checking that it matches its name in the cache.
 
-    The cache names a file by its SHA-256 where it is a large one, else by what git calls it.
+    The cache names a large file by its SHA-256, any other by its git object ID.
     """
     name = os.path.basename(os.path.realpath(path))
     sha256, git = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % os.path.getsize(path))
@@ -154,15 +154,17 @@ def checksum(path):
     if expected and expected.hexdigest() != name:
         os.remove(os.path.realpath(path))
         os.remove(path)
-        raise ToldError(f"{path} is damaged: its checksum is not what the hub says", AGAIN)
+        raise ToldError(f"{path} is damaged: its checksum does not match the hub's", AGAIN)
     return sha256.hexdigest()
 
 
 def write_record(record, folder, commit, files):
-    """Write the commit, the number of files, and their checksums as sha256sum does."""
+    """Write the commit, the number of files, and their checksums in the form of sha256sum."""
     for each in files:
         if "\n" in each or "\\" in each:
-            raise ToldError(f"the file name {each!r} cannot be recorded", "leave it out: exclude")
+            raise ToldError(
+                f"cannot record the file name {each!r}", "add it to exclude in [[assets]]"
+            )
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         sums = list(pool.map(checksum, [os.path.join(folder, each) for each in files]))
     partial = f"{record}.partial"
@@ -173,7 +175,7 @@ def write_record(record, folder, commit, files):
 
 
 def explain(error, asset):
-    """Say in one line what was wrong, and in another one what to do."""
+    """Turn an exception into an error with a hint."""
     chain = [error]
     while chain[-1].__cause__ or chain[-1].__context__:
         chain.append(chain[-1].__cause__ or chain[-1].__context__)
@@ -184,12 +186,12 @@ def explain(error, asset):
         explain_folder(chain, names, asset)
         or explain_answer(names, statuses, asset)
         or explain_network(names, asset)
-        or ToldError(f"{asset.repo} cannot be fetched: {type(error).__name__}: {first}", AGAIN)
+        or ToldError(f"cannot download {asset.repo}: {type(error).__name__}: {first}", AGAIN)
     )
 
 
 def explain_folder(chain, names, asset):
-    """Say what is wrong with the folder that is written to, if that is it."""
+    """Explain an error of the cache directory; return None for any other error."""
     text = " ".join(map(str, chain))
     full = any(getattr(link, "errno", 0) in (errno.ENOSPC, errno.EDQUOT) for link in chain)
     if full or "No space left" in text or "quota exceeded" in text:
@@ -198,49 +200,54 @@ def explain_folder(chain, names, asset):
             "free some space, or set [paths] in configuration.toml; then run the command again",
         )
     if "PermissionError" in names:
-        return ToldError(f"{asset.cache} cannot be written to", "ask its owner, or set [paths]")
+        return ToldError(f"cannot write to {asset.cache}", "ask its owner, or set [paths]")
     return None
 
 
 def explain_answer(names, statuses, asset):
-    """Say what the hub's answer means, if it gave one."""
+    """Explain the hub's answer; return None if there is none."""
     page = f"{hub()}/{'datasets/' if asset.kind == 'dataset' else ''}{asset.repo}"
     token = os.environ.get("HF_TOKEN")
     if "GatedRepoError" in names:
-        may = "your token may not read it" if token else "HF_TOKEN is not set"
+        may = "your token has no access to it" if token else "HF_TOKEN is not set"
         return ToldError(
             f"{asset.repo} is gated, and {may}",
-            f"ask for access at {page}, then: export HF_TOKEN=...",
+            f"request access at {page}, then run: export HF_TOKEN=...",
         )
     if "RevisionNotFoundError" in names:
         return ToldError(
             f"{asset.repo} has no revision {asset.revision}",
-            f"see {page}/commits/main; then: revision in [[assets]] of configuration.toml",
+            f"see {page}/commits/main; then set revision in [[assets]] of configuration.toml",
         )
     if "RepositoryNotFoundError" in names:
         return ToldError(
-            f"there is no {asset.kind} {asset.repo}"
-            + (", or your token may not see it" if token else ", or it is private"),
-            "check repo and kind of [[assets]] in configuration.toml; private: export HF_TOKEN=...",
+            f"{asset.kind} not found: {asset.repo}"
+            + (", or your token has no access to it" if token else ", or it is private"),
+            "check repo and kind in [[assets]] of configuration.toml; "
+            "if it is private, run: export HF_TOKEN=...",
         )
     if statuses & {401, 403}:
-        return ToldError(f"the hub refuses {asset.repo}", f"see {page}; export HF_TOKEN=...")
+        return ToldError(
+            f"the hub denies access to {asset.repo}", f"see {page}, then run: export HF_TOKEN=..."
+        )
     if 429 in statuses:
         return ToldError(
             "the hub does not allow more downloads for now", f"wait a few minutes; then {AGAIN}"
         )
     if statuses & BUSY:
-        return ToldError(f"{hub()} is not working at the moment", f"wait a few minutes; {AGAIN}")
+        return ToldError(
+            f"{hub()} is not working at the moment", f"wait a few minutes; then {AGAIN}"
+        )
     return None
 
 
 def explain_network(names, asset):
-    """Say where else to fetch, if the hub cannot be reached."""
+    """Explain a hub that is not reachable; return None for any other error."""
     if names & {"ConnectionError", "ConnectError", "NetworkError", "TimeoutException", "Timeout"}:
         return ToldError(
-            f"{hub()} cannot be reached from here",
-            "where there is a network: python3 set_up.py download "
-            f"--machine {asset.machine}; then here: python3 set_up.py offline",
+            f"cannot reach {hub()} from this machine",
+            "on a machine with network access, run: python3 set_up.py download "
+            f"--machine {asset.machine}; then, on this machine: python3 set_up.py offline",
         )
     return None
 
@@ -251,8 +258,8 @@ def hub():
 
 
 def main(arguments):
-    """Fetch and record; say in two lines what went wrong."""
-    # Ctrl-C ends it at once: Python would wait for its threads, each of which waits for the hub.
+    """Download and record an asset; report an error in two lines."""
+    # Ctrl-C ends it at once: Python would wait for its threads, and each of them for the hub.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     asset = read_arguments(arguments)
     try:

@@ -1,13 +1,13 @@
-"""Fetch wheels for a target, which can be another machine, into its wheelhouse.
+"""Download wheels for a target, which can be another machine, into its wheelhouse.
 
-Runs on the machine with network, with a Python whose venv holds pip and uv. WORK is a folder for
-what is unfinished; it holds ``target/`` (describe_image.py) and ``pins.txt`` (pin_packages.py).
+Runs on the machine with network, with a Python whose venv contains pip and uv. WORK is a directory
+for unfinished files, with ``target/`` (describe_image.py) and ``pins.txt`` (pin_packages.py).
 
 Usage: python fetch_packages.py fetch  WHEELHOUSE NAME ARCH WORK REPOSITORIES SOURCE... -- OPTION...
        python fetch_packages.py finish WHEELHOUSE NAME ARCH WORK yes|no
 
-``fetch`` leaves in ``missing.txt`` what has no wheel; ``finish`` takes what was built of that into
-``built/``, on the target itself if the last word is yes. OPTIONs are pip's.
+``fetch`` lists packages without a wheel in ``missing.txt``; ``finish`` takes the wheels that were
+built of them from ``built/``; the last argument is yes if the target built them. OPTIONs are pip's.
 """
 
 import concurrent.futures
@@ -92,7 +92,7 @@ class Fetcher:
                     fetched, without = each.result()
                     missing += without
                     done += fetched
-                    print(f"{done} of {len(wanted)} packages fetched", file=sys.stderr)
+                    print(f"{done} of {len(wanted)} packages downloaded", file=sys.stderr)
             except KeyboardInterrupt:
                 os._exit(130)  # without waiting for the pips: they got the signal too
         return missing
@@ -176,7 +176,7 @@ def print_table(house, held):
     for each, file in sorted(held.items(), key=lambda item: item[0].key):
         size = os.path.getsize(house.path(file))
         total += size
-        kind = "wheel" if house.digest(file) in each.hashes else "wheel built here from its sdist"
+        kind = "wheel" if house.digest(file) in each.hashes else "wheel built on this machine"
         use = "" if each.installed else ", for builds"
         rows.append((each.name, each.version, kind + use, megabytes(size)))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]

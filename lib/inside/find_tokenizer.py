@@ -20,8 +20,8 @@ def find(name: str) -> tuple[str, str]:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         sys.exit(
             f"error: cannot read the tokenizer {name}: {reason}\n"
-            "hint: name a directory with a tokenizer.json, or one of [[assets]] and run: "
-            "python3 set_up.py install"
+            "hint: set training.tokenizer to a directory with a tokenizer.json; or to one of "
+            "[[assets]], and run: python3 set_up.py install"
         )
     if end_of_text is None:
         sys.exit(

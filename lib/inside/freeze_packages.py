@@ -1,13 +1,14 @@
-"""Byte-compile an installed environment, and write down what it was made from.
+"""Byte-compile an installed environment, and write a manifest of its inputs.
 
-Runs inside the environment, with its own Python. It is packed afterwards and mounted read-only, so
-nothing can be compiled later; and nothing in it may tell when, by whom or where it was made.
+Runs inside the environment, with its own Python. The result is packed and mounted read-only, so
+nothing can be compiled later; it must not depend on when, by whom or where it was built.
 
 Usage: python freeze_packages.py PREFIX TIME CACHE PROCESSORS WORK [NAME VALUE]...
 
-TIME is the modification time of every file once it is packed. CACHE is a file that keeps the compiled
-files for the next build. PROCESSORS is the number of processes that compile, 0 for one per processor.
-WORK contains requirements.txt and pins.txt, which go into the manifest with the facts NAME VALUE.
+TIME is the modification time of every file once it is packed. CACHE is a file that keeps the
+compiled files for the next build. PROCESSORS is the number of processes, 0 for one per
+processor. WORK contains requirements.txt and pins.txt, which go into the manifest with the facts
+NAME VALUE.
 """
 
 import concurrent.futures
@@ -130,10 +131,10 @@ def compile_all(folder, time, cache, processors):
 
 
 def read_cache(path):
-    """Return the files compiled before, by `key_of`; none if the cache is not what was written.
+    """Return the compiled files of earlier builds, by `key_of`; none if the cache was changed.
 
-    It begins with its checksum. One that others can write to, other than by replacing it as those
-    may who can write to the overlays next to it, is not used.
+    It begins with its checksum. A cache that others can write to is not used; those who can write
+    to the overlays, which are in the same directory, can replace it.
     """
     try:
         with open(path, "rb") as file:
@@ -169,7 +170,9 @@ def write_manifest(prefix, work, facts):
         manifest["requirements"] = text.read()
     # without hashes: online they are those of all files of a version, offline of the one used
     with open(os.path.join(work, "pins.txt"), encoding="utf-8") as text:
-        pins = [re.split(r" \\| --hash", line)[0].strip() for line in text if line[0] not in " #-\n"]
+        pins = [
+            re.split(r" \\| --hash", line)[0].strip() for line in text if line[0] not in " #-\n"
+        ]
     lock = "".join(f"{pin}\n" for pin in sorted(pins))
     manifest["lock"] = re.sub(r"(://)[^/@\s]+@", r"\1", lock)  # no passwords
     path = os.path.join(prefix, MANIFEST)

@@ -1,8 +1,8 @@
-"""Choose the version of every package that an image lacks, and write them with their hashes.
+"""Resolve the version of every package that an image lacks, and write them with their hashes.
 
-Runs with any Python 3.9 or newer; uv does the work, for the Python and the platform of the target.
-What the image has counts as installed: it stays unless something asks for another version, and
-its PyTorch stays in any case.
+Runs with any Python 3.9 or newer; uv resolves for the Python and the platform of the target.
+Packages of the image count as installed: they stay unless a requirement needs another version, and
+the image's PyTorch always stays.
 
 Usage: python pin_packages.py UV TARGET ARCH GPU TORCH REPOSITORIES OUT [REQUIREMENT | -r FILE]...
        python pin_packages.py changes OLD NEW
@@ -100,14 +100,14 @@ def asked_hashes(path):
 
 
 def index_options(text):
-    """Return the lines of a list of pins that say where its packages are, see `asked_sources`."""
+    """Return the lines of a lock file that say where its packages are, see `asked_sources`."""
     return re.findall(r"^--.*\n", text, flags=re.MULTILINE)
 
 
 def asked_sources(path):
     """Return the options of a requirements file that say where packages are, as lines.
 
-    Whoever chose a version by them must fetch it by them too.
+    Versions that were resolved with them must be downloaded with them too.
 
     Parameters
     ----------
@@ -133,15 +133,15 @@ def asked_sources(path):
 
 
 def keep_hashes(pin, text, asked):
-    """Leave only those hashes in the text of a pin that were asked for; stop where none is left."""
+    """Keep only those hashes of a pin that the requirements list; exit if none is left."""
     kept = [each for each in re.findall(r"--hash=(\S+)", text) if each in asked]
     if not kept:
-        sys.exit(f"{pin}: no file of it has a hash that the requirements ask for")
+        sys.exit(f"{pin}: none of its files has a hash that the requirements list")
     return " \\\n".join([pin, *(f"    --hash={each}" for each in kept)]) + "\n"
 
 
 def told_changes(old, new):
-    """Say in one line each what differs between the pins of two files.
+    """Describe each difference between the pins of two files, in one line.
 
     Parameters
     ----------
@@ -259,7 +259,7 @@ def main(uv, target, arch, gpu, torch, repositories, out, *requirements):
             if path in own or present.get(name) == version:
                 continue
             if "--hash=" not in text:
-                sys.exit(f"{pin} cannot be pinned by a hash: name it under [[repositories]]")
+                sys.exit(f"cannot lock {pin}, which has no hash: add it to [[repositories]]")
             file.write(keep_hashes(pin, text, asked[name]) if name in asked else text)
 
 
@@ -273,9 +273,9 @@ def tell_changes(old, new):
                 text = file.read()
         pins.append(read_pins(text))
     if not os.path.exists(old):
-        print(f"{len(pins[1])} packages pinned")
+        print(f"{len(pins[1])} packages locked")
         return
-    for line in told_changes(*pins) or [f"nothing has changed: {len(pins[1])} packages"]:
+    for line in told_changes(*pins) or [f"no changes: {len(pins[1])} packages"]:
         print(line)
 
 

@@ -110,7 +110,9 @@ def main(folder, archive):
         with tarfile.open(archive) as opened:
             image = Image(opened)
     except (OSError, EOFError, KeyError, ValueError, tarfile.TarError) as error:
-        sys.exit(f"not a docker archive: {error!r}")
+        sys.exit(
+            f"not a docker archive: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        )
     found = image.python()
     if not found:
         sys.exit("python3 not found on the PATH of the image")

@@ -34,8 +34,8 @@ class Wanted:
         self.name, _, self.version = pin.partition("==")
         if not self.version:
             sys.exit(
-                f"{pin} is asked for by its address: download its wheel into a folder, and name "
-                "that by --find-links"
+                f"cannot download {pin}, a requirement with a URL: download its wheel into a "
+                "directory, and add that with --find-links"
             )
         self.line = line
         self.installed = installed

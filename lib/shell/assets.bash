@@ -1,9 +1,8 @@
 # shellcheck shell=bash disable=SC2154  # the emitted script's: hub_cache (HF_HOME), machine, ...
-# Models and datasets of the Hugging Face hub, in the cache that its libraries use. An asset has a
-# record, which is written last: the commit and the number of files, then the files with their SHA-256,
-# as sha256sum has them.
-# On their way to another machine they are plain files, FOLDER/COMMIT/..., as the cache's links do not
-# survive every copy; the record lies beside them.
+# Assets: models and datasets of the Hugging Face Hub, in the cache that its libraries use. Each has a record, which
+# is written last: the commit and the number of files, then the files with their SHA-256 in the form of sha256sum.
+# For the transfer to another machine they are plain files, DIR/COMMIT/..., because not every copy keeps the
+# cache's links; the record is in the same directory.
 # The emitted script also sets hub_tools and hub_venv (venvs that may have huggingface_hub),
 # travelling_assets, and defines inside COMMAND...
 
@@ -12,18 +11,18 @@ record_of() {
   REPLY=$hub_cache/longship/$1.asset
 }
 
-# commit_in RECORD: set REPLY to the commit; empty where there is none.
+# commit_in RECORD: set REPLY to the commit; empty if it has none.
 commit_in() {
   REPLY=
   if [[ -r $1 ]]; then read -r REPLY _ <"$1" || :; fi
 }
 
-# files_in RECORD: their paths, one per line.
+# files_in RECORD: print the paths of the files, one per line.
 files_in() {
   tail -n +2 -- "$1" | cut -c 67-
 }
 
-# is_there ASSET FOLDER: whether all of its files are. No process, no network.
+# is_there ASSET DIR: whether all of its files exist. Starts no process, uses no network.
 is_there() {
   record_of "$1"
   local -r record=$REPLY
@@ -31,7 +30,7 @@ is_there() {
   holds_files "$record" "$hub_cache/hub/$2/snapshots/$REPLY"
 }
 
-# holds_files RECORD FOLDER: whether all files are there.
+# holds_files RECORD DIR: whether DIR contains all files of the record.
 holds_files() {
   local line count=
   [[ -r $1 ]] || return 1
@@ -46,23 +45,23 @@ holds_files() {
   ((count == 0))
 }
 
-# fetch_asset NUMBER ASSET FOLDER KIND REPO REVISION [--include PATTERN | --exclude PATTERN]...: from the
-# hub, unless it is there.
+# fetch_asset NUMBER ASSET DIR KIND REPO REVISION [--include PATTERN | --exclude PATTERN]...: download it from the
+# hub, unless it exists.
 fetch_asset() {
   if is_there "$2" "$3"; then
-    note "the $4 $5 is there already"
+    note "$4 $5 is already downloaded"
     return
   fi
   make_folders "$hub_cache/longship"
   locked "$hub_cache/longship/$3" fetch_missing_asset "$@"
 }
 
-# fetch_missing_asset NUMBER ASSET FOLDER KIND REPO REVISION [OPTION]...: nobody else does it now.
+# fetch_missing_asset NUMBER ASSET DIR KIND REPO REVISION [OPTION]...: the lock is held.
 fetch_missing_asset() {
   local -r number=$1 asset=$2 folder=$3 kind=$4 repo=$5 revision=$6
   shift 6
   if is_there "$asset" "$folder"; then return; fi # another process has just done it
-  step "$number" "Fetch the $kind $repo, $revision"
+  step "$number" "Downloading the $kind $repo, $revision"
   find_hub
   record_of "$asset"
   inside "$hub_python" "$LIBRARY/inside/fetch_assets.py" "$hub_cache/hub" "$REPLY" "$machine" \
@@ -70,12 +69,12 @@ fetch_missing_asset() {
   record_of "$asset"
   commit_in "$REPLY"
   if [[ $REPLY != "$revision" ]]; then
-    note "$revision of $repo is the commit $REPLY now; to stay with it: revision = \"$REPLY\""
+    note "$revision of $repo is now commit $REPLY; to keep this version, set: revision = \"$REPLY\""
   fi
 }
 
 # find_hub: set hub_python to a Python inside that has huggingface_hub: the environment's, the image's,
-# or one in a venv that is made for it.
+# or that of a venv created for it.
 find_hub() {
   if [[ -n ${hub_python:-} ]]; then return; fi
   for hub_python in ${hub_venv:+"$hub_venv/bin/python"} python3 "$hub_tools/bin/python"; do
@@ -85,9 +84,9 @@ find_hub() {
   locked "$hub_tools" make_hub_tools
 }
 
-# make_hub_tools: the venv for it, of which nothing stays if it is not complete.
+# make_hub_tools: create the venv for it; an incomplete one is removed.
 make_hub_tools() {
-  note 'fetching huggingface_hub'
+  note 'installing huggingface_hub'
   rm -rf -- "$hub_tools"
   if inside python3 -m venv "$hub_tools" >&2 &&
     inside "$hub_python" -m pip --quiet --disable-pip-version-check \
@@ -95,12 +94,12 @@ make_hub_tools() {
     return
   fi
   rm -rf -- "$hub_tools"
-  fail_writing "${hub_tools%/*}" 'huggingface_hub cannot be installed' \
-    'see the lines above; or add huggingface_hub to the requirements'
+  fail_writing "${hub_tools%/*}" 'cannot install huggingface_hub' \
+    "check the network; pip's output above has the details; or add huggingface_hub to the requirements"
 }
 
-# name_asset ASSET FOLDER NAME: let a branch, such as main, lead to its commit. main is what the
-# libraries take where no revision is said.
+# name_asset ASSET DIR NAME: make a branch, such as main, point to its commit. main is the libraries' default
+# revision.
 name_asset() {
   local found=''
   local -r ref=$hub_cache/hub/$2/refs/$3
@@ -111,10 +110,10 @@ name_asset() {
   if [[ $found == "$commit" ]]; then return; fi
   make_folders "${ref%/*}"
   { printf '%s' "$commit" >"$ref.partial" && mv -f -- "$ref.partial" "$ref"; } ||
-    fail_writing "${ref%/*}" "cannot write $ref" 'see the line above'
+    fail_writing "${ref%/*}" "cannot write $ref" 'check the permissions of the directory; the line above has the reason'
 }
 
-# export_asset ASSET FOLDER: as plain files below "$travelling_assets".
+# export_asset ASSET DIR: copy it as plain files to "$travelling_assets".
 export_asset() {
   local -r copy=$travelling_assets/$1.asset
   record_of "$1"
@@ -128,22 +127,22 @@ export_asset() {
   fi
 }
 
-# import_asset NUMBER ASSET FOLDER REPO: from there into the cache, if it is all there and as it was.
+# import_asset NUMBER ASSET DIR REPO: copy it from there into the cache, if it is complete and unchanged.
 import_asset() {
   local -r number=$1 asset=$2 folder=$3 repo=$4
   local -r record=$travelling_assets/$asset.asset
-  local -r again="where there is a network: python3 set_up.py download --machine $machine; then copy it here"
+  local -r again="on a machine with network access, run: python3 set_up.py download --machine $machine; then copy $travelling_assets to this machine"
   if [[ ! -e $record ]]; then
     if is_there "$asset" "$folder"; then return; fi
-    fail "the asset $repo is not among what was copied: no $record" "$again"
+    fail "asset $repo has not been downloaded: $record not found" "$again"
   fi
   record_of "$asset"
   local -r own=$REPLY
   if cmp -s -- "$record" "$own" && is_there "$asset" "$folder"; then
-    note "$repo is there already"
+    note "$repo is already installed"
     return
   fi
-  step "$number" "Check $repo and put it into the cache"
+  step "$number" "Checking $repo and copying it into the cache"
   commit_in "$record"
   local -r files=$travelling_assets/$folder/$REPLY target=$hub_cache/hub/$folder/snapshots/$REPLY
   check_files "$record" "$files" "$repo"
@@ -151,26 +150,25 @@ import_asset() {
   locked "$hub_cache/longship/$folder" take_files "$record" "$files" "$target" "$own"
 }
 
-# check_files RECORD FOLDER REPO: stop where one is missing or not what was recorded; name it. All cores
-# take part, and split starts them by $SHELL.
+# check_files RECORD DIR REPO: fail if a file is missing or does not match the record, and name it. All cores are
+# used: split starts a process for each, by $SHELL.
 check_files() {
   local commit count bad
   read -r commit count <"$1" || :
-  # -c, not -q: a program that stops reading would make the pipe fail, and that would mean "none"
+  # -c, not -q: a reader that stops early makes the pipe fail, which would mean "none"
   if [[ ! $commit =~ ^[0-9a-f]{40}$ ]] || files_in "$1" | grep -cE '^/|(^|/)\.\.(/|$)' >/dev/null; then
-    fail "the record $1 names files outside of its folder" 'do not trust where it comes from'
+    fail "record $1 lists files outside of its directory" 'do not use it: its source is not trustworthy'
   fi
-  [[ ${count:-0} == "$(files_in "$1" | wc -l)" ]] || fail "the record $1 is cut short" 'copy it again'
-  [[ -d $2 ]] || fail "the files of $3 are missing: there is no $2" 'copy that folder too'
+  [[ ${count:-0} == "$(files_in "$1" | wc -l)" ]] || fail "record $1 is truncated" 'copy it again'
+  [[ -d $2 ]] || fail "files of $3 not found: $2" 'copy that directory too'
   bad=$(cd -- "$2" && tail -n +2 -- "$1" | LC_ALL=C SHELL=/bin/sh split --elide-empty-files -n "r/$(nproc)" \
     --filter='sha256sum --check --quiet 2>/dev/null' 2>/dev/null) && return
   bad=${bad%%: FAILED*}
-  [[ -e $2/$bad ]] || fail "the file $2/$bad of $3 is missing" 'copy it again'
-  fail "the file $2/$bad of $3 is damaged: its checksum is not what was recorded" 'copy it again'
+  [[ -e $2/$bad ]] || fail "file of $3 not found: $2/$bad" 'copy it again'
+  fail "file of $3 is damaged, its checksum does not match: $2/$bad" 'copy it again'
 }
 
-# take_files RECORD FROM TO COPY: let the files appear in TO, complete or not at all; COPY of the record
-# says so at the end. They are hard links where the file system has them.
+# take_files RECORD FROM TO COPY: link or copy the files to TO, all or none; then copy the record to COPY.
 take_files() {
   local -r record=$1 from=$2 to=$3 copy=$4
   local -r partial=$to.partial.$$
@@ -178,10 +176,10 @@ take_files() {
   rm -rf -- "$to".partial.*
   link_files "$record" "$from" "$partial" || {
     rm -rf -- "$partial"
-    fail_writing "${to%/*}" "cannot copy the files of $from" 'see the lines above'
+    fail_writing "${to%/*}" "cannot copy the files of $from" "read cp's output above"
   }
   if [[ -d $to ]]; then
-    # another selection of the same commit is there: its files stay
+    # another selection of the same commit exists: its files stay
     while IFS= read -r file; do
       if [[ ! -e $to/$file ]]; then
         make_folders "$(dirname -- "$to/$file")"
@@ -193,10 +191,10 @@ take_files() {
     mv -T -- "$partial" "$to"
   fi
   { cp -- "$record" "$copy.partial" && mv -f -- "$copy.partial" "$copy"; } ||
-    fail_writing "${copy%/*}" "cannot write $copy" 'see the line above'
+    fail_writing "${copy%/*}" "cannot write $copy" 'check the permissions of the directory; the line above has the reason'
 }
 
-# link_files RECORD FROM TO: hard links, or copies on another file system.
+# link_files RECORD FROM TO: make hard links, or copies on another file system.
 link_files() {
   local option
   for option in --link --reflink=auto; do

@@ -1,70 +1,68 @@
 # shellcheck shell=bash disable=SC2154,SC2034  # set or used by the emitted script
-# The overlay of a launch: the file with the Python packages, shown inside at /user-software. No
-# function here starts a process where the runtime is apptainer and the overlay is there: it runs
-# once for every rank of a job.
-# The emitted script sets: overlay, the file; `base` in the record beside it names the image that it
-# was built on.
+# The overlay of a launch: the file with the Python packages, mounted at /user-software. If the runtime is
+# apptainer and the overlay exists, no function here starts a process: each rank of a job runs them.
+# The emitted script sets: overlay, the file; `base` in its record names the image that it was built on.
 
 readonly longship_overlay_folder=/user-software
 
-# the record's lines, read once: a rank asks the shared file system as little as it can
+# the lines of the record, read once: each rank does this on the shared file system
 declare -ga overlay_record=()
 
-# check_overlay BASE: stop where the overlay is missing or belongs to another image.
+# check_overlay BASE [MODE]: fail if the overlay is missing or was built for another image. MODE of
+# build_overlay.py builds it on this machine.
 check_overlay() {
-  { mapfile -t overlay_record <"$overlay.json"; } 2>/dev/null || missing_overlay
+  local -r rebuild="run: python3 build_overlay.py${2:+ $2}"
+  { mapfile -t overlay_record <"$overlay.json"; } 2>/dev/null || missing_overlay "$rebuild"
   local bases
   [[ ${overlay_record[*]: -1} == '}' ]] ||
-    fail "the record of the overlay is damaged: $overlay.json" 'python3 build_overlay.py'
+    fail "the record of the overlay is damaged: $overlay.json" "$rebuild"
   value_in base "${overlay_record[@]}"
   bases=$REPLY
   if ! is_base "$1" "$bases"; then
     value_in python "${overlay_record[@]}"
-    fail "the overlay $overlay belongs to ${bases//'\n'/, } with Python $REPLY, not to $1" \
-      'python3 build_overlay.py'
+    fail "overlay $overlay was built for ${bases//'\n'/, } with Python $REPLY, not for $1" "$rebuild"
   fi
   [[ $1 == host || ! $1 -nt $overlay.json ]] ||
-    fail "the image $1 is newer than the overlay $overlay" 'python3 build_overlay.py'
-  # without an image it is the machine's own Python that may have been replaced
-  [[ $1 != host ]] || check_overlay_python
+    fail "image $1 is newer than the overlay $overlay" "$rebuild"
+  # without an image, the machine's own Python can have been replaced
+  [[ $1 != host ]] || check_overlay_python "$rebuild"
 }
 
-# is_base IMAGE BASES: whether it is one of those in a record, as JSON has them.
+# is_base IMAGE BASES: whether it is one of the images in a record, in JSON.
 is_base() {
   json_text "$1"
   [[ "\\n$2\\n" == *"\\n$REPLY\\n"* ]]
 }
 
-# missing_overlay: say why there is none.
+# missing_overlay HINT: fail, with the reason why the record cannot be read.
 missing_overlay() {
   if [[ -e $overlay && -e $overlay.json ]]; then
-    fail "the overlay $overlay cannot be read" \
-      "ask its owner for: chmod a+r $(printf '%q %q' "$overlay" "$overlay.json")"
+    fail "cannot read the overlay $overlay" \
+      "ask its owner to run: chmod a+r $(printf '%q %q' "$overlay" "$overlay.json")"
   fi
   if [[ -e $overlay ]]; then
-    fail "the overlay $overlay was not made by Longship" 'python3 build_overlay.py, which takes it over'
+    fail "overlay $overlay has no record; it was not built by Longship" "to use it unchanged, $1"
   fi
-  fail "there is no overlay $overlay" 'python3 build_overlay.py'
+  fail "overlay not found: $overlay" "$1"
 }
 
-# check_overlay_python: stop where the host has another Python now than when it was built.
+# check_overlay_python HINT: fail if the host's Python has changed since the overlay was built.
 check_overlay_python() {
   local found
   value_in interpreter "${overlay_record[@]}"
   found=$("$REPLY" -c 'import platform; print(platform.python_version())' 2>/dev/null) || found=none
   value_in python "${overlay_record[@]}"
   [[ $found == "$REPLY" ]] ||
-    fail "the overlay $overlay is for Python $REPLY, and this machine has $found" \
-      'python3 build_overlay.py'
+    fail "overlay $overlay was built for Python $REPLY, but this machine has $found" "$1"
 }
 
-# mount_overlay: let Apptainer mount it, in the way that was found to work when it was built.
+# mount_overlay: let Apptainer mount it, with the method that worked when it was built.
 mount_overlay() {
   value_in mounted_by "${overlay_record[@]}"
   add_overlay_file "$overlay" "$REPLY"
 }
 
-# add_overlay_file FILE WAY: bind the file where that works, else lay it over the whole image.
+# add_overlay_file FILE METHOD: bind the file if that works, else lay it over the whole image.
 add_overlay_file() {
   if [[ $2 == overlay ]]; then
     options+=(--overlay "$1:ro")
@@ -74,7 +72,7 @@ add_overlay_file() {
   fi
 }
 
-# bind_unpacked_overlay: for runtimes that mount no such file.
+# bind_unpacked_overlay: for runtimes that cannot mount SquashFS files.
 bind_unpacked_overlay() {
   if [[ -n ${LONGSHIP_STAGED:-} && -d $LONGSHIP_STAGED/packages ]]; then # Pyxis, in the start of a job
     REPLY=$LONGSHIP_STAGED/packages
@@ -84,7 +82,7 @@ bind_unpacked_overlay() {
   add_bind "$REPLY" "$longship_overlay_folder" ro
 }
 
-# unpack_overlay: unpack it once on this file system; set REPLY to where.
+# unpack_overlay: unpack it once on this file system; set REPLY to the directory.
 unpack_overlay() {
   unpacked_folder "$overlay"
   if [[ ! -e $REPLY/longship-overlay.json ]]; then
@@ -94,33 +92,32 @@ unpack_overlay() {
   fi
 }
 
-# unpacked_folder FILE: set REPLY to the folder that it is unpacked to.
+# unpacked_folder FILE: set REPLY to the directory that it is unpacked to.
 unpacked_folder() {
   local name=${1##*/}
   REPLY=${1%/*}
   REPLY=${REPLY%/*}/unpacked/${name%.sqsh}
 }
 
-# unpack_overlay_to FOLDER: the lock is held.
+# unpack_overlay_to DIR: the lock is held.
 unpack_overlay_to() {
   local -a quiet=(-no-progress)
   local said
   if [[ -e $1/longship-overlay.json ]]; then return; fi # somebody else has done it meanwhile
   command -v unsquashfs >/dev/null ||
-    fail 'unsquashfs is not on this machine, which unpacks the overlay' \
-      'install squashfs-tools, or load its module'
-  note "unpacking $overlay, once"
+    fail 'unsquashfs not found; it unpacks the overlay' 'install squashfs-tools, or load its module'
+  note "unpacking $overlay (once)"
   rm -rf -- "$1" "$1.partial"
   if [[ -t 2 ]]; then quiet=(); fi
   { said=$(unsquashfs ${quiet[@]+"${quiet[@]}"} -dest "$1.partial" "$overlay" 2>&1 >&3); } 3>&2 || {
     rm -rf -- "$1.partial"
     printf '%s\n' "$said" | tail -n 5 >&2
-    fail_writing "${1%/*}" "cannot unpack $overlay" 'see the lines above'
+    fail_writing "${1%/*}" "cannot unpack $overlay" "read unsquashfs's output above"
   }
   mv -T -- "$1.partial" "$1"
 }
 
-# note_use: when it was used last, for --list and --prune; not for the ranks of a job.
+# note_use: record the last use, for --list and --prune; not for the ranks of a job.
 note_use() {
   { : >"$overlay.used"; } 2>/dev/null || :
 }

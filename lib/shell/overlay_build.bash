@@ -1,21 +1,20 @@
 # shellcheck shell=bash disable=SC2154,SC2034  # lib/overlay_builds.py assigns them
-# Building an overlay: the packages are installed at the path where they are mounted later, made the
-# same for everybody, and packed into one file. `active` is a link to one of the versions beside it,
-# so one that is complete takes its place at once, and what runs keeps what it started with. In the
-# folder of the overlays there are:
+# Building an overlay: the packages are installed at the path where they are mounted later, made
+# reproducible, and packed into one file. `active` is a link to one of the versions: a complete new version
+# is activated by one rename, and running jobs keep theirs. The directory of the overlays contains:
 #
-#   <name>_<hash>_<arch>.sqsh       in use for requirements of that hash: a link to a version
+#   <name>_<hash>_<arch>.sqsh       active for requirements of that hash: a link to a version
 #   versions/                       the files themselves, each with its record, .json
-#   unpacked/                       the same as folders, for runtimes that cannot mount them
-#   pins/                           a file for each launcher: which version it needs
+#   unpacked/                       the same as directories, for runtimes that cannot mount them
+#   pins/                           a file for each launcher, with the version that it needs
 #   bytecode_<arch>-<python>        compiled files for the next build
 
 declare -g OVERLAY_FORMAT=2 # what is built changes with it, from the same inputs
 
 declare -g OVERLAY_TIME=315532800 # of all files in it: 1980-01-01, the oldest that a zip file can hold
 
-# make_overlay CHOOSE BRING_UV [CHECK]: as install_venv has them.
-# Uses: start_work, and inside COMMAND..., which shows "$work/root/user-software" at /user-software.
+# make_overlay CHOOSE BRING_UV [CHECK]: the arguments of install_venv.
+# Uses: start_work, and inside COMMAND..., which mounts "$work/root/user-software" at /user-software.
 make_overlay() {
   unset SOURCE_DATE_EPOCH # mksquashfs refuses it beside its own options
   check_requirements
@@ -35,27 +34,26 @@ make_overlay() {
   version=
   trap 'discard_unfinished_overlay; release_locks' EXIT
   ${3:+"$3"}
-  step 1/5 'Choose the versions'
+  step 1/5 'Resolving the versions'
   find_way_to_mount
   choose_overlay_versions "$2"
   uv_version=
   if [[ $installer == uv ]]; then uv_version=$(inside "$uv" --version); fi
   name_version "$(hash_of_versions "$wanted")"
-  # without a container it is built where programs run in it: what is there stays as it is
+  # without a container it is built where programs run from it: an existing one stays unchanged
   if [[ -n $again && $base != host ]] || ! overlay_is_whole "$version"; then
     fill_overlay
     pack_version
     write_overlay_record
   else
-    note "one with these versions is there: $version"
+    note "an overlay with these versions exists: $version"
     add_base "$version.json"
   fi
   point_overlay_to_version
   remove_work
 }
 
-# start_work: an empty folder for what is packed. The lock is held: whoever holds it removes this folder
-# in the end.
+# start_work: make an empty directory to pack. The lock is held: its owner removes the directory at the end.
 start_work() {
   trap 'remove_work; release_locks' EXIT
   rm -rf -- "${work:?}"/*
@@ -63,7 +61,7 @@ start_work() {
   chmod 755 -- "$work/root" "$work/root$longship_overlay_folder" # they are packed too
 }
 
-# hash_of_versions WANTED: print what tells this version from others, of all that it is made of.
+# hash_of_versions WANTED: print a checksum of everything that the version is made of.
 hash_of_versions() {
   {
     printf '%s\n' "$1" "$installer $uv_version" "$way"
@@ -71,14 +69,14 @@ hash_of_versions() {
   } | sha256sum | cut -c -12
 }
 
-# discard_unfinished_overlay: leave nothing half-written, whatever ended the build.
+# discard_unfinished_overlay: remove incomplete files, whatever ended the build.
 discard_unfinished_overlay() {
   if [[ -n $version && $base == host && ! -e $version ]]; then rm -rf -- "$seen_at" || :; fi
   rm -rf -- ${version:+"$version.partial" "$version.json.partial"} || :
   remove_work
 }
 
-# remove_work: the folder that is built in, and the one around it if nobody else builds there.
+# remove_work: remove the directory of the build, and its parent if it is empty then.
 remove_work() {
   rm -rf -- "$work" || :
   rmdir -- "${work%/*}" 2>/dev/null || :
@@ -88,7 +86,7 @@ remove_work() {
 identify_image() {
   local told
   told=$(inside python3 -c 'import platform, sys; print(platform.python_version(), sys.executable)') ||
-    fail "there is no python3 in $base" 'use an image that has one'
+    fail "python3 not found in the image $base" 'set container.image to an image that has python3'
   python=${told%% *}
   interpreter=${told#* }
   record_value "$image_record" digest
@@ -102,15 +100,15 @@ identify_image() {
   esac
 }
 
-# overlay_inputs: one checksum over everything that decides what is built, but for the versions that
-# are chosen where none are pinned. No path and no name of a user or machine is in it.
+# overlay_inputs: print one checksum of everything that decides what is built, except versions that are not
+# locked. It contains no path, and no name of a user or machine.
 overlay_inputs() {
   printf '%s\n' "$OVERLAY_FORMAT" "$(requirements_sum)" "$(sources_sum)" "$image_id" "$python" "$arch" \
     "$(if [[ $base == host ]]; then printf %s "$interpreter"; fi)" "$gpu" "$installer" "$compression" "$("${packer[@]}" -version 2>&1 | head -n 1)" \
     "$(if [[ -n $pins ]]; then sed '/^#/d' "$pins" | sha256sum; fi)" | sha256sum | cut -d ' ' -f 1
 }
 
-# overlay_is_built WANTED: whether the active one is what would be built, for this image.
+# overlay_is_built WANTED: whether the active overlay is what would be built for this image.
 overlay_is_built() {
   local found
   [[ -e $active ]] || return 1
@@ -120,21 +118,21 @@ overlay_is_built() {
   add_base "$found.json"
 }
 
-# overlay_is_whole FILE: whether it is there, as it was built.
+# overlay_is_whole FILE: whether it exists, unchanged since it was built.
 overlay_is_whole() {
   if [[ ! -e $1 ]] || is_as_recorded "$1"; then
     [[ -e $1 ]]
   else
-    note "$1 is not what was built: $REPLY"
+    note "$1 has changed since it was built: $REPLY"
     return 1
   fi
 }
 
-# choose_overlay_versions BRING_UV: write pins.txt, every package that is to be installed.
+# choose_overlay_versions BRING_UV: write pins.txt, every package to install.
 choose_overlay_versions() {
   if ! find_uv "$1"; then
-    [[ -n $pins ]] || fail 'there is no uv, which chooses the versions' \
-      'see the lines above; it comes from the package index; without a network: python3 build_overlay.py offline'
+    [[ -n $pins ]] || fail 'uv is not available; it resolves the versions' \
+      "check the network; pip's output above has the details; without network: $offline_mode"
     installer=pip
   fi
   if [[ -n $pins ]]; then
@@ -148,64 +146,64 @@ choose_overlay_versions() {
   pin_packages "$work" "$uv" inside python3
 }
 
-# name_version HASH: the inputs in full stand in the record.
+# name_version HASH: set version; the record has the inputs in full.
 name_version() {
   local name=${active##*/}
   version=${active%/*}/versions/${name%.sqsh}_$1.sqsh
   if [[ $base == host ]]; then
     unpacked_folder "$version"
-    seen_at=$REPLY # no container shows it elsewhere
+    seen_at=$REPLY # no container mounts it elsewhere
     make_folders "${seen_at%/*}"
     share_with_group "${active%/*}" "${seen_at%/*}"
   fi
 }
 
-# fill_overlay: install, byte-compile, and make what is there the same for everybody.
+# fill_overlay: install, byte-compile, and make the files reproducible.
 fill_overlay() {
   new_venv=$seen_at
-  step 2/5 "Make the venv for ${version##*/}"
+  step 2/5 "Creating the venv for ${version##*/}"
   if [[ $base == host ]]; then rm -rf -- "$seen_at"; fi
   make_venv "$seen_at" "$base" "$installer"
-  step 3/5 'Install the packages'
+  step 3/5 'Installing the packages'
   if [[ -s $work/pins.txt ]]; then
-    # By its other path, where uv's cache is in sight too: there are no hard links between two mounts.
+    # By its other path, on the mount of uv's cache: hard links do not cross mounts.
     local -a target=()
     if [[ $installer == uv && $base != host ]]; then target=(--prefix "$work/root$longship_overlay_folder"); fi
     run_installer "$work/pins.txt" ${target[@]+"${target[@]}"} \
       --no-deps --require-hashes -r "$work/pins.txt"
   fi
-  step 4/5 'Compile them'
+  step 4/5 'Byte-compiling the packages'
   print_all_requirements | without_passwords >"$work/requirements.txt"
   inside "$seen_at/bin/python" "$LIBRARY/inside/freeze_packages.py" \
     "$seen_at" "$OVERLAY_TIME" "$bytecode" "$processors" "$work" \
     format "$OVERLAY_FORMAT" image "$image_id" python "$python" architecture "$arch" \
     uv "$uv_version" ||
-    fail_writing "$work" "the packages in $work cannot be compiled" 'see the lines above'
+    fail_writing "$work" "cannot byte-compile the packages in $work" "read Python's output above"
 }
 
-# pack_version: pack it, try it, and give it its name.
+# pack_version: pack it, test it, and give it its name.
 pack_version() {
   local tree=$work/root$longship_overlay_folder bar=-no-progress said
   if [[ $base == host ]]; then tree=$seen_at; fi
   if [[ $way == overlay ]]; then tree=$work/root; fi
-  step 5/5 "Pack them with $compression"
+  step 5/5 "Packing the overlay with $compression"
   make_folders "${version%/*}"
   if [[ -t 2 ]]; then bar=-progress; fi
   # in a subshell: the trap for Ctrl-C would write where a function's output goes
   { said=$(pack_overlay "$tree" "$version.partial" "$compression" "$bar" 2>&1 >&3); } 3>&2 || {
     printf '%s\n' "$said" | tail -n 5 >&2
-    fail_writing "${version%/*}" "the overlay cannot be packed into $version" 'see the lines above'
+    fail_writing "${version%/*}" "cannot pack the overlay into $version" "read mksquashfs's output above"
   }
   if [[ -n $way ]]; then
     try_overlay "$version.partial" "$way" "$longship_overlay_folder/bin/python" -I -c '' ||
-      fail "python does not start in the new overlay $version" 'see the lines above'
+      fail "cannot start python from the new overlay $version" "read $runtime's output above"
   fi
   put_shared "$version.partial" "$version"
 }
 
-# point_overlay_to_version: the swap, and what is in use now.
+# point_overlay_to_version: activate the version, and report it.
 point_overlay_to_version() {
   link_to "$version"
   record_value "$version.json" sha256
-  printf 'in use: %s (%s)\n' "$active" "$REPLY" >&2
+  printf 'active: %s (%s)\n' "$active" "$REPLY" >&2
 }

@@ -1,8 +1,7 @@
 # shellcheck shell=bash disable=SC2154  # lib/overlay_builds.py assigns them
-# The overlays that there are: shown, and deleted where nothing needs them. `active` is the one that
-# belongs to the requirements as they are now.
+# All overlays: listed, and deleted if nothing needs them. `active` is the link for the current requirements.
 
-# overlays_there: set `found` to the files of all versions, the oldest first.
+# overlays_there: set `found` to the files of all versions, oldest first.
 overlays_there() {
   local path
   found=()
@@ -11,7 +10,8 @@ overlays_there() {
   done < <(cd -- "${active%/*}/versions" 2>/dev/null && stat -L -c '%Y/%n' -- *.sqsh 2>/dev/null | sort -n)
 }
 
-# list_overlays BASE: each with size, date, last use and requirements, and whether it is for now.
+# list_overlays BASE COMMAND: list them with size, date, last use and requirements, and mark the active one;
+# COMMAND builds a missing one.
 list_overlays() {
   local -a found
   local name form='%s %-47s %8s  %-10s %-10s %s\n'
@@ -23,19 +23,19 @@ list_overlays() {
   fi
   overlays_there
   if ((${#found[@]})); then
-    # shellcheck disable=SC2059  # one of the two above
+    # shellcheck disable=SC2059  # one of the two formats above
     printf "$form" ' ' OVERLAY SIZE BUILT 'LAST USE' REQUIREMENTS
   fi
   for name in ${found[@]+"${found[@]}"}; do
     describe_overlay "${active%/*}/versions/$name" "$1"
   done
   if [[ ! -e $active ]]; then
-    printf 'not built yet for the requirements as they are now: %s\n' "$active"
-    next_step 'python3 build_overlay.py'
+    printf 'not built yet for the current requirements: %s\n' "$active"
+    next_step "$2"
   fi
 }
 
-# describe_overlay FILE BASE: its lines of the list.
+# describe_overlay FILE BASE: print its lines of the list.
 describe_overlay() {
   local mark=' ' date asked size used bases
   human "$(stat -L -c %s -- "$1")"
@@ -51,19 +51,19 @@ describe_overlay() {
   # shellcheck disable=SC2059  # of list_overlays
   printf "$form" "$mark" "$(basename -- "$1" .sqsh)" "$size" "${date:--}" "$used" "${asked:--}"
   record_value "$1.json" wanted
-  if [[ $REPLY == "$TAKEN_OVER" ]]; then printf '  not made by Longship: %s\n' "$(readlink -f -- "$1")"; fi
+  if [[ $REPLY == "$TAKEN_OVER" ]]; then printf '  not built by Longship: %s\n' "$(readlink -f -- "$1")"; fi
   if [[ $mark == '*' ]]; then
     record_value "$1.json" base
     bases=$REPLY
     if is_base "$2" "$bases"; then
-      printf '  in use\n'
+      printf '  active\n'
     else
-      printf '  for these requirements, but for another image: %s\n' "${bases//'\n'/, }"
+      printf '  for the current requirements, but for another image: %s\n' "${bases//'\n'/, }"
     fi
   fi
 }
 
-# overlays_as_json: the same for a program; the images that each is for stand on a line each.
+# overlays_as_json: the same as JSON; the images of each are on a line each.
 overlays_as_json() {
   local -a found facts=()
   local name path mark value
@@ -84,12 +84,12 @@ overlays_as_json() {
   printf '\n'
 }
 
-# is_active_overlay FILE: whether the link for the requirements as they are now leads to it.
+# is_active_overlay FILE: whether the link for the current requirements leads to it.
 is_active_overlay() {
   [[ -L $active && $(readlink -- "$active") == "versions/${1##*/}" ]]
 }
 
-# last_use FILE: set REPLY to the day; a launcher's pin counts too.
+# last_use FILE: set REPLY to the date; a launcher's pin counts too.
 last_use() {
   local pin day
   REPLY=never
@@ -102,7 +102,7 @@ last_use() {
   done
 }
 
-# prune_overlays YES: delete all but the one for now and those that a job or launcher has pinned; ask
+# prune_overlays YES: delete all except the active one and those that a job or launcher has pinned; ask
 # first, unless YES is given.
 prune_overlays() {
   local -a found unused=()
@@ -114,7 +114,7 @@ prune_overlays() {
     if is_active_overlay "$path"; then
       continue
     elif is_pinned "$path"; then
-      note "kept, $REPLY uses it: $name"
+      note "kept, pinned by $REPLY: $name"
     else
       unused+=("$path")
       bytes+=$(stat -c %s -- "$path")
@@ -123,15 +123,15 @@ prune_overlays() {
     fi
   done
   if ((${#unused[@]} == 0)); then
-    note 'there is nothing to delete'
+    note 'no unused overlays'
     prune_what_builds_left
     return
   fi
   human "$bytes"
-  [[ -n $1 ]] || confirm "delete ${#unused[@]} of the overlays, $REPLY?"
+  [[ -n $1 ]] || confirm "delete ${#unused[@]} overlays ($REPLY)?"
   bytes=0
   for path in "${unused[@]}"; do
-    # the answer can have taken its time
+    # the answer can have taken a while
     if is_active_overlay "$path" || is_pinned "$path"; then continue; fi
     size=$(stat -c %s -- "$path")
     if delete_overlay "$path"; then bytes+=size; fi
@@ -141,10 +141,10 @@ prune_overlays() {
   printf 'freed: %s\n' "$REPLY" >&2
 }
 
-# confirm QUESTION: go on if the answer is yes.
+# confirm QUESTION: exit unless the answer is yes.
 confirm() {
   local answer=
-  [[ -t 0 ]] || fail "nobody is here to answer: $1" 'with --yes it is not asked'
+  [[ -t 0 ]] || fail "cannot ask for confirmation without a terminal: $1" 'to confirm in advance, add --yes'
   printf '%s [y/N] ' "$1" >&2
   IFS= read -r answer || :
   if [[ $answer != [yY]* ]]; then
@@ -153,10 +153,10 @@ confirm() {
   fi
 }
 
-# delete_overlay FILE: with all that belongs to it; false where another user does not let us.
+# delete_overlay FILE: delete it with its record and its directory; false if another user's permissions forbid it.
 delete_overlay() {
   if ! rm -f -- "$1.json" "$1" "$1.used"; then
-    note "kept, it belongs to $(stat -c %U -- "$1"): ${1##*/}"
+    note "kept, owned by $(stat -c %U -- "$1"): ${1##*/}"
     return 1
   fi
   unpacked_folder "$1"
@@ -164,15 +164,15 @@ delete_overlay() {
   printf 'deleted: %s\n' "${1##*/}" >&2
 }
 
-# delete_unpacked FOLDER: by another name first, as one that is half there would count as complete.
+# delete_unpacked DIR: rename it first, because a part of it would count as complete.
 delete_unpacked() {
   if [[ ! -e $1 ]]; then return; fi
   { rm -rf -- "$1.partial" && mv -T -- "$1" "$1.partial" && rm -rf -- "$1.partial"; } ||
-    note "cannot delete all of $1"
+    note "cannot delete $1 completely"
 }
 
-# prune_what_builds_left: links that lead nowhere, what killed builds left, and unpacked folders and
-# records whose file is gone. The lock of all overlays is held: no build is at work.
+# prune_what_builds_left: delete dangling links, files of killed builds, and unpacked directories and
+# records without their file. The lock of all overlays is held: no build is running.
 prune_what_builds_left() {
   local path
   for path in "${active%/*}"/{,versions/}*.sqsh; do

@@ -1,23 +1,23 @@
 # shellcheck shell=bash disable=SC2154,SC2034  # lib/overlay_builds.py assigns them
-# Packing, and which of the files the runtime here can mount: the only way to know is to mount one.
+# Packing, and testing which SquashFS files the runtime can mount: only a real mount shows it.
 
-# check_build_arch JOB: stop where this machine cannot run what is installed.
+# check_build_arch JOB: fail if this machine cannot run programs of the target's architecture.
 check_build_arch() {
   host_arch
   [[ $REPLY == "$arch" ]] ||
-    fail "the overlay is for $arch, and this machine is $REPLY" \
-      "build it on a compute node: ${1:-in a job, python3 build_overlay.py}"
+    fail "cannot build an overlay for $arch on this $REPLY machine" \
+      "build it on a compute node: ${1:-python3 build_overlay.py in a job}"
 }
 
-# find_packer: set packer to the mksquashfs of this machine, or else of the image. Before 4.4 it can
+# find_packer: set packer to the mksquashfs of this machine, or else of the image. Versions before 4.4 can
 # neither set times nor pack with zstd.
 find_packer() {
   for packer in 'mksquashfs' 'inside mksquashfs'; do
     read -r -a packer <<<"$packer"
     if packs_overlays "${packer[@]}"; then return; fi
   done
-  fail 'there is no mksquashfs 4.4 or newer, neither here nor in the image, which packs the overlay' \
-    'install squashfs-tools, or load its module; without an overlay: packages.overlay = ""'
+  fail 'mksquashfs 4.4 or newer not found, neither on this machine nor in the image; it packs the overlay' \
+    'install squashfs-tools, or load its module; or use no overlay: packages.overlay = ""'
 }
 
 # packs_overlays COMMAND...: whether this mksquashfs is new enough.
@@ -27,12 +27,12 @@ packs_overlays() {
   [[ $said =~ version\ ([0-9]+)\.([0-9]+) ]] && ((BASH_REMATCH[1] * 100 + BASH_REMATCH[2] >= 404))
 }
 
-# pack_overlay FOLDER FILE COMPRESSION [-progress]: what is in it stands at the file's root, with one owner, one
-# time, and modes that tell nothing of a umask: the same content gives the same bytes. Large blocks: a
-# parallel file system reads a megabyte as fast as a page.
+# pack_overlay DIR FILE COMPRESSION [-progress]: pack its content with one owner, one time, and modes independent
+# of the umask: the same content gives the same bytes. Large blocks, because a parallel file system reads a
+# megabyte as fast as a page.
 pack_overlay() {
   local -a how=(-comp "$3")
-  # xz is a fifth smaller, and takes 30 times as long to pack and 4 times as long to import
+  # xz is a fifth smaller, but takes 30 times as long to pack and 4 times as long to import
   if [[ $3 == zstd ]]; then how+=(-Xcompression-level 3); fi
   if [[ $processors != 0 ]]; then how+=(-processors "$processors"); fi
   if [[ -n $memory ]]; then how+=(-mem "$memory"); fi
@@ -41,7 +41,7 @@ pack_overlay() {
     -mkfs-time "$OVERLAY_TIME" -noappend "${4:--no-progress}" -quiet
 }
 
-# find_way_to_mount: set way to bind or overlay, whichever works here; "" where the file is unpacked.
+# find_way_to_mount: set way to bind or overlay, whichever works on this machine; "" if the file is unpacked.
 find_way_to_mount() {
   local each said=
   way=
@@ -49,17 +49,17 @@ find_way_to_mount() {
   if mountable "$compression"; then return; fi
   for each in zstd lz4 xz gzip; do
     if [[ $each != "$compression" ]] && mountable "$each"; then
-      fail "$runtime on this machine cannot mount a SquashFS file packed with $compression" \
-        "$each works here; set in configuration.toml: packages.compression = \"$each\""
+      fail "$runtime on this machine cannot mount SquashFS files packed with $compression" \
+        "set packages.compression = \"$each\" in configuration.toml, which works on this machine"
     fi
   done
   printf '%s\n' "$said" >&2
   fail "$runtime on this machine cannot mount SquashFS files" \
-    'see the lines above; without an overlay: packages.overlay = "", then python3 set_up.py install'
+    "read $runtime's output above; or use no overlay: set packages.overlay = \"\" and run: python3 set_up.py install"
 }
 
-# mountable COMPRESSION: whether a small file packed so is seen inside; set way to how, or said to why
-# not.
+# mountable COMPRESSION: whether a small file packed with it can be read inside; set way to the method, or said to
+# the reason.
 mountable() {
   local -r probe=$work/probe.sqsh
   local from
@@ -68,7 +68,7 @@ mountable() {
   for way in bind overlay; do
     from=$work/probe
     if [[ $way == bind ]]; then from+=$longship_overlay_folder; fi
-    # not only its folders: what is compressed is read
+    # read a file, not only directories: file contents are compressed
     if said=$(pack_overlay "$from" "$probe" "$1" 2>&1) &&
       said=$(try_overlay "$probe" "$way" grep -c . "$longship_overlay_folder/mark" 2>&1) &&
       [[ $said == 9999 ]]; then
@@ -78,7 +78,7 @@ mountable() {
   return 1
 }
 
-# try_overlay FILE WAY COMMAND...: run a command in the image with that file mounted, and nothing else.
+# try_overlay FILE METHOD COMMAND...: run a command in the image with only that file mounted.
 try_overlay() {
   local -a options=()
   add_overlay_file "$1" "$2"

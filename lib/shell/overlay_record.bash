@@ -1,8 +1,7 @@
 # shellcheck shell=bash disable=SC2154  # lib/overlay_builds.py assigns them
-# The record beside an overlay: what it is for, what it was made from, and what it holds.
+# The record of an overlay: its images, its inputs and its contents.
 
-# add_base RECORD: this image is one that the overlay belongs to; a job may run with the same one by
-# another name.
+# add_base RECORD: add this image to those that the overlay is for; a job can run the same one under another name.
 add_base() {
   local bases
   record_value "$1" base
@@ -14,28 +13,28 @@ add_base() {
   date_record "$1"
 }
 
-# date_record RECORD: it must not be older than the image, see check_overlay.
+# date_record RECORD: make it no older than the image, see check_overlay.
 date_record() {
   if [[ $base == /* && $base -nt $1 ]]; then touch -- "$1"; fi
-  if [[ $base == /* && $base -nt $1 ]]; then touch -r "$base" -- "$1"; fi # its time lies in the future
+  if [[ $base == /* && $base -nt $1 ]]; then touch -r "$base" -- "$1"; fi # its time is in the future
 }
 
-# change_record FILE NAME TEXT: write one of its values anew, which is not the last; TEXT as JSON has it.
+# change_record FILE NAME TEXT: replace one of its values, not the last one; TEXT is in JSON.
 change_record() {
   local line
   while IFS= read -r line || [[ -n $line ]]; do
     if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
     printf '%s\n' "$line"
-  done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+  done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'check the permissions of the directory; the line above has the reason'
   put_shared "$1.partial" "$1"
 }
 
-# without_passwords: pass text on, but for what logs in to a server.
+# without_passwords: copy text, without the credentials in URLs.
 without_passwords() {
   sed -E 's#(://)[^/@[:space:]]+@#\1#g'
 }
 
-# print_all_requirements: what is asked for, with what the files hold in place of their paths.
+# print_all_requirements: print the requirements, files by their contents.
 print_all_requirements() {
   local word
   for word in ${requirements[@]+"${requirements[@]}"}; do
@@ -47,12 +46,12 @@ print_all_requirements() {
   done
 }
 
-# listed_requirements: them in one line, without comments.
+# listed_requirements: join them in one line, without comments.
 listed_requirements() {
   sed -e 's/ *#.*//' -e '/^ *$/d' | paste -s -d ' '
 }
 
-# write_overlay_record: what is known of it, for launches and lists.
+# write_overlay_record: write the record that launches and lists read.
 write_overlay_record() {
   write_facts "$version.json.partial" base "$base" image "$image_id" python "$python" \
     interpreter "$interpreter" mounted_by "${way:-unpacking}" wanted "$wanted" \

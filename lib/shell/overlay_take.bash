@@ -1,12 +1,12 @@
 # shellcheck shell=bash disable=SC2154,SC2034  # lib/overlay_builds.py assigns them
-# An overlay that was not made here: somebody has put a file, or a link to one, where the overlay
-# for the requirements is looked for, such as the one of the tutorial that gave the name its form. It
-# becomes one of the versions and is looked into once; with a record it is an overlay like any other.
-# It is not copied, and what a link leads to is never changed or deleted.
+# An overlay that Longship did not build: a user has put a file, or a link to one, at the path of the overlay
+# for the requirements, such as the file of the tutorial that the name's form is from. It becomes one of the
+# versions and is checked once; with a record it is used like any other overlay. It is not copied, and the target
+# of a link is never changed or deleted.
 
-declare -g TAKEN_OVER='taken over' # in place of the checksum of what an overlay was built from
+declare -g TAKEN_OVER='taken over' # instead of the checksum of an overlay's inputs
 
-# keep_foreign_overlay: whatever is built later, what was put there stays as one of the versions.
+# keep_foreign_overlay: keep the user's file as one of the versions, whatever is built later.
 keep_foreign_overlay() {
   local when
   if [[ ! -f $active || -L $active && $(readlink -- "$active") == versions/* ]]; then return; fi
@@ -17,11 +17,11 @@ keep_foreign_overlay() {
     ln -sfn -- "$(readlink -f -- "$active")" "$version"
   else
     ln -f -- "$active" "$version"
-  fi || fail_writing "${version%/*}" "cannot write $version" 'see the line above'
+  fi || fail_writing "${version%/*}" "cannot write $version" 'check the permissions of the directory; the line above has the reason'
   link_to "$version"
 }
 
-# take_over_overlay: false where what is there was built here, or nothing is.
+# take_over_overlay: use a foreign overlay; false if it was built by Longship, or is missing.
 take_over_overlay() {
   [[ -f $active ]] || return 1
   version=${active%/*}/$(readlink -- "$active")
@@ -31,15 +31,15 @@ take_over_overlay() {
   if is_record "$version.json"; then
     add_base "$version.json"
   else
-    step 1/1 "Take over $(readlink -f -- "$version")"
+    step 1/1 "Checking $(readlink -f -- "$version")"
     write_foreign_record
   fi
-  note "the overlay was not made by Longship and is used as it is: $active"
-  note 'its packages are what they were; to have it built from the requirements: python3 build_overlay.py --force'
+  note "the overlay was not built by Longship and is used unchanged: $active"
+  note 'to build it from the requirements instead, run: python3 build_overlay.py --force'
 }
 
-# what an overlay holds, in POSIX sh: a folder of packages for each Python, the Python of its own, and
-# programs whose first line names a Python that is not there
+# lists the contents of an overlay, in POSIX sh: a directory of packages for each Python, its own Python, and
+# programs whose first line names a Python that does not exist
 # shellcheck disable=SC2016  # expanded inside
 declare -g LOOK_AT_OVERLAY='cd "$1" || exit
 for each in lib/python*/site-packages; do
@@ -54,12 +54,12 @@ for each in bin/*; do
   fi
 done'
 
-# check_foreign_overlay: stop where the image cannot use it; set way to how it is mounted.
+# check_foreign_overlay: fail if the image cannot use it; set way to the method that mounts it.
 check_foreign_overlay() {
   local said='' own
   case $runtime in
     apptainer | singularity) ;;
-    *) refuse_overlay "was not made by Longship, and $runtime mounts no such file" ;;
+    *) refuse_overlay "was not built by Longship, and $runtime cannot mount it" ;;
   esac
   for way in bind overlay; do
     said=$(try_overlay "$version" "$way" sh -c "$LOOK_AT_OVERLAY" sh "$longship_overlay_folder" 2>&1) || continue
@@ -67,24 +67,24 @@ check_foreign_overlay() {
   done
   if [[ $'\n'$said != *$'\n''packages '* ]]; then
     if [[ -n $said ]]; then printf '%s\n' "$said" >&2; fi
-    refuse_overlay "cannot be mounted, or holds no venv: there is no $longship_overlay_folder/lib/python${python%.*}/site-packages"
+    refuse_overlay "cannot be mounted or does not contain a venv: $longship_overlay_folder/lib/python${python%.*}/site-packages not found"
   fi
   own=$(grep -m 1 '^python ' <<<"$said") ||
-    refuse_overlay "was made with another image: its Python, $longship_overlay_folder/bin/python, does not start in $base"
+    refuse_overlay "was built with another image: its Python, $longship_overlay_folder/bin/python, does not start in $base"
   grep -qx "packages ${own#* }" <<<"$said" ||
-    refuse_overlay "is for Python $(sed -n 's/^packages //p' <<<"$said" | paste -s -d ' '), and the image has ${own#* }: $base"
+    refuse_overlay "is for Python $(sed -n 's/^packages //p' <<<"$said" | paste -s -d ' '), but the image $base has ${own#* }"
   if said=$(grep -m 1 '^gone ' <<<"$said"); then
-    note "its programs look for ${said#* }, which is not there: start them as python -m NAME"
+    note "the overlay's programs need ${said#* }, which does not exist: start them with python -m NAME"
   fi
 }
 
-# refuse_overlay MESSAGE: it stays where it is.
+# refuse_overlay MESSAGE: fail; the file stays unchanged.
 refuse_overlay() {
-  fail "the overlay $(readlink -f -- "$version") $1" \
-    'name the image that it was made with, container.image; or have one built: python3 build_overlay.py --force'
+  fail "overlay $(readlink -f -- "$version") $1" \
+    'set container.image to the image that it was built with; or build a new overlay: python3 build_overlay.py --force'
 }
 
-# write_foreign_record: the same facts as of one that was built here, as far as they can be known.
+# write_foreign_record: write the same facts as for an overlay of Longship, if they are known.
 write_foreign_record() {
   write_facts "$version.json.partial" base "$base" image '' python "$python" \
     interpreter "$interpreter" mounted_by "$way" wanted "$TAKEN_OVER" \

@@ -1,47 +1,47 @@
 # shellcheck shell=bash disable=SC2154  # lib/packages.py assigns them
-# What is to be installed: whether it is all there, and whether a list of pinned packages fits it.
-# An array without elements counts as not set before bash 4.4.
+# What to install: whether all files exist, and whether a lock file matches it.
 
-# check_requirements: stop where a file is missing.
+# check_requirements: fail if a file is missing.
 check_requirements() {
   local word before=
   for word in ${requirements[@]+"${requirements[@]}"}; do
     if [[ $before == -r && ! -r $word && $word != "$repositories_folder"/* ]]; then
-      fail "there is no requirements file $word" \
-        'make it, or name another one: packages.requirements in configuration.toml, "" for none'
+      fail "requirements file not found: $word" \
+        'create it, or set packages.requirements in configuration.toml ("" for none)'
     fi
     before=$word
   done
 }
 
-# check_repositories: stop where one is missing, or what it is installed by.
+# check_repositories: fail if a repository or its install script is missing.
 check_repositories() {
   local name word
   local -i at
   for name in ${repository_names[@]+"${repository_names[@]}"}; do
     [[ -d $repositories_folder/$name ]] ||
-      fail "there is no repository $repositories_folder/$name" 'python3 set_up.py install'
+      fail "repository not found: $repositories_folder/$name" \
+        "run: python3 set_up.py $(if [[ -n ${wheelhouse:-} ]]; then echo offline; else echo install; fi)"
   done
   for word in ${sources[@]+"${sources[@]}"}; do
     if [[ $word == -e ]]; then continue; fi
     name=$(source_name "$word")
     [[ -f $repositories_folder/$name/pyproject.toml || -f $repositories_folder/$name/setup.py ]] ||
-      fail "repository $name cannot be installed: it has no pyproject.toml and no setup.py" \
-        'set in its table of configuration.toml: install = "requirements", or "none"'
+      fail "cannot install repository $name: it has neither pyproject.toml nor setup.py" \
+        'set install = "requirements" or "none" in its table of configuration.toml'
   done
   for word in ${requirements[@]+"${requirements[@]}"}; do
     [[ $word != "$repositories_folder"/* || -r $word ]] ||
-      fail "there is no requirements file $word" \
-        "name the repository's own one: requirements = ... in its table of configuration.toml"
+      fail "requirements file not found: $word" \
+        "set requirements in the repository's table of configuration.toml to a file of the repository"
   done
   for ((at = 1; at < ${#scripts[@]}; at += 2)); do
     [[ -r ${scripts[at]} ]] ||
-      fail "there is no script ${scripts[at]} for repository ${scripts[at - 1]}" \
-        'make it, or correct its name: script = ... in configuration.toml'
+      fail "script of repository ${scripts[at - 1]} not found: ${scripts[at]}" \
+        'create it, or correct script in configuration.toml'
   done
 }
 
-# explain_index TEXT: stop where uv or pip says that it does not reach the package index.
+# explain_index TEXT: fail if the output of uv or pip says that the package index is not reachable.
 explain_index() {
   local host=''
   if [[ $1 =~ fetch:\ \`?https?://([^/\`]+) || $1 =~ host=\'([^\']+) ]]; then host=" ${BASH_REMATCH[1]}"; fi
@@ -49,12 +49,12 @@ explain_index() {
     *'error sending request'* | *newconnectionerror* | *connecttimeout* | *proxyerror* | *'timed out'* | \
       *'connection refused'* | *'connection reset'* | *'network is unreachable'* | *'name resolution'*)
       fail "cannot reach the package index$host" \
-        "check the network and the proxy: python3 doctor.py; without a network: $offline_mode"
+        "check the network and the proxy: python3 doctor.py; without network: $offline_mode"
       ;;
   esac
 }
 
-# explain_package TEXT: stop where uv or pip says that the index does not have a package.
+# explain_package TEXT: fail if the output of uv or pip says that the index does not have a package.
 explain_package() {
   local -r said=${1//[[:space:]]/ }
   local word name='' file='the requirements'
@@ -74,7 +74,7 @@ source_name() {
   printf '%s' "${path%%\[*}"
 }
 
-# venv_inputs: one checksum over everything that decides what is installed.
+# venv_inputs: print one checksum of everything that decides what is installed.
 venv_inputs() {
   local word
   local -a words=("$installer" "$torch" ${requirements[@]+"${requirements[@]}"})
@@ -82,7 +82,7 @@ venv_inputs() {
   if ((${#sources[@]})); then words+=("$(sources_sum)" "$(plain_sources_sum)"); fi
   if ((${#scripts[@]})); then words+=("${scripts[@]}"); fi
   {
-    # files too large to be read: a version's name says what it holds, a site's own image has a date
+    # images are too large to read: a version's name identifies it, a site's own image has a date
     printf '%s\n' "$base" "$overlay" "$(if [[ $base == /* ]]; then stat -c '%s %Y' -- "$base" 2>/dev/null; fi)"
     for word in "${words[@]}"; do
       if [[ -f $word ]]; then print_requirements "$word" | sha256sum; else printf '%s\n' "$word"; fi
@@ -90,7 +90,7 @@ venv_inputs() {
   } | sha256sum | cut -d ' ' -f 1
 }
 
-# requirements_sum: one checksum over what is asked for. No path is in it: the same on all machines.
+# requirements_sum: print one checksum of the requirements. It contains no path: the same on all machines.
 requirements_sum() {
   local word
   for word in ${requirements[@]+"${requirements[@]}"} "$torch"; do
@@ -98,7 +98,7 @@ requirements_sum() {
   done | sha256sum | cut -d ' ' -f 1
 }
 
-# print_requirements FILE [DEPTH]: its lines, and those of the files that it includes.
+# print_requirements FILE [DEPTH]: print its lines, and those of the files that it includes.
 print_requirements() {
   local line
   local -r include='^[[:space:]]*(-r|-c|--requirement|--constraint)[[:space:]=]*([^[:space:]#]+)'
@@ -107,12 +107,12 @@ print_requirements() {
     if [[ ! $line =~ $include ]]; then continue; fi
     line=${BASH_REMATCH[2]}
     if [[ $line != /* ]]; then line=${1%/*}/$line; fi
-    if [[ -f $line ]] && ((${2:-0} < 9)); then print_requirements "$line" "$((${2:-0} + 1))"; fi # not for ever
+    if [[ -f $line ]] && ((${2:-0} < 9)); then print_requirements "$line" "$((${2:-0} + 1))"; fi # files can include each other
   done <"$1"
 }
 
-# sources_sum: one checksum over what says which packages the repositories need, and how they are
-# installed. Their code is not in it: an editable installation sees every change.
+# sources_sum: print one checksum of the packages that the repositories need, and how they are installed. Their
+# code is not included: an editable installation sees every change.
 sources_sum() {
   local word name
   for word in ${sources[@]+"${sources[@]}"}; do
@@ -124,7 +124,7 @@ sources_sum() {
   done | sha256sum | cut -d ' ' -f 1
 }
 
-# plain_sources_sum: one checksum over the code of the repositories that are copied into the venv.
+# plain_sources_sum: print one checksum of the code of the repositories that are copied into the venv.
 plain_sources_sum() {
   local word before=
   for word in "${sources[@]}"; do
@@ -135,7 +135,7 @@ plain_sources_sum() {
   done | sha256sum | cut -d ' ' -f 1
 }
 
-# repository_state FOLDER: its commit and its changes, without what a build leaves in it.
+# repository_state DIR: print its commit and its changes, without files of a build.
 repository_state() {
   if git -C "$1" rev-parse HEAD 2>/dev/null; then
     git -C "$1" diff --binary HEAD
@@ -147,53 +147,52 @@ repository_state() {
   fi
 }
 
-# choose_lock: set pins to the group's own list, if there is one for this image.
+# choose_lock: set pins to the group's lock file, if it exists for this image.
 choose_lock() {
   pins=
-  renew='python3 set_up.py update makes it anew; or remove it, to install without'
+  renew='to renew it, run: python3 set_up.py update; or delete it to install without a lock file'
   if [[ ! -e $lock ]]; then return; fi
   if [[ $(header_value image "$lock") != "$image_address" ]]; then
-    note "$lock is for another image, $(header_value image "$lock"): it is not used"
+    note "ignoring $lock: it is for the image $(header_value image "$lock")"
   elif ! list_fits "$lock" requirements "$(requirements_sum)" ||
     ! list_fits "$lock" repositories "$(sources_sum)"; then
-    fail "$lock does not fit: the requirements or the repositories have changed since" "$renew"
+    fail "the lock file $lock does not match the requirements or repositories, which have changed" "$renew"
   else
     pins=$lock
   fi
 }
 
-# header_value KEY FILE: what the first lines of a list say, such as `# python: 3.12`.
+# header_value KEY FILE: print a value of a lock file's header, such as `# python: 3.12`.
 header_value() {
   sed -n "s/^# $1: //p; /^[^#]/q" "$2"
 }
 
-# list_fits FILE KEY SUM: whether it was made from the same.
+# list_fits FILE KEY SUM: whether a lock file has this value.
 list_fits() {
   [[ $(header_value "$2" "$1") == "$3" ]]
 }
 
-# write_header PYTHON GLIBC: the first lines of a list, which say what it was made for and from.
+# write_header PYTHON GLIBC: print a lock file's header: its target and its inputs.
 write_header() {
   printf '# %s: %s\n' python "$1" glibc "$2" platform "linux $arch" image "$image_address" \
     requirements "$(requirements_sum)" repositories "$(sources_sum)"
 }
 
-# check_pinned_torch VERSION: stop where the image has a PyTorch and the list another one, or neither.
+# check_pinned_torch VERSION: fail if both the image and the lock file have a PyTorch, or neither.
 check_pinned_torch() {
   if [[ -z $torch || $base == host ]]; then return; fi
   if grep -q '^torch==' "$pins"; then
-    [[ -z $1 ]] || fail "$pins has a second PyTorch: $base has its own, $1" "$renew"
+    [[ -z $1 ]] || fail "$pins contains a second PyTorch: the image $base has PyTorch $1" "$renew"
   elif [[ -z $1 ]]; then
-    fail "neither $base nor $pins has a PyTorch" "$renew"
+    fail "neither the image $base nor $pins contains PyTorch" "$renew"
   fi
 }
 
-# check_pinned_python: stop where the packages were chosen for another Python.
+# check_pinned_python: fail if the lock file is for another Python.
 check_pinned_python() {
   local python
   python=$(inside python3 -c 'import sys; print("{}.{}".format(*sys.version_info))') ||
-    fail "there is no python3 in $base" 'use an image that has one'
+    fail "python3 not found in the image $base" 'set container.image to an image that has python3'
   [[ $python == "$(header_value python "$pins")" ]] ||
-    fail "$pins is for Python $(header_value python "$pins"), and $base has $python" \
-      "$renew"
+    fail "$pins is for Python $(header_value python "$pins"), but $base has $python" "$renew"
 }

@@ -1,14 +1,13 @@
 # shellcheck shell=bash disable=SC2154  # lib/packages.py assigns them
-# The venv with the Python packages. A new one is built beside the one in use, at the path where it
-# stays; then a link is moved to it. So it is there completely or not at all, and what runs keeps
-# the packages that it started with.
+# The venv with the Python packages. A new one is built next to the active one, at its final path; then a link is
+# moved to it. So it exists completely or not at all, and running programs keep their packages.
 
-declare -g VENV_KEPT_DAYS=14 # a replaced venv stays longer than any site's longest job (Olivia: 7 d)
+declare -g VENV_KEPT_DAYS=14 # longer than the longest job of any site (Olivia: 7 d)
 
-# install_venv CHOOSE BRING_UV [CHECK]: make "$venv" lead to a venv with all that is wanted. CHOOSE
-# sets pins to the list of packages with their hashes, "" where there is none, and renew to what
-# makes it anew; BRING_UV FILE makes a uv; CHECK looks at what is to be installed. All are functions.
-# Uses: inside COMMAND..., which runs a command in the image, and what lib/packages.py assigns.
+# install_venv CHOOSE BRING_UV [CHECK]: make "$venv" a link to a venv with all configured packages. The arguments
+# are functions: CHOOSE sets pins to the lock file ("" for none), and renew to the hint that renews it; BRING_UV FILE
+# fetches uv; CHECK verifies the downloads.
+# Uses: inside COMMAND..., which runs a command in the image, and the variables of lib/packages.py.
 install_venv() {
   check_venv_place
   check_requirements
@@ -18,7 +17,7 @@ install_venv() {
   local found=
   if [[ -e $venv/longship-base ]]; then IFS= read -r found <"$venv/longship-inputs" || :; fi
   if [[ $found == "$inputs" && -z $again ]] && venv_is_whole; then
-    note "the Python packages are up to date: $venv"
+    note "Python packages are up to date: $venv"
     return
   fi
 
@@ -28,7 +27,7 @@ install_venv() {
   new_venv=$venvs/${venv##*/venv_}-$(date +%Y%m%dT%H%M%S).$$-${inputs:0:12}
   trap 'discard_unfinished_venv; release_locks' EXIT
   ${3:+"$3"}
-  step 1/4 "Make the venv $new_venv"
+  step 1/4 "Creating the venv $new_venv"
   local image_torch=
   if [[ -n $torch && $base != host && -z $overlay ]]; then image_torch=$(inside python3 -c "$TORCH_VERSION"); fi
   if [[ -n $pins ]]; then
@@ -38,53 +37,53 @@ install_venv() {
   choose_installer "$image_torch" "$2"
   make_venv "$new_venv" "$base" "$installer"
   if [[ -n $overlay ]]; then put_above_overlay; fi
-  step 2/4 'Install the packages'
+  step 2/4 'Installing the packages'
   if [[ -n $pins ]]; then install_pins; else install_packages "$image_torch"; fi
   run_scripts
-  step 3/4 'Byte-compile them'
+  step 3/4 'Byte-compiling the packages'
   compile_packages
-  step 4/4 'Put it in use'
+  step 4/4 'Activating the venv'
   put_venv_in_use "$inputs"
   remove_replaced_venvs "$venvs" "$new_venv"
 }
 
-# venv_is_whole: whether the venv in use has all that was installed, and a Python that starts.
+# venv_is_whole: whether the active venv has everything that was installed, and a Python that starts.
 venv_is_whole() {
   lost_from_venv "$venv"
   if [[ -z $REPLY ]]; then
     inside "$venv/bin/python" -I -c '' >/dev/null 2>&1 </dev/null && return
-    REPLY='a Python that starts'
+    REPLY='a working Python'
   fi
-  note "the venv $venv lacks $REPLY: it is made anew"
+  note "the venv $venv lacks $REPLY: rebuilding it"
   return 1
 }
 
-# venv_names VENV: print the names of its programs and packages, without those that change with a version.
+# venv_names VENV: print the names of its programs and packages, without names that contain a version.
 venv_names() {
   (cd -- "$1" && printf '%s\n' bin/* lib/python*/site-packages/* |
     grep -v -e '[.]dist-info$' -e '/__' | LC_ALL=C sort)
 }
 
-# lost_from_venv VENV: set REPLY to the first name that it had when it was made, and has no more.
+# lost_from_venv VENV: set REPLY to the first name that has disappeared since it was built.
 lost_from_venv() {
   REPLY=$(LC_ALL=C comm -23 "$1/longship-names" <(venv_names "$1") 2>/dev/null) || :
   REPLY=${REPLY%%$'\n'*}
 }
 
-# choose_installer IMAGE_TORCH BRING_UV: set installer, and uv where that is it.
+# choose_installer IMAGE_TORCH BRING_UV: set installer, and uv if that is the installer.
 choose_installer() {
   if [[ -n $overlay && -z $pins ]]; then
     installer=pip # uv does not see what the overlay has, pip does
   elif [[ -n $1 && -z $pins ]]; then
-    # it is the build for the image's GPUs; uv does not see what an image has, pip does
-    note "the image's own PyTorch $1 stays; pip installs on top of it"
+    # it is the build for the image's GPUs; uv does not see the packages of an image, pip does
+    note "keeping the image's own PyTorch $1; installing on top of it with pip"
     installer=pip
   elif [[ $installer == uv ]]; then
     find_uv "$2" || installer=pip
   fi
 }
 
-# put_venv_in_use INPUTS: call the new one complete, and let the link lead to it.
+# put_venv_in_use INPUTS: mark the new venv as complete, and move the link to it.
 put_venv_in_use() {
   venv_names "$new_venv" >"$new_venv/longship-names"
   printf '%s\n' "$1" >"$new_venv/longship-inputs"
@@ -92,45 +91,45 @@ put_venv_in_use() {
   if [[ -e $venv/longship-base ]]; then
     touch -- "$venv/." 2>/dev/null || : # from now on the old one counts as replaced, unless it is another's
   elif [[ -e $venv/pyvenv.cfg ]]; then
-    note "the venv that was in use is not Longship's and stays: $(readlink -f -- "$venv")"
+    note "keeping the previous venv, which was not built by Longship: $(readlink -f -- "$venv")"
   fi
   ln -s -- "venvs/${new_venv##*/}" "$venv.partial.$$"
   mv -T -- "$venv.partial.$$" "$venv"
 }
 
-# check_venv_place: stop where a folder lies in the place of the link; a venv of the user's own is
-# used there too, but it must not be moved, as its programs hold its path.
+# check_venv_place: fail if a directory is at the path of the link. A venv of the user can be there; it must not
+# be moved, because its programs contain its path.
 check_venv_place() {
   if [[ ! -d $venv || -L $venv ]]; then return; fi
-  fail "$venv is a folder that Longship did not make, where its link to a venv belongs" \
-    "to keep it in use, change nothing; to have one built: $(printf 'mv %q %q' "$venv" "$venv.old")"
+  fail "$venv is a directory that Longship did not create; its link to a venv must be there" \
+    "to build a venv, move it first: $(printf 'mv %q %q' "$venv" "$venv.old"); or keep using it, without set_up.py install"
 }
 
-# discard_unfinished_venv: leave nothing half-written, whatever ended the installation.
+# discard_unfinished_venv: remove an incomplete venv, whatever ended the installation.
 discard_unfinished_venv() {
   if [[ ! -e $new_venv/longship-base ]]; then rm -rf -- "$new_venv"; fi
 }
 
-# make_venv FOLDER BASE INSTALLER: on top of the image's packages; alone where there is no image.
+# make_venv DIR BASE INSTALLER: create it on top of the image's packages; alone if there is no image.
 make_venv() {
   local -a sharing=(--system-site-packages) # not `options`: that is the runtime's, in `inside`
   if [[ $2 == host ]]; then sharing=(); fi
   if [[ $3 == uv ]]; then sharing+=(--without-pip); fi # uv brings it, in a tenth of the time
   inside python3 -m venv ${sharing[@]+"${sharing[@]}"} "$1" ||
-    fail_writing "${1%/*}" "python3 cannot make the venv $1" \
-      'see the lines above; on Debian and Ubuntu: apt install python3-venv'
+    fail_writing "${1%/*}" "cannot create the venv $1" \
+      "read Python's output above; on Debian and Ubuntu, run: apt install python3-venv"
 }
 
-# put_above_overlay: let the new venv see the overlay's packages, below its own, and start its scripts.
+# put_above_overlay: layer the new venv above the overlay: its packages come first, then the overlay's.
 put_above_overlay() {
   inside "$new_venv/bin/python" "$LIBRARY/inside/put_above.py" "$seen_at" ||
-    fail_writing "$new_venv" "the venv $new_venv cannot be put above the overlay" 'see the lines above'
+    fail_writing "$new_venv" "cannot layer the venv $new_venv above the overlay" "read Python's output above"
 }
 
-# install_packages IMAGE_TORCH: what is asked for, at the versions that are newest now.
+# install_packages IMAGE_TORCH: install the requirements, in their newest versions.
 install_packages() {
   local -a wanted=(${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"})
-  if [[ -n $overlay ]]; then # it has all but the repositories
+  if [[ -n $overlay ]]; then # it has everything except the repositories
     if ((${#sources[@]})); then run_installer "$torch" "${sources[@]}"; fi
     return
   fi
@@ -140,34 +139,34 @@ install_packages() {
   elif [[ -n $torch ]]; then
     wanted+=(-r "$torch")
   fi
-  # a venv without its own pip would hand `pip install` to the pip of the host or the image
+  # without its own pip, `pip install` would start the pip of the host or the image
   if [[ $installer == uv ]]; then wanted+=(pip); fi
   if ((${#wanted[@]})); then run_installer "$torch" "${wanted[@]}"; fi
 }
 
-# install_pins: exactly the packages that "$pins" names, then the repositories, which it does not.
+# install_pins: install exactly the packages of the lock file "$pins", then the repositories.
 install_pins() {
   [[ -n $overlay ]] || run_installer "$pins" --no-deps --require-hashes -r "$pins"
   if ((${#sources[@]})); then run_installer "$pins" --no-deps "${sources[@]}"; fi
 }
 
-# run_installer TORCH OPTION...: TORCH is the file that names PyTorch.
+# run_installer TORCH OPTION...: install packages; TORCH is the file that contains PyTorch's requirement.
 run_installer() {
   local folder='' said
   if ((${#sources[@]})); then folder=$repositories_folder; fi
   local -ar install=("$new_venv/bin/python" "$LIBRARY/inside/install_packages.py" "$wheelhouse"
     "$folder" "$installer" "$uv" "$@")
   if inside "${install[@]}"; then return; fi
-  if [[ -z $wheelhouse ]]; then # it shows its progress on a terminal; what it says is read once more
+  if [[ -z $wheelhouse ]]; then # its output went to the terminal, for the progress: run it again to read it
     said=$(PIP_RETRIES=1 UV_HTTP_RETRIES=0 inside "${install[@]}" --dry-run --quiet 2>&1) || :
     explain_index "$said"
     explain_package "$said"
   fi
-  fail_writing "$new_venv" "the packages cannot be installed into $new_venv" \
-    "see the lines above, and run the same command again; without a network: $offline_mode"
+  fail_writing "$new_venv" "cannot install the packages into $new_venv" \
+    "the installer's output above has the reason; correct it and run the command again; without network: $offline_mode"
 }
 
-# run_scripts: what repositories need besides, each script in its repository's folder.
+# run_scripts: run the install scripts of repositories, each in its repository's directory.
 run_scripts() {
   local -i at
   for ((at = 0; at < ${#scripts[@]}; at += 2)); do
@@ -175,21 +174,21 @@ run_scripts() {
     inside "$new_venv/bin/python" "$LIBRARY/inside/install_packages.py" "$wheelhouse" \
       "$repositories_folder/${scripts[at]}" run "${scripts[at + 1]}" ||
       fail_writing "$new_venv" "the script ${scripts[at + 1]} of repository ${scripts[at]} failed" \
-        'see the lines above; mend it, and run the same command again'
+        'correct the script; its output is above; then run the command again'
   done
 }
 
-# compile_packages: once here, not at the start of the first job by each rank; a terminal shows how far it is.
+# compile_packages: byte-compile once, instead of in each rank of the first job; show progress on a terminal.
 compile_packages() {
   local -i count=0
   inside "$new_venv/bin/python" -m compileall -j 0 "$new_venv/lib" 2>&1 | while IFS= read -r _; do
     count+=1
     if [[ -t 2 ]] && ((count % 100 == 0)); then printf '\r\e[K      %d files' "$count" >&2; fi
-  done || : # some packages have templates that are not Python
+  done || : # some packages contain templates that are not Python
   if [[ -t 2 ]]; then printf '\r\e[K' >&2; fi
 }
 
-# prints nothing where there is no PyTorch
+# prints nothing without PyTorch
 declare -g TORCH_VERSION='
 import importlib.metadata
 try:
@@ -197,7 +196,7 @@ try:
 except importlib.metadata.PackageNotFoundError:
     pass'
 
-# find_uv BRING_UV: set uv to one that runs inside; BRING_UV makes the file "$uv" where there is none.
+# find_uv BRING_UV: set uv to a uv that runs inside; BRING_UV fetches a missing one to "$uv".
 find_uv() {
   local found
   if found=$(inside sh -c 'command -v uv'); then
@@ -216,23 +215,26 @@ find_uv() {
   fi
 }
 
-# fetch_uv FILE: from the package index.
+# fetch_uv FILE: fetch uv from the package index; fail if the disk is full or the index is not reachable.
 fetch_uv() {
-  local said
-  note 'fetching uv'
+  local said full
+  note 'installing uv'
   if said=$({ inside python3 -m venv "$1.partial.$$" &&
     inside "$1.partial.$$/bin/python" -m pip --quiet --disable-pip-version-check \
       install -r "$LIBRARY/inside/uv.txt"; } 2>&1); then
     mv -- "$1.partial.$$/bin/uv" "$1"
     return
   fi
+  full=$(fail_writing "${1%/*}" "$said" '' 2>&1) || : # before its files are removed
   rm -rf -- "$1.partial.$$"
+  if [[ $full == *'No space left'* ]]; then
+    fail_writing "${1%/*}" 'cannot install uv: No space left on device' ''
+  fi
   explain_index "$said"
-  if [[ $said == *'No space left'* ]]; then fail_writing "${1%/*}" "cannot fetch uv: No space left on device" 'make room'; fi
   printf '%s\n' "$said" >&2
 }
 
-# remove_unfinished_venvs FOLDER: what a killed installation left. The lock is held: none is alive.
+# remove_unfinished_venvs DIR: remove what killed installations left. The lock is held: none is running.
 remove_unfinished_venvs() {
   local each
   for each in "$1/${venv##*/venv_}-"[0-9]*/; do # the lock is that of this stack and architecture
@@ -240,8 +242,8 @@ remove_unfinished_venvs() {
   done
 }
 
-# remove_replaced_venvs FOLDER CURRENT: those that no job can be using any more. A folder's time is
-# the moment when it was replaced.
+# remove_replaced_venvs DIR CURRENT: remove those that no job can still use. A venv's modification time is when
+# it was replaced.
 remove_replaced_venvs() {
   local old
   while IFS= read -r -d '' old; do

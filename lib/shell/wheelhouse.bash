@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2154  # lib/wheelhouse.py assigns them
-# Python packages on their way to a machine without network: a folder of wheels, with a list of what
-# is to be installed and the checksum of every file.
+# The wheelhouse: Python packages for a machine without network, a directory of wheels with a lock file and the
+# checksum of every file.
 
-# download_packages [OPTION]...: fetch all wheels for the target; OPTIONs are pip's.
+# download_packages [OPTION]...: download all wheels for the target; OPTIONs are pip's.
 # Uses: start_image, which defines inside COMMAND... for the target's image, if it runs here.
 download_packages() {
   check_requirements
@@ -14,7 +14,7 @@ download_packages() {
   rm -rf -- "$unfinished"
   make_folders "$unfinished/target" "$unfinished/built"
   find_host_python
-  step 1/4 'Find out what the target has'
+  step 1/4 'Describing the target'
   runs_here=no
   if image_starts; then
     start_image
@@ -22,35 +22,35 @@ download_packages() {
   fi
   describe_target "$unfinished/target"
   note "the target has Python $(<"$unfinished/target/python") on $arch"
-  step 2/4 'Choose the versions'
+  step 2/4 'Resolving the versions'
   make_fetcher
   choose_versions "$@"
-  step 3/4 'Fetch the wheels'
+  step 3/4 'Downloading the wheels'
   fetch_wheels "$@"
-  step 4/4 'Check that all is there'
+  step 4/4 'Checking the wheels'
   if [[ -s $unfinished/missing.txt ]]; then build_wheels "$@"; fi
   list_wheels
   rm -rf -- "$unfinished"
 }
 
-# find_host_python: set host_python to the first that is new enough; python3 of a login node is old.
+# find_host_python: set host_python to the first Python that is new enough; the python3 of login nodes is old.
 find_host_python() {
   for host_python in "${LIBRARY%/*}/.venv/bin/python" python3 python3.{14,13,12,11,10,9}; do
     if "$host_python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
       return
     fi
   done
-  fail 'there is no Python 3.9 or newer here, which fetches the packages' \
-    'install one, or put it on PATH; on a cluster: module avail python'
+  fail 'Python 3.9 or newer not found; it downloads the packages' \
+    'install it, or add it to PATH; on a cluster, find its module: module avail python'
 }
 
-# image_starts: whether the target's programs run here.
+# image_starts: whether the target's programs run on this machine.
 image_starts() {
   host_arch
   [[ $REPLY == "$arch" ]] && (start_image && inside python3 --version) >/dev/null 2>&1
 }
 
-# describe_target FOLDER: write down the target's Python and the packages that its image has.
+# describe_target DIR: write the target's Python version and the packages of its image.
 describe_target() {
   if [[ -n $pins ]]; then
     describe_by_hand "$1" "$(header_value python "$pins")" "$(header_value glibc "$pins")"
@@ -64,7 +64,7 @@ describe_target() {
     fi
     describe_by_hand "$1" "$configured_python" ''
     if [[ $base != host && ($gpu == cuda || $gpu == rocm) ]]; then
-      note "but no PyTorch: that is the image's own, the build for $gpu"
+      note "excluding PyTorch: the image is expected to contain the build for $gpu"
       printf 'torch\n' >"$1/excluded.txt"
     fi
   else
@@ -75,8 +75,8 @@ describe_target() {
   fi
 }
 
-# describe_by_archive FOLDER: describe the target by its image's archive; false if there is none, or if it cannot be read
-# and packages.python is set.
+# describe_by_archive DIR: describe the target by its image archive; false if it is missing, or if it cannot be
+# read and packages.python is set.
 describe_by_archive() {
   local reason
   [[ -n $archive && -e $archive ]] || return 1
@@ -86,16 +86,17 @@ describe_by_archive() {
     fail "cannot read the image archive $archive: ${reason##*$'\n'}" \
       "run: python3 build_container.py download --force --machine $machine; or set packages.python = \"3.12\""
   note "cannot read $archive: ${reason##*$'\n'}; using packages.python = \"$configured_python\""
+  return 1
 }
 
-# describe_by_hand FOLDER PYTHON GLIBC: without the packages that an image has.
+# describe_by_hand DIR PYTHON GLIBC: describe a target without the packages of its image.
 describe_by_hand() {
   printf '%s' "$2" >"$1/python"
   printf '%s' "$3" >"$1/glibc"
   forget_packages "$1"
 }
 
-# make_fetcher: a venv with the pip and the uv that fetch, once on this machine.
+# make_fetcher: create a venv with pip and uv for downloads, once on this machine.
 make_fetcher() {
   if [[ -x $fetcher/bin/uv ]] && "$fetcher/bin/python" -c ''; then return; fi
   make_folders "${fetcher%/*}"
@@ -104,16 +105,16 @@ make_fetcher() {
     ! "$fetcher.partial/bin/python" -m pip --quiet --disable-pip-version-check install --upgrade \
       'pip>=24' -r "$LIBRARY/inside/uv.txt" >&2; then
     rm -rf -- "$fetcher.partial"
-    fail_writing "${fetcher%/*}" 'pip and uv cannot be had, which fetch the packages' \
-      'see the lines above; is there a network, and a Python with venv?'
+    fail_writing "${fetcher%/*}" 'cannot install pip and uv, which download the packages' \
+      "check the network, and that Python has venv; pip's output above has the details"
   fi
   mv -T -- "$fetcher.partial" "$fetcher"
 }
 
-# choose_versions [OPTION]...: write what is to be fetched, and what stands above the list of it.
+# choose_versions [OPTION]...: write the list of packages to download, and its header.
 choose_versions() {
   if [[ -n $pins ]]; then
-    note "the versions are those of $pins"
+    note "using the locked versions of $pins"
     sed '/^#/d' "$pins" >"$unfinished/pins.txt"
   else
     local -r python=$fetcher/bin/python
@@ -126,18 +127,18 @@ choose_versions() {
   } >"$unfinished/header"
 }
 
-# fetch_wheels [OPTION]...: all that there are; missing.txt then names the others.
+# fetch_wheels [OPTION]...: download all existing wheels; missing.txt then lists the other packages.
 fetch_wheels() {
   local full=
   local -i failed=0
   fetch_packages fetch "$repositories_folder" ${sources[@]+"${sources[@]}"} -- "$@" || failed=$?
-  if ((failed == 4)); then full=': No space left on device'; fi # pip has cleaned up meanwhile
+  if ((failed == 4)); then full=': No space left on device'; fi # pip has removed its files by now
   ((failed == 0)) ||
-    fail_writing "$downloads" "the packages cannot be fetched into $downloads$full" \
-      'see the lines above; the same command goes on where it stopped'
+    fail_writing "$downloads" "cannot download the packages into $downloads$full" \
+      "check the network; pip's output above has the details; run the command again to resume"
 }
 
-# fetch_packages MODE WORD...: one step of the download.
+# fetch_packages MODE ARGUMENT...: run one step of the download.
 fetch_packages() {
   local name=${lock##*/}
   name=${name%.lock}
@@ -145,11 +146,11 @@ fetch_packages() {
     "$unfinished" "${@:2}"
 }
 
-# build_wheels [OPTION]...: make wheels of what comes only as source; in the image, if it runs here.
+# build_wheels [OPTION]...: build wheels of packages that have only a source; in the image, if it runs here.
 build_wheels() {
   local -a python=("$fetcher/bin/python")
   local where='this machine' pip
-  pip=$("$fetcher/bin/python" -c 'import pip; print(pip.__path__[0])') # an image may have none
+  pip=$("$fetcher/bin/python" -c 'import pip; print(pip.__path__[0])') # an image can lack it
   if [[ $runs_here == yes ]]; then
     python=(inside python3)
     where="$base"
@@ -158,17 +159,17 @@ build_wheels() {
     "$unfinished/missing.txt" | paste -s -d ' ')"
   "${python[@]}" "$pip" --quiet --disable-pip-version-check wheel --no-deps --require-hashes \
     --wheel-dir "$unfinished/built" "$@" -r "$unfinished/missing.txt" >&2 ||
-    note 'not all of it could be built: see the lines above'
+    note "some packages could not be built; pip's output above has the reason"
 }
 
-# list_wheels: print the table; stop where something is missing.
+# list_wheels: print the table; fail if a wheel is missing.
 list_wheels() {
   local -i failed=0
   fetch_packages finish "$runs_here" >"$unfinished/table" || failed=$?
   case $failed in
     0) cat -- "$unfinished/table" ;;
     3) fail "no wheel for Python $(<"$unfinished/target/python") on $arch: $(<"$unfinished/table")" \
-      'ask for versions that have one, or put wheels of your own where pip finds them: -- --find-links FOLDER' ;;
-    *) fail_writing "$downloads" "the lists of $downloads cannot be written" 'see the lines above' ;;
+      'require versions that have one, or add a directory with your own wheels: -- --find-links DIR' ;;
+    *) fail_writing "$downloads" "cannot write the lists of $downloads" "check the directory's permissions" ;;
   esac
 }

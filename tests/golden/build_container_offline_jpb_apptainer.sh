@@ -929,13 +929,13 @@ next_step() {
 
 # ---------- lib/shell/overlay_record.bash
 
-# change_record FILE NAME TEXT: write one of its values anew, which is not the last; TEXT as JSON has it.
+# change_record FILE NAME TEXT: replace one of its values, not the last one; TEXT is in JSON.
 change_record() {
   local line
   while IFS= read -r line || [[ -n $line ]]; do
     if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
     printf '%s\n' "$line"
-  done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+  done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'check the permissions of the directory; the line above has the reason'
   put_shared "$1.partial" "$1"
 }
 

@@ -525,7 +525,9 @@ def test_venv_of_another_image_is_told(prepared, make_clone, tmp_path):
     clone = make_clone(tmp_path, "apptainer", ["longship_tiny"])
     clone.scratch.mkdir()
     (clone.scratch / _venv(other).name).symlink_to(os.path.realpath(_venv(other)))
-    hint = is_told(clone.container_run("true", check=False), "were installed on top of host, not of ")
+    hint = is_told(
+        clone.container_run("true", check=False), "were installed on top of host, not of "
+    )
     assert "set_up.py install" in hint
 
 

@@ -202,7 +202,7 @@ def test_missing_packer_is_told(version, on_host, tmp_path):
         (programs / "mksquashfs").write_text(f"#!/bin/sh\necho mksquashfs version {version}\n")
         (programs / "mksquashfs").chmod(0o755)
     done = on_host.overlay(env={"PATH": str(programs)}, check=False)
-    is_told(done, "there is no mksquashfs 4.4 or newer", 'packages.overlay = ""')
+    is_told(done, "mksquashfs 4.4 or newer not found", 'packages.overlay = ""')
 
 
 def test_packing_shows_on_a_terminal_how_far_it_is(fresh):
@@ -210,7 +210,7 @@ def test_packing_shows_on_a_terminal_how_far_it_is(fresh):
     command, environment = clone.command("build_overlay.py"), {**clone.environment, **fresh.find}
     with Terminal(command, env=environment, cwd=clone.root) as terminal:
         assert terminal.end() == 0, terminal.said
-    packing = terminal.said.partition("[5/5] Pack them with ")[2]
+    packing = terminal.said.partition("[5/5] Packing the overlay with ")[2]
     assert re.search(r"\[=+[-/|\\]?\] +\d+/\d+ +100%", packing)
     assert sha256(fresh.link()) in packing
 
@@ -321,7 +321,7 @@ def test_list_shows_what_there_is_and_what_is_for_now(on_host):
     first = os.readlink(on_host.link()).partition("/")[2][: -len(".sqsh")]
     lines = on_host.overlay("--list").stdout.splitlines()
     assert lines[1].startswith(f"* {first} ") and lines[1].endswith(TINY)
-    assert " never " in lines[1] and lines[2] == "  in use"
+    assert " never " in lines[1] and lines[2] == "  active"
     on_host.container_run("true")
     today = time.strftime("%Y-%m-%d")
     assert on_host.overlay("--list").stdout.count(today) == 2
@@ -335,7 +335,7 @@ def test_prune_asks(on_host, require):
     on_host.overlay()
     on_host.require("longship_tiny")
     before = on_host.versions()
-    is_told(on_host.overlay("--prune", check=False), "nobody is here to answer", "--yes")
+    is_told(on_host.overlay("--prune", check=False), "cannot ask for confirmation", "--yes")
     assert on_host.versions() == before
     require("basics")
     for answer, left in (("n", before), ("", before), ("y", [])):
@@ -424,7 +424,7 @@ def test_wrong_calls_are_told(words, message, on_host):
 def test_no_overlay_configured_is_told(on_host):
     on_host.change('overlay = "myenv"\n', "")
     done = on_host.overlay(check=False)
-    is_told(done, "the configuration names no overlay", "[packages] of configuration.toml")
+    is_told(done, "no overlay is configured", "[packages] of configuration.toml")
 
 
 # --- nothing lost, whatever happens
@@ -583,7 +583,7 @@ def test_overlay_is_built_without_network(fresh, airgapped):
 def test_offline_without_a_download_is_told(on_host):
     is_told(
         on_host.overlay("offline", check=False),
-        "the packages have not been downloaded",
+        "packages have not been downloaded",
         "set_up.py download --machine local",
     )
 

@@ -266,7 +266,7 @@ def test_ctrl_c_names_the_step_and_the_next_call_works(stuck, clone, find):
     os.killpg(stuck.pid, signal.SIGINT)
     _, errors = stuck.communicate(timeout=SECONDS)
     assert stuck.returncode == 130
-    assert "error: interrupted in step 2/4, Install the packages" in errors
+    assert "error: interrupted in step 2/4, Installing the packages" in errors
     assert "hint: no work is lost; resume with: python3 set_up.py install" in errors
     assert "Traceback" not in errors.split("error: interrupted")[1]
     assert venv_of(clone) is None

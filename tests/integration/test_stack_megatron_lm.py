@@ -200,4 +200,4 @@ def test_tokenizer_that_is_not_there_is_told(inside, root, tmp_path):
     assert done.returncode == 1
     error, hint = done.stderr.splitlines()[-2:]
     assert error.startswith("error: cannot read the tokenizer me/nowhere: ")
-    assert hint.startswith("hint: name a directory with a tokenizer.json")
+    assert hint.startswith("hint: set training.tokenizer to a directory")

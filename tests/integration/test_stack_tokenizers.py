@@ -101,5 +101,5 @@ def test_what_is_no_tokenizer_is_told(files, message, root, python, tmp_path):
     error, hint = done.stderr.splitlines()[-2:]
     assert done.returncode == 1
     assert re.match(rf"error: cannot read the tokenizer {tmp_path}: .*({message})", error)
-    assert hint.startswith("hint: name a directory with a tokenizer.json")
+    assert hint.startswith("hint: set training.tokenizer to a directory")
     assert "Traceback" not in done.stderr

@@ -136,7 +136,9 @@ def test_missing_venv_and_that_of_another_image_are_told(own, tmp_path):
     (tmp_path / "other").mkdir()
     shutil.copy(f"{venv}/longship-inputs", tmp_path / "other")
     (tmp_path / "other/longship-base").write_text("/other.sif\n")
-    refused(own, [TRAIN], "were installed on top of /other.sif, not of ", "python3 set_up.py install")
+    refused(
+        own, [TRAIN], "were installed on top of /other.sif, not of ", "python3 set_up.py install"
+    )
 
 
 def test_job_of_another_site_is_refused(jobs):

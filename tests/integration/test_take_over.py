@@ -78,7 +78,7 @@ def test_overlay_is_taken_over_as_it_is(fresh, their_overlay):
     before = digest(their_overlay)
     link = put(fresh, their_overlay)
     assert link.name == f"myenv_{digest(fresh.root / 'requirements/tiny.txt')[:12]}_{OWN}.sqsh"
-    is_told(fresh.container_run("true", check=False), "was not made by Longship", "takes it over")
+    is_told(fresh.container_run("true", check=False), "was not built by Longship", "takes it over")
     said = fresh.overlay().stderr
     assert "[1/1] Take over" in said and "used as it is" in said, said
     assert "python -m NAME" in said and "myenv/bin/python, which is not there" in said, said
@@ -90,7 +90,7 @@ def test_overlay_is_taken_over_as_it_is(fresh, their_overlay):
     again = fresh.overlay().stderr
     assert "Take over" not in again and "used as it is" in again
     listed = fresh.overlay("--list").stdout
-    assert f"not made by Longship: {their_overlay}" in listed and "in use" in listed, listed
+    assert f"not built by Longship: {their_overlay}" in listed and "  active" in listed, listed
     assert TINY in listed
 
 
@@ -130,7 +130,7 @@ OTHERS = {
     # the folder of its packages, its Python, and what is told
     "another Python": ("lib/python3.5/site-packages", "/usr/bin/python3", "is for Python 3.5, and"),
     "another image": ("lib/python3.5/site-packages", "/opt/conda/bin/python", "does not start"),
-    "no venv": (".", "", "holds no venv"),  # as pip install --target leaves it
+    "no venv": (".", "", "does not contain a venv"),  # as pip install --target leaves it
 }
 
 
@@ -147,7 +147,7 @@ def test_overlay_of_something_else_is_refused(kind, fresh, their_venv, tmp_path)
     link = put(fresh, pack(fresh, made, tmp_path / "other.sqsh"))
     is_told(fresh.overlay(check=False), told, "container.image")
     assert not fresh.left() and link.is_symlink()
-    is_told(fresh.container_run("true", check=False), "was not made by Longship", "takes it over")
+    is_told(fresh.container_run("true", check=False), "was not built by Longship", "takes it over")
 
 
 def test_file_that_is_no_overlay_is_refused(fresh, tmp_path):
@@ -208,7 +208,7 @@ def test_new_venv_is_built_beside_the_old_one(with_venv, their_venv, wheels):
     before = sorted((path, path.lstat().st_mtime_ns) for path in their_venv.rglob("*"))
     find = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
     said = with_venv.set_up("install", env=find).stderr
-    assert f"is not Longship's and stays: {their_venv}" in said, said
+    assert f"not built by Longship: {their_venv}" in said, said
     assert os.readlink(with_venv.venv).startswith("venvs/")
     assert with_venv.container_run("longship_tiny").stdout == "1.0\n"
     assert before == sorted((path, path.lstat().st_mtime_ns) for path in their_venv.rglob("*"))
@@ -219,7 +219,7 @@ def test_folder_in_the_place_of_the_link_is_left_alone(with_venv, base_image):
     make_venv(with_venv, with_venv.venv, base_image)
     assert f"{with_venv.venv}/lib" in with_venv.container_run("python", "-c", SHOW).stdout
     done = with_venv.set_up("install", check=False)
-    is_told(done, "is a folder that Longship did not make", "mv ")
+    is_told(done, "is a directory that Longship did not create", "mv ")
     assert (with_venv.venv / "pyvenv.cfg").exists()
 
 
