@@ -110,7 +110,7 @@ def test_asset_is_fetched_once_and_found_offline_by_name_and_revision(make, hub,
     shutil.rmtree(clone.scratch / f"tools_{own_arch()}")  # nothing is started for it either
     done = clone.set_up("install")
     assert hub.asked == []
-    assert done.stderr.count(" is there already") == 2
+    assert done.stderr.count(" is already ") == 2
 
 
 def test_pinned_commit_is_what_the_name_alone_means(make, hub):
@@ -181,7 +181,7 @@ def test_deleted_file_is_fetched_again(make, hub):
         (
             asset(),
             {"HF_ENDPOINT": "http://127.0.0.1:9"},
-            "http://127.0.0.1:9 cannot be reached from here",
+            "cannot reach http://127.0.0.1:9 from this machine",
             "python3 set_up.py download --machine local; then here: python3 set_up.py offline",
         ),
     ],
@@ -313,7 +313,7 @@ def test_what_was_downloaded_is_found_without_a_network(carried, hub, airgapped)
     assert content(find(carried, "lab/tiny", ("revision", commit), wrap=airgapped)) == FILES
     assert "train.jsonl" in content(find(carried, "lab/text", ("repo_type", "dataset")))
     again = run_lines(carried, offline_lines, airgapped)
-    assert "[1/2]" not in again.stderr and again.stderr.count("is there already") == 2
+    assert "[1/2]" not in again.stderr and again.stderr.count(" is already ") == 2
     shutil.rmtree(carried.scratch / "offline")  # the cache does not need it
     assert content(find(carried, "lab/tiny", wrap=airgapped)) == FILES
     run_lines(carried, offline_lines, airgapped)
@@ -339,11 +339,11 @@ def damage(carried, kind):
 @pytest.mark.parametrize(
     ("kind", "message", "hint"),
     [
-        ("cut short", "a folder/model.bin of lab/tiny is damaged", "copy it again"),
-        ("missing", "a folder/model.bin of lab/tiny is missing", "copy it again"),
-        ("record cut short", ".asset is cut short", "copy it again"),
+        ("cut short", "file of lab/tiny is damaged", "copy it again"),
+        ("missing", "file of lab/tiny not found", "copy it again"),
+        ("record cut short", ".asset is truncated", "copy it again"),
         ("outside", "lists files outside of its directory", "do not use it"),
-        ("no record", "lab/tiny is not among what was copied", "python3 set_up.py download"),
+        ("no record", "asset lab/tiny has not been downloaded", "python3 set_up.py download"),
     ],
 )
 def test_bad_copy_is_told_and_nothing_of_it_is_taken(kind, message, hint, carried):

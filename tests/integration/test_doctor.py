@@ -395,7 +395,7 @@ FAULTS = [
     Fault("no overlay", other_requirements, "problem", "overlay", "no overlay", "build_overlay.py"),
     Fault(
         *("other image", overlay_of_another_image, "problem", "overlay"),
-        *("belongs to /other/image.sif", "build_overlay.py"),
+        *("was built for /other/image.sif", "build_overlay.py"),
     ),
     Fault("older overlay", older_overlay, "problem", "overlay", "is newer", "build_overlay.py"),
     Fault(

@@ -349,13 +349,13 @@ def test_lock_that_does_not_fit_is_told(connected):
     clone.set_up("update", env=clone.find)
     (clone.root / "requirements/tiny.txt").write_text("longship_extra\n")
     done = clone.set_up("install", env=clone.find, check=False)
-    is_told(done, f"{lock_of(clone)} does not fit", "python3 set_up.py update")
+    is_told(done, f"{lock_of(clone)} does not match", "python3 set_up.py update")
     done = clone.set_up("update", env=clone.find)
     assert done.stdout == "longship-extra 1.0 added\nlongship-tiny 1.0 removed\n"
     text = lock_of(clone).read_text()
     lock_of(clone).write_text(re.sub("# python: .*", "# python: 3.7", text))
     done = clone.set_up("install", env=clone.find, check=False)
-    is_told(done, "is for Python 3.7, and host has 3.", "python3 set_up.py update")
+    is_told(done, "is for Python 3.7, but host has 3.", "python3 set_up.py update")
 
 
 def test_package_that_is_not_the_pinned_one_is_not_installed(connected, found):

@@ -220,7 +220,7 @@ def test_packing_shows_on_a_terminal_how_far_it_is(fresh):
 
 def test_missing_overlay_is_told(fresh):
     done = fresh.container_run("true", check=False)
-    is_told(done, f"there is no overlay {fresh.link()}", "python3 build_overlay.py")
+    is_told(done, f"overlay not found: {fresh.link()}", "python3 build_overlay.py")
 
 
 @pytest.mark.needs("mksquashfs")
@@ -230,7 +230,7 @@ def test_change_of_the_requirements_asks_for_another_overlay(on_host):
     assert on_host.container_run("longship_tiny").stdout == "1.0\n"
     on_host.require(TINY, "longship_extra")
     done = on_host.container_run("true", check=False)
-    is_told(done, f"there is no overlay {on_host.link()}", "python3 build_overlay.py")
+    is_told(done, f"overlay not found: {on_host.link()}", "python3 build_overlay.py")
     on_host.require(TINY)
     assert on_host.link() == first
     assert on_host.container_run("longship_tiny").stdout == "1.0\n"
@@ -242,7 +242,7 @@ def test_overlay_of_another_image_is_told_and_made_for_this_one(fresh, base_imag
     shutil.copy(base_image, copy)
     fresh.change(toml(str(base_image)), toml(str(copy)))
     done = fresh.container_run("true", check=False)
-    is_told(done, f"belongs to {base_image} with Python 3.", "python3 build_overlay.py")
+    is_told(done, f"was built for {base_image} with Python 3.", "python3 build_overlay.py")
     before = sha256(fresh.link())
     done = fresh.overlay()
     assert "[1/5]" not in done.stderr  # the same image by another name: nothing is built
@@ -255,7 +255,7 @@ def test_overlay_of_another_image_is_told_and_made_for_this_one(fresh, base_imag
     fresh.change(toml(str(base_image)), toml(str(copy)))
     os.utime(copy, (time.time() + 60,) * 2)
     done = fresh.container_run("true", check=False)
-    is_told(done, f"the image {copy} is newer than the overlay", "python3 build_overlay.py")
+    is_told(done, f"image {copy} is newer than the overlay", "python3 build_overlay.py")
 
 
 @pytest.mark.needs("mksquashfs")
@@ -265,7 +265,7 @@ def test_another_python_of_the_machine_is_told(on_host):
     text = json.loads(record.read_text())
     record.write_text(record.read_text().replace(f'"{text["python"]}"', '"3.7.1"'))
     done = on_host.container_run("true", check=False)
-    is_told(done, f"is for Python 3.7.1, and this machine has {text['python']}", "build_overlay.py")
+    is_told(done, f"for Python 3.7.1, but this machine has {text['python']}", "build_overlay.py")
 
 
 def test_second_build_does_nothing(with_overlay):
@@ -539,7 +539,7 @@ def test_repositories_lie_in_a_venv_above_it(runtime, make_overlay_clone, wheels
     if "SSL_CERT_FILE" not in clone.environment:  # the small Debian has no certificates
         find["SSL_CERT_FILE"] = ssl.get_default_verify_paths().openssl_cafile
     before = clone.set_up(check=False, env=find)
-    is_told(before, "there is no overlay", "python3 build_overlay.py")
+    is_told(before, "overlay not found", "python3 build_overlay.py")
     done = clone.overlay(env=find)
     assert done.stderr.endswith("next: python3 set_up.py install\n")
     clone.set_up("install", env=find)
@@ -572,10 +572,14 @@ def test_repositories_lie_in_a_venv_above_it(runtime, make_overlay_clone, wheels
 
 
 def test_overlay_is_built_without_network(fresh, airgapped):
+    """It has the bytes of one that was built with the network."""
+    fresh.overlay()
+    online = sha256(fresh.link())
     fresh.overlay("download", env={"PIP_NO_INDEX": "0"})  # with what builds need
-    command = airgapped(fresh.command("build_overlay.py", "offline"))
+    command = airgapped(fresh.command("build_overlay.py", "offline", "--force"))
     done = processes.run(command, env=fresh.environment, cwd=fresh.root)
     assert "next: python3 container_run.py" in done.stderr
+    assert "[5/5]" in done.stderr and sha256(fresh.link()) == online
     assert fresh.container_run("longship_tiny").stdout == "1.0\n"
     assert fresh.left() == []
 

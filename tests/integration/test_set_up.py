@@ -196,7 +196,7 @@ def test_missing_requirements_file_is_told(clone, find):
     (clone.root / "requirements/tiny.txt").unlink()
     done = clone.set_up("install", env=find, check=False)
     assert done.returncode == 1
-    assert f"there is no requirements file {clone.root}/requirements/tiny.txt" in done.stderr
+    assert f"requirements file not found: {clone.root}/requirements/tiny.txt" in done.stderr
     assert left_over(clone) == []
 
 

@@ -128,7 +128,7 @@ def test_job_pins_the_overlay_that_was_taken_over(fresh, their_overlay, tmp_path
 
 OTHERS = {
     # the folder of its packages, its Python, and what is told
-    "another Python": ("lib/python3.5/site-packages", "/usr/bin/python3", "is for Python 3.5, and"),
+    "another Python": ("lib/python3.5/site-packages", "/usr/bin/python3", "is for Python 3.5, but"),
     "another image": ("lib/python3.5/site-packages", "/opt/conda/bin/python", "does not start"),
     "no venv": (".", "", "does not contain a venv"),  # as pip install --target leaves it
 }
@@ -164,7 +164,7 @@ def test_overlay_goes_on_with_another_image_of_the_same_python(
     other = tmp_path / "other.sif"
     shutil.copy(base_image, other)
     fresh.change(f"image = {toml(str(base_image))}", f"image = {toml(str(other))}")
-    is_told(fresh.container_run("true", check=False), "belongs to", "python3 build_overlay.py")
+    is_told(fresh.container_run("true", check=False), "was built for", "python3 build_overlay.py")
     fresh.overlay()
     assert "user-software" in fresh.container_run("python", "-c", SHOW).stdout
 
