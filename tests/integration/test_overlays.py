@@ -520,6 +520,19 @@ def test_full_disk_is_told_and_nothing_is_left(step, on_host, small_disk, wheels
     assert on_host.container_run("longship_tiny").stdout == "1.0\n"
 
 
+@pytest.mark.needs("mksquashfs")
+@pytest.mark.parametrize("free", [8, pytest.param(40, marks=pytest.mark.slow)])  # MB: venv, uv
+def test_full_disk_is_told_where_uv_cannot_be_installed(free, on_host, small_disk):
+    disk = small_disk(150)
+    on_host.change(toml(str(on_host.scratch)), toml(str(disk)))
+    fill(disk, leave=free << 20)
+    done = on_host.overlay(check=False, env={"PIP_NO_INDEX": "0"})
+    error, hint = done.stderr.splitlines()[-2:]
+    assert error == "error: cannot install uv: No space left on device"
+    assert hint.startswith("hint: make room there")
+    assert not list(disk.glob("tools_*/*"))
+
+
 # --- with repositories in a venv above it
 
 
