@@ -111,7 +111,7 @@ def test_hashes_that_requirements_ask_for_are_the_only_ones(inside, tmp_path):
     text = "a-a==1 \\\n    --hash=sha256:02 \\\n    --hash=sha256:03\n"
     kept = "a-a==1 \\\n    --hash=sha256:02\n"
     assert program.keep_hashes("a-a==1", text, asked["a-a"]) == kept
-    with pytest.raises(SystemExit, match="a-a==1: no file of it has a hash"):
+    with pytest.raises(SystemExit, match="a-a==1: none of its files has a hash"):
         program.keep_hashes("a-a==1", text, {"sha256:04"})
 
 
