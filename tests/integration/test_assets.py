@@ -182,7 +182,7 @@ def test_deleted_file_is_fetched_again(make, hub):
             asset(),
             {"HF_ENDPOINT": "http://127.0.0.1:9"},
             "cannot reach http://127.0.0.1:9 from this machine",
-            "python3 set_up.py download --machine local; then here: python3 set_up.py offline",
+            "set_up.py download --machine local; then, on this machine: python3 set_up.py offline",
         ),
     ],
 )

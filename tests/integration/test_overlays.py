@@ -70,7 +70,7 @@ def test_manifest_says_what_it_was_made_from(with_overlay, base_image):
     clone = with_overlay()
     manifest = json.loads(clone.container_run("cat", f"{PREFIX}/longship-overlay.json").stdout)
     assert manifest["requirements"] == f"{TINY}\n"
-    assert "longship-tiny==1.0" in manifest["lock"] and "--hash=sha256:" in manifest["lock"]
+    assert "longship-tiny==1.0\n" in manifest["lock"]
     assert manifest["architecture"] == OWN
     assert manifest["image"].startswith(("sif:", "sha256:"))
     version = clone.container_run(
@@ -153,7 +153,7 @@ def test_compression_that_cannot_be_mounted_is_told(fresh, tmp_path):
         '    dd of="$2" bs=1 seek=20 conv=notrunc status=none\nfi\n',
     )
     done = fresh.overlay(env={"PATH": path}, check=False)
-    is_told(done, "cannot mount a SquashFS file packed with zstd", 'packages.compression = "lz4"')
+    is_told(done, "cannot mount SquashFS files packed with zstd", 'packages.compression = "lz4"')
     assert fresh.versions() == [] and fresh.left() == []
 
 
@@ -521,11 +521,10 @@ def test_full_disk_is_told_and_nothing_is_left(step, on_host, small_disk, wheels
 
 
 @pytest.mark.needs("mksquashfs")
-@pytest.mark.parametrize("free", [8, pytest.param(40, marks=pytest.mark.slow)])  # MB: venv, uv
-def test_full_disk_is_told_where_uv_cannot_be_installed(free, on_host, small_disk):
-    disk = small_disk(150)
+@pytest.mark.parametrize("size", [8, pytest.param(60, marks=pytest.mark.slow)])  # MB: venv, uv
+def test_full_disk_is_told_where_uv_cannot_be_installed(size, on_host, small_disk):
+    disk = small_disk(size)
     on_host.change(toml(str(on_host.scratch)), toml(str(disk)))
-    fill(disk, leave=free << 20)
     done = on_host.overlay(check=False, env={"PIP_NO_INDEX": "0"})
     error, hint = done.stderr.splitlines()[-2:]
     assert error == "error: cannot install uv: No space left on device"
