@@ -1,7 +1,7 @@
-"""Models, tokenizers and datasets of the Hugging Face hub: fetched, and taken to other machines.
+"""Assets: models, tokenizers and datasets of the Hugging Face Hub, for this and other machines.
 
-They go into the cache that the environment uses. On their way to a machine without network they are
-plain files below ``offline/assets``, with a record that names their commit and has their checksums.
+They are stored in the cache that the environment uses. For a machine without network they are plain
+files under ``offline/assets``, with a record of their commit and checksums.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Asset(NamedTuple):
     revision : str
         A commit, or a branch or tag.
     include, exclude : tuple of str
-        Patterns of the files that are wanted, and of those that are not.
+        Patterns of files to download, and of files to leave out.
     """
 
     repo: str
@@ -50,17 +50,17 @@ class Asset(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """The folder that huggingface_hub gives it: ``models--openai-community--gpt2``."""
+        """The directory name that huggingface_hub uses: ``models--openai-community--gpt2``."""
         return "--".join([f"{self.kind}s", *self.repo.split("/")])
 
     @property
     def record(self) -> str:
-        """The name of its record; another revision or other patterns have another one."""
+        """The name of its record, different for each revision and selection of files."""
         return f"{self.folder}-{hashlib.sha256(repr(tuple(self)).encode()).hexdigest()[:12]}"
 
     @property
     def refs(self) -> tuple[str, ...]:
-        """The names besides the commit under which it is to be found."""
+        """The names other than the commit under which programs find it."""
         return () if _COMMIT.fullmatch(self.revision) else (self.revision,)
 
 
@@ -70,7 +70,7 @@ def configured_assets(settings: Settings) -> tuple[Asset, ...]:
     Raises
     ------
     LongshipError
-        If one has no repo, or a repo or revision that the hub cannot have.
+        If one has no repo, or an invalid repo or revision.
     """
     origin = settings.origins["assets"]
     return tuple(_asset(each, origin) for each in settings.configuration.assets)
@@ -93,19 +93,19 @@ def _asset(entry: Mapping[str, Any], origin: str) -> Asset:
 
 
 def install_lines(settings: Settings, paths: Paths) -> list[str]:
-    """Return the lines that fetch what is missing, with ``inside COMMAND...`` defined.
+    """Return the lines that download missing assets, with ``inside COMMAND...`` defined.
 
     Parameters
     ----------
     settings : Settings
-        All layers put together.
+        All layers merged.
     paths : Paths
-        Where things lie.
+        The derived paths.
 
     Returns
     -------
     list of str
-        Lines of bash; none where no asset is configured.
+        Lines of bash; none if no asset is configured.
     """
     assets = configured_assets(settings)
     if not assets:
@@ -114,21 +114,21 @@ def install_lines(settings: Settings, paths: Paths) -> list[str]:
 
 
 def download_lines(settings: Settings, here: Paths) -> list[str]:
-    """Return the lines that fetch all for another machine.
+    """Return the lines that download all assets for another machine.
 
-    They define ``inside COMMAND...`` anew, as this machine itself.
+    They redefine ``inside COMMAND...`` to run on this machine itself.
 
     Parameters
     ----------
     settings : Settings
-        All layers put together, for the machine that will use them.
+        All layers merged, for the target machine.
     here : Paths
-        Where things lie on the machine that downloads.
+        The paths on the machine that downloads.
 
     Returns
     -------
     list of str
-        Lines of bash; none where no asset is configured.
+        Lines of bash; none if no asset is configured.
     """
     assets = configured_assets(settings)
     if not assets:
@@ -143,7 +143,7 @@ def download_lines(settings: Settings, here: Paths) -> list[str]:
 
 
 def _with_own_cache(settings: Settings) -> Settings:
-    """Return the settings without HF_HOME, which names a folder of the target."""
+    """Return the settings without HF_HOME, which is a directory of the target."""
     configuration = settings.configuration
     kept = {name: text for name, text in configuration.environment.set.items() if name != "HF_HOME"}
     environment = replace(configuration.environment, set=kept)
@@ -151,19 +151,19 @@ def _with_own_cache(settings: Settings) -> Settings:
 
 
 def offline_lines(settings: Settings, paths: Paths) -> list[str]:
-    """Return the lines that put what was downloaded elsewhere where the libraries look for it.
+    """Return the lines that copy downloaded assets to the cache of the libraries.
 
     Parameters
     ----------
     settings : Settings
-        All layers put together.
+        All layers merged.
     paths : Paths
-        Where things lie.
+        The derived paths.
 
     Returns
     -------
     list of str
-        Lines of bash; none where no asset is configured.
+        Lines of bash; none if no asset is configured.
     """
     assets = configured_assets(settings)
     if not assets:
@@ -180,13 +180,13 @@ def offline_lines(settings: Settings, paths: Paths) -> list[str]:
 
 
 def _cache_lines(settings: Settings, paths: Paths) -> list[str]:
-    """Return the lines that say where the cache is, and for which machine."""
+    """Return the lines that set the cache and the machine."""
     cache = hub_cache(settings, paths)
     return [assign("hub_cache", cache), assign("machine", settings.machine.name)]
 
 
 def _fetch_lines(settings: Settings, paths: Paths, assets: tuple[Asset, ...]) -> list[str]:
-    """Return the lines that fetch them, and before that say which Pythons may be able to."""
+    """Return the lines that download them, and that set which Pythons may have the library."""
     lines = [
         *_cache_lines(settings, paths),
         assign("hub_venv", wanted_venv(settings, paths) or ""),
@@ -201,7 +201,7 @@ def _fetch_lines(settings: Settings, paths: Paths, assets: tuple[Asset, ...]) ->
 
 
 def _name_lines(assets: tuple[Asset, ...]) -> list[str]:
-    """Return the lines that let names lead to the commits: without one, to a repo's first asset."""
+    """Return the lines that point branches to commits; main is a repo's first asset."""
     names = {(each.folder, ref): each for each in assets for ref in each.refs}
     for each in reversed(assets):
         names[each.folder, "main"] = each

@@ -28,7 +28,7 @@ from lib.settings import Settings
 
 _WORK = Expansion('"$work"')
 _TREE = Expansion(f'"$work"/root{MOUNTED_AT}')
-# how packages are installed into an overlay
+# variables of the installation into an overlay
 _INSTALL = (
     ("UV_COMPILE_BYTECODE", "0"),  # compiled later, by freeze_packages.py
     ("PIP_NO_COMPILE", "1"),
@@ -37,7 +37,7 @@ _INSTALL = (
 
 
 def overlay_link(settings: Settings, paths: Paths) -> Path:
-    """Return the path of the overlay for the requirements as they are now.
+    """Return the path of the overlay for the current requirements.
 
     Raises
     ------
@@ -67,17 +67,17 @@ def build_lines(
     Parameters
     ----------
     settings : Settings
-        All layers put together.
+        All layers merged.
     paths : Paths
-        Where things lie.
+        The derived paths.
     runtime : str
         From `lib.runtimes.choose_runtime`.
     offline : bool
-        From what was downloaded, without network.
+        Install from downloaded packages, without network.
     again : bool
-        Build even what is there already.
+        Rebuild even if it exists.
     typed : str
-        What the user typed, to go on after an interruption.
+        The command line, for the hint after an interruption.
 
     Returns
     -------
@@ -118,7 +118,7 @@ def build_lines(
 
 
 def _overlay_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
-    """Return the lines that say where the overlay is built and how it is packed."""
+    """Return the lines that set the build directory and the packing options."""
     link = overlay_link(settings, paths)
     packages = settings.configuration.packages
     if packages.memory and not re.fullmatch(r"[1-9][0-9]*[KMG]", packages.memory):
@@ -142,8 +142,8 @@ def _overlay_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
         assign("processors", str(packages.processors)),
         assign("memory", packages.memory),
         *(export(*each) for each in _INSTALL),
-        # no hard links to uv's cache: on host files stay where they are installed, and work_dir can
-        # lie on another file system
+        # no hard links to uv's cache: on host the installed files are used, and work_dir can be on
+        # another file system
         *([export("UV_LINK_MODE", "copy")] if runtime == "host" or packages.work_dir else []),
         call("work_for_group", paths.scratch_dir),
         wrapped("make_folders", *folders),
@@ -153,9 +153,9 @@ def _overlay_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
 
 
 def _works(settings: Settings, paths: Paths) -> Path:
-    """Return the folder that overlays are built in, but for the user id at its end.
+    """Return the build directory of overlays, without the user ID at its end.
 
-    Each scratch folder has its own, as it has a lock of its own.
+    Each scratch directory has its own, as it has its own lock.
     """
     chosen = settings.configuration.packages.work_dir
     if not chosen:
@@ -167,7 +167,7 @@ def _works(settings: Settings, paths: Paths) -> Path:
 
 
 def _image_record(settings: Settings, paths: Paths, runtime: str) -> str:
-    """Return the record of the image in use; "" where there is no image."""
+    """Return the record of the active image; "" if there is none."""
     if runtime == "host":
         return ""
     active = paths.containers / image_file(runtime, image_source(settings), paths)
@@ -175,7 +175,7 @@ def _image_record(settings: Settings, paths: Paths, runtime: str) -> str:
 
 
 def _job(settings: Settings) -> str:
-    """Return what submits the job that builds it, where the site has one."""
+    """Return the command that submits the site's build job; "" if it has none."""
     job = Path(settings.machine.site_file).with_name("build_overlay.sbatch")
     if not (settings.root / job).is_file():
         return ""
@@ -183,7 +183,7 @@ def _job(settings: Settings) -> str:
 
 
 def _next_lines(settings: Settings, paths: Paths, offline: bool) -> list[str]:
-    """Return the lines that say how to go on: the venv above it, if there is to be one."""
+    """Return the lines that print the next command: for the venv above it, if there is one."""
     if len(install_steps(settings, paths)) == 1:
         data = data_command(settings.root, settings.machine, settings.stack.name)
         return [call("next_step", data)]
@@ -191,9 +191,9 @@ def _next_lines(settings: Settings, paths: Paths, offline: bool) -> list[str]:
 
 
 def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) -> list[str]:
-    """Return the lines that fetch the packages of the overlay for a machine without network.
+    """Return the lines that download the overlay's packages for a machine without network.
 
-    Parameters and what is returned are those of `lib.setup.download_lines`.
+    Parameters and result are those of `lib.setup.download_lines`.
     """
     overlay_link(settings, here)
     following = wheelhouse.next_step(settings, here)
@@ -201,7 +201,7 @@ def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) ->
         assign("LIBRARY", here.root / "lib"),
         call("on_interrupt", typed),
         call("make_folders", here.project_dir, here.scratch_dir),
-        # what is installed from a repository is read in its clone
+        # the requirements of repositories are read in their clones
         *repository_lines(settings, here, "install_repositories"),
         *wheelhouse.download_lines(settings, here, runtime),
         call("next_step", following.replace("set_up.py", "build_overlay.py")),
@@ -211,7 +211,7 @@ def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) ->
 def list_lines(
     settings: Settings, paths: Paths, runtime: str, *, as_json: bool = False
 ) -> list[str]:
-    """Return the lines that show all overlays, and which is for the requirements as they are."""
+    """Return the lines that list all overlays and mark the active one."""
     base = image_to_start(runtime, settings, paths) or "host"
     command = overlay_command(paths)
     show = call("overlays_as_json") if as_json else call("list_overlays", base, command)
@@ -219,7 +219,7 @@ def list_lines(
 
 
 def prune_lines(settings: Settings, paths: Paths, *, asked: bool) -> list[str]:
-    """Return the lines that delete the overlays that nothing needs; `asked` before or not."""
+    """Return the lines that delete unused overlays; `asked` if the user has confirmed it."""
     link = overlay_link(settings, paths)
     return [
         call("make_folders", link.parent),

@@ -1,4 +1,4 @@
-"""Overlays: the Python packages as one SquashFS file on top of the image, and what it is called."""
+"""Overlays: the Python packages as one SquashFS file on top of the image, and its name."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from lib.errors import LongshipError
 from lib.paths import Paths, pinned
 from lib.settings import Settings
 
-# Where an overlay is built and seen inside, as the users of Olivia know it.
+# The mount point of an overlay, and the path that it is built at; users of Olivia know it.
 MOUNTED_AT = "/user-software"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def configured_overlay(settings: Settings, paths: Paths) -> Path | None:
-    """Return the path of the overlay that belongs to the requirements as they are now.
+    """Return the path of the overlay for the current requirements.
 
-    It is a link to one of the versions beside it, once it has been built.
+    Once the overlay is built, it is a link to one of the versions.
 
     Parameters
     ----------
     settings : Settings
-        All layers put together.
+        All layers merged.
     paths : Paths
-        Where things lie.
+        The derived paths.
 
     Returns
     -------
     pathlib.Path or None
         ``<scratch_dir>/overlays/<name>_<first 12 hex digits of the SHA-256 of the requirements
-        file>_<arch>.sqsh``; None where the configuration names no overlay.
+        file>_<arch>.sqsh``; None if the configuration names no overlay.
 
     Raises
     ------
     LongshipError
-        If the name cannot be a file's, or there is no requirements file.
+        If the name is not a valid file name, or there is no requirements file.
     """
     packages = settings.configuration.packages
     if not packages.overlay:
@@ -53,7 +53,7 @@ def configured_overlay(settings: Settings, paths: Paths) -> Path | None:
 
 
 def requirements_file(settings: Settings) -> Path:
-    """Return the file that an overlay is named after.
+    """Return the requirements file, whose checksum is in the overlay's name.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def _digest(path: Path) -> str:
 
 
 def overlay_to_start(settings: Settings, paths: Paths) -> str:
-    """Return the file that a launch mounts: the version that the link leads to now; or "".
+    """Return the file that a launch mounts, the target of the link; or "".
 
     Errors are those of `configured_overlay`.
     """
@@ -93,19 +93,19 @@ def overlay_to_start(settings: Settings, paths: Paths) -> str:
 def seen_at(overlay: str, runtime: str) -> str:
     """Return the path that an overlay's packages have for the program.
 
-    Without a container there is no such folder as `MOUNTED_AT`: they are unpacked beside the file.
+    Without a container there is no mount point: they are unpacked to a directory next to the file.
 
     Parameters
     ----------
     overlay : str
         From `overlay_to_start`.
     runtime : str
-        What runs the image.
+        The container runtime.
     """
     return unpacked(overlay) if runtime == "host" else MOUNTED_AT
 
 
 def unpacked(overlay: str) -> str:
-    """Return the folder that a version is unpacked to, for runtimes that mount no file."""
+    """Return the directory that a version is unpacked to, for runtimes that cannot mount it."""
     folder, name = os.path.split(overlay)
     return os.path.join(os.path.dirname(folder), "unpacked", name[: -len(".sqsh")])

@@ -18,15 +18,15 @@ _VENV = Expansion('"$venv"')
 
 
 def packages_wanted(settings: Settings) -> bool:
-    """Tell whether anything is to be installed."""
+    """Return whether the configuration installs any package."""
     packages = settings.configuration.packages
     return bool(packages.requirements or _installed(settings))
 
 
 def wanted_venv(settings: Settings, paths: Paths) -> Path | None:
-    """Return the venv's path, or None where nothing goes into one.
+    """Return the venv's path, or None if nothing is installed into one.
 
-    With an overlay only repositories do: what a user works in cannot lie in a file.
+    With an overlay it contains only repositories: users work in them, and an overlay is read-only.
     """
     if not settings.configuration.packages.overlay:
         return paths.venv if packages_wanted(settings) else None
@@ -54,18 +54,18 @@ def set_up_command(paths: Paths) -> str:
 def install_lines(
     settings: Settings, paths: Paths, runtime: str, *, offline: bool = False
 ) -> list[str]:
-    """Return the lines that make the venv, with ``inside COMMAND...`` defined.
+    """Return the lines that create the venv, with ``inside COMMAND...`` defined.
 
     Parameters
     ----------
     settings : Settings
-        All layers put together.
+        All layers merged.
     paths : Paths
-        Where things lie.
+        The derived paths.
     runtime : str
         From `lib.runtimes.choose_runtime`.
     offline : bool
-        From what was downloaded, without network.
+        Install from downloaded packages, without network.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def install_lines(
 
 
 def installer_lines(settings: Settings, paths: Paths, *, offline: bool) -> list[str]:
-    """Return the lines that say what installs packages, and from where."""
+    """Return the lines that set the installer and its sources."""
     return [
         assign("installer", settings.configuration.packages.installer),
         assign("uv", paths.tools / "uv"),
@@ -99,14 +99,14 @@ def installer_lines(settings: Settings, paths: Paths, *, offline: bool) -> list[
 
 
 def installer_functions(*, offline: bool) -> tuple[str, ...]:
-    """Name the functions of lib/shell/ that choose the list of packages, bring uv, and check."""
+    """Name the functions of lib/shell/ that choose the lock file, fetch uv, and verify packages."""
     if offline:
         return ("choose_download", "unpack_uv", "verify_wheelhouse")
     return ("choose_lock", "fetch_uv")
 
 
 def renew_lock_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
-    """Return the lines that pin all packages anew, with ``inside COMMAND...`` defined.
+    """Return the lines that resolve all packages again, with ``inside COMMAND...`` defined.
 
     Parameters and errors are those of `install_lines`.
     """
@@ -120,7 +120,7 @@ def renew_lock_lines(settings: Settings, paths: Paths, runtime: str) -> list[str
 
 
 def wanted_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
-    """Return the lines that say what is wanted; the functions of lib/shell/ read the variables.
+    """Return the lines that set the requirements, as variables for the functions of lib/shell/.
 
     Parameters and errors are those of `install_lines`.
     """
@@ -143,12 +143,12 @@ def wanted_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
 
 
 def target_lines(settings: Settings, paths: Paths) -> list[str]:
-    """Return the lines that say for what versions are chosen."""
+    """Return the lines that set the target of the resolution."""
     return [assign("arch", paths.arch), assign("gpu", settings.machine.gpu)]
 
 
 def _requirement_lines(settings: Settings, paths: Paths) -> list[str]:
-    """Return the lines that say what is installed, and which repositories in which way."""
+    """Return the lines that set the requirements, and how each repository is installed."""
     requirements: list[Word] = []
     if settings.configuration.packages.requirements:
         requirements += ["-r", paths.root / settings.configuration.packages.requirements]
@@ -172,6 +172,6 @@ def _requirement_lines(settings: Settings, paths: Paths) -> list[str]:
 
 
 def _installed(settings: Settings) -> list[Repository]:
-    """Return the repositories that something is installed from or by."""
+    """Return the repositories that are installed or have an install script."""
     wanted = configured_repositories(settings)
     return [each for each in wanted if each.install != "none" or each.script]

@@ -20,11 +20,11 @@ class Recipe(NamedTuple):
     runtime : str
         The program: ``apptainer``, ``singularity``, ``docker``, ``podman`` or ``enroot``.
     source : ImageSource
-        Where it comes from.
+        The image's source.
     arch : str
         ``amd64`` or ``arm64``.
     tag : str
-        What it is called in the store of docker or podman: ``longship/pytorch_25.06-py3:amd64``.
+        Its name in the store of docker or podman: ``longship/pytorch_25.06-py3:amd64``.
     """
 
     runtime: str

@@ -18,18 +18,18 @@ from lib.settings import Settings
 def install_lines(
     settings: Settings, paths: Paths, runtime: str, *, again: bool = False
 ) -> list[str]:
-    """Return the lines of ``set_up.py install``: make what is missing, leave what is there.
+    """Return the lines of ``set_up.py install``: create what is missing, keep what exists.
 
     Parameters
     ----------
     settings : Settings
-        All layers put together.
+        All layers merged.
     paths : Paths
-        Where things lie.
+        The derived paths.
     runtime : str
         From `lib.runtimes.choose_runtime`.
     again : bool
-        Make the venv even if it is up to date.
+        Rebuild the venv even if it is up to date.
 
     Returns
     -------
@@ -71,18 +71,18 @@ def update_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
 def repositories_alone_lines(
     settings: Settings, paths: Paths, function: str, typed: str
 ) -> list[str]:
-    """Return the lines that do something with the repositories and nothing else.
+    """Return the lines that run one function for the repositories and nothing else.
 
     Parameters
     ----------
     settings : Settings
-        All layers put together.
+        All layers merged.
     paths : Paths
-        Where things lie.
+        The derived paths.
     function : str
         ``continue_update``, ``abort_update`` or ``save_all_series``.
     typed : str
-        What the user typed, to go on after an interruption.
+        The command line, for the hint after an interruption.
 
     Raises
     ------
@@ -100,18 +100,18 @@ def repositories_alone_lines(
 
 
 def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) -> list[str]:
-    """Return the lines of ``set_up.py download``: fetch what a machine without network needs.
+    """Return the lines of ``set_up.py download``: download what a machine without network needs.
 
     Parameters
     ----------
     settings : Settings
-        All layers put together, for the machine that will use it.
+        All layers merged, for the target machine.
     here : Paths
-        Where things lie on the machine that downloads.
+        The paths on the machine that downloads.
     runtime : str
-        What runs the image there.
+        The container runtime of the target.
     typed : str
-        What the user typed, to go on after an interruption.
+        The command line, for the hint after an interruption.
 
     Returns
     -------
@@ -121,9 +121,9 @@ def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) ->
     Raises
     ------
     LongshipError
-        If there is nothing to fetch.
+        If there is nothing to download.
     """
-    # what is installed from a repository is read in its clone
+    # the requirements of repositories are read in their clones
     cloned = repository_lines(settings, here, "install_repositories")
     fetched = assets.download_lines(settings, here)
     wanted = packages_wanted(settings) or not (cloned or fetched)
@@ -141,7 +141,7 @@ def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) ->
 def offline_lines(
     settings: Settings, paths: Paths, runtime: str, *, again: bool = False
 ) -> list[str]:
-    """Return the lines of ``set_up.py offline``: all of it from what was downloaded.
+    """Return the lines of ``set_up.py offline``: install everything from the download.
 
     Parameters and errors are those of `install_lines`.
     """
@@ -167,7 +167,7 @@ def _package_lines(
     others: bool,
     offline: bool = False,
 ) -> list[str]:
-    """Return the lines that make the venv; none where only other things are wanted."""
+    """Return the lines that create the venv; none if only other things are configured."""
     if wanted_venv(settings, paths) is None and settings.configuration.packages.overlay:
         return [
             call("note", "the Python packages are in the overlay, see: python3 build_overlay.py")
@@ -206,7 +206,7 @@ def _start_lines(settings: Settings, paths: Paths, runtime: str, mode: str) -> l
 
 
 def _next_lines(settings: Settings, paths: Paths, *, offline: bool = False) -> list[str]:
-    """Return the line that says how to go on, where packages are there to run something."""
+    """Return the line that prints the next command, if packages are configured."""
     if not packages_wanted(settings):
         return []
     if wanted_venv(settings, paths) is None:

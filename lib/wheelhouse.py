@@ -1,4 +1,4 @@
-"""Python packages for a machine without network: fetched on another one."""
+"""The wheelhouse: Python packages for a machine without network, downloaded on another one."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from lib.sites import own_arch
 
 
 def download_lines(settings: Settings, here: Paths, runtime: str) -> list[str]:
-    """Return the lines that fetch the packages for a machine, which can be another than this.
+    """Return the lines that download the packages for a machine, which can be another one.
 
     Parameters
     ----------
     settings : Settings
-        All layers put together, for the machine that will use them.
+        All layers merged, for the target machine.
     here : Paths
-        Where things lie on the machine that downloads.
+        The paths on the machine that downloads.
     runtime : str
-        What runs the image there.
+        The container runtime of the target.
 
     Returns
     -------
@@ -61,7 +61,7 @@ def download_lines(settings: Settings, here: Paths, runtime: str) -> list[str]:
 
 
 def next_step(settings: Settings, here: Paths) -> str:
-    """Say how to go on after a download: copy the folder, if it was made for another machine."""
+    """Return the next command after a download; it copies the files if the target is not here."""
     offline = "python3 set_up.py offline"
     try:
         there = str(derive_paths(settings).offline)
@@ -74,7 +74,7 @@ def next_step(settings: Settings, here: Paths) -> str:
 
 
 def _archive(settings: Settings, target: Paths, runtime: str) -> str:
-    """Return the archive that the image travels in; a SIF cannot be looked into."""
+    """Return the image archive; the packages of a SIF cannot be read."""
     if runtime == "host":
         return ""
     source = image_source(settings)
