@@ -41,7 +41,7 @@ missing_overlay() {
       "ask its owner to run: chmod a+r $(printf '%q %q' "$overlay" "$overlay.json")"
   fi
   if [[ -e $overlay ]]; then
-    fail "overlay $overlay has no record; it was not built by Longship" "to use it unchanged, $1"
+    fail "overlay $overlay has no record" "$1"
   fi
   fail "overlay not found: $overlay" "$1"
 }

@@ -55,11 +55,11 @@ def test_damaged_overlay_is_built_again(damage, fresh):
     OVERLAY_DAMAGES[damage](overlay)
     if "record" in damage and damage != "wrong record":
         done = fresh.container_run("true", check=False)
-        assert "hint: python3 build_overlay.py" in done.stderr
+        assert "hint: run: python3 build_overlay.py" in done.stderr
     if damage != "missing":
         report = json.loads(fresh.type("doctor.py", "--json", check=False).stdout)
         (fix,) = {each["fix"] for each in report["findings"] if each["topic"] == "overlay"}
-        assert fix.startswith("python3 build_overlay.py")
+        assert "python3 build_overlay.py" in fix
     fresh.overlay()
     overlay = fresh.link().resolve()
     assert hashlib.sha256(overlay.read_bytes()).hexdigest() == right

@@ -78,17 +78,17 @@ def test_overlay_is_taken_over_as_it_is(fresh, their_overlay):
     before = digest(their_overlay)
     link = put(fresh, their_overlay)
     assert link.name == f"myenv_{digest(fresh.root / 'requirements/tiny.txt')[:12]}_{OWN}.sqsh"
-    is_told(fresh.container_run("true", check=False), "was not built by Longship", "takes it over")
+    is_told(fresh.container_run("true", check=False), "has no record", "python3 build_overlay.py")
     said = fresh.overlay().stderr
-    assert "[1/1] Take over" in said and "used as it is" in said, said
-    assert "python -m NAME" in said and "myenv/bin/python, which is not there" in said, said
+    assert "[1/1] Checking" in said and "used unchanged" in said, said
+    assert "python -m NAME" in said and "myenv/bin/python, which does not exist" in said, said
     shown = fresh.container_run("python", "-c", SHOW).stdout
     assert shown.startswith("/user-software/lib/python3") and shown.endswith(" /user-software\n")
     assert fresh.container_run("python", "-c", "import yaml").returncode == 0  # the image's
     assert digest(their_overlay) == before and not fresh.left()
     # nothing is looked at or built again
     again = fresh.overlay().stderr
-    assert "Take over" not in again and "used as it is" in again
+    assert "[1/1]" not in again and "used unchanged" in again
     listed = fresh.overlay("--list").stdout
     assert f"not built by Longship: {their_overlay}" in listed and "  active" in listed, listed
     assert TINY in listed
@@ -147,7 +147,7 @@ def test_overlay_of_something_else_is_refused(kind, fresh, their_venv, tmp_path)
     link = put(fresh, pack(fresh, made, tmp_path / "other.sqsh"))
     is_told(fresh.overlay(check=False), told, "container.image")
     assert not fresh.left() and link.is_symlink()
-    is_told(fresh.container_run("true", check=False), "was not built by Longship", "takes it over")
+    is_told(fresh.container_run("true", check=False), "has no record", "python3 build_overlay.py")
 
 
 def test_file_that_is_no_overlay_is_refused(fresh, tmp_path):
