@@ -108,6 +108,19 @@ def test_link_that_leads_out_is_not(target, run):
     assert bash(run, call("link_stays_inside", "offline/assets/link", target)).returncode == 1
 
 
+@pytest.mark.parametrize("insensitive", [False, True])
+def test_names_that_differ_in_case_are_refused_where_one_file_has_both(insensitive, run, tmp_path):
+    """As on exFAT. There `.partial` is found under its other name too."""
+    (tmp_path / ".partial").mkdir()
+    if insensitive:
+        (tmp_path / ".PARTIAL").symlink_to(".partial")
+    lines = [assign("bundle", tmp_path), "wanted_names=([a]=1 [docs/Page]=1 [docs/page]=1)"]
+    done = bash(run, *lines, call("check_case"))
+    assert done.returncode == (1 if insensitive else 0), done.stderr
+    both = "docs/page and docs/Page", "docs/Page and docs/page"
+    assert any(f"cannot store both {each}\n" in done.stderr for each in both) == insensitive
+
+
 def test_every_file_is_dealt_out_once(run, tmp_path):
     names = [f"{folder}/{number}" for folder in ("a b", "c") for number in range(300)]
     for name in names:

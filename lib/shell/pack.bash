@@ -90,6 +90,7 @@ pack_bundle() {
   list_own_parts
   plan_part own "$work/parts" ''
   check_nothing_else
+  check_case
   for name in "${!known_sums[@]}"; do
     if [[ -z ${wanted_names[$name]:-} ]]; then changed+=1; fi
   done
@@ -206,6 +207,19 @@ check_nothing_else() {
     case $name in SHA256SUMS | .partial/* | .partial.lock*) continue ;; esac
     [[ -n ${wanted_names[$name]:-}${known_sums[$name]:-} && ! -L $bundle/$name ]] ||
       fail "$bundle/$name is no part of the bundle" 'remove it, or name a new folder'
+  done
+}
+
+# check_case: stop where two names differ only in case, and the file system of the bundle cannot store both.
+check_case() {
+  local name
+  local -A seen=()
+  if [[ ! -e $bundle/.PARTIAL ]]; then return; fi
+  for name in "${!wanted_names[@]}"; do
+    [[ -z ${seen[${name,,}]:-} ]] ||
+      fail "$bundle is on a case-insensitive file system, which cannot store both $name and ${seen[${name,,}]}" \
+        'rename one of them; or pack to another file system'
+    seen[${name,,}]=$name
   done
 }
 

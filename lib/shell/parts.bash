@@ -177,6 +177,7 @@ check_secrets() {
   local -a found=()
   local name
   local -i index
+  if ((${#bundle_names[@]} == 0)); then return; fi
   for name in "${bundle_names[@]}"; do
     if is_secret_name "$name"; then found+=("$name"); fi
   done
