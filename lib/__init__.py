@@ -11,6 +11,15 @@ import sys
 OLDEST_PYTHON = (3, 9)
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
+# In a bundle nothing is written: it would no longer be what its checksums say.
+if os.path.exists(os.path.join(os.path.dirname(ROOT), "SHA256SUMS")):
+    sys.dont_write_bytecode = True
+    try:  # Python has written this file's own before it ran it
+        os.unlink(__spec__.cached)
+        os.rmdir(os.path.dirname(__spec__.cached))
+    except OSError:
+        pass
+
 
 def _check_python():
     """Stop with a sentence, or start again with `.venv`'s Python, where this one is too old."""

@@ -600,3 +600,18 @@ def test_full_disk_while_unpacking_is_told(place, there, small_disk):
 def test_wrong_call_is_an_error(word, place):
     done = place.run(*([word] if word else []), check=False)
     assert done.returncode == 2 and "\nhint: " in done.stderr
+
+
+def test_scripts_that_run_in_a_bundle_write_nothing_into_it(place):
+    before = sorted(place.bundle.rglob("*"))
+    for name in ("bundle.py", "set_up.py"):
+        command = [sys.executable, place.bundle / "repository" / name, "--help"]
+        environment = {**place.environment, "PYTHONPATH": site_packages()}
+        processes.run(command, env=environment, cwd=place.folder)
+    assert sorted(place.bundle.rglob("*")) == before
+
+
+def site_packages():
+    import click
+
+    return os.path.dirname(os.path.dirname(click.__file__))
