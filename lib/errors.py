@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from lib import ROOT
+
 # red, yellow and cyan; the others are bold
 _COLOURS = {"error": 31, "problem": 31, "warning": 33, "follows": 33, "hint": 36, "next": 36}
+# Commands that ask a network, and what belongs before their other arguments instead.
+_ONLINE = re.compile(
+    r"(python3 set_up\.py) install\b|(python3 build_(?:container|overlay)\.py)"
+    r"(?! (?:online|download|offline|--list|--prune|--print))"
+)
 # what would move the cursor, or begin another line
 _CONTROL = dict.fromkeys((*range(32), *range(127, 160)), "?")
 
@@ -42,9 +50,23 @@ def print_messages(**lines: str) -> None:
         What each tells, by its first word, such as ``error``.
     """
     shown = {kind: each.translate(_CONTROL) for kind, each in lines.items()}
+    if "hint" in shown:
+        shown["hint"] = offline_modes(shown["hint"])
     text = "".join(f"{paint(f'{kind}:', sys.stderr)} {each}\n" for kind, each in shown.items())
     sys.stderr.buffer.write(text.encode(errors="surrogateescape"))
     sys.stderr.buffer.flush()
+
+
+def is_unpacked() -> bool:
+    """Tell whether this clone was unpacked from a bundle: its machine has no network."""
+    return os.path.exists(os.path.join(ROOT, ".cache/bundle/unpacked"))
+
+
+def offline_modes(text: str) -> str:
+    """Return a hint; where a bundle was unpacked, with the modes that need no network."""
+    if not is_unpacked():
+        return text
+    return _ONLINE.sub(lambda found: f"{found[1] or found[2]} offline", text)
 
 
 def paint(word: str, stream: TextIO) -> str:

@@ -116,7 +116,9 @@ def data_command(root: Path, machine: Machine, stack: str) -> str:
         return call("python3", "submit.py", job)
     if stack == "pytorch":
         return "python3 container_run.py python preprocess_data.py"
-    return call("python3", "container_run.py", "bash", f"stacks/{stack}/preprocess_data.sh", "all")
+    script = f"stacks/{stack}/preprocess_data.sh"
+    made = ("bash", script, "all") if (root / script).is_file() else ()  # else a shell
+    return call("python3", "container_run.py", *made)
 
 
 def check_machine(root: Path, job: JobFile, chosen: str, machines: Mapping[str, Machine]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Callable
 import click
 
 from lib.command import call
-from lib.errors import LongshipError, paint
+from lib.errors import LongshipError, offline_modes, paint
 from lib.log_scan import Finding, Message, Scan
 from lib.paths import Paths
 from lib.quoting import word
@@ -147,7 +147,7 @@ def _tell(scan: Scan) -> None:
         click.echo(f"{paint('problem', sys.stdout)}  {each.message.topic}: {_where(each)}")
         click.echo(_INDENT + _cut(each, _WIDTH - len(_INDENT)))
         click.echo(_wrapped(each.filled(each.message.cause), _INDENT))
-        click.echo(_wrapped(each.filled(each.message.fix), "    fix: "))
+        click.echo(_wrapped(offline_modes(each.filled(each.message.fix)), "    fix: "))
     if scan.failed:
         click.echo(f"first to fail: {scan.failed}")
 

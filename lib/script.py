@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lib import ROOT
-from lib.command import Below, comment, wrapped
+from lib.command import Below, assign, comment, wrapped
+from lib.errors import is_unpacked
 
 # In lib/shell/ a definition starts at the left margin and a function ends with } there; between
 # two definitions stands an empty line, and comment lines belong to what follows them.
@@ -59,6 +60,7 @@ def render(title: str, lines: Iterable[str], *, sourced: bool = False) -> str:
     parts = [
         f"#!/usr/bin/env bash\n{comment(title)}\nset -euo pipefail",
         f"longship_main() {{\n{_plan(lines)}\n}}",
+        assign("longship_unpacked", "1") if is_unpacked() else "",
         *(line for line in lines if isinstance(line, Below)),
     ]
     first, *others = sorted(files, key=lambda path: path.name != "exported.bash")

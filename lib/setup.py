@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from lib import assets, packages, repositories, wheelhouse
 from lib.command import assign, call, wrapped
 from lib.container import inside_lines
@@ -209,6 +211,7 @@ def _next_lines(settings: Settings, paths: Paths, *, offline: bool = False) -> l
     """Return the line that prints the next command, if packages are configured."""
     if not packages_wanted(settings):
         return []
-    if wanted_venv(settings, paths) is None:
+    overlay = overlay_to_start(settings, paths)
+    if wanted_venv(settings, paths) is None and not os.path.exists(overlay):
         return [call("next_step", f"python3 build_overlay.py{' offline' if offline else ''}")]
     return [call("next_step", data_command(settings.root, settings.machine, settings.stack.name))]

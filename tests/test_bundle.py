@@ -73,7 +73,7 @@ def test_folder_with_a_newline_is_refused(repository):
         packing(repository, "/a\nb")
 
 
-@pytest.mark.parametrize(("runtime", "steps"), [("host", 2), ("apptainer", 4)])
+@pytest.mark.parametrize(("runtime", "steps"), [("host", 1), ("apptainer", 3)])
 def test_next_steps_are_those_of_the_runtime(runtime, steps, repository):
     repository.write("configuration.toml", f'[container]\nruntime = "{runtime}"\n')
     settings, paths = repository.settings_and_paths()
@@ -165,3 +165,29 @@ def test_history_of_this_repository_can_be_packed(run, tmp_path):
     lines = [assign("root", own), assign("work", work), "allowed=()", call("check_history")]
     done = bash(run, *lines)
     assert done.returncode == 0, done.stderr
+
+
+HINTS = {
+    "python3 set_up.py install": "python3 set_up.py offline",
+    "run: python3 build_overlay.py": "run: python3 build_overlay.py offline",
+    "python3 build_container.py --force; a": "python3 build_container.py offline --force; a",
+    "python3 build_overlay.py --list": "python3 build_overlay.py --list",
+    "python3 build_container.py download -x": "python3 build_container.py download -x",
+    "python3 set_up.py offline": "python3 set_up.py offline",
+}
+
+
+@pytest.mark.parametrize("unpacked", [False, True])
+def test_hints_name_the_offline_modes_where_a_bundle_was_unpacked(
+    unpacked, run, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setattr("lib.errors.ROOT", str(tmp_path))
+    if unpacked:
+        (tmp_path / ".cache/bundle").mkdir(parents=True)
+        (tmp_path / ".cache/bundle/unpacked").touch()
+    for hint, offline in HINTS.items():
+        expected = f"error: python3 set_up.py install\nhint: {offline if unpacked else hint}\n"
+        done = bash(run, call("fail", "python3 set_up.py install", hint))
+        assert done.stderr == expected
+        LongshipError("python3 set_up.py install", hint).tell()
+        assert capfd.readouterr().err == expected
