@@ -71,7 +71,7 @@ mountable() {
     # read a file, not only directories: file contents are compressed
     if said=$(pack_overlay "$from" "$probe" "$1" 2>&1) &&
       said=$(try_overlay "$probe" "$way" grep -c . "$longship_overlay_folder/mark" 2>&1) &&
-      [[ $said == 9999 ]]; then
+      [[ ${said##*$'\n'} == 9999 ]]; then # Apptainer's warnings come before it
       return
     fi
   done
