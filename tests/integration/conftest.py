@@ -7,6 +7,7 @@ the docker daemon and the Slurm cluster.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,9 +23,7 @@ SERVERS = Path(__file__).parent / "servers"
 # A small Debian stands for the images that the sites use: a Python with pip and venv, and a package
 # (yaml) that only the image has. Documentation is left out, as every test image carries it along.
 IMAGE_PACKAGES = "python3,python3-venv,python3-pip,python3-yaml"
-IMAGE_OPTIONS = (
-    "--variant=minbase",
-    f"--include={IMAGE_PACKAGES}",
+SMALL = (
     "--dpkgopt=path-exclude=/usr/share/doc/*",
     "--dpkgopt=path-exclude=/usr/share/man/*",
     "--dpkgopt=path-exclude=/usr/share/locale/*",
@@ -38,22 +37,42 @@ def session_environment(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def base_tar(root, require, session_environment, tmp_path_factory):
-    """Give the root file system of a small Debian as a tar file.
+def base_tar(make_root_tar):
+    """Give the root file system of a small Debian as a tar file, that of this machine's suite."""
+    return make_root_tar("base", IMAGE_PACKAGES)
+
+
+@pytest.fixture(scope="session")
+def make_root_tar(root, require, session_environment, tmp_path_factory):
+    """Give a function that makes the root file system of a small Debian, as a tar file.
 
     Its packages come from the source that this machine's own packages come from.
     """
+    return lambda *given: _make_root_tar(
+        root, require, session_environment, tmp_path_factory, *given
+    )
+
+
+def _make_root_tar(
+    root, require, session_environment, tmp_path_factory, name, packages, suite=None
+):
     require("mmdebstrap")
     ask = ["bash", root / "tests/install_tools.sh", "--source"]
     source = processes.run(ask, env=session_environment).stdout
     if not source:
         pytest.skip("needs a Debian or Ubuntu, whose package source the test image is made from")
-    suite = _suite(source)
+    own_suite = _suite(source)
+    if suite:
+        source = re.sub(r"(?m)^Suites: .*", f"Suites: {suite}", source)
+        source = source.replace(f" {own_suite} ", f" {suite} ")
+    suite = suite or own_suite
     # `apt` of the machine may need a proxy; mmdebstrap's own does not read the machine's settings.
     settings = processes.run(["apt-config", "dump", "Acquire::http"], env=session_environment)
     options = [
         *(f"--aptopt={line}" for line in settings.stdout.splitlines() if not line.endswith('"";')),
-        *IMAGE_OPTIONS,
+        *("--variant=minbase", f"--include={packages}", *SMALL),
+        # a mirror of Debian's unstable suite may be late
+        *(['--aptopt=Acquire::Check-Valid-Until "false"'] if suite != own_suite else []),
     ]
 
     def build(partial):
@@ -68,7 +87,7 @@ def base_tar(root, require, session_environment, tmp_path_factory):
             environment = {**session_environment, "TMPDIR": folder}
             processes.run([*command, source_file], env=environment, cwd="/", timeout=600)
 
-    return cache.cached(f"base-{cache.fingerprint(source, options)}.tar", build)
+    return cache.cached(f"{name}-{cache.fingerprint(source, options)}.tar", build)
 
 
 @pytest.fixture(scope="session")
