@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pack, verify and unpack one folder with all that a machine without network needs: see --help."""
+"""Pack, verify or unpack a bundle for an air-gapped machine: see --help."""
 
 import lib
 

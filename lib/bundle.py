@@ -1,4 +1,4 @@
-"""One folder with all that a machine without network needs: the lines of bundle.py."""
+"""Bundles for air-gapped machines: the lines of bundle.py."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def pack_lines(
 def _folder(folder: str) -> str:
     """Return the absolute path of a bundle."""
     if "\n" in folder:
-        raise LongshipError(f"the name {folder!r} holds a newline", "name another folder")
+        raise LongshipError(f"the name contains a newline: {folder!r}", "name another directory")
     return os.path.realpath(folder)
 
 
@@ -137,9 +137,9 @@ def _copy(settings: Settings, folder: str) -> str:
     """Say how to go on: on the machine that the bundle is for."""
     unpack = call("bash", f"{os.path.basename(folder)}/unpack.sh")
     if settings.machine.name == "local":  # any machine: nobody has a name for it
-        return f"copy {word(folder)} to the other machine; then there: {unpack}"
+        return f"copy {word(folder)} to the target machine; then run there: {unpack}"
     copy = call("rsync", "-a", folder, f"{settings.machine.name}:")
-    return f"{copy}; then there: {unpack}"
+    return f"{copy}; then run there: {unpack}"
 
 
 def verify_lines(folder: str, *, typed: str) -> list[str]:
@@ -155,7 +155,7 @@ def verify_lines(folder: str, *, typed: str) -> list[str]:
     return [
         assign("bundle", _folder(folder)),
         call("on_interrupt", typed),
-        call("step", "1/1", "Verify the bundle"),
+        call("step", "1/1", "Verifying the bundle"),
         call("verify_bundle", _BUNDLE),
         'note "complete, ${#bundle_sums[@]} files: $bundle"',
         call("next_step", call("python3", "bundle.py", "unpack", _folder(folder))),
@@ -185,14 +185,14 @@ def unpack_lines(
         if bundle in (path, *path.parents):
             raise LongshipError(
                 f"paths.{name} is in the bundle {bundle}: {path}",
-                "set [paths] in configuration.toml to a directory outside of it",
+                f"set paths.{name} in configuration.toml to a directory outside of the bundle",
             )
     check = ("open_manifest", "open_links") if verified else ("verify_bundle",)
     return [
         assign("bundle", _folder(folder)),
         assign("offline", paths.offline),
         call("on_interrupt", typed),
-        *([] if verified else [call("step", "1/2", "Verify the bundle")]),
+        *([] if verified else [call("step", "1/2", "Verifying the bundle")]),
         *(call(each, _BUNDLE) for each in check),
         call("make_folders", Expansion('"$offline"')),
         call(
@@ -211,5 +211,4 @@ def _next_steps(settings: Settings) -> list[str]:
         *([] if configured_runtime(settings) == "host" else image),
         *(["build_overlay.py offline"] if settings.configuration.packages.overlay else []),
         "set_up.py offline",
-        "container_run.py python train.py",
     ]

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Set up this repository on a machine without network, from the folder that this file lies in: it
-# needs bash, coreutils and python3. What somebody has changed since the last time is kept.
-#   bash unpack.sh [FOLDER]      FOLDER is where the repository goes; ./longship unless given
-#   bash unpack.sh --verify      check every file of the bundle, and unpack nothing
+# Unpack this bundle on an air-gapped machine; needs bash, coreutils and python3. Files that you have changed
+# are kept; the bundle's version is written next to them.
+#   bash unpack.sh [TARGET]      put the repository into TARGET (default: ./longship)
+#   bash unpack.sh --verify      check every file of the bundle and unpack nothing
 set -euo pipefail
 
 # stop MESSAGE HINT
@@ -11,16 +11,22 @@ stop() {
   exit 1
 }
 
-# own_functions BUNDLE: what this script is made of, and the checksums that say whether it is whole.
+# usage MESSAGE: a usage error ends with exit code 2, as those of the entry scripts.
+usage() {
+  printf 'error: %s\nhint: run: bash unpack.sh --help\n' "$1" >&2
+  exit 2
+}
+
+# own_functions BUNDLE: check the files that this script sources against their checksums.
 own_functions() {
   local line
   local -a lines=()
-  [[ -f $1/SHA256SUMS ]] || stop "the bundle $1 is not complete: it has no SHA256SUMS" 'copy it again'
+  [[ -f $1/SHA256SUMS ]] || stop "the bundle is incomplete: not found: $1/SHA256SUMS" 'copy the bundle again'
   while IFS= read -r line; do
     if [[ ${line:66} == repository/lib/shell/*.bash ]]; then lines+=("$line"); fi
   done <"$1/SHA256SUMS"
   (cd -- "$1" && printf '%s\n' "${lines[@]}" | sha256sum --check --quiet >&2) ||
-    stop "the bundle $1 is not complete" 'copy it again: rsync -a --checksum takes only what differs'
+    stop "the bundle is incomplete or corrupt: $1" 'copy the bundle again: rsync -a --checksum copies only what differs'
 }
 
 # newest_python: print the first Python that is new enough for the scripts.
@@ -40,16 +46,17 @@ main() {
   here=$(cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
   case ${1:-} in
     -h | --help)
-      printf 'Usage: bash unpack.sh [FOLDER]\n       bash unpack.sh --verify\n\n'
-      printf 'Verify this bundle and put the repository into FOLDER (./longship unless given),\n'
-      printf 'and what it needs without network into the folders of its configuration.toml.\n'
-      printf 'With --verify: check every file of the bundle, and unpack nothing.\n'
+      printf 'Usage: bash unpack.sh [TARGET]\n       bash unpack.sh --verify\n\n'
+      printf 'Verify this bundle, put the repository into TARGET (default: ./longship) and unpack\n'
+      printf 'the rest into the directories that its configuration.toml sets.\n\n'
+      printf '  --verify  Check every file of the bundle and unpack nothing.\n'
+      printf '  --help    Show this message and exit.\n'
       return
       ;;
     --verify) verify=1 ;;
-    -*) stop "no such option: $1" 'bash unpack.sh [FOLDER]' ;;
+    -*) usage "no such option: $1" ;;
   esac
-  (($# <= 1)) || stop 'one folder at most' 'bash unpack.sh [FOLDER]'
+  (($# <= 1)) || usage "unexpected argument: $2"
   own_functions "$here"
   for file in messages lock watch launch hands bundle unpack repository; do
     # shellcheck source=/dev/null
@@ -57,7 +64,7 @@ main() {
   done
   on_interrupt "$(printf '%q ' bash "$0" "$@")"
   if [[ -n $verify ]]; then
-    step 1/1 "Verify $here"
+    step 1/1 'Verifying the bundle'
     verify_bundle "$here"
     # shellcheck disable=SC2154  # bundle.bash's
     note "complete, ${#bundle_sums[@]} files: $here"
@@ -68,8 +75,8 @@ main() {
   folder=$(realpath -m -- "$folder")
   check_repository_folder "$here" "$folder"
   python=$(newest_python) ||
-    fail 'no Python 3.9 or newer was found, which the scripts need' 'load its module, then the same command again'
-  step 1/4 "Verify $here"
+    fail 'no Python 3.9 or newer found' 'load its module, then run the same command again'
+  step 1/4 'Verifying the bundle'
   verify_bundle "$here"
   make_folders "$folder"
   locked "$folder/.unpack" unpack_repository "$here" "$folder" "$python"

@@ -44,7 +44,7 @@ list_tree() {
 # list_folder FOLDER PREFIX: add what lies below one folder of it.
 list_folder() {
   local entry
-  [[ -r $1/$2. && -x $1/$2. ]] || fail "cannot look into the folder $1/$2" "chmod u+rx it"
+  [[ -r $1/$2. && -x $1/$2. ]] || fail "cannot read the directory $1/$2" "run: chmod u+rx $(printf %q "$1/$2")"
   for entry in "$1/$2"* "$1/$2".[!.]* "$1/$2"..?*; do
     if [[ -L $entry ]]; then
       tree_links+=("${entry#"$1/"}")
@@ -65,23 +65,23 @@ read_manifest() {
   local LC_ALL=C line='' name=''
   local -i count=0
   bundle_sums=()
-  REPLY="there is no $1"
+  REPLY="not found: $1"
   [[ -f $1 && ! -L $1 ]] || return 1
   while IFS= read -r line; do
     if [[ $line == '# '* ]]; then break; fi
     name=${line:66}
     if [[ ${line:64:2} != '  ' || ${line:0:64} == *[!0-9a-f]* ]]; then
-      printf -v REPLY '%s has a line that is no checksum: %q' "$1" "$line"
+      printf -v REPLY '%s: not a checksum line: %q' "$1" "$line"
       return 1
     elif ! stays_inside "$name" || [[ -n ${bundle_sums[$name]:-} ]]; then
-      printf -v REPLY '%s has a name that no bundle holds: %q' "$1" "$name"
+      printf -v REPLY '%s: invalid name: %q' "$1" "$name"
       return 1
     fi
     bundle_sums[$name]=${line:0:64}
     count+=1
     line=
   done <"$1"
-  REPLY="$1 is cut short"
+  REPLY="$1 is truncated"
   [[ $line == "# $count files in all" ]]
 }
 
@@ -92,7 +92,7 @@ read_links() {
   bundle_links=()
   if [[ ! -e $1 ]]; then return 0; fi
   while IFS=$'\t' read -r target name; do
-    printf -v REPLY '%s has a link that no bundle holds: %q' "$1" "$name"
+    printf -v REPLY '%s: invalid link: %q' "$1" "$name"
     link_stays_inside "$name" "$target" || return 1
     bundle_links[$name]=$target
   done <"$1"
@@ -101,7 +101,7 @@ read_links() {
     folder=$name
     while [[ $folder == */* ]]; do
       folder=${folder%/*}
-      printf -v REPLY '%s has a link with a file behind it: %q' "$1" "$name"
+      printf -v REPLY '%s: path through a link: %q' "$1" "$name"
       [[ -z ${bundle_links[$folder]:-} ]] || return 1
     done
   done
@@ -145,38 +145,38 @@ verify_bundle() {
       tell_wrong unexpected "$name"
     fi
   done
-  if [[ -e $bundle/.partial ]]; then tell_wrong 'left by an interrupted packing' .partial; fi
+  if [[ -e $bundle/.partial ]]; then tell_wrong 'left by an interrupted pack' .partial; fi
   for name in "${tree_links[@]}" "${tree_others[@]}"; do
-    tell_wrong 'unexpected, no plain file' "$name"
+    tell_wrong 'unexpected, not a regular file' "$name"
     unset "wanted[\$name]"
   done
-  work=$(mktemp -d) || fail 'there is no room for temporary files' 'make room in /tmp, or set TMPDIR'
+  work=$(mktemp -d) || fail 'cannot create a temporary directory' 'free space in /tmp, or set TMPDIR to another directory'
   at_exit "$work"
   hash_files "$bundle" "$work"
   while IFS= read -r reason; do
     name=${reason:66}
-    if [[ ${wanted[$name]} != "${reason:0:64}" ]]; then tell_wrong bad "$name"; fi
+    if [[ ${wanted[$name]} != "${reason:0:64}" ]]; then tell_wrong corrupt "$name"; fi
     unset "wanted[\$name]"
   done < <(cat -- "$work"/sums.* 2>/dev/null)
   for name in "${!wanted[@]}"; do
-    if [[ -e $bundle/$name ]]; then tell_wrong 'bad, cannot be read' "$name"; else tell_wrong missing "$name"; fi
+    if [[ -e $bundle/$name ]]; then tell_wrong unreadable "$name"; else tell_wrong missing "$name"; fi
   done
   rm -rf -- "$work"
-  ((wrong == 0)) || fail "$wrong files of the bundle $bundle are not as they were packed" \
-    'delete what is bad or unexpected; then copy the bundle again (rsync -a --checksum), or pack it again'
+  ((wrong == 0)) || fail "$wrong files of the bundle do not match their checksums: $bundle" \
+    'delete the corrupt and unexpected files; then copy the bundle again (rsync -a --checksum), or run the same pack again'
   open_links "$bundle"
 }
 
 # open_manifest FOLDER: read what belongs to the bundle, or stop.
 open_manifest() {
-  [[ -d $1 ]] || fail "there is no folder $1" 'name the folder that pack has made'
-  read_manifest "$1/SHA256SUMS" || fail "the bundle $1 is not complete: $REPLY" \
-    'copy it again; where it was packed: the same pack again'
+  [[ -d $1 ]] || fail "bundle not found: $1" 'name the directory that bundle.py pack has written'
+  read_manifest "$1/SHA256SUMS" || fail "the bundle is incomplete: $REPLY" \
+    'copy the bundle again; or, where it was packed, run the same pack again'
 }
 
 # open_links FOLDER: read its links, or stop.
 open_links() {
-  read_links "$1/links" || fail "the bundle $1 is not to be trusted: $REPLY" 'pack it again'
+  read_links "$1/links" || fail "the bundle is not trustworthy: $REPLY" 'delete it, then pack it again'
 }
 
 # tell_wrong WHAT NAME: name a file, and count it.

@@ -37,7 +37,7 @@ copy_files() {
   deal_files "$1" "$3"
   if work_hands "$3" copy_hand "$1" "$2" "$4"; then return; fi
   reason=$(tail -q -n 1 -- "$3"/error.* 2>/dev/null | tail -n 1) || :
-  fail_writing "$2" "cannot copy ${1##*/} into $2: ${reason#*: }" 'see that line; then run the same command again'
+  fail_writing "$2" "cannot copy ${1##*/} to $2: ${reason#*: }" 'fix the reason given, then run the same command again'
 }
 
 # deal_files ROOT WORK: share out bundle_names to one list in WORK for each core: by size, small ones
@@ -217,7 +217,7 @@ copy_big_files() {
   wait $! || return 1
   if [[ -n $hashing ]]; then wait "$hashing" || return 1; fi
   if [[ $(batch_facts) != "$before" ]]; then
-    printf ': one of %s was written to while it was copied\n' "${batch[*]}" >&2
+    printf ': one of %s was modified while it was copied\n' "${batch[*]}" >&2
     return 1
   fi
 }

@@ -25,7 +25,7 @@ need_archive() {
   if [[ -f $archive && -f $archive.json ]]; then
     offline_names+=("${archive#"$offline/"}" "${archive#"$offline/"}.json")
   else
-    missing_parts+=("the archive of the image, $1.tar or .sif")
+    missing_parts+=("image archive $1.tar or .sif")
     missing_commands+=("$2")
   fi
 }
@@ -42,7 +42,7 @@ need_file() {
 # with it.
 need_packages_of_image() {
   if [[ -f $offline/$1 ]] && ! list_fits "$offline/$1" image "$2"; then
-    missing_parts+=("packages for the image $2; those that were downloaded are for $(header_value image "$offline/$1")")
+    missing_parts+=("packages for the image $2; the downloaded ones are for $(header_value image "$offline/$1")")
     if [[ ${missing_commands[*]-} != *"$3" ]]; then missing_commands+=("$3"); fi
   fi
 }
@@ -53,23 +53,23 @@ stop_where_missing() {
   if ((${#missing_parts[@]} == 0)); then return; fi
   for part in "${missing_parts[@]}"; do note "missing: $part"; done
   printf -v commands '%s; ' "${missing_commands[@]}"
-  fail "${#missing_parts[@]} parts of the bundle are not here yet" "${commands%; }"
+  fail "${#missing_parts[@]} parts of the bundle have not been downloaded" "run: ${commands%; }"
 }
 
 # check_bundle_folder: make it, or stop where it is no folder of a bundle's.
 check_bundle_folder() {
   local part
   for part in containers pip repos assets; do
-    [[ $bundle/ != "$offline/$part/"* ]] || fail "$bundle lies in a folder that is packed" 'name another folder'
+    [[ $bundle/ != "$offline/$part/"* ]] || fail "the bundle would contain itself: $bundle" 'name a directory outside of the scratch directory'
   done
-  [[ ! -e $bundle || -d $bundle ]] || fail "$bundle is no folder" 'name another one, or a new one'
+  [[ ! -e $bundle || -d $bundle ]] || fail "not a directory: $bundle" 'name a new directory'
   for part in .partial SHA256SUMS; do
-    [[ ! -L $bundle/$part ]] || fail "$bundle/$part is a symbolic link" 'remove it, or name a new folder'
+    [[ ! -L $bundle/$part ]] || fail "$bundle/$part is a symbolic link" 'remove the link, or name a new directory'
   done
   if [[ -d $bundle && ! -e $bundle/SHA256SUMS && ! -e $bundle/.partial ]]; then
-    [[ -z $(ls -A -- "$bundle") ]] || fail "the folder $bundle holds other things than a bundle" 'name a new folder'
+    [[ -z $(ls -A -- "$bundle") ]] || fail "the directory contains files that are not part of a bundle: $bundle" 'name a new directory'
   fi
-  mkdir -p -- "$bundle" || fail_writing "$bundle" "cannot make the folder $bundle" 'name another one'
+  mkdir -p -- "$bundle" || fail_writing "$bundle" "cannot create the directory $bundle" 'name a directory that you can write to'
 }
 
 # pack_bundle REQUIREMENT...: write what is not there yet, remove what no longer belongs to it; the
@@ -78,9 +78,9 @@ pack_bundle() {
   local -r pending=$bundle/.partial
   local -i bytes=0 changed=0
   local name
-  mkdir -p -- "$pending/compare" || fail_writing "$bundle" "cannot write into $bundle" 'see the line above'
+  mkdir -p -- "$pending/compare" || fail_writing "$bundle" "cannot write to $bundle" 'the line above has the reason'
   if [[ -e $bundle/SHA256SUMS ]]; then at_exit "$pending"; else keep_progress; fi
-  step 1/3 'Look at what belongs to it'
+  step 1/3 'Collecting the files of the bundle'
   read_known_sums
   make_parts "$@"
   list_repository
@@ -96,17 +96,17 @@ pack_bundle() {
   done
   if ((changed == 0)) && read_manifest "$bundle/SHA256SUMS"; then
     rm -rf -- "$pending"
-    note "nothing has changed: $bundle"
+    note "up to date: $bundle"
     return
   fi
-  step 2/3 "Write $changed of ${#wanted_names[@]} files"
+  step 2/3 "Writing $changed of ${#wanted_names[@]} files"
   keep_progress
   rm -f -- "$bundle/SHA256SUMS" # from now on it is not complete
   remove_gone
   copy_part repository "$root" repository/
   copy_part offline "$offline" offline/
   copy_part own "$work/parts" ''
-  step 3/3 'Write the checksums'
+  step 3/3 'Writing the checksums'
   write_manifest
   rm -rf -- "$pending"
   human "$bytes"
@@ -136,7 +136,7 @@ keep_sums() {
   local name
   for name in "${!known_sums[@]}"; do
     printf '%s  %s\n' "${known_sums[$name]}" "$name"
-  done >"$1.partial" || fail_writing "$bundle" "cannot write into $bundle" 'see the line above'
+  done >"$1.partial" || fail_writing "$bundle" "cannot write to $bundle" 'the line above has the reason'
   mv -f -T -- "$1.partial" "$1"
 }
 
@@ -187,7 +187,7 @@ compare_doubtful() {
   hash_files "$1" "$pending/compare"
   while IFS= read -r line; do same[${line:66}]=${line:0:64}; done < <(cat -- "$pending"/compare/sums.*)
   ((${#same[@]} == ${#doubtful[@]})) ||
-    fail "some files in $1 cannot be read" "$(printf 'chmod -R u+r %q' "$1")"
+    fail "cannot read some files in $1" "$(printf 'run: chmod -R u+r %q' "$1")"
   hash_files "$bundle/$2" "$pending/compare"
   while IFS= read -r line; do
     name=${line:66}
@@ -206,7 +206,7 @@ check_nothing_else() {
   for name in "${tree_files[@]}" "${tree_links[@]}" "${tree_others[@]}"; do
     case $name in SHA256SUMS | .partial/* | .partial.lock*) continue ;; esac
     [[ -n ${wanted_names[$name]:-}${known_sums[$name]:-} && ! -L $bundle/$name ]] ||
-      fail "$bundle/$name is no part of the bundle" 'remove it, or name a new folder'
+      fail "not part of the bundle: $bundle/$name" 'delete or move that file; or name a new directory'
   done
 }
 
@@ -254,6 +254,6 @@ write_manifest() {
     LC_ALL=C sort -k 2 -- "$pending/manifest"
     printf '# %d files in all\n' "${#known_sums[@]}"
   } >"$pending/SHA256SUMS" ||
-    fail_writing "$bundle" "cannot write $bundle/SHA256SUMS" 'see the line above'
+    fail_writing "$bundle" "cannot write $bundle/SHA256SUMS" 'the line above has the reason'
   mv -f -T -- "$pending/SHA256SUMS" "$bundle/SHA256SUMS"
 }

@@ -16,7 +16,7 @@ make_parts() {
   make_folders "$parts/host"
   cmp -s -- "$root/lib/unpack.sh" "$parts/unpack.sh" ||
     cp -- "$root/lib/unpack.sh" "$parts/unpack.sh" ||
-    fail_writing "$parts" "cannot write to $parts" 'read the error above'
+    fail_writing "$parts" "cannot write to $parts" 'the line above has the reason'
   fetch_host_wheels "$parts/host" "$@"
   bundle_history "$parts/longship.bundle"
 }
@@ -35,18 +35,18 @@ fetch_host_wheels() {
   if ((${#wanted[@]} == 0)); then return; fi
   for python in "${pythons[@]}"; do
     if "$python" -m pip --version >/dev/null 2>&1; then
-      note "fetching ${wanted[*]}"
+      note "downloading ${wanted[*]}"
       rm -rf -- "$folder.partial"
       "$python" -m pip --quiet --disable-pip-version-check download --no-deps --only-binary :all: \
         --python-version 3.9 --implementation py --abi none --platform any \
         --dest "$folder.partial" "${wanted[@]}" >&2 ||
-        fail_writing "$folder" "pip cannot download ${wanted[*]}, which the scripts need on the target machine" "read pip's output above"
+        fail_writing "$folder" "cannot download the packages of the scripts: ${wanted[*]}" 'check the network; pip'"'"'s output above has the details'
       mv -f -t "$folder" -- "$folder.partial"/*.whl
       rm -rf -- "$folder.partial"
       return
     fi
   done
-  fail "no Python on this machine has pip, which downloads ${wanted[*]}" 'run: python3 -m venv .venv; then run the command again'
+  fail "pip not found, to download ${wanted[*]}" 'run: python3 -m venv .venv; then run the same command again'
 }
 
 # bundle_history FILE: the commits that lead to what is checked out, and no other branch.
@@ -56,7 +56,7 @@ bundle_history() {
   check_clone
   commit=$(git -C "$root" rev-parse -q --verify HEAD) || commit=
   if [[ -z $history || -z $commit || $(git -C "$root" rev-parse --is-shallow-repository) == true ]]; then
-    if [[ -n $history ]]; then note 'the history is not packed: this clone has no commit, or is shallow'; fi
+    if [[ -n $history ]]; then note 'the git history is not packed: this clone has no commits, or is shallow'; fi
     rm -f -- "$file"
     return
   fi
@@ -66,17 +66,17 @@ bundle_history() {
   check_history
   rm -f -- "$file.partial" "$file.partial.lock"
   reason=$(git -C "$root" bundle create "$file.partial" HEAD ${branch:+"$branch"} 2>&1) ||
-    fail_writing "$work" "git cannot pack the history: ${reason##*$'\n'}" 'check the clone: git fsck; or leave out the history: --no-history'
+    fail_writing "$work" "git cannot pack the history: ${reason##*$'\n'}" 'run: git fsck; or leave out the history: --no-history'
   mv -f -- "$file.partial" "$file"
 }
 
 # check_clone: git says what belongs to the repository.
 check_clone() {
   local top
-  command -v git >/dev/null || fail 'git not found: it lists the files of this repository' 'install git'
+  command -v git >/dev/null || fail 'git not found' 'install git, or load its module'
   top=$(LC_ALL=C git -C "$root" rev-parse --show-toplevel 2>&1) || fail_for_owner "$root" "$top"
   [[ $top -ef $root ]] ||
-    fail "$root is not a git clone: ${top##*$'\n'}" "pack from your group's clone"
+    fail "$root is not a git repository: ${top##*$'\n'}" 'pack from a git clone'
 }
 
 # is_allowed NAME: whether the user says that it only looks like a secret.
@@ -92,14 +92,14 @@ is_allowed() {
 check_history() {
   local name
   local -ar but=(-- . ${allowed[@]+"${allowed[@]/#/:(exclude,top,literal)}"})
-  local -r instead='remove it from the history (git filter-repo); or add --no-history or --allow FILE'
+  local -r instead='remove it from the history (git filter-repo); or leave out the history: --no-history; or accept it: --allow FILE'
   while IFS= read -r -d '' name; do
-    ! is_secret_name "$name" || is_allowed "$name" || fail "the history contains a file that may hold a secret: $name" "$instead"
+    ! is_secret_name "$name" || is_allowed "$name" || fail "the git history contains a file named like a secret: $name" "$instead"
   done < <(git -C "$root" log --format= --name-only --no-renames -z HEAD)
   name=$(LC_ALL=C git -C "$root" log -m --no-ext-diff --no-textconv --format='commit %h' --name-only -G"$SECRET" \
     HEAD "${but[@]}" |
     head -n 3 | tr '\n' ' ') || :
-  [[ -z $name ]] || fail "the history contains a possible token or key: ${name% }" "$instead"
+  [[ -z $name ]] || fail "the git history contains what looks like a token or key: ${name% }" "$instead"
 }
 
 # list_repository: set bundle_names to what git tracks and what it would.
@@ -107,7 +107,7 @@ list_repository() {
   local name prefix
   bundle_names=()
   git -C "$root" ls-files -z --cached --others --exclude-standard | LC_ALL=C sort -zu >"$pending/tracked" ||
-    fail "git cannot list the files of $root" "read git's output above"
+    fail "git cannot list the files of $root" 'the line above has the reason'
   while IFS= read -r -d '' name; do
     for prefix in "${left_out[@]}"; do
       if [[ $name/ == "$prefix"/* ]]; then continue 2; fi
@@ -149,17 +149,16 @@ list_own_parts() {
 # add_name FOLDER NAME PREFIX: a file to bundle_names, a link to packed_links.
 add_name() {
   local target
-  stays_inside "$2" || fail "$(printf '%q cannot be packed: its name' "$1/$2") contains a newline, a backslash or another \
-character that checksum files cannot contain" 'rename the file'
+  stays_inside "$2" || fail "cannot pack $(printf %q "$1/$2"): the name contains a backslash or a control character" 'rename that file'
   if [[ -L $1/$2 ]]; then
     target=$(readlink -- "$1/$2")
     link_stays_inside "$3$2" "$target" ||
-      fail "$1/$2 links to a file outside of the bundle: $target" 'replace the link by that file'
+      fail "the link $1/$2 points outside the bundle: $target" 'replace the link by the file that it points to'
     packed_links+=("$target"$'\t'"$3$2")
   elif [[ -f $1/$2 ]]; then
     bundle_names+=("$2")
   elif [[ -d $1/$2 ]]; then
-    note "not packed: $1/$2 is a git repository itself"
+    note "not packed: $1/$2 is a git repository"
   fi
 }
 
@@ -187,8 +186,8 @@ check_secrets() {
     done)
   for name in "${found[@]}"; do
     is_allowed "$name" ||
-      fail "$1/$name contains a possible token or key, and a bundle must not" \
-        "remove it; or, if it is not a secret, add: --allow $(printf '%q' "$name")"
+      fail "$1/$name looks like a token or key" \
+        "move that file elsewhere; or, if it is not a secret: --allow $(printf '%q' "$name")"
   done
 }
 

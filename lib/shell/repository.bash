@@ -3,18 +3,18 @@
 
 # unpack_repository BUNDLE FOLDER PYTHON: make or renew it.
 unpack_repository() {
-  step 2/4 "Copying the repository to $2"
+  step 2/4 "Unpacking the repository to $2"
   unpack_part "$1" repository "$2" "$2/.cache/bundle"
   note "$unpacked new files in $2"
-  step 3/4 "Installing the scripts' packages"
+  step 3/4 'Installing the packages of the scripts'
   install_host_wheels "$1" "$2" "$3"
-  step 4/4 'Importing the history'
+  step 4/4 'Restoring the git history'
   take_history "$1/longship.bundle" "$2"
 }
 
 # check_repository_folder BUNDLE FOLDER: stop where it is something else.
 check_repository_folder() {
-  [[ $2/ != "$1"/* ]] || fail "$2 is inside the bundle" "choose a directory outside of $1"
+  [[ $2/ != "$1"/* ]] || fail "$2 is in the bundle" "name a directory outside of $1"
   local name foreign=
   if [[ -e $2 && ! -f $2/bundle.py ]]; then
     # an unpacking that was interrupted has written down what it was about to put there
@@ -22,7 +22,7 @@ check_repository_folder() {
       if [[ $name != .unpack.* && $name != .cache ]]; then foreign=$name; fi
     done < <(ls -A -- "$2" 2>/dev/null)
     [[ -d $2 && (-z $foreign || -e $2/.cache/bundle) ]] ||
-      fail "$2 contains files of something else" 'choose a new directory: bash unpack.sh DIR'
+      fail "the directory contains other files than this repository: $2" 'name a new directory: bash unpack.sh TARGET'
   fi
 }
 
@@ -36,7 +36,7 @@ install_host_wheels() {
   mkdir -p -- "$new/$packages" "$folder/.venv/$packages"
   for wheel in "$1"/host/*.whl; do
     "$3" -m zipfile -e "$wheel" "$new/$packages" ||
-      fail_writing "$folder" "cannot unpack $wheel" 'read the output above'
+      fail_writing "$folder" "cannot unpack $wheel" 'the lines above have the reason'
   done
   for entry in "$new/$packages"/*; do # click's folder last: by that they are recognised
     if [[ ${entry##*/} != click && ! -e $folder/.venv/$packages/${entry##*/} ]]; then
@@ -54,7 +54,7 @@ take_history() {
   local branch='' commit='' sum name reason
   if [[ ! -f $file ]]; then return; fi
   if ! command -v git >/dev/null; then
-    note 'git not found: unpacked without the history; to import it later, install git and run the command again'
+    note 'git not found: unpacked without history; once git is installed, run the same command again'
     return
   fi
   while read -r sum name; do
@@ -65,11 +65,11 @@ take_history() {
   if [[ ! -e $folder/.git ]]; then
     rm -rf -- "$new"
     at_exit "$new"
-    reason=$(make_clone 2>&1) || note "unpacked without the history, which git cannot import: ${reason##*$'\n'}"
+    reason=$(make_clone 2>&1) || note "unpacked without history: git failed: ${reason##*$'\n'}"
     rm -rf -- "$new"
   elif ! reason=$(LC_ALL=C git -C "$folder" fetch -q "$file" "+HEAD:refs/remotes/bundle/$short" 2>&1); then
     fail_for_owner "$folder" "$reason"
-    note "git cannot import the history: ${reason##*$'\n'}"
+    note "git cannot fetch the history of the bundle: ${reason##*$'\n'}"
   elif [[ $(git -C "$folder" rev-parse HEAD) != "$commit" ]]; then
     follow_history
   fi
@@ -91,6 +91,6 @@ follow_history() {
     git -C "$folder" update-ref -m 'bundle: unpack' HEAD "$commit"
     git -C "$folder" reset -q --mixed
   else
-    note "your branch is unchanged; to see the bundle's, run: git log bundle/$short"
+    note "your branch is unchanged; show the bundle's branch: git log bundle/$short"
   fi
 }

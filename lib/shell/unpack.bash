@@ -29,8 +29,8 @@ unpack_part() {
     fi
   done < <(cat -- "$folder/.unpack.partial"/sums.* 2>/dev/null)
   ((${#there[@]} == $(cat -- "$folder/.unpack.partial"/sums.* /dev/null 2>/dev/null | wc -l))) ||
-    fail "some files in $folder cannot be read, so what was changed is not known" \
-      "chmod -R u+r $(printf %q "$folder")"
+    fail "cannot read some files in $folder, to compare them with the bundle" \
+      "run: chmod -R u+r $(printf %q "$folder")"
   remember_unpacked "$memory/unpacked.new" "${!unpacked_before[@]}"
   bundle_names=("${fresh[@]}")
   unpacked=${#fresh[@]}
@@ -70,8 +70,8 @@ check_way() {
   while [[ $way == */* ]]; do
     way=${way%/*}
     if [[ -n ${checked_ways[$folder/$way]:-} ]]; then return; fi
-    [[ ! -L $folder/$way ]] || fail "$folder/$way is a link, and $1 belongs below it" 'put a folder in its place'
-    [[ ! -e $folder/$way || -d $folder/$way ]] || fail "$folder/$way is no folder, and $1 belongs below it" 'move it away'
+    [[ ! -L $folder/$way ]] || fail "cannot unpack $1: $folder/$way is a symbolic link" 'replace the link by a directory, then run the same command again'
+    [[ ! -e $folder/$way || -d $folder/$way ]] || fail "cannot unpack $1: $folder/$way is not a directory" 'move that file, then run the same command again'
     checked_ways[$folder/$way]=1
   done
 }
@@ -94,7 +94,7 @@ remember_unpacked() {
     for name in "${!bundle_links[@]}"; do
       if [[ $name == "$part"/* ]]; then printf -- '-> %s %s\n' "${bundle_links[$name]}" "${name#*/}"; fi
     done
-  } >"$file.partial" || fail_writing "$folder" "cannot write $file" 'see the line above'
+  } >"$file.partial" || fail_writing "$folder" "cannot write $file" 'the line above has the reason'
   mv -f -T -- "$file.partial" "$file"
 }
 
@@ -114,11 +114,11 @@ unpack_links() {
     if [[ -L $link && -n ${unpacked_before["-> $found $name"]:-} ]] || [[ ! -L $link && ! -e $link ]]; then
       make_folders "${link%/*}"
       ln -s -f -T -- "$target" "$folder/.unpack.partial/link" ||
-        fail_writing "$folder" "cannot make the link $link" 'see the line above'
+        fail_writing "$folder" "cannot create the link $link" 'the line above has the reason'
       mv -f -T -- "$folder/.unpack.partial/link" "$link"
       unpacked=$((unpacked + 1))
     else
-      note "kept as you have it: $link; in the bundle it is a link to $target"
+      note "kept your modified $link; the bundle's version is a link to $target"
     fi
   done
 }
@@ -153,17 +153,17 @@ put_beside() {
     number+=1
     beside=$folder/$1.new$number
   done
-  note "kept as you have it: $folder/$1; the bundle's: $beside"
+  note "kept your modified $folder/$1; the bundle's version is $beside"
   if [[ -e $beside ]]; then return; fi
   cp --preserve=timestamps -- "$bundle/$part/$1" "$folder/.unpack.partial/beside" ||
-    fail_writing "$folder" "cannot write $beside" 'see the line above'
+    fail_writing "$folder" "cannot write $beside" 'the line above has the reason'
   mv -f -T -- "$folder/.unpack.partial/beside" "$beside"
   unpacked=$((unpacked + 1))
 }
 
 # unpack_offline BUNDLE OFFLINE STEP: what the offline modes read.
 unpack_offline() {
-  step "$3" "Put the image, packages and the rest into $2"
+  step "$3" "Unpacking the image, packages, repositories and assets to $2"
   unpack_part "$1" offline "$2" "$2/.unpacked"
   note "$unpacked new files in $2"
 }
