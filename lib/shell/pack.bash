@@ -25,7 +25,7 @@ need_archive() {
   if [[ -f $archive && -f $archive.json ]]; then
     offline_names+=("${archive#"$offline/"}" "${archive#"$offline/"}.json")
   else
-    missing_parts+=("image archive $1.tar or .sif")
+    missing_parts+=("image archive $1.tar or .sif; without a container runtime on the target: container.runtime = \"host\"")
     missing_commands+=("$2")
   fi
 }

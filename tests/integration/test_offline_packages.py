@@ -257,6 +257,14 @@ def test_download_for_other_requirements_is_told(downloaded, airgapped):
     assert downloaded.container_run("longship_extra").stdout == "1.0\n"
 
 
+def test_download_for_another_python_is_told_with_the_setting(downloaded, airgapped):
+    """Without an image, a download is for the Python of the machine that downloads."""
+    pins = downloaded.wheelhouse / lock_of(downloaded).name
+    pins.write_text(re.sub("# python: .*", "# python: 3.7", pins.read_text()))
+    done = offline(downloaded, airgapped, check=False)
+    is_told(done, "is for Python 3.7, and host has 3.", 'set packages.python = "3.')
+
+
 def test_nothing_downloaded_is_told(connected, airgapped):
     clone = connected()
     done = offline(clone, airgapped, check=False)
