@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lib.command import call, export, wrapped
 from lib.configuration import Environment
-from lib.errors import LongshipError
+from lib.errors import LongshipError, offline_modes
 from lib.paths import Paths, expand
 from lib.quoting import Expansion, name, word
 from lib.resolved import refuse_secrets
@@ -182,7 +182,7 @@ def contract(settings: Settings, paths: Paths, *, online: bool, folders: Sequenc
         lines += [export("VIRTUAL_ENV", folder), 'export PATH="$VIRTUAL_ENV"/bin:"$PATH"']
         lines.append(_PUT_FIRST)
     mode = "build_overlay.py" if settings.configuration.packages.overlay else "set_up.py install"
-    return "\n".join([*lines, _START.format(mode)])
+    return "\n".join([*lines, _START.format(offline_modes(f"python3 {mode}"))])
 
 
 # Images of vendors, such as NeMo's, have a PYTHONPATH, which Python puts before all packages.
@@ -197,7 +197,7 @@ case $1 in */*) [ ! -f "$1" ] || [ -x "$1" ] || {{
   exit 126; }} ;; esac
 command -v -- "$1" >/dev/null || {{
   printf '%s\\n' "error: command not found inside the environment: \\"$1\\"" >&2
-  echo "hint: if a Python package has it, add the package to the requirements and run: python3 {}; \
+  echo "hint: if a Python package has it, add the package to the requirements and run: {}; \
 or choose an image that has it: container.image in configuration.toml" >&2
   exit 127
 }}

@@ -45,14 +45,14 @@ keep_exported() {
   done
 }
 
-keep_exported LOCK_PATIENCE REPLY WRITTEN_TO active address again an anonymous arch \
-    archive blob build_hint bytes character closed code colour comma config current_step \
-    digest facts failed file files files_free folder found free held_locks hint holders host \
-    id image index input interrupted_command kB key last layer left line lines lock lock_files \
-    lock_hearts lock_signs log machine magic manifest mark message mode next now of opened \
-    other own owner partial path place platform process program reason record recorded removal \
-    said same sha256 shown sign size source start stat status sum tag tenths terminal text \
-    there times tmp told tools tries unit units versions wanted work
+keep_exported LOCK_PATIENCE REPLY WRITTEN_TO a active address again an arch archive blob \
+    build_hint bytes character closed code colour comma config current_step digest facts \
+    failed file files files_free folder found free held_locks hint holders host id image index \
+    input interrupted_command kB key last layer left line lines lock lock_files lock_hearts \
+    lock_signs log machine magic manifest mark message mode next now of opened other own owner \
+    partial path place platform process program reason record recorded removal said script \
+    sha256 shown sign size source start stat status sum tag tenths terminal text there times \
+    tmp told tools tries unit units versions wanted work
 
 # ---------- lib/shell/archive.bash
 
@@ -844,12 +844,26 @@ print_messages() {
   local REPLY told='' text
   while (($#)); do
     printable "$2"
+    if [[ -n ${longship_unpacked:-} && ($1 == hint || $1 == next) ]]; then offline_modes "$REPLY"; fi
     text=$REPLY
     paint 2 "$1:"
     told+="$REPLY $text"$'\n'
     shift 2
   done
   printf '%s' "$told" >&2
+}
+
+# offline_modes TEXT: set REPLY to a hint with the offline modes in place of those that need a network: this
+# clone was unpacked from a bundle.
+offline_modes() {
+  local script mode
+  REPLY=${1//python3 set_up.py install/python3 set_up.py offline}
+  for script in build_container.py build_overlay.py; do
+    REPLY=${REPLY//python3 $script/python3 $script offline}
+    for mode in online download offline --list --prune --print-path; do
+      REPLY=${REPLY//$script offline $mode/$script $mode}
+    done
+  done
 }
 
 # printable TEXT: set REPLY to it, with ? for each control character but tab and newline: what a file, a

@@ -100,8 +100,8 @@ hand_over() {
 }
 
 keep_exported REPLY UTF8 arch base bind_in_words_of bound byte code colour command encoded \
-    file files files_free folder found free hint home image index lines magic options own path \
-    position reason size source target text told variable word
+    file files files_free folder found free hint home image index lines magic mode options own \
+    path position reason script size source target text told variable word
 
 # ---------- lib/shell/launch.bash
 
@@ -302,12 +302,26 @@ print_messages() {
   local REPLY told='' text
   while (($#)); do
     printable "$2"
+    if [[ -n ${longship_unpacked:-} && ($1 == hint || $1 == next) ]]; then offline_modes "$REPLY"; fi
     text=$REPLY
     paint 2 "$1:"
     told+="$REPLY $text"$'\n'
     shift 2
   done
   printf '%s' "$told" >&2
+}
+
+# offline_modes TEXT: set REPLY to a hint with the offline modes in place of those that need a network: this
+# clone was unpacked from a bundle.
+offline_modes() {
+  local script mode
+  REPLY=${1//python3 set_up.py install/python3 set_up.py offline}
+  for script in build_container.py build_overlay.py; do
+    REPLY=${REPLY//python3 $script/python3 $script offline}
+    for mode in online download offline --list --prune --print-path; do
+      REPLY=${REPLY//$script offline $mode/$script $mode}
+    done
+  done
 }
 
 # printable TEXT: set REPLY to it, with ? for each control character but tab and newline: what a file, a
