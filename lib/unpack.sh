@@ -71,7 +71,10 @@ main() {
     return
   fi
   folder=${1:-longship}
-  if [[ -z ${1:-} && $PWD -ef $here ]]; then folder=$here/../longship; fi # not into the bundle
+  if (($# == 0)); then # not into the bundle
+    if [[ $PWD -ef $here ]]; then folder=$here/../longship; fi
+    if [[ $folder -ef $here ]]; then folder+=-clone; fi
+  fi
   folder=$(realpath -m -- "$folder")
   check_repository_folder "$here" "$folder"
   python=$(newest_python) ||

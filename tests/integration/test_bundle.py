@@ -369,6 +369,11 @@ def test_unpack_puts_the_repository_beside_the_bundle(there):
     other.mkdir()
     (other / "thing").write_text("x")
     is_told(there(other, check=False), "contains other files", "name a new directory")
+    # as `bundle.py pack /media/stick/longship` says to go on
+    (other / "thing").unlink()
+    there.bundle.rename(other / "longship")
+    processes.run(["bash", "longship/unpack.sh"], env=there.environment, cwd=other)
+    assert (other / "longship-clone/bundle.py").exists()
 
 
 def test_missing_parts_are_told_at_once_with_the_commands(place):
