@@ -11,7 +11,7 @@ from lib.environment import CONTRACT, Bind
 from lib.images import ImageSource, image_source, image_to_start
 from lib.launch import Launch, module_lines
 from lib.overlays import overlay_to_start, seen_at
-from lib.paths import Paths, from_bundle, pinned
+from lib.paths import Paths, pinned
 from lib.quoting import Expansion, Word
 from lib.runtimes import MODULES
 from lib.settings import Settings
@@ -57,7 +57,6 @@ def describe_launch(
         pip_sources=pip_sources,
         overlay=overlay,
         secrets=settings.configuration.environment.secrets,
-        mode=("offline",) if from_bundle(paths) else (),
     )
 
 
@@ -146,7 +145,7 @@ def run_lines(
         wrapped("make_folders", *paths.roots),
         *([call("take_rank")] if for_ranks else []),
         *lines,
-        *([call("check_venv", venv, overlay or launch.base, *launch.mode)] if venv else []),
+        *([call("check_venv", venv, overlay or launch.base)] if venv else []),
         *([call("note_use")] if overlay and not for_ranks else []),
         call("take_command", paths.root / "lib/shell/interactive.bash", Expansion('"$@"')),
         *([call("encode_command")] if runtime != "host" else []),

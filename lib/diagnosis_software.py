@@ -53,19 +53,13 @@ def software_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
         *(
             [
                 assign("overlay", overlay),
-                *_function(
-                    "check_overlay_as_always", [call("check_overlay", launch.base, *launch.mode)]
-                ),
+                *_function("check_overlay_as_always", [call("check_overlay", launch.base)]),
                 call("diagnose_overlay"),
             ]
             if overlay
             else []
         ),
-        *(
-            [call("diagnose_venv", pinned(venv), overlay or launch.base, *launch.mode)]
-            if venv
-            else []
-        ),
+        *([call("diagnose_venv", pinned(venv), overlay or launch.base)] if venv else []),
     ]
 
 

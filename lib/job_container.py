@@ -36,12 +36,8 @@ def check_lines(settings: Settings, paths: Paths, runtime: str, venv: Path | Non
         pyxis.check_binds(launch)
     return [
         *MODULES[runtime].check(launch),
-        *(
-            [assign("overlay", overlay), call("check_overlay", launch.base, *launch.mode)]
-            if overlay
-            else []
-        ),
-        *([call("check_venv", pinned(venv), base, *launch.mode)] if venv else []),
+        *([assign("overlay", overlay), call("check_overlay", launch.base)] if overlay else []),
+        *([call("check_venv", pinned(venv), base)] if venv else []),
     ]
 
 

@@ -46,8 +46,6 @@ class Launch(NamedTuple):
         The node may have image and packages of its own, from the start of the job.
     secrets : tuple of str
         Variables that no runtime may write down.
-    mode : tuple of str
-        ``offline`` on a machine that installs packages from a bundle.
     """
 
     root: Path
@@ -64,7 +62,6 @@ class Launch(NamedTuple):
     overlay: str = ""
     staged: bool = False
     secrets: tuple[str, ...] = ()
-    mode: tuple[str, ...] = ()
 
     @property
     def base(self) -> str:
@@ -83,7 +80,7 @@ class Launch(NamedTuple):
         """
         if not self.overlay:
             return []
-        mount = [call("check_overlay", self.base, *self.mode), call(function)]
+        mount = [call("check_overlay", self.base), call(function)]
         if staged:
             mount = [
                 "if ! use_staged_packages; then",

@@ -14,10 +14,10 @@ from lib.images import image_file, image_source, image_to_start
 from lib.job_files import data_command
 from lib.overlays import MOUNTED_AT, configured_overlay
 from lib.packages import (
+    OVERLAY_COMMAND,
     install_steps,
     installer_functions,
     installer_lines,
-    overlay_command,
     target_lines,
     wanted_lines,
 )
@@ -213,8 +213,7 @@ def list_lines(
 ) -> list[str]:
     """Return the lines that list all overlays and mark the active one."""
     base = image_to_start(runtime, settings, paths) or "host"
-    command = overlay_command(paths)
-    show = call("overlays_as_json") if as_json else call("list_overlays", base, command)
+    show = call("overlays_as_json") if as_json else call("list_overlays", base, OVERLAY_COMMAND)
     return [assign("active", overlay_link(settings, paths)), show]
 
 

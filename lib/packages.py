@@ -9,12 +9,16 @@ from lib.container import describe_launch
 from lib.errors import LongshipError
 from lib.images import image_source
 from lib.overlays import overlay_to_start, seen_at
-from lib.paths import Paths, from_bundle
+from lib.paths import Paths
 from lib.quoting import Expansion, Word
 from lib.repositories import Repository, configured_repositories
 from lib.settings import Settings
 
 _VENV = Expansion('"$venv"')
+
+# Where a bundle was unpacked, hints name the offline modes instead: lib/shell/messages.bash.
+OVERLAY_COMMAND = "python3 build_overlay.py"
+SET_UP_COMMAND = "python3 set_up.py install"
 
 
 def packages_wanted(settings: Settings) -> bool:
@@ -36,19 +40,9 @@ def wanted_venv(settings: Settings, paths: Paths) -> Path | None:
 
 def install_steps(settings: Settings, paths: Paths) -> list[str]:
     """Return the commands that install the packages on this machine, in order."""
-    overlay = [overlay_command(paths)] if settings.configuration.packages.overlay else []
-    venv = [set_up_command(paths)] if wanted_venv(settings, paths) else []
+    overlay = [OVERLAY_COMMAND] if settings.configuration.packages.overlay else []
+    venv = [SET_UP_COMMAND] if wanted_venv(settings, paths) else []
     return [*overlay, *venv]
-
-
-def overlay_command(paths: Paths) -> str:
-    """Return the command that builds the overlay on this machine."""
-    return f"python3 build_overlay.py{' offline' if from_bundle(paths) else ''}"
-
-
-def set_up_command(paths: Paths) -> str:
-    """Return the command that makes the venv on this machine."""
-    return f"python3 set_up.py {'offline' if from_bundle(paths) else 'install'}"
 
 
 def install_lines(

@@ -120,11 +120,6 @@ class Paths:
         return self.scratch_dir / "cache"
 
 
-def from_bundle(paths: Paths) -> bool:
-    """Tell whether a bundle was unpacked here: this machine installs with the offline modes."""
-    return os.path.exists(paths.offline / ".unpacked")
-
-
 def pinned(path: Path) -> Path:
     """Follow the link that names what is in use, so that a later swap does not reach a launch.
 

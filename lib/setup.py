@@ -97,7 +97,7 @@ def repositories_alone_lines(
             "no repository is configured", "add one to configuration.toml: [[repositories]]"
         )
     goes_on = function == "continue_update" and wanted_venv(settings, paths) is not None
-    following = [call("next_step", packages.set_up_command(paths))] if goes_on else []
+    following = [call("next_step", packages.SET_UP_COMMAND)] if goes_on else []
     return [*_folder_lines(paths, typed), *lines, *following]
 
 

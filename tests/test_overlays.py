@@ -6,17 +6,14 @@ import stat
 import sys
 
 import pytest
-from support.repository import toml
 from support.terminal import Terminal
 
-from lib.container import run_lines
 from lib.errors import LongshipError
-from lib.job_container import check_lines
-from lib.overlay_builds import build_lines, list_lines, overlay_link
+from lib.overlay_builds import build_lines, overlay_link
 from lib.overlays import configured_overlay, overlay_to_start, seen_at, unpacked
 from lib.packages import install_steps, wanted_venv
 from lib.script import render
-from lib.setup import install_lines, offline_lines, repositories_alone_lines
+from lib.setup import install_lines, offline_lines
 
 CONFIGURED = '[packages]\noverlay = "myenv"\nrequirements = "r.txt"\n'
 REPOSITORY = '[[repositories]]\nurl = "https://example.org/one.git"\n'
@@ -90,35 +87,6 @@ def test_venv_above_it_is_for_repositories_alone(configured):
     assert install_steps(settings, paths)[-1] == "python3 set_up.py install"
     settings, paths = configured(f'{REPOSITORY}install = "requirements"\n')
     assert wanted_venv(settings, paths) is None  # a list of packages goes into the overlay
-
-
-def test_packages_are_installed_offline_where_a_bundle_was_unpacked(configured, tmp_path):
-    scratch = f"[paths]\nscratch_dir = {toml(tmp_path)}\n"
-    settings, paths = configured(REPOSITORY, text=scratch + CONFIGURED)
-    (paths.offline / ".unpacked").mkdir(parents=True)
-    steps = ["python3 build_overlay.py offline", "python3 set_up.py offline"]
-    assert install_steps(settings, paths) == steps
-    lines = repositories_alone_lines(settings, paths, "continue_update", "x")
-    assert lines[-1] == "next_step 'python3 set_up.py offline'"
-    assert list_lines(settings, paths, "host")[-1].endswith("'python3 build_overlay.py offline'")
-    overlay = overlay_to_start(settings, paths)
-    lines = run_lines(settings, paths, "host", online=False, venv=paths.venv)
-    assert "check_overlay host offline" in lines
-    assert f"check_venv {paths.venv} {overlay} offline" in lines
-    assert "check_overlay host offline" in check_lines(settings, paths, "host", None)
-
-
-@pytest.mark.parametrize(
-    ("mode", "commands"),
-    [("", ("install", "build_overlay.py")), ("offline", ("offline", "build_overlay.py offline"))],
-)
-def test_missing_packages_are_told_with_the_mode_of_this_machine(
-    mode, commands, run, clean_environment, tmp_path
-):
-    for call, command in zip((f"check_venv {tmp_path} host", "check_overlay host"), commands):
-        script = render("a test", [f"overlay={tmp_path}/none.sqsh", f"{call} {mode}"])
-        done = run(["bash", "-c", script], env=clean_environment, check=False)
-        assert done.stderr.endswith(f" {command}\n") and "hint: run: python3 " in done.stderr
 
 
 def test_set_up_without_repositories_leaves_the_packages_to_the_overlay(configured):

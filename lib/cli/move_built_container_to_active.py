@@ -6,7 +6,7 @@ import click
 
 from lib import versions
 from lib.cli import Call, offered, script_options
-from lib.packages import install_steps, set_up_command
+from lib.packages import SET_UP_COMMAND, install_steps
 from lib.script import render
 
 _NAME = "move_built_container_to_active.py"
@@ -36,7 +36,7 @@ def move_built_container_to_active(
     if as_json and not show:
         raise click.UsageError("--json requires --list")
     given = call.settings, call.paths, call.builder().runtime
-    following = install_steps(call.settings, call.paths) or [set_up_command(call.paths)]
+    following = install_steps(call.settings, call.paths) or [SET_UP_COMMAND]
     if show:
         lines = versions.list_lines(*given, as_json=as_json)
     elif rollback or use is not None:

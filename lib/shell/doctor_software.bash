@@ -110,7 +110,7 @@ check_recorded_overlay() {
   [[ -z $REPLY ]] || fail "the overlay $overlay may be damaged: $REPLY" 'python3 build_overlay.py'
 }
 
-# diagnose_venv VENV BASE [MODE]: the packages belong to the image or overlay that they are used with.
+# diagnose_venv VENV BASE: the packages belong to the image or overlay that they are used with.
 diagnose_venv() {
   if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg && ${heeded[inside]:-} == ok ]]; then
     heed packages "$1, which is not Longship's and is used as it is" check_foreign_venv "$1"
@@ -119,14 +119,14 @@ diagnose_venv() {
   fi
 }
 
-# check_whole_venv VENV BASE [MODE]: what a launch checks; and that it has all packages, and a Python that starts.
+# check_whole_venv VENV BASE: what a launch checks; and that it has all packages, and a Python that starts.
 check_whole_venv() {
   check_venv "$@"
   lost_from_venv "$1"
   if [[ -z $REPLY && ${heeded[inside]:-} == ok ]]; then
     in_time 60 inside_now "$1/bin/python" -I -c '' >/dev/null 2>&1 </dev/null || REPLY='a Python that starts'
   fi
-  [[ -z $REPLY ]] || fail "the venv $1 lacks $REPLY" "run: python3 set_up.py ${3:-install}"
+  [[ -z $REPLY ]] || fail "the venv $1 lacks $REPLY" 'run: python3 set_up.py install'
 }
 
 # check_foreign_venv VENV: stop where the image's Python is not the one that it has packages for.

@@ -74,16 +74,15 @@ check_host_arch() {
     fail "$2 is for $1, and this machine is $REPLY" "start it on a compute node, in a job"
 }
 
-# check_venv DIR BASE [MODE]: fail if the venv is missing or was built on something else. MODE of set_up.py builds
-# it on this machine.
+# check_venv DIR BASE: fail if the venv is missing or was built on something else.
 check_venv() {
   local base=
   if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg ]]; then return 0; fi # the user's own, used as it is
   [[ -e $1/longship-base ]] ||
-    fail "Python packages are not installed: $1 not found" "run: python3 set_up.py ${3:-install}"
+    fail "Python packages are not installed: $1 not found" 'run: python3 set_up.py install'
   IFS= read -r base <"$1/longship-base" || :
   [[ $base == "$2" ]] ||
-    fail "the Python packages in $1 were installed on top of $base, not of $2" "run: python3 set_up.py ${3:-install}"
+    fail "the Python packages in $1 were installed on top of $base, not of $2" 'run: python3 set_up.py install'
 }
 
 # make_folders FOLDER...: make the configured directories, or say which one cannot be made or entered.

@@ -8,10 +8,9 @@ readonly longship_overlay_folder=/user-software
 # the lines of the record, read once: each rank does this on the shared file system
 declare -ga overlay_record=()
 
-# check_overlay BASE [MODE]: fail if the overlay is missing or was built for another image. MODE of
-# build_overlay.py builds it on this machine.
+# check_overlay BASE: fail if the overlay is missing or was built for another image.
 check_overlay() {
-  local -r rebuild="run: python3 build_overlay.py${2:+ $2}"
+  local -r rebuild='run: python3 build_overlay.py'
   { mapfile -t overlay_record <"$overlay.json"; } 2>/dev/null || missing_overlay "$rebuild"
   local bases
   [[ ${overlay_record[*]: -1} == '}' ]] ||
