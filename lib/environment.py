@@ -8,14 +8,14 @@ because the image's own values of the same names (CC, PYTHONPATH) must stay.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lib.command import call, export, wrapped
 from lib.configuration import Environment
 from lib.errors import LongshipError, offline_modes
 from lib.paths import Paths, expand
-from lib.quoting import Expansion, name, word
+from lib.quoting import NAME, Expansion, name, word
 from lib.resolved import refuse_secrets
 from lib.settings import Settings
 from lib.training import is_below, training_folders, training_variables
@@ -68,10 +68,19 @@ def unset_lines(environment: Environment) -> list[str]:
         prefix = each.endswith("*")
         plain = name(each[:-1] if prefix else each)
         words.append(Expansion(f'"${{!{plain}@}}"') if prefix else plain)
-    small = [each for each in environment.unset if each[:1].islower()]
+    kept = [each for each in environment.unset if each[:1].islower() or each.startswith("LC_")]
     return [
         wrapped("unset", *dict.fromkeys(words)),
-        *([call("drop_kept", *small)] if small else []),
+        *([call("drop_kept", *kept)] if kept else []),
+    ]
+
+
+def lost_names(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables whose names no POSIX shell has; exported functions are not variables."""
+    return [
+        each
+        for each in environ
+        if not NAME.fullmatch(each) and not each.startswith("BASH_FUNC_")
     ]
 
 

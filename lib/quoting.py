@@ -9,7 +9,7 @@ from typing import Union
 
 from lib.errors import LongshipError
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Expansion(str):
@@ -51,7 +51,7 @@ def name(value: str) -> str:
     LongshipError
         If it cannot: it would be read as something else in the middle of a script.
     """
-    if not _NAME.fullmatch(value):
+    if not NAME.fullmatch(value):
         raise LongshipError(
             f"{value!r} cannot name an environment variable",
             "letters, digits and _ only, no digit first; see [environment] in configuration.toml",

@@ -277,6 +277,11 @@ def test_what_is_taken_out_is_not_handed_over_either(repository, run):
     assert seen == ["image=the user's"]
 
 
+def test_names_that_no_posix_shell_has_are_known():
+    names = ["A", "_", "a.b", "x-y", "9", "BASH_FUNC_module%%", "\udcff"]
+    assert environment.lost_names(dict.fromkeys(names, "x")) == ["a.b", "x-y", "9", "\udcff"]
+
+
 @pytest.mark.parametrize("name", ["A;touch x", "*", "", "A B", "A**", "$(x)*"])
 def test_bad_name_to_take_out_is_refused(name, repository):
     repository.write("configuration.toml", f'[environment]\nunset = ["{name}"]\n')

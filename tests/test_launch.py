@@ -275,11 +275,12 @@ def test_every_byte_arrives(passed_on):
 # Named: pytest sets a variable to the id of the test, and a variable holds no more than 128 KiB.
 @pytest.mark.parametrize(
     "text",
-    ["ü" * 50000, "世" * 40000, "a" * 100000, "\udcff\n" * 5000],
-    ids=["two bytes each", "three bytes each", "ASCII", "not UTF-8"],
+    ["ü" * 50000, "世" * 40000, "a" * 100000, "\udcff\n" * 5000, "\udcff" + "ü" * 65000, "\\" * 131000],
+    ids=["two bytes each", "three bytes each", "ASCII", "not UTF-8", "one byte not UTF-8", "backslashes"],
 )
 def test_long_argument_arrives(passed_on, text):
     assert passed_on([text]) == [text]
+    assert passed_on([text, "\udcff", "+", "="]) == [text, "\udcff", "+", "="]
 
 
 # Table 3-7 of the Unicode standard: the first and last of each row, and their neighbours.
@@ -330,13 +331,13 @@ def test_only_what_is_no_utf8_is_encoded(bash, some):
     assert (done.stdout == f"a\0{some}\0b\0") == (some in UTF8)
 
 
-def test_encoded_arguments_are_ascii_and_others_stay(bash):
+def test_only_bytes_that_are_not_utf8_are_encoded(bash):
     take = call("take_command", "rc file", Expansion('"$@"'))
     show = "printf '%s\\0' \"${command[@]}\""
     plain = bash(take, "encode_command", show, arguments=["a b", "\\n", "$x"])
     assert plain.stdout == "a b\0\\n\0$x\0"
-    encoded = bash(take, "encode_command", show, arguments=["a b", "\\n", "é", "\udcff"])
-    assert encoded.stdout.isascii()
+    encoded = bash(take, "encode_command", show, arguments=["a b", "\\n", "é", "é\udcff"])
+    assert encoded.stdout == "=a b\0=\\\\n\0=é\0=é\\0377\0"
 
 
 @pytest.mark.parametrize(("there", "shown"), [("bash", "--rcfile /rc file -i"), ("sh", "-i")])

@@ -141,6 +141,14 @@ def test_shell_options_of_ours_are_not_the_programs(run):
     assert "e" not in run(["bash", "-c", script], env=environ).stdout
 
 
+def test_locale_that_is_not_installed_is_told_by_bash_alone(run):
+    lines = [call("printable", "x"), call("hand_over", "sh", "-c", 'echo "$LC_ALL"')]
+    environ = {"PATH": processes.PATH, "LC_ALL": "xx_YY"}
+    done = run(["bash", "-c", render("x", lines)], env=environ)
+    assert done.stdout == "xx_YY\n"
+    assert [each.partition(": ")[0] for each in done.stderr.splitlines()] == ["bash"]
+
+
 def test_title_cannot_become_a_command(run):
     script = render("two\nlines\rand more; touch x", ["echo end"])
     assert run(["bash", "-c", script]).stdout == "end\n"

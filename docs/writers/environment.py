@@ -16,8 +16,13 @@ from writers.markdown import code, listed, page, plain, table, value
 
 _INTRO = """\
 The variables that a program finds inside the environment: the same in every runtime, in jobs and
-on login nodes. All others of yours are passed on as they are. `python3 container_run.py env`
-shows them."""
+on login nodes. `python3 container_run.py env` prints them.
+
+All other variables of yours are passed on unchanged, with two exceptions. Exported functions, such
+as `module`, belong to the host. A name that is not a POSIX name, such as `a.b`, exists in no
+POSIX shell: `container_run.py` and the log of a job list the variables with such names. An
+`LC_ALL` that is not installed on the host is passed on too; bash prints one warning about it, per
+rank in a job."""
 
 _UNSET = """\
 These of the host are taken out before the container starts, and with them what

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 from lib import ROOT, command, execute, find_packages
+from lib.environment import lost_names
 from lib.errors import LongshipError, print_messages
 from lib.paths import Paths, derive_paths
 from lib.runtimes import Choice, choose_builder, choose_runtime, choose_target_runtime
@@ -114,6 +115,13 @@ def before_pip(name: str) -> str:
 def _again(name: str, arguments: list[str]) -> str:
     """Return a call as it is typed again: to do it, not to show it."""
     return command.call("python3", name, *(each for each in arguments if each != "--dry-run"))
+
+
+def note_lost_names(environ: Mapping[str, str]) -> None:
+    """Name the caller's variables that do not reach the program."""
+    names = ", ".join(lost_names(environ))
+    if names:
+        print_messages(note=f"not passed on, because their names are not POSIX names: {names}")
 
 
 def _told(choice: Choice) -> Choice:

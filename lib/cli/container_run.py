@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from lib.cli import Call, offered, script_options
+from lib.cli import Call, note_lost_names, offered, script_options
 from lib.command import call as shown
 from lib.container import run_lines
 from lib.errors import print_messages
@@ -42,6 +42,7 @@ def container_run(call: Call, online: bool, launcher: str | None, command: tuple
         write_launcher(*given, Path(launcher), online=online, job=job, title=title)
         print_messages(next=shown("srun", launcher, "COMMAND"))
         return
+    note_lost_names(call.environ)
     venv = wanted_venv(call.settings, call.paths)
     lines = run_lines(*given, online=online, venv=venv, for_ranks=bool(launcher))
     call.finish(render(title, lines), "container_run.py", command)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from lib import ROOT, jobs, reruns, runs
-from lib.cli import Call, offered, script_options
+from lib.cli import Call, note_lost_names, offered, script_options
 from lib.cli.wrong_calls import WrongCall
 from lib.command import call as line
 from lib.command import wrapped
@@ -168,6 +168,7 @@ def _begin(call: Call) -> None:
     """Start a run, inside the job: job.bash calls this and sources what it has written."""
     text = sys.stdin.buffer.read().decode(errors="surrogateescape")
     facts = slurm_facts(text, call.environ.get("SLURM_JOB_NAME", ""))
+    note_lost_names(call.environ)
     settings, paths, runtime = call.settings, call.paths, call.runtime().runtime
     restarted = facts.get("Restarts", "0") != "0"
     cluster = call.environ.get("SLURM_CLUSTER_NAME", "")

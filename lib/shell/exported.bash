@@ -6,6 +6,8 @@
 # shellcheck disable=SC2034 # for hand_over, where a script has it
 keep_exported() {
   declare -gA longship_kept=()
+  # bash warns when it starts that this one is not installed, and would again after each `local LC_ALL`
+  if [[ -n ${LC_ALL-} && -n $( (LC_ALL=$LC_ALL) 2>&1) ]]; then set -- LC_ALL "$@"; fi
   while (($#)); do
     # a job script, which sources this, has variables of its own that are not exported
     if [[ -v $1 && $(declare -p "$1") =~ ^declare\ -[A-Za-z]*x ]]; then
@@ -32,7 +34,7 @@ hand_over() {
   local longship_name
   for longship_name in "${!longship_kept[@]}"; do
     # shellcheck disable=SC2163 # the name that it holds; local, as an array of ours may have that name
-    local -x "$longship_name=${longship_kept[$longship_name]}"
+    local -x "$longship_name=${longship_kept[$longship_name]}" 2>/dev/null # of LC_ALL
   done
   export -n SHELLOPTS BASHOPTS
   exec "$@"
@@ -43,7 +45,7 @@ give_back() {
   local longship_name
   for longship_name in "${!longship_kept[@]}"; do
     unset -v "$longship_name"
-    declare -gx "$longship_name=${longship_kept[$longship_name]}"
+    declare -gx "$longship_name=${longship_kept[$longship_name]}" 2>/dev/null
   done
 }
 

@@ -24,27 +24,48 @@ json_string() {
   json_text "$REPLY"
 }
 
-# valid_text TEXT: set REPLY to it, with U+FFFD for bytes that are no UTF-8.
+# the UTF-8 that a text begins with, by the bytes that may follow each other (the Unicode standard, table 3-7)
+declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
+$'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
+$'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*'
+
+# valid_text TEXT: set REPLY to it, with U+FFFD for bytes that are not UTF-8.
 valid_text() {
   local LC_ALL=C
-  local rest=$1 valid=''
-  if [[ ! $rest =~ $UTF8 ]]; then
-    while [[ -n $rest ]]; do
-      if [[ ${rest:0:1} =~ $UTF8 ]]; then
-        valid+=${rest:0:1} rest=${rest:1}
-      elif [[ ${rest:0:2} =~ $UTF8 ]]; then
-        valid+=${rest:0:2} rest=${rest:2}
-      elif [[ ${rest:0:3} =~ $UTF8 ]]; then
-        valid+=${rest:0:3} rest=${rest:3}
-      elif [[ ${rest:0:4} =~ $UTF8 ]]; then
-        valid+=${rest:0:4} rest=${rest:4}
-      else
-        valid+=$'\xef\xbf\xbd' rest=${rest:1}
+  REPLY=$1
+  if [[ ! $1 =~ $UTF8$ ]]; then each_byte "$1" $'\xef\xbf\xbd'; fi
+}
+
+# each_byte TEXT [REPLACEMENT]: set REPLY to the text with the replacement for each byte that is not UTF-8;
+# without one as printf %b reads it: with its octal number, and every backslash twice.
+each_byte() {
+  local LC_ALL=C
+  local rest=$1 block valid byte text=''
+  while [[ -n $rest ]]; do
+    first_bytes 200 "$rest" # of all the rest, bash would make a copy for each byte
+    block=$REPLY rest=${rest:${#REPLY}}
+    while [[ -n $block ]]; do
+      [[ $block =~ $UTF8 ]]
+      valid=${BASH_REMATCH[0]}
+      block=${block:${#valid}}
+      if (($# == 1)); then valid=${valid//\\/\\\\}; fi
+      text+=$valid
+      if [[ -n $block ]]; then
+        printf -v byte '%d' "'$block"
+        printf -v byte '\\0%03o' "$((byte & 255))"
+        text+=${2-$byte} block=${block:1}
       fi
     done
-    rest=$valid
-  fi
-  REPLY=$rest
+  done
+  REPLY=$text
+}
+
+# first_bytes NUMBER TEXT: set REPLY to so many, and up to three more of a character that begins with them.
+first_bytes() {
+  local LC_ALL=C
+  local -i number=$1
+  while ((number < $1 + 3)) && [[ ${2:number:1} == [$'\x80'-$'\xbf'] ]]; do number+=1; done
+  REPLY=${2:0:number}
 }
 
 declare -g ESCAPED='^([^"\[:cntrl:]]|\\(["\/bfnrt]|u[0-9a-fA-F]{4}))*$' # as JSON has it

@@ -209,38 +209,33 @@ take_command() {
   fi
 }
 
-# UTF-8 by the bytes that may follow each other (the Unicode standard, table 3-7)
-declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
-$'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
-$'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*$'
-
-# encode_command: the runtimes pass arguments on as JSON, which turns bytes that are no UTF-8 into
-# U+FFFD. Where there are some, all arguments travel with octal escapes, undone inside.
+# encode_command: the runtimes pass arguments on as JSON, which turns bytes that are not UTF-8 into U+FFFD. Where
+# there are some, these bytes travel as octal escapes, undone inside. As an argument may then be longer than the
+# kernel takes, each travels in pieces, with + before all but the last, which has =.
 encode_command() {
   local LC_ALL=C
-  [[ ! ${command[*]} =~ $UTF8 ]] || return 0
-  local word byte code encoded
-  local -i index position
-  for index in "${!command[@]}"; do
-    word=${command[index]} encoded=
-    for ((position = 0; position < ${#word}; position++)); do
-      byte=${word:position:1}
-      if [[ $byte == [$'\x01'-'['$'\x5d'-$'\x7f'] ]]; then # all of ASCII but the backslash
-        encoded+=$byte
-      else
-        printf -v code '%d' "'$byte"
-        printf -v code '\\0%03o' "$((code & 255))"
-        encoded+=$code
-      fi
+  [[ ! ${command[*]} =~ $UTF8$ ]] || return 0
+  local word
+  local -a pieces=()
+  for word in "${command[@]}"; do
+    while first_bytes 20000 "$word" && word=${word:${#REPLY}} && [[ -n $word ]]; do
+      each_byte "$REPLY"
+      pieces+=("+$REPLY")
     done
-    command[index]=$encoded
+    each_byte "$REPLY"
+    pieces+=("=$REPLY")
   done
+  command=("${pieces[@]}")
   # POSIX sh; the full stop keeps newlines at an argument's end.
   # shellcheck disable=SC2016  # expanded inside
-  longship_decode='longship_left=$#
+  longship_decode='longship_left=$# longship_word=
 while [ "$longship_left" -gt 0 ]; do
-  longship_word=$(printf "%b." "$1")
-  set -- "$@" "${longship_word%.}"
+  longship_word=$longship_word$(printf "%b." "${1#?}")
+  longship_word=${longship_word%.}
+  case $1 in =*)
+    set -- "$@" "$longship_word"
+    longship_word= ;;
+  esac
   shift
   longship_left=$((longship_left - 1))
 done

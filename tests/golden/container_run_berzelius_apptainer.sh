@@ -78,6 +78,8 @@ exec "$@"'
 # shellcheck disable=SC2034 # for hand_over, where a script has it
 keep_exported() {
   declare -gA longship_kept=()
+  # bash warns when it starts that this one is not installed, and would again after each `local LC_ALL`
+  if [[ -n ${LC_ALL-} && -n $( (LC_ALL=$LC_ALL) 2>&1) ]]; then set -- LC_ALL "$@"; fi
   while (($#)); do
     # a job script, which sources this, has variables of its own that are not exported
     if [[ -v $1 && $(declare -p "$1") =~ ^declare\ -[A-Za-z]*x ]]; then
@@ -93,15 +95,54 @@ hand_over() {
   local longship_name
   for longship_name in "${!longship_kept[@]}"; do
     # shellcheck disable=SC2163 # the name that it holds; local, as an array of ours may have that name
-    local -x "$longship_name=${longship_kept[$longship_name]}"
+    local -x "$longship_name=${longship_kept[$longship_name]}" 2>/dev/null # of LC_ALL
   done
   export -n SHELLOPTS BASHOPTS
   exec "$@"
 }
 
-keep_exported REPLY UTF8 arch base bind_in_words_of bound byte code colour command encoded \
-    file files files_free folder found free hint home image index lines magic mode options own \
-    path position reason script size source target text told variable word
+keep_exported REPLY UTF8 arch base bind_in_words_of block bound byte code colour command \
+    each file files files_free folder found free hint home image lines magic number options \
+    own path pieces reason rest size source target text told valid variable word
+
+# ---------- lib/shell/json.bash
+
+# the UTF-8 that a text begins with, by the bytes that may follow each other (the Unicode standard, table 3-7)
+declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
+$'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
+$'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*'
+
+# each_byte TEXT [REPLACEMENT]: set REPLY to the text with the replacement for each byte that is not UTF-8;
+# without one as printf %b reads it: with its octal number, and every backslash twice.
+each_byte() {
+  local LC_ALL=C
+  local rest=$1 block valid byte text=''
+  while [[ -n $rest ]]; do
+    first_bytes 200 "$rest" # of all the rest, bash would make a copy for each byte
+    block=$REPLY rest=${rest:${#REPLY}}
+    while [[ -n $block ]]; do
+      [[ $block =~ $UTF8 ]]
+      valid=${BASH_REMATCH[0]}
+      block=${block:${#valid}}
+      if (($# == 1)); then valid=${valid//\\/\\\\}; fi
+      text+=$valid
+      if [[ -n $block ]]; then
+        printf -v byte '%d' "'$block"
+        printf -v byte '\\0%03o' "$((byte & 255))"
+        text+=${2-$byte} block=${block:1}
+      fi
+    done
+  done
+  REPLY=$text
+}
+
+# first_bytes NUMBER TEXT: set REPLY to so many, and up to three more of a character that begins with them.
+first_bytes() {
+  local LC_ALL=C
+  local -i number=$1
+  while ((number < $1 + 3)) && [[ ${2:number:1} == [$'\x80'-$'\xbf'] ]]; do number+=1; done
+  REPLY=${2:0:number}
+}
 
 # ---------- lib/shell/launch.bash
 
@@ -256,38 +297,33 @@ take_command() {
   fi
 }
 
-# UTF-8 by the bytes that may follow each other (the Unicode standard, table 3-7)
-declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
-$'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
-$'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*$'
-
-# encode_command: the runtimes pass arguments on as JSON, which turns bytes that are no UTF-8 into
-# U+FFFD. Where there are some, all arguments travel with octal escapes, undone inside.
+# encode_command: the runtimes pass arguments on as JSON, which turns bytes that are not UTF-8 into U+FFFD. Where
+# there are some, these bytes travel as octal escapes, undone inside. As an argument may then be longer than the
+# kernel takes, each travels in pieces, with + before all but the last, which has =.
 encode_command() {
   local LC_ALL=C
-  [[ ! ${command[*]} =~ $UTF8 ]] || return 0
-  local word byte code encoded
-  local -i index position
-  for index in "${!command[@]}"; do
-    word=${command[index]} encoded=
-    for ((position = 0; position < ${#word}; position++)); do
-      byte=${word:position:1}
-      if [[ $byte == [$'\x01'-'['$'\x5d'-$'\x7f'] ]]; then # all of ASCII but the backslash
-        encoded+=$byte
-      else
-        printf -v code '%d' "'$byte"
-        printf -v code '\\0%03o' "$((code & 255))"
-        encoded+=$code
-      fi
+  [[ ! ${command[*]} =~ $UTF8$ ]] || return 0
+  local word
+  local -a pieces=()
+  for word in "${command[@]}"; do
+    while first_bytes 20000 "$word" && word=${word:${#REPLY}} && [[ -n $word ]]; do
+      each_byte "$REPLY"
+      pieces+=("+$REPLY")
     done
-    command[index]=$encoded
+    each_byte "$REPLY"
+    pieces+=("=$REPLY")
   done
+  command=("${pieces[@]}")
   # POSIX sh; the full stop keeps newlines at an argument's end.
   # shellcheck disable=SC2016  # expanded inside
-  longship_decode='longship_left=$#
+  longship_decode='longship_left=$# longship_word=
 while [ "$longship_left" -gt 0 ]; do
-  longship_word=$(printf "%b." "$1")
-  set -- "$@" "${longship_word%.}"
+  longship_word=$longship_word$(printf "%b." "${1#?}")
+  longship_word=${longship_word%.}
+  case $1 in =*)
+    set -- "$@" "$longship_word"
+    longship_word= ;;
+  esac
   shift
   longship_left=$((longship_left - 1))
 done

@@ -79,8 +79,8 @@ def test_lists_that_are_easily_broken_arrive(clone, arguments):
 
 @pytest.mark.parametrize(
     "text",
-    ["a" * 100_000, "ü" * 50_000, "\\\n" * 50_000],
-    ids=["ASCII", "UTF-8", "backslashes and newlines"],
+    ["a" * 100_000, "ü" * 50_000, "\\\n" * 50_000, "ü" * 60_000 + "\udcff" * 100],
+    ids=["ASCII", "UTF-8", "backslashes and newlines", "not UTF-8"],
 )
 def test_argument_as_long_as_the_kernel_takes_arrives(clone, text):
     assert received(clone, [text]) == [text]

@@ -252,6 +252,13 @@ def test_values_arrive_as_they_are(clone):
     assert found == {"AWKWARD": AWKWARD, "MINE": AWKWARD, "EMPTY": ""}
 
 
+def test_variable_that_no_posix_shell_has_is_told(clone):
+    env = {"a.b": "1", "BASH_FUNC_mine%%": "() { echo ran; }"}
+    done = clone.container_run("sh", "-c", "env; mine || echo no function", env=env)
+    assert "note: not passed on, because their names are not POSIX names: a.b\n" in done.stderr
+    assert "a.b" not in done.stdout and done.stdout.endswith("no function\n")
+
+
 def test_exported_decode_is_not_run(clone):
     """Recipes for speech export it; the start once ran a variable of that name."""
     canary = {"decode": "exit 3; "}
