@@ -78,9 +78,7 @@ def unset_lines(environment: Environment) -> list[str]:
 def lost_names(environ: Mapping[str, str]) -> list[str]:
     """Return the variables whose names no POSIX shell has; exported functions are not variables."""
     return [
-        each
-        for each in environ
-        if not NAME.fullmatch(each) and not each.startswith("BASH_FUNC_")
+        each for each in environ if not NAME.fullmatch(each) and not each.startswith("BASH_FUNC_")
     ]
 
 

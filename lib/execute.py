@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -45,10 +46,10 @@ def become(script: str, name: str, arguments: Sequence[str], environ: Mapping[st
     try:
         os.execvpe("bash", ["bash", "-c", script, name, *arguments], dict(environ))
     except OSError as error:
-        raise LongshipError(
-            f"cannot start bash: {error.strerror}",
-            "is it on PATH, and are the arguments shorter than `getconf ARG_MAX` bytes?",
-        ) from error
+        hint = "add the directory of bash to PATH"
+        if error.errno == errno.E2BIG:
+            hint = "pass fewer or shorter arguments, such as the name of a file that contains them"
+        raise LongshipError(f"cannot start bash: {error.strerror}", hint) from error
 
 
 def succeeds(command: Sequence[str]) -> bool:

@@ -415,6 +415,26 @@ def test_configuration_is_kept_as_it_is(calls, site):
     assert again == before and again.project.account == "acc"
 
 
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["make_runs"], "cannot write to {}, where each job records its run"),
+        (["keep_configuration"], "cannot use the directory {}/sub-{}: "),
+    ],
+)
+def test_runs_that_cannot_be_written_to_are_told(lines, message, run, read_only_folder):
+    folder = read_only_folder if lines == ["make_runs"] else read_only_folder / "sub"
+    script = render("a test", [call(*lines, folder, "x.toml", "x")])
+    done = run(["bash", "-c", script], check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {message.format(read_only_folder, os.getuid())}")
+
+
+def test_runs_are_looked_at_before_what_is_in_them(submit):
+    lines = [each.partition(" ")[0] for each in submit()]
+    assert lines.index("check_python") < lines.index("make_runs") == lines.index("check_python") + 1
+
+
 def test_options_are_recorded_as_they_were_typed(submit, run, tmp_path, hostile_arguments):
     words = [f"--comment={each}" for each in hostile_arguments]
     (exported,) = [each for each in submit(*words) if each.startswith("export LONGSHIP_OPTIONS")]

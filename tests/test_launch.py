@@ -272,12 +272,18 @@ def test_every_byte_arrives(passed_on):
     assert passed_on([*every, *pairs, "".join(every)]) == [*every, *pairs, "".join(every)]
 
 
+LONG = {
+    "two bytes each": "ü" * 50000,
+    "three bytes each": "世" * 40000,
+    "ASCII": "a" * 100000,
+    "not UTF-8": "\udcff\n" * 5000,
+    "one byte not UTF-8": "\udcff" + "ü" * 65000,
+    "backslashes": "\\" * 131000,
+}
+
+
 # Named: pytest sets a variable to the id of the test, and a variable holds no more than 128 KiB.
-@pytest.mark.parametrize(
-    "text",
-    ["ü" * 50000, "世" * 40000, "a" * 100000, "\udcff\n" * 5000, "\udcff" + "ü" * 65000, "\\" * 131000],
-    ids=["two bytes each", "three bytes each", "ASCII", "not UTF-8", "one byte not UTF-8", "backslashes"],
-)
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
 def test_long_argument_arrives(passed_on, text):
     assert passed_on([text]) == [text]
     assert passed_on([text, "\udcff", "+", "="]) == [text, "\udcff", "+", "="]

@@ -205,7 +205,9 @@ def test_end_keeps_the_exit_code_when_the_record_cannot_be_written(code, bash, t
         "trap 'end_run $?' EXIT",
         f"exit {code}",
     )
-    assert bash(*lines, check=False).returncode == code
+    done = bash(*lines, check=False)
+    assert done.returncode == code
+    assert f"none/record.json has no end: the job exited with code {code}\n" in done.stderr
 
 
 @pytest.mark.parametrize("submodule", [False, True])

@@ -144,8 +144,8 @@ seconds_between() {
 
 # write_run_record: the file is complete at any moment.
 write_run_record() {
-  write_facts "$RUN_DIR/record.json.partial" "${longship_facts[@]}"
-  mv -- "$RUN_DIR/record.json.partial" "$RUN_DIR/record.json"
+  write_facts "$RUN_DIR/record.json.partial" "${longship_facts[@]}" &&
+    mv -- "$RUN_DIR/record.json.partial" "$RUN_DIR/record.json"
 }
 
 # record_time: the time, as all records have it.
@@ -327,7 +327,9 @@ end_run() {
   find_who_stopped "$longship_log"
   if [[ -n $REPLY ]]; then longship_facts+=(stopped "$REPLY"); fi
   if [[ -n $failed ]]; then longship_facts+=(failed "${failed%%$'\n'*}"); fi
-  (write_run_record)
+  if ! (write_run_record); then
+    print_messages error "the record $RUN_DIR/record.json has no end: the job exited with code $code"
+  fi
   if [[ -n $failed ]]; then print_messages error "$failed"; fi
   exit "$code"
 }

@@ -44,6 +44,8 @@ check_cached() {
 # is another's: the sticky bit.
 make_runs() {
   make_folders "$1"
+  [[ -w $1 ]] || fail "cannot write to $1, where each job records its run" \
+    'make it writable, or set paths.scratch_dir in configuration.toml'
   if [[ -k $1 ]]; then return; fi
   if [[ -O $1 ]]; then
     chmod +t -- "$1" 2>/dev/null || : # a file system without it
@@ -57,7 +59,7 @@ make_runs() {
 # FOLDER-UID.
 keep_configuration() {
   local -r folder=$1-$UID
-  (umask go-w && mkdir -- "$folder" 2>/dev/null) || :
+  (umask go-w && make_folders "$folder") || exit
   is_own "$folder" ||
     fail "other users can write to $folder, which will contain what your jobs run" \
       "run: mv $(printf '%q %q' "$folder" "$folder.old")"
