@@ -333,21 +333,21 @@ def prepare(layout: Layout) -> None:
         if corpus.result() is None:
             write_corpus(corpus, layout.options.max_megabytes * 1e6)
         else:
-            print(f"text: nothing to do, it is in {layout.text}")
+            print(f"text: already done, see {layout.text}")
     require("text", layout.text, bool(layout.options.input))
     if not layout.options.tokenizer:
         tokenizer = layout.trained_tokenizer()
         if tokenizer.result() is None:
             train_tokenizer(tokenizer, layout)
         else:
-            print(f"tokenizer: nothing to do, it is in {layout.tokenizer}")
+            print(f"tokenizer: already done, see {layout.tokenizer}")
 
 
 def make_shard(layout: Layout, rank: int, world_size: int) -> None:
     """Tokenize this rank's share of the text."""
     product, name = layout.shard(rank, world_size), f"shard of rank {rank} of {world_size}"
     if product.result() is not None:
-        print(f"{name}: nothing to do, it is in {product.files[0]}")
+        print(f"{name}: already done, see {product.files[0]}")
         return
     tokenizer, end_of_text = open_tokenizer(layout)
     with product.write() as ((bin_file, idx_file), result):
@@ -451,7 +451,7 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     data_dir = Path(os.environ.get("LONGSHIP_SCRATCH_DIR", ".")) / "data"
     modes = ("all", "prepare", "shard", "merge")
-    add("mode", nargs="?", default="all", choices=modes, help="step to do (default: all)")
+    add("mode", nargs="?", default="all", choices=modes, help="step to run (default: all)")
     add("--data-dir", type=Path, default=data_dir, help="output directory (default: %(default)s)")
     add("--name", default="corpus", help="prefix of the outputs' names (default: %(default)s)")
     text_help = "JSON Lines file to tokenize (default: the standard library)"
@@ -497,7 +497,7 @@ def make(layout: Layout) -> None:
     require("tokenizer", layout.tokenizer, bool(layout.options.tokenizer))
     done = layout.dataset().result()
     if done is not None:
-        print(f"dataset: nothing to do, {summary(done)} are in {layout.dataset().files[0]}")
+        print(f"dataset: already done, {summary(done)}, see {layout.dataset().files[0]}")
     elif options.mode == "shard":
         make_shard(layout, options.rank, options.world_size)
     elif options.mode == "merge":

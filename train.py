@@ -175,7 +175,7 @@ def open_tokens(prefix: Path, validation_fraction: float) -> tuple[np.ndarray, n
     index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     for path in (index, data):
         if not path.is_file():
-            fail(f"there is no training data: {path} is missing", MAKE_DATA)
+            fail(f"training data not found: {path}", MAKE_DATA)
     header = struct.Struct("<9sQBQQ")  # magic, version, type of the ids, sequences, documents
     try:
         with index.open("rb") as file:
@@ -191,7 +191,7 @@ def open_tokens(prefix: Path, validation_fraction: float) -> tuple[np.ndarray, n
     except (struct.error, KeyError, ValueError, IndexError):
         is_whole = False
     if not is_whole:
-        fail(f"{index} and .bin are not a whole dataset in Megatron's format", MAKE_DATA)
+        fail(f"{index} and .bin are not a complete dataset in Megatron's format", MAKE_DATA)
     return tokens[:first_held_out], tokens[first_held_out:]
 
 
@@ -277,7 +277,7 @@ class Checkpoints:
             if is_whole(path):
                 return path
             damaged = path.replace(path.with_suffix(".damaged"))
-            print(f"warning: a checkpoint is damaged and not used: {damaged}", file=sys.stderr)
+            print(f"warning: skipping a damaged checkpoint: {damaged}", file=sys.stderr)
         return None
 
     def save(self, step: int, state: State) -> None:
@@ -292,7 +292,7 @@ class Checkpoints:
             if self._pending:
                 self._pending.result()
         except (OSError, RuntimeError) as error:  # PyTorch reports a full disk as the latter
-            fail(f"a checkpoint could not be written: {error}", f"is there room in {self.folder}?")
+            fail(f"cannot write a checkpoint: {error}", f"free some space in {self.folder}")
 
     def _write(self, path: Path, state: State) -> None:
         partial = self.folder / own_name("checkpoint")
@@ -684,7 +684,7 @@ def summarize(step: int, checkpoints: Checkpoints, args: Namespace) -> None:
     checkpoint, curve = checkpoints.path(step), checkpoints.folder / "loss.png"
     if step < args.steps:
         print(f"stopped by a signal after step {step} of {args.steps}")
-        print(f"the same command goes on from {checkpoint}")
+        print(f"run the same command to resume from {checkpoint}")
         return
     print(f"finished    step {step} of {args.steps}")
     metrics, _ = read_metrics(checkpoints.folder / "metrics.jsonl", step)
@@ -694,7 +694,7 @@ def summarize(step: int, checkpoints: Checkpoints, args: Namespace) -> None:
         speed = statistics.median(line["tokens_per_s"] for line in metrics)
         draw_loss(metrics, f"Training loss of {args.run_name}", curve)
         end = f"{statistics.fmean(last):.4f} over the last {len(last)} steps"
-        print(f"loss        {losses[0]:.4f} at first, {end}")
+        print(f"loss        {losses[0]:.4f} at the start, {end}")
         if "validation_loss" in metrics[-1]:
             print(f"validation  {metrics[-1]['validation_loss']:.4f} after the last step")
         print(f"speed       {speed:,.0f} tokens/s")
@@ -739,14 +739,24 @@ def parse_arguments() -> Namespace:
     add("--checkpoint-dir", type=Path, default=checkpoints, help="directory of all runs")
     add("--run-name", default="gpt", help="directory of this run")
     add("--checkpoint-every", type=positive, default=100, help="steps between checkpoints")
-    add("--device", choices=("cpu", "cuda"), default="cuda" if has_gpu else "cpu", help="cuda: GPU")
+    add(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cuda" if has_gpu else "cpu",
+        help="device to train on",
+    )
     add("--compile", action=yes_or_no, default=has_gpu, help="compile the model")
 
     add = parser.add_argument_group("model").add_argument
     add("--layers", type=positive, default=4, help="transformer layers")
     add("--heads", type=positive, default=4, help="attention heads per layer")
     add("--width", type=positive, default=128, help="hidden size")
-    add("--vocab-size", type=count, default=0, help="tokens in the vocabulary; 0: as the data has")
+    add(
+        "--vocab-size",
+        type=count,
+        default=0,
+        help="tokens in the vocabulary; 0: that of the dataset",
+    )
 
     add = parser.add_argument_group("training").add_argument
     # Names of checkpoints have eight digits.
@@ -804,11 +814,11 @@ def check_arguments(args: Namespace, training: int, held_out: int, world_size: i
     if not args.batch_size:
         args.batch_size = math.ceil(8 / world_size) * world_size
     if args.batch_size % world_size:
-        hint = f"choose a --batch-size that {world_size} divides"
-        fail(f"a batch of {args.batch_size} does not divide among {world_size} ranks", hint)
+        hint = f"choose a --batch-size that is a multiple of {world_size}"
+        fail(f"--batch-size {args.batch_size} is not divisible by {world_size} ranks", hint)
     if args.width % (2 * args.heads):
         hint = "choose a --width that twice the --heads divides"
-        fail(f"a width of {args.width} is not {args.heads} heads of an even width", hint)
+        fail(f"--width {args.width} is not --heads {args.heads} times an even number", hint)
     if training <= args.sequence_length:
         hint = "choose a lower --sequence-length or --validation-fraction"
         fail(f"only {training} tokens of {args.data}.bin are left for training", hint)
@@ -835,7 +845,7 @@ def main() -> None:
     if owner:
         if process.rank == 0:
             fail(
-                f"the run in {checkpoints.folder} is being trained already: {owner}",
+                f"another process already trains the run in {checkpoints.folder}: {owner}",
                 "wait for it to end, or choose another --run-name; if it no longer exists: "
                 f"rm -r {shlex.quote(str(checkpoints.lock.path))}",
             )

@@ -124,5 +124,5 @@ def write_file(path: Path, text: str, mode: int = 0o644) -> None:
             partial.unlink()
         raise LongshipError(
             f"cannot write {path}: {error.strerror}",
-            "name a place that you can write to, or set [paths] in configuration.toml to one",
+            "give a path that you can write to, or set [paths] in configuration.toml",
         ) from error

@@ -105,4 +105,4 @@ def _unseen(settings: Settings) -> str:
     seen = settings.machine.compute_folders
     if seen:
         return f"compute nodes see only {', '.join(seen)}: clone there, and set [paths] to it"
-    return "its file system is not mounted there: tell the site; sbatch --exclude=NODE"
+    return "that file system is not mounted: tell your site's support, and: sbatch --exclude=NODE"

@@ -37,8 +37,8 @@ def word(value: Word) -> str:
     text = os.fspath(value)
     if "\0" in text:
         raise LongshipError(
-            f"{text!r} holds a NUL byte, which no argument of a program can",
-            "take it out of the configuration or the command",
+            f"{text!r} contains a NUL byte, which is not possible in an argument",
+            "remove it from the configuration or the command",
         )
     return quote(text)
 
@@ -53,7 +53,7 @@ def name(value: str) -> str:
     """
     if not NAME.fullmatch(value):
         raise LongshipError(
-            f"{value!r} cannot name an environment variable",
-            "letters, digits and _ only, no digit first; see [environment] in configuration.toml",
+            f"{value!r} is not a valid name of an environment variable",
+            "use letters, digits and _, no digit first; check [environment] in configuration.toml",
         )
     return value

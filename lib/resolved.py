@@ -84,17 +84,17 @@ def refused_secrets(settings: Settings) -> dict[str, LongshipError]:
     environment = settings.configuration.environment
     found = {}
     for variable, value in environment.set.items():
-        hint = f"type: export {variable}=..."
+        hint = f"run: export {variable}=..."
         if variable in environment.secrets:
-            what = "which environment.secrets says is never written down"
+            what = "which environment.secrets declares a secret"
         elif _is_secret(variable, value):
-            what = "which looks like a secret, and others can read what it is written to"
+            what = "which looks like a secret; others can read the files that contain it"
             hint = f'name it in environment.secrets = ["{variable}", ...], and {hint}'
         else:
             continue
         origin = settings.origins["environment.set"]
         found[variable] = LongshipError(
-            f"environment.set in {origin} holds {variable}, {what}", f"delete it there, and {hint}"
+            f"environment.set in {origin} sets {variable}, {what}", f"delete that line, and {hint}"
         )
     return found
 

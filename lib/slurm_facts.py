@@ -43,7 +43,7 @@ def slurm_facts(text: str, name: str = "") -> dict[str, str]:
     facts = {**dict(_FACT.findall(tail)), **dict(reversed(_FACT.findall(head))), **named}
     if any(each not in facts for each in _NEEDED):
         raise LongshipError(
-            "this is no job: Slurm says nothing about it",
+            "not a job: Slurm reports nothing about it",
             "`begin` is what a job calls itself; to submit one: python3 submit.py SITE/JOB.sbatch",
         )
     return facts

@@ -149,7 +149,7 @@ def test_folder_that_is_gone_is_told(script, run, tmp_path):
     done = run(["bash", "-c", gone, sys.executable, f"{ROOT}/{script}", tmp_path], check=False)
     first, second = done.stderr.splitlines()
     assert (done.returncode, second) == (1, "hint: type: cd")
-    assert first.startswith("error: the folder that you are in cannot be used: ")
+    assert first.startswith("error: cannot use the current directory: ")
 
 
 def test_interrupt_that_python_would_drop_ends_a_script(root, run):

@@ -283,10 +283,10 @@ HEED = {
         ("error", [("problem", "it is broken", "mend it")]),
         ("warning", [("warning", "it is worn", "oil it")]),
         ("both", [("warning", "it is worn", "oil it"), ("warning", "it leaks", "tape it")]),
-        ("silence", [("problem", "", "send this to whoever helps: python3 doctor.py --json")]),
+        ("silence", [("problem", "", "share the output of: python3 doctor.py --json")]),
         (
             "a program's words",
-            [("problem", "cp: cannot", "send this to whoever helps: python3 doctor.py --json")],
+            [("problem", "cp: cannot", "share the output of: python3 doctor.py --json")],
         ),
         ("well", [("ok", "fine", "")]),
     ],
@@ -341,7 +341,7 @@ def test_password_in_a_url_is_not_shown(url, shown, tell):
             "seen=0 cuda=12.9",
             ("problem", "GPUs of this node are not visible"),
         ),
-        ("cuda_of_driver=12.4", "seen=1 cuda=13.0", ("problem", "the driver is for up to 12.4")),
+        ("cuda_of_driver=12.4", "seen=1 cuda=13.0", ("problem", "the driver supports only 12.4")),
         ("cuda_of_driver=12.4", "seen=1 cuda=13.0 compatible=yes", ("warning", "data centers")),
         ("amd_driver=6.10.5", "seen=0 kfd=yes rocm=6.4.3", ("ok", "ROCm 6.4.3, the driver is 6.1")),
         (

@@ -52,7 +52,7 @@ def test_image_for_this_machine_passes(bash, tmp_path):
 
 def test_image_for_another_architecture_is_told(bash, tmp_path):
     done = check_sif(bash, write_sif(tmp_path / "i.sif", CODES[OTHER_ARCH]))
-    fails(done, f"i.sif is for {OTHER_ARCH}, and {own_arch()} is needed")
+    fails(done, f"i.sif has the wrong architecture: {OTHER_ARCH}, expected {own_arch()}")
 
 
 def test_image_for_an_unknown_architecture_is_told(bash, tmp_path):
@@ -61,18 +61,18 @@ def test_image_for_an_unknown_architecture_is_told(bash, tmp_path):
 
 def test_missing_image_is_told_with_what_makes_it(bash, tmp_path):
     done = check_sif(bash, tmp_path / "i.sif")
-    fails(done, "i.sif is missing")
+    fails(done, f"image not found: {tmp_path}/i.sif")
     assert "hint: make it" in done.stderr
 
 
 @pytest.mark.parametrize("content", [b"", b"text\n", b"\0\0\0\0", b"<html>" * 1000, b"\x7fELF\0"])
 def test_file_that_is_no_image_is_told(content, bash, tmp_path):
     (tmp_path / "i.sif").write_bytes(content)
-    fails(check_sif(bash, tmp_path / "i.sif"), "i.sif is no SIF image")
+    fails(check_sif(bash, tmp_path / "i.sif"), f"not a SIF image: {tmp_path}/i.sif")
 
 
 def test_folder_is_no_image(bash, tmp_path):
-    fails(check_sif(bash, tmp_path), "is no SIF image")
+    fails(check_sif(bash, tmp_path), "not a SIF image")
 
 
 def test_image_that_cannot_be_read_is_told(bash, tmp_path):
@@ -80,12 +80,12 @@ def test_image_that_cannot_be_read_is_told(bash, tmp_path):
         pytest.skip("root may read anything")
     image = write_sif(tmp_path / "i.sif", CODES[own_arch()])
     image.chmod(0)
-    fails(check_sif(bash, image), "cannot be read")
+    fails(check_sif(bash, image), "cannot read the image")
 
 
 def test_image_of_the_compute_nodes_cannot_run_here(bash):
     done = bash(call("check_host_arch", OTHER_ARCH, "the image i.sif"), check=False)
-    fails(done, f"the image i.sif is for {OTHER_ARCH}, and this machine is {own_arch()}")
+    fails(done, f"the image i.sif is for {OTHER_ARCH}, but this machine is {own_arch()}")
     assert "compute node" in done.stderr
 
 
@@ -239,7 +239,7 @@ def test_home_with_a_colon_is_told(bash, tmp_path):
     home.mkdir()
     done = bash("options=()", "add_home", "echo on", env={"HOME": home}, check=False)
     assert done.stdout == ""
-    fails(done, f"Apptainer takes no HOME with a colon: {home}")
+    fails(done, f"HOME contains a colon, which Apptainer does not allow: {home}")
 
 
 # What the contract does with what encode_command made: in the image's own POSIX sh.
@@ -402,7 +402,7 @@ def test_venv_is_checked(bash, tmp_path):
 
 
 def test_missing_program_is_told(bash):
-    fails(bash(call("check_program", "no-such"), check=False), "no-such is not on this machine")
+    fails(bash(call("check_program", "no-such"), check=False), "no-such not found")
     assert bash(call("check_program", "sh")).stderr == ""
 
 

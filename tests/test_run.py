@@ -207,7 +207,7 @@ def test_end_keeps_the_exit_code_when_the_record_cannot_be_written(code, bash, t
     )
     done = bash(*lines, check=False)
     assert done.returncode == code
-    assert f"none/record.json has no end: the job exited with code {code}\n" in done.stderr
+    assert f"none/record.json cannot be completed: the job exited with code {code}\n" in done.stderr
 
 
 @pytest.mark.parametrize("submodule", [False, True])

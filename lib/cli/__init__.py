@@ -215,7 +215,7 @@ def main(script: click.Command, name: str) -> None:
             what = error.filename or "the output"
             LongshipError(
                 f"cannot read or write {what}: {error.strerror}",
-                "is there room (df -h, df -i), and may you use it (ls -ld)?",
+                "check for free space (df -h, df -i) and for permissions (ls -ld)",
             ).tell()
         sys.exit(1)
 
@@ -225,5 +225,5 @@ def _check_folder() -> None:
         os.getcwd()
     except OSError as error:
         raise LongshipError(
-            f"the folder that you are in cannot be used: {error.strerror}", "type: cd"
+            f"cannot use the current directory: {error.strerror}", "run: cd"
         ) from error

@@ -85,7 +85,7 @@ def _stacks(context: click.Context, word: str) -> Items:
 def _jobs(context: click.Context, word: str) -> Items:
     """Offer the job files of this machine's site, and of a site whose folder was typed."""
     yield CompletionItem("status", help="your jobs")
-    yield CompletionItem("rerun", help="a recorded job again")
+    yield CompletionItem("rerun", help="re-run a recorded job")
     known = _known()
     here = _machine(context, known)
     own = os.path.dirname(here.site_file) if here else ""
@@ -95,7 +95,7 @@ def _jobs(context: click.Context, word: str) -> Items:
             yield CompletionItem(name, help=_about_job(name, known))
     if "/" not in word:
         for site in sorted({os.path.dirname(each) for each in files} - {own}):
-            yield CompletionItem(f"{site}/", help="jobs of another site")
+            yield CompletionItem(f"{site}/", help="job scripts of another site")
     if not any(each.startswith(word) for each in ("status", "rerun", *files)):
         yield from _file(context, word)  # a job of one's own, anywhere
 
@@ -182,7 +182,7 @@ def _versions(context: click.Context, word: str) -> Items:
         for name in sorted(os.listdir(call.paths.containers / "versions"), reverse=True):
             if name.startswith(begin) and not name.endswith((".json", ".history", ".partial")):
                 version = name[len(begin) :].rpartition(".")[0]
-                yield CompletionItem(version, help="in use" if name in active else "")
+                yield CompletionItem(version, help="active" if name in active else "")
 
 
 def _known() -> dict[str, Machine]:

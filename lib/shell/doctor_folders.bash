@@ -28,17 +28,17 @@ try_folder() {
   local there reason
   what_is_there "$2"
   there=$REPLY
-  [[ -e $there ]] || fail "$2: the link $there is dangling" "$elsewhere, or: rm $(printf %q "$there")"
-  [[ -d $there ]] || fail "$2: $there is not a directory" "$elsewhere, or: rm $(printf %q "$there")"
+  [[ -e $there ]] || fail "$2: the link $there is dangling" "$elsewhere, or run: rm $(printf %q "$there")"
+  [[ -d $there ]] || fail "$2: $there is not a directory" "$elsewhere, or run: rm $(printf %q "$there")"
   # not local: the trap runs when the function has ended
   probe=$(mktemp -- "$there/.longship-doctor.XXXXXX" 2>&1) ||
-    fail_writing "$there" "$there cannot be written to: ${probe##*: }" "$elsewhere"
+    fail_writing "$there" "cannot write to $there: ${probe##*: }" "$elsewhere"
   trap 'rm -f -- "$probe"' EXIT
   reason=$({ printf '#!/bin/sh\n' >"$probe" && chmod u+x -- "$probe"; } 2>&1) ||
-    fail_writing "$there" "$there cannot be written to: ${reason##*: }" "$elsewhere"
+    fail_writing "$there" "cannot write to $there: ${reason##*: }" "$elsewhere"
   reason=$("$probe" 2>&1) ||
-    fail "no program starts in $there: ${reason##*: }" \
-      "$elsewhere; is it mounted noexec? findmnt --target $(printf %q "$there")"
+    fail "cannot start programs in $there: ${reason##*: }" \
+      "$elsewhere; to check for noexec, run: findmnt --target $(printf %q "$there")"
 }
 
 # room_left FOLDER: print how much, where it can be known.
@@ -62,7 +62,7 @@ diagnose_caches() {
     lies=$(readlink -m -- "$folder")
     if [[ $lies/ == "$home"/* ]]; then
       report warning caches "$folder leads to $lies: caches would fill the home directory" \
-        "rm $(printf %q "$folder"); it is made anew"
+        "rm $(printf %q "$folder"); the next command creates it again"
       return
     fi
   done
@@ -88,8 +88,8 @@ diagnose_leftovers() {
   for path in ${locks[@]+"${locks[@]}"}; do
     if lock_is_stale "$path"; then
       stale+=1
-      report warning locks "$(lock_owner "$path") no longer runs, but left its lock: $path, of $(lock_time "$path")" \
-        "rm -r $(printf %q "$path"); or the next command takes it over"
+      report warning locks "$(lock_owner "$path") no longer runs, but its lock exists: $path, of $(lock_time "$path")" \
+        "rm -r $(printf %q "$path"); or let the next command take it over"
     else
       report ok locks "$(lock_owner "$path") holds the lock $path, last seen $(lock_time "$path")"
       return # what is not finished may be its own

@@ -4,15 +4,15 @@
 # diagnose_job_find PATTERN: the job, its nodes and where its ranks meet, from inside of it or by its id.
 diagnose_job_find() {
   [[ -n ${SLURM_JOB_ID:-} ]] || fail 'not in a job: SLURM_JOB_ID is not set' \
-    'salloc --nodes=2 OPTION... python3 doctor.py --job; or as a line of a job file, before its srun'
+    'salloc --nodes=2 OPTION... python3 doctor.py --job; or add it to a job script, before srun'
   command -v srun >/dev/null ||
-    fail "srun not found, as inside a container" \
-      "in another shell, on a login node: SLURM_JOB_ID=$SLURM_JOB_ID python3 doctor.py --job"
+    fail "srun not found: this may be a container" \
+      "on a login node, run: SLURM_JOB_ID=$SLURM_JOB_ID python3 doctor.py --job"
   local list beside=${SLURM_JOB_NODELIST:+no}
   list=$(timeout 60 squeue --noheader --jobs="$SLURM_JOB_ID" --states=RUNNING --format=%N 2>&1) ||
-    [[ $list == *'nvalid job id'* ]] || fail "Slurm does not answer: ${list##*$'\n'}" 'try again later'
+    [[ $list == *'nvalid job id'* ]] || fail "Slurm does not respond: ${list##*$'\n'}" 'try again later'
   list=${list##*error: Invalid job id specified}
-  [[ -n $list ]] || fail "job $SLURM_JOB_ID is not running" 'your jobs: squeue --me'
+  [[ -n $list ]] || fail "job $SLURM_JOB_ID is not running" 'list your jobs: squeue --me'
   mapfile -t job_nodes < <(scontrol show hostnames "$list")
   export SLURM_JOB_NODELIST=$list SLURM_JOB_NUM_NODES=${#job_nodes[@]}
   # what a job file or a step around this has set for its own srun
@@ -79,8 +79,8 @@ diagnose_job_nodes() {
     else
       # killed: by this script, after its time
       name=$(grep -F "$node:" "$job_folder/nodes.errors" | grep -vE 'Killed|Terminated' | tail -n 1) || name=
-      report problem nodes "$node does not answer${name:+: $name}" \
-        "look there: srun --overlap --nodelist=$node hostname; leave it out: sbatch --exclude=$node"
+      report problem nodes "$node does not respond${name:+: $name}" \
+        "check it: srun --overlap --nodelist=$node hostname; or exclude it: sbatch --exclude=$node"
     fi
   done
   if ((${#job_answering[@]} == ${#job_nodes[@]})); then report ok nodes "$SLURM_JOB_NODELIST: all answer"; fi
@@ -99,8 +99,8 @@ diagnose_job_alike() {
   if ((${#having[@]} == 1)); then report ok "$2" "$3 $most on all nodes"; fi
   for node in "${job_answering[@]}"; do
     if [[ ${job_facts[$node $1]} != "$most" ]]; then
-      report warning "$2" "$node has $3 ${job_facts[$node $1]}, and the others have $most" \
-        "exclude it, and tell the site: sbatch --exclude=$node"
+      report warning "$2" "$node has $3 ${job_facts[$node $1]}, but the other nodes have $most" \
+        "exclude it: sbatch --exclude=$node; and tell your site's support"
     fi
   done
 }
@@ -113,7 +113,7 @@ diagnose_job_name() {
     report problem address "$1 does not know MASTER_ADDR, $MASTER_ADDR" "$hosts"
   elif [[ $1 == "${job_nodes[0]}" && $own == 127.* && ${#job_nodes[@]} -gt 1 ]]; then
     report warning address "$1 has the address $own for its own name" \
-      'Gloo tells it to the others: export GLOO_SOCKET_IFNAME=INTERFACE, as ip address shows it'
+      'set the interface that Gloo uses: export GLOO_SOCKET_IFNAME=INTERFACE, as ip address shows it'
   elif [[ -n $first && $own != "$first" && $first != 127.* ]]; then
     report problem address "$MASTER_ADDR is $own on $1 and $first on ${job_nodes[0]}" "$hosts"
   else
@@ -131,16 +131,16 @@ diagnose_job_rendezvous() {
   fi
   local -r taken=${job_facts[${job_nodes[0]} taken]:-} deaf=${job_facts[${job_nodes[0]} deaf]:-}
   if [[ -z ${job_facts[${job_nodes[0]} driver]:-} ]]; then
-    report warning port "MASTER_PORT, $MASTER_PORT, cannot be tested without ${job_nodes[0]}" 'see nodes, above'
+    report warning port "cannot test MASTER_PORT, $MASTER_PORT, without ${job_nodes[0]}" 'fix the problem of nodes first'
     return
   elif [[ -n $taken ]]; then
-    report problem port "MASTER_PORT, $MASTER_PORT, is taken on ${job_nodes[0]} by $taken" \
-      "end it, or take another one: export MASTER_PORT=$((MASTER_PORT < 32000 ? MASTER_PORT + 1 : 20000))"
-    report warning network 'whether all nodes reach the first one, and their clocks, cannot be tested' \
+    report problem port "MASTER_PORT, $MASTER_PORT, is in use on ${job_nodes[0]} by $taken" \
+      "end that process, or use another port: export MASTER_PORT=$((MASTER_PORT < 32000 ? MASTER_PORT + 1 : 20000))"
+    report warning network 'cannot test the connections to the first node, and the clocks' \
       'free the port first'
     return
   elif [[ -n $deaf ]]; then
-    report warning port "MASTER_PORT, $MASTER_PORT, could not be tested: $deaf" 'is there a python3 on the nodes?'
+    report warning port "MASTER_PORT, $MASTER_PORT, could not be tested: $deaf" 'check python3 on the nodes: srun --overlap python3 --version'
     return
   fi
   report ok port "MASTER_PORT, $MASTER_PORT, is free on ${job_nodes[0]}"
@@ -148,7 +148,7 @@ diagnose_job_rendezvous() {
   for node in "${job_answering[@]}"; do
     if [[ -z ${job_facts[$node offset]:-} ]]; then
       report problem network "$node cannot connect to ${job_nodes[0]}, $MASTER_ADDR port $MASTER_PORT" \
-        "is its network up, and the port open? look there: srun --overlap --nodelist=$node ip address; sbatch --exclude=$node"
+        "check its network and the port: srun --overlap --nodelist=$node ip address; sbatch --exclude=$node"
       job_clean=0
     fi
   done
@@ -166,8 +166,8 @@ diagnose_job_clocks() {
     if [[ -z $offset ]]; then continue; fi
     offset=$((offset / 1000000)) exact=$((exact / 1000000 + 1)) # milliseconds
     if ((${offset#-} > 1000 + exact)); then
-      report problem clock "$node is $offset ms off ${job_nodes[0]}, known to $exact ms; 1 s is borne" \
-        "no user can set it: tell the site; sbatch --exclude=$node"
+      report problem clock "$node differs from ${job_nodes[0]} by $offset ms (measured to $exact ms); up to 1 s is tolerated" \
+        "tell your site's support, and exclude the node: sbatch --exclude=$node"
       bad=1
     fi
     if ((${offset#-} > worst)); then worst=${offset#-}; fi

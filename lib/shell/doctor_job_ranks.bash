@@ -13,15 +13,15 @@ diagnose_job_places() {
     read -r free kind <<<"${job_facts[$node room]:-0 not there}"
     if ((free < 1)); then
       report warning temporary "$node has less than 1 GiB left in ${TMPDIR:-/tmp} ($kind)" \
-        'name another place: export TMPDIR=FOLDER; or clear what earlier jobs have left there'
+        'set another directory: export TMPDIR=DIR; or delete the files of earlier jobs there'
     fi
     if [[ -z $least ]] || ((free < ${least%% *})); then least="$free GiB ($kind) on $node"; fi
     if [[ -z $memory ]] || ((${job_facts[$node memory]} < ${memory%% *})); then
       memory="${job_facts[$node memory]} GiB on $node"
     fi
     if [[ -n ${job_facts[$node ecc]:-} ]]; then
-      report warning gpus "$node: errors in the memory of GPUs that were not corrected: ${job_facts[$node ecc]}" \
-        "tell the site; sbatch --exclude=$node"
+      report warning gpus "$node: uncorrected GPU memory errors: ${job_facts[$node ecc]}" \
+        "tell your site's support, and exclude the node: sbatch --exclude=$node"
     fi
   done
   if ((!blind)); then report ok files 'image, packages and directories are visible on all nodes'; fi
@@ -44,7 +44,7 @@ diagnose_job_gpu_count() {
     asked=${job_facts[$node asked]} there=${job_facts[$node gpus]}
     if ((there < asked)); then
       report problem gpus "$node has $there visible GPUs, but the job has $asked on it" \
-        "tell the site: the driver has lost one; sbatch --exclude=$node"
+        "tell your site's support that the driver has lost a GPU, and exclude the node: sbatch --exclude=$node"
       bad=1
     fi
   done
@@ -119,5 +119,5 @@ diagnose_job_silence() {
   local said
   said=$(tail -n 1 "$job_folder/ranks.errors") || said=
   report problem all_reduce "no rank has reported${said:+: $said}" \
-    "try one: srun --overlap --ntasks=1 python3 container_run.py python -c 'import torch'"
+    "test a single rank: srun --overlap --ntasks=1 python3 container_run.py python -c 'import torch'"
 }

@@ -55,7 +55,7 @@ diagnose_namespaces() {
     report ok namespaces "not available to users; $1 is installed setuid and does not need them"
   else
     report problem namespaces "user namespaces are not available, and $1 requires them" \
-      'ask the site: sysctl user.max_user_namespaces kernel.unprivileged_userns_clone'
+      'ask your site to set: sysctl user.max_user_namespaces kernel.unprivileged_userns_clone'
   fi
   name=$(id -un 2>/dev/null) || :
   if grep -q -s -E "^($name|$UID):" /etc/subuid && grep -q -s -E "^($name|$UID):" /etc/subgid; then ids=1; fi
@@ -77,7 +77,7 @@ diagnose_fuse() {
     report ok FUSE "/dev/fuse is not accessible; $1 is installed setuid and does not need it"
   else
     report warning FUSE "/dev/fuse is not accessible: $1 unpacks each image before it starts" \
-      'ask the site: chmod 666 /dev/fuse, or apptainer installed setuid'
+      'ask your site for: chmod 666 /dev/fuse, or a setuid installation of apptainer'
   fi
 }
 
@@ -91,8 +91,8 @@ diagnose_gpu() {
   elif command -v nvidia-smi >/dev/null && [[ $1 != rocm ]]; then
     if ! said=$(timeout 30 nvidia-smi 2>&1); then
       said=${said%%$'\n'*}
-      report problem GPU "nvidia-smi: ${said:-no answer for 30 seconds}" \
-        "name this node to the site; go on without it: python3 submit.py JOB --exclude=$(this_host)"
+      report problem GPU "nvidia-smi: ${said:-no response within 30 seconds}" \
+        "tell your site's support, and exclude this node: python3 submit.py JOB --exclude=$(this_host)"
       return
     fi
     cuda_of_driver=unknown
@@ -110,7 +110,7 @@ diagnose_gpu() {
     report ok GPU "$count of AMD, driver $amd_driver"
   elif [[ -n ${SLURM_JOB_GPUS:-}${SLURM_GPUS_ON_NODE:-} ]]; then
     report problem GPU 'the job has GPUs, but this node has no GPU driver' \
-      "name this node to the site; go on without it: python3 submit.py JOB --exclude=$(this_host)"
+      "tell your site's support, and exclude this node: python3 submit.py JOB --exclude=$(this_host)"
   elif [[ $2 != 0 ]]; then
     report ok GPU "none on this node; compute nodes have $2"
   else
@@ -146,7 +146,7 @@ diagnose_gpu_inside() {
 
 # gpu_is_not_seen COMMAND: which may say why.
 gpu_is_not_seen() {
-  report problem 'GPU inside' 'the GPUs of this node are not visible in the image' "see what it says: $1"
+  report problem 'GPU inside' 'the GPUs of this node are not visible in the image' "run: $1"
 }
 
 # tell_cuda_inside ANSWER: a driver runs what is made for older versions, and since CUDA 11 for any of the
@@ -163,9 +163,9 @@ tell_cuda_inside() {
     report ok 'GPU inside' "$seen visible; the image has CUDA $cuda"
   elif [[ $1 == *compatible=yes* ]]; then
     report warning 'GPU inside' \
-      "the image has CUDA $cuda, the driver is for up to $cuda_of_driver: it works on GPUs of data centers only" "$older"
+      "the image has CUDA $cuda, but the driver supports $cuda_of_driver: this works on data-center GPUs only" "$older"
   else
-    report problem 'GPU inside' "the image has CUDA $cuda, and the driver is for up to $cuda_of_driver" "$older"
+    report problem 'GPU inside' "the image has CUDA $cuda, but the driver supports only $cuda_of_driver" "$older"
   fi
 }
 

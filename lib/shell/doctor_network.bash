@@ -20,7 +20,7 @@ diagnose_certificates() {
       continue
     fi
     report problem certificates "$variable is set to $path, which $bad" \
-      "unset $variable, or name the bundle of the site in it"
+      "unset $variable, or set it to the certificate bundle of your site"
   done
   if [[ -n $bad ]]; then return; fi
   if [[ -n $named ]]; then named="named by ${named#, }"; fi
@@ -33,15 +33,15 @@ diagnose_proxy() {
   for variable in http_proxy https_proxy all_proxy; do
     other=${variable^^}
     if [[ -n ${!variable:-} && -n ${!other:-} && ${!variable} != "${!other}" ]]; then
-      report warning proxy "$variable and $other differ: some programs read one, some the other" \
+      report warning proxy "$variable and $other differ: some programs read the first, others the second" \
         "export $other=\"\$$variable\""
     fi
     address=${!variable:-${!other:-}}
     if [[ -z $address || $shown == *" $(shown_url "$address")"* ]]; then continue; fi
     shown+=" $(shown_url "$address")"
     if ! takes_connection "$address"; then
-      report problem proxy "no answer from $(shown_url "$address"), set in $variable" \
-        "correct it, or: unset $variable $other"
+      report problem proxy "no response from $(shown_url "$address"), set in $variable" \
+        "correct the value, or run: unset $variable $other"
       return
     fi
   done
@@ -92,14 +92,14 @@ diagnose_reach() {
       reached+=("$url")
     elif ((state == 60 || state == 77)); then
       report problem network "the certificate of $url is not trusted on this machine" \
-        "export SSL_CERT_FILE=FILE: the site's bundle, which has the one of its proxy"
+        "export SSL_CERT_FILE=FILE, with the certificate bundle of your site or proxy"
     elif [[ -n ${SLURM_JOB_ID:-} ]]; then
       report ok network "$url is not reachable (normal in a job)"
     elif compgen -G "$1/*/*" >/dev/null; then
       report ok network "$url is not reachable; the offline files are in $1"
     else
       report warning network "$url is not reachable" \
-        'a proxy? export https_proxy=...; without a network: python3 bundle.py pack DIR where there is one'
+        'behind a proxy: export https_proxy=...; offline: run python3 bundle.py pack DIR on a machine with network access'
     fi
   done
   if ((${#reached[@]})); then report ok network "answers: ${reached[*]}"; fi
@@ -149,11 +149,11 @@ diagnose_tokens() {
     count+=1
     mode=$(stat -L -c %a -- "$file")
     if [[ ! -r $file ]]; then
-      report problem tokens "you cannot read $file" "ls -l $(printf %q "$file"); is it yours?"
+      report problem tokens "cannot read $file" "check its owner: ls -l $(printf %q "$file")"
     elif [[ $mode != *00 ]]; then
       report problem tokens "$file can be read by others (mode $mode)" "chmod 600 $(printf %q "$file")"
     elif [[ ! -s $file ]]; then
-      report warning tokens "$file is empty" "write the token into it, or: rm $(printf %q "$file")"
+      report warning tokens "$file is empty" "write the token into it, or run: rm $(printf %q "$file")"
     else
       continue
     fi

@@ -19,8 +19,8 @@ diagnose_slurm() {
       return
     fi
     if [[ -n $said ]]; then said=": $(slurm_reason "$said")"; fi
-    report problem Slurm "Slurm does not answer${said:- within 10 seconds}" \
-      'try again later, and see the status page of the site; scontrol ping'
+    report problem Slurm "Slurm does not respond${said:- within 10 seconds}" \
+      'try again later; check the status page of your site, and: scontrol ping'
     return
   fi
   for partition in "${@:3}"; do
@@ -28,7 +28,7 @@ diagnose_slurm() {
   done
   if [[ -n $missing ]]; then
     report warning Slurm "$1 has no partition ${missing#, }; it has $(paste -sd ' ' <<<"$said" | sed 's/ /, /g')" \
-      "correct partitions in the site.toml, and the #SBATCH lines of the jobs"
+      "correct the partitions in site.toml and in the #SBATCH directives"
   else
     report ok Slurm "answers; partitions: $(paste -sd ' ' <<<"$said" | sed 's/ /, /g')"
   fi

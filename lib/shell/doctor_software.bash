@@ -16,7 +16,7 @@ diagnose_runtime() {
 check_runtime() {
   check_program "$1"
   timeout 20 "$1" --version >/dev/null 2>&1 || timeout 20 "$1" version >/dev/null 2>&1 ||
-    fail "$1 is here, but it does not work" "see what it says: $1 version"
+    fail "$1 is installed but does not work" "run: $1 version"
 }
 
 # diagnose_image FILE BUILT: complete, and what was recorded. The emitted script defines
@@ -28,7 +28,7 @@ diagnose_image() {
     heed image "$1${REPLY:+, built $REPLY}" check_recorded_image "$1"
   fi
   if [[ -e $2 && -e $2.json ]]; then
-    report warning image 'a new image waits to be put in use' 'python3 move_built_container_to_active.py'
+    report warning image 'a new image is ready to activate' 'python3 move_built_container_to_active.py'
   fi
 }
 
@@ -81,12 +81,12 @@ diagnose_mount() {
   elif [[ -z $can ]]; then
     report "$state" mount \
       "$1 mounts no SquashFS file here" \
-      'use no overlay: packages.overlay = "", then python3 set_up.py install'
+      'use a venv instead: set packages.overlay = "", then run: python3 set_up.py install'
   else
     can=${can# }
     report "$state" mount \
       "$1 mounts no overlay packed with $3, but with $can" \
-      "packages.compression = \"${can%% *}\" in configuration.toml, then python3 build_overlay.py"
+      "set packages.compression = \"${can%% *}\" in configuration.toml, then run: python3 build_overlay.py"
   fi
 }
 
@@ -134,10 +134,10 @@ check_foreign_venv() {
   local found
   found=$(inside_now "$1/bin/python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null </dev/null) ||
     fail "the Python of the venv $1 does not start in the image" \
-      'name the image that it was made with, container.image; or have one built: python3 set_up.py install'
+      'set container.image to the image that the venv was made with; or build a new venv: python3 set_up.py install'
   [[ -d $1/lib/python$found/site-packages ]] ||
-    fail "the venv $1 has no packages for Python $found, the image's" \
-      'name the image that it was made with, container.image; or have one built: python3 set_up.py install'
+    fail "the venv $1 has no packages for Python $found of the image" \
+      'set container.image to the image that the venv was made with; or build a new venv: python3 set_up.py install'
 }
 
 # diagnose_repositories: each as configured and as an update would want it.
@@ -156,7 +156,7 @@ diagnose_repositories() {
 check_one_repository() {
   local -r folder=$repositories_folder/$1
   local state own
-  [[ -e $folder || -L $folder ]] || fail "$1 is not there: $folder" 'python3 set_up.py install'
+  [[ -e $folder || -L $folder ]] || fail "$1 not found: $folder" 'python3 set_up.py install'
   [[ -e $folder/.git ]] ||
     fail "$folder is not a git repository" \
       "move it away: mv $(printf '%q %q' "$folder" "$folder.old"); then run: python3 set_up.py install"
@@ -177,7 +177,7 @@ tell_repository() {
   text="$1 is at $(shown_commit "$folder" HEAD)"
   if [[ $(settings_of "$1") != "$(cat -- "$own/longship-settings" 2>/dev/null)" ]] ||
     ! git_in "$folder" merge-base --is-ancestor refs/longship/base HEAD 2>/dev/null; then
-    report warning repository "$text, not where it is configured to be" 'python3 set_up.py update'
+    report warning repository "$text, not at the configured version" 'python3 set_up.py update'
     return
   fi
   # what the group's patches have made of it is no change of the user's
@@ -189,7 +189,7 @@ tell_repository() {
   elif changes_are_saved "$folder" "${repository_patches[$1]}"; then
     report ok repository "$text, with changes that are in ${repository_patches[$1]}"
   else
-    report warning repository "$text, with changes that are nowhere else" 'python3 set_up.py save-patches'
+    report warning repository "$text, with changes that are not saved in patches/" 'python3 set_up.py save-patches'
   fi
 }
 

@@ -25,7 +25,7 @@ make_certificate() {
   said=$(umask 077 && openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj "/CN=$1" \
     -addext "subjectAltName=DNS:localhost,DNS:$1" \
     -keyout "$RUN_DIR/jupyter.key" -out "$RUN_DIR/jupyter.pem" 2>&1) ||
-    fail "openssl cannot create a certificate: ${said##*$'\n'}" 'ask the site for openssl 1.1.1 or newer'
+    fail "openssl cannot create a certificate: ${said##*$'\n'}" 'ask your site for openssl 1.1.1 or newer'
 }
 
 # make_token: 48 hex digits, in the environment and in a file that nobody else can read.

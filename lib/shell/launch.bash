@@ -24,27 +24,27 @@ load_modules() {
 # check_program NAME: stop where the runtime is missing.
 check_program() {
   command -v "$1" >/dev/null ||
-    fail "$1 is not on this machine" \
-      'choose another one: container.runtime in configuration.toml, or load its module'
+    fail "$1 not found" \
+      'load its module, or set container.runtime in configuration.toml to another runtime'
 }
 
 # check_sif FILE ARCH HINT: stop where the image is missing, is none, or is for another
 # architecture. A SIF file tells it behind its first line: magic, version, architecture.
 check_sif() {
   local -r file=$1 arch=$2 hint=$3
-  [[ -e $file ]] || fail "the image $file is missing" "$hint"
-  [[ -r $file ]] || fail "the image $file cannot be read" \
-    "ask its owner for: chmod a+r $(printf %q "$file")"
+  [[ -e $file ]] || fail "image not found: $file" "$hint"
+  [[ -r $file ]] || fail "cannot read the image $file" \
+    "ask its owner to run: chmod a+r $(printf %q "$file")"
   local LC_ALL=C magic code found
   { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
     IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=
-  [[ $magic == SIF_MAGIC ]] || fail "$file is no SIF image" "$hint"
+  [[ $magic == SIF_MAGIC ]] || fail "not a SIF image: $file" "$hint"
   case $code in
     02) found=amd64 ;;
     04) found=arm64 ;;
     *) found="an unknown architecture (code $code)" ;;
   esac
-  [[ $found == "$arch" ]] || fail "the image $file is for $found, and $arch is needed" "$hint"
+  [[ $found == "$arch" ]] || fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
 }
 
 # check_tag PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
@@ -52,10 +52,10 @@ check_tag() {
   local found
   found=$("$1" image inspect --format '{{.Architecture}}' "$2" 2>/dev/null) || {
     "$1" version >/dev/null 2>&1 ||
-      fail "$1 is here, but it does not work" "see what it says: $1 version"
+      fail "$1 is installed but does not work" "run: $1 version"
     fail "$1 has no image $2" "$4"
   }
-  [[ $found == "$3" ]] || fail "the image $2 is for $found, and $3 is needed" "$4"
+  [[ $found == "$3" ]] || fail "image $2 has the wrong architecture: $found, expected $3" "$4"
 }
 
 # host_arch: set REPLY to this machine's architecture, in the words used everywhere here.
@@ -71,7 +71,7 @@ host_arch() {
 check_host_arch() {
   host_arch
   [[ $REPLY == "$1" ]] ||
-    fail "$2 is for $1, and this machine is $REPLY" "start it on a compute node, in a job"
+    fail "$2 is for $1, but this machine is $REPLY" "start it in a job, on a compute node"
 }
 
 # check_venv DIR BASE: fail if the venv is missing or was built on something else.
@@ -92,7 +92,7 @@ make_folders() {
     [[ -d $folder && -x $folder ]] && continue
     reason=$({ mkdir -p -- "$folder" && cd -- "$folder"; } 2>&1) ||
       fail_writing "$folder" "cannot use the directory $folder: ${reason##*: }" \
-        'set [paths] in configuration.toml to a place that you can write to, or change its permissions'
+        'set [paths] in configuration.toml to a directory that you can write to, or change the permissions'
   done
 }
 
@@ -106,7 +106,7 @@ add_bind() {
   [[ -z ${bound[$target]:-} ]] || return 0
   bound[$target]=$source
   [[ -e $source ]] ||
-    fail "there is no $source to bind" 'see container.binds in configuration.toml'
+    fail "cannot bind $source: no such file or directory" 'check container.binds in configuration.toml'
   if [[ -n ${bind_in_words_of:-} ]]; then # enroot, Pyxis
     "$bind_in_words_of" "$source" "$target" "${3:-rw}"
     return
@@ -163,7 +163,7 @@ add_home() {
   export HOME=$home
   if [[ $home == "$own" ]]; then return 0; fi
   [[ $home != *:* ]] ||
-    fail "Apptainer takes no HOME with a colon: $home" 'name another path to it, such as a link: export HOME=...'
+    fail "HOME contains a colon, which Apptainer does not allow: $home" 'set HOME to another path of that directory, such as a link: export HOME=...'
   options+=(--home "$home")
 }
 

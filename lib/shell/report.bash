@@ -103,10 +103,10 @@ heed() {
     esac
   done <<<"$said"
   if ((code == 124 && found == 0)); then
-    report problem "$1" 'no answer for a minute' 'does a file system hang? see the status page of the site'
+    report problem "$1" 'no response within a minute' 'check the status page of your site: a file system may hang'
     heeded[$1]=problem
   elif ((code != 0 && found == 0)); then
-    report problem "$1" "${said##*$'\n'}" 'send this to whoever helps: python3 doctor.py --json'
+    report problem "$1" "${said##*$'\n'}" 'share the output of: python3 doctor.py --json'
     heeded[$1]=problem
   elif [[ -n $2 && ${heeded[$1]} == ok ]]; then
     report ok "$1" "$2"

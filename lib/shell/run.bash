@@ -22,7 +22,7 @@ set_rendezvous() {
   if [[ $1 == *'{address}'* ]]; then
     # a login node, where the job of a shell runs, may not know it, and then nobody has to be met
     read -r address _ < <(getent ahostsv4 "$node") || ((SLURM_JOB_NUM_NODES == 1)) ||
-      fail "the first node has no IP address: $node" "check on that node: getent ahostsv4 $node"
+      fail "the first node has no IP address: $node" "on that node, run: getent ahostsv4 $node"
     address=${address:-$node}
   fi
   MASTER_ADDR=${1//'{node}'/"$node"}
@@ -328,7 +328,7 @@ end_run() {
   if [[ -n $REPLY ]]; then longship_facts+=(stopped "$REPLY"); fi
   if [[ -n $failed ]]; then longship_facts+=(failed "${failed%%$'\n'*}"); fi
   if ! (write_run_record); then
-    print_messages error "the record $RUN_DIR/record.json has no end: the job exited with code $code"
+    print_messages error "the record $RUN_DIR/record.json cannot be completed: the job exited with code $code"
   fi
   if [[ -n $failed ]]; then print_messages error "$failed"; fi
   exit "$code"

@@ -26,7 +26,7 @@ stage_job() {
     printf 'longship: %s copied to each node in %d s: %s\n' "$REPLY" $((SECONDS - began)) "$stage_folder" >&2
   else
     warn_of "staging failed, image and packages are read from the shared file system: $REPLY" \
-      'the ranks read them from the shared file system; to try no more: jobs.stage = "never"'
+      'to disable staging, set jobs.stage = "never" in configuration.toml'
     end_stage
   fi
 }

@@ -71,7 +71,7 @@ keep_configuration() {
 keep_text() {
   make_folders "${1%/*}"
   (umask go-w && printf '%s' "$2" >"$1.partial.$$" && mv -- "$1.partial.$$" "$1") ||
-    fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+    fail_writing "${1%/*}" "cannot write $1" 'check the reason in the line above'
 }
 
 # check_room FOLDER [BYTES]: warn where there would soon be no room for files.
@@ -128,7 +128,7 @@ warn_of_quota() {
 
 # warn_of_room MESSAGE
 warn_of_room() {
-  warn_of "$1" "make room there${room_elsewhere-, or set paths.scratch_dir in configuration.toml}"
+  warn_of "$1" "free some space there${room_elsewhere-, or set paths.scratch_dir in configuration.toml}"
 }
 
 # check_after JOB RUNS: stop where neither Slurm nor the records below RUNS know the job: Slurm itself takes
@@ -193,7 +193,7 @@ submit_jobs() {
   local -i number
   for ((number = 0; number < $1; number++)); do
     said=$(hand_over sbatch --parsable "${options[@]}" "${after[@]}" "${job[@]}" 2>&1) || {
-      if ((number)); then warn_of "only ${#ids[@]} of $1 jobs were submitted" "to cancel them: scancel ${ids[*]}"; fi
+      if ((number)); then warn_of "only ${#ids[@]} of $1 jobs were submitted" "to cancel these jobs, run: scancel ${ids[*]}"; fi
       fail "Slurm rejected the job: $(slurm_reason "$said")" 'change the sbatch options, or the #SBATCH directives of the job script'
     }
     id=${said##*$'\n'} # warnings stand before it

@@ -245,7 +245,11 @@ sif_from_archive() {
 check_sqsh() {
   local magic=''
   [[ -e $1 ]] || fail "image not found: $1" "$2"
+<<<<<<< HEAD
   [[ -r $1 ]] || fail "cannot read image $1" \
+=======
+  [[ -r $1 ]] || fail "cannot read the image $1" \
+>>>>>>> 3ac8f4d (Rewrite messages and pages of jobs and doctor in plain English)
     "ask its owner to run: chmod a+r $(printf %q "$1")"
   IFS= read -r -n 4 magic <"$1" 2>/dev/null || :
   [[ $magic == hsqs ]] || fail "not a SquashFS image: $1" "$2"
@@ -564,27 +568,27 @@ json_text() {
 # check_program NAME: stop where the runtime is missing.
 check_program() {
   command -v "$1" >/dev/null ||
-    fail "$1 is not on this machine" \
-      'choose another one: container.runtime in configuration.toml, or load its module'
+    fail "$1 not found" \
+      'load its module, or set container.runtime in configuration.toml to another runtime'
 }
 
 # check_sif FILE ARCH HINT: stop where the image is missing, is none, or is for another
 # architecture. A SIF file tells it behind its first line: magic, version, architecture.
 check_sif() {
   local -r file=$1 arch=$2 hint=$3
-  [[ -e $file ]] || fail "the image $file is missing" "$hint"
-  [[ -r $file ]] || fail "the image $file cannot be read" \
-    "ask its owner for: chmod a+r $(printf %q "$file")"
+  [[ -e $file ]] || fail "image not found: $file" "$hint"
+  [[ -r $file ]] || fail "cannot read the image $file" \
+    "ask its owner to run: chmod a+r $(printf %q "$file")"
   local LC_ALL=C magic code found
   { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
     IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=
-  [[ $magic == SIF_MAGIC ]] || fail "$file is no SIF image" "$hint"
+  [[ $magic == SIF_MAGIC ]] || fail "not a SIF image: $file" "$hint"
   case $code in
     02) found=amd64 ;;
     04) found=arm64 ;;
     *) found="an unknown architecture (code $code)" ;;
   esac
-  [[ $found == "$arch" ]] || fail "the image $file is for $found, and $arch is needed" "$hint"
+  [[ $found == "$arch" ]] || fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
 }
 
 # check_tag PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
@@ -592,10 +596,10 @@ check_tag() {
   local found
   found=$("$1" image inspect --format '{{.Architecture}}' "$2" 2>/dev/null) || {
     "$1" version >/dev/null 2>&1 ||
-      fail "$1 is here, but it does not work" "see what it says: $1 version"
+      fail "$1 is installed but does not work" "run: $1 version"
     fail "$1 has no image $2" "$4"
   }
-  [[ $found == "$3" ]] || fail "the image $2 is for $found, and $3 is needed" "$4"
+  [[ $found == "$3" ]] || fail "image $2 has the wrong architecture: $found, expected $3" "$4"
 }
 
 # make_folders FOLDER...: make the configured directories, or say which one cannot be made or entered.
@@ -605,7 +609,7 @@ make_folders() {
     [[ -d $folder && -x $folder ]] && continue
     reason=$({ mkdir -p -- "$folder" && cd -- "$folder"; } 2>&1) ||
       fail_writing "$folder" "cannot use the directory $folder: ${reason##*: }" \
-        'set [paths] in configuration.toml to a place that you can write to, or change its permissions'
+        'set [paths] in configuration.toml to a directory that you can write to, or change the permissions'
   done
 }
 

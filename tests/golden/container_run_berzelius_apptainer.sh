@@ -66,8 +66,13 @@ case $1 in */*) [ ! -f "$1" ] || [ -x "$1" ] || {
   printf '"'"'%s\n'"'"' "error: cannot run $1: not executable" "hint: run: chmod +x $1; or: python $1" >&2
   exit 126; } ;; esac
 command -v -- "$1" >/dev/null || {
+<<<<<<< HEAD
   printf '"'"'%s\n'"'"' "error: command not found inside the environment: \"$1\"" >&2
   echo "hint: if a Python package has it, add the package to the requirements and run: python3 set_up.py install; or choose an image that has it: container.image in configuration.toml" >&2
+=======
+  echo "error: command not found in the environment: $1" >&2
+  echo "hint: add the Python package that provides it to the requirements; run: python3 set_up.py install" >&2
+>>>>>>> 3ac8f4d (Rewrite messages and pages of jobs and doctor in plain English)
   exit 127
 }
 exec "$@"'
@@ -149,27 +154,27 @@ first_bytes() {
 # check_program NAME: stop where the runtime is missing.
 check_program() {
   command -v "$1" >/dev/null ||
-    fail "$1 is not on this machine" \
-      'choose another one: container.runtime in configuration.toml, or load its module'
+    fail "$1 not found" \
+      'load its module, or set container.runtime in configuration.toml to another runtime'
 }
 
 # check_sif FILE ARCH HINT: stop where the image is missing, is none, or is for another
 # architecture. A SIF file tells it behind its first line: magic, version, architecture.
 check_sif() {
   local -r file=$1 arch=$2 hint=$3
-  [[ -e $file ]] || fail "the image $file is missing" "$hint"
-  [[ -r $file ]] || fail "the image $file cannot be read" \
-    "ask its owner for: chmod a+r $(printf %q "$file")"
+  [[ -e $file ]] || fail "image not found: $file" "$hint"
+  [[ -r $file ]] || fail "cannot read the image $file" \
+    "ask its owner to run: chmod a+r $(printf %q "$file")"
   local LC_ALL=C magic code found
   { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
     IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=
-  [[ $magic == SIF_MAGIC ]] || fail "$file is no SIF image" "$hint"
+  [[ $magic == SIF_MAGIC ]] || fail "not a SIF image: $file" "$hint"
   case $code in
     02) found=amd64 ;;
     04) found=arm64 ;;
     *) found="an unknown architecture (code $code)" ;;
   esac
-  [[ $found == "$arch" ]] || fail "the image $file is for $found, and $arch is needed" "$hint"
+  [[ $found == "$arch" ]] || fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
 }
 
 # host_arch: set REPLY to this machine's architecture, in the words used everywhere here.
@@ -185,7 +190,7 @@ host_arch() {
 check_host_arch() {
   host_arch
   [[ $REPLY == "$1" ]] ||
-    fail "$2 is for $1, and this machine is $REPLY" "start it on a compute node, in a job"
+    fail "$2 is for $1, but this machine is $REPLY" "start it in a job, on a compute node"
 }
 
 # check_venv DIR BASE [MODE]: fail if the venv is missing or was built on something else. MODE of set_up.py builds
@@ -194,10 +199,17 @@ check_venv() {
   local base=
   if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg ]]; then return 0; fi # the user's own, used as it is
   [[ -e $1/longship-base ]] ||
+<<<<<<< HEAD
     fail "Python packages are not installed: $1 not found" "run: python3 set_up.py ${3:-install}"
   IFS= read -r base <"$1/longship-base" || :
   [[ $base == "$2" ]] ||
     fail "the Python packages in $1 were installed on top of $base, not of $2" "run: python3 set_up.py ${3:-install}"
+=======
+    fail "Python packages are not installed: $1 not found" 'run: python3 set_up.py install'
+  IFS= read -r base <"$1/longship-base" || :
+  [[ $base == "$2" ]] ||
+    fail "the Python packages in $1 were installed for $base, not for $2" 'run: python3 set_up.py install'
+>>>>>>> 3ac8f4d (Rewrite messages and pages of jobs and doctor in plain English)
 }
 
 # make_folders FOLDER...: make the configured directories, or say which one cannot be made or entered.
@@ -207,7 +219,7 @@ make_folders() {
     [[ -d $folder && -x $folder ]] && continue
     reason=$({ mkdir -p -- "$folder" && cd -- "$folder"; } 2>&1) ||
       fail_writing "$folder" "cannot use the directory $folder: ${reason##*: }" \
-        'set [paths] in configuration.toml to a place that you can write to, or change its permissions'
+        'set [paths] in configuration.toml to a directory that you can write to, or change the permissions'
   done
 }
 
@@ -221,7 +233,7 @@ add_bind() {
   [[ -z ${bound[$target]:-} ]] || return 0
   bound[$target]=$source
   [[ -e $source ]] ||
-    fail "there is no $source to bind" 'see container.binds in configuration.toml'
+    fail "cannot bind $source: no such file or directory" 'check container.binds in configuration.toml'
   if [[ -n ${bind_in_words_of:-} ]]; then # enroot, Pyxis
     "$bind_in_words_of" "$source" "$target" "${3:-rw}"
     return
@@ -278,7 +290,7 @@ add_home() {
   export HOME=$home
   if [[ $home == "$own" ]]; then return 0; fi
   [[ $home != *:* ]] ||
-    fail "Apptainer takes no HOME with a colon: $home" 'name another path to it, such as a link: export HOME=...'
+    fail "HOME contains a colon, which Apptainer does not allow: $home" 'set HOME to another path of that directory, such as a link: export HOME=...'
   options+=(--home "$home")
 }
 

@@ -517,7 +517,7 @@ def test_image_of_another_architecture_is_told_before_it_is_started(
 def test_file_that_is_no_image_is_told(make_clone, tmp_path):
     (tmp_path / "page.sif").write_text("<html>404</html>\n" * 100)
     clone = make_clone(tmp_path, "apptainer", image=tmp_path / "page.sif")
-    is_told(clone.container_run("true", check=False), "page.sif is no SIF image")
+    is_told(clone.container_run("true", check=False), "not a SIF image")
 
 
 @pytest.mark.parametrize("runtime", ["host", "apptainer"])
@@ -546,14 +546,14 @@ def test_missing_runtime_is_told(runtime, make_clone, tmp_path):
         (bare / name).symlink_to(shutil.which(name))
     clone = make_clone(tmp_path, runtime, image="docker://longship.example/lab/none:1")
     done = clone.container_run("true", env={"PATH": str(bare)}, check=False)
-    assert "container.runtime" in is_told(done, f"{runtime} is not on this machine")
+    assert "container.runtime" in is_told(done, f"{runtime} not found")
 
 
 def test_docker_without_a_daemon_is_told(make_clone, tmp_path):
     clone = make_clone(tmp_path, "docker")
     env = {"DOCKER_HOST": f"unix://{tmp_path}/none"}
     done = clone.container_run("true", env=env, check=False)
-    is_told(done, "docker is here, but it does not work")
+    is_told(done, "docker is installed but does not work")
 
 
 def test_scratch_folder_that_cannot_be_made_is_told(make_clone, tmp_path, read_only_folder):
@@ -696,7 +696,7 @@ def test_swapped_image_is_noticed(make_clone, base_image, tmp_path):
     (tmp_path / "other.sif").write_text("no image")
     link.unlink()
     link.symlink_to("other.sif")
-    is_told(clone.container_run("true", check=False), "other.sif is no SIF image")
+    is_told(clone.container_run("true", check=False), "not a SIF image")
 
 
 def test_swapped_active_image_is_noticed(make_clone, base_image, tmp_path):
@@ -714,4 +714,4 @@ def test_swapped_active_image_is_noticed(make_clone, base_image, tmp_path):
     partial = link.with_suffix(".partial")
     partial.symlink_to("versions/2.sif")
     partial.replace(link)
-    is_told(clone.container_run("true", check=False), "versions/2.sif is no SIF image")
+    is_told(clone.container_run("true", check=False), "not a SIF image")

@@ -372,7 +372,7 @@ FAULTS = [
         own_stale_lock,
         "warning",
         "locks",
-        "no longer runs, but left its lock",
+        "no longer runs, but its lock exists",
         "rm -r ",
     ),
     Fault(
@@ -384,9 +384,9 @@ FAULTS = [
     Fault("quota of files", quota(FILES), "warning", "scratch", "only 1 left", "make room"),
     Fault("no home", home_is_gone, "problem", "home", "which is not a directory", "export HOME"),
     Fault("no TMPDIR", temporary_is_gone, "problem", "temporary", "is not a directory", "TMPDIR"),
-    Fault("no runtime", no_runtime, "problem", "runtime", "is not on this machine", "its module"),
-    Fault("no image", missing_image, "problem", "image", "is missing", "container.image"),
-    Fault("no SIF", mangled, "problem", "image", "is no SIF image", "container.image"),
+    Fault("no runtime", no_runtime, "problem", "runtime", "not found", "its module"),
+    Fault("no image", missing_image, "problem", "image", "image not found", "container.image"),
+    Fault("no SIF", mangled, "problem", "image", "not a SIF image", "container.image"),
     Fault("other CPU", of_another_architecture, "problem", "image", "is needed", "container.image"),
     Fault("other size", longer("image"), "problem", "image", "is damaged: it has", "--force"),
     Fault("new image", waiting_image, "warning", "image", "waits", "move_built_container_to_"),
@@ -411,7 +411,7 @@ FAULTS = [
         *("other venv", venv_of_another_overlay, "problem", "packages"),
         *("installed on top of /other/overlay.sqsh", "set_up.py install"),
     ),
-    Fault("no clone", no_repository, "problem", "repository", "is not there", "set_up.py install"),
+    Fault("no clone", no_repository, "problem", "repository", "not found", "set_up.py install"),
     Fault("merge", merge_with_conflict, "problem", "repository", "a merge is under", "git -C"),
     Fault("rebase", rebase_with_conflict, "problem", "repository", "a rebase is", "git -C"),
     Fault("conflict", conflict_markers, "problem", "repository", "are conflicts", "git -C"),
@@ -440,7 +440,7 @@ FAULTS = [
     Fault(
         "secret", written_secret, "problem", "secrets", "holds LAB_API_KEY", "export LAB_API_KEY"
     ),
-    Fault("dead Slurm", dead_slurm, "problem", "Slurm", "does not answer", "try again later"),
+    Fault("dead Slurm", dead_slurm, "problem", "Slurm", "does not respond", "try again later"),
     Fault("partition", no_such_partition, "warning", "Slurm", "no partition nowhere", "site.toml"),
     Fault("broken GPU", broken_gpu, "problem", "GPU", "Driver/library mismatch", "--exclude="),
 ]
@@ -523,7 +523,7 @@ def test_disk_without_inodes_is_told(patient, small_disk):
 
 def test_folder_without_a_right_to_write_is_a_problem(patient, healthy, read_only_folder):
     scratch_at(patient, read_only_folder)
-    found(patient.report(), "problem", "scratch", "cannot be written to", "paths.scratch_dir")
+    found(patient.report(), "problem", "scratch", "cannot write to", "paths.scratch_dir")
     assert healthy.states("scratch") == {"ok"}
 
 
@@ -561,7 +561,11 @@ def test_missing_user_namespaces_are_a_problem(patient, healthy):
     script = "echo 0 >/proc/sys/user/max_user_namespaces"
     report = in_namespace(patient, ["--map-root-user"], script)
     found(
-        report, "problem", "namespaces", "user namespaces are not available", "ask the site: sysctl"
+        report,
+        "problem",
+        "namespaces",
+        "user namespaces are not available",
+        "ask your site to set: sysctl",
     )
     assert healthy.states("namespaces") == {"ok"}
 
@@ -605,7 +609,7 @@ def test_account_is_compared_with_those_that_slurm_knows(account, state, patient
     [
         ("12.9.1", "ok", "1 visible; the image has CUDA 12.9"),
         ("11.8", "ok", "the image has CUDA 11.8"),
-        ("13.0.1", "problem", "the image has CUDA 13.0, and the driver is for up to 12.4"),
+        ("13.0.1", "problem", "the image has CUDA 13.0, but the driver supports only 12.4"),
     ],
 )
 def test_driver_is_compared_with_the_cuda_of_the_image(cuda, state, text, patient):
@@ -647,7 +651,7 @@ def test_lock_of_a_process_that_works_is_no_fault(patient):
 
 def test_changes_that_are_saved_are_no_fault(patient):
     unsaved_changes(patient)
-    found(patient.report(), "warning", "repository", "with changes that are nowhere else")
+    found(patient.report(), "warning", "repository", "with changes that are not saved in patches/")
     patient.set_up("save-patches")
     found(patient.report(), "ok", "repository", "with changes that are in ")
 
@@ -687,8 +691,10 @@ def test_text_fits_a_screen_and_ends_with_the_next_step(patient):
     done = patient.doctor()
     lines = done.stdout.splitlines()
     place = lines.index(next(each for each in lines if each.startswith("problem")))
-    assert lines[place].startswith("problem  inside         there is no /no/where to bind")
-    fix = "see container.binds in configuration.toml"
+    assert lines[place].startswith(
+        "problem  inside         cannot bind /no/where: no such file or directory"
+    )
+    fix = "check container.binds in configuration.toml"
     assert lines[place + 1] == f"         fix: {fix}"
     assert lines[-2] == f"next: {fix}"
     assert "--json" in lines[-1]

@@ -180,7 +180,7 @@ def test_port_that_is_taken(doctor):
     doctor.run_beside("node1", f'exec python3 -c "{listen}"')
     doctor.environment.update(MASTER_ADDR="node1", MASTER_PORT="20123")
     text, fix = doctor("--nodes=2").problem("port")
-    assert text.startswith("MASTER_PORT, 20123, is taken on node1 by process ")
+    assert text.startswith("MASTER_PORT, 20123, is in use on node1 by process ")
     assert "create_server" in text
     assert "MASTER_PORT=20124" in fix
 
@@ -236,7 +236,7 @@ def test_image_that_a_node_does_not_see(doctor, base_image):
 def test_node_that_does_not_answer(doctor):
     doctor.break_program("bash", "node3", "exec sleep 300")
     text, fix = doctor("--nodes=3").problem("nodes")
-    assert text.startswith("node3 does not answer")
+    assert text.startswith("node3 does not respond")
     assert "--nodelist=node3" in fix
 
 

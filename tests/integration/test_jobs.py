@@ -140,7 +140,7 @@ def test_node_that_cannot_start_the_image_is_named(jobs):
     job = write_job(jobs, "broken", body, "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1")
     run = jobs.finish(job, "--nodelist=node[1-2]", state="FAILED")
     assert run.record["failed"] == "task 1 failed first on node2: Exited with exit code 1"
-    assert "error: the image /none.sif is missing" in run.log.rsplit("failed first", 1)[1]
+    assert "error: image not found: /none.sif" in run.log.rsplit("failed first", 1)[1]
 
 
 def test_two_jobs_on_one_node_do_not_share_a_port(jobs):

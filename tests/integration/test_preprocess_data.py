@@ -150,7 +150,7 @@ def test_what_is_done_is_not_done_again(preprocess, serial, tmp_path):
     call = ("--data-dir", folder, "--input", folder / "text.jsonl", *SMALL)
     made = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
     for mode in ("all", "shard", "merge"):
-        assert "dataset: nothing to do" in preprocess(mode, *call).stdout
+        assert "dataset: already done" in preprocess(mode, *call).stdout
     assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == made
 
     write_texts(folder / "text.jsonl", [*TEXTS, "one more"])
@@ -171,7 +171,7 @@ def test_damaged_dataset_is_made_again(damage, preprocess, serial, tmp_path):
     else:
         record.write_text("" if damage == "empty record" else "[]")
     call = ("--data-dir", folder, "--input", folder / "text.jsonl", *SMALL)
-    assert "dataset: nothing to do" not in preprocess(*call).stdout
+    assert "dataset: already done" not in preprocess(*call).stdout
     assert read_dataset(folder) == read_dataset(serial)
 
 
@@ -181,7 +181,7 @@ def test_two_at_once_make_the_data_once(inside, root, serial, tmp_path):
     both = [inside.start(*command) for _ in range(2)]
     said = [each.communicate(timeout=300) for each in both]
     assert [each.returncode for each in both] == [0, 0], said
-    assert sorted("dataset: nothing to do" in output for output, _ in said) == [False, True]
+    assert sorted("dataset: already done" in output for output, _ in said) == [False, True]
     assert read_dataset(tmp_path) == read_dataset(serial)
     assert not list(tmp_path.glob("*lock*"))
 

@@ -116,8 +116,13 @@ def test_slurm_that_does_not_answer_is_told(jobs, tmp_path):
     ("old", "new", "message", "hint"),
     [
         ('account = "acc"', "", "requires --account", "set project.account"),
-        ("image = ", 'image = "docker://no.invalid/a/b:1" # ', "is missing", "build_container.py"),
-        ("image = ", 'image = "/none/x.sif" # ', "/none/x.sif is missing", "container.image"),
+        (
+            "image = ",
+            'image = "docker://no.invalid/a/b:1" # ',
+            "image not found",
+            "build_container.py",
+        ),
+        ("image = ", 'image = "/none/x.sif" # ', "image not found: /none/x.sif", "container.image"),
         ("[environment]", '[packages]\noverlay = "mine"\n[environment]', "", "build_overlay.py"),
     ],
     ids=["account", "image", "image file", "overlay"],

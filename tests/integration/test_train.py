@@ -282,7 +282,9 @@ def test_run_is_trained_by_one_process(inside, command, train, tmp_path):
     wait_for_step(process, tmp_path, 5)
     refused = train(tmp_path, *ENDLESS, check=False)
     lock = tmp_path / "run/run.lock"
-    assert_error(refused, f"the run in {tmp_path}/run is being trained already: process", str(lock))
+    assert_error(
+        refused, f"another process already trains the run in {tmp_path}/run: process", str(lock)
+    )
     wait_for_step(process, tmp_path, len(read_metrics(tmp_path)) + 5)
     (tmp_path / "run" / "checkpoint.other-1.partial").touch()
     os.kill(process.pid, signal.SIGKILL)
@@ -483,4 +485,4 @@ for ranks in (1, 3, 8, 16, 512):
 
 def test_width_that_does_not_divide_is_an_error(train, tmp_path):
     result = train(tmp_path, *EXACT, "--width", "30", check=False)
-    assert_error(result, "a width of 30 is not 2 heads", "--width")
+    assert_error(result, "--width 30 is not --heads 2 times an even number", "--width")
