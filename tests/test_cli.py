@@ -148,7 +148,7 @@ def test_folder_that_is_gone_is_told(script, run, tmp_path):
     gone = 'mkdir "$2/gone"; cd "$2/gone"; rmdir "$2/gone"; "$0" "$1"'
     done = run(["bash", "-c", gone, sys.executable, f"{ROOT}/{script}", tmp_path], check=False)
     first, second = done.stderr.splitlines()
-    assert (done.returncode, second) == (1, "hint: type: cd")
+    assert (done.returncode, second) == (1, "hint: run: cd")
     assert first.startswith("error: cannot use the current directory: ")
 
 

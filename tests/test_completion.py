@@ -201,7 +201,7 @@ def test_versions_of_the_image(answer, clone, scratch):
     (scratch / f"containers/{name}.sif").symlink_to(f"versions/{name}_20260101T000000_aaa.sif")
     assert answer("move_built_container_to_active.py", "--use", "") == [
         ("plain", "20260202T000000_bbb", ""),
-        ("plain", "20260101T000000_aaa", "in use"),
+        ("plain", "20260101T000000_aaa", "active"),
     ]
 
 

@@ -342,7 +342,7 @@ def test_password_in_a_url_is_not_shown(url, shown, tell):
             ("problem", "GPUs of this node are not visible"),
         ),
         ("cuda_of_driver=12.4", "seen=1 cuda=13.0", ("problem", "the driver supports only 12.4")),
-        ("cuda_of_driver=12.4", "seen=1 cuda=13.0 compatible=yes", ("warning", "data centers")),
+        ("cuda_of_driver=12.4", "seen=1 cuda=13.0 compatible=yes", ("warning", "data-center GPUs")),
         ("amd_driver=6.10.5", "seen=0 kfd=yes rocm=6.4.3", ("ok", "ROCm 6.4.3, the driver is 6.1")),
         (
             "amd_driver=6.10.5",

@@ -159,7 +159,7 @@ def test_token_of_hugging_face_is_looked_for_in_the_home_folder(shell, repositor
 
 
 def test_secret_in_the_configuration_is_refused(repository):
-    with pytest.raises(LongshipError, match="environment.set in configuration.toml holds HF_TOKEN"):
+    with pytest.raises(LongshipError, match="environment.set in configuration.toml sets HF_TOKEN"):
         text_for(repository, '[environment]\nset = { HF_TOKEN = "hf_secret" }\n')
 
 
@@ -176,10 +176,10 @@ def test_what_looks_like_a_secret_is_refused_and_not_told(name, value, repositor
     canary = secrets.token_hex(8)
     value = value.format(canary)
     text = f'[environment]\nset = {{ {name} = "{value}" }}\n'
-    with pytest.raises(LongshipError, match=f"holds {name}, which looks like") as error:
+    with pytest.raises(LongshipError, match=f"sets {name}, which looks like") as error:
         text_for(repository, text)
     assert canary not in str(error.value) + error.value.hint
-    with pytest.raises(LongshipError, match=f"holds {name}"):  # nor is it kept for a job
+    with pytest.raises(LongshipError, match=f"sets {name}"):  # nor is it kept for a job
         resolved(repository.settings())
 
 

@@ -36,7 +36,8 @@ longship_main() {
 keep_exported() {
   declare -gA longship_kept=()
   # bash warns when it starts that this one is not installed, and would again after each `local LC_ALL`
-  if [[ -n ${LC_ALL-} && -n $( (export LC_ALL="$LC_ALL") 2>&1) ]]; then set -- LC_ALL "$@"; fi
+  local -r longship_name=LC_ALL # a name, as ShellCheck warns of an assignment in a subshell
+  if [[ -n ${LC_ALL-} && -n $(export "$longship_name=$LC_ALL" 2>&1) ]]; then set -- LC_ALL "$@"; fi
   while (($#)); do
     # a job script, which sources this, has variables of its own that are not exported
     if [[ -v $1 && $(declare -p "$1") =~ ^declare\ -[A-Za-z]*x ]]; then

@@ -67,10 +67,14 @@ case $1 in */*) [ ! -f "$1" ] || [ -x "$1" ] || {
   exit 126; } ;; esac
 command -v -- "$1" >/dev/null || {
 <<<<<<< HEAD
+<<<<<<< HEAD
   printf '"'"'%s\n'"'"' "error: command not found inside the environment: \"$1\"" >&2
   echo "hint: if a Python package has it, add the package to the requirements and run: python3 set_up.py install; or choose an image that has it: container.image in configuration.toml" >&2
 =======
   echo "error: command not found in the environment: $1" >&2
+=======
+  echo "error: command not found in the environment: \"$1\"" >&2
+>>>>>>> 4f82e12 (Rewrite the how-to, site and stack pages in plain English)
   echo "hint: add the Python package that provides it to the requirements; run: python3 set_up.py install" >&2
 >>>>>>> 3ac8f4d (Rewrite messages and pages of jobs and doctor in plain English)
   exit 127
@@ -84,7 +88,8 @@ exec "$@"'
 keep_exported() {
   declare -gA longship_kept=()
   # bash warns when it starts that this one is not installed, and would again after each `local LC_ALL`
-  if [[ -n ${LC_ALL-} && -n $( (export LC_ALL="$LC_ALL") 2>&1) ]]; then set -- LC_ALL "$@"; fi
+  local -r longship_name=LC_ALL # a name, as ShellCheck warns of an assignment in a subshell
+  if [[ -n ${LC_ALL-} && -n $(export "$longship_name=$LC_ALL" 2>&1) ]]; then set -- LC_ALL "$@"; fi
   while (($#)); do
     # a job script, which sources this, has variables of its own that are not exported
     if [[ -v $1 && $(declare -p "$1") =~ ^declare\ -[A-Za-z]*x ]]; then
