@@ -83,11 +83,11 @@ def test_channels_count_more_than_what_was_opened(network):
 @pytest.mark.parametrize(
     ("log", "fix"),
     [
-        (SOCKETS, "no InfiniBand device is seen inside"),
+        (SOCKETS, "no InfiniBand device is visible in the container"),
         (NO_PLUGIN, "unset NCCL_NET_PLUGIN, NCCL_IB_DISABLE"),
         ("NCCL INFO Failed to open libibverbs.so[.1]", "rdma-core"),
         ("get_ofi_provider:312 NCCL WARN NET/OFI Could not find any optimal provider", "libfabric"),
-        ("", "compare the job with the site's own"),
+        ("", "compare the job with those of the site"),
     ],
 )
 def test_fix_of_sockets_is_what_the_log_says(network, log, fix):
@@ -96,9 +96,9 @@ def test_fix_of_sockets_is_what_the_log_says(network, log, fix):
 
 def test_fallback_names_its_nodes(network):
     (found,) = network.network_findings({"n1": ("IB", "x"), "n2": ("Socket", "bind it")})
-    assert found == ("problem", "network", "n2: NCCL talks over plain sockets", "bind it")
+    assert found == ("problem", "network", "n2: NCCL uses plain sockets", "bind it")
     (fine,) = network.network_findings({"n1": ("IB", "x"), "n2": ("IB", "x")})
-    assert fine[:3] == ("ok", "network", "NCCL talks over IB")
+    assert fine[:3] == ("ok", "network", "NCCL uses IB")
     (silent,) = network.network_findings({"n1": ("", "x")})
     assert silent.state == "warning"
 
@@ -129,7 +129,7 @@ def test_every_link_of_the_ring_is_measured_once_and_nobody_twice_in_a_round(jud
 def test_slow_node_is_named_and_not_its_neighbours(judge):
     links = {("a", "b"): 20.0, ("b", "c"): 2.0, ("c", "d"): 2.0, ("d", "a"): 20.0}
     (found,) = judge.speed_findings("links", "to its neighbours", judge.best_links(links))
-    assert found.text == "c is slow: to its neighbours 2.00 GB/s, and the median is 20.00"
+    assert found.text == "c is slow: to its neighbours 2.00 GB/s, median 20.00"
     assert "--exclude=c" in found.fix
 
 
@@ -167,7 +167,7 @@ def test_map_shows_one_node_for_all_that_are_alike(judge):
     assert texts == [
         "rank 0: n0, cores 0-3, NUMA 0, no GPU",
         "rank 1: n0, cores 0-3, NUMA 0, no GPU",
-        "2 more nodes are laid out like n0",
+        "2 more nodes have the layout of n0",
     ]
     complete = judge.map_findings(ranks, complete=True)
     assert [each.text.split(",")[0] for each in complete] == [
@@ -177,7 +177,7 @@ def test_map_shows_one_node_for_all_that_are_alike(judge):
 
 def test_node_that_is_laid_out_otherwise(judge):
     ranks = [rank(0, "a", [0, 1]), rank(1, "b", [2, 3]), rank(2, "c", [2, 3])]
-    assert wrong(judge, *ranks) == [("warning", "a is laid out otherwise than b")]
+    assert wrong(judge, *ranks) == [("warning", "a has another layout than b")]
 
 
 def test_tasks_that_share_cores_are_named_and_ranks_of_one_task_are_not(judge):
@@ -188,7 +188,7 @@ def test_tasks_that_share_cores_are_named_and_ranks_of_one_task_are_not(judge):
 
 
 def test_one_core_where_there_are_many(judge):
-    few = "has one core or less, of 48 for 4 ranks"
+    few = "has at most one core, of 48 for 4 ranks"
     ranks = [rank(number, "a", [0], 0, cores_of_node=48) for number in range(4)]
     assert wrong(judge, *ranks) == [("problem", f"a: rank 0-3 {few}")]
     ranks = [rank(number, "a", [number], cores_of_node=8) for number in range(4)]
@@ -198,12 +198,12 @@ def test_one_core_where_there_are_many(judge):
 def test_gpus_that_are_not_seen_shared_or_far(judge):
     blind = rank(0, "a", [0, 1], gpus=4)
     assert wrong(judge, blind) == [
-        ("problem", "a: rank 0 sees no GPU, and the job has 4 on each node")
+        ("problem", "a: rank 0 sees no GPU, but the job has 4 on each node")
     ]
     shared = [rank(n, "a", [2 * n, 2 * n + 1], gpu=gpu(0, "GPU-1"), gpus=2) for n in range(2)]
     assert wrong(judge, *shared) == [("problem", "a: rank 0-1 share a GPU")]
     far = rank(0, "a", [0, 1], gpu=gpu(0, "GPU-1", [4, 5, 6, 7]), gpus=1)
-    assert wrong(judge, far) == [("warning", "a: rank 0 has no core that is near its GPU")]
+    assert wrong(judge, far) == [("warning", "a: rank 0 has no core near its GPU")]
     near = rank(0, "a", [3, 4], gpu=gpu(0, "GPU-1", [4, 5, 6, 7]), gpus=1)
     assert wrong(judge, near) == []
 

@@ -24,10 +24,8 @@ from judge_ranks import Finding
 from measure_rank import ARRIVE, STEP, Rank, open_store
 
 TASK = int(os.environ.get("RANK", "0"))
-TRY = (
-    "see what `srun --overlap --nodelist={} python3 container_run.py python -c 'import torch'` says"
-)
-LOOK = "look there: srun --overlap --nodelist={0} hostname; leave it out: sbatch --exclude={0}"
+TRY = "run: srun --overlap --nodelist={} python3 container_run.py python -c 'import torch'"
+LOOK = "check it: srun --overlap --nodelist={0} hostname; or exclude it: sbatch --exclude={0}"
 # Where the backend was chosen, the order in which ranks report.
 STAGES = ("group", "pairs", "inside", "all", "network")
 
@@ -96,12 +94,12 @@ class Judge:
     def absent(self, names: Sequence[str]) -> list[Finding]:
         """Say from which nodes not all have come."""
         due = len(self.ranks) // len(names)
-        within = f"of {due} ranks have come in {ARRIVE:.0f} s"
+        within = f"of {due} ranks reported within {ARRIVE:.0f} s"
         return [
             Finding(
                 "problem",
                 "all_reduce",
-                f"{node}: {len(self.nodes.get(node, ()))} {within}",
+                f"{node}: only {len(self.nodes.get(node, ()))} {within}",
                 TRY.format(node),
             )
             for node in names
@@ -137,7 +135,7 @@ class Judge:
             Finding(
                 "problem",
                 "all_reduce",
-                f"{node}: rank {who} is not through after {STEP:.0f} s ({stage})",
+                f"{node}: rank {who} did not finish within {STEP:.0f} s ({stage})",
                 LOOK.format(node),
             )
             for node, who in self.by_node([rank for rank in self.ranks if rank not in done])
@@ -174,7 +172,7 @@ class Judge:
     def all_reduce(self, said: Mapping[int, Any], backend: str) -> Finding:
         """Return the bandwidth over all ranks: that of the slowest."""
         if len(self.ranks) == 1:
-            return Finding("ok", "all_reduce", f"one rank, by {backend}: nobody to talk to")
+            return Finding("ok", "all_reduce", f"one rank, by {backend}: no other rank")
         size, seconds = max(said.values(), key=lambda each: float(each[1]))
         figure = judge.bus_bandwidth(size, seconds, len(self.ranks))
         text = (
@@ -186,7 +184,7 @@ class Judge:
     def network(self, said: Mapping[int, Any], backend: str) -> list[Finding]:
         """Return what it went over."""
         if len(self.nodes) == 1:
-            return [Finding("ok", "network", "not tested: it takes two nodes")]
+            return [Finding("ok", "network", "not tested: requires two nodes")]
         if backend != "nccl":
             return [Finding("ok", "network", "not tested: no GPUs, so gloo over sockets, not NCCL")]
         return network_findings({self.node_of[rank]: tuple(own) for rank, own in said.items()})
@@ -211,8 +209,8 @@ def main() -> None:
     """Be the judge, a rank, or the task that starts ranks."""
     if importlib.util.find_spec("torch") is None:
         sys.exit(
-            "error: there is no PyTorch inside, and the ranks are not measured\n"
-            "hint: python3 set_up.py install; or an image that has it: container.image"
+            "error: PyTorch not found in the environment: cannot measure the ranks\n"
+            "hint: run: python3 set_up.py install; or set container.image to an image with PyTorch"
         )
     if sys.argv[1] == "rank":
         Rank(task=int(sys.argv[2]), gpus=int(sys.argv[3])).run()

@@ -13,25 +13,25 @@ _NETWORK = re.compile(r"\bUsing network ([\w ]+)")
 _REASONS = (
     (
         re.compile(r"NET/OFI.*(?:[Cc]ould not find any optimal provider|No eligible providers)"),
-        "aws-ofi-nccl finds no network of the node: bind the site's libfabric and its devices; "
-        "FI_PROVIDER names the right one (cxi, efa)",
+        "aws-ofi-nccl finds no network on this node: bind the site's libfabric and its devices, "
+        "and set FI_PROVIDER (cxi, efa)",
     ),
     (
         re.compile(r"NCCL_NET_PLUGIN set by environment to none|NCCL_IB_DISABLE set .*to 1"),
-        "the environment switches the fast network off: unset NCCL_NET_PLUGIN, NCCL_IB_DISABLE",
+        "the environment disables the fast network: unset NCCL_NET_PLUGIN, NCCL_IB_DISABLE",
     ),
     (
         re.compile(r"Failed to open libibverbs"),
-        "the image has no libibverbs, which InfiniBand needs: add rdma-core to the image",
+        "the image lacks libibverbs, which InfiniBand requires: add rdma-core to the image",
     ),
     (
         re.compile(r"NET/IB : No device found"),
-        "no InfiniBand device is seen inside: is NCCL_IB_HCA right, and /dev/infiniband bound? On "
-        "Slingshot and EFA: the plugin aws-ofi-nccl (libnccl-net.so) is not found, see binds and "
-        "LD_LIBRARY_PATH of the site's job files",
+        "no InfiniBand device is visible in the container: check NCCL_IB_HCA, and bind "
+        "/dev/infiniband; on Slingshot and EFA: the plugin aws-ofi-nccl (libnccl-net.so) is not "
+        "found, check binds and LD_LIBRARY_PATH of the site's job scripts",
     ),
 )
-_SOCKETS = "compare the job with the site's own: binds, NCCL_*, FI_PROVIDER, aws-ofi-nccl"
+_SOCKETS = "compare the job with those of the site: binds, NCCL_*, FI_PROVIDER, aws-ofi-nccl"
 
 
 def network_of(log: str) -> str:
@@ -51,16 +51,16 @@ def network_findings(logs: Mapping[str, tuple[str, str]]) -> list[Finding]:
     """
     kinds = {kind for kind, _ in logs.values()} - {""}
     if not kinds:
-        fix = "see whether NCCL_DEBUG or NCCL_DEBUG_FILE is set in /etc/nccl.conf or ~/.nccl.conf"
-        return [Finding("warning", "network", "NCCL does not say what it talks over", fix)]
+        fix = "check /etc/nccl.conf and ~/.nccl.conf for NCCL_DEBUG and NCCL_DEBUG_FILE"
+        return [Finding("warning", "network", "NCCL does not report which network it uses", fix)]
     found = [
-        Finding("problem", "network", f"{node}: NCCL talks over plain sockets", fix)
+        Finding("problem", "network", f"{node}: NCCL uses plain sockets", fix)
         for node, (kind, fix) in logs.items()
         if kind == "Socket"
     ]
     if found:
         return found
-    return [Finding("ok", "network", f"NCCL talks over {', '.join(sorted(kinds))}")]
+    return [Finding("ok", "network", f"NCCL uses {', '.join(sorted(kinds))}")]
 
 
 def network_fix(log: str) -> str:

@@ -23,10 +23,10 @@ class Finding(NamedTuple):
 
 BINDING = "cores: --cpus-per-task, and export SRUN_CPUS_PER_TASK for srun; order: --cpu-bind"
 NO_GPU = (
-    "does `srun nvidia-smi` (AMD: rocm-smi) show it? ask for --gpus-per-node, and see [container] "
+    "check `srun nvidia-smi` (AMD: rocm-smi); request --gpus-per-node, and check [container] "
     "and the runtime in doctor.py"
 )
-REPLACE = "exclude it, and tell the site: sbatch --exclude="
+REPLACE = "tell your site's support, and exclude the node: sbatch --exclude="
 
 
 def shown(numbers: Sequence[int]) -> str:
@@ -102,8 +102,8 @@ def speed_findings(topic: str, what: str, figures: Mapping[str, float]) -> list[
         Finding(
             "problem",
             topic,
-            f"{node} is slow: {what} {figures[node]:.2f} GB/s, and the median is {median:.2f}",
-            f"{REPLACE}{node}; does something else run there?",
+            f"{node} is slow: {what} {figures[node]:.2f} GB/s, median {median:.2f}",
+            f"{REPLACE}{node}; or check for other processes on the node",
         )
         for node in found
     ]
@@ -140,10 +140,10 @@ def map_findings(ranks: Sequence[Facts], *, complete: bool) -> list[Finding]:
     ]
     if len(told) < len(layouts):
         more = len(layouts) - len(told)
-        found.append(Finding("ok", "binding", f"{more} more nodes are laid out like {alike[0]}"))
+        found.append(Finding("ok", "binding", f"{more} more nodes have the layout of {alike[0]}"))
     for node in layouts:
         if node not in alike:
-            text = f"{node} is laid out otherwise than {alike[0]}"
+            text = f"{node} has another layout than {alike[0]}"
             found.append(Finding("warning", "binding", text, BINDING))
         found += _node_problems(node, [each for each in ranks if each["node"] == node])
     return found
@@ -174,17 +174,17 @@ def _node_problems(node: str, ranks: Sequence[Facts]) -> list[Finding]:
         for each in ranks
         if len(each["cores"]) <= len(per_task[each["task"]]) and there >= 4 * len(ranks)
     ]
-    tell("problem", few, f"has one core or less, of {there} for {len(ranks)} ranks", BINDING)
+    tell("problem", few, f"has at most one core, of {there} for {len(ranks)} ranks", BINDING)
     blind = [each for each in ranks if each["gpus_asked"] and not each["gpu"]]
     asked = ranks[0]["gpus_asked"]
-    tell("problem", blind, f"sees no GPU, and the job has {asked} on each node", NO_GPU)
+    tell("problem", blind, f"sees no GPU, but the job has {asked} on each node", NO_GPU)
     far = [
         each
         for each in ranks
         if (near := set((each["gpu"] or {}).get("cores", ()))) and not near & set(each["cores"])
     ]
-    tell("warning", far, "has no core that is near its GPU", BINDING)
+    tell("warning", far, "has no core near its GPU", BINDING)
     uuids = [each["gpu"]["uuid"] for each in ranks if each["gpu"] and each["gpu"]["uuid"]]
     twice = [each for each in ranks if each["gpu"] and uuids.count(each["gpu"]["uuid"]) > 1]
-    tell("problem", twice, "share a GPU", "one rank for each GPU: --ntasks-per-node")
+    tell("problem", twice, "share a GPU", "start one rank per GPU: --ntasks-per-node")
     return found

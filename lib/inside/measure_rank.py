@@ -34,7 +34,7 @@ def open_store(*, host: bool) -> Any:
         sys.exit(
             f"error: {NODE} cannot {'listen' if host else 'reach the first rank'} at "
             f"{address}, port {port}: {reason}\n"
-            "hint: see address and port above; in a firewall the port must be open between nodes"
+            "hint: check address and port above; a firewall must allow the port between nodes"
         )
 
 

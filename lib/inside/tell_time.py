@@ -34,7 +34,7 @@ def listener_at(port):
                 return "process " + pid + ", " + " ".join(command.split())[:60]
         except OSError:  # it has ended, or is somebody else's
             continue
-    return "a process that this user may not see"
+    return "a process of another user"
 
 
 def answer(connection, gone):

@@ -24,11 +24,11 @@ make_node_folder() {
   cd -- "$1" || return
   free_on_node
   if ((REPLY < $2)); then
-    say_of_node "$(($2 >> 20)) MB are needed in ${1%/*}, and $((REPLY >> 20)) MB are free"
+    say_of_node "${1%/*} has $((REPLY >> 20)) MB free, but $(($2 >> 20)) MB are needed"
     return
   fi
   printf '#!/bin/sh\n' >try && chmod +x try
-  ./try 2>/dev/null || say_of_node "no program can be started in ${1%/*}" || return
+  ./try 2>/dev/null || say_of_node "cannot start programs in ${1%/*}" || return
   rm try
 }
 

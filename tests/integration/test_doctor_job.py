@@ -192,7 +192,10 @@ def test_ranks_that_do_not_reach_the_first_node_by_its_name(doctor):
     report = doctor("--nodes=2")
     texts = " ".join(report.texts("problem", "all_reduce"))
     # which of the two comes first depends on how long the ranks import PyTorch
-    told = ("node2 cannot reach the first rank at node1", "node2: 0 of 2 ranks have come in 40 s")
+    told = (
+        "node2 cannot reach the first rank at node1",
+        "node2: only 0 of 2 ranks reported within 40 s",
+    )
     assert any(each in texts for each in told)
     doctor.environment.update(MASTER_ADDR="node1i", GLOO_SOCKET_IFNAME="ib0")
     report = doctor("--nodes=2")
@@ -268,7 +271,7 @@ def test_ranks_that_stop(doctor):
 def test_node_with_other_cores(doctor):
     doctor.break_program("bash", "node2", 'exec taskset --cpu-list 0 /usr/bin/bash "$@"')
     report = doctor("--nodes=3")
-    assert report.texts("warning", "binding") == ["node2 is laid out otherwise than node1"]
+    assert report.texts("warning", "binding") == ["node2 has another layout than node1"]
     assert [each for each in report.texts("ok", "binding") if "node2, cores 0, " in each]
 
 
@@ -278,7 +281,7 @@ def test_gpus_that_are_not_there(doctor):
         f"node{number} has 0 visible GPUs, but the job has 2 on it" for number in (1, 2)
     ]
     assert report.texts("problem", "binding") == [
-        f"node{number}: rank {ranks} sees no GPU, and the job has 2 on each node"
+        f"node{number}: rank {ranks} sees no GPU, but the job has 2 on each node"
         for number, ranks in ((1, "0-1"), (2, "2-3"))
     ]
 
@@ -296,7 +299,7 @@ def test_missing_image_leaves_the_rest_of_the_report(doctor, make_job_clone, tmp
 def test_environment_without_pytorch(doctor, make_job_clone, jupyter_environment, tmp_path):
     doctor.clone = make_job_clone(tmp_path, packages=jupyter_environment)
     text, fix = doctor("--nodes=2").problem("all_reduce")
-    assert text == "node1 node2: there is no PyTorch inside, and the ranks are not measured"
+    assert text == "node1 node2: PyTorch not found in the environment: cannot measure the ranks"
     assert "set_up.py install" in fix
 
 

@@ -47,6 +47,24 @@ def test_arguments_arrive_as_they_are(jobs, hostile_arguments):
     assert f"{hostile_arguments!r}\n" in jobs.finish("rerun", run.job).log
 
 
+def test_arguments_as_long_as_the_kernel_takes_arrive(jobs):
+    body = 'srun "$LAUNCHER" sh -c \'printf "%s %s\\n" "${#1}" "$2"\' long "${JOB_ARGUMENTS[@]}"'
+    job = write_job(jobs, "long", body)
+    run = jobs.finish(job, "--", "a" * 120_000, "\udcff")
+    assert ": 120000 \udcff\n" in run.log
+    assert run.written("arguments") == f"{'a' * 120_000}\0\udcff\0"
+
+
+def test_end_that_cannot_be_recorded_is_told_in_the_log(jobs):
+    job = write_job(jobs, "endless", 'mkdir "$RUN_DIR/record.json.partial"\nexit 3')
+    run = jobs.finish(job, state="FAILED")
+    assert "record.json cannot be completed: the job exited with code 3\n" in run.log
+    assert "exit_code" not in run.record
+    (run.folder / "record.json.partial").rmdir()  # other tests look for such files
+    (line,) = [each for each in jobs.submit("status").stdout.splitlines() if run.job in each]
+    assert "exit code unknown" in line and "RUNNING" not in line
+
+
 def test_plain_sbatch_gives_the_same_record(jobs):
     job = write_job(jobs, "plain", 'srun "$LAUNCHER" true')
     environment = {**jobs.environment, "LONGSHIP_MACHINE": "local"}

@@ -172,6 +172,15 @@ def test_full_disk_is_told(own, small_disk):
     assert done.stdout.split() == queued(own)
 
 
+def test_runs_that_cannot_be_written_to_are_told(own):
+    if os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    own.runs.mkdir(exist_ok=True)
+    own.runs.chmod(0o555)
+    refused(own, [LOCAL, LATER], f"cannot write to {own.runs}", "paths.scratch_dir")
+    own.runs.chmod(0o755)
+
+
 # --- what is asked and warned of
 
 
