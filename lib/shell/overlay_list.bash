@@ -114,7 +114,7 @@ prune_overlays() {
     if is_active_overlay "$path"; then
       continue
     elif is_pinned "$path"; then
-      note "kept, pinned by $REPLY: $name"
+      note "kept, $REPLY uses it: $name"
     else
       unused+=("$path")
       bytes+=$(stat -c %s -- "$path")

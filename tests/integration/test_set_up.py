@@ -453,7 +453,7 @@ def test_pytorch_of_the_image_stays(make_clone, find, wheels, tmp_path):
     (clone.root / "requirements/torch.txt").write_text("torch==2.5\n")
     (clone.root / "stacks/pytorch/stack.toml").write_text('torch = "requirements/torch.txt"\n')
     done = clone.set_up("install", env={**find, "PIP_FIND_LINKS": str(own)})
-    assert "the image's own PyTorch 2.1+image stays" in done.stderr
+    assert "keeping the image's own PyTorch 2.1+image" in done.stderr
     show = "import needs_torch, torch; print(torch.VERSION, needs_torch.VERSION)"
     assert clone.container_run("python", "-c", show).stdout == "2.1+image 1.0\n"
     assert clone.container_run("sh", "-c", "command -v pip").stdout.startswith(str(clone.scratch))
