@@ -576,7 +576,7 @@ def test_interrupted_pack_is_told(place):
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 130 and "error: interrupted" in errors
-    assert f"go on with: python3 bundle.py pack '{place.bundle}'" in errors
+    assert f"resume with: python3 bundle.py pack '{place.bundle}'" in errors
     place.pack()
 
 

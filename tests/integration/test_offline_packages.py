@@ -317,7 +317,7 @@ def test_ctrl_c_is_told_without_a_traceback(connected):
     errors += process.communicate(timeout=60)[1]
     assert process.returncode == 130
     assert "error: interrupted in step 3/4, Downloading the wheels" in errors
-    assert "go on with: python3 set_up.py download" in errors and "Traceback" not in errors
+    assert "resume with: python3 set_up.py download" in errors and "Traceback" not in errors
     assert not left_over(clone)
 
 

@@ -479,7 +479,7 @@ def test_interrupted_build_leaves_no_file(ending, runtime, make_overlay_clone, t
     if ending == signal.SIGINT:
         assert process.returncode == 130
         assert "error: interrupted in step 5/5" in errors
-        assert "go on with: python3 build_overlay.py" in errors
+        assert "resume with: python3 build_overlay.py" in errors
         assert clone.left() == []
     assert clone.versions() == [] and not os.path.lexists(clone.link())
     clone.overlay()
