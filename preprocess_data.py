@@ -1,16 +1,16 @@
-"""Turn text into the tokens that `train.py` reads.
+"""Tokenize text for `train.py`.
 
     python3 container_run.py python preprocess_data.py           all three steps, one process
 
-Large inputs are shared among ranks, and the result is the same, byte for byte:
+Large inputs are divided among ranks, and the result is the same, byte for byte:
 
-    prepare     text as JSON lines, `{"text": ...}`, and a tokenizer; once
-    shard       this rank's share of the text as tokens; once per rank, in parallel
-    merge       all shards, in order, as one dataset; once
+    prepare     write the text as JSON Lines, `{"text": ...}`, and train a tokenizer; once
+    shard       tokenize this rank's shard of the text; once per rank, in parallel
+    merge       join all shards, in order, to one dataset; once
 
-The text is the Python standard library's source, which every machine has, or a file of one's own
-(`--input`). The dataset is in the format of Megatron's IndexedDataset: `NAME_text_document.bin`
-holds the token ids of all documents in a row, `NAME_text_document.idx` says where each begins.
+The text is the source code of Python's standard library, or your own file (`--input`). The dataset
+has the format of Megatron's IndexedDataset: `NAME_text_document.bin` contains the token IDs of all
+documents, `NAME_text_document.idx` the positions of the documents.
 """
 
 from __future__ import annotations
@@ -378,11 +378,11 @@ def merge(layout: Layout, world_size: int) -> None:
             fail(
                 f"the shard of rank {rank} of {world_size} is missing in {layout.shards_dir}, "
                 "or was made from another text or tokenizer",
-                f"make it with: {COMMAND} shard --rank {rank} --world-size {world_size}",
+                f"run: {COMMAND} shard --rank {rank} --world-size {world_size}",
             )
         merged = {key: total + result[key] for key, total in merged.items()}
     if not merged["documents"]:
-        fail(f"there is no document in {layout.text}", "give a text with --input")
+        fail(f"{layout.text} contains no documents", "give a text with --input")
     dataset = layout.dataset()
     vocab_size = open_tokenizer(layout)[0].get_vocab_size()
     with dataset.write() as ((bin_file, idx_file), result):
@@ -417,8 +417,8 @@ def require(what: str, path: Path, is_own: bool) -> None:
     """End with a hint unless there is the file, the user's own one or one that `prepare` makes."""
     state = "missing" if not path.is_file() else "empty" if path.stat().st_size == 0 else ""
     if state:
-        hint = "give another path" if is_own else f"make it with: {COMMAND} prepare"
-        fail(f"there is no {what}: {path} is {state}", hint)
+        hint = "give another path" if is_own else f"run: {COMMAND} prepare"
+        fail(f"the {what} is {state}: {path}", hint)
 
 
 def launched_rank() -> tuple[int, int]:
@@ -447,7 +447,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.error = lambda message: fail(message, f"show all options with: {COMMAND} --help", code=2)
+    parser.error = lambda message: fail(message, f"list all options: {COMMAND} --help", code=2)
     add = parser.add_argument
     data_dir = Path(os.environ.get("LONGSHIP_SCRATCH_DIR", ".")) / "data"
     modes = ("all", "prepare", "shard", "merge")

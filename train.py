@@ -1,16 +1,16 @@
-"""Train a small GPT on the tokens that `preprocess_data.py` makes.
+"""Train a small GPT on the tokens that `preprocess_data.py` writes.
 
-    python3 container_run.py python train.py     one process, on a GPU where there is one
+    python3 container_run.py python train.py     one process, on a GPU if there is one
     torchrun --nproc-per-node=4 train.py        data parallel; see stacks/pytorch/run_training.sh
 
-All of a run is in one folder, CHECKPOINT_DIR/RUN_NAME: checkpoints, metrics.jsonl, TensorBoard
-events and the loss curve. The same command again goes on from the newest checkpoint, with the
-losses of a run that was never stopped: batch and random numbers of a step follow from seed, step
+A run writes checkpoints, metrics.jsonl, TensorBoard events and the loss curve to one directory,
+CHECKPOINT_DIR/RUN_NAME. Run the same command again to resume from the newest checkpoint, with the
+losses of a run that was never stopped: batch and random numbers of a step depend only on seed, step
 and rank, so there is no state of a sampler or a generator to restore. On SIGTERM or SIGUSR1,
 which Slurm sends before the time limit, and on Ctrl-C, a run finishes its step, writes a checkpoint
-and ends; a second Ctrl-C ends it at once.
+and exits; a second Ctrl-C ends it at once.
 
-The last documents of the data are held out: on them the validation loss is measured.
+The validation loss is measured on the last documents of the data, which are held out.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ TRAINING_OPTIONS = (
 )
 HELD_OUT = 0.05  # of the documents
 CHECKSUM_BYTES = hashlib.sha256().digest_size
-MAKE_DATA = "make it with: python3 container_run.py python preprocess_data.py"
-SHOW_OPTIONS = "show all options with: python3 container_run.py python train.py --help"
+MAKE_DATA = "run: python3 container_run.py python preprocess_data.py"
+SHOW_OPTIONS = "list all options: python3 container_run.py python train.py --help"
 
 
 def fail(message: str, hint: str, code: int = 1, every_rank: bool = False) -> NoReturn:
@@ -743,7 +743,7 @@ def parse_arguments() -> Namespace:
         "--device",
         choices=("cpu", "cuda"),
         default="cuda" if has_gpu else "cpu",
-        help="device to train on",
+        help="training device",
     )
     add("--compile", action=yes_or_no, default=has_gpu, help="compile the model")
 
@@ -755,7 +755,7 @@ def parse_arguments() -> Namespace:
         "--vocab-size",
         type=count,
         default=0,
-        help="tokens in the vocabulary; 0: that of the dataset",
+        help="vocabulary size; 0: that of the dataset",
     )
 
     add = parser.add_argument_group("training").add_argument

@@ -32,7 +32,7 @@ def test_value_out_of_range_is_told(script, option, capsys):
     assert ended.value.code == 2
     error, hint = capsys.readouterr().err.splitlines()
     assert error.startswith(f"error: argument {name}: expected a") and repr(value) in error
-    assert hint == f"hint: show all options with: python3 container_run.py python {script} --help"
+    assert hint == f"hint: list all options: python3 container_run.py python {script} --help"
 
 
 def test_edges_of_the_ranges_are_taken():
