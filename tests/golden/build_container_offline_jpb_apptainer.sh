@@ -48,14 +48,15 @@ keep_exported() {
   done
 }
 
-keep_exported LOCK_PATIENCE REPLY WRITTEN_TO a active address again an arch archive blob \
-    build_hint bytes character closed code colour comma config current_step digest facts \
-    failed file files files_free folder found free held_locks hint holders host id image index \
-    input interrupted_command kB key last layer left line lines lock lock_files lock_hearts \
-    lock_signs log machine magic manifest mark message mode next now of opened other own owner \
-    partial path place platform process program reason record recorded removal said script \
-    sha256 shown sign size source start stat status sum tag tenths terminal text there times \
-    tmp told tools tries unit units versions wanted work
+keep_exported LOCK_PATIENCE REPLY WRITTEN_TO active address again an anonymous arch \
+    archive beating blob build_hint bytes character closed code colour comma config \
+    current_step digest facts failed file files files_free folder found free heart held_locks \
+    hint holders host id image index input interrupted_command kB key last layer left line \
+    lines lock lock_files lock_hearts lock_signs log machine magic manifest mark message mode \
+    next now of opened other own owner partial path place platform process program reason \
+    record recorded removal said same script sha256 shown sign size source start stat status \
+    sum tag tenths terminal text the there times tmp told tools tries unit units versions \
+    wanted work
 
 # ---------- lib/shell/archive.bash
 
@@ -246,11 +247,7 @@ sif_from_archive() {
 check_sqsh() {
   local magic=''
   [[ -e $1 ]] || fail "image not found: $1" "$2"
-<<<<<<< HEAD
   [[ -r $1 ]] || fail "cannot read image $1" \
-=======
-  [[ -r $1 ]] || fail "cannot read the image $1" \
->>>>>>> 3ac8f4d (Rewrite messages and pages of jobs and doctor in plain English)
     "ask its owner to run: chmod a+r $(printf %q "$1")"
   IFS= read -r -n 4 magic <"$1" 2>/dev/null || :
   [[ $magic == hsqs ]] || fail "not a SquashFS image: $1" "$2"

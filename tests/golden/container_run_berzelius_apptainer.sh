@@ -66,17 +66,8 @@ case $1 in */*) [ ! -f "$1" ] || [ -x "$1" ] || {
   printf '"'"'%s\n'"'"' "error: cannot run $1: not executable" "hint: run: chmod +x $1; or: python $1" >&2
   exit 126; } ;; esac
 command -v -- "$1" >/dev/null || {
-<<<<<<< HEAD
-<<<<<<< HEAD
   printf '"'"'%s\n'"'"' "error: command not found inside the environment: \"$1\"" >&2
   echo "hint: if a Python package has it, add the package to the requirements and run: python3 set_up.py install; or choose an image that has it: container.image in configuration.toml" >&2
-=======
-  echo "error: command not found in the environment: $1" >&2
-=======
-  echo "error: command not found in the environment: \"$1\"" >&2
->>>>>>> 4f82e12 (Rewrite the how-to, site and stack pages in plain English)
-  echo "hint: add the Python package that provides it to the requirements; run: python3 set_up.py install" >&2
->>>>>>> 3ac8f4d (Rewrite messages and pages of jobs and doctor in plain English)
   exit 127
 }
 exec "$@"'
@@ -112,8 +103,9 @@ hand_over() {
 }
 
 keep_exported REPLY UTF8 arch base bind_in_words_of block bound byte code colour command \
-    each file files files_free folder found free hint home image lines magic number options \
-    own path pieces reason rest size source target text told valid variable word
+    each file files files_free folder found free hint home image lines magic mode number \
+    options own path pieces reason rest script size source target text told valid variable \
+    word
 
 # ---------- lib/shell/json.bash
 
@@ -198,23 +190,15 @@ check_host_arch() {
     fail "$2 is for $1, but this machine is $REPLY" "start it in a job, on a compute node"
 }
 
-# check_venv DIR BASE [MODE]: fail if the venv is missing or was built on something else. MODE of set_up.py builds
-# it on this machine.
+# check_venv DIR BASE: fail if the venv is missing or was built on something else.
 check_venv() {
   local base=
   if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg ]]; then return 0; fi # the user's own, used as it is
   [[ -e $1/longship-base ]] ||
-<<<<<<< HEAD
-    fail "Python packages are not installed: $1 not found" "run: python3 set_up.py ${3:-install}"
-  IFS= read -r base <"$1/longship-base" || :
-  [[ $base == "$2" ]] ||
-    fail "the Python packages in $1 were installed on top of $base, not of $2" "run: python3 set_up.py ${3:-install}"
-=======
     fail "Python packages are not installed: $1 not found" 'run: python3 set_up.py install'
   IFS= read -r base <"$1/longship-base" || :
   [[ $base == "$2" ]] ||
-    fail "the Python packages in $1 were installed for $base, not for $2" 'run: python3 set_up.py install'
->>>>>>> 3ac8f4d (Rewrite messages and pages of jobs and doctor in plain English)
+    fail "the Python packages in $1 were installed on top of $base, not of $2" 'run: python3 set_up.py install'
 }
 
 # make_folders FOLDER...: make the configured directories, or say which one cannot be made or entered.
