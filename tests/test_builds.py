@@ -99,7 +99,7 @@ def test_download_is_named_after_the_target_and_lies_here(repository):
 
 def test_download_of_a_file_that_is_ready_is_refused(repository):
     settings, paths = configure(repository, "/x.sqsh")
-    with pytest.raises(LongshipError, match="nothing to download"):
+    with pytest.raises(LongshipError, match="it is a file already"):
         download_lines(settings, paths, "enroot", **GIVEN)
 
 

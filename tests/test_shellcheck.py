@@ -264,10 +264,9 @@ def test_what_the_user_exports_reaches_what_emitted_scripts_start(name, run, tmp
         change = "\n".join(f"  {each}=changed" for each in sorted(canaries))
         change = f"longship_main() {{\n{change}\n  {':' if 'give_back' in last else end}\n}}"
         after = "env -0" if "give_back" in last else ""
-        done = run(
-            ["bash", "-c", f"{own}\n{change}\n{last}\n{after}"],
-            env={"PATH": os.environ["PATH"], **canaries},
-        )
+        script = tmp_path / "script"  # it can be longer than an argument
+        script.write_text(f"{own}\n{change}\n{last}\n{after}")
+        done = run(["bash", script], env={"PATH": os.environ["PATH"], **canaries})
         seen = dict(each.split("=", 1) for each in done.stdout.split("\0") if "=" in each)
         seen = {each: value for each, value in seen.items() if each in canaries}
         # a script that hands nothing over gives its own programs no value of ours

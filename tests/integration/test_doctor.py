@@ -412,10 +412,10 @@ FAULTS = [
         *("installed on top of /other/overlay.sqsh", "set_up.py install"),
     ),
     Fault("no clone", no_repository, "problem", "repository", "not found", "set_up.py install"),
-    Fault("merge", merge_with_conflict, "problem", "repository", "a merge is under", "git -C"),
+    Fault("merge", merge_with_conflict, "problem", "repository", "a merge is in", "git -C"),
     Fault("rebase", rebase_with_conflict, "problem", "repository", "a rebase is", "git -C"),
-    Fault("conflict", conflict_markers, "problem", "repository", "are conflicts", "git -C"),
-    Fault("stopped", stopped_update, "problem", "repository", "update stopped", "--continue"),
+    Fault("conflict", conflict_markers, "problem", "repository", "unresolved conflicts", "git -C"),
+    Fault("stopped", stopped_update, "problem", "repository", "is waiting for you", "--continue"),
     Fault(
         *("interrupted", interrupted_update, "problem", "repository"),
         *("an update was interrupted", "set_up.py update"),
