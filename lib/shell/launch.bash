@@ -79,10 +79,10 @@ check_venv() {
   local base=
   if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg ]]; then return 0; fi # the user's own, used as it is
   [[ -e $1/longship-base ]] ||
-    fail "Python packages are not installed: $1 not found" 'run: python3 set_up.py install'
+    fail "Python packages are not installed: $1 not found" 'python3 set_up.py install'
   IFS= read -r base <"$1/longship-base" || :
   [[ $base == "$2" ]] ||
-    fail "the Python packages in $1 were installed on top of $base, not of $2" 'run: python3 set_up.py install'
+    fail "the Python packages in $1 were installed on top of $base, not of $2" 'python3 set_up.py install'
 }
 
 # make_folders FOLDER...: make the configured directories, or say which one cannot be made or entered.

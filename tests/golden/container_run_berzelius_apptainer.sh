@@ -195,10 +195,14 @@ check_venv() {
   local base=
   if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg ]]; then return 0; fi # the user's own, used as it is
   [[ -e $1/longship-base ]] ||
-    fail "Python packages are not installed: $1 not found" 'run: python3 set_up.py install'
+    fail "Python packages are not installed: $1 not found" 'python3 set_up.py install'
   IFS= read -r base <"$1/longship-base" || :
   [[ $base == "$2" ]] ||
+<<<<<<< HEAD
     fail "the Python packages in $1 were installed on top of $base, not of $2" 'run: python3 set_up.py install'
+=======
+    fail "the Python packages in $1 were installed for $base, not for $2" 'python3 set_up.py install'
+>>>>>>> 4bc2dd3 (Follow the new messages in the tests, with plain commands as hints)
 }
 
 # make_folders FOLDER...: make the configured directories, or say which one cannot be made or entered.

@@ -510,7 +510,9 @@ def test_image_of_another_architecture_is_told_before_it_is_started(
     code, other = {"amd64": (b"04", "arm64"), "arm64": (b"02", "amd64")}[own_arch()]
     image = truncated_copy(base_image, tmp_path / "other.sif", code)
     clone = make_clone(tmp_path, "apptainer", image=image)
-    is_told(clone.container_run("true", check=False), f"other.sif is for {other}")
+    is_told(
+        clone.container_run("true", check=False), f"other.sif has the wrong architecture: {other}"
+    )
 
 
 @pytest.mark.needs("apptainer")
