@@ -380,8 +380,8 @@ FAULTS = [
         *("process 7 on elsewhere no longer runs", "rm -r "),
     ),
     Fault("unfinished", unfinished, "warning", "leftovers", "x.sif.partial", "rm -r "),
-    Fault("quota", quota(FULL), "warning", "scratch", "is exhausted", "make room"),
-    Fault("quota of files", quota(FILES), "warning", "scratch", "only 1 left", "make room"),
+    Fault("quota", quota(FULL), "warning", "scratch", "is exhausted", "free some space"),
+    Fault("quota of files", quota(FILES), "warning", "scratch", "only 1 left", "free some space"),
     Fault("no home", home_is_gone, "problem", "home", "which is not a directory", "export HOME"),
     Fault("no TMPDIR", temporary_is_gone, "problem", "temporary", "is not a directory", "TMPDIR"),
     Fault("no runtime", no_runtime, "problem", "runtime", "not found", "its module"),
@@ -396,8 +396,8 @@ FAULTS = [
         "container.image",
     ),
     Fault("other size", longer("image"), "problem", "image", "is damaged: it has", "--force"),
-    Fault("new image", waiting_image, "warning", "image", "waits", "move_built_container_to_"),
-    Fault("no bind", missing_bind, "problem", "inside", "/no/where to bind", "container.binds"),
+    Fault("new image", waiting_image, "warning", "image", "ready to activate", "move_built_container_to_"),
+    Fault("no bind", missing_bind, "problem", "inside", "cannot bind /no/where", "container.binds"),
     Fault("no zstd", no_zstd, "problem", "mount", "packed with zstd", 'compression = "lz4"'),
     Fault("no overlay", other_requirements, "problem", "overlay", "no overlay", "build_overlay.py"),
     Fault(
@@ -428,7 +428,7 @@ FAULTS = [
         *("an update was interrupted", "set_up.py update"),
     ),
     Fault("git's lock", lock_of_git, "problem", "repository", "another git process", "rm "),
-    Fault("unsaved", unsaved_changes, "warning", "repository", "nowhere else", "save-patches"),
+    Fault("unsaved", unsaved_changes, "warning", "repository", "not saved in patches", "save-patches"),
     Fault("other ref", at_another_ref, "warning", "repository", "configured", "set_up.py update"),
     Fault("no bundle", no_bundle, "problem", "certificates", "is not there", "unset SSL_CERT_FILE"),
     Fault("empty bundle", empty_bundle, "problem", "certificates", "no certificate", "unset REQ"),
@@ -438,14 +438,14 @@ FAULTS = [
         two_proxies,
         "warning",
         "proxy",
-        "some programs read one",
+        "some programs read the first",
         "export HTTPS_PROXY",
     ),
     Fault("no index", dead_index, "warning", "network", "https://***@127.0.0.1:9", "https_proxy"),
     Fault("open token", open_token, "problem", "tokens", "read by others (mode 644)", "chmod 600"),
     Fault("empty token", empty_token, "warning", "tokens", "is empty", "rm "),
     Fault(
-        "secret", written_secret, "problem", "secrets", "holds LAB_API_KEY", "export LAB_API_KEY"
+        "secret", written_secret, "problem", "secrets", "sets LAB_API_KEY", "export LAB_API_KEY"
     ),
     Fault("dead Slurm", dead_slurm, "problem", "Slurm", "does not respond", "try again later"),
     Fault("partition", no_such_partition, "warning", "Slurm", "no partition nowhere", "site.toml"),
@@ -516,7 +516,7 @@ def found(report, state, topic, text, fix=""):
 def test_full_disk_is_a_problem(patient, healthy, small_disk):
     disk = small_disk(16)
     scratch_at(patient, disk)
-    found(patient.report(), "warning", "scratch", "has only 1", "make room there")
+    found(patient.report(), "warning", "scratch", "has only 1", "free some space there")
     fill(disk)
     found(patient.report(), "problem", "scratch", "No space left on device", "free some space")
     assert healthy.states("scratch") == {"ok"}
@@ -525,7 +525,7 @@ def test_full_disk_is_a_problem(patient, healthy, small_disk):
 def test_disk_without_inodes_is_told(patient, small_disk):
     disk = small_disk(16)
     scratch_at(patient, disk)
-    found(patient.report(), "warning", "scratch", "more files", "make room there")
+    found(patient.report(), "warning", "scratch", "more files", "free some space there")
 
 
 def test_folder_without_a_right_to_write_is_a_problem(patient, healthy, read_only_folder):
@@ -541,7 +541,7 @@ def test_folder_that_starts_no_programs_is_a_problem(patient, healthy, small_dis
     for command in (unmount, mount):
         processes.run(command, env=patient.environment)
     scratch_at(patient, disk)
-    found(patient.report(), "problem", "scratch", "no program starts", "findmnt --target")
+    found(patient.report(), "problem", "scratch", "cannot start programs", "findmnt --target")
     assert not list(disk.iterdir()), "the program that was tried is left"
     assert healthy.states("scratch") == {"ok"}
 
@@ -559,7 +559,7 @@ def test_fuse_that_may_not_be_used_is_told(patient, healthy, tmp_path):
     # only root may open that file
     script = "mount --bind /etc/gshadow /dev/fuse"
     report = in_namespace(patient, ["--map-current-user", "--keep-caps", "--mount"], script)
-    found(report, "warning", "FUSE", "is not accessible", "ask the site")
+    found(report, "warning", "FUSE", "is not accessible", "ask your site")
     assert healthy.states("FUSE") == {"ok"}
 
 
