@@ -198,11 +198,7 @@ check_venv() {
     fail "Python packages are not installed: $1 not found" 'python3 set_up.py install'
   IFS= read -r base <"$1/longship-base" || :
   [[ $base == "$2" ]] ||
-<<<<<<< HEAD
-    fail "the Python packages in $1 were installed on top of $base, not of $2" 'run: python3 set_up.py install'
-=======
-    fail "the Python packages in $1 were installed for $base, not for $2" 'python3 set_up.py install'
->>>>>>> 4bc2dd3 (Follow the new messages in the tests, with plain commands as hints)
+    fail "the Python packages in $1 were installed on top of $base, not of $2" 'python3 set_up.py install'
 }
 
 # make_folders FOLDER...: make the configured directories, or say which one cannot be made or entered.

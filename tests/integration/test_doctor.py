@@ -396,7 +396,14 @@ FAULTS = [
         "container.image",
     ),
     Fault("other size", longer("image"), "problem", "image", "is damaged: it has", "--force"),
-    Fault("new image", waiting_image, "warning", "image", "ready to activate", "move_built_container_to_"),
+    Fault(
+        "new image",
+        waiting_image,
+        "warning",
+        "image",
+        "ready to activate",
+        "move_built_container_to_",
+    ),
     Fault("no bind", missing_bind, "problem", "inside", "cannot bind /no/where", "container.binds"),
     Fault("no zstd", no_zstd, "problem", "mount", "packed with zstd", 'compression = "lz4"'),
     Fault("no overlay", other_requirements, "problem", "overlay", "no overlay", "build_overlay.py"),
@@ -428,7 +435,9 @@ FAULTS = [
         *("an update was interrupted", "set_up.py update"),
     ),
     Fault("git's lock", lock_of_git, "problem", "repository", "another git process", "rm "),
-    Fault("unsaved", unsaved_changes, "warning", "repository", "not saved in patches", "save-patches"),
+    Fault(
+        "unsaved", unsaved_changes, "warning", "repository", "not saved in", "save-patches"
+    ),
     Fault("other ref", at_another_ref, "warning", "repository", "configured", "set_up.py update"),
     Fault("no bundle", no_bundle, "problem", "certificates", "is not there", "unset SSL_CERT_FILE"),
     Fault("empty bundle", empty_bundle, "problem", "certificates", "no certificate", "unset REQ"),
@@ -444,9 +453,7 @@ FAULTS = [
     Fault("no index", dead_index, "warning", "network", "https://***@127.0.0.1:9", "https_proxy"),
     Fault("open token", open_token, "problem", "tokens", "read by others (mode 644)", "chmod 600"),
     Fault("empty token", empty_token, "warning", "tokens", "is empty", "rm "),
-    Fault(
-        "secret", written_secret, "problem", "secrets", "sets LAB_API_KEY", "export LAB_API_KEY"
-    ),
+    Fault("secret", written_secret, "problem", "secrets", "sets LAB_API_KEY", "export LAB_API_KEY"),
     Fault("dead Slurm", dead_slurm, "problem", "Slurm", "does not respond", "try again later"),
     Fault("partition", no_such_partition, "warning", "Slurm", "no partition nowhere", "site.toml"),
     Fault("broken GPU", broken_gpu, "problem", "GPU", "Driver/library mismatch", "--exclude="),
