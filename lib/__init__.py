@@ -47,8 +47,8 @@ def _newer_python():
         command = re.search(r'^newer_python = "(.+)"', text, re.MULTILINE)
         marks = re.findall(r'\bpath = "(.+?)"', text)
         if command and any(os.path.exists(mark) for mark in marks):
-            return f"type `{command.group(1)}`, then the same command again"
-    return "name a newer one: python3.11 " + sys.argv[0]
+            return f"run: {command.group(1)}; then run the command again"
+    return "use a newer Python: python3.11 " + sys.argv[0]
 
 
 def find_packages():

@@ -120,7 +120,9 @@ def freeze(run, tree, folder, *facts):
     (work / "requirements.txt").write_text("a\n")
     (work / "pins.txt").write_text(PINS)
     script = f"{INSIDE}/freeze_packages.py"
-    run([sys.executable, script, tree, "315532800", folder / "c/cache", "2", work, *facts])
+    arguments = [tree, "315532800", folder / "c/cache", "2", work, *facts]
+    environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0"}  # as a build sets it
+    run([sys.executable, script, *arguments], env=environment)
 
 
 def make_tree(tree):

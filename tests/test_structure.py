@@ -245,7 +245,7 @@ def test_old_python_faked_is_told_the_module_of_the_site(root, run, tmp_path):
     site = f'newer_python = "module load python"\n[machines.here]\nrecognise.path = "{tmp_path}"\n'
     (clone / "here/site.toml").write_text(site)
     done = run_as_old_python(clone, run, "container_run.py", "true")
-    assert "hint: type `module load python`, then the same command again" in done.stderr
+    assert "hint: run: module load python; then run the command again" in done.stderr
 
 
 def test_old_python_faked_becomes_the_one_of_the_clone(root, run, tmp_path):

@@ -528,7 +528,7 @@ def test_full_disk_is_told_where_uv_cannot_be_installed(size, on_host, small_dis
     done = on_host.overlay(check=False, env={"PIP_NO_INDEX": "0"})
     error, hint = done.stderr.splitlines()[-2:]
     assert error == "error: cannot install uv: No space left on device"
-    assert hint.startswith("hint: make room there")
+    assert hint.startswith("hint: free some space")
     assert not list(disk.glob("tools_*/*"))
 
 
