@@ -391,7 +391,9 @@ def merge(layout: Layout, world_size: int) -> None:
             builder.add_index(str(product.files[0].with_suffix("")))
         builder.finalize(str(idx_file))
         result.update(merged, vocab_size=vocab_size)
-    shutil.rmtree(layout.shards_dir.parent)
+    shutil.rmtree(layout.shards_dir)
+    with suppress(OSError):  # shards of other inputs stay
+        layout.shards_dir.parent.rmdir()
     print(f"dataset: {summary(merged)} in {dataset.files[0]} and .idx")
 
 

@@ -114,11 +114,15 @@ def test_names_that_differ_in_case_are_refused_where_one_file_has_both(insensiti
     (tmp_path / ".partial").mkdir()
     if insensitive:
         (tmp_path / ".PARTIAL").symlink_to(".partial")
-    lines = [assign("bundle", tmp_path), "wanted_names=([a]=1 [docs/Page]=1 [docs/page]=1)"]
-    done = bash(run, *lines, call("check_case"))
-    assert done.returncode == (1 if insensitive else 0), done.stderr
-    both = "docs/page and docs/Page", "docs/Page and docs/page"
-    assert any(f"cannot store both {each}\n" in done.stderr for each in both) == insensitive
+    for one, other in (("docs/Page", "docs/page"), ("docs", "Docs")):
+        names = (
+            f"[a]=1 [{one}]=1 [{other}/b]=1" if one == "docs" else f"[a]=1 [{one}]=1 [{other}]=1"
+        )
+        lines = [assign("bundle", tmp_path), f"wanted_names=({names})"]
+        done = bash(run, *lines, call("check_case"))
+        assert done.returncode == (1 if insensitive else 0), done.stderr
+        both = f"{one} and {other}\n", f"{other} and {one}\n"
+        assert any(f"cannot store both {each}" in done.stderr for each in both) == insensitive
 
 
 def test_every_file_is_dealt_out_once(run, tmp_path):
@@ -189,5 +193,7 @@ def test_hints_name_the_offline_modes_where_a_bundle_was_unpacked(
         expected = f"error: python3 set_up.py install\nhint: {offline if unpacked else hint}\n"
         done = bash(run, call("fail", "python3 set_up.py install", hint))
         assert done.stderr == expected
+        done = bash(run, "start_report text", call("report", "problem", "packages", "text", hint))
+        assert done.stdout.endswith(f"fix: {offline if unpacked else hint}\n")
         LongshipError("python3 set_up.py install", hint).tell()
         assert capfd.readouterr().err == expected

@@ -452,3 +452,15 @@ def test_rank_that_cannot_start_stays_until_slurm_has_read_why(
     begin = f"sleep() {{ echo stays; }}\n{definitions()['outlive_last_words']}\nset -eu"
     done = run(["bash", "-c", f"{begin}; outlive_last_words; {end}"], env=environment, check=False)
     assert (done.stdout == "stays\n", done.returncode) == (stays, 3)
+
+
+def test_secret_that_cannot_be_written_starts_nothing(bash):
+    """On a full /dev/shm; the text for the shell inside then ends it."""
+    done = bash(
+        "longship_secrets=(A B) A=1 B=2",
+        'printf() { [[ ${2-} != A ]] && builtin printf "$@"; }',
+        "secrets_text",
+        check=False,
+    )
+    assert done.returncode == 1 and done.stdout == "exit 1; "
+    assert "error: cannot write to /dev/shm" in done.stderr

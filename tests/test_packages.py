@@ -131,3 +131,12 @@ def test_index_of_pytorch_that_is_not_reached_leaves_the_other_one(monkeypatch, 
     note, hint = capsys.readouterr().err.splitlines()
     assert note.startswith("note: http://127.0.0.1:9/whl/ is not reachable: installing the package")
     assert "export PIP_FIND_LINKS=DIR" in hint
+
+
+def test_lock_has_neither_directories_of_this_machine_nor_credentials(bash, tmp_path):
+    pins = (
+        "--extra-index-url https://me:" + "secret@x/simple\n--find-links file:///my/wheels\na==1\n"
+    )
+    (tmp_path / "pins.txt").write_text(pins)
+    done = bash(f"shared_pins {tmp_path}/pins.txt")
+    assert done.stdout == "--extra-index-url https://x/simple\na==1\n"

@@ -205,16 +205,14 @@ build_tag() {
 }
 
 # hold_tag PROGRAM TAG: keep what TAG-partial is now under a tag of its own, named in "$partial". So a version of
-# docker's and podman's is a file too, and is activated like the others. An image that is a version already keeps
-# its tag: packages were installed on top of that.
+# docker's and podman's is a file too, and is activated like the others. The active image, built again, keeps its
+# tag: packages were installed on top of that.
 hold_tag() {
-  local id file own
+  local id own
   id=$("$1" image inspect --format '{{.Id}}' "$2-partial")
   id=${id#sha256:}
   own=$2_$(date -u +%Y%m%dT%H%M%S)_${id:0:12}
-  for file in "${active%/*}"/versions/*."$1"; do
-    if [[ $(tag_in "$file") == "$2_"*"_${id:0:12}" ]]; then own=$(tag_in "$file"); fi
-  done
+  if [[ $(tag_in "$active") == "$2_"*"_${id:0:12}" ]]; then own=$(tag_in "$active"); fi
   printf '%s\n' "$own" >"$partial" ||
     fail_writing "${partial%/*}" "cannot write $partial" 'see the error above'
   "$1" tag "$2-partial" "$own"

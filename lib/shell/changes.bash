@@ -145,10 +145,11 @@ save_changes() {
   mv -- "$into.partial" "$into"
 }
 
-# save_raw: keep those files beside the patches, too.
+# save_raw: keep those files next to the patches, too; if only files too large to be saved are in the way, there
+# are none.
 save_raw() {
   recall saved_folder
-  if [[ ! -d $state/raw ]]; then return; fi
+  if [[ -z $REPLY || ! -d $state/raw ]]; then return; fi
   (umask 077 && cp -R -p -T -- "$state/raw" "$REPLY/before-filters") ||
     fail_writing "$REPLY" "cannot write $REPLY/before-filters" 'read the error above'
 }

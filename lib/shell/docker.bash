@@ -77,13 +77,14 @@ secrets_text() {
     if [[ -O $file && ! -e /proc/${value%.*} ]]; then rm -f -- "$file"; fi
   done
   if file=$(mktemp "/dev/shm/longship-secrets-$$.XXXXXXXX") &&
-    for variable in "${longship_secrets[@]}"; do
+    (for variable in "${longship_secrets[@]}"; do
       value=${longship_kept[$variable]-${!variable}}
-      printf "export %s='%s'\n" "$variable" "${value//\'/$quote}"
-    done >"$file"; then
+      printf "export %s='%s'\n" "$variable" "${value//\'/$quote}" || exit
+    done >"$file"); then
     # an image can lack rm
     printf '. %s && : >%s || exit 1; rm -f %s 2>/dev/null; ' "$file" "$file" "$file"
   else
+    if [[ -n $file ]]; then rm -f -- "$file"; fi
     printf 'exit 1; '
     fail_writing /dev/shm 'cannot write to /dev/shm, which passes tokens to the container' \
       "unset ${longship_secrets[*]}; or put the token into a file: environment.token_files in configuration.toml"

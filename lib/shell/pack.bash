@@ -216,10 +216,14 @@ check_case() {
   local -A seen=()
   if [[ ! -e $bundle/.PARTIAL ]]; then return; fi
   for name in "${!wanted_names[@]}"; do
-    [[ -z ${seen[${name,,}]:-} ]] ||
-      fail "$bundle is on a case-insensitive file system, which cannot store both $name and ${seen[${name,,}]}" \
-        'rename one of them; or pack to another file system'
-    seen[${name,,}]=$name
+    while :; do # and its directories
+      [[ ${seen[${name,,}]:-$name} == "$name" ]] ||
+        fail "$bundle is on a case-insensitive file system, which cannot store both $name and ${seen[${name,,}]}" \
+          'rename one of them; or pack to another file system'
+      seen[${name,,}]=$name
+      if [[ $name != */* ]]; then break; fi
+      name=${name%/*}
+    done
   done
 }
 

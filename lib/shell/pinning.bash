@@ -19,7 +19,7 @@ renew_lock() {
     printf '# Python packages with their hashes for %s; commit this file.\n' "${lock##*/}"
     printf '# Made by "python3 set_up.py update"; "install" then takes exactly these.\n'
     write_header "$(<"$unfinished/target/python")" "$(<"$unfinished/target/glibc")"
-    cat -- "$unfinished/pins.txt"
+    shared_pins "$unfinished/pins.txt"
   } >"$lock.partial" || fail_writing "${lock%/*}" "cannot write $lock" 'check the permissions of the directory; the line above has the reason'
   if [[ -e $lock ]] && ! list_fits "$lock" image "$image_address"; then
     note "$lock was for the image $(header_value image "$lock"); it is now for $image_address"
@@ -28,6 +28,11 @@ renew_lock() {
   mv -- "$lock.partial" "$lock"
   note "the locked versions are in $lock; commit this file"
   rm -rf -- "$unfinished"
+}
+
+# shared_pins FILE: print resolved versions for all members: without directories of this machine and credentials.
+shared_pins() {
+  sed '/^--find-links file:/d' -- "$1" | without_passwords
 }
 
 # pin_packages DIR UV PYTHON...: resolve the versions for the target that DIR/target describes, and write

@@ -11,7 +11,9 @@ start_report() {
 # report STATE TOPIC TEXT [FIX]: ok, warning or problem; what is not ok has a fix.
 report() {
   local REPLY
-  set -- "$1" "$2" "${3//[[:cntrl:]]/?}" "${4:-}"
+  REPLY=${4:-}
+  if [[ -n ${longship_unpacked:-} ]]; then offline_modes "$REPLY"; fi
+  set -- "$1" "$2" "${3//[[:cntrl:]]/?}" "$REPLY"
   findings+=("$1" "$2" "$3" "$4")
   if [[ $report_form == json ]]; then return; fi
   paint 1 "$1"

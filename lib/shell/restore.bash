@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2154  # set by the caller: state, saved
+# shellcheck shell=bash disable=SC2154  # set by the caller: state, saved, repositories_folder
 # The way back: a repository as it was before an update, whatever step that is at.
 
 # restore FOLDER: keep what is there now, and take the repository back.
@@ -101,7 +101,7 @@ restore_head() {
 # save_what_is_there FOLDER: what the user has done since the update began is not lost either.
 save_what_is_there() {
   local -r folder=$1 ref=refs/longship/given-up/$(date +%Y%m%dT%H%M%S).$$
-  local -r raw=$saved/given-up/${ref##*/}/${folder##*/}
+  local -r raw=$saved/given-up/${ref##*/}/${folder#"$repositories_folder/"}
   local own tree
   own=$(git_folder "$folder")
   remove_own_locks "$own"

@@ -191,7 +191,7 @@ use_version() {
   version=${active%/*}/versions/$version
   image_exists "$version" ||
     fail "no such version: $version" \
-      'list the versions: python3 move_built_container_to_active.py --list'
+      'list the versions: python3 move_built_container_to_active.py --list; for one of another image, set container.image first'
   check_whole_image "$version" "run: $BUILD_ANEW; or use another version: python3 move_built_container_to_active.py --list" always
   point_to "$version" "$2"
 }

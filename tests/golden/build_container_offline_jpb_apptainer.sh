@@ -689,8 +689,8 @@ make_lock() {
 beat_lock() {
   local -r owner=$(<"$1/owner")
   local -r start=${owner##* } heart=$BASHPID
-  (umask a+r && printf '%s %s\n' "$heart" "$(process_start "$heart")" >"$1/heart.partial")
-  mv -- "$1/heart.partial" "$1/heart"
+  (umask a+r && printf '%s %s\n' "$heart" "$(process_start "$heart")" >"$1/heart.partial") &&
+    mv -- "$1/heart.partial" "$1/heart" || : # on a full disk it beats all the same
   while sleep 5 && [[ $(<"$1/owner") == "$owner" ]]; do
     if [[ $(process_start "$$") != "$start" ]]; then
       find_lock_holders "$1"

@@ -192,6 +192,7 @@ def test_shards_of_other_inputs_are_other_files(inside, root, serial, same_text,
     calls = [["shard", *where], ["shard", *where, "--end-of-text", "a"], ["merge", *where]]
     make_calls(inside, root, calls, tmp_path)
     assert read_dataset(tmp_path) == read_dataset(serial)
+    assert len(list(tmp_path.glob("corpus_shards/*/*.idx"))) == 1  # those of the other inputs
 
 
 def test_standard_library_is_the_same_text_every_time(inside, root, preprocess, tmp_path):
