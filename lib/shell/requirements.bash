@@ -194,7 +194,7 @@ check_pinned_python() {
   python=$(inside python3 -c 'import sys; print("{}.{}".format(*sys.version_info))') ||
     fail "python3 not found in the image $base" 'set container.image to an image that has python3'
   if [[ -n ${wheelhouse:-} && $base == host ]]; then # the connected machine would take its own again
-    renew=${renew/: /: set packages.python = \"$python\" in configuration.toml, then }
+    renew=${renew/run: /set packages.python = \"$python\" in configuration.toml, then run: }
   fi
   [[ $python == "$(header_value python "$pins")" ]] ||
     fail "$pins is for Python $(header_value python "$pins"), but $base has $python" "$renew"

@@ -404,7 +404,7 @@ SECRETS = {
 @pytest.mark.parametrize("secret", list(SECRETS.values()), ids=list(SECRETS))
 def test_secret_in_a_text_is_refused(secret, place):
     (place.root / "notes.txt").write_text(f"a\nx = {secret}\n")
-    is_told(place.pack(check=False), "notes.txt contains a possible token", "--allow notes.txt")
+    is_told(place.pack(check=False), "notes.txt looks like a token", "--allow notes.txt")
     place.verify()  # the bundle is what it was
     place.pack("--allow", "notes.txt")
     (place.root / "notes.txt").unlink()

@@ -395,7 +395,7 @@ FAULTS = [
         "wrong architecture",
         "container.image",
     ),
-    Fault("other size", longer("image"), "problem", "image", "is damaged: it has", "--force"),
+    Fault("other size", longer("image"), "problem", "image", "is damaged: ", "--force"),
     Fault(
         "new image",
         waiting_image,
@@ -406,7 +406,7 @@ FAULTS = [
     ),
     Fault("no bind", missing_bind, "problem", "inside", "cannot bind /no/where", "container.binds"),
     Fault("no zstd", no_zstd, "problem", "mount", "packed with zstd", 'compression = "lz4"'),
-    Fault("no overlay", other_requirements, "problem", "overlay", "no overlay", "build_overlay.py"),
+    Fault("no overlay", other_requirements, "problem", "overlay", "not found", "build_overlay.py"),
     Fault(
         *("other image", overlay_of_another_image, "problem", "overlay"),
         *("was built for /other/image.sif", "build_overlay.py"),
@@ -417,7 +417,7 @@ FAULTS = [
         longer("overlay"),
         "problem",
         "overlay",
-        "be damaged: it has",
+        "be damaged: ",
         "build_overlay",
     ),
     Fault("no venv", no_venv, "problem", "packages", "not installed", "set_up.py install"),
@@ -451,7 +451,9 @@ FAULTS = [
     Fault("no index", dead_index, "warning", "network", "https://***@127.0.0.1:9", "https_proxy"),
     Fault("open token", open_token, "problem", "tokens", "read by others (mode 644)", "chmod 600"),
     Fault("empty token", empty_token, "warning", "tokens", "is empty", "rm "),
-    Fault("secret", written_secret, "problem", "secrets", "sets LAB_API_KEY", "export LAB_API_KEY"),
+    Fault(
+        "secret", written_secret, "problem", "secrets", "sets LAB_API_KEY", "environment.secrets"
+    ),
     Fault("dead Slurm", dead_slurm, "problem", "Slurm", "does not respond", "try again later"),
     Fault("partition", no_such_partition, "warning", "Slurm", "no partition nowhere", "site.toml"),
     Fault("broken GPU", broken_gpu, "problem", "GPU", "Driver/library mismatch", "--exclude="),

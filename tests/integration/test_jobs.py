@@ -61,7 +61,9 @@ def test_end_that_cannot_be_recorded_is_told_in_the_log(jobs):
     assert "record.json cannot be completed: the job exited with code 3\n" in run.log
     assert "exit_code" not in run.record
     (run.folder / "record.json.partial").rmdir()  # other tests look for such files
-    (line,) = [each for each in jobs.submit("status").stdout.splitlines() if run.job in each]
+    (line,) = [
+        each for each in jobs.submit("status").stdout.splitlines() if run.job in each.split()
+    ]
     assert "exit code unknown" in line and "RUNNING" not in line
 
 
@@ -237,7 +239,7 @@ def test_tokens_reach_the_ranks_and_nothing_that_others_read(make_job_clone, slu
 
 
 def test_requeued_job_that_is_cancelled_as_it_waits_ends_its_chain(jobs):
-    job = write_job(jobs, "waiting", 'echo started; srun "$LAUNCHER" sleep 600')
+    job = write_job(jobs, "waiting", """srun "$LAUNCHER" sh -c 'echo started; exec sleep 600'""")
     first, second = jobs.submit(job, "--chain=2").stdout.split()
     jobs.wait_until(first, lambda: "started" in jobs.slurm.log(first))
     jobs.slurm.run(["scontrol", "requeuehold", first])

@@ -155,7 +155,7 @@ def test_loss_falls_and_everything_is_recorded(finished):
     numbers = r"loss \d+\.\d{4}  validation \d+\.\d{4}  [\d,]+ tokens/s  0:00:00 left"
     assert re.search(rf"^step 60/60  {numbers}$", output, re.M)
     mean = sum(values[-20:]) / len(values[-20:])
-    assert f"{values[0]:.4f} at first, {mean:.4f} over the last {len(values[-20:])}" in output
+    assert f"{values[0]:.4f} at the start, {mean:.4f} over the last {len(values[-20:])}" in output
     for name in ("step-00000060.pt", "loss.png"):
         assert str(folder / "run" / name) in output
 
@@ -178,7 +178,7 @@ def test_resumes_exactly_from_the_newest_whole_checkpoint(train, finished, tmp_p
     damage(resumed / "run" / "step-00000060.pt")
     result = train(resumed, *FINITE)
     assert "from " + str(resumed / "run" / "step-00000040.pt") in result.stdout
-    assert "a checkpoint is damaged and not used" in result.stderr
+    assert "skipping a damaged checkpoint" in result.stderr
     assert "other options" not in result.stderr
     assert losses(resumed) == losses(folder)
     assert validation_losses(resumed) == validation_losses(folder)
@@ -379,7 +379,7 @@ def test_half_a_dataset_is_an_error(inside, root, data, tmp_path):
         shutil.copy(f"{data}.{ending}", tmp_path / f"half.{ending}")
     cut(tmp_path / "half.bin")
     result = inside("python", root / "train.py", "--data", tmp_path / "half", check=False)
-    assert_error(result, "not a whole dataset")
+    assert_error(result, "not a complete dataset")
 
 
 def test_place_that_cannot_be_written_to_is_an_error(train, tmp_path):
