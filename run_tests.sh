@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run the tests. At the end stands what failed, then what was skipped: a line for
-# each missing program.
+# Run the tests. The output ends with the failures, then the skipped tests, with one
+# line for each missing program.
 #
 #   ./run_tests.sh          fast: no container, no cluster, no network;
 #                           under 4 minutes on 2 cores
@@ -11,10 +11,10 @@
 #                           frameworks: hours
 #   ./run_tests.sh tests/test_lock.py -k name
 #                           any arguments of pytest; paths are relative to the
-#                           repository. What is named is run whatever its tier
+#                           repository. Named tests run whatever their tier
 #
-# The first run makes the test environment in .venv-tests; PYTHON chooses the
-# Python it is made of.
+# The first run creates the test environment in .venv-tests; PYTHON chooses its
+# Python.
 set -euo pipefail
 
 fail() {

@@ -67,9 +67,11 @@ class Packages:
 
     requirements: str = _key("requirements/environment.txt", 'a pip requirements file; "" for none')
     installer: str = _key("uv", "uv if it is available, else pip", ("uv", "pip"))
-    python: str = _key("", "the target's version, such as 3.12, for a download without an image")
+    python: str = _key(
+        "", "Python version of the target, such as 3.12, to download without an image"
+    )
     overlay: str = _key("", "name of the overlay; empty: a venv")
-    compression: str = _key("zstd", "of the overlay", ("zstd", "xz", "lz4", "gzip"))
+    compression: str = _key("zstd", "compression of the overlay", ("zstd", "xz", "lz4", "gzip"))
     processors: int = _key(0, "CPU cores used for packing; 0: all")
     memory: str = _key("", 'memory limit for packing, such as "2G" (default: a quarter)')
     work_dir: str = _key("", "build directory of the overlay (default: in scratch_dir)")
@@ -79,7 +81,9 @@ class Packages:
 class Environment:
     """[environment]: the variables that the program inside finds."""
 
-    unset: tuple[str, ...] = _key((), "variables to unset, besides the built-in list; NAME* too")
+    unset: tuple[str, ...] = _key(
+        (), "variables to unset, in addition to the built-in list; NAME* too"
+    )
     set: Mapping[str, str] = _key({}, "variables to set")
     secrets: tuple[str, ...] = _key(
         ("HF_TOKEN", "WANDB_API_KEY"), "variables passed by name, never written down"

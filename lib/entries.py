@@ -9,22 +9,28 @@ INSTALLS = ("editable", "plain", "requirements", "none")
 
 # What each of the [[repositories]] takes; lib/repositories.py reads them.
 REPOSITORY = {
-    "name": Key("text", "names its folder; the last part of the URL unless given"),
-    "url": Key("text", "what git clones"),
-    "ref": Key("text", "a tag, branch or commit; the default branch unless given"),
-    "upstream": Key("text", "the original's URL, where `url` is a fork"),
-    "install": Key("text", "how it gets into the venv", INSTALLS, INSTALLS[0]),
+    "name": Key("text", "name of its directory (default: the last part of the URL)"),
+    "url": Key("text", "URL or path that git clones"),
+    "ref": Key("text", "tag, branch or commit (default: the default branch)"),
+    "upstream": Key("text", "URL of the original, if `url` is a fork"),
+    "install": Key("text", "how it is installed into the venv", INSTALLS, INSTALLS[0]),
     "extras": Key("list", "optional dependencies: NAME[extra]"),
-    "requirements": Key("text", "its file for install = requirements", (), "requirements.txt"),
-    "script": Key("text", "a script of this repository that is run inside, after that"),
+    "requirements": Key(
+        "text", "its requirements file, for install = requirements", (), "requirements.txt"
+    ),
+    "script": Key("text", "script of the clone to run afterwards, inside the environment"),
 }
 
 # What each of the [[assets]] takes; lib/assets.py reads them.
 ASSET = {
-    "name": Key("text", "tells it from others of the same repo"),
-    "repo": Key("text", "a repository on the Hugging Face hub, such as openai-community/gpt2"),
-    "kind": Key("text", "a tokenizer is a model's", ("model", "dataset"), "model"),
-    "revision": Key("text", "a commit; a branch or tag moves, and is told as a commit", (), "main"),
-    "include": Key("list", "patterns of the files that are wanted; all unless given"),
-    "exclude": Key("list", "patterns of those that are not"),
+    "name": Key("text", "label that distinguishes entries with the same repo"),
+    "repo": Key("text", "repository on the Hugging Face Hub, such as openai-community/gpt2"),
+    "kind": Key(
+        "text", "type of the repository; use model for a tokenizer", ("model", "dataset"), "model"
+    ),
+    "revision": Key(
+        "text", "commit; a branch or tag can move, so its commit is printed", (), "main"
+    ),
+    "include": Key("list", "patterns of files to download (default: all)"),
+    "exclude": Key("list", "patterns of files to leave out"),
 }

@@ -43,13 +43,13 @@ class Limits(NamedTuple):
     Parameters
     ----------
     max_hours : float or None
-        The longest job.
+        Time limit of a job.
     max_nodes, max_gpus : int or None
-        The largest job.
+        Size limit of a job.
     cores_per_node, gpus_per_node : int or None
-        Its nodes, where they differ from the machine's others.
+        Cores or GPUs of its nodes, if they differ from the machine's other nodes.
     price : Price or None
-        What an hour costs there, where it differs from the machine's other partitions.
+        Price of an hour, if it differs from the machine's other partitions.
     """
 
     max_hours: float | None = None
@@ -66,13 +66,14 @@ class Price(NamedTuple):
     Parameters
     ----------
     unit : str
-        Such as ``core-hours``.
+        Unit of the price, such as ``core-hours``.
     node, gpu, core : float
-        For each that is asked for.
+        Price per requested node, GPU or core.
     slice : float
-        LUMI: for the largest of GPUs, cores / slice_cores and gigabytes / slice_memory.
+        LUMI: price per slice; their number is the largest of GPUs, cores / slice_cores and
+        gigabytes / slice_memory.
     slice_cores, slice_memory : int
-        What belongs to a GPU of a node there: cores, and gigabytes.
+        LUMI: cores, and gigabytes, that belong to one GPU of a node.
     constraints : mapping of str to float
         Factors of ``--constraint``, such as Berzelius' fat nodes.
     """

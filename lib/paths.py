@@ -20,7 +20,7 @@ FIELDS = {
     "account": "`project.account`",
     "project": "`project.name`",
     "machine": "the machine's name",
-    "arch": "`amd64` or `arm64`, that of its compute nodes",
+    "arch": "architecture of the machine's compute nodes, `amd64` or `arm64`",
 }
 
 
@@ -56,52 +56,52 @@ class Paths:
 
     @property
     def containers(self) -> Path:
-        """The images in use: links into `versions` below."""
+        """Active images: links into its directory `versions`."""
         return self.scratch_dir / "containers"
 
     @property
     def archives(self) -> Path:
-        """Images as they travel to a machine without network."""
+        """Image archives for an air-gapped machine."""
         return self.offline / "containers"
 
     @property
     def repositories(self) -> Path:
-        """The external repositories; they are the user's to work in."""
+        """External repositories, in which the user can work."""
         return self.project_dir / "repos"
 
     @property
     def saved_changes(self) -> Path:
-        """The user's changes in them as patches, as they were before each update."""
+        """Patches with the user's changes in the repositories before each update."""
         return self.project_dir / "saved_changes"
 
     @property
     def offline(self) -> Path:
-        """All that travels to a machine without network: containers, pip, repos, assets."""
+        """Everything for an air-gapped machine: containers, pip, repos, assets."""
         return self.scratch_dir / "offline"
 
     @property
     def assets(self) -> Path:
-        """Models and datasets as they travel to a machine without network."""
+        """Models and datasets for an air-gapped machine."""
         return self.offline / "assets"
 
     @property
     def hub(self) -> Path:
-        """The cache of models and datasets: HF_HOME (`lib/environment.py`)."""
+        """Cache of models and datasets: HF_HOME (`lib/environment.py`)."""
         return self.cache / "huggingface"
 
     @property
     def venv(self) -> Path:
-        """The venv in use: a link into `venvs`, so that a new one takes its place at once."""
+        """Active venv: a link into `venvs`, which one rename replaces."""
         return self.scratch_dir / f"venv_{self.stack}_{self.arch}"
 
     @property
     def venvs(self) -> Path:
-        """The venvs themselves; each stays at the path where it was built."""
+        """The venvs; each stays at the path where it was built."""
         return self.scratch_dir / "venvs"
 
     @property
     def overlays(self) -> Path:
-        """The overlays: links into `versions` below, named after their requirements."""
+        """Active overlays: links into its directory `versions`, named after their requirements."""
         return self.scratch_dir / "overlays"
 
     @property
@@ -111,12 +111,12 @@ class Paths:
 
     @property
     def runs(self) -> Path:
-        """A folder for each job: what it ran, with what, and how it ended."""
+        """Run directories, one per job: inputs, launcher, exit code."""
         return self.scratch_dir / "runs"
 
     @property
     def cache(self) -> Path:
-        """The caches of everything that would otherwise fill the home folder."""
+        """Caches of all programs that would otherwise fill the home directory."""
         return self.scratch_dir / "cache"
 
 

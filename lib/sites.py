@@ -46,9 +46,9 @@ FACTS = {
 }
 MARKS = {
     "environment": Key("texts", "variables and their values"),
-    "host": Key("text", "a pattern of the host's name"),
-    "path": Key("text", "a folder that only this site has"),
-    "cluster": Key("text", "Slurm's ClusterName, known inside a job"),
+    "host": Key("text", "pattern of the host name"),
+    "path": Key("text", "directory that only this site has"),
+    "cluster": Key("text", "Slurm's ClusterName, which is known inside a job"),
 }
 _NAME = re.compile(r"\w[\w.-]*")
 _MARKS_SHOWN = {"host": "host name", "path": "the folder", "cluster": "Slurm's cluster"}
@@ -68,41 +68,41 @@ class Machine:
     description : str
         The machine's full name.
     recognise : mapping
-        Marks; all that are given must fit.
+        Detection rules; all of them must match.
     runtime : str
-        What runs containers there; ``auto`` where the machine is not known beforehand.
+        Container runtime; ``auto`` for a machine that is not known in advance.
     gpu : str
-        ``cuda``, ``rocm``, ``cpu``, or ``auto``: whatever the node has.
+        ``cuda``, ``rocm``, ``cpu``, or ``auto``: detected on the node.
     arch : str
-        Architecture of the compute nodes, ``amd64`` or ``arm64``; ``auto``: this machine's own.
+        Architecture of the compute nodes, ``amd64`` or ``arm64``; ``auto``: that of this machine.
     modules : tuple of str
-        Arguments of ``module``, one call each, where the runtime comes from a module.
+        Arguments of ``module``, one string per call, if a module provides the runtime.
     runtime_options : tuple of str
-        More options of the runtime.
+        Additional options of the runtime.
     binds : tuple of str
-        Folders of the site that a container does not show by itself.
+        Directories of the site to bind that the runtime does not bind automatically.
     definition_builds : str
-        ``allowed``, or ``forbidden`` where nobody may build from a definition file.
+        ``allowed``, or ``forbidden`` if the site does not allow builds from a definition file.
     build_hint : str
-        What works there instead, or where.
+        Alternative to such builds, or the place where they are allowed.
     cores_per_node, gpus_per_node : int
-        Of a compute node; 0 where nothing is known.
+        Cores or GPUs of a compute node; 0: unknown.
     default_partition : str
-        The one of jobs that name none.
+        Partition of jobs that do not set one.
     partitions, qos : mapping of str to Limits
-        What jobs may ask for; empty where only Slurm knows.
+        Limits of jobs; empty if only Slurm knows them.
     price : Price or None
-        What an hour costs, where a partition has no price of its own.
+        Price of an hour in partitions that have no price of their own.
     required : tuple of str
-        Options of sbatch without which no job starts there, such as ``account``.
+        sbatch options that every job requires, such as ``account``.
     compute_folders : tuple of str
-        The only folders that compute nodes see; empty for all.
+        The only directories that are mounted on compute nodes; empty: all.
     rendezvous : str
         MASTER_ADDR: ``{node}`` is the first node's name, ``{address}`` its IP address.
     pyxis : str
-        ``yes`` where ``srun`` itself starts enroot's containers.
+        ``yes`` if ``srun`` itself starts enroot's containers.
     accounts : str
-        ``no`` where Slurm has none.
+        ``no`` if Slurm has no accounts.
     configuration : Layer
         The site's values for the keys of configuration.toml.
     """

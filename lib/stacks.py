@@ -16,26 +16,26 @@ FILE = {
     "description": Key("text"),
     "images": Key("table"),
     "torch": Key("text"),
-    "training": Key("table", "what a group can set, a table for each setting"),
+    "training": Key("table", "settings of a group, one table per setting"),
     "configuration": Key("table"),
 }
 IMAGES = {
-    "cuda": Key("by_arch", "for NVIDIA's GPUs"),
-    "rocm": Key("by_arch", "for AMD's"),
-    "cpu": Key("by_arch", "for machines without any"),
+    "cuda": Key("by_arch", "for NVIDIA GPUs"),
+    "rocm": Key("by_arch", "for AMD GPUs"),
+    "cpu": Key("by_arch", "for machines without a GPU"),
 }
 
 # What a setting can be. A ``path`` or one of ``paths`` that begins with a root is checked and shown
 # inside.
 KINDS = {
-    "text": Key("text", "any text", default=""),
+    "text": Key("text", "any string", default=""),
     "number": Key("number", "any integer", default=0),
     "parallel": Key("number", "the product of all of them divides the GPUs of a job", default=0),
-    "path": Key("text", "checked, and shown inside; or a name on the hub", default=""),
-    "paths": Key("list", "such paths, or patterns", default=()),
+    "path": Key("text", "checked and bound; or a name on the Hugging Face Hub", default=""),
+    "paths": Key("list", "paths as above, or patterns", default=()),
 }
 SETTING = {
-    "kind": Key("text", "what it is", choices=tuple(KINDS), default="text"),
+    "kind": Key("text", "kind of value", choices=tuple(KINDS), default="text"),
     "default": Key("value"),
     "about": Key("text"),
     "within": Key("text"),
@@ -53,13 +53,13 @@ class Setting(NamedTuple):
     kind : str
         ``text``, ``number``, ``parallel``, ``path`` or ``paths``.
     default : str, int or tuple of str
-        Its value where the configuration has none.
+        Value if the configuration has none.
     about : str
-        One line.
+        One-line description.
     within : str
-        The ``parallel`` setting that this one divides, where it divides no world size.
+        The ``parallel`` setting that this one divides, if it does not divide the world size.
     step : str
-        The jobs before which its path is looked for: ``training``, ``data`` or ``both``.
+        Jobs before which its path is checked: ``training``, ``data`` or ``both``.
     """
 
     kind: str
@@ -77,12 +77,12 @@ class Stack(NamedTuple):
     name : str
         The folder's name.
     description : str
-        One line.
+        One-line description.
     images : mapping of str to str or mapping
-        Where the image comes from, by GPU vendor: ``cuda``, ``rocm``, ``cpu``; one for all
-        architectures, or one for each.
+        Source of the image by GPU vendor: ``cuda``, ``rocm``, ``cpu``; one for all architectures,
+        or one for each.
     torch : str
-        The requirements file with the PyTorch for images that have none; may be empty.
+        Requirements file with PyTorch, for images that have none; can be empty.
     settings : mapping of str to Setting
         By name, in order.
     configuration : Layer

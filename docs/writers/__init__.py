@@ -1,1 +1,1 @@
-"""The pages of the reference, a module each; `docs/write_reference.py` calls them."""
+"""Pages of the reference, one module each; `docs/write_reference.py` calls them."""

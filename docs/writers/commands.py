@@ -1,4 +1,4 @@
-"""commands.md: every script, its arguments and its options, from the commands themselves."""
+"""commands.md: every script with its arguments and options, taken from the commands."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from lib.cli import plain_options
 from writers.markdown import code, page, plain, table
 
 _INTRO = """\
-Every script of the repository: what is typed, and every option. `--help` shows the same. Options
-stand before a command that is run inside; what stands after its first word belongs to it."""
+This page lists every script of the repository with all arguments and options, as `--help` does.
+Put the options of `container_run.py` before the command: all later arguments are passed to it."""
 
 _COMMON = """\
-The first three are also variables: `LONGSHIP_MACHINE`, `LONGSHIP_STACK` and
-`LONGSHIP_CONFIGURATION`; the option wins. Colours are for a terminal; `NO_COLOR=1` is without
-them. A script that was printed needs bash and the programs that it names, and no Python."""
+The variables `LONGSHIP_MACHINE`, `LONGSHIP_STACK` and `LONGSHIP_CONFIGURATION` have the same
+effect as the first three options; an option overrides its variable. Output to a terminal is
+coloured; `NO_COLOR=1` turns colours off. A printed script needs bash and the programs that it
+names, but no Python."""
 
-WITHOUT = "It takes none of the options of the other scripts."
+WITHOUT = "This script does not accept the common options."
 
 _PAYLOAD = """\
-These two are yours to replace. They run inside the environment; the defaults are those without a
-GPU."""
+You can replace these two programs with your own. They run inside the environment; the defaults
+shown are those without a GPU."""
 
 
 def commands_page() -> str:
@@ -51,7 +52,7 @@ def commands_page() -> str:
 
 
 def click_commands() -> dict[str, click.Command]:
-    """Return the command that each entry script hands over to, by the script's name."""
+    """Return the click command of each entry script, by the script's name."""
     found = {}
     for path in sorted(Path(ROOT).glob("*.py")):
         entry = re.search(r"from (lib\.cli\.\w+) import (\w+)", path.read_text(encoding="utf-8"))
@@ -73,7 +74,7 @@ def _command_parts(name: str, command: click.Command, common: set[str]) -> list[
     arguments = [
         _argument(each)
         for each in command.params
-        if isinstance(each, click.Argument) and each.metavar != ""  # which is for a program
+        if isinstance(each, click.Argument) and each.metavar != ""  # that one is for programs
     ]
     some = ["[OPTION...]"] if any(isinstance(each, click.Option) for each in command.params) else []
     usage = " ".join(["python3", name, *some, *arguments])
@@ -99,7 +100,7 @@ def _options_table(options: list[click.Option]) -> str:
     rows = [
         (code(" ".join([*each.opts, *_metavar(each)])), plain(each.help or "")) for each in options
     ]
-    return table(("option", "does"), rows)
+    return table(("option", "effect"), rows)
 
 
 def _metavar(option: click.Option) -> list[str]:
@@ -112,13 +113,13 @@ def _prose(text: str) -> list[str]:
 
 
 def _paragraph(text: str) -> str:
-    """Return a paragraph, a list of what can be typed (`name   what it is`), or an example."""
+    """Return a paragraph, a table of arguments (`name   description`), or an example."""
     if re.match("Examples?: ", text):
         return f"```bash\n{_examples(text)}\n```"
     first, _, listed = text.partition("\n")
     if first != "\b":
         return f"{plain(text)}."
-    if re.search(r"^ {1,3}\S", listed, re.MULTILINE):  # no text that goes on below its beginning
+    if re.search(r"^ {1,3}\S", listed, re.MULTILINE):  # not the second line of a description
         return f"```text\n{listed}\n```"
     rows: list[list[str]] = []
     for line in listed.splitlines():
@@ -127,11 +128,11 @@ def _paragraph(text: str) -> str:
             rows[-1][1] += f" {line.strip()}"
         else:
             rows.append([name, about])
-    return table(("argument", "does"), [(code(name), plain(about)) for name, about in rows])
+    return table(("argument", "effect"), [(code(name), plain(about)) for name, about in rows])
 
 
 def _examples(text: str) -> str:
-    """Return the commands of `Example: python3 x.py, on a laptop`, a line each."""
+    """Return the commands of `Example: python3 x.py, on a laptop`, one per line."""
     lines = []
     for each in " ".join(text.split()).partition(": ")[2].split("; "):
         command, comma, where = each.partition(", ")
@@ -140,7 +141,7 @@ def _examples(text: str) -> str:
 
 
 def _shell_parts(path: Path) -> list[str]:
-    """Return the comment that begins a script: what it does, then what can be typed."""
+    """Return the header comment of a script: its purpose, then its usage."""
     head = path.read_text(encoding="utf-8").partition("\nset ")[0].splitlines()[1:]
     paragraphs = "\n".join(each.lstrip("#") for each in head).split("\n\n")
     return [
@@ -150,10 +151,10 @@ def _shell_parts(path: Path) -> list[str]:
 
 
 def payload_parser(name: str) -> argparse.ArgumentParser:
-    """Return the parser of train.py or preprocess_data.py, whose imports are only there inside.
+    """Return the parser of train.py or preprocess_data.py without importing their packages.
 
-    Its functions and texts are taken alone, and what makes the parser is run up to where it would
-    parse, as on a machine without a GPU.
+    Only the functions and strings of the file are compiled, and `parse_arguments` runs up to the
+    point where it would parse, as on a machine without a GPU.
     """
     tree = ast.parse(Path(ROOT, name).read_text(encoding="utf-8"))
     texts = [each for each in tree.body if isinstance(getattr(each, "value", 0), ast.Constant)]
@@ -186,7 +187,7 @@ def _parser_parts(name: str) -> list[str]:
         if "--help" in action.option_strings:
             continue
         about = (action.help or "").replace(" (default: %(default)s)", "")
-        if isinstance(action, argparse.BooleanOptionalAction):  # Python 3.9 writes its value there
+        if isinstance(action, argparse.BooleanOptionalAction):  # Python 3.9 appends its value
             about = about.replace(f" (default: {action.default})", "")
         stated = "default" in about or action.default is None
         rows.append((code(shown), plain(about), "" if stated else code(action.default)))

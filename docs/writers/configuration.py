@@ -1,4 +1,4 @@
-"""configuration.md: every key, its type, default and meaning, and who else gives it a value."""
+"""configuration.md: every key with type, default and meaning, and who else sets it."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from lib.stacks import load_stack, stack_names
 from writers.markdown import code, first_line, keys_table, kind, page, plain, table, value
 
 _INTRO = """\
-What `configuration.toml` can say. Every key has a default, so an empty file works. An unknown
-key, a value of another type or an impossible one is an error that names file, line and key.
-`python3 doctor.py` shows every value with where it comes from."""
+This page lists the keys of `configuration.toml`. Every key has a default, so an empty file works.
+An unknown key, a wrong type or an invalid value is an error that names file, line and key.
+`python3 doctor.py` shows every value with its source."""
 
 _LAYERS = """\
-Later ones win; tables, such as `environment.set`, are merged name by name, `[[repositories]]` and
-`[[assets]]` entry by entry.
+Values are read in this order, and later ones override earlier ones. Tables, such as
+`environment.set`, are merged name by name, `[[repositories]]` and `[[assets]]` entry by entry.
 
-1. the defaults below
-2. `stacks/<stack>/stack.toml`, its `[configuration]`
-3. `<site>/site.toml`, `configuration` of all its machines, then of the machine
+1. the defaults on this page
+2. `[configuration]` of `stacks/<stack>/stack.toml`
+3. `configuration` of all machines in `<site>/site.toml`, then of the machine
 4. `configuration.toml`, then its `[stacks.NAME]`, then its `[machines.NAME]`
-5. `configuration.local.toml` in the same way; git does not track it
+5. `configuration.local.toml`, in the same way; git ignores this file
 6. the variables `LONGSHIP_MACHINE` and `LONGSHIP_STACK`
 7. `--machine` and `--stack`
 
-`--configuration FILE`, or `LONGSHIP_CONFIGURATION`, takes another file than
-`configuration.toml`; what stands beside it as `<name>.local.toml` is the fifth layer."""
+`--configuration FILE`, or `LONGSHIP_CONFIGURATION`, replaces `configuration.toml` by another file;
+`<name>.local.toml` next to that file is then the fifth layer."""
 
 _TABLES_AGAIN = """\
-`[stacks.NAME]` and `[machines.NAME]` hold any of the tables again, for one stack or for one
-machine; only `machine` cannot stand there, nor `stack` below a stack:
+`[stacks.NAME]` and `[machines.NAME]` override any of the tables for one stack or one machine. They
+cannot set `machine`, and `[stacks.NAME]` cannot set `stack`:
 
 ```toml
 [stacks.megatron-lm]
@@ -47,14 +47,14 @@ project.account = "trustllm-eu"
 ```"""
 
 _PATHS = """\
-Paths can hold these, which are filled in once; nothing is ever evaluated by a shell. `[paths]`,
-`binds`, `token_files` and `work_dir` must be absolute then; other files may be relative to the
+Paths can contain these placeholders. They are replaced once; no shell evaluates them. `[paths]`,
+`binds`, `token_files` and `work_dir` must then be absolute; other paths can be relative to the
 repository."""
 
 
 def configuration_page() -> str:
     """Return the page."""
-    parts = [_INTRO, "## Which value counts", _LAYERS, "## Top of the file", _keys("")]
+    parts = [_INTRO, "## Order of precedence", _LAYERS, "## Top of the file", _keys("")]
     for name, declared in TABLES.items():
         about = first_line(declared).partition(": ")[2]
         parts += [f"## `[{name}]`", f"{about[0].upper()}{about[1:]}.", _keys(f"{name}.")]
@@ -80,12 +80,12 @@ def _keys(prefix: str) -> str:
             rows.append(
                 (code(name), kind(key), value(key.default), plain(key.about), _givers(dotted))
             )
-    return table(("key", "takes", "default", "meaning", "also given by"), rows)
+    return table(("key", "type", "default", "meaning", "also set by"), rows)
 
 
 def _entries_about(name: str) -> str:
     about = KEYS[name].about.capitalize()
-    return f"{about}, a table each. An entry of the same name changes the stack's."
+    return f"{about}, one table each. An entry with the same name changes that of the stack."
 
 
 def _training() -> str:
@@ -93,26 +93,26 @@ def _training() -> str:
         f"[{each}](../../stacks/{each}/README.md)" for each in stack_names(Path(ROOT))
     )
     about = KEYS["training"].about.capitalize()
-    return f"{about}, which its `stack.toml` names with their defaults: {links}."
+    return f"{about}. Its `stack.toml` lists them with their defaults: {links}."
 
 
 def _placeholders() -> str:
     rows = [(code(f"{{{name}}}"), about) for name, about in FIELDS.items()]
     rows += [
-        ("`~` at the start", "your home folder"),
-        ("`$NAME`, `${NAME}`", "a variable of the environment, which must be set"),
+        ("`~` at the start", "your home directory"),
+        ("`$NAME`, `${NAME}`", "an environment variable, which must be set"),
     ]
     return table(("placeholder", "meaning"), rows)
 
 
 def _givers(dotted: str) -> str:
-    """Name the folders of the sites and stacks that give a key a value."""
+    """Name the directories of the sites and stacks that set a key."""
     folders = dict.fromkeys(re.sub(r".*/([\w-]+)/.*", r"\1", where) for _, where in _given(dotted))
     return f"[{', '.join(folders)}](#values-of-the-sites-and-stacks)" if folders else ""
 
 
 def _given(dotted: str) -> list[tuple[Any, str]]:
-    """Return the values that sites and stacks give to a key, each with who gives it."""
+    """Return the values that sites and stacks set for a key, each with a link to its file."""
     return [(given, where) for key, given, where in _all_given() if key == dotted]
 
 
@@ -135,7 +135,7 @@ def _given_table() -> str:
             )
             rows.setdefault((dotted, shown), []).append(where)
     return table(
-        ("key", "value", "given by"),
+        ("key", "value", "set by"),
         ((code(dotted), shown, ", ".join(who)) for (dotted, shown), who in rows.items()),
     )
 

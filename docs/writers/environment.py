@@ -1,4 +1,4 @@
-"""environment.md: the variables that a program finds inside, and those that the scripts read."""
+"""environment.md: variables inside the environment, and variables that the scripts read."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from writers.files import PLACES
 from writers.markdown import code, listed, page, plain, table, value
 
 _INTRO = """\
-The variables that a program finds inside the environment: the same in every runtime, in jobs and
-on login nodes. `python3 container_run.py env` prints them.
+This page lists the variables of programs that run inside the environment. They are the same with
+every runtime, in jobs and on login nodes. `python3 container_run.py env` prints them.
 
 All other variables of yours are passed on unchanged, with two exceptions. Exported functions, such
 as `module`, belong to the host. A name that is not a POSIX name, such as `a.b`, exists in no
@@ -25,36 +25,37 @@ POSIX shell: `container_run.py` and the log of a job list the variables with suc
 rank in a job."""
 
 _UNSET = """\
-These of the host are taken out before the container starts, and with them what
-[`environment.unset`](configuration.md#environment) names. An image's own values of the same
-names stay."""
+These variables of the host are unset before the container starts, and so are those in
+[`environment.unset`](configuration.md#environment). Values that the image itself sets for the same
+names are kept."""
 
 _SET = """\
-The last ones win: these, then `environment.set` of
-[configuration.toml](configuration.md#environment), then tokens, then `VIRTUAL_ENV` and `PATH`,
-which begins with the venv, then the overlay."""
+Variables are set in this order, and later ones override earlier ones: the following ones,
+`environment.set` of [configuration.toml](configuration.md#environment), tokens, then `VIRTUAL_ENV`
+and `PATH`, which begins with the venv, then the overlay."""
 
 _OFFLINE = """\
-`container_run.py --online` unsets these; else each is 1, so that nothing is fetched from the
-Hugging Face hub while a job runs:"""
+These variables are 1, so that a running job downloads nothing from the Hugging Face Hub;
+`container_run.py --online` unsets them:"""
 
 _SECRETS = """\
-What [`environment.secrets`](configuration.md#environment) names is passed by its name from your own
-environment, and stands in no script, argument, log or record. Where one of
-`environment.token_files` is not set, the first line of its file is read inside, at run time:"""
+The variables in [`environment.secrets`](configuration.md#environment) are passed by name from your
+own environment; scripts, arguments, logs and records never contain their values. If a variable of
+`environment.token_files` is not set, the first line of its file is read at run time, inside the
+environment:"""
 
 _JOB = """\
-After `start_job` a job file has these, and the programs that `srun` starts those that are
-exported. Slurm's own `SLURM_*` are there too."""
+After `start_job`, a job script has these variables; the programs that `srun` starts have those that
+are exported. Slurm's own `SLURM_*` are also set."""
 
 _RANKS = """\
-`lib/inside/ranks.bash`, which the scripts of the stacks source, starts a process for each GPU.
-It reads these:"""
+`lib/inside/ranks.bash`, which the scripts of the stacks source, starts one process per GPU. It
+reads these variables:"""
 
 _TORCHRUN = """\
-What it starts finds `RANK`, `LOCAL_RANK`, `WORLD_SIZE` and `LOCAL_WORLD_SIZE`: torchrun sets
-them or, where Slurm starts a task for each rank, the job file. `OMP_NUM_THREADS` is a rank's
-share of the cores, unless it is set."""
+Each process has `RANK`, `LOCAL_RANK`, `WORLD_SIZE` and `LOCAL_WORLD_SIZE`: torchrun sets them, or
+the job script if Slurm starts one task per rank. The default of `OMP_NUM_THREADS` is the rank's
+share of the cores."""
 
 
 def environment_page() -> str:
@@ -63,7 +64,7 @@ def environment_page() -> str:
     return page(
         "The environment inside",
         _INTRO,
-        "## Taken out",
+        "## Unset",
         _UNSET,
         f"{', '.join(map(code, UNSET))}.",
         "## Set",
@@ -89,7 +90,7 @@ def environment_page() -> str:
 
 
 def _bare_settings() -> Settings:
-    """Return the settings of a user who has configured nothing."""
+    """Return the settings of a user without any configuration."""
     with tempfile.TemporaryDirectory() as folder:
         empty = Path(folder, "configuration.toml")
         empty.touch()
@@ -98,7 +99,7 @@ def _bare_settings() -> Settings:
 
 
 def _exports(settings: Settings) -> list[tuple[str, str]]:
-    """Return what the text that runs inside exports, but the switches of a section of their own."""
+    """Return the exports of the environment script, except those with their own section."""
     shown = {"LONGSHIP_MACHINE": "<machine>", "LONGSHIP_STACK": "<stack>"}
     rows = []
     for line in contract(settings, PLACES, online=False).splitlines():
@@ -108,7 +109,7 @@ def _exports(settings: Settings) -> list[tuple[str, str]]:
                 given = shown.get(name, given).replace("$LONGSHIP_SCRATCH_DIR", "<scratch_dir>")
                 unless_set = re.fullmatch(rf"\$\{{{name}:-(.*)\}}", given)
                 if unless_set:
-                    rows.append((code(name), f"{code(unless_set[1])}, unless it is set"))
+                    rows.append((code(name), f"{code(unless_set[1])} (if unset)"))
                 elif name not in OFFLINE:
                     rows.append((code(name), code(given)))
     return rows

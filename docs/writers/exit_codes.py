@@ -1,4 +1,4 @@
-"""exit_codes.md: how the scripts end."""
+"""exit_codes.md: the exit codes of the scripts."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from lib.settings import load_settings
 from writers.markdown import code, page, plain, table
 
 _INTRO = """\
-How every script ends. An error is two lines on standard error, what is wrong and what to do,
-never a traceback:"""
+This page lists the exit codes of all scripts. An error prints two lines on standard error, what is
+wrong and what to do, and never a traceback:"""
 
 _JOBS = """\
-A job ends with the code of its job file, which is that of `srun`; it stands in the run's
-[`record.json`](files.md#runs). What the first rank said that failed is the last thing in the
-log."""
+The exit code of a job is that of its job script, which is that of `srun`; the run's
+[`record.json`](files.md#runs) contains it. The log ends with the error of the first failing
+rank."""
 
 
 def exit_codes_page() -> str:
-    """Return the page; the docstring of the one place that ends the scripts has the codes."""
+    """Return the page; the codes are in the docstring of the function that ends the scripts."""
     codes = re.findall(r"^(\S.*?)  +(.+)$", inspect.getdoc(cli.main) or "", re.MULTILINE)
     rows = [(code(each), plain(about)) for each, about in codes]
-    return page("Exit codes", _INTRO, _example(), table(("code", "means"), rows), _JOBS)
+    return page("Exit codes", _INTRO, _example(), table(("code", "meaning"), rows), _JOBS)
 
 
 def _example() -> str:
@@ -33,4 +33,4 @@ def _example() -> str:
         load_settings(Path(ROOT), {"machine": "lumy"}, {})
     except LongshipError as error:
         return f"```text\nerror: {error}\nhint: {error.hint}\n```"
-    raise AssertionError("there is no such machine")
+    raise AssertionError("unknown machine was accepted")

@@ -1,4 +1,4 @@
-"""files.md: what lies where on a machine, and what is kept beside it."""
+"""files.md: where files are stored on a machine, and their records."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lib.paths import Paths
 from writers.markdown import code, first_line, listed, page, plain, table
 
 _INTRO = """\
-Where things lie on a machine. `<project_dir>`, `<scratch_dir>` and `<checkpoint_dir>` are
-[`[paths]`](configuration.md#paths); `<arch>` is `amd64` or `arm64`. In the repository itself
-there are `.venv/` and `.cache/`, the locks in `requirements/`, and the patches that
-`save-patches` writes.
+This page shows where Longship stores files on a machine. `<project_dir>`, `<scratch_dir>` and
+`<checkpoint_dir>` are set in [`[paths]`](configuration.md#paths); `<arch>` is `amd64` or `arm64`.
+The repository itself contains `.venv/` and `.cache/`, the lock files in `requirements/`, and the
+patches that `save-patches` writes.
 
-A file under its final name is complete: what is being written ends in `.partial`. A folder that
-ends in `.lock` says who is working there; one whose owner is gone is taken over."""
+A file under its final name is complete: the name of an unfinished file ends in `.partial`. A
+directory whose name ends in `.lock` names the owner of a lock; a stale lock is taken over."""
 
 # Paths of the code -> paths of the page.
 PLACES = Paths(
@@ -28,8 +28,11 @@ PLACES = Paths(
     arch="<arch>",
 )
 _ROOTS = [
-    (str(PLACES.scratch_dir / "data"), "Data that `preprocess_data.py` has made."),
-    (str(PLACES.checkpoint_dir), "A folder for each training: checkpoints, metrics, loss curve."),
+    (str(PLACES.scratch_dir / "data"), "Data that `preprocess_data.py` wrote."),
+    (
+        str(PLACES.checkpoint_dir),
+        "One directory per training run: checkpoints, metrics, loss curve.",
+    ),
 ]
 
 
@@ -38,22 +41,22 @@ def files_page() -> str:
     return page(
         "Files on disk",
         _INTRO,
-        "## Folders",
+        "## Directories",
         table(("path", "meaning"), _folders()),
         "## Images",
         "In `<scratch_dir>/containers/`:",
         _listed("shell/versions.bash"),
-        "Beside each image and each archive lies its record, `<file>.json`:",
+        "Each image and each archive has a record next to it, `<file>.json`:",
         _listed("shell/image.bash"),
         "## Overlays",
         "In `<scratch_dir>/overlays/`:",
         _listed("shell/overlay_build.bash"),
         "## Runs",
-        "In `<scratch_dir>/runs/<job>-<name>/`; its log lies beside it, and "
-        "`python3 submit.py rerun RUN` starts the same again:",
+        "In `<scratch_dir>/runs/<job>-<name>/`, the run directory; the log is next to it. "
+        "`python3 submit.py rerun RUN` re-runs the job:",
         _listed("shell/run.bash"),
         "## Repositories",
-        "In the git repository of each folder of `<project_dir>/repos/`; "
+        "In the git repository of each directory of `<project_dir>/repos/`; "
         "`git for-each-ref refs/longship` lists them:",
         _listed("shell/update.bash"),
     )

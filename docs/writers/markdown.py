@@ -1,4 +1,4 @@
-"""Markdown from what the code declares: tables of keys, docstrings, header comments."""
+"""Markdown from declarations in the code: tables of keys, docstrings, header comments."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _SHOWN_KINDS = {
 
 
 def page(title: str, *parts: str) -> str:
-    """Put a page together from its parts, which are paragraphs, tables and headings."""
+    """Join the parts of a page, which are paragraphs, tables and headings."""
     origin = "<!-- Written by docs/write_reference.py from the code: change it there. -->"
     blocks = re.findall(r"```.*?```|\S.*?(?=\n\n|\Z)", "\n\n".join(parts), re.DOTALL)
     return "\n\n".join((f"# {title}", origin, *map(_wrapped, blocks))) + "\n"
 
 
 def _wrapped(block: str) -> str:
-    """Return a paragraph in lines of a readable length; anything else as it is."""
+    """Wrap a paragraph; return anything else unchanged."""
     if re.match(r"#|\||```|1\. ", block):
         return block
     return textwrap.fill(
@@ -43,7 +43,7 @@ def _wrapped(block: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return prose of a docstring or a help text as Markdown: what it holds is shown as it is."""
+    """Return prose of a docstring or a help text as Markdown, with special characters escaped."""
     text = " ".join(text.split()).replace("``", "`")
     pieces = re.split(r"(`[^`]*`)", text)
     pieces[::2] = [re.sub(r"([*<\[\]|])", r"\\\1", each) for each in pieces[::2]]
@@ -51,7 +51,7 @@ def plain(text: str) -> str:
 
 
 def code(text: object) -> str:
-    """Return something that is typed, or stands in a file; nothing where it is empty."""
+    """Return inline code; an empty string for an empty argument."""
     return f"`{text}`" if str(text) else ""
 
 
@@ -63,7 +63,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def value(given: Any) -> str:
-    """Return a value as TOML has it; nothing where there is none."""
+    """Return a value in TOML syntax; an empty string for an empty value."""
     if given is None or given in ("", (), [], {}):
         return ""
     if isinstance(given, Mapping):
@@ -77,7 +77,7 @@ def _plain_value(given: Any) -> str:
 
 
 def kind(key: Key) -> str:
-    """Say what a key takes."""
+    """Return the type of a key."""
     if key.choices:
         return ", ".join(code(f'"{each}"') for each in key.choices)
     return _SHOWN_KINDS[key.kind]
@@ -89,11 +89,11 @@ def keys_table(keys: Mapping[str, Key], declared: type | None = None, prefix: st
     Parameters
     ----------
     keys : mapping of str to Key
-        What each takes.
+        Declarations of the keys.
     declared : type, optional
-        The class that they become; its docstring and defaults tell what the keys do not.
+        Class that they become; its docstring and defaults complete the declarations.
     prefix : str
-        Of the keys in the table.
+        Prefix of the keys in the table.
     """
     about = parameters(declared) if declared else {}
     defaults = {
@@ -104,7 +104,7 @@ def keys_table(keys: Mapping[str, Key], declared: type | None = None, prefix: st
         },
     }
     return table(
-        ("key", "takes", "default", "meaning"),
+        ("key", "type", "default", "meaning"),
         (
             (
                 code(prefix + name),
@@ -123,7 +123,7 @@ def _default(key: Key, declared: Any) -> str:
 
 
 def parameters(declared: Any) -> dict[str, str]:
-    """Return what the section Parameters of a docstring says of each name."""
+    """Return the description of each name in the section Parameters of a docstring."""
     section = (inspect.getdoc(declared) or "").partition("Parameters\n----------\n")[2]
     found = {}
     for names, about in re.findall(
@@ -142,7 +142,7 @@ def first_line(declared: Any) -> str:
 
 
 def listed(path: Path) -> list[tuple[str, str]]:
-    """Return what the comment that begins a script lists: `#   NAME    what it is`, in order."""
+    """Return the rows of a script's header comment, `#   NAME    description`, in order."""
     found: list[tuple[str, str]] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):

@@ -7,13 +7,14 @@ from lib.sites import FACTS, MARKS, Machine
 from writers.markdown import keys_table, page
 
 _INTRO = """\
-What the `site.toml` of a site's folder can say. `[machines.NAME]` has the facts of a machine,
-`[common]` those of all machines of the site, and `newer_python`, above them, the command that
-gives a newer Python than a login node has. All keys can be left out. Unknown keys and wrong
-types are errors."""
+This page lists the keys of `site.toml` in a site's directory. `[machines.NAME]` describes a
+machine, and `[common]` all machines of the site. `newer_python`, above these tables, is the command
+that provides a newer Python than the login nodes have. All keys are optional. Unknown keys and
+wrong types are errors."""
 
 _MACHINE = """\
-`[common]` and each `[machines.NAME]` take the same keys; a machine's own win."""
+`[common]` and each `[machines.NAME]` accept the same keys; `[machines.NAME]` overrides
+`[common]`."""
 
 
 def site_page() -> str:
@@ -25,17 +26,17 @@ def site_page() -> str:
         _MACHINE,
         keys_table(FACTS, Machine),
         "## `recognise`",
-        "The marks by which a machine is recognised; all that are given must fit.",
+        "Rules that detect the machine; all of them must match.",
         keys_table(MARKS, prefix="recognise."),
         "## `partitions`",
-        "A table for each partition.",
+        "One table per partition.",
         keys_table(LIMITS_OF["partitions"], Limits, "partitions.NAME."),
         "## `qos`",
-        "A table for each quality of service.",
+        "One table per quality of service.",
         keys_table(LIMITS_OF["qos"], Limits, "qos.NAME."),
         "## `price`",
-        "What an hour costs, in the site's own unit: the sum of all that is given.",
+        "Price of an hour, in the site's own unit: the sum of the keys that are set.",
         keys_table(PRICE, Price, "price."),
         "## `configuration`",
-        "Any table of [configuration.toml](configuration.md): what a group can say otherwise.",
+        "Any table of [configuration.toml](configuration.md); a group can override its values.",
     )

@@ -2,11 +2,11 @@
 # What a job file sources. After `start_job MACHINE "$@"` there are:
 #
 #   LAUNCHER            starts a command inside the environment: srun "$LAUNCHER" COMMAND
-#   STACK_DIR           how the stack trains and preprocesses: run_training.sh, preprocess_data.sh
-#   JOB_ARGUMENTS       what the user gave the job
-#   CONTAINER_OPTIONS   for srun, where it starts the containers itself (Pyxis, on AWS)
-#   RUN_DIR             the record of this run, with the launcher
-#   MASTER_ADDR, MASTER_PORT, NUM_NODES, GPUS_PER_NODE      for torchrun
+#   STACK_DIR           directory of the stack's scripts: run_training.sh, preprocess_data.sh
+#   JOB_ARGUMENTS       arguments of the job
+#   CONTAINER_OPTIONS   options of srun, if srun starts the containers itself (Pyxis, on AWS)
+#   RUN_DIR             run directory, with the record and the launcher
+#   MASTER_ADDR, MASTER_PORT, NUM_NODES, GPUS_PER_NODE      rendezvous and shape of the job, for torchrun
 
 # start_job MACHINE ARGUMENT...: pin the image and the packages in use, write the launcher and the
 # record, once for all ranks. Slurm runs a copy of the job file from elsewhere, so it is the folder of

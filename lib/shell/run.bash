@@ -1,18 +1,18 @@
 # shellcheck shell=bash disable=SC2154  # the emitted script sets longship_facts, longship_log, RUN_DIR, LAUNCHER
 # The start and the record of a run: part of <run>/start.bash, which a job sources. In <run> there are:
 #
-#   record.json         what ran where, with what, since when, how it ended and what an hour costs
-#   launcher            what each rank starts
-#   start.bash          what the job file sources
-#   job.sbatch          the job file as it was; job.salloc where it is a shell
-#   arguments           the job's own arguments, a zero byte behind each
-#   options             those of sbatch, a line each, quoted as for a shell
-#   configuration.toml  every value of the configuration
-#   slurm.txt           what Slurm knows of the job
-#   packages.txt        the Python packages inside, with their versions
-#   repositories/       NAME.commit of each repository, and NAME.patch with all its changes
-#   stage.log, stage.sums, unstage      of the copies on the nodes, where there are any
-#   jupyter.token, jupyter.pem, jupyter.key     of JupyterLab; the token is the user's alone
+#   record.json         inputs, nodes, start time, exit code and price per hour
+#   launcher            the launcher script, which each rank starts
+#   start.bash          the functions that the job script sources
+#   job.sbatch          the job script at submission; job.salloc for an interactive job
+#   arguments           the arguments of the job, each followed by a zero byte
+#   options             the sbatch options, one per line, quoted for a shell
+#   configuration.toml  the complete configuration
+#   slurm.txt           the output of `scontrol show job`
+#   packages.txt        the Python packages of the environment, with versions
+#   repositories/       for each repository NAME.commit, and NAME.patch with all local changes
+#   stage.log, stage.sums, unstage      log, checksums and clean-up script of staging, if the job stages
+#   jupyter.token, jupyter.pem, jupyter.key     token and TLS files of JupyterLab; only the user can read the token
 
 # set_rendezvous PATTERN: where the ranks of all nodes meet: {node} is the first node's name,
 # {address} its IP address.

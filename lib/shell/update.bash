@@ -2,13 +2,13 @@
 # Updates of external repositories: fetch, save the user's changes, move, replay. What is kept of them in
 # a repository itself:
 #
-#   refs/longship/base          the configured commit that it was moved to
-#   refs/longship/patched       the same, with the patches of the group
+#   refs/longship/base          the configured commit that was checked out
+#   refs/longship/patched       the same commit with the patches of the group
 #   refs/longship/default       the server's default branch
 #   refs/longship/tags/         the server's tags, apart from the user's own
 #   refs/longship/saved/        the user's changes before each update, as `git stash` keeps them
-#   refs/longship/given-up/     what was there when an update was aborted
-#   refs/longship/wanted        in what `set_up.py download` has made: the configured commit
+#   refs/longship/given-up/     the state when an update was aborted
+#   refs/longship/wanted        the configured commit, in a repository that `set_up.py download` wrote
 
 # update_repositories: all of them to what is configured.
 update_repositories() {
