@@ -157,7 +157,7 @@ def test_launcher_names_its_presets(words):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     error, hint = done.stderr.splitlines()
-    assert error.startswith("error: there is no preset")
+    assert error.startswith("error: unknown preset: ")
     assert hint.endswith("gpt3/126m gpt3/5b")
 
 
@@ -259,7 +259,7 @@ def test_image_without_a_launcher_is_told(head_node):
     (head_node.image / "launcher_scripts/main.py").unlink()
     done = head_node("gpt3/126m")
     assert done.returncode == 1
-    assert done.stderr.startswith("error: the image has no launcher at ")
+    assert done.stderr.startswith("error: launcher not found in the image: ")
     assert "hint: " in done.stderr and not (head_node.scratch / "nemo_launcher").exists()
 
 
@@ -337,5 +337,5 @@ def test_data_job_that_nemo_cannot_run_is_refused_before_submission(tmp_path):
     done = refusal(ROOT, "nemo", "jsc/preprocess_data_parallel_jwc.sbatch", tmp_path)
     assert done.returncode == 1
     error, hint = done.stderr.splitlines()
-    assert error == "error: NeMo makes its data in one task"
+    assert error == "error: NeMo prepares its data in a single task"
     assert hint.startswith('hint: use the job script without "parallel" in its name')

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Pre-train a GPT with Megatron-LM. Run inside the environment; what stack.toml lists under
-# [training] comes as TRAINING_*, and the arguments go to pretrain_gpt.py last, so that they win.
+# Pre-train a GPT with Megatron-LM. Run inside the environment; the settings of stack.toml's [training] are in
+# the variables TRAINING_*, and the arguments are passed to pretrain_gpt.py last, so they override the settings.
 set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
 
 readonly tensor=$TRAINING_TENSOR_PARALLEL pipeline=$TRAINING_PIPELINE_PARALLEL
-readonly hint='change it in configuration.toml: [training]'
+readonly hint='change these values in [training] of configuration.toml'
 
-# divides DIVISOR NUMBER WHAT: Megatron asserts the same, but in each rank and after its imports.
+# divides DIVISOR NUMBER MESSAGE: Megatron asserts the same, but in each rank and after its imports.
 divides() {
     (($1 > 0 && $2 % $1 == 0)) || fail "$3" "$hint"
 }
@@ -18,7 +18,7 @@ divides "$tensor" "$TRAINING_HEADS" "tensor_parallel $tensor does not divide hea
 divides "$pipeline" "$TRAINING_LAYERS" "pipeline_parallel $pipeline does not divide layers $TRAINING_LAYERS"
 readonly replicas=$((world_size / (tensor * pipeline)))
 divides $((TRAINING_MICRO_BATCH * replicas)) "$TRAINING_GLOBAL_BATCH" \
-    "global_batch $TRAINING_GLOBAL_BATCH is no multiple of micro_batch $TRAINING_MICRO_BATCH on $replicas replicas"
+    "global_batch $TRAINING_GLOBAL_BATCH is not a multiple of micro_batch $TRAINING_MICRO_BATCH x $replicas replicas"
 
 arguments=(
     --tensor-model-parallel-size="$tensor"
@@ -51,7 +51,7 @@ case $TRAINING_RECIPE in
     gpt2) # Megatron's defaults, named as they can change
         arguments+=(--attention-dropout=0.1 --hidden-dropout=0.1 --weight-decay=0.01 --adam-beta2=0.999 --min-lr=0)
         ;;
-    *) fail "unknown recipe: \"$TRAINING_RECIPE\"" 'use "llama" or "gpt2": recipe in [training] of configuration.toml' ;;
+    *) fail "unknown recipe: \"$TRAINING_RECIPE\"" 'set recipe to "llama" or "gpt2" in [training] of configuration.toml' ;;
 esac
 
 # check_split PREFIX...: of a share without a document Megatron counts epochs for ever.
@@ -60,7 +60,8 @@ check_split() {
     local -a shares
     local -i sum=0
     [[ $TRAINING_SPLIT =~ ^(0|[1-9][0-9]*)(,\ *(0|[1-9][0-9]*))*$ ]] ||
-        fail "split = \"$TRAINING_SPLIT\" is no list of whole shares" 'such as "98,1,1", in [training] of configuration.toml'
+        fail "split: expected integers separated by commas, got \"$TRAINING_SPLIT\"" \
+            'write split = "98,1,1", for example, in [training] of configuration.toml'
     IFS=, read -ra shares <<<"$TRAINING_SPLIT"
     for share in "${shares[@]}"; do sum+=share; done
     for prefix; do
@@ -68,7 +69,7 @@ check_split() {
         documents=$(($(od -An -t d8 -j 18 -N 8 "$prefix.idx")))
         for share in "${shares[@]}"; do
             ((share == 0 || documents * share >= sum)) ||
-                fail "$prefix has $documents documents, and split $TRAINING_SPLIT leaves a share empty" "$hint"
+                fail "split $TRAINING_SPLIT leaves a share empty: $prefix has $documents documents" "$hint"
         done
     done
 }
@@ -84,8 +85,8 @@ if [[ -n $TRAINING_DATA ]]; then
     )
     if [[ -z $tokenizer ]]; then
         tokenizer=${data[-1]%_text_document}_tokenizer # the first can be a weight
-        [[ -d $tokenizer ]] || fail "there is no $tokenizer, as preprocess_data.sh makes it with the data" \
-            'name the tokenizer of the data in configuration.toml: [training] tokenizer = ...'
+        [[ -d $tokenizer ]] || fail "the data's tokenizer was not found: $tokenizer" \
+            'set tokenizer in [training] of configuration.toml to the tokenizer of the data'
     fi
 else
     arguments+=(--mock-data)
@@ -99,7 +100,7 @@ fi
 script=("${LONGSHIP_REPOSITORIES:?}/Megatron-LM/pretrain_gpt.py")
 if [[ -n $TRAINING_PROFILE ]]; then
     # From a checkpoint on, step 10 may be long past: a profile reads none, and leaves none.
-    ((TRAINING_STEPS >= 12)) || fail "a profile is of the 11th and 12th step, and steps is $TRAINING_STEPS" "$hint"
+    ((TRAINING_STEPS >= 12)) || fail "cannot profile the 11th and 12th step: steps is $TRAINING_STEPS" "$hint"
     read -ra ranks <<<"$TRAINING_PROFILE"
     arguments+=(--profile --profile-step-start=10 --profile-step-end=12 --profile-ranks "${ranks[@]}")
     script=("$LONGSHIP_ROOT/stacks/megatron-lm/profile_ranks.py" "${script[@]}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Refuse a job that NeMo cannot run: submit.py asks before it submits, the data step once more.
+# Refuse a job that NeMo cannot run: submit.py runs this before submission, and the data step again.
 #
 #   check_job.sh training|all|prepare|shard|merge ARGUMENT...
 set -euo pipefail
@@ -7,4 +7,5 @@ set -euo pipefail
 source "${LONGSHIP_ROOT:?}/lib/shell/messages.bash"
 
 [[ ${1:?} == @(training|all) ]] ||
-    fail 'NeMo makes its data in one task' 'use the job script without "parallel" in its name, such as aws/preprocess_data_aws.sbatch'
+    fail 'NeMo prepares its data in a single task' \
+        'use the job script without "parallel" in its name, such as aws/preprocess_data_aws.sbatch'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The part of launcher.sh that runs inside: copy the launcher out of the image and fill its
-# configuration. Prints the launcher's folder, then an override for its main.py on each line.
+# The part of launcher.sh that runs inside the environment: copy the launcher out of the image and fill in its
+# configuration. Prints the launcher's directory, then the overrides for its main.py, one per line.
 set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash" # fail
@@ -10,9 +10,11 @@ readonly in_image=/opt/NeMo-Framework-Launcher templates=$LONGSHIP_ROOT/stacks/n
 readonly folder=${LONGSHIP_SCRATCH_DIR:?}/nemo_launcher
 
 [[ -f $in_image/launcher_scripts/main.py ]] ||
-    fail "the image has no launcher at $in_image" 'make the one of stacks/nemo/Dockerfile: python3 build_container.py'
+    fail "launcher not found in the image: $in_image" \
+        'build the image of stacks/nemo/Dockerfile: python3 build_container.py'
 image=${NEMO_IMAGE:-$LONGSHIP_SCRATCH_DIR/containers/nemo_amd64.sqsh}
-[[ -f $image ]] || fail "there is no image $image" 'name the one in use: export NEMO_IMAGE=/path/to/file.sqsh'
+[[ -f $image ]] || fail "image not found: $image" \
+    'set the path of the active image: export NEMO_IMAGE=/path/to/file.sqsh'
 
 # Again only for another commit; what a user has edited in the old one stays beside it.
 if ! cmp -s -- "$in_image/.git/HEAD" "$folder/.git/HEAD"; then

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# NVIDIA's launcher in the way of AWS's guide, on a head node: copy it out of the image, give it a venv
-# and our configuration, and let it write and submit its own job.
+# Run NVIDIA's launcher as in AWS's guide, on a head node: copy it out of the image, create its venv and
+# configuration, and let it write and submit its own job.
 #
 #   bash stacks/nemo/launcher.sh PRESET [OVERRIDE...]        gpt3/126m or gpt3/5b
 #
-#   NEMO_LAUNCHER_DEBUG=1   the launcher's own switch: writes all files and submits nothing
-#   NEMO_PYTHON             a Python 3.9 or 3.10; unless given, the newer one on PATH
-#   NEMO_IMAGE              the image's file; unless given, the one that the Dockerfile here became
+#   NEMO_LAUNCHER_DEBUG=1   the launcher's own variable: write all files and submit nothing
+#   NEMO_PYTHON             a Python 3.9 or 3.10 (default: the newer one on PATH)
+#   NEMO_IMAGE              file of the image (default: the image of this stack's Dockerfile)
 set -euo pipefail
 
 root=$(cd -- "${BASH_SOURCE[0]%/*}/../.." && pwd)
@@ -16,7 +16,7 @@ source "$root/lib/shell/messages.bash"
 presets=("$stack"/presets/*/*.txt)
 presets=("${presets[@]#"$stack/presets/"}")
 if [[ -z $preset || ! -f $stack/presets/$preset.txt ]]; then
-    printf 'error: there is no preset "%s"\nhint: bash stacks/nemo/launcher.sh PRESET, one of: %s\n' \
+    printf 'error: unknown preset: "%s"\nhint: run: bash stacks/nemo/launcher.sh PRESET, where PRESET is one of: %s\n' \
         "$preset" "${presets[*]%.txt}" >&2
     exit 2
 fi
@@ -27,7 +27,7 @@ python=${NEMO_PYTHON:-}
 for each in python3.10 python3.9; do
     if [[ -z $python ]] && command -v "$each" >/dev/null; then python=$each; fi
 done
-[[ -n $python ]] || fail 'the launcher needs Python 3.9 or 3.10' 'export NEMO_PYTHON=/path/to/python3.10'
+[[ -n $python ]] || fail 'the launcher requires Python 3.9 or 3.10' 'run: export NEMO_PYTHON=/path/to/python3.10'
 
 # A head node has no GPU, which enroot's hook would otherwise ask for.
 told=$(NVIDIA_VISIBLE_DEVICES=void python3 "$root/container_run.py" --stack nemo bash "$stack/copy_launcher.sh")

@@ -38,8 +38,8 @@ limit_time() {
     printf -v now '%(%s)T' -1
     local -ri left=$((SLURM_JOB_END_TIME - now))
     ((left > TRAINING_TIME_MARGIN)) ||
-        fail "the job ends in $left seconds, and the run would end $TRAINING_TIME_MARGIN seconds before that" \
-            'ask for more time: --time=...; or take less: time_margin in [training] of configuration.toml'
+        fail "the job ends in $left seconds, but time_margin is $TRAINING_TIME_MARGIN seconds" \
+            'request more time with --time=...; or reduce time_margin in [training] of configuration.toml'
     arguments+=("--time_limit=$((left - TRAINING_TIME_MARGIN))" --canceled_check_interval=10)
     arguments+=(--extra_steps_after_cancel=0) # they are lost, as the next job starts from the checkpoint
 }
@@ -52,15 +52,15 @@ end_where_done() {
         step=${step%-unsharded}
         if [[ ! $step =~ ^[0-9]+$ ]] || ((step < $1)); then continue; fi
         if ((${SLURM_PROCID:-0} == 0)); then
-            note "the run $TRAINING_RUN_NAME has taken its $1 steps: for more of them set steps in [training]"
+            note "the run $TRAINING_RUN_NAME has completed its $1 steps; to continue, increase steps in [training]"
         fi
         exit 0
     done
 }
 
 if ((TRAINING_GLOBAL_BATCH % world_size)); then
-    fail "a global batch of $TRAINING_GLOBAL_BATCH cannot be shared among $world_size ranks" \
-        'make it a multiple: global_batch in [training] of configuration.toml'
+    fail "global_batch $TRAINING_GLOBAL_BATCH is not a multiple of the number of ranks, $world_size" \
+        'change global_batch in [training] of configuration.toml'
 fi
 
 # Arguments can say otherwise where a run lies and when it ends.

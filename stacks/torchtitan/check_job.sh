@@ -1,36 +1,40 @@
 #!/usr/bin/env bash
-# Refuse a job that TorchTitan cannot run: submit.py asks before it submits, the job once more.
+# Refuse a job that TorchTitan cannot run: submit.py runs this before submission, and the job again.
 #
 #   check_job.sh training|all|prepare|shard|merge ARGUMENT...
 set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
 
-readonly hint='set it in [training] of configuration.toml'
+readonly hint='change these values in [training] of configuration.toml'
 
 # check_batch: the arithmetic of TorchTitan's trainer.
 check_batch() {
     local -r tensor=$TRAINING_TENSOR_PARALLEL
     local -r per_replica=$((TRAINING_GPUS_PER_REPLICA ? TRAINING_GPUS_PER_REPLICA : gpus_per_node))
     ((world_size % per_replica == 0)) ||
-        fail "$world_size GPUs are no multiple of training.gpus_per_replica = $per_replica" "$hint"
+        fail "$world_size GPUs are not a multiple of training.gpus_per_replica = $per_replica" "$hint"
     ((tensor > 0 && per_replica % tensor == 0)) ||
         fail "training.tensor_parallel = $tensor does not divide the $per_replica GPUs of a replica" "$hint"
     ((TRAINING_SEQUENCE_LENGTH % tensor == 0)) ||
-        fail "training.sequence_length = $TRAINING_SEQUENCE_LENGTH is no multiple of tensor_parallel = $tensor" "$hint"
+        fail "training.sequence_length = $TRAINING_SEQUENCE_LENGTH is not a multiple of tensor_parallel = $tensor" \
+            "$hint"
     local -r pass=$((TRAINING_LOCAL_BATCH_SIZE * world_size / tensor))
     ((TRAINING_GLOBAL_BATCH_SIZE % pass == 0)) ||
-        fail "training.global_batch_size = $TRAINING_GLOBAL_BATCH_SIZE is no multiple of the $pass sequences of a pass" "$hint"
+        fail "training.global_batch_size = $TRAINING_GLOBAL_BATCH_SIZE is not a multiple of the $pass sequences of a pass" \
+            "$hint"
 }
 
 # check_training ARGUMENT...: those of TorchTitan can share out the GPUs in another way.
 check_training() {
     local argument parallel=''
-    [[ -n $TRAINING_DATA ]] || fail 'training.data is empty' "$hint, to what preprocess_data_*.sbatch writes"
+    [[ -n $TRAINING_DATA ]] || fail 'training.data is empty' \
+        'set data in [training] of configuration.toml to the output of preprocess_data_*.sbatch'
     for argument; do
         if [[ $argument == --parallelism.* ]]; then parallel=1; fi
         if [[ -n $TRAINING_VALIDATION_DATA && $argument =~ ^--parallelism\.(pipeline|context)[-_]parallel[-_]degree ]]; then
-            fail "validation does not work with $argument" 'set validation_data = [] in [training] of configuration.toml'
+            fail "validation and $argument cannot be combined" \
+                'set validation_data = [] in [training] of configuration.toml'
         fi
     done
     if [[ -z $parallel ]] && ((world_size)); then check_batch; fi
@@ -39,11 +43,13 @@ check_training() {
 # check_data ARGUMENT...
 check_data() {
     local argument
-    [[ -n $TRAINING_TEXT ]] || fail 'training.text is empty' "$hint, to a JSON-lines file"
+    [[ -n $TRAINING_TEXT ]] || fail 'training.text is empty' \
+        'set text in [training] of configuration.toml to a JSON Lines file'
     for argument; do
         case ${argument%%=*} in
             --input | --name | --data-dir | --tokenizer | --end-of-text)
-                fail "the data step takes no $argument" 'set text, validation_text and tokenizer in [training] of configuration.toml'
+                fail "the data step does not accept $argument" \
+                    'set text, validation_text and tokenizer in [training] of configuration.toml'
                 ;;
         esac
     done

@@ -12,7 +12,7 @@ except importlib.metadata.PackageNotFoundError:
 print(*(file.locate() for file in files if file.match("torchft/_torchft*.so")))'
 compiled=$(python -c "$found")
 if [[ -z $compiled ]]; then
-    echo "note: torchft is left out: there is no wheel of it for $(uname -m)" >&2
+    echo "note: skipping torchft: no wheel for $(uname -m)" >&2
     exit
 fi
 packages=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

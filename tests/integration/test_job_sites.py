@@ -149,4 +149,4 @@ def test_torchtitan_makes_both_splits_in_parallel_and_nemo_is_refused(jobs):
     done = jobs.submit(file, "--stack", "nemo", check=False)
     assert (done.returncode, done.stdout) == (1, "")
     error, _ = done.stderr.splitlines()  # and no word of its cost
-    assert error == "error: NeMo makes its data in one task"
+    assert error == "error: NeMo prepares its data in a single task"
