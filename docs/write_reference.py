@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Write the pages of docs/reference/ from the code: python3 docs/write_reference.py [FOLDER].
+"""Write the pages of docs/reference/ from the code: python3 docs/write_reference.py [DIR].
 
-After a change of an option, a key or a variable run it, and read the diff: a test compares them.
+Run it after a change of an option, a key or a variable, and read the diff: a test compares them.
 """
 
 from __future__ import annotations
