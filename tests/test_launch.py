@@ -464,3 +464,17 @@ def test_secret_that_cannot_be_written_starts_nothing(bash):
     )
     assert done.returncode == 1 and done.stdout == "exit 1; "
     assert "error: cannot write to /dev/shm" in done.stderr
+
+
+def test_secrets_that_cannot_be_read_inside_are_told(bash):
+    """As with a daemon on another host, or of other user ids."""
+    lines = [
+        "longship_secrets=(A) A=1",
+        "text=$(secrets_text)",
+        "rm /dev/shm/longship-secrets-$$.*",
+        'sh -c "${text}echo started"',
+    ]
+    done = bash(*lines, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    error, hint = done.stderr.splitlines()
+    assert error.startswith("error: cannot read /dev/shm/") and "environment.token_files" in hint

@@ -81,8 +81,10 @@ secrets_text() {
       value=${longship_kept[$variable]-${!variable}}
       printf "export %s='%s'\n" "$variable" "${value//\'/$quote}" || exit
     done >"$file"); then
-    # an image can lack rm
-    printf '. %s && : >%s || exit 1; rm -f %s 2>/dev/null; ' "$file" "$file" "$file"
+    # an image can lack rm; a daemon on another host, or with other user ids, cannot read the file
+    printf '[ -r %s ] && . %s && : >%s || { printf "%%s\\n" "error: cannot read %s inside the container" \
+"hint: put the token into a file: environment.token_files in configuration.toml" >&2; exit 1; }; rm -f %s 2>/dev/null; ' \
+      "$file" "$file" "$file" "$file" "$file"
   else
     if [[ -n $file ]]; then rm -f -- "$file"; fi
     printf 'exit 1; '
