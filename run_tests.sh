@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run the tests. The output ends with the failures, then the skipped tests, with one
-# line for each missing program.
+# Run the tests. The output ends with the failures, then the skipped tests, with
+# one line for each missing program.
 #
 #   ./run_tests.sh          fast: no container, no cluster, no network;
 #                           under 4 minutes on 2 cores
