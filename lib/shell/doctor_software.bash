@@ -5,7 +5,7 @@
 diagnose_runtime() {
   local said
   if [[ $1 == host ]]; then
-    report ok runtime "host, which is no container${2:+: $2}"
+    report ok runtime "host (no container)${2:+: $2}"
     return
   fi
   said=$(in_time 20 program_version "$1" 2>/dev/null </dev/null) || :
