@@ -7,6 +7,7 @@ import time
 
 import pytest
 from support import processes
+from support.processes import finish, wait_until
 
 from lib.command import call
 from lib.script import render
@@ -31,19 +32,6 @@ def start(tmp_path, clean_environment):
     for process in started:
         processes.end_group(process)
         process.communicate()
-
-
-def wait_until(condition):
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
-
-
-def finish(process):
-    """Wait for a script and give its exit code and standard error."""
-    _, errors = process.communicate(timeout=SECONDS)
-    return process.returncode, errors
 
 
 def hold(lock, stop):

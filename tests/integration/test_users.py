@@ -4,12 +4,12 @@ import os
 import pwd
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 from support import processes
 from support.lab import Lab
+from support.processes import finish, wait_until
 
 from lib.command import call
 from lib.script import render
@@ -55,18 +55,6 @@ def start(shared, clean_environment):
     for process in started:
         processes.end_session(process)
         process.communicate()
-
-
-def wait_until(condition):
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
-
-
-def finish(process):
-    _, errors = process.communicate(timeout=SECONDS)
-    return process.returncode, errors
 
 
 @pytest.mark.parametrize("hidepid", [0, 1])

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,20 @@ def end_group(process):
     """Kill a process made by `start` and all that is left of its process group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def wait_until(condition, seconds=60):
+    """Wait for a condition, and fail if it does not become true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def finish(process, seconds=60):
+    """Wait for a script and give its exit code and standard error."""
+    _, errors = process.communicate(timeout=seconds)
+    return process.returncode, errors
 
 
 def session(leader):
