@@ -6,10 +6,10 @@ import lib
 
 def main():
     """Hand over to the command line."""
-    from lib import cli
-    from lib.cli.build_container import build_container
+    from lib import commands
+    from lib.commands.build_container import build_container
 
-    cli.main(build_container, "build_container.py")
+    commands.main(build_container, "build_container.py")
 
 
 if __name__ == "__main__":

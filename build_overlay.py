@@ -6,10 +6,10 @@ import lib
 
 def main():
     """Hand over to the command line."""
-    from lib import cli
-    from lib.cli.build_overlay import build_overlay
+    from lib import commands
+    from lib.commands.build_overlay import build_overlay
 
-    cli.main(build_overlay, "build_overlay.py")
+    commands.main(build_overlay, "build_overlay.py")
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ import lib
 
 def main():
     """Hand over to the command line."""
-    from lib import cli
-    from lib.cli.bundle import bundle
+    from lib import commands
+    from lib.commands.bundle import bundle
 
-    cli.main(bundle, "bundle.py")
+    commands.main(bundle, "bundle.py")
 
 
 if __name__ == "__main__":

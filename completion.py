@@ -6,10 +6,10 @@ import lib
 
 def main():
     """Hand over to the command line."""
-    from lib import cli
-    from lib.cli.completion import completion
+    from lib import commands
+    from lib.commands.completion import completion
 
-    cli.main(completion, "completion.py")
+    commands.main(completion, "completion.py")
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ import lib
 
 def main():
     """Hand over to the command line."""
-    from lib import cli
-    from lib.cli.container_run import container_run
+    from lib import commands
+    from lib.commands.container_run import container_run
 
-    cli.main(container_run, "container_run.py")
+    commands.main(container_run, "container_run.py")
 
 
 if __name__ == "__main__":

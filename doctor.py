@@ -6,10 +6,10 @@ import lib
 
 def main():
     """Hand over to the command line."""
-    from lib import cli
-    from lib.cli.doctor import doctor
+    from lib import commands
+    from lib.commands.doctor import doctor
 
-    cli.main(doctor, "doctor.py")
+    commands.main(doctor, "doctor.py")
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ import lib
 
 def main():
     """Hand over to the command line."""
-    from lib import cli
-    from lib.cli.move_built_container_to_active import move_built_container_to_active
+    from lib import commands
+    from lib.commands.move_built_container_to_active import move_built_container_to_active
 
-    cli.main(move_built_container_to_active, "move_built_container_to_active.py")
+    commands.main(move_built_container_to_active, "move_built_container_to_active.py")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 # From a fresh clone to a trained model on this machine. Completed steps are skipped on later runs.
 set -euo pipefail
 cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")"
-source lib/shell/messages.bash
+source lib/script/messages.bash
 
 # show_usage: what this does, and where.
 show_usage() {

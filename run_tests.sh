@@ -9,7 +9,7 @@
 #                           sudo tests/install_tools.sh
 #   ./run_tests.sh --slow   all that, every kill point, long histories and whole
 #                           frameworks: hours
-#   ./run_tests.sh tests/test_lock.py -k name
+#   ./run_tests.sh tests/script/test_lock.py -k name
 #                           any arguments of pytest; paths are relative to the
 #                           repository. Named tests run whatever their tier
 #

@@ -6,10 +6,10 @@ import lib
 
 def main():
     """Hand over to the command line."""
-    from lib import cli
-    from lib.cli.set_up import set_up
+    from lib import commands
+    from lib.commands.set_up import set_up
 
-    cli.main(set_up, "set_up.py")
+    commands.main(set_up, "set_up.py")
 
 
 if __name__ == "__main__":

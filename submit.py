@@ -6,10 +6,10 @@ import lib
 
 def main():
     """Hand over to the command line."""
-    from lib import cli
-    from lib.cli.submit import submit
+    from lib import commands
+    from lib.commands.submit import submit
 
-    cli.main(submit, "submit.py")
+    commands.main(submit, "submit.py")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ export TRACES="{traces}"
 ranks {count} bash -c 'mkdir -p "$TRACES/$SLURM_PROCID"
   exec {strace} -o "$TRACES/$SLURM_PROCID/process" "$@"' bash {launcher} {python} -c '{code}'
 """
-# As lib/shell/stage.bash leaves it on a node, without the mount that several ranks share.
+# As lib/jobs/stage.bash leaves it on a node, without the mount that several ranks share.
 STAGE = """\
 ranks 1 mkdir "$local"
 ranks 1 cp "{image}" "$local/image"

@@ -76,7 +76,7 @@ def import_table(rounds: int) -> Table:
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
     commands = {
         "pass": [sys.executable, "-c", "pass"],
-        "all": [sys.executable, "-c", "import lib.cli.container_run, lib.cli.set_up"],
+        "all": [sys.executable, "-c", "import lib.commands.container_run, lib.commands.set_up"],
     }
     taken = measure(commands, rounds, environ)
     base, everything = (sorted(each.cpu_seconds)[rounds // 2] for each in taken)

@@ -106,7 +106,7 @@ def broadcast(nodes: int, size: float) -> float:
 def gain(nodes: int, size: float) -> float:
     """Return the seconds by which sending so many bytes to so many nodes is faster than reading.
 
-    lib/shell/stage.bash decides by a straight line through it.
+    lib/jobs/stage.bash decides by a straight line through it.
     """
     return READ_SHARE * size * nodes / SHARED_BANDWIDTH - broadcast(nodes, size)
 

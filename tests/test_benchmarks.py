@@ -314,7 +314,7 @@ def test_jobs_copy_where_the_published_figures_say_so(benchmarks):
     model = benchmarks("model")
     for nodes in (64, 256, 350, 550, 1024, 4096):
         for size in (10**8, 10**9, 10**10, 10**12):
-            script = f'source "$1/lib/shell/stage.bash"; staging_pays {nodes} {size}'
+            script = f'source "$1/lib/jobs/stage.bash"; staging_pays {nodes} {size}'
             done = subprocess.run(["bash", "-c", script, "bash", ROOT])
             assert (done.returncode == 0) == (model.gain(nodes, size) > 10), (nodes, size)
 

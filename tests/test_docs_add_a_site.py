@@ -78,7 +78,11 @@ def test_other_tests_that_look_at_all_sites_pass(followed, run):
 
 def test_site_is_in_the_tests_that_are_run(followed, run):
     clone, _ = followed
-    files = ["tests/test_readmes.py", "tests/test_stacks.py", "tests/test_shellcheck.py"]
+    files = [
+        "tests/test_readmes.py",
+        "tests/configuration/test_stacks.py",
+        "tests/test_shellcheck.py",
+    ]
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider"]
     found = run([*command, *files], env=clone.environment, cwd=clone.root).stdout.splitlines()
     assert sum(FOLDER in each for each in found) >= 10

@@ -64,14 +64,22 @@ def test_tests_named_on_the_page_pass(followed, run):
 @pytest.mark.slow  # they are collected: see the last test
 def test_other_tests_that_look_at_all_stacks_pass(followed, run):
     clone, _ = followed
-    files = ["tests/test_settings.py", "tests/test_golden.py", "tests/test_stack_pins.py"]
+    files = [
+        "tests/configuration/test_settings.py",
+        "tests/test_golden.py",
+        "tests/test_stack_pins.py",
+    ]
     chosen = "not test_plan_is or doctor"  # the other plans know nothing of stacks
     assert re.search(r"\d+ passed", run_own_tests(clone, run, *files, "-k", chosen))
 
 
 def test_stack_is_in_the_tests_that_are_run(followed, run):
     clone, _ = followed
-    files = ["tests/test_readmes.py", "tests/test_stacks.py", "tests/test_shellcheck.py"]
+    files = [
+        "tests/test_readmes.py",
+        "tests/configuration/test_stacks.py",
+        "tests/test_shellcheck.py",
+    ]
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider"]
     found = run([*command, *files], env=clone.environment, cwd=clone.root).stdout.splitlines()
     assert sum(NAME in each for each in found) >= 14

@@ -20,11 +20,11 @@ from support.documentation import (
 )
 from writers.commands import click_commands, payload_parser
 
-from lib.log_scan import Message
-from lib.settings import load_settings
-from lib.sites import load_machines
-from lib.stacks import load_stack, stack_names
-from lib.tables import read_toml
+from lib.configuration.layers import load_settings
+from lib.configuration.sites import load_machines
+from lib.configuration.stacks import load_stack, stack_names
+from lib.configuration.tables import read_toml
+from lib.doctor.log_scan import Message
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [str(each) for each in page_paths()]
@@ -148,12 +148,12 @@ def test_blocks_of_toml_are_taken(page, described):
     own = Path(page).parent.name if page.startswith("stacks/") else ""
     for block in blocks(text, "toml"):
         name = file_of(block)
-        (repository / name).parent.mkdir(exist_ok=True)
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text(block, encoding="utf-8")
         load_machines(repository)
         if name.endswith("stack.toml"):
             load_stack(repository, Path(name).parent.name)
-        elif name == "lib/known_messages.toml":
+        elif name == "lib/doctor/known_messages.toml":
             assert [Message(**each) for each in read_toml(repository / name, name)[0]["messages"]]
         elif not name.startswith("configuration"):
             assert read_toml(repository / name, name)[0]

@@ -20,27 +20,28 @@ from support.plans import difference, placeless, plan_of
 from support.stacks import CLONE as STACK_CLONE
 from support.stacks import SHIPPED, STACKS, command_of, launcher_of, settings_of
 
-from lib import ROOT, diagnosis
-from lib.assets import download_lines as download_assets
-from lib.assets import offline_lines as offline_assets
-from lib.builds import offline_lines, online_lines
-from lib.bundle import pack_lines, unpack_lines, verify_lines
-from lib.command import call
-from lib.container import run_lines
-from lib.downloads import download_lines
-from lib.overlay_builds import build_lines
-from lib.overlay_builds import list_lines as list_overlays
-from lib.overlay_builds import prune_lines as prune_overlays
-from lib.packages import wanted_venv
-from lib.paths import derive_paths
-from lib.quoting import Expansion, word
-from lib.script import render
-from lib.settings import load_settings
-from lib.setup import download_lines as set_up_download_lines
-from lib.setup import install_lines, repositories_alone_lines
-from lib.setup import offline_lines as set_up_offline_lines
-from lib.sites import load_machines
-from lib.versions import move_lines
+from lib import ROOT
+from lib.assets.assets import download_lines as download_assets
+from lib.assets.assets import offline_lines as offline_assets
+from lib.bundle.bundle import pack_lines, unpack_lines, verify_lines
+from lib.configuration.layers import load_settings
+from lib.configuration.paths import derive_paths
+from lib.configuration.sites import load_machines
+from lib.doctor import checks as diagnosis
+from lib.images.build import offline_lines, online_lines
+from lib.images.download import download_lines
+from lib.images.versions import move_lines
+from lib.packages.overlay import build_lines
+from lib.packages.overlay import list_lines as list_overlays
+from lib.packages.overlay import prune_lines as prune_overlays
+from lib.packages.set_up import download_lines as set_up_download_lines
+from lib.packages.set_up import install_lines, repositories_alone_lines
+from lib.packages.set_up import offline_lines as set_up_offline_lines
+from lib.runtimes.container import run_lines
+from lib.runtimes.packages import wanted_venv
+from lib.script.command import call
+from lib.script.quoting import Expansion, word
+from lib.script.render import render
 
 GOLDEN = Path(__file__).with_name("golden")
 CONFIGURATION = GOLDEN / "configuration.toml"
@@ -203,7 +204,7 @@ def doctor_lines(settings):
             return value
         return word(os.fspath(value).replace(ROOT, str(CLONE)))
 
-    with mock.patch("lib.command.word", replaced):
+    with mock.patch("lib.script.command.word", replaced):
         return diagnosis.lines(settings, lambda _: False, as_json=False)
 
 

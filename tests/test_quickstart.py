@@ -7,7 +7,7 @@ import pytest
 from support.terminal import Terminal
 
 from lib import ROOT
-from lib.script import render
+from lib.script.render import render
 
 SCRIPT = Path(ROOT, "quickstart.sh")
 TEXT = SCRIPT.read_text(encoding="utf-8")

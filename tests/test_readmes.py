@@ -9,9 +9,9 @@ from support import processes
 from support.documentation import blocks, read, script_calls, simple_commands
 from support.repository import Clone
 
-from lib.resolved import write_toml
-from lib.sites import load_machines
-from lib.stacks import load_stack
+from lib.configuration.sites import load_machines
+from lib.configuration.snapshot import write_toml
+from lib.configuration.stacks import load_stack
 
 try:
     import tomllib

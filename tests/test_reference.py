@@ -12,12 +12,12 @@ from support.repository import SITES, copy_tree
 from support.stacks import SHIPPED
 from writers.commands import WITHOUT, click_commands
 
-from lib.configuration import KEYS
-from lib.entries import ASSET, REPOSITORY
-from lib.environment import CACHES, OFFLINE, UNSET
-from lib.partitions import LIMITS_OF, PRICE
-from lib.sites import FACTS, MARKS
-from lib.stacks import IMAGES, SETTING
+from lib.configuration.entries import ASSET, REPOSITORY
+from lib.configuration.partitions import LIMITS_OF, PRICE
+from lib.configuration.schema import KEYS
+from lib.configuration.sites import FACTS, MARKS
+from lib.configuration.stacks import IMAGES, SETTING
+from lib.runtimes.contract import CACHES, OFFLINE, UNSET
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs/reference"
@@ -122,8 +122,8 @@ def test_every_row_says_what_it_is():
 
 
 def named_in_code(pattern):
-    """Give what a pattern finds in all of lib/shell/."""
-    code = "".join(path.read_text() for path in sorted(ROOT.glob("lib/shell/*.bash")))
+    """Give what a pattern finds in all bash files of lib/."""
+    code = "".join(path.read_text() for path in sorted(ROOT.glob("lib/*/*.bash")))
     return set(re.findall(pattern, code))
 
 

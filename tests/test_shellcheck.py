@@ -12,26 +12,26 @@ from support.repository import toml
 from support.shellchecks import read_emitted, shellcheck
 from support.tree import own_files
 
-from lib.assets import download_lines as download_assets
-from lib.assets import offline_lines as offline_assets
-from lib.builds import offline_lines, online_lines
-from lib.bundle import pack_lines, unpack_lines, verify_lines
-from lib.configuration import RUNTIMES
-from lib.container import run_lines
-from lib.downloads import download_lines
-from lib.overlay_builds import build_lines
-from lib.overlay_builds import download_lines as download_overlay
-from lib.overlay_builds import list_lines as list_overlays
-from lib.overlay_builds import prune_lines as prune_overlays
-from lib.packages import wanted_venv
-from lib.paths import derive_paths
-from lib.script import render
-from lib.settings import load_settings
-from lib.setup import download_lines as set_up_download_lines
-from lib.setup import install_lines, update_lines
-from lib.setup import offline_lines as set_up_offline_lines
-from lib.sites import load_machines
-from lib.versions import list_lines, move_lines, prune_lines, use_lines
+from lib.assets.assets import download_lines as download_assets
+from lib.assets.assets import offline_lines as offline_assets
+from lib.bundle.bundle import pack_lines, unpack_lines, verify_lines
+from lib.configuration.layers import load_settings
+from lib.configuration.paths import derive_paths
+from lib.configuration.schema import RUNTIMES
+from lib.configuration.sites import load_machines
+from lib.images.build import offline_lines, online_lines
+from lib.images.download import download_lines
+from lib.images.versions import list_lines, move_lines, prune_lines, use_lines
+from lib.packages.overlay import build_lines
+from lib.packages.overlay import download_lines as download_overlay
+from lib.packages.overlay import list_lines as list_overlays
+from lib.packages.overlay import prune_lines as prune_overlays
+from lib.packages.set_up import download_lines as set_up_download_lines
+from lib.packages.set_up import install_lines, update_lines
+from lib.packages.set_up import offline_lines as set_up_offline_lines
+from lib.runtimes.container import run_lines
+from lib.runtimes.packages import wanted_venv
+from lib.script.render import render
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -70,7 +70,7 @@ def test_scripts_of_a_folder_pass(folder, run):
 
 def test_scripts_of_all_kinds_are_found():
     names = {str(path.relative_to(ROOT)) for paths in SCRIPTS.values() for path in paths}
-    assert names >= {".ci/run", "quickstart.sh", "run_tests.sh", "lib/shell/launch.bash"}
+    assert names >= {".ci/run", "quickstart.sh", "run_tests.sh", "lib/runtimes/launch.bash"}
 
 
 CONFIGURATION = """
@@ -241,7 +241,7 @@ LISTS = re.compile(
 
 
 def names_given(text, run):
-    """Find the variables that a script assigns, without what lib/script.py knows of them."""
+    """Find the variables that a script assigns, without what lib/script/render.py knows of them."""
     functions = run(["bash", "-c", text.rpartition("\n\n")[0] + "\ndeclare -f"]).stdout
     found = {name for pattern in GIVEN for name in pattern.findall(functions)}
     for _, words in LISTS.findall(functions):

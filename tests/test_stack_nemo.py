@@ -10,9 +10,9 @@ import pytest
 import yaml
 from support.stacks import refusal, settings_of, start
 
-from lib.paths import derive_paths
-from lib.stacks import load_stack
-from lib.training import check_templates
+from lib.configuration.paths import derive_paths
+from lib.configuration.stacks import load_stack
+from lib.configuration.training import check_templates
 
 ROOT = Path(__file__).resolve().parents[1]
 STACK = ROOT / "stacks/nemo"
@@ -183,7 +183,7 @@ esac
 def head_node(tmp_path):
     """Give a function that runs launcher.sh in a clone on a head node, and the scratch folder."""
     clone, image, scratch = tmp_path / "it's a clone", tmp_path / "image", tmp_path / "scratch"
-    for part in ("stacks/nemo", "lib/shell", "lib/inside"):
+    for part in ("stacks/nemo", "lib/script", "lib/jobs"):
         shutil.copytree(ROOT / part, clone / part)
     script = clone / "stacks/nemo/copy_launcher.sh"
     text = script.read_text(encoding="utf-8")

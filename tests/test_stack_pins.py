@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support.stacks import SHIPPED
 
-from lib.stacks import load_stack
-from lib.tables import read_toml
+from lib.configuration.stacks import load_stack
+from lib.configuration.tables import read_toml
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMIT = re.compile(r"[0-9a-f]{40}")

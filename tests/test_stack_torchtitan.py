@@ -9,8 +9,8 @@ import pytest
 from support import processes
 from support.stacks import refusal, settings_of, start
 
-from lib.assets import configured_assets
-from lib.errors import LongshipError
+from lib.assets.assets import configured_assets
+from lib.script.errors import LongshipError
 
 STACK = "stacks/torchtitan"
 

@@ -1,6 +1,7 @@
-"""The house's frame: rows of lib/, one place that starts processes, small files, old Pythons."""
+"""The frame: packages of lib/, one place that starts processes, old Pythons."""
 
 import ast
+import graphlib
 import re
 import sys
 from pathlib import Path
@@ -13,52 +14,33 @@ ROOT = Path(__file__).resolve().parents[1]
 LIB = ROOT / "lib"
 ENTRIES = sorted(path for path in ROOT.glob("*.py") if "lib.start(main)" in path.read_text())
 
-# A module imports from rows above its own only.
-ROWS = (
-    ("errors",),
-    ("quoting", "tables", "log_scan"),
-    ("command", "entries", "partitions", "records", "sbatch"),
-    ("configuration",),
-    ("sites", "stacks"),
-    ("settings", "resources", "job_files"),
-    ("paths", "resolved", "slurm_facts", "limits"),
-    ("images", "training"),
-    ("environment", "overlays", "recipe"),
-    ("launch",),
-    ("apptainer", "pyxis", "docker", "enroot", "host"),
-    ("runtimes",),
-    ("container", "patched_files"),
-    ("repositories", "job_container", "job_cost", "staging"),
-    ("packages", "builds", "versions", "job_checks"),
-    ("downloads", "wheelhouse", "assets", "reruns"),
-    ("setup", "bundle", "overlay_builds", "jobs", "runs"),
-    ("diagnosis_site", "diagnosis_software", "diagnosis_values"),
-    ("diagnosis", "job_diagnosis", "known_messages"),
-    ("script", "execute"),
-    ("pins",),
-    ("launchers",),
-    ("cli",),
-)
-ROW = {module: number for number, row in enumerate(ROWS) for module in row}
-MOST_LINES = 500
+# What each package of lib/ may import, besides itself: dependencies point one way.
+BASE = ("script", "configuration", "runtimes")
+MAY_IMPORT = {
+    "script": (),
+    "configuration": ("script",),
+    "runtimes": ("script", "configuration"),
+    "images": BASE,
+    "repositories": BASE,
+    "assets": BASE,
+    "packages": (*BASE, "images", "repositories", "assets"),
+    "jobs": (*BASE, "images", "packages", "repositories", "assets"),
+    "doctor": (*BASE, "images", "packages", "repositories", "assets", "jobs"),
+    "bundle": (*BASE, "images", "packages", "repositories", "assets"),
+}
+MAY_IMPORT["commands"] = tuple(MAY_IMPORT)
 
-# They run inside of the environment, not on the host: no part of the core.
-INSIDE = LIB / "inside"
-CORE = sorted(path for path in LIB.rglob("*.py") if INSIDE not in path.parents)
-OWN_PYTHON = [*CORE, *ENTRIES, *sorted(INSIDE.glob("*.py"))]
+# They run inside the environment, not on the host, and are not part of the core.
+INSIDE = sorted(LIB.glob("*/inside/*.py"))
+CORE = sorted(path for path in LIB.rglob("*.py") if path.parent.name != "inside")
+OWN_PYTHON = [*CORE, *ENTRIES, *INSIDE]
 
 
 def shown(path):
     return str(path.relative_to(ROOT))
 
 
-def row_of(path):
-    """Name a file's module as the rows do: lib/cli/__init__.py and its neighbours are cli."""
-    relative = path.relative_to(LIB)
-    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
-
-
-def modules_of_lib_in(tree):
+def imported_by(tree):
     """Give the modules of lib that are imported anywhere in a file, in functions too."""
     names = set()
     for node in ast.walk(tree):
@@ -67,32 +49,39 @@ def modules_of_lib_in(tree):
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports say where from"
             names.update([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
-    modules = {name.split(".")[1] for name in names if name.startswith("lib.")}
-    return {module for module in modules if (LIB / f"{module}.py").exists()} | (
-        {"cli"} if "cli" in modules else set()
-    )
+    parts = [name.split(".") for name in names if name.startswith("lib.")]
+    return {".".join(each[1:3]) for each in parts if Path(LIB, each[1]).is_dir()}
 
 
-def test_every_module_has_a_row():
-    assert {row_of(path) for path in CORE} - {"__init__"} == set(ROW)
+def test_every_package_is_in_the_list():
+    packages = {path.parent.name for path in LIB.glob("*/__init__.py")}
+    assert packages == set(MAY_IMPORT)
 
 
-@pytest.mark.parametrize("path", [each for each in CORE if each != LIB / "__init__.py"], ids=shown)
-def test_module_imports_from_rows_above_only(path):
-    own = row_of(path)
-    imported = modules_of_lib_in(ast.parse(path.read_text(encoding="utf-8"))) - {own}
-    too_low = {module for module in imported if ROW[module] >= ROW[own]}
-    assert not too_low, f"{shown(path)} imports {too_low}, from its own row or below"
+@pytest.mark.parametrize("path", [each for each in CORE if each.parent != LIB], ids=shown)
+def test_module_imports_from_listed_packages_only(path):
+    own = path.parent.name
+    imported = {name.split(".")[0] for name in imported_by(ast.parse(path.read_text("utf-8")))}
+    assert imported - {own} <= set(MAY_IMPORT[own])
+
+
+def test_modules_of_a_package_import_each_other_in_one_direction():
+    arrows = {}
+    for path in CORE:
+        if path.parent != LIB and path.name != "__init__.py":
+            own = f"{path.parent.name}.{path.stem}"
+            arrows[own] = imported_by(ast.parse(path.read_text("utf-8"))) - {own}
+    graphlib.TopologicalSorter(arrows).prepare()  # raises a CycleError
 
 
 def test_first_file_of_lib_imports_nothing_of_lib():
-    tree = ast.parse((LIB / "__init__.py").read_text(encoding="utf-8"))
-    assert modules_of_lib_in(tree) == set()
+    assert imported_by(ast.parse((LIB / "__init__.py").read_text(encoding="utf-8"))) == set()
 
 
 def test_imports_in_functions_are_seen():
-    text = "def f():\n    from lib import sites\n    import lib.cli.set_up\n"
-    assert modules_of_lib_in(ast.parse(text)) == {"sites", "cli"}
+    text = "def f():\n    from lib.configuration import sites\n    import lib.commands.set_up\n"
+    found = imported_by(ast.parse(text))
+    assert found == {"configuration.sites", "configuration", "commands.set_up"}
 
 
 @pytest.mark.parametrize("path", CORE, ids=shown)
@@ -143,10 +132,10 @@ def starts_processes(tree):
 @pytest.mark.parametrize("path", [*CORE, *ENTRIES], ids=shown)
 def test_only_one_module_starts_processes(path):
     found = starts_processes(ast.parse(path.read_text(encoding="utf-8")))
-    if path == LIB / "execute.py":
+    if path == LIB / "script/execute.py":
         assert found
     elif path == LIB / "__init__.py":
-        # an old Python becomes the one of .venv, before lib/execute.py can even be read
+        # an old Python becomes the one of .venv, before lib/script/execute.py can even be read
         assert [place.split(": ")[1] for place in found] == ["os.execv"]
     else:
         assert not found
@@ -168,15 +157,6 @@ def test_only_one_module_starts_processes(path):
 )
 def test_start_of_a_process_is_seen(text):
     assert starts_processes(ast.parse(text))
-
-
-SHELL = sorted(each for each in LIB.glob("shell/**/*") if each.is_file())
-
-
-@pytest.mark.parametrize("path", [*OWN_PYTHON, *SHELL], ids=shown)
-def test_file_is_small(path):
-    count = len(path.read_text(encoding="utf-8").splitlines())
-    assert count <= MOST_LINES, f"{shown(path)} has {count} lines, more than {MOST_LINES}"
 
 
 def test_sites_and_stacks_are_named_in_no_python():

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from lib import ROOT
-from lib.configuration import KEYS, TABLES, entry_name
-from lib.paths import FIELDS
-from lib.sites import load_machines
-from lib.stacks import load_stack, stack_names
+from lib.configuration.paths import FIELDS
+from lib.configuration.schema import KEYS, TABLES, entry_name
+from lib.configuration.sites import load_machines
+from lib.configuration.stacks import load_stack, stack_names
 from writers.markdown import code, first_line, keys_table, kind, page, plain, table, value
 
 _INTRO = """\

@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 
 from lib import ROOT
-from lib.configuration import KEYS
-from lib.environment import OFFLINE, UNSET, contract
-from lib.settings import Settings, load_settings
+from lib.configuration.layers import Settings, load_settings
+from lib.configuration.schema import KEYS
+from lib.runtimes.contract import OFFLINE, UNSET, environment_script
 from writers.files import PLACES
 from writers.markdown import code, listed, page, plain, table, value
 
@@ -49,7 +49,7 @@ After `start_job`, a job script has these variables; the programs that `srun` st
 are exported. Slurm's own `SLURM_*` are also set."""
 
 _RANKS = """\
-`lib/inside/ranks.bash`, which the scripts of the stacks source, starts one process per GPU. It
+`lib/jobs/inside/ranks.bash`, which the scripts of the stacks source, starts one process per GPU. It
 reads these variables:"""
 
 _TORCHRUN = """\
@@ -81,10 +81,10 @@ def environment_page() -> str:
         ),
         "## In a job",
         _JOB,
-        _listed("shell/job.bash"),
+        _listed("jobs/job.bash"),
         "## The ranks",
         _RANKS,
-        _listed("inside/ranks.bash"),
+        _listed("jobs/inside/ranks.bash"),
         _TORCHRUN,
     )
 
@@ -102,7 +102,7 @@ def _exports(settings: Settings) -> list[tuple[str, str]]:
     """Return the exports of the environment script, except those with their own section."""
     shown = {"LONGSHIP_MACHINE": "<machine>", "LONGSHIP_STACK": "<stack>"}
     rows = []
-    for line in contract(settings, PLACES, online=False).splitlines():
+    for line in environment_script(settings, PLACES, online=False).splitlines():
         if line.startswith("export "):
             for word in shlex.split(line)[1:]:
                 name, _, given = word.partition("=")

@@ -6,9 +6,9 @@ import inspect
 import re
 from pathlib import Path
 
-from lib import ROOT, cli
-from lib.errors import LongshipError
-from lib.settings import load_settings
+from lib import ROOT, commands
+from lib.configuration.layers import load_settings
+from lib.script.errors import LongshipError
 from writers.markdown import code, page, plain, table
 
 _INTRO = """\
@@ -23,7 +23,7 @@ rank."""
 
 def exit_codes_page() -> str:
     """Return the page; the codes are in the docstring of the function that ends the scripts."""
-    codes = re.findall(r"^(\S.*?)  +(.+)$", inspect.getdoc(cli.main) or "", re.MULTILINE)
+    codes = re.findall(r"^(\S.*?)  +(.+)$", inspect.getdoc(commands.main) or "", re.MULTILINE)
     rows = [(code(each), plain(about)) for each, about in codes]
     return page("Exit codes", _INTRO, _example(), table(("code", "meaning"), rows), _JOBS)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lib import ROOT
-from lib.paths import Paths
+from lib.configuration.paths import Paths
 from writers.markdown import code, first_line, listed, page, plain, table
 
 _INTRO = """\
@@ -45,20 +45,20 @@ def files_page() -> str:
         table(("path", "meaning"), _folders()),
         "## Images",
         "In `<scratch_dir>/containers/`:",
-        _listed("shell/versions.bash"),
+        _listed("images/versions.bash"),
         "Each image and each archive has a record next to it, `<file>.json`:",
-        _listed("shell/image.bash"),
+        _listed("images/image.bash"),
         "## Overlays",
         "In `<scratch_dir>/overlays/`:",
-        _listed("shell/overlay_build.bash"),
+        _listed("packages/overlay_build.bash"),
         "## Runs",
         "In `<scratch_dir>/runs/<job>-<name>/`, the run directory; the log is next to it. "
         "`python3 submit.py rerun RUN` re-runs the job:",
-        _listed("shell/run.bash"),
+        _listed("jobs/run.bash"),
         "## Repositories",
         "In the git repository of each directory of `<project_dir>/repos/`; "
         "`git for-each-ref refs/longship` lists them:",
-        _listed("shell/update.bash"),
+        _listed("repositories/update.bash"),
     )
 
 

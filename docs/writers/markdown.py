@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lib.tables import Key
+from lib.configuration.tables import Key
 
 _SHOWN_KINDS = {
     "text": "string",

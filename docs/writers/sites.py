@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lib.partitions import LIMITS_OF, PRICE, Limits, Price
-from lib.sites import FACTS, MARKS, Machine
+from lib.configuration.partitions import LIMITS_OF, PRICE, Limits, Price
+from lib.configuration.sites import FACTS, MARKS, Machine
 from writers.markdown import keys_table, page
 
 _INTRO = """\

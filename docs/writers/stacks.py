@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lib.stacks import FILE, IMAGES, KINDS, SETTING, Setting, Stack
-from lib.training import VARIABLES
+from lib.configuration.stacks import FILE, IMAGES, KINDS, SETTING, Setting, Stack
+from lib.configuration.training import VARIABLES
 from writers.markdown import code, keys_table, kind, page, table
 
 _INTRO = """\
@@ -37,7 +37,7 @@ def stack_page() -> str:
         "## `[configuration]`",
         "Any table of [configuration.toml](configuration.md); a group can override its values.",
         "## Variables in templates",
-        "`lib/inside/template.bash` replaces `@NAME@`, for every setting and every variable of "
+        "`lib/jobs/inside/template.bash` replaces `@NAME@`, for every setting and variable of "
         "`environment.set`, and for these variables:",
         table(("variable",), ((code(each),) for each in VARIABLES)),
     )

@@ -1,35 +1,4 @@
 # shellcheck shell=bash
-# What a job file sources. After `start_job MACHINE "$@"` there are:
-#
-#   LAUNCHER            starts a command inside the environment: srun "$LAUNCHER" COMMAND
-#   STACK_DIR           directory of the stack's scripts: run_training.sh, preprocess_data.sh
-#   JOB_ARGUMENTS       arguments of the job
-#   CONTAINER_OPTIONS   options of srun, if srun starts the containers itself (Pyxis, on AWS)
-#   RUN_DIR             run directory, with the record and the launcher
-#   MASTER_ADDR, MASTER_PORT, NUM_NODES, GPUS_PER_NODE      rendezvous and shape of the job, for torchrun
-
-# start_job MACHINE ARGUMENT...: pin the image and the packages in use, write the launcher and the
-# record, once for all ranks. Slurm runs a copy of the job file from elsewhere, so it is the folder of
-# the submission that leads back to the repository.
-start_job() {
-  export LONGSHIP_ROOT=${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}
-  # shellcheck disable=SC2034  # for the job file
-  JOB_ARGUMENTS=("${@:2}") CONTAINER_OPTIONS=()
-  RUN_DIR=$(job=$(show_job) && python3 "$LONGSHIP_ROOT/submit.py" --machine "$1" begin <<<"$job") || exit
-  # shellcheck source=/dev/null  # lib/runs.py writes it
-  source "$RUN_DIR/start.bash"
-}
-
-# show_job: what Slurm knows of this job. Its controller can be too busy to answer for minutes, as where a
-# thousand jobs start at once.
-show_job() {
-  local seconds
-  for seconds in {1..15} 15 15 15 15 15 15 15 15 15 15 15 15 0; do
-    timeout 60 scontrol show job --oneliner "$SLURM_JOB_ID" && return
-    printf 'longship: Slurm does not respond; retrying in %d s\n' "$seconds" >&2
-    sleep "$seconds"
-  done
-  printf 'error: %s\nhint: %s\n' "Slurm reports nothing about job $SLURM_JOB_ID" \
-    'check the status page of the site, then submit the job again' >&2
-  return 1
-}
+# What job scripts source; the code is in lib/jobs/.
+# shellcheck source=lib/jobs/job.bash
+source "${BASH_SOURCE[0]%/shell/*}/jobs/job.bash"

@@ -8,7 +8,7 @@ set -euo pipefail
 readonly preprocess=${LONGSHIP_ROOT:?}/preprocess_data.py
 
 if [[ -n $TRAINING_TOKENIZER ]]; then
-    found=$(python "$LONGSHIP_ROOT/lib/inside/find_tokenizer.py" "$TRAINING_TOKENIZER")
+    found=$(python "$LONGSHIP_ROOT/lib/jobs/inside/find_tokenizer.py" "$TRAINING_TOKENIZER")
     mapfile -t found <<<"$found"
     exec python "$preprocess" --tokenizer="${found[0]}" --end-of-text="${found[1]}" "$@"
 fi

@@ -3,7 +3,7 @@
 # the variables TRAINING_*, and the arguments are passed to pretrain_gpt.py last, so they override the settings.
 set -euo pipefail
 
-source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
+source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
 
 readonly tensor=$TRAINING_TENSOR_PARALLEL pipeline=$TRAINING_PIPELINE_PARALLEL
 readonly hint='change these values in [training] of configuration.toml'

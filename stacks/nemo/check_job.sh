@@ -4,7 +4,7 @@
 #   check_job.sh training|all|prepare|shard|merge ARGUMENT...
 set -euo pipefail
 
-source "${LONGSHIP_ROOT:?}/lib/shell/messages.bash"
+source "${LONGSHIP_ROOT:?}/lib/script/messages.bash"
 
 [[ ${1:?} == @(training|all) ]] ||
     fail 'NeMo prepares its data in a single task' \

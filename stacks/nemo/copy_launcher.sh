@@ -3,8 +3,8 @@
 # configuration. Prints the launcher's directory, then the overrides for its main.py, one per line.
 set -euo pipefail
 
-source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash" # fail
-source "$LONGSHIP_ROOT/lib/inside/template.bash"
+source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash" # fail
+source "$LONGSHIP_ROOT/lib/jobs/inside/template.bash"
 
 readonly in_image=/opt/NeMo-Framework-Launcher templates=$LONGSHIP_ROOT/stacks/nemo/templates
 readonly folder=${LONGSHIP_SCRATCH_DIR:?}/nemo_launcher

@@ -11,7 +11,7 @@ set -euo pipefail
 
 root=$(cd -- "${BASH_SOURCE[0]%/*}/../.." && pwd)
 readonly root stack=$root/stacks/nemo preset=${1:-}
-source "$root/lib/shell/messages.bash"
+source "$root/lib/script/messages.bash"
 
 presets=("$stack"/presets/*/*.txt)
 presets=("${presets[@]#"$stack/presets/"}")

@@ -7,7 +7,7 @@
 # The configuration and the results are in CHECKPOINT_DIR/results/<model>/, as the launcher has them.
 set -euo pipefail
 
-source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
+source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
 
 preset=()
 if [[ -f $LONGSHIP_ROOT/stacks/nemo/presets/${1:-}.txt ]]; then

@@ -2,7 +2,7 @@
 # Train with OLMo: one process per GPU, started by torchrun, or by Slurm where it starts several tasks
 # per node. Run inside the environment; the arguments go to OLMo's scripts/train.py, last.
 set -euo pipefail
-source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
+source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
 
 readonly repository=${LONGSHIP_REPOSITORIES:?}/OLMo
 model=$TRAINING_MODEL

@@ -3,6 +3,6 @@
 # arguments go to train.py.
 set -euo pipefail
 
-source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
+source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
 
 start_ranks "$LONGSHIP_ROOT/train.py" "$@"

@@ -4,7 +4,7 @@
 #   check_job.sh training|all|prepare|shard|merge ARGUMENT...
 set -euo pipefail
 
-source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
+source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
 
 readonly hint='change these values in [training] of configuration.toml'
 

@@ -20,7 +20,7 @@ tokenize() {
 
 tokenizer=()
 if [[ -n $TRAINING_TOKENIZER ]]; then
-    found=$(python "$LONGSHIP_ROOT/lib/inside/find_tokenizer.py" "$TRAINING_TOKENIZER")
+    found=$(python "$LONGSHIP_ROOT/lib/jobs/inside/find_tokenizer.py" "$TRAINING_TOKENIZER")
     mapfile -t found <<<"$found"
     tokenizer=(--tokenizer="${found[0]}" --end-of-text="${found[1]}")
 fi

@@ -4,7 +4,7 @@
 # TorchTitan, after the settings.
 set -euo pipefail
 
-source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
+source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
 
 bash "$LONGSHIP_ROOT/stacks/torchtitan/check_job.sh" training "$@"
 

@@ -3,7 +3,7 @@
 # fine_tune.py.
 set -euo pipefail
 
-source "${LONGSHIP_ROOT:?}/lib/inside/ranks.bash"
+source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
 source "$LONGSHIP_ROOT/stacks/trl/settings.bash"
 
 # Weights & Biases: into files, to be synced from where there is a network; WANDB_MODE=online sends

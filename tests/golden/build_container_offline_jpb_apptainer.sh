@@ -29,7 +29,7 @@ longship_main() {
   locked "$record" build_image 'python3 move_built_container_to_active.py'
 }
 
-# ---------- lib/shell/exported.bash
+# ---------- lib/script/exported.bash
 
 # keep_exported NAME...: put aside what is exported under names that this script uses.
 # shellcheck disable=SC2034 # for hand_over, where a script has it
@@ -50,15 +50,15 @@ keep_exported() {
 
 keep_exported LOCK_PATIENCE REPLY WRITTEN_TO active address again an anonymous arch \
     archive beating blob build_hint bytes character closed code colour comma config \
-    current_step digest facts failed file files files_free folder found free heart held_locks \
-    hint holders host id image index input interrupted_command kB key last layer left line \
+    current_step digest facts failed file folder found free free_inodes heart held_locks hint \
+    holders host id image index inodes input interrupted_command kB key last layer left line \
     lines lock lock_files lock_hearts lock_signs log machine magic manifest mark message mode \
     next now of opened other own owner partial path place platform process program reason \
     record recorded removal said same script sha256 shown sign size source start stat status \
     sum tag tenths terminal text the there times tmp told tools tries unit units versions \
     wanted work
 
-# ---------- lib/shell/archive.bash
+# ---------- lib/images/archive.bash
 
 # open_archive BASE: find the downloaded archive and check its size; set archive, and source and digest to what it
 # was made from.
@@ -94,7 +94,7 @@ verify_archive() {
       'copy the archive again'
 }
 
-# ---------- lib/shell/build.bash
+# ---------- lib/images/build.bash
 
 # build_image NEXT: build, unless the image exists already; NEXT is the command to run then.
 build_image() {
@@ -240,56 +240,7 @@ sif_from_archive() {
   fi
 }
 
-# ---------- lib/shell/enroot.bash
-
-# check_sqsh FILE HINT: stop if the image is missing or not an image. Its architecture is checked when it is built:
-# that takes too long for each launch.
-check_sqsh() {
-  local magic=''
-  [[ -e $1 ]] || fail "image not found: $1" "$2"
-  [[ -r $1 ]] || fail "cannot read image $1" \
-    "ask its owner to run: chmod a+r $(printf %q "$1")"
-  IFS= read -r -n 4 magic <"$1" 2>/dev/null || :
-  [[ $magic == hsqs ]] || fail "not a SquashFS image: $1" "$2"
-}
-
-# sqsh_arch FILE: print the architecture of the programs in it, as enroot records none; nothing if it is incomplete.
-# Links are left out: older unsquashfs does not follow them.
-sqsh_arch() {
-  local file code
-  while IFS= read -r file; do
-    code=$(unsquashfs -cat "$1" "$file" 2>/dev/null | head -c 20 | od -An -v -tx1 | tr -d ' \n')
-    case $code in
-      7f454c46*3e00) printf amd64 && return ;;
-      7f454c46*b700) printf arm64 && return ;;
-    esac
-  done < <(unsquashfs -lln "$1" 2>/dev/null | awk '$1 ~ /^-r.x/ && sub(/^.* squashfs-root\//, "")' |
-    grep -E '(^|/)(bin|sbin)/[^/]+$' 2>/dev/null | head -n 50)
-}
-
-# ---------- lib/shell/group.bash
-
-# put_shared PARTIAL FILE: give it its name, readable for whoever may read the folder.
-put_shared() {
-  share_with_group "${2%/*}" "$1"
-  mv -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
-}
-
-# share_with_group FOLDER PATH...: who may read or write the folder may do so with these, whatever this
-# user's umask; what is another user's is left as it is.
-share_with_group() {
-  local mode path
-  mode=$(stat -c %A -- "$1")
-  for path in "${@:2}"; do
-    # its group, not the user's first one
-    chgrp --reference="$1" -- "$path" 2>/dev/null || continue
-    if [[ ${mode:4:1} == r ]]; then chmod g+rX -- "$path"; fi
-    if [[ ${mode:5:1} == w ]]; then chmod g+wX -- "$path"; fi
-    if [[ ${mode:7:1} == r ]]; then chmod o+rX -- "$path"; fi
-  done
-}
-
-# ---------- lib/shell/image.bash
+# ---------- lib/images/image.bash
 
 declare -g WRITTEN_TO='modified after it was built'
 
@@ -542,26 +493,46 @@ value_in() {
   done
 }
 
-# ---------- lib/shell/json.bash
+# ---------- lib/packages/overlay_record.bash
 
-# json_text TEXT: set REPLY to the text as JSON has it between quotes.
-json_text() {
-  local LC_ALL=C
-  local text=${1//\\/\\\\} code character
-  text=${text//\"/\\\"}
-  text=${text//$'\n'/\\n}
-  text=${text//$'\t'/\\t}
-  if [[ $text == *[$'\x01'-$'\x1f']* ]]; then
-    for code in {1..31}; do
-      printf -v code '%02x' "$code"
-      printf -v character '%b' "\\x$code"
-      text=${text//"$character"/"\\u00$code"}
-    done
-  fi
-  REPLY=$text
+# change_record FILE NAME TEXT: replace one of its values, not the last one; TEXT is in JSON.
+change_record() {
+  local line
+  while IFS= read -r line || [[ -n $line ]]; do
+    if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
+    printf '%s\n' "$line"
+  done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'check the permissions of the directory; the line above has the reason'
+  put_shared "$1.partial" "$1"
 }
 
-# ---------- lib/shell/launch.bash
+# ---------- lib/runtimes/enroot.bash
+
+# check_sqsh FILE HINT: stop if the image is missing or not an image. Its architecture is checked when it is built:
+# that takes too long for each launch.
+check_sqsh() {
+  local magic=''
+  [[ -e $1 ]] || fail "image not found: $1" "$2"
+  [[ -r $1 ]] || fail "cannot read image $1" \
+    "ask its owner to run: chmod a+r $(printf %q "$1")"
+  IFS= read -r -n 4 magic <"$1" 2>/dev/null || :
+  [[ $magic == hsqs ]] || fail "not a SquashFS image: $1" "$2"
+}
+
+# sqsh_arch FILE: print the architecture of the programs in it, as enroot records none; nothing if it is incomplete.
+# Links are left out: older unsquashfs does not follow them.
+sqsh_arch() {
+  local file code
+  while IFS= read -r file; do
+    code=$(unsquashfs -cat "$1" "$file" 2>/dev/null | head -c 20 | od -An -v -tx1 | tr -d ' \n')
+    case $code in
+      7f454c46*3e00) printf amd64 && return ;;
+      7f454c46*b700) printf arm64 && return ;;
+    esac
+  done < <(unsquashfs -lln "$1" 2>/dev/null | awk '$1 ~ /^-r.x/ && sub(/^.* squashfs-root\//, "")' |
+    grep -E '(^|/)(bin|sbin)/[^/]+$' 2>/dev/null | head -n 50)
+}
+
+# ---------- lib/runtimes/launch.bash
 
 # check_program NAME: stop where the runtime is missing.
 check_program() {
@@ -611,7 +582,48 @@ make_folders() {
   done
 }
 
-# ---------- lib/shell/lock.bash
+# ---------- lib/script/group.bash
+
+# put_shared PARTIAL FILE: give it its name, readable for whoever may read the folder.
+put_shared() {
+  share_with_group "${2%/*}" "$1"
+  mv -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
+}
+
+# share_with_group FOLDER PATH...: who may read or write the folder may do so with these, whatever this
+# user's umask; what is another user's is left as it is.
+share_with_group() {
+  local mode path
+  mode=$(stat -c %A -- "$1")
+  for path in "${@:2}"; do
+    # its group, not the user's first one
+    chgrp --reference="$1" -- "$path" 2>/dev/null || continue
+    if [[ ${mode:4:1} == r ]]; then chmod g+rX -- "$path"; fi
+    if [[ ${mode:5:1} == w ]]; then chmod g+wX -- "$path"; fi
+    if [[ ${mode:7:1} == r ]]; then chmod o+rX -- "$path"; fi
+  done
+}
+
+# ---------- lib/script/json.bash
+
+# json_text TEXT: set REPLY to the text as JSON has it between quotes.
+json_text() {
+  local LC_ALL=C
+  local text=${1//\\/\\\\} code character
+  text=${text//\"/\\\"}
+  text=${text//$'\n'/\\n}
+  text=${text//$'\t'/\\t}
+  if [[ $text == *[$'\x01'-$'\x1f']* ]]; then
+    for code in {1..31}; do
+      printf -v code '%02x' "$code"
+      printf -v character '%b' "\\x$code"
+      text=${text//"$character"/"\\u00$code"}
+    done
+  fi
+  REPLY=$text
+}
+
+# ---------- lib/script/lock.bash
 
 declare -g LOCK_PATIENCE=60 # seconds without a sign of life from another host
 
@@ -841,7 +853,7 @@ end_lock_holders() {
   return 1
 }
 
-# ---------- lib/shell/messages.bash
+# ---------- lib/script/messages.bash
 
 # print_messages [KIND TEXT]...: a line each, on standard error, at once: jobs share a log.
 print_messages() {
@@ -906,9 +918,9 @@ fail() {
 # the reason that programs tell least clearly. Some take back what they were writing (uv, a package
 # a core), so a disk counts as full before the last byte.
 fail_writing() {
-  local free=16777216 size=1 files_free=1 files=0
-  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
-  if ((${free:-16777216} * ${size:-1} < 1 << 24 || (${files:-0} > 0 && ${files_free:-1} == 0))) ||
+  local free=16777216 size=1 free_inodes=1 inodes=0
+  read -r free size free_inodes inodes < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
+  if ((${free:-16777216} * ${size:-1} < 1 << 24 || (${inodes:-0} > 0 && ${free_inodes:-1} == 0))) ||
     [[ $2 == *'quota exceeded'* || $2 == *'No space left'* ]]; then
     fail "${2%: No space left on device}: No space left on device" \
       'free some space, or set [paths] in configuration.toml; then run the command again'
@@ -945,19 +957,7 @@ next_step() {
   [[ -n ${LONGSHIP_QUICKSTART:-} ]] || print_messages next "$1"
 }
 
-# ---------- lib/shell/overlay_record.bash
-
-# change_record FILE NAME TEXT: replace one of its values, not the last one; TEXT is in JSON.
-change_record() {
-  local line
-  while IFS= read -r line || [[ -n $line ]]; do
-    if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
-    printf '%s\n' "$line"
-  done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'check the permissions of the directory; the line above has the reason'
-  put_shared "$1.partial" "$1"
-}
-
-# ---------- lib/shell/progress.bash
+# ---------- lib/script/progress.bash
 
 # with_progress FROM TO PROGRAM...: run a program that reads the file FROM as its standard input or, if TO is not empty,
 # writes it to the file TO.
@@ -994,7 +994,7 @@ show_position() {
   printf '\r\e[K' >&2
 }
 
-# ---------- lib/shell/watch.bash
+# ---------- lib/script/watch.bash
 
 # watched COMMAND...: run it, show its progress, and report a failure in two lines.
 watched() {

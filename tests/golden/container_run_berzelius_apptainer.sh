@@ -24,7 +24,7 @@ longship_main() {
   add_pip_sources
   add_nvidia_gpus
   check_venv /proj/nordic-llm/users/me/longship/venv_pytorch_amd64 /proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
-  take_command '/home/me/long ship/lib/shell/interactive.bash' "$@"
+  take_command '/home/me/long ship/lib/runtimes/inside/interactive.bash' "$@"
   encode_command
   hand_over apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${longship_decode-}$longship_contract" longship "${command[@]}"
 }
@@ -72,7 +72,7 @@ command -v -- "$1" >/dev/null || {
 }
 exec "$@"'
 
-# ---------- lib/shell/exported.bash
+# ---------- lib/script/exported.bash
 
 # keep_exported NAME...: put aside what is exported under names that this script uses.
 # shellcheck disable=SC2034 # for hand_over, where a script has it
@@ -103,50 +103,11 @@ hand_over() {
 }
 
 keep_exported REPLY UTF8 arch base bind_in_words_of block bound byte code colour command \
-    each file files files_free folder found free hint home image lines magic mode number \
+    each file folder found free free_inodes hint home image inodes lines magic mode number \
     options own path pieces reason rest script size source target text told valid variable \
     word
 
-# ---------- lib/shell/json.bash
-
-# the UTF-8 that a text begins with, by the bytes that may follow each other (the Unicode standard, table 3-7)
-declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
-$'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
-$'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*'
-
-# each_byte TEXT [REPLACEMENT]: set REPLY to the text with the replacement for each byte that is not UTF-8;
-# without one as printf %b reads it: with its octal number, and every backslash twice.
-each_byte() {
-  local LC_ALL=C
-  local rest=$1 block valid byte text=''
-  while [[ -n $rest ]]; do
-    first_bytes 200 "$rest" # of all the rest, bash would make a copy for each byte
-    block=$REPLY rest=${rest:${#REPLY}}
-    while [[ -n $block ]]; do
-      [[ $block =~ $UTF8 ]]
-      valid=${BASH_REMATCH[0]}
-      block=${block:${#valid}}
-      if (($# == 1)); then valid=${valid//\\/\\\\}; fi
-      text+=$valid
-      if [[ -n $block ]]; then
-        printf -v byte '%d' "'$block"
-        printf -v byte '\\0%03o' "$((byte & 255))"
-        text+=${2-$byte} block=${block:1}
-      fi
-    done
-  done
-  REPLY=$text
-}
-
-# first_bytes NUMBER TEXT: set REPLY to so many, and up to three more of a character that begins with them.
-first_bytes() {
-  local LC_ALL=C
-  local -i number=$1
-  while ((number < $1 + 3)) && [[ ${2:number:1} == [$'\x80'-$'\xbf'] ]]; do number+=1; done
-  REPLY=${2:0:number}
-}
-
-# ---------- lib/shell/launch.bash
+# ---------- lib/runtimes/launch.bash
 
 # check_program NAME: stop where the runtime is missing.
 check_program() {
@@ -332,7 +293,46 @@ unset longship_left longship_word
 '
 }
 
-# ---------- lib/shell/messages.bash
+# ---------- lib/script/json.bash
+
+# the UTF-8 that a text begins with, by the bytes that may follow each other (the Unicode standard, table 3-7)
+declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
+$'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
+$'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*'
+
+# each_byte TEXT [REPLACEMENT]: set REPLY to the text with the replacement for each byte that is not UTF-8;
+# without one as printf %b reads it: with its octal number, and every backslash twice.
+each_byte() {
+  local LC_ALL=C
+  local rest=$1 block valid byte text=''
+  while [[ -n $rest ]]; do
+    first_bytes 200 "$rest" # of all the rest, bash would make a copy for each byte
+    block=$REPLY rest=${rest:${#REPLY}}
+    while [[ -n $block ]]; do
+      [[ $block =~ $UTF8 ]]
+      valid=${BASH_REMATCH[0]}
+      block=${block:${#valid}}
+      if (($# == 1)); then valid=${valid//\\/\\\\}; fi
+      text+=$valid
+      if [[ -n $block ]]; then
+        printf -v byte '%d' "'$block"
+        printf -v byte '\\0%03o' "$((byte & 255))"
+        text+=${2-$byte} block=${block:1}
+      fi
+    done
+  done
+  REPLY=$text
+}
+
+# first_bytes NUMBER TEXT: set REPLY to so many, and up to three more of a character that begins with them.
+first_bytes() {
+  local LC_ALL=C
+  local -i number=$1
+  while ((number < $1 + 3)) && [[ ${2:number:1} == [$'\x80'-$'\xbf'] ]]; do number+=1; done
+  REPLY=${2:0:number}
+}
+
+# ---------- lib/script/messages.bash
 
 # print_messages [KIND TEXT]...: a line each, on standard error, at once: jobs share a log.
 print_messages() {
@@ -397,9 +397,9 @@ fail() {
 # the reason that programs tell least clearly. Some take back what they were writing (uv, a package
 # a core), so a disk counts as full before the last byte.
 fail_writing() {
-  local free=16777216 size=1 files_free=1 files=0
-  read -r free size files_free files < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
-  if ((${free:-16777216} * ${size:-1} < 1 << 24 || (${files:-0} > 0 && ${files_free:-1} == 0))) ||
+  local free=16777216 size=1 free_inodes=1 inodes=0
+  read -r free size free_inodes inodes < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
+  if ((${free:-16777216} * ${size:-1} < 1 << 24 || (${inodes:-0} > 0 && ${free_inodes:-1} == 0))) ||
     [[ $2 == *'quota exceeded'* || $2 == *'No space left'* ]]; then
     fail "${2%: No space left on device}: No space left on device" \
       'free some space, or set [paths] in configuration.toml; then run the command again'

@@ -23,7 +23,7 @@ from support.git import Repository
 from support.packages import HATCHLING
 from support.repository import Clone, toml
 
-from lib.sites import own_arch
+from lib.configuration.sites import own_arch
 
 pytestmark = [
     pytest.mark.needs("namespaces", "mmdebstrap"),

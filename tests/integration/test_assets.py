@@ -13,12 +13,12 @@ from support.hub import TOKEN, Repo, running_hub
 from support.lab import fill, is_told
 from support.repository import toml
 
-from lib.assets import download_lines, offline_lines
-from lib.command import assign, call
-from lib.paths import derive_paths
-from lib.script import render
-from lib.settings import load_settings
-from lib.sites import own_arch
+from lib.assets.assets import download_lines, offline_lines
+from lib.configuration.layers import load_settings
+from lib.configuration.paths import derive_paths
+from lib.configuration.sites import own_arch
+from lib.script.command import assign, call
+from lib.script.render import render
 
 SECONDS = 120  # what a test waits for at most
 LARGE = random.Random(0).randbytes(2_000_000)

@@ -9,8 +9,8 @@ import pytest
 from support.lab import fill, is_told
 from support.registry import PASSWORD, without
 
-from lib.images import ENDINGS
-from lib.sites import own_arch
+from lib.configuration.sites import own_arch
+from lib.runtimes.image import ENDINGS
 
 pytestmark = [
     pytest.mark.needs("registry", "skopeo"),
@@ -506,7 +506,7 @@ def test_second_build_waits_and_uses_the_first(lab, registry):
     assert [process.returncode for process in both] == [0, 0], told
     built = ["[1/3]" in text for text in told]
     assert sorted(built) == [False, True]
-    # waiting itself: tests/test_lock.py; a second process can also come when the first has ended
+    # waiting itself: tests/script/test_lock.py; the second can also come when the first has ended
     assert "was already built on" in told[built.index(False)]
     assert not clone.left()
 

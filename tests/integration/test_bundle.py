@@ -246,7 +246,7 @@ def test_damage_is_mended_by_another_pack(place):
 def test_verify_names_each_bad_missing_and_unexpected_file(place):
     assert "complete" in place.verify().stderr
     os.truncate(place.bundle / "offline" / IMAGE, 1000)
-    with open(place.bundle / "repository/lib/cli/bundle.py", "r+b") as file:
+    with open(place.bundle / "repository/lib/commands/bundle.py", "r+b") as file:
         file.write(b"x")
     (place.bundle / "offline/pip/pip-99.0-py3-none-any.whl").unlink()
     (place.bundle / "offline/pip/more.whl").write_text("more\n")
@@ -256,7 +256,7 @@ def test_verify_names_each_bad_missing_and_unexpected_file(place):
     is_told(done, "5 files of the bundle", "copy the bundle again")
     assert sorted(done.stderr.splitlines()[1:-2]) == [
         f"corrupt: offline/{IMAGE}",
-        "corrupt: repository/lib/cli/bundle.py",
+        "corrupt: repository/lib/commands/bundle.py",
         "missing: offline/pip/pip-99.0-py3-none-any.whl",
         "unexpected, not a regular file: offline/repos/a\\ thing.bundle",
         "unexpected: offline/pip/more.whl",
@@ -327,7 +327,7 @@ def test_unpack_of_a_damaged_copy_changes_nothing(there):
     os.truncate(there.bundle / "offline" / IMAGE, 1000)
     is_told(there(check=False), "do not match their checksums", "copy the bundle again")
     assert not there.root.exists() and not there.offline.exists()
-    os.truncate(there.bundle / "repository/lib/shell/bundle.bash", 100)
+    os.truncate(there.bundle / "repository/lib/bundle/bundle.bash", 100)
     is_told(there(check=False), "incomplete or corrupt", "copy the bundle again")
 
 

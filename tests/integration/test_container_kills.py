@@ -11,7 +11,7 @@ from support import processes
 from support.kills import AT_SOME_POINTS, Points
 from support.lab import fill
 
-from lib.sites import own_arch
+from lib.configuration.sites import own_arch
 
 pytestmark = [
     pytest.mark.needs("registry", "skopeo"),

@@ -505,7 +505,7 @@ def truncated_copy(image, path, code=None):
 def test_image_of_another_architecture_is_told_before_it_is_started(
     base_image, make_clone, tmp_path
 ):
-    from lib.sites import own_arch
+    from lib.configuration.sites import own_arch
 
     code, other = {"amd64": (b"04", "arm64"), "arm64": (b"02", "amd64")}[own_arch()]
     image = truncated_copy(base_image, tmp_path / "other.sif", code)
@@ -664,7 +664,7 @@ def test_first_runtime_that_has_the_image_is_taken(make_clone, base_image, tmp_p
 def test_runtime_without_the_image_is_passed_over(
     make_clone, docker_environment, docker_image, tmp_path
 ):
-    from lib.sites import own_arch
+    from lib.configuration.sites import own_arch
 
     tag = docker_image(f"longship/only-docker_1:{own_arch()}_1_a")
     clone = automatic(make_clone, tmp_path, "docker://longship.example/lab/only-docker:1")
@@ -702,7 +702,7 @@ def test_swapped_image_is_noticed(make_clone, base_image, tmp_path):
 
 
 def test_swapped_active_image_is_noticed(make_clone, base_image, tmp_path):
-    from lib.sites import own_arch
+    from lib.configuration.sites import own_arch
 
     clone = make_clone(tmp_path, "apptainer", image="docker://longship.example/lab/base:1")
     versions = clone.scratch / "containers/versions"

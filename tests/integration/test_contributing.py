@@ -6,7 +6,12 @@ import sys
 import pytest
 from support import cache
 
-GOOD = ("lib/paths.py", "lib/shell/messages.bash", "jsc/run_training_jwb.sbatch", ".ci/run")
+GOOD = (
+    "lib/configuration/paths.py",
+    "lib/script/messages.bash",
+    "jsc/run_training_jwb.sbatch",
+    ".ci/run",
+)
 
 
 @pytest.fixture

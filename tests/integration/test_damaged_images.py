@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from lib.sites import own_arch
+from lib.configuration.sites import own_arch
 
 pytestmark = [
     pytest.mark.needs("registry", "skopeo"),

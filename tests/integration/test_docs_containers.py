@@ -10,7 +10,7 @@ from support import processes
 from support.lab import Lab
 from support.repository import toml
 
-from lib.sites import own_arch
+from lib.configuration.sites import own_arch
 
 pytestmark = [
     pytest.mark.slow,  # the commands have tests of their own: test_build_container.py, ...

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.jobs import TEXT, TRAINING
 
-from lib.sites import own_arch
+from lib.configuration.sites import own_arch
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 20  # what is compared; no run ends by itself

@@ -17,7 +17,7 @@ from support.environments import SECRET
 from support.jobs import TRAINING
 from support.repository import toml
 
-from lib.sites import own_arch
+from lib.configuration.sites import own_arch
 
 TRAIN = "jsc/run_training_jwb.sbatch"
 LOCAL = "local/run_training_local.sbatch"

@@ -10,7 +10,7 @@ from support import processes
 from support.lab import fill, is_told
 from support.registry import without
 
-from lib.sites import own_arch
+from lib.configuration.sites import own_arch
 
 pytestmark = [
     pytest.mark.needs("registry", "skopeo"),

@@ -19,7 +19,7 @@ from support.packages import (
 )
 from support.repository import toml
 
-from lib.sites import own_arch
+from lib.configuration.sites import own_arch
 
 OWN = own_arch()
 OTHER = {"amd64": "arm64", "arm64": "amd64"}[OWN]

@@ -6,7 +6,7 @@ import pytest
 from support.lab import is_told
 from support.repository import toml
 
-from lib.sites import own_arch
+from lib.configuration.sites import own_arch
 
 TARGET = "/usr/lib/python3/dist-packages/yaml/__init__.py"  # of the small Debian
 OURS = "patches/files/it's: yaml,.py"

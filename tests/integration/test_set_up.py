@@ -22,7 +22,7 @@ def use_uv(clone, uv=None):
     text = (clone.root / "configuration.toml").read_text()
     clone.configure(text.replace('installer = "pip"', 'installer = "uv"'))
     if uv is not None:
-        from lib.sites import own_arch
+        from lib.configuration.sites import own_arch
 
         tools = clone.scratch / f"tools_{own_arch()}"
         tools.mkdir(parents=True)

@@ -14,7 +14,7 @@ from support.git import Repository
 from support.inside import Inside
 from support.repository import toml
 
-from lib.stacks import load_stack
+from lib.configuration.stacks import load_stack
 
 # The framework is installed whole; tests/test_stack_megatron_lm.py reads its command lines.
 pytestmark = pytest.mark.slow
@@ -195,7 +195,7 @@ def test_given_tokenizer_is_used_with_the_token_that_ends_its_texts(
 
 
 def test_tokenizer_that_is_not_there_is_told(inside, root, tmp_path):
-    script = root / "lib/inside/find_tokenizer.py"
+    script = root / "lib/jobs/inside/find_tokenizer.py"
     done = inside("python", script, "me/nowhere", check=False)
     assert done.returncode == 1
     error, hint = done.stderr.splitlines()[-2:]

@@ -42,7 +42,7 @@ def filled_conf(conf):
         **{"TRAINING_RESULTS": "results", "HF_HOME": "/fsx/a: # b/hub"},
     }
     for name in ("config.yaml", "cluster/bcm.yaml"):
-        fill = 'source "$LONGSHIP_ROOT/lib/inside/template.bash"; fill_template "$1" "$2"'
+        fill = 'source "$LONGSHIP_ROOT/lib/jobs/inside/template.bash"; fill_template "$1" "$2"'
         files = [STACK / "templates" / name, conf / name]
         processes.run(["bash", "-euc", fill, "fill", *files], env=environment)
     return conf

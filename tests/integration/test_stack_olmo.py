@@ -11,7 +11,7 @@ from support.inside import Inside
 from support.repository import toml
 from support.stacks import start
 
-from lib.stacks import load_stack
+from lib.configuration.stacks import load_stack
 
 # The framework is installed whole; tests/test_stack_olmo.py reads its command lines.
 pytestmark = pytest.mark.slow

@@ -63,7 +63,7 @@ def test_each_stack_reads_what_another_writes(writer, root, python, tmp_path):
     folder = tmp_path / "it's a tokenizer"
     python(writer, "-c", WRITE, folder)
     for reader in STACKS:
-        done = python(reader, root / "lib/inside/find_tokenizer.py", folder)
+        done = python(reader, root / "lib/jobs/inside/find_tokenizer.py", folder)
         file, end = done.stdout.splitlines()
         assert (Path(file), end) == (folder / "tokenizer.json", "<end>")
         said = python(reader, "-c", READ, folder, file, TEXT).stdout.split()
@@ -81,7 +81,7 @@ def test_trained_tokenizer_of_megatron_lm_is_read_by_all(root, python, tmp_path)
     folder = tmp_path / "corpus_tokenizer"
     said = []
     for reader in STACKS:
-        done = python(reader, root / "lib/inside/find_tokenizer.py", folder)
+        done = python(reader, root / "lib/jobs/inside/find_tokenizer.py", folder)
         file, end = done.stdout.splitlines()
         assert end == "<|endoftext|>"
         said.append(python(reader, "-c", READ, folder, file, "row the boat").stdout)
@@ -96,7 +96,7 @@ def test_trained_tokenizer_of_megatron_lm_is_read_by_all(root, python, tmp_path)
 def test_what_is_no_tokenizer_is_told(files, message, root, python, tmp_path):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    finder = root / "lib/inside/find_tokenizer.py"
+    finder = root / "lib/jobs/inside/find_tokenizer.py"
     done = python("torchtitan", finder, tmp_path, check=False)
     error, hint = done.stderr.splitlines()[-2:]
     assert done.returncode == 1

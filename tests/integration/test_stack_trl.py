@@ -18,7 +18,7 @@ from support.inside import Inside
 from support.jobs import configuration
 from support.repository import Clone, toml
 
-from lib.sites import own_arch
+from lib.configuration.sites import own_arch
 
 # The framework is installed whole; tests/test_stack_trl.py reads its command lines.
 pytestmark = pytest.mark.slow

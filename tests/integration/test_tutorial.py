@@ -9,7 +9,7 @@ from support import processes
 from support.repository import copy_tree
 from support.slurm import Slurm
 
-from lib.sites import own_arch
+from lib.configuration.sites import own_arch
 
 pytestmark = pytest.mark.needs("apptainer", "registry", "slurm")
 

@@ -11,8 +11,8 @@ from support import processes
 from support.lab import Lab
 from support.processes import finish, wait_until
 
-from lib.command import call
-from lib.script import render
+from lib.script.command import call
+from lib.script.render import render
 
 pytestmark = [pytest.mark.root, pytest.mark.only_root]
 

@@ -3,18 +3,19 @@
 import dataclasses
 from pathlib import Path
 
-from lib import ROOT, job_diagnosis
-from lib.container import run_lines
-from lib.job_container import pyxis_launcher_lines
-from lib.job_files import read_job_file
-from lib.jobs import Submission, submit_lines
-from lib.packages import wanted_venv
-from lib.paths import pinned
-from lib.pyxis import uses_pyxis
-from lib.reruns import NAMED
-from lib.runs import start_lines
-from lib.sbatch import read_options
-from lib.slurm_facts import slurm_facts
+from lib import ROOT
+from lib.configuration.paths import pinned
+from lib.doctor import job as job_diagnosis
+from lib.jobs.container import pyxis_launcher_lines
+from lib.jobs.facts import slurm_facts
+from lib.jobs.job_files import read_job_file
+from lib.jobs.rerun import NAMED
+from lib.jobs.sbatch import read_options
+from lib.jobs.start import start_lines
+from lib.jobs.submit import Submission, submit_lines
+from lib.runtimes.container import run_lines
+from lib.runtimes.packages import wanted_venv
+from lib.runtimes.pyxis import uses_pyxis
 
 # As Slurm prints it in one line.
 FACTS = (

@@ -131,7 +131,7 @@ def put_tag_in_use(scratch, runtime, name, tag):
 
 
 def _arch():
-    from lib.sites import own_arch
+    from lib.configuration.sites import own_arch
 
     return own_arch()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.sites import own_arch
+from lib.configuration.sites import own_arch
 from support import cache, processes
 from support.repository import Clone, toml
 from support.slurm import FINAL

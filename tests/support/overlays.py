@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from lib.sites import own_arch
+from lib.configuration.sites import own_arch
 
 OWN = own_arch()
 TINY = "longship_tiny==1.0"

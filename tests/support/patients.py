@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from lib.sites import own_arch
+from lib.configuration.sites import own_arch
 from support import processes
 from support.git import IDENTITY, Repository, Workplace
 from support.overlays import TINY

@@ -8,19 +8,19 @@ from pathlib import Path
 _HEADING = "\n\n# ---------- "
 _FUNCTION = re.compile(r"^(\w+)\(\) \{", re.MULTILINE)
 _LAST = re.compile(r'\n\nlongship_main "\$@"\n(give_back\n)?\Z')
-_SHELL = Path(__file__).resolve().parents[2] / "lib/shell"
+_LIB = Path(__file__).resolve().parents[2] / "lib"
 
 
-# The functions that each file of lib/shell/ defines, where it is more than one.
+# The functions that each bash file of lib/ defines, where it is more than one.
 _FILES = {
     path.name: names
-    for path in sorted(_SHELL.glob("*.bash"))
+    for path in sorted(_LIB.glob("*/*.bash"))
     if len(names := _FUNCTION.findall(path.read_text(encoding="utf-8"))) > 1
 }
 
 
 def _shortened(names):
-    """Name a file of lib/shell/ in the place of all that it defines."""
+    """Name a bash file in the place of all that it defines."""
     short = dict.fromkeys(names)
     for file, defined in _FILES.items():
         if short.keys() >= set(defined):
@@ -32,9 +32,9 @@ def _shortened(names):
 def plan_of(script):
     """Give title, plan and long texts of a script, and the names of the functions below them.
 
-    A file of lib/shell/ all of whose functions are there is named in their place.
+    A bash file all of whose functions are there is named in their place.
     """
-    own, _, rest = script.partition(f"{_HEADING}lib/shell/exported.bash\n")  # as in all of them
+    own, _, rest = script.partition(f"{_HEADING}lib/script/exported.bash\n")  # as in all of them
     assert rest and _LAST.search(script), script[-200:]
     _, _, rest = rest.partition(_HEADING)
     names = " ".join(_shortened(_FUNCTION.findall(rest)))

@@ -37,13 +37,15 @@ class BareRepository:
 
     def settings(self, environ=None, **options):
         """Give the settings as an entry script would read them."""
-        from lib.settings import load_settings  # here: a mistake in lib must not hide other tests
+        from lib.configuration.layers import (
+            load_settings,  # here: a mistake in lib must not hide other tests
+        )
 
         return load_settings(self.root, options, {**self.environ, **(environ or {})})
 
     def settings_and_paths(self, environ=None, arch=None, **options):
         """Give the settings and the paths; `arch` instead of this machine's own."""
-        from lib.paths import derive_paths
+        from lib.configuration.paths import derive_paths
 
         settings = self.settings(environ, **options)
         paths = derive_paths(settings)

@@ -7,10 +7,10 @@ all that is read.
 import importlib.metadata
 from pathlib import Path
 
-from lib.script import definitions
+from lib.script.render import definitions
 from support import cache, processes
 
-# A third of the time: it does not follow what variables hold. In each file of lib/shell/, where the
+# A third of the time: it does not follow what variables hold. In each bash file of lib/, where the
 # functions of emitted scripts come from, that is followed when the tree is read.
 _QUICK = "--extended-analysis=false"
 _LONG = 50_000  # bytes of a script that takes seconds to follow

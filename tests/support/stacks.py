@@ -5,16 +5,16 @@ import os
 import subprocess
 from pathlib import Path
 
-from lib.container import run_lines
-from lib.environment import contract
-from lib.job_container import pyxis_launcher_lines
-from lib.job_files import read_job_file
-from lib.jobs import Submission, split_typed, submit_lines
-from lib.packages import wanted_venv
-from lib.paths import derive_paths
-from lib.pyxis import uses_pyxis
-from lib.script import render
-from lib.settings import load_settings
+from lib.configuration.layers import load_settings
+from lib.configuration.paths import derive_paths
+from lib.jobs.container import pyxis_launcher_lines
+from lib.jobs.job_files import read_job_file
+from lib.jobs.submit import Submission, split_typed, submit_lines
+from lib.runtimes.container import run_lines
+from lib.runtimes.contract import environment_script
+from lib.runtimes.packages import wanted_venv
+from lib.runtimes.pyxis import uses_pyxis
+from lib.script.render import render
 
 # Each stack at its home site, with Slurm's own start of the ranks where that is its way, and at one
 # where it is a guest: stack, machine, runtime, a task per rank.
@@ -112,7 +112,7 @@ def start(
         How it ended, and environment and arguments of each Python that was started.
     """
     settings = settings_of(root, stack, machine, folder, configuration)
-    text = contract(settings, derive_paths(settings), online=False)
+    text = environment_script(settings, derive_paths(settings), online=False)
     programs = folder / "programs"
     programs.mkdir()
     (programs / "python").write_text(PYTHON)

@@ -30,7 +30,7 @@ STORES = {
 }
 
 
-# podman is given the words that docker is given (lib/docker.py), but for user, home and store. What
+# podman is given the words that docker is given, but for user, home and store. What
 # depends on these is tested with both, and the rest at night.
 OF_PODMAN = {
     *("test_podman_runs_the_image", "test_hostile_arguments_arrive", "test_terminal_passes"),

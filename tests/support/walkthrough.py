@@ -7,7 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from lib.sites import load_machines
+from lib.configuration.sites import load_machines
 from support.git import Repository
 from support.repository import Clone
 

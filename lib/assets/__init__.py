@@ -1,0 +1,1 @@
+"""Models, tokenizers and datasets of the Hugging Face Hub."""

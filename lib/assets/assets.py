@@ -1,0 +1,208 @@
+"""Assets: models, tokenizers and datasets of the Hugging Face Hub, for this and other machines.
+
+They are stored in the cache that the environment uses. For a machine without network they are plain
+files under ``offline/assets``, with a record of their commit and checksums.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from lib.configuration.entries import ASSET
+from lib.configuration.layers import Settings
+from lib.configuration.paths import Paths
+from lib.configuration.schema import entry_name
+from lib.configuration.training import hub_cache
+from lib.runtimes.container import here_lines
+from lib.runtimes.packages import wanted_venv
+from lib.script.command import assign, call, wrapped
+from lib.script.errors import LongshipError
+
+_REPO = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_REVISION = re.compile(r"[A-Za-z0-9_][\w./+-]*", re.ASCII)
+
+
+class Asset(NamedTuple):
+    """One of the [[assets]].
+
+    Parameters
+    ----------
+    repo : str
+        Its name on the hub.
+    kind : str
+        ``model`` or ``dataset``.
+    revision : str
+        A commit, or a branch or tag.
+    include, exclude : tuple of str
+        Patterns of files to download, and of files to leave out.
+    """
+
+    repo: str
+    kind: str = ASSET["kind"].default
+    revision: str = ASSET["revision"].default
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        """The directory name that huggingface_hub uses: ``models--openai-community--gpt2``."""
+        return "--".join([f"{self.kind}s", *self.repo.split("/")])
+
+    @property
+    def record(self) -> str:
+        """The name of its record, different for each revision and selection of files."""
+        return f"{self.folder}-{hashlib.sha256(repr(tuple(self)).encode()).hexdigest()[:12]}"
+
+    @property
+    def refs(self) -> tuple[str, ...]:
+        """The names other than the commit under which programs find it."""
+        return () if _COMMIT.fullmatch(self.revision) else (self.revision,)
+
+
+def configured_assets(settings: Settings) -> tuple[Asset, ...]:
+    """Return the assets of all layers.
+
+    Raises
+    ------
+    LongshipError
+        If one has no repo, or an invalid repo or revision.
+    """
+    origin = settings.origins["assets"]
+    return tuple(_asset(each, origin) for each in settings.configuration.assets)
+
+
+def _asset(entry: Mapping[str, Any], origin: str) -> Asset:
+    asset = Asset(**{"repo": "", **{key: entry[key] for key in entry if key != "name"}})
+    if not _REPO.fullmatch(asset.repo) or "--" in asset.repo or ".." in asset.repo:
+        raise LongshipError(
+            f'{origin}: repo of asset "{entry_name(entry)}" is not a name on the hub: '
+            f'"{asset.repo}"',
+            'write it like this: repo = "openai-community/gpt2"',
+        )
+    if not _REVISION.fullmatch(asset.revision) or ".." in asset.revision:
+        raise LongshipError(
+            f'{origin}: revision of asset {asset.repo} is not valid: "{asset.revision}"',
+            "set revision to a commit, branch or tag of the asset",
+        )
+    return asset
+
+
+def install_lines(settings: Settings, paths: Paths) -> list[str]:
+    """Return the lines that download missing assets, with ``inside COMMAND...`` defined.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers merged.
+    paths : Paths
+        The derived paths.
+
+    Returns
+    -------
+    list of str
+        Lines of bash; none if no asset is configured.
+    """
+    assets = configured_assets(settings)
+    if not assets:
+        return []
+    return [*_fetch_lines(settings, paths, assets), *_name_lines(assets)]
+
+
+def download_lines(settings: Settings, here: Paths) -> list[str]:
+    """Return the lines that download all assets for another machine.
+
+    They redefine ``inside COMMAND...`` to run on this machine itself.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers merged, for the target machine.
+    here : Paths
+        The paths on the machine that downloads.
+
+    Returns
+    -------
+    list of str
+        Lines of bash; none if no asset is configured.
+    """
+    assets = configured_assets(settings)
+    if not assets:
+        return []
+    settings = _with_own_cache(settings)
+    return [
+        *here_lines(settings, here),
+        *_fetch_lines(settings, here, assets),
+        assign("travelling_assets", here.assets),
+        *(call("export_asset", each.record, each.folder) for each in assets),
+    ]
+
+
+def _with_own_cache(settings: Settings) -> Settings:
+    """Return the settings without HF_HOME, which is a directory of the target."""
+    configuration = settings.configuration
+    kept = {name: text for name, text in configuration.environment.set.items() if name != "HF_HOME"}
+    environment = replace(configuration.environment, set=kept)
+    return replace(settings, configuration=replace(configuration, environment=environment))
+
+
+def offline_lines(settings: Settings, paths: Paths) -> list[str]:
+    """Return the lines that copy downloaded assets to the cache of the libraries.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers merged.
+    paths : Paths
+        The derived paths.
+
+    Returns
+    -------
+    list of str
+        Lines of bash; none if no asset is configured.
+    """
+    assets = configured_assets(settings)
+    if not assets:
+        return []
+    return [
+        *_cache_lines(settings, paths),
+        assign("travelling_assets", paths.assets),
+        *(
+            call("import_asset", f"{number}/{len(assets)}", each.record, each.folder, each.repo)
+            for number, each in enumerate(assets, 1)
+        ),
+        *_name_lines(assets),
+    ]
+
+
+def _cache_lines(settings: Settings, paths: Paths) -> list[str]:
+    """Return the lines that set the cache and the machine."""
+    cache = hub_cache(settings, paths)
+    return [assign("hub_cache", cache), assign("machine", settings.machine.name)]
+
+
+def _fetch_lines(settings: Settings, paths: Paths, assets: tuple[Asset, ...]) -> list[str]:
+    """Return the lines that download them, and that set which Pythons may have the library."""
+    lines = [
+        *_cache_lines(settings, paths),
+        assign("hub_venv", wanted_venv(settings, paths) or ""),
+        assign("hub_tools", paths.tools / "hub"),
+    ]
+    for number, each in enumerate(assets, 1):
+        words = [each.record, each.folder, each.kind, each.repo, each.revision]
+        for option, patterns in (("--include", each.include), ("--exclude", each.exclude)):
+            words += [word for pattern in patterns for word in (option, pattern)]
+        lines.append(wrapped("fetch_asset", f"{number}/{len(assets)}", *words))
+    return lines
+
+
+def _name_lines(assets: tuple[Asset, ...]) -> list[str]:
+    """Return the lines that point branches to commits; main is a repo's first asset."""
+    names = {(each.folder, ref): each for each in assets for ref in each.refs}
+    for each in reversed(assets):
+        names[each.folder, "main"] = each
+    return [call("name_asset", each.record, *name) for name, each in names.items()]

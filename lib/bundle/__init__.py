@@ -1,0 +1,1 @@
+"""Everything that an air-gapped machine needs, in one directory."""

@@ -1,0 +1,50 @@
+"""The options of build_container.py."""
+
+from __future__ import annotations
+
+import click
+
+from lib.commands import Call, script_options
+from lib.commands.usage_errors import Mode
+from lib.images.build import offline_lines, online_lines
+from lib.images.download import download_lines
+from lib.images.versions import recorded_digest
+from lib.runtimes.image import image_source
+from lib.script.render import render
+
+
+@click.command(
+    context_settings={"max_content_width": 100},
+    epilog="Example: python3 build_container.py download --machine jpb, on a laptop",
+)
+@click.argument("mode", type=Mode(["online", "download", "offline"]), default="online")
+@click.option("--locked", is_flag=True, help="Require the digest that the previous build recorded.")
+@click.option("--force", is_flag=True, help="Rebuild even if the image exists: a tag can move.")
+@script_options
+def build_container(call: Call, mode: str, locked: bool, force: bool) -> None:
+    r"""Build the container image. Activate it with move_built_container_to_active.py.
+
+    \b
+    online     pull the image from a registry, or build it from a definition file
+    download   save the image as an archive for --machine, on a machine with
+               network access
+    offline    build the image from that archive, without network access
+
+    The source is container.image in configuration.toml, or by default the stack's image for the
+    machine's GPUs.
+    """
+    if locked and mode == "offline":
+        raise click.UsageError(
+            "--locked cannot be used with offline: the archive determines the image"
+        )
+    settings, runtime = call.settings, call.builder().runtime
+    given = {"again": force, "typed": call.typed("build_container.py")}
+    paths = call.paths_here() if mode == "download" else call.paths
+    if mode == "offline":
+        lines = offline_lines(settings, paths, runtime, **given)
+    else:
+        digest = recorded_digest(runtime, image_source(settings), paths) if locked else ""
+        make = online_lines if mode == "online" else download_lines
+        lines = make(settings, paths, runtime, digest=digest, **given)
+    script = render(call.title(f"build_container.py {mode}"), lines)
+    call.finish(script, "build_container.py")

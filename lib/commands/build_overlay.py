@@ -1,0 +1,88 @@
+"""The options of build_overlay.py."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from lib.commands import Call, before_pip, script_options
+from lib.commands.usage_errors import Mode, WrongCall
+from lib.packages import overlay
+from lib.script.render import render
+
+
+@click.command(
+    context_settings={"max_content_width": 100},
+    epilog="Example: python3 build_overlay.py && python3 container_run.py python train.py",
+)
+@click.argument("mode", type=Mode(["online", "download", "offline"]), default="online")
+@click.argument("pip_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- PIP_OPTION...]")
+@click.option(
+    "--print-path", is_flag=True, help="Print the overlay's path, even if it is not built."
+)
+@click.option("--list", "show", is_flag=True, help="List all overlays and mark the active one.")
+@click.option("--json", "as_json", is_flag=True, help="With --list: print JSON.")
+@click.option("--prune", is_flag=True, help="Delete unused overlays, after confirmation.")
+@click.option("--yes", is_flag=True, help="With --prune: do not ask for confirmation.")
+@click.option("--force", is_flag=True, help="Rebuild even if it exists, for newer packages.")
+@script_options
+def build_overlay(
+    call: Call,
+    mode: str,
+    pip_options: tuple[str, ...],
+    print_path: bool,
+    show: bool,
+    as_json: bool,
+    prune: bool,
+    yes: bool,
+    force: bool,
+) -> None:
+    r"""Build an overlay: the Python packages in one SquashFS file, mounted at /user-software.
+
+    \b
+    online     install the packages on top of the active image, byte-compile and
+               pack them
+    download   download the packages for --machine, on a machine with network
+               access
+    offline    like online, from downloaded packages, without network access
+
+    Set the name with packages.overlay in configuration.toml. The file name contains a checksum of
+    the requirements, so changed requirements produce a new overlay and the old one is kept. The
+    same requirements, lock file and image always produce the same file, byte for byte.
+
+    A file or link that you put at that path is checked once and then used unchanged.
+    """
+    if sum((print_path, show, prune)) > 1:
+        raise click.UsageError("--print-path, --list and --prune cannot be combined")
+    if as_json and not show:
+        raise click.UsageError("--json requires --list")
+    if yes and not prune:
+        raise click.UsageError("--yes requires --prune")
+    if pip_options and (mode != "download" or "--" not in sys.argv):
+        raise WrongCall(
+            f'unexpected argument: "{pip_options[0]}"',
+            "pass pip options after --: python3 build_overlay.py download -- OPTION...",
+        )
+    if print_path:
+        click.echo(overlay.overlay_link(call.settings, call.paths))
+        return
+    if show:
+        given = call.settings, call.paths, call.runtime().runtime
+        lines = overlay.list_lines(*given, as_json=as_json)
+    elif prune:
+        lines = overlay.prune_lines(call.settings, call.paths, asked=yes)
+    elif mode == "download":
+        here = call.paths_here()
+        typed = before_pip("build_overlay.py")
+        runtime = call.target_runtime(here).runtime
+        lines = overlay.download_lines(call.settings, here, runtime, typed)
+    else:
+        lines = overlay.build_lines(
+            *(call.settings, call.paths, call.runtime().runtime),
+            offline=mode == "offline",
+            again=force,
+            typed=call.typed("build_overlay.py"),
+        )
+    script = render(call.title(f"build_overlay.py {mode}"), lines)
+    call.finish(script, "build_overlay.py", pip_options)

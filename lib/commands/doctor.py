@@ -1,0 +1,70 @@
+"""The options of doctor.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from lib import ROOT
+from lib.commands import Call, finish, offered, plain_options
+from lib.commands.usage_errors import WrongCall
+from lib.doctor import checks, explain
+from lib.doctor import job as job_checks
+from lib.script import execute
+from lib.script.errors import LongshipError
+from lib.script.render import render
+
+
+@click.command(
+    context_settings={"max_content_width": 100},
+    epilog="Examples: python3 doctor.py; python3 doctor.py --json >doctor.json; "
+    "python3 doctor.py explain slurm-4711.out",
+)
+@click.argument("words", nargs=-1, metavar="[explain LOG]", shell_complete=offered("explain"))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, as for a support request.")
+@click.option("--job", is_flag=True, help="Check every node of the current job.")
+@plain_options
+def doctor(
+    options: Mapping[str, str], dry_run: bool, words: tuple[str, ...], as_json: bool, job: bool
+) -> None:
+    r"""Check this machine and configuration, and suggest fixes.
+
+    \b
+    (default)     run all checks; print ok, warning or problem for each
+    explain LOG   search a job's log for known messages; print causes and fixes
+    --job         check every node of a job and the communication between its
+                  ranks; about a minute on healthy nodes. Put it into a job
+                  script before srun, or run:
+                  salloc --nodes=2 OPTION... python3 doctor.py --job
+                  Ranks are bound as in $SLURM_CPU_BIND (srun's --cpu-bind).
+
+    Each warning and each problem comes with its fix, and each value of the configuration with its
+    source. The output contains no passwords or tokens and is safe to share. Nothing is changed. The
+    exit code is 1 if there is a problem, else 0.
+    """
+    if words[:1] == ("explain",) and len(words) == 2:
+        explain.explain(
+            words[1], lambda: Call.read(options, dry_run=dry_run).paths, as_json=as_json
+        )
+        return
+    if words:
+        raise WrongCall(
+            f'unexpected argument: "{" ".join(words)}"', "run: python3 doctor.py explain LOG"
+        )
+    title, lines = "Longship: doctor.py, without a configuration", []
+    try:
+        call = Call.read(options, dry_run=dry_run)
+        title = call.title("doctor.py")
+    except LongshipError as error:
+        if job:
+            raise
+        lines = checks.lines_without_settings(Path(ROOT), error, as_json=as_json)
+    else:
+        if job:
+            runtime = call.runtime().runtime
+            lines = job_checks.lines(call.settings, call.paths, runtime, as_json=as_json)
+        else:
+            lines = checks.lines(call.settings, execute.succeeds, as_json=as_json)
+    finish(render(title, lines), "doctor.py", dry_run=dry_run)

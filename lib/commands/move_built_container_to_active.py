@@ -1,0 +1,48 @@
+"""The options of move_built_container_to_active.py."""
+
+from __future__ import annotations
+
+import click
+
+from lib.commands import Call, offered, script_options
+from lib.images import versions
+from lib.runtimes.packages import SET_UP_COMMAND, install_steps
+from lib.script.render import render
+
+_NAME = "move_built_container_to_active.py"
+
+
+@click.command(context_settings={"max_content_width": 100})
+@click.option("--list", "show", is_flag=True, help="List all versions and mark the active one.")
+@click.option("--json", "as_json", is_flag=True, help="With --list: print JSON.")
+@click.option("--rollback", is_flag=True, help="Activate the previously active version.")
+@click.option(
+    "--use",
+    metavar="VERSION",
+    help="Activate VERSION, as shown by --list.",
+    shell_complete=offered("version"),
+)
+@click.option("--prune", is_flag=True, help="Delete inactive versions that no job has pinned.")
+@script_options
+def move_built_container_to_active(
+    call: Call, show: bool, as_json: bool, rollback: bool, use: str | None, prune: bool
+) -> None:
+    """Verify the new image and make it the active image.
+
+    The previous image is kept as a version. Running jobs keep the image they started with.
+    """
+    if sum(map(bool, (show, rollback, use is not None, prune))) > 1:
+        raise click.UsageError("--list, --rollback, --use and --prune cannot be combined")
+    if as_json and not show:
+        raise click.UsageError("--json requires --list")
+    given = call.settings, call.paths, call.builder().runtime
+    following = install_steps(call.settings, call.paths) or [SET_UP_COMMAND]
+    if show:
+        lines = versions.list_lines(*given, as_json=as_json)
+    elif rollback or use is not None:
+        lines = versions.use_lines(*given, following, use)
+    elif prune:
+        lines = versions.prune_lines(*given)
+    else:
+        lines = versions.move_lines(*given, following)
+    call.finish(render(call.title(_NAME), lines), _NAME)

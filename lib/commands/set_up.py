@@ -1,0 +1,70 @@
+"""The options of set_up.py."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from lib.commands import Call, before_pip, script_options
+from lib.commands.usage_errors import Mode, WrongCall
+from lib.packages import set_up as steps
+from lib.script.render import render
+
+_MODES = ("install", "update", "download", "offline", "save-patches")
+
+
+@click.command(
+    context_settings={"max_content_width": 100},
+    epilog="Example: python3 set_up.py download --machine jpb, on a laptop",
+)
+@click.argument("mode", type=Mode(_MODES), default=_MODES[0])
+@click.argument("pip_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- PIP_OPTION...]")
+@click.option("--continue", "go_on", is_flag=True, help="With update: continue after a conflict.")
+@click.option("--abort", is_flag=True, help="With update: cancel it, restore the state before.")
+@click.option("--force", is_flag=True, help="With install, offline: rebuild the venv.")
+@script_options
+def set_up(
+    call: Call, mode: str, pip_options: tuple[str, ...], go_on: bool, abort: bool, force: bool
+) -> None:
+    r"""Install repositories, Python packages, models and datasets on top of the image.
+
+    \b
+    install       clone the repositories, build the venv from the stack's packages
+                  and requirements/environment.txt, and download the assets;
+                  existing ones are left unchanged
+    update        update the repositories to the configured versions, replay your
+                  changes, lock the newest versions of the packages in
+                  requirements/<stack>_<arch>.lock, and report what changed
+    download      download everything for --machine, on a machine with network
+                  access
+    offline       set up everything from the download, without network access
+    save-patches  save your changes in the repositories to patches/, to share with
+                  the group
+
+    Your changes are saved first. If an update stops at a conflict, resolve it with git in that
+    repository, then run `set_up.py update --continue`.
+    """
+    if pip_options and (mode != "download" or "--" not in sys.argv):
+        raise WrongCall(
+            f'unexpected argument: "{pip_options[0]}"',
+            "pass pip options after --: python3 set_up.py download -- OPTION...",
+        )
+    if (go_on or abort) and (mode != "update" or (go_on and abort)):
+        raise click.UsageError("use either --continue or --abort, and only with update")
+    if force and mode not in ("install", "offline"):
+        raise click.UsageError("use --force only with install or offline")
+    if mode == "download":
+        here = call.paths_here()
+        typed = before_pip("set_up.py")
+        lines = steps.download_lines(call.settings, here, call.target_runtime(here).runtime, typed)
+    elif go_on or abort or mode == "save-patches":
+        function = "continue_update" if go_on else "abort_update" if abort else "save_all_series"
+        typed = call.typed("set_up.py")
+        lines = steps.repositories_alone_lines(call.settings, call.paths, function, typed)
+    elif mode == "update":
+        lines = steps.update_lines(call.settings, call.paths, call.runtime().runtime)
+    else:
+        compose = steps.install_lines if mode == "install" else steps.offline_lines
+        lines = compose(call.settings, call.paths, call.runtime().runtime, again=force)
+    call.finish(render(call.title(f"set_up.py {mode}"), lines), "set_up.py", pip_options)

@@ -1,0 +1,188 @@
+"""The options of submit.py."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lib import ROOT
+from lib.commands import Call, note_lost_names, offered, script_options
+from lib.commands.usage_errors import WrongCall
+from lib.configuration.sites import load_machines
+from lib.configuration.snapshot import resolved
+from lib.jobs import rerun, start
+from lib.jobs import submit as submission
+from lib.jobs.facts import slurm_facts
+from lib.jobs.job_files import check_machine, read_job_file
+from lib.jobs.launcher import job_launcher
+from lib.jobs.sbatch import is_option
+from lib.script.command import call as line
+from lib.script.command import wrapped
+from lib.script.execute import write_file
+from lib.script.records import read_record
+from lib.script.render import render
+
+_NAME = "submit.py"
+
+
+class _Command(click.Command):
+    """A command whose own options may stand among those of sbatch, up to ``--``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Move this script's own options to the front, where click looks for them."""
+        end = args.index("--") if "--" in args else len(args)
+        own: list[str] = []
+        others: list[str] = []
+        words = iter(args[:end])
+        options = {name: each for each in self.params for name in each.opts}
+        options["--help"] = click.Option(["--help"], is_flag=True)
+        for word in words:
+            name, equals, _ = word.partition("=")
+            option = options.get(name)
+            if not isinstance(option, click.Option):
+                others.append(word)
+                continue
+            own.append(word)
+            if not option.is_flag and not equals:
+                own += [value for value in [next(words, None)] if value is not None]
+        if others and is_option(others[0]):
+            job = next((each for each in others if each.endswith((".sbatch", ".salloc"))), "")
+            words = [each for each in (*own, *others) if each != job]
+            raise WrongCall(
+                f"{others[0]} is an option of sbatch, which must follow the job script",
+                line("python3", _NAME, job or "SITE/JOB.sbatch", *words, *args[end:]),
+            )
+        return super().parse_args(ctx, [*own, *others, *args[end:]])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list:
+        """Offer the options of sbatch too, behind a job."""
+        return super().shell_complete(ctx, incomplete) + offered("option")(ctx, self, incomplete)
+
+
+@click.command(
+    cls=_Command,
+    context_settings={"allow_interspersed_args": False, "max_content_width": 100},
+    epilog="Example: python3 submit.py jsc/run_training_jwb.sbatch --nodes=4 -- --steps 10000",
+)
+@click.argument(
+    "job", metavar="SITE/JOB.sbatch | status | rerun RUN", shell_complete=offered("job")
+)
+@click.argument(
+    "words",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    metavar="[SBATCH_OPTION...] [-- ARGUMENT...]",
+    shell_complete=offered("words"),
+)
+@click.option(
+    "--chain", type=click.IntRange(1, 100), default=1, metavar="N", help="Submit a chain of N jobs."
+)
+@click.option(
+    "--after",
+    default="",
+    metavar="JOB",
+    help="Start after JOB has completed successfully.",
+    shell_complete=offered("job_id"),
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--yes", is_flag=True, help="Do not ask to confirm the cost.")
+@script_options
+def submit(
+    call: Call,
+    job: str,
+    words: tuple[str, ...],
+    chain: int,
+    after: str,
+    as_json: bool,
+    yes: bool,
+) -> None:
+    r"""Check a job script, estimate its cost and submit it.
+
+    \b
+    SITE/JOB.sbatch   the job script to submit; sbatch options follow it,
+                      arguments of the job follow --
+    SITE/JOB.salloc   a shell on a compute node, inside the environment
+    status            your jobs: state, time, cost so far, last line of the log
+    rerun RUN         re-run RUN with its recorded script, configuration, image
+                      and arguments
+
+    Image, packages, partition, time limit, GPUs, memory and account are checked first. The job uses
+    the current configuration, and the image and packages that are active when it starts. With
+    --chain, each job resumes where the previous one reached its time limit.
+    """
+    if job == "begin":
+        _begin(call)
+        return
+    given = {"chain": chain, "after": after, "agreed": yes, "as_json": as_json}
+    if job == "status":
+        if words:
+            raise click.UsageError(f'unexpected argument for status: "{words[0]}"')
+        lines = [line("jobs_as_json" if as_json else "show_jobs", call.paths.runs)]
+    elif job == "rerun":
+        call, lines = _rerun(call, words, given)
+    else:
+        call, lines = _submit(call, job, words, given)
+    call.finish(render(call.title(f"submit.py {job}"), lines), _NAME)
+
+
+def _submit(
+    call: Call, name: str, words: tuple[str, ...], given: dict[str, Any]
+) -> tuple[Call, list[str]]:
+    """Return the call for the job's own machine, and its lines."""
+    typed, arguments = submission.split_typed(words)
+    job = read_job_file(Path(ROOT), name)
+    machines = load_machines(Path(ROOT))
+    check_machine(Path(ROOT), job, call.settings.machine.name, machines)
+    if job.machine in machines:
+        call = call.changed(machine=job.machine)
+    wanted = submission.Submission(job, typed, arguments, **given)
+    return call, submission.submit_lines(call.settings, call.paths, call.runtime().runtime, wanted)
+
+
+def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[Call, list[str]]:
+    """Return the call with the run's own configuration, and its lines."""
+    if not words or words[0].startswith("-"):
+        raise WrongCall(
+            "missing argument: RUN",
+            "python3 submit.py rerun RUN; list runs: python3 submit.py status",
+        )
+    typed, arguments = submission.split_typed(words[1:])
+    run = rerun.recorded_run(call.paths, words[0])
+    rerun.check_own(run)
+    job, options, recorded = rerun.recorded_job(run)
+    rerun.check_clone(run, call.paths.root)
+    rerun.check_still_there(run)
+    record = read_record(run / "record.json")  # the environment would win over the file
+    chosen = {key: call.options[key] or record.get(key, "") for key in ("machine", "stack")}
+    call = call.changed(configuration=str(run / "configuration.toml"), **chosen)
+    wanted = submission.Submission(
+        job, [*options, *typed], arguments or recorded, again=str(run), **given
+    )
+    lines = submission.submit_lines(call.settings, call.paths, call.runtime().runtime, wanted)
+    code = start.repositories(call.settings, call.paths)
+    return call, [wrapped("compare_code", run, *code), *lines]
+
+
+def _begin(call: Call) -> None:
+    """Start a run, inside the job: job.bash calls this and sources what it has written."""
+    text = sys.stdin.buffer.read().decode(errors="surrogateescape")
+    facts = slurm_facts(text, call.environ.get("SLURM_JOB_NAME", ""))
+    note_lost_names(call.environ)
+    settings, paths, runtime = call.settings, call.paths, call.runtime().runtime
+    restarted = facts.get("Restarts", "0") != "0"
+    cluster = call.environ.get("SLURM_CLUSTER_NAME", "")
+    run = start.make_run_folder(paths, facts, cluster, restarted=restarted)
+    write_file(run / "slurm.txt", text)
+    write_file(run / "configuration.toml", resolved(settings))
+    title = call.title(f"launcher of job {run.name}; arguments: the command")
+    named = job_launcher(
+        settings, paths, runtime, run, job=facts["JobId"], restarted=restarted, title=title
+    )
+    lines = start.start_lines(settings, paths, runtime, run, facts, named)
+    write_file(
+        run / "start.bash", render(call.title(f"start of job {run.name}"), lines, sourced=True)
+    )
+    click.echo(run)

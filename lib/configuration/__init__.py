@@ -1,0 +1,1 @@
+"""From the layers of the configuration to one frozen value."""

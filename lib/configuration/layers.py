@@ -1,0 +1,180 @@
+"""All layers put together: what a script is computed from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lib.configuration.schema import Configuration, Layer, check_layer, combine
+from lib.configuration.sites import Machine, load_machines, recognise
+from lib.configuration.stacks import Stack, check_settings, load_stack, stack_names
+from lib.configuration.tables import Key, Source, check_value, read_toml
+from lib.script.errors import LongshipError, near_miss, print_messages
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a script is computed from.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+        The repository.
+    machine : Machine
+        The facts of the machine.
+    stack : Stack
+        The facts of the software stack.
+    configuration : Configuration
+        Every value.
+    origins : mapping of str to str
+        Where each value comes from, by dotted key.
+    files : tuple of str
+        Every file that was looked at, there or not.
+    environ : mapping
+        The caller's environment.
+    """
+
+    root: Path
+    machine: Machine
+    stack: Stack
+    configuration: Configuration
+    origins: Mapping[str, str]
+    files: tuple[str, ...]
+    environ: Mapping[str, str]
+
+
+# What cannot depend on the stack or the machine in use, as it decides which they are.
+_CHOSEN = {"stacks": {"stack", "machine"}, "machines": {"machine"}}
+
+
+class _File(NamedTuple):
+    """One configuration file: its general layer, and one more for each stack and machine."""
+
+    general: Layer
+    stacks: Mapping[str, Layer]
+    machines: Mapping[str, Layer]
+
+    def layers(self, stack: str, machine: str) -> list[Layer]:
+        """Return those that apply, the strongest last."""
+        found = (self.general, self.stacks.get(stack), self.machines.get(machine))
+        return [each for each in found if each is not None]
+
+
+def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, str]) -> Settings:
+    """Read the files that apply, and let later layers win over earlier ones.
+
+    The order is: built-in defaults, the stack, the site, configuration.toml with its tables of
+    stack and machine, configuration.local.toml likewise, environment variables, the command line.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+        The repository.
+    options : mapping
+        What the command line says of ``machine``, ``stack`` and ``configuration``; absent or empty
+        where it says nothing.
+    environ : mapping
+        The caller's environment.
+
+    Returns
+    -------
+    Settings
+
+    Raises
+    ------
+    LongshipError
+        If a file cannot be read or says something impossible, or a machine or stack is unknown.
+    """
+    path = options.get("configuration") or environ.get("LONGSHIP_CONFIGURATION") or ""
+    main = Path(path) if path else root / "configuration.toml"
+    if path and not os.path.isfile(main):
+        raise LongshipError(
+            f"configuration file not found: {path}", "check the path given to --configuration"
+        )
+    local = main.with_name(f"{main.stem}.local.toml")
+    machines = load_machines(root)
+    files = [_read(each, root, machines) for each in (main, local) if os.path.lexists(each)]
+    last = [
+        Layer("environment", _chosen(lambda key: environ.get(f"LONGSHIP_{key.upper()}"))),
+        Layer("command line", _chosen(options.get)),
+    ]
+
+    general = [each.general for each in files]
+    name = combine([*general, *last])[0].machine
+    if name == "auto":
+        name = recognise(machines, environ, os.uname().nodename)
+    _check_known("machine", name, list(machines))
+
+    site = machines[name].configuration
+    named = [layer for each in files for layer in each.layers("", name)]
+    stack = load_stack(root, combine([site, *named, *last])[0].stack)
+    own = [layer for each in files for layer in each.layers(stack.name, name)]
+    configuration, origins = combine([stack.configuration, site, *own, *last])
+    check_settings(stack, configuration.training, origins["training"])
+    # a new site is a file in any folder beside the scripts
+    sites = [each / "site.toml" for each in sorted(root.iterdir()) if os.path.isdir(each)]
+    looked_at = [main, local, root / "stacks" / stack.name / "stack.toml", *sites]
+    return Settings(
+        root=root,
+        machine=machines[name],
+        stack=stack,
+        configuration=configuration,
+        origins=origins,
+        files=tuple(map(str, looked_at)),
+        environ=environ,
+    )
+
+
+def warn_of_former_paths(settings: Settings) -> None:
+    """Warn where the data are still in ~/longship, the default of earlier versions."""
+    if settings.origins["paths.scratch_dir"] != "default":
+        return
+    home = settings.environ.get("HOME", "")
+    if os.path.isdir(f"{home}/longship/scratch") and not os.path.exists(f"{home}/longship-data"):
+        print_messages(
+            warning="your data are in ~/longship, and the default is now ~/longship-data",
+            hint="to keep using them, write at the top of configuration.local.toml: "
+            'paths = { project_dir = "~/longship/project", scratch_dir = "~/longship/scratch" }',
+        )
+
+
+def _chosen(value_of: Any) -> dict[str, str]:
+    """Return machine and stack where a source names them."""
+    found = {key: value_of(key) for key in ("machine", "stack")}
+    return {key: value for key, value in found.items() if value}
+
+
+def _read(path: Path, root: Path, known: Mapping[str, Machine]) -> _File:
+    inside = path.parent.resolve() == root
+    tables, source = read_toml(path, path.name if inside else str(path))
+    there = {"machines": list(known), "stacks": stack_names(root)}
+    layers = {kind: _named_layers(kind, tables, source, there[kind]) for kind in there}
+    general = check_layer(tables, source)
+    for kind, names in (("machine", ["auto", *known]), ("stack", there["stacks"])):
+        if kind in general.values:
+            _check_known(kind, general.values[kind], names, f"{source.place(kind)}: ")
+    return _File(general=general, **layers)
+
+
+def _check_known(kind: str, name: str, there: list[str], place: str = "") -> None:
+    if name not in there:
+        raise LongshipError(f'{place}unknown {kind}: "{name}"', near_miss(name, there))
+
+
+def _named_layers(
+    kind: str, tables: dict[str, Any], source: Source, there: list[str]
+) -> dict[str, Layer]:
+    """Take [machines.NAME] or [stacks.NAME] out of the tables of a file."""
+    named = check_value(kind, tables.pop(kind, {}), Key("table"), source.place(kind))
+    for name, table in named.items():
+        place = source.place(f"{kind}.{name}")
+        _check_known(kind[:-1], name, there, f"{place}: ")
+        for key in _CHOSEN[kind] & check_value(f"{kind}.{name}", table, Key("table"), place).keys():
+            raise LongshipError(
+                f"{source.place(f'{kind}.{name}.{key}')}: [{kind}.{name}] cannot set the {key}",
+                "set it at the top level of the file",
+            )
+    return {name: check_layer(table, source, f"{kind}.{name}") for name, table in named.items()}

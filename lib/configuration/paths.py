@@ -1,0 +1,253 @@
+"""Every path that is derived from the configuration, in one object."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lib.configuration.layers import Settings
+from lib.script.errors import LongshipError
+
+# ~, $NAME, ${NAME}, {field}: all in one pass, so that what a value holds is not looked at again
+_PART = re.compile(r"^~(?=/|$)|\$(\w+)|\$\{(\w+)\}|\{(\w*)\}")
+
+# What a path may name in braces.
+FIELDS = {
+    "user": "your login name",
+    "account": "`project.account`",
+    "project": "`project.name`",
+    "machine": "the machine's name",
+    "arch": "architecture of the machine's compute nodes, `amd64` or `arm64`",
+}
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where things lie on one machine, for one user and one stack.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+        The repository.
+    project_dir, scratch_dir, checkpoint_dir : pathlib.Path
+        The configured roots; the last one lies in the second unless the site has a place for it.
+    stack : str
+        Whose packages these are.
+    arch : str
+        ``amd64`` or ``arm64``; it stands in every name that depends on it.
+    """
+
+    root: Path
+    project_dir: Path
+    scratch_dir: Path
+    checkpoint_dir: Path
+    stack: str
+    arch: str
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """The folders that all others lie in."""
+        inside = self.scratch_dir in self.checkpoint_dir.parents
+        more = () if inside else (self.checkpoint_dir,)
+        return (self.project_dir, self.scratch_dir, *more)
+
+    @property
+    def containers(self) -> Path:
+        """Active images: links into its directory `versions`."""
+        return self.scratch_dir / "containers"
+
+    @property
+    def archives(self) -> Path:
+        """Image archives for an air-gapped machine."""
+        return self.offline / "containers"
+
+    @property
+    def repositories(self) -> Path:
+        """External repositories, in which the user can work."""
+        return self.project_dir / "repos"
+
+    @property
+    def saved_changes(self) -> Path:
+        """Patches with the user's changes in the repositories before each update."""
+        return self.project_dir / "saved_changes"
+
+    @property
+    def offline(self) -> Path:
+        """Everything for an air-gapped machine: containers, pip, repos, assets."""
+        return self.scratch_dir / "offline"
+
+    @property
+    def assets(self) -> Path:
+        """Models and datasets for an air-gapped machine."""
+        return self.offline / "assets"
+
+    @property
+    def hub(self) -> Path:
+        """Cache of models and datasets: HF_HOME (`lib/runtimes/contract.py`)."""
+        return self.cache / "huggingface"
+
+    @property
+    def venv(self) -> Path:
+        """Active venv: a link into `venvs`, which one rename replaces."""
+        return self.scratch_dir / f"venv_{self.stack}_{self.arch}"
+
+    @property
+    def venvs(self) -> Path:
+        """The venvs; each stays at the path where it was built."""
+        return self.scratch_dir / "venvs"
+
+    @property
+    def overlays(self) -> Path:
+        """Active overlays: links into its directory `versions`, named after their requirements."""
+        return self.scratch_dir / "overlays"
+
+    @property
+    def tools(self) -> Path:
+        """Programs that set up the environment: uv."""
+        return self.scratch_dir / f"tools_{self.arch}"
+
+    @property
+    def runs(self) -> Path:
+        """Run directories, one per job: inputs, launcher, exit code."""
+        return self.scratch_dir / "runs"
+
+    @property
+    def cache(self) -> Path:
+        """Caches of all programs that would otherwise fill the home directory."""
+        return self.scratch_dir / "cache"
+
+
+def pinned(path: Path) -> Path:
+    """Follow the link that names what is in use, so that a later swap does not reach a launch.
+
+    Only this one link is followed: what lies behind links of the file system itself (`/scratch` on
+    LUMI) may not be visible inside under its other name.
+    """
+    return path.parent / os.readlink(path) if os.path.islink(path) else path
+
+
+def derive_paths(settings: Settings) -> Paths:
+    """Expand the configured roots and derive the rest.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+
+    Returns
+    -------
+    Paths
+
+    Raises
+    ------
+    LongshipError
+        If a root has an unknown field, a variable that is not set, or is not absolute.
+    """
+    roots = settings.configuration.paths
+    scratch_dir = Path(expand("paths.scratch_dir", roots.scratch_dir, settings))
+    checkpoint_dir = scratch_dir / "checkpoints"
+    if roots.checkpoint_dir:
+        checkpoint_dir = Path(expand("paths.checkpoint_dir", roots.checkpoint_dir, settings))
+    return Paths(
+        root=settings.root,
+        project_dir=Path(expand("paths.project_dir", roots.project_dir, settings)),
+        scratch_dir=scratch_dir,
+        checkpoint_dir=checkpoint_dir,
+        stack=settings.stack.name,
+        arch=settings.machine.arch,
+    )
+
+
+def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | None = None) -> str:
+    """Fill in what a configured path may hold; nothing is ever evaluated by a shell.
+
+    Parameters
+    ----------
+    key : str
+        The dotted key, for messages.
+    text : str
+        The path: ``{user}``, ``{account}``, ``{project}``, ``{machine}``, ``{arch}``, a leading
+        ``~``, ``$NAME`` and ``${NAME}`` are replaced.
+    settings : Settings
+        Where the values come from.
+    more : mapping, optional
+        Other fields, besides those.
+
+    Returns
+    -------
+    str
+        An absolute path.
+
+    Raises
+    ------
+    LongshipError
+        For an unknown or empty field, a variable that is not set, or a relative path.
+    """
+    origin = settings.origins.get(key) or settings.origins.get(key.partition(".")[0], "")
+    fields = {**_fields(settings), **(more or {})}
+    settable = {
+        "user": "the variable USER",
+        "account": "project.account in configuration.toml",
+        "project": "project.name in configuration.toml",
+    }
+
+    def field(match: re.Match[str]) -> str:
+        value = fields.get(match[3])
+        if value:
+            return value
+        known = ", ".join(f"{{{each}}}" for each in fields)
+        what = "is not set" if match[3] in fields else "is unknown"
+        raise LongshipError(
+            f'{key} in {origin} is "{text}", and {match[0]} {what}',
+            f"set {settable[match[3]]}" if match[3] in settable else known,
+        )
+
+    def variable(match: re.Match[str]) -> str:
+        value = settings.environ.get(match[1] or match[2])
+        if value:
+            return value
+        raise LongshipError(
+            f'{key} in {origin} is "{text}", and the variable {match[0]} is not set here',
+            f"set it, or set {key} in configuration.local.toml",
+        )
+
+    def part(match: re.Match[str]) -> str:
+        if match[0] == "~":
+            home = settings.environ.get("HOME") or os.path.expanduser("~")
+            if home.startswith("/"):
+                return home
+            raise LongshipError(f'HOME is "{home}", which is no absolute path', "type: unset HOME")
+        return variable(match) if match[3] is None else field(match)
+
+    path = _PART.sub(part, text)
+    if not path.startswith("/"):
+        raise LongshipError(
+            f'{key} in {origin} is "{text}", which is no absolute path',
+            f'start it with / or ~: "~/{text}"',
+        )
+    if "\n" in path:
+        raise LongshipError(f"{key} in {origin} holds a newline: {path!r}", "take it out")
+    return os.path.normpath(path)
+
+
+def _fields(settings: Settings) -> Mapping[str, str]:
+    values = (
+        settings.environ.get("USER") or settings.environ.get("LOGNAME") or _user(),
+        settings.configuration.project.account,
+        settings.configuration.project.name,
+        settings.machine.name,
+        settings.machine.arch,
+    )
+    return dict(zip(FIELDS, values))
+
+
+def _user() -> str:
+    import pwd  # only where the environment does not say: cron, containers
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # in a container that was given a user's number
+        return ""

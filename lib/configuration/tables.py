@@ -1,0 +1,318 @@
+"""TOML files, read strictly: a mistake is told with its file, its line and the near miss."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from lib.script.errors import LongshipError, near_miss
+
+_LARGEST = 1 << 22  # bytes of a file
+_WIDTH = 200  # of a value in a message
+_NUMBER = 1 << 63  # what bash counts with
+
+# Kinds of values: the type in a message, how to write one, and the check.
+_KINDS = {
+    "text": ("a string", '"value"', lambda v: isinstance(v, str)),
+    "number": (
+        "an integer",
+        "4",
+        lambda v: isinstance(v, int) and not isinstance(v, bool) and 0 <= v < _NUMBER,
+    ),
+    "amount": (
+        "a number",
+        "5.6",
+        lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v < _NUMBER,
+    ),
+    "list": (
+        "a list of strings",
+        '["a", "b"]',
+        lambda v: isinstance(v, (list, tuple)) and all(isinstance(each, str) for each in v),
+    ),
+    "texts": (
+        "a table of strings",
+        '{ NAME = "value" }',
+        lambda v: isinstance(v, dict) and all(isinstance(each, str) for each in v.values()),
+    ),
+    "value": (
+        "a string, an integer or a list of strings",
+        '"value"',
+        lambda v: any(_KINDS[each][2](v) for each in ("text", "number", "list")),
+    ),
+    "values": (
+        "a table of values",
+        '{ name = "value", other = 4 }',
+        lambda v: isinstance(v, dict) and all(_KINDS["value"][2](each) for each in v.values()),
+    ),
+    "by_arch": (
+        "a string, or a table of strings by architecture",
+        '{ amd64 = "...", arm64 = "..." }',
+        lambda v: isinstance(v, str) or (_KINDS["texts"][2](v) and {*v} <= {"amd64", "arm64"}),
+    ),
+    "table": ("a table", "[name]", lambda v: isinstance(v, dict)),
+    "tables": (
+        "a list of tables",
+        "[[name]]",
+        lambda v: isinstance(v, list) and all(isinstance(each, dict) for each in v),
+    ),
+}
+
+
+class Key(NamedTuple):
+    """What a key takes.
+
+    Parameters
+    ----------
+    kind : str
+        ``text``, ``number`` (integer), ``amount``, ``list`` (of strings), ``texts`` (a table),
+        ``value`` (text, number or list), ``values`` (a table), ``by_arch`` (a text, or one for each
+        architecture), ``table``, or ``tables`` (a list).
+    about : str
+        One line about it.
+    choices : tuple of str
+        The only texts allowed; empty for any.
+    default : object
+        Its value where no file has it.
+    entries : mapping of str to Key
+        What each of the ``tables`` takes.
+    """
+
+    kind: str
+    about: str = ""
+    choices: tuple[str, ...] = ()
+    default: Any = None
+    entries: Mapping[str, Any] = {}
+
+
+class Source(NamedTuple):
+    """A file's name and text, to say in a message where a key stands."""
+
+    shown: str
+    text: str
+
+    def place(self, dotted: str) -> Place:
+        """Return where a key stands.
+
+        Parameters
+        ----------
+        dotted : str
+            The key with the tables around it, such as ``machines.jwb.project.name``.
+        """
+        return Place(self, dotted)
+
+
+class Place(NamedTuple):
+    """Where a key stands in a file; it is searched only for a message, as each start checks all."""
+
+    source: Source
+    dotted: str
+
+    def __str__(self) -> str:
+        """Name the file, and the line of the key where it can be found."""
+        shown, dotted = self.source.shown, self.dotted
+        table = ""
+        for number, line in enumerate(self.source.text.splitlines(), 1):
+            bare = line.strip().replace('"', "").replace(" ", "")
+            if bare.startswith("["):
+                table = bare.split("]")[0].strip("[")
+                here = table
+            else:
+                # `a.b = { c = 1 }` is the place of a.b and of what is in it
+                key = bare.split("=")[0]
+                here = f"{table}.{key}" if table else key
+                inline = "={" in bare and f"{dotted}.".startswith(f"{here}.")
+                if inline and f"{dotted.rsplit('.', 1)[-1]}=" in bare:
+                    return f"{shown}, line {number}"
+            if f"{here}.".startswith(f"{dotted}."):
+                return f"{shown}, line {number}"
+        return shown
+
+
+def find_files(root: Path, pattern: str) -> list[Path]:
+    """Return the files below a folder that a pattern names, sorted.
+
+    `pathlib.Path.glob` ends its list, in silence, at the first link into somebody's closed folder.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+        The folder.
+    pattern : str
+        Relative to it, such as ``*/site.toml``.
+
+    Returns
+    -------
+    list of pathlib.Path
+    """
+    return sorted(map(Path, glob.glob(os.path.join(glob.escape(str(root)), pattern))))
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file to read it; with another, such as a FIFO, a script would wait for ever.
+
+    Raises
+    ------
+    OSError
+        If it is none, or cannot be read.
+    """
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    kind = os.fstat(number).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(number)
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(number, "rb")
+
+
+def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
+    """Read a TOML file.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    shown : str
+        Its name in messages.
+
+    Returns
+    -------
+    tuple of dict and Source
+        Its tables, and where they stand.
+
+    Raises
+    ------
+    LongshipError
+        If it cannot be read or is not valid TOML.
+    """
+    try:
+        import tomllib
+    except ModuleNotFoundError:
+        import tomli as tomllib  # before Python 3.11
+    try:
+        with open_file(path) as file:
+            data = file.read(_LARGEST + 1)
+        if len(data) > _LARGEST:
+            raise LongshipError(f"{shown} is larger than {_LARGEST} bytes", f"look at: head {path}")
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
+        return tomllib.loads(text), Source(shown, text)
+    except OSError as error:
+        raise LongshipError(
+            f"cannot read {shown}: {error.strerror}", f"look at: ls -l {path}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise LongshipError(f"{shown} is not UTF-8 text", "save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        hint = 'quote strings: name = "value"'
+        if "twice" in str(error) or "overwrite" in str(error):
+            hint = "define each table and key once: edit the existing lines"
+        raise LongshipError(f"invalid TOML in {shown}: {error}", hint) from error
+    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+        raise LongshipError(
+            f"{shown} has a value that is too large: {error}", "no key needs one: look at the file"
+        ) from error
+
+
+def check_value(dotted: str, value: Any, key: Key, place: Place) -> Any:
+    """Return a value as its key wants it, lists as tuples.
+
+    Parameters
+    ----------
+    dotted : str
+        The key, for the message.
+    value : object
+        What TOML gave.
+    key : Key
+        What it takes.
+    place : Place
+        Where it stands, from `Source.place`.
+
+    Raises
+    ------
+    LongshipError
+        If it is of another kind, or none of the choices.
+    """
+    expected, example, fits = _KINDS[key.kind]
+    if not fits(value):
+        name = dotted.rpartition(".")[2]
+        written = (
+            example.replace("name", name) if key.kind.startswith("table") else f"{name} = {example}"
+        )
+        about = f": {key.about}" if key.about else ""
+        raise LongshipError(
+            f"{place}: {dotted}: expected {expected}, got {_shown(value)}",
+            f"write {written}{about}",
+        )
+    if key.choices and value not in key.choices:
+        raise LongshipError(
+            f'{place}: unknown value of {dotted}: "{value}"', near_miss(value, key.choices)
+        )
+    if key.kind == "tables":
+        return tuple(_check_entry(dotted, each, key.entries, place) for each in value)
+    if key.kind == "values":
+        return {name: tuple(v) if isinstance(v, list) else v for name, v in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits
+        return "too large"
+    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}..."
+
+
+def _check_entry(
+    dotted: str, entry: Mapping[str, Any], keys: Mapping[str, Key], place: Place
+) -> dict[str, Any]:
+    """Check one of several tables under the same name."""
+    for name in entry:
+        if name not in keys:
+            raise LongshipError(
+                f'{place}: [[{dotted}]] has no key "{name}"', near_miss(name, tuple(keys))
+            )
+    return {
+        name: check_value(f"{dotted}.{name}", value, keys[name], place)
+        for name, value in entry.items()
+    }
+
+
+def check_table(
+    table: Any, keys: Mapping[str, Key], source: Source, prefix: str = ""
+) -> dict[str, Any]:
+    """Check a table of a site's or a stack's file.
+
+    Parameters
+    ----------
+    table : object
+        What TOML gave for it.
+    keys : mapping
+        What each key takes.
+    source : Source
+        Where it was read.
+    prefix : str
+        Its dotted name; empty for the whole file.
+
+    Returns
+    -------
+    dict
+        The checked values of the keys that are there.
+
+    Raises
+    ------
+    LongshipError
+        For an unknown key, or a value that its key does not take.
+    """
+    found = {}
+    for name, value in check_value(prefix, table, Key("table"), source.place(prefix)).items():
+        dotted = f"{prefix}.{name}" if prefix else name
+        if name not in keys:
+            hint = near_miss(name, tuple(keys))
+            raise LongshipError(f'{source.place(dotted)}: unknown key "{dotted}"', hint)
+        found[name] = check_value(dotted, value, keys[name], source.place(dotted))
+    return found

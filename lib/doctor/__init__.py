@@ -1,0 +1,1 @@
+"""Checks of machine and configuration, and explanations of logs."""

@@ -1,0 +1,178 @@
+"""Explanations of the messages in a job's log; the table is `lib/doctor/known_messages.toml`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Callable
+
+import click
+
+from lib.configuration.paths import Paths
+from lib.configuration.tables import open_file, read_toml
+from lib.doctor.log_scan import Finding, Message, Scan
+from lib.jobs.rerun import recorded_run
+from lib.script.command import call
+from lib.script.errors import LongshipError, offline_modes, paint
+from lib.script.quoting import word
+from lib.script.records import read_record
+
+TABLE = Path(__file__).with_name("known_messages.toml")
+_WIDTH = 80
+_INDENT = " " * 9
+
+
+def load_messages() -> list[Message]:
+    """Read the table, in which the special comes before the general."""
+    tables, _ = read_toml(TABLE, f"lib/doctor/{TABLE.name}")
+    return [Message(**each) for each in tables["messages"]]
+
+
+@contextmanager
+def _opened(log: str, paths_of: Callable[[], Paths]) -> Iterator[tuple[str, BinaryIO]]:
+    """Open a log by its path, `-`, or the directory, name or job of its run."""
+    if log == "-":
+        yield "standard input", sys.stdin.buffer
+        return
+    path = Path(log)
+    if os.path.isdir(path) or not os.path.exists(path):
+        paths = paths_of()
+        try:
+            run = recorded_run(paths, log)
+        except LongshipError as error:
+            raise LongshipError(
+                f"log not found: {log}, and no run of this name in {paths.runs}", error.hint
+            ) from error
+        path = Path(read_record(run / "record.json").get("log") or "")
+        if not os.path.isfile(path):
+            raise LongshipError(
+                f"no log recorded for the run {run}", f"list its files: {call('ls', str(run))}"
+            )
+    try:
+        with open_file(path) as stream:
+            yield str(path), stream
+    except OSError as error:
+        hint = f"check the file: {call('ls', '-l', str(path))}"
+        if os.path.exists(path) and not os.path.isfile(path):  # a FIFO
+            hint = f"to read from it: python3 doctor.py explain - <{word(path)}"
+        raise LongshipError(f"cannot read {path}: {error.strerror}", hint) from error
+
+
+def explain(log: str, paths_of: Callable[[], Paths], *, as_json: bool) -> None:
+    """Print what is known about the messages in a log: causes first, then consequences.
+
+    Parameters
+    ----------
+    log : str
+        Path of a file; `-` for standard input; a run's directory or name, or a job's id.
+    paths_of : callable
+        Returns where runs are recorded; a log that is a file needs no configuration.
+    as_json : bool
+        Print JSON.
+
+    Raises
+    ------
+    LongshipError
+        If the log does not exist or cannot be read.
+    """
+    scan = Scan(load_messages())
+    with _opened(log, paths_of) as (name, stream):
+        scan.read(stream, 0 if log == "-" else os.fstat(stream.fileno()).st_size)
+    if as_json:
+        click.echo(json.dumps(_as_data(name, scan), indent=1))
+    elif scan.findings:
+        _tell(scan)
+        if not scan.findings[0].message.text and log != "-":
+            click.echo(f"next: {_excerpt(name, scan.findings[0].line)}")
+    else:
+        _tell_nothing(name, log, scan)
+    if scan.skipped and not as_json:
+        click.echo(f"not searched: lines {scan.skipped[0]} to {scan.skipped[1]} of a large log")
+        click.echo(f"to search all lines: python3 doctor.py explain - <{word(name)}")
+
+
+def _where(finding: Finding) -> str:
+    times = f", {finding.count} times" if finding.count > 1 else ""
+    return f"line {finding.line}{times}" + (f", task {finding.task}" if finding.task else "")
+
+
+def _cut(finding: Finding, width: int) -> str:
+    """Cut a line to the width, keeping the known text."""
+    said = finding.said
+    begin = finding.column - 20 if finding.column > width // 2 and len(said) > width else 0
+    said = "..." * bool(begin) + said[begin:]
+    return said if len(said) <= width else said[: width - 3] + "..."
+
+
+def _excerpt(name: str, line: int) -> str:
+    return call("sed", "-n", f"{max(1, line - 40)},{line}p", name)
+
+
+def _as_data(name: str, scan: Scan) -> dict[str, Any]:
+    return {
+        "log": name,
+        "lines": scan.lines,
+        "not_searched": scan.skipped,
+        "failed_first": scan.failed,
+        "last_error": {"line": scan.last_error[0], "said": scan.last_error[1]},
+        "findings": [
+            {
+                "state": "follows" if each.message.consequence else "problem",
+                "topic": each.message.topic,
+                "text": each.filled(each.message.cause),
+                "fix": each.filled(each.message.fix),
+                "line": each.line,
+                "count": each.count,
+                "task": each.task,
+                "said": each.said,
+                "source": each.message.source,
+                "sites": each.message.sites,
+            }
+            for each in scan.findings
+        ],
+    }
+
+
+def _tell(scan: Scan) -> None:
+    """Print the causes with their fixes; of consequences only the first, if no cause is known."""
+    for number, each in enumerate(scan.findings):
+        if number and each.message.consequence:
+            click.echo(f"{paint('follows', sys.stdout)}  {each.message.topic}: {_where(each)}")
+            continue
+        click.echo(f"{paint('problem', sys.stdout)}  {each.message.topic}: {_where(each)}")
+        click.echo(_INDENT + _cut(each, _WIDTH - len(_INDENT)))
+        click.echo(_wrapped(each.filled(each.message.cause), _INDENT))
+        click.echo(_wrapped(offline_modes(each.filled(each.message.fix)), "    fix: "))
+    if scan.failed:
+        click.echo(f"first to fail: {scan.failed}")
+
+
+def _wrapped(text: str, before: str) -> str:
+    return textwrap.fill(
+        text,
+        _WIDTH,
+        initial_indent=before,
+        subsequent_indent=_INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _tell_nothing(name: str, log: str, scan: Scan) -> None:
+    """Print that no message is known, and where to look."""
+    click.echo(f"no known message in the {scan.lines} lines of {name}")
+    if scan.failed:
+        click.echo(f"first to fail: {scan.failed}")
+    line, said = scan.last_error
+    if line:
+        click.echo(f"the last line that looks like an error is line {line}:")
+        click.echo(_INDENT + textwrap.shorten(said, _WIDTH - len(_INDENT), placeholder="..."))
+        if log != "-":
+            click.echo(f"next: {_excerpt(name, line)}")
+        return
+    click.echo("next: python3 submit.py status; on this machine: python3 doctor.py")

@@ -1,0 +1,107 @@
+"""What is wrong with the nodes of a job, and how its ranks talk to each other: doctor.py --job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from lib.configuration.layers import Settings
+from lib.configuration.paths import Paths, pinned
+from lib.jobs.container import container_lines, pyxis_launcher_lines
+from lib.runtimes.container import run_lines
+from lib.runtimes.image import image_to_start
+from lib.runtimes.launch import module_lines
+from lib.runtimes.packages import overlay_to_start, wanted_venv
+from lib.runtimes.pyxis import uses_pyxis
+from lib.script.command import assign, call, comment, text_below
+from lib.script.quoting import Expansion
+
+_CLOCK = "lib/doctor/inside/tell_time.py"
+_RANKS = "lib/doctor/inside/check_ranks.py"
+
+
+def lines(settings: Settings, paths: Paths, runtime: str, *, as_json: bool) -> list[str]:
+    """Return the lines of the diagnosis of a job.
+
+    The script runs itself again, as text: on each node (``look``), to start the ranks (``ranks``)
+    and as each of them (``rank``). So it needs no file that all nodes see.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+    paths : Paths
+        Where things lie.
+    runtime : str
+        The name, from `lib.runtimes.choice.choose_runtime`.
+    as_json : bool
+        The report's form.
+
+    Returns
+    -------
+    list of str
+        Lines of bash.
+    """
+    image = image_to_start(runtime, settings, paths)
+    overlay = overlay_to_start(settings, paths)
+    venv = wanted_venv(settings, paths)
+    venv_in_use = str(pinned(venv)) if venv else ""
+    named = {"image": image, "overlay": overlay, "venv": venv_in_use}
+    files = [
+        *(each for each in (image, overlay) if each.startswith("/")),
+        *([f"{venv_in_use}/pyvenv.cfg"] if venv else []),
+        *(str(each) for each in (paths.root / _RANKS, *paths.roots)),
+    ]
+    return [
+        comment("Started again on a node, this script is one of its own parts."),
+        text_below("longship_clock", (paths.root / _CLOCK).read_text(encoding="utf-8"), _CLOCK),
+        "part=${1:-}",
+        "case $part in look | ranks | rank) shift ;; esac",
+        "",
+        'if [[ $part == look ]]; then diagnose_job_look "$@" && exit; fi',
+        "",
+        *_rank_lines(settings, paths, runtime, named, venv),
+        "",
+        call("start_report", "json" if as_json else "text"),
+        assign("job_unseen", _unseen(settings)),
+        call("diagnose_job_find", settings.machine.rendezvous),
+        call("diagnose_job_nodes", *files),
+        call("diagnose_job_rendezvous"),
+        call("diagnose_job_places"),
+        call("diagnose_job_ranks", paths.root / _RANKS),
+        call("end_report"),
+    ]
+
+
+def _rank_lines(
+    settings: Settings, paths: Paths, runtime: str, named: Mapping[str, str], venv: Path | None
+) -> list[str]:
+    """Return the lines that start the ranks, and those that each of them becomes."""
+    if uses_pyxis(settings, runtime):
+        start = pyxis_launcher_lines(settings, paths, runtime, venv)
+    else:
+        start = run_lines(settings, paths, runtime, online=False, venv=venv, for_ranks=True)
+    return [
+        comment("The ranks, from where this was typed; Slurm starts them with these options."),
+        "if [[ $part == ranks ]]; then",
+        comment("shellcheck disable=SC2034  # of Pyxis"),
+        "CONTAINER_OPTIONS=()",
+        *module_lines(settings.machine, runtime),
+        *container_lines(settings, paths, runtime, named),
+        call("diagnose_job_step", Expansion('"$@"')),
+        "fi",
+        "",
+        comment("One of them: become its program, inside."),
+        "if [[ $part == rank ]]; then",
+        call("diagnose_job_rank"),
+        *start,
+        "fi",
+    ]
+
+
+def _unseen(settings: Settings) -> str:
+    """Say what to do where a node does not see a file that the others see."""
+    seen = settings.machine.compute_folders
+    if seen:
+        return f"compute nodes see only {', '.join(seen)}: clone there, and set [paths] to it"
+    return "that file system is not mounted: tell your site's support, and: sbatch --exclude=NODE"

@@ -1,0 +1,1 @@
+"""Container images: build, download, activate, list."""

@@ -1,0 +1,1 @@
+"""Slurm jobs: submit, start, launcher, record, status, re-run."""

@@ -1,0 +1,205 @@
+"""Recorded runs, and how one is started again."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from lib.configuration.paths import Paths
+from lib.configuration.tables import find_files
+from lib.jobs.facts import slurm_facts
+from lib.jobs.job_files import JobFile, read_job_file
+from lib.jobs.sbatch import Option, read_options
+from lib.script.errors import LongshipError
+from lib.script.records import is_own, read_record
+
+# What the record says of a job that sbatch itself submitted, and the option that asks for it. The
+# header says the rest.
+_OPTIONS = {
+    "name": "job-name",
+    "partition": "partition",
+    "account": "account",
+    "qos": "qos",
+    "nodes": "nodes",
+    "time_limit": "time",
+}
+# Slurm's words for what nobody asked for, and the QOS that it then gives.
+_UNKNOWN = ("", "(null)", "N/A")
+_GIVEN = ("qos", "normal")
+
+
+# What a record says of that which a launcher starts.
+NAMED = ("image", "image_sha256", "image_state", "overlay", "overlay_sha256", "venv")
+# Options that were about that one submission.
+_ONCE = ("begin", "dependency", "hold")
+
+
+def recorded_run(paths: Paths, name: str) -> Path:
+    """Return the folder of a run.
+
+    Parameters
+    ----------
+    paths : Paths
+        Where things lie.
+    name : str
+        A job's id, the name of a run's folder, or its path.
+
+    Raises
+    ------
+    LongshipError
+        If there is none.
+    """
+    recorded = [each.parent for each in find_files(paths.runs, "*/record.json")]
+    of_job = [each for each in recorded if each.name.startswith(f"{name}-")]
+    of_job.sort(key=lambda each: (not is_own(each), each))
+    for each in (Path(name), paths.runs / name, *of_job):
+        if os.path.isfile(each / "record.json"):
+            return each.resolve()
+    newest = sorted(recorded, key=lambda each: (each / "record.json").stat().st_mtime)[-5:]
+    names = ", ".join(each.name for each in reversed(newest))
+    raise LongshipError(
+        f'no run "{name}" in {paths.runs}',
+        f"newest runs: {names}"
+        if names
+        else "there are no runs yet; submit a job: python3 submit.py SITE/JOB.sbatch",
+    )
+
+
+def recorded_job(run: Path) -> tuple[JobFile, list[Option], tuple[str, ...]]:
+    """Return the job file of a run, its options of sbatch, and its arguments.
+
+    Parameters
+    ----------
+    run : pathlib.Path
+        From `recorded_run`.
+
+    Raises
+    ------
+    LongshipError
+        If a file of the record is missing.
+    """
+    record = read_record(run / "record.json")
+    try:
+        typed = shlex.split((run / "options").read_bytes().decode(errors="surrogateescape"))
+        options = [each for each in read_options(typed) if each.name not in _ONCE]
+    except OSError:  # submitted by sbatch itself
+        options = _given_options(record, run)
+    except ValueError as error:
+        raise LongshipError(
+            f"the record of {run.name} is damaged: {error}: {run / 'options'}",
+            "submit the job again: python3 submit.py SITE/JOB.sbatch",
+        ) from error
+    task = record.get("job", "").partition("_")[2]
+    if task:  # of an array: this one alone
+        options.append(Option("array", task))
+    try:
+        text = (run / "arguments").read_bytes().decode(errors="surrogateescape")
+    except OSError as error:
+        raise LongshipError(
+            f"the record of {run.name} is incomplete: {error.strerror}: {run / 'arguments'}",
+            "submit the job again: python3 submit.py SITE/JOB.sbatch",
+        ) from error
+    name = "job.salloc" if (run / "job.salloc").exists() else "job.sbatch"
+    job = read_job_file(run, str(run / name))._replace(path=run / name)
+    return job, options, tuple(text.split("\0")[:-1])
+
+
+def _given_options(record: Mapping[str, str], run: Path) -> list[Option]:
+    """Return what Slurm says that a job has asked for."""
+    options = [
+        Option(option, record[name])
+        for name, option in _OPTIONS.items()
+        if record.get(name, "") not in _UNKNOWN and (name, record[name]) != _GIVEN
+    ]
+    try:
+        text = (run / "slurm.txt").read_text(encoding="utf-8", errors="surrogateescape")
+        facts = slurm_facts(text)
+    except (OSError, LongshipError):
+        return options
+    wanted = {
+        "gres": re.sub(r"gres[:/]", "", facts.get("TresPerNode", "")),
+        "constraint": facts.get("Features", ""),
+        "cpus-per-task": facts.get("CPUs/Task", ""),
+        "mem": facts.get("MinMemoryNode", ""),
+    }
+    unasked = ("0", "1", *_UNKNOWN)
+    return options + [Option(name, value) for name, value in wanted.items() if value not in unasked]
+
+
+def check_own(run: Path) -> None:
+    """Stop where a run is somebody else's, or others could change it: its files would be run.
+
+    Parameters
+    ----------
+    run : pathlib.Path
+        From `recorded_run`.
+
+    Raises
+    ------
+    LongshipError
+        With what to do instead.
+    """
+    if not is_own(run):
+        raise LongshipError(
+            f"cannot re-run {run}: other users can write to it or own it",
+            "submit the job itself: python3 submit.py SITE/JOB.sbatch",
+        )
+
+
+def check_clone(run: Path, root: Path) -> None:
+    """Stop where a run belongs to another clone: its launcher starts what lies in that one.
+
+    Parameters
+    ----------
+    run : pathlib.Path
+        From `recorded_run`.
+    root : pathlib.Path
+        This clone.
+
+    Raises
+    ------
+    LongshipError
+        With what to do instead.
+    """
+    clone = read_record(run / "record.json").get("repository", "")
+    if not clone or os.path.realpath(clone) == os.path.realpath(root):
+        return
+    if os.path.exists(clone):
+        hint = f"cd {shlex.quote(clone)} && python3 submit.py rerun {run.name}"
+    else:
+        link = shlex.join(["ln", "-s", str(root), clone])
+        hint = f"that clone no longer exists; if you moved it, run: {link}"
+    raise LongshipError(f"run {run.name} belongs to the clone {clone}, not to {root}", hint)
+
+
+def check_still_there(run: Path) -> dict[str, str]:
+    """Stop where something is gone that a run was started with, and is started again with.
+
+    Parameters
+    ----------
+    run : pathlib.Path
+        From `recorded_run`.
+
+    Returns
+    -------
+    dict
+        What the record says of it: image, overlay, venv, and their checksums.
+
+    Raises
+    ------
+    LongshipError
+        With what to do instead.
+    """
+    record = read_record(run / "record.json")
+    found = {name: record.get(name, "") for name in NAMED}
+    needed = {name: found[name] for name in ("image", "overlay", "venv")}
+    for name, path in {**needed, "launcher": str(run / "launcher")}.items():
+        if path.startswith("/") and not os.path.exists(path):
+            raise LongshipError(
+                f"the {name} of run {run.name} no longer exists: {path}",
+                "submit the job with the current settings: python3 submit.py SITE/JOB.sbatch",
+            )
+    return found

@@ -1,0 +1,243 @@
+"""The options of sbatch, read as it does: command line, environment, header of a job file."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from lib.script.errors import LongshipError, closest, near_miss
+
+# Options that take a value, as `sbatch --help` of Slurm 22.05 and the manual of 25.05 have them.
+_VALUE_NAMES = """
+    account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint
+    container container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline
+    delay-boot dependency distribution error exclude export export-file extra extra-node-info gid
+    gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint input
+    job-name kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu
+    mem-per-gpu mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu
+    ntasks-per-node ntasks-per-socket open-mode output partition power prefer priority profile qos
+    reservation segment signal sockets-per-node switches thread-spec threads-per-core time time-min
+    tmp tres-bind tres-per-task uid wait-all-nodes wckey wrap
+"""
+# Options without one; some of them may have one behind `=`.
+_FLAG_NAMES = """
+    contiguous exclusive get-user-env help hold ignore-pbs nice no-kill no-requeue
+    overcommit oversubscribe parsable propagate quiet reboot requeue resv-ports
+    spread-job stepmgr test-only usage use-min-nodes verbose version wait x11
+"""
+_WITH_VALUE, _FLAGS = _VALUE_NAMES.split(), _FLAG_NAMES.split()
+
+# those of submit.py itself, which may be what was meant
+SUBMIT_OPTIONS = ["after", "chain", "configuration", "dry-run", "json", "machine", "stack", "yes"]
+_SHORT = {
+    **{"A": "account", "a": "array", "B": "extra-node-info", "b": "begin", "C": "constraint"},
+    **{"c": "cpus-per-task", "D": "chdir", "d": "dependency", "e": "error", "F": "nodefile"},
+    **{"G": "gpus", "i": "input", "J": "job-name", "L": "licenses", "M": "clusters"},
+    **{"m": "distribution", "N": "nodes", "n": "ntasks", "o": "output", "p": "partition"},
+    **{"q": "qos", "S": "core-spec", "t": "time", "w": "nodelist", "x": "exclude"},
+    **{"H": "hold", "h": "help", "k": "no-kill", "O": "overcommit", "Q": "quiet"},
+    **{"s": "oversubscribe", "V": "version", "v": "verbose", "W": "wait"},
+}
+# The variables that sbatch and salloc read, behind SBATCH_ and SALLOC_, of options looked at here.
+_VARIABLES = {
+    "ACCOUNT": "account",
+    "ARRAY_INX": "array",
+    "CONSTRAINT": "constraint",
+    "ERROR": "error",
+    "EXCLUSIVE": "exclusive",
+    "EXPORT": "export",
+    "GPUS": "gpus",
+    "GPUS_PER_NODE": "gpus-per-node",
+    "GPUS_PER_TASK": "gpus-per-task",
+    "GRES": "gres",
+    "JOB_NAME": "job-name",
+    "MEM_PER_CPU": "mem-per-cpu",
+    "MEM_PER_GPU": "mem-per-gpu",
+    "MEM_PER_NODE": "mem",
+    "OUTPUT": "output",
+    "PARTITION": "partition",
+    "QOS": "qos",
+    "RESERVATION": "reservation",
+    "TIMELIMIT": "time",
+}
+
+
+class Option(NamedTuple):
+    """One option of sbatch.
+
+    Parameters
+    ----------
+    name : str
+        Its long name, such as ``nodes``.
+    value : str or None
+        None for a flag.
+    """
+
+    name: str
+    value: str | None
+
+    @property
+    def word(self) -> str:
+        """The option as one word of a command line."""
+        return f"--{self.name}" if self.value is None else f"--{self.name}={self.value}"
+
+
+def read_options(words: Sequence[str], *, strict: bool = True) -> list[Option]:
+    """Read the options of a command line, as getopt does it for sbatch.
+
+    Parameters
+    ----------
+    words : sequence of str
+        Such as ``["--nodes=2", "-t", "60"]``.
+    strict : bool
+        Refuse what sbatch does not know. A header is not refused: a newer Slurm may know it.
+
+    Raises
+    ------
+    LongshipError
+        For an unknown option, one without its value, and words that belong to none.
+    """
+    found = []
+    left = list(words)
+    while left:
+        text = left.pop(0)
+        if text.startswith("--") and len(text) > 2:
+            name, equals, value = text[2:].partition("=")
+            options = [(_full_name(name, strict), value if equals else None)]
+        elif text.startswith("-") and len(text) > 1:
+            options = _short_options(text)
+        else:
+            raise LongshipError(
+                f'not an sbatch option: "{text}"', f"put job arguments after --: -- {text}"
+            )
+        for name, value in options:
+            if value is None and name in _WITH_VALUE:
+                if not left:
+                    raise LongshipError(f"missing value: {text}", f"write --{name}=VALUE")
+                value = left.pop(0)
+            found.append(Option(name, value))
+    return found
+
+
+def _full_name(name: str, strict: bool) -> str:
+    """Complete an abbreviation, as getopt does."""
+    known = (*_WITH_VALUE, *_FLAGS)
+    if name in known:
+        return name
+    begun = [each for each in known if each.startswith(name)]
+    if len(begun) == 1:
+        return begun[0]
+    if not strict:
+        return name
+    message = f"sbatch has no option --{name}"
+    if begun:
+        raise LongshipError(message, near_miss(name, begun))
+    close = closest(name, (*known, *SUBMIT_OPTIONS), cutoff=0.75)
+    meant = f"did you mean --{close}? " if close else ""
+    raise LongshipError(message, f"{meant}put job arguments after --: -- --{name}")
+
+
+def _short_options(text: str) -> list[tuple[str, str | None]]:
+    """Read ``-N2`` and ``-Hv``."""
+    found: list[tuple[str, str | None]] = []
+    for position, letter in enumerate(text[1:], 2):
+        if letter not in _SHORT:
+            raise LongshipError(f"sbatch has no option -{letter}", near_miss(letter, list(_SHORT)))
+        name = _SHORT[letter]
+        if name in _WITH_VALUE:
+            return [*found, (name, text[position:] or None)]
+        found.append((name, None))
+    return found
+
+
+def is_option(text: str) -> bool:
+    """Tell whether a word is an option of sbatch, with or without its value."""
+    name = text[2:].partition("=")[0] if text.startswith("--") else _SHORT.get(text[1:2], "")
+    return text.startswith("-") and name in (*_WITH_VALUE, *_FLAGS)
+
+
+def option_words() -> list[str]:
+    """Return every option as it is typed, with ``=`` where it takes a value."""
+    return [*(f"--{each}=" for each in _WITH_VALUE), *(f"--{each}" for each in _FLAGS)]
+
+
+def waiting_option(words: Sequence[str]) -> str:
+    """Return the option whose value comes next, such as ``partition`` behind ``-p``; or ""."""
+    last = words[-1] if words else ""
+    name = _SHORT.get(last[1:], "") if len(last) == 2 and last[0] == "-" else last[2:]
+    return name if last.startswith("-") and name in _WITH_VALUE else ""
+
+
+def read_header(text: str, shown: str) -> list[Option]:
+    """Read the ``#SBATCH`` lines of a job file: those before its first command.
+
+    Parameters
+    ----------
+    text : str
+        The job file.
+    shown : str
+        Its name in messages.
+
+    Raises
+    ------
+    LongshipError
+        If a line cannot be read.
+    """
+    words: list[str] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            break
+        if line.startswith("#SBATCH"):
+            try:
+                words += shlex.split(line[len("#SBATCH") :], comments=True)
+            except ValueError as error:
+                raise LongshipError(
+                    f"{shown}, line {number}: {error}", "close the quotation mark"
+                ) from error
+    try:
+        return read_options(words, strict=False)
+    except LongshipError as error:
+        raise LongshipError(f"{shown}: {error}", error.hint) from error
+
+
+def read_variables(environ: Mapping[str, str], program: str = "SBATCH") -> list[Option]:
+    """Read the variables that sbatch, or salloc (``SALLOC``), takes options from."""
+    found = {f"{program}_{variable}": option for variable, option in _VARIABLES.items()}
+    return [
+        Option(option, environ[variable] or None)
+        for variable, option in found.items()
+        if variable in environ
+    ]
+
+
+def combined(options: Iterable[Option]) -> dict[str, str]:
+    """Let later options win, as sbatch does: header, variables, command line.
+
+    Returns
+    -------
+    dict
+        Value by long name; empty for flags.
+    """
+    return {each.name: each.value or "" for each in options}
+
+
+def same_gpus(header: Iterable[Option], typed: Iterable[Option]) -> list[Option]:
+    """Return typed options that name GPUs per node as the header does, so that they win.
+
+    Slurm 22.05 takes --gres=gpu:4 of a header and a typed --gpus-per-node=2 as a request for both.
+    """
+    given = combined(header)
+    gres = [each for each in given.get("gres", "").split(",") if each]
+    others = [each for each in gres if not each.startswith("gpu")]
+    found = []
+    for each in typed:
+        value = each.value or ""
+        if each.name == "gpus-per-node" and others != gres:
+            found.append(Option("gres", ",".join([*others, f"gpu:{value}"])))
+        elif each.name == "gres" and "gpus-per-node" in given and re.match(r"gpu[^,]*$", value):
+            found.append(Option("gpus-per-node", value[len("gpu:") :] or "1"))
+        else:
+            found.append(each)
+    return found

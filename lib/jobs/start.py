@@ -1,0 +1,190 @@
+"""The start of a job: its run's folder, and the script there that the job file sources."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from lib.configuration.layers import Settings
+from lib.configuration.paths import Paths
+from lib.configuration.schema import entry_name
+from lib.jobs.container import container_lines
+from lib.jobs.facts import processes_per_node, request_of, run_name
+from lib.jobs.staging import staging_lines
+from lib.runtimes.launch import module_lines
+from lib.script.command import assign, call, comment, export, wrapped
+from lib.script.errors import LongshipError
+from lib.script.quoting import Word
+from lib.script.records import is_own, read_record
+
+
+def make_run_folder(
+    paths: Paths, facts: Mapping[str, str], cluster: str, *, restarted: bool
+) -> Path:
+    """Make the folder of a run, which no other run has and only its user can write to.
+
+    Clusters that share a file system, such as JUWELS and JURECA, have jobs of the same id. What
+    somebody else has made under that name is passed over: the job sources what is in its folder.
+
+    Parameters
+    ----------
+    paths : Paths
+        Where things lie.
+    facts : mapping
+        From `slurm_facts`.
+    cluster : str
+        Slurm's name of the cluster.
+    restarted : bool
+        It was requeued, and has its folder: the newest of its cluster.
+
+    Raises
+    ------
+    LongshipError
+        If it cannot be made.
+    """
+    try:
+        _make_runs(paths.runs)
+        return _make_free(paths.runs / run_name(facts), cluster, restarted=restarted)
+    except OSError as error:
+        raise LongshipError(
+            f"cannot create the directory {error.filename}: {error.strerror}",
+            "set [paths] in configuration.toml to a directory that you can write to",
+        ) from error
+
+
+def _make_runs(runs: Path) -> None:
+    """Let nobody who may write there put a folder in another one's place: the sticky bit."""
+    runs.mkdir(parents=True, exist_ok=True)
+    found = os.stat(runs)
+    if found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX:
+        with suppress(OSError):
+            runs.chmod(stat.S_IMODE(found.st_mode) | stat.S_ISVTX)
+
+
+def _make_free(first: Path, cluster: str, *, restarted: bool) -> Path:
+    """Make a folder of a name that nothing has, or return the one that a requeued run has."""
+    own = None
+    for number in itertools.count(1):
+        folder = first.with_name(f"{first.name}.{number}") if number > 1 else first
+        there = is_own(folder)
+        if there and (folder / "record.json").exists():
+            if read_record(folder / "record.json").get("cluster", "") == cluster:
+                own = folder
+            continue
+        if os.path.lexists(folder) and not there:
+            continue
+        if restarted and own:
+            return own
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o755, exist_ok=there)
+            return folder
+    raise AssertionError
+
+
+def start_lines(
+    settings: Settings,
+    paths: Paths,
+    runtime: str,
+    run: Path,
+    facts: Mapping[str, str],
+    named: Mapping[str, str],
+) -> list[str]:
+    """Return the lines of ``<run>/start.bash``.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+    paths : Paths
+        Where things lie.
+    runtime : str
+        The name, from `lib.runtimes.choice.choose_runtime`.
+    run : pathlib.Path
+        The run's folder.
+    facts : mapping
+        From `slurm_facts`.
+    named : mapping
+        What else the record says: what was pinned.
+
+    Returns
+    -------
+    list of str
+        Lines of bash.
+    """
+    machine = settings.machine
+    is_batch = facts.get("BatchFlag", "0") != "0"
+    on_node = settings.environ.get("SLURM_GPUS_ON_NODE", "")
+    chained = settings.environ.get("LONGSHIP_CHAINED_AFTER", "")
+    return [
+        *module_lines(machine, runtime),
+        export("LONGSHIP_ROOT", paths.root),
+        export("RUN_DIR", run),
+        comment("shellcheck disable=SC2034  # for the job file"),
+        assign("LAUNCHER", run / "launcher"),
+        comment("shellcheck disable=SC2034"),
+        assign("STACK_DIR", paths.root / "stacks" / settings.stack.name),
+        assign("longship_log", facts.get("StdOut", "") if is_batch else ""),
+        "longship_facts=(",
+        *(
+            "  " + call(name, value)
+            for name, value in _record(settings, paths, runtime, facts, named).items()
+            if value not in ("", "(null)")  # Slurm's word for nothing
+        ),
+        ")",
+        call("set_rendezvous", machine.rendezvous),
+        call("set_shape", str(processes_per_node(facts, on_node, machine))),
+        *container_lines(settings, paths, runtime, named),
+        *([call("tell_ranks_apart")] if is_batch else []),
+        wrapped("record_code", *repositories(settings, paths)),
+        call("begin_record"),
+        *([call("check_chain", chained)] if chained else []),
+        *staging_lines(settings, runtime, named),
+    ]
+
+
+def _record(
+    settings: Settings,
+    paths: Paths,
+    runtime: str,
+    facts: Mapping[str, str],
+    named: Mapping[str, str],
+) -> dict[str, str]:
+    """Return what the record says at the start."""
+    environ = settings.environ
+    request = request_of(facts, environ.get("SLURM_GPUS_ON_NODE", ""))
+    price = request.per_hour(settings.machine)
+    return {
+        "job": run_name(facts).partition("-")[0],
+        "name": facts["JobName"],
+        "cluster": environ.get("SLURM_CLUSTER_NAME", ""),
+        "machine": settings.machine.name,
+        "site": settings.machine.site_file,
+        "stack": settings.stack.name,
+        "repository": str(paths.root),
+        "runtime": runtime,
+        **named,
+        "partition": request.partition,
+        "account": request.account,
+        "qos": request.qos,
+        "nodes": str(request.nodes),
+        "gpus": str(request.gpus),
+        "time_limit": facts["TimeLimit"],
+        "submitted": facts.get("SubmitTime", ""),
+        "restarts": facts.get("Restarts", "0"),
+        "log": facts.get("StdOut", ""),
+        "goes_on_from": environ.get("LONGSHIP_CHAINED_AFTER", ""),
+        "run_again": environ.get("LONGSHIP_RERUN", ""),
+        "cost_per_hour": f"{price[0]:g}" if price else "",
+        "cost_unit": price[1] if price else "",
+    }
+
+
+def repositories(settings: Settings, paths: Paths) -> list[Word]:
+    """Return name and folder of this repository and of each external one, in turn."""
+    names = [entry_name(each) for each in settings.configuration.repositories]
+    pairs = [("longship", paths.root), *((each, paths.repositories / each) for each in names)]
+    return [word for pair in pairs for word in pair]

@@ -1,0 +1,245 @@
+"""Jobs: the lines of `submit.py`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from lib.configuration.layers import Settings
+from lib.configuration.paths import Paths
+from lib.configuration.snapshot import resolved
+from lib.configuration.training import (
+    check_parallel,
+    check_templates,
+    training_patterns,
+    training_repos,
+)
+from lib.jobs.checks import check_job, log_folders, stack_lines, written_to
+from lib.jobs.container import check_lines
+from lib.jobs.cost import Cost, cost_of, round_up
+from lib.jobs.job_files import JobFile
+from lib.jobs.limits import check_request
+from lib.jobs.resources import read_request
+from lib.jobs.sbatch import Option, combined, read_options, read_variables, same_gpus
+from lib.runtimes.packages import wanted_venv
+from lib.script.command import array, call, comment, export, wrapped
+from lib.script.errors import LongshipError
+from lib.script.quoting import Word
+
+
+class Submission(NamedTuple):
+    """What the user asked for.
+
+    Parameters
+    ----------
+    job : JobFile
+        The job.
+    typed : list of Option
+        Options of sbatch from the command line.
+    arguments : tuple of str
+        Those of the job.
+    chain : int
+        How many jobs go on from each other.
+    after : str
+        The job that must have ended well before; empty for none.
+    agreed : bool
+        The cost was agreed to beforehand.
+    again : str
+        The folder of the run that is started again; empty for a new one.
+    as_json : bool
+        Tell its jobs to a program.
+    """
+
+    job: JobFile
+    typed: list[Option]
+    arguments: tuple[str, ...]
+    chain: int = 1
+    after: str = ""
+    agreed: bool = False
+    again: str = ""
+    as_json: bool = False
+
+
+def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submission) -> list[str]:
+    """Return the lines that check a job, tell its cost and submit it.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together, for the job's machine.
+    paths : Paths
+        Where things lie.
+    runtime : str
+        The name, from `lib.runtimes.choice.choose_runtime`.
+    wanted : Submission
+        What the user asked for.
+
+    Raises
+    ------
+    LongshipError
+        If Slurm would refuse the job, or it would fail hours later.
+    """
+    machine, job = settings.machine, wanted.job
+    wanted = wanted._replace(typed=same_gpus(job.header, wanted.typed))
+    own = _own_options(settings, wanted)
+    account = _account(settings, combined(own))
+    given = combined([_default_name(job), *account, *own])
+    request = read_request(given, machine)
+    check_request(request, given, machine)
+    _check_order(wanted, given)
+    log = _log(paths, given)
+    named_log = log.replace("%x", request.name)
+    typed = [each.word for each in wanted.typed]
+    asked = [call(each.word) for each in (*account, *wanted.typed)]
+    check_job(settings, paths, runtime, job, given, [*typed, *wanted.arguments], log)
+    if job.step == "training":
+        check_parallel(settings, paths, request.gpus, request.nodes)
+        check_templates(settings, paths)
+    cost = cost_of(settings, request, wanted.chain)
+    asks = not wanted.agreed and 0 < settings.configuration.jobs.ask_above < (cost.amount or 0)
+    return [
+        *stack_lines(settings, paths, job, request, wanted.arguments),
+        call("check_slurm", machine.name),
+        call("check_python", paths.root),
+        call("make_runs", paths.runs),
+        *_environment_lines(settings, paths, runtime, wanted),
+        *_data_lines(settings, paths, wanted, given),
+        wrapped("make_folders", *log_folders(paths, given, log)),
+        call("check_room", paths.scratch_dir),
+        call("cd", paths.root),
+        *_kept(settings, paths),
+        # what another job has, in which this is typed, is not for this one
+        "unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN",
+        export("LONGSHIP_OPTIONS", "\n".join(asked)),
+        *([export("LONGSHIP_RERUN", wanted.again)] if wanted.again else []),
+        "",
+        *_options(wanted, account, own, log),
+        *([call("check_after", wanted.after, paths.runs)] if wanted.after else []),
+        call("try_job"),
+        call("note", cost.words),
+        *([call("ask_about_cost", cost.text)] if asks else []),
+        *_start(wanted, named_log, cost),
+    ]
+
+
+def _default_name(job: JobFile) -> Option:
+    """Return the name that Slurm gives a job without one: the file's, or what salloc starts."""
+    return Option("job-name", "bash" if job.is_interactive else job.path.name)
+
+
+def _account(settings: Settings, given: Mapping[str, str]) -> list[Option]:
+    """Return the configured account, where nothing else says one and the site has them."""
+    account = settings.configuration.project.account
+    wanted = account and settings.machine.accounts == "yes" and "account" not in given
+    return [Option("account", account)] if wanted else []
+
+
+def _own_options(settings: Settings, wanted: Submission) -> list[Option]:
+    """Return the options of the header, of Slurm's variables and of the command line, in turn."""
+    program = "SALLOC" if wanted.job.is_interactive else "SBATCH"
+    return [*wanted.job.header, *read_variables(settings.environ, program), *wanted.typed]
+
+
+def _environment_lines(
+    settings: Settings, paths: Paths, runtime: str, wanted: Submission
+) -> list[str]:
+    """Return the lines that check what the job will start."""
+    if wanted.again or not wanted.job.needs_image:  # rerun.py has checked it
+        return []
+    return check_lines(settings, paths, runtime, wanted_venv(settings, paths))
+
+
+def _data_lines(
+    settings: Settings, paths: Paths, wanted: Submission, given: Mapping[str, str]
+) -> list[str]:
+    """Return the lines that look for what the settings name, unless a job before makes it."""
+    step = wanted.job.step
+    if not step or wanted.after or "dependency" in given:
+        return []
+    cached = training_repos(settings, paths, step)
+    return [
+        *(call("check_given", *each) for each in training_patterns(settings, paths, step)),
+        *(wrapped("check_cached", *each) for each in cached),
+    ]
+
+
+def _check_order(wanted: Submission, given: Mapping[str, str]) -> None:
+    if wanted.chain > 1 and "array" in given:
+        raise LongshipError(
+            "--chain cannot be used with job arrays", "leave out --chain or --array"
+        )
+    if wanted.after and "dependency" in given:
+        raise LongshipError(
+            f"--after and --dependency={given['dependency']} cannot be combined",
+            f"type one: --dependency=afterok:{wanted.after},{given['dependency']}",
+        )
+    if wanted.job.is_interactive and (wanted.chain > 1 or wanted.after or wanted.as_json):
+        raise LongshipError(
+            f"{wanted.job.path} is interactive",
+            "--chain, --after and --json require an .sbatch file",
+        )
+
+
+def _log(paths: Paths, given: Mapping[str, str]) -> str:
+    """Return the pattern of the log's path: beside the run's folder, whose name it has."""
+    job = "%A_%a" if "array" in given else "%j"
+    return written_to(paths, given, given.get("output") or str(paths.runs / f"{job}-%x.log"))
+
+
+def _kept(settings: Settings, paths: Paths) -> list[str]:
+    """Return the lines that keep the configuration as it is; it may change while the job waits."""
+    text = resolved(settings)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return [
+        comment("shellcheck disable=SC2016  # the values as they are"),
+        call("keep_configuration", paths.runs / "configurations", f"{digest}.toml", text),
+        export("LONGSHIP_ROOT", paths.root),
+        export("LONGSHIP_STACK", settings.stack.name),
+    ]
+
+
+def _options(wanted: Submission, account: list[Option], own: list[Option], log: str) -> list[str]:
+    """Return the lines that set ``options`` and ``job``."""
+    options = [each.word for each in (*account, *wanted.typed)]
+    if wanted.job.is_interactive:  # salloc reads no header
+        given = combined(own)
+        options = [Option(name, value or None).word for name, value in given.items()]
+        options = [each.word for each in account] + options
+    else:
+        if "output" not in combined(own):
+            options.append(f"--output={log}")
+        if wanted.after:
+            options += [f"--dependency=afterok:{wanted.after}", "--kill-on-invalid-dep=yes"]
+    job: list[Word] = [wanted.job.path, *wanted.arguments]
+    return [array("options", options), array("job", job)]
+
+
+def _start(wanted: Submission, log: str, cost: Cost) -> list[str]:
+    if wanted.job.is_interactive:
+        return ['hand_over salloc "${options[@]}" bash "${job[@]}"']
+    lines = [call("submit_jobs", str(wanted.chain))]
+    if wanted.as_json:
+        each = "" if cost.amount is None else f"{round_up(cost.amount / wanted.chain, 2):.2f}"
+        lines.append(call("ids_as_json", log, each, cost.unit))
+    else:
+        lines.append(call("print_ids"))
+    lines.append(call("tell_job", log))
+    if wanted.again:
+        lines.append(call("pin_again", wanted.again))
+    return lines
+
+
+def split_typed(words: Sequence[str]) -> tuple[list[Option], tuple[str, ...]]:
+    """Take options of sbatch and arguments of the job apart, which stand after ``--``.
+
+    Raises
+    ------
+    LongshipError
+        If an option is none of sbatch's.
+    """
+    before, after = list(words), []
+    if "--" in before:
+        place = before.index("--")
+        before, after = before[:place], before[place + 1 :]
+    return read_options(before), tuple(after)

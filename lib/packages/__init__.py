@@ -1,0 +1,1 @@
+"""Python packages: venv, overlay, lock file, wheelhouse."""

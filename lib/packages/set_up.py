@@ -1,0 +1,223 @@
+"""Everything on top of the image, in order: the lines of set_up.py."""
+
+from __future__ import annotations
+
+import os
+
+from lib.assets import assets
+from lib.configuration.layers import Settings
+from lib.configuration.paths import Paths
+from lib.images.patched_files import check_lines
+from lib.packages import install, wheelhouse
+from lib.repositories import repositories
+from lib.repositories.repositories import repository_lines
+from lib.runtimes.container import inside_lines
+from lib.runtimes.packages import (
+    SET_UP_COMMAND,
+    install_steps,
+    overlay_to_start,
+    packages_wanted,
+    wanted_venv,
+)
+from lib.script.command import assign, call, wrapped
+from lib.script.errors import LongshipError
+
+
+def install_lines(
+    settings: Settings, paths: Paths, runtime: str, *, again: bool = False
+) -> list[str]:
+    """Return the lines of ``set_up.py install``: create what is missing, keep what exists.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers merged.
+    paths : Paths
+        The derived paths.
+    runtime : str
+        From `lib.runtimes.choice.choose_runtime`.
+    again : bool
+        Rebuild the venv even if it is up to date.
+
+    Returns
+    -------
+    list of str
+        Lines of bash.
+
+    Raises
+    ------
+    LongshipError
+        If there is nothing to set up.
+    """
+    cloned = repository_lines(settings, paths, "install_repositories")
+    fetched = assets.install_lines(settings, paths)
+    return [
+        *_start_lines(settings, paths, runtime, "install"),
+        *cloned,
+        *_package_lines(settings, paths, runtime, again, others=bool(cloned or fetched)),
+        *fetched,
+        *_next_lines(settings, paths),
+    ]
+
+
+def update_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+    """Return the lines of ``set_up.py update``: repositories as configured, the newest packages.
+
+    Parameters and errors are those of `install_lines`.
+    """
+    updated = repository_lines(settings, paths, "update_repositories")
+    wanted = packages_wanted(settings) or not updated
+    steps = install_steps(settings, paths) if wanted else []
+    return [
+        *_start_lines(settings, paths, runtime, "update"),
+        *updated,
+        *(install.renew_lock_lines(settings, paths, runtime) if wanted else []),
+        *(call("next_step", each) for each in steps),
+    ]
+
+
+def repositories_alone_lines(
+    settings: Settings, paths: Paths, function: str, typed: str
+) -> list[str]:
+    """Return the lines that run one function for the repositories and nothing else.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers merged.
+    paths : Paths
+        The derived paths.
+    function : str
+        ``continue_update``, ``abort_update`` or ``save_all_series``.
+    typed : str
+        The command line, for the hint after an interruption.
+
+    Raises
+    ------
+    LongshipError
+        If no repository is configured.
+    """
+    lines = repository_lines(settings, paths, function)
+    if not lines:
+        raise LongshipError(
+            "no repository is configured", "add one to configuration.toml: [[repositories]]"
+        )
+    goes_on = function == "continue_update" and wanted_venv(settings, paths) is not None
+    following = [call("next_step", SET_UP_COMMAND)] if goes_on else []
+    return [*_folder_lines(paths, typed), *lines, *following]
+
+
+def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) -> list[str]:
+    """Return the lines of ``set_up.py download``: download what a machine without network needs.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers merged, for the target machine.
+    here : Paths
+        The paths on the machine that downloads.
+    runtime : str
+        The container runtime of the target.
+    typed : str
+        The command line, for the hint after an interruption.
+
+    Returns
+    -------
+    list of str
+        Lines of bash, which take more options of pip as ``"$@"``.
+
+    Raises
+    ------
+    LongshipError
+        If there is nothing to download.
+    """
+    # the requirements of repositories are read in their clones
+    cloned = repository_lines(settings, here, "install_repositories")
+    fetched = assets.download_lines(settings, here)
+    wanted = packages_wanted(settings) or not (cloned or fetched)
+    return [
+        assign("LIBRARY", here.root / "lib"),
+        *_folder_lines(here, typed),
+        *cloned,
+        *(repositories.bundle_lines(here) if cloned else []),
+        *(wheelhouse.download_lines(settings, here, runtime) if wanted else []),
+        *fetched,
+        call("next_step", wheelhouse.next_step(settings, here)),
+    ]
+
+
+def offline_lines(
+    settings: Settings, paths: Paths, runtime: str, *, again: bool = False
+) -> list[str]:
+    """Return the lines of ``set_up.py offline``: install everything from the download.
+
+    Parameters and errors are those of `install_lines`.
+    """
+    bundles = paths.offline / "repos"
+    updated = repository_lines(settings, paths, "update_repositories", bundles)
+    placed = assets.offline_lines(settings, paths)
+    others = bool(updated or placed)
+    return [
+        *_start_lines(settings, paths, runtime, "offline"),
+        *updated,
+        *_package_lines(settings, paths, runtime, again, others=others, offline=True),
+        *placed,
+        *_next_lines(settings, paths, offline=True),
+    ]
+
+
+def _package_lines(
+    settings: Settings,
+    paths: Paths,
+    runtime: str,
+    again: bool,
+    *,
+    others: bool,
+    offline: bool = False,
+) -> list[str]:
+    """Return the lines that create the venv; none if only other things are configured."""
+    if wanted_venv(settings, paths) is None and settings.configuration.packages.overlay:
+        return [
+            call("note", "the Python packages are in the overlay, see: python3 build_overlay.py")
+        ]
+    if others and wanted_venv(settings, paths) is None:
+        return []
+    return [
+        assign("again", "1" if again else ""),
+        *install.install_lines(settings, paths, runtime, offline=offline),
+    ]
+
+
+def _folder_lines(paths: Paths, typed: str) -> list[str]:
+    """Return the lines that every mode begins with."""
+    return [
+        call("on_interrupt", typed),
+        wrapped("make_folders", *paths.roots),
+    ]
+
+
+def _start_lines(settings: Settings, paths: Paths, runtime: str, mode: str) -> list[str]:
+    """Return the lines that modes begin with; ``inside COMMAND...`` is defined if it is used."""
+    lines = _folder_lines(paths, f"python3 set_up.py {mode}")
+    venv = wanted_venv(settings, paths)
+    inside = venv is not None or assets.configured_assets(settings)
+    if repositories.configured_repositories(settings) and not inside:
+        return lines
+    overlay = overlay_to_start(settings, paths) if venv and mode != "update" else ""
+    return [
+        assign("LIBRARY", paths.root / "lib"),
+        *lines,
+        *inside_lines(settings, paths, runtime, overlay=overlay),
+        *check_lines(settings, paths, runtime),
+        "",
+    ]
+
+
+def _next_lines(settings: Settings, paths: Paths, *, offline: bool = False) -> list[str]:
+    """Return the line that prints the next command, if packages are configured."""
+    if not packages_wanted(settings):
+        return []
+    overlay = overlay_to_start(settings, paths)
+    if wanted_venv(settings, paths) is None and not os.path.exists(overlay):
+        return [call("next_step", f"python3 build_overlay.py{' offline' if offline else ''}")]
+    return [call("next_step", install.data_command(settings))]

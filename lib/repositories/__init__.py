@@ -1,0 +1,1 @@
+"""External repositories: clone, update, replay of local changes."""

@@ -1,0 +1,150 @@
+"""Container runtimes: their modules, and the choice between them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+from lib.configuration.layers import Settings
+from lib.configuration.paths import Paths
+from lib.runtimes import apptainer, docker, enroot, host
+from lib.runtimes.image import can_use, image_name, image_source, image_to_start
+from lib.runtimes.launch import module_lines
+from lib.script.command import call
+from lib.script.errors import LongshipError
+from lib.script.quoting import Expansion
+
+# Each module has the same functions; `host` has no image, so none of those that build one.
+MODULES = {
+    "apptainer": apptainer,
+    "singularity": apptainer,
+    "docker": docker,
+    "podman": docker,
+    "enroot": enroot,
+    "host": host,
+}
+_LOOKED_FOR = ("apptainer", "singularity", "docker", "podman", "enroot")
+_FIRST = "the first that works on this machine"
+
+
+class Choice(NamedTuple):
+    """Container runtime, and the reason for its choice.
+
+    Parameters
+    ----------
+    runtime : str
+        The program, or ``host``.
+    why : str
+        The reason if the configuration does not name a runtime, else "".
+    """
+
+    runtime: str
+    why: str
+
+
+def choose_runtime(
+    settings: Settings, paths: Paths, succeeds: Callable[[list[str]], bool]
+) -> Choice:
+    """Choose the runtime: the configured one, else the site's, else the first that works.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+    paths : Paths
+        All paths of the machine.
+    succeeds : callable
+        Takes a command and tells whether it succeeds on this machine.
+    """
+    configured = configured_runtime(settings)
+    if configured:
+        return Choice(configured, "")
+    failed = []
+    for runtime in _installed(settings):
+        image = image_to_start(runtime, settings, paths)
+        if succeeds(MODULES[runtime].probe(runtime, image)):
+            return Choice(runtime, _FIRST)
+        failed.append(runtime)
+    why = "no container runtime found"
+    if failed:
+        why = f"found {', '.join(failed)}, but no image"
+    return Choice("host", why)
+
+
+def choose_target_runtime(
+    settings: Settings, here: Paths, succeeds: Callable[[list[str]], bool]
+) -> Choice:
+    """Choose the runtime of the target machine, of which only downloads are known.
+
+    An archive of the image shows that there will be one, whatever this machine has.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together, for the target machine.
+    here : Paths
+        Paths on the machine that downloads.
+    succeeds : callable
+        Takes a command and tells whether it succeeds on this machine.
+    """
+    if not configured_runtime(settings):
+        source = image_source(settings)
+        base = here.archives / f"{image_name(source)}_{settings.machine.arch}"
+        if any(os.path.exists(f"{base}.{ending}") for ending in ("tar", "sif")):
+            able = next(each for each in _LOOKED_FOR if can_use(each, source))
+            return Choice(able, "its image was downloaded")
+    return choose_runtime(settings, here, succeeds)
+
+
+def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) -> Choice:
+    """Choose the runtime that builds: as `choose_runtime`, but without an image yet.
+
+    Raises
+    ------
+    LongshipError
+        If no runtime can build, or the configuration says ``host``.
+    """
+    configured = configured_runtime(settings)
+    if configured == "host":
+        raise LongshipError(
+            "the runtime host uses no image",
+            'choose another runtime in configuration.toml, such as container.runtime = "apptainer"',
+        )
+    if configured:
+        return Choice(configured, "")
+    for runtime in _installed(settings):
+        if succeeds(MODULES[runtime].works(runtime)):
+            return Choice(runtime, _FIRST)
+    raise LongshipError(
+        f"no installed runtime can build from {image_source(settings).address}",
+        f"install one of {', '.join(_LOOKED_FOR)}; or, to use this machine's own Python without "
+        "an image, run: python3 set_up.py install",
+    )
+
+
+def program_lines(settings: Settings, runtime: str) -> list[str]:
+    """Return the lines that load the runtime's modules and check its program."""
+    return [*module_lines(settings.machine, runtime), call("check_program", runtime)]
+
+
+def start_in_lines(runtime: str, root: Path) -> list[str]:
+    """Return the lines that define ``start_in IMAGE COMMAND...``, without binds or environment."""
+    start = MODULES[runtime].start_plainly(runtime, root)
+    return ["start_in() {", "  " + call(*start, Expansion('"$@"')), "}", ""]
+
+
+def configured_runtime(settings: Settings) -> str:
+    """Return the runtime that the configuration or the site names; empty if neither does."""
+    for runtime in (settings.configuration.container.runtime, settings.machine.runtime):
+        if runtime != "auto":
+            return runtime
+    return ""
+
+
+def _installed(settings: Settings) -> list[str]:
+    import shutil  # 2 ms that no other launch needs
+
+    search = settings.environ.get("PATH")
+    found = [runtime for runtime in _LOOKED_FOR if shutil.which(runtime, path=search)]
+    return [runtime for runtime in found if can_use(runtime, image_source(settings))]

@@ -1,0 +1,223 @@
+"""The environment inside: one contract for every runtime.
+
+Before the container starts, bash unsets what must not leak from the host. Inside, one POSIX sh text
+sets the program's environment and ends in ``exec "$@"``, so signals and exit codes pass through and
+no process is between ``srun`` and the program. The variables are unset on the host, not inside,
+because the image's own values of the same names (CC, PYTHONPATH) must stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from lib.configuration.layers import Settings
+from lib.configuration.paths import Paths, expand
+from lib.configuration.schema import Environment
+from lib.configuration.snapshot import refuse_secrets
+from lib.configuration.training import is_below, training_folders, training_variables
+from lib.script.command import call, export, wrapped
+from lib.script.errors import LongshipError, offline_modes
+from lib.script.quoting import NAME, Expansion, name, word
+
+# Compilers, Python, preloaded libraries and conda of the host are wrong inside the container.
+# JSC's modules rely on PYTHONPATH and set the compiler's paths.
+UNSET = (
+    *("BASH_ENV", "ENV", "LD_PRELOAD", "LESSOPEN"),
+    *("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPATH", "CMAKE_LIBRARY_PATH", "CMAKE_PREFIX_PATH"),
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "VIRTUAL_ENV"),
+    *("CONDA_*", "_CE_*"),
+    *("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"),  # before HF_HOME, below
+)
+
+# Caches that would otherwise fill a 20 GB home directory, each under <scratch_dir>/cache.
+CACHES = (
+    ("XDG_CACHE_HOME", "xdg"),
+    ("HF_HOME", "huggingface"),
+    ("PIP_CACHE_DIR", "pip"),
+    ("UV_CACHE_DIR", "uv"),
+    ("TORCH_HOME", "torch"),
+    ("TORCH_EXTENSIONS_DIR", "torch_extensions"),
+    ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
+    ("TRITON_CACHE_DIR", "triton"),
+    ("CUDA_CACHE_PATH", "cuda"),
+    ("NUMBA_CACHE_DIR", "numba"),
+    ("MPLCONFIGDIR", "matplotlib"),
+)
+# These must be node-local on some machines (LUMI), where a job script sets them.
+CACHES_UNLESS_SET = (("MIOPEN_USER_DB_PATH", "miopen"), ("MIOPEN_CUSTOM_CACHE_DIR", "miopen"))
+
+# Comment above the text in emitted scripts.
+CONTRACT = "The environment inside, the same for every runtime: POSIX sh."
+
+OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
+class Bind(NamedTuple):
+    """A bind mount: a directory or file of the host, and its path inside."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+def unset_lines(environment: Environment) -> list[str]:
+    """Return the lines that unset what must not leak from the host."""
+    words: list[str] = []
+    for each in (*UNSET, *environment.unset):
+        prefix = each.endswith("*")
+        plain = name(each[:-1] if prefix else each)
+        words.append(Expansion(f'"${{!{plain}@}}"') if prefix else plain)
+    kept = [each for each in environment.unset if each[:1].islower() or each.startswith("LC_")]
+    return [
+        wrapped("unset", *dict.fromkeys(words)),
+        *([call("drop_kept", *kept)] if kept else []),
+    ]
+
+
+def lost_names(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables whose names no POSIX shell has; exported functions are not variables."""
+    return [
+        each for each in environ if not NAME.fullmatch(each) and not each.startswith("BASH_FUNC_")
+    ]
+
+
+def configured_binds(settings: Settings, paths: Paths) -> tuple[tuple[Bind, ...], tuple[Bind, ...]]:
+    """Return the binds that a launch requires, and those of paths that need not exist.
+
+    The latter are the site's directories, those that the settings of the stack name, and the
+    configured ones: scripts create those first, and doctor.py, which creates none, runs without.
+
+    Raises
+    ------
+    LongshipError
+        If an entry of ``container.binds`` is not a bind.
+    """
+    own = [Bind(str(paths.root), str(paths.root))]
+    own += [_bind(text, settings) for text in settings.configuration.container.binds]
+    site = [Bind(each, each) for each in (*settings.machine.binds, *map(str, paths.roots))]
+    seen = [each.target for each in (*own, *site)]
+    data = [
+        Bind(each, each)
+        for each in dict.fromkeys(folder for _, folder in training_folders(settings, paths))
+        if not any(is_below(each, target) for target in seen)
+    ]
+    return tuple(dict.fromkeys(own)), tuple(dict.fromkeys((*site, *data)))
+
+
+def _bind(text: str, settings: Settings) -> Bind:
+    source, _, rest = text.partition(":")
+    target, _, mode = rest.partition(":")
+    if mode not in ("", "ro", "rw") or (target and not target.startswith("/")):
+        raise LongshipError(
+            f'container.binds in {settings.origins["container.binds"]}: not a bind: "{text}"',
+            'write "/source", "/source:/target" or "/source:/target:ro"',
+        )
+    source = expand("container.binds", source, settings)
+    return Bind(source, target or source, mode == "ro")
+
+
+def patched_files(settings: Settings, paths: Paths) -> tuple[Bind, ...]:
+    """Return the binds of patched files, which replace files of the image.
+
+    Raises
+    ------
+    LongshipError
+        If the replaced path is not absolute, or one of the two cannot be the path of a file.
+    """
+    origin = settings.origins["container.patched_files"]
+    found = []
+    for target, ours in settings.configuration.container.patched_files.items():
+        if not target.startswith("/") or target.endswith("/") or "\n" in target + ours or not ours:
+            raise LongshipError(
+                f'container.patched_files in {origin}: not two files: "{target}" = "{ours}"',
+                'write "/path/in/the/image/file.py" = "patches/files/file.py"',
+            )
+        rooted = ours.startswith(("/", "~", "$", "{"))
+        source = expand("container.patched_files", ours, settings) if rooted else paths.root / ours
+        found.append(Bind(str(source), target, read_only=True))
+    return tuple(found)
+
+
+def environment_script(
+    settings: Settings, paths: Paths, *, online: bool, folders: Sequence[str] = ()
+) -> str:
+    """Return the POSIX sh text that sets the program's environment and becomes the program.
+
+    Parameters
+    ----------
+    settings : Settings
+        All layers put together.
+    paths : Paths
+        All paths of the machine.
+    online : bool
+        Allow the Hugging Face libraries to use the network.
+    folders : sequence of str
+        Overlay and venv; the last one comes first on PATH.
+
+    Returns
+    -------
+    str
+        Source for ``/bin/sh -c TEXT longship COMMAND [ARGUMENT...]``.
+    """
+    environment = settings.configuration.environment
+    refuse_secrets(settings)
+    lines = [
+        export("PYTHONNOUSERSITE", "1"),
+        export("LONGSHIP_ROOT", paths.root),
+        export("LONGSHIP_MACHINE", settings.machine.name),
+        export("LONGSHIP_STACK", settings.stack.name),
+        export("LONGSHIP_PROJECT_DIR", paths.project_dir),
+        export("LONGSHIP_SCRATCH_DIR", paths.scratch_dir),
+        export("LONGSHIP_CHECKPOINT_DIR", paths.checkpoint_dir),
+        export("LONGSHIP_REPOSITORIES", paths.repositories),
+        *(export(name, value) for name, value in training_variables(settings, paths).items()),
+        *(
+            f'export {variable}="$LONGSHIP_SCRATCH_DIR"/cache/{folder}'
+            for variable, folder in CACHES
+        ),
+        *(
+            f'export {variable}="${{{variable}:-$LONGSHIP_SCRATCH_DIR/cache/{folder}}}"'
+            for variable, folder in CACHES_UNLESS_SET
+        ),
+        call("unset", *OFFLINE) if online else call("export", *(f"{each}=1" for each in OFFLINE)),
+        *(export(variable, value) for variable, value in environment.set.items()),
+        *(
+            _read_token(variable, expand("environment.token_files", file, settings))
+            for variable, file in environment.token_files.items()
+        ),
+    ]
+    for folder in folders:
+        lines += [export("VIRTUAL_ENV", folder), 'export PATH="$VIRTUAL_ENV"/bin:"$PATH"']
+        lines.append(_PUT_FIRST)
+    mode = "build_overlay.py" if settings.configuration.packages.overlay else "set_up.py install"
+    return "\n".join([*lines, _START.format(offline_modes(f"python3 {mode}"))])
+
+
+# Images of vendors, such as NeMo's, have a PYTHONPATH, which Python puts before all packages.
+_PUT_FIRST = """\
+for longship_packages in ${PYTHONPATH:+"$VIRTUAL_ENV"/lib/python*/site-packages}; do \
+PYTHONPATH=$longship_packages:$PYTHONPATH; done"""
+
+# The last lines of the contract: a command that cannot be run is reported in two lines.
+_START = """\
+case $1 in */*) [ ! -f "$1" ] || [ -x "$1" ] || {{
+  printf '%s\\n' "error: cannot run $1: not executable" "hint: run: chmod +x $1; or: python $1" >&2
+  exit 126; }} ;; esac
+command -v -- "$1" >/dev/null || {{
+  printf '%s\\n' "error: command not found inside the environment: \\"$1\\"" >&2
+  echo "hint: if a Python package has it, add the package to the requirements and run: {}; \
+or choose an image that has it: container.image in configuration.toml" >&2
+  exit 127
+}}
+exec "$@\""""
+
+
+def _read_token(variable: str, file: str) -> str:
+    """Return the text that reads a token at run time: no argument and no script contains it."""
+    return (
+        f'if [ -z "${{{name(variable)}:-}}" ] && [ -r {word(file)} ]; then\n'
+        f"  IFS= read -r {variable} <{word(file)} || :\n"
+        f"  export {variable}\n"
+        "fi"
+    )

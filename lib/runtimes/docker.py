@@ -1,0 +1,112 @@
+"""The runtimes docker and podman: images are tags in the runtime's own store.
+
+They start with an empty environment and without the host's directories, so what Apptainer keeps
+automatically (environment, home, /tmp, working directory, user) is requested here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lib.runtimes.launch import IMAGE, Launch
+from lib.runtimes.recipe import ADDRESS, Recipe
+from lib.script.command import array, assign, call
+from lib.script.quoting import Expansion, Word
+
+# As under Apptainer: the host's network and shared memory; a real init passes signals on, which a
+# program as process 1 would not see.
+_ALWAYS = ("--rm", "--interactive", "--init", "--network=host", "--pull=never")
+
+_TEXT = Expansion('"$(secrets_text)${longship_decode-}$longship_contract"')
+_TAG = Expansion('"$tag"-partial')
+_OWN = Expansion('"$tag"')
+
+
+def prepare(launch: Launch) -> list[str]:
+    """Return the lines that check the image and collect the runtime's options.
+
+    Parameters
+    ----------
+    launch : Launch
+        Image, binds and GPU.
+
+    Returns
+    -------
+    list of str
+        Lines of bash; they fill the array ``options``.
+    """
+    return [
+        call("check_program", launch.runtime),
+        *check(launch),
+        call("check_host_arch", launch.arch, Expansion('"the image $image"')),
+        array("options", (*_ALWAYS, *launch.options)),
+        *launch.bind_lines(),
+        *launch.overlay_lines("bind_unpacked_overlay"),
+        call("add_shared_memory", launch.runtime),
+        call("add_user_and_home", launch.runtime),
+        *([call("add_container_gpus", launch.runtime)] if launch.gpu != "cpu" else []),
+        call("add_environment", launch.runtime, *launch.secrets),
+        call("add_working_folder"),
+    ]
+
+
+def check(launch: Launch) -> list[str]:
+    """Return the lines that check the image."""
+    return [
+        assign("image", launch.image),
+        call("check_tag", launch.runtime, IMAGE, launch.arch, launch.image_hint),
+    ]
+
+
+def words(launch: Launch) -> list[Word]:
+    """Return the words before the user's command; the image's own entry point is skipped."""
+    return [
+        *(launch.runtime, "run", Expansion('"${options[@]}"'), "--entrypoint=/bin/sh"),
+        *(IMAGE, "-c", _TEXT, "longship"),
+    ]
+
+
+def probe(program: str, image: str) -> list[str]:
+    """Return the command that succeeds if this runtime has this image; it queries the daemon."""
+    return [program, "image", "inspect", image]
+
+
+def works(program: str) -> list[str]:
+    """Return the command that succeeds if this runtime can build; it queries the daemon."""
+    return [program, "version"]
+
+
+def start_plainly(program: str, root: Path) -> list[Word]:
+    """Return the words before an image and a command, without binds or environment."""
+    return [program, "run", "--rm", "--network=none", "--pull=never", "--entrypoint="]
+
+
+def folders(program: str, work: Path) -> list[str]:
+    """Return the lines that keep this runtime's temporary files out of /tmp."""
+    return ['export TMPDIR="$tmp"']
+
+
+def make_image(recipe: Recipe) -> list[str]:
+    """Return the lines that build ``$partial``, which contains a tag, from ``$address``."""
+    program, kind, name = recipe.runtime, recipe.source.kind, Expansion('"${address#*://}"')
+    if kind == "docker":
+        lines = [
+            call("watched", program, "pull", "--platform", f"linux/{recipe.arch}", name),
+            f"digest=$(pulled_digest {program} {name})",
+            call(program, "tag", name, _TAG),
+        ]
+    elif kind == "dockerfile":
+        lines = [call("build_tag", program, ADDRESS, recipe.arch, _TAG)]
+    elif kind == "docker-daemon":
+        lines = [call("take_from_daemon", program, ADDRESS, _TAG)]
+    else:
+        return [assign("archive", Expansion('"${address#*:}"')), *from_archive(recipe)]
+    return [*lines, call("hold_tag", program, _OWN)]
+
+
+def from_archive(recipe: Recipe) -> list[str]:
+    """Return the lines that build ``$partial``, which contains a tag, from ``$archive``."""
+    return [
+        call("load_archive", recipe.runtime, Expansion('"$archive"'), _TAG),
+        call("hold_tag", recipe.runtime, _OWN),
+    ]

@@ -1,0 +1,60 @@
+# shellcheck shell=bash disable=SC2154,SC2034  # lib/runtimes/pyxis.py assigns longship_image, longship_image_hint
+# Slurm's plugin Pyxis: srun itself starts enroot's containers, and a rank is a process inside one. So options of srun
+# contain what the launcher gives the other runtimes.
+
+# where the container shows its own image, so that a launcher knows that it runs inside
+readonly longship_image_inside=/longship-image
+
+# set_container_options: set CONTAINER_OPTIONS for the next srun. A job script calls it again after its last export,
+# as a variable of the image beats the job's unless its name is given.
+set_container_options() {
+  # shellcheck disable=SC2034  # for the job file
+  CONTAINER_OPTIONS=()
+  if [[ -z $longship_image ]]; then return; fi # container.runtime is another one
+  # until they are complete srun refuses to start anything, least of all on the bare host
+  CONTAINER_OPTIONS=(--container-options-are-not-complete)
+  # a job script calls this again, and goes on: nothing is left behind
+  # shellcheck disable=SC2034
+  local variable REPLY overlay=
+  # shellcheck disable=SC2034
+  local -a names=() options=() overlay_record=()
+  # shellcheck disable=SC2034
+  local -A bound=()
+  if [[ -n ${LONGSHIP_STAGED:-} ]]; then longship_image=$LONGSHIP_STAGED/image; fi
+  check_sqsh "$longship_image" "$longship_image_hint"
+  # shellcheck disable=SC2034  # for add_bind
+  local -r bind_in_words_of=add_pyxis_bind
+  add_bind "$longship_image" "$longship_image_inside" ro
+  add_pyxis_binds
+  export ENROOT_LOGIN_SHELL=no # /etc/profile would overwrite the image's PATH
+  while IFS= read -r variable; do
+    # enroot would change these on the way; unnamed they pass as they are, unless the image has them too
+    case ${!variable} in *$'\n'* | [\"\']*) continue ;; esac
+    case $variable in
+      PATH | LD_LIBRARY_PATH | PWD | OLDPWD | SHLVL | HOSTNAME | SHELL | _ | BASH_FUNC_* | XDG_RUNTIME_DIR) ;;
+      *) names+=("$variable") ;;
+    esac
+  done < <(compgen -e)
+  # home too, as under every runtime: it contains tokens
+  # shellcheck disable=SC2034
+  CONTAINER_OPTIONS=(
+    --container-image="$longship_image" --container-workdir="$PWD" --container-mount-home
+    --no-container-entrypoint --no-container-remap-root
+    --container-mounts="$(IFS=, && printf '%s' "${options[*]}")"
+    --container-env="$(IFS=, && printf '%s' "${names[*]}")"
+  )
+}
+
+# add_pyxis_bind SOURCE TARGET MODE: its list knows no quotes, and older versions read the paths as bash.
+add_pyxis_bind() {
+  [[ $1$2 != *[[:space:],:\"\$\`\\]* ]] ||
+    fail "Pyxis cannot bind $1: it contains a space or one of , : \" \$ \` \\" 'rename it, or set another path: [paths], container.binds'
+  options+=("$1:$2:$3")
+}
+
+# check_inside: stop a launcher that was started outside the container.
+check_inside() {
+  [[ -e $longship_image_inside ]] ||
+    fail "this launcher must run inside the container, and srun has started none on ${SLURMD_NODENAME:-$HOSTNAME}" \
+      "write in the job script: set_container_options; srun \"\${CONTAINER_OPTIONS[@]}\" \"\$LAUNCHER\" COMMAND"
+}

@@ -1,0 +1,1 @@
+"""How a script is made, shown and run."""

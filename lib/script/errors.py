@@ -1,0 +1,124 @@
+"""The one kind of error that a user can mend."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+from lib import ROOT
+
+# red, yellow and cyan; the others are bold
+_COLOURS = {"error": 31, "problem": 31, "warning": 33, "follows": 33, "hint": 36, "next": 36}
+# Commands that ask a network, and what belongs before their other arguments instead.
+_ONLINE = re.compile(
+    r"(python3 set_up\.py) install\b|(python3 build_(?:container|overlay)\.py)"
+    r"(?! (?:online|download|offline|--list|--prune|--print))"
+)
+# what would move the cursor, or begin another line
+_CONTROL = dict.fromkeys((*range(32), *range(127, 160)), "?")
+
+
+class LongshipError(Exception):
+    """Something that the user can mend; told in two lines, never as a traceback.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong, and where.
+    hint : str
+        What to type, or the values that are allowed.
+    """
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def tell(self) -> None:
+        """Write both lines to standard error."""
+        print_messages(error=str(self), hint=self.hint)
+
+
+def print_messages(**lines: str) -> None:
+    """Write lines to standard error, as lib/script/messages.bash does, whatever bytes they hold.
+
+    Parameters
+    ----------
+    **lines : str
+        What each tells, by its first word, such as ``error``.
+    """
+    shown = {kind: each.translate(_CONTROL) for kind, each in lines.items()}
+    if "hint" in shown:
+        shown["hint"] = offline_modes(shown["hint"])
+    text = "".join(f"{paint(f'{kind}:', sys.stderr)} {each}\n" for kind, each in shown.items())
+    sys.stderr.buffer.write(text.encode(errors="surrogateescape"))
+    sys.stderr.buffer.flush()
+
+
+def is_unpacked() -> bool:
+    """Tell whether this clone was unpacked from a bundle: its machine has no network."""
+    return os.path.exists(os.path.join(ROOT, ".cache/bundle/unpacked"))
+
+
+def offline_modes(text: str) -> str:
+    """Return a hint; where a bundle was unpacked, with the modes that need no network."""
+    if not is_unpacked():
+        return text
+    return _ONLINE.sub(lambda found: f"{found[1] or found[2]} offline", text)
+
+
+def paint(word: str, stream: TextIO) -> str:
+    """Return a word in its colour, where a stream is a terminal that shows some.
+
+    Parameters
+    ----------
+    word : str
+        Such as ``error:``.
+    stream : file
+        Where it will be written; NO_COLOR says that the user wants none: https://no-color.org.
+    """
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+    if plain or not stream.isatty():
+        return word
+    return f"\033[{_COLOURS.get(word.rstrip(':'), 1)}m{word}\033[0m"
+
+
+def closest(word: str, allowed: Sequence[str], cutoff: float = 0.6) -> str:
+    """Return the allowed value that was most likely meant; empty if none is similar.
+
+    Parameters
+    ----------
+    word : str
+        What was found.
+    allowed : sequence of str
+        What would have been right.
+    cutoff : float
+        How similar it must be, from 0 to 1.
+    """
+    from difflib import get_close_matches  # only on the way to an error: it costs every launch 2 ms
+
+    close = get_close_matches(word, allowed, n=len(allowed) or 1, cutoff=cutoff)
+    swapped = [each for each in close if sorted(each) == sorted(word)]  # jbw is jwb, not jwc
+    return (swapped or close or [""])[0]
+
+
+def near_miss(word: str, allowed: list[str] | tuple[str, ...]) -> str:
+    """Name the allowed values, the most similar one first.
+
+    Parameters
+    ----------
+    word : str
+        What was found.
+    allowed : sequence of str
+        What would have been right.
+
+    Returns
+    -------
+    str
+        A hint such as ``did you mean "image"? valid values: binds, image, runtime``.
+    """
+    close = closest(word, allowed)
+    meant = f'did you mean "{close}"? ' if close else ""
+    return f"{meant}valid values: {', '.join(allowed) or 'none'}"

@@ -1,0 +1,119 @@
+# shellcheck shell=bash
+# Messages: quiet on success; what is wrong in one line, what to type in the next.
+
+# print_messages [KIND TEXT]...: a line each, on standard error, at once: jobs share a log.
+print_messages() {
+  local REPLY told='' text
+  while (($#)); do
+    printable "$2"
+    if [[ -n ${longship_unpacked:-} && ($1 == hint || $1 == next) ]]; then offline_modes "$REPLY"; fi
+    text=$REPLY
+    paint 2 "$1:"
+    told+="$REPLY $text"$'\n'
+    shift 2
+  done
+  printf '%s' "$told" >&2
+}
+
+# offline_modes TEXT: set REPLY to a hint with the offline modes in place of those that need a network: this
+# clone was unpacked from a bundle.
+offline_modes() {
+  local script mode
+  REPLY=${1//python3 set_up.py install/python3 set_up.py offline}
+  for script in build_container.py build_overlay.py; do
+    REPLY=${REPLY//python3 $script/python3 $script offline}
+    for mode in online download offline --list --prune --print-path; do
+      REPLY=${REPLY//$script offline $mode/$script $mode}
+    done
+  done
+}
+
+# printable TEXT: set REPLY to it, with ? for each control character but tab and newline: what a file, a
+# record or another program says must not move the cursor.
+printable() {
+  local LC_ALL=C
+  REPLY=${1//[$'\x01'-$'\b\v'-$'\x1f\x7f']/?}
+  REPLY=${REPLY//$'\xc2'[$'\x80'-$'\x9f']/?} # as UTF-8 has them
+}
+
+# paint FILE WORD: set REPLY to the word, in its colour where that file (1 or 2) is a terminal which
+# shows colours, unless NO_COLOR says that the user wants none: https://no-color.org. Without `return`: in
+# a trap that would have the status of what was interrupted.
+paint() {
+  local colour
+  REPLY=$2
+  if [[ -t $1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
+    case $2 in
+      error: | problem) colour=31 ;;                            # red
+      warning: | warning) colour=33 ;;                          # yellow
+      ok) colour=32 ;;                                          # green
+      hint: | next: | follow: | cancel: | status:) colour=36 ;; # cyan
+      *) colour=1 ;;                                            # bold
+    esac
+    REPLY=$'\e['${colour}m$2$'\e[0m'
+  fi
+}
+
+# fail MESSAGE HINT: say what is wrong and what to type, and stop.
+fail() {
+  print_messages error "$1" hint "$2"
+  exit 1
+}
+
+# fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
+# the reason that programs tell least clearly. Some take back what they were writing (uv, a package
+# a core), so a disk counts as full before the last byte.
+fail_writing() {
+  local free=16777216 size=1 free_inodes=1 inodes=0
+  read -r free size free_inodes inodes < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
+  if ((${free:-16777216} * ${size:-1} < 1 << 24 || (${inodes:-0} > 0 && ${free_inodes:-1} == 0))) ||
+    [[ $2 == *'quota exceeded'* || $2 == *'No space left'* ]]; then
+    fail "${2%: No space left on device}: No space left on device" \
+      'free some space, or set [paths] in configuration.toml; then run the command again'
+  fi
+  fail "$2" "$3"
+}
+
+# note TEXT: tell something that is no error.
+note() {
+  print_messages note "$1"
+}
+
+# warn_of MESSAGE HINT: tell what will go wrong sooner or later, and what to type.
+warn_of() {
+  print_messages warning "$1" hint "$2"
+}
+
+# step NUMBER/COUNT TEXT: say what is done now, and remember it for an interruption.
+step() {
+  local REPLY
+  current_step="step $1, $2"
+  paint 2 "[$1] $2"
+  printf '%s\n' "$REPLY" >&2
+}
+
+# terminal_columns: set REPLY to the width of the terminal that standard output is; in a file nothing
+# is cut.
+terminal_columns() {
+  REPLY=10000
+  if [[ ! -t 1 ]]; then return; fi
+  { REPLY=$(stty size <&3 2>/dev/null) || REPLY='24 80'; } 3>&1
+  REPLY=${COLUMNS:-${REPLY#* }}
+  if [[ ! $REPLY =~ ^[1-9][0-9]{0,5}$ ]]; then REPLY=80; fi # a word would be read as an expression
+}
+
+# on_interrupt COMMAND: after Ctrl-C name the step and the command that resumes. SIGHUP too: without a trap,
+# bash can end without its EXIT trap, and leave its locks.
+on_interrupt() {
+  interrupted_command=$1
+  trap 'trap - INT TERM HUP
+        printf "\n" >&2
+        print_messages error "interrupted ${current_step:+in }${current_step:-before the first step}" \
+          hint "no work is lost; resume with: $interrupted_command"
+        exit 130' INT TERM HUP
+}
+
+# next_step COMMAND: say what to type now, unless quickstart.sh runs it.
+next_step() {
+  [[ -n ${LONGSHIP_QUICKSTART:-} ]] || print_messages next "$1"
+}

@@ -1,0 +1,136 @@
+"""Scripts: the lines of one emitted bash script, with the functions of lib/ that they use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from lib import ROOT
+from lib.script.command import Below, assign, comment, wrapped
+from lib.script.errors import is_unpacked
+
+# In the bash files of lib/ a definition starts at the left margin and a function ends with } there;
+# an empty line separates two definitions, and comment lines belong to what follows them.
+_DEFINITION = re.compile(
+    r"((?:^#.*\n)*)"
+    r"(^(?P<function>\w+)\(\) \{\n(?:.*\n)*?\}\n"
+    r"|^(?:readonly|declare -g[aA]?) (?P<variable>\w+)=(?:.+\n)+)",
+    re.MULTILINE,
+)
+# Where a script names a variable of its own: a word of a text that is caught besides does no harm.
+_READ = re.compile(r"\$\{?[!#]?([a-z]\w*)")
+_SET = re.compile(
+    r"\b(?:local|declare) (?=(.*))|\bfor (?:\(\()?([a-z]\w*)"
+    r"|(?<![^\s;({])([a-z]\w*)(?:\[[^]\n]*\])?\+?="
+)
+_TEXT = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\$\(.*|[ ;]#.*|;.*")
+_NAME = re.compile(r"(?<!\S)[a-z]\w*(?==|\s|$)")
+_GLOBAL = re.compile(r"^declare -g[aA]? (\w+)=", re.MULTILINE)
+_WORD = re.compile(r"\w+")
+_COMMENT = re.compile(r"^ *#.*", re.MULTILINE)
+
+
+def render(title: str, lines: Iterable[str], *, sourced: bool = False) -> str:
+    """Write a script that begins with its plan.
+
+    What it does stands first, in ``longship_main``; the functions and constants that this uses
+    follow, under the name of the file they come from; the last line starts it. What the caller
+    exports under the name of one of its variables is put aside for the program that it starts.
+
+    Parameters
+    ----------
+    title : str
+        What it is and how it is used, for its second line.
+    lines : iterable of str
+        What it does, from `lib.script.command`.
+    sourced : bool
+        A job script sources it, and goes on. What its functions find then begins with
+        ``longship_``.
+
+    Returns
+    -------
+    str
+        Bash source that needs no other file.
+    """
+    lines = list(lines)
+    files = {path: _definitions_of(path) for path in shell_files()}
+    end = "give_back" if sourced else ""
+    used = _used("\n".join(["keep_exported", *lines, end]), _joined(files.values()))
+    parts = [
+        f"#!/usr/bin/env bash\n{comment(title)}\nset -euo pipefail",
+        f"longship_main() {{\n{_plan(lines)}\n}}",
+        assign("longship_unpacked", "1") if is_unpacked() else "",
+        *(line for line in lines if isinstance(line, Below)),
+    ]
+    first, *others = sorted(files, key=lambda path: path.name != "exported.bash")
+    below = [_part(path, files[path], used) for path in others]
+    names = _names("\n".join([*lines, *below]))
+    parts += [_part(first, files[first], used), wrapped("keep_exported", *names), *below]
+    return "\n\n".join([*filter(None, parts), f'longship_main "$@"\n{end}'.rstrip()]) + "\n"
+
+
+def _part(path: Path, known: Mapping[str, str], used: set[str]) -> str:
+    """Return what is used of a file, under its name."""
+    texts = [text for name, text in known.items() if name in used]
+    return "\n\n".join([f"# ---------- {path.relative_to(ROOT)}", *texts]) if texts else ""
+
+
+def _names(text: str) -> list[str]:
+    """Return the names of all variables that a script shares with whoever exports them."""
+    code = _COMMENT.sub("", text)
+    found = {"REPLY", *_READ.findall(code), *_GLOBAL.findall(code)}
+    for words, *others in _SET.findall(code):
+        found.update(_NAME.findall(_TEXT.sub("", words)), *map(_NAME.findall, others))
+    theirs = ("longship_", "http_proxy", "https_proxy", "all_proxy", "no_proxy")
+    return sorted(name for name in found if not name.startswith(theirs))
+
+
+def shell_files() -> list[Path]:
+    """Return the files that definitions are taken from."""
+    return sorted(Path(ROOT, "lib").glob("*/*.bash"))
+
+
+def definitions() -> Mapping[str, str]:
+    """Read every function and constant of the bash files, with the comment above it.
+
+    Returns
+    -------
+    mapping
+        Source by name, in the order of the files.
+    """
+    return _joined(map(_definitions_of, shell_files()))
+
+
+def _joined(files: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    return {name: text for known in files for name, text in known.items()}
+
+
+def _used(plan: str, known: Mapping[str, str]) -> set[str]:
+    """Return the names of the definitions that a text uses, directly or through others."""
+    used: set[str] = set()
+    waiting = [plan]
+    while waiting:
+        words = _WORD.findall(_COMMENT.sub("", waiting.pop()))
+        for name in set(words) & (known.keys() - used):
+            used.add(name)
+            waiting.append(known[name])
+    return used
+
+
+def _definitions_of(path: Path) -> dict[str, str]:
+    found = {}
+    for match in _DEFINITION.finditer(path.read_text(encoding="utf-8")):
+        found[match["function"] or match["variable"]] = match[0].rstrip()
+    return found
+
+
+def _plan(lines: Iterable[str]) -> str:
+    """Return the body of the plan: indented, with single empty lines between its steps."""
+    plan: list[str] = []
+    for line in lines:
+        if isinstance(line, Below) or (not line and (not plan or not plan[-1])):
+            continue
+        # only where it begins: further lines can be those of a quoted text, which must stay
+        plan.append(f"  {line}" if line else "")
+    return "\n".join(plan).rstrip("\n")

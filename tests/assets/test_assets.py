@@ -1,0 +1,109 @@
+"""Which assets the configuration names, and what is not taken for one."""
+
+import pytest
+
+from lib.assets.assets import configured_assets, download_lines, install_lines, offline_lines
+from lib.script.command import call
+from lib.script.errors import LongshipError
+from lib.script.render import render
+
+COMMIT = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
+
+
+def configured(repository, text):
+    repository.write("configuration.toml", text)
+    return configured_assets(repository.settings())
+
+
+def test_nothing_configured_is_nothing_to_do(repository):
+    settings, paths = repository.settings_and_paths()
+    for lines in (install_lines, download_lines, offline_lines):
+        assert lines(settings, paths) == []
+
+
+def test_asset_is_read_with_its_defaults(repository):
+    (asset,) = configured(repository, '[[assets]]\nrepo = "openai-community/gpt2"\n')
+    assert asset.kind == "model" and asset.revision == "main" and asset.include == ()
+    assert asset.folder == "models--openai-community--gpt2"
+
+
+def test_later_layer_changes_the_asset_of_the_stack(repository):
+    stack = '[images]\ncpu = "docker://x.org/a:1"\n[[configuration.assets]]\nrepo = "lab/a"\n'
+    repository.write("stacks/pytorch/stack.toml", stack + 'include = ["*.json"]\n')
+    text = f'[[assets]]\nrepo = "lab/a"\nrevision = "{COMMIT}"\n[[assets]]\nrepo = "lab/b"\n'
+    first, second = configured(repository, text)
+    assert (first.repo, first.revision, first.include) == ("lab/a", COMMIT, ("*.json",))
+    assert second.repo == "lab/b"
+
+
+def test_two_of_one_repo_have_names_and_records_of_their_own(repository):
+    text = (
+        '[[assets]]\nname = "tokenizer"\nrepo = "lab/a"\ninclude = ["*.json"]\n'
+        f'[[assets]]\nname = "weights"\nrepo = "lab/a"\nrevision = "{COMMIT}"\n'
+    )
+    first, second = configured(repository, text)
+    assert first.folder == second.folder and first.record != second.record
+
+
+def test_name_alone_leads_to_the_first_of_a_repo(repository):
+    text = (
+        f'[[assets]]\nname = "a"\nrepo = "lab/a"\nrevision = "{COMMIT}"\n'
+        '[[assets]]\nname = "b"\nrepo = "lab/a"\nrevision = "v2"\n'
+    )
+    first, second = configured(repository, text)
+    named = [line for line in install_lines(*repository.settings_and_paths()) if "name_" in line]
+    assert sorted(named) == sorted(
+        [
+            f"name_asset {first.record} models--lab--a main",
+            f"name_asset {second.record} models--lab--a v2",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('name = "x"', 'repo of asset "x" is not a name on the hub: ""'),
+        ('repo = "../x"', 'repo of asset "../x" is not a name on the hub: "../x"'),
+        ('repo = "a/b/c"', 'on the hub: "a/b/c"'),
+        ('repo = "https://huggingface.co/a/b"', "is"),
+        ('repo = "a/b"\nrevision = "--x"', 'revision of asset a/b is not valid: "--x"'),
+        ('repo = "a/b"\nrevision = "../x"', 'revision of asset a/b is not valid: "../x"'),
+        ('repo = "a/b"\nrevision = ""', 'revision of asset a/b is not valid: ""'),
+    ],
+)
+def test_what_the_hub_cannot_have_is_told(text, message, repository):
+    with pytest.raises(LongshipError) as error:
+        configured(repository, f"[[assets]]\n{text}\n")
+    assert message in str(error.value) and "configuration.toml" in str(error.value)
+
+
+def test_mistyped_kind_has_a_near_miss(repository):
+    with pytest.raises(LongshipError) as error:
+        configured(repository, '[[assets]]\nrepo = "a/b"\nkind = "dataste"\n')
+    assert "dataset" in error.value.hint
+
+
+def test_own_cache_of_the_environment_is_used(repository):
+    text = '[environment.set]\nHF_HOME = "/group/hf"\n[[assets]]\nrepo = "a/b"\n'
+    repository.write("configuration.toml", text)
+    assert "hub_cache=/group/hf" in install_lines(*repository.settings_and_paths())
+
+
+def test_long_record_that_leads_outside_is_refused(run, tmp_path):
+    """Its first file leads outside: what reads a record must not stop there, and call it good."""
+    names = ["../../home/me/.bashrc", *(f"file-{number}" for number in range(20000))]
+    lines = [f"{'0' * 64}  {name}\n" for name in names]
+    (tmp_path / "record").write_text(f"{'0' * 40} {len(names)}\n{''.join(lines)}")
+    script = render("a test", [call("check_files", tmp_path / "record", tmp_path, "a/repo")])
+    done = run(["bash", "-c", script], check=False)
+    assert done.returncode == 1 and "lists files outside of its directory" in done.stderr
+
+
+def test_download_uses_the_cache_of_the_machine_at_hand(repository):
+    text = '[environment.set]\nHF_HOME = "/group/hf"\n[[assets]]\nrepo = "a/b"\n'
+    repository.write("configuration.toml", text)
+    settings, here = repository.settings_and_paths()
+    lines = download_lines(settings, here)
+    assert f"hub_cache={here.hub}" in lines
+    assert not any("/group/hf" in line for line in lines)

@@ -1,0 +1,165 @@
+"""What all entry scripts share: --help, which has to do without documentation, and wrong calls."""
+
+import copy
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from support.repository import Clone
+
+from lib import ROOT
+from lib.commands import before_pip
+from lib.commands.build_container import build_container
+from lib.commands.bundle import bundle
+from lib.commands.set_up import set_up
+from lib.commands.submit import submit
+from lib.jobs.sbatch import SUBMIT_OPTIONS, read_options
+from lib.script.errors import LongshipError
+
+# Those of the host; train.py and preprocess_data.py run inside.
+SCRIPTS = sorted(
+    path.name
+    for path in Path(ROOT).glob("*.py")
+    if "lib.commands" in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("command", [build_container, set_up, bundle], ids=lambda each: each.name)
+def test_help_explains_each_mode_on_a_line_of_its_own(command):
+    text = CliRunner().invoke(command, ["--help"]).output
+    (modes,) = (each.type.choices for each in command.params if each.name == "mode")
+    for mode in modes:
+        assert re.search(rf"^  {mode} +\w", text, re.MULTILINE), text
+    assert "\\b" not in text
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_fits_a_terminal(script, run, clean_environment):
+    environment = {**clean_environment, "COLUMNS": "80"}
+    text = run([sys.executable, f"{ROOT}/{script}", "--help"], env=environment).stdout
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+def test_options_of_submit_are_known_beside_those_of_sbatch():
+    own = {name for each in submit.params for name in each.opts if name.startswith("--")}
+    assert own == {f"--{each}" for each in SUBMIT_OPTIONS}
+    with pytest.raises(LongshipError) as error:
+        read_options(["--chian=2"])
+    assert error.value.hint.startswith("did you mean --chain?")
+
+
+def test_what_is_typed_again_is_no_dry_run_and_holds_no_password(monkeypatch):
+    words = ["download", "--dry-run", "--machine", "jwb", "--", "-i", "https://me:" + "secret@x"]
+    monkeypatch.setattr("sys.argv", ["set_up.py", *words])
+    assert before_pip("set_up.py") == "python3 set_up.py download --machine jwb"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "hint"),
+    [
+        ("set_up.py instal", 'unknown mode: "instal"', 'did you mean "install"? valid values: ins'),
+        (
+            "set_up.py install x",
+            'unexpected argument: "x"',
+            "pass pip options after --: python3 set_up.py dow",
+        ),
+        ("build_container.py onlin", 'unknown mode: "onlin"', 'did you mean "online"?'),
+        ("build_overlay.py --lst", "no such option: --lst", "did you mean --list?"),
+        ("bundle.py", "missing argument: MODE", "one of: pack, verify, unpack"),
+        ("bundle.py pack", "missing argument: DIR", "run: python3 bundle.py --help"),
+        (
+            "bundle.py pack a b",
+            "got unexpected extra argument (b)",
+            "run: python3 bundle.py --help",
+        ),
+        ("container_run.py --dryrun x", "no such option: --dryrun", "did you mean --dry-run?"),
+        (
+            "container_run.py --machine",
+            "option '--machine' requires an arg",
+            "run: python3 container",
+        ),
+        (
+            "doctor.py explan x",
+            'unexpected argument: "explan x"',
+            "run: python3 doctor.py explain LOG",
+        ),
+        ("move_built_container_to_active.py --lis", "no such option: --lis", "did you mean --l"),
+        ("submit.py", "missing argument: SITE/JOB.sbatch", "run: python3 submit.py --h"),
+        ("submit.py rerun", "missing argument: RUN", "python3 submit.py rerun RUN"),
+        (
+            "submit.py --nodes=2 --yes local/run_training_local.sbatch -- --steps 1",
+            "--nodes=2 is an option of sbatch, which must follow the job script",
+            "python3 submit.py local/run_training_local.sbatch --yes --nodes=2 -- --steps 1",
+        ),
+        ("submit.py -N 2", "-N is an option of sbatch", "python3 submit.py SITE/JOB.sbatch -N 2"),
+        ("submit.py --nods=2 x", "no such option: --nods", "see: python3 submit.py --help"),
+        (
+            "submit.py --chain=0 x",
+            "invalid value for '--chain': 0 is not",
+            "run: python3 submit.py",
+        ),
+    ],
+)
+def test_wrong_call_is_two_lines(call, error, hint, run):
+    script, *words = call.split()
+    done = run([sys.executable, f"{ROOT}/{script}", *words], check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    first, second = done.stderr.splitlines()
+    assert first.startswith(f"error: {error}")
+    assert second.startswith(f"hint: {hint}")
+
+
+def test_copy_of_a_clone_runs_its_own_configuration(root, tmp_path, clean_environment):
+    """Nothing that a launch leaves behind leads the next one elsewhere."""
+    first = Clone(root, tmp_path / "first", clean_environment)
+    first.configure('[container]\nruntime = "host"\n[packages]\nrequirements = ""\n')
+    roots = {"HOME": str(tmp_path), "LONGSHIP_MACHINE": "local"}
+    before = list(first.root.iterdir())
+    show = ["sh", "-c", 'echo "$LONGSHIP_ROOT $GREETING"']
+    for _ in range(2):
+        done = first.container_run(*show, env=roots)
+    assert done.stdout == f"{first.root} \n"
+    assert list(first.root.iterdir()) == before
+    second = copy.copy(first)
+    second.root = shutil.copytree(first.root, tmp_path / "second")
+    (second.root / "configuration.local.toml").write_text('environment.set = { GREETING = "me" }\n')
+    assert second.container_run(*show, env=roots).stdout == f"{second.root} me\n"
+
+
+@pytest.mark.parametrize("words", ["--help", "--dry-run true"])
+@pytest.mark.parametrize("output", [">&-", ">/dev/full", "</dev/null >&- <&- 2>&-"])
+def test_output_that_cannot_be_written_is_no_traceback(words, output, run, clean_environment):
+    command = f'"$0" "$1/container_run.py" {words} {output}'
+    environment = {**clean_environment, "LONGSHIP_MACHINE": "local"}
+    done = run(["bash", "-c", command, sys.executable, ROOT], env=environment, check=False)
+    told = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]
+    assert done.returncode == ("full" in output)
+    if "full" in output:
+        assert told[0] == "error: cannot read or write the output: No space left on device"
+        assert told[1].startswith("hint: ") and len(told) == 2
+    else:
+        assert told == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_folder_that_is_gone_is_told(script, run, tmp_path):
+    gone = 'mkdir "$2/gone"; cd "$2/gone"; rmdir "$2/gone"; "$0" "$1"'
+    done = run(["bash", "-c", gone, sys.executable, f"{ROOT}/{script}", tmp_path], check=False)
+    first, second = done.stderr.splitlines()
+    assert (done.returncode, second) == (1, "hint: run: cd")
+    assert first.startswith("error: cannot use the current directory: ")
+
+
+def test_interrupt_that_python_would_drop_ends_a_script(root, run):
+    """One that comes while a weak reference dies, as when a module has been read."""
+    text = "import lib, os, signal, weakref\nclass A: pass\ndef main():\n    a = A()\n"
+    text += "    b = weakref.ref(a, lambda _: os.kill(os.getpid(), signal.SIGINT))\n    del a\n"
+    text += "    print('on')\nlib.start(main)\n"
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    done = run([sys.executable, "-c", text], env=environment, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "error: interrupted before anything was started\n"

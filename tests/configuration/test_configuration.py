@@ -1,0 +1,171 @@
+"""What a file may say is checked strictly: where, what was found, what is allowed."""
+
+import dataclasses
+import re
+
+import pytest
+
+from lib.configuration.schema import KEYS, Configuration, Layer, check_layer, combine
+from lib.configuration.tables import read_toml
+from lib.script.errors import LongshipError
+
+
+def check(text, tmp_path):
+    """Read a file's text as `load_settings` does."""
+    path = tmp_path / "configuration.toml"
+    path.write_text(text, encoding="utf-8")
+    return check_layer(*read_toml(path, "configuration.toml"))
+
+
+def test_paths_are_set_by_removing_the_marks_that_the_tutorial_names(root, tmp_path):
+    text = (root / "configuration.toml").read_text(encoding="utf-8")
+    before, mark, after = text.partition("# [paths]")
+    assert before.splitlines()[-4:][0] == "[project]"
+    first, second, third, rest = (mark + after).split("\n", 3)
+    lines = [each.replace("# ", "", 1) for each in (first, second, third)]
+    layer = check("\n".join([before, *lines, rest]), tmp_path)
+    assert {name for name in layer.values if name.startswith("paths.")} == {
+        "paths.project_dir",
+        "paths.scratch_dir",
+    }
+
+
+def test_nothing_said_gives_the_defaults():
+    configuration, origins = combine([])
+    assert configuration == Configuration()
+    assert set(origins) == set(KEYS) and set(origins.values()) == {"default"}
+
+
+def test_checked_in_configuration_changes_no_default(root):
+    layer = check_layer(*read_toml(root / "configuration.toml", "configuration.toml"))
+    assert combine([layer])[0] == Configuration()
+
+
+def test_checked_in_configuration_shows_every_key(root):
+    lines = (root / "configuration.toml").read_text(encoding="utf-8").splitlines()
+    shown = {re.split("[=#]", line.lstrip("# "))[0].strip(" []") for line in lines}
+    hidden = {"token_files"}  # a site's business
+    assert {dotted.rpartition(".")[2] for dotted in KEYS} - shown == hidden
+
+
+def test_every_kind_of_value_is_taken(tmp_path):
+    layer = check(
+        'machine = "jwb"\n'
+        '[container]\nbinds = ["/data", "/data2:/inside:ro"]\n'
+        '[environment]\nset = { A = "1", B = "x, \\"y\\"" }\n',
+        tmp_path,
+    )
+    assert layer.values == {
+        "machine": "jwb",
+        "container.binds": ("/data", "/data2:/inside:ro"),
+        "environment.set": {"A": "1", "B": 'x, "y"'},
+    }
+    assert layer.origin == "configuration.toml"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ('machne = "jwb"', 'configuration.toml, line 1: unknown key "machne"', '"machine"'),
+        ('\n[contaner]\nimage = "x"', 'line 2: unknown table "contaner"', '"container"'),
+        ('[container]\n\nimge = "x"', 'line 3: [container] has no key "imge"', '"image"'),
+        ('container.imge = "x"', 'line 1: [container] has no key "imge"', '"image"'),
+        ('container = { imge = "x" }', ': [container] has no key "imge"', '"image"'),
+        ('[container]\n"imge" = "x"', 'line 2: [container] has no key "imge"', '"image"'),
+        (
+            "[paths.scratch_dir]\nx = 1",
+            "line 1: paths.scratch_dir: expected a string",
+            'write scratch_dir = "',
+        ),
+        (
+            "[container]\nruntime = 3",
+            "line 2: container.runtime: expected a string",
+            'write runtime = "',
+        ),
+        ("machine = true", "line 1: machine: expected a string", 'write machine = "'),
+        (
+            '[container]\nbinds = "/data"',
+            "line 2: container.binds: expected a list of strings",
+            "write binds = [",
+        ),
+        (
+            "[container]\nbinds = [1]",
+            "line 2: container.binds: expected a list of strings",
+            "write binds = [",
+        ),
+        (
+            '[environment]\nset = ["A=1"]',
+            "line 2: environment.set: expected a table of strings",
+            "write set = {",
+        ),
+        (
+            "[environment]\nset = { A = 8 }",
+            "line 2: environment.set: expected a table of strings",
+            "write set = {",
+        ),
+        (
+            "[environment.set]\nA = 8",
+            "environment.set: expected a table of strings",
+            "write set = {",
+        ),
+        (
+            '[container]\nruntime = "aptainer"',
+            'line 2: unknown value of container.runtime: "aptainer"',
+            "did you",
+        ),
+        (
+            '[packages]\ninstaller = "conda"',
+            "line 2: unknown value of packages.installer",
+            "valid values: uv, pip",
+        ),
+    ],
+)
+def test_mistake_is_told_with_its_place_and_what_is_allowed(text, message, hint, tmp_path):
+    with pytest.raises(LongshipError) as error:
+        check(text, tmp_path)
+    assert message in str(error.value)
+    assert hint in error.value.hint
+
+
+@pytest.mark.parametrize("table", ["project", "container", "environment"])
+def test_value_where_a_table_belongs_is_not_called_unknown(table, tmp_path):
+    with pytest.raises(LongshipError) as error:
+        check(f'{table} = "x"', tmp_path)
+    assert "line 1" in str(error.value) and "table" in f"{error.value} {error.value.hint}"
+    assert f'did you mean "{table}"' not in error.value.hint
+
+
+def test_later_layers_win_and_their_origin_is_kept():
+    layers = [
+        Layer("site", {"paths.scratch_dir": "/site", "container.image": "a"}),
+        Layer("file", {"paths.scratch_dir": "/file"}),
+    ]
+    configuration, origins = combine(layers)
+    assert configuration.paths.scratch_dir == "/file"
+    assert configuration.container.image == "a"
+    assert origins["paths.scratch_dir"] == "file"
+    assert origins["container.image"] == "site"
+    assert origins["machine"] == "default"
+
+
+def test_variables_are_merged_name_by_name_and_lists_are_replaced():
+    layers = [
+        Layer("site", {"environment.set": {"A": "1", "B": "1"}, "container.binds": ("/a",)}),
+        Layer("file", {"environment.set": {"B": "2", "C": "2"}, "container.binds": ("/b",)}),
+    ]
+    configuration, _ = combine(layers)
+    assert configuration.environment.set == {"A": "1", "B": "2", "C": "2"}
+    assert configuration.container.binds == ("/b",)
+
+
+def test_layers_are_not_changed_by_putting_them_together():
+    layers = [Layer("a", {"environment.set": {"A": "1"}}), Layer("b", {"environment.set": {}})]
+    first = combine(layers)
+    assert combine(layers) == first
+    assert layers[0].values == {"environment.set": {"A": "1"}}
+
+
+def test_configuration_cannot_be_changed():
+    configuration, _ = combine([])
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        configuration.machine = "jwb"

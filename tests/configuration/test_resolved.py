@@ -1,0 +1,129 @@
+"""The configuration as one file, read again, is the same configuration."""
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.repository import shared_configuration
+
+from lib.configuration.layers import load_settings
+from lib.configuration.schema import KEYS, TABLES
+from lib.configuration.sites import load_machines
+from lib.configuration.snapshot import resolved, write_toml
+
+try:
+    import tomllib
+except ModuleNotFoundError:
+    import tomli as tomllib  # before Python 3.11
+
+# TOML is UTF-8: bytes that are none, which come as surrogate escapes, are in no configuration.
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+HOSTILE = (
+    "",
+    '"',
+    "'''",
+    '"""',
+    "\\",
+    "\\u0041",
+    "a\nb\r\n\t",
+    "\x00\x01\x1f\x7f\x80",
+    "Grüße, 世界 🚢\u2028",
+    "# no comment",
+    "[table]",
+    "a.b = 1",
+)
+VALUES = st.one_of(TEXTS, st.integers(0, 2**60), st.lists(TEXTS))
+ANY = st.dictionaries(
+    TEXTS, st.one_of(VALUES, st.dictionaries(TEXTS, VALUES), st.lists(st.just({"a": "b"})))
+)
+
+
+def read_again(settings, folder, **environ):
+    """Read what `resolved` writes as a job does: with --configuration, on its own."""
+    (folder / "again.toml").write_text(resolved(settings), encoding="utf-8")
+    options = {"configuration": str(folder / "again.toml")}
+    return load_settings(settings.root, options, {"HOME": "/h", "PATH": "", **environ})
+
+
+def same(one, other):
+    """Compare, but for machine and stack, which are said where they were found."""
+    named = {"machine": other.machine.name, "stack": other.stack.name}
+    return dataclasses.replace(one.configuration, **named) == other.configuration
+
+
+def test_every_machine_of_the_repository_is_read_again(root, tmp_path):
+    machines = load_machines(root)
+    assert len(machines) >= 7
+    configuration = shared_configuration(tmp_path)
+    for name in machines:
+        options = {"machine": name, "configuration": configuration}
+        settings = load_settings(root, options, {"HOME": "/h", "PATH": ""})
+        again = read_again(settings, tmp_path)
+        assert (again.machine, again.stack) == (settings.machine, settings.stack)
+        assert same(settings, again), name
+
+
+def test_every_key_stands_in_it(root, tmp_path):
+    options = {"machine": "lumi", "configuration": shared_configuration(tmp_path)}
+    text = resolved(load_settings(root, options, {"HOME": "/h", "PATH": ""}))
+    tables = tomllib.loads(text)
+    found = {key for key in tables if key not in TABLES}
+    found.update(f"{name}.{key}" for name in TABLES for key in tables[name])
+    assert found == set(KEYS)
+
+
+@pytest.fixture
+def full(repository):
+    """Give a repository whose every layer says something, with hostile texts."""
+    texts = {f"a {number} {text}": text for number, text in enumerate(HOSTILE)}
+    listed = write_toml({"binds": list(HOSTILE), "patched_files": texts}, "container")
+    repository.write("configuration.toml", f"[container]\n{listed}")
+    repository.write(
+        "configuration.local.toml",
+        'assets = [{ repo = "a/b", include = ["*.json"] }, { repo = "c/d", kind = "dataset" }]\n'
+        '[[repositories]]\nurl = "https://example.org/one.git"\nextras = ["x", "y"]\n'
+        '[[repositories]]\nurl = "two"\nname = "b"\n[jobs]\nask_above = 7\n'
+        "[machines.other]\npackages.processors = 3\n",
+    )
+    repository.write(
+        "other/site.toml", "[machines.other.configuration]\npaths.scratch_dir = '/o'\n"
+    )
+    repository.write("stacks/pytorch/stack.toml", "[configuration.environment.set]\nA = '$B'\n")
+    return repository
+
+
+def test_every_layer_is_in_it_and_none_is_added_twice(full, tmp_path):
+    settings = full.settings(machine="other")
+    again = read_again(settings, tmp_path)
+    assert same(settings, again)
+    assert again.configuration.packages.processors == 3
+    assert again.configuration.paths.scratch_dir == "/o"
+    assert [each.get("extras") for each in again.configuration.repositories] == [("x", "y"), None]
+    assert resolved(again) == resolved(settings)
+
+
+def test_what_was_changed_since_does_not_reach_it(full, tmp_path):
+    settings = full.settings(machine="other")
+    before = resolved(settings)
+    full.write("configuration.toml", "[jobs]\nask_above = 8\n[container]\nruntime = 'host'\n")
+    full.write("configuration.local.toml", "")
+    (tmp_path / "run").mkdir()
+    again = read_again(settings, tmp_path / "run")
+    assert resolved(again) == before
+
+
+@given(tables=ANY)
+def test_any_tables_are_read_back(tables):
+    assert tomllib.loads(write_toml(tables)) == tables
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=json.dumps)
+def test_hostile_text_is_read_back_as_key_and_value(text):
+    tables = {text: text, "list": [text, text], f"t{text}": {text: text}, "u": [{text: [text]}]}
+    assert tomllib.loads(write_toml(tables)) == tables
+
+
+def test_numbers_stay_numbers():
+    assert write_toml({"a": 1, "b": 0.5, "c": "1"}) == 'a = 1\nb = 0.5\nc = "1"\n'

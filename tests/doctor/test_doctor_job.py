@@ -1,0 +1,283 @@
+"""What doctor.py --job makes of figures, masks and logs; and its script."""
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+
+import pytest
+from support import processes
+
+from lib.doctor import job as job_diagnosis
+from lib.script.render import render
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+INSIDE = os.path.join(ROOT, "lib/doctor/inside")
+
+# Lines of public logs: NVIDIA/nccl issues 226, 527, 1597, 1925; nccl-tests issue 188; aws-ofi-nccl
+# issues 161, 801. Host names are shortened.
+SOCKETS = """\
+ip-12-21:45361:45361 [0] NCCL INFO NET/IB : No device found.
+ip-12-21:45305:45305 [0] NCCL INFO NET/Socket : Using [0]ens3:172.31.12.210<0>
+c6ad:117284:117388 [0] NCCL INFO Ring 00 : 15 -> 0 [receive] via NET/Socket/0
+"""
+NO_PLUGIN = """\
+user:695835:695835 [4] NCCL INFO NET/Plugin : No plugin found, using internal implementation
+axa:3048391:3048566 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.
+axa:3048391:3048566 [0] NCCL INFO Using network Socket
+"""
+INFINIBAND = """\
+nccl-8p2bm:2620971:2620971 [3] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:172.2.0.42<0>
+nccl-8p2bm:2620971:2620971 [3] NCCL INFO Assigned NET plugin IB to comm
+nccl-8p2bm:2620971:2620971 [3] NCCL INFO Using network IB
+"""
+EFA = """\
+ip-10:417138:417176 [7] NCCL INFO NET/OFI Selected Provider is efa
+ip-10:417138:417176 [7] NCCL INFO Using network AWS Libfabric
+8h200:14630:14695 [1] NCCL INFO Channel 05/0 : 0[0] -> 1[1] [receive] via NET/AWS Libfabric/1/GDRDMA
+"""
+SLINGSHOT = """\
+[0] NCCL INFO NET/OFI Selected Provider is cxi (found 8 nics)
+[0] NCCL INFO Using network AWS Libfabric
+"""
+
+
+@pytest.fixture
+def judge(monkeypatch):
+    """Give the module of lib/doctor/inside that judges."""
+    monkeypatch.syspath_prepend(INSIDE)
+    import judge_ranks
+
+    return judge_ranks
+
+
+@pytest.fixture
+def network(judge):
+    """Give the one that reads NCCL's logs."""
+    import judge_network
+
+    return judge_network
+
+
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        (SOCKETS, "Socket"),
+        (NO_PLUGIN, "Socket"),
+        (INFINIBAND, "IB"),
+        (EFA, "AWS Libfabric"),
+        (SLINGSHOT, "AWS Libfabric"),
+        ("", ""),
+    ],
+)
+def test_network_is_read_from_the_log(network, log, kind):
+    assert network.network_of(log) == kind
+
+
+def test_channels_count_more_than_what_was_opened(network):
+    log = "n:1:1 [0] NCCL INFO Using network IB\n" + SOCKETS
+    assert network.network_of(log) == "Socket"
+
+
+@pytest.mark.parametrize(
+    ("log", "fix"),
+    [
+        (SOCKETS, "no InfiniBand device is visible in the container"),
+        (NO_PLUGIN, "unset NCCL_NET_PLUGIN, NCCL_IB_DISABLE"),
+        ("NCCL INFO Failed to open libibverbs.so[.1]", "rdma-core"),
+        ("get_ofi_provider:312 NCCL WARN NET/OFI Could not find any optimal provider", "libfabric"),
+        ("", "compare the job with those of the site"),
+    ],
+)
+def test_fix_of_sockets_is_what_the_log_says(network, log, fix):
+    assert fix in network.network_fix(log)
+
+
+def test_fallback_names_its_nodes(network):
+    (found,) = network.network_findings({"n1": ("IB", "x"), "n2": ("Socket", "bind it")})
+    assert found == ("problem", "network", "n2: NCCL uses plain sockets", "bind it")
+    (fine,) = network.network_findings({"n1": ("IB", "x"), "n2": ("IB", "x")})
+    assert fine[:3] == ("ok", "network", "NCCL uses IB")
+    (silent,) = network.network_findings({"n1": ("", "x")})
+    assert silent.state == "warning"
+
+
+def test_bus_bandwidth_is_that_of_a_ring(judge):
+    # 1 GB in 1 s: of two ranks each link carries 1 GB/s, of four 1.5
+    assert judge.bus_bandwidth(10**9, 1.0, 2) == pytest.approx(1.0)
+    assert judge.bus_bandwidth(10**9, 1.0, 4) == pytest.approx(1.5)
+    assert judge.bus_bandwidth(10**9, 0.5, 4) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0-3", "0-3,8", "1,3,5-6"])
+def test_cores_are_listed_as_linux_does(judge, text):
+    assert judge.shown(judge.listed(text)) == text
+
+
+@pytest.mark.parametrize("count", range(1, 12))
+def test_every_link_of_the_ring_is_measured_once_and_nobody_twice_in_a_round(judge, count):
+    found = judge.rounds(count)
+    links = sorted(tuple(sorted(link)) for some in found for link in some)
+    ring = {tuple(sorted((node, (node + 1) % count))) for node in range(count)} if count > 1 else []
+    assert links == sorted(ring)
+    for some in found:
+        nodes = [node for link in some for node in link]
+        assert len(nodes) == len(set(nodes))
+
+
+def test_slow_node_is_named_and_not_its_neighbours(judge):
+    links = {("a", "b"): 20.0, ("b", "c"): 2.0, ("c", "d"): 2.0, ("d", "a"): 20.0}
+    (found,) = judge.speed_findings("links", "to its neighbours", judge.best_links(links))
+    assert found.text == "c is slow: to its neighbours 2.00 GB/s, median 20.00"
+    assert "--exclude=c" in found.fix
+
+
+def test_even_nodes_are_well(judge):
+    (found,) = judge.speed_findings("links", "x", {"a": 10.0, "b": 9.0, "c": 6.0})
+    assert found.state == "ok"
+    assert judge.speed_findings("links", "x", {}) == []
+
+
+def rank(number, node, cores, task=None, gpu=None, gpus=0, cores_of_node=8):
+    return {
+        **{"rank": number, "node": node, "cores": cores, "task": number if task is None else task},
+        **{"numa": [0], "gpu": gpu, "gpus_asked": gpus, "cores_of_node": cores_of_node},
+    }
+
+
+def gpu(index, uuid="", cores=()):
+    return {
+        "index": index,
+        "name": "A100",
+        "bus": f"0000:0{index}:00.0",
+        "uuid": uuid,
+        "cores": cores,
+    }
+
+
+def wrong(judge, *ranks):
+    found = judge.map_findings(ranks, complete=False)
+    return [(each.state, each.text) for each in found if each.state != "ok"]
+
+
+def test_map_shows_one_node_for_all_that_are_alike(judge):
+    ranks = [rank(number, f"n{number // 2}", [0, 1, 2, 3], number // 2) for number in range(6)]
+    texts = [each.text for each in judge.map_findings(ranks, complete=False)]
+    assert texts == [
+        "rank 0: n0, cores 0-3, NUMA 0, no GPU",
+        "rank 1: n0, cores 0-3, NUMA 0, no GPU",
+        "2 more nodes have the layout of n0",
+    ]
+    complete = judge.map_findings(ranks, complete=True)
+    assert [each.text.split(",")[0] for each in complete] == [
+        f"rank {number}: n{number // 2}" for number in range(6)
+    ]
+
+
+def test_node_that_is_laid_out_otherwise(judge):
+    ranks = [rank(0, "a", [0, 1]), rank(1, "b", [2, 3]), rank(2, "c", [2, 3])]
+    assert wrong(judge, *ranks) == [("warning", "a has another layout than b")]
+
+
+def test_tasks_that_share_cores_are_named_and_ranks_of_one_task_are_not(judge):
+    assert wrong(judge, rank(0, "a", [0, 1]), rank(1, "a", [1, 2])) == [
+        ("warning", "a: rank 0-1 share cores 1")
+    ]
+    assert wrong(judge, rank(0, "a", [0, 1, 2], 0), rank(1, "a", [0, 1, 2], 0)) == []
+
+
+def test_one_core_where_there_are_many(judge):
+    few = "has at most one core, of 48 for 4 ranks"
+    ranks = [rank(number, "a", [0], 0, cores_of_node=48) for number in range(4)]
+    assert wrong(judge, *ranks) == [("problem", f"a: rank 0-3 {few}")]
+    ranks = [rank(number, "a", [number], cores_of_node=8) for number in range(4)]
+    assert wrong(judge, *ranks) == []
+
+
+def test_gpus_that_are_not_seen_shared_or_far(judge):
+    blind = rank(0, "a", [0, 1], gpus=4)
+    assert wrong(judge, blind) == [
+        ("problem", "a: rank 0 sees no GPU, but the job has 4 on each node")
+    ]
+    shared = [rank(n, "a", [2 * n, 2 * n + 1], gpu=gpu(0, "GPU-1"), gpus=2) for n in range(2)]
+    assert wrong(judge, *shared) == [("problem", "a: rank 0-1 share a GPU")]
+    far = rank(0, "a", [0, 1], gpu=gpu(0, "GPU-1", [4, 5, 6, 7]), gpus=1)
+    assert wrong(judge, far) == [("warning", "a: rank 0 has no core near its GPU")]
+    near = rank(0, "a", [3, 4], gpu=gpu(0, "GPU-1", [4, 5, 6, 7]), gpus=1)
+    assert wrong(judge, near) == []
+
+
+def test_log_in_memory_is_read_while_another_writes_it():
+    """NCCL opens the path of NCCL_DEBUG_FILE with fopen."""
+    log = open(os.memfd_create("nccl"), errors="replace")  # noqa: SIM115
+    with log, open(f"/proc/self/fd/{log.fileno()}", "w") as file:
+        file.write("NCCL INFO Using network IB\n")
+        file.flush()
+        assert log.read() == "NCCL INFO Using network IB\n"
+
+
+@pytest.fixture
+def listener():
+    """Give a socket that listens, and its port."""
+    with socket.create_server(("", 0)) as server:
+        yield server.getsockname()[1]
+
+
+CLOCK = [sys.executable, os.path.join(INSIDE, "tell_time.py")]
+
+
+def test_clock_names_who_has_the_port(run, listener):
+    done = run([*CLOCK, str(listener), "1", "5"])
+    assert done.stdout.startswith(f"process {os.getpid()}, ")
+
+
+def test_clock_ends_when_all_have_gone(tmp_path, root):
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+    with subprocess.Popen([*CLOCK, str(port), "1", "60"]) as clock:
+        script = (
+            f"source {shlex.quote(str(root / 'lib/doctor/doctor_job_node.bash'))}\n"
+            f"diagnose_job_meet 127.0.0.1 {port}"
+        )
+        said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+        assert clock.wait(30) == 0
+    word, offset, exact = said.stdout.split()
+    assert word == "connected"
+    assert abs(int(offset)) <= int(exact)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_script_asks_each_node_for_what_the_job_needs(repository, as_json):
+    repository.write("lib/doctor/inside/tell_time.py", "it's the clock\n")
+    repository.write(
+        "configuration.toml", '[container]\nimage = "/i/it\'s.sif"\n[packages]\nrequirements = ""\n'
+    )
+    settings, paths = repository.settings_and_paths()
+    lines = job_diagnosis.lines(settings, paths, "apptainer", as_json=as_json)
+    (asked,) = [line for line in lines if line.startswith("diagnose_job_nodes")]
+    words = shlex.split(asked)
+    assert "/i/it's.sif" in words
+    assert str(paths.scratch_dir) in words
+    assert f"start_report {'json' if as_json else 'text'}" in lines
+    script = render("x", lines)
+    assert len(script) < 100_000  # an argument of a program holds 128 KiB
+
+
+def test_pyxis_is_given_its_options(repository, run, tmp_path):
+    repository.write("lib/doctor/inside/tell_time.py", "")
+    repository.write("local/site.toml", '[machines.local]\npyxis = "yes"\nruntime = "enroot"\n')
+    settings, paths = repository.settings_and_paths()
+    lines = job_diagnosis.lines(settings, paths, "enroot", as_json=False)
+    options, step = lines.index("set_container_options"), lines.index('diagnose_job_step "$@"')
+    assert options < step
+    (tmp_path / "doctor.sh").write_text(render("x", lines))
+    run([processes.program("shellcheck"), "--color=never", tmp_path / "doctor.sh"])
+
+
+def test_folders_that_compute_nodes_do_not_see_are_the_fix(repository):
+    repository.write("lib/doctor/inside/tell_time.py", "")
+    repository.write("local/site.toml", '[machines.local]\ncompute_folders = ["/e"]\n')
+    settings, paths = repository.settings_and_paths()
+    lines = job_diagnosis.lines(settings, paths, "host", as_json=False)
+    assert any("compute nodes see only /e" in line for line in lines)

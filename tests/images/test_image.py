@@ -1,0 +1,151 @@
+"""lib/images/image.bash and its neighbours: records as JSON, sizes, architectures of archives."""
+
+import json
+import re
+import tarfile
+
+import pytest
+from support.terminal import Terminal
+
+from lib.script.command import call
+from lib.script.render import render
+
+
+@pytest.fixture
+def bash(run):
+    """Give a function that runs lines as a script and returns its CompletedProcess."""
+
+    def run_lines(*lines, **options):
+        return run(["bash", "-c", render("a test", lines)], **options)
+
+    return run_lines
+
+
+def test_every_text_survives_a_record(bash, hostile_arguments):
+    for text in hostile_arguments:
+        found = bash(call("json_text", text), 'printf %s "$REPLY"').stdout
+        assert json.loads(f'"{found}"') == text
+
+
+def test_value_of_a_record(bash, tmp_path):
+    record = tmp_path / "record.json"
+    record.write_text('{\n  "source": "a \\"b\\"",\n  "digest": "",\n  "script": "x"\n}\n')
+    lines = [
+        f'record_value {call(record)} {name}; echo "<$REPLY>"'
+        for name in ("source", "digest", "script", "none")
+    ]
+    assert bash(*lines).stdout.splitlines() == ['<a \\"b\\">', "<>", "<x>", "<>"]
+    assert bash('record_value /none x; echo "<$REPLY>"').stdout == "<>\n"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (69_685_248, "69.7 MB"),
+        (205_285_888, "205 MB"),
+        (9_400_000_000, "9.4 GB"),
+        (20_000_000_000, "20.0 GB"),
+    ],
+)
+def test_size_in_words(size, text, bash):
+    assert bash(f'human {size}; echo "$REPLY"').stdout == f"{text}\n"
+
+
+def archive(path, files):
+    with tarfile.open(path, "w") as tar:
+        for name, content in files.items():
+            file = path.with_name("member")
+            file.write_text(content if isinstance(content, str) else json.dumps(content))
+            tar.add(file, name)
+    return path
+
+
+def test_architecture_of_both_layouts(bash, tmp_path):
+    docker = {
+        "abc.json": {"os": "linux", "architecture": "arm64"},
+        "manifest.json": [{"Config": "abc.json", "Layers": []}],
+    }
+    oci = {
+        "index.json": {"manifests": [{"digest": "sha256:12"}]},
+        "blobs/sha256/12": {"config": {"digest": "sha256:34"}, "layers": [{"digest": "sha256:5"}]},
+        "blobs/sha256/34": {"architecture": "amd64"},
+    }
+    assert bash(call("archive_arch", archive(tmp_path / "d.tar", docker))).stdout == "arm64\n"
+    assert bash(call("archive_arch", archive(tmp_path / "o.tar", oci))).stdout == "amd64\n"
+    dotted = {f"./{name}": content for name, content in oci.items()}
+    assert bash(call("archive_arch", archive(tmp_path / "p.tar", dotted))).stdout == "amd64\n"
+
+
+def test_what_is_no_archive_has_no_architecture(bash, tmp_path):
+    other = archive(tmp_path / "x.tar", {"x": "y"})
+    zeros = tmp_path / "zeros.tar"
+    zeros.write_bytes(bytes(10_000))
+    for path in (other, zeros, tmp_path / "none.tar"):
+        assert bash(call("archive_arch", path)).stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "untagged"),
+    [
+        ("x/y:1", "x/y"),
+        ("localhost:5000/y", "localhost:5000/y"),
+        ("localhost:5000/y:1", "localhost:5000/y"),
+        ("localhost:5000#y:1", "localhost:5000#y"),
+        ("x/y@sha256:12", "x/y"),
+        ("y", "y"),
+    ],
+)
+def test_name_without_its_tag(name, untagged, bash):
+    assert bash(call("untagged", name)).stdout == untagged
+
+
+STEP = "{ echo 'INFO:    Fetching'; echo 'warn rootless{x}'; sleep 1.5; } | show_progress"
+
+
+def test_progress_is_a_line_per_message(bash):
+    assert bash("work=/none partial=/none", STEP).stderr == "      Fetching\n"
+
+
+def test_progress_on_a_terminal_is_one_line_with_time_and_bytes(clean_environment, tmp_path):
+    (tmp_path / "work/cache").mkdir(parents=True)
+    (tmp_path / "work/cache/blob").write_bytes(bytes(3_000_000))
+    (tmp_path / "step.sh").write_text(render("x", [f"work={tmp_path}/work partial=/none", STEP]))
+    with Terminal(["bash", "step.sh"], env=clean_environment, cwd=tmp_path) as terminal:
+        assert terminal.end() == 0, terminal.said
+    shown = terminal.said
+    assert re.search(r"\r\x1b\[K      Fetching  [1-9] s, 3\.0 MB", shown)
+    assert shown.endswith("\r\x1b[K") and "\n" not in shown
+
+
+MESSAGES = {
+    "GET http://x/v2/lab/y/manifests/1: MANIFEST_UNKNOWN: manifest unknown": "image not found: docker://",
+    "manifest unknown: manifest unknown": "image not found: docker://",
+    "pull access denied for y, repository does not exist or may require 'docker login'": "login",
+    "toomanyrequests: You have reached your pull rate limit": "rate limit reached",
+    "requested access to the resource is denied": "requires a login",
+    "UNAUTHORIZED: authentication required": "requires a login",
+    "dial tcp: lookup x on 1.2.3.4:53: no such host": "cannot reach x.org",
+    "curl: (6) Could not resolve host: x": "cannot reach x.org",
+    "http: server gave HTTP response to HTTPS client": "does not use TLS",
+    "x509: certificate signed by unknown authority": "certificate of x.org is not trusted",
+    "no match for platform in manifest": "has no image for amd64",
+    "unexpected EOF": "not a complete image archive",
+    "write /x: no space left on device": "No space left on device",
+    "write /x: disk quota exceeded": "No space left on device",
+    "something else": "cannot build an image from",
+}
+
+
+@pytest.mark.parametrize("text", MESSAGES)
+def test_failure_is_explained(text, bash, tmp_path):
+    (tmp_path / "log").write_text(f"INFO: before\n{text}\n")
+    names = "source=docker://x.org/lab/y:1 arch=amd64 work=/tmp machine=local build_hint=h input="
+    done = bash(names, call("explain_failure", tmp_path / "log", "apptainer"), check=False)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert lines[-2].startswith("error: ") and MESSAGES[text] in lines[-2]
+    assert lines[-1].startswith("hint: ")
+    assert (text in done.stderr) == (text == "something else")

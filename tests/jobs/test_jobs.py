@@ -1,0 +1,484 @@
+"""What submit.py does with a job: what it refuses, what it costs, and what reaches sbatch."""
+
+import os
+import secrets
+import shlex
+
+import pytest
+from support.repository import toml
+from support.terminal import Terminal
+
+from lib.configuration.sites import load_machines
+from lib.jobs import submit as jobs
+from lib.jobs.job_files import check_machine, read_job_file
+from lib.jobs.rerun import recorded_job
+from lib.script.command import assign, call
+from lib.script.errors import LongshipError
+from lib.script.render import render
+
+SITE = """
+[machines.m]
+recognise.host = "login.m"
+cores_per_node = 48
+gpus_per_node = 4
+default_partition = "gpu"
+required = ["account"]
+price = { node = 48, unit = "core-hours" }
+partitions.gpu = { max_time = "24:00:00" }
+partitions.devel = { max_time = "2:00:00" }
+partitions.free = { price = { gpu = 1 } }
+
+[machines.strict]
+required = ["mem"]
+"""
+JOB = '#!/bin/bash\n#SBATCH --job-name=train\n#SBATCH --time=1:00:00\nstart_job m "$@"\n'
+CONFIGURATION = """
+machine = "m"
+project.account = "acc"
+container.runtime = "host"
+packages.requirements = ""
+jobs.ask_above = 100
+"""
+TRAIN = "site/train.sbatch"
+# Here it is the words that count: what the real one does with them is tested in integration/.
+SBATCH = """#!/bin/bash
+folder=${0%/*}/calls
+mkdir -p "$folder"
+number=$(find "$folder" -type f | wc -l)
+printf '%s\\0' "${0##*/}" "${LONGSHIP_CHAINED_AFTER-}" "$@" >"$folder/$number"
+echo "a warning" >&2
+echo "$((100 + number));cluster"
+"""
+
+
+@pytest.fixture
+def site(repository, tmp_path):
+    """Give a repository with a site that has partitions, and jobs for it."""
+    repository.scratch = tmp_path / "it's scratch"
+    repository.write("site/site.toml", SITE)
+    repository.write("site/train.sbatch", JOB)
+    repository.write("site/shell.salloc", JOB)
+    repository.write("submit.py", "")  # that it can be run is looked at
+    repository.write("site/strict.sbatch", JOB.replace("start_job m", "start_job strict"))
+    repository.write("other/site.toml", '[machines.o]\nrecognise.host = "login.o"\n')
+    repository.write("other/own.sbatch", JOB.replace("start_job m", "start_job o"))
+    scratch = f"paths.scratch_dir = {toml(repository.scratch)}\n"
+    repository.write("configuration.toml", CONFIGURATION + scratch)
+    return repository
+
+
+@pytest.fixture
+def submit(site):
+    """Give a function that returns the lines for a job and the words that were typed after it."""
+
+    def lines(*words, job=TRAIN, runtime="host", environ=None, **given):
+        typed, arguments = jobs.split_typed(words)
+        job = read_job_file(site.root, job)
+        check_machine(site.root, job, "m", load_machines(site.root))
+        settings, paths = site.settings_and_paths(environ, machine=job.machine)
+        wanted = jobs.Submission(job, typed, arguments, **given)
+        return jobs.submit_lines(settings, paths, runtime, wanted)
+
+    lines.site = site
+    return lines
+
+
+@pytest.fixture
+def calls(submit, clean_environment, run, tmp_path):
+    """Give a function that runs the lines for a job, and returns what sbatch was called with."""
+
+    def start(*words, **options):
+        path = tmp_path / "bin"
+        path.mkdir()
+        for name in ("sbatch", "salloc"):
+            (path / name).write_text(SBATCH)
+            (path / name).chmod(0o755)
+        env = {**clean_environment, "PATH": f"{path}:{clean_environment['PATH']}"}
+        start.done = run(["bash", "-c", render("a test", submit(*words, **options))], env=env)
+        files = sorted((path / "calls").iterdir(), key=lambda each: int(each.name))
+        return [os.fsdecode(each.read_bytes()).split("\0")[:-1] for each in files]
+
+    return start
+
+
+def see_only(site, *folders):
+    """Let the site's compute nodes see nothing but these folders."""
+    key = f"compute_folders = {toml(list(folders))}"
+    site.write("site/site.toml", SITE.replace("required", f"{key}\nrequired", 1))
+
+
+def options_of(lines):
+    """Give the words of the array that sbatch gets."""
+    (line,) = [each for each in lines if each.startswith("options=(")]
+    return shlex.split(line[len("options=(") : -1])
+
+
+def cost_of(lines):
+    """Give what is told of the job, and what is asked about."""
+    return [shlex.split(each)[1] for each in lines if each.startswith(("note ", "ask_about"))]
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["site/trian.sbatch"], "job script not found: site/trian.sbatch", '"site/train.sbatch"?'),
+        (
+            ["other/own.sbatch"],
+            "but this machine is m",
+            "site/shell.salloc, site/strict.sbatch",
+        ),
+        ([None, "--partion=x"], "sbatch has no option --partion", "mean --partition?"),
+        ([None, "--steps", "1"], "sbatch has no option --steps", "-- --steps"),
+        ([None, "train.py"], 'not an sbatch option: "train.py"', "after --: "),
+        (
+            [None, "--partition=gpus"],
+            "unknown partition on m: gpus",
+            '"gpu"? valid values: gpu, devel, free',
+        ),
+        (
+            [None, "-p", "devel", "-t3:0:0"],
+            "exceeds the limit of partition devel",
+            "at most --time=02:00:00",
+        ),
+        ([None, "--account="], "m requires --account", "project.account"),
+        (["site/strict.sbatch"], "strict requires --mem", "--mem=VALUE"),
+        ([None, "--gres=gpu:5"], "5 GPUs per node requested, but nodes have 4", "fewer"),
+        ([None, "--job-name=a/b"], 'invalid job name: "a/b"', "letters, digits"),
+        (
+            [None, "--", "a", ":", "b"],
+            'a job argument is ":"',
+            "join it to the argument",
+        ),
+        ([None, "--", "--token=hf_x1y2"], "contains the value of HF_TOKEN", "in its environment"),
+        ([None, "--export=ALL,A=hf_x1y2"], "contains the value of HF_TOKEN", "in its environment"),
+        ([None, "-h"], "--help is not supported", "--dry-run"),
+        ([None, "--test-only"], "--test-only is not supported", "--dry-run"),
+        ([None, "-W"], "--wait is not supported", "submit.py status"),
+        ([None, "--export=NONE"], "--export=NONE hides the variables", "use --export=ALL"),
+        ([None, "--export=A=1,B"], "--export=A=1,B hides the variables", "--export=ALL,A=1,B"),
+    ],
+)
+def test_job_that_would_fail_is_refused(words, message, hint, submit):
+    with pytest.raises(LongshipError) as error:
+        submit(*words[1:], job=words[0] or TRAIN, environ={"HF_TOKEN": "hf_x1y2"})
+    assert message in str(error.value)
+    assert hint in error.value.hint
+    assert "hf_x1y2" not in f"{error.value} {error.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("program", "lines"),
+    [("sbatch", ["options=() job=(job.sbatch)", "try_job"]), ("squeue", ["show_jobs /runs"])],
+)
+def test_slurm_without_a_cluster_is_told(program, lines, clean_environment, run, tmp_path):
+    said = "fatal: Could not establish a configuration source"
+    (tmp_path / program).write_text(f"#!/bin/bash\necho '{program}: {said}' >&2\nexit 1\n")
+    (tmp_path / program).chmod(0o755)
+    env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
+    done = run(["bash", "-c", render("a test", lines)], env=env, check=False)
+    error, hint = done.stderr.splitlines()
+    assert error == "error: Slurm is installed on this machine, but no cluster is configured"
+    assert hint.startswith("hint: run this on a login node of a cluster; or run without Slurm")
+
+
+@pytest.mark.parametrize(
+    ("said", "recorded", "told"),
+    [
+        ("Invalid job id specified", False, True),
+        ("Invalid job id", True, False),
+        ("", False, False),
+    ],
+)
+def test_job_after_one_that_nobody_knows_is_refused(
+    said, recorded, told, clean_environment, run, tmp_path
+):
+    (tmp_path / "scontrol").write_text(f"#!/bin/bash\necho '{said}' >&2\nexit 1\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    if recorded:
+        (tmp_path / "runs/999999-train").mkdir(parents=True)
+        (tmp_path / "runs/999999-train/record.json").touch()
+    env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
+    script = render("a test", [call("check_after", "999999", tmp_path / "runs")])
+    done = run(["bash", "-c", script], env=env, check=False)
+    assert done.returncode == told
+    assert ("error: --after names an unknown job: 999999" in done.stderr) == told
+
+
+def test_job_to_follow_is_looked_for(submit):
+    assert any(each.startswith("check_after 999999 ") for each in submit(after="999999"))
+
+
+def test_terminal_is_told_what_the_number_is(clean_environment, tmp_path):
+    lines = ["ids=(7 8)", "print_ids", call("tell_job", "/runs/%j.log")]
+    command = ["bash", "-c", render("a test", lines)]
+    with Terminal(command, env=clean_environment, cwd=tmp_path) as terminal:
+        terminal.end()
+    assert terminal.said.startswith("job: 7 8\r\nlog: /runs/7.log\r\n")
+
+
+@pytest.mark.parametrize("given", [{"chain": 2}, {"after": "7"}])
+def test_shell_on_a_node_cannot_wait_for_another_job(given, submit):
+    with pytest.raises(LongshipError, match="is interactive"):
+        submit(job="site/shell.salloc", **given)
+
+
+def test_variable_that_keeps_the_environment_from_jobs_is_told(submit):
+    with pytest.raises(LongshipError, match="--export=NONE hides the variables"):
+        submit(environ={"SBATCH_EXPORT": "NONE"})
+    submit("--export=ALL,A=1", environ={"SBATCH_EXPORT": "NONE"})
+
+
+@pytest.mark.parametrize("folder", ["paths.project_dir", "paths.scratch_dir", "container.image"])
+def test_folder_that_compute_nodes_do_not_see_is_told(folder, site, submit):
+    see_only(site, "/compute", str(site.root))
+    good = {"paths.project_dir": "/compute/p", "paths.scratch_dir": "/compute"}
+    values = {**good, folder: "/computer/x.sif"}
+    lines = (f"{name} = {toml(value)}\n" for name, value in values.items())
+    site.write("configuration.toml", CONFIGURATION + "".join(lines))
+    with pytest.raises(LongshipError) as error:
+        submit(runtime="apptainer")
+    assert str(error.value) == f"{folder} is not visible to compute nodes of m: /computer/x.sif"
+    assert error.value.hint == f"move it to a directory under /compute or {site.root}"
+
+
+def test_image_that_no_rank_starts_is_not_looked_at(site, submit):
+    see_only(site, "/compute", str(site.root))
+    roots = 'paths.project_dir = "/compute/p"\npaths.scratch_dir = "/compute"\n'
+    site.write("configuration.toml", f'{CONFIGURATION}{roots}container.image = "/home/my.def"\n')
+    assert submit() and submit(runtime="apptainer")  # nothing, and what was built below scratch_dir
+    site.write("site/build.sbatch", JOB.replace("start_job m", "build_container.py --machine m"))
+    with pytest.raises(LongshipError, match="container.image is not visible .*: /home/my.def"):
+        submit(job="site/build.sbatch", runtime="apptainer")
+    site.write("configuration.toml", CONFIGURATION + roots)
+    site.write("stacks/pytorch/stack.toml", "")
+    assert submit()  # on the host no stack needs an image
+
+
+def test_repository_and_log_must_be_seen_too(site, submit):
+    see_only(site, "/home", str(site.scratch))
+    with pytest.raises(LongshipError, match="this repository is not visible to compute nodes"):
+        submit()
+    see_only(site, "/home", str(site.scratch), str(site.root))
+    with pytest.raises(LongshipError, match="the log is not visible .*: /tmp.log"):
+        submit("--output=/tmp.log")
+
+
+def test_configured_account_is_passed_unless_another_is_said(site, submit):
+    def accounts(*words, **given):
+        found = options_of(submit(*words, **given))
+        return [each for each in found if each.startswith("--account")]
+
+    assert accounts() == ["--account=acc"]
+    assert accounts("-A", "mine") == ["--account=mine"]
+    assert accounts(environ={"SBATCH_ACCOUNT": "mine"}) == []
+    site.write("site/train.sbatch", JOB.replace("--time", "--account=mine --time"))
+    assert accounts() == []
+
+
+def test_gpus_of_the_command_line_win(site, submit):
+    site.write("site/train.sbatch", JOB.replace("--time", "--gres=gpu:4 --time"))
+    assert options_of(submit("--gpus-per-node=2"))[1] == "--gres=gpu:2"
+
+
+def test_log_lies_beside_the_runs(site, submit):
+    runs = f"--output={site.scratch}/runs"
+    assert options_of(submit())[-1] == f"{runs}/%j-%x.log"
+    assert options_of(submit("--array=0-3"))[-1] == f"{runs}/%A_%a-%x.log"
+    assert options_of(submit("-o", "x"))[1:] == ["--output=x"]
+    assert options_of(submit(environ={"SBATCH_OUTPUT": "x"})) == ["--account=acc"]
+
+
+def test_folders_of_the_log_are_made(calls, submit, tmp_path):
+    calls(f"--output={tmp_path}/logs/%x/run-%j.log", f"--error={tmp_path}/errors/%x/%j")
+    assert (tmp_path / "logs/train").is_dir()
+    assert (tmp_path / "errors/train").is_dir()
+    with pytest.raises(LongshipError, match="the log directory must be a fixed path, .*: /x/%j"):
+        submit("--output=/x/%j/log")
+
+
+def test_log_lies_where_the_job_runs(site, submit, tmp_path):
+    words = ("--output=a.log", "--error=e/%j")
+    for folder in (str(tmp_path), "below"):
+        lines = submit(f"--chdir={folder}", *words)
+        assert lines[-1] == call("tell_job", f"{site.root / folder}/a.log")
+        (made,) = [line for line in lines if line.startswith("make_folders")]
+        assert str(site.root / folder) in shlex.split(made)
+        assert str(site.root / folder / "e") in shlex.split(made)
+    assert submit(*words)[-1] == call("tell_job", f"{site.root}/a.log")
+
+
+def test_job_without_a_name_is_told_by_the_name_that_slurm_gives_it(site, submit):
+    nameless = JOB.replace("#SBATCH --job-name=train\n", "")
+    site.write("site/mine.sbatch", nameless)
+    site.write("site/mine.salloc", nameless)
+    lines = submit(job="site/mine.sbatch")
+    assert lines[-1] == call("tell_job", f"{site.scratch}/runs/%j-mine.sbatch.log")
+    assert cost_of(lines)[0].startswith("mine.sbatch: ")
+    assert cost_of(submit(job="site/mine.salloc"))[0].startswith("bash: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "told"),
+    [
+        ([], {}, "train: 1 node of gpu for at most 01:00:00; at most 48.0 core-hours"),
+        (
+            ["-N2", "-t30"],
+            {},
+            "train: 2 nodes of gpu for at most 00:30:00; at most 48.0 core-hours",
+        ),
+        ([], {"chain": 2}, "01:00:00, 2 jobs; at most 96.0 core-hours"),
+        (["--array=0-1"], {}, "01:00:00, 2 jobs; at most 96.0 core-hours"),
+        (["-a1-45"], {"agreed": True}, "01:00:00, 45 jobs; at most 2,160.0 core-hours"),
+        (
+            ["-pfree"],
+            {},
+            "train: 1 node of free for at most 01:00:00; cost unknown: the site file has no price",
+        ),
+        (["-pfree", "--gpus=2"], {}, "at most 2.0 hours"),
+        (["-pfree", "--gpus=1", "--time=15"], {}, "at most 0.3 hours"),
+        (["-pfree", "--gpus=3", "--time=6"], {}, "at most 0.3 hours"),
+    ],
+)
+def test_cost_is_told(words, given, told, submit):
+    (said,) = cost_of(submit(*words, **given))
+    assert said.endswith(told)
+
+
+def test_it_asks_only_above_the_limit_and_when_nobody_agreed(submit):
+    assert len(cost_of(submit("-N2", "-t62:30"))) == 1  # 100 core-hours
+    assert cost_of(submit("-N2", "-t63"))[1] == "100.8 core-hours"
+    assert cost_of(submit(chain=3))[1] == "144.0 core-hours"
+    assert len(cost_of(submit(chain=3, agreed=True))) == 1
+
+
+def test_array_and_order_of_jobs_are_one_of_each(submit):
+    with pytest.raises(LongshipError, match="--chain cannot be used with job arrays"):
+        submit("--array=0-3", chain=2)
+    with pytest.raises(LongshipError, match="--after and --dependency=singleton cannot"):
+        submit("--dependency=singleton", after="7")
+
+
+def test_variables_of_salloc_are_those_that_count_for_a_shell(submit):
+    environ = {"SALLOC_ACCOUNT": "theirs", "SBATCH_ACCOUNT": "none", "SALLOC_TIMELIMIT": "20"}
+    lines = submit(job="site/shell.salloc", environ=environ)
+    options = next(each for each in lines if each.startswith("options="))
+    assert "--account=theirs" in options and "--time=20" in options
+
+
+def test_question_that_nobody_can_answer_stops_it(submit, run):
+    script = render("a test", [each for each in submit(chain=3) if each.startswith("ask_about")])
+    done = run(["bash", "-c", script], check=False)
+    assert done.returncode == 1 and "144.0 core-hours" in done.stderr and "--yes" in done.stderr
+
+
+def test_words_reach_sbatch_as_they_are(calls, site, hostile_arguments):
+    comment = "--comment=a 'b' $HOME\n"
+    trial, real = calls(comment, "--", *hostile_arguments)
+    options = ["--account=acc", comment, f"--output={site.scratch}/runs/%j-%x.log"]
+    words = [*options, TRAIN, *hostile_arguments]
+    assert trial == ["sbatch", "", "--test-only", *words]
+    assert real == ["sbatch", "", "--parsable", *words]
+    assert calls.done.stdout == "101\n"
+    assert f"log: {site.scratch}/runs/101-train.log\n" in calls.done.stderr
+
+
+def test_chain_goes_on_from_each_other_after_another_job(calls):
+    found = calls(chain=3, agreed=True, after="7")[1:]
+    assert [words[1] for words in found] == ["", "101", "102"]
+    after = [[word[2:] for word in words if "dep" in word] for words in found]
+    first = ["dependency=afterok:7", "kill-on-invalid-dep=yes"]  # the last of a kind wins
+    then = [[*first, f"dependency=afterany:{job}"] for job in (101, 102)]
+    assert after == [first, *then]
+    assert calls.done.stdout == "101\n102\n103\n"
+
+
+def test_job_that_is_submitted_in_a_job_goes_on_from_nothing(calls, clean_environment):
+    clean_environment.update(LONGSHIP_CHAINED_AFTER="7", LONGSHIP_RERUN="/run")
+    assert [words[1] for words in calls()] == ["", ""]
+
+
+def test_shell_on_a_node_gets_the_header_from_here(calls):
+    trial, words = calls("--nodes=2", "--", "a b", job="site/shell.salloc")
+    options = ["--account=acc", "--job-name=train", "--time=1:00:00", "--nodes=2"]
+    assert words[0] == "salloc" and words[2:6] == options
+    assert words[6:] == ["bash", "site/shell.salloc", "a b"]
+    assert trial[:3] == ["sbatch", "", "--test-only"]
+    assert trial[3:] == [each for each in words[2:] if each != "bash"]
+
+
+def test_configuration_is_kept_as_it_is(calls, site):
+    calls()
+    (kept,) = (site.scratch / f"runs/configurations-{os.getuid()}").iterdir()
+    before = site.settings(machine="m").configuration
+    site.write("configuration.toml", "")
+    again = site.settings(configuration=str(kept)).configuration
+    assert again == before and again.project.account == "acc"
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["make_runs"], "cannot write to {}, where each job records its run"),
+        (["keep_configuration"], "cannot use the directory {}/sub-{}: "),
+    ],
+)
+def test_runs_that_cannot_be_written_to_are_told(lines, message, run, read_only_folder):
+    folder = read_only_folder if lines == ["make_runs"] else read_only_folder / "sub"
+    script = render("a test", [call(*lines, folder, "x.toml", "x")])
+    done = run(["bash", "-c", script], check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {message.format(read_only_folder, os.getuid())}")
+
+
+def test_runs_are_looked_at_before_what_is_in_them(submit):
+    lines = [each.partition(" ")[0] for each in submit()]
+    assert lines.index("check_python") < lines.index("make_runs") == lines.index("check_python") + 1
+
+
+def test_options_are_recorded_as_they_were_typed(submit, run, tmp_path, hostile_arguments):
+    words = [f"--comment={each}" for each in hostile_arguments]
+    (exported,) = [each for each in submit(*words) if each.startswith("export LONGSHIP_OPTIONS")]
+    record = [
+        "longship_facts=()",
+        "longship_log=",
+        "JOB_ARGUMENTS=()",
+        "SLURM_JOB_NODELIST=node1",
+        "begin_record",
+    ]
+    lines = [exported, assign("RUN_DIR", tmp_path), *record]
+    run(["bash", "-c", render("a test", lines)])
+    (tmp_path / "job.sbatch").write_text(JOB)
+    _, options, _ = recorded_job(tmp_path)
+    assert [each.word for each in options] == ["--account=acc", *words]
+
+
+def test_what_sbatch_says_moves_no_cursor(submit, clean_environment, run, tmp_path):
+    path = tmp_path / "bin"
+    path.mkdir()
+    said = r"sbatch: error: no \033]0;x\007\033[31m \302\2332J"
+    (path / "sbatch").write_text(f"#!/bin/bash\nprintf '{said}\\n' >&2\nexit 1\n")
+    (path / "sbatch").chmod(0o755)
+    env = {**clean_environment, "PATH": f"{path}:{clean_environment['PATH']}"}
+    told = run(["bash", "-c", render("a test", submit())], env=env, check=False).stderr
+    assert "Slurm rejected the job: no ?]0;x??[31m ?2J\n" in told
+    assert all(each.isprintable() for each in told.split("\n"))
+
+
+@pytest.mark.parametrize("words", [["--", "--token=CANARY"], ["--comment=CANARY"]])
+def test_token_of_a_file_is_not_submitted(words, submit, tmp_path):
+    canary = secrets.token_hex(12)
+    (tmp_path / "token").write_text(f"{canary}\nmore\n")
+    os.mkfifo(tmp_path / "fifo")
+    files = f'{{ T = "{tmp_path}/token", U = "{tmp_path}/fifo", V = "{tmp_path}/none" }}'
+    local = f"environment.token_files = {files}\n"
+    submit.site.write("configuration.local.toml", local)
+    submit(*[each.replace("CANARY", "more") for each in words])
+    with pytest.raises(LongshipError, match="a job argument contains the value of T") as error:
+        submit(*[each.replace("CANARY", canary) for each in words])
+    assert canary not in str(error.value) + error.value.hint
+
+
+def test_name_that_no_file_can_have_is_told(submit):
+    submit(f"--job-name={'x' * 200}")
+    with pytest.raises(LongshipError, match="the job name is too long: 250 bytes"):
+        submit(f"--job-name={'ø' * 125}")

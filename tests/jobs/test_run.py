@@ -1,0 +1,377 @@
+"""The bash of a job's start and end: lib/jobs/run.bash and failure.bash."""
+
+import json
+import secrets
+import shlex
+import stat
+
+import pytest
+
+from lib.script.command import call
+from lib.script.render import render
+
+NOISE = "0: [W101 socket.cpp:1] nothing of interest\n"
+
+
+@pytest.fixture
+def bash(run, clean_environment, tmp_path):
+    """Give a function that runs lines with the functions they use."""
+
+    def run_lines(*lines, env=None, check=True):
+        script = tmp_path / "script.sh"
+        script.write_text(render("a test", lines))
+        environment = {**clean_environment, **(env or {})}
+        return run(["bash", script], env=environment, check=check)
+
+    return run_lines
+
+
+@pytest.fixture
+def first_failure(bash, tmp_path):
+    """Give a function that says who failed first in a log."""
+
+    def tell(text):
+        log = tmp_path / "a log"
+        log.write_text(text)
+        return bash("RUN_DIR=/runs/1-x", f"first_failure '{log}'").stdout
+
+    return tell
+
+
+TRACEBACK = (
+    "1: [rank 6] Traceback (most recent call last):\n"
+    '1: [rank 6]   File "train.py", line 1\n'
+    "0: [rank 2] RuntimeError: connection closed by peer\n"
+    "1: [rank 6] ValueError: no data\n"
+    "0: [rank 2] more of it\n"
+    "srun: error: node2: task 1: Exited with exit code 1\n"
+    "srun: error: node1: task 0: Terminated\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        (
+            NOISE + TRACEBACK,
+            "task 1 failed first, rank 6 on node2: Exited with exit code 1\n"
+            "  Traceback (most recent call last):\n"
+            '    File "train.py", line 1\n'
+            "  ValueError: no data\n",
+        ),
+        (
+            "longship: run /runs/1-x\n0: error: an old one\nlongship: run /runs/1-x\n" + TRACEBACK,
+            "task 1 failed first, rank 6 on node2: Exited with exit code 1\n"
+            "  Traceback (most recent call last):\n"
+            '    File "train.py", line 1\n'
+            "  ValueError: no data\n",
+        ),
+        (
+            "  7: doing well\nsrun: error: node3: tasks 7-9: Killed\n",
+            "task 7 failed first on node3: Killed\n",
+        ),
+        (
+            "10: FATAL: could not open image\n",
+            "task 10 failed first\n  FATAL: could not open image\n",
+        ),
+        (NOISE, ""),
+        ("", ""),
+    ],
+)
+def test_first_to_fail_is_told_with_what_it_said(log, told, first_failure):
+    assert first_failure(log) == told
+
+
+def test_long_message_is_cut(first_failure):
+    log = "0: error: x\n" + "0: more\n" * 100
+    assert len(first_failure(log).splitlines()) == 1 + 40
+
+
+CHAINED = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+@pytest.mark.parametrize("frames", [10, 16, 17, 18, 19, 20, 100, 900])
+@pytest.mark.parametrize("chained", [False, True])
+def test_error_at_the_end_of_a_long_traceback_is_told(frames, chained, first_failure):
+    calls = "".join(f'  File "a.py", line {n}\n    call({n})\n' for n in range(frames))
+    text = f"Traceback (most recent call last):\n{calls}ValueError: the cause\n\nof two lines\n"
+    if chained:
+        text = f"Traceback (most recent call last):\n  x\nKeyError: 1{CHAINED}{text}"
+    after = "Traceback (most recent call last):\n  torchrun's\nChildFailedError: rank 0\n" * 30
+    log = "".join(f"0: {line}\n1: other\n" for line in (text + after).splitlines())
+    lines = first_failure(log).splitlines()
+    assert lines[1] == "  Traceback (most recent call last):"
+    assert {"  ValueError: the cause", "  of two lines", f"      call({frames - 1})"} <= set(lines)
+    assert len(lines) <= 1 + 40
+    cut = [line for line in lines if line.startswith("  ... (")]
+    assert bool(cut) == (len(text.splitlines()) > 37)
+    if cut:
+        left_out = int(cut[0].split("(")[1].split()[0])
+        whole = [f"  {line}" for line in (text + after).splitlines()]
+        place = lines.index(cut[0])
+        assert lines[place + 1 :] == whole[place - 1 + left_out :][: len(lines) - place - 1]
+
+
+def test_bytes_of_any_kind_in_a_log_do_no_harm(bash, tmp_path):
+    log = tmp_path / "log"
+    log.write_bytes(b"0: \xff\xfe\x1b[31m%s$(touch x)\n0: error: \xc3( `touch y`\n\x00\n")
+    told = bash("RUN_DIR=/r", f"first_failure '{log}'").stdout
+    assert told.startswith("task 0 failed first\n  error: ")
+    assert not (tmp_path / "x").exists()
+    assert not (tmp_path / "y").exists()
+
+
+def test_gpus_that_are_dealt_out_unevenly_are_told(bash):
+    environment = {"SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS": "a100:4"}
+    told = bash("set_shape 3", env=environment, check=False)
+    assert told.returncode == 1
+    assert told.stderr.startswith(
+        "error: Slurm distributed a100:4 GPUs unevenly over 2 nodes\nhint: "
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "record", "goes_on"),
+    [
+        # its own record decides, whatever Slurm says or has forgotten
+        ("", {"exit_code": "0"}, True),
+        ("CANCELLED", {"exit_code": "0"}, True),
+        ("", {"exit_code": "143"}, True),
+        ("", {"exit_code": "143", "stopped": "cancelled"}, False),
+        ("", {"exit_code": "0", "stopped": "cancelled"}, False),
+        # it was to start again, and was cancelled as it waited for that
+        ("", {"exit_code": "143", "stopped": "requeued"}, False),
+        ("COMPLETED", {"exit_code": "0", "stopped": "requeued"}, False),
+        ("CANCELLED", {"exit_code": "143", "stopped": "preempted"}, False),
+        ("PREEMPTED", {"exit_code": "143", "stopped": "preempted"}, True),
+        ("TIMEOUT", {"exit_code": "1"}, False),
+        ("", None, False),
+        ("", {"exit_code": "0", "cluster": "another"}, False),
+        # it has no end: the node is lost, or it was killed
+        ("", {}, True),
+        ("NODE_FAIL", {}, True),
+        ("TIMEOUT", {}, True),
+        ("OUT_OF_MEMORY", {}, False),
+        ("CANCELLED", {}, False),
+    ],
+)
+def test_chain_goes_on_unless_the_program_failed(said, record, goes_on, bash, tmp_path):
+    """scontrol is a stand-in here, for states that take minutes or a broken node to reach."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    ends = "" if said else "exit 1\n"
+    (programs / "scontrol").write_text(
+        f"#!/bin/sh\n{ends}echo 'JobId=7 JobState={said} Reason=x'\n"
+    )
+    (programs / "scontrol").chmod(0o755)
+    if record is not None:
+        (tmp_path / "7-train").mkdir()
+        text = json.dumps({"job": "7", "cluster": "", **record}, indent=2)
+        (tmp_path / "7-train/record.json").write_text(f"{text}\n")
+    path = {"PATH": f"{programs}:/usr/bin:/bin"}
+    told = bash(f"RUN_DIR='{tmp_path}/8-train'", "check_chain 7", env=path, check=False)
+    assert told.returncode == (0 if goes_on else 1), told.stderr
+    assert goes_on or "error: job 7, which this job resumes, ended in state " in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("log", "stopped"),
+    [
+        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\n", "cancelled"),
+        (
+            "*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE to SIGNAL Terminated ***\n",
+            "cancelled",
+        ),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO TIME LIMIT ***\n", ""),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO PREEMPTION ***\n", "preempted"),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO JOB REQUEUE ***\n", "requeued"),
+        ("*** JOB 77 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\n", ""),
+        ("*** STEP 7.0 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\n", ""),
+        ("", ""),
+        (None, ""),
+    ],
+)
+def test_who_has_stopped_a_job_is_known_by_its_log(log, stopped, bash, tmp_path):
+    if log is not None:
+        (tmp_path / "a log").write_text(f"{log}more\n")
+    ask = f"find_who_stopped '{tmp_path}/a log'; printf %s \"$REPLY\""
+    assert bash("SLURM_JOB_ID=7", ask).stdout == stopped
+
+
+@pytest.mark.parametrize("code", [0, 1, 7, 143])
+def test_end_keeps_the_exit_code_when_the_record_cannot_be_written(code, bash, tmp_path):
+    lines = (
+        f"RUN_DIR='{tmp_path}/none' longship_log= longship_facts=(job 1)",
+        "trap 'end_run $?' EXIT",
+        f"exit {code}",
+    )
+    done = bash(*lines, check=False)
+    assert done.returncode == code
+    assert f"none/record.json cannot be completed: the job exited with code {code}\n" in done.stderr
+
+
+@pytest.mark.parametrize("submodule", [False, True])
+def test_code_of_somebody_else_is_recorded_and_nothing_of_it_is_run(
+    submodule, recorded, run, bash, tmp_path
+):
+    """All that a repository's own settings can start: filters, monitors, hooks, other programs."""
+    folder, git = recorded
+    if submodule:
+        (folder / "sub").mkdir()
+        git = ["git", "-C", folder / "sub", *git[3:]]
+        run([*git, "init", "--quiet"])
+    (git[2] / "filtered").write_text("first\n")
+    (git[2] / ".gitattributes").write_text("filtered filter=x diff=x\n* filter=y\n")
+    run([*git, "add", "."])
+    run([*git, "commit", "--quiet", "--message=z"])
+    if submodule:
+        outer = ["git", "-C", folder, *git[3:]]
+        run([*outer, "add", "sub", "code"])
+        run([*outer, "commit", "--quiet", "--message=y"])
+        (folder / "code").write_text("mine again\n")
+    (git[2] / "filtered").write_text("second\n")
+    program = tmp_path / "canary"
+    program.write_text(f"#!/bin/sh\ntouch {shlex.quote(str(tmp_path / 'was run'))}\ncat\n")
+    program.chmod(0o755)
+    value = shlex.quote(str(program))
+    keys = ["filter.x.clean", "filter.y.process", "diff.x.command", "diff.x.textconv"]
+    keys += ["core.fsmonitor", "diff.external", "core.sshCommand", "core.pager", "core.editor"]
+    for key in keys:
+        run([*git, "config", key, value])
+    run([*git, "config", "filter.x.required", "true"])
+    run([*git, "config", "core.hooksPath", tmp_path / "hooks"])
+    (tmp_path / "hooks").mkdir()
+    (tmp_path / "hooks/post-index-change").symlink_to(program)
+    bash(call("record_repository", "theirs", folder, tmp_path / "theirs"))
+    assert not (tmp_path / "was run").exists()
+    patch = (tmp_path / "theirs.patch").read_text()
+    assert ("+mine again\n" if submodule else "+second\n") in patch
+    # what is recorded can be applied to what it names
+    commit = (tmp_path / "theirs.commit").read_text().split()[1]
+    run(["git", "clone", "--quiet", "--no-checkout", folder, tmp_path / "again"])
+    again = ["git", "-C", tmp_path / "again"]
+    run([*again, "checkout", "--quiet", commit])
+    run([*again, "apply", tmp_path / "theirs.patch"])
+    for name in ["code"] if submodule else ["code", "filtered"]:
+        assert (tmp_path / "again" / name).read_text() == (folder / name).read_text()
+    run([*git, "status"])
+    assert (tmp_path / "was run").exists(), "these settings do nothing with this git"
+
+
+@pytest.mark.parametrize("place", ["added", "removed", "beside", "deleted"])
+def test_password_is_in_no_recorded_change(place, recorded, run, bash, tmp_path):
+    folder, git = recorded
+    canary = secrets.token_hex(12)
+    login = f"--index-url https://me:{canary}@example.org/simple\n"
+    name = "it's re\tquired.txt"
+    (folder / name).write_text("torch\n" if place == "added" else f"{login}torch\n")
+    run([*git, "add", "."])
+    run([*git, "commit", "--quiet", "--message=z"])
+    texts = {"added": f"{login}torch\n", "removed": "torch\n", "beside": f"{login}numpy\n"}
+    if place == "deleted":
+        (folder / name).unlink()
+    else:
+        (folder / name).write_text(texts[place])
+    (folder / "code").write_text("mine again\n")
+    bash(call("record_repository", "longship", folder, tmp_path / "record"))
+    written = (tmp_path / "record.patch").read_text() + (tmp_path / "record.commit").read_text()
+    assert canary not in written and "+mine again\n" in written
+    assert "left out, because it contains a password: $'it\\'s re\\tquired.txt'\n" in written
+    run([*git, "checkout", "--quiet", "--", "."])
+    run([*git, "apply", tmp_path / "record.patch"])
+    assert (folder / "code").read_text() == "mine again\n"
+    assert not list(tmp_path.glob("longship-git.*"))
+
+
+BUSY = """#!/bin/sh
+echo "$*" >>"$FOLDER/asked"
+if [ "$(wc -l <"$FOLDER/asked")" -gt "$FAILURES" ]; then echo "JobId=7 Name=a  b"; exit; fi
+echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2
+exit 1
+"""
+
+
+@pytest.mark.parametrize(("failures", "code"), [(0, 0), (3, 0), (1000, 1)])
+def test_job_waits_for_a_slurm_that_is_busy(failures, code, run, root, clean_environment, tmp_path):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("scontrol", BUSY), ("sleep", '#!/bin/sh\necho "$1" >>"$FOLDER/slept"\n')):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    environment = {
+        **clean_environment,
+        **{"PATH": f"{programs}:{clean_environment['PATH']}", "FOLDER": str(tmp_path)},
+        **{"FAILURES": str(failures), "SLURM_JOB_ID": "7"},
+    }
+    script = 'source "$1/lib/shell/job.bash"; show_job'
+    told = run(["bash", "-c", script, "bash", root], env=environment, check=False)
+    assert told.returncode == code
+    assert (tmp_path / "asked").read_text().startswith("show job --oneliner 7\n")
+    waited = (tmp_path / "slept").read_text().split() if failures else []
+    if code:
+        assert 240 < sum(map(int, waited)) < 600
+        assert told.stderr.splitlines()[-2].startswith("error: Slurm reports nothing about job 7")
+        assert told.stderr.splitlines()[-1].startswith("hint: ")
+    else:
+        assert told.stdout == "JobId=7 Name=a  b\n"
+        assert waited == ["1", "2", "3"][:failures]
+
+
+@pytest.fixture
+def recorded(run, bash, tmp_path):
+    """Give a repository, its folder, and a run that has recorded its code."""
+    folder = tmp_path / "it's a repository"
+    folder.mkdir()
+    git = ["git", "-C", folder, "-c", "user.name=n", "-c", "user.email=e@x"]
+    run([*git, "init", "--quiet"])
+    (folder / "code").write_text("first\n")
+    run([*git, "add", "."])
+    run([*git, "commit", "--quiet", "--message=x"])
+    (folder / "code").write_text("mine\n")
+    (tmp_path / "12-train/repositories").mkdir(parents=True)
+    file = tmp_path / "12-train/repositories/longship"
+    bash(call("record_repository", "longship", folder, file))
+    return folder, git
+
+
+@pytest.mark.parametrize("change", ["nothing", "file", "commit", "untracked"])
+def test_run_that_is_started_again_tells_other_code(change, recorded, run, bash, tmp_path):
+    folder, git = recorded
+    if change == "file":
+        (folder / "code").write_text("other\n")
+    elif change == "commit":
+        run([*git, "commit", "--quiet", "--all", "--message=y"])
+    elif change == "untracked":
+        (folder / "notes").write_text("other\n")
+    before = {path: path.read_bytes() for path in (tmp_path / "12-train").rglob("*.*")}
+    told = bash(call("compare_code", tmp_path / "12-train", "longship", folder, "other", "/none"))
+    if change in ("file", "commit"):
+        warning, hint = told.stderr.splitlines()
+        assert warning.startswith("warning: the code of longship differs from that of 12-train")
+        run(
+            [
+                "bash",
+                "-c",
+                f"cd '{tmp_path}' && {{ git -C {shlex.quote(str(folder))} stash --quiet"
+                f" || true; }} && {hint.split('recorded code: ')[1]}",
+            ]
+        )
+        assert (folder / "code").read_text() == "mine\n"
+    else:
+        assert told.stderr == ""
+    assert before == {path: path.read_bytes() for path in (tmp_path / "12-train").rglob("*.*")}
+
+
+def test_what_a_run_is_started_again_with_nobody_else_can_change(bash, tmp_path):
+    """Whatever the umask: a group that shares a folder is told to use 007."""
+    lines = (
+        "umask 0",
+        f"RUN_DIR='{tmp_path}' JOB_ARGUMENTS=(a) LONGSHIP_OPTIONS=--nodes=1",
+        "longship_log= longship_facts=() SLURM_JOB_NODELIST=n",
+        "begin_record",
+        "trap - EXIT",
+        "umask",
+    )
+    assert bash(*lines).stdout == "0000\n"
+    for name in ("arguments", "options"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o644

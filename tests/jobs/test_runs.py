@@ -1,0 +1,276 @@
+"""The start of a job: what Slurm says of it, and the script that its job file sources."""
+
+import os
+import stat
+
+import pytest
+
+from lib.configuration.sites import load_machines
+from lib.jobs.facts import gpus_per_node, processes_per_node, request_of, run_name, slurm_facts
+from lib.jobs.start import make_run_folder, start_lines
+from lib.script.errors import LongshipError
+from lib.script.render import render
+
+# As Slurm 22.05 prints it, in one line; the last job of an array bears the array's number.
+LINE = (
+    "JobId=12 ArrayJobId=12 ArrayTaskId=1 JobName=my job/of mine UserId=me(1000) GroupId=me(1000) "
+    "MCS_label=N/A Priority=4294901748 Nice=0 Account=acc QOS=(null) JobState=RUNNING Reason=None "
+    "Dependency=(null) Requeue=1 Restarts=2 BatchFlag=1 Reboot=0 ExitCode=0:0 RunTime=00:00:00 "
+    "TimeLimit=00:30:00 TimeMin=N/A SubmitTime=2026-01-02T03:04:05 AccrueTime=Unknown "
+    "Deadline=N/A SuspendTime=None Scheduler=Backfill Partition=gpu AllocNode:Sid=login1:16719 "
+    "ReqNodeList=(null) ExcNodeList=(null) NodeList=node[1-2] BatchHost=node1 NumNodes=2 "
+    "NumCPUs=48 NumTasks=4 CPUs/Task=12 ReqB:S:C:T=0:0:*:* TRES=cpu=48,mem=220G,node=2,billing=48 "
+    "Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=* MinCPUsNode=1 MinMemoryNode=110G "
+    "Features=fat DelayBoot=00:00:00 OverSubscribe=OK Contiguous=0 Licenses=(null) "
+    "Command=(null) WorkDir=/home/me/a b Comment=A=1 JobId=9 B  "
+    "StdErr=/home/me/a b/12_1.log StdIn=/dev/null StdOut=/home/me/a b/12_1.log Power= "
+    "TresPerNode=gres:gpu:4 \n"
+)
+NAMED = {"image": "/i.sif", "image_sha256": "abc", "overlay": "", "venv": "/it's a venv"}
+# The functions that start.bash calls show what they are given; they themselves need a job.
+SHOW = """
+set_rendezvous() { printf 'rendezvous\\0%s\\0' "$1"; }
+set_shape() { printf 'shape\\0%s\\0' "$1"; }
+check_chain() { printf 'chain\\0%s\\0' "$1"; }
+load_modules() { printf 'module\\0%s\\0' "$2"; }
+tell_ranks_apart() { printf 'apart\\0yes\\0'; }
+record_code() { printf 'code %s\\0%s\\0' "$@"; }
+begin_record() {
+  printf '%s\\0' run "$RUN_DIR" launcher "$LAUNCHER" folder "$STACK_DIR" file "$longship_log"
+  printf '%s\\0' root "$LONGSHIP_ROOT" "${longship_facts[@]}"
+}
+"""
+
+
+def facts(**changed):
+    return {**slurm_facts(LINE), **changed}
+
+
+def test_real_line_is_read():
+    found = facts()
+    assert (found["JobId"], found["JobName"]) == ("12", "my job/of mine")
+    assert (found["NodeList"], found["NumCPUs"], found["TimeLimit"]) == (
+        "node[1-2]",
+        "48",
+        "00:30:00",
+    )
+    assert found["TRES"] == "cpu=48,mem=220G,node=2,billing=48"
+    assert (found["WorkDir"], found["Power"]) == ("/home/me/a b", "")
+    assert found["StdOut"] == "/home/me/a b/12_1.log"
+    assert (found["AllocNode:Sid"], found["CPUs/Task"]) == ("login1:16719", "12")
+    assert found["TresPerNode"] == "gres:gpu:4"
+
+
+def test_array_that_slurm_tells_whole_begins_with_the_job_asked_for():
+    other = LINE.replace("JobId=12 Array", "JobId=13 Array").replace("TaskId=1", "TaskId=0")
+    found = slurm_facts(LINE + other)
+    assert (found["JobId"], found["ArrayTaskId"], found["TresPerNode"]) == ("12", "1", "gres:gpu:4")
+
+
+def test_arguments_of_a_job_are_no_facts():
+    arguments = "--comment x StdOut=/elsewhere WorkDir=/none\nJobName=other Partition=none\n"
+    found = slurm_facts(LINE.replace(" WorkDir=", f" {arguments} WorkDir="))
+    real = facts()
+    assert {name: found[name] for name in ("JobName", "Partition", "WorkDir")} == {
+        name: real[name] for name in ("JobName", "Partition", "WorkDir")
+    }
+    assert found.get("StdOut") == real.get("StdOut")
+
+
+@pytest.mark.parametrize("text", ["", "\n", "slurm_load_jobs error: Invalid job id specified\n"])
+def test_what_is_no_job_is_told(text):
+    with pytest.raises(LongshipError, match="not a job") as error:
+        slurm_facts(text)
+    assert "submit.py SITE/JOB.sbatch" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({}, "7-train"),
+        ({"ArrayJobId": "12", "ArrayTaskId": "3"}, "12_3-train"),
+        ({"JobName": "my job/of mine"}, "7-my_job_of_mine"),
+        ({"JobName": "../../x"}, "7-.._.._x"),
+        ({"JobName": "a.b-c_d+e1"}, "7-a.b-c_d+e1"),
+        ({"JobName": "x\n;$(touch y)'\""}, "7-x____touch_y___"),
+        ({"JobName": ""}, "7-"),
+        ({"JobName": "x" * 250}, f"7-{'x' * 200}"),
+        ({"JobName": "ø" * 250}, f"7-{'ø' * 100}"),
+    ],
+)
+def test_name_of_a_run_is_one_folders(changed, name):
+    assert run_name({"JobId": "7", "JobName": "train", **changed}) == name
+
+
+def test_size_is_what_the_job_has():
+    found = request_of(facts(), "4")
+    assert (found.nodes, found.cores, found.gpus, found.memory) == (2, 48, 8, 220)
+    assert (found.partition, found.account, found.constraint) == ("gpu", "acc", "fat")
+    assert (found.hours, found.jobs) == (0.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("tres", "gigabytes"), [("mem=512M", 0.5), ("cpu=1,mem=1.5T,node=1", 1536), ("cpu=1", 0)]
+)
+def test_memory_is_read_in_gigabytes(tres, gigabytes):
+    assert request_of(facts(TRES=tres), "").memory == gigabytes
+
+
+def test_what_slurm_does_not_count_is_nothing():
+    changed = {"Features": "(null)", "NumNodes": "1-1", "TimeLimit": "UNLIMITED"}
+    found = request_of(facts(**changed, TresPerNode=""), "")
+    assert (found.constraint, found.nodes, found.gpus) == ("", 1, 0)
+    without = {name: value for name, value in facts().items() if name not in ("TRES", "NumTasks")}
+    assert request_of(without, "").memory == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "on_node", "gpus"),
+    [
+        ({}, "2", 2),  # what the batch script knows beats all
+        ({"TresPerNode": "gres:gpu:a100:4"}, "", 4),
+        ({"TresPerNode": "gres/gpu=8"}, "", 8),
+        ({"TresPerNode": "", "TresPerJob": "gres:gpu:16"}, "", 8),  # Berzelius: --gpus, salloc
+        ({"TresPerNode": "", "TresPerTask": "gres/gpu:1"}, "", 2),
+        ({"TresPerNode": "", "TRES": "cpu=48,node=2,gres/gpu=4"}, "", 2),
+        ({"TresPerNode": "", "AllocTRES": "cpu=4,gres/gpu=6", "TRES": "x"}, "", 3),
+        ({"TresPerNode": ""}, "", 0),
+    ],
+)
+def test_gpus_of_a_node_are_counted_whatever_slurm_says_of_them(changed, on_node, gpus):
+    assert gpus_per_node(facts(**changed), on_node) == gpus
+
+
+def test_processes_are_those_of_the_gpus(repository):
+    text = "gpus_per_node = 4\npartitions.cpu = { gpus_per_node = 0 }\n"
+    repository.write("site/site.toml", f"[machines.m]\n{text}[machines.bare]\n")
+    machines = load_machines(repository.root)
+    without = facts(TresPerNode="")
+    assert processes_per_node(facts(), "", machines["m"]) == 4
+    assert processes_per_node(without, "", machines["m"]) == 4  # the whole node
+    assert processes_per_node({**without, "Partition": "cpu"}, "", machines["m"]) == 1
+    assert processes_per_node(without, "", machines["bare"]) == 1
+
+
+def test_name_with_facts_in_it_is_a_name():
+    name = "a Command=b NumNodes=9 c"
+    line = LINE.replace("JobName=my job/of mine ", f"JobName={name} ")
+    found = slurm_facts(line, name)
+    assert (found["JobName"], found["NumNodes"]) == (name, "2")
+    assert found["StdOut"] == facts()["StdOut"]
+
+
+@pytest.fixture
+def start(repository, run):
+    """Give a function that sources start.bash, with functions that show what they were given."""
+
+    def source(found, folder="/runs/7-train", env=None, **changed):
+        settings, paths = repository.settings_and_paths(env)
+        lines = start_lines(
+            settings, paths, "host", paths.runs / folder, found, {**NAMED, **changed}
+        )
+        assert run(["bash", "-n"], input=render("a test", lines)).stderr == ""
+        done = run(["bash", "-c", "\n".join(["set -euo pipefail", SHOW, *lines])])
+        words = done.stdout.split("\0")[:-1]
+        return dict(zip(words[::2], words[1::2]))
+
+    return source
+
+
+def test_start_says_what_the_job_is(start, repository):
+    found = start(facts())
+    assert (found["run"], found["launcher"]) == ("/runs/7-train", "/runs/7-train/launcher")
+    assert found["root"] == str(repository.root)
+    assert found["folder"] == f"{repository.root}/stacks/pytorch"
+    assert found["file"] == found["log"] == "/home/me/a b/12_1.log"
+    assert (found["job"], found["name"], found["machine"]) == ("12_1", "my job/of mine", "local")
+    assert (found["image"], found["image_sha256"]) == ("/i.sif", "abc")
+    assert found["venv"] == "/it's a venv"
+    assert (found["partition"], found["account"], found["nodes"]) == ("gpu", "acc", "2")
+    assert (found["submitted"], found["restarts"]) == ("2026-01-02T03:04:05", "2")
+    assert (found["rendezvous"], found["shape"], found["apart"]) == ("{node}", "4", "yes")
+    assert found["code longship"] == str(repository.root)
+
+
+def test_what_is_not_known_is_not_said(start):
+    found = start(facts())
+    unknown = {"overlay", "qos", "goes_on_from", "run_again", "cost_per_hour", "cost_unit"}
+    assert not unknown & found.keys()
+    assert not {"chain", "module"} & found.keys()
+
+
+def test_site_says_how_nodes_meet_and_what_they_cost(start, repository):
+    repository.write(
+        "local/site.toml",
+        '[machines.local]\ngpus_per_node = 4\nrendezvous = "{node}i"\nmodules = ["load it\'s"]\n'
+        'price = { gpu = 1.5, unit = "GPU-hours" }\n',
+    )
+    repository.write("configuration.toml", '[[repositories]]\nurl = "https://x.org/one.git"\n')
+    found = start(facts(), env={"SLURM_GPUS_ON_NODE": "4", "LONGSHIP_CHAINED_AFTER": "11"})
+    assert (found["rendezvous"], found["shape"]) == ("{node}i", "4")
+    assert (found["gpus"], found["cost_per_hour"], found["cost_unit"]) == ("8", "12", "GPU-hours")
+    assert (found["chain"], found["goes_on_from"]) == ("11", "11")
+    assert found["module"] == "load it's"
+    assert found["code one"] == "/home/me/longship-data/project/repos/one"
+
+
+def test_interactive_job_has_no_log_and_its_ranks_are_not_told_apart(start):
+    found = start(facts(BatchFlag="0"))
+    assert found["file"] == "" and "apart" not in found
+
+
+def test_hostile_texts_are_read_back(start, hostile_arguments):
+    for text in filter(None, hostile_arguments):
+        found = start(facts(JobName=text), venv=text, env={"LONGSHIP_RERUN": text})
+        assert (found["name"], found["venv"], found["run_again"]) == (text, text, text)
+
+
+def test_run_has_a_folder_of_its_own_and_keeps_it_when_requeued(repository, tmp_path):
+    """JUWELS and JURECA share a scratch folder, and have jobs of the same id and name."""
+    repository.write("configuration.toml", f'[paths]\nscratch_dir = "{tmp_path}/s"\n')
+    _, paths = repository.settings_and_paths()
+    made = []
+    for cluster in ("juwels", "jureca", "juwels"):  # the last one after Slurm counted anew
+        folder = make_run_folder(paths, facts(), cluster, restarted=False)
+        (folder / "record.json").write_text(f'{{\n  "cluster": "{cluster}"\n}}\n')
+        made.append(folder)
+    assert [each.name.partition(".")[2] for each in made] == ["", "2", "3"]
+    assert make_run_folder(paths, facts(), "jureca", restarted=True) == made[1]
+    assert make_run_folder(paths, facts(), "juwels", restarted=True) == made[2]
+    assert make_run_folder(paths, facts(), "other", restarted=True).name.endswith(".4")
+
+
+@pytest.mark.parametrize("planted", ["writable", "link", "another's"])
+def test_folder_that_somebody_else_can_write_to_is_no_runs(
+    planted, repository, monkeypatch, tmp_path
+):
+    repository.write("configuration.toml", f'[paths]\nscratch_dir = "{tmp_path}/s"\n')
+    _, paths = repository.settings_and_paths()
+    folder = paths.runs / run_name(facts())
+    (tmp_path / "theirs").mkdir()
+    paths.runs.mkdir(parents=True)
+    if planted == "link":
+        folder.symlink_to(tmp_path / "theirs")
+    else:
+        folder.mkdir()
+        (folder / "record.json").write_text('{\n  "cluster": "c"\n}\n')
+        if planted == "writable":
+            folder.chmod(0o777)
+        else:
+            monkeypatch.setattr("os.geteuid", lambda: os.stat(folder).st_uid + 1)
+    before = os.umask(0)
+    try:
+        made = make_run_folder(paths, facts(), "c", restarted=True)
+    finally:
+        os.umask(before)
+    assert made == folder.with_name(f"{folder.name}.2")
+    assert stat.S_IMODE(made.stat().st_mode) == 0o755
+
+
+def test_nobody_moves_the_runs_of_others(repository, tmp_path):
+    repository.write("configuration.toml", f'[paths]\nscratch_dir = "{tmp_path}/s"\n')
+    _, paths = repository.settings_and_paths()
+    paths.runs.mkdir(parents=True)
+    paths.runs.chmod(0o770)
+    make_run_folder(paths, facts(), "c", restarted=False)
+    assert stat.S_IMODE(paths.runs.stat().st_mode) == 0o1770

@@ -1,0 +1,196 @@
+"""Options are read as sbatch reads them; where it is there, it is asked."""
+
+import re
+
+import pytest
+
+from lib.jobs.sbatch import (
+    _FLAGS,
+    _VARIABLES,
+    _WITH_VALUE,
+    Option,
+    combined,
+    read_header,
+    read_options,
+    read_variables,
+    same_gpus,
+)
+from lib.script.errors import LongshipError
+
+HEADER = """\
+#!/bin/bash
+#SBATCH --nodes=2   # two
+#SBATCH --job-name='a b' --comment "x # y" #z
+  # an indented comment ends nothing
+
+#SBATCH -t 60#minutes
+#SBATCH --hold
+##SBATCH --qos=none
+# SBATCH --qos=none
+#SBATCH
+# a line that \u2028 str.splitlines would break
+#SBATCH --begin=never
+true
+#SBATCH --qos=none
+"""
+
+
+@pytest.fixture
+def sbatch(clean_environment, run, tmp_path):
+    """Give a function that runs sbatch without any cluster: it reads its options first."""
+    settings = tmp_path / "slurm.conf"
+    settings.write_text("ClusterName=none\nSlurmctldHost=localhost\n")
+
+    def ask(*arguments, env=None, **options):
+        environment = {**clean_environment, "SLURM_CONF": str(settings), **(env or {})}
+        return run(["sbatch", *arguments], env=environment, check=False, **options)
+
+    return ask
+
+
+def words(options):
+    return [each.word for each in options]
+
+
+@pytest.mark.needs("sbatch")
+def test_every_option_of_sbatch_is_known_with_what_it_takes(sbatch):
+    shown = re.findall(r"^  (?:-(\w),?| +) +--([\w-]+)", sbatch("--help").stdout, re.MULTILINE)
+    assert len(shown) > 80
+    for letter, name in shown:
+        needs_one = "requires an argument" in sbatch(f"--{name}", input="").stderr
+        expected = Option(name, "value" if needs_one else None)
+        rest = ["value"] if needs_one else []
+        assert read_options([f"--{name}", *rest]) == [expected]
+        if letter:
+            assert read_options([f"-{letter}", *rest]) == [expected]
+
+
+@pytest.mark.needs("sbatch")
+def test_option_that_help_leaves_out_takes_what_sbatch_takes(sbatch):
+    for name in (*_WITH_VALUE, *_FLAGS):
+        said = sbatch(f"--{name}", input="").stderr
+        if "unrecognized" not in said:  # those of newer versions
+            assert ("requires an argument" in said) == (name in _WITH_VALUE), (name, said)
+
+
+@pytest.mark.needs("sbatch")
+def test_header_is_read_as_sbatch_reads_it(sbatch, tmp_path):
+    job = tmp_path / "job.sbatch"
+    job.write_text(HEADER)
+    said = sbatch("-vvv", job).stderr  # it stops at the time of begin
+    found = re.findall('Found in script, argument "(.*)"', said)
+    assert read_header(job.read_text(), "job") == read_options(found)
+
+
+@pytest.mark.needs("sbatch")
+def test_variables_are_those_that_sbatch_reads(sbatch, tmp_path):
+    job = tmp_path / "job.sbatch"
+    job.write_text("#!/bin/bash\ntrue\n")
+    for variable, option in _VARIABLES.items():
+        value = {"exclusive": "user", "output": "/7"}.get(option, "7")
+        # with -v it says what it was asked for; without any GPUs in its settings it ends there
+        said = sbatch("-v", "--gpus-per-task=1", job, env={f"SBATCH_{variable}": value}).stderr
+        assert re.search(rf"^sbatch: {option} +: ", said, re.MULTILINE), (variable, said)
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (["--nodes=2"], ["--nodes=2"]),
+        (["--nodes", "2"], ["--nodes=2"]),
+        (["-N2", "-t", "60"], ["--nodes=2", "--time=60"]),
+        (["-HvN", "2"], ["--hold", "--verbose", "--nodes=2"]),
+        (["--exclusive"], ["--exclusive"]),
+        (["--exclusive=user"], ["--exclusive=user"]),
+        (["--part=x"], ["--partition=x"]),
+        (["--time", "60"], ["--time=60"]),
+        (["--comment="], ["--comment="]),
+        (["--comment", "--nodes=2"], ["--comment=--nodes=2"]),
+        (["--comment=a=b c"], ["--comment=a=b c"]),
+        ([], []),
+    ],
+)
+def test_command_line_is_read_as_getopt_does(typed, expected):
+    assert words(read_options(typed)) == expected
+
+
+@pytest.mark.parametrize(
+    ("typed", "message", "hint"),
+    [
+        (["--partion=x"], "sbatch has no option --partion", "did you mean --partition? put"),
+        (
+            ["--zzz"],
+            "sbatch has no option --zzz",
+            "put job arguments after --: -- --zzz",
+        ),
+        (
+            ["--steps", "50"],
+            "sbatch has no option --steps",
+            "put job arguments after --",
+        ),
+        (["--nt=2"], "sbatch has no option --nt", "ntasks-per-node"),
+        (["-Z"], "sbatch has no option -Z", "valid values: "),
+        (["--nodes"], "missing value: --nodes", "--nodes=VALUE"),
+        (["-N"], "missing value: -N", "--nodes=VALUE"),
+        (["--hold", "train.py"], 'not an sbatch option: "train.py"', "after --: "),
+        (["-"], 'not an sbatch option: "-"', "after --: "),
+        ([""], 'not an sbatch option: ""', "after --: "),
+    ],
+)
+def test_what_is_no_option_is_told(typed, message, hint):
+    with pytest.raises(LongshipError) as error:
+        read_options(typed)
+    assert message in str(error.value)
+    assert hint in error.value.hint
+
+
+def test_header_ends_at_the_first_command():
+    expected = ["--nodes=2", "--job-name=a b", "--comment=x # y", "--time=60", "--hold"]
+    expected.append("--begin=never")
+    assert words(read_header(HEADER, "job")) == expected
+
+
+def test_option_of_a_newer_slurm_is_taken_from_a_header():
+    found = read_header("#SBATCH --not-known-yet=3 --nor-this\n", "job")
+    assert found == [Option("not-known-yet", "3"), Option("nor-this", None)]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("#SBATCH --comment='a", "a.sbatch, line 2: No closing quotation"),
+        ("#SBATCH --nodes", "a.sbatch: missing value: --nodes"),
+        ("#SBATCH --nodes=2 two", 'a.sbatch: not an sbatch option: "two"'),
+    ],
+)
+def test_line_that_cannot_be_read_is_told(line, message):
+    with pytest.raises(LongshipError) as error:
+        read_header(f"#!/bin/bash\n{line}\n", "a.sbatch")
+    assert message in str(error.value)
+
+
+def test_variables_of_sbatch_are_options():
+    environ = {"SBATCH_TIMELIMIT": "60", "SBATCH_EXCLUSIVE": "", "SBATCH_UNKNOWN": "1", "PATH": ""}
+    assert words(read_variables(environ)) == ["--exclusive", "--time=60"]
+
+
+@pytest.mark.parametrize(
+    ("header", "typed", "expected"),
+    [
+        ("--gres=gpu:4", "--gpus-per-node=2", "--gres=gpu:2"),
+        ("--gres=gpu:a100:4", "--gpus-per-node=a100:2", "--gres=gpu:a100:2"),
+        ("--gres=lustre:1,gpu:4", "--gpus-per-node=2", "--gres=lustre:1,gpu:2"),
+        ("--gres=lustre:1", "--gpus-per-node=2", "--gpus-per-node=2"),
+        ("--gpus-per-node=4", "--gres=gpu:2", "--gpus-per-node=2"),
+        ("--gpus-per-node=4", "--gres=gpu", "--gpus-per-node=1"),
+        ("--gpus-per-node=4", "--gres=lustre:1", "--gres=lustre:1"),
+        ("--nodes=2", "--gres=gpu:2", "--gres=gpu:2"),
+    ],
+)
+def test_gpus_per_node_are_named_as_in_the_header(header, typed, expected):
+    assert words(same_gpus(read_options([header]), read_options([typed]))) == [expected]
+
+
+def test_later_options_win():
+    options = [Option("nodes", "1"), Option("hold", None), Option("nodes", "2")]
+    assert combined(options) == {"nodes": "2", "hold": ""}

@@ -1,0 +1,159 @@
+"""What is installed, and when there is nothing to install."""
+
+import os
+import sys
+
+import pytest
+
+import lib
+from lib.configuration.layers import load_settings
+from lib.packages.install import data_command, install_lines
+from lib.runtimes.packages import wanted_venv
+from lib.script.errors import LongshipError
+from lib.script.render import render
+
+PIP_WITHOUT_NETWORK = """\
+WARNING: Retrying (Retry(total=4)) after connection broken by 'NewConnectionError('<pip object>: \
+Failed to establish a new connection: [Errno -3] Temporary failure in name resolution')': /simple/a/
+ERROR: No matching distribution found for a"""
+UV_WITHOUT_NETWORK = """\
+error: Failed to fetch: `https://pypi.org/simple/a/`
+  Caused by: error sending request for url (https://pypi.org/simple/a/)"""
+UV_WITHOUT_PACKAGE = """\
+  × No solution found when resolving dependencies:
+  ╰─▶ Because numppy was not found in the package registry and you require
+      numppy, we can conclude that your requirements are unsatisfiable."""
+PIP_WITHOUT_PACKAGE = """\
+ERROR: Could not find a version that satisfies the requirement numppy==2 (from versions: none)
+ERROR: No matching distribution found for numppy==2"""
+UV_WITHOUT_VERSION = "  ╰─▶ Because there is no version of numppy==2 and you require numppy==2,"
+
+
+@pytest.fixture
+def bash(run, tmp_path):
+    """Give a function that runs lines with what install.py assigns; `inside` says a text."""
+
+    def run_lines(*lines, said="", **options):
+        (tmp_path / "r.txt").write_text("# numppy\nNumppy>=1\n")
+        (tmp_path / "other.txt").write_text("numpy\n")
+        assigned = [
+            "inside() { printf '%s\\n' \"$TEXT\" >&2; return 1; }",
+            f"requirements=(-r {tmp_path}/r.txt -r {tmp_path}/other.txt) sources=() wheelhouse=''",
+            f"installer=uv uv={tmp_path}/tools/uv new_venv={tmp_path} offline_mode=offline-mode",
+            "LIBRARY=/lib",
+        ]
+        command = ["bash", "-c", render("a test", [*assigned, *lines])]
+        return run(command, env={"PATH": os.environ["PATH"], "TEXT": said}, check=False, **options)
+
+    return run_lines
+
+
+def test_venv_is_wanted_for_a_requirements_file(repository):
+    settings, paths = repository.settings_and_paths()
+    assert wanted_venv(settings, paths) == paths.venv
+
+
+def test_no_requirements_want_no_venv_and_nothing_is_installed(repository):
+    repository.write("configuration.toml", '[packages]\nrequirements = ""\n')
+    settings, paths = repository.settings_and_paths()
+    assert wanted_venv(settings, paths) is None
+    with pytest.raises(
+        LongshipError, match="nothing to install: packages.requirements is empty"
+    ) as error:
+        install_lines(settings, paths, "host")
+    assert "set packages.requirements" in error.value.hint
+
+
+def test_requirements_stand_behind_their_option(repository):
+    settings, paths = repository.settings_and_paths()
+    lines = "\n".join(install_lines(settings, paths, "host")).replace("\\\n  ", "")
+    assert f"-r {paths.root}/requirements/environment.txt" in lines
+
+
+def test_update_says_where_the_locked_versions_are(bash, tmp_path):
+    done = bash(
+        "check_requirements() { :; }; check_repositories() { :; }; find_uv() { :; }",
+        'describe_inside() { mkdir "$1"; touch "$1/python" "$1/glibc"; }',
+        'pin_packages() { touch "$1/pins.txt"; }; write_header() { :; }; inside() { :; }',
+        f"lock={tmp_path}/pytorch_amd64.lock unfinished={tmp_path}/unfinished base=host",
+        "renew_lock",
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{tmp_path}/pytorch_amd64.lock" in done.stderr
+    assert "commit this file" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("start", ["run_installer '' a", "find_uv fetch_uv"])
+@pytest.mark.parametrize(
+    ("said", "index"),
+    [(PIP_WITHOUT_NETWORK, "package index"), (UV_WITHOUT_NETWORK, "package index pypi.org")],
+)
+def test_index_that_is_not_reached_is_told(start, said, index, bash):
+    done = bash(start, said=said)
+    error, hint = done.stderr.splitlines()[-2:]
+    assert (done.returncode, error) == (1, f"error: cannot reach the {index}")
+    assert hint.endswith("python3 doctor.py; without network: offline-mode")
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        (UV_WITHOUT_PACKAGE, "numppy"),
+        (PIP_WITHOUT_PACKAGE, "numppy==2"),
+        (UV_WITHOUT_VERSION, "numppy==2"),
+    ],
+)
+def test_package_that_the_index_does_not_have_is_told(said, name, bash, tmp_path):
+    done = bash("run_installer '' a", said=said)
+    error, hint = done.stderr.splitlines()[-2:]
+    assert (done.returncode, error) == (1, f"error: the package index does not have {name}")
+    assert hint == f"hint: correct its name or version in {tmp_path}/r.txt"
+
+
+def test_full_disk_is_told_before_pip_is_tried(bash):
+    done = bash("find_uv fetch_uv", said="Error: [Errno 28] No space left on device")
+    error, hint = done.stderr.splitlines()[-2:]
+    assert (done.returncode, error) == (1, "error: cannot install uv: No space left on device")
+    assert hint.startswith("hint: free some space")
+
+
+def test_index_without_uv_leaves_pip(bash):
+    done = bash("find_uv fetch_uv || installer=pip", "echo $installer", said="No match for uv")
+    assert (done.returncode, done.stdout) == (0, "pip\n")
+
+
+def test_index_of_pytorch_that_is_not_reached_leaves_the_other_one(monkeypatch, capsys, tmp_path):
+    monkeypatch.syspath_prepend(f"{lib.ROOT}/lib/packages/inside")
+    install_packages = pytest.importorskip("install_packages")
+    monkeypatch.setattr(install_packages, "TORCH_INDEX", "http://127.0.0.1:9/whl/")
+    monkeypatch.delitem(sys.modules, "install_packages")
+    torch = tmp_path / "torch.txt"
+    torch.write_text("torch==2.8.0\n")
+    assert install_packages.torch_build(str(torch), ["-r", str(torch)], {}) == ""
+    note, hint = capsys.readouterr().err.splitlines()
+    assert note.startswith("note: http://127.0.0.1:9/whl/ is not reachable: installing the package")
+    assert "export PIP_FIND_LINKS=DIR" in hint
+
+
+def test_lock_has_neither_directories_of_this_machine_nor_credentials(bash, tmp_path):
+    pins = (
+        "--extra-index-url https://me:" + "secret@x/simple\n--find-links file:///my/wheels\na==1\n"
+    )
+    (tmp_path / "pins.txt").write_text(pins)
+    done = bash(f"shared_pins {tmp_path}/pins.txt")
+    assert done.stdout == "--extra-index-url https://x/simple\na==1\n"
+
+
+@pytest.mark.parametrize(
+    ("machine", "stack", "command"),
+    [
+        ("lumi", "olmo", "submit.py lumi/preprocess_data_lumi.sbatch"),
+        ("local", "pytorch", "container_run.py python preprocess_data.py"),
+        ("local", "trl", "container_run.py bash stacks/trl/preprocess_data.sh all"),
+        # JUWELS Booster has no such job: its data are made on the others
+        ("jwb", "trl", "container_run.py bash stacks/trl/preprocess_data.sh all"),
+    ],
+)
+def test_data_are_made_by_the_job_of_a_site(root, machine, stack, command):
+    settings = load_settings(root, {"machine": machine, "stack": stack}, {"HOME": "/home/me"})
+    assert data_command(settings) == f"python3 {command}"

@@ -1,0 +1,161 @@
+"""[[repositories]]: names, layers, and what git would misread."""
+
+import re
+
+import pytest
+
+from lib.configuration.repositories import configured_repositories
+from lib.packages.set_up import repositories_alone_lines
+from lib.repositories.repositories import repository_lines
+from lib.script.command import call
+from lib.script.errors import LongshipError
+from lib.script.render import render
+
+URL = "https://example.org/nordic/torchtitan.git"
+SECRET = "hunter2"
+# the switch by which git tests how it treats another user's repository
+FOREIGN = {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}
+
+
+def configured(repository, text):
+    repository.write("configuration.toml", text)
+    return configured_repositories(repository.settings())
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        (URL, "torchtitan"),
+        ("https://example.org/nordic/torchtitan/", "torchtitan"),
+        ("git@example.org:nordic/a.b.git", "a.b"),
+        ("git@example.org:titan", "titan"),
+        ("/a/path/titan.git", "titan"),
+    ],
+)
+def test_name_is_the_last_part_of_the_url(repository, url, name):
+    (found,) = configured(repository, f'[[repositories]]\nurl = "{url}"\n')
+    assert (found.name, found.url, found.ref, found.install) == (name, url, "", "editable")
+
+
+def test_entry_of_the_same_name_changes_the_stacks(repository):
+    repository.write(
+        "stacks/pytorch/stack.toml",
+        f'[[configuration.repositories]]\nurl = "{URL}"\nref = "v1"\nextras = ["dev"]\n',
+    )
+    text = (
+        '[[repositories]]\nname = "torchtitan"\nurl = "https://fork.org/x.git"\n'
+        '[[repositories]]\nurl = "https://example.org/other.git"\n'
+    )
+    changed, other = configured(repository, text)
+    assert changed.url == "https://fork.org/x.git"
+    assert (changed.ref, changed.extras) == ("v1", ("dev",))
+    assert other.name == "other"
+
+
+@pytest.mark.parametrize(
+    ("entry", "message", "hint"),
+    [
+        ('name = "a"', '"a" has no url', "url ="),
+        (f'url = "{URL}"\nname = "../a"', '"../a" is not a valid directory name', "letters"),
+        (f'url = "{URL}"\nname = ".git"', '".git" is not a valid directory name', "letters"),
+        ('url = "--upload-pack=x"\nname = "a"', "url of repository a", "git"),
+        (f'url = "{URL}"\nref = "-x"', "ref of repository torchtitan", "git"),
+        # Named: pytest keeps the ids of tests in a file, where a password looks like a real one.
+        pytest.param(
+            *(
+                f'url = "https://me:{SECRET}@example.org/a.git"',
+                "contains a password",
+                "credential",
+            ),
+            id="password in url",
+        ),
+        pytest.param(
+            *(f'url = "https://{SECRET}@example.org/a.git"', "contains a password", "credential"),
+            id="token in url",
+        ),
+        pytest.param(
+            *(f'url = "{URL}"\nupstream = "https://me:{SECRET}@b.org/a"', "upstream", "credential"),
+            id="password in upstream",
+        ),
+        (f'url = "{URL}"\nreff = "v1"', 'no key "reff"', '"ref"'),
+        (f'url = "{URL}"\ninstall = "edit"', 'install: "edit"', '"editable"'),
+        (f'url = "{URL}"\nextras = "dev"', "extras: expected", "write "),
+        (f'url = "{URL}"\n[[repositories]]\nurl = 3', "url: expected", "write "),
+    ],
+)
+def test_mistakes_are_told(repository, entry, message, hint):
+    with pytest.raises(LongshipError, match=re.escape(message)) as told:
+        configured(repository, f"[[repositories]]\n{entry}\n")
+    assert hint in told.value.hint
+    assert SECRET not in str(told.value) + told.value.hint
+
+
+def test_repositories_as_one_table_are_refused(repository):
+    with pytest.raises(LongshipError, match="repositories: expected") as told:
+        configured(repository, f'[repositories]\nurl = "{URL}"\n')
+    assert "[[repositories]]" in told.value.hint
+
+
+def test_login_name_is_no_password(repository):
+    url = "ssh://git@example.org/a.git"
+    assert configured(repository, f'[[repositories]]\nurl = "{url}"\n')[0].url == url
+
+
+def test_lines_name_each_repository(repository):
+    repository.write("configuration.toml", f'[[repositories]]\nurl = "{URL}"\nref = "it\'s"\n')
+    lines = repository_lines(*repository.settings_and_paths(), "update_repositories")
+    assert (
+        f"add_repository torchtitan {URL} 'it'\"'\"'s' '' {repository.root}/patches/torchtitan"
+        in lines
+    )
+    assert "bundles=''" in lines
+    assert lines[-1] == "locked /home/me/longship-data/project/repos update_repositories"
+
+
+def test_nothing_is_emitted_without_repositories(repository):
+    settings, paths = repository.settings_and_paths()
+    assert repository_lines(settings, paths, "install_repositories") == []
+    with pytest.raises(LongshipError, match="no repository is configured"):
+        repositories_alone_lines(settings, paths, "continue_update", "x")
+
+
+def test_failure_of_what_is_remembered_stops_the_update(run, tmp_path):
+    lines = ["state=.", call("remember_output", "commits", "false"), "echo went on"]
+    done = run(["bash", "-c", render("a test", lines)], cwd=tmp_path, check=False)
+    assert done.returncode == 1 and done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["start_report text", call("diagnose_clone", "FOLDER"), "end_report"], "warning"),
+        (["root=FOLDER", "check_clone"], "error: "),
+        (["git_folder FOLDER"], "error: "),
+    ],
+    ids=["doctor.py", "bundle.py", "set_up.py"],
+)
+def test_clone_of_another_user_is_named_with_what_allows_it(
+    lines, expected, run, clean_environment, tmp_path
+):
+    run(["git", "init", "--quiet", tmp_path / "group"])
+    lines = ["exec 2>&1", *(line.replace("FOLDER", str(tmp_path / "group")) for line in lines)]
+    environment = {**clean_environment, "HOME": str(tmp_path), **FOREIGN}
+    script = ["bash", "-c", render("a test", lines)]
+    done = run(script, env=environment, check=False).stdout
+    assert done.lstrip().startswith(expected), done
+    assert "belongs to another user, and git refuses to read it" in " ".join(done.split())
+    command = re.search(r"run: (git config --global --add safe.directory /.*)", done)
+    assert command, done
+    run(["bash", "-c", command[1]], env=environment)
+    assert "belongs to another user" not in run(script, env=environment, check=False).stdout
+
+
+def test_code_of_another_user_is_recorded_with_a_job(run, clean_environment, tmp_path):
+    git = ["git", "-C", tmp_path, "-c", "user.name=A", "-c", "user.email=a@example.org"]
+    run(["git", "init", "--quiet", tmp_path])
+    run([*git, "commit", "--quiet", "--allow-empty", "--message=first"])
+    commit = run([*git, "rev-parse", "HEAD"]).stdout
+    lines = [call("record_repository", "theirs", tmp_path, tmp_path / "theirs")]
+    environment = {**clean_environment, "HOME": str(tmp_path), **FOREIGN}
+    run(["bash", "-c", render("a test", lines)], env=environment)
+    assert (tmp_path / "theirs.commit").read_text().startswith(f"commit {commit}")

@@ -1,0 +1,98 @@
+"""The lines that start a program inside."""
+
+from pathlib import Path
+
+import pytest
+
+from lib.runtimes.container import describe_launch, inside_lines, run_lines
+
+ALL = ("apptainer", "singularity", "docker", "podman", "enroot")
+
+
+def describe(repository, runtime):
+    return describe_launch(*repository.settings_and_paths(arch="arm64"), runtime)
+
+
+def test_image_that_is_a_file_is_taken_where_it_lies(repository, tmp_path):
+    (tmp_path / "latest.sif").symlink_to("image 2.sif")
+    repository.write("configuration.toml", f'[container]\nimage = "{tmp_path}/latest.sif"\n')
+    launch = describe(repository, "apptainer")
+    assert launch.image == str(tmp_path / "image 2.sif")  # a later swap does not reach this launch
+    assert "ask the site" in launch.image_hint
+    assert launch.base == launch.image
+
+
+@pytest.mark.parametrize("runtime", ALL)
+def test_hint_names_what_makes_the_missing_image(runtime, repository):
+    assert "python3 build_container.py" in describe(repository, runtime).image_hint
+
+
+def test_host_needs_no_image(repository):
+    repository.write("stacks/pytorch/stack.toml", "")
+    launch = describe(repository, "host")
+    assert (launch.image, launch.image_hint) == ("", "")
+    assert launch.base == "host"
+
+
+def lines(repository, runtime, **options):
+    settings, paths = repository.settings_and_paths(arch="amd64")
+    return run_lines(settings, paths, runtime, **{"online": False, "venv": None, **options})
+
+
+@pytest.mark.parametrize("runtime", [*ALL, "host"])
+def test_last_line_becomes_the_command(runtime, repository):
+    last = lines(repository, runtime)[-1]
+    first = {"host": "/bin/sh", "enroot": '"${WITHOUT_GPUS[@]}" enroot'}.get(runtime, runtime)
+    assert last.startswith(f"hand_over {first} ")
+    assert last.endswith(' longship "${command[@]}"')
+
+
+def test_modules_are_loaded_before_the_variables_are_taken_out(repository):
+    repository.write(
+        "local/site.toml", '[machines.local]\nruntime = "apptainer"\nmodules = ["load GCC/13 x"]\n'
+    )
+    found = lines(repository, "apptainer")
+    load = found.index("load_modules apptainer 'load GCC/13 x'")
+    assert load < next(number for number, line in enumerate(found) if line.startswith("unset "))
+
+
+def test_options_of_the_site_reach_the_runtime(repository):
+    repository.write("local/site.toml", '[machines.local]\nruntime_options = ["--x", "a b"]\n')
+    assert "options=(--x 'a b')" in lines(repository, "apptainer")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "nvidia", "amd"),
+    [("cuda", True, False), ("rocm", False, False), ("cpu", False, False), ("auto", True, True)],
+)
+def test_gpus_are_looked_for_where_there_can_be_some(gpu, nvidia, amd, repository):
+    repository.write("stacks/pytorch/stack.toml", '[configuration.container]\nimage = "/x.sif"\n')
+    repository.write("local/site.toml", f'[machines.local]\ngpu = "{gpu}"\n')
+    found = lines(repository, "apptainer")
+    assert ("add_nvidia_gpus" in found, "add_amd_gpus" in found) == (nvidia, amd)
+
+
+def test_venv_in_use_is_pinned(repository, tmp_path):
+    (tmp_path / "venv_amd64").symlink_to(tmp_path / "venvs/1")
+    found = lines(repository, "host", venv=tmp_path / "venv_amd64")
+    assert f"check_venv {tmp_path}/venvs/1 host" in found
+    assert any(f"VIRTUAL_ENV={tmp_path}/venvs/1" in line for line in found)
+
+
+def test_venv_of_elsewhere_is_shown_inside(repository, tmp_path):
+    """One that was there before Longship; those of its own lie in the scratch folder."""
+    (tmp_path / "venv").symlink_to(tmp_path / "old project/env_x86_64")
+    own, foreign = (
+        lines(repository, "apptainer", venv=venv)
+        for venv in (Path("/home/me/longship-data/scratch/venvs/a"), tmp_path / "venv")
+    )
+    bind = f"add_bind_if_there '{tmp_path}/old project/env_x86_64'"
+    assert bind in foreign
+    assert not [line for line in own if line.startswith("add_bind_if_there") and "venv" in line]
+
+
+def test_setting_up_is_online_and_outside_of_the_venv(repository):
+    settings, paths = repository.settings_and_paths()
+    text = "\n".join(inside_lines(settings, paths, "host"))
+    assert "VIRTUAL_ENV=" not in text
+    assert "unset HF_HUB_OFFLINE" in text

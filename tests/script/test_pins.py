@@ -1,0 +1,64 @@
+"""What a launcher leaves, so that its image is not pruned."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from lib.jobs.pins import pin
+from lib.script.errors import LongshipError
+
+ROOT = Path(__file__).resolve().parents[2]
+PIN = """
+import sys
+from pathlib import Path
+from lib.jobs.pins import pin
+folder = Path(sys.argv[1])
+pin("/images/x.sif", folder / "launcher", "", folder)
+"""
+
+
+def test_pin_names_image_job_and_launcher(repository, tmp_path, monkeypatch):
+    repository.write("configuration.toml", f'[paths]\nscratch_dir = "{tmp_path}/s"\n')
+    _, paths = repository.settings_and_paths()
+    monkeypatch.chdir(tmp_path)
+    for job in ("", "4711"):
+        pin("/images/x.sif", tmp_path / "launcher", job, paths.containers)
+        pin(
+            "/images/y.sif", tmp_path / "launcher", job, paths.containers
+        )  # the launcher was written again
+    files = sorted((tmp_path / "s/containers/pins").iterdir())
+    assert [file.name.split("-")[0] for file in files] == ["4711", "launcher"]
+    assert files[0].read_text() == f"/images/y.sif\n4711\n{tmp_path}/launcher\n"
+    assert files[1].read_text() == f"/images/y.sif\n\n{tmp_path}/launcher\n"
+
+
+def test_pin_of_a_job_names_its_cluster(repository, tmp_path):
+    repository.write("configuration.toml", f'[paths]\nscratch_dir = "{tmp_path}/s"\n')
+    _, paths = repository.settings_and_paths()
+    pin("/images/x.sif", tmp_path / "launcher", "4711 juwels", paths.containers)
+    (file,) = (tmp_path / "s/containers/pins").iterdir()
+    assert file.name.startswith("4711-")
+    assert file.read_text() == f"/images/x.sif\n4711 juwels\n{tmp_path}/launcher\n"
+
+
+def test_two_can_write_a_launcher_at_once(run, tmp_path, monkeypatch):
+    write_text = Path.write_text
+
+    def write_while_another_does(*words, **options):
+        monkeypatch.undo()
+        write_text(*words, **options)
+        run([sys.executable, "-c", PIN, tmp_path], cwd=ROOT)
+
+    monkeypatch.setattr(Path, "write_text", write_while_another_does)
+    pin("/images/x.sif", tmp_path / "launcher", "", tmp_path)
+    (file,) = (tmp_path / "pins").iterdir()
+    assert file.read_text() == f"/images/x.sif\n\n{tmp_path}/launcher\n"
+
+
+def test_scratch_folder_that_cannot_be_written_to_is_told(repository, read_only_folder):
+    repository.write("configuration.toml", f'[paths]\nscratch_dir = "{read_only_folder}"\n')
+    _, paths = repository.settings_and_paths()
+    with pytest.raises(LongshipError, match="cannot create the directory") as error:
+        pin("/images/x.sif", read_only_folder / "launcher", "", paths.containers)
+    assert "set [paths] in configuration.toml" in error.value.hint

@@ -1,0 +1,95 @@
+"""How far a long step is: shown on a terminal, in a line that goes away, and nowhere else."""
+
+import hashlib
+import os
+
+import pytest
+from support.terminal import Terminal
+
+from lib.script.command import call
+from lib.script.render import render
+
+BIG = 1 << 20
+
+
+@pytest.fixture
+def fifo(tmp_path):
+    """Make a program's input that the test ends: nothing here depends on the machine's speed."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    return path
+
+
+def bash(*lines):
+    return ["bash", "-c", render("x", ["set -e", *lines])]
+
+
+def test_place_in_a_file_is_shown_until_it_is_read(tmp_path, fifo, clean_environment):
+    file = tmp_path / "it's big"
+    file.write_bytes(b"x" * BIG)
+    # reads a half, waits, and reads the rest
+    half = f"dd bs={BIG // 2} count=1 of=/dev/null status=none"
+    slow = f"slow() {{ {half}; cat '{fifo}' >/dev/null; cat | wc -c; }}"
+    lines = [slow, f"{call('with_progress', file, '', 'slow')} <{call(file)}", "echo done"]
+    with Terminal(bash(*lines), env=clean_environment, cwd=tmp_path) as terminal:
+        terminal.expect("524 kB of 1.0 MB, 50 %")
+        fifo.write_text("")
+        assert terminal.end() == 0
+    assert terminal.said.endswith(f"{BIG // 2}\r\n\r\x1b[Kdone\r\n")
+
+
+def test_size_of_a_copy_is_shown(tmp_path, fifo, clean_environment):
+    file, copy = tmp_path / "from", tmp_path / "to"
+    file.write_bytes(b"x" * BIG)
+    slow = f'slow() {{ head -c {BIG // 4} "$1" >"$2"; cat \'{fifo}\'; return 3; }}'
+    lines = [slow, f"{call('with_progress', file, copy, 'slow', file, copy)} || echo code $?"]
+    with Terminal(bash(*lines), env=clean_environment, cwd=tmp_path) as terminal:
+        terminal.expect("262 kB of 1.0 MB, 25 %")
+        fifo.write_text("")
+        assert terminal.end() == 0
+    assert terminal.said.endswith("\r\x1b[Kcode 3\r\n")
+
+
+def test_interrupt_ends_it(tmp_path, fifo, clean_environment):
+    file = tmp_path / "file"
+    file.write_bytes(b"x" * BIG)
+    lines = [
+        "on_interrupt again",
+        f"sum=$(with_progress {file} '' cat {fifo} - <{file})",
+        "echo on",
+    ]
+    with Terminal(bash(*lines), env=clean_environment, cwd=tmp_path) as terminal:
+        terminal.expect("0 B of 1.0 MB, 0 %")
+        terminal.type("\x03")
+        assert terminal.end() == 130
+    assert "hint: no work is lost; resume with: again" in terminal.said
+
+
+def test_checksum_and_copy_are_right_and_silent_in_a_file(tmp_path, run, clean_environment):
+    file, copy = tmp_path / "it's a file", tmp_path / "copy"
+    file.write_bytes(os.urandom(BIG))
+    wanted = f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
+    command = bash(call("checksum", file), call("copy_image", file, copy))
+    done = run(command)
+    assert (done.stdout, done.stderr) == (wanted, "")
+    copy.unlink()
+    with Terminal(command, env=clean_environment, cwd=tmp_path) as terminal:
+        assert terminal.end() == 0
+    assert wanted in terminal.said
+    assert copy.read_bytes() == file.read_bytes()
+
+
+def test_missing_file_is_told(tmp_path, clean_environment):
+    with Terminal(bash("checksum /no/such"), env=clean_environment, cwd=tmp_path) as terminal:
+        assert terminal.end() == 1
+    assert "error: cannot read /no/such\r\nhint: see the error above\r\n" in terminal.said
+
+
+def test_work_at_once_is_counted(tmp_path, fifo, clean_environment):
+    lines = [f"each() {{ if [[ $1 == b ]]; then cat '{fifo}'; fi; echo \"$1\"; }}"]
+    lines += ["in_parallel each a b c", "echo done"]
+    with Terminal(bash(*lines), env=clean_environment, cwd=tmp_path) as terminal:
+        terminal.expect("2 of 3 done")
+        fifo.write_text("")
+        assert terminal.end() == 0
+    assert terminal.said.endswith("\r\x1b[Ka\r\nb\r\nc\r\ndone\r\n")
