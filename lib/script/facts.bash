@@ -5,11 +5,13 @@
 #
 #   # shellcheck source=lib/script/facts.bash
 #   source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
+#
+# `:` does nothing: these lines only name the variables.
 
-declare -g machine             # name of the target machine in its site.toml
-declare -g arch                # amd64 or arm64
-declare -g gpu                 # cuda, rocm or cpu
-declare -g runtime             # apptainer, singularity, docker, podman, enroot or host
-declare -g base                # image that packages are installed on: its file or tag, or host
-declare -g repositories_folder # directory of the external repositories
-declare -g LIBRARY             # lib/ of this clone: the programs in inside/
+: "${machine=}"             # name of the target machine in its site.toml
+: "${arch=}"                # amd64 or arm64
+: "${gpu=}"                 # cuda, rocm or cpu
+: "${runtime=}"             # apptainer, singularity, docker, podman, enroot or host
+: "${base=}"                # image that packages are installed on: its file or tag, or host
+: "${repositories_folder=}" # directory of the external repositories
+: "${LIBRARY=}"             # lib/ of this clone: the programs in inside/
