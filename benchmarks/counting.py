@@ -24,10 +24,9 @@ from workplace import ROOT, Workplace, has_slurm, run
 
 # Where nothing of the image and nothing shared lies, for a process of the container.
 OF_THE_NODE = ("/proc", "/sys", "/dev", "/tmp", "/run", "/var/tmp", "/etc")
-# PROCID is a rank's number; the node's own memory stands for its local disk.
+# PROCID is a rank's number.
 JOB = """\
 set -e
-local=/dev/shm/longship-benchmark-$$
 ranks() { # COUNT COMMAND...
   local count=$1 rank
   shift
@@ -35,21 +34,11 @@ ranks() { # COUNT COMMAND...
   for ((rank = 0; rank < count; rank++)); do SLURM_PROCID=$rank "$@" & done
   wait
 }
-trap 'ranks 1 rm -rf "$local"' EXIT
 """
 STEP = """\
 export TRACES="{traces}"
 ranks {count} bash -c 'mkdir -p "$TRACES/$SLURM_PROCID"
   exec {strace} -o "$TRACES/$SLURM_PROCID/process" "$@"' bash {launcher} {python} -c '{code}'
-"""
-# As lib/jobs/stage.bash leaves it on a node, without the mount that several ranks share.
-STAGE = """\
-ranks 1 mkdir "$local"
-ranks 1 cp "{image}" "$local/image"
-ranks 1 cp "{overlay}" "$local/packages.sqsh"
-ranks 1 cp "{overlay}.json" "$local/packages.sqsh.json"
-ranks 1 cp -p "{launcher}" "$local/launcher"
-export LONGSHIP_STAGED="$local"
 """
 
 
@@ -66,15 +55,12 @@ class Case(NamedTuple):
         The image, and the overlay.
     python : str
         The interpreter with the packages.
-    before : str
-        Lines of the job that come first.
     """
 
     name: str
     launcher: str
     files: tuple[Path, ...]
     python: str = "python"
-    before: str = ""
 
 
 class Counts(NamedTuple):
@@ -138,7 +124,7 @@ def count(place: Workplace, case: Case, ranks: Sequence[int], code: str) -> list
         for each in ranks
     ]
     job = place.folder / "job.bash"
-    job.write_text("".join([JOB, case.before, *steps]), encoding="utf-8")
+    job.write_text("".join([JOB, *steps]), encoding="utf-8")
     environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     shared = (str(place.folder), str(ROOT))
     allocate = ["salloc", "--quiet", "--nodes=1", f"--ntasks={max(ranks)}", "--overcommit"]

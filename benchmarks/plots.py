@@ -51,11 +51,6 @@ def draw(runs: Mapping[str, Sequence[Sequence[Table]]], folder: Path) -> list[Pa
         axes, save = canvas(folder / "model.png", title, "nodes", rows=8)
         lines(axes, model.figures)
         drawn.append(save())
-    if "staging" in tables:
-        last = tables["staging"][-1]
-        axes, save = canvas(folder / "staging.png", last.columns[0], "seconds", rows=6)
-        bars(axes, last.figures, "{:.1f}")
-        drawn.append(save())
     return drawn
 
 

@@ -33,12 +33,11 @@ import overlays
 import peers
 import plots
 import scale
-import staging
 import training
 from archive import archive_of
 from side_by_side import machine
 from tables import MissingError, Table, combined, markdown, plural, summary, written
-from workplace import ROOT, Workplace
+from workplace import ROOT
 
 import bundle
 
@@ -64,8 +63,6 @@ class Setting(NamedTuple):
         A SIF file.
     scratch : pathlib.Path
         An empty folder, each topic's own.
-    environment : pathlib.Path
-        A folder with the packages, of all topics that want the same.
     quick : bool
         Whether to be quick rather than exact.
     requirements, module : str
@@ -74,7 +71,6 @@ class Setting(NamedTuple):
 
     image: Path | None
     scratch: Path
-    environment: Path
     quick: bool
     requirements: str
     module: str
@@ -98,16 +94,9 @@ def run_overlays(given: Setting) -> list[Table]:
 
 
 def run_scale(given: Setting) -> list[Table]:
-    """Count, and leave the overlay for the topic `staging`."""
+    """Count for several numbers of ranks."""
     ranks = (1, 2) if given.quick else (1, 2, 4, 8)
-    return scale.results(given.sif(), given.environment, ranks, given.requirements, given.module)
-
-
-def run_staging(given: Setting) -> list[Table]:
-    """Make an overlay, unless it is there, and compare the ways to it."""
-    overlay = scale.make_overlay(Workplace(given.environment, given.sif()), given.requirements)
-    ranks = [1] if given.quick else [1, 2, 4]
-    return staging.results(given.sif(), overlay, given.rounds(2, 1), ranks, given.module)
+    return scale.results(given.sif(), given.scratch, ranks, given.requirements, given.module)
 
 
 def run_containers(given: Setting) -> list[Table]:
@@ -141,7 +130,6 @@ TOPICS: Mapping[str, tuple[str, Callable[[Setting], list[Table]]]] = {
         run_overlays,
     ),
     "scale": ("What the ranks ask of the shared file system", run_scale),
-    "staging": ("How the ranks of a node get at an overlay", run_staging),
     "containers": ("A build without network", run_containers),
     "bundle": ("A bundle for a machine without network", run_bundle),
     "training": ("Preprocessing and training", run_training),
@@ -197,11 +185,10 @@ def measure_all(
     for number in range(given.runs):
         with tempfile.TemporaryDirectory(dir=given.scratch) as folder:
             scratch = Path(folder).resolve()
-            (scratch / "environment").mkdir()
             for name in given.only:
                 print(f"run {number + 1} of {given.runs}: {name} ...", file=sys.stderr, flush=True)
                 own = (given.quick, given.requirements, given.module)
-                setting = Setting(image, scratch / name, scratch / "environment", *own)
+                setting = Setting(image, scratch / name, *own)
                 yield (name, *measure(name, setting))
 
 

@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from counting import STAGE, Case, Node, count
+from counting import Case, Node, count
 from model import Demand, model_table
 from side_by_side import machine
 from tables import Compared, Table, megabytes, plural, written
@@ -72,14 +72,10 @@ def results(
     place = Workplace(folder, image)
     cases, code = make_cases(place, requirements), f"import {module}"
     traced = {case.name: count(place, case, ranks, code) for case in cases}
-    *shown, overlay, staged = cases
-    taken = launch_seconds([*shown, overlay], code)
-    taken[staged.name] = taken[overlay.name]  # its files are as near
-    size = {staged.name: sum(file.stat().st_size for file in overlay.files)}
     return [
         _rank_table(traced, ranks, code),
         _node_table(traced),
-        model_table(demands(traced, taken, size), max(ranks)),
+        model_table(demands(traced, launch_seconds(cases, code)), max(ranks)),
     ]
 
 
@@ -90,7 +86,6 @@ def make_cases(place: Workplace, requirements: str) -> list[Case]:
     overlay = make_overlay(place, requirements)
     place.configure("image", image=pack_image(place, overlay))
     launchers = {kind: place.launcher(kind) for kind in ("venv", "overlay", "image")}
-    staged = STAGE.format(image=place.image, overlay=overlay, launcher=launchers["overlay"])
     quoted = {kind: f'"{file}"' for kind, file in launchers.items()}
     return [
         Case("a venv on the shared file system", quoted["venv"], (place.image,)),
@@ -101,7 +96,6 @@ def make_cases(place: Workplace, requirements: str) -> list[Case]:
             f"{MOUNTED_AT}/bin/python",
         ),
         Case("the overlay", quoted["overlay"], (place.image, overlay)),
-        Case("the overlay, staged", '"$local"/launcher', (), before=staged),
     ]
 
 
@@ -157,7 +151,7 @@ def _rank_table(traced: Traced, ranks: Sequence[int], code: str) -> Table:
 
 
 def _compared(traced: Traced) -> list[Compared]:
-    venv, _, overlay, staged = (
+    venv, _, overlay = (
         statistics.mean(rank.shared for node in nodes for rank in node.ranks)
         for nodes in traced.values()
     )
@@ -165,7 +159,6 @@ def _compared(traced: Traced) -> list[Compared]:
     other = f"{venv:,.0f}, a venv"
     return [
         Compared(f"{name}: overlay", f"{overlay:,.0f}", other, overlay / venv),
-        Compared(f"{name}: staged", f"{staged:,.0f}", other, staged / venv),
     ]
 
 
@@ -195,7 +188,7 @@ def _span(values: Iterable[int]) -> str:
     return f"{found[0]:,}" if same else f"{found[0]:,} to {found[-1]:,}"
 
 
-def demands(traced: Traced, taken: dict[str, float], sizes: dict[str, int]) -> dict[str, Demand]:
+def demands(traced: Traced, taken: dict[str, float]) -> dict[str, Demand]:
     """Return what the model multiplies, by the names of the cases.
 
     Parameters
@@ -204,15 +197,12 @@ def demands(traced: Traced, taken: dict[str, float], sizes: dict[str, int]) -> d
         The nodes of each case, the first with the fewest ranks.
     taken : mapping
         Seconds of a launch and the import, warm, untraced.
-    sizes : mapping
-        What is sent to a node before.
     """
     return {
         name: Demand(
             statistics.mean(rank.shared for rank in nodes[0].ranks),
             nodes[-1].fetched,
             taken[name],
-            sizes.get(name, 0),
         )
         for name, nodes in traced.items()
     }

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -127,16 +126,6 @@ def test_a_call_about_no_file_is_none(benchmarks):
     assert parse("clone(child_stack=0x55f9, flags=SIGCHLD) = 11") is None
 
 
-def test_the_model_gives_the_published_broadcast_at_its_own_size(benchmarks):
-    model = benchmarks("model")
-    for nodes, seconds in model.BROADCAST_SECONDS.items():
-        assert model.broadcast(nodes, model.BROADCAST_BYTES) == pytest.approx(seconds)
-    assert model.broadcast(1, model.BROADCAST_BYTES) == model.BROADCAST_SECONDS[8]
-    assert model.broadcast(512, model.BROADCAST_BYTES / 2) == pytest.approx(174.5 / 2)
-    between = model.broadcast(724, model.BROADCAST_BYTES)
-    assert 174.5 < between < 255.4
-
-
 def test_the_model_is_bound_by_a_rank_and_then_by_the_server(benchmarks):
     model = benchmarks("model")
     demand = model.Demand(path_operations=34_000, read_bytes=0, seconds=1)
@@ -150,26 +139,11 @@ def test_the_model_is_bound_by_a_rank_and_then_by_the_server(benchmarks):
     assert model.first_import(reading, 37, 4) == pytest.approx(3)
 
 
-def test_the_model_tells_where_staging_begins_to_pay(benchmarks):
-    model = benchmarks("model")
-    mounted = model.Demand(path_operations=100, read_bytes=4e9, seconds=1)
-    staged = model.Demand(path_operations=10, read_bytes=0, seconds=1, broadcast_bytes=4e9)
-    first = model.break_even(staged, mounted, 4)
-    assert first > 1
-    assert model.first_import(staged, first, 4) < model.first_import(mounted, first, 4)
-    assert model.first_import(staged, first // 2, 4) >= model.first_import(mounted, first // 2, 4)
-    free = model.Demand(path_operations=0, read_bytes=0, seconds=0)
-    assert model.break_even(staged, free, 4) == 0
-    bandwidth = model.needed_bandwidth(mounted, staged)
-    assert 4096 * 4e9 / bandwidth == pytest.approx(model.broadcast(4096, 4e9))
-
-
 def test_the_models_table_says_that_it_is_one(benchmarks):
     model, tables = benchmarks("model"), benchmarks("tables")
     venv = model.Demand(path_operations=14_833, read_bytes=4e8, seconds=2)
     overlay = model.Demand(path_operations=54, read_bytes=8e7, seconds=3)
-    staged = model.Demand(21, 0, 3, broadcast_bytes=4e8)
-    table = model.model_table({"venv": venv, "overlay": overlay, "staged": staged}, 4)
+    table = model.model_table({"venv": venv, "overlay": overlay}, 4)
     written = tables.markdown(table)
     assert "A model, not a measurement" in written
     assert "4,096 nodes" in written
@@ -296,27 +270,6 @@ def test_a_missing_program_is_named(benchmarks):
     workplace, tables = benchmarks("workplace"), benchmarks("tables")
     with pytest.raises(tables.MissingError, match="a topic needs no-such-program, which"):
         workplace.need("a topic", ("bash", "no-such-program"))
-
-
-def test_descendants_are_found_through_others(benchmarks):
-    memory = benchmarks("memory")
-    with subprocess.Popen(
-        ["bash", "-c", "sleep 60 & echo $!; wait"], stdout=-1, text=True
-    ) as shell:
-        child = int(shell.stdout.readline())
-        assert {shell.pid, child} <= set(memory.descendants(os.getpid()))
-        assert memory.mapped_bytes(shell.pid) > 0
-        os.kill(child, 15)
-    assert memory.mapped_bytes(child) == 0
-
-
-def test_jobs_copy_where_the_published_figures_say_so(benchmarks):
-    model = benchmarks("model")
-    for nodes in (64, 256, 350, 550, 1024, 4096):
-        for size in (10**8, 10**9, 10**10, 10**12):
-            script = f'source "$1/lib/jobs/stage.bash"; staging_pays {nodes} {size}'
-            done = subprocess.run(["bash", "-c", script, "bash", ROOT])
-            assert (done.returncode == 0) == (model.gain(nodes, size) > 10), (nodes, size)
 
 
 @pytest.mark.parametrize("page", ["one_script", "parallel_file_systems", "squashfs"])

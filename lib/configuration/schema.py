@@ -99,12 +99,6 @@ class Jobs:
     """[jobs]: what submit.py and the start of a job do."""
 
     ask_above: int = _key(0, "ask before a job that may cost more, in the site's unit; 0: never")
-    stage: str = _key(
-        "auto", "copy image and packages to each node first", ("auto", "always", "never")
-    )
-    stage_dirs: tuple[str, ...] = _key(
-        ("/dev/shm",), "node-local storage for staging: the first that exists"
-    )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@
 #   slurm.txt           the output of `scontrol show job`
 #   packages.txt        the Python packages of the environment, with versions
 #   repositories/       for each repository NAME.commit, and NAME.patch with all local changes
-#   stage.log, stage.sums, unstage      log, checksums and clean-up script of staging, if the job stages
 #   jupyter.token, jupyter.pem, jupyter.key     token and TLS files of JupyterLab; only the user can read the token
 
 # set_rendezvous PATTERN: where the ranks of all nodes meet: {node} is the first node's name,
@@ -321,7 +320,6 @@ end_run() {
   trap - EXIT
   set +e
   end_recorder
-  end_stage
   if ((code != 0)) && [[ -r $longship_log ]]; then failed=$(first_failure "$longship_log"); fi
   longship_facts+=(ended "$(record_time)" exit_code "$code")
   find_who_stopped "$longship_log"

@@ -14,7 +14,6 @@ from lib.configuration.paths import Paths
 from lib.configuration.schema import entry_name
 from lib.jobs.container import container_lines
 from lib.jobs.facts import processes_per_node, request_of, run_name
-from lib.jobs.staging import staging_lines
 from lib.runtimes.launch import module_lines
 from lib.script.command import assign, call, comment, export, wrapped
 from lib.script.errors import LongshipError
@@ -142,7 +141,6 @@ def start_lines(
         wrapped("record_code", *repositories(settings, paths)),
         call("begin_record"),
         *([call("check_chain", chained)] if chained else []),
-        *staging_lines(settings, runtime, named),
     ]
 
 

@@ -31,7 +31,7 @@ def prepare(launch: Launch) -> list[str]:
         array("options", launch.options),
         call("add_home"),
         *launch.bind_lines(),
-        *launch.overlay_lines("mount_overlay", staged=launch.staged),
+        *launch.overlay_lines("mount_overlay"),
         *([call("add_nvidia_gpus")] if launch.gpu in ("cuda", "auto") else []),
         *([call("add_amd_gpus")] if launch.gpu == "auto" else []),
     ]
@@ -41,7 +41,6 @@ def check(launch: Launch) -> list[str]:
     """Return the lines that check the image, on any machine where its file is visible."""
     return [
         assign("image", launch.image),
-        *([call("use_staged_image")] if launch.staged else []),
         call("check_sif", IMAGE, launch.arch, launch.image_hint),
     ]
 

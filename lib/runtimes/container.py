@@ -138,8 +138,6 @@ def run_lines(
     """
     overlay = overlay_to_start(settings, paths)
     launch = describe_launch(settings, paths, runtime, pip_sources=not for_ranks, overlay=overlay)
-    if for_ranks and settings.configuration.jobs.stage != "never":
-        launch = launch._replace(staged=True)
     venv = pinned(venv) if venv else None
     launch = launch._replace(site_binds=(*launch.site_binds, *venv_binds(venv, paths)))
     contract = environment_script(

@@ -42,8 +42,6 @@ class Launch(NamedTuple):
         Show pip's configuration and folders too.
     overlay : str
         The file with the Python packages; empty for none.
-    staged : bool
-        The node may have image and packages of its own, from the start of the job.
     secrets : tuple of str
         Variables that no runtime may write down.
     """
@@ -60,7 +58,6 @@ class Launch(NamedTuple):
     patched_files: tuple[Bind, ...]
     pip_sources: bool
     overlay: str = ""
-    staged: bool = False
     secrets: tuple[str, ...] = ()
 
     @property
@@ -68,26 +65,21 @@ class Launch(NamedTuple):
         """What a venv is made on top of: its Python belongs to this image, or to the host."""
         return self.image or "host"
 
-    def overlay_lines(self, function: str, *, staged: bool = False) -> list[str]:
+    def overlay_lines(self, function: str) -> list[str]:
         """Return the lines that check the overlay and show it inside, by a runtime's function.
 
         Parameters
         ----------
         function : str
             Of the runtime.
-        staged : bool
-            The node's own copy goes first.
         """
         if not self.overlay:
             return []
-        mount = [call("check_overlay", self.base), call(function)]
-        if staged:
-            mount = [
-                "if ! use_staged_packages; then",
-                *("  " + line for line in mount),
-                "fi",
-            ]
-        return [assign("overlay", self.overlay), *mount]
+        return [
+            assign("overlay", self.overlay),
+            call("check_overlay", self.base),
+            call(function),
+        ]
 
     def bind_lines(self) -> list[str]:
         """Return the lines that add the binds to the array ``options``."""

@@ -73,11 +73,7 @@ add_overlay_file() {
 
 # bind_unpacked_overlay: for runtimes that cannot mount SquashFS files.
 bind_unpacked_overlay() {
-  if [[ -n ${LONGSHIP_STAGED:-} && -d $LONGSHIP_STAGED/packages ]]; then # Pyxis, in the start of a job
-    REPLY=$LONGSHIP_STAGED/packages
-  else
-    unpack_overlay
-  fi
+  unpack_overlay
   add_bind "$REPLY" "$longship_overlay_folder" ro
 }
 

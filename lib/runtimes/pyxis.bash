@@ -20,7 +20,6 @@ set_container_options() {
   local -a names=() options=() overlay_record=()
   # shellcheck disable=SC2034
   local -A bound=()
-  if [[ -n ${LONGSHIP_STAGED:-} ]]; then longship_image=$LONGSHIP_STAGED/image; fi
   check_sqsh "$longship_image" "$longship_image_hint"
   # shellcheck disable=SC2034  # for add_bind
   local -r bind_in_words_of=add_pyxis_bind

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -378,3 +379,18 @@ def test_all_functions_have_their_name_alone():
     ]
     twice = [name for name, group in itertools.groupby(sorted(names)) if len(list(group)) > 1]
     assert twice == []
+
+
+@pytest.mark.parametrize("setuid", [True, False])
+def test_setuid_starter_is_found_where_the_runtime_says(tmp_path, setuid):
+    folder = tmp_path / "it's lib"
+    starter = folder / "apptainer/bin/starter-suid"
+    starter.parent.mkdir(parents=True)
+    starter.touch()
+    starter.chmod(0o4755 if setuid else 0o755)
+    runtime = tmp_path / "apptainer"
+    runtime.write_text(f'#!/bin/sh\necho "BINDIR=/x"\necho "LIBEXECDIR={folder}"\n')
+    runtime.chmod(0o755)
+    script = 'PATH=$1:$PATH; source "$2/lib/runtimes/apptainer.bash"; has_setuid_starter apptainer'
+    done = subprocess.run(["bash", "-c", script, "bash", tmp_path, ROOT])
+    assert (done.returncode == 0) == setuid

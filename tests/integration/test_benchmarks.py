@@ -15,7 +15,6 @@ CASES = (
     "a venv on the shared file system",
     "the image, packages in it",
     "the overlay",
-    "the overlay, staged",
 )
 
 
@@ -81,13 +80,6 @@ def test_every_rank_asks_the_shared_file_system_the_same(results):
     for shared, opens, *_ in counted.values():
         assert shared.isdigit(), "other counts for other ranks"
         assert opens.isdigit()
-
-
-def test_a_staged_rank_opens_no_large_file_on_the_shared_file_system(results):
-    nodes = [row for row in rows(results, "one node") if row[0] == "the overlay, staged"]
-    assert [row[1] for row in nodes] == ["1", "2"]
-    for _, _, _, opens, reads, different in nodes:
-        assert (opens, reads, different) == ("0", "0", "none")
 
 
 def test_a_mounted_overlay_is_asked_for_two_files_whatever_is_imported(results):
