@@ -37,8 +37,8 @@ from lib.packages.overlay import prune_lines as prune_overlays
 from lib.packages.set_up import download_lines as set_up_download_lines
 from lib.packages.set_up import install_lines, repositories_alone_lines
 from lib.packages.set_up import offline_lines as set_up_offline_lines
-from lib.runtimes.container import run_lines
-from lib.runtimes.packages import wanted_venv
+from lib.runtimes.environment import Environment
+from lib.runtimes.launch import run_lines
 from lib.script.command import call
 from lib.script.quoting import Expansion, word
 from lib.script.render import render
@@ -174,8 +174,7 @@ def emit(command, machine, runtime):
             paths = dataclasses.replace(paths, root=Path("/fsx/me/long-ship"))
         return render(title, JOBS[command](settings, paths, runtime))
     if command in ("container_run", "container_run_overlay"):
-        venv = wanted_venv(settings, paths)
-        return render(title, run_lines(settings, paths, runtime, online=False, venv=venv))
+        return render(title, run_lines(Environment(settings, paths, runtime)))
     if command in ASSETS:
         lines = ASSETS[command](settings, paths, runtime)
     elif command == "set_up":

@@ -29,8 +29,8 @@ from lib.packages.overlay import prune_lines as prune_overlays
 from lib.packages.set_up import download_lines as set_up_download_lines
 from lib.packages.set_up import install_lines, update_lines
 from lib.packages.set_up import offline_lines as set_up_offline_lines
-from lib.runtimes.container import run_lines
-from lib.runtimes.packages import wanted_venv
+from lib.runtimes.environment import Environment
+from lib.runtimes.launch import run_lines
 from lib.script.render import render
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -115,9 +115,7 @@ OVERLAYS = {
     "overlay list as JSON": partial(list_overlays, as_json=True),
     "overlay prune": lambda settings, paths, _: prune_overlays(settings, paths, asked=False),
     "overlay set_up": install_lines,
-    "overlay container_run": lambda settings, paths, runtime: run_lines(
-        *(settings, paths, runtime), online=False, venv=wanted_venv(settings, paths)
-    ),
+    "overlay container_run": lambda *given: run_lines(Environment(*given)),
 }
 BUNDLES = {  # no matter the runtime
     "pack": lambda settings, paths, _: pack_lines(
@@ -162,8 +160,8 @@ def emitted(name, machine, runtime, configuration):
         return render(name, SET_UPS[name](settings, paths, runtime))
     if name in IMAGES:
         return render(name, IMAGES[name](settings, paths, runtime))
-    venv = wanted_venv(settings, paths)
-    return render(name, run_lines(settings, paths, runtime, online=name == "online", venv=venv))
+    env = Environment(settings, paths, runtime)
+    return render(name, run_lines(env, online=name == "online"))
 
 
 def runtimes_of(name):

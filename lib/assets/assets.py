@@ -17,7 +17,7 @@ from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.configuration.schema import entry_name
 from lib.configuration.training import hub_cache
-from lib.runtimes.container import here_lines
+from lib.runtimes.launch import here_lines
 from lib.runtimes.packages import wanted_venv
 from lib.script.command import assign, call, wrapped
 from lib.script.errors import LongshipError

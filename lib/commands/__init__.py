@@ -14,6 +14,7 @@ from lib.configuration.paths import Paths, derive_paths
 from lib.configuration.sites import load_machines, recognise
 from lib.runtimes.choice import Choice, choose_builder, choose_runtime, choose_target_runtime
 from lib.runtimes.contract import lost_names
+from lib.runtimes.environment import Environment
 from lib.script import command, execute
 from lib.script.errors import LongshipError, print_messages
 
@@ -70,6 +71,10 @@ class Call(NamedTuple):
     def runtime(self, paths: Paths | None = None) -> Choice:
         """Choose what runs the image, and say which where the configuration left it open."""
         return _told(choose_runtime(self.settings, paths or self.paths, execute.succeeds))
+
+    def environment(self, purpose: str = "run") -> Environment:
+        """Resolve the environment on the target machine, for one purpose."""
+        return Environment(self.settings, self.paths, self.runtime().runtime, purpose)
 
     def target_runtime(self, here: Paths) -> Choice:
         """Choose what will run the image on a machine that is set up from downloads."""

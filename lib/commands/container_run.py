@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from lib.commands import Call, note_lost_names, offered, script_options
-from lib.runtimes.container import run_lines
-from lib.runtimes.packages import wanted_venv
+from lib.runtimes.launch import run_lines
 from lib.script.command import call as shown
 from lib.script.errors import print_messages
 from lib.script.render import render
@@ -34,15 +33,14 @@ def container_run(call: Call, online: bool, launcher: str | None, command: tuple
     exit code.
     """
     title = call.title("container_run.py; arguments: the command")
-    given = call.settings, call.paths, call.runtime().runtime
     if launcher and not call.dry_run:
         from lib.jobs.launcher import write_launcher  # an ordinary launch does not pay for it
 
         job = call.environ.get("SLURM_JOB_ID", "")
-        write_launcher(*given, Path(launcher), online=online, job=job, title=title)
+        env = call.environment("job" if job else "ranks")
+        write_launcher(env, Path(launcher), online=online, job=job, title=title)
         print_messages(next=shown("srun", launcher, "COMMAND"))
         return
     note_lost_names(call.environ)
-    venv = wanted_venv(call.settings, call.paths)
-    lines = run_lines(*given, online=online, venv=venv, for_ranks=bool(launcher))
+    lines = run_lines(call.environment("ranks" if launcher else "run"), online=online)
     call.finish(render(title, lines), "container_run.py", command)

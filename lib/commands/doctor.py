@@ -63,8 +63,7 @@ def doctor(
         lines = checks.lines_without_settings(Path(ROOT), error, as_json=as_json)
     else:
         if job:
-            runtime = call.runtime().runtime
-            lines = job_checks.lines(call.settings, call.paths, runtime, as_json=as_json)
+            lines = job_checks.lines(call.environment("job"), as_json=as_json)
         else:
             lines = checks.lines(call.settings, execute.succeeds, as_json=as_json)
     finish(render(title, lines), "doctor.py", dry_run=dry_run)

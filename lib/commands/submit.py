@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def _submit(
     if job.machine in machines:
         call = call.changed(machine=job.machine)
     wanted = submission.Submission(job, typed, arguments, **given)
-    return call, submission.submit_lines(call.settings, call.paths, call.runtime().runtime, wanted)
+    return call, submission.submit_lines(call.environment("job"), wanted)
 
 
 def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[Call, list[str]]:
@@ -161,7 +162,7 @@ def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[C
     wanted = submission.Submission(
         job, [*options, *typed], arguments or recorded, again=str(run), **given
     )
-    lines = submission.submit_lines(call.settings, call.paths, call.runtime().runtime, wanted)
+    lines = submission.submit_lines(call.environment("job"), wanted)
     code = start.repositories(call.settings, call.paths)
     return call, [wrapped("compare_code", run, *code), *lines]
 
@@ -171,17 +172,15 @@ def _begin(call: Call) -> None:
     text = sys.stdin.buffer.read().decode(errors="surrogateescape")
     facts = slurm_facts(text, call.environ.get("SLURM_JOB_NAME", ""))
     note_lost_names(call.environ)
-    settings, paths, runtime = call.settings, call.paths, call.runtime().runtime
+    env = call.environment("job")
     restarted = facts.get("Restarts", "0") != "0"
     cluster = call.environ.get("SLURM_CLUSTER_NAME", "")
-    run = start.make_run_folder(paths, facts, cluster, restarted=restarted)
+    run = start.make_run_folder(env.paths, facts, cluster, restarted=restarted)
     write_file(run / "slurm.txt", text)
-    write_file(run / "configuration.toml", resolved(settings))
+    write_file(run / "configuration.toml", resolved(env.settings))
     title = call.title(f"launcher of job {run.name}; arguments: the command")
-    named = job_launcher(
-        settings, paths, runtime, run, job=facts["JobId"], restarted=restarted, title=title
-    )
-    lines = start.start_lines(settings, paths, runtime, run, facts, named)
+    named = job_launcher(env, run, job=facts["JobId"], restarted=restarted, title=title)
+    lines = start.start_lines(replace(env, held=named), run, facts, named)
     write_file(
         run / "start.bash", render(call.title(f"start of job {run.name}"), lines, sourced=True)
     )

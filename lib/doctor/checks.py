@@ -15,8 +15,8 @@ from lib.doctor.site import configuration_line, job_lines, site_lines, visible_l
 from lib.doctor.software import repository_checks, software_lines
 from lib.doctor.values import configured_values
 from lib.runtimes.choice import Choice, choose_runtime
+from lib.runtimes.environment import module_lines
 from lib.runtimes.image import image_source
-from lib.runtimes.launch import module_lines
 from lib.script.command import call, comment, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion, Word

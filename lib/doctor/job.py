@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, pinned
-from lib.jobs.container import container_lines, pyxis_launcher_lines
-from lib.runtimes.container import run_lines
-from lib.runtimes.image import image_to_start
-from lib.runtimes.launch import module_lines
-from lib.runtimes.packages import overlay_to_start, wanted_venv
-from lib.runtimes.pyxis import uses_pyxis
+from lib.runtimes import pyxis
+from lib.runtimes.environment import Environment, module_lines
+from lib.runtimes.launch import run_lines
 from lib.script.command import assign, call, comment, text_below
 from lib.script.quoting import Expansion
 
@@ -20,36 +13,16 @@ _CLOCK = "lib/doctor/inside/tell_time.py"
 _RANKS = "lib/doctor/inside/check_ranks.py"
 
 
-def lines(settings: Settings, paths: Paths, runtime: str, *, as_json: bool) -> list[str]:
+def lines(env: Environment, *, as_json: bool) -> list[str]:
     """Return the lines of the diagnosis of a job.
 
     The script runs itself again, as text: on each node (``look``), to start the ranks (``ranks``)
     and as each of them (``rank``). So it needs no file that all nodes see.
-
-    Parameters
-    ----------
-    settings : Settings
-        All layers put together.
-    paths : Paths
-        Where things lie.
-    runtime : str
-        The name, from `lib.runtimes.choice.choose_runtime`.
-    as_json : bool
-        The report's form.
-
-    Returns
-    -------
-    list of str
-        Lines of bash.
     """
-    image = image_to_start(runtime, settings, paths)
-    overlay = overlay_to_start(settings, paths)
-    venv = wanted_venv(settings, paths)
-    venv_in_use = str(pinned(venv)) if venv else ""
-    named = {"image": image, "overlay": overlay, "venv": venv_in_use}
+    settings, paths = env.settings, env.paths
     files = [
-        *(each for each in (image, overlay) if each.startswith("/")),
-        *([f"{venv_in_use}/pyvenv.cfg"] if venv else []),
+        *(each for each in (env.image, env.overlay) if each.startswith("/")),
+        *([f"{env.venv}/pyvenv.cfg"] if env.venv else []),
         *(str(each) for each in (paths.root / _RANKS, *paths.roots)),
     ]
     return [
@@ -60,7 +33,7 @@ def lines(settings: Settings, paths: Paths, runtime: str, *, as_json: bool) -> l
         "",
         'if [[ $part == look ]]; then diagnose_job_look "$@" && exit; fi',
         "",
-        *_rank_lines(settings, paths, runtime, named, venv),
+        *_rank_lines(env),
         "",
         call("start_report", "json" if as_json else "text"),
         assign("job_unseen", _unseen(settings)),
@@ -73,28 +46,22 @@ def lines(settings: Settings, paths: Paths, runtime: str, *, as_json: bool) -> l
     ]
 
 
-def _rank_lines(
-    settings: Settings, paths: Paths, runtime: str, named: Mapping[str, str], venv: Path | None
-) -> list[str]:
+def _rank_lines(env: Environment) -> list[str]:
     """Return the lines that start the ranks, and those that each of them becomes."""
-    if uses_pyxis(settings, runtime):
-        start = pyxis_launcher_lines(settings, paths, runtime, venv)
-    else:
-        start = run_lines(settings, paths, runtime, online=False, venv=venv, for_ranks=True)
     return [
         comment("The ranks, from where this was typed; Slurm starts them with these options."),
         "if [[ $part == ranks ]]; then",
         comment("shellcheck disable=SC2034  # of Pyxis"),
         "CONTAINER_OPTIONS=()",
-        *module_lines(settings.machine, runtime),
-        *container_lines(settings, paths, runtime, named),
+        *module_lines(env.machine, env.runtime),
+        *pyxis.option_lines(env),
         call("diagnose_job_step", Expansion('"$@"')),
         "fi",
         "",
         comment("One of them: become its program, inside."),
         "if [[ $part == rank ]]; then",
         call("diagnose_job_rank"),
-        *start,
+        *run_lines(env),
         "fi",
     ]
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, pinned
 from lib.repositories.repositories import listed_lines
-from lib.runtimes.choice import MODULES
-from lib.runtimes.container import describe_launch, inside_lines, venv_binds
-from lib.runtimes.image import image_file, image_source
-from lib.runtimes.launch import Launch
-from lib.runtimes.packages import overlay_to_start, wanted_venv
+from lib.runtimes.choice import module_of
+from lib.runtimes.environment import Environment
+from lib.runtimes.image import image_file
+from lib.runtimes.launch import inside_lines
 from lib.script.command import assign, call
 
 
@@ -33,42 +33,40 @@ def software_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     LongshipError
         If one of them cannot be as it is configured.
     """
-    overlay = overlay_to_start(settings, paths)
-    launch = describe_launch(settings, paths, runtime, overlay=overlay)
-    venv = wanted_venv(settings, paths)
-    own = venv_binds(pinned(venv), paths) if venv and os.path.exists(venv) else []
-    inside = inside_lines(settings, paths, runtime, binds=own)
+    env = Environment(settings, paths, runtime, "set_up")
+    own = tuple(env.venv_binds) if env.venv and os.path.exists(env.venv) else ()
+    inside = inside_lines(replace(env, held={"overlay": ""}, more_binds=own))
     compression = settings.configuration.packages.compression
     return [
-        *(_image_lines(settings, paths, launch) if launch.image else []),
+        *(_image_lines(env) if env.image else []),
         *_function("inside_now", [*inside, 'inside "$@"']),
         call("diagnose_inside"),
         call("diagnose_gpu_inside"),
         *(
-            [call("diagnose_mount", runtime, launch.image, compression, overlay)]
+            [call("diagnose_mount", runtime, env.image, compression, env.overlay)]
             if runtime in ("apptainer", "singularity")
             else []
         ),
         *(
             [
-                assign("overlay", overlay),
-                *_function("check_overlay_as_always", [call("check_overlay", launch.base)]),
+                assign("overlay", env.overlay),
+                *_function("check_overlay_as_always", [call("check_overlay", env.base)]),
                 call("diagnose_overlay"),
             ]
-            if overlay
+            if env.overlay
             else []
         ),
-        *([call("diagnose_venv", pinned(venv), overlay or launch.base)] if venv else []),
+        *([call("diagnose_venv", env.venv, env.overlay or env.base)] if env.venv else []),
     ]
 
 
-def _image_lines(settings: Settings, paths: Paths, launch: Launch) -> list[str]:
-    file = image_file(launch.runtime, image_source(settings), paths)
-    active = paths.containers / file
-    version = pinned(active) if os.path.islink(active) else launch.image
+def _image_lines(env: Environment) -> list[str]:
+    file = image_file(env.runtime, env.source, env.paths)
+    active = env.paths.containers / file
+    version = pinned(active) if os.path.islink(active) else env.image
     return [
-        *_function("check_image_as_always", MODULES[launch.runtime].check(launch)),
-        call("diagnose_image", version, paths.containers / "build" / file),
+        *_function("check_image_as_always", module_of(env).check(env)),
+        call("diagnose_image", version, env.paths.containers / "build" / file),
     ]
 
 

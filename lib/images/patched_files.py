@@ -9,7 +9,7 @@ from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.runtimes.choice import start_in_lines
 from lib.runtimes.contract import patched_files
-from lib.runtimes.launch import IMAGE
+from lib.runtimes.environment import IMAGE
 from lib.script.command import call, wrapped
 from lib.script.quoting import Word
 

@@ -15,7 +15,7 @@ from lib.configuration.training import is_below, training_folders, training_vari
 from lib.jobs.facts import LONGEST_NAME
 from lib.jobs.job_files import JobFile
 from lib.jobs.resources import Request
-from lib.runtimes.image import image_source, image_to_start
+from lib.runtimes.environment import Environment
 from lib.script.command import wrapped
 from lib.script.errors import LongshipError
 
@@ -27,9 +27,7 @@ _SILENT = ("help", "quiet", "test-only", "usage", "version", "wait")
 
 
 def check_job(
-    settings: Settings,
-    paths: Paths,
-    runtime: str,
+    env: Environment,
     job: JobFile,
     given: Mapping[str, str],
     words: Sequence[str],
@@ -39,14 +37,6 @@ def check_job(
 
     Parameters
     ----------
-    settings : Settings
-        All layers put together, for the job's machine.
-    paths : Paths
-        Where things lie.
-    runtime : str
-        The name, from `lib.runtimes.choice.choose_runtime`.
-    job : JobFile
-        The job.
     given : mapping of str to str
         All of its options: value by long name; its name is among them.
     words : sequence of str
@@ -59,14 +49,15 @@ def check_job(
     LongshipError
         With what to type instead.
     """
+    settings = env.settings
     _check_name(given["job-name"])
     _check_secrets(settings, words)
     _check_colon(words)
     if not job.is_interactive:
         _check_silent(given)
         _check_export(given.get("export", "ALL"))
-    image = _image(settings, paths, runtime, job)
-    _check_visible(settings, paths, job, given, words, log, image)
+    image = env.image if job.needs_image or env.runtime == "host" else env.source.address
+    _check_visible(settings, env.paths, job, given, words, log, image)
     configured_repositories(settings)  # no password stands in a URL, which is recorded
 
 
@@ -175,13 +166,6 @@ def _check_export(exported: str) -> None:
             f"--export={exported} hides the variables that submit.py sets for the job",
             f"use --export=ALL{more}",
         )
-
-
-def _image(settings: Settings, paths: Paths, runtime: str, job: JobFile) -> str:
-    """Return the image that a job starts, or what it builds one from; empty for neither."""
-    if job.needs_image or runtime == "host":
-        return image_to_start(runtime, settings, paths)
-    return image_source(settings).address
 
 
 def _check_visible(

@@ -1,52 +1,24 @@
-"""The launcher of a job: one script that each of its ranks starts."""
+"""The launcher of a job, which each of its ranks starts, and the pins of its image and overlay."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, pinned
-from lib.jobs.container import pyxis_launcher_lines
-from lib.jobs.pins import pin
 from lib.jobs.rerun import NAMED, check_own, check_still_there
-from lib.runtimes.container import run_lines
-from lib.runtimes.image import image_to_start
-from lib.runtimes.packages import overlay_to_start, wanted_venv
-from lib.runtimes.pyxis import uses_pyxis
-from lib.script.execute import write_file
+from lib.runtimes.environment import Environment
+from lib.runtimes.launch import run_lines
+from lib.script.execute import make_folder, write_file
 from lib.script.records import read_record
 from lib.script.render import render
 
 
 def job_launcher(
-    settings: Settings,
-    paths: Paths,
-    runtime: str,
-    run: Path,
-    *,
-    job: str,
-    restarted: bool,
-    title: str,
+    env: Environment, run: Path, *, job: str, restarted: bool, title: str
 ) -> dict[str, str]:
-    """Write the launcher of a run; a requeued one keeps its own, one started again takes the old.
-
-    Parameters
-    ----------
-    settings : Settings
-        All layers put together.
-    paths : Paths
-        Where things lie.
-    runtime : str
-        The name, from `lib.runtimes.choice.choose_runtime`.
-    run : pathlib.Path
-        The run's folder.
-    job : str
-        The Slurm job.
-    restarted : bool
-        It was requeued.
-    title : str
-        The launcher's second line.
+    """Write the launcher of a run, or take the one that a requeued or repeated run has.
 
     Returns
     -------
@@ -56,18 +28,17 @@ def job_launcher(
     Raises
     ------
     LongshipError
-        If a file cannot be written, or what a run is started again with is gone.
+        If a file cannot be written, or an image or overlay of the earlier run is gone.
     """
     file = run / "launcher"
-    again = settings.environ.get("LONGSHIP_RERUN", "")
+    again = env.settings.environ.get("LONGSHIP_RERUN", "")
     requeued = restarted and file.exists() and (run / "record.json").exists()
     old = run if requeued else Path(again) if again else None
     if old is None:
-        named = write_launcher(settings, paths, runtime, file, online=False, job=job, title=title)
-        return _described(*named)
+        return _described(write_launcher(env, file, online=False, job=job, title=title))
     check_own(old)
     found = check_still_there(old)
-    _pin(found["image"], found["overlay"], paths, file, _of_cluster(settings, job))
+    _pin_files(env, found, file, job)
     if old != run:
         text = (old / "launcher").read_text(encoding="utf-8", errors="surrogateescape")
         write_file(file, text, 0o755)
@@ -75,84 +46,77 @@ def job_launcher(
 
 
 def write_launcher(
-    settings: Settings,
-    paths: Paths,
-    runtime: str,
-    file: Path,
-    *,
-    online: bool,
-    job: str,
-    title: str,
-) -> tuple[str, str, str]:
-    """Write a launcher, and keep what it names from being pruned.
+    env: Environment, file: Path, *, online: bool, job: str, title: str
+) -> dict[str, str]:
+    """Write a launcher, and keep what it starts from being pruned.
 
     Parameters
     ----------
-    settings : Settings
-        All layers put together.
-    paths : Paths
-        Where things lie.
-    runtime : str
-        The name, from `lib.runtimes.choice.choose_runtime`.
-    file : pathlib.Path
-        The launcher.
+    env : Environment
+        Of the ranks.
     online : bool
-        Leave the Hugging Face libraries their network.
+        Allow the Hugging Face libraries to use the network.
     job : str
-        The Slurm job that it is written in; empty for none.
-    title : str
-        Its second line.
+        The Slurm job that writes it; empty for none.
 
     Returns
     -------
-    tuple of str
-        The image, the overlay and the venv that it names.
+    dict
+        Image, overlay and venv.
+    """
+    while True:
+        _pin_files(env, env.files, file, job)
+        lines = run_lines(env, online=online)
+        # another one may have been activated meanwhile: the launcher must start what is pinned
+        latest = replace(env)
+        if env.files == latest.files:
+            write_file(file, render(title, lines), 0o755)
+            return env.files
+        env = latest
+
+
+def _pin_files(env: Environment, files: Mapping[str, str], launcher: Path, job: str) -> None:
+    """Pin image and overlay; a pin names the cluster too, as two can have a job of the same id."""
+    cluster = env.settings.environ.get("SLURM_CLUSTER_NAME", "")
+    owner = f"{job} {cluster}".strip() if job else ""
+    for kind, folder in (("image", env.paths.containers), ("overlay", env.paths.overlays)):
+        if files[kind]:
+            pin(files[kind], launcher, owner, folder)
+
+
+def pin(needed: str, launcher: Path, job: str, folder: Path) -> None:
+    """Protect an image or overlay from pruning while a job runs, or while a launcher exists.
+
+    Parameters
+    ----------
+    needed : str
+        File or tag of the image, or file of the overlay.
+    job : str
+        Slurm job that the launcher was written in, such as ``4711 juwels``; empty for none.
+    folder : pathlib.Path
+        Directory of the images or overlays; the pin is written to its ``pins`` (pins.bash).
 
     Raises
     ------
     LongshipError
-        If a file cannot be written.
+        If the scratch directory is not writable.
     """
-    while True:
-        named = _in_use(settings, paths, runtime)
-        _pin(*named[:2], paths, file, _of_cluster(settings, job))
-        venv = wanted_venv(settings, paths)
-        if job and uses_pyxis(settings, runtime):
-            lines = pyxis_launcher_lines(settings, paths, runtime, venv)
-        else:
-            lines = run_lines(*(settings, paths, runtime), online=online, venv=venv, for_ranks=True)
-        # another one may have been put in use meanwhile: what is named must be what is pinned
-        if named == _in_use(settings, paths, runtime):
-            write_file(file, render(title, lines), 0o755)
-            return named
+    import hashlib  # 5 ms that only the writing of a launcher needs
+
+    launcher = launcher.absolute()
+    own = hashlib.sha256(os.fsencode(launcher)).hexdigest()[:12]
+    file = folder / "pins" / f"{job.partition(' ')[0] or 'launcher'}-{own}"
+    make_folder(file.parent)
+    write_file(file, f"{needed}\n{job}\n{launcher}\n")
 
 
-def _in_use(settings: Settings, paths: Paths, runtime: str) -> tuple[str, str, str]:
-    venv = wanted_venv(settings, paths)
-    return (
-        image_to_start(runtime, settings, paths),
-        overlay_to_start(settings, paths),
-        str(pinned(venv)) if venv else "",
-    )
-
-
-def _of_cluster(settings: Settings, job: str) -> str:
-    """Add the cluster to a job's id: clusters that share a file system have jobs of the same id."""
-    return f"{job} {settings.environ.get('SLURM_CLUSTER_NAME', '')}".strip() if job else ""
-
-
-def _pin(image: str, overlay: str, paths: Paths, file: Path, job: str) -> None:
-    if image:
-        pin(image, file, job, paths.containers)
-    if overlay:
-        pin(overlay, file, job, paths.overlays)
-
-
-def _described(image: str, overlay: str, venv: str) -> dict[str, str]:
+def _described(files: Mapping[str, str]) -> dict[str, str]:
+    """Add the checksums that records have; of a site's image without one, size and time."""
+    image, overlay = files["image"], files["overlay"]
     sums = [read_record(Path(f"{each}.json")).get("sha256", "") for each in (image, overlay)]
     mark = ""
-    # a site's image: to compute it would take minutes; a missing one is told by the launcher
+    # to compute the checksum would take minutes; a missing image is reported by the launcher
     if image.startswith("/") and not sums[0] and os.path.exists(image):
         found = os.stat(image)
         mark = f"{found.st_size} bytes, written at {found.st_mtime_ns / 1e9:.9f}"
-    return dict(zip(NAMED, (image, sums[0], mark, overlay, sums[1], venv)))
+    return dict(zip(NAMED, (image, sums[0], mark, overlay, sums[1], files["venv"])))

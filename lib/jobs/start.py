@@ -12,9 +12,9 @@ from pathlib import Path
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.configuration.schema import entry_name
-from lib.jobs.container import container_lines
 from lib.jobs.facts import processes_per_node, request_of, run_name
-from lib.runtimes.launch import module_lines
+from lib.runtimes import pyxis
+from lib.runtimes.environment import Environment, module_lines
 from lib.script.command import assign, call, comment, export, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Word
@@ -85,41 +85,25 @@ def _make_free(first: Path, cluster: str, *, restarted: bool) -> Path:
 
 
 def start_lines(
-    settings: Settings,
-    paths: Paths,
-    runtime: str,
-    run: Path,
-    facts: Mapping[str, str],
-    named: Mapping[str, str],
+    env: Environment, run: Path, facts: Mapping[str, str], named: Mapping[str, str]
 ) -> list[str]:
     """Return the lines of ``<run>/start.bash``.
 
     Parameters
     ----------
-    settings : Settings
-        All layers put together.
-    paths : Paths
-        Where things lie.
-    runtime : str
-        The name, from `lib.runtimes.choice.choose_runtime`.
-    run : pathlib.Path
-        The run's folder.
+    env : Environment
+        Of the ranks, with what was pinned.
     facts : mapping
         From `slurm_facts`.
     named : mapping
-        What else the record says: what was pinned.
-
-    Returns
-    -------
-    list of str
-        Lines of bash.
+        What else the record says: what was pinned, and its checksums.
     """
-    machine = settings.machine
+    settings, paths, machine = env.settings, env.paths, env.machine
     is_batch = facts.get("BatchFlag", "0") != "0"
     on_node = settings.environ.get("SLURM_GPUS_ON_NODE", "")
     chained = settings.environ.get("LONGSHIP_CHAINED_AFTER", "")
     return [
-        *module_lines(machine, runtime),
+        *module_lines(machine, env.runtime),
         export("LONGSHIP_ROOT", paths.root),
         export("RUN_DIR", run),
         comment("shellcheck disable=SC2034  # for the job file"),
@@ -130,13 +114,13 @@ def start_lines(
         "longship_facts=(",
         *(
             "  " + call(name, value)
-            for name, value in _record(settings, paths, runtime, facts, named).items()
+            for name, value in _record(env, facts, named).items()
             if value not in ("", "(null)")  # Slurm's word for nothing
         ),
         ")",
         call("set_rendezvous", machine.rendezvous),
         call("set_shape", str(processes_per_node(facts, on_node, machine))),
-        *container_lines(settings, paths, runtime, named),
+        *pyxis.option_lines(env),
         *([call("tell_ranks_apart")] if is_batch else []),
         wrapped("record_code", *repositories(settings, paths)),
         call("begin_record"),
@@ -144,14 +128,9 @@ def start_lines(
     ]
 
 
-def _record(
-    settings: Settings,
-    paths: Paths,
-    runtime: str,
-    facts: Mapping[str, str],
-    named: Mapping[str, str],
-) -> dict[str, str]:
+def _record(env: Environment, facts: Mapping[str, str], named: Mapping[str, str]) -> dict[str, str]:
     """Return what the record says at the start."""
+    settings, paths = env.settings, env.paths
     environ = settings.environ
     request = request_of(facts, environ.get("SLURM_GPUS_ON_NODE", ""))
     price = request.per_hour(settings.machine)
@@ -163,7 +142,7 @@ def _record(
         "site": settings.machine.site_file,
         "stack": settings.stack.name,
         "repository": str(paths.root),
-        "runtime": runtime,
+        "runtime": env.runtime,
         **named,
         "partition": request.partition,
         "account": request.account,

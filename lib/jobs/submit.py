@@ -16,13 +16,13 @@ from lib.configuration.training import (
     training_repos,
 )
 from lib.jobs.checks import check_job, log_folders, stack_lines, written_to
-from lib.jobs.container import check_lines
 from lib.jobs.cost import Cost, cost_of, round_up
 from lib.jobs.job_files import JobFile
 from lib.jobs.limits import check_request
 from lib.jobs.resources import read_request
 from lib.jobs.sbatch import Option, combined, read_options, read_variables, same_gpus
-from lib.runtimes.packages import wanted_venv
+from lib.runtimes.environment import Environment
+from lib.runtimes.launch import check_lines
 from lib.script.command import array, call, comment, export, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Word
@@ -61,25 +61,15 @@ class Submission(NamedTuple):
     as_json: bool = False
 
 
-def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submission) -> list[str]:
-    """Return the lines that check a job, tell its cost and submit it.
-
-    Parameters
-    ----------
-    settings : Settings
-        All layers put together, for the job's machine.
-    paths : Paths
-        Where things lie.
-    runtime : str
-        The name, from `lib.runtimes.choice.choose_runtime`.
-    wanted : Submission
-        What the user asked for.
+def submit_lines(env: Environment, wanted: Submission) -> list[str]:
+    """Return the lines that check a job, print its cost and submit it.
 
     Raises
     ------
     LongshipError
         If Slurm would refuse the job, or it would fail hours later.
     """
+    settings, paths = env.settings, env.paths
     machine, job = settings.machine, wanted.job
     wanted = wanted._replace(typed=same_gpus(job.header, wanted.typed))
     own = _own_options(settings, wanted)
@@ -92,7 +82,7 @@ def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submiss
     named_log = log.replace("%x", request.name)
     typed = [each.word for each in wanted.typed]
     asked = [call(each.word) for each in (*account, *wanted.typed)]
-    check_job(settings, paths, runtime, job, given, [*typed, *wanted.arguments], log)
+    check_job(env, job, given, [*typed, *wanted.arguments], log)
     if job.step == "training":
         check_parallel(settings, paths, request.gpus, request.nodes)
         check_templates(settings, paths)
@@ -103,7 +93,7 @@ def submit_lines(settings: Settings, paths: Paths, runtime: str, wanted: Submiss
         call("check_slurm", machine.name),
         call("check_python", paths.root),
         call("make_runs", paths.runs),
-        *_environment_lines(settings, paths, runtime, wanted),
+        *_environment_lines(env, wanted),
         *_data_lines(settings, paths, wanted, given),
         wrapped("make_folders", *log_folders(paths, given, log)),
         call("check_room", paths.scratch_dir),
@@ -141,13 +131,11 @@ def _own_options(settings: Settings, wanted: Submission) -> list[Option]:
     return [*wanted.job.header, *read_variables(settings.environ, program), *wanted.typed]
 
 
-def _environment_lines(
-    settings: Settings, paths: Paths, runtime: str, wanted: Submission
-) -> list[str]:
+def _environment_lines(env: Environment, wanted: Submission) -> list[str]:
     """Return the lines that check what the job will start."""
     if wanted.again or not wanted.job.needs_image:  # rerun.py has checked it
         return []
-    return check_lines(settings, paths, runtime, wanted_venv(settings, paths))
+    return check_lines(env)
 
 
 def _data_lines(

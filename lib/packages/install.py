@@ -7,8 +7,7 @@ from pathlib import Path
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.configuration.repositories import Repository, configured_repositories
-from lib.runtimes.container import describe_launch
-from lib.runtimes.image import image_source
+from lib.runtimes.environment import Environment
 from lib.runtimes.packages import overlay_to_start, packages_wanted, seen_at
 from lib.script.command import array, assign, call
 from lib.script.errors import LongshipError
@@ -109,13 +108,13 @@ def wanted_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
             "nothing to install: packages.requirements is empty, and no repository is installed",
             'set packages.requirements = "requirements/environment.txt" in configuration.toml',
         )
-    launch = describe_launch(settings, paths, runtime)
+    env = Environment(settings, paths, runtime, "set_up")
     script = "build_overlay.py" if settings.configuration.packages.overlay else "set_up.py"
     return [
         assign("offline_mode", f"python3 {script} offline"),
-        assign("base", launch.base),
+        assign("base", env.base),
         assign("torch", str(paths.root / stack.torch) if stack.torch else ""),
-        assign("image_address", image_source(settings).address if launch.image else "host"),
+        assign("image_address", env.source.address if env.image else "host"),
         assign("lock", paths.root / "requirements" / f"{stack.name}_{paths.arch}.lock"),
         *_requirement_lines(settings, paths),
     ]

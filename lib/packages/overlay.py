@@ -16,9 +16,10 @@ from lib.packages.install import (
     wanted_lines,
 )
 from lib.repositories.repositories import repository_lines
-from lib.runtimes.container import inside_lines
 from lib.runtimes.contract import Bind
+from lib.runtimes.environment import Environment
 from lib.runtimes.image import image_file, image_source, image_to_start
+from lib.runtimes.launch import inside_lines
 from lib.runtimes.packages import MOUNTED_AT, OVERLAY_COMMAND, configured_overlay, install_steps
 from lib.script.command import assign, call, export, wrapped
 from lib.script.errors import LongshipError
@@ -92,6 +93,7 @@ def build_lines(
     binds = [] if runtime == "host" else [Bind(_TREE, MOUNTED_AT)]
     if binds and settings.configuration.packages.work_dir:
         binds.append(Bind(_WORK, _WORK))
+    env = Environment(settings, paths, runtime, "set_up", {"overlay": ""}, tuple(binds))
     return [
         assign("LIBRARY", paths.root / "lib"),
         call("on_interrupt", typed),
@@ -103,7 +105,7 @@ def build_lines(
         "",
         call("hold_lock", paths.overlays),
         call("start_work"),
-        *inside_lines(settings, paths, runtime, binds=binds),
+        *inside_lines(env),
         *wanted_lines(settings, paths, runtime),
         *target_lines(settings, paths),
         assign("overlay", ""),

@@ -11,7 +11,8 @@ from lib.images.patched_files import check_lines
 from lib.packages import install, wheelhouse
 from lib.repositories import repositories
 from lib.repositories.repositories import repository_lines
-from lib.runtimes.container import inside_lines
+from lib.runtimes.environment import Environment
+from lib.runtimes.launch import inside_lines
 from lib.runtimes.packages import (
     SET_UP_COMMAND,
     install_steps,
@@ -207,7 +208,7 @@ def _start_lines(settings: Settings, paths: Paths, runtime: str, mode: str) -> l
     return [
         assign("LIBRARY", paths.root / "lib"),
         *lines,
-        *inside_lines(settings, paths, runtime, overlay=overlay),
+        *inside_lines(Environment(settings, paths, runtime, held={"overlay": overlay})),
         *check_lines(settings, paths, runtime),
         "",
     ]

@@ -8,8 +8,9 @@ from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, derive_paths
 from lib.configuration.sites import own_arch
 from lib.packages.install import target_lines, wanted_lines
-from lib.runtimes.container import inside_lines
+from lib.runtimes.environment import Environment
 from lib.runtimes.image import image_name, image_source
+from lib.runtimes.launch import inside_lines
 from lib.script.command import assign, call, export
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion
@@ -86,6 +87,6 @@ def _archive(settings: Settings, target: Paths, runtime: str) -> str:
 def _start_here(settings: Settings, target: Paths, runtime: str) -> list[str]:
     """Return the lines that define ``inside COMMAND...`` for the target's image on this machine."""
     try:
-        return inside_lines(settings, target, runtime)
+        return inside_lines(Environment(settings, target, runtime, held={"overlay": ""}))
     except LongshipError:  # its binds hold variables that only the target knows
         return [call("false")]

@@ -4,54 +4,46 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lib.runtimes.launch import IMAGE, Launch
+from lib.runtimes.environment import IMAGE, Environment, bind_lines, overlay_lines
 from lib.runtimes.recipe import ADDRESS, PARTIAL, Recipe
 from lib.script.command import array, assign, call
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion, Word
 
 
-def prepare(launch: Launch) -> list[str]:
+def prepare(env: Environment) -> list[str]:
     """Return the lines that check the image and collect the runtime's options.
 
-    Parameters
-    ----------
-    launch : Launch
-        Image, binds and GPU.
-
-    Returns
-    -------
-    list of str
-        Lines of bash; they fill the array ``options``.
+    They fill the array ``options``.
     """
     return [
-        call("check_program", launch.runtime),
-        *check(launch),
-        call("check_host_arch", launch.arch, Expansion('"the image $image"')),
-        array("options", launch.options),
+        call("check_program", env.runtime),
+        *check(env),
+        call("check_host_arch", env.paths.arch, Expansion('"the image $image"')),
+        array("options", env.machine.runtime_options),
         call("add_home"),
-        *launch.bind_lines(),
-        *launch.overlay_lines("mount_overlay"),
-        *([call("add_nvidia_gpus")] if launch.gpu in ("cuda", "auto") else []),
-        *([call("add_amd_gpus")] if launch.gpu == "auto" else []),
+        *bind_lines(env),
+        *overlay_lines(env, "mount_overlay"),
+        *([call("add_nvidia_gpus")] if env.machine.gpu in ("cuda", "auto") else []),
+        *([call("add_amd_gpus")] if env.machine.gpu == "auto" else []),
     ]
 
 
-def check(launch: Launch) -> list[str]:
+def check(env: Environment) -> list[str]:
     """Return the lines that check the image, on any machine where its file is visible."""
     return [
-        assign("image", launch.image),
-        call("check_sif", IMAGE, launch.arch, launch.image_hint),
+        assign("image", env.image),
+        call("check_sif", IMAGE, env.paths.arch, env.image_hint),
     ]
 
 
-def words(launch: Launch) -> list[Word]:
+def words(env: Environment) -> list[Word]:
     """Return the words before the user's command.
 
     Environment and working directory need no options: this runtime keeps both.
     """
     return [
-        *(launch.runtime, "--quiet", "exec", Expansion('"${options[@]}"'), IMAGE),
+        *(env.runtime, "--quiet", "exec", Expansion('"${options[@]}"'), IMAGE),
         *("/bin/sh", "-c", Expansion('"${longship_decode-}$longship_contract"'), "longship"),
     ]
 

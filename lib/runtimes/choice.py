@@ -4,19 +4,51 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, Protocol
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
-from lib.runtimes import apptainer, docker, enroot, host
+from lib.runtimes import apptainer, docker, enroot, host, pyxis
+from lib.runtimes.environment import Environment, module_lines
 from lib.runtimes.image import can_use, image_name, image_source, image_to_start
-from lib.runtimes.launch import module_lines
+from lib.runtimes.recipe import Recipe
 from lib.script.command import call
 from lib.script.errors import LongshipError
-from lib.script.quoting import Expansion
+from lib.script.quoting import Expansion, Word
 
-# Each module has the same functions; `host` has no image, so none of those that build one.
-MODULES = {
+
+class Runtime(Protocol):
+    """What the module of each runtime provides."""
+
+    def prepare(self, env: Environment) -> list[str]:
+        """Return the lines that check the image and collect the runtime's options."""
+
+    def check(self, env: Environment) -> list[str]:
+        """Return the lines that check the image, on any machine where its file is visible."""
+
+    def words(self, env: Environment) -> list[Word]:
+        """Return the words before the user's command."""
+
+    def probe(self, program: str, image: str) -> list[str]:
+        """Return the command that succeeds if this runtime can start this image."""
+
+    def works(self, program: str) -> list[str]:
+        """Return the command that succeeds if this runtime can build."""
+
+    def start_plainly(self, program: str, root: Path) -> list[Word]:
+        """Return the words before an image and a command, without binds or environment."""
+
+    def folders(self, program: str, work: Path) -> list[str]:
+        """Return the lines that keep this runtime's files out of the home directory and of /tmp."""
+
+    def make_image(self, recipe: Recipe) -> list[str]:
+        """Return the lines that build an image from its source."""
+
+    def from_archive(self, recipe: Recipe) -> list[str]:
+        """Return the lines that build an image from an archive."""
+
+
+MODULES: dict[str, Runtime] = {
     "apptainer": apptainer,
     "singularity": apptainer,
     "docker": docker,
@@ -41,6 +73,11 @@ class Choice(NamedTuple):
 
     runtime: str
     why: str
+
+
+def module_of(env: Environment) -> Runtime:
+    """Return the module of an environment's runtime."""
+    return pyxis if env.in_pyxis else MODULES[env.runtime]
 
 
 def choose_runtime(
@@ -106,12 +143,8 @@ def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) ->
         If no runtime can build, or the configuration says ``host``.
     """
     configured = configured_runtime(settings)
-    if configured == "host":
-        raise LongshipError(
-            "the runtime host uses no image",
-            'choose another runtime in configuration.toml, such as container.runtime = "apptainer"',
-        )
     if configured:
+        MODULES[configured].works(configured)  # host refuses
         return Choice(configured, "")
     for runtime in _installed(settings):
         if succeeds(MODULES[runtime].works(runtime)):

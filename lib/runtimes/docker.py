@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lib.runtimes.launch import IMAGE, Launch
+from lib.runtimes.environment import IMAGE, Environment, bind_lines, overlay_lines
 from lib.runtimes.recipe import ADDRESS, Recipe
 from lib.script.command import array, assign, call
 from lib.script.quoting import Expansion, Word
@@ -22,46 +22,38 @@ _TAG = Expansion('"$tag"-partial')
 _OWN = Expansion('"$tag"')
 
 
-def prepare(launch: Launch) -> list[str]:
+def prepare(env: Environment) -> list[str]:
     """Return the lines that check the image and collect the runtime's options.
 
-    Parameters
-    ----------
-    launch : Launch
-        Image, binds and GPU.
-
-    Returns
-    -------
-    list of str
-        Lines of bash; they fill the array ``options``.
+    They fill the array ``options``.
     """
     return [
-        call("check_program", launch.runtime),
-        *check(launch),
-        call("check_host_arch", launch.arch, Expansion('"the image $image"')),
-        array("options", (*_ALWAYS, *launch.options)),
-        *launch.bind_lines(),
-        *launch.overlay_lines("bind_unpacked_overlay"),
-        call("add_shared_memory", launch.runtime),
-        call("add_user_and_home", launch.runtime),
-        *([call("add_container_gpus", launch.runtime)] if launch.gpu != "cpu" else []),
-        call("add_environment", launch.runtime, *launch.secrets),
+        call("check_program", env.runtime),
+        *check(env),
+        call("check_host_arch", env.paths.arch, Expansion('"the image $image"')),
+        array("options", (*_ALWAYS, *env.machine.runtime_options)),
+        *bind_lines(env),
+        *overlay_lines(env, "bind_unpacked_overlay"),
+        call("add_shared_memory", env.runtime),
+        call("add_user_and_home", env.runtime),
+        *([call("add_container_gpus", env.runtime)] if env.machine.gpu != "cpu" else []),
+        call("add_environment", env.runtime, *env.settings.configuration.environment.secrets),
         call("add_working_folder"),
     ]
 
 
-def check(launch: Launch) -> list[str]:
+def check(env: Environment) -> list[str]:
     """Return the lines that check the image."""
     return [
-        assign("image", launch.image),
-        call("check_tag", launch.runtime, IMAGE, launch.arch, launch.image_hint),
+        assign("image", env.image),
+        call("check_tag", env.runtime, IMAGE, env.paths.arch, env.image_hint),
     ]
 
 
-def words(launch: Launch) -> list[Word]:
+def words(env: Environment) -> list[Word]:
     """Return the words before the user's command; the image's own entry point is skipped."""
     return [
-        *(launch.runtime, "run", Expansion('"${options[@]}"'), "--entrypoint=/bin/sh"),
+        *(env.runtime, "run", Expansion('"${options[@]}"'), "--entrypoint=/bin/sh"),
         *(IMAGE, "-c", _TEXT, "longship"),
     ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lib import ROOT
-from lib.runtimes.launch import IMAGE, Launch
+from lib.runtimes.environment import IMAGE, Environment, bind_lines, overlay_lines
 from lib.runtimes.recipe import ADDRESS, PARTIAL, Recipe
 from lib.script.command import array, assign, call, export
 from lib.script.quoting import Expansion, Word
@@ -17,44 +17,36 @@ from lib.script.quoting import Expansion, Word
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}  # enroot's names
 
 
-def prepare(launch: Launch) -> list[str]:
+def prepare(env: Environment) -> list[str]:
     """Return the lines that check the image and collect the runtime's options.
 
-    Parameters
-    ----------
-    launch : Launch
-        Image, binds and GPU.
-
-    Returns
-    -------
-    list of str
-        Lines of bash; they fill the array ``options``.
+    They fill the array ``options``.
     """
     return [
-        call("check_program", launch.runtime),
-        *check(launch),
-        call("check_host_arch", launch.arch, Expansion('"the image $image"')),
-        array("options", launch.options),
+        call("check_program", env.runtime),
+        *check(env),
+        call("check_host_arch", env.paths.arch, Expansion('"the image $image"')),
+        array("options", env.machine.runtime_options),
         assign("bind_in_words_of", "add_enroot_bind"),
-        *launch.bind_lines(),
-        *launch.overlay_lines("bind_unpacked_overlay"),
+        *bind_lines(env),
+        *overlay_lines(env, "bind_unpacked_overlay"),
         call("add_bind", "/tmp"),
         export("ENROOT_MOUNT_HOME", "yes"),
         export("ENROOT_LOGIN_SHELL", "no"),  # /etc/profile would overwrite the image's PATH
         'export LONGSHIP_WORKING_FOLDER="$PWD"',
-        call("add_environment", launch.runtime),
+        call("add_environment", env.runtime),
     ]
 
 
-def check(launch: Launch) -> list[str]:
+def check(env: Environment) -> list[str]:
     """Return the lines that check the image, on any machine where its file is visible."""
-    return [assign("image", launch.image), call("check_sqsh", IMAGE, launch.image_hint)]
+    return [assign("image", env.image), call("check_sqsh", IMAGE, env.image_hint)]
 
 
-def words(launch: Launch) -> list[Word]:
+def words(env: Environment) -> list[Word]:
     """Return the words before the user's command."""
     return [
-        *(Expansion('"${WITHOUT_GPUS[@]}"'), *_start(launch.runtime, launch.root)),
+        *(Expansion('"${WITHOUT_GPUS[@]}"'), *_start(env.runtime, env.paths.root)),
         *(Expansion('"${options[@]}"'), IMAGE),
         *("/bin/sh", "-c", Expansion('"${longship_decode-}$longship_contract"'), "longship"),
     ]

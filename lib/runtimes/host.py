@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
-from lib.runtimes.launch import Launch
+from typing import NoReturn
+
+from lib.runtimes.environment import Environment, overlay_lines
+from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion, Word
 
 
-def prepare(launch: Launch) -> list[str]:
+def prepare(env: Environment) -> list[str]:
     """Return the lines that unpack the overlay; nothing else is needed."""
-    return launch.overlay_lines("unpack_overlay")
+    return overlay_lines(env, "unpack_overlay")
 
 
-def check(launch: Launch) -> list[str]:
+def check(env: Environment) -> list[str]:
     """Return no lines: there is no image."""
     return []
 
 
-def words(launch: Launch) -> list[Word]:
+def words(env: Environment) -> list[Word]:
     """Return the words before the user's command."""
     return ["/bin/sh", "-c", Expansion('"$longship_contract"'), "longship"]
+
+
+def probe(program: str, image: str) -> list[str]:
+    """Return a command that succeeds: the machine itself always runs programs."""
+    return ["true"]
+
+
+def no_image(*_: object) -> NoReturn:
+    """Refuse to build or start an image.
+
+    Raises
+    ------
+    LongshipError
+        Always.
+    """
+    raise LongshipError(
+        "the runtime host uses no image",
+        'choose another runtime in configuration.toml, such as container.runtime = "apptainer"',
+    )
+
+
+works = start_plainly = folders = make_image = from_archive = no_image

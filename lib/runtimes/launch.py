@@ -1,102 +1,94 @@
-"""What a runtime is given: the image, the binds and the GPU. The rest is the contract's."""
+"""Launching programs inside the environment."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import NamedTuple
+from dataclasses import replace
 
-from lib.configuration.sites import Machine
-from lib.runtimes.contract import Bind
-from lib.script.command import assign, call
-from lib.script.quoting import Expansion
+from lib.configuration.layers import Settings
+from lib.configuration.paths import Paths
+from lib.runtimes import pyxis
+from lib.runtimes.choice import module_of
+from lib.runtimes.contract import CONTRACT, environment_script, unset_lines
+from lib.runtimes.environment import Environment, module_lines
+from lib.script.command import assign, call, comment, text_below, wrapped
+from lib.script.quoting import Expansion, Word
 
-IMAGE = Expansion('"$image"')
+
+def run_lines(env: Environment, *, online: bool = False) -> list[str]:
+    """Return the lines that become the command ``"$@"`` inside."""
+    script = environment_script(env.settings, env.paths, online=online, folders=env.package_folders)
+    if env.in_pyxis:
+        return pyxis.launcher_lines(env, script)
+    return [
+        *([call("outlive_last_words")] if env.for_ranks else []),
+        wrapped("make_folders", *env.paths.roots),
+        *([call("take_rank")] if env.for_ranks else []),
+        *_prepare_lines(env, script),
+        *venv_check_lines(env),
+        *([call("note_use")] if env.overlay and not env.for_ranks else []),
+        call(
+            "take_command",
+            env.paths.root / "lib/runtimes/inside/interactive.bash",
+            Expansion('"$@"'),
+        ),
+        *([call("encode_command")] if env.runtime != "host" else []),
+        call("hand_over", *module_of(env).words(env), Expansion('"${command[@]}"')),
+    ]
 
 
-class Launch(NamedTuple):
-    """One way to start programs inside.
+def inside_lines(env: Environment) -> list[str]:
+    """Return the lines that define ``inside COMMAND...`` for an installation, outside the venv.
 
-    Parameters
-    ----------
-    root : pathlib.Path
-        The repository.
-    runtime : str
-        The program: ``apptainer``, ``singularity``, ``docker``, ``podman``, ``enroot`` or ``host``.
-    image : str
-        A SIF file, or a tag; empty for ``host``.
-    image_hint : str
-        What makes a missing image.
-    arch : str
-        ``amd64`` or ``arm64``: what the image must be for.
-    gpu : str
-        ``cuda``, ``rocm``, ``cpu`` or ``auto``.
-    options : tuple of str
-        More options of the runtime.
-    binds : tuple of Bind
-        Folders that must be there.
-    site_binds : tuple of Bind
-        Folders that are shown where they exist.
-    patched_files : tuple of Bind
-        Single files that are shown in place of the image's own.
-    pip_sources : bool
-        Show pip's configuration and folders too.
-    overlay : str
-        The file with the Python packages; empty for none.
-    secrets : tuple of str
-        Variables that no runtime may write down.
+    The overlay is mounted, but not first on PATH.
     """
-
-    root: Path
-    runtime: str
-    image: str
-    image_hint: str
-    arch: str
-    gpu: str
-    options: tuple[str, ...]
-    binds: tuple[Bind, ...]
-    site_binds: tuple[Bind, ...]
-    patched_files: tuple[Bind, ...]
-    pip_sources: bool
-    overlay: str = ""
-    secrets: tuple[str, ...] = ()
-
-    @property
-    def base(self) -> str:
-        """What a venv is made on top of: its Python belongs to this image, or to the host."""
-        return self.image or "host"
-
-    def overlay_lines(self, function: str) -> list[str]:
-        """Return the lines that check the overlay and show it inside, by a runtime's function.
-
-        Parameters
-        ----------
-        function : str
-            Of the runtime.
-        """
-        if not self.overlay:
-            return []
-        return [
-            assign("overlay", self.overlay),
-            call("check_overlay", self.base),
-            call(function),
-        ]
-
-    def bind_lines(self) -> list[str]:
-        """Return the lines that add the binds to the array ``options``."""
-        return [
-            *(_bind("add_bind_if_there", each) for each in self.site_binds),
-            *(_bind("add_bind", each) for each in self.binds),
-            *(call("add_patched_file", each.source, each.target) for each in self.patched_files),
-            call("add_host_files"),
-            *([call("add_pip_sources")] if self.pip_sources else []),
-        ]
+    env = replace(env, purpose="set_up")
+    script = environment_script(env.settings, env.paths, online=True)
+    return [*_prepare_lines(env, script), "", *_inside(*module_of(env).words(env))]
 
 
-def module_lines(machine: Machine, runtime: str) -> list[str]:
-    """Return the line that loads the site's modules, where the runtime comes from them."""
-    return [call("load_modules", runtime, *machine.modules)] if machine.modules else []
+def here_lines(settings: Settings, here: Paths) -> list[str]:
+    """Return the lines that define ``inside COMMAND...`` on this machine, without a container.
+
+    The settings may be those of another machine.
+    """
+    script = environment_script(settings, here, online=True)
+    return [
+        text_below("longship_contract", script, CONTRACT),
+        *_inside("/bin/sh", "-c", Expansion('"$longship_contract"'), "longship"),
+        "",
+    ]
 
 
-def _bind(function: str, bind: Bind) -> str:
-    target = [] if bind.target == bind.source and not bind.read_only else [bind.target]
-    return call(function, bind.source, *target, *(["ro"] if bind.read_only else []))
+def check_lines(env: Environment) -> list[str]:
+    """Return the lines that check, without a launch, that image, overlay and venv fit together."""
+    overlay = [assign("overlay", env.overlay), call("check_overlay", env.base)]
+    return [
+        *module_of(env).check(env),
+        *(overlay if env.overlay else []),
+        *venv_check_lines(env),
+    ]
+
+
+def venv_check_lines(env: Environment) -> list[str]:
+    """Return the line that checks the venv against the overlay or the image under it."""
+    return [call("check_venv", env.venv, env.overlay or env.base)] if env.venv else []
+
+
+def _prepare_lines(env: Environment, script: str) -> list[str]:
+    """Return the lines that prepare a launch by the runtime."""
+    return [
+        *module_lines(env.machine, env.runtime),
+        "",
+        comment("The host's compilers and Python must not leak into the environment."),
+        *unset_lines(env.settings.configuration.environment),
+        "",
+        text_below("longship_contract", script, CONTRACT),
+        "",
+        *module_of(env).prepare(env),
+    ]
+
+
+def _inside(*words: Word) -> list[str]:
+    """Return the function ``inside``; it runs in a subshell, which becomes the program."""
+    start = call("hand_over", *words, Expansion('"$@"'))
+    return ["inside() {", f"  ({start})", "}"]

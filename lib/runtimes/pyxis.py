@@ -1,101 +1,97 @@
-"""Slurm's plugin Pyxis (AWS): ``srun`` starts enroot's containers, so a launcher runs inside.
+"""The runtime Pyxis, a plugin of Slurm (AWS): ``srun`` starts enroot's containers.
 
-It is for jobs only; enroot does everything else (`lib/runtimes/enroot.py`).
+A launcher runs inside the container, so options of ``srun`` contain what the launcher gives other
+runtimes. Images are enroot's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from pathlib import Path
 
-from lib.configuration.layers import Settings
+from lib.runtimes import enroot
 from lib.runtimes.contract import CONTRACT, unset_lines
-from lib.runtimes.launch import Launch
+from lib.runtimes.enroot import folders, from_archive, make_image, probe, start_plainly, works
+from lib.runtimes.environment import Environment, bind_lines, overlay_lines
 from lib.script.command import assign, call, text_below
 from lib.script.errors import LongshipError
-from lib.script.quoting import Expansion
+from lib.script.quoting import Expansion, Word
+
+__all__ = ["folders", "from_archive", "make_image", "probe", "start_plainly", "works"]
 
 # Its list of mounts has no quoting, and its older versions read paths as bash does.
 _UNBINDABLE = re.compile(r'[\s,:"$`\\]')
 
 
-def uses_pyxis(settings: Settings, runtime: str) -> bool:
-    """Tell whether Pyxis starts the ranks of a job."""
-    return settings.machine.pyxis == "yes" and runtime == "enroot"
+def prepare(env: Environment) -> list[str]:
+    """Return the line that checks that srun has started the container."""
+    return [call("check_inside")]
 
 
-def option_lines(settings: Settings, launch: Launch | None) -> list[str]:
-    """Return the lines of a job's start that `set_container_options` needs (pyxis.bash).
-
-    Parameters
-    ----------
-    settings : Settings
-        All layers put together.
-    launch : Launch or None
-        Launch of the ranks; None if another runtime starts them.
-    """
-    if launch is None:
-        return [
-            assign("longship_image", ""),
-            assign("longship_image_hint", ""),
-            call("set_container_options"),
-        ]
-    binds = launch._replace(overlay="").bind_lines()
-    overlay = launch.overlay_lines("bind_unpacked_overlay")
-    return [
-        assign("longship_image", launch.image),
-        assign("longship_image_hint", launch.image_hint),
-        *unset_lines(settings.configuration.environment),
-        "add_pyxis_binds() {",
-        *("  " + line for line in (*binds, *overlay)),
-        "}",
-        call("set_container_options"),
-    ]
-
-
-def check_binds(launch: Launch) -> None:
-    """Stop if Pyxis cannot bind a path; pyxis.bash checks what only the job knows.
+def check(env: Environment) -> list[str]:
+    """Return the lines that check the image; pyxis.bash checks binds that only the job knows.
 
     Raises
     ------
     LongshipError
-        The hint names the keys to change.
+        If Pyxis cannot bind a path; the hint names the keys to change.
     """
-    for bind in (*launch.binds, *launch.site_binds, *launch.patched_files):
+    for bind in (*env.binds, *env.site_binds, *env.patched_files):
         path = bind.source if _UNBINDABLE.search(bind.source) else bind.target
         if _UNBINDABLE.search(path):
             raise LongshipError(
                 f'Pyxis cannot bind {path}: it contains a space or one of , : " $ ` \\',
                 "rename it, or set another path: [paths], container.binds in configuration.toml",
             )
+    return enroot.check(env)
 
 
-def launcher_lines(root: Path, contract: str, checks: Sequence[str]) -> list[str]:
+def words(env: Environment) -> list[Word]:
+    """Return the words before the user's command."""
+    return ["/bin/sh", "-c", Expansion('"$longship_contract"'), "longship"]
+
+
+def option_lines(env: Environment) -> list[str]:
+    """Return the lines of a job's start that `set_container_options` needs (pyxis.bash).
+
+    On a machine with Pyxis a job script calls that function whatever the runtime is.
+    """
+    if env.machine.pyxis != "yes":
+        return []
+    if not env.in_pyxis:
+        return [
+            assign("longship_image", ""),
+            assign("longship_image_hint", ""),
+            call("set_container_options"),
+        ]
+    return [
+        assign("longship_image", env.image),
+        assign("longship_image_hint", env.image_hint),
+        *unset_lines(env.settings.configuration.environment),
+        "add_pyxis_binds() {",
+        *("  " + line for line in bind_lines(env)),
+        *("  " + line for line in overlay_lines(env, "bind_unpacked_overlay")),
+        "}",
+        call("set_container_options"),
+    ]
+
+
+def launcher_lines(env: Environment, script: str) -> list[str]:
     """Return the lines of a launcher that starts inside the container.
 
     Parameters
     ----------
-    root : pathlib.Path
-        The repository.
-    contract : str
-        The POSIX sh text that gives the program its environment.
-    checks : sequence of str
-        Lines that check the packages.
+    env : Environment
+        The ranks'.
+    script : str
+        POSIX sh text that sets the program's environment.
     """
-    start = (
-        "/bin/sh",
-        "-c",
-        Expansion('"$longship_contract"'),
-        "longship",
-        Expansion('"${command[@]}"'),
-    )
+    interactive = env.paths.root / "lib/runtimes/inside/interactive.bash"
     return [
-        call("check_inside"),
-        *checks,
+        *prepare(env),
+        *([call("check_venv", env.venv, env.overlay or env.image)] if env.venv else []),
         call("take_rank"),
-        call("take_command", root / "lib/runtimes/inside/interactive.bash", Expansion('"$@"')),
-        text_below("longship_contract", contract, CONTRACT),
+        call("take_command", interactive, Expansion('"$@"')),
+        text_below("longship_contract", script, CONTRACT),
         "",
-        call("hand_over", *start),
+        call("hand_over", *words(env), Expansion('"${command[@]}"')),
     ]

@@ -14,6 +14,7 @@ from lib.configuration.sites import load_machines
 from lib.configuration.stacks import load_stack, stack_names
 from lib.jobs.job_files import read_job_file
 from lib.jobs.submit import Submission, submit_lines
+from lib.runtimes.environment import Environment
 from lib.script.errors import LongshipError
 
 
@@ -94,12 +95,13 @@ def test_any_stack_is_submitted_on_any_machine_that_it_has_an_image_for(name, ma
     image = settings.stack.images.get("cpu" if vendor == "auto" else vendor, {})
     there = isinstance(image, str) or arch in image
     runtime = {"auto": "apptainer"}.get(settings.machine.runtime, settings.machine.runtime)
+    env = Environment(settings, paths, runtime, "job")
     if there:
-        lines = submit_lines(settings, paths, runtime, Submission(job, [], ()))
+        lines = submit_lines(env, Submission(job, [], ()))
         assert f"export LONGSHIP_STACK={name}" in lines
     else:
         with pytest.raises(LongshipError, match=f"stack {name} has no image for"):
-            submit_lines(settings, paths, runtime, Submission(job, [], ()))
+            submit_lines(env, Submission(job, [], ()))
 
 
 @pytest.mark.parametrize("name", stack_names(Path(ROOT)))

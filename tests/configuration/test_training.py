@@ -14,6 +14,7 @@ from lib.configuration.training import (
 from lib.jobs.job_files import read_job_file
 from lib.jobs.submit import Submission, split_typed, submit_lines
 from lib.runtimes.contract import configured_binds, environment_script
+from lib.runtimes.environment import Environment
 from lib.runtimes.image import image_source
 from lib.script.command import call
 from lib.script.errors import LongshipError
@@ -63,7 +64,7 @@ def submit(repository, *words, job="local/train.sbatch", runtime="host", **given
     typed, arguments = split_typed(words)
     settings, paths = repository.settings_and_paths()
     wanted = Submission(read_job_file(repository.root, job), typed, arguments, **given)
-    return submit_lines(settings, paths, runtime, wanted)
+    return submit_lines(Environment(settings, paths, runtime, "job"), wanted)
 
 
 def test_defaults_are_those_of_the_stack(stack):

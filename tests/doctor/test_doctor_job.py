@@ -10,6 +10,7 @@ import pytest
 from support import processes
 
 from lib.doctor import job as job_diagnosis
+from lib.runtimes.environment import Environment
 from lib.script.render import render
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -254,7 +255,7 @@ def test_script_asks_each_node_for_what_the_job_needs(repository, as_json):
         "configuration.toml", '[container]\nimage = "/i/it\'s.sif"\n[packages]\nrequirements = ""\n'
     )
     settings, paths = repository.settings_and_paths()
-    lines = job_diagnosis.lines(settings, paths, "apptainer", as_json=as_json)
+    lines = job_diagnosis.lines(Environment(settings, paths, "apptainer", "job"), as_json=as_json)
     (asked,) = [line for line in lines if line.startswith("diagnose_job_nodes")]
     words = shlex.split(asked)
     assert "/i/it's.sif" in words
@@ -268,7 +269,7 @@ def test_pyxis_is_given_its_options(repository, run, tmp_path):
     repository.write("lib/doctor/inside/tell_time.py", "")
     repository.write("local/site.toml", '[machines.local]\npyxis = "yes"\nruntime = "enroot"\n')
     settings, paths = repository.settings_and_paths()
-    lines = job_diagnosis.lines(settings, paths, "enroot", as_json=False)
+    lines = job_diagnosis.lines(Environment(settings, paths, "enroot", "job"), as_json=False)
     options, step = lines.index("set_container_options"), lines.index('diagnose_job_step "$@"')
     assert options < step
     (tmp_path / "doctor.sh").write_text(render("x", lines))
@@ -279,5 +280,5 @@ def test_folders_that_compute_nodes_do_not_see_are_the_fix(repository):
     repository.write("lib/doctor/inside/tell_time.py", "")
     repository.write("local/site.toml", '[machines.local]\ncompute_folders = ["/e"]\n')
     settings, paths = repository.settings_and_paths()
-    lines = job_diagnosis.lines(settings, paths, "host", as_json=False)
+    lines = job_diagnosis.lines(Environment(settings, paths, "host", "job"), as_json=False)
     assert any("compute nodes see only /e" in line for line in lines)

@@ -6,7 +6,7 @@ import pytest
 
 from lib.images.patched_files import check_lines, compare_lines
 from lib.runtimes.contract import patched_files
-from lib.runtimes.launch import IMAGE
+from lib.runtimes.environment import IMAGE
 from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.render import render

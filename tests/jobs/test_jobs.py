@@ -12,6 +12,7 @@ from lib.configuration.sites import load_machines
 from lib.jobs import submit as jobs
 from lib.jobs.job_files import check_machine, read_job_file
 from lib.jobs.rerun import recorded_job
+from lib.runtimes.environment import Environment
 from lib.script.command import assign, call
 from lib.script.errors import LongshipError
 from lib.script.render import render
@@ -77,7 +78,7 @@ def submit(site):
         check_machine(site.root, job, "m", load_machines(site.root))
         settings, paths = site.settings_and_paths(environ, machine=job.machine)
         wanted = jobs.Submission(job, typed, arguments, **given)
-        return jobs.submit_lines(settings, paths, runtime, wanted)
+        return jobs.submit_lines(Environment(settings, paths, runtime, "job"), wanted)
 
     lines.site = site
     return lines

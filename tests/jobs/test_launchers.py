@@ -3,11 +3,14 @@
 import json
 import os
 import shlex
+from dataclasses import replace
 
 import pytest
 
 from lib.jobs import launcher as launchers
 from lib.jobs.launcher import job_launcher, write_launcher
+from lib.runtimes import environment
+from lib.runtimes.environment import Environment
 from lib.script.errors import LongshipError
 
 OVERLAY = '[packages]\noverlay = "myenv"\nrequirements = "r.txt"\n'
@@ -26,7 +29,8 @@ class Lab:
         self.repository.write("configuration.toml", text)
 
     def given(self, **environ):
-        return *self.repository.settings_and_paths(environ, arch="amd64"), "apptainer"
+        settings, paths = self.repository.settings_and_paths(environ, arch="amd64")
+        return Environment(settings, paths, "apptainer", "job")
 
     def put_in_use(self, version):
         """Make a version of the image, with its record, and link it as the one in use."""
@@ -42,7 +46,7 @@ class Lab:
 
     def put_overlay_in_use(self):
         """Build an overlay, as an empty file."""
-        link = launchers.overlay_to_start(*self.given()[:2])
+        link = self.given().overlay
         file = self.scratch / "overlays/versions/myenv.sqsh"
         file.parent.mkdir(parents=True)
         file.touch()
@@ -71,7 +75,7 @@ def run_folder(tmp_path):
 
 def begin(lab, run, job="7", **environ):
     """Start a run as `submit.py begin` does, and write what the record says of it."""
-    named = job_launcher(*lab.given(**environ), run, job=job, restarted=True, title="a test")
+    named = job_launcher(lab.given(**environ), run, job=job, restarted=True, title="a test")
     (run / "record.json").write_text(json.dumps(named))
     return named
 
@@ -79,8 +83,8 @@ def begin(lab, run, job="7", **environ):
 def test_launcher_is_written_to_run_what_is_in_use(lab, tmp_path, run):
     image = lab.put_in_use("one")
     file = tmp_path / "launcher"
-    named = write_launcher(*lab.given(), file, online=False, job="", title="a test")
-    assert named == (image, "", "")
+    named = write_launcher(lab.given(), file, online=False, job="", title="a test")
+    assert named == {"image": image, "overlay": "", "venv": ""}
     assert lab.pins() == [(image, "", str(file))]
     assert os.access(file, os.X_OK)
     assert f"  image={shlex.quote(image)}" in file.read_text().splitlines()
@@ -89,20 +93,23 @@ def test_launcher_is_written_to_run_what_is_in_use(lab, tmp_path, run):
 
 def test_image_is_pinned_before_it_is_named(lab, tmp_path, monkeypatch):
     lab.put_in_use("one")
-    pinned_then = []
+    pinned_then, write_file = [], launchers.write_file
 
-    def write(file, text, mode):
-        pinned_then.extend(lab.pins())
-        assert not file.exists()
+    def write(file, text, mode=0o644):
+        if file.parent.name == "pins":
+            write_file(file, text, mode)
+        else:
+            pinned_then.extend(lab.pins())
+            assert not file.exists()
 
     monkeypatch.setattr(launchers, "write_file", write)
-    named = write_launcher(*lab.given(), tmp_path / "l", online=False, job="7", title="a test")
-    assert pinned_then == [(named[0], "7", f"{tmp_path}/l")]
+    named = write_launcher(lab.given(), tmp_path / "l", online=False, job="7", title="a test")
+    assert pinned_then == [(named["image"], "7", f"{tmp_path}/l")]
 
 
 def test_swap_between_pin_and_launcher_is_noticed(lab, tmp_path, monkeypatch):
     lab.put_in_use("one")
-    real, asked = launchers.image_to_start, []
+    real, asked = environment.image_to_start, []
 
     def swap_once(*arguments):
         found = real(*arguments)
@@ -111,12 +118,12 @@ def test_swap_between_pin_and_launcher_is_noticed(lab, tmp_path, monkeypatch):
         asked.append(found)
         return found
 
-    monkeypatch.setattr(launchers, "image_to_start", swap_once)
+    monkeypatch.setattr(environment, "image_to_start", swap_once)
     file = tmp_path / "launcher"
-    named = write_launcher(*lab.given(), file, online=False, job="7", title="a test")
-    assert [os.path.basename(each) for each in asked] == [f"{n}.sif" for n in ("one", *["two"] * 3)]
-    assert named[0].endswith("/two.sif")
-    assert lab.pins() == [(named[0], "7", str(file))]
+    named = write_launcher(lab.given(), file, online=False, job="7", title="a test")
+    assert [os.path.basename(each) for each in asked] == [f"{n}.sif" for n in ("one", "two", "two")]
+    assert named["image"].endswith("/two.sif")
+    assert lab.pins() == [(named["image"], "7", str(file))]
     assert "/one.sif" not in file.read_text()
 
 
@@ -218,9 +225,7 @@ def test_what_is_gone_since_is_told(name, lab, run_folder):
 
 
 def test_without_a_container_nothing_is_pinned(lab, run_folder):
-    settings, paths, _ = lab.given()
-    named = job_launcher(
-        settings, paths, "host", run_folder, job="7", restarted=True, title="a test"
-    )
+    env = replace(lab.given(), runtime="host")
+    named = job_launcher(env, run_folder, job="7", restarted=True, title="a test")
     assert (named["image"], named["overlay"]) == ("", "")
     assert lab.pins() == []

@@ -8,6 +8,7 @@ import pytest
 from lib.configuration.sites import load_machines
 from lib.jobs.facts import gpus_per_node, processes_per_node, request_of, run_name, slurm_facts
 from lib.jobs.start import make_run_folder, start_lines
+from lib.runtimes.environment import Environment
 from lib.script.errors import LongshipError
 from lib.script.render import render
 
@@ -166,9 +167,9 @@ def start(repository, run):
 
     def source(found, folder="/runs/7-train", env=None, **changed):
         settings, paths = repository.settings_and_paths(env)
-        lines = start_lines(
-            settings, paths, "host", paths.runs / folder, found, {**NAMED, **changed}
-        )
+        named = {**NAMED, **changed}
+        env = Environment(settings, paths, "host", "job", named)
+        lines = start_lines(env, paths.runs / folder, found, named)
         assert run(["bash", "-n"], input=render("a test", lines)).stderr == ""
         done = run(["bash", "-c", "\n".join(["set -euo pipefail", SHOW, *lines])])
         words = done.stdout.split("\0")[:-1]

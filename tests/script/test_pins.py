@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from lib.jobs.pins import pin
+from lib.jobs.launcher import pin
 from lib.script.errors import LongshipError
 
 ROOT = Path(__file__).resolve().parents[2]
 PIN = """
 import sys
 from pathlib import Path
-from lib.jobs.pins import pin
+from lib.jobs.launcher import pin
 folder = Path(sys.argv[1])
 pin("/images/x.sif", folder / "launcher", "", folder)
 """

@@ -4,18 +4,15 @@ import dataclasses
 from pathlib import Path
 
 from lib import ROOT
-from lib.configuration.paths import pinned
 from lib.doctor import job as job_diagnosis
-from lib.jobs.container import pyxis_launcher_lines
 from lib.jobs.facts import slurm_facts
 from lib.jobs.job_files import read_job_file
 from lib.jobs.rerun import NAMED
 from lib.jobs.sbatch import read_options
 from lib.jobs.start import start_lines
 from lib.jobs.submit import Submission, submit_lines
-from lib.runtimes.container import run_lines
-from lib.runtimes.packages import wanted_venv
-from lib.runtimes.pyxis import uses_pyxis
+from lib.runtimes.environment import Environment
+from lib.runtimes.launch import run_lines
 
 # As Slurm prints it in one line.
 FACTS = (
@@ -38,7 +35,9 @@ def submit(settings, paths, runtime):
     """Give the lines of submit.py for that job."""
     job = read_job_file(Path(ROOT), training_file(settings))
     typed = read_options(["--nodes=4", "--comment=it's mine"])
-    return submit_lines(settings, paths, runtime, Submission(job, typed, ("--steps", "1 0"), 3))
+    return submit_lines(
+        Environment(settings, paths, runtime, "job"), Submission(job, typed, ("--steps", "1 0"), 3)
+    )
 
 
 def submit_array(settings, paths, runtime):
@@ -46,31 +45,27 @@ def submit_array(settings, paths, runtime):
     job = read_job_file(Path(ROOT), training_file(settings))
     typed = read_options(["--array=0-7", "--output=/logs/%A_%a.log"])
     wanted = Submission(job, typed, (), after="7", again="/home/me/it's/11-train")
-    return submit_lines(settings, paths, runtime, wanted)
+    return submit_lines(Environment(settings, paths, runtime, "job"), wanted)
 
 
 def job_start(settings, paths, runtime):
     """Give the lines that a job file sources."""
-    venv = wanted_venv(settings, paths)
     environ = {**settings.environ, "SLURM_JOB_ID": "12"}
     settings = dataclasses.replace(settings, environ=environ)
-    named = dict.fromkeys(NAMED, "")
-    named.update(image="/i.sif", venv=str(pinned(venv)) if venv else "")
-    run = paths.runs / "12-train"
-    return start_lines(settings, paths, runtime, run, slurm_facts(FACTS), named)
+    env = Environment(settings, paths, runtime, "job")
+    named = {**dict.fromkeys(NAMED, ""), "image": "/i.sif", "venv": env.venv}
+    env = dataclasses.replace(env, held=named)
+    return start_lines(env, paths.runs / "12-train", slurm_facts(FACTS), named)
 
 
 def launcher(settings, paths, runtime):
     """Give the lines of a launcher."""
-    venv = wanted_venv(settings, paths)
-    if uses_pyxis(settings, runtime):
-        return pyxis_launcher_lines(settings, paths, runtime, venv)
-    return run_lines(settings, paths, runtime, online=False, venv=venv, for_ranks=True)
+    return run_lines(Environment(settings, paths, runtime, "job"))
 
 
 def doctor_job(settings, paths, runtime):
     """Give the lines of doctor.py --job."""
-    return job_diagnosis.lines(settings, paths, runtime, as_json=False)
+    return job_diagnosis.lines(Environment(settings, paths, runtime, "job"), as_json=False)
 
 
 JOBS = {

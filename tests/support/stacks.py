@@ -7,13 +7,11 @@ from pathlib import Path
 
 from lib.configuration.layers import load_settings
 from lib.configuration.paths import derive_paths
-from lib.jobs.container import pyxis_launcher_lines
 from lib.jobs.job_files import read_job_file
 from lib.jobs.submit import Submission, split_typed, submit_lines
-from lib.runtimes.container import run_lines
 from lib.runtimes.contract import environment_script
-from lib.runtimes.packages import wanted_venv
-from lib.runtimes.pyxis import uses_pyxis
+from lib.runtimes.environment import Environment
+from lib.runtimes.launch import run_lines
 from lib.script.render import render
 
 # Each stack at its home site, with Slurm's own start of the ranks where that is its way, and at one
@@ -65,11 +63,7 @@ def launcher_of(root, stack, machine, runtime, folder):
     """Give the launcher of a job that trains a stack on a machine."""
     settings = settings_of(root, stack, machine, folder)
     paths = dataclasses.replace(derive_paths(settings), root=CLONE)
-    venv = wanted_venv(settings, paths)
-    if uses_pyxis(settings, runtime):
-        lines = pyxis_launcher_lines(settings, paths, runtime, venv)
-    else:
-        lines = run_lines(settings, paths, runtime, online=False, venv=venv, for_ranks=True)
+    lines = run_lines(Environment(settings, paths, runtime, "job"))
     return render(f"Longship: {stack} on {machine}", lines)
 
 
@@ -164,6 +158,7 @@ def refusal(root, stack, job, folder, *words, configuration=""):
     settings = settings_of(root, stack, job.machine, folder, configuration)
     typed, arguments = split_typed(words)
     wanted = Submission(job, typed, arguments)
-    check, *_ = submit_lines(settings, derive_paths(settings), "apptainer", wanted)
+    env = Environment(settings, derive_paths(settings), "apptainer", "job")
+    check, *_ = submit_lines(env, wanted)
     assert "check_job.sh" in check
     return subprocess.run(["bash", "-c", check], capture_output=True, text=True)

@@ -1,16 +1,16 @@
 """The lines that start a program inside."""
 
-from pathlib import Path
-
 import pytest
+from support.repository import toml
 
-from lib.runtimes.container import describe_launch, inside_lines, run_lines
+from lib.runtimes.environment import Environment
+from lib.runtimes.launch import inside_lines, run_lines
 
 ALL = ("apptainer", "singularity", "docker", "podman", "enroot")
 
 
 def describe(repository, runtime):
-    return describe_launch(*repository.settings_and_paths(arch="arm64"), runtime)
+    return Environment(*repository.settings_and_paths(arch="arm64"), runtime)
 
 
 def test_image_that_is_a_file_is_taken_where_it_lies(repository, tmp_path):
@@ -34,9 +34,9 @@ def test_host_needs_no_image(repository):
     assert launch.base == "host"
 
 
-def lines(repository, runtime, **options):
+def lines(repository, runtime, venv=""):
     settings, paths = repository.settings_and_paths(arch="amd64")
-    return run_lines(settings, paths, runtime, **{"online": False, "venv": None, **options})
+    return run_lines(Environment(settings, paths, runtime, held={"venv": str(venv)}))
 
 
 @pytest.mark.parametrize("runtime", [*ALL, "host"])
@@ -72,19 +72,22 @@ def test_gpus_are_looked_for_where_there_can_be_some(gpu, nvidia, amd, repositor
     assert ("add_nvidia_gpus" in found, "add_amd_gpus" in found) == (nvidia, amd)
 
 
-def test_venv_in_use_is_pinned(repository, tmp_path):
-    (tmp_path / "venv_amd64").symlink_to(tmp_path / "venvs/1")
-    found = lines(repository, "host", venv=tmp_path / "venv_amd64")
-    assert f"check_venv {tmp_path}/venvs/1 host" in found
-    assert any(f"VIRTUAL_ENV={tmp_path}/venvs/1" in line for line in found)
+def test_active_version_of_the_venv_is_started(repository, tmp_path):
+    repository.write("configuration.toml", f"paths.scratch_dir = {toml(tmp_path)}\n")
+    settings, paths = repository.settings_and_paths()
+    paths.venv.parent.mkdir(parents=True, exist_ok=True)
+    paths.venv.symlink_to("venvs/1")
+    found = run_lines(Environment(settings, paths, "host"))
+    venv = paths.venv.parent / "venvs/1"
+    assert f"check_venv {venv} host" in found
+    assert any(f"VIRTUAL_ENV={venv}" in line for line in found)
 
 
 def test_venv_of_elsewhere_is_shown_inside(repository, tmp_path):
     """One that was there before Longship; those of its own lie in the scratch folder."""
-    (tmp_path / "venv").symlink_to(tmp_path / "old project/env_x86_64")
     own, foreign = (
         lines(repository, "apptainer", venv=venv)
-        for venv in (Path("/home/me/longship-data/scratch/venvs/a"), tmp_path / "venv")
+        for venv in ("/home/me/longship-data/scratch/venvs/a", tmp_path / "old project/env_x86_64")
     )
     bind = f"add_bind_if_there '{tmp_path}/old project/env_x86_64'"
     assert bind in foreign
@@ -93,6 +96,6 @@ def test_venv_of_elsewhere_is_shown_inside(repository, tmp_path):
 
 def test_setting_up_is_online_and_outside_of_the_venv(repository):
     settings, paths = repository.settings_and_paths()
-    text = "\n".join(inside_lines(settings, paths, "host"))
+    text = "\n".join(inside_lines(Environment(settings, paths, "host")))
     assert "VIRTUAL_ENV=" not in text
     assert "unset HF_HUB_OFFLINE" in text

@@ -1,0 +1,169 @@
+"""The environment that a script works with, resolved once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from lib.configuration.layers import Settings
+from lib.configuration.paths import Paths, pinned
+from lib.configuration.sites import Machine
+from lib.configuration.training import is_below
+from lib.runtimes.contract import Bind, configured_binds, patched_files
+from lib.runtimes.image import ImageSource, image_source, image_to_start
+from lib.runtimes.packages import overlay_to_start, seen_at, wanted_venv
+from lib.script.command import assign, call
+from lib.script.quoting import Expansion
+
+IMAGE = Expansion('"$image"')
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Settings, paths and runtime, and the image, overlay, venv and binds that follow from them.
+
+    What a script does not use is not looked for; what it uses is looked for once.
+
+    Parameters
+    ----------
+    runtime : str
+        ``apptainer``, ``singularity``, ``docker``, ``podman``, ``enroot`` or ``host``.
+    purpose : str
+        ``run``: a command on this machine. ``ranks``: a launcher. ``job``: a launcher that srun
+        starts in a job. ``set_up``: an installation, outside the venv.
+    held : mapping of str to str
+        Image, overlay or venv to use instead of the active one, as a run has pinned them.
+    more_binds : tuple of Bind
+        Directories to bind besides the configured ones.
+    """
+
+    settings: Settings
+    paths: Paths
+    runtime: str
+    purpose: str = "run"
+    held: Mapping[str, str] = field(default_factory=dict)
+    more_binds: tuple[Bind, ...] = ()
+
+    @property
+    def machine(self) -> Machine:
+        """The target machine."""
+        return self.settings.machine
+
+    @property
+    def for_ranks(self) -> bool:
+        """Whether ranks start it, many at once, which install nothing."""
+        return self.purpose in ("ranks", "job")
+
+    @property
+    def in_pyxis(self) -> bool:
+        """Whether srun starts the container, so that a launcher runs inside it."""
+        return self.purpose == "job" and self.machine.pyxis == "yes" and self.runtime == "enroot"
+
+    @cached_property
+    def source(self) -> ImageSource:
+        """The source of the image."""
+        return image_source(self.settings)
+
+    @cached_property
+    def image(self) -> str:
+        """File or tag of the image; empty for ``host``."""
+        if "image" in self.held:
+            return self.held["image"]
+        return image_to_start(self.runtime, self.settings, self.paths)
+
+    @property
+    def image_hint(self) -> str:
+        """The hint for a missing or unusable image."""
+        if not self.image:
+            return ""
+        if self.source.ready:
+            return "ask the site's support; or set container.image in configuration.toml"
+        return "run: python3 build_container.py && python3 move_built_container_to_active.py"
+
+    @property
+    def base(self) -> str:
+        """What packages are installed on: their Python belongs to this image, or to the host."""
+        return self.image or "host"
+
+    @cached_property
+    def overlay(self) -> str:
+        """File of the overlay; empty for none."""
+        if "overlay" in self.held:
+            return self.held["overlay"]
+        return overlay_to_start(self.settings, self.paths)
+
+    @cached_property
+    def venv(self) -> str:
+        """Directory of the active version of the venv; empty for none."""
+        if "venv" in self.held:
+            return self.held["venv"]
+        venv = wanted_venv(self.settings, self.paths)
+        return str(pinned(venv)) if venv else ""
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Image, overlay and venv by these names, to be held."""
+        return {"image": self.image, "overlay": self.overlay, "venv": self.venv}
+
+    @property
+    def package_folders(self) -> list[str]:
+        """Directories with packages on top of the image, the lowest first."""
+        overlay = [seen_at(self.overlay, self.runtime)] if self.overlay else []
+        return [*overlay, *([self.venv] if self.venv else [])]
+
+    @cached_property
+    def _configured_binds(self) -> tuple[tuple[Bind, ...], tuple[Bind, ...]]:
+        return configured_binds(self.settings, self.paths)
+
+    @property
+    def binds(self) -> tuple[Bind, ...]:
+        """Directories that must exist."""
+        return (*self._configured_binds[0], *self.more_binds)
+
+    @property
+    def site_binds(self) -> tuple[Bind, ...]:
+        """Directories that are bound where they exist."""
+        venv = [] if self.purpose == "set_up" else self.venv_binds
+        return (*self._configured_binds[1], *venv)
+
+    @property
+    def venv_binds(self) -> list[Bind]:
+        """The bind of a venv outside the configured directories."""
+        if not self.venv or any(is_below(self.venv, str(each)) for each in self.paths.roots):
+            return []
+        return [Bind(self.venv, self.venv)]
+
+    @cached_property
+    def patched_files(self) -> tuple[Bind, ...]:
+        """Files that are bound over files of the image."""
+        return patched_files(self.settings, self.paths)
+
+
+def bind_lines(env: Environment) -> list[str]:
+    """Return the lines that add the binds to the array ``options``."""
+    return [
+        *(_bind("add_bind_if_there", each) for each in env.site_binds),
+        *(_bind("add_bind", each) for each in env.binds),
+        *(call("add_patched_file", each.source, each.target) for each in env.patched_files),
+        call("add_host_files"),
+        # ranks do not read pip's configuration from the home directory
+        *([] if env.for_ranks else [call("add_pip_sources")]),
+    ]
+
+
+def overlay_lines(env: Environment, function: str) -> list[str]:
+    """Return the lines that check the overlay and mount it, by a function of the runtime."""
+    if not env.overlay:
+        return []
+    return [assign("overlay", env.overlay), call("check_overlay", env.base), call(function)]
+
+
+def module_lines(machine: Machine, runtime: str) -> list[str]:
+    """Return the line that loads the site's modules, where the runtime comes from them."""
+    return [call("load_modules", runtime, *machine.modules)] if machine.modules else []
+
+
+def _bind(function: str, bind: Bind) -> str:
+    target = [] if bind.target == bind.source and not bind.read_only else [bind.target]
+    return call(function, bind.source, *target, *(["ro"] if bind.read_only else []))
