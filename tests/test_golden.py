@@ -32,7 +32,6 @@ from lib.images.build import offline_lines, online_lines
 from lib.images.download import download_lines
 from lib.images.versions import move_lines
 from lib.packages.overlay import build_lines
-from lib.packages.overlay import list_lines as list_overlays
 from lib.packages.overlay import prune_lines as prune_overlays
 from lib.packages.set_up import download_lines as set_up_download_lines
 from lib.packages.set_up import install_lines, repositories_alone_lines
@@ -131,7 +130,6 @@ OVERLAYS = {
     "build_overlay_offline": partial(
         build_lines, offline=True, typed="python3 build_overlay.py offline"
     ),
-    "build_overlay_list": list_overlays,
     "build_overlay_prune": lambda settings, paths, _: prune_overlays(settings, paths, asked=False),
     "container_run_overlay": None,
     "set_up_overlay": install_lines,
@@ -236,7 +234,6 @@ IMAGES = [
     ("build_overlay", "olivia", "apptainer"),
     ("build_overlay_offline", "lumi", "singularity"),
     ("build_overlay", "local", "host"),
-    ("build_overlay_list", "jpb", "apptainer"),
     ("build_overlay_prune", "jpb", "apptainer"),
     ("set_up_overlay", "jpb", "apptainer"),
     ("container_run_overlay", "jpb", "apptainer"),

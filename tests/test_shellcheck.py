@@ -21,10 +21,9 @@ from lib.configuration.schema import RUNTIMES
 from lib.configuration.sites import load_machines
 from lib.images.build import offline_lines, online_lines
 from lib.images.download import download_lines
-from lib.images.versions import list_lines, move_lines, prune_lines, use_lines
+from lib.images.versions import move_lines, prune_lines, use_lines
 from lib.packages.overlay import build_lines
 from lib.packages.overlay import download_lines as download_overlay
-from lib.packages.overlay import list_lines as list_overlays
 from lib.packages.overlay import prune_lines as prune_overlays
 from lib.packages.set_up import download_lines as set_up_download_lines
 from lib.packages.set_up import install_lines, update_lines
@@ -111,8 +110,6 @@ OVERLAYS = {
     "overlay": partial(build_lines, typed="x y"),
     "overlay offline": partial(build_lines, offline=True, again=True, typed="x y"),
     "overlay download": partial(download_overlay, typed="x y"),
-    "overlay list": list_overlays,
-    "overlay list as JSON": partial(list_overlays, as_json=True),
     "overlay prune": lambda settings, paths, _: prune_overlays(settings, paths, asked=False),
     "overlay set_up": install_lines,
     "overlay container_run": lambda *given: run_lines(Environment(*given)),
@@ -130,8 +127,6 @@ IMAGES = {
     "download": partial(download_lines, digest="", again=False, typed="x y"),
     **BUNDLES,
     "move": partial(move_lines, following=["x y"]),
-    "list": list_lines,
-    "list as JSON": partial(list_lines, as_json=True),
     "rollback": partial(use_lines, following=[], version=None),
     "use": partial(use_lines, following=["x y"], version="1"),
     "prune": prune_lines,

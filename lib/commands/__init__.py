@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from lib.runtimes.contract import lost_names
 from lib.runtimes.environment import Environment
 from lib.script import command, execute
 from lib.script.errors import LongshipError, print_messages
+from lib.script.output import Report
 
 find_packages()
 try:
@@ -102,6 +104,24 @@ class Call(NamedTuple):
     def finish(self, script: str, name: str, arguments: tuple[str, ...] = ()) -> None:
         """Show a script, or become it."""
         finish(script, name, arguments, dry_run=self.dry_run)
+
+    def show(self, usage: str, report: Callable[[], Report]) -> None:
+        """Print a report of a command that changes nothing."""
+        if self.dry_run:
+            finish(script_of_report(self.title(usage)), usage, dry_run=True)
+            return
+        text, following = report()
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `... | head -1` must end quietly
+        sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
+        sys.stdout.flush()
+        if following and not os.environ.get("LONGSHIP_QUICKSTART"):
+            print_messages(next=following)
+
+
+def script_of_report(title: str) -> str:
+    """Return what --dry-run prints for a command that changes nothing."""
+    note = command.comment("This command only reads and reports; it runs no script.")
+    return f"#!/usr/bin/env bash\n{command.comment(title)}\n{note}\n"
 
 
 def finish(script: str, name: str, arguments: tuple[str, ...] = (), *, dry_run: bool) -> None:

@@ -9,7 +9,11 @@ import click
 from lib.commands import Call, before_pip, script_options
 from lib.commands.usage_errors import Mode, WrongCall
 from lib.packages import overlay
+from lib.packages.list import list_overlays, overlays_as_json
+from lib.script.output import Report
 from lib.script.render import render
+
+_NAME = "build_overlay.py"
 
 
 @click.command(
@@ -65,16 +69,20 @@ def build_overlay(
             "pass pip options after --: python3 build_overlay.py download -- OPTION...",
         )
     if print_path:
-        click.echo(overlay.overlay_link(call.settings, call.paths))
+        link = overlay.overlay_link
+        call.show(f"{_NAME} --print-path", lambda: Report(f"{link(call.settings, call.paths)}\n"))
         return
     if show:
-        given = call.settings, call.paths, call.runtime().runtime
-        lines = overlay.list_lines(*given, as_json=as_json)
-    elif prune:
+        report = overlays_as_json if as_json else list_overlays
+        call.show(
+            f"{_NAME} --list", lambda: report(call.settings, call.paths, call.runtime().runtime)
+        )
+        return
+    if prune:
         lines = overlay.prune_lines(call.settings, call.paths, asked=yes)
     elif mode == "download":
         here = call.paths_here()
-        typed = before_pip("build_overlay.py")
+        typed = before_pip(_NAME)
         runtime = call.target_runtime(here).runtime
         lines = overlay.download_lines(call.settings, here, runtime, typed)
     else:
@@ -82,7 +90,7 @@ def build_overlay(
             *(call.settings, call.paths, call.runtime().runtime),
             offline=mode == "offline",
             again=force,
-            typed=call.typed("build_overlay.py"),
+            typed=call.typed(_NAME),
         )
-    script = render(call.title(f"build_overlay.py {mode}"), lines)
-    call.finish(script, "build_overlay.py", pip_options)
+    script = render(call.title(f"{_NAME} {mode}"), lines)
+    call.finish(script, _NAME, pip_options)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from lib import ROOT
-from lib.commands import Call, finish, offered, plain_options
+from lib.commands import Call, finish, offered, plain_options, script_of_report
 from lib.commands.usage_errors import WrongCall
 from lib.doctor import checks, explain
 from lib.doctor import job as job_checks
@@ -45,6 +45,9 @@ def doctor(
     exit code is 1 if there is a problem, else 0.
     """
     if words[:1] == ("explain",) and len(words) == 2:
+        if dry_run:
+            finish(script_of_report("Longship: doctor.py explain"), "doctor.py", dry_run=True)
+            return
         explain.explain(
             words[1], lambda: Call.read(options, dry_run=dry_run).paths, as_json=as_json
         )

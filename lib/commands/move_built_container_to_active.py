@@ -6,6 +6,7 @@ import click
 
 from lib.commands import Call, offered, script_options
 from lib.images import versions
+from lib.images.list import images_as_json, list_images
 from lib.runtimes.packages import SET_UP_COMMAND, install_steps
 from lib.script.render import render
 
@@ -35,11 +36,15 @@ def move_built_container_to_active(
         raise click.UsageError("--list, --rollback, --use and --prune cannot be combined")
     if as_json and not show:
         raise click.UsageError("--json requires --list")
+    if show:
+        report = images_as_json if as_json else list_images
+        call.show(
+            f"{_NAME} --list", lambda: report(call.settings, call.paths, call.builder().runtime)
+        )
+        return
     given = call.settings, call.paths, call.builder().runtime
     following = install_steps(call.settings, call.paths) or [SET_UP_COMMAND]
-    if show:
-        lines = versions.list_lines(*given, as_json=as_json)
-    elif rollback or use is not None:
+    if rollback or use is not None:
         lines = versions.use_lines(*given, following, use)
     elif prune:
         lines = versions.prune_lines(*given)

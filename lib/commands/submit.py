@@ -20,6 +20,7 @@ from lib.jobs.facts import slurm_facts
 from lib.jobs.job_files import check_machine, read_job_file
 from lib.jobs.launcher import job_launcher
 from lib.jobs.sbatch import is_option
+from lib.jobs.status import status, status_as_json
 from lib.script.command import call as line
 from lib.script.command import wrapped
 from lib.script.execute import write_file
@@ -121,8 +122,10 @@ def submit(
     if job == "status":
         if words:
             raise click.UsageError(f'unexpected argument for status: "{words[0]}"')
-        lines = [line("jobs_as_json" if as_json else "show_jobs", call.paths.runs)]
-    elif job == "rerun":
+        report = status_as_json if as_json else status
+        call.show("submit.py status", lambda: report(call.paths.runs))
+        return
+    if job == "rerun":
         call, lines = _rerun(call, words, given)
     else:
         call, lines = _submit(call, job, words, given)

@@ -178,19 +178,23 @@ def hours(text: str, place: str) -> float:
     """
     if text.upper() in ("UNLIMITED", "INFINITE", "-1"):
         return math.inf
-    match = _TIME.fullmatch(text)
-    if not match:
+    found = seconds(text)
+    if found is None:
         raise LongshipError(
             f'{place}: expected a time, got "{text}"', "write 90 (minutes), 24:00:00 or 2-12:00:00"
         )
+    return found / 3600 or math.inf
+
+
+def seconds(text: str) -> int | None:
+    """Read the same times; None for UNLIMITED and whatever is not a time."""
+    match = _TIME.fullmatch(text)
+    if not match:
+        return None
     first, second, third = (int(match[each] or 0) for each in ("first", "second", "third"))
-    if match["days"] is not None:
-        found = 24 * int(match["days"]) + first + second / 60 + third / 3600
-    elif match["third"] is not None:
-        found = first + second / 60 + third / 3600
-    else:
-        found = first / 60 + second / 3600
-    return found or math.inf
+    if match["days"] is None and match["third"] is None:  # minutes, and seconds
+        return 60 * first + second
+    return 86400 * int(match["days"] or 0) + 3600 * first + 60 * second + third
 
 
 def time_text(hours_: float) -> str:

@@ -54,14 +54,6 @@ def move_lines(
     ]
 
 
-def list_lines(
-    settings: Settings, paths: Paths, runtime: str, *, as_json: bool = False
-) -> list[str]:
-    """Return the lines that list all versions and mark the active one."""
-    names = _names(settings, paths, runtime, "arch", "active", "image", "record")
-    return [*names, call("versions_as_json" if as_json else "list_versions")]
-
-
 def use_lines(
     settings: Settings,
     paths: Paths,

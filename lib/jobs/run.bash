@@ -88,10 +88,6 @@ begin_record() {
   printf 'longship: run %s\n' "$RUN_DIR" >&2
   (keep_words)
   unset LONGSHIP_OPTIONS LONGSHIP_RERUN LONGSHIP_CHAINED_AFTER # not for what the job itself submits
-  if [[ -e $RUN_DIR/record.json ]]; then
-    time_before "$RUN_DIR/record.json"
-    longship_facts+=(earlier_seconds "$REPLY")
-  fi
   longship_facts+=(started "$(record_time)" nodelist "$SLURM_JOB_NODELIST" arguments "${JOB_ARGUMENTS[*]@Q}")
   write_run_record
   trap 'exit 143' TERM # after srun has ended, which Slurm has told the same
@@ -106,39 +102,6 @@ keep_words() {
   : >"$RUN_DIR/arguments"
   if ((${#JOB_ARGUMENTS[@]})); then printf '%s\0' "${JOB_ARGUMENTS[@]}" >"$RUN_DIR/arguments"; fi
   if [[ -n ${LONGSHIP_OPTIONS:-} ]]; then printf '%s\n' "$LONGSHIP_OPTIONS" >"$RUN_DIR/options"; fi
-}
-
-# time_before RECORD: set REPLY to how many seconds a requeued job has run before, all attempts together.
-time_before() {
-  local started ended
-  local -i seconds
-  record_value "$1" started
-  started=$REPLY
-  record_value "$1" ended
-  ended=$REPLY
-  recorded_seconds "$1" earlier_seconds
-  seconds=$REPLY
-  # where a node was lost nobody wrote the end: Slurm submits the job again at that moment
-  if [[ -z $ended && -r ${1%/*}/slurm.txt && $(<"${1%/*}/slurm.txt") =~ \ SubmitTime=([0-9T:-]+) ]]; then
-    ended=${BASH_REMATCH[1]}
-  fi
-  seconds_between "$started" "${ended:-$started}"
-  REPLY=$((seconds + (REPLY > 0 ? REPLY : 0)))
-}
-
-# recorded_seconds RECORD NAME: set REPLY to a whole number; to 0 where the record has none.
-recorded_seconds() {
-  record_value "$1" "$2"
-  if [[ ! $REPLY =~ ^(0|[1-9][0-9]{0,11})$ ]]; then REPLY=0; fi
-}
-
-# seconds_between TIME TIME: set REPLY to them; to 0 where one of the two is no time.
-seconds_between() {
-  local from to
-  REPLY=0
-  if [[ "$1 $2" =~ ^[0-9T:Z-]+\ [0-9T:Z-]+$ ]] && from=$(date -d "$1" +%s 2>/dev/null) && to=$(date -d "$2" +%s 2>/dev/null); then
-    REPLY=$((to - from))
-  fi
 }
 
 # write_run_record: the file is complete at any moment.

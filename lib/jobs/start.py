@@ -18,7 +18,7 @@ from lib.runtimes.environment import Environment, module_lines
 from lib.script.command import assign, call, comment, export, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Word
-from lib.script.records import is_own, read_record
+from lib.script.records import is_own, read_record, readable_values, seconds_before
 
 
 def make_run_folder(
@@ -114,7 +114,7 @@ def start_lines(
         "longship_facts=(",
         *(
             "  " + call(name, value)
-            for name, value in _record(env, facts, named).items()
+            for name, value in _record(env, run, facts, named).items()
             if value not in ("", "(null)")  # Slurm's word for nothing
         ),
         ")",
@@ -128,12 +128,15 @@ def start_lines(
     ]
 
 
-def _record(env: Environment, facts: Mapping[str, str], named: Mapping[str, str]) -> dict[str, str]:
+def _record(
+    env: Environment, run: Path, facts: Mapping[str, str], named: Mapping[str, str]
+) -> dict[str, str]:
     """Return what the record says at the start."""
     settings, paths = env.settings, env.paths
     environ = settings.environ
     request = request_of(facts, environ.get("SLURM_GPUS_ON_NODE", ""))
     price = request.per_hour(settings.machine)
+    earlier = readable_values(run / "record.json")  # of a requeued job
     return {
         "job": run_name(facts).partition("-")[0],
         "name": facts["JobName"],
@@ -152,6 +155,7 @@ def _record(env: Environment, facts: Mapping[str, str], named: Mapping[str, str]
         "time_limit": facts["TimeLimit"],
         "submitted": facts.get("SubmitTime", ""),
         "restarts": facts.get("Restarts", "0"),
+        "earlier_seconds": str(seconds_before(run, earlier)) if earlier else "",
         "log": facts.get("StdOut", ""),
         "goes_on_from": environ.get("LONGSHIP_CHAINED_AFTER", ""),
         "run_again": environ.get("LONGSHIP_RERUN", ""),

@@ -235,16 +235,16 @@ print_ids() {
   [[ -t 1 ]] || printf '%s\n' "${ids[@]}"
 }
 
-# ids_as_json LOG COST UNIT: print the jobs for a program; COST is that of each, at most.
+# ids_as_json OBJECT: print an object for each job, in JSON; %j and %A are replaced by its ID.
 ids_as_json() {
-  local id
-  local -a jobs=()
+  local id comma=''
+  printf '['
   for id in "${ids[@]}"; do
     log_of "$1" "$id"
-    jobs+=("$id" "$REPLY" "$2" "$3")
+    printf '%s\n  %s' "$comma" "$REPLY"
+    comma=,
   done
-  json_list 'id log cost_at_most# cost_unit' "${jobs[@]}"
-  printf '\n'
+  printf '\n]\n'
 }
 
 # tell_job LOG: how to look after it.

@@ -25,6 +25,7 @@ from lib.runtimes.environment import Environment
 from lib.runtimes.launch import check_lines
 from lib.script.command import array, call, comment, export, wrapped
 from lib.script.errors import LongshipError
+from lib.script.output import json_object
 from lib.script.quoting import Word
 
 
@@ -208,8 +209,9 @@ def _start(wanted: Submission, log: str, cost: Cost) -> list[str]:
         return ['hand_over salloc "${options[@]}" bash "${job[@]}"']
     lines = [call("submit_jobs", str(wanted.chain))]
     if wanted.as_json:
-        each = "" if cost.amount is None else f"{round_up(cost.amount / wanted.chain, 2):.2f}"
-        lines.append(call("ids_as_json", log, each, cost.unit))
+        each = None if cost.amount is None else round_up(cost.amount / wanted.chain, 2)
+        row = {"id": "%j", "log": log, "cost_at_most": each, "cost_unit": cost.unit}
+        lines.append(call("ids_as_json", json_object(row)))
     else:
         lines.append(call("print_ids"))
     lines.append(call("tell_job", log))

@@ -18,9 +18,9 @@ from lib.packages.install import (
 from lib.repositories.repositories import repository_lines
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
-from lib.runtimes.image import image_file, image_source, image_to_start
+from lib.runtimes.image import image_file, image_source
 from lib.runtimes.launch import inside_lines
-from lib.runtimes.packages import MOUNTED_AT, OVERLAY_COMMAND, configured_overlay, install_steps
+from lib.runtimes.packages import MOUNTED_AT, configured_overlay, install_steps
 from lib.script.command import assign, call, export, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion, word
@@ -206,15 +206,6 @@ def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) ->
         *wheelhouse.download_lines(settings, here, runtime),
         call("next_step", following.replace("set_up.py", "build_overlay.py")),
     ]
-
-
-def list_lines(
-    settings: Settings, paths: Paths, runtime: str, *, as_json: bool = False
-) -> list[str]:
-    """Return the lines that list all overlays and mark the active one."""
-    base = image_to_start(runtime, settings, paths) or "host"
-    show = call("overlays_as_json") if as_json else call("list_overlays", base, OVERLAY_COMMAND)
-    return [assign("active", overlay_link(settings, paths)), show]
 
 
 def prune_lines(settings: Settings, paths: Paths, *, asked: bool) -> list[str]:

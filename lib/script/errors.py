@@ -49,12 +49,17 @@ def print_messages(**lines: str) -> None:
     **lines : str
         What each tells, by its first word, such as ``error``.
     """
-    shown = {kind: each.translate(_CONTROL) for kind, each in lines.items()}
-    if "hint" in shown:
-        shown["hint"] = offline_modes(shown["hint"])
+    shown = {kind: printable(each) for kind, each in lines.items()}
+    for kind in {"hint", "next"} & shown.keys():
+        shown[kind] = offline_modes(shown[kind])
     text = "".join(f"{paint(f'{kind}:', sys.stderr)} {each}\n" for kind, each in shown.items())
     sys.stderr.buffer.write(text.encode(errors="surrogateescape"))
     sys.stderr.buffer.flush()
+
+
+def printable(text: str) -> str:
+    """Return a text with ? for each control character: no record or program moves the cursor."""
+    return text.translate(_CONTROL)
 
 
 def is_unpacked() -> bool:

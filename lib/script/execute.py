@@ -8,6 +8,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from lib.script.errors import LongshipError
 
@@ -78,6 +79,33 @@ def succeeds(command: Sequence[str]) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
+
+
+class Output(NamedTuple):
+    """What a command has printed on both streams, and its exit code, as a shell gives it."""
+
+    text: str
+    code: int
+
+
+def output(command: Sequence[str], seconds: int) -> Output:
+    """Run a command; its exit code is 124 after so many seconds, and 127 if it is missing."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        return Output((error.stdout or b"").decode(errors="surrogateescape"), 124)
+    except OSError as error:
+        return Output(error.strerror or "", 127)
+    return Output(done.stdout.decode(errors="surrogateescape"), done.returncode)
 
 
 def make_folder(path: Path) -> None:

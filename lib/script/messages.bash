@@ -92,16 +92,6 @@ step() {
   printf '%s\n' "$REPLY" >&2
 }
 
-# terminal_columns: set REPLY to the width of the terminal that standard output is; in a file nothing
-# is cut.
-terminal_columns() {
-  REPLY=10000
-  if [[ ! -t 1 ]]; then return; fi
-  { REPLY=$(stty size <&3 2>/dev/null) || REPLY='24 80'; } 3>&1
-  REPLY=${COLUMNS:-${REPLY#* }}
-  if [[ ! $REPLY =~ ^[1-9][0-9]{0,5}$ ]]; then REPLY=80; fi # a word would be read as an expression
-}
-
 # on_interrupt COMMAND: after Ctrl-C name the step and the command that resumes. SIGHUP too: without a trap,
 # bash can end without its EXIT trap, and leave its locks.
 on_interrupt() {

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import stat
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from lib.script.errors import LongshipError
+
+_VALUE = re.compile(r'^  "(\w+)": "(.*)"', re.MULTILINE)  # as bash reads it: a value on each line
 
 
 def is_own(folder: Path) -> bool:
@@ -48,3 +53,61 @@ def read_record(record: Path, hint: str = "") -> dict[str, str]:
         raise LongshipError(
             f"cannot read the record {record}: {error}", hint or f"rm {shlex.quote(str(record))}"
         ) from error
+
+
+def readable_values(record: Path) -> dict[str, str]:
+    """Return what can be read of a record: a report shows damaged and foreign records too."""
+    text = content_of(record).decode(errors="surrogateescape")
+    return {name: _unescaped(value) for name, value in reversed(_VALUE.findall(text))}
+
+
+def is_complete(record: Path) -> bool:
+    """Tell whether a record exists with its last line, the brace."""
+    return content_of(record).endswith((b"\n}\n", b"\n}"))
+
+
+def content_of(file: Path) -> bytes:
+    """Return the content of a regular file, nothing if it cannot be read; never wait for a FIFO."""
+    with suppress(OSError):
+        if file.is_file():
+            return file.read_bytes()
+    return b""
+
+
+def _unescaped(text: str) -> str:
+    """Return the string that stands between quotes in JSON, or the text itself if it is damaged."""
+    import json
+
+    try:
+        value = json.loads(f'"{text}"')
+        value.encode(errors="surrogateescape")  # half a character cannot be printed
+    except ValueError:
+        return text
+    return value
+
+
+def seconds_before(run: Path, record: Mapping[str, str]) -> int:
+    """Return how long a requeued job has run before, all attempts together."""
+    started, ended = record.get("started", ""), record.get("ended", "")
+    if not ended:  # its node was lost: Slurm submits the job again at that moment
+        found = re.search(rb" SubmitTime=([0-9T:-]+)", content_of(run / "slurm.txt"))
+        ended = found[1].decode() if found else ""
+    return earlier_seconds(record) + max(0, seconds_between(started, ended))
+
+
+def earlier_seconds(record: Mapping[str, str]) -> int:
+    """Return how long the attempts before the last one ran; 0 if the record is damaged."""
+    found = re.fullmatch("[0-9]{1,12}", record.get("earlier_seconds", ""))
+    return int(found[0]) if found else 0
+
+
+def seconds_between(first: str, last: str) -> int:
+    """Return the time between two times of a record; 0 if one of them is not a time."""
+    from datetime import datetime
+
+    try:
+        times = (datetime.fromisoformat(each.replace("Z", "+00:00")) for each in (first, last))
+        begin, end = (int(each.timestamp()) for each in times)
+    except (ValueError, OverflowError):
+        return 0
+    return end - begin

@@ -163,3 +163,40 @@ def test_interrupt_that_python_would_drop_ends_a_script(root, run):
     done = run([sys.executable, "-c", text], env=environment, check=False)
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == "error: interrupted before anything was started\n"
+
+
+REPORTS = [
+    "submit.py status --json",
+    "move_built_container_to_active.py --list",
+    "build_overlay.py --list --json",
+    "build_overlay.py --print-path",
+    "doctor.py explain job.log",
+]
+
+
+@pytest.mark.parametrize("words", REPORTS)
+def test_dry_run_of_a_report_is_a_script_that_runs_nothing(words, run, clean_environment):
+    script, *arguments = words.split()
+    command = [sys.executable, f"{ROOT}/{script}", *arguments, "--dry-run"]
+    text = run(command, env=clean_environment).stdout
+    assert re.fullmatch(r"#!/usr/bin/env bash\n# Longship: [^\n]+\n# [^\n]+\n", text)
+    done = run(["bash", "-c", text], env=clean_environment)
+    assert done.stdout + done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("CALL >/dev/full; echo $? >&2", "error: cannot read or write the output: No space left"),
+        ("{ CALL; echo $? >&2; } | true", "141\n"),  # SIGPIPE
+        ("CALL >&-; echo $? >&2", "0\n"),
+    ],
+)
+def test_report_that_nobody_can_read_ends_quietly(call, said, run, clean_environment, tmp_path):
+    (tmp_path / "squeue").write_text("#!/bin/bash\nsleep 0.1\n")
+    (tmp_path / "squeue").chmod(0o755)
+    env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
+    command = f"{sys.executable} {ROOT}/submit.py status"
+    done = run(["bash", "-c", call.replace("CALL", command)], env=env)
+    assert done.stderr.startswith(said)
+    assert len(done.stderr.splitlines()) <= 3

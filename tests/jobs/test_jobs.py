@@ -167,14 +167,11 @@ def test_job_that_would_fail_is_refused(words, message, hint, submit):
     assert "hf_x1y2" not in f"{error.value} {error.value.hint}"
 
 
-@pytest.mark.parametrize(
-    ("program", "lines"),
-    [("sbatch", ["options=() job=(job.sbatch)", "try_job"]), ("squeue", ["show_jobs /runs"])],
-)
-def test_slurm_without_a_cluster_is_told(program, lines, clean_environment, run, tmp_path):
-    said = "fatal: Could not establish a configuration source"
-    (tmp_path / program).write_text(f"#!/bin/bash\necho '{program}: {said}' >&2\nexit 1\n")
-    (tmp_path / program).chmod(0o755)
+def test_slurm_without_a_cluster_is_told(clean_environment, run, tmp_path):
+    lines = ["options=() job=(job.sbatch)", "try_job"]
+    said = "sbatch: fatal: Could not establish a configuration source"
+    (tmp_path / "sbatch").write_text(f"#!/bin/bash\necho '{said}' >&2\nexit 1\n")
+    (tmp_path / "sbatch").chmod(0o755)
     env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
     done = run(["bash", "-c", render("a test", lines)], env=env, check=False)
     error, hint = done.stderr.splitlines()

@@ -78,16 +78,3 @@ def test_message_of_work_at_once_has_its_colour_again(clean_environment, tmp_pat
         terminal.end()
     for word in "ab":
         assert f"{word}\r\n\x1b[31merror:\x1b[0m it is broken\r\n\x1b[36mhint:" in terminal.said
-
-
-@pytest.mark.parametrize(
-    ("columns", "width"),
-    [("120", "120"), ("0", "80"), ("", "70"), ("wide", "80"), ("a[$(touch mark)]", "80")],
-)
-def test_width_that_is_exported_is_a_number_or_nothing(columns, width, clean_environment, tmp_path):
-    command = ["bash", "-c", render("x", ["terminal_columns", 'echo "$REPLY"'])]
-    environment = {**clean_environment, "COLUMNS": columns}
-    with Terminal(command, env=environment, cwd=tmp_path, columns=70) as terminal:
-        terminal.end()
-    assert terminal.said == f"{width}\r\n"
-    assert not (tmp_path / "mark").exists()

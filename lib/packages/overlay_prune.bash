@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2154  # lib/packages/overlay.py assigns them
-# All overlays: listed, and deleted if nothing needs them. `active` is the link for the current requirements.
+# Overlays are deleted if nothing needs them. `active` is the link for the current requirements.
 
 # overlays_there: set `found` to the files of all versions, oldest first.
 overlays_there() {
@@ -8,80 +8,6 @@ overlays_there() {
   while IFS= read -r path; do
     found+=("${path#*/}")
   done < <(cd -- "${active%/*}/versions" 2>/dev/null && stat -L -c '%Y/%n' -- *.sqsh 2>/dev/null | sort -n)
-}
-
-# list_overlays BASE COMMAND: list them with size, date, last use and requirements, and mark the active one;
-# COMMAND builds a missing one.
-list_overlays() {
-  local -a found
-  local name form='%s %-47s %8s  %-10s %-10s %s\n'
-  local -i asked_columns=60
-  terminal_columns
-  if ((REPLY < 142)); then
-    form='%s %s\n    %8s  %-10s %-10s %s\n'
-    asked_columns=$((REPLY - 36))
-  fi
-  overlays_there
-  if ((${#found[@]})); then
-    # shellcheck disable=SC2059  # one of the two formats above
-    printf "$form" ' ' OVERLAY SIZE BUILT 'LAST USE' REQUIREMENTS
-  fi
-  for name in ${found[@]+"${found[@]}"}; do
-    describe_overlay "${active%/*}/versions/$name" "$1"
-  done
-  if [[ ! -e $active ]]; then
-    printf 'not built yet for the current requirements: %s\n' "$active"
-    next_step "$2"
-  fi
-}
-
-# describe_overlay FILE BASE: print its lines of the list.
-describe_overlay() {
-  local mark=' ' date asked size used bases
-  human "$(stat -L -c %s -- "$1")"
-  size=$REPLY
-  record_value "$1.json" date
-  date=${REPLY%T*}
-  record_value "$1.json" requirements
-  asked=$REPLY
-  if ((${#asked} > asked_columns)); then asked=${asked:0:asked_columns-3}...; fi
-  last_use "$1"
-  used=$REPLY
-  if is_active_overlay "$1"; then mark='*'; fi
-  # shellcheck disable=SC2059  # of list_overlays
-  printf "$form" "$mark" "$(basename -- "$1" .sqsh)" "$size" "${date:--}" "$used" "${asked:--}"
-  record_value "$1.json" wanted
-  if [[ $REPLY == "$TAKEN_OVER" ]]; then printf '  not built by Longship: %s\n' "$(readlink -f -- "$1")"; fi
-  if [[ $mark == '*' ]]; then
-    record_value "$1.json" base
-    bases=$REPLY
-    if is_base "$2" "$bases"; then
-      printf '  active\n'
-    else
-      printf '  for the current requirements, but for another image: %s\n' "${bases//'\n'/, }"
-    fi
-  fi
-}
-
-# overlays_as_json: the same as JSON; the images of each are on a line each.
-overlays_as_json() {
-  local -a found facts=()
-  local name path mark value
-  overlays_there
-  for name in ${found[@]+"${found[@]}"}; do
-    path=${active%/*}/versions/$name
-    mark=false
-    if is_active_overlay "$path"; then mark=true; fi
-    facts+=("${name%.sqsh}" "$path" "$(stat -c %s -- "$path")" "$mark")
-    last_use "$path"
-    facts+=("${REPLY/never}")
-    for value in date requirements base; do
-      record_value "$path.json" "$value"
-      facts+=("$REPLY")
-    done
-  done
-  json_list 'overlay file bytes# in_use# last_use built= requirements= images=' ${facts[@]+"${facts[@]}"}
-  printf '\n'
 }
 
 # is_active_overlay FILE: whether the link for the current requirements leads to it.
@@ -134,7 +60,7 @@ prune_overlays() {
     # the answer can have taken a while
     if is_active_overlay "$path" || is_pinned "$path"; then continue; fi
     size=$(stat -c %s -- "$path")
-    if delete_overlay "$path"; then bytes+=size; fi
+    if delete_overlay "$path"; then bytes=$((bytes + size)); fi
   done
   prune_what_builds_left
   human "$bytes"

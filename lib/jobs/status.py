@@ -1,0 +1,177 @@
+"""Pending and running jobs, as Slurm and their records describe them, and the last that ended."""
+
+from __future__ import annotations
+
+import glob
+import heapq
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lib.configuration.partitions import seconds
+from lib.configuration.tables import find_files
+from lib.script.errors import LongshipError, printable
+from lib.script.execute import output
+from lib.script.output import Report, as_json, columns, number
+from lib.script.records import (
+    earlier_seconds,
+    is_own,
+    readable_values,
+    seconds_before,
+    seconds_between,
+)
+
+_Row = dict[str, Any]
+_FORMAT = "%i|%T|%M|%l|%D|%r|%j"  # the name last: it can contain any character
+_SHOWN, _READ = 5, 50  # jobs that have ended, and records of which the newest are these
+# what moves the cursor of a terminal or colours the rest
+_SEQUENCE = re.compile(r"\033\[[0-9;?]*[A-Za-z]|[\0-\010\013-\037]")
+_EMPTY: _Row = {
+    **{"id": "", "name": "", "state": "ENDED", "nodes": None, "elapsed_seconds": None},
+    **{"limit_seconds": None, "reason": "", "cost": None, "cost_unit": "", "exit_code": None},
+    **{"ended": "", "failed": "", "log": "", "last_line": "", "run": ""},
+}
+
+
+def status(runs: Path) -> Report:
+    """Describe the user's jobs, those of the queue first."""
+    width = columns()
+    queued = list(_queue(runs))
+    lines = list(_table(queued, width)) if queued else ["you have no pending or running jobs"]
+    ended = list(_ended(runs, {row["id"] for row, *_ in queued}))
+    if ended:
+        lines += ["", "recently finished:", *(_ended_line(each)[:width] for each in ended)]
+    failed = bool(ended) and ended[0]["exit_code"] != 0
+    text = "".join(f"{printable(each)}\n" for each in lines)
+    return Report(text, f"python3 doctor.py explain {ended[0]['id']}" if failed else "")
+
+
+def status_as_json(runs: Path) -> Report:
+    """Describe the same jobs for a program."""
+    queued = [row for row, *_ in _queue(runs)]
+    return as_json([*queued, *_ended(runs, {each["id"] for each in queued})])
+
+
+def _queue(runs: Path) -> Iterator[tuple[_Row, str, str]]:
+    """Ask Slurm for the user's jobs; return each with its elapsed time and its time limit."""
+    for line in _listed_jobs().split("\n"):
+        values = line.split("|", 6)
+        if len(values) < 7 or not values[6]:  # the rest of a name with a newline
+            continue
+        job, state, elapsed, limit, nodes, reason, name = values
+        # the last one of the same ID: clusters can share a file system
+        found = [each.parent for each in find_files(runs, f"{glob.escape(job)}-*/record.json")]
+        run = next(filter(is_own, reversed(found)), None)
+        record = readable_values(run / "record.json") if run else {}
+        before = earlier_seconds(record)
+        if run and state == "PENDING":
+            before = seconds_before(run, record)
+        times = {"elapsed_seconds": seconds(elapsed), "limit_seconds": seconds(limit)}
+        facts = {"id": job, "name": name, "state": state, "nodes": number(nodes), "reason": reason}
+        cost = _cost(record, (times["elapsed_seconds"] or 0) + before)
+        yield _row(run, record, **facts, **times, cost=cost), elapsed, limit
+
+
+def _listed_jobs() -> str:
+    if not shutil.which("squeue"):
+        raise LongshipError(
+            "Slurm not found on this machine: squeue is missing",
+            "run this command on a login node",
+        )
+    text, code = output(["squeue", "--me", "--noheader", f"--format={_FORMAT}"], 30)
+    if code and "configuration source" in text:
+        raise LongshipError(
+            "Slurm is installed on this machine, but no cluster is configured",
+            "run this on a login node of a cluster; or run without Slurm: "
+            "python3 container_run.py COMMAND",
+        )
+    if code:
+        reasons = re.findall(r".*(?:error|failure|fatal): (.*)", text)
+        reason = reasons[-1] if reasons else "no reason given"
+        raise LongshipError(f"Slurm does not respond: {reason}", "try again later")
+    return text
+
+
+def _ended(runs: Path, current: set[str]) -> Iterator[_Row]:
+    """Find the user's own jobs that ended last, without those that Slurm lists."""
+    records = []
+    for each in find_files(runs, "*/record.json"):
+        with suppress(OSError):
+            found = each.lstat()
+            if found.st_uid == os.geteuid():
+                records.append((found.st_mtime_ns, each))
+    shown = 0
+    for _, path in heapq.nlargest(_READ, records):
+        record = readable_values(path)
+        text = {each: record.get(each, "") for each in ("name", "ended", "failed")}
+        job = record.get("job", "")
+        if job in current:
+            continue
+        elapsed = cost = None  # a job whose node was lost has no end in its record
+        if text["ended"]:
+            elapsed = seconds_between(record.get("started", ""), text["ended"])
+            cost = _cost(record, elapsed + earlier_seconds(record))
+        numbers = {each: number(record.get(each, "")) for each in ("nodes", "exit_code")}
+        times = {"elapsed_seconds": elapsed, "cost": cost}
+        yield _row(path.parent, record, id=job, **text, **numbers, **times)
+        shown += 1
+        if shown == _SHOWN:
+            return
+
+
+def _row(run: Path | None, record: Mapping[str, str], **values: Any) -> _Row:
+    recorded = {each: record.get(each, "") for each in ("cost_unit", "log")}
+    last_line = _last_line(recorded["log"])
+    return {**_EMPTY, **values, **recorded, "last_line": last_line, "run": str(run or "")}
+
+
+def _cost(record: Mapping[str, str], duration: int) -> float | None:
+    """Return the cost of a run, in its record's unit; None if no price is known."""
+    try:
+        cost = float(record.get("cost_per_hour", "")) * duration / 3600
+    except ValueError:
+        return None
+    return round(cost, 2) if math.isfinite(cost) else None
+
+
+def _last_line(log: str) -> str:
+    """Return the last line of a job's log, as a terminal shows it."""
+    if not os.path.isfile(log):
+        return ""
+    try:
+        with open(log, "rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - 2000))
+            text = stream.read(2000).decode(errors="surrogateescape")
+    except OSError:
+        return ""
+    lines = [_SEQUENCE.sub("", each) for each in re.split("[\r\n]", text)]
+    return next((each for each in reversed(lines) if each.strip(" ")), "")
+
+
+def _table(jobs: list[tuple[_Row, str, str]], width: int) -> Iterator[str]:
+    """Return a line for each job, and further lines: why it waits, and what it printed last."""
+    form = "{:<12} {:<16.16} {:<11} {:>11} {:>11} {:>6}  {}"
+    if width < 100:
+        form = "{:<10} {:<12.12} {:<10} {:>10} {:>10} {:>5}  {}"
+    yield form.format("job", "name", "state", "elapsed", "limit", "nodes", "")
+    for row, elapsed, limit in jobs:
+        cost = "" if row["cost"] is None else f"{row['cost']:.2f} {row['cost_unit']} so far"
+        nodes = "" if row["nodes"] is None else row["nodes"]
+        yield form.format(row["id"], row["name"], row["state"], elapsed, limit, nodes, cost)
+        if row["state"] == "PENDING":
+            yield f"    pending: {row['reason']}"
+        if row["last_line"]:
+            yield f"    {row['last_line'].expandtabs()[: min(width - 4, 110)]}"
+
+
+def _ended_line(row: _Row) -> str:
+    code = "unknown" if row["exit_code"] is None else row["exit_code"]
+    return (
+        f"{row['id']:<12} {row['name']:<16.16} {row['ended'] or 'end time unknown'}  "
+        f"exit code {code}  {row['failed']}"
+    )

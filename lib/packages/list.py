@@ -1,0 +1,94 @@
+"""All overlays, listed: `build_overlay.py --list`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lib.configuration.layers import Settings
+from lib.configuration.paths import Paths
+from lib.configuration.tables import find_files
+from lib.packages.overlay import overlay_link
+from lib.runtimes.image import image_to_start
+from lib.runtimes.packages import OVERLAY_COMMAND
+from lib.script.errors import printable
+from lib.script.output import Report, as_json, columns, size_text
+from lib.script.records import content_of, readable_values
+
+_Row = dict[str, Any]
+_WIDE = 142  # columns: each overlay is on one line
+
+
+def list_overlays(settings: Settings, paths: Paths, runtime: str) -> Report:
+    """Describe all overlays and mark the active one."""
+    base = image_to_start(runtime, settings, paths) or "host"
+    link = overlay_link(settings, paths)
+    width = columns()
+    lines = [line for each in _rows(link) for line in _lines(each, base, width)]
+    if lines:
+        lines.insert(0, _line(width, " ", "OVERLAY", "SIZE", "BUILT", "LAST USE", "REQUIREMENTS"))
+    built = os.path.exists(link)
+    if not built:
+        lines.append(f"not built yet for the current requirements: {printable(str(link))}")
+    return Report("".join(f"{each}\n" for each in lines), "" if built else OVERLAY_COMMAND)
+
+
+def overlays_as_json(settings: Settings, paths: Paths, _: str) -> Report:
+    """Describe the same overlays for a program; the images of each are on a line each."""
+    return as_json(_rows(overlay_link(settings, paths)))
+
+
+def _rows(link: Path) -> Iterator[_Row]:
+    """Describe all versions, oldest first."""
+    pins = [(_day(each), content_of(each)) for each in find_files(link.parent, "pins/*")]
+    active = os.readlink(link) if os.path.islink(link) else ""
+    files = [each for each in find_files(link.parent, "versions/*.sqsh") if os.path.exists(each)]
+    for file in sorted(files, key=lambda each: (int(each.stat().st_mtime), each.name)):
+        values = readable_values(Path(f"{file}.json"))
+        # a launcher's pin counts as a use
+        uses = [day for day, pin in pins if os.fsencode(file.name) in pin]
+        yield {
+            "overlay": file.stem,
+            "file": str(file),
+            "bytes": file.stat().st_size,
+            "in_use": active == f"versions/{file.name}",
+            "last_use": max(_day(Path(f"{file}.used")), *uses, ""),
+            "built": values.get("date", ""),
+            "requirements": values.get("requirements", ""),
+            "images": values.get("base", ""),
+        }
+
+
+def _day(file: Path) -> str:
+    """Return the local date of a file; "" if it does not exist."""
+    try:
+        return time.strftime("%Y-%m-%d", time.localtime(file.stat().st_mtime))
+    except OSError:
+        return ""
+
+
+def _lines(row: _Row, base: str, width: int) -> Iterator[str]:
+    requirements = row["requirements"] or "-"
+    room = 60 if width >= _WIDE else width - 36
+    if len(requirements) > room:
+        requirements = f"{requirements[: room - 3]}..."
+    date, size = row["built"].partition("T")[0] or "-", size_text(row["bytes"])
+    mark, used = "*" if row["in_use"] else " ", row["last_use"] or "never"
+    yield _line(width, mark, row["overlay"], size, date, used, requirements)
+    if readable_values(Path(f"{row['file']}.json")).get("wanted") == "taken over":
+        yield f"  not built by Longship: {printable(os.path.realpath(row['file']))}"
+    images = row["images"].split("\n")
+    if row["in_use"] and base in images:
+        yield "  active"
+    elif row["in_use"]:
+        others = printable(", ".join(images))
+        yield f"  for the current requirements, but for another image: {others}"
+
+
+def _line(width: int, mark: str, name: str, *cells: str) -> str:
+    size, date, used, requirements = cells
+    begin = f"{mark} {name:<47} " if width >= _WIDE else f"{mark} {name}\n    "
+    return begin + printable(f"{size:>8}  {date:<10} {used:<10} {requirements}")
