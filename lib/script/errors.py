@@ -1,4 +1,4 @@
-"""The one kind of error that a user can mend."""
+"""Errors that a user can fix, and other messages on standard error."""
 
 from __future__ import annotations
 
@@ -22,15 +22,7 @@ _CONTROL = dict.fromkeys((*range(32), *range(127, 160)), "?")
 
 
 class LongshipError(Exception):
-    """Something that the user can mend; told in two lines, never as a traceback.
-
-    Parameters
-    ----------
-    message : str
-        What is wrong, and where.
-    hint : str
-        What to type, or the values that are allowed.
-    """
+    """An error that the user can fix: two lines, the second with the command or allowed values."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -42,13 +34,7 @@ class LongshipError(Exception):
 
 
 def print_messages(**lines: str) -> None:
-    """Write lines to standard error, as lib/script/messages.bash does, whatever bytes they hold.
-
-    Parameters
-    ----------
-    **lines : str
-        What each tells, by its first word, such as ``error``.
-    """
+    """Write lines to standard error; each begins with its name, as in messages.bash."""
     shown = {kind: printable(each) for kind, each in lines.items()}
     for kind in {"hint", "next"} & shown.keys():
         shown[kind] = offline_modes(shown[kind])
@@ -75,14 +61,9 @@ def offline_modes(text: str) -> str:
 
 
 def paint(word: str, stream: TextIO) -> str:
-    """Return a word in its colour, where a stream is a terminal that shows some.
+    """Return a word such as ``error:``, in its colour if the stream shows colours.
 
-    Parameters
-    ----------
-    word : str
-        Such as ``error:``.
-    stream : file
-        Where it will be written; NO_COLOR says that the user wants none: https://no-color.org.
+    NO_COLOR turns colours off: https://no-color.org.
     """
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
     if plain or not stream.isatty():
@@ -91,17 +72,7 @@ def paint(word: str, stream: TextIO) -> str:
 
 
 def closest(word: str, allowed: Sequence[str], cutoff: float = 0.6) -> str:
-    """Return the allowed value that was most likely meant; empty if none is similar.
-
-    Parameters
-    ----------
-    word : str
-        What was found.
-    allowed : sequence of str
-        What would have been right.
-    cutoff : float
-        How similar it must be, from 0 to 1.
-    """
+    """Return the allowed value that was most likely meant; "" if none is similar."""
     from difflib import get_close_matches  # only on the way to an error: it costs every launch 2 ms
 
     close = get_close_matches(word, allowed, n=len(allowed) or 1, cutoff=cutoff)
@@ -110,20 +81,7 @@ def closest(word: str, allowed: Sequence[str], cutoff: float = 0.6) -> str:
 
 
 def near_miss(word: str, allowed: list[str] | tuple[str, ...]) -> str:
-    """Name the allowed values, the most similar one first.
-
-    Parameters
-    ----------
-    word : str
-        What was found.
-    allowed : sequence of str
-        What would have been right.
-
-    Returns
-    -------
-    str
-        A hint such as ``did you mean "image"? valid values: binds, image, runtime``.
-    """
+    """Return a hint such as ``did you mean "image"? valid values: binds, image, runtime``."""
     close = closest(word, allowed)
     meant = f'did you mean "{close}"? ' if close else ""
     return f"{meant}valid values: {', '.join(allowed) or 'none'}"

@@ -17,24 +17,7 @@ _PROBE_SECONDS = 20  # a docker client without a daemon can wait for minutes
 
 
 def become(script: str, name: str, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Replace this process by bash running a script; returns never.
-
-    Parameters
-    ----------
-    script : str
-        Bash source.
-    name : str
-        The script's ``$0``.
-    arguments : sequence of str
-        The script's ``"$@"``, passed on as they are.
-    environ : mapping
-        The environment it starts with.
-
-    Raises
-    ------
-    LongshipError
-        If bash cannot be started.
-    """
+    """Replace this process by bash with a script; `name` is ``$0``, `arguments` are ``"$@"``."""
     # Python ignores them, and what it starts would inherit that: `... | head` must end quietly.
     for each in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(each, signal.SIG_DFL)
@@ -54,31 +37,8 @@ def become(script: str, name: str, arguments: Sequence[str], environ: Mapping[st
 
 
 def succeeds(command: Sequence[str]) -> bool:
-    """Tell whether a command is there and succeeds, without a sound.
-
-    Parameters
-    ----------
-    command : sequence of str
-        A program and its arguments.
-
-    Returns
-    -------
-    bool
-    """
-    import subprocess  # only a launch whose runtime is not configured pays for it
-
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=_PROBE_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    """Tell whether a command exists and succeeds."""
+    return output(command, _PROBE_SECONDS, discard=True).code == 0
 
 
 class Output(NamedTuple):
@@ -88,34 +48,29 @@ class Output(NamedTuple):
     code: int
 
 
-def output(command: Sequence[str], seconds: int) -> Output:
-    """Run a command; its exit code is 124 after so many seconds, and 127 if it is missing."""
-    import subprocess
+def output(command: Sequence[str], seconds: int, *, discard: bool = False) -> Output:
+    """Run a command; its exit code is 124 after so many seconds, and 127 if it is missing.
+
+    What it prints is discarded if it can leave a process in the background, as podman does.
+    """
+    import subprocess  # only a launch whose runtime is not configured pays for it
 
     try:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=subprocess.DEVNULL if discard else subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=seconds,
             check=False,
         )
-    except subprocess.TimeoutExpired as error:
-        return Output((error.stdout or b"").decode(errors="surrogateescape"), 124)
-    except OSError as error:
-        return Output(error.strerror or "", 127)
-    return Output(done.stdout.decode(errors="surrogateescape"), done.returncode)
+    except (subprocess.TimeoutExpired, OSError) as error:
+        return Output("", 127 if isinstance(error, OSError) else 124)
+    return Output((done.stdout or b"").decode(errors="surrogateescape"), done.returncode)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, with those above it; one that is there is left as it is.
-
-    Raises
-    ------
-    LongshipError
-        If it cannot be made.
-    """
+    """Create a directory and its parents, unless it exists."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -126,22 +81,7 @@ def make_folder(path: Path) -> None:
 
 
 def write_file(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a file; it is complete or not there.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Its name; the folder must be there.
-    text : str
-        What it holds.
-    mode : int
-        Its permissions, such as 0o755 for a script that can be run.
-
-    Raises
-    ------
-    LongshipError
-        If the folder cannot be written to.
-    """
+    """Write a file with these permissions: the whole text or, on an error, nothing."""
     partial = path.with_name(f"{path.name}.partial.{os.getpid()}")
     try:
         partial.write_text(text, encoding="utf-8", errors="surrogateescape")

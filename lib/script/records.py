@@ -1,4 +1,4 @@
-"""Records: flat JSON, as bash writes it beside images, overlays and in the folders of runs."""
+"""Records: flat JSON that bash writes next to images and overlays, and in run directories."""
 
 from __future__ import annotations
 
@@ -29,19 +29,9 @@ def is_own(folder: Path) -> bool:
 
 
 def read_record(record: Path, hint: str = "") -> dict[str, str]:
-    """Read what bash has recorded (`write_facts`); nothing where there is no such file.
+    """Read a record (`write_facts`); {} if it does not exist.
 
-    Parameters
-    ----------
-    record : pathlib.Path
-        The file.
-    hint : str
-        What to type where it is damaged; to delete it, unless given.
-
-    Raises
-    ------
-    LongshipError
-        If it cannot be read.
+    The hint is for a damaged record; the default is to delete it.
     """
     import json  # 3 ms that a launch without a record does not need
 
