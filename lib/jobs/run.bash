@@ -80,7 +80,7 @@ check_chain() {
 
 # is_own FOLDER: whether it is the user's, and nobody else can write to it.
 is_own() {
-  [[ -n $(find "$1" -maxdepth 0 -type d -user "$UID" ! -perm /022 2>/dev/null) ]]
+  [[ -n $(exec find "$1" -maxdepth 0 -type d -user "$UID" ! -perm /022 2>/dev/null) ]]
 }
 
 # begin_record: what is known at the start; the rest is collected while the ranks start.

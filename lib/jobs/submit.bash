@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2154  # the emitted script sets options (of sbatch), job (file, arguments)
-# Submitting a job: what Slurm would refuse is told before, and what it will cost.
+# Submitting a job: what Slurm would refuse is told before, and what it will cost. `exec` in $( ) spares a process
+# where bash would start another one for the command.
 
 # check_slurm MACHINE: stop where there is none.
 check_slurm() {
@@ -12,7 +13,7 @@ check_slurm() {
 # PATH has it here.
 check_python() {
   local said
-  said=$(python3 "$1/submit.py" --help 2>&1 >/dev/null) && return
+  said=$(exec python3 "$1/submit.py" --help 2>&1 >/dev/null) && return
   said=${said%%$'\n'*}
   fail "the python3 that jobs use cannot run the scripts: ${said#error: }" \
     'python3 -m venv .venv && .venv/bin/pip install -r requirements/host.txt'
@@ -59,7 +60,7 @@ make_runs() {
 # FOLDER-UID.
 keep_configuration() {
   local -r folder=$1-$UID
-  (umask go-w && make_folders "$folder") || exit
+  if [[ ! -d $folder ]]; then (umask go-w && make_folders "$folder") || exit; fi
   is_own "$folder" ||
     fail "other users can write to $folder, which will contain what your jobs run" \
       "run: mv $(printf '%q %q' "$folder" "$folder.old")"
@@ -93,7 +94,7 @@ check_quotas() {
   local group project=''
   check_quota "$1" -u "$(id -un)"
   group=$(stat -c %G -- "$1") && check_quota "$1" -g "$group"
-  read -r project _ < <(timeout 20 lfs project -d -- "$1" 2>/dev/null) || :
+  read -r project _ < <(exec timeout 20 lfs project -d -- "$1" 2>/dev/null) || :
   if [[ $project =~ ^[1-9][0-9]*$ ]]; then check_quota "$1" -p "$project"; fi
 }
 
@@ -103,7 +104,7 @@ check_quotas() {
 check_quota() {
   local -r used='[[:space:]]\[?([0-9]+)]?\*?' number='[[:space:]]+([0-9]+)'
   local said
-  said=$(timeout 20 lfs quota -q "$2" "$3" -- "$1" 2>/dev/null) || return 0
+  said=$(exec timeout 20 lfs quota -q "$2" "$3" -- "$1" 2>/dev/null) || return 0
   [[ ${said##*"$1"} =~ $used$number$number([[:space:]]+[^[:space:]]+[[:space:]]*$used$number$number)? ]] ||
     return 0
   set -- "$1" "$3" "${BASH_REMATCH[@]}"
@@ -135,7 +136,7 @@ warn_of_room() {
 # one that it does not know for one that has ended.
 check_after() {
   local said
-  said=$(timeout 30 scontrol show job "$1" 2>&1) && return
+  said=$(exec timeout 30 scontrol show job "$1" 2>&1) && return
   if [[ $said == *'Invalid job id'* ]] && ! compgen -G "$2/$1-*/record.json" >/dev/null; then
     fail "--after names an unknown job: $1" 'list your jobs: python3 submit.py status'
   fi
@@ -144,7 +145,7 @@ check_after() {
 # try_job: let Slurm look at the job as if it were submitted.
 try_job() {
   local said code=0
-  said=$(timeout 60 sbatch --test-only "${options[@]}" "${job[@]}" 2>&1) || code=$?
+  said=$(exec timeout 60 sbatch --test-only "${options[@]}" "${job[@]}" 2>&1) || code=$?
   ((code)) || return 0
   check_cluster "$said"
   if ((code == 124)) || [[ $said == *'ontact slurm controller'* || $said == *'imed out'* ]]; then

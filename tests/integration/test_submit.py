@@ -255,6 +255,26 @@ def test_standard_output_is_the_job_id_alone(jobs):
     assert f"log: {facts['StdOut']}\n" in done.stderr
 
 
+@pytest.mark.needs("strace")
+def test_submission_starts_few_processes(jobs, tmp_path):
+    """On a slow shared file system each costs a second; with quotas of Lustre, a mock."""
+    (tmp_path / "lfs").write_text("#!/bin/sh\necho 4711\n")
+    (tmp_path / "lfs").chmod(0o755)
+    env = {**jobs.environment, "PATH": f"{tmp_path}:{jobs.environment['PATH']}"}
+    strace = [
+        "strace",
+        "-f",
+        "-qq",
+        "-e",
+        "trace=clone,clone3,fork,vfork",
+        "-o",
+        tmp_path / "trace",
+    ]
+    processes.run([*strace, *jobs.command("submit.py", LOCAL, LATER)], env=env, cwd=jobs.root)
+    started = re.findall(r"(?:clone3?\(.*SIGCHLD|fork\()", (tmp_path / "trace").read_text())
+    assert 5 < len(started) < 20
+
+
 def test_dry_run_submits_and_writes_nothing(own):
     before = sorted(own.scratch.rglob("*"))
     script = own.dry_run("submit.py", LOCAL, LATER, "--", "--steps", "1")

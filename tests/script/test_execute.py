@@ -8,7 +8,7 @@ import pytest
 from support import processes
 
 from lib.script.errors import LongshipError
-from lib.script.execute import succeeds, write_file
+from lib.script.execute import output, succeeds, write_file
 
 BECOME = """
 import json, os, sys
@@ -95,6 +95,18 @@ def test_success_is_told_without_an_exception(command, expected):
 def test_command_that_is_tried_makes_no_sound_and_reads_nothing(capfd):
     assert succeeds(["sh", "-c", "echo x; echo y >&2; ! read -r line"])
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["sh", "-c", "echo out; printf '\\377' >&2; exit 3"], ("out\n\udcff", 3)),
+        (["sleep", "60"], ("", 124)),
+        (["/no/such/program"], ("", 127)),
+    ],
+)
+def test_output_and_exit_code_of_a_command(command, expected):
+    assert output(command, 1) == expected
 
 
 def test_script_is_written_to_run(tmp_path, run):
