@@ -1,69 +1,30 @@
-"""completion.py: the text for a shell, and the answer when TAB is pressed.
+"""completion.py: click's completion of each shell, for scripts that are typed behind a Python.
 
-The text is a file of ``lib/commands/completion/``. On TAB it looks for the script on the command
-line and calls ``completion.py answer SCRIPT WORD...`` of its own clone, never the script
-itself: a TAB starts nothing. click completes; `lib/commands/values.py` knows what it cannot.
+A shell gets click's function, and one around it that calls click's if one of the scripts is on the
+command line, and otherwise what completed before. On TAB it runs this script, never the one that is
+typed: a TAB starts nothing. What stands in place of a value is in lib/commands/values.py.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import sys
 from importlib import import_module
 from pathlib import Path
 
 import click
-from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
+from click import shell_completion
+from click.shell_completion import CompletionItem, split_arg_string
 
 from lib import ROOT
-from lib.commands import offered
 from lib.script.command import call
+from lib.script.execute import become
+from lib.script.quoting import word as quoted
 
-SHELLS = {
-    "bash": ("~/.bashrc", 'eval "$({} bash)"'),
-    "zsh": ("~/.zshrc", 'eval "$({} zsh)"'),
-    "fish": ("~/.config/fish/config.fish", "{} fish | source"),
-}
 _PYTHONS = ("python", "python3", *(f"python3.{minor}" for minor in range(9, 20)))
-
-
-def lines_to_put(script: str) -> str:
-    """Return the line for each shell, and the file that it goes to.
-
-    Parameters
-    ----------
-    script : str
-        What calls this script, such as ``python3 ~/longship/completion.py``.
-    """
-    return "\n".join(f"  {file:28}{line.format(script)}" for file, line in SHELLS.values())
-
-
-@click.command(
-    context_settings={"allow_interspersed_args": False, "max_content_width": 100},
-    epilog=f"\b\nAdd this line to your shell's start-up file, for a clone in ~/longship:\n"
-    f"{lines_to_put('python3 ~/longship/completion.py')}\n\n"
-    "In ~/.zshrc, put it after compinit, if that is called. One clone's line serves all clones: "
-    "completion always comes from the script on the command line.",
-)
-@click.argument("shell", metavar="bash|zsh|fish", required=False, shell_complete=offered("shells"))
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="")
-def completion(shell: str | None, words: tuple[str, ...]) -> None:
-    """Print the shell code for tab completion of these scripts.
-
-    It completes options, modes, machines, stacks, job scripts, runs, image versions, sbatch options
-    and partitions. Completion only reads files; it starts no program and does not query Slurm.
-    """
-    if shell == "answer" and len(words) > 1:
-        _answer(*words)
-    elif shell in SHELLS and not words:
-        click.echo(_text(shell), nl=False)
-    else:
-        here = call("python3", f"{ROOT}/completion.py")
-        raise click.UsageError(f"choose a shell: bash, zsh or fish:\n{lines_to_put(here)}")
-
-
-def _text(shell: str) -> str:
-    """Return a shell's functions, and the call that registers the names of all scripts."""
-    functions = Path(ROOT, f"lib/commands/completion/longship.{shell}").read_text(encoding="utf-8")
-    return f"{functions}\n_longship_register {' '.join([*_PYTHONS, *scripts()])}\n"
+_VARIABLE = "_LONGSHIP_COMPLETE"
 
 
 def scripts() -> list[str]:
@@ -72,56 +33,150 @@ def scripts() -> list[str]:
     return sorted(each for each in modules if Path(ROOT, each).is_file())
 
 
-def _answer(script: str, *words: str) -> None:
-    """Write what can stand in place of the last word.
+class _Scripts(shell_completion.ShellComplete):
+    """What the shells share: the script is not the first word, and may be another clone's."""
 
-    Parameters
-    ----------
-    script : str
-        The name of an entry script.
-    *words : str
-        What stands behind it up to the cursor, quoted as it was typed.
-    """
-    name = script[: -len(".py")]
-    if script in scripts():
-        command = getattr(import_module(f"lib.commands.{name}"), name)
-        click.echo(_Answer(command, script, words).complete())
-
-
-class _Answer(ShellComplete):
-    """click's completion, of words that come as arguments and not in variables.
-
-    Its lines hold TYPE, VALUE and HELP with tabs between. A ``plain`` VALUE is the whole word, not
-    quoted; ``file`` and ``dir`` ask for the shell's own, behind VALUE (``--configuration=``); with
-    ``command`` the last VALUE words before this one are a command that is the user's own.
-    """
-
-    def __init__(self, command: click.Command, script: str, words: tuple[str, ...]) -> None:
-        super().__init__(command, {}, script, "")
-        self._words = [" ".join(split_arg_string(each)) for each in words]
-        self._before = ""  # the part of the last word that is no value: `--machine=`
+    def source_vars(self) -> dict[str, str]:
+        """Return what the texts are filled with."""
+        return {
+            **super().source_vars(),
+            "folder": quoted(ROOT),
+            "names": " ".join([*_PYTHONS, *scripts()]),
+            "scripts": f"({'|'.join(each[:-3] for each in scripts())})[.]py",
+        }
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words before the last one, and the last."""
-        return self._words[:-1], self._words[-1]
+        """Return the words behind the script, and find its command."""
+        args, incomplete = super().get_completion_args()
+        words = [*split_arg_string(os.environ["COMP_WORDS"])[:1], *args]
+        at = 0
+        if re.fullmatch(r"python[\d.]*", os.path.basename(words[0])):
+            at = next((n for n, each in enumerate(words) if n and not each.startswith("-")), 0)
+        path = os.path.expandvars(os.path.expanduser(words[at]))
+        folder, name = os.path.split(path if at or "/" in path else shutil.which(path) or path)
+        answering = os.path.join(folder or ".", "completion.py")
+        if name not in scripts() or not os.path.isfile(answering):
+            return ["--"], incomplete
+        if not os.path.samefile(folder or ".", ROOT):
+            become(call("exec", sys.executable, answering), "longship", (), os.environ)
+        self.cli = getattr(import_module(f"lib.commands.{name[:-3]}"), name[:-3])
+        return words[at + 1 :], incomplete
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         """Ask click, but for what is not ours: a user's command, and all that follows ``--``."""
-        with self.cli.make_context(self.prog_name, list(args), resilient_parsing=True) as context:
-            words = context.params.get("command")
-        if words:
-            return [CompletionItem(str(len(words)), type="command")]
-        if "--" in args:
-            return [CompletionItem("0", type="file" if words is None else "command")]
-        name, equals, value = incomplete.partition("=")
-        if name.startswith("--") and equals:
-            self._before = f"{name}="
-            args, incomplete = [*args, name], value
-        return super().get_completions(args, incomplete)
+        with self.cli.make_context("", list(args), resilient_parsing=True) as context:
+            if context.params.get("command") or "--" in args:
+                return [CompletionItem(incomplete, type="file")]
+        option = re.match("(--[^=]*)=", incomplete)
+        if not option:
+            return super().get_completions(args, incomplete)
+        found = super().get_completions([*args, option[1]], incomplete[option.end() :])
+        if self.name == "bash":  # it takes words apart at =
+            return found
+        return [CompletionItem(option[0] + each.value, each.type, each.help) for each in found]
+
+
+class _Bash(_Scripts, shell_completion.BashComplete):
+    source_template = (
+        shell_completion.BashComplete.source_template
+        + r"""
+if ! declare -F _longship >/dev/null; then
+    # what completes a Python by now; a loader of completions is asked first
+    if ! complete -p python3 &>/dev/null && [[ $(complete -p -D 2>&1) =~ \ -F\ ([^ ]+) ]]; then
+        "${BASH_REMATCH[1]}" python3 &>/dev/null
+    fi
+    [[ $(complete -p python3 2>&1) =~ \ -F\ ([^ ]+) ]]
+    _longship_before=${BASH_REMATCH[1]-}
+fi
+_longship() {
+    local completion type value
+    COMPREPLY=()
+    if [[ "${COMP_WORDS[*]:0:COMP_CWORD}" =~ %(scripts)s ]]; then
+        PATH=%(folder)s:$PATH %(complete_func)s %(prog_name)s
+    elif [[ -n $_longship_before && ${1##*/} == python* ]]; then
+        "$_longship_before" "$@"
+    fi
+}
+complete -o nosort -o bashdefault -o default -F _longship %(names)s
+"""
+    )
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Put together what bash takes apart at ``=``, up to the cursor."""
+        pieces = os.environ["COMP_WORDS"].split("\n")[: int(os.environ["COMP_CWORD"]) + 1]
+        text = re.sub(r"\n=(\n|$)", "=", "\n".join(pieces))
+        os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = text, str(text.count("\n"))
+        return super().get_completion_args()
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Return a line of the answer."""
-        if item.type in ("file", "dir"):
-            return f"{item.type}\t{self._before}\t"
-        before = self._before if item.type == "plain" else ""
-        return f"{item.type}\t{before}{item.value}\t{' '.join((item.help or '').split())}"
+        """Quote what bash will not."""
+        value = quoted(item.value) if item.type == "plain" else item.value
+        return super().format_completion(CompletionItem(value, item.type))
+
+
+class _Zsh(_Scripts, shell_completion.ZshComplete):
+    source_template = (
+        "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }\n"
+        + shell_completion.ZshComplete.source_template
+        + r"""
+if (( ! $+functions[_longship] )); then
+    _longship_before=${_comps[python3]:-${_postpatcomps[(K)python3]:-_default}}
+fi
+_longship() {
+    local -x PATH=%(folder)s:$PATH
+    if [[ "$words[1,CURRENT-1]" =~ '%(scripts)s' ]]; then
+        compset -P '--*='
+        %(complete_func)s
+    else
+        eval $_longship_before
+    fi
+}
+compdef _longship %(names)s
+"""
+    )
+
+
+class _Fish(_Scripts, shell_completion.FishComplete):
+    source_template = (
+        shell_completion.FishComplete.source_template
+        + r"""
+function _longship
+    set -lx PATH %(folder)s $PATH
+    %(complete_func)s
+end
+for name in %(names)s
+    complete --no-files --keep-order --command $name --arguments '(_longship)' \
+        --condition "commandline -opc | string match --quiet --regex '%(scripts)s'"
+end
+"""
+    )
+
+
+_SHELLS = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}
+
+
+@click.command(
+    context_settings={"max_content_width": 100},
+    epilog="\b\nAdd this line to your shell's start-up file, for a clone in ~/longship:\n"
+    '  ~/.bashrc                   eval "$(python3 ~/longship/completion.py bash)"\n'
+    '  ~/.zshrc                    eval "$(python3 ~/longship/completion.py zsh)"\n'
+    "  ~/.config/fish/config.fish  python3 ~/longship/completion.py fish | source\n\n"
+    "In ~/.zshrc, put it after compinit, if that is called. One clone's line serves all clones: "
+    "completion always comes from the script on the command line.",
+)
+@click.argument("shell", metavar="bash|zsh|fish", required=False, type=click.Choice(list(_SHELLS)))
+def completion(shell: str | None) -> None:
+    """Print the shell code for tab completion of these scripts.
+
+    It completes options, modes, machines, stacks, job scripts, runs, image versions, sbatch options
+    and partitions. Completion only reads files; it starts no program and does not query Slurm.
+    """
+    asked = os.environ.get(_VARIABLE, "").partition("_")[0]
+    if shell is None and asked not in _SHELLS:
+        raise click.UsageError("choose a shell: bash, zsh or fish")
+    texts = _SHELLS[shell or asked](completion, {}, "completion.py", _VARIABLE)
+    if shell:
+        click.echo(texts.source())
+    else:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # nobody reads an error on TAB
+        click.echo(texts.complete())

@@ -22,7 +22,7 @@ from lib.script.render import render
     epilog="Examples: python3 doctor.py; python3 doctor.py --json >doctor.json; "
     "python3 doctor.py explain slurm-4711.out",
 )
-@click.argument("words", nargs=-1, metavar="[explain LOG]", shell_complete=offered("explain"))
+@click.argument("words", nargs=-1, metavar="[explain LOG]", shell_complete=offered("log"))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, as for a support request.")
 @click.option("--job", is_flag=True, help="Check every node of the current job.")
 @plain_options

@@ -159,8 +159,8 @@ def is_option(text: str) -> bool:
 
 
 def option_words() -> list[str]:
-    """Return every option as it is typed, with ``=`` where it takes a value."""
-    return [*(f"--{each}=" for each in _WITH_VALUE), *(f"--{each}" for each in _FLAGS)]
+    """Return every option as it is typed."""
+    return [f"--{each}" for each in (*_WITH_VALUE, *_FLAGS)]
 
 
 def waiting_option(words: Sequence[str]) -> str:

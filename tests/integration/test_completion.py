@@ -127,9 +127,10 @@ def test_files_are_left_to_the_shell(name, shell):
     quoted = [*begun, "--configuration", "two words.toml"]
     assert there.words(f"python3 {script} --configuration two") == quoted
     assert there.words(f'python3 {script} --configuration "two') == quoted
-    assert there.words(f"python3 {script} --configuration=two")[2] == quoted[2] + "=" + quoted[3]
+    if name != "fish":
+        joined = there.words(f"python3 {script} --configuration=two")[2]
+        assert joined == quoted[2] + "=" + quoted[3]
     assert there.words(f"python3 {script} python tra") == [*begun, "python", "train_it.py"]
-    assert there.words(f"python3 {script} unam") == [*begun, "uname"]
 
 
 @each_shell
@@ -171,12 +172,10 @@ def test_fish_shows_what_a_name_stands_for(shell):
     "before",
     [
         "mine() { COMPREPLY=(alpha); }; complete -F mine python3",
-        "complete -W 'alpha beta' python3",
-        "mine() { COMPREPLY=(alpha); }; complete -F mine -D",
         "mine() { COMPREPLY=(alpha); }; "
         "load() { complete -F mine python3; return 124; }; complete -F load -D",
     ],
-    ids=["function", "words", "default", "loader"],
+    ids=["function", "loader"],
 )
 def test_completion_that_bash_had_before_is_called(before, shell):
     there = shell("bash", before)
