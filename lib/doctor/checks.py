@@ -1,111 +1,189 @@
-"""What doctor.py looks at: the lines of its script, a check each."""
+"""The checks of doctor.py: the lines of its script, one call per check."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Callable, TypeVar
+from typing import Any, Callable, TypeVar
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, derive_paths, expand
-from lib.configuration.sites import Machine
-from lib.configuration.snapshot import refused_secrets, without_secrets
-from lib.doctor.site import configuration_line, job_lines, site_lines, visible_lines
-from lib.doctor.software import repository_checks, software_lines
-from lib.doctor.values import configured_values
-from lib.runtimes.choice import Choice, choose_runtime
-from lib.runtimes.environment import module_lines
-from lib.runtimes.image import image_source
-from lib.script.command import call, comment, wrapped
+from lib.configuration.paths import Paths, derive_paths, expand, pinned
+from lib.configuration.schema import KEYS
+from lib.configuration.sites import Machine, load_machines, recognise, shown_marks
+from lib.configuration.snapshot import looks_secret, refused_secrets, without_secrets
+from lib.configuration.training import is_below
+from lib.jobs.job_files import job_files, read_job_file
+from lib.repositories.repositories import listed_lines
+from lib.runtimes.choice import Choice, choose_runtime, module_of
+from lib.runtimes.environment import Environment, module_lines
+from lib.runtimes.image import image_file, image_source
+from lib.runtimes.launch import inside_lines
+from lib.script.command import assign, call, comment, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion, Word
 
 _Value = TypeVar("_Value")
 
+MASK = "***"
+
 _GB = 1 << 30
-# The room that a folder should have: images and packages go to the scratch folder.
-_ROOM = {"project": _GB, "scratch": 10 * _GB, "checkpoints": 10 * _GB}
+# Topic and required space of each directory: images and packages go to the scratch directory.
+_ROOTS = {
+    "checkpoint_dir": ("checkpoints", 10 * _GB),
+    "project_dir": ("project", _GB),
+    "scratch_dir": ("scratch", 10 * _GB),
+}
 _TEMPORARY = Expansion('"${TMPDIR:-/tmp}"')
-# Where programs keep tokens in the home folder: of the hub, of wandb, of git.
-_KEPT = tuple(
+# Token files in the home directory: of the Hugging Face Hub, wandb and git.
+_TOKEN_FILES = tuple(
     Expansion(f'"${{HOME:-}}"/{each}')
     for each in (".cache/huggingface/token", ".netrc", ".git-credentials")
 )
+# Tables whose keys users choose.
+_NAMED_BY_USERS = ("environment.set", "training")
+_LOGIN = re.compile(r"(://)[^/\s]*@")
 
 
 def lines(settings: Settings, succeeds: Callable[[list[str]], bool], *, as_json: bool) -> list[str]:
-    """Return the lines that look at the machine and at everything that is configured.
+    """Return the lines that check the machine and the configuration.
 
-    What is wrong with the configuration is a finding like others, so that the rest is looked at.
+    An error of the configuration is one of the findings, so that the other checks still run.
 
     Parameters
     ----------
-    settings : Settings
-        All layers put together.
     succeeds : callable
-        Takes a command and tells whether it succeeds on this machine.
-    as_json : bool
-        For a program.
+        Runs a command and returns whether it succeeded on this machine.
     """
     machine = settings.machine
     found = [
         *_start_lines(settings.root, as_json),
-        configuration_line(settings),
-        *_heeded("machine", lambda: site_lines(settings)),
-        *_heeded("jobs", lambda: job_lines(settings)),
-        call("diagnose_arch", machine.arch, machine.name),
+        _configuration_line(settings),
+        *_check_or_report("machine", lambda: _site_lines(settings)),
+        *_check_or_report("jobs", lambda: _job_lines(settings)),
+        call("arch_diagnose", machine.arch, machine.name),
     ]
-    paths, wrong = _attempt("paths", lambda: derive_paths(settings))
+    paths, wrong = _value_or_report("paths", lambda: derive_paths(settings))
     found += wrong
-    choice, servers = None, None
+    choice, servers = None, []
     if paths:
-        found += _folder_lines(settings, paths)
-        choice, wrong = _attempt("runtime", lambda: choose_runtime(settings, paths, succeeds))
+        found += _directory_lines(settings, paths)
+        choice, wrong = _value_or_report(
+            "runtime", lambda: choose_runtime(settings, paths, succeeds)
+        )
         found += wrong
     if paths and choice:
         found += _runtime_lines(settings, paths, choice)
-        servers, _ = _attempt("image", lambda: _servers(settings, choice.runtime))
+        servers, _ = _value_or_report("image", lambda: _servers(settings, choice.runtime))
     else:
         found += _machine_lines(machine)
     if paths:
-        found += _heeded("repositories", lambda: repository_checks(settings, paths))
+        found += _check_or_report("repositories", lambda: _repository_lines(settings, paths))
     account = settings.configuration.project.account if machine.accounts == "yes" else ""
     expected = machine.name if machine.required or machine.partitions else ""
     return [
         *found,
         *_network_lines(paths.offline if paths else "", servers or []),
-        *_heeded("tokens", lambda: _token_lines(settings)),
-        wrapped("diagnose_slurm", expected, account, *machine.partitions),
+        *_check_or_report("tokens", lambda: _token_lines(settings)),
+        wrapped("slurm_diagnose", expected, account, *machine.partitions),
         *_value_lines(settings),
-        call("end_report"),
+        call("report_end"),
     ]
 
 
 def lines_without_settings(root: Path, error: LongshipError, *, as_json: bool) -> list[str]:
-    """Return the lines for a configuration that cannot be read: that, and what needs none.
-
-    Parameters
-    ----------
-    root : pathlib.Path
-        The repository.
-    error : LongshipError
-        What is wrong with it.
-    as_json : bool
-        For a program.
-    """
-    there = [each for each in ("apptainer", "singularity") if shutil.which(each)][:1]
+    """Return the lines for an invalid configuration: its error, and what can be checked without."""
+    installed = [each for each in ("apptainer", "singularity") if shutil.which(each)][:1]
     return [
         *_start_lines(root, as_json),
         _problem("configuration", error),
-        *(call("diagnose_runtime", each, "") for each in there),
-        *_machine_lines(None, *there),
+        *(call("runtime_diagnose", each, "") for each in installed),
+        *_machine_lines(None, *installed),
         *_personal_lines(),
         *_network_lines("", []),
-        wrapped("diagnose_tokens", *_KEPT),
-        call("diagnose_slurm", "", ""),
-        call("end_report"),
+        wrapped("tokens_diagnose", *_TOKEN_FILES),
+        call("slurm_diagnose", "", ""),
+        call("report_end"),
     ]
+
+
+def _problem(topic: str, error: LongshipError) -> str:
+    return call("report", "problem", topic, str(error), error.hint)
+
+
+def _value_or_report(topic: str, compute: Callable[[], _Value]) -> tuple[_Value | None, list[str]]:
+    """Return a value and no lines, or None and the line that reports why."""
+    try:
+        return compute(), []
+    except LongshipError as error:
+        return None, [_problem(topic, error)]
+
+
+def _check_or_report(topic: str, compute: Callable[[], list[str]]) -> list[str]:
+    """Return the lines of a check, or the one that reports why there are none."""
+    found, wrong = _value_or_report(topic, compute)
+    return found or wrong
+
+
+# ---------- configuration and site
+
+
+def _start_lines(root: Path, as_json: bool) -> list[str]:
+    return [
+        call("report_begin", "json" if as_json else "text"),
+        call("node_diagnose"),
+        call("clone_diagnose", root),
+        call("python_diagnose", root),
+    ]
+
+
+def _configuration_line(settings: Settings) -> str:
+    """Report which files the configuration was read from."""
+    root = f"{settings.root}{os.sep}"
+    read = [each for each in settings.files if os.path.isfile(each)]
+    others = [each for each in read if not each.endswith("site.toml")]
+    shown = [each[len(root) :] if each.startswith(root) else each for each in others]
+    text = f"{', '.join(shown)} and {len(read) - len(others)} sites can be read"
+    return call("report", "ok", "configuration", text)
+
+
+def _site_lines(settings: Settings) -> list[str]:
+    """Report the target machine, and the mark by which this machine was detected."""
+    machines = load_machines(settings.root)
+    here = recognise(machines, settings.environ, os.uname().nodename)
+    machine, origin = settings.machine, settings.origins["machine"]
+    text = f"{machine.name}, {machine.description} ({machine.site_file})"
+    marks = shown_marks(machines[here]) if here in machines else ""
+    detected = f"detected by {marks}" if marks else "no known site detected"
+    if settings.configuration.machine == "auto":
+        return [call("report", "ok", "machine", f"{text}: {detected}")]
+    text += f": set in {origin}"
+    if here == machine.name or not marks:
+        also = "also " if marks else ""
+        return [call("report", "ok", "machine", f"{text}; {also}{detected}")]
+    fix = f'machine = "auto" in configuration.toml, or: --machine {here}'
+    return [call("report", "warning", "machine", f"{text}, but {marks} identifies {here}", fix)]
+
+
+def _job_lines(settings: Settings) -> list[str]:
+    """Report job scripts of the site for other machines: a copied one may still name its former."""
+    machines = load_machines(settings.root)
+    site = Path(settings.machine.site_file).parent
+    files = [each for each in job_files(settings.root) if each.parent == settings.root / site]
+    found = []
+    for path in files:
+        job = read_job_file(settings.root, str(path))
+        own = job.machine in machines and machines[job.machine].site_file
+        if job.machine and own != settings.machine.site_file:
+            text = f"{job.path} is for the machine {job.machine}, which is not in {site}/site.toml"
+            fix = f"start_job {settings.machine.name} in {job.path}"
+            found.append(call("report", "warning", "jobs", text, fix))
+    text = f"{len(files)} job scripts in {site}/, all for machines of this site"
+    return found or [call("report", "ok", "jobs", text)]
 
 
 def _value_lines(settings: Settings) -> list[str]:
@@ -117,86 +195,167 @@ def _value_lines(settings: Settings) -> list[str]:
     return found
 
 
-def _problem(topic: str, error: LongshipError) -> str:
-    return call("report", "problem", topic, str(error), error.hint)
+def configured_values(settings: Settings) -> list[tuple[str, str, str]]:
+    """Return key, value and source of each value; values as in TOML, secrets as `MASK`."""
+    found = []
+    for key in KEYS:
+        value: Any = settings.configuration
+        for part in key.split("."):
+            value = getattr(value, part)
+        shown = _as_toml(value, by_name=key in _NAMED_BY_USERS)
+        found.append((key, shown, settings.origins[key]))
+    return found
 
 
-def _attempt(topic: str, compute: Callable[[], _Value]) -> tuple[_Value | None, list[str]]:
-    """Return a value, or None with the line that tells what is wrong."""
-    try:
-        return compute(), []
-    except LongshipError as error:
-        return None, [_problem(topic, error)]
+def _as_toml(value: Any, *, by_name: bool = False) -> str:
+    """Write a value; `by_name` if the keys of a table show which values are secret."""
+    if isinstance(value, Mapping):
+        entries = (
+            f"{_as_key(name)} = {_as_toml_of_name(name, each) if by_name else _as_toml(each)}"
+            for name, each in value.items()
+        )
+        return f"{{ {', '.join(entries)} }}" if value else "{}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_as_toml, value))}]"
+    if isinstance(value, str):
+        return json.dumps(_LOGIN.sub(rf"\1{MASK}@", value), ensure_ascii=False)
+    return json.dumps(value)
 
 
-def _heeded(topic: str, compute: Callable[[], list[str]]) -> list[str]:
-    """Return lines, or the one that tells why there are none."""
-    lines, wrong = _attempt(topic, compute)
-    return lines or wrong
+def _as_toml_of_name(name: str, value: Any) -> str:
+    if looks_secret(name):
+        return f'"{MASK}"'
+    if name.lower().endswith("_proxy") and "@" in str(value):  # a password can contain a slash
+        return json.dumps(f"{MASK}@{str(value).rpartition('@')[2]}", ensure_ascii=False)
+    return _as_toml(value)
 
 
-def _start_lines(root: Path, as_json: bool) -> list[str]:
-    return [
-        call("start_report", "json" if as_json else "text"),
-        call("diagnose_node"),
-        call("diagnose_clone", root),
-        call("diagnose_python", root),
-    ]
+def _as_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
 
 
-def _folder_lines(settings: Settings, paths: Paths) -> list[str]:
-    topics = {paths.checkpoint_dir: "checkpoints", paths.project_dir: "project"}
-    topics[paths.scratch_dir] = "scratch"
-    keys = {"checkpoints": "checkpoint_dir", "project": "project_dir", "scratch": "scratch_dir"}
+# ---------- directories and machine
+
+
+def _directory_lines(settings: Settings, paths: Paths) -> list[str]:
+    keys = {getattr(paths, key): key for key in _ROOTS}
     return [
         *(
-            call(
-                *("diagnose_folder", topics[each], f"paths.{keys[topics[each]]}"),
-                *(each, str(_ROOM[topics[each]])),
-            )
+            call("directory_diagnose", topic, f"paths.{keys[each]}", each, str(room))
             for each in dict.fromkeys(paths.roots)
+            for topic, room in [_ROOTS[keys[each]]]
         ),
-        *visible_lines(settings, paths),
+        *_mounted_lines(settings, paths),
         *_personal_lines(),
-        call("diagnose_caches", paths.cache),
-        call("diagnose_leftovers", paths.root, paths.project_dir, paths.scratch_dir),
+        call("caches_diagnose", paths.cache),
+        call("leftovers_diagnose", paths.root, paths.project_dir, paths.scratch_dir),
     ]
+
+
+def _mounted_lines(settings: Settings, paths: Paths) -> list[str]:
+    """Report directories that compute nodes do not mount: on JUPITER a job then has no log."""
+    mounted = settings.machine.compute_folders
+    if not mounted:
+        return []
+    nodes = f"compute nodes of {settings.machine.name}"
+    fix = f"move it to a directory under {' or '.join(mounted)}"
+    return [
+        call("report", "problem", "folders", f"{nodes} do not mount {each}", fix)
+        for each in dict.fromkeys((paths.root, *paths.roots))
+        if not any(is_below(str(each), folder) for folder in mounted)
+    ] or [call("report", "ok", "folders", f"{nodes} mount this repository and all of them")]
 
 
 def _personal_lines() -> list[str]:
-    temporary = call("diagnose_folder", "temporary", "TMPDIR", _TEMPORARY, str(_GB))
-    return [call("diagnose_home"), temporary]
-
-
-def _runtime_lines(settings: Settings, paths: Paths, choice: Choice) -> list[str]:
-    machine = settings.machine
-    return [
-        *module_lines(machine, choice.runtime),
-        call("diagnose_runtime", choice.runtime, choice.why),
-        *_machine_lines(machine, choice.runtime),
-        *_heeded("image", lambda: software_lines(without_secrets(settings), paths, choice.runtime)),
-    ]
+    temporary = call("directory_diagnose", "temporary", "TMPDIR", _TEMPORARY, str(_GB))
+    return [call("home_diagnose"), temporary]
 
 
 def _machine_lines(machine: Machine | None, runtime: str = "") -> list[str]:
-    gpu, count, builds = "auto", 0, ("allowed", "")
-    if machine:
-        gpu, count = machine.gpu, machine.gpus_per_node
-        builds = machine.definition_builds, machine.build_hint
+    found = []
+    if runtime in ("apptainer", "singularity"):
+        fakeroot = call("fakeroot_diagnose", machine.build_hint if machine else "")
+        if machine and machine.definition_builds == "forbidden":
+            text = "the site allows no builds from definition files"
+            fakeroot = call("report", "ok", "fakeroot", text)
+        found = [call("namespaces_diagnose", runtime), fakeroot, call("fuse_diagnose", runtime)]
+    if machine and machine.gpu == "cpu":
+        return [*found, call("report", "ok", "GPU", "this machine has none")]
+    gpus = (machine.gpu, machine.gpus_per_node) if machine else ("auto", 0)
+    return [*found, call("gpu_diagnose", *map(str, gpus))]
+
+
+# ---------- software
+
+
+def _runtime_lines(settings: Settings, paths: Paths, choice: Choice) -> list[str]:
+    runtime = choice.runtime
+    env = Environment(without_secrets(settings), paths, runtime, "set_up")
+    check = call("runtime_diagnose", runtime, choice.why)
+    if runtime == "host":
+        text = f"host (no container){f': {choice.why}' if choice.why else ''}"
+        check = call("report", "ok", "runtime", text)
     return [
-        call("diagnose_namespaces", runtime, *builds),
-        call("diagnose_fuse", runtime),
-        call("diagnose_gpu", gpu, str(count)),
+        *module_lines(settings.machine, runtime),
+        check,
+        *_machine_lines(settings.machine, runtime),
+        *_check_or_report("image", lambda: _software_lines(env)),
     ]
 
 
+def _software_lines(env: Environment) -> list[str]:
+    """Return the lines that check image, overlay and venv, as other scripts use them."""
+    binds = tuple(env.venv_binds) if env.venv and os.path.exists(env.venv) else ()
+    inside = inside_lines(replace(env, held={"overlay": ""}, more_binds=binds))
+    found = [assign("arch", env.machine.arch)]
+    if env.image:
+        file = image_file(env.runtime, env.source, env.paths)
+        active = env.paths.containers / file
+        version = pinned(active) if os.path.islink(active) else env.image
+        found += [
+            *_function("image_check_active", module_of(env).check(env)),
+            call("image_diagnose", version, env.paths.containers / "build" / file),
+        ]
+    found += [
+        *_function("inside_run", [*inside, 'inside "$@"']),
+        call("inside_diagnose"),
+        call("gpu_diagnose_inside"),
+    ]
+    if env.runtime in ("apptainer", "singularity"):
+        compression = env.settings.configuration.packages.compression
+        found += [
+            *(assign("runtime", env.runtime), assign("base", env.image)),
+            call("mount_diagnose", compression, env.overlay),
+        ]
+    if env.overlay:
+        found.append(call("overlay_diagnose", env.overlay, env.base))
+    if env.venv:
+        found.append(call("venv_diagnose", env.venv, env.overlay or env.base))
+    return found
+
+
+def _function(name: str, lines: Iterable[str]) -> list[str]:
+    return [f"{name}() {{", *lines, "}"]
+
+
+def _repository_lines(settings: Settings, paths: Paths) -> list[str]:
+    listed = listed_lines(settings, paths)
+    return [*listed, call("repositories_diagnose")] if listed else []
+
+
+# ---------- network
+
+
 def _network_lines(offline: Word, servers: list[str]) -> list[str]:
-    reach = wrapped("diagnose_reach", offline, *servers)
-    return [call("diagnose_proxy"), call("diagnose_certificates"), reach]
+    return [
+        call("proxy_diagnose"),
+        call("certificates_diagnose"),
+        wrapped("network_diagnose", offline, *servers),
+    ]
 
 
 def _servers(settings: Settings, runtime: str) -> list[str]:
-    """Return what answers where the image can be fetched."""
+    """Return the URLs of the registry of the image."""
     if runtime == "host":
         return []
     source = image_source(settings)
@@ -216,6 +375,6 @@ def _token_lines(settings: Settings) -> list[str]:
     ]
     return [
         *(_problem("secrets", each) for each in refused_secrets(settings).values()),
-        wrapped("diagnose_tokens", *dict.fromkeys(files), *_KEPT),
-        wrapped("diagnose_secrets", *environment.secrets),
+        wrapped("tokens_diagnose", *dict.fromkeys(files), *_TOKEN_FILES),
+        wrapped("secrets_diagnose", *environment.secrets),
     ]

@@ -1,49 +1,44 @@
 # shellcheck shell=bash
-# What doctor.py finds: a line each, with the fix in the next; or all of it as JSON.
+# The report of doctor.py: a line per finding, with its fix on the next line; or everything as JSON.
 
-# start_report text|json
-start_report() {
+# report_begin text|json
+report_begin() {
   report_form=$1
-  findings=() # state, topic, text and fix of each
-  values=()   # key, value and origin of each
+  findings=()                 # state, topic, text and fix of each
+  values=()                   # key, value and source of each
+  declare -gA check_states=() # ok, warning or problem: by topic, what report_check has found last
 }
 
-# report STATE TOPIC TEXT [FIX]: ok, warning or problem; what is not ok has a fix.
+# report STATE TOPIC TEXT [FIX]: report a finding: ok, warning or problem; every warning and problem has a fix.
 report() {
-  local REPLY
-  REPLY=${4:-}
+  local REPLY=${4:-}
   if [[ -n ${longship_unpacked:-} ]]; then offline_modes "$REPLY"; fi
-  set -- "$1" "$2" "${3//[[:cntrl:]]/?}" "$REPLY"
-  findings+=("$1" "$2" "$3" "$4")
+  local -r text=${3//[[:cntrl:]]/?} fix=$REPLY
+  findings+=("$1" "$2" "$text" "$fix")
   if [[ $report_form == json ]]; then return; fi
   paint 1 "$1"
   printf '%s%*s  %-13s  ' "$REPLY" $((7 - ${#1})) '' "$2"
-  report_words "$3"
-  if [[ -n $4 ]]; then printf '%9sfix: %s\n' '' "$4"; fi # whole, to be copied
+  report_wrapped "$text"
+  if [[ -n $fix ]]; then printf '%9sfix: %s\n' '' "$fix"; fi # whole, to be copied
 }
 
-# report_words TEXT: wrapped at the 80th column, behind state and topic.
-report_words() {
+# report_wrapped TEXT: print a text from the 24th to the 80th column.
+report_wrapped() {
   local -a words
-  local word
-  local -i column=24
+  local word line=''
   read -r -d '' -a words <<<"$1" || :
   for word in ${words[@]+"${words[@]}"}; do
-    if ((column > 24 && column + 1 + ${#word} > 80)); then
-      printf '\n%24s%s' '' "$word"
-      column=24+${#word}
-    elif ((column > 24)); then
-      printf ' %s' "$word"
-      column+=1+${#word}
+    if [[ -n $line ]] && ((25 + ${#line} + ${#word} > 80)); then
+      printf '%s\n%24s' "$line" ''
+      line=$word
     else
-      printf '%s' "$word"
-      column+=${#word}
+      line+=${line:+ }$word
     fi
   done
-  printf '\n'
+  printf '%s\n' "$line"
 }
 
-# report_value KEY VALUE ORIGIN: how one key is configured, and where.
+# report_value KEY VALUE SOURCE: report how one key is configured.
 report_value() {
   if [[ $report_form == text ]]; then
     if ((${#values[@]} == 0)); then printf '\n%-25s %-22s %s\n' key source value; fi
@@ -52,8 +47,8 @@ report_value() {
   values+=("$@")
 }
 
-# end_report: say how much is wrong, and what comes next; the exit code is 1 where there is a problem.
-end_report() {
+# report_end: print the number of problems and the next step; exit with code 1 if there is a problem.
+report_end() {
   local -i index problems=0 warnings=0
   local problem='' warning=''
   for ((index = 0; index < ${#findings[@]}; index += 4)); do
@@ -81,16 +76,13 @@ end_report() {
   ((problems == 0)) || exit 1
 }
 
-# what `heed` has found last, by topic: ok, warning or problem
-declare -gA heeded=()
-
-# heed TOPIC TEXT COMMAND...: run a check of other scripts. What it stops with is a problem, what it
-# warns of a warning, each with its hint; if it has nothing to say, TEXT is ok.
-heed() {
-  local said line state='' text=''
-  local -i code=0 found=0
-  said=$(in_time 60 "${@:3}" 2>&1 >/dev/null </dev/null) || code=$?
-  heeded[$1]=ok
+# report_check TOPIC TEXT COMMAND...: run a check of another command. Its errors are problems, its warnings are
+# warnings, each with its hint; if there are none, TEXT is ok.
+report_check() {
+  local output line state='' text=''
+  local -i code=0
+  output=$(run_with_timeout 60 "${@:3}" 2>&1 >/dev/null </dev/null) || code=$?
+  check_states[$1]=ok
   while IFS= read -r line; do
     case $line in
       'error: '*) state=problem text=${line#*: } ;;
@@ -98,25 +90,36 @@ heed() {
       'hint: '*)
         if [[ -n $state ]]; then
           report "$state" "$1" "$text" "${line#*: }"
-          heeded[$1]=$state
-          found+=1 state=
+          check_states[$1]=$state state=''
         fi
         ;;
     esac
-  done <<<"$said"
-  if ((code == 124 && found == 0)); then
-    report problem "$1" 'no response within a minute' 'check the status page of your site: a file system may hang'
-    heeded[$1]=problem
-  elif ((code != 0 && found == 0)); then
-    report problem "$1" "${said##*$'\n'}" 'share the output of: python3 doctor.py --json'
-    heeded[$1]=problem
-  elif [[ -n $2 && ${heeded[$1]} == ok ]]; then
+  done <<<"$output"
+  if ! report_passed "$1"; then return 0; fi
+  if ((code)); then
+    check_states[$1]=problem
+    if ((code == 124)); then
+      report problem "$1" 'no response within a minute' 'check the status page of your site: a file system may hang'
+    else
+      report problem "$1" "${output##*$'\n'}" 'share the output of: python3 doctor.py --json'
+    fi
+  elif [[ -n $2 ]]; then
     report ok "$1" "$2"
   fi
 }
 
-# in_time SECONDS COMMAND...: run a function for at most so long; 124 if it took longer.
-in_time() {
+# report_passed TOPIC: whether report_check has run for this topic and has found it ok.
+report_passed() {
+  [[ ${check_states[$1]:-} == ok ]]
+}
+
+# report_failed TOPIC: whether report_check has found a warning or a problem.
+report_failed() {
+  [[ ${check_states[$1]:-ok} != ok ]]
+}
+
+# run_with_timeout SECONDS FUNCTION...: return 124 if the function took longer, and end everything that it started.
+run_with_timeout() {
   (
     code=0
     set -m # each of the two has a process group, so that nothing that it has started is left

@@ -75,9 +75,9 @@ keep_text() {
     fail_writing "${1%/*}" "cannot write $1" 'check the reason in the line above'
 }
 
-# check_room FOLDER [BYTES]: warn where there would soon be no room for files.
+# check_room DIR [BYTES [ELSEWHERE]]: warn if there is little room for files; ELSEWHERE ends the hint.
 check_room() {
-  local free size files_free files
+  local free size files_free files room_elsewhere=${3-, or set paths.scratch_dir in configuration.toml}
   read -r free size files_free files < <(timeout 20 stat -f -c '%a %S %d %c' -- "$1") || return 0
   if ((free * size < ${2:-10737418240})); then
     human $((free * size))
@@ -127,9 +127,9 @@ warn_of_quota() {
   fi
 }
 
-# warn_of_room MESSAGE
+# warn_of_room MESSAGE: of check_room.
 warn_of_room() {
-  warn_of "$1" "free some space there${room_elsewhere-, or set paths.scratch_dir in configuration.toml}"
+  warn_of "$1" "free some space there$room_elsewhere"
 }
 
 # check_after JOB RUNS: stop where neither Slurm nor the records below RUNS know the job: Slurm itself takes

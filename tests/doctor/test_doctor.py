@@ -17,7 +17,7 @@ from lib import ROOT
 from lib.configuration.layers import load_settings
 from lib.configuration.snapshot import looks_secret
 from lib.doctor import checks as diagnosis
-from lib.doctor.values import configured_values
+from lib.doctor.checks import configured_values
 from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.quoting import word
@@ -85,14 +85,14 @@ def test_dry_run_needs_nothing(run, clean_environment):
     script = run(command, env=environment).stdout
     assert script.startswith("#!/usr/bin/env bash\n# Longship: doctor.py, machine ")
     plan = script.partition("\n}\n")[0]
-    assert plan.endswith("\n  end_report")
+    assert plan.endswith("\n  report_end")
 
 
 def test_runtime_is_reported_once_without_a_configuration(monkeypatch):
     monkeypatch.setattr(diagnosis.shutil, "which", lambda name: f"/bin/{name}")
     lines = diagnosis.lines_without_settings(Path(ROOT), LongshipError("a", "b"), as_json=False)
-    assert [each for each in lines if each.startswith("diagnose_runtime")] == [
-        "diagnose_runtime apptainer ''"
+    assert [each for each in lines if each.startswith("runtime_diagnose")] == [
+        "runtime_diagnose apptainer ''"
     ]
 
 
@@ -102,7 +102,7 @@ def test_broken_part_leaves_the_rest(tmp_path):
     problems = [each for each in lines if each.startswith("report problem")]
     assert [each.split()[2] for each in problems] == ["paths", "secrets", "secrets"]
     assert "project.account" in problems[0]
-    assert any(each.startswith("diagnose_slurm") for each in lines)
+    assert any(each.startswith("slurm_diagnose") for each in lines)
 
 
 def test_broken_image_leaves_the_rest(tmp_path):
@@ -110,8 +110,8 @@ def test_broken_image_leaves_the_rest(tmp_path):
     lines = diagnosis.lines(settings_of("local", tmp_path, text), lambda _: True, as_json=True)
     (problem,) = [each for each in lines if each.startswith("report problem")]
     assert "unknown image source" in problem
-    assert any(each.startswith("diagnose_gpu") for each in lines)
-    assert lines[-1] == "end_report"
+    assert any(each.startswith("gpu_diagnose") for each in lines)
+    assert lines[-1] == "report_end"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_broken_image_leaves_the_rest(tmp_path):
 def test_server_of_the_image_is_asked(image, servers, tmp_path):
     text = f'[container]\nruntime = "apptainer"\nimage = "{image}"\n'
     lines = diagnosis.lines(settings_of("local", tmp_path, text), lambda _: True, as_json=True)
-    (reach,) = [each for each in lines if each.startswith("diagnose_reach")]
+    (reach,) = [each for each in lines if each.startswith("network_diagnose")]
     assert reach.split()[2:] == servers
 
 
@@ -139,7 +139,7 @@ def test_folder_that_cannot_be_looked_into_has_neither_image_nor_venv(tmp_path, 
         '[container]\nruntime = "apptainer"\nimage = "docker://x/base:1"\n'
     )
     lines = diagnosis.lines(settings_of("local", tmp_path, text), lambda _: True, as_json=True)
-    assert [each for each in lines if each.startswith(f"diagnose_image {unseen}/containers/")]
+    assert [each for each in lines if each.startswith(f"image_diagnose {unseen}/containers/")]
 
 
 @pytest.mark.parametrize(
@@ -207,10 +207,10 @@ def test_digest_of_an_image_is_no_password(tmp_path):
 
 def test_json_holds_whatever_names_hold(tell, hostile_arguments):
     done = tell(
-        "start_report json",
+        "report_begin json",
         *(report("ok", "topic", each, each) for each in hostile_arguments),
         *(f"report_value key {word(each)} origin" for each in hostile_arguments),
-        "end_report",
+        "report_end",
     )
     found = json.loads(done.stdout)
     assert (found["problems"], found["warnings"]) == (0, 0)
@@ -228,7 +228,7 @@ def test_json_holds_whatever_names_hold(tell, hostile_arguments):
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_only_a_problem_is_an_exit_code(form, states, code, tell):
     lines = [report(each, "topic", f"is {each}", f"mend {each}") for each in states]
-    done = tell(f"start_report {form}", *lines, "end_report", check=False)
+    done = tell(f"report_begin {form}", *lines, "report_end", check=False)
     assert done.returncode == code, done.stderr
     if form == "text":
         worst = next((each for each in ("problem", "warning") if each in states), None)
@@ -241,7 +241,7 @@ def test_only_a_problem_is_an_exit_code(form, states, code, tell):
 
 def test_text_is_wrapped_and_a_fix_is_not(tell):
     text, fix = "many words " * 30, "copy this " * 20
-    done = tell("start_report text", report("warning", "a topic", text, fix), "end_report")
+    done = tell("report_begin text", report("warning", "a topic", text, fix), "report_end")
     *wrapped, fixed, _, _, _ = done.stdout.splitlines()
     assert all(len(line) <= 80 for line in wrapped)
     assert len(wrapped) > 4
@@ -251,8 +251,8 @@ def test_text_is_wrapped_and_a_fix_is_not(tell):
 
 def test_user_id_without_a_name_is_told_as_a_number(tell):
     unnamed = "id() { echo 4242; echo 'id: cannot find name for user ID 4242' >&2; return 1; }"
-    namespaces = call("diagnose_namespaces", "apptainer", "allowed", "")
-    done = tell(unnamed, "exec 2>&1", "start_report text", "diagnose_node", namespaces)
+    fakeroot = call("fakeroot_diagnose", "")
+    done = tell(unnamed, "exec 2>&1", "report_begin text", "node_diagnose", fakeroot)
     said = " ".join(done.stdout.split())
     assert ", 4242, in no job" in said and "4242 has" in said
     assert "cannot find name" not in done.stdout
@@ -260,7 +260,7 @@ def test_user_id_without_a_name_is_told_as_a_number(tell):
 
 @pytest.mark.parametrize(("no_colour", "coloured"), [("", True), ("1", False)])
 def test_colours_are_for_terminals(no_colour, coloured, clean_environment, tmp_path):
-    script = render("x", ["start_report text", report("problem", "a", "b", "c")])
+    script = render("x", ["report_begin text", report("problem", "a", "b", "c")])
     environment = {**clean_environment, "NO_COLOR": no_colour}
     command = ["bash", "-c", script]
     with Terminal(command, env=environment, cwd=tmp_path, term="xterm") as terminal:
@@ -269,7 +269,7 @@ def test_colours_are_for_terminals(no_colour, coloured, clean_environment, tmp_p
     assert ("\x1b[31m" in terminal.said) == coloured
 
 
-HEED = {
+CHECKS = {
     "error": 'fail "it is broken" "mend it"',
     "warning": 'warn_of "it is worn" "oil it"',
     "both": 'warn_of "it is worn" "oil it"; warn_of "it leaks" "tape it"',
@@ -294,8 +294,8 @@ HEED = {
     ],
 )
 def test_what_other_scripts_say_becomes_a_finding(what, wanted, tell):
-    lines = [f"try_it() {{ {HEED[what]}; }}", "start_report json", "heed it fine try_it"]
-    done = tell(*lines, "end_report", check=False)
+    lines = [f"try_it() {{ {CHECKS[what]}; }}", "report_begin json", "report_check it fine try_it"]
+    done = tell(*lines, "report_end", check=False)
     found = [(x["state"], x["text"], x["fix"]) for x in json.loads(done.stdout)["findings"]]
     assert found == wanted
 
@@ -303,7 +303,7 @@ def test_what_other_scripts_say_becomes_a_finding(what, wanted, tell):
 def test_what_takes_too_long_is_ended_with_all_it_started(tell, tmp_path):
     mark = tmp_path / "pid"
     hang = f"hang() {{ sleep 1000 & echo $! >{word(mark)}; wait; }}"
-    done = tell(hang, "in_time 1 hang || echo code $?")
+    done = tell(hang, "run_with_timeout 1 hang || echo code $?")
     assert done.stdout == "code 124\n"
     deadline = time.monotonic() + 60
     while not _is_dead(mark.read_text().strip()):
@@ -329,25 +329,25 @@ def _is_dead(pid):
     ],
 )
 def test_password_in_a_url_is_not_shown(url, shown, tell):
-    assert tell(f"shown_url {word(url)}").stdout == shown
+    assert tell(f"url_without_login {word(url)}").stdout == shown
 
 
 @pytest.mark.parametrize(
     ("driver", "answer", "wanted"),
     [
-        ("cuda_of_driver=12.4", "seen=2 cuda=12.9.1", ("ok", "2 visible; the image has CUDA 12.9")),
-        ("cuda_of_driver=12.4", "seen=1 cuda=", ("ok", "of a version that it does not say")),
-        ("cuda_of_driver=unknown", "seen=1 cuda=13.0", ("ok", "the image has CUDA 13.0")),
+        ("driver_cuda=12.4", "seen=2 cuda=12.9.1", ("ok", "2 visible; the image has CUDA 12.9")),
+        ("driver_cuda=12.4", "seen=1 cuda=", ("ok", "of a version that it does not say")),
+        ("driver_cuda=unknown", "seen=1 cuda=13.0", ("ok", "the image has CUDA 13.0")),
         (
-            "cuda_of_driver=12.4",
+            "driver_cuda=12.4",
             "seen=0 cuda=12.9",
             ("problem", "GPUs of this node are not visible"),
         ),
-        ("cuda_of_driver=12.4", "seen=1 cuda=13.0", ("problem", "the driver supports only 12.4")),
-        ("cuda_of_driver=12.4", "seen=1 cuda=13.0 compatible=yes", ("warning", "data-center GPUs")),
-        ("amd_driver=6.10.5", "seen=0 kfd=yes rocm=6.4.3", ("ok", "ROCm 6.4.3, the driver is 6.1")),
+        ("driver_cuda=12.4", "seen=1 cuda=13.0", ("problem", "the driver supports only 12.4")),
+        ("driver_cuda=12.4", "seen=1 cuda=13.0 compatible=yes", ("warning", "data-center GPUs")),
+        ("driver_amd=6.10.5", "seen=0 kfd=yes rocm=6.4.3", ("ok", "ROCm 6.4.3, the driver is 6.1")),
         (
-            "amd_driver=6.10.5",
+            "driver_amd=6.10.5",
             "seen=0 rocm=6.4.3",
             ("problem", "GPUs of this node are not visible"),
         ),
@@ -356,12 +356,12 @@ def test_password_in_a_url_is_not_shown(url, shown, tell):
 def test_gpus_inside_are_compared_with_the_driver(driver, answer, wanted, tell):
     # a mock of the image's answer: the tests' machines have neither GPUs nor such images
     done = tell(
-        "start_report json",
-        "heeded[inside]=ok cuda_of_driver= amd_driver=",
+        "report_begin json",
+        "report_check inside '' true",
         driver,
-        f"inside_now() {{ printf '%s\\n' {answer}; }}",
-        "diagnose_gpu_inside",
-        "end_report",
+        f"inside_run() {{ printf '%s\\n' {answer}; }}",
+        "gpu_diagnose_inside",
+        "report_end",
         check=False,
     )
     (found,) = json.loads(done.stdout)["findings"]

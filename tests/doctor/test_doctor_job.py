@@ -45,20 +45,20 @@ SLINGSHOT = """\
 
 
 @pytest.fixture
-def judge(monkeypatch):
-    """Give the module of lib/doctor/inside that judges."""
+def findings(monkeypatch):
+    """Give the module of lib/doctor/inside with the findings about ranks."""
     monkeypatch.syspath_prepend(INSIDE)
-    import judge_ranks
+    import rank_findings
 
-    return judge_ranks
+    return rank_findings
 
 
 @pytest.fixture
-def network(judge):
+def network(findings):
     """Give the one that reads NCCL's logs."""
-    import judge_network
+    import network_findings
 
-    return judge_network
+    return network_findings
 
 
 @pytest.mark.parametrize(
@@ -104,21 +104,21 @@ def test_fallback_names_its_nodes(network):
     assert silent.state == "warning"
 
 
-def test_bus_bandwidth_is_that_of_a_ring(judge):
+def test_bus_bandwidth_is_that_of_a_ring(findings):
     # 1 GB in 1 s: of two ranks each link carries 1 GB/s, of four 1.5
-    assert judge.bus_bandwidth(10**9, 1.0, 2) == pytest.approx(1.0)
-    assert judge.bus_bandwidth(10**9, 1.0, 4) == pytest.approx(1.5)
-    assert judge.bus_bandwidth(10**9, 0.5, 4) == pytest.approx(3.0)
+    assert findings.bus_bandwidth(10**9, 1.0, 2) == pytest.approx(1.0)
+    assert findings.bus_bandwidth(10**9, 1.0, 4) == pytest.approx(1.5)
+    assert findings.bus_bandwidth(10**9, 0.5, 4) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize("text", ["", "0", "0-3", "0-3,8", "1,3,5-6"])
-def test_cores_are_listed_as_linux_does(judge, text):
-    assert judge.shown(judge.listed(text)) == text
+def test_cores_are_listed_as_linux_does(findings, text):
+    assert findings.format_numbers(findings.parse_numbers(text)) == text
 
 
 @pytest.mark.parametrize("count", range(1, 12))
-def test_every_link_of_the_ring_is_measured_once_and_nobody_twice_in_a_round(judge, count):
-    found = judge.rounds(count)
+def test_every_link_of_the_ring_is_measured_once_and_nobody_twice_in_a_round(findings, count):
+    found = findings.rounds(count)
     links = sorted(tuple(sorted(link)) for some in found for link in some)
     ring = {tuple(sorted((node, (node + 1) % count))) for node in range(count)} if count > 1 else []
     assert links == sorted(ring)
@@ -127,17 +127,17 @@ def test_every_link_of_the_ring_is_measured_once_and_nobody_twice_in_a_round(jud
         assert len(nodes) == len(set(nodes))
 
 
-def test_slow_node_is_named_and_not_its_neighbours(judge):
+def test_slow_node_is_named_and_not_its_neighbours(findings):
     links = {("a", "b"): 20.0, ("b", "c"): 2.0, ("c", "d"): 2.0, ("d", "a"): 20.0}
-    (found,) = judge.speed_findings("links", "to its neighbours", judge.best_links(links))
+    (found,) = findings.speed_findings("links", "to its neighbours", findings.best_links(links))
     assert found.text == "c is slow: to its neighbours 2.00 GB/s, median 20.00"
     assert "--exclude=c" in found.fix
 
 
-def test_even_nodes_are_well(judge):
-    (found,) = judge.speed_findings("links", "x", {"a": 10.0, "b": 9.0, "c": 6.0})
+def test_even_nodes_are_well(findings):
+    (found,) = findings.speed_findings("links", "x", {"a": 10.0, "b": 9.0, "c": 6.0})
     assert found.state == "ok"
-    assert judge.speed_findings("links", "x", {}) == []
+    assert findings.speed_findings("links", "x", {}) == []
 
 
 def rank(number, node, cores, task=None, gpu=None, gpus=0, cores_of_node=8):
@@ -157,56 +157,56 @@ def gpu(index, uuid="", cores=()):
     }
 
 
-def wrong(judge, *ranks):
-    found = judge.map_findings(ranks, complete=False)
+def wrong(findings, *ranks):
+    found = findings.map_findings(ranks, complete=False)
     return [(each.state, each.text) for each in found if each.state != "ok"]
 
 
-def test_map_shows_one_node_for_all_that_are_alike(judge):
+def test_map_shows_one_node_for_all_that_are_alike(findings):
     ranks = [rank(number, f"n{number // 2}", [0, 1, 2, 3], number // 2) for number in range(6)]
-    texts = [each.text for each in judge.map_findings(ranks, complete=False)]
+    texts = [each.text for each in findings.map_findings(ranks, complete=False)]
     assert texts == [
         "rank 0: n0, cores 0-3, NUMA 0, no GPU",
         "rank 1: n0, cores 0-3, NUMA 0, no GPU",
         "2 more nodes have the layout of n0",
     ]
-    complete = judge.map_findings(ranks, complete=True)
+    complete = findings.map_findings(ranks, complete=True)
     assert [each.text.split(",")[0] for each in complete] == [
         f"rank {number}: n{number // 2}" for number in range(6)
     ]
 
 
-def test_node_that_is_laid_out_otherwise(judge):
+def test_node_that_is_laid_out_otherwise(findings):
     ranks = [rank(0, "a", [0, 1]), rank(1, "b", [2, 3]), rank(2, "c", [2, 3])]
-    assert wrong(judge, *ranks) == [("warning", "a has another layout than b")]
+    assert wrong(findings, *ranks) == [("warning", "a has another layout than b")]
 
 
-def test_tasks_that_share_cores_are_named_and_ranks_of_one_task_are_not(judge):
-    assert wrong(judge, rank(0, "a", [0, 1]), rank(1, "a", [1, 2])) == [
+def test_tasks_that_share_cores_are_named_and_ranks_of_one_task_are_not(findings):
+    assert wrong(findings, rank(0, "a", [0, 1]), rank(1, "a", [1, 2])) == [
         ("warning", "a: rank 0-1 share cores 1")
     ]
-    assert wrong(judge, rank(0, "a", [0, 1, 2], 0), rank(1, "a", [0, 1, 2], 0)) == []
+    assert wrong(findings, rank(0, "a", [0, 1, 2], 0), rank(1, "a", [0, 1, 2], 0)) == []
 
 
-def test_one_core_where_there_are_many(judge):
+def test_one_core_where_there_are_many(findings):
     few = "has at most one core, of 48 for 4 ranks"
     ranks = [rank(number, "a", [0], 0, cores_of_node=48) for number in range(4)]
-    assert wrong(judge, *ranks) == [("problem", f"a: rank 0-3 {few}")]
+    assert wrong(findings, *ranks) == [("problem", f"a: rank 0-3 {few}")]
     ranks = [rank(number, "a", [number], cores_of_node=8) for number in range(4)]
-    assert wrong(judge, *ranks) == []
+    assert wrong(findings, *ranks) == []
 
 
-def test_gpus_that_are_not_seen_shared_or_far(judge):
+def test_gpus_that_are_not_seen_shared_or_far(findings):
     blind = rank(0, "a", [0, 1], gpus=4)
-    assert wrong(judge, blind) == [
+    assert wrong(findings, blind) == [
         ("problem", "a: rank 0 sees no GPU, but the job has 4 on each node")
     ]
     shared = [rank(n, "a", [2 * n, 2 * n + 1], gpu=gpu(0, "GPU-1"), gpus=2) for n in range(2)]
-    assert wrong(judge, *shared) == [("problem", "a: rank 0-1 share a GPU")]
+    assert wrong(findings, *shared) == [("problem", "a: rank 0-1 share a GPU")]
     far = rank(0, "a", [0, 1], gpu=gpu(0, "GPU-1", [4, 5, 6, 7]), gpus=1)
-    assert wrong(judge, far) == [("warning", "a: rank 0 has no core near its GPU")]
+    assert wrong(findings, far) == [("warning", "a: rank 0 has no core near its GPU")]
     near = rank(0, "a", [3, 4], gpu=gpu(0, "GPU-1", [4, 5, 6, 7]), gpus=1)
-    assert wrong(judge, near) == []
+    assert wrong(findings, near) == []
 
 
 def test_log_in_memory_is_read_while_another_writes_it():
@@ -225,7 +225,7 @@ def listener():
         yield server.getsockname()[1]
 
 
-CLOCK = [sys.executable, os.path.join(INSIDE, "tell_time.py")]
+CLOCK = [sys.executable, os.path.join(INSIDE, "clock_server.py")]
 
 
 def test_clock_names_who_has_the_port(run, listener):
@@ -238,8 +238,8 @@ def test_clock_ends_when_all_have_gone(tmp_path, root):
         port = server.getsockname()[1]
     with subprocess.Popen([*CLOCK, str(port), "1", "60"]) as clock:
         script = (
-            f"source {shlex.quote(str(root / 'lib/doctor/doctor_job_node.bash'))}\n"
-            f"diagnose_job_meet 127.0.0.1 {port}"
+            f"source {shlex.quote(str(root / 'lib/doctor/nodes.bash'))}\n"
+            f"node_measure_offset 127.0.0.1 {port}"
         )
         said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
         assert clock.wait(30) == 0
@@ -250,34 +250,37 @@ def test_clock_ends_when_all_have_gone(tmp_path, root):
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_script_asks_each_node_for_what_the_job_needs(repository, as_json):
-    repository.write("lib/doctor/inside/tell_time.py", "it's the clock\n")
+    repository.write("lib/doctor/inside/clock_server.py", "it's the clock\n")
     repository.write(
         "configuration.toml", '[container]\nimage = "/i/it\'s.sif"\n[packages]\nrequirements = ""\n'
     )
     settings, paths = repository.settings_and_paths()
     lines = job_diagnosis.lines(Environment(settings, paths, "apptainer", "job"), as_json=as_json)
-    (asked,) = [line for line in lines if line.startswith("diagnose_job_nodes")]
+    (asked,) = [line for line in lines if line.startswith("nodes_ask")]
     words = shlex.split(asked)
     assert "/i/it's.sif" in words
     assert str(paths.scratch_dir) in words
-    assert f"start_report {'json' if as_json else 'text'}" in lines
+    assert f"report_begin {'json' if as_json else 'text'}" in lines
     script = render("x", lines)
     assert len(script) < 100_000  # an argument of a program holds 128 KiB
 
 
 def test_pyxis_is_given_its_options(repository, run, tmp_path):
-    repository.write("lib/doctor/inside/tell_time.py", "")
+    repository.write("lib/doctor/inside/clock_server.py", "")
     repository.write("local/site.toml", '[machines.local]\npyxis = "yes"\nruntime = "enroot"\n')
     settings, paths = repository.settings_and_paths()
     lines = job_diagnosis.lines(Environment(settings, paths, "enroot", "job"), as_json=False)
-    options, step = lines.index("set_container_options"), lines.index('diagnose_job_step "$@"')
+    options, step = (
+        lines.index("set_container_options"),
+        lines.index('  bash -c "$(this_script)" doctor.py rank "${@:4}"'),
+    )
     assert options < step
     (tmp_path / "doctor.sh").write_text(render("x", lines))
     run([processes.program("shellcheck"), "--color=never", tmp_path / "doctor.sh"])
 
 
 def test_folders_that_compute_nodes_do_not_see_are_the_fix(repository):
-    repository.write("lib/doctor/inside/tell_time.py", "")
+    repository.write("lib/doctor/inside/clock_server.py", "")
     repository.write("local/site.toml", '[machines.local]\ncompute_folders = ["/e"]\n')
     settings, paths = repository.settings_and_paths()
     lines = job_diagnosis.lines(Environment(settings, paths, "host", "job"), as_json=False)

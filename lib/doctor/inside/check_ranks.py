@@ -1,10 +1,10 @@
-"""Measure how the ranks of a job talk to each other, for doctor.py --job.
+"""Measure how the ranks of a job communicate, for doctor.py --job.
 
     check_ranks.py RANKS GPUS brief|complete NODE,...
 
-Each task of a step is called so and starts so many ranks; a node of the job has so many GPUs. The
-first task hosts the store that all ranks report to, and judges: it takes no part itself, so that it
-can name who does not answer. Each finding is a line: finding, state, topic, text, fix.
+Each task of a step is called so and starts RANKS ranks; a node of the job has GPUS GPUs. The first
+task hosts the store that all ranks report to and monitors them: it is no rank itself, so that it
+can name a rank that does not respond. Each finding is a line: finding, state, topic, text, fix.
 """
 
 from __future__ import annotations
@@ -15,29 +15,23 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import judge_ranks as judge
-from judge_network import network_findings
-from judge_ranks import Finding
+import rank_findings
 from measure_rank import ARRIVE, STEP, Rank, open_store
+from network_findings import network_findings
+from rank_findings import Finding, bus_bandwidth, format_numbers
 
 TASK = int(os.environ.get("RANK", "0"))
 TRY = "run: srun --overlap --nodelist={} python3 container_run.py python -c 'import torch'"
 LOOK = "check it: srun --overlap --nodelist={0} hostname; or exclude it: sbatch --exclude={0}"
-# Where the backend was chosen, the order in which ranks report.
+# Once the backend is chosen, the order in which ranks report.
 STAGES = ("group", "pairs", "inside", "all", "network")
 
 
-class Judge:
-    """The first task's view of all ranks.
-
-    Parameters
-    ----------
-    count : int
-        How many ranks there are.
-    """
+class RankMonitor:
+    """The first task's view of all ranks."""
 
     def __init__(self, count: int) -> None:
         self.ranks = range(count)
@@ -45,8 +39,8 @@ class Judge:
         self.nodes: dict[str, list[int]] = {}
         self.node_of: dict[int, str] = {}
 
-    def said(self, stage: str) -> dict[int, Any]:
-        """Return what the ranks have reported."""
+    def reports(self, stage: str) -> dict[int, Any]:
+        """Return the reports of a stage, by rank."""
         keys = {rank: f"{stage}/{rank}" for rank in self.ranks}
         return {
             rank: json.loads(self.store.get(key))
@@ -55,142 +49,128 @@ class Judge:
         }
 
     def wait(self, stage: str, seconds: float) -> dict[int, Any]:
-        """Wait until all have reported, or one has failed, or the time is over."""
+        """Return the reports when all ranks have reported, one has failed, or the time is over."""
         deadline = time.monotonic() + seconds
         while True:
-            found = self.said(stage)
+            found = self.reports(stage)
             if len(found) == len(self.ranks) or time.monotonic() > deadline:
                 return found
-            if stage != "failed" and self.said("failed"):
+            if stage != "failed" and self.reports("failed"):
                 time.sleep(2)  # others may fail for a reason of their own
-                return self.said(stage)
+                return self.reports(stage)
             time.sleep(0.1)
 
     def run(self, names: Sequence[str], *, complete: bool) -> None:
-        """Watch the ranks, and tell what is found."""
-        here = self.wait("here", ARRIVE)
-        for rank, facts in here.items():
+        """Monitor the ranks, and print the findings."""
+        arrived = self.wait("here", ARRIVE)
+        for rank, facts in arrived.items():
             self.nodes.setdefault(facts["node"], []).append(rank)
             self.node_of[rank] = facts["node"]
-        tell(judge.map_findings(list(here.values()), complete=complete))
-        if len(here) < len(self.ranks):
+        print_findings(rank_findings.map_findings(list(arrived.values()), complete=complete))
+        if len(arrived) < len(self.ranks):
             self.store.set("go", json.dumps({"backend": ""}))
-            tell(self.absent(names))
+            print_findings(self.absent(names))
             return
-        blind = [rank for rank, facts in here.items() if not facts["gpu"]]
-        backend = "gloo" if blind else "nccl"
+        backend = "nccl" if all(facts["gpu"] for facts in arrived.values()) else "gloo"
         self.store.set("go", json.dumps({"backend": backend, "nodes": self.nodes}))
-        said: dict[str, dict[int, Any]] = {}
+        reports: dict[str, dict[int, Any]] = {}
         for stage in STAGES:
-            said[stage] = self.wait(stage, STEP)
-            if len(said[stage]) < len(self.ranks):
-                tell(self.stuck(stage, said[stage]))
-                said["pairs"] = said.get("pairs") or self.said("link")
+            reports[stage] = self.wait(stage, STEP)
+            if len(reports[stage]) < len(self.ranks):
+                print_findings(self.stuck(stage, reports[stage]))
+                reports["pairs"] = reports.get("pairs") or self.reports("link")
                 break
-        tell(self.speeds(said))
-        if len(said.get("network", {})) == len(self.ranks):
-            tell([self.all_reduce(said["all"], backend), *self.network(said["network"], backend)])
+        print_findings(self.speeds(reports))
+        if len(reports.get("network", {})) == len(self.ranks):
+            print_findings([self.all_reduce(reports["all"], backend)])
+            print_findings(self.network(reports["network"], backend))
 
     def absent(self, names: Sequence[str]) -> list[Finding]:
-        """Say from which nodes not all have come."""
+        """Name the nodes from which ranks are missing."""
         due = len(self.ranks) // len(names)
         within = f"of {due} ranks reported within {ARRIVE:.0f} s"
+        arrived = {node: len(self.nodes.get(node, ())) for node in names}
         return [
-            Finding(
-                "problem",
-                "all_reduce",
-                f"{node}: only {len(self.nodes.get(node, ()))} {within}",
-                TRY.format(node),
-            )
-            for node in names
-            if len(self.nodes.get(node, ())) < due
+            problem(f"{node}: only {count} {within}", TRY.format(node))
+            for node, count in arrived.items()
+            if count < due
         ]
 
     def stuck(self, stage: str, done: Mapping[int, Any]) -> list[Finding]:
-        """Say who has failed or stopped, and otherwise who has not come to the end of a stage."""
-        before = self.alive()
+        """Name the ranks that have stopped or failed, else those that did not finish a stage."""
+        before = self.signs_of_life()
         time.sleep(3)
-        now = self.alive()
-        failed = self.said("failed")  # these have ended, and told why
+        now = self.signs_of_life()
+        failed = self.reports("failed")  # these have ended, and reported why
         silent = [rank for rank in self.ranks if now[rank] == before[rank] and rank not in failed]
-        if silent:
-            return [
-                Finding(
-                    "problem", "all_reduce", f"{node}: rank {who} has stopped", LOOK.format(node)
-                )
-                for node, who in self.by_node(silent)
-            ]
-        if failed:
-            return [
-                Finding(
-                    "problem",
-                    "all_reduce",
-                    f"{node}: rank {who}: {failed[first]}",
-                    LOOK.format(node),
-                )
-                for node, who in self.by_node(failed)
-                for first in [next(rank for rank in failed if self.node_of[rank] == node)]
-            ]
-        return [
-            Finding(
-                "problem",
-                "all_reduce",
-                f"{node}: rank {who} did not finish within {STEP:.0f} s ({stage})",
-                LOOK.format(node),
-            )
-            for node, who in self.by_node([rank for rank in self.ranks if rank not in done])
-        ]
+        unfinished = [rank for rank in self.ranks if rank not in done]
+        found = []
+        for node, ranks in self.by_node(silent or failed or unfinished):
+            state = f" did not finish within {STEP:.0f} s ({stage})"
+            if silent:
+                state = " has stopped"
+            elif failed:
+                state = f": {failed[ranks[0]]}"
+            text = f"{node}: rank {format_numbers(ranks)}{state}"
+            found.append(problem(text, LOOK.format(node)))
+        return found
 
-    def alive(self) -> dict[int, bytes]:
+    def signs_of_life(self) -> dict[int, bytes]:
         """Return each rank's last sign of life."""
         return {rank: self.store.get(f"alive/{rank}") for rank in self.ranks}
 
-    def by_node(self, ranks: Any) -> list[tuple[str, str]]:
-        """Return the nodes of some ranks, and which they are there."""
+    def by_node(self, ranks: Iterable[int]) -> list[tuple[str, list[int]]]:
+        """Return the nodes of some ranks, and which of the ranks run there."""
         some = set(ranks)
-        found = ((node, some.intersection(own)) for node, own in self.nodes.items())
-        return [(node, judge.shown(sorted(own))) for node, own in found if own]
+        found = ((node, sorted(some.intersection(own))) for node, own in self.nodes.items())
+        return [(node, own) for node, own in found if own]
 
-    def speeds(self, said: Mapping[str, Mapping[int, Any]]) -> list[Finding]:
-        """Return what is to be said of each node, by its links and in itself."""
+    def speeds(self, reports: Mapping[str, Mapping[int, Any]]) -> list[Finding]:
+        """Return the findings about each node's links, and about its own ranks."""
         links: dict[tuple[str, str], float] = {}
-        for rank, found in said.get("pairs", {}).items():
+        for rank, found in reports.get("pairs", {}).items():
             for other, figure in found:
                 pair = (self.node_of[rank], other)
                 links[pair] = links.get(pair, 0) + figure
         inside = {
-            self.node_of[rank]: judge.bus_bandwidth(*found, len(self.nodes[self.node_of[rank]]))
-            for rank, found in said.get("inside", {}).items()
-            if len(self.nodes[self.node_of[rank]]) > 1
+            node: bus_bandwidth(*found, len(self.nodes[node]))
+            for rank, found in reports.get("inside", {}).items()
+            for node in [self.node_of[rank]]
+            if len(self.nodes[node]) > 1
         }
-        between = judge.best_links(links)
+        between = rank_findings.best_links(links)
         return [
-            *judge.speed_findings("links", "to its neighbours", between),
-            *judge.speed_findings("all_reduce", "among its own ranks", inside),
+            *rank_findings.speed_findings("links", "to its neighbours", between),
+            *rank_findings.speed_findings("all_reduce", "among its own ranks", inside),
         ]
 
-    def all_reduce(self, said: Mapping[int, Any], backend: str) -> Finding:
-        """Return the bandwidth over all ranks: that of the slowest."""
+    def all_reduce(self, reports: Mapping[int, Any], backend: str) -> Finding:
+        """Return the bandwidth over all ranks, which is that of the slowest."""
         if len(self.ranks) == 1:
             return Finding("ok", "all_reduce", f"one rank, by {backend}: no other rank")
-        size, seconds = max(said.values(), key=lambda each: float(each[1]))
-        figure = judge.bus_bandwidth(size, seconds, len(self.ranks))
+        size, seconds = max(reports.values(), key=lambda each: float(each[1]))
+        figure = bus_bandwidth(size, seconds, len(self.ranks))
         text = (
             f"{len(self.ranks)} ranks on {len(self.nodes)} nodes by {backend}: "
             f"{figure:.2f} GB/s bus bandwidth, {size >> 20} MiB in {seconds * 1e3:.2f} ms"
         )
         return Finding("ok", "all_reduce", text)
 
-    def network(self, said: Mapping[int, Any], backend: str) -> list[Finding]:
-        """Return what it went over."""
+    def network(self, reports: Mapping[int, Any], backend: str) -> list[Finding]:
+        """Return which network was used."""
         if len(self.nodes) == 1:
             return [Finding("ok", "network", "not tested: requires two nodes")]
         if backend != "nccl":
             return [Finding("ok", "network", "not tested: no GPUs, so gloo over sockets, not NCCL")]
-        return network_findings({self.node_of[rank]: tuple(own) for rank, own in said.items()})
+        return network_findings({self.node_of[rank]: tuple(own) for rank, own in reports.items()})
 
 
-def tell(findings: Sequence[Finding]) -> None:
+def problem(text: str, fix: str) -> Finding:
+    """Return a problem of the ranks."""
+    return Finding("problem", "all_reduce", text, fix)
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
     """Print findings for doctor.py's script."""
     for each in findings:
         print("finding", *(" ".join(part.split()) for part in each), sep="\t", flush=True)
@@ -206,7 +186,7 @@ def start_rank(number: int, count: int, gpus: str) -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
-    """Be the judge, a rank, or the task that starts ranks."""
+    """Be a rank, or the task that starts ranks; the first task is the monitor too."""
     if importlib.util.find_spec("torch") is None:
         sys.exit(
             "error: PyTorch not found in the environment: cannot measure the ranks\n"
@@ -220,8 +200,8 @@ def main() -> None:
     try:
         if TASK == 0:
             world = count * int(os.environ.get("WORLD_SIZE", "1"))
-            Judge(world).run(sys.argv[4].split(","), complete=sys.argv[3] == "complete")
-            tell([Finding("end", "", "")])
+            RankMonitor(world).run(sys.argv[4].split(","), complete=sys.argv[3] == "complete")
+            print_findings([Finding("end", "", "")])
         for each in started:
             each.wait()
     finally:

@@ -1,4 +1,4 @@
-"""One rank of those that check_ranks.py starts: it measures, and reports to the store."""
+"""One of the ranks that check_ranks.py starts: it measures, and reports to the store."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Callable
 
-import judge_ranks as judge
-from judge_network import network_fix, network_of
+from network_findings import network_fix, network_of
+from rank_findings import parse_numbers, rounds
 
-ARRIVE, STEP = 40.0, 20.0  # seconds that they have to come, and for each measurement
-TRIES = 30  # of which the fastest counts, as others may use the network and the cores
+ARRIVE, STEP = 40.0, 20.0  # seconds for all ranks to arrive, and for each measurement
+TRIES = 30  # the fastest counts, as others may use the network and the cores
 NODE = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
@@ -39,14 +39,14 @@ def open_store(*, host: bool) -> Any:
 
 
 def facts_of_rank(task: int, gpus: int) -> dict[str, Any]:
-    """Say who this rank is, and what it is bound to."""
+    """Return the rank, its node, and what it is bound to."""
     import torch
 
     cores = os.sched_getaffinity(0)
     numa = {}
     for folder in glob.glob("/sys/devices/system/node/node[0-9]*"):
         with open(f"{folder}/cpulist") as file:
-            numa[int(folder.rpartition("node")[2])] = judge.listed(file.read())
+            numa[int(folder.rpartition("node")[2])] = parse_numbers(file.read())
     gpu = None
     if torch.cuda.is_available():
         index = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
@@ -65,7 +65,7 @@ def facts_of_rank(task: int, gpus: int) -> dict[str, Any]:
 
 
 def _gpu(properties: Any, index: int, numa: Mapping[int, set[int]]) -> dict[str, Any]:
-    """Say which GPU it is; older versions of PyTorch do not tell where it sits."""
+    """Describe a GPU; older versions of PyTorch do not report its bus."""
     bus = ""
     if hasattr(properties, "pci_bus_id"):
         bus = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:"
@@ -84,7 +84,7 @@ def _gpu(properties: Any, index: int, numa: Mapping[int, set[int]]) -> dict[str,
 
 
 def fastest(operation: Callable[[], None], tries: int) -> float:
-    """Return the seconds of the fastest of some tries; the one before them opens connections."""
+    """Return the seconds of the fastest try, after one that opens the connections."""
     import torch
 
     times = []
@@ -98,37 +98,29 @@ def fastest(operation: Callable[[], None], tries: int) -> float:
 
 
 class Rank:
-    """One rank: it measures, and reports to the store.
-
-    Parameters
-    ----------
-    task : int
-        The task that it belongs to.
-    gpus : int
-        What a node of the job has.
-    """
+    """One rank of a task, on a node with a number of GPUs."""
 
     def __init__(self, task: int, gpus: int) -> None:
         self.number = int(os.environ["RANK"])
         self.store = open_store(host=False)
         self.facts = facts_of_rank(task, gpus)
 
-    def report(self, stage: str, said: Any) -> None:
-        """Tell the judge."""
-        self.store.set(f"{stage}/{self.number}", json.dumps(said))
+    def report(self, stage: str, result: Any) -> None:
+        """Send a result to the monitor."""
+        self.store.set(f"{stage}/{self.number}", json.dumps(result))
 
-    def live(self) -> None:
-        """Let the judge see that this process runs, whatever it waits for."""
+    def show_life(self) -> None:
+        """Show the monitor that this process runs, whatever it waits for."""
         store = open_store(host=False)
-        with contextlib.suppress(RuntimeError):  # the judge has ended
+        with contextlib.suppress(RuntimeError):  # the monitor has ended
             while True:
                 store.set(f"alive/{self.number}", str(time.time()))
                 time.sleep(1)
 
     def run(self) -> None:
-        """Arrive, measure, and say what went wrong."""
+        """Arrive, measure, and report an error."""
         self.store.set(f"alive/{self.number}", "0")
-        threading.Thread(target=self.live, daemon=True).start()
+        threading.Thread(target=self.show_life, daemon=True).start()
         self.report("here", self.facts)
         layout = json.loads(self.store.get("go"))
         if not layout["backend"]:
@@ -154,7 +146,7 @@ class Rank:
             store=dist.PrefixStore("group", self.store),
             rank=self.number,
             world_size=int(os.environ["WORLD_SIZE"]),
-            timeout=timedelta(seconds=4 * STEP),  # the judge is to see them wait
+            timeout=timedelta(seconds=4 * STEP),  # the monitor must see them wait
         )
         data = torch.zeros((64 if on_gpu else 1) << 20, device=device)
         # as many as go into two seconds, and all ranks the same number
@@ -167,8 +159,8 @@ class Rank:
         self.report("inside", self.inside(data, nodes))
         seconds = fastest(lambda: dist.all_reduce(data), self.tries)
         self.report("all", [data.nbytes, seconds])
-        said = log.read()
-        self.report("network", [network_of(said), network_fix(said)])
+        text = log.read()
+        self.report("network", [network_of(text), network_fix(text)])
         dist.destroy_process_group()
 
     def pairs(self, data: Any, names: list[str], nodes: Mapping[str, Sequence[int]]) -> list[Any]:
@@ -180,7 +172,7 @@ class Rank:
         place = nodes[NODE].index(self.number)
         received = torch.empty_like(data)
         found = []
-        for pair in [each for some in judge.rounds(len(names)) for each in some if own in each]:
+        for pair in [each for some in rounds(len(names)) for each in some if own in each]:
             other = names[pair[0] if pair[1] == own else pair[1]]
             if place >= len(nodes[other]):
                 continue

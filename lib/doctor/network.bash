@@ -1,9 +1,12 @@
-# shellcheck shell=bash disable=SC2154  # launch.bash has longship_certificates
-# What doctor.py asks of the way out, and of what opens doors there. No password and no token is shown.
+# shellcheck shell=bash
+# The checks of network and secrets: no password and no token is shown.
 
-# diagnose_certificates: of what the environment names; a file that is not there ends each download with
-# words about something else.
-diagnose_certificates() {
+# shellcheck source=lib/runtimes/launch.bash
+source "${BASH_SOURCE[0]%/*}/../runtimes/launch.bash"
+
+# certificates_diagnose: check the files that the environment names: if one is missing, each download fails with
+# an error about something else.
+certificates_diagnose() {
   local variable path named='' bad=''
   for variable in "${longship_certificates[@]}"; do
     path=${!variable:-}
@@ -27,8 +30,8 @@ diagnose_certificates() {
   report ok certificates "${named:-those of the system}"
 }
 
-# diagnose_proxy: what the environment says, and whether something listens there.
-diagnose_proxy() {
+# proxy_diagnose: report the configured proxies, and check that they accept connections.
+proxy_diagnose() {
   local variable other shown='' address
   for variable in http_proxy https_proxy all_proxy; do
     other=${variable^^}
@@ -37,10 +40,10 @@ diagnose_proxy() {
         "export $other=\"\$$variable\""
     fi
     address=${!variable:-${!other:-}}
-    if [[ -z $address || $shown == *" $(shown_url "$address")"* ]]; then continue; fi
-    shown+=" $(shown_url "$address")"
-    if ! takes_connection "$address"; then
-      report problem proxy "no response from $(shown_url "$address"), set in $variable" \
+    if [[ -z $address || $shown == *" $(url_without_login "$address")"* ]]; then continue; fi
+    shown+=" $(url_without_login "$address")"
+    if ! proxy_accepts_connection "$address"; then
+      report problem proxy "no response from $(url_without_login "$address"), set in $variable" \
         "correct the value, or run: unset $variable $other"
       return
     fi
@@ -49,8 +52,8 @@ diagnose_proxy() {
   report ok proxy "${shown:-none set}"
 }
 
-# shown_url URL: print it without what logs in to a server, whatever odd characters that has.
-shown_url() {
+# url_without_login URL: print it without user and password, whatever characters these contain.
+url_without_login() {
   if [[ $1 == *@* ]]; then
     case $1 in *://*) printf '%s://***@%s' "${1%%://*}" "${1##*@}" ;; *) printf '***@%s' "${1##*@}" ;; esac
   else
@@ -58,8 +61,8 @@ shown_url() {
   fi
 }
 
-# takes_connection URL: whether its host takes a connection.
-takes_connection() {
+# proxy_accepts_connection URL
+proxy_accepts_connection() {
   local host=${1#*://}
   local port
   host=${host##*@}
@@ -74,21 +77,21 @@ takes_connection() {
   timeout 5 bash -c ': <>"/dev/tcp/$1/$2"' bash "${host%]}" "$port" 2>/dev/null
 }
 
-# diagnose_reach OFFLINE URL...: whether what packages and images come from answers. OFFLINE is the folder
-# of what was carried here: where it has something, no way out is needed.
-diagnose_reach() {
+# network_diagnose OFFLINE URL...: check that the servers of packages and images respond. No network is needed if
+# OFFLINE, the directory of downloads from another machine, contains files.
+network_diagnose() {
   local url code state number
   local -a urls=() answers=() reached=()
-  while IFS= read -r url; do urls+=("$url"); done < <(package_index)
+  while IFS= read -r url; do urls+=("$url"); done < <(pip_index)
   urls+=("${@:2}")
-  for url in ${urls[@]+"${urls[@]}"}; do # all at once: without a way out each takes its time
-    exec {number}< <(state=0 && code=$(first_answer "$url" 2>/dev/null) || state=$? && printf '%s %s\n' "$state" "$code")
+  for url in ${urls[@]+"${urls[@]}"}; do # in parallel: offline each waits for its timeout
+    exec {number}< <(state=0 && code=$(url_http_status "$url" 2>/dev/null) || state=$? && printf '%s %s\n' "$state" "$code")
     answers+=("$number")
   done
   for number in ${answers[@]+"${!answers[@]}"}; do
     read -r state code <&"${answers[number]}" || :
-    url=$(shown_url "${urls[number]}")
-    if [[ $code =~ ^[2-4] ]]; then # that a login is asked for is an answer too
+    url=$(url_without_login "${urls[number]}")
+    if [[ $code =~ ^[2-4] ]]; then # a request to log in is a response too
       reached+=("$url")
     elif ((state == 60 || state == 77)); then
       report problem network "the certificate of $url is not trusted on this machine" \
@@ -105,8 +108,8 @@ diagnose_reach() {
   if ((${#reached[@]})); then report ok network "answers: ${reached[*]}"; fi
 }
 
-# package_index: print what pip would ask; nothing where it is told to ask none.
-package_index() {
+# pip_index: print the URL of pip's index; nothing if pip is told to use none.
+pip_index() {
   local file
   if [[ -n ${PIP_NO_INDEX:-} ]]; then return 0; fi
   for file in "${PIP_CONFIG_FILE:-}" "${XDG_CONFIG_HOME:-${HOME:-}/.config}/pip/pip.conf" \
@@ -118,7 +121,7 @@ package_index() {
   printf '%s\n' "${PIP_INDEX_URL:-https://pypi.org/simple/}"
 }
 
-# the same without curl, in Python
+# What url_http_status does without curl, in Python.
 declare -g ASK_SERVER='import ssl, sys, urllib.error, urllib.request
 try:
     print(urllib.request.urlopen(sys.stdin.read().strip(), timeout=8).status)
@@ -127,9 +130,9 @@ except urllib.error.HTTPError as error:
 except urllib.error.URLError as error:
     sys.exit(60 if isinstance(error.reason, ssl.SSLError) else 7)'
 
-# first_answer URL: print the number that it answers with; the exit codes are curl's. It can hold a
-# password, so it is no argument, which everybody on a login node can see.
-first_answer() {
+# url_http_status URL: print it; the exit codes are curl's. The URL can contain a password, so it is not passed as
+# an argument, which every user of a login node can see.
+url_http_status() {
   local url=${1//\\/\\\\}
   if command -v curl >/dev/null; then
     printf 'url = "%s"\n' "${url//\"/\\\"}" |
@@ -139,8 +142,8 @@ first_answer() {
   fi
 }
 
-# diagnose_tokens FILE...: readable by their owner alone.
-diagnose_tokens() {
+# tokens_diagnose FILE...: check that only their owner can read them.
+tokens_diagnose() {
   local file mode seen=''
   local -i count=0 bad=0
   for file in "$@"; do
@@ -163,8 +166,8 @@ diagnose_tokens() {
   if ((count == 0)); then report ok tokens 'no token files'; fi
 }
 
-# diagnose_secrets NAME...: which of the variables that are passed on by name are set.
-diagnose_secrets() {
+# secrets_diagnose NAME...: report which of the variables that are passed on by name are set.
+secrets_diagnose() {
   local name named=''
   for name in "$@"; do
     if [[ -n ${!name:-} ]]; then named+=", $name"; fi

@@ -1,10 +1,10 @@
-"""Listen at a port of a job's first node and tell the time, for doctor.py --job.
+"""Serve the time at a port of a job's first node, for doctor.py --job.
 
-    tell_time.py PORT CLIENTS SECONDS
+    clock_server.py PORT CLIENTS SECONDS
 
-On the host: who cannot connect has a broken network or name, and who differs has another clock. It
-ends when so many clients have gone, or when the time is over. Where the port is taken it prints by
-whom.
+It runs on the host: a node that cannot connect has a broken network or name, and a node that
+differs has a wrong clock. It ends after CLIENTS connections or SECONDS. If the port is in use, it
+prints by which process.
 """
 
 import glob
@@ -16,7 +16,7 @@ import time
 
 
 def listener_at(port):
-    """Name the process that listens at a port, as far as this user may see it."""
+    """Name the process that listens at a port, if this user is allowed to see it."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         if os.path.exists(table):
@@ -32,13 +32,13 @@ def listener_at(port):
                 with open("/proc/" + pid + "/cmdline", "rb") as file:
                     command = file.read().replace(b"\0", b" ").decode(errors="replace")
                 return "process " + pid + ", " + " ".join(command.split())[:60]
-        except OSError:  # it has ended, or is somebody else's
+        except OSError:  # it has ended, or is another user's
             continue
     return "a process of another user"
 
 
-def answer(connection, gone):
-    """Send the time, in nanoseconds, for each line."""
+def send_time(connection, gone):
+    """Send the time, in nanoseconds, for each line received."""
     with connection, connection.makefile("rw") as stream:
         try:
             for _ in stream:
@@ -50,7 +50,7 @@ def answer(connection, gone):
 
 
 def main():
-    """Listen until all have been there."""
+    """Listen until all clients have disconnected."""
     port, clients, seconds = (int(each) for each in sys.argv[1:])
     server = socket.socket()
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -65,7 +65,7 @@ def main():
     def accept():
         while True:
             connection, _ = server.accept()
-            threading.Thread(target=answer, args=(connection, gone), daemon=True).start()
+            threading.Thread(target=send_time, args=(connection, gone), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
     deadline = time.monotonic() + seconds

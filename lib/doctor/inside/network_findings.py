@@ -1,11 +1,11 @@
-"""What NCCL talks over, by its own log (NCCL_DEBUG=INFO): the fast network, or plain sockets."""
+"""Findings about NCCL's network, from its log (NCCL_DEBUG=INFO): the fast one, or plain sockets."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from judge_ranks import Finding
+from rank_findings import Finding
 
 # Only what the channels go through counts: NCCL opens a network before it knows whether it is used.
 _CHANNEL = re.compile(r"\bvia NET/([\w ]+?)/\d")
@@ -35,19 +35,16 @@ _SOCKETS = "compare the job with those of the site: binds, NCCL_*, FI_PROVIDER, 
 
 
 def network_of(log: str) -> str:
-    """Return what NCCL talks to other nodes over, by its own log: IB, Socket, AWS Libfabric, ..."""
+    """Return what NCCL uses between nodes, according to its log: IB, Socket, AWS Libfabric, ..."""
     used = _CHANNEL.findall(log) or _NETWORK.findall(log)
     sockets = [each for each in used if each == "Socket"]
     return (sockets or used or [""])[0].strip()
 
 
 def network_findings(logs: Mapping[str, tuple[str, str]]) -> list[Finding]:
-    """Return what NCCL's network is, and which nodes fell back to sockets.
+    """Return NCCL's network, or the nodes that fell back to sockets.
 
-    Parameters
-    ----------
-    logs : mapping of str to tuple
-        For each node, `network_of` and `network_fix`.
+    `logs` contains, for each node, the results of `network_of` and `network_fix`.
     """
     kinds = {kind for kind, _ in logs.values()} - {""}
     if not kinds:
@@ -64,7 +61,7 @@ def network_findings(logs: Mapping[str, tuple[str, str]]) -> list[Finding]:
 
 
 def network_fix(log: str) -> str:
-    """Return what to do where NCCL fell back to sockets, by what its log says."""
+    """Return the fix for NCCL on sockets, from the reason in its log."""
     for pattern, fix in _REASONS:
         if pattern.search(log):
             return fix

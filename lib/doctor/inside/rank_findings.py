@@ -1,7 +1,4 @@
-"""What the figures of a job's ranks mean: the findings of doctor.py --job.
-
-`check_ranks.py` collects the figures; nothing here starts or measures anything.
-"""
+"""Findings about the ranks of a job, from the figures that check_ranks.py collects."""
 
 from __future__ import annotations
 
@@ -29,8 +26,8 @@ NO_GPU = (
 REPLACE = "tell your site's support, and exclude the node: sbatch --exclude="
 
 
-def shown(numbers: Sequence[int]) -> str:
-    """Return numbers as Linux lists cores: ``0-3,8``."""
+def format_numbers(numbers: Sequence[int]) -> str:
+    """Write numbers as Linux lists cores: ``0-3,8``."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
         if parts and number == parts[-1][1] + 1:
@@ -40,8 +37,8 @@ def shown(numbers: Sequence[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
-def listed(text: str) -> set[int]:
-    """Read numbers as Linux lists them, the opposite of `shown`."""
+def parse_numbers(text: str) -> set[int]:
+    """Read numbers as Linux lists them, the opposite of `format_numbers`."""
     found: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -50,28 +47,22 @@ def listed(text: str) -> set[int]:
 
 
 def rounds(count: int) -> list[list[tuple[int, int]]]:
-    """Return the neighbours in a ring of nodes, in rounds in which nobody is asked twice."""
+    """Return the links of a ring of nodes, in rounds in which each node has at most one link."""
     links = [(node, (node + 1) % count) for node in range(count if count > 2 else count - 1)]
     last = [links.pop()] if count > 2 and count % 2 else []
     return [each for each in (links[::2], links[1::2], last) if each]
 
 
 def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:
-    """Return what each link carries in an all_reduce, in GB/s, whatever the number of ranks.
+    """Return the GB/s of each link in an all_reduce of `size` bytes per rank.
 
-    Parameters
-    ----------
-    size : int
-        Bytes of each rank.
-    seconds : float
-        For one all_reduce.
-    ranks : int
-        How many take part; 2 (n - 1) / n is what a ring moves (nccl-tests, doc/PERFORMANCE.md).
+    It does not depend on the number of ranks: a ring moves 2 (n - 1) / n of the size over each link
+    (nccl-tests, doc/PERFORMANCE.md).
     """
     return 2 * (ranks - 1) / ranks * size / seconds / 1e9
 
 
-def slow(figures: Mapping[str, float]) -> list[str]:
+def slow_nodes(figures: Mapping[str, float]) -> list[str]:
     """Return the nodes with less than half of the median."""
     if len(figures) < 2:
         return []
@@ -89,10 +80,10 @@ def best_links(links: Mapping[tuple[str, str], float]) -> dict[str, float]:
 
 
 def speed_findings(topic: str, what: str, figures: Mapping[str, float]) -> list[Finding]:
-    """Return what is to be said of one figure for each node, in GB/s."""
+    """Return the findings about one figure for each node, in GB/s."""
     if not figures:
         return []
-    found = slow(figures)
+    found = slow_nodes(figures)
     median = statistics.median(figures.values())
     if not found:
         low, high = min(figures.values()), max(figures.values())
@@ -109,23 +100,17 @@ def speed_findings(topic: str, what: str, figures: Mapping[str, float]) -> list[
     ]
 
 
-def described(facts: Facts) -> str:
-    """Return what a rank is bound to."""
+def describe_binding(facts: Facts) -> str:
+    """Describe what a rank is bound to."""
     gpu = facts["gpu"]
     on = f"GPU {gpu['index']} ({gpu['name']}, {gpu['bus'] or gpu['uuid']})" if gpu else "no GPU"
-    return f"cores {shown(facts['cores'])}, NUMA {shown(facts['numa']) or '?'}, {on}"
+    return (
+        f"cores {format_numbers(facts['cores'])}, NUMA {format_numbers(facts['numa']) or '?'}, {on}"
+    )
 
 
 def map_findings(ranks: Sequence[Facts], *, complete: bool) -> list[Finding]:
-    """Return the map of the ranks: of the first node, and of those laid out otherwise.
-
-    Parameters
-    ----------
-    ranks : sequence of mapping
-        What each rank says of itself.
-    complete : bool
-        Each of them.
-    """
+    """Return the binding of the ranks: of all nodes if `complete`, else of each distinct layout."""
     layouts: dict[str, list[Any]] = {}
     for each in ranks:
         gpu = each["gpu"] and each["gpu"]["index"]
@@ -134,7 +119,7 @@ def map_findings(ranks: Sequence[Facts], *, complete: bool) -> list[Finding]:
     alike = [node for node, layout in layouts.items() if repr(layout) == usual]
     told = [node for node in layouts if complete or node in alike[:1] or node not in alike]
     found = [
-        Finding("ok", "binding", f"rank {each['rank']}: {each['node']}, {described(each)}")
+        Finding("ok", "binding", f"rank {each['rank']}: {each['node']}, {describe_binding(each)}")
         for each in ranks
         if each["node"] in told
     ]
@@ -150,12 +135,12 @@ def map_findings(ranks: Sequence[Facts], *, complete: bool) -> list[Finding]:
 
 
 def _node_problems(node: str, ranks: Sequence[Facts]) -> list[Finding]:
-    """Return what is wrong with the binding on one node."""
+    """Return the problems of the binding on one node."""
     found = []
 
-    def tell(state: str, wrong: Sequence[Facts], text: str, fix: str) -> None:
+    def add(state: str, wrong: Sequence[Facts], text: str, fix: str) -> None:
         if wrong:
-            numbers = shown([each["rank"] for each in wrong])
+            numbers = format_numbers([each["rank"] for each in wrong])
             found.append(Finding(state, "binding", f"{node}: rank {numbers} {text}", fix))
 
     # the ranks of one task, which torchrun starts, are not bound one by one
@@ -165,7 +150,7 @@ def _node_problems(node: str, ranks: Sequence[Facts]) -> list[Finding]:
             users.setdefault(core, set()).add(each["task"])
     contested = {core for core, tasks in users.items() if len(tasks) > 1}
     sharing = [each for each in ranks if contested & set(each["cores"])]
-    tell("warning", sharing, f"share cores {shown(sorted(contested))}", BINDING)
+    add("warning", sharing, f"share cores {format_numbers(sorted(contested))}", BINDING)
 
     there = ranks[0]["cores_of_node"]
     per_task = {each["task"]: [o for o in ranks if o["task"] == each["task"]] for each in ranks}
@@ -174,17 +159,17 @@ def _node_problems(node: str, ranks: Sequence[Facts]) -> list[Finding]:
         for each in ranks
         if len(each["cores"]) <= len(per_task[each["task"]]) and there >= 4 * len(ranks)
     ]
-    tell("problem", few, f"has at most one core, of {there} for {len(ranks)} ranks", BINDING)
+    add("problem", few, f"has at most one core, of {there} for {len(ranks)} ranks", BINDING)
     blind = [each for each in ranks if each["gpus_asked"] and not each["gpu"]]
     asked = ranks[0]["gpus_asked"]
-    tell("problem", blind, f"sees no GPU, but the job has {asked} on each node", NO_GPU)
+    add("problem", blind, f"sees no GPU, but the job has {asked} on each node", NO_GPU)
     far = [
         each
         for each in ranks
         if (near := set((each["gpu"] or {}).get("cores", ()))) and not near & set(each["cores"])
     ]
-    tell("warning", far, "has no core near its GPU", BINDING)
+    add("warning", far, "has no core near its GPU", BINDING)
     uuids = [each["gpu"]["uuid"] for each in ranks if each["gpu"] and each["gpu"]["uuid"]]
     twice = [each for each in ranks if each["gpu"] and uuids.count(each["gpu"]["uuid"]) > 1]
-    tell("problem", twice, "share a GPU", "start one rank per GPU: --ntasks-per-node")
+    add("problem", twice, "share a GPU", "start one rank per GPU: --ntasks-per-node")
     return found

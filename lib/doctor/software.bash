@@ -1,0 +1,214 @@
+# shellcheck shell=bash
+# The checks of the software: runtime, image, overlay, venv and repositories.
+
+# shellcheck source=lib/script/facts.bash
+source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
+# shellcheck source=lib/packages/overlay_mount.bash
+source "${BASH_SOURCE[0]%/*}/../packages/overlay_mount.bash"
+# shellcheck source=lib/repositories/repositories.bash
+source "${BASH_SOURCE[0]%/*}/../repositories/repositories.bash"
+
+# runtime_diagnose RUNTIME REASON: check the program that starts the image; REASON is why it was chosen, if there
+# was a choice.
+runtime_diagnose() {
+  local version
+  version=$(run_with_timeout 20 program_version "$1" 2>/dev/null </dev/null) || :
+  report_check runtime "${version:-$1}${2:+, $2}" runtime_check "$1"
+}
+
+# runtime_check RUNTIME: fail if it is not installed, or does not work.
+runtime_check() {
+  check_program "$1"
+  timeout 20 "$1" --version >/dev/null 2>&1 || timeout 20 "$1" version >/dev/null 2>&1 ||
+    fail "$1 is installed but does not work" "run: $1 version"
+}
+
+# image_diagnose FILE BUILT: check that the active image is complete and unchanged; BUILT is where a new image
+# is built. The emitted script defines image_check_active.
+image_diagnose() {
+  report_check image '' image_check_active
+  if report_passed image; then
+    record_value "$1.json" date
+    report_check image "$1${REPLY:+, built $REPLY}" image_check_record "$1"
+  fi
+  if [[ -e $2 && -e $2.json ]]; then
+    report warning image 'a new image is ready to activate' 'python3 move_built_container_to_active.py'
+  fi
+}
+
+# image_check_record FILE: fail if a version differs from its record; the checksum is not computed. A site's image
+# has no record.
+image_check_record() {
+  if [[ $1 != */versions/* ]]; then return; fi
+  image_damage "$1"
+  if [[ $REPLY == "$WRITTEN_TO" ]]; then
+    fail "the image $1 may be damaged: $REPLY" \
+      "compare its checksum: python3 move_built_container_to_active.py --use ${1##*/}"
+  fi
+  [[ -z $REPLY ]] || fail "the image $1 is damaged: $REPLY" "$BUILD_ANEW"
+}
+
+# image_can_start: whether the image has passed its checks, if there is one, and is for this machine's CPUs.
+image_can_start() {
+  host_arch
+  [[ $REPLY == "$arch" ]] && ! report_failed image
+}
+
+# inside_diagnose: check that the image starts as container_run.py starts it. The emitted script defines
+# inside_run COMMAND....
+inside_diagnose() {
+  local version
+  if ! image_can_start; then return 0; fi
+  report_check inside '' inside_run python3 -s -c ''
+  if ! report_passed inside; then return 0; fi
+  version=$(run_with_timeout 60 inside_run python3 -I -c 'import platform; print(platform.python_version(), "for", platform.machine())' \
+    2>/dev/null </dev/null) || :
+  report ok inside "Python $version starts"
+}
+
+# mount_diagnose COMPRESSION OVERLAY: report which SquashFS files the runtime can mount, tested with small ones. A
+# failure is a problem if an OVERLAY is configured.
+mount_diagnose() {
+  local work each state=warning can='' cannot='' over='; --overlay does not work'
+  local -a packer=(mksquashfs)
+  if [[ -n $2 ]]; then state=problem; fi
+  if ! image_can_start; then return 0; fi
+  if ! packs_overlays "${packer[@]}"; then
+    report ok mount 'not tried: no mksquashfs 4.4 on this machine; overlays are packed by the one of the image'
+    return
+  fi
+  processors=1 memory=
+  work=$(mktemp -d "${TMPDIR:-/tmp}/longship-doctor.XXXXXX" 2>/dev/null) || return 0 # directory_diagnose reports it
+  for each in zstd lz4 xz gzip; do
+    if run_with_timeout 30 mountable "$each" >/dev/null 2>&1 </dev/null; then can+=" $each"; else cannot+=" $each"; fi
+  done
+  if run_with_timeout 30 mount_lay_over >/dev/null 2>&1 </dev/null; then over='; --overlay works'; fi
+  rm -rf -- "$work"
+  if [[ " $can " == *" $1 "* ]]; then
+    report ok mount "$runtime mounts overlays packed with$can${cannot:+, not with$cannot}$over"
+  elif [[ -z $can ]]; then
+    report "$state" mount "$runtime mounts no SquashFS file here" \
+      'use a venv instead: set packages.overlay = "", then run: python3 set_up.py install'
+  else
+    can=${can# }
+    report "$state" mount "$runtime mounts no overlay packed with $1, but with $can" \
+      "set packages.compression = \"${can%% *}\" in configuration.toml, then run: python3 build_overlay.py"
+  fi
+}
+
+# mount_lay_over: test whether a file can be laid over the whole image; `mountable` has made what is packed.
+mount_lay_over() {
+  pack_overlay "$work/probe" "$work/over.sqsh" gzip && try_overlay "$work/over.sqsh" overlay true
+}
+
+# overlay_diagnose FILE BASE: check the overlay as each launch does, and compare it with its record.
+overlay_diagnose() {
+  local overlay=$1
+  report_check overlay '' check_overlay "$2"
+  if ! report_passed overlay; then return 0; fi
+  record_value "$overlay.json" date
+  report_check overlay "$overlay${REPLY:+, built $REPLY}" overlay_check_record "$overlay"
+}
+
+# overlay_check_record FILE: fail if the overlay differs from its record; the checksum is not computed.
+overlay_check_record() {
+  image_damage "$1"
+  [[ -z $REPLY ]] || fail "the overlay $1 may be damaged: $REPLY" 'python3 build_overlay.py'
+}
+
+# venv_diagnose VENV BASE: check that it is complete, and belongs to the image or overlay that it is used with.
+venv_diagnose() {
+  if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg ]] && report_passed inside; then
+    report_check packages "$1, which is not Longship's and is used as it is" venv_check_foreign "$1"
+  else
+    report_check packages "$1" venv_check_complete "$@"
+  fi
+}
+
+# venv_check_complete VENV BASE: fail if a launch would, or if a package is missing, or its Python does not start.
+venv_check_complete() {
+  check_venv "$@"
+  lost_from_venv "$1"
+  if [[ -z $REPLY ]] && report_passed inside; then
+    run_with_timeout 60 inside_run "$1/bin/python" -I -c '' >/dev/null 2>&1 </dev/null || REPLY='a Python that starts'
+  fi
+  [[ -z $REPLY ]] || fail "the venv $1 lacks $REPLY" 'run: python3 set_up.py install'
+}
+
+# venv_check_foreign VENV: fail if it has no packages for the image's Python.
+venv_check_foreign() {
+  local -r fix='set container.image to the image that the venv was made with; or build a new venv: python3 set_up.py install'
+  local version
+  version=$(inside_run "$1/bin/python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null </dev/null) ||
+    fail "the Python of the venv $1 does not start in the image" "$fix"
+  [[ -d $1/lib/python$version/site-packages ]] ||
+    fail "the venv $1 has no packages for Python $version of the image" "$fix"
+}
+
+# repositories_diagnose: each as configured and as an update would want it.
+repositories_diagnose() {
+  local name
+  report_check git '' prepare_git
+  if ! report_passed git; then return 0; fi
+  prepare_git
+  for name in "${all_repositories[@]}"; do
+    report_check repository '' repository_check "$name"
+    if report_passed repository; then repository_report "$name"; fi
+  done
+}
+
+# repository_check NAME: stop where it is missing or in a state that no update begins from.
+repository_check() {
+  local -r folder=$repositories_folder/$1
+  local state own
+  [[ -e $folder || -L $folder ]] || fail "$1 not found: $folder" 'python3 set_up.py install'
+  [[ -e $folder/.git ]] ||
+    fail "$folder is not a git repository" \
+      "move it away: mv $(printf '%q %q' "$folder" "$folder.old"); then run: python3 set_up.py install"
+  own=$(git_folder "$folder") || exit 1
+  state=$own/longship-update
+  check_no_update "$folder"
+  if [[ -e $state/target ]]; then
+    fail "$folder: an update was interrupted" 'run: python3 set_up.py update'
+  fi
+  check_not_busy "$folder"
+}
+
+# repository_report NAME: where it is, and whether what the user has changed is kept anywhere else.
+repository_report() {
+  local -r folder=$repositories_folder/$1
+  local own patched commits files text
+  own=$(git_folder "$folder")
+  text="$1 is at $(shown_commit "$folder" HEAD)"
+  if [[ $(settings_of "$1") != "$(cat -- "$own/longship-settings" 2>/dev/null)" ]] ||
+    ! git_in "$folder" merge-base --is-ancestor refs/longship/base HEAD 2>/dev/null; then
+    report warning repository "$text, not at the configured version" 'python3 set_up.py update'
+    return
+  fi
+  # what the group's patches have made of it is no change of the user's
+  patched=$(commit_of "$folder" refs/longship/patched) || patched=refs/longship/base
+  commits=$(git_in "$folder" rev-list HEAD --not refs/longship/base "$patched" --remotes --glob=refs/longship/tags)
+  files=$(timeout 30 git --no-optional-locks -C "$folder" status --porcelain 2>/dev/null) || :
+  if [[ -z $commits$files ]]; then
+    report ok repository "$text, unchanged"
+  elif changes_are_saved "$folder" "${repository_patches[$1]}"; then
+    report ok repository "$text, with changes that are in ${repository_patches[$1]}"
+  else
+    report warning repository "$text, with changes that are not saved in patches/" 'python3 set_up.py save-patches'
+  fi
+}
+
+# changes_are_saved FOLDER PATCHES: whether the patches are newer than the changed files and the commits
+# of the user.
+changes_are_saved() {
+  local -a patches=("$2"/*.patch)
+  local newest path
+  [[ -e ${patches[0]} ]] || return 1
+  newest=$(stat -c %Y -- "${patches[@]}" | sort -n | tail -n 1)
+  while IFS= read -r -d '' path; do
+    if [[ -e $1/$path ]] && (($(stat -c %Y -- "$1/$path") > newest)); then return 1; fi
+  done < <(git_in "$1" ls-files --modified --others --exclude-standard --full-name -z
+    git_in "$1" diff --cached --name-only -z)
+  path=$(git_in "$1" log -1 --format=%ct HEAD)
+  ((path <= newest))
+}
