@@ -117,7 +117,7 @@ START = ['LIBRARY="$PWD"/lib', call("on_interrupt", TYPED)]  # as set_up.py has 
 ASSETS = {
     "set_up_assets": install_lines,
     "set_up_update_continue": lambda settings, paths, _: repositories_alone_lines(
-        settings, paths, "continue_update", "python3 set_up.py update --continue"
+        settings, paths, "continue", "python3 set_up.py update --continue"
     ),
     "set_up_assets_download": lambda settings, paths, _: [
         *START,
@@ -159,6 +159,7 @@ def configured(command, machine):
     return settings, dataclasses.replace(paths, root=CLONE, arch=_arch(settings))
 
 
+@mock.patch("sys.executable", "/usr/bin/python3")
 def emit(command, machine, runtime):
     settings, paths = configured(command, machine)
     title = f"Longship: {command}.py, machine {machine} ({settings.machine.site_file})"

@@ -74,6 +74,21 @@ def test_modules_of_a_package_import_each_other_in_one_direction():
     graphlib.TopologicalSorter(arrows).prepare()  # raises a CycleError
 
 
+def test_worker_for_repositories_needs_the_standard_library_alone(run):
+    """And nothing of the core but its messages; the core does not import it."""
+    imports = [f"lib.repositories.{name}" for name in sorted(WORKER)]
+    text = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {', '.join(imports)}\n"
+        "print(*(name for name in sys.modules if name.startswith('lib.')))"
+    )
+    found = set(run([sys.executable, "-I", "-S", "-c", text]).stdout.split())
+    assert found == {*imports, "lib.repositories", "lib.script", "lib.script.errors"}
+    for path in CORE:
+        if path.stem not in WORKER or path.parent.name != "repositories":
+            used = imported_by(ast.parse(path.read_text("utf-8")))
+            assert not used & {f"repositories.{name}" for name in WORKER}, shown(path)
+
+
 def test_first_file_of_lib_imports_nothing_of_lib():
     assert imported_by(ast.parse((LIB / "__init__.py").read_text(encoding="utf-8"))) == set()
 
@@ -129,10 +144,16 @@ def starts_processes(tree):
     return found
 
 
+# Who may start processes: one file of the core, and that of the worker for repositories, which an
+# emitted script starts.
+STARTING = {LIB / "script/execute.py", LIB / "repositories/git.py"}
+WORKER = {path.stem for path in LIB.glob("repositories/*.py")} - {"__init__", "repositories"}
+
+
 @pytest.mark.parametrize("path", [*CORE, *ENTRIES], ids=shown)
-def test_only_one_module_starts_processes(path):
+def test_only_listed_modules_start_processes(path):
     found = starts_processes(ast.parse(path.read_text(encoding="utf-8")))
-    if path == LIB / "script/execute.py":
+    if path in STARTING:
         assert found
     elif path == LIB / "__init__.py":
         # an old Python becomes the one of .venv, before lib/script/execute.py can even be read

@@ -58,7 +58,7 @@ def files_page() -> str:
         "## Repositories",
         "In the git repository of each directory of `<project_dir>/repos/`; "
         "`git for-each-ref refs/longship` lists them:",
-        _listed("repositories/update.bash"),
+        _listed("repositories/repositories.bash"),
     )
 
 

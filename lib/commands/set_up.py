@@ -59,9 +59,9 @@ def set_up(
         typed = before_pip("set_up.py")
         lines = steps.download_lines(call.settings, here, call.target_runtime(here).runtime, typed)
     elif go_on or abort or mode == "save-patches":
-        function = "continue_update" if go_on else "abort_update" if abort else "save_all_series"
+        action = "continue" if go_on else "abort" if abort else "save-patches"
         typed = call.typed("set_up.py")
-        lines = steps.repositories_alone_lines(call.settings, call.paths, function, typed)
+        lines = steps.repositories_alone_lines(call.settings, call.paths, action, typed)
     elif mode == "update":
         lines = steps.update_lines(call.settings, call.paths, call.runtime().runtime)
     else:

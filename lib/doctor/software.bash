@@ -148,67 +148,12 @@ venv_check_foreign() {
 # repositories_diagnose: each as configured and as an update would want it.
 repositories_diagnose() {
   local name
-  report_check git '' prepare_git
+  report_check git '' repositories_check_git
   if ! report_passed git; then return 0; fi
-  prepare_git
   for name in "${all_repositories[@]}"; do
-    report_check repository '' repository_check "$name"
-    if report_passed repository; then repository_report "$name"; fi
+    report_check repository '' "${repositories_worker[@]}" check "$name"
+    if report_passed repository; then
+      report ok repository "$("${repositories_worker[@]}" check "$name" 2>/dev/null)"
+    fi
   done
-}
-
-# repository_check NAME: stop where it is missing or in a state that no update begins from.
-repository_check() {
-  local -r folder=$repositories_folder/$1
-  local state own
-  [[ -e $folder || -L $folder ]] || fail "$1 not found: $folder" 'python3 set_up.py install'
-  [[ -e $folder/.git ]] ||
-    fail "$folder is not a git repository" \
-      "move it away: mv $(printf '%q %q' "$folder" "$folder.old"); then run: python3 set_up.py install"
-  own=$(git_folder "$folder") || exit 1
-  state=$own/longship-update
-  check_no_update "$folder"
-  if [[ -e $state/target ]]; then
-    fail "$folder: an update was interrupted" 'run: python3 set_up.py update'
-  fi
-  check_not_busy "$folder"
-}
-
-# repository_report NAME: where it is, and whether what the user has changed is kept anywhere else.
-repository_report() {
-  local -r folder=$repositories_folder/$1
-  local own patched commits files text
-  own=$(git_folder "$folder")
-  text="$1 is at $(shown_commit "$folder" HEAD)"
-  if [[ $(settings_of "$1") != "$(cat -- "$own/longship-settings" 2>/dev/null)" ]] ||
-    ! git_in "$folder" merge-base --is-ancestor refs/longship/base HEAD 2>/dev/null; then
-    report warning repository "$text, not at the configured version" 'python3 set_up.py update'
-    return
-  fi
-  # what the group's patches have made of it is no change of the user's
-  patched=$(commit_of "$folder" refs/longship/patched) || patched=refs/longship/base
-  commits=$(git_in "$folder" rev-list HEAD --not refs/longship/base "$patched" --remotes --glob=refs/longship/tags)
-  files=$(timeout 30 git --no-optional-locks -C "$folder" status --porcelain 2>/dev/null) || :
-  if [[ -z $commits$files ]]; then
-    report ok repository "$text, unchanged"
-  elif changes_are_saved "$folder" "${repository_patches[$1]}"; then
-    report ok repository "$text, with changes that are in ${repository_patches[$1]}"
-  else
-    report warning repository "$text, with changes that are not saved in patches/" 'python3 set_up.py save-patches'
-  fi
-}
-
-# changes_are_saved FOLDER PATCHES: whether the patches are newer than the changed files and the commits
-# of the user.
-changes_are_saved() {
-  local -a patches=("$2"/*.patch)
-  local newest path
-  [[ -e ${patches[0]} ]] || return 1
-  newest=$(stat -c %Y -- "${patches[@]}" | sort -n | tail -n 1)
-  while IFS= read -r -d '' path; do
-    if [[ -e $1/$path ]] && (($(stat -c %Y -- "$1/$path") > newest)); then return 1; fi
-  done < <(git_in "$1" ls-files --modified --others --exclude-standard --full-name -z
-    git_in "$1" diff --cached --name-only -z)
-  path=$(git_in "$1" log -1 --format=%ct HEAD)
-  ((path <= newest))
 }

@@ -88,7 +88,7 @@ def build_lines(
     LongshipError
         If the configuration names no overlay, or no packages.
     """
-    function = "update_repositories" if offline else "install_repositories"
+    action = "update" if offline else "install"
     bundles = paths.offline / "repos" if offline else None
     binds = [] if runtime == "host" else [Bind(_TREE, MOUNTED_AT)]
     if binds and settings.configuration.packages.work_dir:
@@ -101,7 +101,7 @@ def build_lines(
         assign("arch", paths.arch),
         call("check_build_arch", _job(settings)),
         *_overlay_lines(settings, paths, runtime),
-        *repository_lines(settings, paths, function, bundles),
+        *repository_lines(settings, paths, action, bundles),
         "",
         call("hold_lock", paths.overlays),
         call("start_work"),
@@ -202,7 +202,7 @@ def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) ->
         call("on_interrupt", typed),
         call("make_folders", here.project_dir, here.scratch_dir),
         # the requirements of repositories are read in their clones
-        *repository_lines(settings, here, "install_repositories"),
+        *repository_lines(settings, here, "install"),
         *wheelhouse.download_lines(settings, here, runtime),
         call("next_step", following.replace("set_up.py", "build_overlay.py")),
     ]

@@ -50,7 +50,7 @@ def install_lines(
     LongshipError
         If there is nothing to set up.
     """
-    cloned = repository_lines(settings, paths, "install_repositories")
+    cloned = repository_lines(settings, paths, "install")
     fetched = assets.install_lines(settings, paths)
     return [
         *_start_lines(settings, paths, runtime, "install"),
@@ -66,7 +66,7 @@ def update_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
 
     Parameters and errors are those of `install_lines`.
     """
-    updated = repository_lines(settings, paths, "update_repositories")
+    updated = repository_lines(settings, paths, "update")
     wanted = packages_wanted(settings) or not updated
     steps = install_steps(settings, paths) if wanted else []
     return [
@@ -78,9 +78,9 @@ def update_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
 
 
 def repositories_alone_lines(
-    settings: Settings, paths: Paths, function: str, typed: str
+    settings: Settings, paths: Paths, action: str, typed: str
 ) -> list[str]:
-    """Return the lines that run one function for the repositories and nothing else.
+    """Return the lines that do one thing with the repositories and nothing else.
 
     Parameters
     ----------
@@ -88,8 +88,8 @@ def repositories_alone_lines(
         All layers merged.
     paths : Paths
         The derived paths.
-    function : str
-        ``continue_update``, ``abort_update`` or ``save_all_series``.
+    action : str
+        ``continue``, ``abort`` or ``save-patches``.
     typed : str
         The command line, for the hint after an interruption.
 
@@ -98,12 +98,12 @@ def repositories_alone_lines(
     LongshipError
         If no repository is configured.
     """
-    lines = repository_lines(settings, paths, function)
+    lines = repository_lines(settings, paths, action)
     if not lines:
         raise LongshipError(
             "no repository is configured", "add one to configuration.toml: [[repositories]]"
         )
-    goes_on = function == "continue_update" and wanted_venv(settings, paths) is not None
+    goes_on = action == "continue" and wanted_venv(settings, paths) is not None
     following = [call("next_step", SET_UP_COMMAND)] if goes_on else []
     return [*_folder_lines(paths, typed), *lines, *following]
 
@@ -133,7 +133,7 @@ def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) ->
         If there is nothing to download.
     """
     # the requirements of repositories are read in their clones
-    cloned = repository_lines(settings, here, "install_repositories")
+    cloned = repository_lines(settings, here, "install")
     fetched = assets.download_lines(settings, here)
     wanted = packages_wanted(settings) or not (cloned or fetched)
     return [
@@ -155,7 +155,7 @@ def offline_lines(
     Parameters and errors are those of `install_lines`.
     """
     bundles = paths.offline / "repos"
-    updated = repository_lines(settings, paths, "update_repositories", bundles)
+    updated = repository_lines(settings, paths, "update", bundles)
     placed = assets.offline_lines(settings, paths)
     others = bool(updated or placed)
     return [

@@ -2,60 +2,46 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.configuration.repositories import configured_repositories
-from lib.script.command import assign, call
+from lib.script.command import call, wrapped
 from lib.script.errors import LongshipError
 
 
 def repository_lines(
-    settings: Settings, paths: Paths, function: str, bundles: Path | None = None
+    settings: Settings, paths: Paths, action: str, bundles: Path | None = None
 ) -> list[str]:
-    """Return the lines that call a function for all configured repositories.
+    """Return the lines that do something with all configured repositories; may be empty.
 
     Parameters
     ----------
-    settings : Settings
-        Settings merged from all layers.
-    paths : Paths
-        Paths on the target machine.
-    function : str
-        Name of a function in ``lib/repositories/``, such as ``update_repositories``.
+    action : str
+        Of ``lib/repositories/worker.py``, such as ``update``.
     bundles : pathlib.Path or None
         Directory of the git bundles on an air-gapped machine; None to use the servers.
-
-    Returns
-    -------
-    list of str
-        Lines of bash; empty if no repository is configured.
     """
-    listed = listed_lines(settings, paths)
-    if not listed:
-        return []
-    return [
-        *listed,
-        assign("saved", paths.saved_changes),
-        assign("bundles", bundles or ""),
-        call("locked", paths.repositories, function),
-    ]
+    listed = listed_lines(settings, paths, bundles)
+    folder = paths.repositories
+    return [*listed, call("locked", folder, "repositories_run", action, folder)] if listed else []
 
 
-def listed_lines(settings: Settings, paths: Paths) -> list[str]:
-    """Return the lines that list all configured repositories and their paths; may be empty.
-
-    Parameters are those of `repository_lines`.
-    """
+def listed_lines(settings: Settings, paths: Paths, bundles: Path | None = None) -> list[str]:
+    """Return the lines that list all configured repositories and their paths; may be empty."""
     configured = configured_repositories(settings)
     if not configured:
         return []
+    begin = [sys.executable or "python3", paths.root / "lib/repositories/worker.py"]
+    begin += [f"--repositories={paths.repositories}", f"--saved={paths.saved_changes}"]
+    begin += [f"--bundles={bundles}"] if bundles else []
     return [
-        assign("repositories_folder", paths.repositories),
+        wrapped("repositories_begin", *begin),
         *(
             call(
-                *("add_repository", each.name, each.url, each.ref, each.upstream),
+                *("repository_add", each.name, each.url, each.ref, each.upstream),
                 _series(settings, paths, each.name),
             )
             for each in configured
@@ -84,9 +70,9 @@ def _series(settings: Settings, paths: Paths, name: str) -> Path:
 
 def bundle_lines(here: Paths) -> list[str]:
     """Return the lines that pack the repositories for another machine; after `repository_lines`."""
+    mirrors = here.cache / "repositories"
+    folders = (here.offline / "repos", mirrors)
     return [
-        assign("bundles", here.offline / "repos"),
-        assign("mirrors", here.cache / "repositories"),
         call("make_folders", here.cache),
-        call("locked", here.cache / "repositories", "download_repositories"),
+        call("locked", mirrors, "repositories_run", "download", *folders),
     ]

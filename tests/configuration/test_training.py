@@ -482,8 +482,8 @@ def test_series_of_patches_lies_in_one_place(stack):
         settings, paths = stack.settings_and_paths()
         (line,) = [
             each
-            for each in repository_lines(settings, paths, "install_repositories")
-            if each.startswith("add_repository")
+            for each in repository_lines(settings, paths, "install")
+            if each.startswith("repository_add")
         ]
         return line.rpartition(" ")[2]
 

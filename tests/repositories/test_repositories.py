@@ -1,12 +1,16 @@
 """[[repositories]]: names, layers, and what git would misread."""
 
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
+from lib import ROOT
 from lib.configuration.repositories import configured_repositories
 from lib.packages.set_up import repositories_alone_lines
 from lib.repositories.repositories import repository_lines
+from lib.repositories.repository import State
 from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.render import render
@@ -14,6 +18,8 @@ from lib.script.render import render
 URL = "https://example.org/nordic/torchtitan.git"
 SECRET = "hunter2"
 # the switch by which git tests how it treats another user's repository
+WORKER = (sys.executable, Path(ROOT, "lib/repositories/worker.py"))
+WORKER += ("--repositories", "PARENT", "--configured", "group", URL, "", "", "/patches")
 FOREIGN = {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}
 
 
@@ -103,26 +109,37 @@ def test_login_name_is_no_password(repository):
 
 def test_lines_name_each_repository(repository):
     repository.write("configuration.toml", f'[[repositories]]\nurl = "{URL}"\nref = "it\'s"\n')
-    lines = repository_lines(*repository.settings_and_paths(), "update_repositories")
+    lines = repository_lines(*repository.settings_and_paths(), "update")
     assert (
-        f"add_repository torchtitan {URL} 'it'\"'\"'s' '' {repository.root}/patches/torchtitan"
+        f"repository_add torchtitan {URL} 'it'\"'\"'s' '' {repository.root}/patches/torchtitan"
         in lines
     )
-    assert "bundles=''" in lines
-    assert lines[-1] == "locked /home/me/longship-data/project/repos update_repositories"
+    folder = "/home/me/longship-data/project/repos"
+    assert f"--repositories={folder} " in lines[0] and "--bundles" not in lines[0]
+    assert lines[-1] == f"locked {folder} repositories_run update {folder}"
 
 
 def test_nothing_is_emitted_without_repositories(repository):
     settings, paths = repository.settings_and_paths()
-    assert repository_lines(settings, paths, "install_repositories") == []
+    assert repository_lines(settings, paths, "install") == []
     with pytest.raises(LongshipError, match="no repository is configured"):
-        repositories_alone_lines(settings, paths, "continue_update", "x")
+        repositories_alone_lines(settings, paths, "continue", "x")
 
 
-def test_failure_of_what_is_remembered_stops_the_update(run, tmp_path):
-    lines = ["state=.", call("remember_output", "commits", "false"), "echo went on"]
-    done = run(["bash", "-c", render("a test", lines)], cwd=tmp_path, check=False)
-    assert done.returncode == 1 and done.stdout == ""
+def test_what_is_saved_of_an_update_is_complete_and_forgotten_at_once(tmp_path):
+    state = State(tmp_path / "longship-update")
+    state.folder.mkdir()
+    state.save("step", "move")
+    state.save("announced", b"a b\0\xff\0")
+    assert (state.load("step"), state.load("branch")) == ("move", "")
+    assert state.load_names("announced") == ["a b", "\udcff"]
+    state.path("step").with_name("step.partial").write_text("fin")  # killed while it was written
+    assert state.load("step") == "move" and state.has("step")
+    state.forget()
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "longship-update.removed").mkdir()  # killed while it was removed
+    state.forget()
+    assert not state.has("step") and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -130,15 +147,17 @@ def test_failure_of_what_is_remembered_stops_the_update(run, tmp_path):
     [
         (["start_report text", call("diagnose_clone", "FOLDER"), "end_report"], "warning"),
         (["root=FOLDER", "check_clone"], "error: "),
-        (["git_folder FOLDER"], "error: "),
+        ([call(*WORKER, "check", "group")], "error: "),
     ],
     ids=["doctor.py", "bundle.py", "set_up.py"],
 )
 def test_clone_of_another_user_is_named_with_what_allows_it(
     lines, expected, run, clean_environment, tmp_path
 ):
-    run(["git", "init", "--quiet", tmp_path / "group"])
-    lines = ["exec 2>&1", *(line.replace("FOLDER", str(tmp_path / "group")) for line in lines)]
+    folder = tmp_path / "group"
+    run(["git", "init", "--quiet", folder])
+    lines = [line.replace("FOLDER", str(folder)) for line in lines]
+    lines = ["exec 2>&1", *(line.replace("PARENT", str(tmp_path)) for line in lines)]
     environment = {**clean_environment, "HOME": str(tmp_path), **FOREIGN}
     script = ["bash", "-c", render("a test", lines)]
     done = run(script, env=environment, check=False).stdout

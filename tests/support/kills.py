@@ -5,8 +5,10 @@ one. Nothing is timed.
 """
 
 import os
+import shlex
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -27,11 +29,13 @@ trap longship_kill DEBUG
 AT_SOME_POINTS = pytest.mark.parametrize(
     "every", [17, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"]
 )
+KILLER = Path(__file__).with_name("killed_worker.py")
+START = "set -euo pipefail\n"
 MOST = 5000  # commands that a script can have
 READING = (
     *("record_value", "holds_tag", "tag_in", "check_sif", "host_arch", "image_mark", "version_of"),
     *("json_text", "program_version", "this_script", "this_host", "process_start"),
-    *("active_version", "last_change", "recall", "commit_of", "tree_of", "git_folder", "git_in"),
+    *("active_version", "last_change"),
 )
 
 
@@ -55,12 +59,14 @@ class Points:
             copy_function=os.link if self.link else shutil.copy2,
         )
 
+    def script_killed_at(self, number):
+        """Give a script that kills itself before so many commands."""
+        kill = KILL.format(number=number, reading=" | ".join(READING))
+        return self.script.replace(START, START + kill, 1)
+
     def killed_at(self, number):
         """Run the script and kill it before so many commands; tell whether it was."""
-        start = "set -euo pipefail\n"
-        text = self.script.replace(
-            start, start + KILL.format(number=number, reading=" | ".join(READING)), 1
-        )
+        text = self.script_killed_at(number)
         done = processes.run(
             ["bash", "-c", text], env=self.clone.environment, cwd=self.clone.root, check=False
         )
@@ -80,3 +86,15 @@ class Points:
                 return
             yield number
         pytest.fail("the script has no end")
+
+
+class WorkerPoints(Points):
+    """Kills the worker that a script starts, at each of the things that it changes."""
+
+    def script_killed_at(self, number):
+        """Give a script whose worker kills it before so many changes."""
+        worker = '-X utf8 "${@:2}"'
+        assert worker in self.script
+        killer = f'-X utf8 {shlex.quote(str(KILLER))} {number} "${{@:2}}"'
+        text = self.script.replace(worker, killer)
+        return text.replace(START, f"{START}export LONGSHIP_KILLED=$$\n", 1)

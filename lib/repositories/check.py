@@ -1,0 +1,70 @@
+"""What doctor.py asks of an external repository."""
+
+from __future__ import annotations
+
+from shlex import quote
+
+from lib.repositories.git import GitError
+from lib.repositories.patches import is_as_configured, patches_in
+from lib.repositories.repository import Configured, Repository
+from lib.repositories.update import check_no_conflict
+from lib.script.errors import LongshipError, print_messages
+
+_PATIENCE = 30  # seconds, for a working tree on a slow file system
+
+
+def check(configured: Configured) -> None:
+    """Print where a repository is, and whether the user's changes are saved anywhere else.
+
+    Stop where it is missing or in a state that no update begins from.
+    """
+    name, folder, repository = configured.name, configured.folder, Repository(configured)
+    if not configured.exists():
+        raise LongshipError(f"{name} not found: {folder}", "python3 set_up.py install")
+    if not repository.is_cloned():
+        moved = f"mv {quote(str(folder))} {quote(f'{folder}.old')}"
+        raise LongshipError(
+            f"{folder} is not a git repository",
+            f"move it away: {moved}; then run: python3 set_up.py install",
+        )
+    check_no_conflict(repository)
+    if repository.state.has("target"):
+        message = f"{folder}: an update was interrupted"
+        raise LongshipError(message, "run: python3 set_up.py update")
+    repository.check_not_busy()
+    text = f"{name} is at {repository.shown('HEAD')}"
+    on_base = repository.succeeds("merge-base --is-ancestor refs/longship/base HEAD")
+    if not on_base or not is_as_configured(repository):
+        warning = f"{text}, not at the configured version"
+        print_messages(warning=warning, hint="python3 set_up.py update")
+    elif not _is_changed(repository):
+        print(f"{text}, unchanged")
+    elif _changes_are_saved(repository):
+        print(f"{text}, with changes that are in {configured.patches}")
+    else:
+        warning = f"{text}, with changes that are not saved in patches/"
+        print_messages(warning=warning, hint="python3 set_up.py save-patches")
+
+
+def _is_changed(repository: Repository) -> bool:
+    """Tell whether the user has changed it, apart from the group's patches."""
+    base = "refs/longship/base"
+    patched = repository.commit_of("refs/longship/patched") or base
+    theirs = (base, patched, "--remotes", "--glob=refs/longship/tags")
+    if repository.text("rev-list HEAD --not", *theirs):
+        return True
+    try:
+        return bool(repository.ask("--no-optional-locks status --porcelain", timeout=_PATIENCE))
+    except GitError:
+        return False
+
+
+def _changes_are_saved(repository: Repository) -> bool:
+    """Tell whether the patches are newer than the changed files and the user's commits."""
+    patches = patches_in(repository.configured.patches)
+    names = repository.names("ls-files --modified --others --exclude-standard --full-name -z")
+    names += repository.names("diff --cached --name-only -z")
+    paths = [repository.folder / name for name in names]
+    times = [int(path.stat().st_mtime) for path in paths if path.exists()]
+    times.append(int(repository.text("log -1 --format=%ct")))
+    return bool(patches) and max(times) <= max(int(each.stat().st_mtime) for each in patches)

@@ -1,0 +1,133 @@
+"""An external repository: cloned once; from then on the state of its code is the user's."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from shlex import quote
+
+from lib.repositories.git import READ_ABOVE, Git, GitError, show, stop_writing
+from lib.repositories.repository import BRING_BUNDLES, Configured, Repository, bundle_of
+from lib.script.errors import LongshipError
+
+HEADS = "+refs/heads/*:refs/remotes/origin/*"
+
+
+def clone(configured: Configured, partial: Path) -> Repository:
+    """Clone a repository into a directory; what is there of an earlier call is removed.
+
+    Without old files' contents, where the server can do that: git fetches them when needed.
+    """
+    repository, source = Repository(configured, partial), configured.source()
+    if partial.exists():
+        shutil.rmtree(partial)
+    blobless = "" if configured.bundles else "--filter=blob:none"
+    clone_from(configured.name, source, partial, f"--origin origin --no-checkout {blobless}")
+    repository.run("remote set-url origin", configured.url)
+    # default branch and tags of the server, apart from what the user makes
+    repository.run("update-ref refs/longship/default HEAD")
+    create = "--format=create refs/longship/tags/%(refname:strip=2) %(objectname)"
+    tags = repository.run("for-each-ref", create, "refs/tags")
+    repository.run("update-ref --stdin", given=tags)
+    target = find_target(repository)
+    try:
+        _check_out(repository, target)
+    except GitError:
+        message = f"cannot create {configured.folder}"
+        stop_writing(configured.repositories, message, READ_ABOVE)
+    if (partial / ".gitmodules").exists():
+        fetch_submodules(repository)
+    add_upstream(repository)
+    # what an installation from it leaves there is no change of the user's
+    (partial / ".git/info").mkdir(exist_ok=True)
+    with open(partial / ".git/info/exclude", "a", encoding="utf-8") as file:
+        file.write("*.egg-info/\n/build/\n__pycache__/\n")
+    repository.run("update-ref refs/longship/base", target)
+    return repository
+
+
+def clone_from(name: str, source: str | Path, folder: Path, options: str) -> None:
+    """Let git clone; stop with a reason where it fails."""
+    command = f"clone --quiet {options} --"
+    Git(Path()).fetch(name, str(source), command, source, folder, writes=folder.parent)
+
+
+def _check_out(repository: Repository, target: str) -> None:
+    """Check a commit out, on a branch that follows the configured one, else on none."""
+    ref = repository.configured.ref
+    if not ref:
+        repository.run("checkout --quiet")
+    elif repository.commit_of(f"refs/remotes/origin/{ref}") == target:
+        repository.run("checkout --quiet -B", ref, "--track", f"origin/{ref}")
+    else:
+        repository.run("checkout --quiet --detach", target)
+
+
+def add_upstream(repository: Repository) -> None:
+    """Add the original of a fork as a second remote."""
+    upstream = repository.configured.upstream
+    if upstream and not repository.succeeds("remote get-url upstream"):
+        repository.run("remote add upstream", upstream)
+
+
+def find_target(repository: Repository) -> str:
+    """Return the commit that is configured."""
+    configured = repository.configured
+    ref = configured.ref
+    if ref:
+        names = (f"refs/longship/tags/{ref}", f"refs/remotes/origin/{ref}")
+        return find_commit(repository, *names)
+    found = repository.commit_of("refs/longship/default")
+    if not found:
+        raise LongshipError(
+            f"{configured.name}: {configured.url} has no default branch",
+            'set its ref in configuration.toml: ref = "BRANCH"',
+        )
+    return found
+
+
+def find_commit(repository: Repository, *names: str) -> str:
+    """Return the commit of the first of some names that there is, or the one that ref is itself."""
+    for name in names:
+        if found := repository.commit_of(name):
+            return found
+    configured = repository.configured
+    name, url, ref = configured.name, configured.url, configured.ref
+    if re.fullmatch("[0-9a-f]{7,64}", ref):
+        if not repository.commit_of(ref):
+            repository.succeeds("fetch --quiet --", configured.source(), ref)
+        if found := repository.commit_of(ref):
+            return found
+    if configured.bundles:
+        message = f"{name}: ref not found in {configured.source()}: {ref}"
+        raise LongshipError(message, BRING_BUNDLES)
+    raise LongshipError(
+        f"{name}: tag, branch or commit not found in {url}: {ref}",
+        f"list the refs: git ls-remote {quote(url)}; then set ref in configuration.toml",
+    )
+
+
+def fetch_submodules(repository: Repository, *paths: str) -> None:
+    """Fetch submodules that are not there yet, with theirs; all if no path is given."""
+    folder, name, bundles = repository.folder, repository.name, repository.configured.bundles
+    if not bundles:
+        update = "submodule --quiet update --init --recursive --"
+        fetched, output = repository.attempt(update, *paths)
+        if not fetched:
+            show(output)
+            stop_writing(folder, f"{name}: cannot fetch its submodules", READ_ABOVE)
+        return
+    repository.run("submodule --quiet init --", *paths)
+    listed = r"config -z --file .gitmodules --get-regexp ^submodule\..*\.path$"
+    for entry in repository.names(listed):
+        key, _, path = entry.partition("\n")
+        submodule = repository.submodule(path)
+        if not submodule.is_cloned():
+            bundle = bundle_of(bundles, submodule.name)
+            repository.run("config", f"{key[: -len('path')]}url", bundle)
+            update = "-c protocol.file.allow=always submodule --quiet update --"
+            repository.fetch(name, str(bundle), update, path)
+            repository.run("submodule --quiet sync --", path)
+            if (submodule.folder / ".gitmodules").exists():
+                fetch_submodules(submodule)

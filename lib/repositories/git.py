@@ -1,0 +1,183 @@
+"""Git in a directory, with what would make it behave differently for each user switched off."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from shlex import quote
+from typing import Any, NoReturn
+
+from lib.script.errors import LongshipError, print_messages
+
+# No hooks, signatures, editors, questions; submodules are handled one by one.
+_SETTINGS = (
+    "-c core.hooksPath=/dev/null -c commit.gpgSign=false -c gc.auto=0 -c advice.detachedHead=false "
+    "-c submodule.recurse=false -c fetch.recurseSubmodules=false -c apply.whitespace=nowarn "
+    "-c diff.noprefix=false -c diff.mnemonicPrefix=false -c diff.orderFile=/dev/null "
+    "-c merge.renames=true -c rerere.enabled=false -c core.quotePath=false -c core.safecrlf=false"
+)
+READ_ABOVE = "read git's output above, then run the command again"
+OWN_COMMITTER = {"GIT_COMMITTER_NAME": "Longship", "GIT_COMMITTER_EMAIL": "longship@localhost"}
+OWN_AUTHOR = {"GIT_AUTHOR_NAME": "Longship", "GIT_AUTHOR_EMAIL": "longship@localhost"}
+_ENOUGH_BYTES = 1 << 24  # git takes back what it was writing: a disk is full before its last byte
+# what git says about a server, and what that means
+_UNREACHABLE = ("could not resolve", "network is unreachable", "connection refused")
+_UNREACHABLE += ("connection timed out", "failed to connect", "no route to host")
+_NO_LOGIN = ("terminal prompts disabled", "authentication failed", "permission denied")
+_NO_LOGIN += ("host key verification",)
+_DAMAGED = ("early eof", "index-pack", "not a v2 bundle", "bad object", "bundle file")
+_MISSING = ("does not exist", "not found", "does not appear to be a git repository")
+
+
+class GitError(Exception):
+    """A git that failed; it has printed why."""
+
+
+class Git:
+    """Git in a directory. Of a command, the first string is split at its blanks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def _start(
+        self, words: tuple[Any, ...], errors: int | None, **options: Any
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run git; options are ``given`` for its input, a ``timeout``, and more variables."""
+        given, timeout = options.pop("given", b""), options.pop("timeout", None)
+        try:
+            return subprocess.run(
+                ["git", "-C", self.folder, *_SETTINGS.split(), *words[0].split(), *words[1:]],
+                input=given,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, **{name: str(value) for name, value in options.items()}},
+                close_fds=False,  # the lock of the repositories is held as long as it is open
+                check=False,
+                timeout=timeout,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise GitError(f"git {words[0]}: no response within {timeout} s") from error
+
+    def run(self, *words: Any, **options: Any) -> bytes:
+        """Return what git prints; a failure is an error."""
+        done = self._start(words, None, **options)
+        if done.returncode:
+            raise GitError(f"git {words[0]} failed in {self.folder}")
+        return done.stdout
+
+    def attempt(self, *words: Any, **options: Any) -> tuple[bool, str]:
+        """Tell whether git succeeds, and return all that it prints."""
+        done = self._start(words, subprocess.STDOUT, **options)
+        return done.returncode == 0, os.fsdecode(done.stdout).rstrip("\n")
+
+    def ask(self, *words: Any, **options: Any) -> str:
+        """Return what git prints; nothing where it fails, which is an answer."""
+        done = self._start(words, subprocess.DEVNULL, **options)
+        return "" if done.returncode else os.fsdecode(done.stdout).rstrip("\n")
+
+    def succeeds(self, *words: Any, **options: Any) -> bool:
+        """Tell whether git succeeds, without a sound."""
+        return self._start(words, subprocess.DEVNULL, **options).returncode == 0
+
+    def text(self, *words: Any, **options: Any) -> str:
+        """Return what git prints, without the newline at the end."""
+        return os.fsdecode(self.run(*words, **options)).rstrip("\n")
+
+    def names(self, *words: Any, **options: Any) -> list[str]:
+        """Return the names that git prints with ``-z``."""
+        return split_names(self.run(*words, **options))
+
+    def fetch(self, name: str, url: str, *words: Any, writes: Path | None = None) -> None:
+        """Run git where it needs a server; stop with a reason where it fails."""
+        succeeded, output = self.attempt(*words)
+        if not succeeded:
+            _explain_failure(name, url, output, writes or self.folder)
+
+
+def split_names(output: bytes) -> list[str]:
+    """Return names that end in NUL."""
+    return [os.fsdecode(each) for each in output.split(b"\0") if each]
+
+
+def join_names(names: list[str]) -> bytes:
+    """Return names for ``-z``."""
+    return os.fsencode("".join(f"{name}\0" for name in names))
+
+
+def prepare_environment() -> None:
+    """Give git the same environment for everybody."""
+    git = Git(Path())
+    # inside a hook or an alias of git's they name another repository
+    for variable in git.ask("rev-parse --local-env-vars").split():
+        os.environ.pop(variable, None)
+    # git's messages are examined, names of files are left as they are
+    if os.environ.get("LC_ALL"):
+        os.environ["LC_CTYPE"] = os.environ["LC_ALL"]
+    os.environ.pop("LC_ALL", None)
+    os.environ.update(LC_MESSAGES="C", GIT_TERMINAL_PROMPT="0", GIT_EDITOR="true")
+    os.environ["GIT_MERGE_AUTOEDIT"] = "no"
+    if not git.succeeds("var GIT_COMMITTER_IDENT"):
+        os.environ.update({**OWN_COMMITTER, **OWN_AUTHOR})
+
+
+def note(text: str) -> None:
+    """Print something that is no error."""
+    print_messages(note=text)
+
+
+def show(text: str) -> None:
+    """Print a result, or what a program has printed."""
+    os.write(2, os.fsencode(f"{text}\n"))
+
+
+def stop_for_owner(folder: str, output: str) -> None:
+    """Stop if git says that the repository belongs to another user."""
+    if "dubious ownership" in output or "owned by someone else" in output:
+        command = "git config --global --add safe.directory "
+        trusted = output.rpartition(command)[2].partition("\n")[0]
+        raise LongshipError(
+            f"{folder} belongs to another user, and git refuses to read it",
+            f"if you trust that user, run: {command}{trusted}",
+        )
+
+
+def stop_writing(folder: Path, message: str, hint: str) -> NoReturn:
+    """Stop because something could not be written; programs hide that a disk is full."""
+    try:
+        disk = os.statvfs(folder)
+        full = disk.f_bavail * disk.f_frsize < _ENOUGH_BYTES or (disk.f_files and not disk.f_ffree)
+    except OSError:
+        full = False
+    reason = ": No space left on device"
+    if full or "quota exceeded" in message or "No space left" in message:
+        message = (message[: -len(reason)] if message.endswith(reason) else message) + reason
+        hint = "free some space, or set [paths] in configuration.toml; then run the command again"
+    raise LongshipError(message, hint)
+
+
+def _explain_failure(name: str, url: str, output: str, folder: Path) -> NoReturn:
+    """Stop with what git has said about a server; folder is where it was writing."""
+    stop_for_owner(f"{name}: {url}", output)
+    said = output.lower()
+    if "no space left" in said or "quota exceeded" in said:
+        stop_writing(folder, f"{name}: No space left on device", "")
+    if any(part in said for part in _UNREACHABLE):
+        raise LongshipError(
+            f"{name}: cannot reach {url} from this machine",
+            "on a machine with network access, run: python3 set_up.py download; "
+            "then on this one: python3 set_up.py offline",
+        )
+    if any(part in said for part in _NO_LOGIN):
+        raise LongshipError(
+            f"{name}: {url} requires a login that git does not have",
+            f"log in once: git ls-remote {quote(url)}; or see: git help credentials, man ssh-add",
+        )
+    if url.endswith(".bundle") and any(part in said for part in _DAMAGED):
+        raise LongshipError(f"{name}: {url} is damaged", "copy the bundle again")
+    if any(part in said for part in _MISSING):
+        raise LongshipError(
+            f"{name}: repository not found: {url}", "check its url in configuration.toml"
+        )
+    show(output)
+    stop_writing(folder, f"{name}: git cannot fetch {url}", READ_ABOVE)

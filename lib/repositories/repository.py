@@ -1,0 +1,263 @@
+"""An external repository on this machine: as configured, as git knows it, and in an update."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+
+from lib.repositories.git import (
+    OWN_AUTHOR,
+    OWN_COMMITTER,
+    Git,
+    join_names,
+    split_names,
+    stop_for_owner,
+)
+from lib.script.errors import LongshipError
+
+_BUSY = {"rebase-merge": "rebase", "rebase-apply": "rebase", "MERGE_HEAD": "merge"}
+_BUSY |= {"CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert", "BISECT_LOG": "bisect"}
+
+BRING_BUNDLES = (
+    "on a machine with network access, run: python3 set_up.py download; then copy the bundles here"
+)
+
+
+@dataclass(frozen=True)
+class Configured:
+    """One of the configured repositories, and where it and what belongs to it are."""
+
+    repositories: Path  # the directory of all of them
+    saved: Path  # the user's changes before each update
+    bundles: Path | None  # what was carried here; None to use the servers
+    name: str
+    url: str
+    ref: str  # "" for the default branch
+    upstream: str  # the original of a fork, or ""
+    patches: Path
+
+    @property
+    def folder(self) -> Path:
+        """Return its directory."""
+        return self.repositories / self.name
+
+    def exists(self) -> bool:
+        """Tell whether there is anything in its place."""
+        return os.path.lexists(self.folder)
+
+    def source(self) -> str:
+        """Return what is cloned and fetched from: the server, or what was carried here."""
+        return str(bundle_of(self.bundles, self.name)) if self.bundles else self.url
+
+
+def bundle_of(bundles: Path, name: str) -> Path:
+    """Return the bundle of a repository or submodule."""
+    bundle = bundles / f"{name}.bundle"
+    if not bundle.exists():
+        raise LongshipError(f"{name}: bundle not found: {bundle}", BRING_BUNDLES)
+    return bundle
+
+
+class State:
+    """What an update has to remember: a file each, which is complete or not there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file."""
+        return self.folder / name
+
+    def has(self, name: str) -> bool:
+        """Tell whether something was saved, be it nothing."""
+        return self.path(name).exists()
+
+    def save(self, name: str, value: str | bytes) -> None:
+        """Save a value for the rest of the update."""
+        partial = self.path(f"{name}.partial")
+        partial.write_bytes(os.fsencode(value))
+        partial.replace(self.path(name))
+
+    def load(self, name: str) -> str:
+        """Return a value, empty where none was saved."""
+        return os.fsdecode(self.path(name).read_bytes()) if self.has(name) else ""
+
+    def load_names(self, name: str) -> list[str]:
+        """Return names of files, as git prints them with ``-z``."""
+        return split_names(os.fsencode(self.load(name)))
+
+    def remove(self, name: str) -> None:
+        """Remove a value."""
+        self.path(name).unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Remove all values at once: one that is left of an old update would mislead the next."""
+        removed = self.folder.with_name(f"{self.folder.name}.removed")
+        if removed.exists():
+            shutil.rmtree(removed)
+        if self.folder.exists():
+            self.folder.rename(removed)
+            shutil.rmtree(removed)
+
+
+class Repository(Git):
+    """A repository in its directory: one of those configured, or a submodule of it."""
+
+    def __init__(self, configured: Configured, folder: Path | None = None, name: str = "") -> None:
+        super().__init__(folder or configured.folder)
+        self.configured = configured
+        self.name = name or configured.name  # of a submodule with its path
+        self._own: Path | None = None
+
+    @property
+    def own(self) -> Path:
+        """Return the git directory, which contains index and HEAD."""
+        if self._own is None:
+            found = self.ask("rev-parse --absolute-git-dir")
+            if not found:
+                reason = self.attempt("rev-parse")[1]
+                stop_for_owner(str(self.folder), reason)
+                message = f"{self.folder}: git cannot read the repository"
+                message += f": {reason.rpartition(chr(10))[2]}"
+                raise LongshipError(message, f"run: git -C {quote(str(self.folder))} status")
+            self._own = Path(found)
+        return self._own
+
+    @property
+    def state(self) -> State:
+        """Return what an update has saved."""
+        return State(self.own / "longship-update")
+
+    @property
+    def index(self) -> Path:
+        """Return the index in which the user's changes are put together."""
+        return self.own / "longship-index"
+
+    def is_cloned(self) -> bool:
+        """Tell whether there is a repository."""
+        return (self.folder / ".git").exists()
+
+    def commit_of(self, name: str) -> str:
+        """Return the commit that a name stands for, empty where there is none."""
+        return self.ask("rev-parse --verify --quiet", f"{name}^{{commit}}") if name else ""
+
+    def tree_of(self, commit: str) -> str:
+        """Return the tree of a commit."""
+        return self.text("rev-parse --verify --quiet", f"{commit}^{{tree}}")
+
+    def branch(self) -> str:
+        """Return the branch as a full name, empty where HEAD is detached."""
+        return self.ask("symbolic-ref --quiet HEAD")
+
+    def shown(self, commit: str) -> str:
+        """Return a commit as a person says it."""
+        return self.ask("describe --always --tags", commit) or commit[:10]
+
+    def own_commit(self, tree: str, message: str, *parents: str) -> str:
+        """Make a commit that only this program looks at."""
+        words = [word for parent in parents for word in ("-p", parent)]
+        own = {**OWN_COMMITTER, **OWN_AUTHOR}
+        return self.text("commit-tree", tree, "-m", message, *words, **own)
+
+    def settings(self) -> str:
+        """Return URL, ref and patches' checksum that it was last updated to, a line each."""
+        file = self.own / "longship-settings"
+        return os.fsdecode(file.read_bytes()) if file.exists() else ""
+
+    def save_settings(self, settings: str) -> None:
+        """Save what it was updated to."""
+        partial = self.own / "longship-settings.partial"
+        partial.write_bytes(os.fsencode(settings))
+        partial.replace(self.own / "longship-settings")
+
+    def submodules(self) -> Iterator[tuple[str, Repository]]:
+        """Give commit and repository of each submodule in the index."""
+        for entry in self.names("ls-files --stage -z"):
+            words, _, path = entry.partition("\t")
+            if words.startswith("160000 "):
+                yield words.split()[1], self.submodule(path)
+
+    def submodule(self, path: str) -> Repository:
+        """Return the repository of a submodule."""
+        return Repository(self.configured, self.folder / path, f"{self.name}/{path}")
+
+    def submodules_in_update(self) -> Iterator[Repository]:
+        """Give each submodule with an update under way."""
+        for _, each in self.submodules():
+            if each.is_cloned() and each.state.folder.exists():
+                yield each
+
+    def check_not_busy(self) -> None:
+        """Stop where something is in progress that an update would mix up."""
+        folder, typed, again = self.folder, quote(str(self.folder)), "then run the command again"
+        if not self.commit_of("HEAD"):
+            raise LongshipError(
+                f"{folder} has no commit",
+                f"move it away: mv {typed} {typed}.old; then run: python3 set_up.py install",
+            )
+        for mark, kind in _BUSY.items():
+            if (self.own / mark).exists():
+                raise LongshipError(
+                    f"{folder}: a {kind} is in progress",
+                    f"finish or abort it, see: git -C {typed} status; {again}",
+                )
+        if self.text("ls-files --unmerged"):
+            raise LongshipError(
+                f"{folder}: unresolved conflicts",
+                f"resolve them, see: git -C {typed} status; {again}",
+            )
+        for name in ("index", "HEAD", self.branch() or "HEAD"):
+            lock = self.own / f"{name}.lock"
+            if lock.exists():
+                raise LongshipError(
+                    f"{folder}: another git process is running, or was killed",
+                    f"if none is running: rm {quote(str(lock))}; {again}",
+                )
+        tags = {line[:1] for line in self.run("ls-files -v").split(b"\n")}
+        if any(tag.islower() or tag == b"S" for tag in tags):
+            raise LongshipError(
+                f"{folder}: git ignores changes of some files "
+                "(assume-unchanged, skip-worktree, sparse checkout)",
+                f"list them: git -C {typed} ls-files -v | grep '^[a-zS]'; "
+                "then: git update-index --no-assume-unchanged FILE",
+            )
+
+    def begin_work(self) -> None:
+        """Begin with an empty state, and list git's locks: those that come are this program's."""
+        self.state.forget()
+        self.state.folder.mkdir()
+        self.state.save("locks", join_names(self._locks()))
+
+    def _locks(self) -> list[str]:
+        """Return git's locks; a submodule has its own."""
+        found, skipped = [], {"modules", "objects", "longship-update"}
+        for folder, folders, files in os.walk(self.own):
+            if folder == str(self.own):
+                folders[:] = [name for name in folders if name not in skipped]
+            found += [os.path.join(folder, name) for name in files if name.endswith(".lock")]
+        return found
+
+    def remove_own_locks(self) -> None:
+        """Remove what a git was killed with that this program had started."""
+        for lock in self.own.glob("longship-*.lock"):  # nobody else's
+            lock.unlink(missing_ok=True)
+        if self.state.has("locks"):
+            for lock in set(self._locks()) - set(self.state.load_names("locks")):
+                if not _is_open(lock):
+                    os.unlink(lock)
+
+
+def _is_open(file: str) -> bool:
+    """Tell whether a process of this user has a file open: a git that was started since."""
+    for opened in glob.iglob("/proc/[0-9]*/fd/*"):
+        try:
+            if os.path.samefile(opened, file):
+                return True
+        except OSError:
+            continue
+    return False
