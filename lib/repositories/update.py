@@ -7,8 +7,12 @@ changes that are not committed.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 
@@ -53,23 +57,35 @@ def install(configured: Configured) -> None:
             note(f"{text}; to update it, run: python3 set_up.py update")
 
 
-def partial_of(configured: Configured) -> Path:
-    """Return where a repository is until it is complete."""
-    return configured.folder.with_name(f"{configured.name}.partial")
+@contextmanager
+def _removed_in_the_end(partial: Path) -> Iterator[None]:
+    """Remove what is not complete, also when the script ends this process, and git with it."""
+
+    def end(*_: object) -> None:
+        with suppress(ChildProcessError):
+            while True:
+                os.wait()
+        shutil.rmtree(partial, ignore_errors=True)
+        os._exit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _install_new(configured: Configured) -> None:
     """Clone a repository, complete or not there, and apply the patches of the group."""
-    partial = partial_of(configured)
-    try:
+    partial = configured.folder.with_name(f"{configured.name}.partial")
+    with _removed_in_the_end(partial):
         repository = clone(configured, partial)
         repository.begin_work()
         target = repository.commit_of("refs/longship/base")
         _start_update(repository, target, configured.patches)
         repository.state.save("step", "series")
         partial.rename(configured.folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     repository = Repository(configured)
     replay(repository)
     _finish_update(repository)
@@ -378,7 +394,7 @@ def _fetch_submodule(submodule: Repository, wanted: str) -> None:
         _, output = submodule.attempt("fetch --quiet", source, what)
         if submodule.commit_of(wanted):
             return
-        show(output)
+    show(output)
     message = f"{name}: commit not found in {source}: {wanted}"
     raise LongshipError(message, "ask the maintainers of the repository")
 

@@ -7,10 +7,7 @@ It needs the standard library alone. The script holds the lock of all repositori
 
 import argparse
 import os
-import shutil
-import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -49,29 +46,17 @@ def main() -> None:
         for name, url, ref, upstream, patches in given.configured
     }
     git.prepare_environment()
-    with suppress(BrokenPipeError):
+    try:
         if given.action == "list-updates":
             print(*(name for name, each in configured.items() if update.is_in_update(each)))
-            return
-    one = configured[given.name]
-    _clean_up_when_ended(update.partial_of(one))
-    if given.action == "download":
-        bundles.download(one, given.into, given.mirrors)
-    else:
-        _ACTIONS[given.action](one)
-
-
-def _clean_up_when_ended(partial: Path) -> None:
-    """Remove an incomplete clone when the script ends this process, and git with it."""
-
-    def end(*_: object) -> None:
-        with suppress(ChildProcessError):
-            while True:
-                os.wait()
-        shutil.rmtree(partial, ignore_errors=True)
-        os._exit(128 + signal.SIGTERM)
-
-    signal.signal(signal.SIGTERM, end)
+        elif given.action == "download":
+            bundles.download(configured[given.name], given.into, given.mirrors)
+        else:
+            _ACTIONS[given.action](configured[given.name])
+    except (OSError, git.GitError, ConflictError) as error:
+        git.show(str(error))
+        hint = "read the output above, then run the command again"
+        git.stop_writing(given.repositories, f"{given.name}: stopped unexpectedly", hint)
 
 
 if __name__ == "__main__":
@@ -79,7 +64,4 @@ if __name__ == "__main__":
         main()
     except LongshipError as error:
         error.tell()
-        sys.exit(1)
-    except (OSError, git.GitError, ConflictError) as error:
-        git.show(str(error))
         sys.exit(1)
