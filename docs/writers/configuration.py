@@ -78,13 +78,13 @@ def _keys(prefix: str) -> str:
             and dotted != "training"
         ):
             rows.append(
-                (code(name), kind(key), value(key.default), plain(key.about), _givers(dotted))
+                (code(name), kind(key), value(key.default), plain(key.help), _givers(dotted))
             )
     return table(("key", "type", "default", "meaning", "also set by"), rows)
 
 
 def _entries_about(name: str) -> str:
-    about = KEYS[name].about.capitalize()
+    about = KEYS[name].help.capitalize()
     return f"{about}, one table each. An entry with the same name changes that of the stack."
 
 
@@ -92,7 +92,7 @@ def _training() -> str:
     links = ", ".join(
         f"[{each}](../../stacks/{each}/README.md)" for each in stack_names(Path(ROOT))
     )
-    about = KEYS["training"].about.capitalize()
+    about = KEYS["training"].help.capitalize()
     return f"{about}. Its `stack.toml` lists them with their defaults: {links}."
 
 

@@ -13,14 +13,14 @@ from typing import Any
 from lib.configuration.tables import Key
 
 _SHOWN_KINDS = {
-    "text": "string",
-    "number": "integer",
-    "amount": "number",
+    "string": "string",
+    "integer": "integer",
+    "float": "number",
     "list": "list of strings",
-    "texts": "table of strings",
+    "string_table": "table of strings",
     "value": "string, integer or list of strings",
     "values": "table of values",
-    "by_arch": "string, or one for each architecture",
+    "string_by_arch": "string, or one for each architecture",
     "table": "table",
     "tables": "tables",
 }
@@ -110,7 +110,7 @@ def keys_table(keys: Mapping[str, Key], declared: type | None = None, prefix: st
                 code(prefix + name),
                 kind(key),
                 _default(key, defaults.get(name)),
-                plain(key.about) or about.get(name, ""),
+                plain(key.help) or about.get(name, ""),
             )
             for name, key in keys.items()
         ),

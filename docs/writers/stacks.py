@@ -32,7 +32,7 @@ def stack_page() -> str:
         keys_table(SETTING, Setting, "training.NAME."),
         table(
             ("kind", "type", "meaning"),
-            ((code(name), kind(key), key.about) for name, key in KINDS.items()),
+            ((code(name), kind(key), key.help) for name, key in KINDS.items()),
         ),
         "## `[configuration]`",
         "Any table of [configuration.toml](configuration.md); a group can override its values.",

@@ -155,26 +155,28 @@ def _read(path: Path, root: Path, known: Mapping[str, Machine]) -> _File:
     general = check_layer(tables, source)
     for kind, names in (("machine", ["auto", *known]), ("stack", there["stacks"])):
         if kind in general.values:
-            _check_known(kind, general.values[kind], names, f"{source.place(kind)}: ")
+            _check_known(kind, general.values[kind], names, f"{source.location(kind)}: ")
     return _File(general=general, **layers)
 
 
-def _check_known(kind: str, name: str, there: list[str], place: str = "") -> None:
+def _check_known(kind: str, name: str, there: list[str], location: str = "") -> None:
     if name not in there:
-        raise LongshipError(f'{place}unknown {kind}: "{name}"', near_miss(name, there))
+        raise LongshipError(f'{location}unknown {kind}: "{name}"', near_miss(name, there))
 
 
 def _named_layers(
     kind: str, tables: dict[str, Any], source: Source, there: list[str]
 ) -> dict[str, Layer]:
     """Take [machines.NAME] or [stacks.NAME] out of the tables of a file."""
-    named = check_value(kind, tables.pop(kind, {}), Key("table"), source.place(kind))
+    named = check_value(kind, tables.pop(kind, {}), Key("table"), source.location(kind))
     for name, table in named.items():
-        place = source.place(f"{kind}.{name}")
-        _check_known(kind[:-1], name, there, f"{place}: ")
-        for key in _CHOSEN[kind] & check_value(f"{kind}.{name}", table, Key("table"), place).keys():
+        location = source.location(f"{kind}.{name}")
+        _check_known(kind[:-1], name, there, f"{location}: ")
+        for key in (
+            _CHOSEN[kind] & check_value(f"{kind}.{name}", table, Key("table"), location).keys()
+        ):
             raise LongshipError(
-                f"{source.place(f'{kind}.{name}.{key}')}: [{kind}.{name}] cannot set the {key}",
+                f"{source.location(f'{kind}.{name}.{key}')}: [{kind}.{name}] cannot set the {key}",
                 "set it at the top level of the file",
             )
     return {name: check_layer(table, source, f"{kind}.{name}") for name, table in named.items()}

@@ -11,28 +11,28 @@ from lib.configuration.tables import Key, Source, check_table
 from lib.script.errors import LongshipError
 
 _LIMITS = {
-    "max_time": Key("text", "such as 24:00:00 or 7-00:00:00"),
-    "max_nodes": Key("number"),
-    "max_gpus": Key("number"),
+    "max_time": Key("string", "such as 24:00:00 or 7-00:00:00"),
+    "max_nodes": Key("integer"),
+    "max_gpus": Key("integer"),
 }
 LIMIT_NAMES = ("max_hours", "max_nodes", "max_gpus")
 LIMITS_OF = {
     "partitions": {
         **_LIMITS,
-        "cores_per_node": Key("number"),
-        "gpus_per_node": Key("number"),
+        "cores_per_node": Key("integer"),
+        "gpus_per_node": Key("integer"),
         "price": Key("table"),
     },
     "qos": _LIMITS,
 }
 PRICE = {
-    "unit": Key("text"),
-    "node": Key("amount"),
-    "gpu": Key("amount"),
-    "core": Key("amount"),
-    "slice": Key("amount"),
-    "slice_cores": Key("number"),
-    "slice_memory": Key("number"),
+    "unit": Key("string"),
+    "node": Key("float"),
+    "gpu": Key("float"),
+    "core": Key("float"),
+    "slice": Key("float"),
+    "slice_cores": Key("integer"),
+    "slice_memory": Key("integer"),
     "constraints": Key("table"),
 }
 
@@ -137,7 +137,7 @@ def read_limits(kind: str, table: Any, source: Source, prefix: str) -> dict[str,
         values = check_table(each, LIMITS_OF[kind], source, dotted)
         if "max_time" in values:
             key = f"{dotted}.max_time"
-            values["max_hours"] = hours(values.pop("max_time"), f"{source.place(key)}: {key}")
+            values["max_hours"] = hours(values.pop("max_time"), f"{source.location(key)}: {key}")
         if "price" in values:
             values["price"] = read_price(values["price"], source, f"{dotted}.price")
         found[name] = Limits(**values)
@@ -154,21 +154,21 @@ def read_price(table: Any, source: Source, prefix: str) -> Price:
     """
     values = check_table(table, PRICE, source, prefix)
     factors = values.get("constraints", {})
-    check_table(factors, dict.fromkeys(factors, Key("amount")), source, f"{prefix}.constraints")
+    check_table(factors, dict.fromkeys(factors, Key("float")), source, f"{prefix}.constraints")
     return Price(**values)
 
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 
 
-def hours(text: str, place: str) -> float:
+def hours(text: str, location: str) -> float:
     """Read a time as Slurm does: minutes, minutes:seconds, hours:minutes:seconds, or with days.
 
     Parameters
     ----------
     text : str
         Such as ``90``, ``24:00:00``, ``2-12`` or ``UNLIMITED``.
-    place : str
+    location : str
         Where it stands, for the message.
 
     Returns
@@ -181,7 +181,8 @@ def hours(text: str, place: str) -> float:
     found = seconds(text)
     if found is None:
         raise LongshipError(
-            f'{place}: expected a time, got "{text}"', "write 90 (minutes), 24:00:00 or 2-12:00:00"
+            f'{location}: expected a time, got "{text}"',
+            "write 90 (minutes), 24:00:00 or 2-12:00:00",
         )
     return found / 3600 or math.inf
 

@@ -12,23 +12,23 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from lib.configuration.entries import ASSET, REPOSITORY
-from lib.configuration.tables import Key, Place, Source, check_value
+from lib.configuration.tables import Key, Location, Source, check_value
 from lib.script.errors import LongshipError, near_miss
 
 RUNTIMES = ("auto", "apptainer", "singularity", "docker", "podman", "enroot", "host")
 
 
-def _key(
+def _declare_key(
     default: Any,
-    about: str,
+    help: str,
     choices: tuple[str, ...] = (),
     entries: Mapping[str, Key] | None = None,
     kind: str = "",
 ) -> Any:
     """Declare a key: its default, one line about it, and the only values allowed."""
-    kinds = {str: "text", int: "number", tuple: "list", dict: "texts"}
+    kinds = {str: "string", int: "integer", tuple: "list", dict: "string_table"}
     kind = kind or ("tables" if entries else kinds[type(default)])
-    key = Key(kind, about, choices, default, entries or {})
+    key = Key(kind, help, choices, default, entries or {})
     return field(default_factory=lambda: default, metadata={"key": key})
 
 
@@ -36,59 +36,65 @@ def _key(
 class Project:
     """[project]: whose work this is."""
 
-    name: str = _key("", "names the directories, if a site has one per project")
-    account: str = _key("", "Slurm account, if the site requires one")
+    name: str = _declare_key("", "names the directories, if a site has one per project")
+    account: str = _declare_key("", "Slurm account, if the site requires one")
 
 
 @dataclass(frozen=True)
 class PathRoots:
     """[paths]: the roots that everything else is derived from (`lib/configuration/paths.py`)."""
 
-    project_dir: str = _key("~/longship-data/project", "long-lived: repositories, patches")
-    scratch_dir: str = _key(
+    project_dir: str = _declare_key("~/longship-data/project", "long-lived: repositories, patches")
+    scratch_dir: str = _declare_key(
         "~/longship-data/scratch", "large and fast: images, packages, caches, runs"
     )
-    checkpoint_dir: str = _key("", "for training (default: scratch_dir/checkpoints)")
+    checkpoint_dir: str = _declare_key("", "for training (default: scratch_dir/checkpoints)")
 
 
 @dataclass(frozen=True)
 class Container:
     """[container]: the image and what runs it."""
 
-    runtime: str = _key("auto", "auto: the site's, else the first that works", RUNTIMES)
-    image: str = _key("", "source of the image (default: the stack's)")
-    binds: tuple[str, ...] = _key((), 'more bind mounts: "/data", "/data:/inside:ro"')
-    patched_files: Mapping[str, str] = _key({}, "files of the image, each replaced by your own")
+    runtime: str = _declare_key("auto", "auto: the site's, else the first that works", RUNTIMES)
+    image: str = _declare_key("", "source of the image (default: the stack's)")
+    binds: tuple[str, ...] = _declare_key((), 'more bind mounts: "/data", "/data:/inside:ro"')
+    patched_files: Mapping[str, str] = _declare_key(
+        {}, "files of the image, each replaced by your own"
+    )
 
 
 @dataclass(frozen=True)
 class Packages:
     """[packages]: what is installed on top of the image."""
 
-    requirements: str = _key("requirements/environment.txt", 'a pip requirements file; "" for none')
-    installer: str = _key("uv", "uv if it is available, else pip", ("uv", "pip"))
-    python: str = _key(
+    requirements: str = _declare_key(
+        "requirements/environment.txt", 'a pip requirements file; "" for none'
+    )
+    installer: str = _declare_key("uv", "uv if it is available, else pip", ("uv", "pip"))
+    python: str = _declare_key(
         "", "Python version of the target, such as 3.12, to download without an image"
     )
-    overlay: str = _key("", "name of the overlay; empty: a venv")
-    compression: str = _key("zstd", "compression of the overlay", ("zstd", "xz", "lz4", "gzip"))
-    processors: int = _key(0, "CPU cores used for packing; 0: all")
-    memory: str = _key("", 'memory limit for packing, such as "2G" (default: a quarter)')
-    work_dir: str = _key("", "build directory of the overlay (default: in scratch_dir)")
+    overlay: str = _declare_key("", "name of the overlay; empty: a venv")
+    compression: str = _declare_key(
+        "zstd", "compression of the overlay", ("zstd", "xz", "lz4", "gzip")
+    )
+    processors: int = _declare_key(0, "CPU cores used for packing; 0: all")
+    memory: str = _declare_key("", 'memory limit for packing, such as "2G" (default: a quarter)')
+    work_dir: str = _declare_key("", "build directory of the overlay (default: in scratch_dir)")
 
 
 @dataclass(frozen=True)
 class Environment:
     """[environment]: the variables that the program inside finds."""
 
-    unset: tuple[str, ...] = _key(
+    unset: tuple[str, ...] = _declare_key(
         (), "variables to unset, in addition to the built-in list; NAME* too"
     )
-    set: Mapping[str, str] = _key({}, "variables to set")
-    secrets: tuple[str, ...] = _key(
+    set: Mapping[str, str] = _declare_key({}, "variables to set")
+    secrets: tuple[str, ...] = _declare_key(
         ("HF_TOKEN", "WANDB_API_KEY"), "variables passed by name, never written down"
     )
-    token_files: Mapping[str, str] = _key(
+    token_files: Mapping[str, str] = _declare_key(
         {"HF_TOKEN": "~/.cache/huggingface/token"},
         "files read inside the container if the variable is not set",
     )
@@ -98,20 +104,22 @@ class Environment:
 class Jobs:
     """[jobs]: what submit.py and the start of a job do."""
 
-    ask_above: int = _key(0, "ask before a job that may cost more, in the site's unit; 0: never")
+    ask_above: int = _declare_key(
+        0, "ask before a job that may cost more, in the site's unit; 0: never"
+    )
 
 
 @dataclass(frozen=True)
 class Configuration:
     """Every value, checked."""
 
-    machine: str = _key("auto", "auto: detected; or a name from a site.toml")
-    stack: str = _key("pytorch", "a directory under stacks/")
-    repositories: tuple[Mapping[str, Any], ...] = _key(
+    machine: str = _declare_key("auto", "auto: detected; or a name from a site.toml")
+    stack: str = _declare_key("pytorch", "a directory under stacks/")
+    repositories: tuple[Mapping[str, Any], ...] = _declare_key(
         (), "external repositories", entries=REPOSITORY
     )
-    assets: tuple[Mapping[str, Any], ...] = _key((), "models and datasets", entries=ASSET)
-    training: Mapping[str, Any] = _key({}, "settings of the stack", kind="values")
+    assets: tuple[Mapping[str, Any], ...] = _declare_key((), "models and datasets", entries=ASSET)
+    training: Mapping[str, Any] = _declare_key({}, "settings of the stack", kind="values")
     project: Project = Project()
     paths: PathRoots = PathRoots()
     container: Container = Container()
@@ -173,31 +181,31 @@ def check_layer(tables: Any, source: Source, prefix: str = "") -> Layer:
         For an unknown key, a wrong type, or an impossible value.
     """
 
-    def place(dotted: str) -> Place:
-        return source.place(f"{prefix}.{dotted}".strip("."))
+    def location(dotted: str) -> Location:
+        return source.location(f"{prefix}.{dotted}".strip("."))
 
     values = {}
-    for name, value in check_value(prefix, tables, Key("table"), place("")).items():
+    for name, value in check_value(prefix, tables, Key("table"), location("")).items():
         if name in TABLES:
-            inside = check_value(name, value, Key("table"), place(name))
+            inside = check_value(name, value, Key("table"), location(name))
             found = {f"{name}.{key}": each for key, each in inside.items()}
         else:
             found = {name: value}
         for dotted, each in found.items():
             if dotted not in KEYS:
-                raise _unknown_key(dotted, each, place(dotted))
-            values[dotted] = check_value(dotted, each, KEYS[dotted], place(dotted))
+                raise _unknown_key(dotted, each, location(dotted))
+            values[dotted] = check_value(dotted, each, KEYS[dotted], location(dotted))
     return Layer(f"{source.shown} [{prefix}]" if prefix else source.shown, values)
 
 
-def _unknown_key(dotted: str, value: Any, place: Place) -> LongshipError:
+def _unknown_key(dotted: str, value: Any, location: Location) -> LongshipError:
     table, _, key = dotted.rpartition(".")
     if table:
         beside = [each.rpartition(".")[2] for each in KEYS if each.rpartition(".")[0] == table]
-        return LongshipError(f'{place}: [{table}] has no key "{key}"', near_miss(key, beside))
+        return LongshipError(f'{location}: [{table}] has no key "{key}"', near_miss(key, beside))
     beside = [*(each for each in KEYS if "." not in each), *TABLES, "machines", "stacks"]
     kind = "table" if isinstance(value, dict) else "key"
-    return LongshipError(f'{place}: unknown {kind} "{key}"', near_miss(key, beside))
+    return LongshipError(f'{location}: unknown {kind} "{key}"', near_miss(key, beside))
 
 
 def combine(layers: Iterable[Layer]) -> tuple[Configuration, dict[str, str]]:

@@ -21,38 +21,38 @@ from lib.script.errors import LongshipError
 
 # What a machine's table in a site.toml takes; `Machine` says what each of them is.
 FACTS = {
-    "description": Key("text"),
+    "description": Key("string"),
     "recognise": Key("table"),
-    "runtime": Key("text", choices=RUNTIMES),
-    "gpu": Key("text", choices=("cuda", "rocm", "cpu", "auto")),
-    "arch": Key("text", choices=("amd64", "arm64", "auto")),
+    "runtime": Key("string", choices=RUNTIMES),
+    "gpu": Key("string", choices=("cuda", "rocm", "cpu", "auto")),
+    "arch": Key("string", choices=("amd64", "arm64", "auto")),
     "modules": Key("list"),
     "runtime_options": Key("list"),
     "binds": Key("list"),
-    "definition_builds": Key("text", choices=("allowed", "forbidden")),
-    "build_hint": Key("text"),
-    "cores_per_node": Key("number"),
-    "gpus_per_node": Key("number"),
-    "default_partition": Key("text"),
+    "definition_builds": Key("string", choices=("allowed", "forbidden")),
+    "build_hint": Key("string"),
+    "cores_per_node": Key("integer"),
+    "gpus_per_node": Key("integer"),
+    "default_partition": Key("string"),
     "partitions": Key("table"),
     "qos": Key("table"),
     "price": Key("table"),
     "required": Key("list"),
     "compute_folders": Key("list"),
-    "rendezvous": Key("text"),
-    "pyxis": Key("text", choices=("yes", "no")),
-    "accounts": Key("text", choices=("yes", "no")),
+    "rendezvous": Key("string"),
+    "pyxis": Key("string", choices=("yes", "no")),
+    "accounts": Key("string", choices=("yes", "no")),
     "configuration": Key("table"),
 }
 MARKS = {
-    "environment": Key("texts", "variables and their values"),
-    "host": Key("text", "pattern of the host name"),
-    "path": Key("text", "directory that only this site has"),
-    "cluster": Key("text", "Slurm's ClusterName, which is known inside a job"),
+    "environment": Key("string_table", "variables and their values"),
+    "host": Key("string", "pattern of the host name"),
+    "path": Key("string", "directory that only this site has"),
+    "cluster": Key("string", "Slurm's ClusterName, which is known inside a job"),
 }
 _NAME = re.compile(r"\w[\w.-]*")
 _MARKS_SHOWN = {"host": "host name", "path": "the folder", "cluster": "Slurm's cluster"}
-FILE = {"newer_python": Key("text"), "common": Key("table"), "machines": Key("table")}
+FILE = {"newer_python": Key("string"), "common": Key("table"), "machines": Key("table")}
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,8 @@ def load_site(root: Path, path: Path) -> list[Machine]:
     machines = []
     for name, table in tables.get("machines", {}).items():
         if not _NAME.fullmatch(name):
-            place = source.place(f"machines.{name}")
-            what = f"{place}: {name!r} cannot name a machine"
+            location = source.location(f"machines.{name}")
+            what = f"{location}: {name!r} cannot name a machine"
             raise LongshipError(what, "it names files: letters, digits and . _ - only")
         facts, layer = _facts(table, source, f"machines.{name}")
         merged = Layer(source.shown, {**common_layer.values, **layer.values})

@@ -13,33 +13,33 @@ from lib.script.errors import LongshipError, near_miss
 
 # What a stack.toml takes; `Stack` and `Setting` say what each of them is.
 FILE = {
-    "description": Key("text"),
+    "description": Key("string"),
     "images": Key("table"),
-    "torch": Key("text"),
+    "torch": Key("string"),
     "training": Key("table", "settings of a group, one table per setting"),
     "configuration": Key("table"),
 }
 IMAGES = {
-    "cuda": Key("by_arch", "for NVIDIA GPUs"),
-    "rocm": Key("by_arch", "for AMD GPUs"),
-    "cpu": Key("by_arch", "for machines without a GPU"),
+    "cuda": Key("string_by_arch", "for NVIDIA GPUs"),
+    "rocm": Key("string_by_arch", "for AMD GPUs"),
+    "cpu": Key("string_by_arch", "for machines without a GPU"),
 }
 
 # What a setting can be. A ``path`` or one of ``paths`` that begins with a root is checked and shown
 # inside.
 KINDS = {
-    "text": Key("text", "any string", default=""),
-    "number": Key("number", "any integer", default=0),
-    "parallel": Key("number", "the product of all of them divides the GPUs of a job", default=0),
-    "path": Key("text", "checked and bound; or a name on the Hugging Face Hub", default=""),
+    "string": Key("string", "any string", default=""),
+    "integer": Key("integer", "any integer", default=0),
+    "parallel": Key("integer", "the product of all of them divides the GPUs of a job", default=0),
+    "path": Key("string", "checked and bound; or a name on the Hugging Face Hub", default=""),
     "paths": Key("list", "paths as above, or patterns", default=()),
 }
 SETTING = {
-    "kind": Key("text", "kind of value", choices=tuple(KINDS), default="text"),
+    "kind": Key("string", "kind of value", choices=tuple(KINDS), default="string"),
     "default": Key("value"),
-    "about": Key("text"),
-    "within": Key("text"),
-    "step": Key("text", choices=("training", "data", "both"), default="training"),
+    "about": Key("string"),
+    "within": Key("string"),
+    "step": Key("string", choices=("training", "data", "both"), default="training"),
 }
 _FOLDER = re.compile(r"\w[\w.+-]*")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -51,7 +51,7 @@ class Setting(NamedTuple):
     Parameters
     ----------
     kind : str
-        ``text``, ``number``, ``parallel``, ``path`` or ``paths``.
+        ``string``, ``integer``, ``parallel``, ``path`` or ``paths``.
     default : str, int or tuple of str
         Value if the configuration has none.
     about : str
@@ -132,20 +132,20 @@ def _settings(table: Mapping[str, Any], source: Source) -> dict[str, Setting]:
         dotted = f"training.{name}"
         if not _NAME.fullmatch(name):
             raise LongshipError(
-                f'{source.place(dotted)}: "{name}" cannot name a setting',
+                f'{source.location(dotted)}: "{name}" cannot name a setting',
                 "small letters, digits and _: it becomes the name of a variable",
             )
         facts = check_table(entry, SETTING, source, dotted)
-        kind = facts.get("kind", "text")
+        kind = facts.get("kind", "string")
         default = facts.get("default", KINDS[kind].default)
-        check_value(f"{dotted}.default", default, KINDS[kind], source.place(dotted))
+        check_value(f"{dotted}.default", default, KINDS[kind], source.location(dotted))
         about, within = facts.get("about", ""), facts.get("within", "")
         step = facts.get("step", SETTING["step"].default)
         found[name] = Setting(kind, default, about, within, step)
     for name, setting in found.items():
         if setting.within and setting.within not in found:
             raise LongshipError(
-                f'{source.place(f"training.{name}")}: there is no setting "{setting.within}"',
+                f'{source.location(f"training.{name}")}: there is no setting "{setting.within}"',
                 near_miss(setting.within, list(found)),
             )
     return found
@@ -176,5 +176,5 @@ def check_settings(stack: Stack, given: Mapping[str, Any], origin: str) -> None:
                 f"{beside}; what is for another stack stands below [stacks.NAME.training]",
             )
         setting = stack.settings[name]
-        key = KINDS[setting.kind]._replace(about=setting.about)
+        key = KINDS[setting.kind]._replace(help=setting.about)
         check_value(f"training.{name}", value, key, origin)

@@ -18,13 +18,13 @@ _NUMBER = 1 << 63  # what bash counts with
 
 # Kinds of values: the type in a message, how to write one, and the check.
 _KINDS = {
-    "text": ("a string", '"value"', lambda v: isinstance(v, str)),
-    "number": (
+    "string": ("a string", '"value"', lambda v: isinstance(v, str)),
+    "integer": (
         "an integer",
         "4",
         lambda v: isinstance(v, int) and not isinstance(v, bool) and 0 <= v < _NUMBER,
     ),
-    "amount": (
+    "float": (
         "a number",
         "5.6",
         lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v < _NUMBER,
@@ -34,7 +34,7 @@ _KINDS = {
         '["a", "b"]',
         lambda v: isinstance(v, (list, tuple)) and all(isinstance(each, str) for each in v),
     ),
-    "texts": (
+    "string_table": (
         "a table of strings",
         '{ NAME = "value" }',
         lambda v: isinstance(v, dict) and all(isinstance(each, str) for each in v.values()),
@@ -42,17 +42,19 @@ _KINDS = {
     "value": (
         "a string, an integer or a list of strings",
         '"value"',
-        lambda v: any(_KINDS[each][2](v) for each in ("text", "number", "list")),
+        lambda v: any(_KINDS[each][2](v) for each in ("string", "integer", "list")),
     ),
     "values": (
         "a table of values",
         '{ name = "value", other = 4 }',
         lambda v: isinstance(v, dict) and all(_KINDS["value"][2](each) for each in v.values()),
     ),
-    "by_arch": (
+    "string_by_arch": (
         "a string, or a table of strings by architecture",
         '{ amd64 = "...", arm64 = "..." }',
-        lambda v: isinstance(v, str) or (_KINDS["texts"][2](v) and {*v} <= {"amd64", "arm64"}),
+        lambda v: (
+            isinstance(v, str) or (_KINDS["string_table"][2](v) and {*v} <= {"amd64", "arm64"})
+        ),
     ),
     "table": ("a table", "[name]", lambda v: isinstance(v, dict)),
     "tables": (
@@ -69,10 +71,10 @@ class Key(NamedTuple):
     Parameters
     ----------
     kind : str
-        ``text``, ``number`` (integer), ``amount``, ``list`` (of strings), ``texts`` (a table),
-        ``value`` (text, number or list), ``values`` (a table), ``by_arch`` (a text, or one for each
-        architecture), ``table``, or ``tables`` (a list).
-    about : str
+        ``string``, ``integer``, ``float``, ``list`` (of strings), ``string_table``, ``value``
+        (string, integer or list), ``values`` (a table), ``string_by_arch`` (a string, or one for
+        each architecture), ``table``, or ``tables`` (a list).
+    help : str
         One line about it.
     choices : tuple of str
         The only texts allowed; empty for any.
@@ -83,7 +85,7 @@ class Key(NamedTuple):
     """
 
     kind: str
-    about: str = ""
+    help: str = ""
     choices: tuple[str, ...] = ()
     default: Any = None
     entries: Mapping[str, Any] = {}
@@ -95,7 +97,7 @@ class Source(NamedTuple):
     shown: str
     text: str
 
-    def place(self, dotted: str) -> Place:
+    def location(self, dotted: str) -> Location:
         """Return where a key stands.
 
         Parameters
@@ -103,10 +105,10 @@ class Source(NamedTuple):
         dotted : str
             The key with the tables around it, such as ``machines.jwb.project.name``.
         """
-        return Place(self, dotted)
+        return Location(self, dotted)
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a key stands in a file; it is searched only for a message, as each start checks all."""
 
     source: Source
@@ -122,7 +124,7 @@ class Place(NamedTuple):
                 table = bare.split("]")[0].strip("[")
                 here = table
             else:
-                # `a.b = { c = 1 }` is the place of a.b and of what is in it
+                # `a.b = { c = 1 }` is the location of a.b and of what is in it
                 key = bare.split("=")[0]
                 here = f"{table}.{key}" if table else key
                 inline = "={" in bare and f"{dotted}.".startswith(f"{here}.")
@@ -218,7 +220,7 @@ def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
         ) from error
 
 
-def check_value(dotted: str, value: Any, key: Key, place: Place) -> Any:
+def check_value(dotted: str, value: Any, key: Key, location: Location) -> Any:
     """Return a value as its key wants it, lists as tuples.
 
     Parameters
@@ -229,8 +231,8 @@ def check_value(dotted: str, value: Any, key: Key, place: Place) -> Any:
         What TOML gave.
     key : Key
         What it takes.
-    place : Place
-        Where it stands, from `Source.place`.
+    location : Location
+        Where it stands, from `Source.location`.
 
     Raises
     ------
@@ -243,17 +245,17 @@ def check_value(dotted: str, value: Any, key: Key, place: Place) -> Any:
         written = (
             example.replace("name", name) if key.kind.startswith("table") else f"{name} = {example}"
         )
-        about = f": {key.about}" if key.about else ""
+        explanation = f": {key.help}" if key.help else ""
         raise LongshipError(
-            f"{place}: {dotted}: expected {expected}, got {_shown(value)}",
-            f"write {written}{about}",
+            f"{location}: {dotted}: expected {expected}, got {_shown(value)}",
+            f"write {written}{explanation}",
         )
     if key.choices and value not in key.choices:
         raise LongshipError(
-            f'{place}: unknown value of {dotted}: "{value}"', near_miss(value, key.choices)
+            f'{location}: unknown value of {dotted}: "{value}"', near_miss(value, key.choices)
         )
     if key.kind == "tables":
-        return tuple(_check_entry(dotted, each, key.entries, place) for each in value)
+        return tuple(_check_entry(dotted, each, key.entries, location) for each in value)
     if key.kind == "values":
         return {name: tuple(v) if isinstance(v, list) else v for name, v in value.items()}
     return tuple(value) if isinstance(value, list) else value
@@ -268,16 +270,16 @@ def _shown(value: Any) -> str:
 
 
 def _check_entry(
-    dotted: str, entry: Mapping[str, Any], keys: Mapping[str, Key], place: Place
+    dotted: str, entry: Mapping[str, Any], keys: Mapping[str, Key], location: Location
 ) -> dict[str, Any]:
     """Check one of several tables under the same name."""
     for name in entry:
         if name not in keys:
             raise LongshipError(
-                f'{place}: [[{dotted}]] has no key "{name}"', near_miss(name, tuple(keys))
+                f'{location}: [[{dotted}]] has no key "{name}"', near_miss(name, tuple(keys))
             )
     return {
-        name: check_value(f"{dotted}.{name}", value, keys[name], place)
+        name: check_value(f"{dotted}.{name}", value, keys[name], location)
         for name, value in entry.items()
     }
 
@@ -309,10 +311,10 @@ def check_table(
         For an unknown key, or a value that its key does not take.
     """
     found = {}
-    for name, value in check_value(prefix, table, Key("table"), source.place(prefix)).items():
+    for name, value in check_value(prefix, table, Key("table"), source.location(prefix)).items():
         dotted = f"{prefix}.{name}" if prefix else name
         if name not in keys:
             hint = near_miss(name, tuple(keys))
-            raise LongshipError(f'{source.place(dotted)}: unknown key "{dotted}"', hint)
-        found[name] = check_value(dotted, value, keys[name], source.place(dotted))
+            raise LongshipError(f'{source.location(dotted)}: unknown key "{dotted}"', hint)
+        found[name] = check_value(dotted, value, keys[name], source.location(dotted))
     return found

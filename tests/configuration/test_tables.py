@@ -8,10 +8,10 @@ from lib.configuration.tables import Key, Source, check_table, check_value, read
 from lib.script.errors import LongshipError
 
 KEYS = {
-    "arch": Key("text", "the architecture", ("amd64", "arm64")),
-    "gpu": Key("text"),
+    "arch": Key("string", "the architecture", ("amd64", "arm64")),
+    "gpu": Key("string"),
     "binds": Key("list"),
-    "set": Key("texts"),
+    "set": Key("string_table"),
     "more": Key("table"),
 }
 
@@ -133,12 +133,12 @@ deep = 3
     ],
 )
 def test_place_of_a_key_is_its_line(dotted, line):
-    assert str(Source("it.toml", PLACES).place(dotted)) == f"it.toml, line {line}"
+    assert str(Source("it.toml", PLACES).location(dotted)) == f"it.toml, line {line}"
 
 
 @pytest.mark.parametrize("dotted", ["no", "image", "container.no", "machines.y"])
 def test_place_of_what_is_not_there_is_the_file(dotted):
-    assert str(Source("it.toml", PLACES).place(dotted)) == "it.toml"
+    assert str(Source("it.toml", PLACES).location(dotted)) == "it.toml"
 
 
 def test_byte_order_mark_is_no_mistake(tmp_path):
@@ -174,7 +174,7 @@ def test_what_is_too_large_is_told_in_two_short_lines(text, tmp_path):
 
 
 def test_number_is_one_that_bash_counts_with(tmp_path):
-    key = Key("number")
+    key = Key("integer")
     assert check_value("a", (1 << 63) - 1, key, "it") == (1 << 63) - 1
     with pytest.raises(LongshipError, match="a: expected an integer, got 9223372036854775808"):
         check_value("a", 1 << 63, key, "it")

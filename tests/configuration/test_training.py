@@ -25,7 +25,7 @@ STACK = """
 cpu = "docker://example.org/lab/base:1"
 [training]
 model = { default = "tiny", about = "size of the model" }
-steps = { kind = "number", default = 10 }
+steps = { kind = "integer", default = 10 }
 tokenizer = { kind = "path", default = "lab/tokenizer" }
 data = { kind = "paths", default = ["{scratch_dir}/data/text"] }
 tensor_parallel = { kind = "parallel", default = 1 }
@@ -165,7 +165,7 @@ def test_setting_for_another_stack_is_told_where_to_stand(stack):
         ("[training]\nSteps = {}\n", '"Steps" cannot name a setting'),
         ('[training]\nsteps = { kind = "numbr" }\n', 'training.steps.kind: "numbr"'),
         ("[training]\nsteps = 3\n", "training.steps: expected"),
-        ('[training.steps]\nkind = "number"\ndefault = "x"\n', "training.steps.default: expected"),
+        ('[training.steps]\nkind = "integer"\ndefault = "x"\n', "training.steps.default: expected"),
         ("[training.steps]\ndefult = 1\n", 'unknown key "training.steps.defult"'),
         ("[images]\ncuda = 3\n", "images.cuda: expected"),
         ('[images]\ncuda = { x86 = "docker://a/b:1" }\n', "images.cuda: expected"),
