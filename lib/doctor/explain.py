@@ -1,4 +1,4 @@
-"""Explanations of the messages in a job's log; the table is `lib/doctor/known_messages.toml`."""
+"""Explanations of the known messages in a job's log: doctor.py explain."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _INDENT = " " * 9
 
 
 def load_messages() -> list[Message]:
-    """Read the table, in which the special comes before the general."""
+    """Read the table of known messages, the special ones before the general."""
     tables, _ = read_toml(TABLE, f"lib/doctor/{TABLE.name}")
     return [Message(**each) for each in tables["messages"]]
 
@@ -64,21 +64,14 @@ def _opened(log: str, paths_of: Callable[[], Paths]) -> Iterator[tuple[str, Bina
 
 
 def explain(log: str, paths_of: Callable[[], Paths], *, as_json: bool) -> None:
-    """Print what is known about the messages in a log: causes first, then consequences.
+    """Print the known messages of a log: causes first, then consequences.
 
     Parameters
     ----------
     log : str
         Path of a file; `-` for standard input; a run's directory or name, or a job's id.
     paths_of : callable
-        Returns where runs are recorded; a log that is a file needs no configuration.
-    as_json : bool
-        Print JSON.
-
-    Raises
-    ------
-    LongshipError
-        If the log does not exist or cannot be read.
+        Returns all paths of the machine; a log that is a file needs no configuration.
     """
     scan = Scan(load_messages())
     with _opened(log, paths_of) as (name, stream):
@@ -86,11 +79,11 @@ def explain(log: str, paths_of: Callable[[], Paths], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(_as_data(name, scan), indent=1))
     elif scan.findings:
-        _tell(scan)
+        _print_findings(scan)
         if not scan.findings[0].message.text and log != "-":
             click.echo(f"next: {_excerpt(name, scan.findings[0].line)}")
     else:
-        _tell_nothing(name, log, scan)
+        _print_no_findings(name, log, scan)
     if scan.skipped and not as_json:
         click.echo(f"not searched: lines {scan.skipped[0]} to {scan.skipped[1]} of a large log")
         click.echo(f"to search all lines: python3 doctor.py explain - <{word(name)}")
@@ -103,10 +96,10 @@ def _where(finding: Finding) -> str:
 
 def _cut(finding: Finding, width: int) -> str:
     """Cut a line to the width, keeping the known text."""
-    said = finding.said
-    begin = finding.column - 20 if finding.column > width // 2 and len(said) > width else 0
-    said = "..." * bool(begin) + said[begin:]
-    return said if len(said) <= width else said[: width - 3] + "..."
+    text = finding.line_text
+    begin = finding.column - 20 if finding.column > width // 2 and len(text) > width else 0
+    text = "..." * bool(begin) + text[begin:]
+    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def _excerpt(name: str, line: int) -> str:
@@ -129,7 +122,7 @@ def _as_data(name: str, scan: Scan) -> dict[str, Any]:
                 "line": each.line,
                 "count": each.count,
                 "task": each.task,
-                "said": each.said,
+                "said": each.line_text,
                 "source": each.message.source,
                 "sites": each.message.sites,
             }
@@ -138,8 +131,8 @@ def _as_data(name: str, scan: Scan) -> dict[str, Any]:
     }
 
 
-def _tell(scan: Scan) -> None:
-    """Print the causes with their fixes; of consequences only the first, if no cause is known."""
+def _print_findings(scan: Scan) -> None:
+    """Print each cause with its fix; the first consequence like one if no cause is known."""
     for number, each in enumerate(scan.findings):
         if number and each.message.consequence:
             click.echo(f"{paint('follows', sys.stdout)}  {each.message.topic}: {_where(each)}")
@@ -163,15 +156,15 @@ def _wrapped(text: str, before: str) -> str:
     )
 
 
-def _tell_nothing(name: str, log: str, scan: Scan) -> None:
-    """Print that no message is known, and where to look."""
+def _print_no_findings(name: str, log: str, scan: Scan) -> None:
+    """Print that no message is known, and the next step."""
     click.echo(f"no known message in the {scan.lines} lines of {name}")
     if scan.failed:
         click.echo(f"first to fail: {scan.failed}")
-    line, said = scan.last_error
+    line, text = scan.last_error
     if line:
         click.echo(f"the last line that looks like an error is line {line}:")
-        click.echo(_INDENT + textwrap.shorten(said, _WIDTH - len(_INDENT), placeholder="..."))
+        click.echo(_INDENT + textwrap.shorten(text, _WIDTH - len(_INDENT), placeholder="..."))
         if log != "-":
             click.echo(f"next: {_excerpt(name, line)}")
         return

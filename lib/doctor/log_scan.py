@@ -1,8 +1,8 @@
 """Search a log for known messages.
 
-A log can be gigabytes of any bytes. It is read once, in blocks; a block is searched for fixed
-texts, which is fast; a regular expression sees no more than a line. Of a large file only both ends
-are searched: how it began, and how it ended.
+A log can be gigabytes of any bytes. It is read once, in blocks. Each block is searched for fixed
+texts, which is fast; a regular expression is matched only against single lines. Of a large file
+only both ends are searched.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-_BLOCK = 1 << 20  # bytes that are read at once
-_LONGEST = 4 * _BLOCK  # of what has no end of line
-END = 1 << 25  # of a file's begin and end that are searched
+_BLOCK = 1 << 20  # bytes read at once
+_LONGEST = 4 * _BLOCK  # bytes without an end of line
+END = 1 << 25  # bytes at both ends of a file that are searched
 _SEEN = 2000  # bytes of a line before and after the text
-_KINDS = 1 << 15  # of lines that are remembered
+_KINDS = 1 << 15  # kinds of lines that are remembered
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 
-# How srun tells the end of a task and labels what it says; PyTorch adds the rank.
+# How srun reports the end of a task and labels its output; PyTorch adds the rank.
 _ENDED = re.compile(rb"srun: error: ([^ :]+): tasks? ([0-9,-]+)[^:]*: (?!Terminated)(.*)")
 _LABEL = re.compile(r" *([0-9]+): |(?=\[rank ?([0-9]+)\])")
-# Lines with which programs tell, when asked to tell much, what they tried; none is a failure.
+# Lines of verbose programs about what they tried, which are no failures.
 _DETAIL = re.compile(rb"\bDEBUG\b|level=debug|\[[IV][0-9]{3,4} ")
 _ERRORS = (b"Error", b"error:", b"ERROR", b"FATAL", b"fatal:", b"Exception", b"Segmentation fault")
-# Each attempt of a requeued job begins with it, in the same log.
+# The first line of each attempt of a requeued job, in the same log.
 _ATTEMPT = b"longship: run "
-# A Python traceback, as Python or rich prints it; tracebacks that are near are of one failure.
+# A traceback of Python or rich; tracebacks near each other belong to one failure.
 _TRACEBACK = b"Traceback (most recent call"
 _NEAR = 1 << 16  # bytes
 _LONG = 300  # lines
-_MANY = 200  # tracebacks that are read of a block
+_MANY = 200  # tracebacks read per block
 _FRAME = re.compile(r'\bFile "([^"]+)", line ([0-9]+)|[│┃] ([^\s:]+\.py):([0-9]+) in ')
 _RAISED = re.compile(
     r"([\w.]*(?:Error|Exception|Exit|Interrupt|Iteration)|[a-z]\w*(?:\.\w+)*\.[A-Z]\w+)"
@@ -51,43 +51,25 @@ _UNKNOWN = "Python exception"
 
 
 class Message(NamedTuple):
-    """A message that users meet.
-
-    Parameters
-    ----------
-    topic : str
-        What it is about, in a few words.
-    text : list of str
-        What a line contains, any of them. One with none is of the exception that its topic names.
-    cause, fix : str
-        What it means and what to do; ``{name}`` is a named group of `pattern`.
-    pattern : str
-        A regular expression that the line must match too.
-    consequence : bool
-        It follows from something else, which is told first.
-    source : str
-        Address of a page about it.
-    sites : list of str
-        Folders of the sites where it is known from.
-    """
+    """An entry of the table of known messages."""
 
     topic: str
-    text: list[str]
+    text: list[str]  # a line contains any of them; none: for the exception that the topic names
     cause: str
-    fix: str
-    pattern: str = ""
-    consequence: bool = False
-    source: str = ""
+    fix: str  # in both, {name} is a named group of the pattern
+    pattern: str = ""  # the line must match it too
+    consequence: bool = False  # it follows from something else, which is printed first
+    source: str = ""  # URL of a page about it
     sites: list[str] = []  # noqa: RUF012  # never changed
 
 
 class Finding(NamedTuple):
-    """A message in a log: its first line, and how many there are."""
+    """A message in a log: its first line, and the number of lines."""
 
     message: Message
     offset: int
     line: int
-    said: str
+    line_text: str
     column: int
     values: dict[str, str]
     count: int = 1
@@ -95,18 +77,18 @@ class Finding(NamedTuple):
     @property
     def task(self) -> str:
         """The task or rank whose line it is; empty where the line has no label."""
-        label = _LABEL.match(self.said)
+        label = _LABEL.match(self.line_text)
         return (label[1] or label[2]) if label else ""
 
     def filled(self, text: str) -> str:
-        """Put in what the line names."""
+        """Replace each {name} by its value in the line."""
         for name, value in self.values.items():
             text = text.replace(f"{{{name}}}", value)
         return text
 
 
 class Raised(NamedTuple):
-    """An exception that no message of the table explains, with the places in the code."""
+    """An exception that no message of the table explains, with the places in its traceback."""
 
     offset: int
     line: int
@@ -114,7 +96,7 @@ class Raised(NamedTuple):
     places: list[tuple[str, str]]
 
     def where(self) -> str:
-        """Tell where it was raised, and from which line outside installed packages."""
+        """Say where it was raised, and from which line outside installed packages."""
         known = [(_package(file), file, line) for file, line in self.places if file[0] != "<"]
         if not known:
             return ""
@@ -123,20 +105,15 @@ class Raised(NamedTuple):
         if not package:
             return f" It was raised in {file}, line {line}."
         called = next((each for each in reversed(known) if not each[0]), None)
-        said = f" It was raised in {package} ({name}, line {line})"
-        return f"{said}, called from {called[1]}, line {called[2]}." if called else f"{said}."
+        raised = f" It was raised in {package} ({name}, line {line})"
+        return f"{raised}, called from {called[1]}, line {called[2]}." if called else f"{raised}."
 
 
 class Scan:
-    """What a log says; of a requeued job its last attempt.
-
-    Parameters
-    ----------
-    messages : list of Message
-        The special stands before the general.
-    """
+    """The findings of a log; of a requeued job those of its last attempt."""
 
     def __init__(self, messages: list[Message]) -> None:
+        """Search for messages, the special ones before the general."""
         self._searches = [
             (each, text.encode(), re.compile(each.pattern.encode()), _without_digits(each, text))
             for each in messages
@@ -144,7 +121,7 @@ class Scan:
         ]
         self._exceptions = {each.topic: each for each in messages if not each.text}
         self._dull: set[bytes] = set()
-        self._met: set[bytes] = set()  # texts whose digits matter, of which a kind of line was met
+        self._met: set[bytes] = set()  # texts whose digits matter, found in a kind of line
         self._offset = self.lines = self._attempts = 0
         self.skipped: tuple[int, int] | None = None
         self._forget()
@@ -158,7 +135,7 @@ class Scan:
 
     @property
     def findings(self) -> list[Finding]:
-        """Causes first, each kind in the order of the log; without a cause the exception."""
+        """Causes first, each group in the order of the log; without a cause the exception."""
         found = sorted(
             self._found.values(), key=lambda each: (each.message.consequence, each.offset)
         )
@@ -167,11 +144,11 @@ class Scan:
         return [*self._exception(bare=not found), *found]
 
     def _exception(self, *, bare: bool) -> Iterator[Finding]:
-        """Tell what is certain of an exception that no message explains."""
+        """Yield what is certain about an exception that no message explains."""
         raised = self._raised
-        number, said = self.last_error
-        if not raised and bare and number != self._caught and (label := _BARE.search(said)):
-            raised = Raised(0, number, said[label.end() :], [])
+        number, text = self.last_error
+        if not raised and bare and number != self._caught and (label := _BARE.search(text)):
+            raised = Raised(0, number, text[label.end() :], [])
         if raised and (named := _RAISED.match(raised.text)):
             kind = named[2] or named[1].rpartition(".")[2]
             message = self._exceptions.get(kind) or self._exceptions.get(_UNKNOWN)
@@ -185,13 +162,8 @@ class Scan:
     def read(self, stream: BinaryIO, size: int = 0) -> None:
         """Read a log to its end.
 
-        Parameters
-        ----------
-        stream : file
-            The log.
-        size : int
-            How large it is, to search only both ends of a large one; `skipped` are the first and
-            the last line between them. 0 searches all of it.
+        Of a large `size` only both ends are searched; `skipped` are the first and the last line
+        between them. Size 0 searches all of it.
         """
         rest = b""
         while block := stream.read(_BLOCK):
@@ -200,13 +172,13 @@ class Scan:
             if self._offset >= END and self._offset + end <= size - END:
                 self._skip(block[:end])
             else:
-                self._take(block[:end])
+                self._feed(block[:end])
             rest = block[end:]
-        self._take(rest)
+        self._feed(rest)
         self.lines += bool(rest)
 
     def _skip(self, block: bytes) -> None:
-        """Count its lines, and see whether another attempt begins in it."""
+        """Count its lines, and look for the begin of another attempt."""
         begun = block.count(b"\n" + _ATTEMPT) + block.startswith(_ATTEMPT)
         self._attempts += begun
         if begun and self._attempts > 1:
@@ -216,22 +188,22 @@ class Scan:
         self._offset += len(block)
         self.skipped = (first, self.lines)
 
-    def _take(self, block: bytes) -> None:
+    def _feed(self, block: bytes) -> None:
         begin = 0
         for at in _positions(block, _ATTEMPT):
             if at and block[at - 1 : at] != b"\n":
                 continue
-            self._look(block[begin:at])
+            self._search(block[begin:at])
             begin = at
             self._attempts += 1
             if self._attempts > 1:
                 self._forget()
-        self._look(block[begin:])
+        self._search(block[begin:])
 
-    def _look(self, block: bytes) -> None:
+    def _search(self, block: bytes) -> None:
         taken: set[int] = set()
         kinds = block.translate(_DIGITS).split(b"\n")
-        # Most lines differ from others, in which nothing was found, only in their numbers.
+        # Most lines differ only in their numbers from others in which nothing was found.
         fresh = b"\n".join({*kinds} - self._dull)
         for message, text, pattern, kind in self._searches:
             if (kind or text) in fresh:
@@ -244,7 +216,7 @@ class Scan:
                     continue
                 if match := pattern.search(block[start:end]):
                     taken.add(start)
-                    self._note(message, block, start, at, match.groupdict())
+                    self._add_finding(message, block, start, at, match.groupdict())
         if len(self._dull) > _KINDS:
             self._dull.clear()
         self._dull.update(kind for kind in kinds if len(kind) <= _SEEN)
@@ -282,31 +254,31 @@ class Scan:
     def _number(self, block: bytes, at: int) -> int:
         return self.lines + block.count(b"\n", 0, at) + 1
 
-    def _note(
+    def _add_finding(
         self, message: Message, block: bytes, start: int, at: int, values: dict[str, Any]
     ) -> None:
         known = self._found.get(message.topic)
         if known and known.offset < self._offset + start:
             self._found[message.topic] = known._replace(count=known.count + 1)
             return
-        said = _shown(block[start : _line_around(block, at)[1]])
+        text = _shown(block[start : _line_around(block, at)[1]])
         values = {name: _shown(value or b"") for name, value in values.items()}
         line = self._number(block, start)
         count = known.count + 1 if known else 1
         self._found[message.topic] = Finding(
-            message, self._offset + start, line, said, at - start, values, count
+            message, self._offset + start, line, text, at - start, values, count
         )
 
 
 def _read_traceback(block: bytes, at: int) -> tuple[Raised | None, int]:
     """Return the exception of a traceback, and where its line begins.
 
-    The lines of other ranks between its lines are left out by what stands before each line.
+    Lines of other ranks between its lines are skipped: their prefixes differ.
     """
     begin = max(block.rfind(b"\n", 0, at) + 1, at - _SEEN)
-    said = block[begin:at].decode("utf-8", "replace")
-    prefix = re.sub("[╭┏].*|Original ", "", said.rpartition("\r")[2])
-    if label := _RANK.search(prefix):  # behind a bar of progress
+    before = block[begin:at].decode("utf-8", "replace")
+    prefix = re.sub("[╭┏].*|Original ", "", before.rpartition("\r")[2])
+    if label := _RANK.search(prefix):  # after a progress bar
         prefix = label[0]
     elif not prefix.rstrip().endswith((":", "]", ")", "|")):
         prefix = prefix if prefix.isspace() else ""
@@ -327,18 +299,18 @@ def _read_traceback(block: bytes, at: int) -> tuple[Raised | None, int]:
         elif places and (named := _RAISED.match(line)):
             found = (Raised(0, 0, _shown(line.encode()), places), begin)
             rest = block[begin : begin + 2 * _SEEN].decode("utf-8", "replace")
-            told = named[2] or _CAUGHT.match(named[3] or "")  # by Ray, by a data loader
-            if not told and _HANDLED not in rest.split("Traceback", 1)[0]:
-                break  # else the next one tells more
+            reported = named[2] or _CAUGHT.match(named[3] or "")  # by Ray, by a data loader
+            if not reported and _HANDLED not in rest.split("Traceback", 1)[0]:
+                break  # else the next one has more details
             places = []
-    told = label or "Original" in said or _CAUSE in rest  # PyTorch labels what ends a rank
-    if found[0] and _INSTALLED.search(found[0].places[0][0]) and not told:
+    fatal = label or "Original" in before or _CAUSE in rest  # PyTorch labels what ends a rank
+    if found[0] and _INSTALLED.search(found[0].places[0][0]) and not fatal:
         return None, found[1]  # it was caught in a package
     return found
 
 
 def _package(file: str) -> str:
-    """Name the installed package that a file belongs to; '' for the user's own code."""
+    """Return the installed package that a file belongs to; '' for the user's own code."""
     if package := _INSTALLED.search(file):
         return package[1]
     if file.endswith(".pyx"):
@@ -347,14 +319,14 @@ def _package(file: str) -> str:
 
 
 def _without_digits(message: Message, text: str) -> bytes:
-    """Return the text as the kinds of lines have it; nothing where no digits of a line matter."""
+    """Return the text as in kinds of lines; empty if no digits of a line matter."""
     pattern = re.sub(r"\[0-9\]|\{[0-9,]+\}", "", message.pattern)
     matter = any(each.isdigit() for each in text + pattern)
     return text.encode().translate(_DIGITS) if matter else b""
 
 
 def _positions(block: bytes, text: bytes) -> Iterator[int]:
-    """Go through the places of a text, one for each line."""
+    """Yield the places of a text, at most one per line."""
     at = block.find(text)
     while at >= 0:
         yield at
@@ -362,7 +334,7 @@ def _positions(block: bytes, text: bytes) -> Iterator[int]:
 
 
 def _line_around(block: bytes, at: int) -> tuple[int, int]:
-    """Return begin and end of a line, or of what stands near in a long one."""
+    """Return begin and end of a line, or of a part of a long one."""
     first = max(0, at - _SEEN)
     ends = [
         each for each in (block.find(end, at, at + _SEEN) for end in (b"\n", b"\r")) if each > 0
@@ -372,7 +344,7 @@ def _line_around(block: bytes, at: int) -> tuple[int, int]:
 
 
 def _shown(line: bytes) -> str:
-    """Make a line safe for a terminal, which may understand less than UTF-8."""
+    """Make a line safe for a terminal, whose encoding may not be UTF-8."""
     text = "".join(c if c.isprintable() else " " for c in line.decode("utf-8", "replace"))
     encoding = sys.stdout.encoding or "ascii"
     return text.encode(encoding, "backslashreplace").decode(encoding).rstrip()

@@ -155,7 +155,7 @@ def test_large_log_of_any_bytes_is_read_in_blocks(tmp_path):
     scan = scanned(tmp_path / "log", log)
     (found,) = scan.findings
     assert (found.line, scan.lines) == (20001, 40001)
-    assert "\x1b" not in found.said
+    assert "\x1b" not in found.line_text
 
 
 @pytest.mark.parametrize("piece", [b"a", b" ", b"(", b"*** JOB ", b"AssocGrp", b"mount source "])
@@ -176,7 +176,8 @@ def test_harmless_text_is_not_taken_for_a_message(root, tmp_path):
     ]
     for path in healthy:
         found = scanned(tmp_path / "log", path.read_bytes()).findings
-        assert [each.said for each in found if each.message.topic != "Longship's hint"] == [], path
+        others = [each for each in found if each.message.topic != "Longship's hint"]
+        assert [each.line_text for each in others] == [], path
 
 
 def test_what_is_missing_is_named(capsys, tmp_path):
@@ -233,7 +234,7 @@ RICH = """╭───── Traceback (most recent call last) ─────�
 )
 def test_exception_without_a_known_message_is_told_with_its_place(log, line, said, tmp_path):
     found = scanned(tmp_path / "log", log.encode()).findings[0]
-    assert not found.message.text and (found.line, found.said) == (line, said)
+    assert not found.message.text and (found.line, found.line_text) == (line, said)
     cause = found.filled(found.message.cause)
     assert "/s/train.py, line 7" in cause and "{" not in cause
 
