@@ -28,8 +28,8 @@ from lib.configuration.layers import load_settings
 from lib.configuration.paths import derive_paths
 from lib.configuration.sites import load_machines
 from lib.doctor import checks as diagnosis
-from lib.images.build import offline_lines, online_lines
-from lib.images.download import download_lines
+from lib.images.build import build_lines as build_image
+from lib.images.build import download_lines
 from lib.images.versions import move_lines
 from lib.packages.overlay import build_lines
 from lib.packages.overlay import prune_lines as prune_overlays
@@ -98,13 +98,15 @@ SITES = {"aws", "berzelius", "jsc", "local", "lumi", "olivia"}
 
 TYPED = "python3 build_container.py"
 BUILDS = {
-    "build_container_online": partial(online_lines, digest="", again=False, typed=TYPED),
-    "build_container_offline": partial(offline_lines, again=False, typed=f"{TYPED} offline"),
+    "build_container_online": partial(build_image, force=False, command_line=TYPED),
+    "build_container_offline": partial(
+        build_image, force=False, command_line=f"{TYPED} offline", offline=True
+    ),
     "build_container_download": lambda settings, paths, runtime: download_lines(
         *(settings, dataclasses.replace(paths, scratch_dir=HERE), runtime),
         digest="",
-        again=False,
-        typed=f"{TYPED} download",
+        force=False,
+        command_line=f"{TYPED} download",
     ),
     "set_up_download": lambda settings, paths, runtime: set_up_download_lines(
         *(settings, dataclasses.replace(paths, scratch_dir=HERE), runtime),

@@ -19,8 +19,8 @@ from lib.configuration.layers import load_settings
 from lib.configuration.paths import derive_paths
 from lib.configuration.schema import RUNTIMES
 from lib.configuration.sites import load_machines
-from lib.images.build import offline_lines, online_lines
-from lib.images.download import download_lines
+from lib.images.build import build_lines as build_image
+from lib.images.build import download_lines
 from lib.images.versions import move_lines, prune_lines, use_lines
 from lib.packages.overlay import build_lines
 from lib.packages.overlay import download_lines as download_overlay
@@ -122,9 +122,9 @@ BUNDLES = {  # no matter the runtime
     "unpack": lambda settings, paths, _: unpack_lines(settings, paths, "/it's", typed="x"),
 }
 IMAGES = {
-    "online build": partial(online_lines, digest="sha256:12", again=True, typed="x y"),
-    "offline build": partial(offline_lines, again=False, typed="x y"),
-    "download": partial(download_lines, digest="", again=False, typed="x y"),
+    "online build": partial(build_image, digest="sha256:12", force=True, command_line="x y"),
+    "offline build": partial(build_image, force=False, command_line="x y", offline=True),
+    "download": partial(download_lines, digest="", force=False, command_line="x y"),
     **BUNDLES,
     "move": partial(move_lines, following=["x y"]),
     "rollback": partial(use_lines, following=[], version=None),

@@ -11,7 +11,7 @@ from lib.assets.assets import configured_assets
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.configuration.repositories import configured_repositories
-from lib.images.build import archive_base, recipe_for
+from lib.images.build import archive_base
 from lib.runtimes.choice import configured_runtime
 from lib.runtimes.image import image_source
 from lib.runtimes.packages import packages_wanted
@@ -110,7 +110,7 @@ def _needed(settings: Settings, here: Paths) -> list[str]:
     lines = []
     if configured_runtime(settings) != "host" and not image_source(settings).ready:
         source = image_source(settings)
-        base = archive_base(recipe_for("apptainer", source, here), here)
+        base = archive_base(source, here)
         build = call("python3", "build_container.py", "download", "--machine", machine)
         lines.append(call("need_archive", base, build))
     if packages_wanted(settings):

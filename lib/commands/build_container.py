@@ -6,8 +6,7 @@ import click
 
 from lib.commands import Call, script_options
 from lib.commands.usage_errors import Mode
-from lib.images.build import offline_lines, online_lines
-from lib.images.download import download_lines
+from lib.images.build import build_lines, download_lines
 from lib.images.versions import recorded_digest
 from lib.runtimes.image import image_source
 from lib.script.render import render
@@ -38,13 +37,13 @@ def build_container(call: Call, mode: str, locked: bool, force: bool) -> None:
             "--locked cannot be used with offline: the archive determines the image"
         )
     settings, runtime = call.settings, call.builder().runtime
-    given = {"again": force, "typed": call.typed("build_container.py")}
+    given = {"force": force, "command_line": call.typed("build_container.py")}
     paths = call.paths_here() if mode == "download" else call.paths
-    if mode == "offline":
-        lines = offline_lines(settings, paths, runtime, **given)
+    digest = recorded_digest(runtime, image_source(settings), paths) if locked else ""
+    if mode == "download":
+        lines = download_lines(settings, paths, runtime, digest=digest, **given)
     else:
-        digest = recorded_digest(runtime, image_source(settings), paths) if locked else ""
-        make = online_lines if mode == "online" else download_lines
-        lines = make(settings, paths, runtime, digest=digest, **given)
+        offline = mode == "offline"
+        lines = build_lines(settings, paths, runtime, digest=digest, offline=offline, **given)
     script = render(call.title(f"build_container.py {mode}"), lines)
     call.finish(script, "build_container.py")

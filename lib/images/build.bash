@@ -1,114 +1,217 @@
-# shellcheck shell=bash disable=SC2154  # the emitted script says what to build: image, source, ...
-# Building images. An image being built has another name, and everything that the build needs is in a directory of
-# its own under scratch_dir; the image gets its name when it is complete, checked and recorded.
-# The emitted script sets image (the file), record, active (the active image), source, address (the source, at the
-# expected digest), digest (empty unless one is expected), input (the source if it is a file), arch, work, again
-# (empty, or 1: rebuild) and tools (the programs that take part); it defines make_image, which makes "$partial" from
-# "$address". An image of docker or podman is a file that contains its tag.
+# shellcheck shell=bash
+# Building images, and archives of images for an air-gapped machine. An image being built has another name, and
+# everything that the build needs is in a directory of its own under scratch_dir; the image gets its name when it is
+# complete, checked and recorded. An image of docker or podman is a file that contains its tag.
+# One script builds one image: build_from or build_from_archive, build_begin or archive_begin, then one of sif_build,
+# tag_build, sqsh_build and archive_build, then build_end.
 
-# build_image NEXT: build, unless the image exists already; NEXT is the command to run then.
-build_image() {
-  local -r wanted=$digest next=$1
-  local sha256
-  [[ -z $input || -r $input ]] ||
-    fail "cannot read $input" 'check container.image in configuration.toml'
-  if [[ -z $again ]] && is_built "$record"; then
-    next_step "$next"
-    return
+# shellcheck source=lib/script/facts.bash
+source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
+
+# The build of this script:
+#   image, active       the file that is built, and the active image; none for an archive
+#   source, address     where it comes from, as configured and recorded, and the same at the required digest
+#   kind, file          kind of the source (lib/runtimes/image.py), and its path if it is a file or an archive
+#   archive             the archive if the image is built from one
+#   required, digest    the digest that the source must have, empty for any, and the one that it has
+#   hint, next          the hint if this machine cannot build, and the command to run after the build
+#   work, tmp, partial  directory of everything that the build needs, its temporary files, and the unfinished image
+declare -g build_image='' build_active='' build_source='' build_address='' build_kind='' build_file='' \
+  build_archive='' build_required='' build_digest='' build_hint='' build_next='' build_work='' build_tmp='' \
+  build_partial=''
+
+declare -ga build_tools=() # the programs that take part
+
+# build_from KIND ADDRESS DIGEST [HINT]: describe the source; DIGEST is the required one, or empty, and HINT is for a
+# machine that cannot build. Stop if programs of the image, which a definition file or a Dockerfile runs, cannot run
+# on this machine; docker can have an emulator for them.
+build_from() {
+  local emulator=${arch/arm64/aarch64}
+  build_kind=$1 build_source=$2 build_address=$2 build_required=$3 build_digest=$3 build_hint=${4:-}
+  if [[ $1 == docker && -n $3 ]]; then build_address=$(strip_tag "$2")@$3; fi
+  case $2 in
+    /*) build_file=$2 ;;
+    *-archive:/*) build_file=${2#*:} ;;
+  esac
+  [[ -z $build_file || -r $build_file ]] ||
+    fail "cannot read $build_file" 'check container.image in configuration.toml'
+  [[ $1 == definition || $1 == dockerfile ]] || return 0
+  emulator=/proc/sys/fs/binfmt_misc/qemu-${emulator/amd64/x86_64}
+  host_arch
+  [[ $REPLY == "$arch" || ($1 == dockerfile && -e $emulator) ]] ||
+    fail "cannot run $arch programs on this $REPLY machine, which building $2 requires" "$build_hint"
+}
+
+# build_from_archive BASE: find the downloaded archive, check its size, and describe what it was made from.
+build_from_archive() {
+  local size
+  local -r fetch="on a machine with network access, run: python3 build_container.py download --machine $machine"
+  build_kind=docker-archive build_archive=$1.tar
+  if [[ $1.sif -nt $build_archive ]]; then build_kind=sif build_archive=$1.sif; fi
+  build_file=$build_archive
+  [[ -e $build_archive ]] || fail "archive not found: $build_archive" "$fetch; then copy the archive here"
+  [[ -e $build_archive.json ]] || fail "record of the archive not found: $build_archive.json" \
+    'copy this file too, together with the archive'
+  size=$(image_bytes "$build_archive")
+  record_value "$build_archive.json" bytes
+  [[ $size == "$REPLY" ]] ||
+    fail "archive $build_archive is truncated: $size of $REPLY bytes" 'copy the archive again'
+  check_image "$build_archive" "$arch" "$fetch"
+  record_value "$build_archive.json" source
+  printf -v build_source '%b' "${REPLY//\\\"/\"}" # JSON's other escapes are those of printf
+  build_address=$build_source
+  record_value "$build_archive.json" digest
+  build_digest=$REPLY build_required=$REPLY
+}
+
+# build_begin IMAGE WORK FORCE NEXT [ACTIVE]: take the image's lock and begin to build it in a directory named after
+# WORK. If the image is already there, or is the active one, end the script, unless FORCE is given; NEXT is the
+# command to run after the build.
+build_begin() {
+  build_image=$1 build_next=$4 build_active=${5:-}
+  build_work=$2.$UID # what a killed build leaves is not another member's to delete
+  if ((${#build_tools[@]} == 0)); then build_tools=("$runtime"); fi
+  hold_lock "$1.json"
+  if [[ -z $3 ]] && is_built "$1.json"; then
+    next_step "$4"
+    exit
   fi
-  if [[ -z $again && -L $active ]] && is_built "${active%/*}/$(readlink -- "$active").json"; then
-    return
-  fi
+  if [[ -z $3 && -L $build_active ]] && is_built "${build_active%/*}/$(readlink -- "$build_active").json"; then exit; fi
   # its own for each process: what a killed one started can go on writing for a while
-  partial=${image%/*}/partial-$$-${image##*/}
-  tmp=$work/tmp-$$
+  build_partial=${1%/*}/partial-$$-${1##*/} build_tmp=$build_work/tmp-$$
   trap 'discard_partial_image; release_locks' EXIT
   remove_dead_builds
-  make_folders "$work/cache" "$tmp"
-  # where a project's folder hands its group on: Apptainer's user namespace has no number for that group
-  { chgrp "$(id -g)" -- "$work" "$work/cache" "$tmp" && chmod g-s -- "$work" "$work/cache" "$tmp"; } 2>/dev/null || :
-  check_cache "$work/cache/cache/blob"
-  step 1/3 "Building the image from ${archive:-$source}"
-  if [[ -n $input ]]; then
-    digest=$(checksum "$input")
-    check_digest
-  elif [[ -z $digest ]]; then
-    digest=$(daemon_digest)
+  build_make_folders
+  check_cache "$build_work/cache/cache/blob"
+  step 1/3 "Building the image from ${build_archive:-$build_source}"
+  if [[ -n $build_archive ]]; then
+    verify_archive
+  else
+    local found
+    found=$(source_digest) || exit
+    if [[ -n $found ]]; then
+      build_digest=$found
+      check_digest
+    fi
   fi
-  make_image
+}
+
+# build_make_folders: make the build's directories, and keep all caches and temporary files in them: not in the home
+# directory, nor in /tmp.
+build_make_folders() {
+  local -ra folders=("$build_work" "$build_work/cache" "$build_tmp")
+  make_folders "${folders[@]:1}"
+  # where a project's folder hands its group on: Apptainer's user namespace has no number for that group
+  { chgrp "$(id -g)" -- "${folders[@]}" && chmod g-s -- "${folders[@]}"; } 2>/dev/null || :
+  export APPTAINER_CACHEDIR=$build_work/cache APPTAINER_TMPDIR=$build_tmp
+  export SINGULARITY_CACHEDIR=$build_work/cache SINGULARITY_TMPDIR=$build_tmp
+  export ENROOT_CACHE_PATH=$build_work/cache ENROOT_TEMP_PATH=$build_tmp PARALLEL_HOME=$build_tmp
+  # programs that a definition file runs would see this one too
+  if [[ $build_image != *.sif ]]; then export TMPDIR=$build_tmp; fi
+}
+
+# build_end: check, record and name the new image.
+build_end() {
+  local sha256
   step 2/3 'Checking the image'
-  check_image "$partial" "$arch" "set container.image in configuration.toml to an image for $arch"
-  sha256=$(image_checksum "$partial")
+  check_image "$build_partial" "$arch" "set container.image in configuration.toml to an image for $arch"
+  sha256=$(image_checksum "$build_partial")
   check_digest
   step 3/3 'Recording and naming the image'
-  write_record "$partial.json" "$partial" "$sha256"
-  name_image
-  remove_folder "$work"
-  next_step "$next"
+  build_record "$sha256"
+  build_name_image
+  remove_folder "$build_work"
+  trap release_locks EXIT
+  next_step "$build_next"
 }
 
-# name_image: make it the new image, with its record.
-name_image() {
-  rm -f -- "$record" # it belongs to the image that goes away now
-  if holds_tag "$image" && [[ $(tag_in "$image") != "$(tag_in "$partial")" ]]; then
-    delete_image "$image" || :
+# build_record SHA256: record what the image is, where it comes from, and what has built it.
+build_record() {
+  local program bytes mark
+  local -a versions=()
+  bytes=$(image_bytes "$build_partial")
+  mark=$(image_mark "$build_partial")
+  for program in "${build_tools[@]}"; do versions+=("$(program_version "$program")"); done
+  local -ra facts=(
+    source "$build_source"
+    digest "$build_digest"
+    sha256 "$1"
+    bytes "$bytes"
+    modified "$mark"
+    architecture "$arch"
+    date "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
+    host "$(this_host)"
+    tools "$(IFS=';' && printf '%s' "${versions[*]-}")"
+    script "$(this_script)"
+  )
+  write_facts "$build_partial.json" "${facts[@]}"
+}
+
+# build_name_image: make it the new image, with its record.
+build_name_image() {
+  rm -f -- "$build_image.json" # it belongs to the image that goes away now
+  if holds_tag "$build_image" && [[ $(tag_in "$build_image") != "$(tag_in "$build_partial")" ]]; then
+    delete_image "$build_image" || :
   fi
-  put_shared "$partial" "$image"
-  put_shared "$partial.json" "$record"
+  put_shared "$build_partial" "$build_image"
+  put_shared "$build_partial.json" "$build_image.json"
 }
 
-# check_digest: stop if it is not the expected digest.
+# check_digest: stop if it is not the required digest.
 check_digest() {
-  if [[ $address != "$source" ]]; then digest=$wanted; fi # then the registry has seen to it
-  [[ -z $wanted || $digest == "$wanted" ]] ||
-    fail "the digest of $source has changed: now $digest, recorded $wanted" \
+  if [[ $build_address != "$build_source" ]]; then build_digest=$build_required; fi # the registry has checked it
+  [[ -z $build_required || $build_digest == "$build_required" ]] ||
+    fail "the digest of $build_source has changed: now $build_digest, recorded $build_required" \
       'to accept the current digest, run the command again without --locked'
 }
 
-# daemon_digest: print docker's id of an image in its own store: no registry has named it, and a rebuilt one has the
-# same name.
-daemon_digest() {
-  if [[ $source == docker-daemon:* ]]; then
-    docker image inspect --format '{{.Id}}' "${source#docker-daemon:}" 2>/dev/null || :
+# source_digest: print the digest of a source that no registry names: a file's checksum, or docker's id of an image in
+# its own store, where a rebuilt image has the same name.
+source_digest() {
+  if [[ -n $build_archive ]]; then
+    return
+  elif [[ -n $build_file ]]; then
+    checksum "$build_file"
+  elif [[ $build_kind == docker-daemon ]]; then
+    docker image inspect --format '{{.Id}}' "${build_source#docker-daemon:}" 2>/dev/null || :
   fi
 }
 
 # is_built RECORD: whether it is the record of the expected image, and that image exists.
 is_built() {
-  local there=$digest
+  local expected=$build_digest
   record_value "$1" source
   local -r recorded=$REPLY
-  json_text "$source"
+  json_text "$build_source"
   [[ $recorded == "$REPLY" ]] || return 1
-  if [[ -z $there && -n $input ]]; then there=$(checksum "$input") || exit 1; fi
-  if [[ -z $there ]]; then there=$(daemon_digest); fi
+  if [[ -z $expected ]]; then expected=$(source_digest) || exit 1; fi
   record_value "$1" digest
-  [[ -z $there || $REPLY == "$there" ]] || return 1
+  [[ -z $expected || $REPLY == "$expected" ]] || return 1
   image_exists "${1%.json}" || return 1
   is_as_recorded "${1%.json}" || {
     note "rebuilding ${1%.json}, which does not match its record: $REPLY"
     return 1
   }
   record_value "$1" date
-  note "$source was already built on $REPLY: ${1%.json}; --force rebuilds it"
+  note "$build_source was already built on $REPLY: ${1%.json}; --force rebuilds it"
 }
 
 # discard_partial_image: remove an unfinished image, whatever ended the build; downloaded layers stay in the cache for
 # the next try.
 discard_partial_image() {
-  delete_image "$partial" || :
-  rm -f -- "$partial" "$partial.json"
-  remove_folder "$tmp"
+  delete_image "$build_partial" || :
+  rm -f -- "$build_partial" "$build_partial.json"
+  remove_folder "$build_tmp"
 }
 
 # remove_dead_builds: remove what killed builds left. The lock is held: none is alive.
 remove_dead_builds() {
   local left
-  for left in "${image%/*}"/partial-*-"${image##*/}"; do
+  for left in "${build_image%/*}"/partial-*-"${build_image##*/}"; do
     if [[ -e $left ]]; then delete_image "$left" || rm -f -- "$left"; fi
   done
-  for left in "${image%/*}"/partial-*-"${image##*/}.json"; do rm -f -- "$left"; done
-  for left in "$work"/tmp-*; do remove_folder "$left"; done
+  for left in "${build_image%/*}"/partial-*-"${build_image##*/}.json"; do rm -f -- "$left"; done
+  for left in "$build_work"/tmp-*; do remove_folder "$left"; done
 }
 
 # check_cache LAYOUT: remove what a full disk or a kill has left damaged: Apptainer reuses the cache unchecked. The
@@ -133,6 +236,158 @@ remove_folder() {
   rm -rf -- "$1" 2>/dev/null || : # or what a killed build started still writes there
 }
 
+# build_run COMMAND...: run a program of the build, show its progress, and explain a failure.
+build_run() {
+  local -r log=$build_work/log
+  "$@" 2>&1 </dev/null | tee -- "$log" | show_progress "$build_work/cache" "$build_partial" ||
+    explain_failure "$log" "$1" "$build_source" "$build_file" "$build_hint"
+}
+
+# sif_build PROGRAM TAG: build a SIF with apptainer or singularity; TAG is for an image that docker builds first.
+sif_build() {
+  local -a options=(--force)
+  local folder=. address=$build_address
+  # before version 4, SingularityCE's option of this name has another meaning
+  if [[ $1 == apptainer ]]; then options+=(--arch "$arch"); fi
+  case $build_kind in
+    sif)
+      copy_image "$build_file" "$build_partial"
+      return
+      ;;
+    oras | library) # the SIF itself: a build would unpack and pack it again
+      build_run "$1" pull "${options[@]}" --disable-cache "$build_partial" "$address"
+      build_digest=$(checksum "$build_partial")
+      return
+      ;;
+    dockerfile)
+      build_dockerfile "$2" "$build_tmp/image.tar"
+      folder=$build_tmp address=docker-archive:image.tar
+      ;;
+    *-archive) folder=${build_file%/*} address=$build_kind:${build_file##*/} ;;
+  esac
+  # in the archive's folder: a path with a colon would be taken apart; not pulled: that keeps a second copy of the SIF
+  (cd -- "$folder" && build_run "$1" build "${options[@]}" "$build_partial" "$address")
+  if [[ $build_kind == docker ]]; then build_digest=$(fetched_digest "$build_work/cache"); fi
+}
+
+# sqsh_build TAG: build a SquashFS file with enroot; TAG is for an image that docker builds or loads first.
+sqsh_build() {
+  case $build_kind in
+    docker) sqsh_import ;;
+    docker-daemon) build_run enroot import --output "$build_partial" "dockerd://${build_address#*:}" ;;
+    sqsh) copy_image "$build_file" "$build_partial" ;;
+    *)
+      if [[ $build_kind == dockerfile ]]; then
+        build_tag docker "$1-partial"
+      else
+        load_archive docker "$1-partial"
+      fi
+      build_run enroot import --output "$build_partial" "dockerd://$1-partial"
+      docker rmi "$1-partial" >/dev/null
+      ;;
+  esac
+}
+
+# sqsh_import: import the registry's image; enroot has names of its own for architectures, and requires a # after the
+# host.
+sqsh_import() {
+  local name=${build_address#docker://} machine_name=${arch/amd64/x86_64} found=''
+  machine_name=${machine_name/arm64/aarch64}
+  name=${name#docker.io/}
+  if [[ ${name%%/*} == *[.:]* ]]; then name=${name/\//#}; fi
+  # enroot before 4 neither tells a digest, but how it is used, nor takes one
+  if [[ -z $build_digest ]] && found=$(enroot digest --arch "$machine_name" "docker://$name" 2>/dev/null </dev/null) &&
+    [[ $found =~ ^sha256:[0-9a-f]{64}$ ]]; then
+    build_digest=$found
+    name=$(strip_tag "$name")@$found
+  fi
+  build_run enroot import --arch "$machine_name" --output "$build_partial" "docker://$name"
+}
+
+# tag_build PROGRAM TAG: make an image in the store of docker or podman.
+tag_build() {
+  case $build_kind in
+    docker) pull_tag "$1" "$2-partial" ;;
+    dockerfile) build_tag "$1" "$2-partial" ;;
+    docker-daemon) import_from_daemon "$1" "$2-partial" ;;
+    *) load_archive "$1" "$2-partial" ;;
+  esac
+  hold_tag "$1" "$2"
+}
+
+# pull_tag PROGRAM TAG: pull the registry's image, and give it this tag too.
+pull_tag() {
+  local -r name=${build_address#docker://}
+  build_run "$1" pull --platform "linux/$arch" "$name"
+  build_digest=$(pulled_digest "$1" "$name")
+  "$1" tag "$name" "$2"
+}
+
+# build_tag PROGRAM TAG: build the Dockerfile; its directory is the context.
+build_tag() {
+  build_run "$1" build --platform "linux/$arch" --file "$build_file" --tag "$2" "${build_file%/*}"
+}
+
+# import_from_daemon PROGRAM TAG: tag an image of docker's store; podman gets it from docker first.
+import_from_daemon() {
+  local -r name=${build_address#docker-daemon:}
+  if [[ $1 == podman ]]; then build_run podman pull "$build_address"; fi
+  "$1" tag "$name" "$2" 2>/dev/null || fail "$1 has no image $name" "list its images: $1 image ls"
+}
+
+# load_archive PROGRAM TAG: load a docker archive into the store, under this tag alone.
+load_archive() {
+  local loaded before
+  before=$("$1" image ls --format '{{.Repository}}:{{.Tag}}')
+  build_run "$1" load --input "$build_file"
+  loaded=$(grep -o 'Loaded image.*' "$build_work/log" | tail -n 1)
+  loaded=${loaded#*: }
+  "$1" tag "$loaded" "$2"
+  if [[ $loaded == *:* && $loaded != sha256:* ]] && ! grep -q -F -x -e "$loaded" <<<"$before"; then
+    "$1" rmi "$loaded" >/dev/null
+  fi
+}
+
+# hold_tag PROGRAM TAG: keep what TAG-partial is now under a tag of its own, named in "$build_partial". So a version of
+# docker's and podman's is a file too, and is activated like the others. The active image, built again, keeps its
+# tag: packages were installed on top of that.
+hold_tag() {
+  local id own
+  id=$("$1" image inspect --format '{{.Id}}' "$2-partial")
+  id=${id#sha256:}
+  own=$2_$(date -u +%Y%m%dT%H%M%S)_${id:0:12}
+  if [[ $(tag_in "$build_active") == "$2_"*"_${id:0:12}" ]]; then own=$(tag_in "$build_active"); fi
+  printf '%s\n' "$own" >"$build_partial" ||
+    fail_writing "${build_partial%/*}" "cannot write $build_partial" 'see the error above'
+  "$1" tag "$2-partial" "$own"
+  "$1" rmi "$2-partial" >/dev/null
+}
+
+# build_dockerfile TAG ARCHIVE: build the Dockerfile with docker or podman, whichever works, as an archive.
+build_dockerfile() {
+  local program
+  for program in docker podman; do
+    if command -v "$program" >/dev/null && "$program" version >/dev/null 2>&1; then
+      build_tag "$program" "$1-archive"
+      save_tag "$program" "$1-archive" "$2"
+      return
+    fi
+  done
+  fail "neither docker nor podman works on this machine, and $build_file requires one of them" "$build_hint"
+}
+
+# save_tag PROGRAM TAG ARCHIVE: save it as an archive and remove it from the store.
+save_tag() {
+  build_run "$1" save --output "$3" "$2"
+  "$1" rmi "$2" >/dev/null
+}
+
+# copy_image FROM TO: copy it, because a site can replace its images at any time.
+copy_image() {
+  with_progress "$1" "$2" cp --reflink=auto -- "$1" "$2" ||
+    fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the error above'
+}
+
 # fetched_digest CACHE: print the digest of the manifest that Apptainer has downloaded last; the layout of the cache
 # is the OCI's, and this cache belongs to one image.
 fetched_digest() {
@@ -148,7 +403,7 @@ pulled_digest() {
   local digest_of
   local -r name=${2##*/}
   # docker says it; what it keeps of it belongs to the first architecture that was pulled
-  if digest_of=$(grep -o '^Digest: sha256:[0-9a-f]*' "$work/log"); then
+  if digest_of=$(grep -o '^Digest: sha256:[0-9a-f]*' "$build_work/log"); then
     printf '%s' "${digest_of#Digest: }"
     return
   fi
@@ -161,89 +416,92 @@ pulled_digest() {
   done < <("$1" image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$2")
 }
 
-# copy_image FROM TO: copy it, because a site can replace its images at any time.
-copy_image() {
-  with_progress "$1" "$2" cp --reflink=auto -- "$1" "$2" ||
-    fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the error above'
+# strip_tag NAME: print it without its tag or digest.
+strip_tag() {
+  local -r last=${1##*[/#]}
+  printf '%s%s' "${1%"$last"}" "${last%%[:@]*}"
 }
 
-# sif_from_archive COMMAND...: make "$partial" from "$archive", which is a SIF already, or a docker archive for
-# COMMAND.
-sif_from_archive() {
-  if [[ $archive == *.sif ]]; then
-    copy_image "$archive" "$partial"
-  else
-    # in its folder: a path with a colon would be taken apart
-    (cd -- "${archive%/*}" && watched "$@" "$partial" "docker-archive:${archive##*/}")
-  fi
+# archive_begin BASE WORK FORCE NEXT [SIF_PROGRAM...]: choose the program to download or build the archive with, name
+# the archive after BASE, and begin as build_begin does. The runtime of the target machine can use the archives of
+# SIF_PROGRAMs.
+archive_begin() {
+  local ending=tar
+  case $build_kind in
+    docker)
+      archive_choose skopeo docker podman "${@:5}" ||
+        fail "no program found on this machine to download $build_source" \
+          "install one of: skopeo, docker, podman${5:+, ${*:5}}"
+      if [[ ${build_tools[0]} == apptainer || ${build_tools[0]} == singularity ]]; then ending=sif; fi
+      ;;
+    oras | library | definition)
+      ending=sif
+      archive_choose apptainer singularity ||
+        fail "neither apptainer nor singularity found, and $build_source requires one of them" \
+          'run the download on a machine that has one'
+      ;;
+    sif) ending=sif ;;
+  esac
+  build_begin "$1.$ending" "${@:2:3}"
 }
 
-# load_archive PROGRAM FILE TAG: load a docker archive into the store, under this tag alone.
-load_archive() {
-  local loaded before
-  before=$("$1" image ls --format '{{.Repository}}:{{.Tag}}')
-  watched "$1" load --input "$2"
-  loaded=$(grep -o 'Loaded image.*' "$work/log" | tail -n 1)
-  loaded=${loaded#*: }
-  "$1" tag "$loaded" "$3"
-  if [[ $loaded == *:* && $loaded != sha256:* ]] && ! grep -q -F -x -e "$loaded" <<<"$before"; then
-    "$1" rmi "$loaded" >/dev/null
-  fi
-}
-
-# take_from_daemon PROGRAM SOURCE TAG: tag an image of docker's store; podman gets it from docker first.
-take_from_daemon() {
-  local -r name=${2#docker-daemon:}
-  if [[ $1 == podman ]]; then watched podman pull "$2"; fi
-  "$1" tag "$name" "$3" 2>/dev/null ||
-    fail "$1 has no image $name" "list its images: $1 image ls"
-}
-
-# build_tag PROGRAM DOCKERFILE ARCH TAG: build it; its directory is the context.
-build_tag() {
-  watched "$1" build --platform "linux/$3" --file "$2" --tag "$4" "${2%/*}"
-}
-
-# hold_tag PROGRAM TAG: keep what TAG-partial is now under a tag of its own, named in "$partial". So a version of
-# docker's and podman's is a file too, and is activated like the others. The active image, built again, keeps its
-# tag: packages were installed on top of that.
-hold_tag() {
-  local id own
-  id=$("$1" image inspect --format '{{.Id}}' "$2-partial")
-  id=${id#sha256:}
-  own=$2_$(date -u +%Y%m%dT%H%M%S)_${id:0:12}
-  if [[ $(tag_in "$active") == "$2_"*"_${id:0:12}" ]]; then own=$(tag_in "$active"); fi
-  printf '%s\n' "$own" >"$partial" ||
-    fail_writing "${partial%/*}" "cannot write $partial" 'see the error above'
-  "$1" tag "$2-partial" "$own"
-  "$1" rmi "$2-partial" >/dev/null
-}
-
-# build_dockerfile DOCKERFILE ARCH ARCHIVE TAG: build it with docker or podman, whichever works.
-build_dockerfile() {
+# archive_choose PROGRAM...: set build_tools to the first that works on this machine.
+archive_choose() {
   local program
-  for program in docker podman; do
-    if command -v "$program" >/dev/null && "$program" version >/dev/null 2>&1; then
-      build_tag "$program" "$1" "$2" "$4"
-      save_tag "$program" "$4" "$3"
+  for program in "$@"; do
+    command -v "$program" >/dev/null || continue
+    if [[ $program != docker ]] || docker version >/dev/null 2>&1; then
+      build_tools=("$program")
       return
     fi
   done
-  fail "neither docker nor podman works on this machine, and $1 requires one of them" "$build_hint"
+  return 1
 }
 
-# save_tag PROGRAM TAG ARCHIVE: save it as an archive and remove it from the store.
-save_tag() {
-  watched "$1" save --output "$3" "$2"
-  "$1" rmi "$2" >/dev/null
+# archive_build TAG: download or build the archive; it calls the image TAG-archive.
+archive_build() {
+  local -r program=${build_tools[0]} tag=$1-archive
+  case $build_kind in
+    docker)
+      case $program in
+        skopeo) archive_copy "$tag" ;;
+        docker | podman)
+          pull_tag "$program" "$tag"
+          save_tag "$program" "$tag" "$build_partial"
+          ;;
+        *) sif_build "$program" ;;
+      esac
+      ;;
+    dockerfile) build_dockerfile "$1" "$build_partial" ;;
+    docker-daemon)
+      import_from_daemon docker "$tag"
+      save_tag docker "$tag" "$build_partial"
+      ;;
+    oras | library | definition) sif_build "$program" ;;
+    *) copy_image "$build_file" "$build_partial" ;;
+  esac
 }
 
-# check_can_build ARCH KIND: stop if programs of the image, which a definition file or a Dockerfile runs, cannot run on
-# this machine; docker can have an emulator for them.
-check_can_build() {
-  local emulator=${1/arm64/aarch64}
-  emulator=/proc/sys/fs/binfmt_misc/qemu-${emulator/amd64/x86_64}
-  host_arch
-  [[ $REPLY == "$1" || ($2 == dockerfile && -e $emulator) ]] ||
-    fail "cannot run $1 programs on this $REPLY machine, which building $input requires" "$build_hint"
+# archive_copy TAG: download the registry's image with skopeo; the archive calls it TAG.
+archive_copy() {
+  local name=${build_address#docker://}
+  if [[ -z $build_digest ]]; then
+    skopeo inspect --raw "docker://$name" >"$build_work/manifest" 2>"$build_work/log" </dev/null ||
+      explain_failure "$build_work/log" skopeo "$build_source" "$build_file" "$build_hint"
+    build_digest=$(checksum "$build_work/manifest")
+    name=$(strip_tag "$name")@$build_digest
+  fi
+  # in its folder: a path with a colon would be taken apart
+  (cd -- "${build_image%/*}" && build_run skopeo --tmpdir "$build_tmp" copy --override-os linux \
+    --override-arch "$arch" "docker://$name" "docker-archive:${build_partial##*/}:$1")
+}
+
+# verify_archive: stop if its checksum is not the recorded one.
+verify_archive() {
+  local sum
+  note "checking $build_archive"
+  sum=$(checksum "$build_archive")
+  record_value "$build_archive.json" sha256
+  [[ $sum == "$REPLY" ]] ||
+    fail "archive $build_archive is damaged: checksum $sum, recorded: $REPLY" 'copy the archive again'
 }

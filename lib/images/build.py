@@ -1,12 +1,13 @@
-"""Building images: the lines of `build_container.py`."""
+"""Building images, and archives for an air-gapped machine: the lines of `build_container.py`."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths
-from lib.runtimes.choice import MODULES, program_lines
+from lib.configuration.paths import Paths, derive_paths
+from lib.runtimes.choice import program_lines
 from lib.runtimes.image import (
     ImageSource,
     check_usable,
@@ -15,38 +16,34 @@ from lib.runtimes.image import (
     image_source,
     image_tag,
 )
-from lib.runtimes.recipe import Recipe
-from lib.script.command import array, assign, call
+from lib.script.command import assign, call, wrapped
 from lib.script.errors import LongshipError
-from lib.script.quoting import Expansion, word
 
-_RECORD = Expansion('"$record"')
+_OFFLINE = "python3 build_container.py offline"
+_MOVE = "python3 move_built_container_to_active.py"
+_SIFS = ("apptainer", "singularity")
 
 
-def online_lines(
-    settings: Settings, paths: Paths, runtime: str, *, digest: str, again: bool, typed: str
+def build_lines(
+    settings: Settings,
+    paths: Paths,
+    runtime: str,
+    *,
+    digest: str = "",
+    force: bool,
+    command_line: str,
+    offline: bool = False,
 ) -> list[str]:
-    """Return the lines that build the image from its source.
+    """Return the lines that build the image from its source or, offline, from its archive.
 
     Parameters
     ----------
-    settings : Settings
-        All layers put together.
-    paths : Paths
-        All paths of the machine.
     runtime : str
         From `lib.runtimes.choice.choose_builder`.
     digest : str
         Required digest of the source; empty for the current one.
-    again : bool
-        Rebuild an image that exists.
-    typed : str
-        Command line, to resume after an interruption.
-
-    Returns
-    -------
-    list of str
-        Lines of bash.
+    command_line : str
+        Command to resume with after an interruption.
 
     Raises
     ------
@@ -54,68 +51,72 @@ def online_lines(
         If the runtime cannot use the source, or the site forbids such a build.
     """
     source = image_source(settings)
-    check_usable(runtime, source)
-    _check_allowed(source, settings)
-    recipe = recipe_for(runtime, source, paths)
-    module = MODULES[runtime]
-    folders = module.folders(runtime, work_folder(recipe, paths))
+    if not offline:
+        check_usable(runtime, source)
+        _check_allowed(source, settings)
+    file = image_file(runtime, source, paths)
+    work = paths.cache / "containers" / file
+    if runtime in _SIFS:
+        _check_path(runtime, work)
+    image = paths.containers / "build" / file
+    tag = image_tag(source, paths.arch)
     return [
-        *start_lines(settings, typed, paths.containers / "build"),
+        *_start_lines(settings, paths, runtime, command_line, image.parent),
         *program_lines(settings, runtime),
-        *name_lines(recipe, paths, again=again),
-        *source_lines(source, digest),
-        *([call("check_can_build", recipe.arch, source.kind)] if source.runs_programs else []),
-        *function("make_image", [*folders, *module.make_image(recipe)]),
-        call("locked", _RECORD, "build_image", "python3 move_built_container_to_active.py"),
+        "",
+        call("build_from_archive", archive_base(source, paths))
+        if offline
+        else _source_line(settings, source, digest),
+        wrapped("build_begin", image, work, "1" if force else "", _MOVE, paths.containers / file),
+        call("sqsh_build", tag)
+        if runtime == "enroot"
+        else call("sif_build" if runtime in _SIFS else "tag_build", runtime, tag),
+        call("build_end"),
     ]
 
 
-def offline_lines(
-    settings: Settings, paths: Paths, runtime: str, *, again: bool, typed: str
+def download_lines(
+    settings: Settings, here: Paths, runtime: str, *, digest: str, force: bool, command_line: str
 ) -> list[str]:
-    """Return the lines that build the image from the downloaded archive, without network.
+    """Return the lines that save an archive of the image for another machine.
 
     Parameters
     ----------
-    settings : Settings
-        All layers put together.
-    paths : Paths
-        All paths of the machine.
+    here : Paths
+        Paths on the machine that downloads.
     runtime : str
-        From `lib.runtimes.choice.choose_builder`.
-    again : bool
-        Rebuild an image that exists.
-    typed : str
-        Command line, to resume after an interruption.
+        Runtime on the target machine.
+
+    Raises
+    ------
+    LongshipError
+        If the source cannot be downloaded on this machine.
     """
-    recipe = recipe_for(runtime, image_source(settings), paths)
-    module = MODULES[runtime]
-    folders = module.folders(runtime, work_folder(recipe, paths))
-    body = [*folders, call("verify_archive"), *module.from_archive(recipe)]
+    source = image_source(settings)
+    check_usable(runtime, source)
+    if source.kind == "sqsh":
+        raise LongshipError(
+            f"cannot download {source.address}: it is a file already",
+            "copy it to the target machine, and set container.image there",
+        )
+    here = dataclasses.replace(here, arch=settings.machine.arch)
+    work = here.cache / "containers" / f"{image_file(runtime, source, here)}.download"
+    _check_path("apptainer", work)
+    sifs = _SIFS if runtime in _SIFS else ()  # of no use to another runtime
+    begin = (archive_base(source, here), work, "1" if force else "", _next_step(settings, here))
     return [
-        *start_lines(settings, typed, paths.containers / "build"),
-        *program_lines(settings, runtime),
-        *name_lines(recipe, paths, again=again),
-        assign("input", ""),
-        call("open_archive", archive_base(recipe, paths)),
-        *function("make_image", body),
-        call("locked", _RECORD, "build_image", "python3 move_built_container_to_active.py"),
+        *_start_lines(settings, here, runtime, command_line, here.archives),
+        "",
+        _source_line(settings, source, digest),
+        wrapped("archive_begin", *begin, *sifs),
+        call("archive_build", image_tag(source, here.arch)),
+        call("build_end"),
     ]
 
 
-def recipe_for(runtime: str, source: ImageSource, paths: Paths) -> Recipe:
-    """Return what the runtime needs to build the image."""
-    return Recipe(runtime, source, paths.arch, image_tag(source, paths.arch))
-
-
-def archive_base(recipe: Recipe, paths: Paths) -> str:
+def archive_base(source: ImageSource, paths: Paths) -> str:
     """Return the path of the image's archive without its extension."""
-    return str(paths.archives / f"{image_name(recipe.source)}_{recipe.arch}")
-
-
-def work_folder(recipe: Recipe, paths: Paths) -> Path:
-    """Return the directory for everything that an interrupted build leaves behind."""
-    return paths.cache / "containers" / image_file(recipe.runtime, recipe.source, paths)
+    return str(paths.archives / f"{image_name(source)}_{paths.arch}")
 
 
 def _check_allowed(source: ImageSource, settings: Settings) -> None:
@@ -129,51 +130,46 @@ def _check_allowed(source: ImageSource, settings: Settings) -> None:
 def _build_hint(settings: Settings) -> str:
     elsewhere = (
         "on a machine that allows builds, run: python3 build_container.py download --machine "
-        f"{settings.machine.name}; copy the archive here; then run: python3 build_container.py "
-        "offline"
+        f"{settings.machine.name}; copy the archive here; then run: {_OFFLINE}"
     )
     return settings.machine.build_hint or elsewhere
 
 
-def start_lines(settings: Settings, typed: str, folder: Path) -> list[str]:
+def _check_path(runtime: str, work: Path) -> None:
+    """Reject a path with a quote: Apptainer 1.4 inserts it unquoted into a shell's text."""
+    if "'" in str(work):
+        raise LongshipError(
+            f"{runtime} cannot build in a directory with a quote in its path: {work}",
+            "set paths.scratch_dir in configuration.toml to another directory",
+        )
+
+
+def _start_lines(
+    settings: Settings, paths: Paths, runtime: str, command_line: str, folder: Path
+) -> list[str]:
     """Return the lines that every build begins with; the folder is that of its result."""
     return [
         assign("machine", settings.machine.name),
-        assign("build_hint", _build_hint(settings)),
-        call("on_interrupt", typed),
+        assign("arch", paths.arch),
+        assign("runtime", runtime),
+        call("on_interrupt", command_line),
         call("make_folders", folder),
     ]
 
 
-def name_lines(recipe: Recipe, paths: Paths, *, again: bool) -> list[str]:
-    """Return the lines that name the image and its build directory."""
-    file = image_file(recipe.runtime, recipe.source, paths)
-    return [
-        "",
-        assign("arch", recipe.arch),
-        assign("active", paths.containers / file),
-        assign("image", paths.containers / "build" / file),
-        'record="$image".json',
-        *([assign("tag", recipe.tag)] if file.endswith(("docker", "podman")) else []),
-        # a user's own: what a killed build leaves is not another member's to delete
-        assign("work", Expansion(f'{word(work_folder(recipe, paths))}."$UID"')),
-        array("tools", [recipe.runtime]),
-        assign("again", "1" if again else ""),
-    ]
+def _source_line(settings: Settings, source: ImageSource, digest: str) -> str:
+    """Return the line that describes the source."""
+    hint = [_build_hint(settings)] if source.file else []
+    return call("build_from", source.kind, source.address, digest or source.digest, *hint)
 
 
-def source_lines(source: ImageSource, digest: str) -> list[str]:
-    """Return the lines that describe the source."""
-    digest = digest or source.digest
-    at = source.at(digest)
-    return [
-        assign("source", source.address),
-        'address="$source"' if at == source.address else assign("address", at),
-        assign("digest", digest),
-        assign("input", source.file),
-    ]
-
-
-def function(name: str, body: list[str]) -> list[str]:
-    """Return the lines that define a function."""
-    return ["", f"{name}() {{", *(f"  {line}" for line in body), "}", ""]
+def _next_step(settings: Settings, here: Paths) -> str:
+    """Return the next command: copy the archive, if it is for another machine."""
+    try:
+        target = str(derive_paths(settings).archives)
+    except LongshipError:  # the target's paths hold variables that only the target knows
+        target = "SCRATCH_DIR/offline/containers"
+    if target == str(here.archives):
+        return _OFFLINE
+    copy = call("rsync", "-a", f"{here.archives}/", f"{settings.machine.name}:{target}/")
+    return f"{copy}; then on {settings.machine.name}: {_OFFLINE}"

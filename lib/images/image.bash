@@ -8,6 +8,9 @@
 #   date, host, tools   when, where and with which programs it was built
 #   script              the whole script that built it
 
+# shellcheck source=lib/script/facts.bash
+source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
+
 declare -g WRITTEN_TO='modified after it was built'
 
 # holds_tag FILE: whether it contains a tag; set REPLY to the program whose tag that is.
@@ -23,9 +26,18 @@ tag_in() {
   printf '%s' "$tag"
 }
 
-# startable FILE: print what a runtime starts: the file itself, or the tag that it contains.
-startable() {
+# image_reference FILE: print what a runtime starts: the file itself, or the tag that it contains.
+image_reference() {
   if holds_tag "$1"; then tag_in "$1"; else printf '%s' "$1"; fi
+}
+
+# image_exec IMAGE COMMAND...: run a command in the image, without binds or environment.
+image_exec() {
+  case $runtime in
+    docker | podman) "$runtime" run --rm --network=none --pull=never --entrypoint= "$@" ;;
+    enroot) env NVIDIA_VISIBLE_DEVICES=void enroot start --rc "$LIBRARY/runtimes/inside/enroot.rc" "$@" ;;
+    *) "$runtime" --quiet exec "$@" ;;
+  esac
 }
 
 # image_exists FILE: whether the image exists.
@@ -201,32 +213,6 @@ program_version() {
     enroot) printf 'enroot version %s' "$(enroot version 2>/dev/null)" ;;
     *) "$1" --version 2>/dev/null | head -n 1 ;;
   esac || :
-}
-
-# write_record FILE IMAGE SHA256: what the image is, where it comes from, and what has built it.
-write_record() {
-  local program bytes mark
-  local -a versions=()
-  bytes=$(image_bytes "$2")
-  mark=$(image_mark "$2")
-  # shellcheck disable=SC2154  # the emitted script's
-  for program in "${tools[@]}"; do
-    versions+=("$(program_version "$program")")
-  done
-  # shellcheck disable=SC2154
-  local -ra facts=(
-    source "$source"
-    digest "$digest"
-    sha256 "$3"
-    bytes "$bytes"
-    modified "$mark"
-    architecture "$arch"
-    date "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
-    host "$(this_host)"
-    tools "$(IFS=';' && printf '%s' "${versions[*]-}")"
-    script "$(this_script)"
-  )
-  write_facts "$1" "${facts[@]}"
 }
 
 # write_facts FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them.

@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2154  # the emitted script defines start_in IMAGE COMMAND...
+# shellcheck shell=bash
 # Patched files, which replace single files of the image. The original of a patched file is kept next to it as
 # FILE.original, for the group to commit: then a new image with another original is noticed, and the change can be
 # merged into it.
@@ -29,7 +29,7 @@ check_patched_file() {
     'create it, or remove it from container.patched_files in configuration.toml'
   own=$(mktemp) || fail_writing "${TMPDIR:-/tmp}" 'cannot create a temporary file' 'see the error above'
   # shellcheck disable=SC2016  # expanded inside
-  start_in "$image" /bin/sh -c 'if [ -f "$1" ]; then echo there; cat -- "$1"; else echo missing; fi' \
+  image_exec "$image" /bin/sh -c 'if [ -f "$1" ]; then echo there; cat -- "$1"; else echo missing; fi' \
     sh "$target" >"$own" 2>/dev/null </dev/null || printf 'failed\n' >"$own"
   IFS= read -r found <"$own" || :
   case $found in

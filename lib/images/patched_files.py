@@ -7,38 +7,25 @@ from __future__ import annotations
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
-from lib.runtimes.choice import start_in_lines
 from lib.runtimes.contract import patched_files
 from lib.runtimes.environment import IMAGE
-from lib.script.command import call, wrapped
+from lib.script.command import assign, call, wrapped
 from lib.script.quoting import Word
 
 
 def check_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     """Return the lines that compare the image's files with the originals of ours.
 
-    Parameters
-    ----------
-    settings : Settings
-        All layers put together.
-    paths : Paths
-        All paths of the machine.
-    runtime : str
-        Runtime of the image, which the variable ``image`` names.
-
-    Returns
-    -------
-    list of str
-        Lines of bash; none if no file is replaced.
+    The variable ``image`` names the image; there are no lines if no file is replaced.
     """
     if not patched_files(settings, paths):
         return []
     if runtime == "host":
         return [call("note", "container.patched_files has no effect with the runtime host")]
-    return [*start_in_lines(runtime, paths.root), *compare_lines(settings, paths, IMAGE)]
+    return [assign("runtime", runtime), *compare_lines(settings, paths, IMAGE)]
 
 
 def compare_lines(settings: Settings, paths: Paths, image: Word) -> list[str]:
-    """Return the line that compares; it needs ``start_in IMAGE COMMAND...``."""
+    """Return the line that compares them."""
     words = [word for each in patched_files(settings, paths) for word in (each.source, each.target)]
     return [wrapped("check_patched_files", image, *words)] if words else []

@@ -1,7 +1,7 @@
-# shellcheck shell=bash disable=SC2154  # the emitted script says which image: active, image, ...
-# The active image. `active` is a link to one of the versions; activating another one is a single rename,
-# whatever the image's size. The file of a version is never changed, so running jobs keep the image that they
-# started with. The directory of the images contains:
+# shellcheck shell=bash
+# The active image. ACTIVE, the argument of these functions, is a link to one of the versions; activating another one
+# is a single rename, whatever the image's size. The file of a version is never changed, so running jobs keep the image
+# that they started with. The directory of the images contains:
 #
 #   <image>_<arch>.sif              the active image: a link to a version; .sqsh for enroot, .docker or .podman
 #                                   for a file with the tag in their stores
@@ -9,69 +9,74 @@
 #   versions/                       each image that was active, with time and checksum in its name
 #   versions/<image>_<arch>.sif.history     what was active when: time, use or rollback, from, to
 #   pins/                           a file for each launcher: the version that it needs
-#
-# The emitted script sets: active, image and record (of the new image), arch, and defines start_in IMAGE
-# COMMAND...
+
+# shellcheck source=lib/script/facts.bash
+source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
 
 declare -g BUILD_ANEW='python3 build_container.py --force && python3 move_built_container_to_active.py'
 
-# move_new_image: activate the new image; wait for another process that does the same.
-move_new_image() {
+declare -g LIST_VERSIONS='list the versions: python3 move_built_container_to_active.py --list'
+
+# image_activate ACTIVE: activate the new image; wait for another process that does the same.
+image_activate() {
+  local -r record=${1%/*}/build/${1##*/}.json
   local new=
   if is_record "$record"; then new=$(version_of "$record"); fi
-  locked "$record" put_in_use "$new"
+  locked "$record" activate_new_image "$1" "$new"
 }
 
-# put_in_use NEW: check the new image and activate it; where another process was faster, NEW is active already.
-# After a kill at any moment the next call resumes: the record is removed last.
-put_in_use() {
+# activate_new_image ACTIVE VERSION: check the new image and activate it; where another process was faster, VERSION is
+# active already. After a kill at any moment the next call resumes: the record is removed last.
+activate_new_image() {
+  local -r active=$1 image=${1%/*}/build/${1##*/}
+  local -r record=$image.json
   local version=
-  if [[ ! -e $record && -n $1 && $(active_version) == "$1" ]]; then
-    printf 'active image: %s\n' "$1" >&2
+  if [[ ! -e $record && -n $2 && $(active_version "$active") == "$2" ]]; then
+    printf 'active image: %s\n' "$2" >&2
     return
   fi
   if is_record "$record"; then version=${active%/*}/versions/$(version_of "$record"); fi
-  if [[ -z $version || ! (-e $image || -e $version) ]]; then no_new_image; fi
+  if [[ -z $version || ! (-e $image || -e $version) ]]; then fail_for_new_image "$image"; fi
   if [[ -e $image ]]; then
     step 1/2 "Checking the new image $image"
     check_whole_image "$image" 'python3 build_container.py --force'
   fi
   step 2/2 'Activating the new image'
-  locked "$active" take_over_image "$version"
+  locked "$active" activate_as_version "$active" "$image" "$version"
 }
 
-# take_over_image VERSION: make the new image a version, with its record, and activate it.
-take_over_image() {
-  make_folders "${1%/*}"
-  cp -- "$record" "$1.json.partial" || fail_keeping "$1.json"
-  mv -- "$1.json.partial" "$1.json"
-  if [[ -e $image ]]; then mv -- "$image" "$1"; fi
-  point_to "$1" use
-  rm -f -- "$record"
+# activate_as_version ACTIVE IMAGE VERSION: make the new image a version, with its record, and activate it.
+activate_as_version() {
+  make_folders "${3%/*}"
+  cp -- "$2.json" "$3.json.partial" || fail_and_clean_up "$3.json"
+  mv -- "$3.json.partial" "$3.json"
+  if [[ -e $2 ]]; then mv -- "$2" "$3"; fi
+  activate_version "$1" "$3" use
+  rm -f -- "$2.json"
 }
 
-# fail_keeping FILE: stop where a file cannot be written, and leave no part of it.
-fail_keeping() {
+# fail_and_clean_up FILE: stop where a file cannot be written, and leave no part of it.
+fail_and_clean_up() {
   rm -f -- "$1.partial"
   fail_writing "${1%/*}" "cannot write $1" 'see the error above'
 }
 
-# no_new_image: stop, with the reason why no image can be activated.
-no_new_image() {
-  if [[ -e $record ]] && ! is_record "$record"; then
-    fail "the record of the new image is damaged: $record" 'run: python3 build_container.py --force'
-  elif [[ -e $image ]]; then
-    fail "the new image is incomplete, it has no record: $image" 'run: python3 build_container.py'
-  elif [[ -e $record ]]; then
-    fail "the new image is missing, only its record exists: $image" 'run: python3 build_container.py --force'
+# fail_for_new_image IMAGE: stop, with the reason why it cannot be activated.
+fail_for_new_image() {
+  if [[ -e $1.json ]] && ! is_record "$1.json"; then
+    fail "the record of the new image is damaged: $1.json" 'run: python3 build_container.py --force'
+  elif [[ -e $1 ]]; then
+    fail "the new image is incomplete, it has no record: $1" 'run: python3 build_container.py'
+  elif [[ -e $1.json ]]; then
+    fail "the new image is missing, only its record exists: $1" 'run: python3 build_container.py --force'
   fi
-  fail "no new image to activate: $image" \
-    'run: python3 build_container.py; or list the versions: python3 move_built_container_to_active.py --list'
+  fail "no new image to activate: $1" "run: python3 build_container.py; or $LIST_VERSIONS"
 }
 
-# version_of RECORD: print the file name that an image gets as a version: with its time and checksum.
+# version_of RECORD: print the file name that a new image gets as a version: with its time and checksum.
 version_of() {
-  local name=${active##*/} date sum
+  local name=${1##*/} date sum
+  name=${name%.json}
   record_value "$1" date
   date=${REPLY//[-:Z]/}
   record_value "$1" sha256
@@ -92,7 +97,7 @@ check_whole_image() {
     return
   fi
   # not with -I: it would hide a PYTHONHOME of the image's, with which no Python starts; the host's is not it
-  reason=$(unset PYTHONHOME PYTHONPATH && start_in "$(startable "$image")" python3 -s -c '' 2>&1 </dev/null) || {
+  reason=$(unset PYTHONHOME PYTHONPATH && image_exec "$(image_reference "$image")" python3 -s -c '' 2>&1 </dev/null) || {
     # without Apptainer's colours and warnings
     reason=$(printf '%s\n' "$reason" | sed $'s/\e\\[[0-9;]*m//g' | grep -v -e ^WARNING -e '^ *$' | tail -n 1) || :
     fail "python3 does not start in the image $image${reason:+: $reason}" \
@@ -100,98 +105,165 @@ check_whole_image() {
   }
 }
 
-# point_to VERSION KIND: activate it; KIND, use or rollback, goes into the history.
-point_to() {
-  local -r version=$1 kind=$2
+# activate_version ACTIVE VERSION KIND: activate the version's file; KIND, use or rollback, goes into the history.
+activate_version() {
+  local -r name=${2##*/}
   local from
-  [[ -e $version ]] || fail "no such version: $version" \
-    'list the versions: python3 move_built_container_to_active.py --list'
-  keep_unversioned_image
-  from=$(active_version)
-  if [[ $from != "${version##*/}" ]]; then
-    add_to_history "$kind ${from:--} ${version##*/}"
-    link_to "$version"
+  [[ -e $2 ]] || fail "no such version: $2" "$LIST_VERSIONS"
+  keep_unversioned_image "$1"
+  from=$(active_version "$1")
+  if [[ $from != "$name" ]]; then
+    add_to_history "$1" "$3 ${from:--} $name"
+    link_to_version "$1" "$name"
   fi
-  printf 'active image: %s\n' "${version##*/}" >&2
+  printf 'active image: %s\n' "$name" >&2
 }
 
-# link_to VERSION: the swap itself.
-link_to() {
-  { ln -sfn -- "versions/${1##*/}" "$active.partial" && mv -T -- "$active.partial" "$active"; } ||
-    fail_writing "${active%/*}" "cannot activate ${1##*/} as $active" 'see the error above'
+# link_to_version ACTIVE NAME: the swap itself.
+link_to_version() {
+  { ln -sfn -- "versions/$2" "$1.partial" && mv -T -- "$1.partial" "$1"; } ||
+    fail_writing "${1%/*}" "cannot activate $2 as $1" 'see the error above'
 }
 
-# active_version: print the file name of the active version; nothing where no version is active.
+# active_version ACTIVE: print the file name of the active version; nothing where no version is active.
 active_version() {
-  if [[ -L $active ]]; then basename -- "$(readlink -- "$active")"; fi
+  if [[ -L $1 ]]; then basename -- "$(readlink -- "$1")"; fi
 }
 
-# keep_unversioned_image: make an image that Longship did not build a version too.
+# keep_unversioned_image ACTIVE: make an image that Longship did not build a version too.
 keep_unversioned_image() {
-  [[ -f $active && ! -L $active ]] || return 0
-  local -r name=${active##*/}
+  [[ -f $1 && ! -L $1 ]] || return 0
+  local -r name=${1##*/}
   local kept
-  kept=${active%/*}/versions/${name%.*}_$(date -u -r "$active" +%Y%m%dT%H%M%S)_unrecorded.${name##*.}
+  kept=${1%/*}/versions/${name%.*}_$(date -u -r "$1" +%Y%m%dT%H%M%S)_unrecorded.${name##*.}
   make_folders "${kept%/*}"
-  [[ -e $kept ]] || ln -- "$active" "$kept" 2>/dev/null || {
-    cp --reflink=auto -- "$active" "$kept.partial" && mv -- "$kept.partial" "$kept"
-  } || fail_keeping "$kept"
-  link_to "$kept"
+  [[ -e $kept ]] || ln -- "$1" "$kept" 2>/dev/null || {
+    cp --reflink=auto -- "$1" "$kept.partial" && mv -- "$kept.partial" "$kept"
+  } || fail_and_clean_up "$kept"
+  link_to_version "$1" "${kept##*/}"
 }
 
-# history_file: print its path.
-history_file() {
-  local -r name=${active##*/}
-  printf '%s/versions/%s.history' "${active%/*}" "$name"
-}
-
-# add_to_history TEXT: add a line before it becomes true; a line that never became true does not count.
+# add_to_history ACTIVE TEXT: add a line before it becomes true; a line that never became true does not count.
 add_to_history() {
-  local file
-  file=$(history_file)
+  local -r file=${1%/*}/versions/${1##*/}.history
   {
     if [[ -f $file ]]; then cat -- "$file"; fi
-    printf '%s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$1"
-  } >"$file.partial" || fail_keeping "$file"
+    printf '%s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$2"
+  } >"$file.partial" || fail_and_clean_up "$file"
   mv -- "$file.partial" "$file"
 }
 
-# last_change KIND: print the last line of the history that activated the active version: time kind from to; KIND
-# is a pattern.
-last_change() {
-  local file time kind from to found='' now
-  file=$(history_file)
-  now=$(active_version)
-  if [[ -f $file ]]; then
-    while read -r time kind from to; do
-      # shellcheck disable=SC2053  # a pattern
-      if [[ $to == "$now" && $kind == $1 ]]; then found="$time $kind $from $to"; fi
-    done <"$file"
-  fi
-  printf '%s' "$found"
+# image_roll_back ACTIVE: activate the version that was active before the active one.
+image_roll_back() {
+  locked "$1" roll_back_image "$1"
 }
 
-# roll_back: activate the previously active version.
-roll_back() {
-  local from
-  [[ -L $active ]] || fail "no active image: $active" 'run: python3 build_container.py'
-  read -r _ _ from _ <<<"$(last_change use)"
-  [[ ${from:--} != - ]] ||
-    fail "no earlier version than $(active_version) to roll back to" \
-      'list the versions: python3 move_built_container_to_active.py --list'
-  use_version "$from" rollback
+# roll_back_image ACTIVE: the lock is held.
+roll_back_image() {
+  local kind from to previous=- now
+  [[ -L $1 ]] || fail "no active image: $1" 'run: python3 build_container.py'
+  now=$(active_version "$1")
+  while read -r _ kind from to; do
+    if [[ $to == "$now" && $kind == use ]]; then previous=$from; fi
+  done < <(cat -- "${1%/*}/versions/${1##*/}.history" 2>/dev/null)
+  [[ ${previous:--} != - ]] || fail "no earlier version than $now to roll back to" "$LIST_VERSIONS"
+  use_image "$1" "$previous" rollback
 }
 
-# use_version NAME KIND: activate one of the versions, named as in the list. Its bytes can have decayed since it was
-# built, so its checksum is computed.
-use_version() {
-  local -r name=${active##*/}
-  local version=$1
+# image_use ACTIVE VERSION: activate one of the versions, named as in the list.
+image_use() {
+  locked "$1" use_image "$1" "$2" use
+}
+
+# use_image ACTIVE VERSION KIND: the lock is held. A version's bytes can have decayed since it was built, so its
+# checksum is computed.
+use_image() {
+  local -r name=${1##*/}
+  local version=$2
   if [[ $version != "${name%.*}_"* ]]; then version=${name%.*}_$version.${name##*.}; fi
-  version=${active%/*}/versions/$version
+  version=${1%/*}/versions/$version
   image_exists "$version" ||
-    fail "no such version: $version" \
-      'list the versions: python3 move_built_container_to_active.py --list; for one of another image, set container.image first'
+    fail "no such version: $version" "$LIST_VERSIONS; for one of another image, set container.image first"
   check_whole_image "$version" "run: $BUILD_ANEW; or use another version: python3 move_built_container_to_active.py --list" always
-  point_to "$version" "$2"
+  activate_version "$1" "$version" "$3"
+}
+
+# image_prune ACTIVE: delete the versions that nothing needs: those of the configured image, then those of other names,
+# of an earlier tag or of another configuration that shares the scratch directory.
+image_prune() {
+  local -i freed=0
+  local file name
+  local -A seen=(["${1##*/}"]=1)
+  locked "$1" prune_configured_image "$1"
+  for file in "${1%/*}"/versions/*_"$arch"_[0-9]*_*."${1##*.}"; do
+    name=${file##*/}
+    name=${name%_*_*}.${1##*.}
+    if [[ ! -e $file || -n ${seen[$name]:-} ]]; then continue; fi
+    seen[$name]=1
+    locked "${1%/*}/$name" prune_other_image "${1%/*}/$name"
+  done
+  human "$freed"
+  printf 'freed: %s\n' "$REPLY" >&2
+}
+
+# prune_configured_image ACTIVE: the lock is held.
+prune_configured_image() {
+  local -r now=$(active_version "$1")
+  [[ -n $now ]] || fail "nothing was deleted: no active image: $1" \
+    'run: python3 move_built_container_to_active.py'
+  # the last whole one could be among those that would go
+  image_damage "${1%/*}/versions/$now"
+  [[ -z $REPLY ]] || fail "nothing was deleted: the active image is damaged, $now: $REPLY" \
+    "run: python3 move_built_container_to_active.py --use VERSION; or $BUILD_ANEW"
+  delete_versions "$1" "$now"
+}
+
+# prune_other_image ACTIVE: its active version stays, as another configuration can use it. The lock is held.
+prune_other_image() {
+  local -r now=$(active_version "$1")
+  if [[ -n $now ]]; then
+    image_damage "${1%/*}/versions/$now"
+    if [[ -n $REPLY ]]; then
+      note "kept all versions of ${1##*/}, because the active one is damaged, $now: $REPLY"
+      return
+    fi
+    note "kept, active but not configured: $now; if no configuration uses it: rm $(printf %q "$1"), then prune again"
+  fi
+  delete_versions "$1" "$now"
+}
+
+# delete_versions ACTIVE VERSION: all but VERSION, the active one, the one that a swap was killed with, and those that a
+# running job has pinned; also what a killed swap left, and records of images that were deleted by hand.
+delete_versions() {
+  local -r name=${1##*/}
+  local -r begin=${1%/*}/versions/${name%.*} waiting=$(version_of "${1%/*}/build/$name.json")
+  local file
+  for file in "$begin"_[0-9]*_*."${name##*.}"; do
+    if [[ ! -e $file || ${file##*/} == "$2" || ${file##*/} == "$waiting" ]]; then
+      continue
+    elif is_pinned "$file"; then
+      note "kept, pinned by $REPLY: ${file##*/}"
+    else
+      delete_version "$file"
+      freed=$((freed + REPLY))
+    fi
+  done
+  for file in "$begin"_*.partial; do rm -f -- "$file"; done
+  for file in "$begin"_*."${name##*.}.json"; do
+    if [[ ! -e ${file%.json} ]]; then rm -f -- "$file"; fi
+  done
+}
+
+# delete_version FILE: set REPLY to the bytes that this frees; in a store other names can still need the image.
+delete_version() {
+  local -i bytes=0
+  if ! holds_tag "$1"; then bytes=$(stat -c %s -- "$1"); fi
+  if delete_image "$1"; then
+    rm -f -- "$1.json"
+    printf 'deleted: %s\n' "${1##*/}" >&2
+  else
+    note "kept, used by a container: ${1##*/}"
+    bytes=0
+  fi
+  REPLY=$bytes
 }

@@ -9,14 +9,13 @@ from pathlib import Path
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.images.patched_files import compare_lines
-from lib.runtimes.choice import program_lines, start_in_lines
+from lib.runtimes.choice import program_lines
 from lib.runtimes.image import ImageSource, check_usable, image_file, image_name, image_source
 from lib.script.command import assign, call
 from lib.script.errors import LongshipError
-from lib.script.quoting import Expansion
+from lib.script.quoting import Expansion, word
 from lib.script.records import read_record
 
-_ACTIVE = Expansion('"$active"')
 _SCRIPT = "python3 move_built_container_to_active.py"
 
 
@@ -25,31 +24,18 @@ def move_lines(
 ) -> list[str]:
     """Return the lines that check the new image and activate it.
 
-    Parameters
-    ----------
-    settings : Settings
-        All layers put together.
-    paths : Paths
-        All paths of the machine.
-    runtime : str
-        From `lib.runtimes.choice.choose_builder`.
-    following : sequence of str
-        Commands to run next: packages belong to an image.
-
-    Returns
-    -------
-    list of str
-        Lines of bash.
+    ``following`` are the commands to run next: packages belong to an image.
     """
+    active = _active(settings, paths, runtime)
+    reference = Expansion(f'"$(image_reference {word(active)})"')
     return [
+        *_facts(paths, runtime),
         call("on_interrupt", _SCRIPT),
         call("make_folders", paths.containers / "build"),
         *program_lines(settings, runtime),
-        *_names(settings, paths, runtime, "arch", "active", "image", "record"),
         "",
-        *start_in_lines(runtime, paths.root),
-        call("move_new_image"),
-        *compare_lines(settings, paths, Expansion('"$(startable "$active")"')),
+        call("image_activate", active),
+        *compare_lines(settings, paths, reference),
         *(call("next_step", each) for each in following),
     ]
 
@@ -62,14 +48,14 @@ def use_lines(
     version: str | None,
 ) -> list[str]:
     """Return the lines that activate a version, by default the previously active one."""
-    words = ["use_version", version, "use"] if version is not None else ["roll_back"]
+    active = _active(settings, paths, runtime)
+    use = [call("image_use", active, version)] if version is not None else []
     return [
+        *_facts(paths, runtime),
         call("make_folders", paths.containers),
         *program_lines(settings, runtime),
-        *_names(settings, paths, runtime, "arch", "active"),
         "",
-        *start_in_lines(runtime, paths.root),
-        call("locked", _ACTIVE, *words),
+        *(use or [call("image_roll_back", active)]),
         *(call("next_step", each) for each in following),
     ]
 
@@ -77,37 +63,29 @@ def use_lines(
 def prune_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
     """Return the lines that delete unused versions."""
     return [
+        assign("arch", paths.arch),
         call("make_folders", paths.containers),
-        *_names(settings, paths, runtime, "arch", "active", "image", "record"),
-        call("prune_images"),
+        call("image_prune", _active(settings, paths, runtime)),
     ]
 
 
-def _names(settings: Settings, paths: Paths, runtime: str, *wanted: str) -> list[str]:
-    """Return the lines that assign those names."""
+def _facts(paths: Paths, runtime: str) -> list[str]:
+    return [
+        assign("arch", paths.arch),
+        assign("runtime", runtime),
+        assign("LIBRARY", paths.root / "lib"),
+    ]
+
+
+def _active(settings: Settings, paths: Paths, runtime: str) -> Path:
+    """Return the path of the active image."""
     source = image_source(settings)
     check_usable(runtime, source)
-    file = image_file(runtime, source, paths)
-    lines = {
-        "arch": assign("arch", paths.arch),
-        "active": assign("active", paths.containers / file),
-        "image": assign("image", paths.containers / "build" / file),
-        "record": 'record="$image".json',
-    }
-    return [lines[name] for name in wanted]
+    return paths.containers / image_file(runtime, source, paths)
 
 
 def recorded_digest(runtime: str, source: ImageSource, paths: Paths) -> str:
     """Return the recorded digest of the source: of the active image, else the latest.
-
-    Parameters
-    ----------
-    runtime : str
-        Runtime of the image.
-    source : ImageSource
-        Source of the image.
-    paths : Paths
-        Paths of the records.
 
     Raises
     ------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Callable, NamedTuple, Protocol
 
 from lib.configuration.layers import Settings
@@ -11,10 +10,9 @@ from lib.configuration.paths import Paths
 from lib.runtimes import apptainer, docker, enroot, host, pyxis
 from lib.runtimes.environment import Environment, module_lines
 from lib.runtimes.image import can_use, image_name, image_source, image_to_start
-from lib.runtimes.recipe import Recipe
 from lib.script.command import call
 from lib.script.errors import LongshipError
-from lib.script.quoting import Expansion, Word
+from lib.script.quoting import Word
 
 
 class Runtime(Protocol):
@@ -34,18 +32,6 @@ class Runtime(Protocol):
 
     def works(self, program: str) -> list[str]:
         """Return the command that succeeds if this runtime can build."""
-
-    def start_plainly(self, program: str, root: Path) -> list[Word]:
-        """Return the words before an image and a command, without binds or environment."""
-
-    def folders(self, program: str, work: Path) -> list[str]:
-        """Return the lines that keep this runtime's files out of the home directory and of /tmp."""
-
-    def make_image(self, recipe: Recipe) -> list[str]:
-        """Return the lines that build an image from its source."""
-
-    def from_archive(self, recipe: Recipe) -> list[str]:
-        """Return the lines that build an image from an archive."""
 
 
 MODULES: dict[str, Runtime] = {
@@ -159,12 +145,6 @@ def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) ->
 def program_lines(settings: Settings, runtime: str) -> list[str]:
     """Return the lines that load the runtime's modules and check its program."""
     return [*module_lines(settings.machine, runtime), call("check_program", runtime)]
-
-
-def start_in_lines(runtime: str, root: Path) -> list[str]:
-    """Return the lines that define ``start_in IMAGE COMMAND...``, without binds or environment."""
-    start = MODULES[runtime].start_plainly(runtime, root)
-    return ["start_in() {", "  " + call(*start, Expansion('"$@"')), "}", ""]
 
 
 def configured_runtime(settings: Settings) -> str:

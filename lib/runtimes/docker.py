@@ -6,10 +6,7 @@ automatically (environment, home, /tmp, working directory, user) is requested he
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from lib.runtimes.environment import IMAGE, Environment, bind_lines, overlay_lines
-from lib.runtimes.recipe import ADDRESS, Recipe
 from lib.script.command import array, assign, call
 from lib.script.quoting import Expansion, Word
 
@@ -18,8 +15,6 @@ from lib.script.quoting import Expansion, Word
 _ALWAYS = ("--rm", "--interactive", "--init", "--network=host", "--pull=never")
 
 _TEXT = Expansion('"$(secrets_text)${longship_decode-}$longship_contract"')
-_TAG = Expansion('"$tag"-partial')
-_OWN = Expansion('"$tag"')
 
 
 def prepare(env: Environment) -> list[str]:
@@ -66,39 +61,3 @@ def probe(program: str, image: str) -> list[str]:
 def works(program: str) -> list[str]:
     """Return the command that succeeds if this runtime can build; it queries the daemon."""
     return [program, "version"]
-
-
-def start_plainly(program: str, root: Path) -> list[Word]:
-    """Return the words before an image and a command, without binds or environment."""
-    return [program, "run", "--rm", "--network=none", "--pull=never", "--entrypoint="]
-
-
-def folders(program: str, work: Path) -> list[str]:
-    """Return the lines that keep this runtime's temporary files out of /tmp."""
-    return ['export TMPDIR="$tmp"']
-
-
-def make_image(recipe: Recipe) -> list[str]:
-    """Return the lines that build ``$partial``, which contains a tag, from ``$address``."""
-    program, kind, name = recipe.runtime, recipe.source.kind, Expansion('"${address#*://}"')
-    if kind == "docker":
-        lines = [
-            call("watched", program, "pull", "--platform", f"linux/{recipe.arch}", name),
-            f"digest=$(pulled_digest {program} {name})",
-            call(program, "tag", name, _TAG),
-        ]
-    elif kind == "dockerfile":
-        lines = [call("build_tag", program, ADDRESS, recipe.arch, _TAG)]
-    elif kind == "docker-daemon":
-        lines = [call("take_from_daemon", program, ADDRESS, _TAG)]
-    else:
-        return [assign("archive", Expansion('"${address#*:}"')), *from_archive(recipe)]
-    return [*lines, call("hold_tag", program, _OWN)]
-
-
-def from_archive(recipe: Recipe) -> list[str]:
-    """Return the lines that build ``$partial``, which contains a tag, from ``$archive``."""
-    return [
-        call("load_archive", recipe.runtime, Expansion('"$archive"'), _TAG),
-        call("hold_tag", recipe.runtime, _OWN),
-    ]

@@ -1,30 +1,10 @@
-# shellcheck shell=bash disable=SC2154,SC2034  # set or used by the emitted script
+# shellcheck shell=bash
 # What only enroot needs.
 
 # Where there is no GPU, enroot's hook fails for an image that wants one, as NVIDIA's do. This is for the one
 # call that starts it: exported by the user it would reach jobs, and hide their GPUs.
 declare -ga WITHOUT_GPUS=()
 if [[ ! -e /dev/nvidiactl ]]; then WITHOUT_GPUS=(env NVIDIA_VISIBLE_DEVICES=void); fi
-
-# import_from_registry ARCH: make "$partial" from "$address"; enroot requires a # after the host.
-import_from_registry() {
-  local name=${address#docker://}
-  name=${name#docker.io/}
-  if [[ ${name%%/*} == *[.:]* ]]; then name=${name/\//#}; fi
-  local found=''
-  # enroot before 4 neither tells a digest, but how it is used, nor takes one
-  if [[ -z $digest ]] && found=$(enroot digest --arch "$1" "docker://$name" 2>/dev/null </dev/null) &&
-    [[ $found =~ ^sha256:[0-9a-f]{64}$ ]]; then
-    digest=$found
-    name=$(untagged "$name")@$digest
-  fi
-  watched enroot import --arch "$1" --output "$partial" "docker://$name"
-}
-
-# import_from_docker NAME: make "$partial" from an image in docker's store.
-import_from_docker() {
-  watched enroot import --output "$partial" "dockerd://$1"
-}
 
 # check_sqsh FILE HINT: stop if the image is missing or not an image. Its architecture is checked when it is built:
 # that takes too long for each launch.

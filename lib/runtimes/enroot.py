@@ -10,11 +10,8 @@ from pathlib import Path
 
 from lib import ROOT
 from lib.runtimes.environment import IMAGE, Environment, bind_lines, overlay_lines
-from lib.runtimes.recipe import ADDRESS, PARTIAL, Recipe
 from lib.script.command import array, assign, call, export
 from lib.script.quoting import Expansion, Word
-
-_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}  # enroot's names
 
 
 def prepare(env: Environment) -> list[str]:
@@ -54,7 +51,8 @@ def words(env: Environment) -> list[Word]:
 
 def probe(program: str, image: str) -> list[str]:
     """Return the command that succeeds if this runtime can start this image."""
-    return [*map(str, start_plainly(program, Path(ROOT))), image, "/bin/true"]
+    start = map(str, _start(program, Path(ROOT)))
+    return ["env", "NVIDIA_VISIBLE_DEVICES=void", *start, image, "/bin/true"]
 
 
 def works(program: str) -> list[str]:
@@ -62,47 +60,5 @@ def works(program: str) -> list[str]:
     return [program, "version"]
 
 
-def start_plainly(program: str, root: Path) -> list[Word]:
-    """Return the words before an image and a command, without binds or environment."""
-    return ["env", "NVIDIA_VISIBLE_DEVICES=void", *_start(program, root)]
-
-
 def _start(program: str, root: Path) -> list[Word]:
     return [program, "start", "--rc", root / "lib/runtimes/inside/enroot.rc"]
-
-
-def folders(program: str, work: Path) -> list[str]:
-    """Return the lines that keep this runtime's files out of the home directory and of /tmp."""
-    return [
-        'export ENROOT_CACHE_PATH="$work"/cache ENROOT_TEMP_PATH="$tmp"',
-        'export PARALLEL_HOME="$tmp" TMPDIR="$tmp"',
-    ]
-
-
-def make_image(recipe: Recipe) -> list[str]:
-    """Return the lines that build ``$partial`` from ``$address``."""
-    kind = recipe.source.kind
-    if kind == "docker":
-        return [call("import_from_registry", _ARCHITECTURES[recipe.arch])]
-    if kind == "docker-daemon":
-        return [call("import_from_docker", Expansion('"${address#*:}"'))]
-    if kind == "dockerfile":
-        tag = f"{recipe.tag}-partial"
-        return [
-            call("build_tag", "docker", ADDRESS, recipe.arch, tag),
-            call("import_from_docker", tag),
-            call("docker", "rmi", tag),
-        ]
-    if kind == "sqsh":
-        return [call("copy_image", ADDRESS, PARTIAL)]
-    return [assign("archive", Expansion('"${address#*:}"')), *from_archive(recipe)]
-
-
-def from_archive(recipe: Recipe) -> list[str]:
-    """Return the lines that build ``$partial`` from ``$archive``, which requires docker."""
-    tag = f"{recipe.tag}-partial"
-    return [
-        call("load_archive", "docker", Expansion('"$archive"'), tag),
-        call("import_from_docker", tag),
-        call("docker", "rmi", tag),
-    ]

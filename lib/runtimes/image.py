@@ -81,13 +81,6 @@ class ImageSource(NamedTuple):
         """The digest in its address, with or without a tag; empty for none."""
         return self.plain.partition("@")[2] if self.kind == "docker" else ""
 
-    def at(self, digest: str) -> str:
-        """Return the address with a digest instead of a tag."""
-        if not digest or self.kind != "docker":
-            return self.address
-        untagged = re.sub(r"(:[^/:@]*)?(@[^/]*)?$", "", self.plain)
-        return f"{self.kind}://{untagged}@{digest}"
-
 
 def image_source(settings: Settings) -> ImageSource:
     """Return the source of the image: the configuration, or the stack for the machine's GPU.

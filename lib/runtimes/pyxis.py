@@ -10,13 +10,13 @@ import re
 
 from lib.runtimes import enroot
 from lib.runtimes.contract import CONTRACT, unset_lines
-from lib.runtimes.enroot import folders, from_archive, make_image, probe, start_plainly, works
+from lib.runtimes.enroot import probe, works
 from lib.runtimes.environment import Environment, bind_lines, overlay_lines
 from lib.script.command import assign, call, text_below
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion, Word
 
-__all__ = ["folders", "from_archive", "make_image", "probe", "start_plainly", "works"]
+__all__ = ["probe", "works"]
 
 # Its list of mounts has no quoting, and its older versions read paths as bash does.
 _UNBINDABLE = re.compile(r'[\s,:"$`\\]')

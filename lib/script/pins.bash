@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2154  # the emitted script says which image or overlay: active
+# shellcheck shell=bash
 # Pins: which versions are still needed. A launcher leaves a file of three lines in pins/: the image or overlay, the
 # job that it was written in, if any, with the name of its cluster, and the launcher.
 
@@ -6,7 +6,7 @@
 # launcher of a job is needed while the job runs, any other one while it exists.
 is_pinned() {
   local pin image job launcher
-  for pin in "${active%/*}"/pins/*; do
+  for pin in "${1%/versions/*}"/pins/*; do
     [[ -f $pin ]] || continue
     { IFS= read -r image && IFS= read -r job && IFS= read -r launcher; } 2>/dev/null <"$pin" || {
       REPLY="the damaged pin $pin"

@@ -35,3 +35,18 @@ show_position() {
   done
   printf '\r\e[K' >&2
 }
+
+# human BYTES: set REPLY to the size with a unit, such as 9.4 GB.
+human() {
+  local -i tenths=$(($1 * 10)) unit=0
+  local -ar units=(B kB MB GB TB)
+  while ((tenths >= 10000 && unit < 4)); do
+    tenths=$(((tenths + 500) / 1000))
+    unit+=1
+  done
+  if ((unit == 0 || tenths >= 1000)); then
+    REPLY="$(((tenths + 5) / 10)) ${units[unit]}"
+  else
+    REPLY="$((tenths / 10)).$((tenths % 10)) ${units[unit]}"
+  fi
+}

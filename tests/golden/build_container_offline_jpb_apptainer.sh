@@ -4,29 +4,20 @@ set -euo pipefail
 
 longship_main() {
   machine=jpb
-  build_hint='on a machine that allows builds, run: python3 build_container.py download --machine jpb; copy the archive here; then run: python3 build_container.py offline'
+  arch=arm64
+  runtime=apptainer
   on_interrupt 'python3 build_container.py offline'
   make_folders /e/scratch/project_465000000/me/longship/containers/build
   check_program apptainer
 
-  arch=arm64
-  active=/e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif
-  image=/e/scratch/project_465000000/me/longship/containers/build/pytorch_25.06-py3_arm64.sif
-  record="$image".json
-  work=/e/scratch/project_465000000/me/longship/cache/containers/pytorch_25.06-py3_arm64.sif."$UID"
-  tools=(apptainer)
-  again=''
-  input=''
-  open_archive /e/scratch/project_465000000/me/longship/offline/containers/pytorch_25.06-py3_arm64
-
-  make_image() {
-    export APPTAINER_CACHEDIR="$work"/cache
-    export APPTAINER_TMPDIR="$tmp"
-    verify_archive
-    sif_from_archive apptainer build --force --arch arm64
-  }
-
-  locked "$record" build_image 'python3 move_built_container_to_active.py'
+  build_from_archive /e/scratch/project_465000000/me/longship/offline/containers/pytorch_25.06-py3_arm64
+  build_begin \
+    /e/scratch/project_465000000/me/longship/containers/build/pytorch_25.06-py3_arm64.sif \
+    /e/scratch/project_465000000/me/longship/cache/containers/pytorch_25.06-py3_arm64.sif '' \
+    'python3 move_built_container_to_active.py' \
+    /e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif
+  sif_build apptainer longship/pytorch_25.06-py3:arm64
+  build_end
 }
 
 # ---------- lib/script/exported.bash
@@ -48,157 +39,203 @@ keep_exported() {
   done
 }
 
-keep_exported LOCK_PATIENCE REPLY WRITTEN_TO active address again an anonymous arch \
-    archive beating blob build_hint bytes character closed code colour comma config \
-    current_step digest facts failed file folder found free free_inodes heart held_locks hint \
-    holders host id image index inodes input interrupted_command kB key last layer left line \
-    lines lock lock_files lock_hearts lock_signs log machine magic manifest mark message mode \
-    next now of opened other own owner partial path place platform process program reason \
-    record recorded removal said same script sha256 shown sign size source start stat status \
-    sum tag tenths terminal text the there times tmp told tools tries unit units versions \
-    wanted work
-
-# ---------- lib/images/archive.bash
-
-# open_archive BASE: find the downloaded archive and check its size; set archive, and source and digest to what it
-# was made from.
-open_archive() {
-  local size
-  archive=$1.tar
-  if [[ $1.sif -nt $archive ]]; then archive=$1.sif; fi
-  [[ -e $archive ]] || fail "archive not found: $archive" \
-    "on a machine with network access, run: python3 build_container.py download --machine $machine; then copy the archive here"
-  [[ -e $archive.json ]] ||
-    fail "record of the archive not found: $archive.json" 'copy this file too, together with the archive'
-  size=$(image_bytes "$archive")
-  record_value "$archive.json" bytes
-  [[ $size == "$REPLY" ]] ||
-    fail "archive $archive is truncated: $size of $REPLY bytes" 'copy the archive again'
-  check_image "$archive" "$arch" \
-    "on a machine with network access, run: python3 build_container.py download --machine $machine"
-  record_value "$archive.json" source
-  printf -v source '%b' "${REPLY//\\\"/\"}" # JSON's other escapes are those of printf
-  address=$source
-  record_value "$archive.json" digest
-  digest=$REPLY
-}
-
-# verify_archive: stop if its checksum is not the recorded one.
-verify_archive() {
-  note "checking $archive"
-  local sum
-  sum=$(checksum "$archive")
-  record_value "$archive.json" sha256
-  [[ $sum == "$REPLY" ]] ||
-    fail "archive $archive is damaged: checksum $sum, recorded: $REPLY" \
-      'copy the archive again'
-}
+keep_exported LOCK_PATIENCE REPLY WRITTEN_TO address an anonymous arch beating blob \
+    build_active build_address build_archive build_digest build_file build_hint build_image \
+    build_kind build_next build_partial build_required build_source build_tmp build_tools \
+    build_work bytes character closed code colour comma config current_step digest digests \
+    expected facts failed fetch file folder folders found free free_inodes heart held_locks \
+    hint holders host id index inodes interrupted_command kB key last layer left line lines \
+    lock lock_files lock_hearts lock_signs log machine magic manifest mark message mode now of \
+    opened options other own owner path place platform process program reason recorded removal \
+    runtime said same script sha256 shown sign size source start stat status sum tag tenths \
+    terminal text the times told tries unit units versions
 
 # ---------- lib/images/build.bash
 
-# build_image NEXT: build, unless the image exists already; NEXT is the command to run then.
-build_image() {
-  local -r wanted=$digest next=$1
-  local sha256
-  [[ -z $input || -r $input ]] ||
-    fail "cannot read $input" 'check container.image in configuration.toml'
-  if [[ -z $again ]] && is_built "$record"; then
-    next_step "$next"
-    return
+# The build of this script:
+#   image, active       the file that is built, and the active image; none for an archive
+#   source, address     where it comes from, as configured and recorded, and the same at the required digest
+#   kind, file          kind of the source (lib/runtimes/image.py), and its path if it is a file or an archive
+#   archive             the archive if the image is built from one
+#   required, digest    the digest that the source must have, empty for any, and the one that it has
+#   hint, next          the hint if this machine cannot build, and the command to run after the build
+#   work, tmp, partial  directory of everything that the build needs, its temporary files, and the unfinished image
+declare -g build_image='' build_active='' build_source='' build_address='' build_kind='' build_file='' \
+  build_archive='' build_required='' build_digest='' build_hint='' build_next='' build_work='' build_tmp='' \
+  build_partial=''
+
+declare -ga build_tools=() # the programs that take part
+
+# build_from_archive BASE: find the downloaded archive, check its size, and describe what it was made from.
+build_from_archive() {
+  local size
+  local -r fetch="on a machine with network access, run: python3 build_container.py download --machine $machine"
+  build_kind=docker-archive build_archive=$1.tar
+  if [[ $1.sif -nt $build_archive ]]; then build_kind=sif build_archive=$1.sif; fi
+  build_file=$build_archive
+  [[ -e $build_archive ]] || fail "archive not found: $build_archive" "$fetch; then copy the archive here"
+  [[ -e $build_archive.json ]] || fail "record of the archive not found: $build_archive.json" \
+    'copy this file too, together with the archive'
+  size=$(image_bytes "$build_archive")
+  record_value "$build_archive.json" bytes
+  [[ $size == "$REPLY" ]] ||
+    fail "archive $build_archive is truncated: $size of $REPLY bytes" 'copy the archive again'
+  check_image "$build_archive" "$arch" "$fetch"
+  record_value "$build_archive.json" source
+  printf -v build_source '%b' "${REPLY//\\\"/\"}" # JSON's other escapes are those of printf
+  build_address=$build_source
+  record_value "$build_archive.json" digest
+  build_digest=$REPLY build_required=$REPLY
+}
+
+# build_begin IMAGE WORK FORCE NEXT [ACTIVE]: take the image's lock and begin to build it in a directory named after
+# WORK. If the image is already there, or is the active one, end the script, unless FORCE is given; NEXT is the
+# command to run after the build.
+build_begin() {
+  build_image=$1 build_next=$4 build_active=${5:-}
+  build_work=$2.$UID # what a killed build leaves is not another member's to delete
+  if ((${#build_tools[@]} == 0)); then build_tools=("$runtime"); fi
+  hold_lock "$1.json"
+  if [[ -z $3 ]] && is_built "$1.json"; then
+    next_step "$4"
+    exit
   fi
-  if [[ -z $again && -L $active ]] && is_built "${active%/*}/$(readlink -- "$active").json"; then
-    return
-  fi
+  if [[ -z $3 && -L $build_active ]] && is_built "${build_active%/*}/$(readlink -- "$build_active").json"; then exit; fi
   # its own for each process: what a killed one started can go on writing for a while
-  partial=${image%/*}/partial-$$-${image##*/}
-  tmp=$work/tmp-$$
+  build_partial=${1%/*}/partial-$$-${1##*/} build_tmp=$build_work/tmp-$$
   trap 'discard_partial_image; release_locks' EXIT
   remove_dead_builds
-  make_folders "$work/cache" "$tmp"
-  # where a project's folder hands its group on: Apptainer's user namespace has no number for that group
-  { chgrp "$(id -g)" -- "$work" "$work/cache" "$tmp" && chmod g-s -- "$work" "$work/cache" "$tmp"; } 2>/dev/null || :
-  check_cache "$work/cache/cache/blob"
-  step 1/3 "Building the image from ${archive:-$source}"
-  if [[ -n $input ]]; then
-    digest=$(checksum "$input")
-    check_digest
-  elif [[ -z $digest ]]; then
-    digest=$(daemon_digest)
+  build_make_folders
+  check_cache "$build_work/cache/cache/blob"
+  step 1/3 "Building the image from ${build_archive:-$build_source}"
+  if [[ -n $build_archive ]]; then
+    verify_archive
+  else
+    local found
+    found=$(source_digest) || exit
+    if [[ -n $found ]]; then
+      build_digest=$found
+      check_digest
+    fi
   fi
-  make_image
+}
+
+# build_make_folders: make the build's directories, and keep all caches and temporary files in them: not in the home
+# directory, nor in /tmp.
+build_make_folders() {
+  local -ra folders=("$build_work" "$build_work/cache" "$build_tmp")
+  make_folders "${folders[@]:1}"
+  # where a project's folder hands its group on: Apptainer's user namespace has no number for that group
+  { chgrp "$(id -g)" -- "${folders[@]}" && chmod g-s -- "${folders[@]}"; } 2>/dev/null || :
+  export APPTAINER_CACHEDIR=$build_work/cache APPTAINER_TMPDIR=$build_tmp
+  export SINGULARITY_CACHEDIR=$build_work/cache SINGULARITY_TMPDIR=$build_tmp
+  export ENROOT_CACHE_PATH=$build_work/cache ENROOT_TEMP_PATH=$build_tmp PARALLEL_HOME=$build_tmp
+  # programs that a definition file runs would see this one too
+  if [[ $build_image != *.sif ]]; then export TMPDIR=$build_tmp; fi
+}
+
+# build_end: check, record and name the new image.
+build_end() {
+  local sha256
   step 2/3 'Checking the image'
-  check_image "$partial" "$arch" "set container.image in configuration.toml to an image for $arch"
-  sha256=$(image_checksum "$partial")
+  check_image "$build_partial" "$arch" "set container.image in configuration.toml to an image for $arch"
+  sha256=$(image_checksum "$build_partial")
   check_digest
   step 3/3 'Recording and naming the image'
-  write_record "$partial.json" "$partial" "$sha256"
-  name_image
-  remove_folder "$work"
-  next_step "$next"
+  build_record "$sha256"
+  build_name_image
+  remove_folder "$build_work"
+  trap release_locks EXIT
+  next_step "$build_next"
 }
 
-# name_image: make it the new image, with its record.
-name_image() {
-  rm -f -- "$record" # it belongs to the image that goes away now
-  if holds_tag "$image" && [[ $(tag_in "$image") != "$(tag_in "$partial")" ]]; then
-    delete_image "$image" || :
+# build_record SHA256: record what the image is, where it comes from, and what has built it.
+build_record() {
+  local program bytes mark
+  local -a versions=()
+  bytes=$(image_bytes "$build_partial")
+  mark=$(image_mark "$build_partial")
+  for program in "${build_tools[@]}"; do versions+=("$(program_version "$program")"); done
+  local -ra facts=(
+    source "$build_source"
+    digest "$build_digest"
+    sha256 "$1"
+    bytes "$bytes"
+    modified "$mark"
+    architecture "$arch"
+    date "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
+    host "$(this_host)"
+    tools "$(IFS=';' && printf '%s' "${versions[*]-}")"
+    script "$(this_script)"
+  )
+  write_facts "$build_partial.json" "${facts[@]}"
+}
+
+# build_name_image: make it the new image, with its record.
+build_name_image() {
+  rm -f -- "$build_image.json" # it belongs to the image that goes away now
+  if holds_tag "$build_image" && [[ $(tag_in "$build_image") != "$(tag_in "$build_partial")" ]]; then
+    delete_image "$build_image" || :
   fi
-  put_shared "$partial" "$image"
-  put_shared "$partial.json" "$record"
+  put_shared "$build_partial" "$build_image"
+  put_shared "$build_partial.json" "$build_image.json"
 }
 
-# check_digest: stop if it is not the expected digest.
+# check_digest: stop if it is not the required digest.
 check_digest() {
-  if [[ $address != "$source" ]]; then digest=$wanted; fi # then the registry has seen to it
-  [[ -z $wanted || $digest == "$wanted" ]] ||
-    fail "the digest of $source has changed: now $digest, recorded $wanted" \
+  if [[ $build_address != "$build_source" ]]; then build_digest=$build_required; fi # the registry has checked it
+  [[ -z $build_required || $build_digest == "$build_required" ]] ||
+    fail "the digest of $build_source has changed: now $build_digest, recorded $build_required" \
       'to accept the current digest, run the command again without --locked'
 }
 
-# daemon_digest: print docker's id of an image in its own store: no registry has named it, and a rebuilt one has the
-# same name.
-daemon_digest() {
-  if [[ $source == docker-daemon:* ]]; then
-    docker image inspect --format '{{.Id}}' "${source#docker-daemon:}" 2>/dev/null || :
+# source_digest: print the digest of a source that no registry names: a file's checksum, or docker's id of an image in
+# its own store, where a rebuilt image has the same name.
+source_digest() {
+  if [[ -n $build_archive ]]; then
+    return
+  elif [[ -n $build_file ]]; then
+    checksum "$build_file"
+  elif [[ $build_kind == docker-daemon ]]; then
+    docker image inspect --format '{{.Id}}' "${build_source#docker-daemon:}" 2>/dev/null || :
   fi
 }
 
 # is_built RECORD: whether it is the record of the expected image, and that image exists.
 is_built() {
-  local there=$digest
+  local expected=$build_digest
   record_value "$1" source
   local -r recorded=$REPLY
-  json_text "$source"
+  json_text "$build_source"
   [[ $recorded == "$REPLY" ]] || return 1
-  if [[ -z $there && -n $input ]]; then there=$(checksum "$input") || exit 1; fi
-  if [[ -z $there ]]; then there=$(daemon_digest); fi
+  if [[ -z $expected ]]; then expected=$(source_digest) || exit 1; fi
   record_value "$1" digest
-  [[ -z $there || $REPLY == "$there" ]] || return 1
+  [[ -z $expected || $REPLY == "$expected" ]] || return 1
   image_exists "${1%.json}" || return 1
   is_as_recorded "${1%.json}" || {
     note "rebuilding ${1%.json}, which does not match its record: $REPLY"
     return 1
   }
   record_value "$1" date
-  note "$source was already built on $REPLY: ${1%.json}; --force rebuilds it"
+  note "$build_source was already built on $REPLY: ${1%.json}; --force rebuilds it"
 }
 
 # discard_partial_image: remove an unfinished image, whatever ended the build; downloaded layers stay in the cache for
 # the next try.
 discard_partial_image() {
-  delete_image "$partial" || :
-  rm -f -- "$partial" "$partial.json"
-  remove_folder "$tmp"
+  delete_image "$build_partial" || :
+  rm -f -- "$build_partial" "$build_partial.json"
+  remove_folder "$build_tmp"
 }
 
 # remove_dead_builds: remove what killed builds left. The lock is held: none is alive.
 remove_dead_builds() {
   local left
-  for left in "${image%/*}"/partial-*-"${image##*/}"; do
+  for left in "${build_image%/*}"/partial-*-"${build_image##*/}"; do
     if [[ -e $left ]]; then delete_image "$left" || rm -f -- "$left"; fi
   done
-  for left in "${image%/*}"/partial-*-"${image##*/}.json"; do rm -f -- "$left"; done
-  for left in "$work"/tmp-*; do remove_folder "$left"; done
+  for left in "${build_image%/*}"/partial-*-"${build_image##*/}.json"; do rm -f -- "$left"; done
+  for left in "$build_work"/tmp-*; do remove_folder "$left"; done
 }
 
 # check_cache LAYOUT: remove what a full disk or a kill has left damaged: Apptainer reuses the cache unchecked. The
@@ -223,21 +260,88 @@ remove_folder() {
   rm -rf -- "$1" 2>/dev/null || : # or what a killed build started still writes there
 }
 
+# build_run COMMAND...: run a program of the build, show its progress, and explain a failure.
+build_run() {
+  local -r log=$build_work/log
+  "$@" 2>&1 </dev/null | tee -- "$log" | show_progress "$build_work/cache" "$build_partial" ||
+    explain_failure "$log" "$1" "$build_source" "$build_file" "$build_hint"
+}
+
+# sif_build PROGRAM TAG: build a SIF with apptainer or singularity; TAG is for an image that docker builds first.
+sif_build() {
+  local -a options=(--force)
+  local folder=. address=$build_address
+  # before version 4, SingularityCE's option of this name has another meaning
+  if [[ $1 == apptainer ]]; then options+=(--arch "$arch"); fi
+  case $build_kind in
+    sif)
+      copy_image "$build_file" "$build_partial"
+      return
+      ;;
+    oras | library) # the SIF itself: a build would unpack and pack it again
+      build_run "$1" pull "${options[@]}" --disable-cache "$build_partial" "$address"
+      build_digest=$(checksum "$build_partial")
+      return
+      ;;
+    dockerfile)
+      build_dockerfile "$2" "$build_tmp/image.tar"
+      folder=$build_tmp address=docker-archive:image.tar
+      ;;
+    *-archive) folder=${build_file%/*} address=$build_kind:${build_file##*/} ;;
+  esac
+  # in the archive's folder: a path with a colon would be taken apart; not pulled: that keeps a second copy of the SIF
+  (cd -- "$folder" && build_run "$1" build "${options[@]}" "$build_partial" "$address")
+  if [[ $build_kind == docker ]]; then build_digest=$(fetched_digest "$build_work/cache"); fi
+}
+
+# build_tag PROGRAM TAG: build the Dockerfile; its directory is the context.
+build_tag() {
+  build_run "$1" build --platform "linux/$arch" --file "$build_file" --tag "$2" "${build_file%/*}"
+}
+
+# build_dockerfile TAG ARCHIVE: build the Dockerfile with docker or podman, whichever works, as an archive.
+build_dockerfile() {
+  local program
+  for program in docker podman; do
+    if command -v "$program" >/dev/null && "$program" version >/dev/null 2>&1; then
+      build_tag "$program" "$1-archive"
+      save_tag "$program" "$1-archive" "$2"
+      return
+    fi
+  done
+  fail "neither docker nor podman works on this machine, and $build_file requires one of them" "$build_hint"
+}
+
+# save_tag PROGRAM TAG ARCHIVE: save it as an archive and remove it from the store.
+save_tag() {
+  build_run "$1" save --output "$3" "$2"
+  "$1" rmi "$2" >/dev/null
+}
+
 # copy_image FROM TO: copy it, because a site can replace its images at any time.
 copy_image() {
   with_progress "$1" "$2" cp --reflink=auto -- "$1" "$2" ||
     fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the error above'
 }
 
-# sif_from_archive COMMAND...: make "$partial" from "$archive", which is a SIF already, or a docker archive for
-# COMMAND.
-sif_from_archive() {
-  if [[ $archive == *.sif ]]; then
-    copy_image "$archive" "$partial"
-  else
-    # in its folder: a path with a colon would be taken apart
-    (cd -- "${archive%/*}" && watched "$@" "$partial" "docker-archive:${archive##*/}")
-  fi
+# fetched_digest CACHE: print the digest of the manifest that Apptainer has downloaded last; the layout of the cache
+# is the OCI's, and this cache belongs to one image.
+fetched_digest() {
+  local -r index=$1/cache/blob/index.json
+  local digests=''
+  if [[ -f $index ]]; then digests=$(grep -o '"digest": *"sha256:[0-9a-f]*"' "$index") || :; fi
+  digests=${digests##*\"sha256:}
+  printf '%s' "${digests:+sha256:${digests%\"}}"
+}
+
+# verify_archive: stop if its checksum is not the recorded one.
+verify_archive() {
+  local sum
+  note "checking $build_archive"
+  sum=$(checksum "$build_archive")
+  record_value "$build_archive.json" sha256
+  [[ $sum == "$REPLY" ]] ||
+    fail "archive $build_archive is damaged: checksum $sum, recorded: $REPLY" 'copy the archive again'
 }
 
 # ---------- lib/images/image.bash
@@ -432,32 +536,6 @@ program_version() {
   esac || :
 }
 
-# write_record FILE IMAGE SHA256: what the image is, where it comes from, and what has built it.
-write_record() {
-  local program bytes mark
-  local -a versions=()
-  bytes=$(image_bytes "$2")
-  mark=$(image_mark "$2")
-  # shellcheck disable=SC2154  # the emitted script's
-  for program in "${tools[@]}"; do
-    versions+=("$(program_version "$program")")
-  done
-  # shellcheck disable=SC2154
-  local -ra facts=(
-    source "$source"
-    digest "$digest"
-    sha256 "$3"
-    bytes "$bytes"
-    modified "$mark"
-    architecture "$arch"
-    date "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
-    host "$(this_host)"
-    tools "$(IFS=';' && printf '%s' "${versions[*]-}")"
-    script "$(this_script)"
-  )
-  write_facts "$1" "${facts[@]}"
-}
-
 # write_facts FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them.
 write_facts() {
   local comma='{' index
@@ -491,6 +569,111 @@ value_in() {
       return
     fi
   done
+}
+
+# ---------- lib/images/watch.bash
+
+# show_progress PATH...: print a program's messages; on a terminal only the latest, with the time and the size of PATHs,
+# which the program writes.
+show_progress() {
+  local line='' message='' terminal='' shown='' status
+  local -r start=$SECONDS
+  if [[ -t 2 ]]; then terminal=1; fi
+  while :; do
+    status=0
+    IFS= read -r -t 1 line || status=$?
+    if ((status > 0 && status <= 128)); then break; fi
+    if ((status == 0)) && is_message "$line"; then
+      message=$REPLY
+      if [[ -z $terminal ]]; then printf '      %s\n' "$message" >&2; fi
+    fi
+    if [[ -n $terminal && $SECONDS != "$shown" ]]; then
+      shown=$SECONDS
+      human "$(du -s -B1 -- "$@" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')"
+      printf '\r\e[K      %.54s  %d s, %s' "$message" "$((SECONDS - start))" "$REPLY" >&2
+    fi
+  done
+  if [[ -n $terminal ]]; then printf '\r\e[K' >&2; fi
+}
+
+# is_message LINE: whether it shows progress; set REPLY to it.
+is_message() {
+  local -r layer='^[0-9a-f]{12}: '
+  REPLY=${1#INFO:}
+  REPLY=${REPLY#\[INFO\]}
+  REPLY=${REPLY#"${REPLY%%[! ]*}"}
+  case $REPLY in
+    '' | 'FATAL'* | 'ERROR'* | 'WARNING'* | *'warn rootless'* | *'level='* | 'Error'* | sha256:*) return 1 ;;
+    *quashfs* | *'table size'* | 'Filesystem size'* | 'Number of'* | *'uncompressed'* | 'duplicates'*) return 1 ;;
+    compressed* | root* | *'filesystem on'*) return 1 ;; # mksquashfs, which enroot does not silence
+  esac
+  [[ ! $REPLY =~ $layer ]]
+}
+
+# explain_failure LOG PROGRAM SOURCE FILE HINT: stop, with the cause and the fix if the log shows them. FILE is the
+# source if it is a file; HINT is for a machine that cannot build from it.
+explain_failure() {
+  local text
+  text=$(<"$1")
+  local -r said=${text,,}
+  if [[ $said == *'no space left on device'* || $said == *'disk quota exceeded'* ]]; then
+    fail "$3: No space left on device" \
+      'free some space, or set [paths] in configuration.toml; then run the command again'
+  fi
+  if [[ -z $4 || $4 == *.tar ]]; then
+    explain_source "$said" "$2" "$3"
+  elif [[ $said == *'user namespace'* || $said == *newuidmap* || $said == *fakeroot* ]]; then
+    tail -n 5 -- "$1" >&2
+    fail "building from $3 is not allowed on this machine" "$5"
+  fi
+  tail -n 30 -- "$1" >&2
+  fail_writing "${1%/*}" "$2 cannot build an image from $3" 'see the output above'
+}
+
+# explain_source TEXT PROGRAM SOURCE: stop if the text, in lower case, shows what is wrong with the source.
+explain_source() {
+  local -r source=$3
+  local host=${source#*://}
+  host=${host%%/*}
+  if [[ $host != *[.:]* && $host != localhost ]]; then host=docker.io; fi
+  case $1 in
+    *'no match for platform'* | *'no matching manifest'* | *'no image found in'* | *'no child with platform'*)
+      fail "$source has no image for $arch" "set container.image in configuration.toml to an image for $arch"
+      ;;
+    *'manifest unknown'* | *'manifest_unknown'* | *'name_unknown'* | *'name unknown'*)
+      fail "image not found: $source" 'check its name and tag: container.image in configuration.toml'
+      ;;
+    *toomanyrequests* | *'rate limit'*)
+      fail "$host: rate limit reached for anonymous pulls" "$(login_command "$2" "$host")"
+      ;;
+    *unauthorized* | *'authentication required'* | *'access denied'* | *'access to the resource is denied'* | *'no basic auth'*)
+      fail "$host requires a login, or does not have $source" "$(login_command "$2" "$host")"
+      ;;
+    *'no such host'* | *'network is unreachable'* | *'connection refused'* | *'i/o timeout'* | *'no route to host'* | \
+      *'temporary failure in name resolution'* | *'could not resolve'* | *'tls handshake timeout'* | *'server misbehaving'*)
+      fail "cannot reach $host from this machine" \
+        "on a machine with network access, run: python3 build_container.py download --machine $machine; then on this machine: python3 build_container.py offline"
+      ;;
+    *'server gave http response'*)
+      fail "$host does not use TLS, so an image can be replaced on its way" \
+        "use another registry; or, if you trust it, add to ~/.config/containers/registries.conf: [[registry]] location = \"$host\" insecure = true"
+      ;;
+    *x509*)
+      fail "the certificate of $host is not trusted on this machine" 'set the file of trusted certificates: export SSL_CERT_FILE=...'
+      ;;
+    *'unexpected eof'* | *'invalid tar header'* | *'not an ocilayout'* | *'not a docker archive'* | *'not found in tar'*)
+      fail "not a complete image archive: $source" 'copy the archive again'
+      ;;
+  esac
+}
+
+# login_command PROGRAM HOST: print the hint that gives the program a login for the registry.
+login_command() {
+  case $1 in
+    apptainer | singularity) printf 'run: %s registry login --username NAME docker://%s' "$1" "$2" ;;
+    enroot) printf 'add a line to %s: machine %s login NAME password ...' "\$ENROOT_CONFIG_PATH/.credentials" "$2" ;;
+    *) printf 'run: %s login %s' "$1" "$2" ;;
+  esac
 }
 
 # ---------- lib/packages/overlay_record.bash
@@ -994,50 +1177,6 @@ show_position() {
   printf '\r\e[K' >&2
 }
 
-# ---------- lib/script/watch.bash
-
-# watched COMMAND...: run it, show its progress, and report a failure in two lines.
-watched() {
-  local -r log=$work/log
-  "$@" 2>&1 </dev/null | tee -- "$log" | show_progress || explain_failure "$log" "$1"
-}
-
-# show_progress: print its messages; on a terminal only the latest, with the time and the downloaded bytes.
-show_progress() {
-  local line='' message='' terminal='' shown='' status
-  local -r start=$SECONDS
-  if [[ -t 2 ]]; then terminal=1; fi
-  while :; do
-    status=0
-    IFS= read -r -t 1 line || status=$?
-    if ((status > 0 && status <= 128)); then break; fi
-    if ((status == 0)) && is_message "$line"; then
-      message=$REPLY
-      if [[ -z $terminal ]]; then printf '      %s\n' "$message" >&2; fi
-    fi
-    if [[ -n $terminal && $SECONDS != "$shown" ]]; then
-      shown=$SECONDS
-      human "$(du -s -B1 -- "$work/cache" "$partial" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')"
-      printf '\r\e[K      %.54s  %d s, %s' "$message" "$((SECONDS - start))" "$REPLY" >&2
-    fi
-  done
-  if [[ -n $terminal ]]; then printf '\r\e[K' >&2; fi
-}
-
-# is_message LINE: whether it shows progress; set REPLY to it.
-is_message() {
-  local -r layer='^[0-9a-f]{12}: '
-  REPLY=${1#INFO:}
-  REPLY=${REPLY#\[INFO\]}
-  REPLY=${REPLY#"${REPLY%%[! ]*}"}
-  case $REPLY in
-    '' | 'FATAL'* | 'ERROR'* | 'WARNING'* | *'warn rootless'* | *'level='* | 'Error'* | sha256:*) return 1 ;;
-    *quashfs* | *'table size'* | 'Filesystem size'* | 'Number of'* | *'uncompressed'* | 'duplicates'*) return 1 ;;
-    compressed* | root* | *'filesystem on'*) return 1 ;; # mksquashfs, which enroot does not silence
-  esac
-  [[ ! $REPLY =~ $layer ]]
-}
-
 # human BYTES: set REPLY to the size with a unit, such as 9.4 GB.
 human() {
   local -i tenths=$(($1 * 10)) unit=0
@@ -1051,70 +1190,6 @@ human() {
   else
     REPLY="$((tenths / 10)).$((tenths % 10)) ${units[unit]}"
   fi
-}
-
-# explain_failure LOG PROGRAM: stop, with the cause and the fix if the log shows them.
-explain_failure() {
-  local text
-  text=$(<"$1")
-  local -r program=$2 said=${text,,}
-  if [[ $said == *'no space left on device'* || $said == *'disk quota exceeded'* ]]; then
-    fail "$source: No space left on device" \
-      'free some space, or set [paths] in configuration.toml; then run the command again'
-  fi
-  if [[ -z $input || $input == *.tar ]]; then
-    explain_source "$said" "$program"
-  elif [[ $said == *'user namespace'* || $said == *newuidmap* || $said == *fakeroot* ]]; then
-    tail -n 5 -- "$1" >&2
-    fail "building from $source is not allowed on this machine" "$build_hint"
-  fi
-  tail -n 30 -- "$1" >&2
-  fail_writing "$work" "$program cannot build an image from $source" 'see the output above'
-}
-
-# explain_source TEXT PROGRAM: stop if the text, in lower case, shows what is wrong with the source.
-explain_source() {
-  local host=${source#*://}
-  host=${host%%/*}
-  if [[ $host != *[.:]* && $host != localhost ]]; then host=docker.io; fi
-  case $1 in
-    *'no match for platform'* | *'no matching manifest'* | *'no image found in'* | *'no child with platform'*)
-      fail "$source has no image for $arch" "set container.image in configuration.toml to an image for $arch"
-      ;;
-    *'manifest unknown'* | *'manifest_unknown'* | *'name_unknown'* | *'name unknown'*)
-      fail "image not found: $source" 'check its name and tag: container.image in configuration.toml'
-      ;;
-    *toomanyrequests* | *'rate limit'*)
-      fail "$host: rate limit reached for anonymous pulls" "$(login_command "$2" "$host")"
-      ;;
-    *unauthorized* | *'authentication required'* | *'access denied'* | *'access to the resource is denied'* | *'no basic auth'*)
-      fail "$host requires a login, or does not have $source" "$(login_command "$2" "$host")"
-      ;;
-    *'no such host'* | *'network is unreachable'* | *'connection refused'* | *'i/o timeout'* | *'no route to host'* | \
-      *'temporary failure in name resolution'* | *'could not resolve'* | *'tls handshake timeout'* | *'server misbehaving'*)
-      fail "cannot reach $host from this machine" \
-        "on a machine with network access, run: python3 build_container.py download --machine $machine; then on this machine: python3 build_container.py offline"
-      ;;
-    *'server gave http response'*)
-      fail "$host does not use TLS, so an image can be replaced on its way" \
-        "use another registry; or, if you trust it, add to ~/.config/containers/registries.conf: [[registry]] location = \"$host\" insecure = true"
-      ;;
-    *x509*)
-      fail "the certificate of $host is not trusted on this machine" 'set the file of trusted certificates: export SSL_CERT_FILE=...'
-      ;;
-    *'unexpected eof'* | *'invalid tar header'* | *'not an ocilayout'* | *'not a docker archive'* | *'not found in tar'*)
-      fail "not a complete image archive: $source" 'copy the archive again'
-      ;;
-  esac
-}
-
-# login_command PROGRAM HOST: print the hint that gives the program a login for the registry.
-login_command() {
-  case $1 in
-    apptainer | singularity) printf 'run: %s registry login --username NAME docker://%s' "$1" "$2" ;;
-    enroot) printf 'add a line to %s: machine %s login NAME password ...' "\$ENROOT_CONFIG_PATH/.credentials" "$2" ;;
-    *) printf 'run: %s login %s' "$1" "$2" ;;
-  esac
 }
 
 longship_main "$@"

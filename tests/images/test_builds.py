@@ -1,13 +1,15 @@
-"""The lines that make an image."""
+"""The lines that make an image, and the commands that the functions run for them."""
+
+import re
 
 import pytest
 
-from lib.images.build import offline_lines, online_lines
-from lib.images.download import download_lines
+from lib.images.build import build_lines, download_lines
 from lib.runtimes.image import ENDINGS
 from lib.script.errors import LongshipError
+from lib.script.render import render
 
-GIVEN = {"digest": "", "again": False, "typed": "python3 build_container.py"}
+GIVEN = {"digest": "", "force": False, "command_line": "python3 build_container.py"}
 
 
 def configure(repository, image, site=""):
@@ -16,53 +18,86 @@ def configure(repository, image, site=""):
     return repository.settings_and_paths(arch="amd64")
 
 
-def online(repository, runtime, image="docker://x/base:1", site="", **given):
-    return online_lines(*configure(repository, image, site), runtime, **{**GIVEN, **given})
+def build(repository, runtime, image="docker://x/base:1", site="", **given):
+    return build_lines(*configure(repository, image, site), runtime, **{**GIVEN, **given})
+
+
+CACHE = re.compile(r"\w*TMPDIR=|(APPTAINER|SINGULARITY|ENROOT)_|PARALLEL_HOME")
+
+# What would change this machine only says so.
+STUBS = r"""
+build_run() { echo "$@"; }
+for each in copy_image hold_tag load_archive docker podman; do
+  eval "$each() { echo $each \"\$@\"; }"
+done
+for each in check_program make_folders build_end pulled_digest; do eval "$each() { :; }"; done
+fetched_digest() { :; }
+checksum() { :; }
+build_begin() { build_partial=partial build_tmp=/tmp build_work=/work; }
+"""
 
 
 @pytest.mark.parametrize(
     ("runtime", "image", "line"),
     [
-        ("apptainer", "docker://x/y:1", "watched apptainer build --force --arch amd64"),
-        ("singularity", "docker://x/y:1", 'watched singularity build --force "$partial"'),
-        ("apptainer", "oras://x/y:1", "watched apptainer pull --force --disable-cache"),
-        ("apptainer", "/x.sif", 'copy_image "$address" "$partial"'),
-        ("apptainer", "/x.def", "watched apptainer build --force"),
-        ("apptainer", "/x/Dockerfile", 'build_dockerfile "$address" amd64'),
-        ("docker", "docker://x/y:1", "watched docker pull --platform linux/amd64"),
-        ("podman", "/x/Dockerfile", 'build_tag podman "$address" amd64'),
-        ("docker", "docker-archive:/x.tar", 'load_archive docker "$archive"'),
-        ("enroot", "docker://x/y:1", "import_from_registry x86_64"),
-        ("enroot", "docker-daemon:y:1", 'import_from_docker "${address#*:}"'),
+        ("apptainer", "docker://x/y:1", "apptainer build --force --arch amd64 partial docker://x"),
+        ("singularity", "docker://x/y:1", "singularity build --force partial docker://x/y:1"),
+        (
+            "apptainer",
+            "oras://x/y:1",
+            "apptainer pull --force --arch amd64 --disable-cache",
+        ),
+        ("apptainer", "{file}.sif", "copy_image"),
+        ("apptainer", "{file}.def", "apptainer build --force --arch amd64 partial {file}.def"),
+        ("apptainer", "{file}.Dockerfile", "docker build --platform linux/amd64 --file {file}"),
+        ("apptainer", "oci-archive:{file}.tar", "apptainer build --force --arch amd64 partial oci"),
+        ("docker", "docker://x/y:1", "docker pull --platform linux/amd64 x/y:1"),
+        ("podman", "{file}.Dockerfile", "podman build --platform linux/amd64 --file {file}"),
+        ("docker", "docker-archive:{file}.tar", "load_archive docker longship/x:amd64-partial"),
+        ("podman", "docker-daemon:y:1", "podman pull docker-daemon:y:1"),
+        ("enroot", "docker://x/y:1", "enroot import --arch x86_64 --output partial docker://x/y:1"),
+        ("enroot", "docker-daemon:y:1", "enroot import --output partial dockerd://y:1"),
+        ("enroot", "{file}.sqsh", "copy_image"),
     ],
 )
-def test_image_is_made_by(runtime, image, line, repository):
-    found = online(repository, runtime, image)
-    assert any(each.strip().startswith(line) for each in found), found
+def test_image_is_made_by(runtime, image, line, repository, run, tmp_path):
+    file = tmp_path / "x"
+    for ending in ("sif", "def", "Dockerfile", "tar", "sqsh"):
+        file.with_suffix(f".{ending}").touch()
+    lines = build(repository, runtime, image.format(file=file))
+    done = run(["bash", "-c", render("x", [STUBS, "host_arch() { REPLY=amd64; }", *lines])])
+    said = done.stdout.splitlines()
+    assert any(each.startswith(line.format(file=file)) for each in said), said
 
 
-def test_wanted_digest_is_what_is_fetched(repository):
-    found = online(repository, "apptainer", digest="sha256:12")
-    assert "source=docker://x/base:1" in found
-    assert "address=docker://x/base@sha256:12" in found
-    assert "digest=sha256:12" in found
+def test_required_digest_is_what_is_fetched(repository, run):
+    lines = [STUBS, *build(repository, "docker", digest="sha256:12")]
+    done = run(["bash", "-c", render("x", lines)])
+    assert "\ndocker tag x/base@sha256:12 longship/base_1:amd64-partial" in done.stdout
 
 
 def test_modules_come_before_the_program(repository):
-    found = online(repository, "apptainer", site='modules = ["load GCC"]\n')
+    found = build(repository, "apptainer", site='modules = ["load GCC"]\n')
     load = found.index("load_modules apptainer 'load GCC'")
     assert found[load + 1] == "check_program apptainer"
 
 
 @pytest.mark.parametrize("runtime", ENDINGS)
-def test_caches_and_temporary_files_lie_under_scratch(runtime, repository):
-    found = online(repository, runtime)
-    work = next(line for line in found if line.startswith("work="))
+def test_caches_and_temporary_files_lie_under_scratch(runtime, repository, run, tmp_path):
     file = f"base_1_amd64.{ENDINGS[runtime]}"
-    expected = f"work=/home/me/longship-data/scratch/cache/containers/{file}"
-    assert work == f'{expected}."$UID"'
-    folders = [line for line in found if "TMPDIR" in line or "CACHE" in line]
-    assert folders and all('"$tmp"' in line or '"$work"' in line for line in folders)
+    work = f"/home/me/longship-data/scratch/cache/containers/{file}"
+    line = " ".join("".join(build(repository, runtime)).replace("\\", "").split())
+    assert f"/build/{file} {work} '' " in line
+    lines = [
+        f"build_image=x.{ENDINGS[runtime]} build_work={tmp_path} build_tmp={tmp_path}/tmp",
+        "build_make_folders",
+        "env",
+    ]
+    found = run(["bash", "-c", render("x", lines)]).stdout.splitlines()
+    found = dict(line.split("=", 1) for line in found if CACHE.match(line))
+    # programs of the image would see this one while a SIF is built
+    assert (found.pop("TMPDIR", "") == f"{tmp_path}/tmp") == (ENDINGS[runtime] != "sif")
+    assert {f"{tmp_path}/cache", f"{tmp_path}/tmp"} == set(found.values())
 
 
 @pytest.mark.parametrize("runtime", ["apptainer", "singularity"])
@@ -73,7 +108,7 @@ def test_quote_in_the_path_is_refused_where_apptainer_breaks_on_it(runtime, repo
     )
     settings, paths = repository.settings_and_paths()
     with pytest.raises(LongshipError, match="quote in its path") as error:
-        online_lines(settings, paths, runtime, **GIVEN)
+        build_lines(settings, paths, runtime, **GIVEN)
     assert "paths.scratch_dir" in error.value.hint
 
 
@@ -82,19 +117,20 @@ def test_site_that_forbids_builds_is_told_before_anything_starts(image, reposito
     site = 'definition_builds = "forbidden"\nbuild_hint = "use cotainr"\n'
     told = f"building from {image} is not allowed on here"
     with pytest.raises(LongshipError, match=told) as error:
-        online(repository, "apptainer", image, site)
+        build(repository, "apptainer", image, site)
     assert error.value.hint == "use cotainr"
-    online(repository, "apptainer", "docker://x/y:1", site)
+    build(repository, "apptainer", "docker://x/y:1", site)
 
 
 def test_download_is_named_after_the_target_and_lies_here(repository):
     settings, _ = configure(repository, "docker://x/base:1", 'arch = "arm64"\n')
     _, here = repository.settings_and_paths(arch="amd64")
     found = download_lines(settings, here, "apptainer", **GIVEN)
-    assert "base=/home/me/longship-data/scratch/offline/containers/base_1_arm64" in found
-    assert 'choose_fetcher "$base" apptainer singularity' in found
+    (begin,) = [" ".join(line.split()) for line in found if line.startswith("archive_begin ")]
+    assert " /home/me/longship-data/scratch/offline/containers/base_1_arm64 " in begin
+    assert begin.endswith(" apptainer singularity")
     found = download_lines(settings, here, "docker", **GIVEN)
-    assert 'choose_fetcher "$base"' in found  # a SIF is of no use to docker
+    assert not any(line.endswith(" singularity") for line in found)  # of no use to docker
 
 
 def test_download_of_a_file_that_is_ready_is_refused(repository):
@@ -106,6 +142,6 @@ def test_download_of_a_file_that_is_ready_is_refused(repository):
 def test_offline_asks_no_registry(repository):
     settings, paths = configure(repository, "docker://x/base:1")
     for runtime in ENDINGS:
-        found = offline_lines(settings, paths, runtime, again=False, typed="x")
+        found = build_lines(settings, paths, runtime, **GIVEN, offline=True)
         assert not any("docker://" in line for line in found)
-        assert "  verify_archive" in found
+        assert any(line.startswith("build_from_archive ") for line in found)

@@ -95,24 +95,26 @@ def test_what_is_no_archive_has_no_architecture(bash, tmp_path):
         ("localhost:5000/y:1", "localhost:5000/y"),
         ("localhost:5000#y:1", "localhost:5000#y"),
         ("x/y@sha256:12", "x/y"),
+        ("docker://x/y", "docker://x/y"),
+        ("docker://localhost:5000/lab/y:1@sha256:34", "docker://localhost:5000/lab/y"),
         ("y", "y"),
     ],
 )
 def test_name_without_its_tag(name, untagged, bash):
-    assert bash(call("untagged", name)).stdout == untagged
+    assert bash(call("strip_tag", name)).stdout == untagged
 
 
-STEP = "{ echo 'INFO:    Fetching'; echo 'warn rootless{x}'; sleep 1.5; } | show_progress"
+STEP = "{ echo 'INFO:    Fetching'; echo 'warn rootless{x}'; sleep 1.5; } | show_progress /none"
 
 
 def test_progress_is_a_line_per_message(bash):
-    assert bash("work=/none partial=/none", STEP).stderr == "      Fetching\n"
+    assert bash(STEP).stderr == "      Fetching\n"
 
 
 def test_progress_on_a_terminal_is_one_line_with_time_and_bytes(clean_environment, tmp_path):
     (tmp_path / "work/cache").mkdir(parents=True)
     (tmp_path / "work/cache/blob").write_bytes(bytes(3_000_000))
-    (tmp_path / "step.sh").write_text(render("x", [f"work={tmp_path}/work partial=/none", STEP]))
+    (tmp_path / "step.sh").write_text(render("x", [f"{STEP} {tmp_path}/work/cache"]))
     with Terminal(["bash", "step.sh"], env=clean_environment, cwd=tmp_path) as terminal:
         assert terminal.end() == 0, terminal.said
     shown = terminal.said
@@ -142,8 +144,8 @@ MESSAGES = {
 @pytest.mark.parametrize("text", MESSAGES)
 def test_failure_is_explained(text, bash, tmp_path):
     (tmp_path / "log").write_text(f"INFO: before\n{text}\n")
-    names = "source=docker://x.org/lab/y:1 arch=amd64 work=/tmp machine=local build_hint=h input="
-    done = bash(names, call("explain_failure", tmp_path / "log", "apptainer"), check=False)
+    line = call("explain_failure", tmp_path / "log", "apptainer", "docker://x.org/lab/y:1", "", "h")
+    done = bash("arch=amd64 machine=local", line, check=False)
     lines = done.stderr.splitlines()
     assert done.returncode == 1
     assert lines[-2].startswith("error: ") and MESSAGES[text] in lines[-2]

@@ -108,24 +108,6 @@ def test_image_is_named_after_its_source(text, name, repository):
     assert image_tag(source, "arm64") == f"longship/{name}:arm64"
 
 
-@pytest.mark.parametrize(
-    ("text", "at"),
-    [
-        ("docker://x/base:1", "docker://x/base@sha256:12"),
-        ("docker://localhost:5000/lab/base", "docker://localhost:5000/lab/base@sha256:12"),
-        ("docker://localhost:5000/lab/base:1", "docker://localhost:5000/lab/base@sha256:12"),
-        ("docker://x/base@sha256:34", "docker://x/base@sha256:12"),
-        ("docker://localhost:5000/base:1@sha256:34", "docker://localhost:5000/base@sha256:12"),
-        ("oras://x/base:1", "oras://x/base:1"),  # its digest is that of the SIF
-        ("/x/my.def", "/x/my.def"),
-    ],
-)
-def test_address_at_a_digest(text, at, repository):
-    source = source_of(repository, text)
-    assert source.at("sha256:12") == at
-    assert source.at("") == text
-
-
 @pytest.mark.parametrize("runtime", ENDINGS)
 def test_file_is_named_after_source_architecture_and_runtime(runtime, repository):
     source = source_of(repository, "docker://x/base:1")

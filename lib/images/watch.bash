@@ -1,13 +1,11 @@
-# shellcheck shell=bash disable=SC2154  # work, source and arch are the emitted script's
-# Long steps of other programs: their progress, and the causes of their failures.
+# shellcheck shell=bash
+# Long steps of other programs that build an image: their progress, and the causes of their failures.
 
-# watched COMMAND...: run it, show its progress, and report a failure in two lines.
-watched() {
-  local -r log=$work/log
-  "$@" 2>&1 </dev/null | tee -- "$log" | show_progress || explain_failure "$log" "$1"
-}
+# shellcheck source=lib/script/facts.bash
+source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
 
-# show_progress: print its messages; on a terminal only the latest, with the time and the downloaded bytes.
+# show_progress PATH...: print a program's messages; on a terminal only the latest, with the time and the size of PATHs,
+# which the program writes.
 show_progress() {
   local line='' message='' terminal='' shown='' status
   local -r start=$SECONDS
@@ -22,7 +20,7 @@ show_progress() {
     fi
     if [[ -n $terminal && $SECONDS != "$shown" ]]; then
       shown=$SECONDS
-      human "$(du -s -B1 -- "$work/cache" "$partial" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')"
+      human "$(du -s -B1 -- "$@" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')"
       printf '\r\e[K      %.54s  %d s, %s' "$message" "$((SECONDS - start))" "$REPLY" >&2
     fi
   done
@@ -43,42 +41,29 @@ is_message() {
   [[ ! $REPLY =~ $layer ]]
 }
 
-# human BYTES: set REPLY to the size with a unit, such as 9.4 GB.
-human() {
-  local -i tenths=$(($1 * 10)) unit=0
-  local -ar units=(B kB MB GB TB)
-  while ((tenths >= 10000 && unit < 4)); do
-    tenths=$(((tenths + 500) / 1000))
-    unit+=1
-  done
-  if ((unit == 0 || tenths >= 1000)); then
-    REPLY="$(((tenths + 5) / 10)) ${units[unit]}"
-  else
-    REPLY="$((tenths / 10)).$((tenths % 10)) ${units[unit]}"
-  fi
-}
-
-# explain_failure LOG PROGRAM: stop, with the cause and the fix if the log shows them.
+# explain_failure LOG PROGRAM SOURCE FILE HINT: stop, with the cause and the fix if the log shows them. FILE is the
+# source if it is a file; HINT is for a machine that cannot build from it.
 explain_failure() {
   local text
   text=$(<"$1")
-  local -r program=$2 said=${text,,}
+  local -r said=${text,,}
   if [[ $said == *'no space left on device'* || $said == *'disk quota exceeded'* ]]; then
-    fail "$source: No space left on device" \
+    fail "$3: No space left on device" \
       'free some space, or set [paths] in configuration.toml; then run the command again'
   fi
-  if [[ -z $input || $input == *.tar ]]; then
-    explain_source "$said" "$program"
+  if [[ -z $4 || $4 == *.tar ]]; then
+    explain_source "$said" "$2" "$3"
   elif [[ $said == *'user namespace'* || $said == *newuidmap* || $said == *fakeroot* ]]; then
     tail -n 5 -- "$1" >&2
-    fail "building from $source is not allowed on this machine" "$build_hint"
+    fail "building from $3 is not allowed on this machine" "$5"
   fi
   tail -n 30 -- "$1" >&2
-  fail_writing "$work" "$program cannot build an image from $source" 'see the output above'
+  fail_writing "${1%/*}" "$2 cannot build an image from $3" 'see the output above'
 }
 
-# explain_source TEXT PROGRAM: stop if the text, in lower case, shows what is wrong with the source.
+# explain_source TEXT PROGRAM SOURCE: stop if the text, in lower case, shows what is wrong with the source.
 explain_source() {
+  local -r source=$3
   local host=${source#*://}
   host=${host%%/*}
   if [[ $host != *[.:]* && $host != localhost ]]; then host=docker.io; fi
