@@ -70,8 +70,8 @@ def test_tests_named_on_the_page_pass(followed, run):
 @pytest.mark.slow  # they are collected: see the last test
 def test_other_tests_that_look_at_all_sites_pass(followed, run):
     clone, _ = followed
-    names = ("settings", "resolved", "golden", "completion")
-    files = [f"tests/test_{each}.py" for each in names]
+    names = ("configuration/test_settings", "configuration/test_resolved", "test_golden")
+    files = [f"tests/{each}.py" for each in (*names, "commands/test_completion")]
     chosen = "machine or jobs or left_over or (golden and doctor)"
     assert re.search(r"\d+ passed", run_own_tests(clone, run, *files, "-k", chosen))
 
