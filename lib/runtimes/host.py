@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from lib.runtimes.environment import Environment, overlay_lines
+from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion, Word
 
 
@@ -26,6 +29,15 @@ def probe(program: str, image: str) -> list[str]:
     return ["true"]
 
 
-def works(program: str) -> list[str]:
-    """Return a command that fails: the machine itself builds no image."""
-    return ["false"]
+def works(program: str) -> NoReturn:
+    """Refuse: the machine itself builds no image.
+
+    Raises
+    ------
+    LongshipError
+        Always.
+    """
+    raise LongshipError(
+        "the runtime host uses no image",
+        'choose another runtime in configuration.toml, such as container.runtime = "apptainer"',
+    )
