@@ -125,20 +125,21 @@ def write_toml(tables: Mapping[str, Any], prefix: str = "") -> str:
 
     lines, after = [], []
     for name, value in tables.items():
-        dotted = f"{prefix}.{_toml_key(name)}" if prefix else _toml_key(name)
+        dotted = f"{prefix}.{toml_key(name)}" if prefix else toml_key(name)
         if is_table(value):
             after.append(f"\n[{dotted}]\n{write_toml(value, dotted)}")
         elif is_list_of_tables(value):
             after += [f"\n[[{dotted}]]\n{write_toml(each, dotted)}" for each in value]
         elif isinstance(value, (list, tuple)):
-            lines.append(f"{_toml_key(name)} = [{', '.join(map(_toml_text, value))}]\n")
+            lines.append(f"{toml_key(name)} = [{', '.join(map(_toml_text, value))}]\n")
         else:
             shown = value if isinstance(value, (int, float)) else _toml_text(value)
-            lines.append(f"{_toml_key(name)} = {shown}\n")
+            lines.append(f"{toml_key(name)} = {shown}\n")
     return "".join((*lines, *after))
 
 
-def _toml_key(name: str) -> str:
+def toml_key(name: str) -> str:
+    """Quote a key where TOML requires it."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_text(name)
 
 

@@ -15,7 +15,7 @@ from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, derive_paths, expand, pinned
 from lib.configuration.schema import KEYS
 from lib.configuration.sites import Machine, load_machines, recognise, shown_marks
-from lib.configuration.snapshot import looks_secret, refused_secrets, without_secrets
+from lib.configuration.snapshot import looks_secret, refused_secrets, toml_key, without_secrets
 from lib.configuration.training import is_below
 from lib.jobs.job_files import job_files, read_job_file
 from lib.repositories.repositories import listed_lines
@@ -202,36 +202,27 @@ def configured_values(settings: Settings) -> list[tuple[str, str, str]]:
         value: Any = settings.configuration
         for part in key.split("."):
             value = getattr(value, part)
-        shown = _as_toml(value, by_name=key in _NAMED_BY_USERS)
+        shown = _as_toml(value, masked=key in _NAMED_BY_USERS)
         found.append((key, shown, settings.origins[key]))
     return found
 
 
-def _as_toml(value: Any, *, by_name: bool = False) -> str:
-    """Write a value; `by_name` if the keys of a table show which values are secret."""
+def _as_toml(value: Any, name: str = "", *, masked: bool = False) -> str:
+    """Write a value of a key; `masked` if the keys in this table show which values are secret."""
+    if looks_secret(name):
+        value = MASK
+    elif name.lower().endswith("_proxy") and "@" in str(value):  # a password can contain a slash
+        value = f"{MASK}@{str(value).rpartition('@')[2]}"
     if isinstance(value, Mapping):
         entries = (
-            f"{_as_key(name)} = {_as_toml_of_name(name, each) if by_name else _as_toml(each)}"
-            for name, each in value.items()
+            f"{toml_key(key)} = {_as_toml(each, key if masked else '')}"
+            for key, each in value.items()
         )
         return f"{{ {', '.join(entries)} }}" if value else "{}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_as_toml, value))}]"
-    if isinstance(value, str):
-        return json.dumps(_LOGIN.sub(rf"\1{MASK}@", value), ensure_ascii=False)
-    return json.dumps(value)
-
-
-def _as_toml_of_name(name: str, value: Any) -> str:
-    if looks_secret(name):
-        return f'"{MASK}"'
-    if name.lower().endswith("_proxy") and "@" in str(value):  # a password can contain a slash
-        return json.dumps(f"{MASK}@{str(value).rpartition('@')[2]}", ensure_ascii=False)
-    return _as_toml(value)
-
-
-def _as_key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+    text = _LOGIN.sub(rf"\1{MASK}@", value) if isinstance(value, str) else value
+    return json.dumps(text, ensure_ascii=False)
 
 
 # ---------- directories and machine

@@ -55,12 +55,12 @@ home_diagnose() {
 
 # directory_diagnose TOPIC SETTING DIR BYTES: check that it can be used, and has this much space.
 directory_diagnose() {
-  local text=$3 elsewhere=", or set $2 to another place"
+  local text=$3 elsewhere=", or set $2 to another directory"
   if [[ $2 == HOME ]]; then elsewhere=": du -h -d 1 $(printf %q "$3") | sort -h"; fi
   report_check "$1" '' directory_check "$2" "$3"
   if ! report_passed "$1"; then return 0; fi
   directory_nearest "$3"
-  if [[ $REPLY != "$3" ]]; then text+=' (made when it is needed)'; fi
+  if [[ $REPLY != "$3" ]]; then text+=' (created when needed)'; fi
   report_check "$1" "$text$(directory_free_space "$REPLY")" check_room "$REPLY" "$4" "$elsewhere"
 }
 
@@ -76,7 +76,7 @@ directory_nearest() {
 # directory_check SETTING DIR: fail if files cannot be written or programs cannot be started in it or, before it
 # exists, in its nearest parent.
 directory_check() {
-  local -r elsewhere="set $1 to another place"
+  local -r elsewhere="set $1 to another directory"
   local existing reason
   directory_nearest "$2"
   existing=$REPLY

@@ -13,11 +13,11 @@ certificates_diagnose() {
     if [[ -z $path ]]; then
       continue
     elif [[ ! -e $path ]]; then
-      bad='is not there'
+      bad='does not exist'
     elif [[ ! -r $path ]]; then
       bad='cannot be read'
     elif [[ -f $path ]] && ! grep -q -s 'BEGIN.* CERTIFICATE' -- "$path"; then
-      bad='holds no certificate'
+      bad='contains no certificate'
     else
       named+=", $variable"
       continue

@@ -153,9 +153,9 @@ rendezvous_diagnose() {
 # wrong.
 address_diagnose() {
   local -r first=${nodes_facts[${nodes_all[0]} address]:-} own=${nodes_facts[$1 address]}
-  local -r hosts="compare /etc/hosts and the name server there with the first node's; sbatch --exclude=$1"
+  local -r hosts="compare its /etc/hosts and name server with the first node's; sbatch --exclude=$1"
   if [[ -z $own ]]; then
-    report problem address "$1 does not know MASTER_ADDR, $MASTER_ADDR" "$hosts"
+    report problem address "$1 cannot resolve MASTER_ADDR, $MASTER_ADDR" "$hosts"
   elif [[ $1 == "${nodes_all[0]}" && $own == 127.* && ${#nodes_all[@]} -gt 1 ]]; then
     report warning address "$1 has the address $own for its own name" \
       'set the interface that Gloo uses: export GLOO_SOCKET_IFNAME=INTERFACE, as ip address shows it'

@@ -87,7 +87,7 @@ mount_diagnose() {
   if [[ " $can " == *" $1 "* ]]; then
     report ok mount "$runtime mounts overlays packed with$can${cannot:+, not with$cannot}$over"
   elif [[ -z $can ]]; then
-    report "$state" mount "$runtime mounts no SquashFS file here" \
+    report "$state" mount "$runtime cannot mount SquashFS files on this machine" \
       'use a venv instead: set packages.overlay = "", then run: python3 set_up.py install'
   else
     can=${can# }

@@ -68,12 +68,8 @@ first_bytes() {
   REPLY=${2:0:number}
 }
 
-declare -g ESCAPED='^([^"\[:cntrl:]]|\\(["\/bfnrt]|u[0-9a-fA-F]{4}))*$' # as JSON has it
-
-# json_list 'NAME...' TEXT...: objects of so many values each. NAME# is a number, true or false, and null
-# where it is something else; NAME= is a text as a record has it, escaped already, unless it is damaged.
+# json_list 'NAME...' TEXT...: print a list of objects with these names, whose values are strings.
 json_list() {
-  local -r number='^(-?(0|[1-9][0-9]*)(\.[0-9]+)?|true|false)$'
   local -a names
   local comma='' name
   read -r -a names <<<"$1"
@@ -83,16 +79,8 @@ json_list() {
     printf '%s\n  {' "$comma"
     comma=
     for name in "${names[@]}"; do
-      case $name in
-        *'#') if [[ $1 =~ $number ]]; then REPLY=$1; else REPLY=null; fi ;;
-        *=)
-          valid_text "$1"
-          if [[ ! $REPLY =~ $ESCAPED ]]; then json_text "$REPLY"; fi
-          ;;
-        *) json_string "$1" ;;
-      esac
-      if [[ $name != *'#' ]]; then REPLY="\"$REPLY\""; fi
-      printf '%s"%s": %s' "$comma" "${name%[#=]}" "$REPLY"
+      json_string "$1"
+      printf '%s"%s": "%s"' "$comma" "$name" "$REPLY"
       comma=', '
       shift
     done

@@ -437,7 +437,9 @@ FAULTS = [
     Fault("git's lock", lock_of_git, "problem", "repository", "another git process", "rm "),
     Fault("unsaved", unsaved_changes, "warning", "repository", "not saved in", "save-patches"),
     Fault("other ref", at_another_ref, "warning", "repository", "configured", "set_up.py update"),
-    Fault("no bundle", no_bundle, "problem", "certificates", "is not there", "unset SSL_CERT_FILE"),
+    Fault(
+        "no bundle", no_bundle, "problem", "certificates", "does not exist", "unset SSL_CERT_FILE"
+    ),
     Fault("empty bundle", empty_bundle, "problem", "certificates", "no certificate", "unset REQ"),
     Fault("dead proxy", dead_proxy, "problem", "proxy", "http://***@127.0.0.1:9", "unset https_"),
     Fault(
