@@ -77,11 +77,12 @@ report_end() {
 }
 
 # report_check TOPIC TEXT COMMAND...: run a check of another command. Its errors are problems, its warnings are
-# warnings, each with its hint; if there are none, TEXT is ok.
+# warnings, each with its hint; if there are none, TEXT is ok: `-` is the last line that the command printed.
 report_check() {
-  local output line state='' text=''
+  local output line state='' text='' printed=/dev/null
   local -i code=0
-  output=$(run_with_timeout 60 "${@:3}" 2>&1 >/dev/null </dev/null) || code=$?
+  if [[ $2 == - ]]; then printed=/dev/stdout; fi
+  output=$(run_with_timeout 60 "${@:3}" 2>&1 >"$printed" </dev/null) || code=$?
   check_states[$1]=ok
   while IFS= read -r line; do
     case $line in
@@ -103,6 +104,8 @@ report_check() {
     else
       report problem "$1" "${output##*$'\n'}" 'share the output of: python3 doctor.py --json'
     fi
+  elif [[ $2 == - ]]; then
+    report ok "$1" "${output##*$'\n'}"
   elif [[ -n $2 ]]; then
     report ok "$1" "$2"
   fi

@@ -300,6 +300,12 @@ def test_what_other_scripts_say_becomes_a_finding(what, wanted, tell):
     assert found == wanted
 
 
+def test_what_a_check_prints_can_be_its_finding(tell):
+    lines = ["try_it() { echo 'cloned at v1'; }", "report_begin json", "report_check it - try_it"]
+    (found,) = json.loads(tell(*lines, "report_end").stdout)["findings"]
+    assert (found["state"], found["text"]) == ("ok", "cloned at v1")
+
+
 def test_what_takes_too_long_is_ended_with_all_it_started(tell, tmp_path):
     mark = tmp_path / "pid"
     hang = f"hang() {{ sleep 1000 & echo $! >{word(mark)}; wait; }}"
