@@ -235,7 +235,8 @@ LISTS = re.compile(
 
 def names_given(text, run):
     """Find the variables that a script assigns, without what lib/script/render.py knows of them."""
-    functions = run(["bash", "-c", text.rpartition("\n\n")[0] + "\ndeclare -f"]).stdout
+    # on standard input, as it can be longer than an argument
+    functions = run(["bash", "-s"], input=text.rpartition("\n\n")[0] + "\ndeclare -f\n").stdout
     found = {name for pattern in GIVEN for name in pattern.findall(functions)}
     for _, words in LISTS.findall(functions):
         found.update(re.findall(rf" ([a-z]\w*){VALUE}", words))

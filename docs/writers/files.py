@@ -50,7 +50,7 @@ def files_page() -> str:
         _listed("images/image.bash"),
         "## Overlays",
         "In `<scratch_dir>/overlays/`:",
-        _listed("packages/overlay_build.bash"),
+        _listed("packages/overlay.bash"),
         "## Runs",
         "In `<scratch_dir>/runs/<job>-<name>/`, the run directory; the log is next to it. "
         "`python3 submit.py rerun RUN` re-runs the job:",

@@ -1,37 +1,53 @@
-# shellcheck shell=bash disable=SC2154  # the emitted script's: hub_cache (HF_HOME), machine, ...
+# shellcheck shell=bash
 # Assets: models and datasets of the Hugging Face Hub, in the cache that its libraries use. Each has a record, which
 # is written last: the commit and the number of files, then the files with their SHA-256 in the form of sha256sum.
 # For the transfer to another machine they are plain files, DIR/COMMIT/..., because not every copy keeps the
-# cache's links; the record is in the same directory.
-# The emitted script also sets hub_tools and hub_venv (venvs that may have huggingface_hub),
-# travelling_assets, and defines inside COMMAND...
+# cache's links; the record is in the same directory. assets_begin, hub_begin and hub_find set:
+#
+#   hub_cache   directory that is HF_HOME
+#   hub_tools   venv that is created for huggingface_hub if no other Python has it
+#   hub_venv    venv that may have it; "" for none
+#   hub_python  the Python inside that has it
 
-# record_of ASSET: set REPLY to the file.
-record_of() {
+# shellcheck source=lib/script/facts.bash
+source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
+
+# assets_begin HUB_CACHE
+assets_begin() {
+  hub_cache=$1
+}
+
+# hub_begin TOOLS VENV
+hub_begin() {
+  hub_tools=$1 hub_venv=$2 hub_python=
+}
+
+# asset_record ASSET: set REPLY to the file.
+asset_record() {
   REPLY=$hub_cache/longship/$1.asset
 }
 
-# commit_in RECORD: set REPLY to the commit; empty if it has none.
-commit_in() {
+# asset_commit RECORD: set REPLY to the commit; empty if it has none.
+asset_commit() {
   REPLY=
   if [[ -r $1 ]]; then read -r REPLY _ <"$1" || :; fi
 }
 
-# files_in RECORD: print the paths of the files, one per line.
-files_in() {
+# asset_files RECORD: print the paths of the files, one per line.
+asset_files() {
   tail -n +2 -- "$1" | cut -c 67-
 }
 
-# is_there ASSET DIR: whether all of its files exist. Starts no process, uses no network.
-is_there() {
-  record_of "$1"
+# asset_is_complete ASSET DIR: whether all of its files exist. Starts no process, uses no network.
+asset_is_complete() {
+  asset_record "$1"
   local -r record=$REPLY
-  commit_in "$record"
-  holds_files "$record" "$hub_cache/hub/$2/snapshots/$REPLY"
+  asset_commit "$record"
+  asset_has_files "$record" "$hub_cache/hub/$2/snapshots/$REPLY"
 }
 
-# holds_files RECORD DIR: whether DIR contains all files of the record.
-holds_files() {
+# asset_has_files RECORD DIR: whether DIR contains all files of the record.
+asset_has_files() {
   local line count=
   [[ -r $1 ]] || return 1
   {
@@ -45,47 +61,47 @@ holds_files() {
   ((count == 0))
 }
 
-# fetch_asset NUMBER ASSET DIR KIND REPO REVISION [--include PATTERN | --exclude PATTERN]...: download it from the
+# asset_fetch NUMBER ASSET DIR KIND REPO REVISION [--include PATTERN | --exclude PATTERN]...: download it from the
 # hub, unless it exists.
-fetch_asset() {
-  if is_there "$2" "$3"; then
+asset_fetch() {
+  if asset_is_complete "$2" "$3"; then
     note "$4 $5 is already downloaded"
     return
   fi
   make_folders "$hub_cache/longship"
-  locked "$hub_cache/longship/$3" fetch_missing_asset "$@"
+  locked "$hub_cache/longship/$3" asset_fetch_locked "$@"
 }
 
-# fetch_missing_asset NUMBER ASSET DIR KIND REPO REVISION [OPTION]...: the lock is held.
-fetch_missing_asset() {
+# asset_fetch_locked NUMBER ASSET DIR KIND REPO REVISION [OPTION]...: the lock is held.
+asset_fetch_locked() {
   local -r number=$1 asset=$2 folder=$3 kind=$4 repo=$5 revision=$6
   shift 6
-  if is_there "$asset" "$folder"; then return; fi # another process has just done it
+  if asset_is_complete "$asset" "$folder"; then return; fi # another process has just done it
   step "$number" "Downloading the $kind $repo, $revision"
-  find_hub
-  record_of "$asset"
+  hub_find
+  asset_record "$asset"
   inside "$hub_python" "$LIBRARY/assets/inside/fetch_assets.py" "$hub_cache/hub" "$REPLY" "$machine" \
     "$kind" "$repo" "$revision" "$@" || exit 1
-  record_of "$asset"
-  commit_in "$REPLY"
+  asset_record "$asset"
+  asset_commit "$REPLY"
   if [[ $REPLY != "$revision" ]]; then
     note "$revision of $repo is now commit $REPLY; to keep this version, set: revision = \"$REPLY\""
   fi
 }
 
-# find_hub: set hub_python to a Python inside that has huggingface_hub: the environment's, the image's,
+# hub_find: set hub_python to a Python inside that has huggingface_hub: the environment's, the image's,
 # or that of a venv created for it.
-find_hub() {
-  if [[ -n ${hub_python:-} ]]; then return; fi
+hub_find() {
+  if [[ -n $hub_python ]]; then return; fi
   for hub_python in ${hub_venv:+"$hub_venv/bin/python"} python3 "$hub_tools/bin/python"; do
     if inside "$hub_python" -c 'import huggingface_hub' >/dev/null 2>&1; then return; fi
   done
   make_folders "${hub_tools%/*}"
-  locked "$hub_tools" make_hub_tools
+  locked "$hub_tools" hub_make_tools
 }
 
-# make_hub_tools: create the venv for it; an incomplete one is removed.
-make_hub_tools() {
+# hub_make_tools: create the venv for it; an incomplete one is removed.
+hub_make_tools() {
   note 'installing huggingface_hub'
   rm -rf -- "$hub_tools"
   if inside python3 -m venv "$hub_tools" >&2 &&
@@ -98,13 +114,13 @@ make_hub_tools() {
     "check the network; pip's output above has the details; or add huggingface_hub to the requirements"
 }
 
-# name_asset ASSET DIR NAME: make a branch, such as main, point to its commit. main is the libraries' default
+# asset_set_ref ASSET DIR NAME: make a branch, such as main, point to its commit. main is the libraries' default
 # revision.
-name_asset() {
+asset_set_ref() {
   local found=''
   local -r ref=$hub_cache/hub/$2/refs/$3
-  record_of "$1"
-  commit_in "$REPLY"
+  asset_record "$1"
+  asset_commit "$REPLY"
   local -r commit=$REPLY
   if [[ -r $ref ]]; then IFS= read -r found <"$ref" || :; fi
   if [[ $found == "$commit" ]]; then return; fi
@@ -113,68 +129,67 @@ name_asset() {
     fail_writing "${ref%/*}" "cannot write $ref" 'check the permissions of the directory; the line above has the reason'
 }
 
-# export_asset ASSET DIR: copy it as plain files to "$travelling_assets".
-export_asset() {
-  local -r copy=$travelling_assets/$1.asset
-  record_of "$1"
+# asset_export ASSET DIR COPIES: copy it as plain files to the directory COPIES.
+asset_export() {
+  local -r copy=$3/$1.asset
+  asset_record "$1"
   local -r record=$REPLY
-  commit_in "$record"
+  asset_commit "$record"
   local -r commit=$REPLY
-  make_folders "$travelling_assets/$2"
-  if ! cmp -s -- "$record" "$copy" || ! holds_files "$copy" "$travelling_assets/$2/$commit"; then
-    locked "$travelling_assets/$2" take_files "$record" "$hub_cache/hub/$2/snapshots/$commit" \
-      "$travelling_assets/$2/$commit" "$copy"
+  make_folders "$3/$2"
+  if ! cmp -s -- "$record" "$copy" || ! asset_has_files "$copy" "$3/$2/$commit"; then
+    locked "$3/$2" asset_install_files "$record" "$hub_cache/hub/$2/snapshots/$commit" \
+      "$3/$2/$commit" "$copy"
   fi
 }
 
-# import_asset NUMBER ASSET DIR REPO: copy it from there into the cache, if it is complete and unchanged.
-import_asset() {
-  local -r number=$1 asset=$2 folder=$3 repo=$4
-  local -r record=$travelling_assets/$asset.asset
-  local -r again="on a machine with network access, run: python3 set_up.py download --machine $machine; then copy $travelling_assets to this machine"
+# asset_import NUMBER ASSET DIR REPO COPIES: copy it from COPIES into the cache, if it is complete and unchanged.
+asset_import() {
+  local -r number=$1 asset=$2 folder=$3 repo=$4 copies=$5
+  local -r record=$copies/$asset.asset
+  local -r again="on a machine with network access, run: python3 set_up.py download --machine $machine; then copy $copies to this machine"
   if [[ ! -e $record ]]; then
-    if is_there "$asset" "$folder"; then return; fi
+    if asset_is_complete "$asset" "$folder"; then return; fi
     fail "asset $repo has not been downloaded: $record not found" "$again"
   fi
-  record_of "$asset"
+  asset_record "$asset"
   local -r own=$REPLY
-  if cmp -s -- "$record" "$own" && is_there "$asset" "$folder"; then
+  if cmp -s -- "$record" "$own" && asset_is_complete "$asset" "$folder"; then
     note "$repo is already installed"
     return
   fi
   step "$number" "Checking $repo and copying it into the cache"
-  commit_in "$record"
-  local -r files=$travelling_assets/$folder/$REPLY target=$hub_cache/hub/$folder/snapshots/$REPLY
-  check_files "$record" "$files" "$repo"
+  asset_commit "$record"
+  local -r files=$copies/$folder/$REPLY target=$hub_cache/hub/$folder/snapshots/$REPLY
+  asset_check_files "$record" "$files" "$repo"
   make_folders "${own%/*}" "${target%/*}"
-  locked "$hub_cache/longship/$folder" take_files "$record" "$files" "$target" "$own"
+  locked "$hub_cache/longship/$folder" asset_install_files "$record" "$files" "$target" "$own"
 }
 
-# check_files RECORD DIR REPO: fail if a file is missing or does not match the record, and name it. All cores are
-# used: split starts a process for each, by $SHELL.
-check_files() {
+# asset_check_files RECORD DIR REPO: fail if a file is missing or does not match the record, and name it.
+asset_check_files() {
   local commit count bad
   read -r commit count <"$1" || :
   # -c, not -q: a reader that stops early makes the pipe fail, which would mean "none"
-  if [[ ! $commit =~ ^[0-9a-f]{40}$ ]] || files_in "$1" | grep -cE '^/|(^|/)\.\.(/|$)' >/dev/null; then
+  if [[ ! $commit =~ ^[0-9a-f]{40}$ ]] || asset_files "$1" | grep -cE '^/|(^|/)\.\.(/|$)' >/dev/null; then
     fail "record $1 lists files outside of its directory" 'do not use it: its source is not trustworthy'
   fi
-  [[ ${count:-0} == "$(files_in "$1" | wc -l)" ]] || fail "record $1 is truncated" 'copy it again'
+  [[ ${count:-0} == "$(asset_files "$1" | wc -l)" ]] || fail "record $1 is truncated" 'copy it again'
   [[ -d $2 ]] || fail "files of $3 not found: $2" 'copy that directory too'
-  bad=$(cd -- "$2" && tail -n +2 -- "$1" | LC_ALL=C SHELL=/bin/sh split --elide-empty-files -n "r/$(nproc)" \
-    --filter='sha256sum --check --quiet 2>/dev/null' 2>/dev/null) && return
-  bad=${bad%%: FAILED*}
+  bad=$(tail -n +2 -- "$1" | checksums_check "$2") || fail "cannot read the record $1" 'copy it again'
+  bad=${bad%%$'\n'*}
+  if [[ -z $bad ]]; then return; fi
   [[ -e $2/$bad ]] || fail "file of $3 not found: $2/$bad" 'copy it again'
   fail "file of $3 is damaged, its checksum does not match: $2/$bad" 'copy it again'
 }
 
-# take_files RECORD FROM TO COPY: link or copy the files to TO, all or none; then copy the record to COPY.
-take_files() {
+# asset_install_files RECORD FROM TO COPY: link or copy the files to TO, all or none; then copy the record to COPY.
+asset_install_files() {
   local -r record=$1 from=$2 to=$3 copy=$4
   local -r partial=$to.partial.$$
   local file
   rm -rf -- "$to".partial.*
-  link_files "$record" "$from" "$partial" || {
+  asset_link_files "$record" "$from" "$partial" || {
     rm -rf -- "$partial"
     fail_writing "${to%/*}" "cannot copy the files of $from" "read cp's output above"
   }
@@ -185,7 +200,7 @@ take_files() {
         make_folders "$(dirname -- "$to/$file")"
         mv -f -- "$partial/$file" "$to/$file"
       fi
-    done < <(files_in "$record")
+    done < <(asset_files "$record")
     rm -rf -- "$partial"
   else
     mv -T -- "$partial" "$to"
@@ -194,13 +209,13 @@ take_files() {
     fail_writing "${copy%/*}" "cannot write $copy" 'check the permissions of the directory; the line above has the reason'
 }
 
-# link_files RECORD FROM TO: make hard links, or copies on another file system.
-link_files() {
+# asset_link_files RECORD FROM TO: make hard links, or copies on another file system.
+asset_link_files() {
   local option
   for option in --link --reflink=auto; do
     rm -rf -- "$3"
     make_folders "$3"
-    if files_in "$1" | tr '\n' '\0' |
+    if asset_files "$1" | tr '\n' '\0' |
       (cd -- "$2" && xargs -0 -r cp -L "$option" --parents -t "$3" --) 2>"$3.log"; then
       rm -f -- "$3.log"
       return

@@ -28,19 +28,7 @@ _REVISION = re.compile(r"[A-Za-z0-9_][\w./+-]*", re.ASCII)
 
 
 class Asset(NamedTuple):
-    """One of the [[assets]].
-
-    Parameters
-    ----------
-    repo : str
-        Its name on the hub.
-    kind : str
-        ``model`` or ``dataset``.
-    revision : str
-        A commit, or a branch or tag.
-    include, exclude : tuple of str
-        Patterns of files to download, and of files to leave out.
-    """
+    """One of the [[assets]]; `include` and `exclude` are patterns of files."""
 
     repo: str
     kind: str = ASSET["kind"].default
@@ -93,42 +81,15 @@ def _asset(entry: Mapping[str, Any], origin: str) -> Asset:
 
 
 def install_lines(settings: Settings, paths: Paths) -> list[str]:
-    """Return the lines that download missing assets, with ``inside COMMAND...`` defined.
-
-    Parameters
-    ----------
-    settings : Settings
-        All layers merged.
-    paths : Paths
-        The derived paths.
-
-    Returns
-    -------
-    list of str
-        Lines of bash; none if no asset is configured.
-    """
+    """Return the lines that download missing assets, with ``inside COMMAND...`` defined."""
     assets = configured_assets(settings)
-    if not assets:
-        return []
-    return [*_fetch_lines(settings, paths, assets), *_name_lines(assets)]
+    return [*_fetch_lines(settings, paths, assets), *_ref_lines(assets)] if assets else []
 
 
 def download_lines(settings: Settings, here: Paths) -> list[str]:
     """Return the lines that download all assets for another machine.
 
-    They redefine ``inside COMMAND...`` to run on this machine itself.
-
-    Parameters
-    ----------
-    settings : Settings
-        All layers merged, for the target machine.
-    here : Paths
-        The paths on the machine that downloads.
-
-    Returns
-    -------
-    list of str
-        Lines of bash; none if no asset is configured.
+    They redefine ``inside COMMAND...`` to run on this machine itself, whose paths are `here`.
     """
     assets = configured_assets(settings)
     if not assets:
@@ -137,8 +98,7 @@ def download_lines(settings: Settings, here: Paths) -> list[str]:
     return [
         *here_lines(settings, here),
         *_fetch_lines(settings, here, assets),
-        assign("travelling_assets", here.assets),
-        *(call("export_asset", each.record, each.folder) for each in assets),
+        *(call("asset_export", each.record, each.folder, here.assets) for each in assets),
     ]
 
 
@@ -151,58 +111,42 @@ def _with_own_cache(settings: Settings) -> Settings:
 
 
 def offline_lines(settings: Settings, paths: Paths) -> list[str]:
-    """Return the lines that copy downloaded assets to the cache of the libraries.
-
-    Parameters
-    ----------
-    settings : Settings
-        All layers merged.
-    paths : Paths
-        The derived paths.
-
-    Returns
-    -------
-    list of str
-        Lines of bash; none if no asset is configured.
-    """
+    """Return the lines that copy downloaded assets to the cache of the libraries."""
     assets = configured_assets(settings)
     if not assets:
         return []
     return [
-        *_cache_lines(settings, paths),
-        assign("travelling_assets", paths.assets),
+        assign("machine", settings.machine.name),
+        call("assets_begin", hub_cache(settings, paths)),
         *(
-            call("import_asset", f"{number}/{len(assets)}", each.record, each.folder, each.repo)
+            wrapped(
+                *("asset_import", f"{number}/{len(assets)}", each.record),
+                *(each.folder, each.repo, paths.assets),
+            )
             for number, each in enumerate(assets, 1)
         ),
-        *_name_lines(assets),
+        *_ref_lines(assets),
     ]
-
-
-def _cache_lines(settings: Settings, paths: Paths) -> list[str]:
-    """Return the lines that set the cache and the machine."""
-    cache = hub_cache(settings, paths)
-    return [assign("hub_cache", cache), assign("machine", settings.machine.name)]
 
 
 def _fetch_lines(settings: Settings, paths: Paths, assets: tuple[Asset, ...]) -> list[str]:
     """Return the lines that download them, and that set which Pythons may have the library."""
     lines = [
-        *_cache_lines(settings, paths),
-        assign("hub_venv", wanted_venv(settings, paths) or ""),
-        assign("hub_tools", paths.tools / "hub"),
+        assign("machine", settings.machine.name),
+        call("assets_begin", hub_cache(settings, paths)),
+        call("hub_begin", paths.tools / "hub", wanted_venv(settings, paths) or ""),
     ]
     for number, each in enumerate(assets, 1):
         words = [each.record, each.folder, each.kind, each.repo, each.revision]
         for option, patterns in (("--include", each.include), ("--exclude", each.exclude)):
             words += [word for pattern in patterns for word in (option, pattern)]
-        lines.append(wrapped("fetch_asset", f"{number}/{len(assets)}", *words))
+        lines.append(wrapped("asset_fetch", f"{number}/{len(assets)}", *words))
     return lines
 
 
-def _name_lines(assets: tuple[Asset, ...]) -> list[str]:
+def _ref_lines(assets: tuple[Asset, ...]) -> list[str]:
     """Return the lines that point branches to commits; main is a repo's first asset."""
     names = {(each.folder, ref): each for each in assets for ref in each.refs}
     for each in reversed(assets):
         names[each.folder, "main"] = each
-    return [call("name_asset", each.record, *name) for name, each in names.items()]
+    return [call("asset_set_ref", each.record, *name) for name, each in names.items()]

@@ -41,8 +41,8 @@ need_file() {
 # need_packages_of_image LOCK IMAGE COMMAND: packages that were chosen without the image cannot be installed
 # with it.
 need_packages_of_image() {
-  if [[ -f $offline/$1 ]] && ! list_fits "$offline/$1" image "$2"; then
-    missing_parts+=("packages for the image $2; the downloaded ones are for $(header_value image "$offline/$1")")
+  if [[ -f $offline/$1 ]] && ! lockfile_matches "$offline/$1" image "$2"; then
+    missing_parts+=("packages for the image $2; the downloaded ones are for $(lockfile_value image "$offline/$1")")
     if [[ ${missing_commands[*]-} != *"$3" ]]; then missing_commands+=("$3"); fi
   fi
 }

@@ -70,17 +70,16 @@ inside_diagnose() {
 # failure is a problem if an OVERLAY is configured.
 mount_diagnose() {
   local work each state=warning can='' cannot='' over='; --overlay does not work'
-  local -a packer=(mksquashfs)
   if [[ -n $2 ]]; then state=problem; fi
   if ! image_can_start; then return 0; fi
-  if ! packs_overlays "${packer[@]}"; then
+  if ! overlay_can_pack mksquashfs; then
     report ok mount 'not tried: no mksquashfs 4.4 on this machine; overlays are packed by the one of the image'
     return
   fi
-  processors=1 memory=
+  overlay_set_packing "$1" 1 ''
   work=$(mktemp -d "${TMPDIR:-/tmp}/longship-doctor.XXXXXX" 2>/dev/null) || return 0 # directory_diagnose reports it
   for each in zstd lz4 xz gzip; do
-    if run_with_timeout 30 mountable "$each" >/dev/null 2>&1 </dev/null; then can+=" $each"; else cannot+=" $each"; fi
+    if run_with_timeout 30 overlay_can_mount "$work" "$each" >/dev/null 2>&1 </dev/null; then can+=" $each"; else cannot+=" $each"; fi
   done
   if run_with_timeout 30 mount_lay_over >/dev/null 2>&1 </dev/null; then over='; --overlay works'; fi
   rm -rf -- "$work"
@@ -96,9 +95,9 @@ mount_diagnose() {
   fi
 }
 
-# mount_lay_over: test whether a file can be laid over the whole image; `mountable` has made what is packed.
+# mount_lay_over: test whether a file can be laid over the whole image; overlay_can_mount has made what is packed.
 mount_lay_over() {
-  pack_overlay "$work/probe" "$work/over.sqsh" gzip && try_overlay "$work/over.sqsh" overlay true
+  overlay_pack "$work/probe" "$work/over.sqsh" gzip && overlay_try "$work/over.sqsh" overlay true
 }
 
 # overlay_diagnose FILE BASE: check the overlay as each launch does, and compare it with its record.
@@ -128,7 +127,7 @@ venv_diagnose() {
 # venv_check_complete VENV BASE: fail if a launch would, or if a package is missing, or its Python does not start.
 venv_check_complete() {
   check_venv "$@"
-  lost_from_venv "$1"
+  venv_find_lost "$1"
   if [[ -z $REPLY ]] && report_passed inside; then
     run_with_timeout 60 inside_run "$1/bin/python" -I -c '' >/dev/null 2>&1 </dev/null || REPLY='a Python that starts'
   fi

@@ -6,14 +6,11 @@ from pathlib import Path
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
-from lib.configuration.repositories import Repository, configured_repositories
+from lib.configuration.repositories import Repository
 from lib.runtimes.environment import Environment
-from lib.runtimes.packages import overlay_to_start, packages_wanted, seen_at
-from lib.script.command import array, assign, call
+from lib.runtimes.packages import installed_repositories, overlay_to_start, packages_wanted
+from lib.script.command import assign, call, wrapped
 from lib.script.errors import LongshipError
-from lib.script.quoting import Expansion, Word
-
-_VENV = Expansion('"$venv"')
 
 
 def data_command(settings: Settings) -> str:
@@ -29,95 +26,82 @@ def data_command(settings: Settings) -> str:
     return call("python3", "container_run.py", *made)
 
 
-def install_lines(
+def venv_lines(
+    settings: Settings, paths: Paths, runtime: str, *, force: bool, offline: bool
+) -> list[str]:
+    """Return the lines that create the venv, with ``inside COMMAND...`` defined."""
+    overlay = overlay_to_start(settings, paths)
+    return [
+        assign("machine", settings.machine.name),
+        *requirement_lines(settings, paths, runtime, offline=offline),
+        *installer_lines(settings, paths),
+        wrapped(
+            *("locked", paths.venv, "venv_install", paths.venv), overlay, "force" if force else ""
+        ),
+    ]
+
+
+def update_lock_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+    """Return the lines that resolve all packages again, with ``inside COMMAND...`` defined."""
+    work = paths.cache / f"pinning_{paths.arch}"
+    return [
+        *requirement_lines(settings, paths, runtime),
+        *target_lines(settings, paths),
+        uv_line(paths),
+        call("locked", _lock_file(settings, paths), "lockfile_update", work),
+    ]
+
+
+def requirement_lines(
     settings: Settings, paths: Paths, runtime: str, *, offline: bool = False
 ) -> list[str]:
-    """Return the lines that create the venv, with ``inside COMMAND...`` defined.
-
-    Parameters
-    ----------
-    settings : Settings
-        All layers merged.
-    paths : Paths
-        The derived paths.
-    runtime : str
-        From `lib.runtimes.choice.choose_runtime`.
-    offline : bool
-        Install from downloaded packages, without network.
-
-    Returns
-    -------
-    list of str
-        Lines of bash.
+    """Return the lines that set what is installed, and its lock file.
 
     Raises
     ------
     LongshipError
         If there is nothing to install.
     """
-    overlay = overlay_to_start(settings, paths)
-    return [
-        *wanted_lines(settings, paths, runtime),
-        assign("venv", paths.venv),
-        assign("overlay", overlay),
-        assign("seen_at", seen_at(overlay, runtime) if overlay else ""),
-        *installer_lines(settings, paths, offline=offline),
-        call("locked", _VENV, "install_venv", *installer_functions(offline=offline)),
-    ]
-
-
-def installer_lines(settings: Settings, paths: Paths, *, offline: bool) -> list[str]:
-    """Return the lines that set the installer and its sources."""
-    return [
-        assign("installer", settings.configuration.packages.installer),
-        assign("uv", paths.tools / "uv"),
-        assign("wheelhouse", paths.offline / "pip" if offline else ""),
-        *([assign("machine", settings.machine.name)] if offline else []),
-    ]
-
-
-def installer_functions(*, offline: bool) -> tuple[str, ...]:
-    """Name the functions that choose the lock file, fetch uv, and verify packages."""
-    if offline:
-        return ("choose_download", "unpack_uv", "verify_wheelhouse")
-    return ("choose_lock", "fetch_uv")
-
-
-def renew_lock_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
-    """Return the lines that resolve all packages again, with ``inside COMMAND...`` defined.
-
-    Parameters and errors are those of `install_lines`.
-    """
-    return [
-        *wanted_lines(settings, paths, runtime),
-        *target_lines(settings, paths),
-        assign("uv", paths.tools / "uv"),
-        assign("unfinished", paths.cache / f"pinning_{paths.arch}"),
-        call("locked", Expansion('"$lock"'), "renew_lock"),
-    ]
-
-
-def wanted_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
-    """Return the lines that set the requirements, as variables for the functions.
-
-    Parameters and errors are those of `install_lines`.
-    """
-    stack = settings.stack
+    stack, packages = settings.stack, settings.configuration.packages
     if not packages_wanted(settings):
         raise LongshipError(
             "nothing to install: packages.requirements is empty, and no repository is installed",
             'set packages.requirements = "requirements/environment.txt" in configuration.toml',
         )
     env = Environment(settings, paths, runtime, "set_up")
-    script = "build_overlay.py" if settings.configuration.packages.overlay else "set_up.py"
+    script = "build_overlay.py" if packages.overlay else "set_up.py"
     return [
-        assign("offline_mode", f"python3 {script} offline"),
         assign("base", env.base),
-        assign("torch", str(paths.root / stack.torch) if stack.torch else ""),
-        assign("image_address", env.source.address if env.image else "host"),
-        assign("lock", paths.root / "requirements" / f"{stack.name}_{paths.arch}.lock"),
-        *_requirement_lines(settings, paths),
+        assign("repositories_folder", paths.repositories),
+        wrapped(
+            *("requirements_begin", paths.root / stack.torch if stack.torch else ""),
+            *(paths.offline / "pip" if offline else "", f"python3 {script} offline"),
+            *(["-r", paths.root / packages.requirements] if packages.requirements else []),
+        ),
+        *(_add_line(paths, each) for each in installed_repositories(settings)),
+        wrapped(
+            *("lockfile_begin", _lock_file(settings, paths)),
+            env.source.address if env.image else "host",
+        ),
     ]
+
+
+def _add_line(paths: Paths, repository: Repository) -> str:
+    """Return the line that adds a repository to what is installed."""
+    name, install = repository.name, repository.install
+    extras = f"[{','.join(repository.extras)}]" if repository.extras else ""
+    words = {
+        "requirements": ["-r", paths.repositories / name / repository.requirements],
+        "editable": ["-e", f"./{name}{extras}"],
+        "plain": [f"./{name}{extras}"],
+        "none": [],
+    }[install]
+    script = paths.root / repository.script if repository.script else ""
+    return call("requirements_add", name, script, *words)
+
+
+def _lock_file(settings: Settings, paths: Paths) -> Path:
+    return paths.root / "requirements" / f"{settings.stack.name}_{paths.arch}.lock"
 
 
 def target_lines(settings: Settings, paths: Paths) -> list[str]:
@@ -125,31 +109,11 @@ def target_lines(settings: Settings, paths: Paths) -> list[str]:
     return [assign("arch", paths.arch), assign("gpu", settings.machine.gpu)]
 
 
-def _requirement_lines(settings: Settings, paths: Paths) -> list[str]:
-    """Return the lines that set the requirements, and how each repository is installed."""
-    requirements: list[Word] = []
-    if settings.configuration.packages.requirements:
-        requirements += ["-r", paths.root / settings.configuration.packages.requirements]
-    sources: list[Word] = []
-    scripts: list[Word] = []
-    for each in _installed(settings):
-        extras = f"[{','.join(each.extras)}]" if each.extras else ""
-        if each.install == "requirements":
-            requirements += ["-r", paths.repositories / each.name / each.requirements]
-        elif each.install != "none":
-            sources += ["-e"] * (each.install == "editable") + [f"./{each.name}{extras}"]
-        if each.script:
-            scripts += [each.name, paths.root / each.script]
-    return [
-        array("requirements", requirements),
-        assign("repositories_folder", paths.repositories),
-        array("repository_names", [each.name for each in _installed(settings)]),
-        array("sources", sources),
-        array("scripts", scripts),
-    ]
+def installer_lines(settings: Settings, paths: Paths) -> list[str]:
+    """Return the lines that set the installer, and where uv is kept."""
+    return [call("installer_begin", settings.configuration.packages.installer), uv_line(paths)]
 
 
-def _installed(settings: Settings) -> list[Repository]:
-    """Return the repositories that are installed or have an install script."""
-    wanted = configured_repositories(settings)
-    return [each for each in wanted if each.install != "none" or each.script]
+def uv_line(paths: Paths) -> str:
+    """Return the line that sets where uv is kept, unless the image has it."""
+    return call("uv_begin", paths.tools / "uv")

@@ -29,50 +29,45 @@ def install_lines(
 ) -> list[str]:
     """Return the lines of ``set_up.py install``: create what is missing, keep what exists.
 
-    Parameters
-    ----------
-    settings : Settings
-        All layers merged.
-    paths : Paths
-        The derived paths.
-    runtime : str
-        From `lib.runtimes.choice.choose_runtime`.
-    again : bool
-        Rebuild the venv even if it is up to date.
-
-    Returns
-    -------
-    list of str
-        Lines of bash.
-
-    Raises
-    ------
-    LongshipError
-        If there is nothing to set up.
+    With `again` the venv is built anew.
     """
     cloned = repository_lines(settings, paths, "install")
     fetched = assets.install_lines(settings, paths)
+    alone = not (cloned or fetched)
     return [
         *_start_lines(settings, paths, runtime, "install"),
         *cloned,
-        *_package_lines(settings, paths, runtime, again, others=bool(cloned or fetched)),
+        *_package_lines(settings, paths, runtime, alone=alone, force=again, offline=False),
         *fetched,
-        *_next_lines(settings, paths),
+        *_next_lines(settings, paths, offline=False),
+    ]
+
+
+def offline_lines(
+    settings: Settings, paths: Paths, runtime: str, *, again: bool = False
+) -> list[str]:
+    """Return the lines of ``set_up.py offline``: install everything from the download."""
+    updated = repository_lines(settings, paths, "update", paths.offline / "repos")
+    copied = assets.offline_lines(settings, paths)
+    alone = not (updated or copied)
+    return [
+        *_start_lines(settings, paths, runtime, "offline"),
+        *updated,
+        *_package_lines(settings, paths, runtime, alone=alone, force=again, offline=True),
+        *copied,
+        *_next_lines(settings, paths, offline=True),
     ]
 
 
 def update_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
-    """Return the lines of ``set_up.py update``: repositories as configured, the newest packages.
-
-    Parameters and errors are those of `install_lines`.
-    """
+    """Return the lines of ``set_up.py update``: repositories as configured, the newest packages."""
     updated = repository_lines(settings, paths, "update")
     wanted = packages_wanted(settings) or not updated
     steps = install_steps(settings, paths) if wanted else []
     return [
         *_start_lines(settings, paths, runtime, "update"),
         *updated,
-        *(install.renew_lock_lines(settings, paths, runtime) if wanted else []),
+        *(install.update_lock_lines(settings, paths, runtime) if wanted else []),
         *(call("next_step", each) for each in steps),
     ]
 
@@ -84,10 +79,6 @@ def repositories_alone_lines(
 
     Parameters
     ----------
-    settings : Settings
-        All layers merged.
-    paths : Paths
-        The derived paths.
     action : str
         ``continue``, ``abort`` or ``save-patches``.
     typed : str
@@ -109,7 +100,7 @@ def repositories_alone_lines(
 
 
 def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) -> list[str]:
-    """Return the lines of ``set_up.py download``: download what a machine without network needs.
+    """Return the lines of ``set_up.py download``, with options of pip as ``"$@"``.
 
     Parameters
     ----------
@@ -121,16 +112,6 @@ def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) ->
         The container runtime of the target.
     typed : str
         The command line, for the hint after an interruption.
-
-    Returns
-    -------
-    list of str
-        Lines of bash, which take more options of pip as ``"$@"``.
-
-    Raises
-    ------
-    LongshipError
-        If there is nothing to download.
     """
     # the requirements of repositories are read in their clones
     cloned = repository_lines(settings, here, "install")
@@ -147,54 +128,22 @@ def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) ->
     ]
 
 
-def offline_lines(
-    settings: Settings, paths: Paths, runtime: str, *, again: bool = False
-) -> list[str]:
-    """Return the lines of ``set_up.py offline``: install everything from the download.
-
-    Parameters and errors are those of `install_lines`.
-    """
-    bundles = paths.offline / "repos"
-    updated = repository_lines(settings, paths, "update", bundles)
-    placed = assets.offline_lines(settings, paths)
-    others = bool(updated or placed)
-    return [
-        *_start_lines(settings, paths, runtime, "offline"),
-        *updated,
-        *_package_lines(settings, paths, runtime, again, others=others, offline=True),
-        *placed,
-        *_next_lines(settings, paths, offline=True),
-    ]
-
-
 def _package_lines(
-    settings: Settings,
-    paths: Paths,
-    runtime: str,
-    again: bool,
-    *,
-    others: bool,
-    offline: bool = False,
+    settings: Settings, paths: Paths, runtime: str, *, alone: bool, force: bool, offline: bool
 ) -> list[str]:
     """Return the lines that create the venv; none if only other things are configured."""
-    if wanted_venv(settings, paths) is None and settings.configuration.packages.overlay:
-        return [
-            call("note", "the Python packages are in the overlay, see: python3 build_overlay.py")
-        ]
-    if others and wanted_venv(settings, paths) is None:
-        return []
-    return [
-        assign("again", "1" if again else ""),
-        *install.install_lines(settings, paths, runtime, offline=offline),
-    ]
+    if wanted_venv(settings, paths) is None:
+        if settings.configuration.packages.overlay:
+            text = "the Python packages are in the overlay, see: python3 build_overlay.py"
+            return [call("note", text)]
+        if not alone:
+            return []
+    return install.venv_lines(settings, paths, runtime, force=force, offline=offline)
 
 
 def _folder_lines(paths: Paths, typed: str) -> list[str]:
     """Return the lines that every mode begins with."""
-    return [
-        call("on_interrupt", typed),
-        wrapped("make_folders", *paths.roots),
-    ]
+    return [call("on_interrupt", typed), wrapped("make_folders", *paths.roots)]
 
 
 def _start_lines(settings: Settings, paths: Paths, runtime: str, mode: str) -> list[str]:
@@ -214,7 +163,7 @@ def _start_lines(settings: Settings, paths: Paths, runtime: str, mode: str) -> l
     ]
 
 
-def _next_lines(settings: Settings, paths: Paths, *, offline: bool = False) -> list[str]:
+def _next_lines(settings: Settings, paths: Paths, *, offline: bool) -> list[str]:
     """Return the line that prints the next command, if packages are configured."""
     if not packages_wanted(settings):
         return []

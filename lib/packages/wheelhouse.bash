@@ -1,68 +1,91 @@
-# shellcheck shell=bash disable=SC2154  # lib/packages/wheelhouse.py assigns them
+# shellcheck shell=bash
 # The wheelhouse: Python packages for a machine without network, a directory of wheels with a lock file and the
-# checksum of every file.
+# checksum of every file. wheelhouse_begin and wheelhouse_download set, for the functions of this file:
+#
+#   downloads          the directory
+#   fetcher            venv with pip and uv, for downloads
+#   archive            image archive of the target; "" for none
+#   configured_python  packages.python; "" if it is not set
+#   host_python        a Python of this machine that is new enough
+#   runs_here          yes if the target's programs run on this machine, else no
+#   unfinished         directory of files that are being made
 
-# download_packages [OPTION]...: download all wheels for the target; OPTIONs are pip's.
+# shellcheck source=lib/packages/lock_packages.bash
+source "${BASH_SOURCE[0]%/*}/lock_packages.bash"
+
+# wheelhouse_verify LOCKFILE: fail if a file is missing or does not match its checksum.
+wheelhouse_verify() {
+  local -r list=${1%.lock}.sha256
+  local bad
+  [[ -e $list ]] || fail "$list not found" "copy it too: it is in the same directory as ${1##*/}"
+  note "checking $wheelhouse"
+  bad=$(checksums_check "$wheelhouse" <"$list") || fail "cannot read $list" 'copy it again'
+  if [[ -z $bad ]]; then return; fi
+  bad=${bad%%$'\n'*}
+  if [[ -e $wheelhouse/$bad ]]; then
+    fail "$wheelhouse/$bad is truncated or damaged: its checksum does not match" 'copy it again'
+  fi
+  fail "$wheelhouse/$bad is missing" "copy it too; or, $lockfile_renew"
+}
+
+# wheelhouse_begin DIR FETCHER ARCHIVE PYTHON
+wheelhouse_begin() {
+  downloads=$1 fetcher=$2 archive=$3 configured_python=$4
+}
+
+# wheelhouse_download [OPTION]...: download all wheels for the target; OPTIONs are pip's.
 # Uses: start_image, which defines inside COMMAND... for the target's image, if it runs here.
-download_packages() {
-  check_requirements
-  check_repositories
-  choose_lock
-  unfinished=$downloads/${lock##*/}
+wheelhouse_download() {
+  requirements_check
+  lockfile_choose
+  unfinished=$downloads/${lockfile_group##*/}
   unfinished=${unfinished%.lock}.partial
   trap 'rm -rf -- "$unfinished"; release_locks' EXIT
   rm -rf -- "$unfinished"
   make_folders "$unfinished/target" "$unfinished/built"
-  find_host_python
+  wheelhouse_find_python
   step 1/4 'Describing the target'
   runs_here=no
-  if image_starts; then
+  host_arch
+  if [[ $REPLY == "$arch" ]] && (start_image && inside python3 --version) >/dev/null 2>&1; then
     start_image
     runs_here=yes
   fi
-  describe_target "$unfinished/target"
+  wheelhouse_describe "$unfinished/target"
   note "the target has Python $(<"$unfinished/target/python") on $arch"
   step 2/4 'Resolving the versions'
-  make_fetcher
-  choose_versions "$@"
+  wheelhouse_make_fetcher
+  wheelhouse_resolve "$@"
   step 3/4 'Downloading the wheels'
-  fetch_wheels "$@"
+  wheelhouse_fetch "$@"
   step 4/4 'Checking the wheels'
-  if [[ -s $unfinished/missing.txt ]]; then build_wheels "$@"; fi
-  list_wheels
+  if [[ -s $unfinished/missing.txt ]]; then wheelhouse_build "$@"; fi
+  wheelhouse_list
   rm -rf -- "$unfinished"
 }
 
-# find_host_python: set host_python to the first Python that is new enough; the python3 of login nodes is old.
-find_host_python() {
+# wheelhouse_find_python: set host_python to the first Python that is new enough; the python3 of login nodes is old.
+wheelhouse_find_python() {
   for host_python in "${LIBRARY%/*}/.venv/bin/python" python3 python3.{14,13,12,11,10,9}; do
-    if "$host_python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
-      return
-    fi
+    if "$host_python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then return; fi
   done
   fail 'Python 3.9 or newer not found; it downloads the packages' \
     'install it, or add it to PATH; on a cluster, find its module: module avail python'
 }
 
-# image_starts: whether the target's programs run on this machine.
-image_starts() {
-  host_arch
-  [[ $REPLY == "$arch" ]] && (start_image && inside python3 --version) >/dev/null 2>&1
-}
-
-# describe_target DIR: write the target's Python version and the packages of its image.
-describe_target() {
-  if [[ -n $pins ]]; then
-    describe_by_hand "$1" "$(header_value python "$pins")" "$(header_value glibc "$pins")"
+# wheelhouse_describe DIR: write the target's Python version and the packages of its image.
+wheelhouse_describe() {
+  if [[ -n $lockfile ]]; then
+    target_write "$1" "$(lockfile_value python "$lockfile")" "$(lockfile_value glibc "$lockfile")"
   elif [[ $runs_here == yes && ($base != host || -z $configured_python) ]]; then
-    describe_inside "$1"
-  elif describe_by_archive "$1"; then
+    target_describe "$1"
+  elif wheelhouse_read_archive "$1"; then
     return
   elif [[ -n $configured_python ]]; then
     if [[ $base != host ]]; then
-      note "the packages in $image_address are unknown: fetching all packages, even those in the image"
+      note "the packages in $lockfile_image are unknown: fetching all packages, even those in the image"
     fi
-    describe_by_hand "$1" "$configured_python" ''
+    target_write "$1" "$configured_python" ''
     if [[ $base != host && ($gpu == cuda || $gpu == rocm) ]]; then
       note "excluding PyTorch: the image is expected to contain the build for $gpu"
       printf 'torch\n' >"$1/excluded.txt"
@@ -75,9 +98,9 @@ describe_target() {
   fi
 }
 
-# describe_by_archive DIR: describe the target by its image archive; false if it is missing, or if it cannot be
+# wheelhouse_read_archive DIR: describe the target by its image archive; false if it is missing, or if it cannot be
 # read and packages.python is set.
-describe_by_archive() {
+wheelhouse_read_archive() {
   local reason
   [[ -n $archive && -e $archive ]] || return 1
   note "reading $archive"
@@ -89,15 +112,8 @@ describe_by_archive() {
   return 1
 }
 
-# describe_by_hand DIR PYTHON GLIBC: describe a target without the packages of its image.
-describe_by_hand() {
-  printf '%s' "$2" >"$1/python"
-  printf '%s' "$3" >"$1/glibc"
-  forget_packages "$1"
-}
-
-# make_fetcher: create a venv with pip and uv for downloads, once on this machine.
-make_fetcher() {
+# wheelhouse_make_fetcher: create a venv with pip and uv for downloads, once on this machine.
+wheelhouse_make_fetcher() {
   if [[ -x $fetcher/bin/uv ]] && "$fetcher/bin/python" -c ''; then return; fi
   make_folders "${fetcher%/*}"
   rm -rf -- "$fetcher" "$fetcher.partial"
@@ -111,43 +127,41 @@ make_fetcher() {
   mv -T -- "$fetcher.partial" "$fetcher"
 }
 
-# choose_versions [OPTION]...: write the list of packages to download, and its header.
-choose_versions() {
-  if [[ -n $pins ]]; then
-    note "using the locked versions of $pins"
-    sed '/^#/d' "$pins" >"$unfinished/pins.txt"
+# wheelhouse_resolve [OPTION]...: write the list of packages to download, and its header.
+wheelhouse_resolve() {
+  if [[ -n $lockfile ]]; then
+    note "using the locked versions of $lockfile"
+    sed '/^#/d' "$lockfile" >"$unfinished/pins.txt"
   else
-    local -r python=$fetcher/bin/python
-    pin_packages "$unfinished" "$fetcher/bin/uv" \
-      "$python" "$LIBRARY/packages/inside/pip_options.py" "$@" -- "$python"
+    packages_resolve "$unfinished" "$fetcher/bin/uv" \
+      "$fetcher/bin/python" "$LIBRARY/packages/inside/pip_options.py" "$@" -- "$fetcher/bin/python"
   fi
   {
-    write_header "$(<"$unfinished/target/python")" "$(<"$unfinished/target/glibc")"
-    if [[ -n $pins ]]; then printf '# lock: %s\n' "$(sha256sum <"$pins")"; fi
+    lockfile_header "$unfinished"
+    if [[ -n $lockfile ]]; then printf '# lock: %s\n' "$(sha256sum <"$lockfile")"; fi
   } >"$unfinished/header"
 }
 
-# fetch_wheels [OPTION]...: download all existing wheels; missing.txt then lists the other packages.
-fetch_wheels() {
+# wheelhouse_fetch [OPTION]...: download all existing wheels; missing.txt then lists the other packages.
+wheelhouse_fetch() {
   local full=
   local -i failed=0
-  fetch_packages fetch "$repositories_folder" ${sources[@]+"${sources[@]}"} -- "$@" || failed=$?
+  wheelhouse_run fetch "$repositories_folder" ${sources[@]+"${sources[@]}"} -- "$@" || failed=$?
   if ((failed == 4)); then full=': No space left on device'; fi # pip has removed its files by now
   ((failed == 0)) ||
     fail_writing "$downloads" "cannot download the packages into $downloads$full" \
       "check the network; pip's output above has the details; run the command again to resume"
 }
 
-# fetch_packages MODE ARGUMENT...: run one step of the download.
-fetch_packages() {
-  local name=${lock##*/}
-  name=${name%.lock}
-  "$fetcher/bin/python" "$LIBRARY/packages/inside/fetch_packages.py" "$1" "$downloads" "$name" "$arch" \
+# wheelhouse_run MODE ARGUMENT...: run one step of the download.
+wheelhouse_run() {
+  local name=${lockfile_group##*/}
+  "$fetcher/bin/python" "$LIBRARY/packages/inside/fetch_packages.py" "$1" "$downloads" "${name%.lock}" "$arch" \
     "$unfinished" "${@:2}"
 }
 
-# build_wheels [OPTION]...: build wheels of packages that have only a source; in the image, if it runs here.
-build_wheels() {
+# wheelhouse_build [OPTION]...: build wheels of packages that have only a source; in the image, if it runs here.
+wheelhouse_build() {
   local -a python=("$fetcher/bin/python")
   local where='this machine' pip
   pip=$("$fetcher/bin/python" -c 'import pip; print(pip.__path__[0])') # an image can lack it
@@ -162,10 +176,10 @@ build_wheels() {
     note "some packages could not be built; pip's output above has the reason"
 }
 
-# list_wheels: print the table; fail if a wheel is missing.
-list_wheels() {
+# wheelhouse_list: print the table; fail if a wheel is missing.
+wheelhouse_list() {
   local -i failed=0
-  fetch_packages finish "$runs_here" >"$unfinished/table" || failed=$?
+  wheelhouse_run finish "$runs_here" >"$unfinished/table" || failed=$?
   case $failed in
     0) cat -- "$unfinished/table" ;;
     3) fail "no wheel for Python $(<"$unfinished/target/python") on $arch: $(<"$unfinished/table")" \

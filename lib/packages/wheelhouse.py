@@ -5,19 +5,20 @@ from __future__ import annotations
 import dataclasses
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, derive_paths
+from lib.configuration.paths import Paths
 from lib.configuration.sites import own_arch
-from lib.packages.install import target_lines, wanted_lines
+from lib.configuration.transfer import step_after_download
+from lib.packages.install import requirement_lines, target_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import image_name, image_source
 from lib.runtimes.launch import inside_lines
-from lib.script.command import assign, call, export
+from lib.script.command import assign, call, export, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion
 
 
 def download_lines(settings: Settings, here: Paths, runtime: str) -> list[str]:
-    """Return the lines that download the packages for a machine, which can be another one.
+    """Return the lines that download the packages, with options of pip as ``"$@"``.
 
     Parameters
     ----------
@@ -27,51 +28,33 @@ def download_lines(settings: Settings, here: Paths, runtime: str) -> list[str]:
         The paths on the machine that downloads.
     runtime : str
         The container runtime of the target.
-
-    Returns
-    -------
-    list of str
-        Lines of bash, which take more options of pip as ``"$@"``.
-
-    Raises
-    ------
-    LongshipError
-        If neither the configuration nor the stack names a package.
     """
     target = dataclasses.replace(here, arch=settings.machine.arch)
     tools = dataclasses.replace(here, arch=own_arch()).tools
     folder = here.offline / "pip"
     return [
-        *wanted_lines(settings, target, runtime),
-        *target_lines(settings, target),
         assign("machine", settings.machine.name),
-        assign("downloads", folder),
-        assign("fetcher", tools / "fetcher"),
+        *requirement_lines(settings, target, runtime),
+        *target_lines(settings, target),
+        wrapped(
+            *("wheelhouse_begin", folder, tools / "fetcher"),
+            *(_archive(settings, target, runtime), settings.configuration.packages.python),
+        ),
         export("PIP_CACHE_DIR", here.cache / "pip"),
         export("UV_CACHE_DIR", here.cache / "uv"),
-        assign("archive", _archive(settings, target, runtime)),
-        assign("configured_python", settings.configuration.packages.python),
         "",
         "start_image() {",
         *(f"  {line}" if line else "" for line in _start_here(settings, target, runtime)),
         "}",
         "",
         call("make_folders", folder),
-        call("locked", folder / "download", "download_packages", Expansion('"$@"')),
+        call("locked", folder / "download", "wheelhouse_download", Expansion('"$@"')),
     ]
 
 
-def next_step(settings: Settings, here: Paths) -> str:
-    """Return the next command after a download; it copies the files if the target is not here."""
-    offline = "python3 set_up.py offline"
-    try:
-        there = str(derive_paths(settings).offline)
-    except LongshipError:  # the target's paths hold variables that only the target knows
-        there = "SCRATCH_DIR/offline"
-    if there == str(here.offline):
-        return offline
-    copy = call("rsync", "-a", f"{here.offline}/", f"{settings.machine.name}:{there}/")
-    return f"{copy}; then, on {settings.machine.name}: {offline}"
+def next_step(settings: Settings, here: Paths, script: str = "set_up.py") -> str:
+    """Return the next command after a download; it copies the files to another machine."""
+    return step_after_download(settings, here, here.offline, f"python3 {script} offline")
 
 
 def _archive(settings: Settings, target: Paths, runtime: str) -> str:
@@ -88,5 +71,5 @@ def _start_here(settings: Settings, target: Paths, runtime: str) -> list[str]:
     """Return the lines that define ``inside COMMAND...`` for the target's image on this machine."""
     try:
         return inside_lines(Environment(settings, target, runtime, held={"overlay": ""}))
-    except LongshipError:  # its binds hold variables that only the target knows
+    except LongshipError:  # its binds contain variables that only the target knows
         return [call("false")]

@@ -119,7 +119,7 @@ def unpacked(overlay: str) -> str:
 def packages_wanted(settings: Settings) -> bool:
     """Return whether the configuration installs any package."""
     packages = settings.configuration.packages
-    return bool(packages.requirements or _installed(settings))
+    return bool(packages.requirements or installed_repositories(settings))
 
 
 def wanted_venv(settings: Settings, paths: Paths) -> Path | None:
@@ -129,8 +129,9 @@ def wanted_venv(settings: Settings, paths: Paths) -> Path | None:
     """
     if not settings.configuration.packages.overlay:
         return paths.venv if packages_wanted(settings) else None
-    of_venv = [each for each in _installed(settings) if each.install != "requirements"]
-    return paths.venv if of_venv or any(each.script for each in _installed(settings)) else None
+    installed = installed_repositories(settings)
+    in_venv = any(each.install != "requirements" or each.script for each in installed)
+    return paths.venv if in_venv else None
 
 
 def install_steps(settings: Settings, paths: Paths) -> list[str]:
@@ -140,7 +141,7 @@ def install_steps(settings: Settings, paths: Paths) -> list[str]:
     return [*overlay, *venv]
 
 
-def _installed(settings: Settings) -> list[Repository]:
+def installed_repositories(settings: Settings) -> list[Repository]:
     """Return the repositories that are installed or have an install script."""
     wanted = configured_repositories(settings)
     return [each for each in wanted if each.install != "none" or each.script]

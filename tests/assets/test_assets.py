@@ -51,11 +51,11 @@ def test_name_alone_leads_to_the_first_of_a_repo(repository):
         '[[assets]]\nname = "b"\nrepo = "lab/a"\nrevision = "v2"\n'
     )
     first, second = configured(repository, text)
-    named = [line for line in install_lines(*repository.settings_and_paths()) if "name_" in line]
+    named = [line for line in install_lines(*repository.settings_and_paths()) if "_set_ref" in line]
     assert sorted(named) == sorted(
         [
-            f"name_asset {first.record} models--lab--a main",
-            f"name_asset {second.record} models--lab--a v2",
+            f"asset_set_ref {first.record} models--lab--a main",
+            f"asset_set_ref {second.record} models--lab--a v2",
         ]
     )
 
@@ -87,7 +87,7 @@ def test_mistyped_kind_has_a_near_miss(repository):
 def test_own_cache_of_the_environment_is_used(repository):
     text = '[environment.set]\nHF_HOME = "/group/hf"\n[[assets]]\nrepo = "a/b"\n'
     repository.write("configuration.toml", text)
-    assert "hub_cache=/group/hf" in install_lines(*repository.settings_and_paths())
+    assert "assets_begin /group/hf" in install_lines(*repository.settings_and_paths())
 
 
 def test_long_record_that_leads_outside_is_refused(run, tmp_path):
@@ -95,7 +95,7 @@ def test_long_record_that_leads_outside_is_refused(run, tmp_path):
     names = ["../../home/me/.bashrc", *(f"file-{number}" for number in range(20000))]
     lines = [f"{'0' * 64}  {name}\n" for name in names]
     (tmp_path / "record").write_text(f"{'0' * 40} {len(names)}\n{''.join(lines)}")
-    script = render("a test", [call("check_files", tmp_path / "record", tmp_path, "a/repo")])
+    script = render("a test", [call("asset_check_files", tmp_path / "record", tmp_path, "a/repo")])
     done = run(["bash", "-c", script], check=False)
     assert done.returncode == 1 and "lists files outside of its directory" in done.stderr
 
@@ -105,5 +105,5 @@ def test_download_uses_the_cache_of_the_machine_at_hand(repository):
     repository.write("configuration.toml", text)
     settings, here = repository.settings_and_paths()
     lines = download_lines(settings, here)
-    assert f"hub_cache={here.hub}" in lines
+    assert f"assets_begin {here.hub}" in lines
     assert not any("/group/hf" in line for line in lines)

@@ -676,7 +676,7 @@ login_command() {
   esac
 }
 
-# ---------- lib/packages/overlay_record.bash
+# ---------- lib/packages/overlay.bash
 
 # change_record FILE NAME TEXT: replace one of its values, not the last one; TEXT is in JSON.
 change_record() {

@@ -403,7 +403,7 @@ def test_build_for_another_architecture_names_the_job(on_host):
         text + '[machines.olivia]\nproject.account = "nn1k"\ncontainer.runtime = "host"\n'
     )
     done = on_host.overlay("--machine", "olivia", check=False)
-    job = "sbatch --account=nn1k olivia/build_overlay.sbatch"
+    job = "python3 submit.py olivia/build_overlay.sbatch"
     is_told(done, f"cannot build an overlay for arm64 on this {OWN} machine", job)
 
 

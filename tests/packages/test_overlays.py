@@ -98,7 +98,7 @@ def test_venv_above_it_is_for_repositories_alone(configured):
 
 def test_set_up_without_repositories_leaves_the_packages_to_the_overlay(configured):
     lines = "\n".join(install_lines(*configured(), "host"))
-    assert "see: python3 build_overlay.py" in lines and "install_venv" not in lines
+    assert "see: python3 build_overlay.py" in lines and "venv_install" not in lines
     assert lines.endswith("next_step 'python3 build_overlay.py'")
     last = offline_lines(*configured(), "host")[-1]
     assert last == "next_step 'python3 build_overlay.py offline'"
@@ -258,8 +258,8 @@ def test_record_can_have_several_bases(run, clean_environment, tmp_path):
     lines = [
         f"write_facts '{file}' base 'a \"b\"' wanted 1 last x",
         "base=it\\'s",
-        f"add_base '{file}'",
-        f"add_base '{file}'",
+        f"overlay_add_base '{file}'",
+        f"overlay_add_base '{file}'",
         f"record_value '{file}' base",
         "bases=$REPLY",
         "for each in 'a \"b\"' \"it's\" 'a' 's'; do",
@@ -275,7 +275,7 @@ def test_passwords_are_left_out(run, clean_environment):
     text = (
         "--extra-index-url https://me:" + "secret@example.org/simple\nx @ https://a.org/x@1.whl\n"
     )
-    command = ["bash", "-c", render("a test", ["without_passwords"])]
+    command = ["bash", "-c", render("a test", ["strip_passwords"])]
     done = run(command, env=clean_environment, input=text)
     assert "secret" not in done.stdout and "https://example.org/simple" in done.stdout
     assert "https://a.org/x@1.whl" in done.stdout

@@ -7,7 +7,8 @@ import pytest
 
 import lib
 from lib.configuration.layers import load_settings
-from lib.packages.install import data_command, install_lines
+from lib.packages.install import data_command
+from lib.packages.set_up import install_lines
 from lib.runtimes.packages import wanted_venv
 from lib.script.errors import LongshipError
 from lib.script.render import render
@@ -31,15 +32,15 @@ UV_WITHOUT_VERSION = "  ╰─▶ Because there is no version of numppy==2 and y
 
 @pytest.fixture
 def bash(run, tmp_path):
-    """Give a function that runs lines with what install.py assigns; `inside` says a text."""
+    """Give a function that runs lines with what install.py sets; `inside` says a text."""
 
     def run_lines(*lines, said="", **options):
         (tmp_path / "r.txt").write_text("# numppy\nNumppy>=1\n")
         (tmp_path / "other.txt").write_text("numpy\n")
         assigned = [
             "inside() { printf '%s\\n' \"$TEXT\" >&2; return 1; }",
-            f"requirements=(-r {tmp_path}/r.txt -r {tmp_path}/other.txt) sources=() wheelhouse=''",
-            f"installer=uv uv={tmp_path}/tools/uv new_venv={tmp_path} offline_mode=offline-mode",
+            f"requirements_begin '' '' offline-mode -r {tmp_path}/r.txt -r {tmp_path}/other.txt",
+            f"installer_begin uv; uv_begin {tmp_path}/tools/uv",
             "LIBRARY=/lib",
         ]
         command = ["bash", "-c", render("a test", [*assigned, *lines])]
@@ -66,24 +67,25 @@ def test_no_requirements_want_no_venv_and_nothing_is_installed(repository):
 
 def test_requirements_stand_behind_their_option(repository):
     settings, paths = repository.settings_and_paths()
-    lines = "\n".join(install_lines(settings, paths, "host")).replace("\\\n  ", "")
+    lines = "\n".join(install_lines(settings, paths, "host")).replace(" \\\n   ", "")
     assert f"-r {paths.root}/requirements/environment.txt" in lines
 
 
 def test_update_says_where_the_locked_versions_are(bash, tmp_path):
     done = bash(
-        "check_requirements() { :; }; check_repositories() { :; }; find_uv() { :; }",
-        'describe_inside() { mkdir "$1"; touch "$1/python" "$1/glibc"; }',
-        'pin_packages() { touch "$1/pins.txt"; }; write_header() { :; }; inside() { :; }',
-        f"lock={tmp_path}/pytorch_amd64.lock unfinished={tmp_path}/unfinished base=host",
-        "renew_lock",
+        "requirements_check() { :; }; uv_find() { REPLY=uv; }",
+        'target_describe() { mkdir "$1"; touch "$1/python" "$1/glibc"; }',
+        'packages_resolve() { touch "$1/pins.txt"; }; inside() { :; }',
+        f"base=host arch=amd64 repositories_folder={tmp_path}",
+        f"lockfile_begin {tmp_path}/pytorch_amd64.lock host",
+        f"lockfile_update {tmp_path}/unfinished",
     )
     assert done.returncode == 0, done.stderr
     assert f"{tmp_path}/pytorch_amd64.lock" in done.stderr
     assert "commit this file" in " ".join(done.stderr.split())
 
 
-@pytest.mark.parametrize("start", ["run_installer '' a", "find_uv fetch_uv"])
+@pytest.mark.parametrize("start", ["installer_run '/a venv' '' a", "uv_find"])
 @pytest.mark.parametrize(
     ("said", "index"),
     [(PIP_WITHOUT_NETWORK, "package index"), (UV_WITHOUT_NETWORK, "package index pypi.org")],
@@ -104,21 +106,23 @@ def test_index_that_is_not_reached_is_told(start, said, index, bash):
     ],
 )
 def test_package_that_the_index_does_not_have_is_told(said, name, bash, tmp_path):
-    done = bash("run_installer '' a", said=said)
+    done = bash("installer_run '/a venv' '' a", said=said)
     error, hint = done.stderr.splitlines()[-2:]
     assert (done.returncode, error) == (1, f"error: the package index does not have {name}")
     assert hint == f"hint: correct its name or version in {tmp_path}/r.txt"
 
 
 def test_full_disk_is_told_before_pip_is_tried(bash):
-    done = bash("find_uv fetch_uv", said="Error: [Errno 28] No space left on device")
+    done = bash("uv_find", said="Error: [Errno 28] No space left on device")
     error, hint = done.stderr.splitlines()[-2:]
     assert (done.returncode, error) == (1, "error: cannot install uv: No space left on device")
     assert hint.startswith("hint: free some space")
 
 
 def test_index_without_uv_leaves_pip(bash):
-    done = bash("find_uv fetch_uv || installer=pip", "echo $installer", said="No match for uv")
+    done = bash(
+        "venv_overlay= lockfile=", "installer_choose ''", "echo $installer", said="No match for uv"
+    )
     assert (done.returncode, done.stdout) == (0, "pip\n")
 
 
@@ -140,7 +144,7 @@ def test_lock_has_neither_directories_of_this_machine_nor_credentials(bash, tmp_
         "--extra-index-url https://me:" + "secret@x/simple\n--find-links file:///my/wheels\na==1\n"
     )
     (tmp_path / "pins.txt").write_text(pins)
-    done = bash(f"shared_pins {tmp_path}/pins.txt")
+    done = bash(f"lockfile_print_shared {tmp_path}/pins.txt")
     assert done.stdout == "--extra-index-url https://x/simple\na==1\n"
 
 

@@ -9,9 +9,8 @@ import tarfile
 import pytest
 
 from lib import ROOT
-from lib.packages.install import install_lines, renew_lock_lines
-from lib.packages.set_up import download_lines, offline_lines
-from lib.script.render import render
+from lib.packages.install import update_lock_lines
+from lib.packages.set_up import download_lines, install_lines, offline_lines
 
 REPOSITORIES = """
 [[repositories]]
@@ -50,31 +49,31 @@ def test_repositories_are_installed_as_each_says(repository):
     repository.write("configuration.toml", REPOSITORIES)
     settings, paths = repository.settings_and_paths()
     lines = install_lines(settings, paths, "host")
-    assert "sources=(-e './one[a,b]' ./two)" in lines
-    assert "repository_names=(one two three)" in lines
-    assert f"scripts=(two {paths.root}/requirements/two.sh)" in lines
-    assert f"-r {paths.repositories}/three/requirements.txt)" in "\n".join(lines)
+    assert [each for each in lines if each.startswith("requirements_add ")] == [
+        "requirements_add one '' -e './one[a,b]'",
+        f"requirements_add two {paths.root}/requirements/two.sh ./two",
+        f"requirements_add three '' -r {paths.repositories}/three/requirements.txt",
+    ]
 
 
 def test_repositories_alone_want_a_venv(repository):
     repository.write("configuration.toml", f'packages.requirements = ""\n{REPOSITORIES}')
     settings, paths = repository.settings_and_paths()
-    assert "requirements=(" in "\n".join(install_lines(settings, paths, "host"))
+    assert "requirements_begin" in "\n".join(install_lines(settings, paths, "host"))
 
 
 def test_only_offline_knows_the_wheelhouse(repository):
     settings, paths = repository.settings_and_paths()
-    assert "wheelhouse=''" in install_lines(settings, paths, "host")
-    lines = offline_lines(settings, paths, "host")
-    assert f"wheelhouse={paths.offline}/pip" in lines
-    assert "verify_wheelhouse() {" not in render("", install_lines(settings, paths, "host"))
+    for compose, source in ((install_lines, "''"), (offline_lines, f"{paths.offline}/pip")):
+        begin = [each for each in compose(settings, paths, "host") if "requirements_begin" in each]
+        assert f" {source} 'python3 set_up.py offline'" in begin[0].replace(" \\\n   ", "")
 
 
 def test_lock_is_of_the_stack_and_the_architecture(repository):
     settings, paths = repository.settings_and_paths(arch="arm64")
-    for lines in (install_lines, renew_lock_lines):
-        lock = f"lock={paths.root}/requirements/pytorch_arm64.lock"
-        assert lock in lines(settings, paths, "host")
+    for lines in (install_lines, update_lock_lines):
+        begin = f"lockfile_begin {paths.root}/requirements/pytorch_arm64.lock host"
+        assert begin in "\n".join(lines(settings, paths, "host")).replace(" \\\n   ", "")
 
 
 def test_download_is_for_the_target_and_goes_to_the_folders_of_this_machine(repository, tmp_path):
@@ -86,13 +85,14 @@ def test_download_is_for_the_target_and_goes_to_the_folders_of_this_machine(repo
     settings = repository.settings(machine="far")
     lines = download_lines(settings, here, "apptainer", "python3 set_up.py download --machine far")
     assert "arch=arm64" in lines and "machine=far" in lines
-    assert f"downloads={here.offline}/pip" in lines
-    assert f"archive={here.archives}/base_1_arm64.tar" in lines
+    (begin,) = [each for each in lines if "wheelhouse_begin" in each]
+    assert f"wheelhouse_begin {here.offline}/pip " in begin
+    assert f" {here.archives}/base_1_arm64.tar ''" in begin
     assert "SCRATCH_DIR/offline/; then, on far: python3 set_up.py offline" in lines[-1]
 
 
 def test_pins_are_read_with_their_hashes(inside):
-    read = inside("pin_packages").read_pins
+    read = inside("resolve_packages").read_pins
     first = "a==1 \\\n    --hash=sha256:1 \\\n    --hash=sha256:2\n"
     second = "b==2+cpu \\\n    --hash=sha256:3\n"
     assert read(f"# head\n# more\n{first}{second}") == {"a==1": first, "b==2+cpu": second}
@@ -100,7 +100,7 @@ def test_pins_are_read_with_their_hashes(inside):
 
 
 def test_hashes_that_requirements_ask_for_are_the_only_ones(inside, tmp_path):
-    program = inside("pin_packages")
+    program = inside("resolve_packages")
     (tmp_path / "more.txt").write_text("B_b==2 --hash=sha256:bb\n")
     (tmp_path / "all.txt").write_text(
         "# a comment --hash=sha256:00\n-r more.txt\nnone>=1\n"
@@ -116,7 +116,7 @@ def test_hashes_that_requirements_ask_for_are_the_only_ones(inside, tmp_path):
 
 
 def test_sources_that_requirements_name_are_kept_with_the_versions(inside, tmp_path):
-    program = inside("pin_packages")
+    program = inside("resolve_packages")
     (tmp_path / "wheels").mkdir()
     (tmp_path / "more.txt").write_text("--find-links=wheels\n--no-index # for now\n")
     (tmp_path / "all.txt").write_text(
@@ -139,7 +139,7 @@ def test_sources_that_requirements_name_are_kept_with_the_versions(inside, tmp_p
 
 
 def test_changes_are_told(inside):
-    told = inside("pin_packages").told_changes
+    told = inside("resolve_packages").told_changes
     assert told(["a==1", "b==1", "c==1"], ["a==1", "b==2", "d==1"]) == [
         "b 1 -> 2",
         "c 1 removed",
@@ -158,7 +158,7 @@ def test_changes_are_told(inside):
     ],
 )
 def test_platform_is_one_that_uv_knows(arch, glibc, expected, inside):
-    assert inside("pin_packages").platform(arch, glibc) == expected
+    assert inside("resolve_packages").platform(arch, glibc) == expected
 
 
 def test_options_of_pip_become_variables(inside, monkeypatch, tmp_path):

@@ -54,7 +54,7 @@ def test_script_holds_what_it_uses_and_nothing_else():
     script = render("x", [call("locked", "/x", "next_step", "y")])
     for name in ("locked", "acquire_lock", "lock_is_stale", "LOCK_PATIENCE", "fail", "next_step"):
         assert definitions()[name] in script
-    for name in ("install_venv", "check_sif", "take_command"):
+    for name in ("venv_install", "check_sif", "take_command"):
         assert definitions()[name] not in script
 
 
@@ -168,5 +168,5 @@ def test_no_name_is_defined_twice():
 
 
 def test_same_input_gives_the_same_script():
-    lines = [call("locked", "/x", "install_venv")]
+    lines = [call("locked", "/x", "venv_install")]
     assert render("x", lines) == render("x", lines)

@@ -7,7 +7,7 @@ import sys
 import tempfile
 
 import install_packages
-import pin_packages
+import resolve_packages
 from pip._vendor import pyproject_hooks
 
 try:
@@ -112,7 +112,7 @@ def pin(work, arch, repositories, sources):
     for name, requirements in wanted.items():
         target = _empty_target(work)  # the image's packages are not seen by a build
         out = os.path.join(work, f"build_{name}")
-        pin_packages.main(uv(), target, arch, "", "", repositories, out, *requirements)
+        resolve_packages.main(uv(), target, arch, "", "", repositories, out, *requirements)
 
 
 def _empty_target(work):

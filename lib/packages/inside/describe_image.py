@@ -26,7 +26,7 @@ def normalised(name):
 
 
 def write_description(folder, python, glibc, metadata):
-    """Write the files that describe the target to `pin_packages` and `fetch_packages`.
+    """Write the files that describe the target to `resolve_packages` and `fetch_packages`.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Download wheels for a target, which can be another machine, into its wheelhouse.
 
 Runs on the machine with network, with a Python whose venv contains pip and uv. WORK is a directory
-for unfinished files, with ``target/`` (describe_image.py) and ``pins.txt`` (pin_packages.py).
+for unfinished files, with ``target/`` (describe_image.py) and ``pins.txt`` (resolve_packages.py).
 
 Usage: python fetch_packages.py fetch  WHEELHOUSE NAME ARCH WORK REPOSITORIES SOURCE... -- OPTION...
        python fetch_packages.py finish WHEELHOUSE NAME ARCH WORK yes|no
@@ -19,9 +19,9 @@ import sys
 import tempfile
 
 import build_requirements
-import pin_packages
 import pip_options
 import program
+import resolve_packages
 from wheelhouse import Wanted, Wheelhouse
 
 BATCH, AT_ONCE = 12, 4  # packages a pip, and pips
@@ -36,7 +36,7 @@ def read_wanted(work):
         *sorted(glob.glob(f"{glob.escape(work)}/build_*")),
     ]:
         with open(path, encoding="utf-8") as file:
-            for pin, line in pin_packages.read_pins(file.read()).items():
+            for pin, line in resolve_packages.read_pins(file.read()).items():
                 found.setdefault(pin, Wanted(pin, line, path.endswith("/pins.txt")))
     return list(found.values())
 
@@ -140,7 +140,7 @@ def fetch(house, python, work, repositories, sources, options):
     wanted = read_wanted(work)
     held = house.held(wanted)
     todo = [each for each in wanted if each not in held]
-    sources = pin_packages.index_options(pin_packages.read(work, "pins.txt"))
+    sources = resolve_packages.index_options(resolve_packages.read(work, "pins.txt"))
     missing = Fetcher(house, python, work, options, sources).fetch(todo)
     with open(os.path.join(work, "missing.txt"), "w", encoding="utf-8") as file:
         file.writelines([*sources, *(each.line for each in missing)] if missing else [])
@@ -193,8 +193,8 @@ def megabytes(size):
 def main(mode, folder, name, arch, work, *arguments):
     """Do one of the two steps."""
     target = os.path.join(work, "target")
-    python = pin_packages.read(target, "python")
-    house = Wheelhouse(folder, name, arch, python, pin_packages.read(target, "glibc"))
+    python = resolve_packages.read(target, "python")
+    house = Wheelhouse(folder, name, arch, python, resolve_packages.read(target, "glibc"))
     if mode == "finish":
         finish(house, python, work, arguments == ("yes",))
         return

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 
-import pin_packages
+import resolve_packages
 from pip._vendor.packaging import tags, utils
 
 _LEGACY = ("manylinux2014", "manylinux2010", "manylinux1")
@@ -60,7 +60,7 @@ class Wheelhouse:
         self.folder = folder
         self.name = name
         self.arch = arch
-        machine = pin_packages.MACHINES[arch]
+        machine = resolve_packages.MACHINES[arch]
         newest = int(glibc.partition(".")[2] or 28)
         self.platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, 4, -1)]
         self.platforms += [f"{each}_{machine}" for each in _LEGACY]

@@ -3,7 +3,7 @@
 Runs with the venv's Python. A program such as torchrun starts its workers with its own Python: from
 the overlay they would not see what the venv has.
 
-Usage: python put_above.py OVERLAY
+Usage: python layer_venv.py OVERLAY
 """
 
 import glob

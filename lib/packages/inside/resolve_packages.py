@@ -4,8 +4,9 @@ Runs with any Python 3.9 or newer; uv resolves for the Python and the platform o
 Packages of the image count as installed: they stay unless a requirement needs another version, and
 the image's PyTorch always stays.
 
-Usage: python pin_packages.py UV TARGET ARCH GPU TORCH REPOSITORIES OUT [REQUIREMENT | -r FILE]...
-       python pin_packages.py changes OLD NEW
+Usage: python resolve_packages.py UV TARGET ARCH GPU TORCH REPOSITORIES OUT \
+           [REQUIREMENT | -r FILE]...
+       python resolve_packages.py changes OLD NEW
 
 TARGET is a folder from describe_image.py. A requirement can be ``-e ./NAME[EXTRA]`` or
 ``./NAME[EXTRA]``, a folder below REPOSITORIES: its dependencies are pinned, it itself is not.

@@ -1,0 +1,170 @@
+# shellcheck shell=bash
+# The lock file: the versions of all packages with their hashes, one file for each stack and architecture, which a
+# group commits. The wheelhouse has one of its own, with the versions that were downloaded. Its header has a line
+# `# KEY: VALUE` for each input. lockfile_begin and lockfile_choose set, and a file that reads it names this one:
+#
+#   lockfile        the file that is installed from; "" for the newest versions
+#   lockfile_group  the group's file, which need not exist
+#   lockfile_image  address of the image, or host
+#   lockfile_renew  the hint that renews `lockfile`
+
+# shellcheck source=lib/packages/requirements.bash
+source "${BASH_SOURCE[0]%/*}/requirements.bash"
+
+# lockfile_begin FILE IMAGE
+lockfile_begin() {
+  lockfile='' lockfile_group=$1 lockfile_image=$2
+}
+
+# lockfile_choose: set lockfile and lockfile_renew: the wheelhouse's file, else the group's if it exists for this image.
+lockfile_choose() {
+  if [[ -n $wheelhouse ]]; then
+    lockfile_choose_downloaded
+    return
+  fi
+  lockfile=
+  lockfile_renew='to renew it, run: python3 set_up.py update; or delete it to install without a lock file'
+  if [[ ! -e $lockfile_group ]]; then return; fi
+  if ! lockfile_matches "$lockfile_group" image "$lockfile_image"; then
+    note "ignoring $lockfile_group: it is for the image $(lockfile_value image "$lockfile_group")"
+  elif ! lockfile_matches "$lockfile_group" requirements "$(requirements_sum)" ||
+    ! lockfile_matches "$lockfile_group" repositories "$(sources_sum)"; then
+    fail "the lock file $lockfile_group does not match the requirements or repositories, which have changed" "$lockfile_renew"
+  else
+    lockfile=$lockfile_group
+  fi
+}
+
+# lockfile_choose_downloaded: fail if the wheelhouse is for something else.
+lockfile_choose_downloaded() {
+  local -r before='on a machine with network access, run:' after="then copy $wheelhouse to this machine"
+  local -r download="python3 set_up.py download --machine $machine"
+  lockfile=$wheelhouse/${lockfile_group##*/}
+  lockfile_renew="$before $download; $after"
+  [[ -e $lockfile ]] || fail "packages have not been downloaded: $lockfile not found" "$lockfile_renew"
+  if ! lockfile_matches "$lockfile" image "$lockfile_image"; then
+    if [[ $lockfile_image == host ]]; then
+      fail "packages were downloaded for the image $(lockfile_value image "$lockfile"), but no image is active" \
+        'run: python3 build_container.py offline && python3 move_built_container_to_active.py'
+    fi
+    fail "packages were downloaded for $(lockfile_value image "$lockfile"), not for the image $lockfile_image" \
+      "$before python3 build_container.py download --machine $machine && $download; $after"
+  fi
+  lockfile_matches "$lockfile" requirements "$(requirements_sum)" ||
+    fail "packages in $wheelhouse were downloaded for other requirements" "$lockfile_renew"
+  if [[ -e $lockfile_group ]] && ! lockfile_matches "$lockfile" lock "$(sha256sum <"$lockfile_group")"; then
+    note "$lockfile_group has changed since the download: installing the downloaded versions; for the new ones, $lockfile_renew"
+  fi
+  lockfile_matches "$lockfile" repositories "$(sources_sum)" ||
+    note "the repositories have changed since the download; if they need other packages now, $lockfile_renew"
+}
+
+# lockfile_value KEY FILE: print a value of a lock file's header, such as `# python: 3.12`.
+lockfile_value() {
+  sed -n "s/^# $1: //p; /^[^#]/q" "$2"
+}
+
+# lockfile_matches FILE KEY VALUE: whether a lock file's header has this value.
+lockfile_matches() {
+  [[ $(lockfile_value "$2" "$1") == "$3" ]]
+}
+
+# lockfile_header DIR: print a lock file's header: the target that DIR/target describes, and the inputs.
+lockfile_header() {
+  printf '# %s: %s\n' python "$(<"$1/target/python")" glibc "$(<"$1/target/glibc")" platform "linux $arch" \
+    image "$lockfile_image" requirements "$(requirements_sum)" repositories "$(sources_sum)"
+}
+
+# lockfile_check_torch VERSION: fail if both the image and the lock file have a PyTorch, or neither.
+lockfile_check_torch() {
+  if [[ -z $torch || $base == host ]]; then return; fi
+  if grep -q '^torch==' "$lockfile"; then
+    [[ -z $1 ]] || fail "$lockfile contains a second PyTorch: the image $base has PyTorch $1" "$lockfile_renew"
+  elif [[ -z $1 ]]; then
+    fail "neither the image $base nor $lockfile contains PyTorch" "$lockfile_renew"
+  fi
+}
+
+# lockfile_check_python: fail if the lock file is for another Python.
+lockfile_check_python() {
+  local own
+  own=$(inside python3 -c 'import sys; print("{}.{}".format(*sys.version_info))') ||
+    fail "python3 not found in the image $base" 'set container.image to an image that has python3'
+  if [[ -n $wheelhouse && $base == host ]]; then # the connected machine would take its own again
+    lockfile_renew=${lockfile_renew/run: /set packages.python = \"$own\" in configuration.toml, then run: }
+  fi
+  lockfile_matches "$lockfile" python "$own" ||
+    fail "$lockfile is for Python $(lockfile_value python "$lockfile"), but $base has $own" "$lockfile_renew"
+}
+
+# lockfile_update DIR: resolve all versions again, in DIR, write them to the group's lock file, and report the changes.
+lockfile_update() {
+  lockfile_work=$1
+  requirements_check
+  trap 'rm -rf -- "$lockfile_work" "$lockfile_group.partial"; release_locks' EXIT
+  rm -rf -- "$lockfile_work"
+  make_folders "$lockfile_work"
+  step 1/2 "Listing the packages of $base"
+  target_describe "$lockfile_work/target"
+  step 2/2 'Resolving the versions of the other packages'
+  uv_find ||
+    fail 'uv is not available; it resolves the versions' "check the network; pip's output above has the details"
+  packages_resolve "$lockfile_work" "$REPLY" inside python3
+  {
+    printf '# Python packages with their hashes for %s; commit this file.\n' "${lockfile_group##*/}"
+    printf '# Made by "python3 set_up.py update"; "install" then takes exactly these.\n'
+    lockfile_header "$lockfile_work"
+    lockfile_print_shared "$lockfile_work/pins.txt"
+  } >"$lockfile_group.partial" || fail_writing "${lockfile_group%/*}" "cannot write $lockfile_group" \
+    'check the permissions of the directory; the line above has the reason'
+  if [[ -e $lockfile_group ]] && ! lockfile_matches "$lockfile_group" image "$lockfile_image"; then
+    note "$lockfile_group was for the image $(lockfile_value image "$lockfile_group"); it is now for $lockfile_image"
+  fi
+  inside python3 "$LIBRARY/packages/inside/resolve_packages.py" changes "$lockfile_group" "$lockfile_group.partial"
+  mv -- "$lockfile_group.partial" "$lockfile_group"
+  note "the locked versions are in $lockfile_group; commit this file"
+  rm -rf -- "$lockfile_work"
+}
+
+# lockfile_print_shared FILE: print resolved versions for all members: without directories of this machine and credentials.
+lockfile_print_shared() {
+  sed '/^--find-links file:/d' -- "$1" | strip_passwords
+}
+
+# packages_resolve DIR UV PYTHON...: resolve the versions for the target that DIR/target describes, and write
+# DIR/pins.txt; PYTHON... is a command.
+packages_resolve() {
+  local output
+  if output=$("${@:3}" "$LIBRARY/packages/inside/resolve_packages.py" "$2" "$1/target" "$arch" "$gpu" "$torch" \
+    "$repositories_folder" "$1/pins.txt" \
+    pip ${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"} 2>&1); then
+    printf '%s' "${output:+$output$'\n'}" >&2
+    return
+  fi
+  printf '%s\n' "$output" >&2
+  requirements_explain "$output"
+  fail_writing "$1" 'cannot resolve the versions of the packages' \
+    "correct the requirements; uv's output above has the details; without network: $offline_command"
+}
+
+# target_describe DIR: write the packages of the Python inside. Without an image, the venv shares none of them.
+target_describe() {
+  make_folders "$1"
+  inside python3 "$LIBRARY/packages/inside/describe_image.py" "$1" ||
+    fail_writing "$1" "cannot list the packages of $base" "read Python's output above"
+  if [[ $base == host ]]; then target_drop_packages "$1"; fi
+}
+
+# target_write DIR PYTHON GLIBC: describe a target without the packages of its image.
+target_write() {
+  printf '%s' "$2" >"$1/python"
+  printf '%s' "$3" >"$1/glibc"
+  target_drop_packages "$1"
+}
+
+# target_drop_packages DIR: keep only the Python version of a description.
+target_drop_packages() {
+  rm -rf -- "$1/wheels"
+  mkdir -- "$1/wheels"
+  : >"$1/packages.txt"
+}
