@@ -3,8 +3,8 @@
 
 # shellcheck source=lib/script/facts.bash
 source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
-# shellcheck source=lib/packages/overlay_mount.bash
-source "${BASH_SOURCE[0]%/*}/../packages/overlay_mount.bash"
+# shellcheck source=lib/packages/overlay.bash
+source "${BASH_SOURCE[0]%/*}/../packages/overlay.bash"
 # shellcheck source=lib/repositories/repositories.bash
 source "${BASH_SOURCE[0]%/*}/../repositories/repositories.bash"
 
