@@ -139,7 +139,7 @@ def test_sources_that_requirements_name_are_kept_with_the_versions(inside, tmp_p
 
 
 def test_changes_are_told(inside):
-    told = inside("resolve_packages").told_changes
+    told = inside("resolve_packages").format_changes
     assert told(["a==1", "b==1", "c==1"], ["a==1", "b==2", "d==1"]) == [
         "b 1 -> 2",
         "c 1 removed",

@@ -25,7 +25,7 @@ PATIENCE = 60  # longest wait before a retry, in seconds
 AGAIN = "run the command again; complete files are kept"
 
 
-class ToldError(Exception):
+class AssetError(Exception):
     """An error with a hint."""
 
     def __init__(self, what, hint):
@@ -44,31 +44,21 @@ def read_arguments(arguments):
 
 
 def fetch(asset):
-    """Download an asset's files, and return their directory, the commit, and their relative paths.
-
-    Parameters
-    ----------
-    asset : argparse.Namespace
-        From `read_arguments`.
-
-    Returns
-    -------
-    tuple of str, str and list of str
-    """
+    """Download an asset, and return its directory, the commit, and its relative paths."""
     if not sys.stderr.isatty():
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     import huggingface_hub
 
     # A separate request: if the hub is not reachable, snapshot_download returns the local files,
     # even if most are missing.
-    found = patiently(
+    found = retry(
         huggingface_hub.HfApi().repo_info,
         asset.repo,
         repo_type=asset.kind,
         revision=asset.revision,
     )
     wanted = wanted_files(found, asset)
-    folder = patiently(
+    folder = retry(
         huggingface_hub.snapshot_download,
         asset.repo,
         repo_type=asset.kind,
@@ -79,7 +69,7 @@ def fetch(asset):
     )
     missing = [each for each in wanted if not os.path.exists(os.path.join(folder, each))]
     if missing:
-        raise ToldError(f"file of {asset.repo} was not downloaded: {missing[0]}", AGAIN)
+        raise AssetError(f"file of {asset.repo} was not downloaded: {missing[0]}", AGAIN)
     if len(wanted) < len(found.siblings):
         forget_list(folder, found.sha)
     return folder, found.sha, sorted(wanted)
@@ -97,7 +87,7 @@ def wanted_files(found, asset):
         )
     )
     if not wanted:
-        raise ToldError(
+        raise AssetError(
             f"include and exclude select no file of {asset.repo} at {asset.revision}",
             "correct include and exclude in [[assets]] of configuration.toml",
         )
@@ -115,7 +105,7 @@ def forget_list(folder, commit):
         os.remove(listed)
 
 
-def patiently(function, *arguments, **options):
+def retry(function, *arguments, **options):
     """Call a function again if a connection broke or the hub is busy: complete parts are kept."""
     for attempt in range(TRIES - 1):
         try:
@@ -154,7 +144,7 @@ def checksum(path):
     if expected and expected.hexdigest() != name:
         os.remove(os.path.realpath(path))
         os.remove(path)
-        raise ToldError(f"{path} is damaged: its checksum does not match the hub's", AGAIN)
+        raise AssetError(f"{path} is damaged: its checksum does not match the hub's", AGAIN)
     return sha256.hexdigest()
 
 
@@ -162,7 +152,7 @@ def write_record(record, folder, commit, files):
     """Write the commit, the number of files, and their checksums in the form of sha256sum."""
     for each in files:
         if "\n" in each or "\\" in each:
-            raise ToldError(
+            raise AssetError(
                 f"cannot record the file name {each!r}", "add it to exclude in [[assets]]"
             )
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -186,7 +176,7 @@ def explain(error, asset):
         explain_folder(chain, names, asset)
         or explain_answer(names, statuses, asset)
         or explain_network(names, asset)
-        or ToldError(f"cannot download {asset.repo}: {type(error).__name__}: {first}", AGAIN)
+        or AssetError(f"cannot download {asset.repo}: {type(error).__name__}: {first}", AGAIN)
     )
 
 
@@ -195,12 +185,12 @@ def explain_folder(chain, names, asset):
     text = " ".join(map(str, chain))
     full = any(getattr(link, "errno", 0) in (errno.ENOSPC, errno.EDQUOT) for link in chain)
     if full or "No space left" in text or "quota exceeded" in text:
-        return ToldError(
+        return AssetError(
             f"{asset.cache}: No space left on device",
             "free some space, or set [paths] in configuration.toml; then run the command again",
         )
     if "PermissionError" in names:
-        return ToldError(f"cannot write to {asset.cache}", "ask its owner, or set [paths]")
+        return AssetError(f"cannot write to {asset.cache}", "ask its owner, or set [paths]")
     return None
 
 
@@ -210,32 +200,32 @@ def explain_answer(names, statuses, asset):
     token = os.environ.get("HF_TOKEN")
     if "GatedRepoError" in names:
         may = "your token has no access to it" if token else "HF_TOKEN is not set"
-        return ToldError(
+        return AssetError(
             f"{asset.repo} is gated, and {may}",
             f"request access at {page}, then run: export HF_TOKEN=...",
         )
     if "RevisionNotFoundError" in names:
-        return ToldError(
+        return AssetError(
             f"{asset.repo} has no revision {asset.revision}",
             f"see {page}/commits/main; then set revision in [[assets]] of configuration.toml",
         )
     if "RepositoryNotFoundError" in names:
-        return ToldError(
+        return AssetError(
             f"{asset.kind} not found: {asset.repo}"
             + (", or your token has no access to it" if token else ", or it is private"),
             "check repo and kind in [[assets]] of configuration.toml; "
             "if it is private, run: export HF_TOKEN=...",
         )
     if statuses & {401, 403}:
-        return ToldError(
+        return AssetError(
             f"the hub denies access to {asset.repo}", f"see {page}, then run: export HF_TOKEN=..."
         )
     if 429 in statuses:
-        return ToldError(
+        return AssetError(
             "the hub does not allow more downloads for now", f"wait a few minutes; then {AGAIN}"
         )
     if statuses & BUSY:
-        return ToldError(
+        return AssetError(
             f"{hub()} is not working at the moment", f"wait a few minutes; then {AGAIN}"
         )
     return None
@@ -244,7 +234,7 @@ def explain_answer(names, statuses, asset):
 def explain_network(names, asset):
     """Explain a hub that is not reachable; return None for any other error."""
     if names & {"ConnectionError", "ConnectError", "NetworkError", "TimeoutException", "Timeout"}:
-        return ToldError(
+        return AssetError(
             f"cannot reach {hub()} from this machine",
             "on a machine with network access, run: python3 set_up.py download "
             f"--machine {asset.machine}; then, on this machine: python3 set_up.py offline",
@@ -265,8 +255,8 @@ def main(arguments):
     try:
         write_record(asset.record, *fetch(asset))
     except Exception as error:
-        told = error if isinstance(error, ToldError) else explain(error, asset)
-        sys.exit(f"error: {told}\nhint: {told.hint}")
+        reported = error if isinstance(error, AssetError) else explain(error, asset)
+        sys.exit(f"error: {reported}\nhint: {reported.hint}")
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ except ModuleNotFoundError:  # before Python 3.11
     from pip._vendor import tomli as tomllib
 
 UV_REQUIREMENTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "uv.txt")
-# the backend of what names none, and what a script of the user's may need
+# the backend of repositories that name none, and what a script of the user may need
 ALWAYS = ("setuptools", "wheel", "pip", "-r", UV_REQUIREMENTS)
-# https://peps.python.org/pep-0517/#build-system-table says this of a repository that says nothing
+# for a repository without the table: https://peps.python.org/pep-0517/#build-system-table
 DEFAULT = {
     "requires": ["setuptools>=40.8.0", "wheel"],
     "build-backend": "setuptools.build_meta:__legacy__",
@@ -26,25 +26,12 @@ DEFAULT = {
 
 
 def uv():
-    """Return the uv beside this Python."""
+    """Return the uv next to this Python."""
     return os.path.join(os.path.dirname(sys.executable), "uv")
 
 
-def wanted_by(repository, editable):
-    """Ask a repository what its build needs, and its backend what it needs besides.
-
-    Parameters
-    ----------
-    repository : str
-        Its folder.
-    editable : bool
-        Whether it is installed so; some backends then need more.
-
-    Returns
-    -------
-    list of str
-        Requirements.
-    """
+def required_by(repository, editable):
+    """Return what the build of a repository requires: what it lists, and what its backend adds."""
     path = os.path.join(repository, "pyproject.toml")
     system = {}
     if os.path.exists(path):
@@ -61,7 +48,7 @@ def wanted_by(repository, editable):
         subprocess.run(install, env=environment, check=True, close_fds=False)
 
         def run(command, cwd=None, extra_environ=None):
-            # quiet: a backend tells much that is of no use here
+            # quiet: the output of a backend is of no use here
             subprocess.run(
                 command,
                 cwd=cwd,
@@ -79,19 +66,11 @@ def wanted_by(repository, editable):
         return [*requires, *backend.get_requires_for_build_wheel()]
 
 
-def pin(work, arch, repositories, sources):
-    """Write one file of pins for each repository, as two may need other versions, and for us all.
+def resolve(work, arch, repositories, sources):
+    """Resolve the build requirements, one file ``build_NAME`` for each repository.
 
-    Parameters
-    ----------
-    work : str
-        Where they are written, as ``build_NAME``.
-    arch : str
-        The target's.
-    repositories : str
-        The folder that the sources are relative to.
-    sources : sequence of str
-        ``./NAME[EXTRA]``, with ``-e`` in front where it is editable.
+    Two repositories may need different versions; ``build_`` is for all of them. The sources are
+    ``./NAME[EXTRA]``, after ``-e`` if they are editable.
     """
     wanted = {"": list(ALWAYS)}
     words = iter(sources)
@@ -99,8 +78,8 @@ def pin(work, arch, repositories, sources):
         editable = word == "-e"
         name = (next(words) if editable else word)[len("./") :].partition("[")[0]
         try:
-            wanted[name] = wanted_by(os.path.join(repositories, name), editable)
-        except subprocess.CalledProcessError:  # it has said why; its arguments are ours
+            wanted[name] = required_by(os.path.join(repositories, name), editable)
+        except subprocess.CalledProcessError:  # its output has the reason
             sys.exit(f"cannot list the build requirements of repository {name}")
         except (
             ValueError,  # no TOML, or no UTF-8
@@ -110,7 +89,7 @@ def pin(work, arch, repositories, sources):
         ) as error:
             sys.exit(f"cannot list the build requirements of repository {name}: {error}")
     for name, requirements in wanted.items():
-        target = _empty_target(work)  # the image's packages are not seen by a build
+        target = _empty_target(work)  # a build does not see the image's packages
         out = os.path.join(work, f"build_{name}")
         resolve_packages.main(uv(), target, arch, "", "", repositories, out, *requirements)
 

@@ -26,16 +26,9 @@ def normalised(name):
 
 
 def write_description(folder, python, glibc, metadata):
-    """Write the files that describe the target to `resolve_packages` and `fetch_packages`.
+    """Write ``python``, ``glibc``, ``packages.txt`` and ``wheels/``, which describe the target.
 
-    Parameters
-    ----------
-    folder : str
-        Directory for ``python``, ``glibc``, ``packages.txt`` and ``wheels/``.
-    python, glibc : str
-        Such as ``3.12`` and ``2.39``.
-    metadata : iterable of str
-        The METADATA of each package; the first one of a name counts, as in an import.
+    `metadata` gives the METADATA of each package; the first one of a name counts, as in an import.
     """
     wheels = os.path.join(folder, "wheels")
     os.makedirs(wheels, exist_ok=True)

@@ -29,7 +29,7 @@ MISSING, FULL = 3, 4  # exit codes: a package has no wheel, the disk is full
 
 
 def read_wanted(work):
-    """Return what `fetch` has found to be wanted, each package once."""
+    """Return the packages that `fetch` has listed, each once."""
     found = {}
     for path in [
         os.path.join(work, "pins.txt"),
@@ -55,21 +55,7 @@ def batches(wanted):
 
 
 class Fetcher:
-    """Downloads by pip.
-
-    Parameters
-    ----------
-    house : Wheelhouse
-        Where the files go.
-    python : str
-        The target's, such as ``3.12``.
-    work : str
-        Where they lie before.
-    options : list of str
-        The user's options of pip.
-    sources : list of str
-        The lines of the requirements that say where packages are.
-    """
+    """Downloads by several pips; `sources` are the lines that say where packages are."""
 
     def __init__(self, house, python, work, options, sources):
         self._house = house
@@ -112,7 +98,7 @@ class Fetcher:
         sys.exit(1)
 
     def _download(self, batch):
-        """Return None after success, else what pip said."""
+        """Return None after success, else pip's output."""
         with tempfile.TemporaryDirectory(dir=self._work) as folder:
             requirements = os.path.join(folder, "requirements.txt")
             with open(requirements, "w", encoding="utf-8") as file:
@@ -134,9 +120,9 @@ class Fetcher:
 
 
 def fetch(house, python, work, repositories, sources, options):
-    """Fetch every wheel there is, and write down what has none."""
+    """Fetch every wheel that exists, and list packages that have none."""
     os.environ.update(pip_options.variables(options))
-    build_requirements.pin(work, house.arch, repositories, sources)
+    build_requirements.resolve(work, house.arch, repositories, sources)
     wanted = read_wanted(work)
     held = house.held(wanted)
     todo = [each for each in wanted if each not in held]
@@ -156,7 +142,7 @@ def take_built(house, work, on_target):
 
 
 def finish(house, python, work, on_target):
-    """Write the lists and print the table; stop where a package has no wheel."""
+    """Write the lists and print the table; fail if a package has no wheel."""
     take_built(house, work, on_target)
     wanted = read_wanted(work)
     held = house.held(wanted)
@@ -170,7 +156,7 @@ def finish(house, python, work, on_target):
 
 
 def print_table(house, held):
-    """Say of each package what was fetched."""
+    """Print a line for each package."""
     rows = [("package", "version", "file", "size")]
     total = 0
     for each, file in sorted(held.items(), key=lambda item: item[0].key):
@@ -186,7 +172,7 @@ def print_table(house, held):
 
 
 def megabytes(size):
-    """Return a size to read."""
+    """Format a size."""
     return f"{size / 1e6:.1f} MB"
 
 

@@ -30,14 +30,14 @@ MANIFEST = "longship-overlay.json"
 
 
 def files_below(folder):
-    """Give every file below a folder, in the same order everywhere."""
+    """Yield every file of a directory, in the same order everywhere."""
     for path, folders, files in os.walk(folder):
         folders.sort()
         yield from (os.path.join(path, file) for file in sorted(files))
 
 
 def remove_what_installers_left(prefix):
-    """Remove what installers leave for themselves; uv notes when it saw a wheel."""
+    """Remove files of the installers; uv records when it saw a wheel."""
     for name in (".lock", ".gitignore", "CACHEDIR.TAG"):
         path = os.path.join(prefix, name)
         if os.path.exists(path):
@@ -58,7 +58,7 @@ def _remove(folder, name):
 
 
 def _forget(record, names):
-    """Take files out of a package's list of files; it may be a link to one in uv's cache."""
+    """Remove names from a package's list of files, which may be a link to one in uv's cache."""
     with open(record, encoding="utf-8", newline="") as file:
         lines = file.readlines()
     kept = [line for line in lines if line.split(",")[0].rpartition("/")[2] not in names]
@@ -68,7 +68,7 @@ def _forget(record, names):
 
 
 def key_of(path, time):
-    """Return what tells one compiled file from another: time, path and content of its source."""
+    """Return the key of a compiled file: a checksum of time, path and content of its source."""
     digest = hashlib.blake2b(os.fsencode(f"{time} {path}") + b"\0", digest_size=16)
     with open(path, "rb") as file:
         digest.update(file.read())
@@ -76,10 +76,7 @@ def key_of(path, time):
 
 
 def compile_file(path, time):
-    """Compile one file beside it, for the time that it is packed with.
-
-    A template that is no Python yet stays as it is.
-    """
+    """Compile one file, for the time that it is packed with; skip a template that is not Python."""
     warnings.simplefilter("ignore")
     try:
         # by time and not by hash: a file that is bound over one of these (patched_files) is noticed
@@ -94,18 +91,9 @@ def compile_file(path, time):
 
 
 def compile_all(folder, time, cache, processors):
-    """Compile every file below a folder; those that the cache has are taken from there.
+    """Compile every file of a directory, with `time` as the time of its source.
 
-    Parameters
-    ----------
-    folder : str
-        Where the packages are.
-    time : int
-        What the time of every source will be, in seconds.
-    cache : str
-        The file; the Python's version is added to its name.
-    processors : int
-        How many processes compile; 0 for one per processor.
+    Files that the cache has are taken from there. Its name ends with the version of the Python.
     """
     cache = f"{cache}-{sys.version.split()[0]}"
     sources = [path for path in files_below(folder) if path.endswith(".py")]
@@ -148,7 +136,7 @@ def read_cache(path):
 
 
 def write_cache(path, keys):
-    """Keep what is compiled now."""
+    """Store all compiled files."""
     found = {}
     for source, key in keys.items():
         compiled = importlib.util.cache_from_source(source)
@@ -164,7 +152,7 @@ def write_cache(path, keys):
 
 
 def write_manifest(prefix, work, facts):
-    """Write what it was made from, the last of its files."""
+    """Write the inputs of the overlay, the last of its files."""
     manifest = dict(zip(facts[::2], facts[1::2]))
     with open(os.path.join(work, "requirements.txt"), encoding="utf-8") as text:
         manifest["requirements"] = text.read()
@@ -183,7 +171,7 @@ def write_manifest(prefix, work, facts):
 
 
 def main(prefix, time, cache, processors, work, *facts):
-    """Do all of it."""
+    """Freeze the environment."""
     remove_what_installers_left(prefix)
     compile_all(os.path.join(prefix, "lib"), int(time), cache, int(processors))
     write_manifest(prefix, work, facts)

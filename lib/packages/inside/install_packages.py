@@ -1,14 +1,14 @@
 """Install packages with uv or pip, from the sources that pip is configured with.
 
-Runs inside the environment, with the venv's Python and nothing but its standard library. uv does
-not read pip.conf, so pip's folders, indexes and certificates are passed on to it; by environment,
-because the address of an index can hold a password.
+Runs inside the environment, with the venv's Python and only its standard library. uv does not read
+pip.conf, so pip's directories, indexes and certificates are passed on to it, in the environment,
+because the address of an index can contain a password.
 
 Usage: python install_packages.py WHEELHOUSE FOLDER uv|pip UV_FILE TORCH_FILE [OPTION...]
        python install_packages.py WHEELHOUSE FOLDER run SCRIPT
 
-WHEELHOUSE is the only source of packages, unless it is empty. FOLDER is the one to work in: that
-of the repositories, whose names stand in the options, or the one that SCRIPT is run in.
+WHEELHOUSE is the only source of packages, unless it is empty. FOLDER is the working directory: that
+of the repositories, which the options name, or the one that SCRIPT is run in.
 """
 
 import configparser
@@ -34,13 +34,7 @@ TORCH_INDEX = "https://download.pytorch.org/whl/"
 
 
 def pip_configuration():
-    """Read pip's files and variables, later ones over earlier ones, as pip does.
-
-    Returns
-    -------
-    dict
-        Value by option, such as ``find-links``.
-    """
+    """Return pip's options by name, such as ``find-links``, from its files and variables."""
     home = os.path.expanduser("~")
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
     files = [
@@ -63,18 +57,7 @@ def pip_configuration():
 
 
 def uv_environment(configuration):
-    """Say the same to uv.
-
-    Parameters
-    ----------
-    configuration : dict
-        pip's options.
-
-    Returns
-    -------
-    dict
-        Environment variables; those that the caller has set already are not among them.
-    """
+    """Return the same for uv, as variables that the caller has not set."""
     found = {
         # pip takes the best version of all its indexes; uv by default stops at the first
         "UV_INDEX_STRATEGY": "unsafe-best-match",
@@ -101,20 +84,9 @@ def _exists(source):
 
 
 def has_wheel(torch, configuration, python=""):
-    """Tell whether one of pip's folders holds a PyTorch that is asked for.
+    """Return whether one of pip's directories has a PyTorch that the file `torch` requires.
 
-    Parameters
-    ----------
-    torch : str
-        A requirements file with lines such as ``torch==2.8.0; python_version < "3.10"``.
-    configuration : dict
-        pip's options.
-    python : str
-        Such as ``cp312``; this Python unless given.
-
-    Returns
-    -------
-    bool
+    `python` is a tag such as ``cp312`` (default: of this Python).
     """
     with open(torch, encoding="utf-8") as file:
         versions = re.findall(r"^torch==([\w.]+)", file.read(), re.MULTILINE)
@@ -132,7 +104,7 @@ def _path(source):
 
 
 def answers(url):
-    """Tell whether a server answers, whatever it says; certificates are for the installer."""
+    """Return whether a server answers at all; the installer checks its certificate."""
     try:
         urllib.request.urlopen(url, timeout=20).close()
     except urllib.error.HTTPError:
@@ -143,16 +115,10 @@ def answers(url):
 
 
 def torch_build(torch, arguments, configuration):
-    """Name the builds of PyTorch to choose from: ``cpu``, ``cu128``, ``auto``, "" for the index's.
+    """Return the build of PyTorch: ``cpu``, ``cu128``, ``auto``, "" for the package index's own.
 
-    Parameters
-    ----------
-    torch : str
-        The file that names PyTorch: requirements, or all packages with their hashes.
-    arguments : sequence of str
-        The installer's; what they do not mention is not installed.
-    configuration : dict
-        pip's options.
+    The file `torch` has its requirement, or all packages with their hashes; it is not installed
+    unless the arguments name the file.
     """
     if torch not in arguments or has_wheel(torch, configuration):
         return ""
@@ -171,7 +137,7 @@ def torch_build(torch, arguments, configuration):
 
 
 def use_wheelhouse(folder):
-    """Make a folder the only source, for the installer and for all that it starts."""
+    """Make a directory the only source, for the installer and everything that it starts."""
     for name in [each for each in os.environ if each.startswith(("PIP_", "UV_"))]:
         if not name.endswith("_CACHE_DIR"):
             del os.environ[name]
@@ -181,7 +147,7 @@ def use_wheelhouse(folder):
 
 
 def run_script(script):
-    """Become a script of the user's, with the venv of this Python in use."""
+    """Become a script of the user, with the venv of this Python active."""
     os.environ["VIRTUAL_ENV"] = sys.prefix
     os.environ["PATH"] = os.path.join(sys.prefix, "bin") + os.pathsep + os.environ["PATH"]
     command = [script] if os.access(script, os.X_OK) else ["bash", script]

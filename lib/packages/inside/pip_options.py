@@ -1,4 +1,4 @@
-"""Give options of pip to what does not take them: as pip's variables, which uv is told in turn.
+"""Pass options of pip on as pip's variables, to a command that does not take them.
 
 Usage: python pip_options.py [OPTION...] -- COMMAND...
 """
@@ -13,17 +13,9 @@ _SEVERAL = {"--extra-index-url": None, "--find-links": "-f", "--trusted-host": N
 
 
 def variables(options):
-    """Say with variables what options say about where packages are found.
+    """Return the options about sources of packages as variables, such as ``PIP_INDEX_URL``.
 
-    Parameters
-    ----------
-    options : sequence of str
-        All that the user gives to pip; what is about something else is left out.
-
-    Returns
-    -------
-    dict
-        Such as ``PIP_INDEX_URL``. A list is added to what its variable holds already.
+    Other options are ignored. A list is appended to the value of its variable.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for table, action in ((_SINGLE, "store"), (_SEVERAL, "append")):

@@ -1,16 +1,10 @@
-"""How each of the programs here starts, and ends without a traceback."""
+"""The start of each program of this directory."""
 
 import sys
 
 
 def start(main):
-    """Call a program's function with its arguments.
-
-    Parameters
-    ----------
-    main : callable
-        Ctrl-C ends it with 130; what the system refuses is told in one line.
-    """
+    """Call a function with the arguments; end without a traceback after Ctrl-C or an OSError."""
     try:
         main(*sys.argv[1:])
     except KeyboardInterrupt:

@@ -24,21 +24,7 @@ _GLIBC_VERSION = re.compile(rb"GNU C Library [^\n]*release version (\d+\.\d+)")
 class Image:
     """The relevant files of an image, with all layers merged.
 
-    Parameters
-    ----------
-    archive : tarfile.TarFile
-        The docker archive.
-
-    Attributes
-    ----------
-    search : list of str
-        The directories of PATH.
-    links : dict
-        Target of each link in ``bin``, "" for a file, by its path.
-    metadata : dict
-        Text by path.
-    glibc : str
-        The C library's version, "" if it was not found.
+    `links` has the target of each Python in a ``bin``, "" for a file; `glibc` is "" if not found.
     """
 
     def __init__(self, archive):

@@ -8,8 +8,8 @@ Usage: python resolve_packages.py UV TARGET ARCH GPU TORCH REPOSITORIES OUT \
            [REQUIREMENT | -r FILE]...
        python resolve_packages.py changes OLD NEW
 
-TARGET is a folder from describe_image.py. A requirement can be ``-e ./NAME[EXTRA]`` or
-``./NAME[EXTRA]``, a folder below REPOSITORIES: its dependencies are pinned, it itself is not.
+TARGET is a directory from describe_image.py. A requirement can be ``-e ./NAME[EXTRA]`` or
+``./NAME[EXTRA]``, a directory in REPOSITORIES: only its dependencies are locked.
 """
 
 import os
@@ -21,9 +21,9 @@ import urllib.parse
 import install_packages
 import program
 
-# https://docs.astral.sh/uv/reference/cli/#uv-pip-compile: what --python-platform knows
+# values of --python-platform: https://docs.astral.sh/uv/reference/cli/#uv-pip-compile
 GLIBCS = ("17", "28", *map(str, range(31, 41)))
-EXCLUDED = "excluded.txt"  # names what an image is taken to have, where it cannot be asked
+EXCLUDED = "excluded.txt"  # packages that the image is expected to have, if it cannot be read
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 # options of a requirements file that say where packages are, in their long form
 _SOURCES = {
@@ -35,18 +35,7 @@ _SOURCES = {
 
 
 def read_pins(text):
-    """Return the pins of a requirements file as uv writes it: lines by what they start with.
-
-    Parameters
-    ----------
-    text : str
-        Each requirement with its hashes on continuation lines.
-
-    Returns
-    -------
-    dict
-        The whole text of each requirement by its first word, such as ``numpy==2.1.0``.
-    """
+    """Return the requirements of a lock file, each with its hashes, by ``NAME==VERSION``."""
     pins = {}
     for block in re.split(r"\n(?![ #])", re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)):
         if block.strip() and not block.startswith("--"):
@@ -55,18 +44,7 @@ def read_pins(text):
 
 
 def requirement_lines(path):
-    """Yield the lines of a requirements file and of the files that it includes.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-
-    Yields
-    ------
-    tuple of str
-        The file, and one of its lines, without what continues it on the next.
-    """
+    """Yield file and line, continuations joined, of a requirements file and those it includes."""
     with open(path, encoding="utf-8") as file:
         lines = file.read().replace("\\\n", " ").splitlines()
     for line in lines:
@@ -79,18 +57,7 @@ def requirement_lines(path):
 
 
 def asked_hashes(path):
-    """Return the hashes that a requirements file asks for, with the files that it includes.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-
-    Returns
-    -------
-    dict
-        A set of ``sha256:...`` by name, as an index spells it.
-    """
+    """Return the hashes that a requirements file lists, a set of ``sha256:...`` by package."""
     found = {}
     for _, line in requirement_lines(path):
         name = re.match(r"\s*([A-Za-z0-9][\w.-]*)", line)
@@ -109,15 +76,6 @@ def asked_sources(path):
     """Return the options of a requirements file that say where packages are, as lines.
 
     Versions that were resolved with them must be downloaded with them too.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-
-    Returns
-    -------
-    list of str
     """
     found = []
     for file, line in requirement_lines(path):
@@ -141,19 +99,9 @@ def keep_hashes(pin, text, asked):
     return " \\\n".join([pin, *(f"    --hash={each}" for each in kept)]) + "\n"
 
 
-def told_changes(old, new):
-    """Describe each difference between the pins of two files, in one line.
-
-    Parameters
-    ----------
-    old, new : iterable of str
-        ``name==version``.
-
-    Returns
-    -------
-    list of str
-    """
-    # one that is asked for by its address is pinned as `name @ address`
+def format_changes(old, new):
+    """Return a line for each difference between two lists of ``name==version``."""
+    # a package that is required by its address is `name @ address`
     old, new = (dict(re.split(" @ |==", each, maxsplit=1) for each in pins) for pins in (old, new))
     lines = []
     for name in sorted({*old, *new}):
@@ -173,17 +121,16 @@ def read(folder, name):
 
 
 def platform(arch, glibc):
-    """Name the target's platform as uv does; enterprise Linux 8 where its C library is unknown."""
+    """Return uv's name of the target's platform; enterprise Linux 8 if its C library is unknown."""
     minor = int(glibc.partition(".")[2] or 28)
     known = [each for each in GLIBCS if int(each) <= minor] or GLIBCS[:1]
     return f"{MACHINES[arch]}-manylinux_2_{known[-1]}"
 
 
 def prepare(target, torch, repositories, requirements, present):
-    """Write what uv reads into the target's folder; return its arguments for that.
+    """Write uv's input into the target's directory, and return its arguments.
 
-    Paths can hold anything, and a requirements file cannot say everything: files go by argument,
-    repositories by a link beside.
+    A requirements file cannot contain every path: files are arguments, repositories are linked.
     """
     lines, files, words = [], [], iter(requirements)
     for word in words:
@@ -207,7 +154,7 @@ def prepare(target, torch, repositories, requirements, present):
 
 
 def sources(target, torch, gpu, present):
-    """Return the environment that tells uv where packages are found, the image's among them."""
+    """Return uv's environment, with the sources of packages; the image is one of them."""
     configuration = install_packages.pip_configuration()
     found = {**install_packages.uv_environment(configuration), **os.environ}
     folders = [each for each in (found.get("UV_FIND_LINKS"), "wheels") if each]
@@ -219,13 +166,10 @@ def sources(target, torch, gpu, present):
     return found
 
 
-def main(uv, target, arch, gpu, torch, repositories, out, *requirements):
-    """Write the pins to a file; stop with a message where there are none that fit together."""
-    present = dict(line.split("==") for line in read(target, "packages.txt").splitlines())
-    arguments = prepare(target, torch, repositories, requirements, present)
-    pins = os.path.join(target, "pins.txt")
-    with open(pins, "w", encoding="utf-8") as file:
-        file.write(read(target, "packages.txt"))  # uv keeps these versions where they will do
+def compile_versions(uv, target, arch, environment, arguments):
+    """Let uv resolve the versions, and return its output."""
+    with open(os.path.join(target, "pins.txt"), "w", encoding="utf-8") as file:
+        file.write(read(target, "packages.txt"))  # uv keeps these versions if they fit
     command = [
         *(uv, "pip", "compile", "--quiet", "--generate-hashes", "--no-header", "--no-annotate"),
         *("--python", sys.executable, "--output-file", "pins.txt"),
@@ -234,24 +178,28 @@ def main(uv, target, arch, gpu, torch, repositories, out, *requirements):
         *install_packages.uv_options(install_packages.pip_configuration()),
         *arguments,
     ]
+    # the file of the lock that the caller holds stays open
     done = subprocess.run(
-        command,
-        cwd=target,
-        env=sources(target, torch, gpu, present),
-        stdout=subprocess.DEVNULL,
-        close_fds=False,  # the file of the lock that the caller holds
+        command, cwd=target, env=environment, stdout=subprocess.DEVNULL, close_fds=False
     )
     if done.returncode:
         sys.exit(done.returncode)
-    words = list(requirements)
-    own = {re.sub(r"\[.*", "", each) for each in words if each.startswith("./")}
+    return read(target, "pins.txt")
+
+
+def main(uv, target, arch, gpu, torch, repositories, out, *requirements):
+    """Resolve the versions, and write those that the image lacks to the file `out`."""
+    present = dict(line.split("==") for line in read(target, "packages.txt").splitlines())
+    arguments = prepare(target, torch, repositories, requirements, present)
+    environment = sources(target, torch, gpu, present)
+    chosen = read_pins(compile_versions(uv, target, arch, environment, arguments))
+    own = {re.sub(r"\[.*", "", each) for each in requirements if each.startswith("./")}
     asked, given = {}, []
-    for option, path in zip(words, words[1:]):
+    for option, path in zip(requirements, requirements[1:]):
         if option == "-r":
             given += asked_sources(path)
             for name, hashes in asked_hashes(path).items():
                 asked.setdefault(name, set()).update(hashes)
-    chosen = read_pins(read(target, "pins.txt"))
     with open(out, "w", encoding="utf-8") as file:
         file.writelines(dict.fromkeys(given))
         for pin, text in sorted(chosen.items()):
@@ -264,8 +212,8 @@ def main(uv, target, arch, gpu, torch, repositories, out, *requirements):
             file.write(keep_hashes(pin, text, asked[name]) if name in asked else text)
 
 
-def tell_changes(old, new):
-    """Print what differs between two files of pins; the old one need not be there."""
+def print_changes(old, new):
+    """Print the differences between two lock files; the old one need not exist."""
     pins = []
     for path in (old, new):
         text = ""
@@ -276,12 +224,12 @@ def tell_changes(old, new):
     if not os.path.exists(old):
         print(f"{len(pins[1])} packages locked")
         return
-    for line in told_changes(*pins) or [f"no changes: {len(pins[1])} packages"]:
+    for line in format_changes(*pins) or [f"no changes: {len(pins[1])} packages"]:
         print(line)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "changes":
-        tell_changes(*sys.argv[2:])
+        print_changes(*sys.argv[2:])
     else:
         program.start(main)

@@ -1,4 +1,4 @@
-"""A folder of wheels for one target: which of its files fit, and the lists that say what it holds.
+"""A directory of wheels for one target: which of its files fit, and its two lists.
 
 Two files name what one stack needs on one architecture: ``<name>.lock``, what is installed, and
 ``<name>.sha256``, every file, with what repositories need to be built.
@@ -18,17 +18,7 @@ _LEGACY = ("manylinux2014", "manylinux2010", "manylinux1")
 
 
 class Wanted:
-    """One package that the wheelhouse must hold.
-
-    Parameters
-    ----------
-    pin : str
-        ``name==version``.
-    line : str
-        The same with its hashes, as pip reads it.
-    installed : bool
-        False for what only a build needs.
-    """
+    """One package of the wheelhouse; not `installed` if only a build needs it."""
 
     def __init__(self, pin, line, installed):
         self.name, _, self.version = pin.partition("==")
@@ -44,17 +34,7 @@ class Wanted:
 
 
 class Wheelhouse:
-    """The folder, as seen by one target.
-
-    Parameters
-    ----------
-    folder : str
-        Where the wheels lie.
-    name : str
-        Of the two lists, such as ``pytorch_arm64``.
-    arch, python, glibc : str
-        The target.
-    """
+    """The directory, as seen by one target; `name` is that of its lists: ``pytorch_arm64``."""
 
     def __init__(self, folder, name, arch, python, glibc):
         self.folder = folder
@@ -78,24 +58,14 @@ class Wheelhouse:
         return os.path.join(self.folder, file)
 
     def fits(self, file):
-        """Tell whether the target can use a file, by its name."""
+        """Return whether the target can use a file, by its name."""
         try:
             return bool(utils.parse_wheel_filename(file)[3] & self._tags)
         except utils.InvalidWheelFilename:
             return False
 
     def held(self, wanted):
-        """Find the file of each package that is there, undamaged.
-
-        Parameters
-        ----------
-        wanted : list of Wanted
-
-        Returns
-        -------
-        dict
-            The file's name by package; nothing for one that is yet to be fetched.
-        """
+        """Return the file of each package that exists and is undamaged."""
         files = {}
         for file in sorted(os.listdir(self.folder)):
             if self.fits(file):
@@ -122,7 +92,7 @@ class Wheelhouse:
             self._digests.update(zip(missing, pool.map(_sha256, map(self.path, missing))))
 
     def _recorded(self):
-        """Read the digests of all lists: what was built here is in no index."""
+        """Return the checksums of all lists: no index has wheels that were built here."""
         found = {}
         for path in glob.glob(self.path("*.sha256")):
             with open(path, encoding="utf-8") as lines:
@@ -130,20 +100,12 @@ class Wheelhouse:
         return found
 
     def record_built(self, file):
-        """Remember a wheel that was made here from its sdist, before all is complete."""
+        """Record a wheel that was built here from its sdist, before all is complete."""
         with open(self.path(f"{self.name}_built.sha256"), "a", encoding="utf-8") as lines:
             lines.write(f"{self.digest(file)}  {file}\n")
 
     def write_lists(self, held, header):
-        """Write both lists, and remove what only their predecessors named.
-
-        Parameters
-        ----------
-        held : dict
-            From `held`.
-        header : str
-            What stands above the packages to install.
-        """
+        """Write both lists, and remove files that only the lists before contained."""
         before = set(self._recorded())
         pins = sorted(
             f"{each.name}=={each.version} --hash=sha256:{self.digest(file)}\n"
