@@ -183,7 +183,8 @@ def prune_lines(settings: Settings, paths: Paths, *, asked: bool) -> list[str]:
     link = overlay_link(settings, paths)
     return [
         call("make_folders", link.parent),
-        assign("active", link),
-        assign("works", _works(settings, paths)),
-        call("locked", paths.overlays, "prune_overlays", "yes" if asked else ""),
+        wrapped(
+            *("locked", paths.overlays, "overlay_prune", link),
+            *(_works(settings, paths), "yes" if asked else ""),
+        ),
     ]

@@ -1,22 +1,17 @@
-# shellcheck shell=bash disable=SC2154  # lib/packages/overlay.py assigns them
-# Overlays are deleted if nothing needs them. `active` is the link for the current requirements.
+# shellcheck shell=bash
+# Deleting the overlays that nothing needs: neither the configured requirements, nor a job or launcher that has pinned
+# one. overlay_prune sets `active`, the link for the configured requirements.
 
-# overlays_there: set `found` to the files of all versions, oldest first.
-overlays_there() {
-  local path
-  found=()
-  while IFS= read -r path; do
-    found+=("${path#*/}")
-  done < <(cd -- "${active%/*}/versions" 2>/dev/null && stat -L -c '%Y/%n' -- *.sqsh 2>/dev/null | sort -n)
-}
+# shellcheck source=lib/runtimes/overlay.bash
+source "${BASH_SOURCE[0]%/*}/../runtimes/overlay.bash"
 
-# is_active_overlay FILE: whether the link for the current requirements leads to it.
-is_active_overlay() {
+# overlay_is_active FILE: whether the link for the current requirements leads to it.
+overlay_is_active() {
   [[ -L $active && $(readlink -- "$active") == "versions/${1##*/}" ]]
 }
 
-# last_use FILE: set REPLY to the date; a launcher's pin counts too.
-last_use() {
+# overlay_last_use FILE: set REPLY to the date; a launcher's pin counts too.
+overlay_last_use() {
   local pin day
   REPLY=never
   if [[ -e $1.used ]]; then REPLY=$(date -r "$1.used" +%Y-%m-%d); fi
@@ -28,41 +23,41 @@ last_use() {
   done
 }
 
-# prune_overlays YES: delete all except the active one and those that a job or launcher has pinned; ask
-# first, unless YES is given.
-prune_overlays() {
-  local -a found unused=()
-  local name path
+# overlay_prune ACTIVE WORKS YES: delete all unused ones and the files of killed builds, in WORKS.UID too; ask first,
+# unless YES is given. The lock of all overlays is held: no build is running.
+overlay_prune() {
+  local -a unused=()
+  local path
   local -i bytes=0 size
-  overlays_there
-  for name in ${found[@]+"${found[@]}"}; do
-    path=${active%/*}/versions/$name
-    if is_active_overlay "$path"; then
+  active=$1
+  while IFS= read -r path; do
+    path=${active%/*}/versions/${path#*/}
+    if overlay_is_active "$path"; then
       continue
     elif is_pinned "$path"; then
-      note "kept, $REPLY uses it: $name"
+      note "kept, $REPLY uses it: ${path##*/}"
     else
       unused+=("$path")
       bytes+=$(stat -c %s -- "$path")
-      last_use "$path"
-      printf '%s, last used: %s\n' "${name%.sqsh}" "$REPLY" >&2
+      overlay_last_use "$path"
+      printf '%s, last used: %s\n' "$(basename -- "$path" .sqsh)" "$REPLY" >&2
     fi
-  done
+  done < <(cd -- "${active%/*}/versions" 2>/dev/null && stat -L -c '%Y/%n' -- *.sqsh 2>/dev/null | sort -n)
   if ((${#unused[@]} == 0)); then
     note 'no unused overlays'
-    prune_what_builds_left
+    overlay_prune_leftovers "$2"
     return
   fi
   human "$bytes"
-  [[ -n $1 ]] || confirm "delete ${#unused[@]} overlays ($REPLY)?"
+  [[ -n $3 ]] || confirm "delete ${#unused[@]} overlays ($REPLY)?"
   bytes=0
   for path in "${unused[@]}"; do
     # the answer can have taken a while
-    if is_active_overlay "$path" || is_pinned "$path"; then continue; fi
+    if overlay_is_active "$path" || is_pinned "$path"; then continue; fi
     size=$(stat -c %s -- "$path")
-    if delete_overlay "$path"; then bytes=$((bytes + size)); fi
+    if overlay_delete "$path"; then bytes=$((bytes + size)); fi
   done
-  prune_what_builds_left
+  overlay_prune_leftovers "$2"
   human "$bytes"
   printf 'freed: %s\n' "$REPLY" >&2
 }
@@ -79,27 +74,27 @@ confirm() {
   fi
 }
 
-# delete_overlay FILE: delete it with its record and its directory; false if another user's permissions forbid it.
-delete_overlay() {
+# overlay_delete FILE: delete it with its record and its directory; false if another user's permissions forbid it.
+overlay_delete() {
   if ! rm -f -- "$1.json" "$1" "$1.used"; then
     note "kept, owned by $(stat -c %U -- "$1"): ${1##*/}"
     return 1
   fi
   unpacked_folder "$1"
-  delete_unpacked "$REPLY"
+  overlay_delete_unpacked "$REPLY"
   printf 'deleted: %s\n' "${1##*/}" >&2
 }
 
-# delete_unpacked DIR: rename it first, because a part of it would count as complete.
-delete_unpacked() {
+# overlay_delete_unpacked DIR: rename it first, because a part of it would count as complete.
+overlay_delete_unpacked() {
   if [[ ! -e $1 ]]; then return; fi
   { rm -rf -- "$1.partial" && mv -T -- "$1" "$1.partial" && rm -rf -- "$1.partial"; } ||
     note "cannot delete $1 completely"
 }
 
-# prune_what_builds_left: delete dangling links, files of killed builds, and unpacked directories and
-# records without their file. The lock of all overlays is held: no build is running.
-prune_what_builds_left() {
+# overlay_prune_leftovers WORKS: delete dangling links, files of killed builds, and unpacked directories and records
+# without their file.
+overlay_prune_leftovers() {
   local path
   for path in "${active%/*}"/{,versions/}*.sqsh; do
     if [[ -L $path && ! -e $path ]]; then rm -f -- "$path"; fi
@@ -111,8 +106,8 @@ prune_what_builds_left() {
     path=${path%/}
     case $path in *.lock | *.lock.* | *.partial) continue ;; esac # a launch is unpacking
     if [[ ! -e ${active%/*}/versions/${path##*/}.sqsh && ! -e $path.lock ]]; then
-      delete_unpacked "$path"
+      overlay_delete_unpacked "$path"
     fi
   done
-  rm -rf -- "${active%/*}"/versions/*.partial "${works:?}".*/* || :
+  rm -rf -- "${active%/*}"/versions/*.partial "${1:?}".*/* || :
 }
