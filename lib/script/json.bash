@@ -18,9 +18,9 @@ json_text() {
   REPLY=$text
 }
 
-# json_string TEXT: set REPLY to it as JSON has it between quotes; what reads it expects UTF-8.
+# json_string TEXT: set REPLY to it as JSON has it between quotes, with U+FFFD for bytes that are not UTF-8.
 json_string() {
-  valid_text "$1"
+  each_byte "$1" $'\xef\xbf\xbd'
   json_text "$REPLY"
 }
 
@@ -28,13 +28,6 @@ json_string() {
 declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
 $'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
 $'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*'
-
-# valid_text TEXT: set REPLY to it, with U+FFFD for bytes that are not UTF-8.
-valid_text() {
-  local LC_ALL=C
-  REPLY=$1
-  if [[ ! $1 =~ $UTF8$ ]]; then each_byte "$1" $'\xef\xbf\xbd'; fi
-}
 
 # each_byte TEXT [REPLACEMENT]: set REPLY to the text with the replacement for each byte that is not UTF-8;
 # without one as printf %b reads it: with its octal number, and every backslash twice.
