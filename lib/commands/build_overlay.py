@@ -74,9 +74,7 @@ def build_overlay(
         return
     if show:
         report = overlays_as_json if as_json else list_overlays
-        call.show(
-            f"{_NAME} --list", lambda: report(call.settings, call.paths, call.runtime().runtime)
-        )
+        call.show(f"{_NAME} --list", lambda: report(call.environment()))
         return
     if prune:
         lines = overlay.prune_lines(call.settings, call.paths, asked=yes)

@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths
 from lib.configuration.tables import find_files
 from lib.packages.overlay import overlay_link
-from lib.runtimes.image import image_to_start
+from lib.runtimes.environment import Environment
 from lib.runtimes.packages import OVERLAY_COMMAND
 from lib.script.errors import printable
 from lib.script.output import Report, as_json, columns, size_text
@@ -22,10 +20,9 @@ _Row = dict[str, Any]
 _WIDE = 142  # columns: each overlay is on one line
 
 
-def list_overlays(settings: Settings, paths: Paths, runtime: str) -> Report:
+def list_overlays(environment: Environment) -> Report:
     """Describe all overlays and mark the active one."""
-    base = image_to_start(runtime, settings, paths) or "host"
-    link = overlay_link(settings, paths)
+    base, link = environment.base, overlay_link(environment.settings, environment.paths)
     width = columns()
     lines = [line for each in _rows(link) for line in _lines(each, base, width)]
     if lines:
@@ -36,9 +33,10 @@ def list_overlays(settings: Settings, paths: Paths, runtime: str) -> Report:
     return Report("".join(f"{each}\n" for each in lines), "" if built else OVERLAY_COMMAND)
 
 
-def overlays_as_json(settings: Settings, paths: Paths, _: str) -> Report:
+def overlays_as_json(environment: Environment) -> Report:
     """Describe the same overlays for a program; the images of each are on a line each."""
-    return as_json(_rows(overlay_link(settings, paths)))
+    _ = environment.base  # an image that cannot be used is an error, as above
+    return as_json(_rows(overlay_link(environment.settings, environment.paths)))
 
 
 def _rows(link: Path) -> Iterator[_Row]:

@@ -6,6 +6,7 @@ import os
 import pytest
 
 from lib.packages import list as overlay_list
+from lib.runtimes.environment import Environment
 
 IMAGES = "/images/a.sif\n/images/b.sif"
 
@@ -27,15 +28,15 @@ def listed(repository, folder, monkeypatch):
         f'[paths]\nscratch_dir = "{folder.parent}"\n'
         '[packages]\noverlay = "myenv"\nrequirements = "requirements.txt"\n',
     )
-    given = *repository.settings_and_paths(arch="amd64"), "host"
+    given = Environment(*repository.settings_and_paths(arch="amd64"), "host")
 
     def show(columns=0):
         if not columns:
-            return json.loads(overlay_list.overlays_as_json(*given).text)
+            return json.loads(overlay_list.overlays_as_json(given).text)
         monkeypatch.setattr(overlay_list, "columns", lambda: columns)
-        return overlay_list.list_overlays(*given)
+        return overlay_list.list_overlays(given)
 
-    show.link = overlay_list.overlay_link(*given[:2])
+    show.link = overlay_list.overlay_link(given.settings, given.paths)
     return show
 
 
