@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from lib import ROOT, find_packages
 from lib.configuration.layers import Settings, load_settings, warn_of_former_paths
@@ -18,7 +18,9 @@ from lib.runtimes.contract import lost_names
 from lib.runtimes.environment import Environment
 from lib.script import command, execute
 from lib.script.errors import LongshipError, print_messages
-from lib.script.output import Report
+
+if TYPE_CHECKING:
+    from lib.script.output import Report  # a launch does not pay for it
 
 find_packages()
 try:
