@@ -16,10 +16,10 @@ from lib.configuration.sites import load_machines
 from lib.configuration.snapshot import resolved
 from lib.jobs import rerun, start
 from lib.jobs import submit as submission
-from lib.jobs.facts import slurm_facts
 from lib.jobs.job_files import check_machine, read_job_file
 from lib.jobs.launcher import job_launcher
-from lib.jobs.sbatch import is_option
+from lib.jobs.options import is_option
+from lib.jobs.request import slurm_facts
 from lib.jobs.status import status, status_as_json
 from lib.script.command import call as line
 from lib.script.command import wrapped

@@ -15,7 +15,7 @@ from lib.commands import Call
 from lib.configuration.sites import load_machines
 from lib.configuration.stacks import load_stack, stack_names
 from lib.jobs.job_files import job_files, read_job_file
-from lib.jobs.sbatch import option_words, waiting_option
+from lib.jobs.options import pending_option, typed_options
 from lib.runtimes.image import image_name, image_source
 from lib.script.errors import LongshipError
 
@@ -64,7 +64,7 @@ def _words(context: click.Context, word: str) -> Values:
     job, words = context.params["job"], context.params["words"]
     if job == "rerun" and not words:
         yield from _runs(context, word)
-    elif waiting_option(words) == "partition":
+    elif pending_option(words) == "partition":
         machine = _call(context).settings.machine
         if job != "rerun":
             name = read_job_file(Path(ROOT), os.path.expanduser(job)).machine
@@ -77,7 +77,7 @@ def _sbatch_options(context: click.Context, word: str) -> Values:
     job, words = context.params.get("job"), context.params.get("words")
     if job and job != "status" and (job != "rerun" or words):
         own = {name for each in context.command.params for name in each.opts} | {"--help"}
-        yield from ((each, "") for each in option_words() if each not in own)
+        yield from ((each, "") for each in typed_options() if each not in own)
 
 
 def _runs(context: click.Context, word: str) -> Values:

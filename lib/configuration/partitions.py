@@ -1,4 +1,4 @@
-"""What a site's partitions allow and cost: tables of a ``site.toml``."""
+"""Limits and prices of a site's partitions: tables of a ``site.toml``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PRICE = {
 
 
 class Limits(NamedTuple):
-    """What a partition or a quality of service allows; None where nothing is known.
+    """Limits of a partition or a quality of service; None if unknown.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Limits(NamedTuple):
 
 
 class Price(NamedTuple):
-    """What an hour costs, in the site's own unit: the sum of all that is given.
+    """Price of an hour, in the site's own unit: the sum of all parts.
 
     Parameters
     ----------
@@ -90,17 +90,7 @@ class Price(NamedTuple):
     def per_hour(
         self, *, nodes: int, cores: int, gpus: int, memory: float, constraint: str
     ) -> float:
-        """Return what a job of this size costs in an hour.
-
-        Parameters
-        ----------
-        nodes, cores, gpus : int
-            In all.
-        memory : float
-            Gigabytes in all.
-        constraint : str
-            The value of ``--constraint``.
-        """
+        """Return what an hour of a job costs; its size is given in total, memory in gigabytes."""
         shares = cores / max(self.slice_cores, 1), memory / max(self.slice_memory, 1)
         slices = max(gpus, *map(math.ceil, shares))
         words = re.findall(r"\w+", constraint)
@@ -111,24 +101,7 @@ class Price(NamedTuple):
 
 
 def read_limits(kind: str, table: Any, source: Source, prefix: str) -> dict[str, Limits]:
-    """Read the tables of all partitions, or of all qualities of service.
-
-    Parameters
-    ----------
-    kind : str
-        ``partitions`` or ``qos``.
-    table : object
-        What TOML gave.
-    source : Source
-        The site's file.
-    prefix : str
-        Its dotted name.
-
-    Raises
-    ------
-    LongshipError
-        For an unknown key, a wrong type, or a time that Slurm would not read.
-    """
+    """Read the tables of all ``partitions``, or of all qualities of service (``qos``)."""
     found = {}
     for name, each in check_table(
         table, dict.fromkeys(table, Key("table")), source, prefix
@@ -145,13 +118,7 @@ def read_limits(kind: str, table: Any, source: Source, prefix: str) -> dict[str,
 
 
 def read_price(table: Any, source: Source, prefix: str) -> Price:
-    """Read a price.
-
-    Raises
-    ------
-    LongshipError
-        For an unknown key or a wrong type.
-    """
+    """Read a price."""
     values = check_table(table, PRICE, source, prefix)
     factors = values.get("constraints", {})
     check_table(factors, dict.fromkeys(factors, Key("float")), source, f"{prefix}.constraints")
@@ -167,14 +134,9 @@ def hours(text: str, location: str) -> float:
     Parameters
     ----------
     text : str
-        Such as ``90``, ``24:00:00``, ``2-12`` or ``UNLIMITED``.
+        Such as ``90``, ``24:00:00``, ``2-12`` or ``UNLIMITED``; 0 is unlimited too.
     location : str
-        Where it stands, for the message.
-
-    Returns
-    -------
-    float
-        Hours; infinite for a time without limit, which 0 is for Slurm.
+        Its place, for the message.
     """
     if text.upper() in ("UNLIMITED", "INFINITE", "-1"):
         return math.inf

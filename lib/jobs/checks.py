@@ -1,4 +1,4 @@
-"""What a job must not have: options, words and places with which it would fail or tell secrets."""
+"""Options, arguments and paths with which a job would fail or record a secret."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from lib.configuration.paths import Paths, expand
 from lib.configuration.repositories import configured_repositories
 from lib.configuration.tables import open_file
 from lib.configuration.training import is_below, training_folders, training_variables
-from lib.jobs.facts import LONGEST_NAME
 from lib.jobs.job_files import JobFile
-from lib.jobs.resources import Request
+from lib.jobs.request import LONGEST_NAME, Request
 from lib.runtimes.environment import Environment
 from lib.script.command import wrapped
 from lib.script.errors import LongshipError
 
-# Folders that each node has as its own.
-_OF_NODES = ("/dev", "/etc", "/opt", "/proc", "/tmp", "/usr", "/var")
+# Directories that are local to each node.
+_NODE_LOCAL = ("/dev", "/etc", "/opt", "/proc", "/tmp", "/usr", "/var")
 
-# Options with which sbatch submits nothing, does not say what, or says it when the job has ended.
+# Options with which sbatch submits nothing, does not print the job ID, or waits for the job to end.
 _SILENT = ("help", "quiet", "test-only", "usage", "version", "wait")
 
 
@@ -33,28 +32,21 @@ def check_job(
     words: Sequence[str],
     log: str,
 ) -> None:
-    """Stop where a job would not run, or something would be written down that must not be.
+    """Stop if a job could not run, or a secret would be recorded.
 
     Parameters
     ----------
     given : mapping of str to str
-        All of its options: value by long name; its name is among them.
+        All of its options: value by long name, with ``job-name``.
     words : sequence of str
-        What was typed for it, options and arguments.
-    log : str
-        The path of its log.
-
-    Raises
-    ------
-    LongshipError
-        With what to type instead.
+        Its options and arguments from the command line.
     """
     settings = env.settings
     _check_name(given["job-name"])
     _check_secrets(settings, words)
     _check_colon(words)
     if not job.is_interactive:
-        _check_silent(given)
+        _reject_silent_options(given)
         _check_export(given.get("export", "ALL"))
     image = env.image if job.needs_image or env.runtime == "host" else env.source.address
     _check_visible(settings, env.paths, job, given, words, log, image)
@@ -64,14 +56,14 @@ def check_job(
 def stack_lines(
     settings: Settings, paths: Paths, job: JobFile, request: Request, arguments: Sequence[str]
 ) -> list[str]:
-    """Return the line that lets the stack refuse what it cannot run, where it checks its jobs."""
+    """Return the line that lets the stack check its job, if it has a script for that."""
     script = paths.root / "stacks" / settings.stack.name / "check_job.sh"
     if not job.step or not script.is_file():
         return []
     variables = {
         "LONGSHIP_ROOT": paths.root,
         "NUM_NODES": request.nodes,
-        "GPUS_PER_NODE": request.gpus // request.nodes,  # 0 where nobody knows
+        "GPUS_PER_NODE": request.gpus // request.nodes,  # 0 if unknown
         **training_variables(settings, paths),
     }
     named = [f"{name}={value}" for name, value in variables.items()]
@@ -80,14 +72,8 @@ def stack_lines(
 
 
 def log_folders(paths: Paths, given: Mapping[str, str], log: str) -> list[str]:
-    """Return the folders that the log's files go to: without one the job ends without a word.
-
-    Raises
-    ------
-    LongshipError
-        If Slurm would have to make one, which it does not.
-    """
-    files = [log, *([written_to(paths, given, given["error"])] if given.get("error") else [])]
+    """Return the directories of the log files: Slurm creates none, and the job fails silently."""
+    files = [log, *([log_path(paths, given, given["error"])] if given.get("error") else [])]
     named = (each.replace("%x", given["job-name"]) for each in files)
     folders = list(dict.fromkeys(os.path.dirname(each) for each in named))
     for each in folders:
@@ -99,8 +85,8 @@ def log_folders(paths: Paths, given: Mapping[str, str], log: str) -> list[str]:
     return folders
 
 
-def written_to(paths: Paths, given: Mapping[str, str], file: str) -> str:
-    """Return the path of a file that Slurm writes for a job: from the job's folder, --chdir."""
+def log_path(paths: Paths, given: Mapping[str, str], file: str) -> str:
+    """Return the path of a log; a relative one begins in the job's working directory, --chdir."""
     return str(paths.root / given.get("chdir", "") / file)
 
 
@@ -118,7 +104,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_secrets(settings: Settings, words: Sequence[str]) -> None:
-    """Refuse to write down a token: Slurm and the record of a run keep what a job is given."""
+    """Reject a token: Slurm and the record of the run store the arguments."""
     environment = settings.configuration.environment
     values = [(each, settings.environ.get(each, "")) for each in environment.secrets]
     for variable, file in environment.token_files.items():
@@ -132,16 +118,16 @@ def _check_secrets(settings: Settings, words: Sequence[str]) -> None:
 
 
 def _first_line(file: str) -> str:
-    """Return the token in a file, as the start of a job reads it: its first line."""
+    """Return the token in a file, read as at the start of a job: its first line."""
     try:
         with open_file(Path(file)) as stream:
             return os.fsdecode(stream.readline(4096)).strip()
-    except OSError:  # the job finds none either
+    except OSError:  # the job cannot read it either
         return ""
 
 
 def _check_colon(words: Sequence[str]) -> None:
-    """Refuse what Slurm would drop."""
+    """Reject an argument that Slurm would drop."""
     if ":" in words:
         raise LongshipError(
             'a job argument is ":", which sbatch and srun treat as their own separator',
@@ -149,7 +135,7 @@ def _check_colon(words: Sequence[str]) -> None:
         )
 
 
-def _check_silent(given: Mapping[str, str]) -> None:
+def _reject_silent_options(given: Mapping[str, str]) -> None:
     for name in _SILENT:
         if name in given:
             raise LongshipError(
@@ -159,7 +145,7 @@ def _check_silent(given: Mapping[str, str]) -> None:
 
 
 def _check_export(exported: str) -> None:
-    """Without ``ALL`` the job would not find the configuration that it was submitted with."""
+    """Require ``ALL``: without it the job would not find its configuration."""
     if "ALL" not in exported.upper().split(","):
         more = "" if exported.upper() in ("NONE", "NIL") else f",{exported}"
         raise LongshipError(
@@ -177,8 +163,8 @@ def _check_visible(
     log: str,
     image: str,
 ) -> None:
-    """Stop where compute nodes would not see a folder. JUPITER: such a job dies without a log."""
-    seen = settings.machine.compute_folders
+    """Stop if a path is not visible to compute nodes. On JUPITER such a job has no log."""
+    visible = settings.machine.compute_folders
     for what, path in (
         ("this repository", str(paths.root)),
         ("paths.project_dir", str(paths.project_dir)),
@@ -188,30 +174,30 @@ def _check_visible(
         *(("an argument", path) for path in _paths_among(words)),
         ("the job script", str(paths.root / job.path)),
         ("the log", log),
-        ("--error", written_to(paths, given, given["error"]) if given.get("error") else ""),
+        ("--error", log_path(paths, given, given["error"]) if given.get("error") else ""),
         ("--chdir", str(paths.root / given["chdir"]) if given.get("chdir") else ""),
         ("container.image", image if image.startswith("/") else ""),
     ):
-        of_node = what.startswith("training.") and settings.machine.name != "local"
-        if of_node and any(is_below(path, each) for each in _OF_NODES):
+        is_data = what.startswith("training.") and settings.machine.name != "local"
+        if is_data and any(is_below(path, each) for each in _NODE_LOCAL):
             raise LongshipError(
                 f"{what} is on node-local storage, which other nodes cannot read: {path}",
                 f"copy it to shared storage, such as {paths.scratch_dir}/data",
             )
-        if path and seen and not any(is_below(path, each) for each in seen):
+        if path and visible and not any(is_below(path, each) for each in visible):
             raise LongshipError(
                 f"{what} is not visible to compute nodes of {settings.machine.name}: {path}",
-                f"move it to a directory under {' or '.join(seen)}",
+                f"move it to a directory under {' or '.join(visible)}",
             )
 
 
 def _paths_among(words: Sequence[str]) -> list[str]:
-    """Return what is there, here, among a job's words; ``--data=/p/text.jsonl:train`` has one."""
+    """Return the existing paths in arguments, such as that of ``--data=/p/text.jsonl:train``."""
     values = [word.partition("=")[2] if word.startswith("-") else word for word in words]
     rooted = [each for each in values if each.startswith("/")]
     found = [path for each in rooted for path in (each, each.rpartition(":")[0])]
     return [
         each
         for each in found
-        if os.path.exists(each) and not any(is_below(each, own) for own in _OF_NODES)
+        if os.path.exists(each) and not any(is_below(each, local) for local in _NODE_LOCAL)
     ]

@@ -1,4 +1,4 @@
-"""What a job may cost at most, in the site's unit."""
+"""The estimated cost of a job, in the site's unit."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import math
 from typing import NamedTuple
 
 from lib.configuration.layers import Settings
-from lib.configuration.partitions import time_text
-from lib.jobs.resources import Request
+from lib.configuration.partitions import Limits, time_text
+from lib.configuration.sites import Machine
+from lib.jobs.request import Request
 
 
 class Cost(NamedTuple):
-    """What a submission may cost.
+    """The most that a submission can cost.
 
     Parameters
     ----------
     words : str
-        What it is, and its cost, in a line.
+        The jobs and their cost, in a line.
     amount : float or None
-        In `unit`; None where no price is known.
-    unit : str
-        Such as ``core-hours``.
+        In `unit`; None if no price is known.
     """
 
     words: str
@@ -38,22 +37,26 @@ def round_up(amount: float, digits: int) -> float:
     return math.ceil(round(amount * 10**digits, 6)) / 10**digits
 
 
+def hourly_cost(request: Request, machine: Machine) -> tuple[float, str] | None:
+    """Return the most that an hour of one job costs, and the unit; None if unknown."""
+    found = []
+    for each in request.partitions:
+        price = machine.partitions.get(each, Limits()).price or machine.price
+        if price is not None:
+            amount = price.per_hour(
+                nodes=request.nodes,
+                cores=request.cores,
+                gpus=request.gpus,
+                memory=request.memory,
+                constraint=request.constraint,
+            )
+            found.append((amount, price.unit))
+    return max(found) if found and max(found)[0] else None
+
+
 def cost_of(settings: Settings, request: Request, chain: int) -> Cost:
-    """Say what a job is, and what it may cost.
-
-    Parameters
-    ----------
-    settings : Settings
-        All layers put together, for the job's machine.
-    request : Request
-        What it asks for.
-    chain : int
-        How many jobs go on from each other.
-
-    Returns
-    -------
-    Cost
-    """
+    """Describe what is submitted, `chain` jobs that resume from each other, and its cost."""
+    machine = settings.machine
     count = request.jobs * chain
     where = f" of {request.partition}" if request.partition else ""
     words = f"{request.name}: {request.nodes} node{'s' * (request.nodes > 1)}{where}"
@@ -61,9 +64,8 @@ def cost_of(settings: Settings, request: Request, chain: int) -> Cost:
         words += f" for at most {time_text(request.hours)}"
     if count > 1:
         words += f", {count} jobs"
-    price = request.per_hour(settings.machine)
+    price = hourly_cost(request, machine)
     if price is None or request.hours is None or math.isinf(request.hours):
-        machine = settings.machine
         charges = machine.price or any(each.price for each in machine.partitions.values())
         return Cost(words + "; cost unknown: the site file has no price" * bool(charges))
     cost = Cost(words, price[0] * request.hours * count, price[1])

@@ -1,4 +1,4 @@
-"""Job files: what Slurm runs, and the machine that each is for."""
+"""Job scripts, and the machine that each is for."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import NamedTuple
 
 from lib.configuration.sites import Machine
 from lib.configuration.tables import find_files
-from lib.jobs.sbatch import Option, read_header
+from lib.jobs.options import Option, read_header
 from lib.script.errors import LongshipError, near_miss
 
-# The name that a job file gives its machine; one that builds something has no run to start.
+# The machine in a job script; one that builds something starts no run.
 _STARTS = re.compile(r"^start_job ([\w-]+)", re.MULTILINE)
 _BUILDS = re.compile(r"\.py --machine ([\w-]+)")
 _SHARDS = re.compile(r"^srun .* shard\b", re.MULTILINE)
 
 
 class JobFile(NamedTuple):
-    """A checked-in job.
+    """A job script.
 
     Parameters
     ----------
     path : pathlib.Path
-        The file; relative to the repository where it lies in it.
+        Relative to the repository if it is in it.
     machine : str
-        The machine that it is for; empty where it does not say.
+        Empty if it names none.
     header : list of Option
-        Its ``#SBATCH`` lines.
+        Its ``#SBATCH`` directives.
     needs_image : bool
-        Whether it starts something in the environment.
+        It starts something in the environment.
     step : str
-        What of the stack that is: ``training``, ``data`` or nothing.
+        Step of the stack: ``training``, ``data`` or "".
     mode : str
-        How it starts the data step: ``all``, or ``shard`` in many tasks.
+        Mode of the data step: ``all``, or ``shard`` in many tasks.
     """
 
     path: Path
@@ -47,24 +47,18 @@ class JobFile(NamedTuple):
 
     @property
     def is_interactive(self) -> bool:
-        """Whether it is for salloc, which reads no header itself."""
+        """Whether it is for salloc, which reads no header."""
         return self.path.suffix == ".salloc"
 
 
 def read_job_file(root: Path, name: str) -> JobFile:
-    """Read a job file, named from the folder at hand or from the repository.
-
-    Raises
-    ------
-    LongshipError
-        If there is none.
-    """
+    """Read a job script; a relative path begins in the working directory or in the repository."""
     for path in (Path(name), root / name):
         if os.path.isfile(path):
             break
     else:
-        there = [str(each.relative_to(root)) for each in job_files(root)]
-        site = [each for each in there if each.startswith(name.partition("/")[0] + "/")]
+        existing = [str(each.relative_to(root)) for each in job_files(root)]
+        site = [each for each in existing if each.startswith(name.partition("/")[0] + "/")]
         allowed = site or ["status", "rerun", "SITE/JOB.sbatch"]
         raise LongshipError(f"job script not found: {name}", near_miss(name, allowed))
     path = path.resolve()
@@ -94,35 +88,18 @@ def read_job_file(root: Path, name: str) -> JobFile:
 
 
 def job_files(root: Path) -> list[Path]:
-    """Return all checked-in jobs."""
+    """Return all job scripts of the repository."""
     return sorted(each for kind in ("sbatch", "salloc") for each in find_files(root, f"*/*.{kind}"))
 
 
 def check_machine(root: Path, job: JobFile, chosen: str, machines: Mapping[str, Machine]) -> None:
-    """Stop where a job is for another site than the one at hand.
-
-    Parameters
-    ----------
-    root : pathlib.Path
-        The repository.
-    job : JobFile
-        From `read_job_file`.
-    chosen : str
-        The machine that was recognised or named.
-    machines : mapping
-        All, by name.
-
-    Raises
-    ------
-    LongshipError
-        With the jobs of this site.
-    """
-    own, here = machines.get(job.machine), machines[chosen]
-    if own and here.recognise and own.site_file != here.site_file:
-        site = Path(here.site_file).parent
+    """Stop if a job is for another site than the target machine, `chosen`."""
+    own, target = machines.get(job.machine), machines[chosen]
+    if own and target.recognise and own.site_file != target.site_file:
+        site = Path(target.site_file).parent
         found = [each.relative_to(root) for each in job_files(root)]
         files = [each for each in found if each.parent == site]
         raise LongshipError(
-            f"{job.path} is for {own.name}, but this machine is {here.name}",
+            f"{job.path} is for {own.name}, but this machine is {target.name}",
             f"job scripts for this machine: {', '.join(map(str, files)) or 'none'}",
         )

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from lib.configuration.paths import Paths
 from lib.configuration.tables import find_files
-from lib.jobs.facts import slurm_facts
 from lib.jobs.job_files import JobFile, read_job_file
-from lib.jobs.sbatch import Option, read_options
+from lib.jobs.options import Option, read_options
+from lib.jobs.request import slurm_facts
 from lib.script.errors import LongshipError
 from lib.script.records import is_own, read_record
 

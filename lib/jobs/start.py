@@ -12,7 +12,8 @@ from pathlib import Path
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.configuration.schema import entry_name
-from lib.jobs.facts import processes_per_node, request_of, run_name
+from lib.jobs.cost import hourly_cost
+from lib.jobs.request import processes_per_node, request_from_facts, run_name
 from lib.runtimes import pyxis
 from lib.runtimes.environment import Environment, module_lines
 from lib.script.command import assign, call, comment, export, wrapped
@@ -134,8 +135,8 @@ def _record(
     """Return what the record says at the start."""
     settings, paths = env.settings, env.paths
     environ = settings.environ
-    request = request_of(facts, environ.get("SLURM_GPUS_ON_NODE", ""))
-    price = request.per_hour(settings.machine)
+    request = request_from_facts(facts, environ.get("SLURM_GPUS_ON_NODE", ""))
+    price = hourly_cost(request, settings.machine)
     earlier = readable_values(run / "record.json")  # of a requeued job
     return {
         "job": run_name(facts).partition("-")[0],

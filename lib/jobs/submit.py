@@ -15,12 +15,11 @@ from lib.configuration.training import (
     training_patterns,
     training_repos,
 )
-from lib.jobs.checks import check_job, log_folders, stack_lines, written_to
+from lib.jobs.checks import check_job, log_folders, log_path, stack_lines
 from lib.jobs.cost import Cost, cost_of, round_up
 from lib.jobs.job_files import JobFile
-from lib.jobs.limits import check_request
-from lib.jobs.resources import read_request
-from lib.jobs.sbatch import Option, combined, read_options, read_variables, same_gpus
+from lib.jobs.options import Option, combined, read_options, read_variables, same_gpus
+from lib.jobs.request import check_request, request_from_options
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import check_lines
 from lib.script.command import array, call, comment, export, wrapped
@@ -76,7 +75,7 @@ def submit_lines(env: Environment, wanted: Submission) -> list[str]:
     own = _own_options(settings, wanted)
     account = _account(settings, combined(own))
     given = combined([_default_name(job), *account, *own])
-    request = read_request(given, machine)
+    request = request_from_options(given, machine)
     check_request(request, given, machine)
     _check_order(wanted, given)
     log = _log(paths, given)
@@ -173,7 +172,7 @@ def _check_order(wanted: Submission, given: Mapping[str, str]) -> None:
 def _log(paths: Paths, given: Mapping[str, str]) -> str:
     """Return the pattern of the log's path: beside the run's folder, whose name it has."""
     job = "%A_%a" if "array" in given else "%j"
-    return written_to(paths, given, given.get("output") or str(paths.runs / f"{job}-%x.log"))
+    return log_path(paths, given, given.get("output") or str(paths.runs / f"{job}-%x.log"))
 
 
 def _kept(settings: Settings, paths: Paths) -> list[str]:

@@ -17,7 +17,7 @@ from lib.commands.build_container import build_container
 from lib.commands.bundle import bundle
 from lib.commands.set_up import set_up
 from lib.commands.submit import submit
-from lib.jobs.sbatch import SUBMIT_OPTIONS, read_options
+from lib.jobs.options import SUBMIT_OPTIONS, read_options
 from lib.script.errors import LongshipError
 
 # Those of the host; train.py and preprocess_data.py run inside.

@@ -388,7 +388,7 @@ def test_data_that_compute_nodes_do_not_see_are_told(stack, tmp_path):
 
 @pytest.mark.parametrize("word", ["{}", "--data={}", "--data={}:train", "{}:test"])
 def test_argument_that_compute_nodes_do_not_see_is_told(word, stack, tmp_path, monkeypatch):
-    monkeypatch.setattr("lib.jobs.checks._OF_NODES", ("/usr",))  # a test's own folder is in /tmp
+    monkeypatch.setattr("lib.jobs.checks._NODE_LOCAL", ("/usr",))  # a test's own folder is in /tmp
     file = tmp_path / "hidden.jsonl"
     file.touch()
     seen = [str(stack.root), str(stack.scratch), "/home/me/longship-data"]

@@ -9,7 +9,7 @@ from support import processes
 import lib
 from lib.configuration.sites import load_machines
 from lib.jobs.job_files import check_machine, job_files, read_job_file
-from lib.jobs.sbatch import Option
+from lib.jobs.options import Option
 from lib.script.errors import LongshipError
 
 ROOT = Path(lib.ROOT)

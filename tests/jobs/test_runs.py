@@ -6,7 +6,13 @@ import stat
 import pytest
 
 from lib.configuration.sites import load_machines
-from lib.jobs.facts import gpus_per_node, processes_per_node, request_of, run_name, slurm_facts
+from lib.jobs.request import (
+    gpus_per_node,
+    processes_per_node,
+    request_from_facts,
+    run_name,
+    slurm_facts,
+)
 from lib.jobs.start import make_run_folder, start_lines
 from lib.runtimes.environment import Environment
 from lib.script.errors import LongshipError
@@ -104,7 +110,7 @@ def test_name_of_a_run_is_one_folders(changed, name):
 
 
 def test_size_is_what_the_job_has():
-    found = request_of(facts(), "4")
+    found = request_from_facts(facts(), "4")
     assert (found.nodes, found.cores, found.gpus, found.memory) == (2, 48, 8, 220)
     assert (found.partition, found.account, found.constraint) == ("gpu", "acc", "fat")
     assert (found.hours, found.jobs) == (0.5, 1)
@@ -114,15 +120,15 @@ def test_size_is_what_the_job_has():
     ("tres", "gigabytes"), [("mem=512M", 0.5), ("cpu=1,mem=1.5T,node=1", 1536), ("cpu=1", 0)]
 )
 def test_memory_is_read_in_gigabytes(tres, gigabytes):
-    assert request_of(facts(TRES=tres), "").memory == gigabytes
+    assert request_from_facts(facts(TRES=tres), "").memory == gigabytes
 
 
 def test_what_slurm_does_not_count_is_nothing():
     changed = {"Features": "(null)", "NumNodes": "1-1", "TimeLimit": "UNLIMITED"}
-    found = request_of(facts(**changed, TresPerNode=""), "")
+    found = request_from_facts(facts(**changed, TresPerNode=""), "")
     assert (found.constraint, found.nodes, found.gpus) == ("", 1, 0)
     without = {name: value for name, value in facts().items() if name not in ("TRES", "NumTasks")}
-    assert request_of(without, "").memory == 0
+    assert request_from_facts(without, "").memory == 0
 
 
 @pytest.mark.parametrize(
@@ -131,6 +137,8 @@ def test_what_slurm_does_not_count_is_nothing():
         ({}, "2", 2),  # what the batch script knows beats all
         ({"TresPerNode": "gres:gpu:a100:4"}, "", 4),
         ({"TresPerNode": "gres/gpu=8"}, "", 8),
+        ({"TresPerNode": "gres:gpu:a100:2,gres:gpu:v100:2"}, "", 4),
+        ({"TresPerNode": "", "TRES": "gres/gpu=4,gres/gpu:a100=4,gres/gpumem=9"}, "", 2),
         ({"TresPerNode": "", "TresPerJob": "gres:gpu:16"}, "", 8),  # Berzelius: --gpus, salloc
         ({"TresPerNode": "", "TresPerTask": "gres/gpu:1"}, "", 2),
         ({"TresPerNode": "", "TRES": "cpu=48,node=2,gres/gpu=4"}, "", 2),

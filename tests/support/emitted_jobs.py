@@ -5,10 +5,10 @@ from pathlib import Path
 
 from lib import ROOT
 from lib.doctor import job as job_diagnosis
-from lib.jobs.facts import slurm_facts
 from lib.jobs.job_files import read_job_file
+from lib.jobs.options import read_options
+from lib.jobs.request import slurm_facts
 from lib.jobs.rerun import NAMED
-from lib.jobs.sbatch import read_options
 from lib.jobs.start import start_lines
 from lib.jobs.submit import Submission, submit_lines
 from lib.runtimes.environment import Environment

@@ -1,4 +1,4 @@
-"""The options of sbatch, read as it does: command line, environment, header of a job file."""
+"""sbatch options, read as sbatch does: command line, environment, header of a job script."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from lib.script.errors import LongshipError, closest, near_miss
 
-# Options that take a value, as `sbatch --help` of Slurm 22.05 and the manual of 25.05 have them.
+# Options with a value, in `sbatch --help` of Slurm 22.05 or the manual of 25.05.
 _VALUE_NAMES = """
     account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint
     container container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline
@@ -21,7 +21,7 @@ _VALUE_NAMES = """
     reservation segment signal sockets-per-node switches thread-spec threads-per-core time time-min
     tmp tres-bind tres-per-task uid wait-all-nodes wckey wrap
 """
-# Options without one; some of them may have one behind `=`.
+# Options without one; some of them take an optional one after `=`.
 _FLAG_NAMES = """
     contiguous exclusive get-user-env help hold ignore-pbs nice no-kill no-requeue
     overcommit oversubscribe parsable propagate quiet reboot requeue resv-ports
@@ -29,7 +29,7 @@ _FLAG_NAMES = """
 """
 _WITH_VALUE, _FLAGS = _VALUE_NAMES.split(), _FLAG_NAMES.split()
 
-# those of submit.py itself, which may be what was meant
+# options of submit.py itself, for suggestions
 SUBMIT_OPTIONS = ["after", "chain", "configuration", "dry-run", "json", "machine", "stack", "yes"]
 _SHORT = {
     **{"A": "account", "a": "array", "B": "extra-node-info", "b": "begin", "C": "constraint"},
@@ -40,7 +40,7 @@ _SHORT = {
     **{"H": "hold", "h": "help", "k": "no-kill", "O": "overcommit", "Q": "quiet"},
     **{"s": "oversubscribe", "V": "version", "v": "verbose", "W": "wait"},
 }
-# The variables that sbatch and salloc read, behind SBATCH_ and SALLOC_, of options looked at here.
+# Variables of sbatch and salloc, after SBATCH_ and SALLOC_, for the options that lib/jobs reads.
 _VARIABLES = {
     "ACCOUNT": "account",
     "ARRAY_INX": "array",
@@ -65,39 +65,26 @@ _VARIABLES = {
 
 
 class Option(NamedTuple):
-    """One option of sbatch.
-
-    Parameters
-    ----------
-    name : str
-        Its long name, such as ``nodes``.
-    value : str or None
-        None for a flag.
-    """
+    """An sbatch option: its long name, and its value (None for a flag)."""
 
     name: str
     value: str | None
 
     @property
     def word(self) -> str:
-        """The option as one word of a command line."""
+        """The option as one argument of a command line."""
         return f"--{self.name}" if self.value is None else f"--{self.name}={self.value}"
 
 
 def read_options(words: Sequence[str], *, strict: bool = True) -> list[Option]:
-    """Read the options of a command line, as getopt does it for sbatch.
+    """Read the options of a command line, as getopt does for sbatch.
 
     Parameters
     ----------
     words : sequence of str
         Such as ``["--nodes=2", "-t", "60"]``.
     strict : bool
-        Refuse what sbatch does not know. A header is not refused: a newer Slurm may know it.
-
-    Raises
-    ------
-    LongshipError
-        For an unknown option, one without its value, and words that belong to none.
+        Reject options that are not listed above. A header can contain those of a newer Slurm.
     """
     found = []
     left = list(words)
@@ -153,37 +140,32 @@ def _short_options(text: str) -> list[tuple[str, str | None]]:
 
 
 def is_option(text: str) -> bool:
-    """Tell whether a word is an option of sbatch, with or without its value."""
+    """Tell whether an argument is an sbatch option, with or without its value."""
     name = text[2:].partition("=")[0] if text.startswith("--") else _SHORT.get(text[1:2], "")
     return text.startswith("-") and name in (*_WITH_VALUE, *_FLAGS)
 
 
-def option_words() -> list[str]:
+def typed_options() -> list[str]:
     """Return every option as it is typed."""
     return [f"--{each}" for each in (*_WITH_VALUE, *_FLAGS)]
 
 
-def waiting_option(words: Sequence[str]) -> str:
-    """Return the option whose value comes next, such as ``partition`` behind ``-p``; or ""."""
+def pending_option(words: Sequence[str]) -> str:
+    """Return the option whose value follows, such as ``partition`` after ``-p``; or ""."""
     last = words[-1] if words else ""
     name = _SHORT.get(last[1:], "") if len(last) == 2 and last[0] == "-" else last[2:]
     return name if last.startswith("-") and name in _WITH_VALUE else ""
 
 
 def read_header(text: str, shown: str) -> list[Option]:
-    """Read the ``#SBATCH`` lines of a job file: those before its first command.
+    """Read the ``#SBATCH`` directives of a job script: those before its first command.
 
     Parameters
     ----------
     text : str
-        The job file.
+        The job script.
     shown : str
         Its name in messages.
-
-    Raises
-    ------
-    LongshipError
-        If a line cannot be read.
     """
     words: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -203,7 +185,7 @@ def read_header(text: str, shown: str) -> list[Option]:
 
 
 def read_variables(environ: Mapping[str, str], program: str = "SBATCH") -> list[Option]:
-    """Read the variables that sbatch, or salloc (``SALLOC``), takes options from."""
+    """Read the environment variables of sbatch, or of salloc (``SALLOC``)."""
     found = {f"{program}_{variable}": option for variable, option in _VARIABLES.items()}
     return [
         Option(option, environ[variable] or None)
@@ -213,18 +195,12 @@ def read_variables(environ: Mapping[str, str], program: str = "SBATCH") -> list[
 
 
 def combined(options: Iterable[Option]) -> dict[str, str]:
-    """Let later options win, as sbatch does: header, variables, command line.
-
-    Returns
-    -------
-    dict
-        Value by long name; empty for flags.
-    """
+    """Return values by long name, empty for flags: a later option replaces an earlier one."""
     return {each.name: each.value or "" for each in options}
 
 
 def same_gpus(header: Iterable[Option], typed: Iterable[Option]) -> list[Option]:
-    """Return typed options that name GPUs per node as the header does, so that they win.
+    """Name the GPUs per node in typed options as the header does, so that they replace it.
 
     Slurm 22.05 takes --gres=gpu:4 of a header and a typed --gpus-per-node=2 as a request for both.
     """

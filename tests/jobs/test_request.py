@@ -5,8 +5,8 @@ import math
 import pytest
 
 from lib.configuration.sites import load_machines
-from lib.jobs.limits import check_request
-from lib.jobs.resources import read_request
+from lib.jobs.cost import hourly_cost
+from lib.jobs.request import check_request, request_from_options
 from lib.script.errors import LongshipError
 
 SITE = """
@@ -41,7 +41,7 @@ def request_of(machines):
 
     def read(machine="m", **options):
         given = {name.replace("_", "-"): value for name, value in options.items()}
-        return read_request({"job-name": "job", **given}, machines[machine])
+        return request_from_options({"job-name": "job", **given}, machines[machine])
 
     return read
 
@@ -52,7 +52,7 @@ def refusal(machines):
 
     def check(machine="m", **options):
         given = {name.replace("_", "-"): value for name, value in options.items()}
-        request = read_request({"job-name": "job", **given}, machines[machine])
+        request = request_from_options({"job-name": "job", **given}, machines[machine])
         try:
             check_request(request, given, machines[machine])
         except LongshipError as error:
@@ -165,10 +165,11 @@ def test_value_that_cannot_be_read_is_told(option, value, hint, request_of):
 
 def test_price_is_the_partitions_own_or_the_machines(request_of, machines):
     m = machines["m"]
-    assert request_of(nodes="2").per_hour(m) == (96, "core-hours")
-    assert request_of(partition="share", gpus="2").per_hour(m) == (3, "GPU-hours")
-    assert request_of(partition="share").per_hour(m) is None  # it charges nothing that is asked for
-    assert request_of("bare").per_hour(machines["bare"]) is None
+    assert hourly_cost(request_of(nodes="2"), m) == (96, "core-hours")
+    assert hourly_cost(request_of(partition="share", gpus="2"), m) == (3, "GPU-hours")
+    free = request_of(partition="share")
+    assert hourly_cost(free, m) is None  # nothing that it requests has a price
+    assert hourly_cost(request_of("bare"), machines["bare"]) is None
 
 
 @pytest.mark.parametrize(

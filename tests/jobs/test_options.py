@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from lib.jobs.sbatch import (
+from lib.jobs.options import (
     _FLAGS,
     _VARIABLES,
     _WITH_VALUE,
