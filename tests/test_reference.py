@@ -129,7 +129,7 @@ def named_in_code(pattern):
 
 def test_each_file_of_a_run_is_told():
     told = ", ".join(rows(section("docs/reference/files.md", "Runs"))).split(", ")
-    names = named_in_code(r'\$RUN_DIR/([a-z.]+?)(?:\.partial)?[" ]')
+    names = named_in_code(r'\$(?:RUN_DIR|run)/([a-z.]+?)(?:\.partial)?[" ]')
     assert len(names) > 8
     assert names - {"packages", "job."} <= {each.rstrip("/") for each in told}
 

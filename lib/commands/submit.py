@@ -167,7 +167,7 @@ def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[C
     )
     lines = submission.submit_lines(call.environment("job"), wanted)
     code = start.repositories(call.settings, call.paths)
-    return call, [wrapped("compare_code", run, *code), *lines]
+    return call, [wrapped("code_compare", run, *code), *lines]
 
 
 def _begin(call: Call) -> None:

@@ -1,40 +1,39 @@
-# shellcheck shell=bash disable=SC2154  # the emitted script sets RUN_DIR
-# Which rank failed first. When one dies the others report that they miss it, each at length; the
-# reason is what the first one said.
+# shellcheck shell=bash
+# The rank that failed first. When one dies the others report that they lost it, each at length; the cause is in the
+# output of the first.
 
-# how srun tells the end of a task: node, task, reason
+# how srun reports the end of a task: node, task, reason
 readonly longship_task_ended='^srun: error: ([^ :]+): tasks? ([0-9]+)[^:]*: (.*)$'
 
-# how it labels the lines of one, with the rank that torchrun adds
-readonly longship_task_said='^ *([0-9]+): (\[rank ([0-9]+)\] ?)?'
+# the label of a task's lines, with the rank that torchrun adds
+readonly longship_task_label='^ *([0-9]+): (\[rank ([0-9]+)\] ?)?'
 
-# the first line of what programs, runtimes and Slurm say when they fail
+# the first line that programs, runtimes and Slurm print when they fail
 readonly longship_failure='(Traceback \(most recent|error: |FATAL: |ERROR: |[A-Za-z_.]*(Error|Exception): |Segmentation fault|slurmstepd: error|Fatal Python error)'
 
-# first_failure LOG: print in a line who failed first, and below it what it said.
-first_failure() {
+# failure_describe LOG RUN: print in a line who failed first, and under it the output of that rank.
+failure_describe() {
   local LC_ALL=C # programs write any bytes
-  local task='' rank='' text first
-  local -a said=() ended=()
+  local task='' rank='' first
+  local -a output=() ended=()
   local -i from
   # a requeued job has tried before
-  from=$(grep -a -b -F -x -e "longship: run $RUN_DIR" -- "$1" | tail -n 1 | cut -d : -f 1) || from=0
-  find_ended_task < <(tail -c "+$((from + 1))" -- "$1" | grep -a -E -e "$longship_task_ended")
-  # grep finds it in gigabytes; what the task says next stands between the lines of others
-  first=$(tail -c "+$((from + 1))" -- "$1" | grep -a -b -m 1 -E -e "$longship_task_said$longship_failure") || : # nothing; or tail has more to say
-  if [[ ${first#*:} =~ $longship_task_said ]]; then
+  from=$(grep -a -b -F -x -e "longship: run $2" -- "$1" | tail -n 1 | cut -d : -f 1) || from=0
+  failure_find_task < <(tail -c "+$((from + 1))" -- "$1" | grep -a -E -e "$longship_task_ended")
+  # grep finds it in gigabytes; the lines of other tasks are between those of this one
+  first=$(tail -c "+$((from + 1))" -- "$1" | grep -a -b -m 1 -E -e "$longship_task_label$longship_failure") || : # not found, or tail was stopped
+  if [[ ${first#*:} =~ $longship_task_label ]]; then
     task=${BASH_REMATCH[1]} rank=${BASH_REMATCH[3]}
     from+=${first%%:*}
-    collect_said "${BASH_REMATCH[0]}" < <(tail -c "+$((from + 1))" -- "$1" | grep -a -F -e "${BASH_REMATCH[0]}")
+    failure_collect_output "${BASH_REMATCH[0]}" < <(tail -c "+$((from + 1))" -- "$1" | grep -a -F -e "${BASH_REMATCH[0]}")
   fi
   if [[ -z $task ]]; then return; fi
-  text="task $task failed first${rank:+, rank $rank}${ended[task]:+ ${ended[task]}}"
-  printf '%s\n' "$text"
-  if ((${#said[@]})); then print_said; fi
+  printf '%s\n' "task $task failed first${rank:+, rank $rank}${ended[task]:+ ${ended[task]}}"
+  if ((${#output[@]})); then failure_print_output; fi
 }
 
-# find_ended_task: set ended, by task, and task to the first that was not ended because of another one.
-find_ended_task() {
+# failure_find_task: set ended, by task, and task to the first that did not end because of another one.
+failure_find_task() {
   local line
   while IFS= read -r line; do
     if [[ $line =~ $longship_task_ended ]]; then
@@ -44,32 +43,32 @@ find_ended_task() {
   done
 }
 
-# collect_said LABEL: set said to the lines with that label, from where the failure begins.
-collect_said() {
+# failure_collect_output LABEL: set output to the lines with that label, from the beginning of the failure.
+failure_collect_output() {
   local line
-  while ((${#said[@]} < 2000)) && IFS= read -r line; do
-    if [[ $line =~ $longship_task_said && ${BASH_REMATCH[0]} == "$1" ]]; then said+=("${line#"$1"}"); fi
+  while ((${#output[@]} < 2000)) && IFS= read -r line; do
+    if [[ $line =~ $longship_task_label && ${BASH_REMATCH[0]} == "$1" ]]; then output+=("${line#"$1"}"); fi
   done
 }
 
-# print_said: as much as fits a screen. A traceback can be hundreds of lines long, and the error itself is
-# its last one: then the middle is left out.
-print_said() {
+# failure_print_output: print as much as fits a screen. A traceback can have hundreds of lines, of which the last one
+# is the error: then the middle is left out.
+failure_print_output() {
   local -i error
-  find_error
+  failure_find_error
   if ((error < 35)); then
-    printf '  %s\n' "${said[@]:0:40}"
+    printf '  %s\n' "${output[@]:0:40}"
   else
-    printf '  %s\n' "${said[@]:0:8}" "... ($((error - 32)) lines)" "${said[@]:error-24:30}"
+    printf '  %s\n' "${output[@]:0:8}" "... ($((error - 32)) lines)" "${output[@]:error-24:30}"
   fi
 }
 
-# find_error: set error to the line at which a traceback ends, the last one of those that belong together.
-find_error() {
+# failure_find_error: set error to the line at which the last traceback ends of those that belong together.
+failure_find_error() {
   local -i at inside=0
   error=0
-  for at in "${!said[@]}"; do
-    case ${said[at]} in
+  for at in "${!output[@]}"; do
+    case ${output[at]} in
       'During handling of the above exception'* | 'The above exception was'*) inside=1 ;;
       Traceback*)
         if ((at && !inside)); then return; fi # another one
@@ -82,18 +81,4 @@ find_error() {
         ;;
     esac
   done
-}
-
-# find_who_stopped LOG: set REPLY to cancelled where somebody has ended this job, to requeued where it
-# shall start again, to preempted where Slurm decides whether it does, and to nothing otherwise.
-find_who_stopped() {
-  REPLY=
-  [[ -r $1 ]] || return 0
-  REPLY=$(grep -a -E "JOB $SLURM_JOB_ID ON [^ ]+ CANCELLED AT" -- "$1" | tail -n 1) || : # nobody has
-  case $REPLY in
-    '' | *'TIME LIMIT'*) REPLY= ;;
-    *REQUEUE*) REPLY=requeued ;;
-    *'NODE FAILURE'* | *PREEMPTION*) REPLY=preempted ;;
-    *) REPLY=cancelled ;;
-  esac
 }

@@ -18,8 +18,10 @@ from lib.runtimes import pyxis
 from lib.runtimes.environment import Environment, module_lines
 from lib.script.command import assign, call, comment, export, wrapped
 from lib.script.errors import LongshipError
-from lib.script.quoting import Word
+from lib.script.quoting import Expansion, Word
 from lib.script.records import is_own, read_record, readable_values, seconds_before
+
+_NOTHING = ("", "(null)")  # the latter is Slurm's
 
 
 def make_run_folder(
@@ -103,6 +105,7 @@ def start_lines(
     is_batch = facts.get("BatchFlag", "0") != "0"
     on_node = settings.environ.get("SLURM_GPUS_ON_NODE", "")
     chained = settings.environ.get("LONGSHIP_CHAINED_AFTER", "")
+    record = _record(env, run, facts, named)
     return [
         *module_lines(machine, env.runtime),
         export("LONGSHIP_ROOT", paths.root),
@@ -111,21 +114,18 @@ def start_lines(
         assign("LAUNCHER", run / "launcher"),
         comment("shellcheck disable=SC2034"),
         assign("STACK_DIR", paths.root / "stacks" / settings.stack.name),
-        assign("longship_log", facts.get("StdOut", "") if is_batch else ""),
-        "longship_facts=(",
-        *(
-            "  " + call(name, value)
-            for name, value in _record(env, run, facts, named).items()
-            if value not in ("", "(null)")  # Slurm's word for nothing
-        ),
-        ")",
         call("set_rendezvous", machine.rendezvous),
-        call("set_shape", str(processes_per_node(facts, on_node, machine))),
+        call("job_set_shape", str(processes_per_node(facts, on_node, machine))),
         *pyxis.option_lines(env),
-        *([call("tell_ranks_apart")] if is_batch else []),
-        wrapped("record_code", *repositories(settings, paths)),
-        call("begin_record"),
-        *([call("check_chain", chained)] if chained else []),
+        *([call("job_label_output")] if is_batch else []),
+        wrapped("code_record_begin", Expansion('"$RUN_DIR"'), *repositories(settings, paths)),
+        " \\\n    ".join(
+            [
+                call("run_begin", facts.get("StdOut", "") if is_batch else ""),
+                *(call(*each) for each in record.items() if each[1] not in _NOTHING),
+            ]
+        ),
+        *([call("job_check_previous", chained)] if chained else []),
     ]
 
 

@@ -437,11 +437,9 @@ def test_options_are_recorded_as_they_were_typed(submit, run, tmp_path, hostile_
     words = [f"--comment={each}" for each in hostile_arguments]
     (exported,) = [each for each in submit(*words) if each.startswith("export LONGSHIP_OPTIONS")]
     record = [
-        "longship_facts=()",
-        "longship_log=",
         "JOB_ARGUMENTS=()",
         "SLURM_JOB_NODELIST=node1",
-        "begin_record",
+        "run_begin ''",
     ]
     lines = [exported, assign("RUN_DIR", tmp_path), *record]
     run(["bash", "-c", render("a test", lines)])

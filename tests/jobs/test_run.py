@@ -1,4 +1,4 @@
-"""The bash of a job's start and end: lib/jobs/run.bash and failure.bash."""
+"""The bash of a job's start and end: lib/jobs/run.bash, code.bash and failure.bash."""
 
 import json
 import secrets
@@ -33,7 +33,7 @@ def first_failure(bash, tmp_path):
     def tell(text):
         log = tmp_path / "a log"
         log.write_text(text)
-        return bash("RUN_DIR=/runs/1-x", f"first_failure '{log}'").stdout
+        return bash(f"failure_describe '{log}' /runs/1-x").stdout
 
     return tell
 
@@ -115,7 +115,7 @@ def test_error_at_the_end_of_a_long_traceback_is_told(frames, chained, first_fai
 def test_bytes_of_any_kind_in_a_log_do_no_harm(bash, tmp_path):
     log = tmp_path / "log"
     log.write_bytes(b"0: \xff\xfe\x1b[31m%s$(touch x)\n0: error: \xc3( `touch y`\n\x00\n")
-    told = bash("RUN_DIR=/r", f"first_failure '{log}'").stdout
+    told = bash(f"failure_describe '{log}' /r").stdout
     assert told.startswith("task 0 failed first\n  error: ")
     assert not (tmp_path / "x").exists()
     assert not (tmp_path / "y").exists()
@@ -123,7 +123,7 @@ def test_bytes_of_any_kind_in_a_log_do_no_harm(bash, tmp_path):
 
 def test_gpus_that_are_dealt_out_unevenly_are_told(bash):
     environment = {"SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS": "a100:4"}
-    told = bash("set_shape 3", env=environment, check=False)
+    told = bash("job_set_shape 3", env=environment, check=False)
     assert told.returncode == 1
     assert told.stderr.startswith(
         "error: Slurm distributed a100:4 GPUs unevenly over 2 nodes\nhint: "
@@ -169,7 +169,7 @@ def test_chain_goes_on_unless_the_program_failed(said, record, goes_on, bash, tm
         text = json.dumps({"job": "7", "cluster": "", **record}, indent=2)
         (tmp_path / "7-train/record.json").write_text(f"{text}\n")
     path = {"PATH": f"{programs}:/usr/bin:/bin"}
-    told = bash(f"RUN_DIR='{tmp_path}/8-train'", "check_chain 7", env=path, check=False)
+    told = bash(f"RUN_DIR='{tmp_path}/8-train'", "job_check_previous 7", env=path, check=False)
     assert told.returncode == (0 if goes_on else 1), told.stderr
     assert goes_on or "error: job 7, which this job resumes, ended in state " in told.stderr
 
@@ -194,7 +194,7 @@ def test_chain_goes_on_unless_the_program_failed(said, record, goes_on, bash, tm
 def test_who_has_stopped_a_job_is_known_by_its_log(log, stopped, bash, tmp_path):
     if log is not None:
         (tmp_path / "a log").write_text(f"{log}more\n")
-    ask = f"find_who_stopped '{tmp_path}/a log'; printf %s \"$REPLY\""
+    ask = f"run_find_reason '{tmp_path}/a log'; printf %s \"$REPLY\""
     assert bash("SLURM_JOB_ID=7", ask).stdout == stopped
 
 
@@ -202,7 +202,7 @@ def test_who_has_stopped_a_job_is_known_by_its_log(log, stopped, bash, tmp_path)
 def test_end_keeps_the_exit_code_when_the_record_cannot_be_written(code, bash, tmp_path):
     lines = (
         f"RUN_DIR='{tmp_path}/none' longship_log= longship_facts=(job 1)",
-        "trap 'end_run $?' EXIT",
+        "trap 'run_end $?' EXIT",
         f"exit {code}",
     )
     done = bash(*lines, check=False)
@@ -242,7 +242,7 @@ def test_code_of_somebody_else_is_recorded_and_nothing_of_it_is_run(
     run([*git, "config", "core.hooksPath", tmp_path / "hooks"])
     (tmp_path / "hooks").mkdir()
     (tmp_path / "hooks/post-index-change").symlink_to(program)
-    bash(call("record_repository", "theirs", folder, tmp_path / "theirs"))
+    bash(call("code_record_repository", folder, tmp_path / "theirs"))
     assert not (tmp_path / "was run").exists()
     patch = (tmp_path / "theirs.patch").read_text()
     assert ("+mine again\n" if submodule else "+second\n") in patch
@@ -273,7 +273,7 @@ def test_password_is_in_no_recorded_change(place, recorded, run, bash, tmp_path)
     else:
         (folder / name).write_text(texts[place])
     (folder / "code").write_text("mine again\n")
-    bash(call("record_repository", "longship", folder, tmp_path / "record"))
+    bash(call("code_record_repository", folder, tmp_path / "record"))
     written = (tmp_path / "record.patch").read_text() + (tmp_path / "record.commit").read_text()
     assert canary not in written and "+mine again\n" in written
     assert "left out, because it contains a password: $'it\\'s re\\tquired.txt'\n" in written
@@ -330,7 +330,7 @@ def recorded(run, bash, tmp_path):
     (folder / "code").write_text("mine\n")
     (tmp_path / "12-train/repositories").mkdir(parents=True)
     file = tmp_path / "12-train/repositories/longship"
-    bash(call("record_repository", "longship", folder, file))
+    bash(call("code_record_repository", folder, file))
     return folder, git
 
 
@@ -344,7 +344,7 @@ def test_run_that_is_started_again_tells_other_code(change, recorded, run, bash,
     elif change == "untracked":
         (folder / "notes").write_text("other\n")
     before = {path: path.read_bytes() for path in (tmp_path / "12-train").rglob("*.*")}
-    told = bash(call("compare_code", tmp_path / "12-train", "longship", folder, "other", "/none"))
+    told = bash(call("code_compare", tmp_path / "12-train", "longship", folder, "other", "/none"))
     if change in ("file", "commit"):
         warning, hint = told.stderr.splitlines()
         assert warning.startswith("warning: the code of longship differs from that of 12-train")
@@ -367,8 +367,8 @@ def test_what_a_run_is_started_again_with_nobody_else_can_change(bash, tmp_path)
     lines = (
         "umask 0",
         f"RUN_DIR='{tmp_path}' JOB_ARGUMENTS=(a) LONGSHIP_OPTIONS=--nodes=1",
-        "longship_log= longship_facts=() SLURM_JOB_NODELIST=n",
-        "begin_record",
+        "SLURM_JOB_NODELIST=n",
+        "run_begin ''",
         "trap - EXIT",
         "umask",
     )

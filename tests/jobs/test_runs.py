@@ -37,14 +37,14 @@ NAMED = {"image": "/i.sif", "image_sha256": "abc", "overlay": "", "venv": "/it's
 # The functions that start.bash calls show what they are given; they themselves need a job.
 SHOW = """
 set_rendezvous() { printf 'rendezvous\\0%s\\0' "$1"; }
-set_shape() { printf 'shape\\0%s\\0' "$1"; }
-check_chain() { printf 'chain\\0%s\\0' "$1"; }
+job_set_shape() { printf 'shape\\0%s\\0' "$1"; }
+job_check_previous() { printf 'chain\\0%s\\0' "$1"; }
 load_modules() { printf 'module\\0%s\\0' "$2"; }
-tell_ranks_apart() { printf 'apart\\0yes\\0'; }
-record_code() { printf 'code %s\\0%s\\0' "$@"; }
-begin_record() {
-  printf '%s\\0' run "$RUN_DIR" launcher "$LAUNCHER" folder "$STACK_DIR" file "$longship_log"
-  printf '%s\\0' root "$LONGSHIP_ROOT" "${longship_facts[@]}"
+job_label_output() { printf 'apart\\0yes\\0'; }
+code_record_begin() { printf 'code %s\\0%s\\0' "${@:2}"; }
+run_begin() {
+  printf '%s\\0' run "$RUN_DIR" launcher "$LAUNCHER" folder "$STACK_DIR" file "$1"
+  printf '%s\\0' root "$LONGSHIP_ROOT" "${@:2}"
 }
 """
 

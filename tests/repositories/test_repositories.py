@@ -174,7 +174,7 @@ def test_code_of_another_user_is_recorded_with_a_job(run, clean_environment, tmp
     run(["git", "init", "--quiet", tmp_path])
     run([*git, "commit", "--quiet", "--allow-empty", "--message=first"])
     commit = run([*git, "rev-parse", "HEAD"]).stdout
-    lines = [call("record_repository", "theirs", tmp_path, tmp_path / "theirs")]
+    lines = [call("code_record_repository", tmp_path, tmp_path / "theirs")]
     environment = {**clean_environment, "HOME": str(tmp_path), **FOREIGN}
     run(["bash", "-c", render("a test", lines)], env=environment)
     assert (tmp_path / "theirs.commit").read_text().startswith(f"commit {commit}")
