@@ -25,7 +25,9 @@ from lib.runtimes.launch import check_lines
 from lib.script.command import array, call, comment, export, wrapped
 from lib.script.errors import LongshipError
 from lib.script.output import json_object
-from lib.script.quoting import Word
+from lib.script.quoting import Expansion, Word
+
+_ARGUMENTS = (Expansion('"${options[@]}"'), Expansion('"${job[@]}"'))
 
 
 class Submission(NamedTuple):
@@ -90,9 +92,9 @@ def submit_lines(env: Environment, wanted: Submission) -> list[str]:
     asks = not wanted.agreed and 0 < settings.configuration.jobs.ask_above < (cost.amount or 0)
     return [
         *stack_lines(settings, paths, job, request, wanted.arguments),
-        call("check_slurm", machine.name),
+        call("slurm_check", machine.name),
         call("check_python", paths.root),
-        call("make_runs", paths.runs),
+        call("runs_make", paths.runs),
         *_environment_lines(env, wanted),
         *_data_lines(settings, paths, wanted, given),
         wrapped("make_folders", *log_folders(paths, given, log)),
@@ -105,10 +107,10 @@ def submit_lines(env: Environment, wanted: Submission) -> list[str]:
         *([export("LONGSHIP_RERUN", wanted.again)] if wanted.again else []),
         "",
         *_options(wanted, account, own, log),
-        *([call("check_after", wanted.after, paths.runs)] if wanted.after else []),
-        call("try_job"),
+        *([call("submission_check_after", wanted.after, paths.runs)] if wanted.after else []),
+        call("submission_test", *_ARGUMENTS),
         call("note", cost.words),
-        *([call("ask_about_cost", cost.text)] if asks else []),
+        *([call("cost_confirm", cost.text)] if asks else []),
         *_start(wanted, named_log, cost),
     ]
 
@@ -147,8 +149,8 @@ def _data_lines(
         return []
     cached = training_repos(settings, paths, step)
     return [
-        *(call("check_given", *each) for each in training_patterns(settings, paths, step)),
-        *(wrapped("check_cached", *each) for each in cached),
+        *(call("setting_check_path", *each) for each in training_patterns(settings, paths, step)),
+        *(wrapped("setting_check_cache", *each) for each in cached),
     ]
 
 
@@ -181,7 +183,7 @@ def _kept(settings: Settings, paths: Paths) -> list[str]:
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     return [
         comment("shellcheck disable=SC2016  # the values as they are"),
-        call("keep_configuration", paths.runs / "configurations", f"{digest}.toml", text),
+        call("configuration_keep", paths.runs / "configurations", f"{digest}.toml", text),
         export("LONGSHIP_ROOT", paths.root),
         export("LONGSHIP_STACK", settings.stack.name),
     ]
@@ -206,16 +208,16 @@ def _options(wanted: Submission, account: list[Option], own: list[Option], log: 
 def _start(wanted: Submission, log: str, cost: Cost) -> list[str]:
     if wanted.job.is_interactive:
         return ['hand_over salloc "${options[@]}" bash "${job[@]}"']
-    lines = [call("submit_jobs", str(wanted.chain))]
+    lines = [call("submission_send", str(wanted.chain), Expansion("${#options[@]}"), *_ARGUMENTS)]
     if wanted.as_json:
         each = None if cost.amount is None else round_up(cost.amount / wanted.chain, 2)
         row = {"id": "%j", "log": log, "cost_at_most": each, "cost_unit": cost.unit}
-        lines.append(call("ids_as_json", json_object(row)))
+        lines.append(call("jobs_print_json", json_object(row)))
     else:
-        lines.append(call("print_ids"))
-    lines.append(call("tell_job", log))
+        lines.append(call("jobs_print_ids"))
+    lines.append(call("jobs_print_commands", log))
     if wanted.again:
-        lines.append(call("pin_again", wanted.again))
+        lines.append(call("pins_restore", wanted.again))
     return lines
 
 

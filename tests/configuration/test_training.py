@@ -247,7 +247,7 @@ def test_what_is_not_there_is_told_before_submission(stack, run, tmp_path):
         f"[training]\ntokenizer = {toml(tmp_path / 'tokenizer')}\n"
         f"data = [{toml(tmp_path / 'text')}, {toml(tmp_path / '*.bin')}]\n"
     )
-    lines = [line for line in submit(repository) if line.startswith("check_given")]
+    lines = [line for line in submit(repository) if line.startswith("setting_check_path")]
     assert len(lines) == 3
     run(["bash", "-c", render("x", lines)])
     (tmp_path / "tokenizer").rename(tmp_path / "tokenizer2")  # begins alike, and is another
@@ -270,8 +270,8 @@ def test_what_is_not_there_is_told_before_submission(stack, run, tmp_path):
     ],
 )
 def test_what_another_job_makes_is_not_looked_for(words, given, stack):
-    assert any("check_given" in line for line in submit(stack))
-    assert not any("check_given" in line for line in submit(stack, *words, **given))
+    assert any("setting_check_path" in line for line in submit(stack))
+    assert not any("setting_check_path" in line for line in submit(stack, *words, **given))
 
 
 def test_patterns_are_for_several_paths_alone(stack):
@@ -288,14 +288,14 @@ def test_letters_of_a_pattern_can_stand_in_a_name(stack, run, tmp_path):
     told = []
     for path in wanted:
         repository = stack.configure(f"[training]\ndata = [{toml(path)}]\n")
-        lines = [line for line in submit(repository) if line.startswith("check_given")]
+        lines = [line for line in submit(repository) if line.startswith("setting_check_path")]
         told.append(run(["bash", "-c", render("x", lines)], check=False).returncode)
     assert told == [0, 1, 1]  # in a pattern [1] is a pattern too
 
 
 def test_what_the_cache_of_the_hub_lacks_is_warned_of(stack, run):
     repository = stack.configure('[training]\ntokenizer = "lab/tokenizer:train"\n')
-    lines = [line for line in submit(repository) if line.startswith("check_cached")]
+    lines = [line for line in submit(repository) if line.startswith("setting_check_cache")]
     done = run(["bash", "-c", render("x", lines)])
     assert "training.tokenizer is not in the Hugging Face cache" in done.stderr
     assert "[[assets]]" in done.stderr
@@ -313,7 +313,7 @@ def test_own_cache_of_the_environment_is_looked_into(stack):
 @pytest.mark.parametrize("text", ["", "a/b/c", "configs/a.yaml", "/a/b", "word"])
 def test_what_is_no_name_of_the_hub_is_not_looked_for(text, stack):
     repository = stack.configure(f"[training]\ntokenizer = {toml(text)}\n")
-    assert not any("check_cached" in line for line in submit(repository))
+    assert not any("setting_check_cache" in line for line in submit(repository))
 
 
 @pytest.mark.parametrize(

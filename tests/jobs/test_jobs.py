@@ -116,7 +116,7 @@ def options_of(lines):
 
 def cost_of(lines):
     """Give what is told of the job, and what is asked about."""
-    return [shlex.split(each)[1] for each in lines if each.startswith(("note ", "ask_about"))]
+    return [shlex.split(each)[1] for each in lines if each.startswith(("note ", "cost_confirm"))]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_job_that_would_fail_is_refused(words, message, hint, submit):
 
 
 def test_slurm_without_a_cluster_is_told(clean_environment, run, tmp_path):
-    lines = ["options=() job=(job.sbatch)", "try_job"]
+    lines = ["submission_test job.sbatch"]
     said = "sbatch: fatal: Could not establish a configuration source"
     (tmp_path / "sbatch").write_text(f"#!/bin/bash\necho '{said}' >&2\nexit 1\n")
     (tmp_path / "sbatch").chmod(0o755)
@@ -196,18 +196,18 @@ def test_job_after_one_that_nobody_knows_is_refused(
         (tmp_path / "runs/999999-train").mkdir(parents=True)
         (tmp_path / "runs/999999-train/record.json").touch()
     env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
-    script = render("a test", [call("check_after", "999999", tmp_path / "runs")])
+    script = render("a test", [call("submission_check_after", "999999", tmp_path / "runs")])
     done = run(["bash", "-c", script], env=env, check=False)
     assert done.returncode == told
     assert ("error: --after names an unknown job: 999999" in done.stderr) == told
 
 
 def test_job_to_follow_is_looked_for(submit):
-    assert any(each.startswith("check_after 999999 ") for each in submit(after="999999"))
+    assert any(each.startswith("submission_check_after 999999 ") for each in submit(after="999999"))
 
 
 def test_terminal_is_told_what_the_number_is(clean_environment, tmp_path):
-    lines = ["ids=(7 8)", "print_ids", call("tell_job", "/runs/%j.log")]
+    lines = ["submitted_ids=(7 8)", "jobs_print_ids", call("jobs_print_commands", "/runs/%j.log")]
     command = ["bash", "-c", render("a test", lines)]
     with Terminal(command, env=clean_environment, cwd=tmp_path) as terminal:
         terminal.end()
@@ -298,11 +298,11 @@ def test_log_lies_where_the_job_runs(site, submit, tmp_path):
     words = ("--output=a.log", "--error=e/%j")
     for folder in (str(tmp_path), "below"):
         lines = submit(f"--chdir={folder}", *words)
-        assert lines[-1] == call("tell_job", f"{site.root / folder}/a.log")
+        assert lines[-1] == call("jobs_print_commands", f"{site.root / folder}/a.log")
         (made,) = [line for line in lines if line.startswith("make_folders")]
         assert str(site.root / folder) in shlex.split(made)
         assert str(site.root / folder / "e") in shlex.split(made)
-    assert submit(*words)[-1] == call("tell_job", f"{site.root}/a.log")
+    assert submit(*words)[-1] == call("jobs_print_commands", f"{site.root}/a.log")
 
 
 def test_job_without_a_name_is_told_by_the_name_that_slurm_gives_it(site, submit):
@@ -310,7 +310,7 @@ def test_job_without_a_name_is_told_by_the_name_that_slurm_gives_it(site, submit
     site.write("site/mine.sbatch", nameless)
     site.write("site/mine.salloc", nameless)
     lines = submit(job="site/mine.sbatch")
-    assert lines[-1] == call("tell_job", f"{site.scratch}/runs/%j-mine.sbatch.log")
+    assert lines[-1] == call("jobs_print_commands", f"{site.scratch}/runs/%j-mine.sbatch.log")
     assert cost_of(lines)[0].startswith("mine.sbatch: ")
     assert cost_of(submit(job="site/mine.salloc"))[0].startswith("bash: ")
 
@@ -364,7 +364,7 @@ def test_variables_of_salloc_are_those_that_count_for_a_shell(submit):
 
 
 def test_question_that_nobody_can_answer_stops_it(submit, run):
-    script = render("a test", [each for each in submit(chain=3) if each.startswith("ask_about")])
+    script = render("a test", [each for each in submit(chain=3) if each.startswith("cost_confirm")])
     done = run(["bash", "-c", script], check=False)
     assert done.returncode == 1 and "144.0 core-hours" in done.stderr and "--yes" in done.stderr
 
@@ -416,12 +416,12 @@ def test_configuration_is_kept_as_it_is(calls, site):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["make_runs"], "cannot write to {}, where each job records its run"),
-        (["keep_configuration"], "cannot use the directory {}/sub-{}: "),
+        (["runs_make"], "cannot write to {}, where each job records its run"),
+        (["configuration_keep"], "cannot use the directory {}/sub-{}: "),
     ],
 )
 def test_runs_that_cannot_be_written_to_are_told(lines, message, run, read_only_folder):
-    folder = read_only_folder if lines == ["make_runs"] else read_only_folder / "sub"
+    folder = read_only_folder if lines == ["runs_make"] else read_only_folder / "sub"
     script = render("a test", [call(*lines, folder, "x.toml", "x")])
     done = run(["bash", "-c", script], check=False)
     assert done.returncode == 1
@@ -430,7 +430,7 @@ def test_runs_that_cannot_be_written_to_are_told(lines, message, run, read_only_
 
 def test_runs_are_looked_at_before_what_is_in_them(submit):
     lines = [each.partition(" ")[0] for each in submit()]
-    assert lines.index("check_python") < lines.index("make_runs") == lines.index("check_python") + 1
+    assert lines.index("check_python") < lines.index("runs_make") == lines.index("check_python") + 1
 
 
 def test_options_are_recorded_as_they_were_typed(submit, run, tmp_path, hostile_arguments):
