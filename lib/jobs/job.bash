@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What a job file sources. After `start_job MACHINE "$@"` there are:
+# What a job script sources. After `start_job MACHINE "$@"` it has:
 #
 #   LAUNCHER            starts a command inside the environment: srun "$LAUNCHER" COMMAND
 #   STACK_DIR           directory of the stack's scripts: run_training.sh, preprocess_data.sh
@@ -8,21 +8,20 @@
 #   RUN_DIR             run directory, with the record and the launcher
 #   MASTER_ADDR, MASTER_PORT, NUM_NODES, GPUS_PER_NODE      rendezvous and shape of the job, for torchrun
 
-# start_job MACHINE ARGUMENT...: pin the image and the packages in use, write the launcher and the
-# record, once for all ranks. Slurm runs a copy of the job file from elsewhere, so it is the folder of
-# the submission that leads back to the repository.
+# start_job MACHINE ARGUMENT...: pin the active image and packages, and write the launcher and the record, once for all
+# ranks. Slurm runs a copy of the job script from another directory: that of the submission is the repository.
 start_job() {
   export LONGSHIP_ROOT=${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}
-  # shellcheck disable=SC2034  # for the job file
+  # shellcheck disable=SC2034  # for the job script
   JOB_ARGUMENTS=("${@:2}") CONTAINER_OPTIONS=()
-  RUN_DIR=$(job=$(show_job) && python3 "$LONGSHIP_ROOT/submit.py" --machine "$1" begin <<<"$job") || exit
+  RUN_DIR=$(job=$(job_show) && python3 "$LONGSHIP_ROOT/submit.py" --machine "$1" begin <<<"$job") || exit
   # shellcheck source=/dev/null  # lib/jobs/start.py writes it
   source "$RUN_DIR/start.bash"
 }
 
-# show_job: what Slurm knows of this job. Its controller can be too busy to answer for minutes, as where a
-# thousand jobs start at once.
-show_job() {
+# job_show: print what Slurm reports of this job. Its controller can be too busy to answer for minutes, for example when
+# a thousand jobs start at once.
+job_show() {
   local seconds
   for seconds in {1..15} 15 15 15 15 15 15 15 15 15 15 15 15 0; do
     timeout 60 scontrol show job --oneliner "$SLURM_JOB_ID" && return

@@ -1,15 +1,15 @@
-# shellcheck shell=bash disable=SC2154  # lib/shell/job.bash sets LAUNCHER and RUN_DIR
-# JupyterLab on a compute node, for one's own browser: behind a token, and encrypted up to the node,
-# where other users can listen. A job file sources this after start_job.
+# shellcheck shell=bash
+# JupyterLab on a compute node for the user's browser, with a token and TLS, as other users of the node can listen. A
+# job script sources this file after start_job, whose variables it reads.
 
-TASK_PREFIX=() # what a job of the site puts before the launcher; never the caller's environment
+TASK_PREFIX=() # a command of the site before the launcher; never from the caller's environment
 
-# serve_jupyter [OPTION...]: serve until the job ends; options are those of jupyter lab.
+# serve_jupyter [OPTION...]: serve until the job ends, with options of jupyter lab.
 serve_jupyter() {
   local -r node=$SLURMD_NODENAME port=$MASTER_PORT
-  make_certificate "$node"
-  make_token
-  # for whoever reads the log; the token is not in it
+  jupyter_make_certificate "$node"
+  jupyter_make_token
+  # for the log, which does not contain the token
   printf '%s\n' '' "on your own machine:  ssh -N -L $port:$node:$port $USER@${SLURM_SUBMIT_HOST:-LOGIN_NODE}" \
     "in its browser:       https://localhost:$port/lab (it asks whether you trust the certificate)" \
     "its token:            cat ${RUN_DIR@Q}/jupyter.token" '' >&2
@@ -19,17 +19,17 @@ serve_jupyter() {
     --ServerApp.root_dir="$LONGSHIP_ROOT" "$@"
 }
 
-# make_certificate NODE: for this job alone.
-make_certificate() {
-  local said
-  said=$(umask 077 && openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj "/CN=$1" \
+# jupyter_make_certificate NODE: for this job alone.
+jupyter_make_certificate() {
+  local output
+  output=$(umask 077 && openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj "/CN=$1" \
     -addext "subjectAltName=DNS:localhost,DNS:$1" \
     -keyout "$RUN_DIR/jupyter.key" -out "$RUN_DIR/jupyter.pem" 2>&1) ||
-    fail "openssl cannot create a certificate: ${said##*$'\n'}" 'ask your site for openssl 1.1.1 or newer'
+    fail "openssl cannot create a certificate: ${output##*$'\n'}" 'ask your site for openssl 1.1.1 or newer'
 }
 
-# make_token: 48 hex digits, in the environment and in a file that nobody else can read.
-make_token() {
+# jupyter_make_token: export JUPYTER_TOKEN, 48 hex digits, and write it to a file that nobody else can read.
+jupyter_make_token() {
   JUPYTER_TOKEN=$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')
   export JUPYTER_TOKEN
   (umask 077 && printf '%s\n' "$JUPYTER_TOKEN" >"$RUN_DIR/jupyter.token")

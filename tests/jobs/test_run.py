@@ -303,7 +303,7 @@ def test_job_waits_for_a_slurm_that_is_busy(failures, code, run, root, clean_env
         **{"PATH": f"{programs}:{clean_environment['PATH']}", "FOLDER": str(tmp_path)},
         **{"FAILURES": str(failures), "SLURM_JOB_ID": "7"},
     }
-    script = 'source "$1/lib/shell/job.bash"; show_job'
+    script = 'source "$1/lib/shell/job.bash"; job_show'
     told = run(["bash", "-c", script, "bash", root], env=environment, check=False)
     assert told.returncode == code
     assert (tmp_path / "asked").read_text().startswith("show job --oneliner 7\n")

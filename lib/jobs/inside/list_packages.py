@@ -1,4 +1,4 @@
-"""Print what is installed, a line each: NAME==VERSION."""
+"""Print the installed packages, a line each: NAME==VERSION."""
 
 from importlib.metadata import distributions
 

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# How the scripts of all stacks start their ranks on this node, inside the environment:
+# The start of the ranks on this node, for the scripts of all stacks, inside the environment:
 #
 #   source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
 #   start_ranks train.py --steps 10         or: start_ranks -m torchtitan.train ...
@@ -13,16 +13,16 @@ readonly num_nodes=${NUM_NODES:-1} gpus_per_node=${GPUS_PER_NODE:-1}
 # shellcheck disable=SC2034  # for the stacks
 readonly world_size=$((num_nodes * gpus_per_node))
 
-# What ranks are told before the time limit, to write a checkpoint and end: a stack may say TERM.
+# The signal on which ranks write a checkpoint and end, before the time limit; a stack can set TERM.
 checkpoint_signal=USR1
 
-# start_ranks SCRIPT|-m MODULE ARGUMENT...: one process per GPU, started by torchrun, or by Slurm where
-# it starts several tasks per node. The last thing that a script does.
+# start_ranks SCRIPT|-m MODULE ARGUMENT...: start one process per GPU with torchrun, unless Slurm has started several
+# tasks per node. A script calls it last: it does not return.
 start_ranks() {
   if ((${LOCAL_WORLD_SIZE:-1} > 1)); then
-    trap '' USR1 # which would end it as long as it has no handler: importing PyTorch can take a minute
+    trap '' USR1 # it would end the rank before that has a handler: importing PyTorch can take a minute
     if [[ $checkpoint_signal == USR1 ]]; then exec python "$@"; fi
-    run_and_tell python "$@"
+    ranks_run python "$@"
   fi
 
   # torchrun's own default is one thread, which starves training on CPUs.
@@ -34,17 +34,16 @@ start_ranks() {
   # --signals-to-handle: by default torchrun takes Ctrl-C too, and kills the ranks after 30 s.
   export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGHUP,SIGQUIT
   local +x -a rendezvous
-  choose_rendezvous
+  ranks_choose_rendezvous
   # As a module, for torchrun's own script has the path of the Python that it was installed with.
-  run_and_tell python -m torch.distributed.run \
+  ranks_run python -m torch.distributed.run \
     --nnodes="$num_nodes" --nproc-per-node="$gpus_per_node" "${rendezvous[@]}" --tee=3 "$@"
 }
 
-# choose_rendezvous: set `rendezvous`, torchrun's options. Every rank gets MASTER_ADDR as it stands. With
-# torchrun's own choice (c10d) they would get the host name of whichever node comes first, which does
-# not lead anywhere where another network connects the nodes (JUWELS, JURECA, Olivia); and the ranks'
-# order would not be Slurm's, which keeps neighbours together.
-choose_rendezvous() {
+# ranks_choose_rendezvous: set rendezvous to torchrun's options. Every rank gets MASTER_ADDR unchanged. With torchrun's
+# default (c10d) it would be the host name of the first node that starts, which is wrong if another network connects
+# the nodes (JUWELS, JURECA, Olivia), and the order of the ranks would not be Slurm's, which keeps neighbours together.
+ranks_choose_rendezvous() {
   if ((num_nodes == 1)); then
     rendezvous=(--standalone)
     return
@@ -56,46 +55,45 @@ choose_rendezvous() {
   )
 }
 
-# run_and_tell COMMAND...: run it, pass signals on to the ranks, and end as it ends. Until a rank has a
-# handler of its own it ignores USR1, and Ctrl-C, which reaches all processes of a terminal.
-run_and_tell() {
+# ranks_run COMMAND...: run it, forward signals to the ranks, and exit with its exit code. Until a rank has a handler it
+# ignores USR1, and Ctrl-C, which reaches all processes of a terminal.
+ranks_run() {
   local +x status=0 own=0
-  trap 'tell_ranks "$checkpoint_signal"' USR1
-  trap 'tell_ranks TERM' TERM
-  trap interrupt_ranks INT
+  trap 'ranks_signal "$checkpoint_signal"' USR1
+  trap 'ranks_signal TERM' TERM
+  trap ranks_interrupt INT
   (
     trap '' USR1 INT
     exec "$@"
   ) &
   started=$!
-  while :; do # a signal ends the waiting, not the training
+  while :; do # a signal interrupts wait, not the training
     wait "$started" && status=0 || status=$?
     if ! kill -0 "$started" 2>/dev/null; then break; fi
   done
-  # it can have ended in the same moment, and then its own status is still to be had
+  # if it ended at the same moment, its own exit code is still available
   wait "$started" 2>/dev/null && own=0 || own=$?
   if ((own != 127)); then status=$own; fi
   exit "$status"
 }
 
-# interrupt_ranks: on Ctrl-C the ranks write a checkpoint and end; a second one ends them at once. It
-# must be a second later: a runtime may pass on what the terminal has sent already.
-interrupt_ranks() {
+# ranks_interrupt: on Ctrl-C the ranks write a checkpoint and end; a second one, at least a second later, kills them. A
+# runtime can forward the first one again.
+ranks_interrupt() {
   if [[ -z ${interrupted_at:-} ]]; then
     interrupted_at=$SECONDS
     printf '\nstopping with a checkpoint; Ctrl-C again ends without one\n' >&2
-    tell_ranks "$checkpoint_signal"
+    ranks_signal "$checkpoint_signal"
   elif ((SECONDS > interrupted_at + 1)); then
-    tell_ranks KILL
+    ranks_signal KILL
     kill -s TERM "$started" || : # which may have no ranks yet
   fi
 }
 
-# tell_ranks SIGNAL: Slurm tells the first process of a task only, which this is, before the time limit
-# or at the end of a job. The ranks write a checkpoint and end well, and then torchrun does; told
-# itself, it would end badly, or die of USR1 before them. No `return` stands in here: bash 5.2 loses
-# its way with one in a trap that ends a waiting.
-tell_ranks() {
+# ranks_signal SIGNAL: send it to the ranks, not to torchrun, which would fail, or die of USR1 before them; it ends when
+# they do. Slurm signals only this process, the first of its task. Without `return`: in a trap that interrupts wait,
+# bash 5.2 does not continue correctly after it.
+ranks_signal() {
   local stat line parent
   local -a ranks=("$started")
   if ((${LOCAL_WORLD_SIZE:-1} == 1)); then # that is torchrun

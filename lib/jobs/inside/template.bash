@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# Configuration files of a framework, filled in from the environment: `@TRAINING_TOKENIZER@`.
-# ${...} is left alone, as hydra and OmegaConf have it too.
+# Templates of a framework's configuration, filled in from the environment: `@TRAINING_TOKENIZER@`, as ${...} belongs to
+# hydra and OmegaConf.
 
 source "${LONGSHIP_ROOT:?}/lib/script/messages.bash"
 
-# fill_template FROM TO: complete or not there; an unknown variable, or one that is not set, stops it.
+# fill_template FROM TO: write TO, complete or not at all; a variable that is unknown or not set is an error.
 fill_template() {
   local line number=0 filled name
   : >"$2.partial"
@@ -17,7 +17,7 @@ fill_template() {
         fail "$1, line $number: unknown variable in @$name@: $name" \
           'correct the name; those of the settings begin with TRAINING_, see stack.toml'
       fi
-      filled+=${line%%"@$name@"*}${!name} # what a value holds is not looked at again
+      filled+=${line%%"@$name@"*}${!name} # a value is not expanded again
       line=${line#*"@$name@"}
     done
     printf '%s\n' "$filled$line" >>"$2.partial"
