@@ -144,9 +144,13 @@ BUNDLES = {
         typed=f"python3 bundle.py pack '{BUNDLE}'",
         python="/usr/bin/python3",
     ),
-    "bundle_verify": lambda settings, paths: verify_lines(BUNDLE, typed="python3 bundle.py verify"),
+    "bundle_verify": lambda settings, paths: verify_lines(
+        *(paths.root, BUNDLE), typed="python3 bundle.py verify", python="/usr/bin/python3"
+    ),
     "bundle_unpack": lambda settings, paths: unpack_lines(
-        *(settings, paths, BUNDLE), typed=f"python3 bundle.py unpack '{BUNDLE}'"
+        *(settings, paths, BUNDLE),
+        typed=f"python3 bundle.py unpack '{BUNDLE}'",
+        python="/usr/bin/python3",
     ),
 }
 

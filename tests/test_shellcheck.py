@@ -118,8 +118,10 @@ BUNDLES = {  # no matter the runtime
     "pack": lambda settings, paths, _: pack_lines(
         *(settings, paths, "/it's"), typed="x", python="p", allowed=["a b", "it's"]
     ),
-    "verify": lambda *_: verify_lines("/it's", typed="x y"),
-    "unpack": lambda settings, paths, _: unpack_lines(settings, paths, "/it's", typed="x"),
+    "verify": lambda *_: verify_lines(ROOT, "/it's", typed="x y", python="p"),
+    "unpack": lambda settings, paths, _: unpack_lines(
+        *(settings, paths, "/it's"), typed="x", python="p"
+    ),
 }
 IMAGES = {
     "online build": partial(build_image, digest="sha256:12", force=True, command_line="x y"),

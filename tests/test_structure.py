@@ -144,9 +144,9 @@ def starts_processes(tree):
     return found
 
 
-# Who may start processes: one file of the core, and that of the worker for repositories, which an
-# emitted script starts.
-STARTING = {LIB / "script/execute.py", LIB / "repositories/git.py"}
+# Who may start processes: one file of the core, and those of the workers for repositories and for
+# bundles, which emitted scripts start.
+STARTING = {LIB / "script/execute.py", LIB / "repositories/git.py", LIB / "bundle/tree.py"}
 WORKER = {path.stem for path in LIB.glob("repositories/*.py")} - {"__init__", "repositories"}
 
 

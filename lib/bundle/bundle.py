@@ -1,4 +1,4 @@
-"""Bundles for air-gapped machines: the lines of bundle.py."""
+"""The lines of bundle.py: bundles for air-gapped machines."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from lib.script.command import array, assign, call
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion, word
 
+_WORKER = ("bundle_work", Expansion('"$typed"'), Expansion('"${worker[@]}"'))
 _BUNDLE = Expansion('"$bundle"')
-# Never part of a bundle, tracked or not.
-_LEFT_OUT = (".git", ".venv", ".cache", "configuration.local.toml")
+_SECRET = Expansion('"--secret=$SECRET"')
+_PARTS = Expansion('"${parts[@]}"')
+_LEFT_OUT = (".git", ".venv", ".cache", "configuration.local.toml")  # tracked or not
 
 
 def pack_lines(
@@ -39,54 +41,45 @@ def pack_lines(
     Parameters
     ----------
     settings : Settings
-        All layers put together, for the machine that will use the bundle.
+        For the machine that will use the bundle.
     here : Paths
-        Where things lie on the machine that packs.
-    folder : str
-        What the bundle is, or becomes.
-    typed : str
-        What the user typed, to go on after an interruption.
-    python : str
-        A Python that can have pip; the clone's own is asked first.
-    history : bool
-        Whether the commits of this repository travel too.
+        Those of the machine that packs.
     allowed : iterable of str
-        Names of files that only look like secrets.
-
-    Returns
-    -------
-    list of str
-        Lines of bash.
-
-    Raises
-    ------
-    LongshipError
-        If the folder's name cannot be packed to, or the configuration names no image.
+        Files that only look like secrets.
     """
-    folder = _folder(folder)
     here = dataclasses.replace(here, arch=settings.machine.arch)
-    outside = (Path(folder), here.scratch_dir, here.project_dir)
-    own_python = str(here.root / ".venv/bin/python")
+    outside = (Path(_folder(folder)), here.scratch_dir, here.project_dir)
+    options: dict[str, Iterable[object]] = {
+        "repository": [here.root],
+        "offline": [here.offline],
+        "work": [here.cache / "bundle"],
+        "leave-out": [*_LEFT_OUT, *_below(here.root, outside)],
+        "allow": allowed,
+        "requirement": _own_requirements(settings.root),
+        "python": dict.fromkeys([str(here.root / ".venv/bin/python"), python, "python3"]),
+    }
+    parts = [call(f"--{name}={each}") for name in options for each in options[name]]
+    parts += [*([] if history else ["--no-history"]), *_needed(settings, here)]
+    locks = ("locked", here.cache / "bundle/pack", "locked", Expansion('"$bundle/.partial"'))
     return [
-        assign("root", here.root),
-        assign("offline", here.offline),
-        assign("bundle", folder),
-        assign("work", here.cache / "bundle"),
-        assign("history", "1" if history else ""),
-        array("allowed", allowed),
-        array("left_out", [*_LEFT_OUT, *_below(here.root, outside)]),
-        array("pythons", dict.fromkeys([own_python, python, "python3"])),
-        call("on_interrupt", typed),
+        *_start(here.root, folder, typed, python),
+        "parts=(\n    " + "\n    ".join(parts) + ")",
         "",
-        *_needed(settings, here),
-        call("stop_where_missing"),
-        call("check_bundle_folder"),
-        call("make_folders", Expansion('"$work"')),
-        call(
-            *("locked", Expansion('"$work/pack"'), "locked", Expansion('"$bundle/.partial"')),
-            *("pack_bundle", *_own_requirements(settings.root)),
-        ),
-        call("next_step", _copy(settings, folder)),
+        call(*_WORKER, "check", _BUNDLE, _PARTS),
+        call("make_folders", here.cache / "bundle"),
+        call(*locks, *_WORKER, "pack", _BUNDLE, "--step=1/3", _SECRET, _PARTS),
+        call("next_step", _copy(settings, _folder(folder))),
+    ]
+
+
+def _start(root: Path, folder: str, typed: str, python: str) -> list[str]:
+    """Return the lines that every script of a bundle begins with."""
+    worker = [python, "-B", root / "lib/bundle/worker.py"]
+    return [
+        assign("bundle", _folder(folder)),
+        assign("typed", typed),
+        array("worker", worker),
+        call("on_interrupt", Expansion('"$typed"')),
     ]
 
 
@@ -98,32 +91,28 @@ def _folder(folder: str) -> str:
 
 
 def _below(root: Path, folders: Iterable[Path]) -> list[str]:
-    """Return those that lie in the repository, relative to it."""
+    """Return those that are in the repository, relative to it."""
     found = (os.path.relpath(os.path.realpath(each), os.path.realpath(root)) for each in folders)
     return [each for each in found if each.partition("/")[0] not in ("..", ".")]
 
 
 def _needed(settings: Settings, here: Paths) -> list[str]:
-    """Return the lines that look whether all is there, with the commands that make it."""
+    """Return the options for what must have been downloaded, each with the command that does it."""
     machine = settings.machine.name
     set_up = call("python3", "set_up.py", "download", "--machine", machine)
-    lines = []
+    lines, image = [], ""
     if configured_runtime(settings) != "host" and not image_source(settings).ready:
         source = image_source(settings)
-        base = archive_base(source, here)
+        base, image = archive_base(source, here), source.address
         build = call("python3", "build_container.py", "download", "--machine", machine)
-        lines.append(call("need_archive", base, build))
+        lines.append(call("--archive", base, build))
+    names = [f"repos/{each.name}.bundle" for each in configured_repositories(settings)]
+    names += [f"assets/{each.record}.asset" for each in configured_assets(settings)]
     if packages_wanted(settings):
         lock = f"pip/{settings.stack.name}_{here.arch}.lock"
-        lines.append(call("need_file", lock, set_up))
-        if lines[0].startswith("need_archive"):
-            address = image_source(settings).address
-            lines.append(call("need_packages_of_image", lock, address, set_up))
-    for repository in configured_repositories(settings):
-        lines.append(call("need_file", f"repos/{repository.name}.bundle", set_up))
-    for asset in configured_assets(settings):
-        lines.append(call("need_file", f"assets/{asset.record}.asset", set_up))
-    return lines
+        names.insert(0, lock)
+        lines += [call("--lock", lock, image, set_up)] if image else []
+    return lines + [call("--need", name, set_up) for name in names]
 
 
 def _own_requirements(root: Path) -> list[str]:
@@ -134,7 +123,7 @@ def _own_requirements(root: Path) -> list[str]:
 
 
 def _copy(settings: Settings, folder: str) -> str:
-    """Say how to go on: on the machine that the bundle is for."""
+    """Return how to continue, on the machine that the bundle is for."""
     unpack = call("bash", f"{os.path.basename(folder)}/unpack.sh")
     if settings.machine.name == "local":  # any machine: nobody has a name for it
         return f"copy {word(folder)} to the target machine; then run there: {unpack}"
@@ -142,43 +131,30 @@ def _copy(settings: Settings, folder: str) -> str:
     return f"{copy}; then run there: {unpack}"
 
 
-def verify_lines(folder: str, *, typed: str) -> list[str]:
-    """Return the lines of ``bundle.py verify``.
-
-    Parameters
-    ----------
-    folder : str
-        The bundle.
-    typed : str
-        What the user typed.
-    """
+def verify_lines(root: Path, folder: str, *, typed: str, python: str) -> list[str]:
+    """Return the lines of ``bundle.py verify``."""
     return [
-        assign("bundle", _folder(folder)),
-        call("on_interrupt", typed),
-        call("step", "1/1", "Verifying the bundle"),
-        call("verify_bundle", _BUNDLE),
-        'note "complete, ${#bundle_sums[@]} files: $bundle"',
+        *_start(root, folder, typed, python),
+        call(*_WORKER, "verify", _BUNDLE),
         call("next_step", call("python3", "bundle.py", "unpack", _folder(folder))),
     ]
 
 
 def unpack_lines(
-    settings: Settings, paths: Paths, folder: str, *, typed: str, verified: bool = False
+    settings: Settings,
+    paths: Paths,
+    folder: str,
+    *,
+    typed: str,
+    python: str,
+    verified: bool = False,
 ) -> list[str]:
-    """Return the lines of ``bundle.py unpack``: what the offline modes read is put into its place.
+    """Return the lines of ``bundle.py unpack``: downloads go where the offline modes read them.
 
     Parameters
     ----------
-    settings : Settings
-        All layers put together, for the machine at hand.
-    paths : Paths
-        Where things lie on it.
-    folder : str
-        The bundle.
-    typed : str
-        What the user typed, to go on after an interruption.
     verified : bool
-        Whether unpack.sh has looked at every file just now.
+        Whether unpack.sh has just verified the bundle.
     """
     bundle = Path(_folder(folder))
     for name, path in ("project_dir", paths.project_dir), ("scratch_dir", paths.scratch_dir):
@@ -187,28 +163,18 @@ def unpack_lines(
                 f"paths.{name} is in the bundle {bundle}: {path}",
                 f"set paths.{name} in configuration.toml to a directory outside of the bundle",
             )
-    check = ("open_manifest", "open_links") if verified else ("verify_bundle",)
+    step = "--step=1/1" if verified else "--step=2/2"
+    steps = ["build_container.py offline", "move_built_container_to_active.py"]
+    steps = [] if configured_runtime(settings) == "host" else steps
+    steps += ["build_overlay.py offline"] if settings.configuration.packages.overlay else []
     return [
-        assign("bundle", _folder(folder)),
-        assign("offline", paths.offline),
-        call("on_interrupt", typed),
-        *([] if verified else [call("step", "1/2", "Verifying the bundle")]),
-        *(call(each, _BUNDLE) for each in check),
-        call("make_folders", Expansion('"$offline"')),
+        *_start(paths.root, folder, typed, python),
+        *([] if verified else [call(*_WORKER, "verify", _BUNDLE, "--step=1/2")]),
+        call("make_folders", paths.offline),
         call(
-            *("locked", Expansion('"$offline/.unpack"'), "unpack_offline"),
-            *(_BUNDLE, Expansion('"$offline"'), "1/1" if verified else "2/2"),
+            *("locked", paths.offline / ".unpack", *_WORKER),
+            *("unpack-offline", _BUNDLE, paths.offline, step),
         ),
         call("next_step", call("cd", paths.root)),
-        *(call("next_step", f"python3 {each}") for each in _next_steps(settings)),
-    ]
-
-
-def _next_steps(settings: Settings) -> list[str]:
-    """Return what to type now, in order, in the repository."""
-    image = ["build_container.py offline", "move_built_container_to_active.py"]
-    return [
-        *([] if configured_runtime(settings) == "host" else image),
-        *(["build_overlay.py offline"] if settings.configuration.packages.overlay else []),
-        "set_up.py offline",
+        *(call("next_step", f"python3 {each}") for each in [*steps, "set_up.py offline"]),
     ]

@@ -5,84 +5,72 @@
 #   bash unpack.sh --verify      check every file of the bundle and unpack nothing
 set -euo pipefail
 
-# stop MESSAGE HINT
+# stop CODE MESSAGE HINT
 stop() {
-  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
-  exit 1
+  printf 'error: %s\nhint: %s\n' "$2" "$3" >&2
+  exit "$1"
 }
 
-# usage MESSAGE: a usage error ends with exit code 2, as those of the entry scripts.
-usage() {
-  printf 'error: %s\nhint: run: bash unpack.sh --help\n' "$1" >&2
-  exit 2
-}
-
-# own_functions BUNDLE: check the files that this script sources against their checksums.
-own_functions() {
-  local line
-  local -a lines=()
-  [[ -f $1/SHA256SUMS ]] || stop "the bundle is incomplete: not found: $1/SHA256SUMS" 'copy the bundle again'
-  while IFS= read -r line; do
-    if [[ ${line:66} == repository/lib/*/*.bash ]]; then lines+=("$line"); fi
-  done <"$1/SHA256SUMS"
-  (cd -- "$1" && printf '%s\n' "${lines[@]}" | sha256sum --check --quiet >&2) ||
-    stop "the bundle is incomplete or corrupt: $1" 'copy the bundle again: rsync -a --checksum copies only what differs'
+# check_program BUNDLE: compare the files that this script runs with their checksums.
+check_program() {
+  [[ -f $1/SHA256SUMS ]] || stop 1 "the bundle is incomplete: not found: $1/SHA256SUMS" 'copy the bundle again'
+  (cd -- "$1" && while IFS= read -r line; do
+    if [[ $line == *'  repository/lib/'* ]]; then printf '%s\n' "$line"; fi
+  done <SHA256SUMS | sha256sum --check --quiet >&2) ||
+    stop 1 "the bundle is incomplete or corrupt: $1" 'copy the bundle again: rsync -a --checksum copies only what differs'
 }
 
 # newest_python: print the first Python that is new enough for the scripts.
 newest_python() {
   local python
-  for python in python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9; do
+  for python in python3{,.14,.13,.12,.11,.10,.9}; do
     if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
       command -v "$python"
       return
     fi
   done
-  return 1
+  stop 1 'no Python 3.9 or newer found' 'load its module, then run the same command again'
 }
 
 main() {
-  local here folder python file verify=
+  local here folder=${1:-longship} python typed
+  local -a worker
   here=$(cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
   case ${1:-} in
     -h | --help)
-      printf 'Usage: bash unpack.sh [TARGET]\n       bash unpack.sh --verify\n\n'
-      printf 'Verify this bundle, put the repository into TARGET (default: ./longship) and unpack\n'
-      printf 'the rest into the directories that its configuration.toml sets.\n\n'
-      printf '  --verify  Check every file of the bundle and unpack nothing.\n'
-      printf '  --help    Show this message and exit.\n'
+      printf '%s\n' 'Usage: bash unpack.sh [TARGET]' '       bash unpack.sh --verify' '' \
+        'Verify this bundle, put the repository into TARGET (default: ./longship) and unpack' \
+        'the rest into the directories that its configuration.toml sets.' '' \
+        '  --verify  Check every file of the bundle and unpack nothing.' \
+        '  --help    Show this message and exit.'
       return
       ;;
-    --verify) verify=1 ;;
-    -*) usage "no such option: $1" ;;
+    --verify) ;;
+    -*) stop 2 "no such option: $1" 'run: bash unpack.sh --help' ;;
   esac
-  (($# <= 1)) || usage "unexpected argument: $2"
-  own_functions "$here"
-  for file in script/{messages,lock,watch} runtimes/launch bundle/{hands,bundle,unpack} repositories/repository; do
-    # shellcheck source=/dev/null
-    source "$here/repository/lib/$file.bash"
-  done
-  on_interrupt "$(printf '%q ' bash "$0" "$@")"
-  if [[ -n $verify ]]; then
-    step 1/1 'Verifying the bundle'
-    verify_bundle "$here"
-    # shellcheck disable=SC2154  # bundle.bash's
-    note "complete, ${#bundle_sums[@]} files: $here"
+  (($# <= 1)) || stop 2 "unexpected argument: $2" 'run: bash unpack.sh --help'
+  check_program "$here"
+  python=$(newest_python)
+  worker=("$python" -B "$here/repository/lib/bundle/worker.py")
+  # shellcheck source=/dev/null
+  source "$here/repository/lib/script/messages.bash"
+  # shellcheck source=/dev/null
+  source "$here/repository/lib/script/lock.bash"
+  # shellcheck source=/dev/null
+  source "$here/repository/lib/bundle/bundle.bash"
+  typed=$(printf '%q ' bash "$0" "$@")
+  on_interrupt "$typed"
+  if [[ ${1:-} == --verify ]]; then
+    bundle_work "$typed" "${worker[@]}" verify "$here"
     return
   fi
-  folder=${1:-longship}
   if (($# == 0)); then # not into the bundle
     if [[ $PWD -ef $here ]]; then folder=$here/../longship; fi
     if [[ $folder -ef $here ]]; then folder+=-clone; fi
   fi
   folder=$(realpath -m -- "$folder")
-  check_repository_folder "$here" "$folder"
-  python=$(newest_python) ||
-    fail 'no Python 3.9 or newer found' 'load its module, then run the same command again'
-  step 1/4 'Verifying the bundle'
-  verify_bundle "$here"
-  make_folders "$folder"
-  locked "$folder/.unpack" unpack_repository "$here" "$folder" "$python"
+  bundle_work "$typed" "${worker[@]}" verify "$here" "$folder" --step=1/4
+  locked "$folder/.unpack" bundle_work "$typed" "${worker[@]}" unpack-repository "$here" "$folder" --step=2/4
   exec "$python" "$folder/bundle.py" unpack --verified "$here"
 }
 

@@ -56,18 +56,14 @@ def bundle(
     if mode != "unpack" and verified:
         raise click.UsageError("--verified requires unpack")
     typed = call.typed("bundle.py")
+    if verified:  # by unpack.sh, which the user has typed
+        typed = shown("bash", f"{folder}/unpack.sh", call.settings.root)
+    always = {"typed": typed, "python": sys.executable}
     if mode == "pack":
-        lines = pack_lines(
-            *(call.settings, call.paths_here(), folder),
-            typed=typed,
-            python=sys.executable,
-            history=not no_history,
-            allowed=allow,
-        )
+        here, chosen = call.paths_here(), {"history": not no_history, "allowed": allow}
+        lines = pack_lines(call.settings, here, folder, **always, **chosen)
     elif mode == "verify":
-        lines = verify_lines(folder, typed=typed)
+        lines = verify_lines(call.settings.root, folder, **always)
     else:
-        if verified:  # by unpack.sh, which the user has typed
-            typed = shown("bash", f"{folder}/unpack.sh", call.settings.root)
-        lines = unpack_lines(call.settings, call.paths, folder, typed=typed, verified=verified)
+        lines = unpack_lines(call.settings, call.paths, folder, **always, verified=verified)
     call.finish(render(call.title(f"bundle.py {mode}"), lines), "bundle.py")

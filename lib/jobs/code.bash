@@ -69,6 +69,9 @@ code_record_changes() {
   if [[ -s $borrowed/patch ]]; then cat -- "$borrowed/patch" >"$2.patch"; fi
 }
 
+# what tokens and keys look like, for grep -E and git log -G
+declare -g SECRET='hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}|glpat-[A-Za-z0-9_-]{20,}|AKIA[0-9A-Z]{16}|BEGIN [A-Z0-9 ]*PRIVATE KEY|(WANDB_API_KEY|[Ww]andb_(api_)?key|api\.wandb\.ai).{0,80}[^0-9a-f][0-9a-f]{40}([^0-9a-f]|$)|https?://[^]/@:"<>{}$*[:space:]'\''[]+:[^]/@:"<>{}$*[:space:]'\''[]+@'
+
 # what no recorded change may contain: secrets, and passwords in URLs
 declare -g IN_NO_PATCH="$SECRET"'|://[^]/:@<>{}$*[:space:]]+:[^]/@<>{}$*[:space:]]+@|https?://[^]/:@<>{}$*[:space:]]{20,}@'
 

@@ -1,15 +1,19 @@
 """Which parts a bundle has, and which names and texts are let into it."""
 
+import hashlib
+import os
 import re
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 from support.tree import own_files
 
 from lib import ROOT
+from lib.bundle import pack, tree
 from lib.bundle.bundle import pack_lines, unpack_lines
 from lib.configuration.sites import own_arch
-from lib.script.command import assign, call
+from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.render import definitions, render
 
@@ -23,21 +27,26 @@ def packing(repository, folder="/b", configuration="", **options):
     return pack_lines(settings, paths, folder, typed="t", python="python3", **options)
 
 
+def parts(lines):
+    """Give the options that say what belongs into a bundle, one each."""
+    (text,) = (line for line in lines if line.startswith("parts="))
+    return [line.strip().rstrip(")") for line in text.splitlines()[1:]]
+
+
 def test_image_packages_and_repositories_are_needed(repository):
     lines = packing(
         repository,
         configuration='[packages]\nrequirements = "r.txt"\n[[repositories]]\nurl = "https://e.org/x.git"\n',
     )
-    needed = [line.split(" python3 ")[0] for line in lines if line.startswith("need_")]
-    (archive, *files) = needed
+    archive, *files = parts(lines)[-4:]
     assert re.fullmatch(
-        r"need_archive /home/me/longship-data/scratch/offline/containers/base_1_\w+ 'python3 bu.*",
+        r"--archive /home/me/longship-data/scratch/offline/containers/base_1_\w+ 'python3 bu.*",
         archive,
     )
     assert [each.split()[:2] for each in files] == [
-        ["need_file", f"pip/pytorch_{own_arch()}.lock"],
-        ["need_packages_of_image", f"pip/pytorch_{own_arch()}.lock"],
-        ["need_file", "repos/x.bundle"],
+        ["--lock", f"pip/pytorch_{own_arch()}.lock"],
+        ["--need", f"pip/pytorch_{own_arch()}.lock"],
+        ["--need", "repos/x.bundle"],
     ]
 
 
@@ -46,26 +55,32 @@ def test_image_packages_and_repositories_are_needed(repository):
     ['[container]\nruntime = "host"\n', '[container]\nimage = "/site/ready.sif"\n'],
 )
 def test_machine_without_an_image_of_ours_needs_no_archive(configuration, repository):
-    assert not any(
-        line.startswith("need_archive") for line in packing(repository, "/b", configuration)
-    )
+    options = parts(packing(repository, "/b", configuration))
+    assert not any(each.startswith("--archive") for each in options)
 
 
 def test_folders_in_the_repository_are_left_out(repository):
     inside = repository.root / "it's inside"
     configuration = f'[paths]\nscratch_dir = "{repository.root}/scratch"\n'
-    (line,) = (
-        line
-        for line in packing(repository, str(inside), configuration)
-        if line.startswith("left_out=")
-    )
-    assert line == (
-        "left_out=(.git .venv .cache configuration.local.toml 'it'\"'\"'s inside' scratch)"
-    )
+    options = parts(packing(repository, str(inside), configuration))
+    assert [each for each in options if "--leave-out" in each] == [
+        *(f"--leave-out={each}" for each in (".git", ".venv", ".cache")),
+        "--leave-out=configuration.local.toml",
+        "'--leave-out=it'\"'\"'s inside'",
+        "--leave-out=scratch",
+    ]
+
+
+def test_names_that_begin_with_a_hyphen_are_no_options(repository):
+    assert "--allow=-x" in parts(packing(repository, allowed=["-x"]))
 
 
 def test_packages_of_the_scripts_are_for_every_python(repository):
-    assert any(line.endswith("pack_bundle 'click>=8.1' 'tomli>=2'") for line in packing(repository))
+    options = parts(packing(repository))
+    assert [each for each in options if "requirement" in each] == [
+        "'--requirement=click>=8.1'",
+        "'--requirement=tomli>=2'",
+    ]
 
 
 def test_folder_with_a_newline_is_refused(repository):
@@ -77,7 +92,7 @@ def test_folder_with_a_newline_is_refused(repository):
 def test_next_steps_are_those_of_the_runtime(runtime, steps, repository):
     repository.write("configuration.toml", f'[container]\nruntime = "{runtime}"\n')
     settings, paths = repository.settings_and_paths()
-    lines = unpack_lines(settings, paths, "/b", typed="t")
+    lines = unpack_lines(settings, paths, "/b", typed="t", python="p")
     assert sum(line.startswith("next_step 'python3 ") for line in lines) == steps
 
 
@@ -86,63 +101,82 @@ def bash(run, *lines):
 
 
 @pytest.mark.parametrize("name", ["a", "a b/c", "-x", ".hidden/..x", "ü/$(x)/*", "it's"])
-def test_name_below_the_folder_is_let_in(name, run):
-    assert bash(run, call("stays_inside", name)).returncode == 0
+def test_name_below_the_folder_is_let_in(name):
+    assert tree.is_inside(name)
 
 
 @pytest.mark.parametrize(
     "name",
     ["", "/", "/a", "..", "../a", "a/../b", "a/..", "./a", "a//b", "a/", "a\nb", "a\\b", "\x7f"],
 )
-def test_name_that_leaves_the_folder_is_not(name, run):
-    assert bash(run, call("stays_inside", name)).returncode == 1
+def test_name_that_leaves_the_folder_is_not(name):
+    assert not tree.is_inside(name)
 
 
 @pytest.mark.parametrize("target", ["b", "../b", "../c/d", "./b", "..", "c/"])
-def test_link_to_something_packed_is_let_in(target, run):
-    assert bash(run, call("link_stays_inside", "offline/assets/link", target)).returncode == 0
+def test_link_to_something_packed_is_let_in(target):
+    assert tree.link_is_inside("offline/assets/link", target)
 
 
 @pytest.mark.parametrize("target", ["", "/b", "../..", "../../b", "c/../../../x", "c/../d", "a\nb"])
-def test_link_that_leads_out_is_not(target, run):
-    assert bash(run, call("link_stays_inside", "offline/assets/link", target)).returncode == 1
+def test_link_that_leads_out_is_not(target):
+    assert not tree.link_is_inside("offline/assets/link", target)
 
 
 @pytest.mark.parametrize("insensitive", [False, True])
-def test_names_that_differ_in_case_are_refused_where_one_file_has_both(insensitive, run, tmp_path):
+@pytest.mark.parametrize("names", [("docs/Page", "docs/page"), ("docs", "Docs/b")])
+def test_names_that_differ_in_case_are_refused_where_one_file_has_both(
+    names, insensitive, tmp_path
+):
     """As on exFAT. There `.partial` is found under its other name too."""
     (tmp_path / ".partial").mkdir()
+    own = {"a", *names}
     if insensitive:
         (tmp_path / ".PARTIAL").symlink_to(".partial")
-    for one, other in (("docs/Page", "docs/page"), ("docs", "Docs")):
-        names = (
-            f"[a]=1 [{one}]=1 [{other}/b]=1" if one == "docs" else f"[a]=1 [{one}]=1 [{other}]=1"
-        )
-        lines = [assign("bundle", tmp_path), f"wanted_names=({names})"]
-        done = bash(run, *lines, call("check_case"))
-        assert done.returncode == (1 if insensitive else 0), done.stderr
-        both = f"{one} and {other}\n", f"{other} and {one}\n"
-        assert any(f"cannot store both {each}" in done.stderr for each in both) == insensitive
+        with pytest.raises(LongshipError, match="cannot store both [dD]ocs"):
+            pack._check_bundle(str(tmp_path), own, {*own, ".PARTIAL"})
+    else:
+        pack._check_bundle(str(tmp_path), own, own)
 
 
-def test_every_file_is_dealt_out_once(run, tmp_path):
-    names = [f"{folder}/{number}" for folder in ("a b", "c") for number in range(300)]
-    for name in names:
-        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "root" / name).write_text("x")
-    with open(tmp_path / "root/big", "wb") as file:
-        file.truncate(20 << 20)
-    (tmp_path / "work").mkdir()
-    lines = ["nproc() { echo 3; }", call("list_tree", tmp_path / "root")]
-    lines += [
-        'bundle_names=("${tree_files[@]}")',
-        call("hash_files", tmp_path / "root", tmp_path / "work"),
-    ]
-    done = bash(run, *lines)
-    assert done.returncode == 0, done.stderr
-    sums = [path.read_text().splitlines() for path in (tmp_path / "work").glob("sums.*")]
-    assert len(sums) == 3 and all(len(each) < 400 for each in sums)
-    assert sorted(line[66:] for each in sums for line in each) == sorted([*names, "big"])
+def test_every_file_is_copied_once_with_its_checksum(tmp_path):
+    sources = {}
+    for number in range(300):
+        source = tmp_path / f"a {number % 3}" / str(number)
+        source.parent.mkdir(exist_ok=True)
+        source.write_bytes(os.urandom(number))
+        sources[str(tmp_path / f"to/{number}")] = str(source)
+    with open(tmp_path / "big", "wb") as file:
+        file.truncate(5 << 20)
+    os.chmod(tmp_path / "big", 0o555)
+    os.utime(tmp_path / "big", ns=(1, 2))
+    sources[str(tmp_path / "to/big")] = str(tmp_path / "big")
+    told = []
+    tree.copy_files(sources, str(tmp_path / "new"), lambda *each: told.append(each))
+    assert dict(told) == tree.hash_files(sources) and len(told) == len(sources)
+    for target, source in sources.items():
+        assert Path(target).read_bytes() == Path(source).read_bytes()
+        assert dict(told)[target] == hashlib.sha256(Path(source).read_bytes()).hexdigest()
+    copy = os.stat(tmp_path / "to/big")
+    assert copy.st_mtime_ns == 2 and copy.st_mode & 0o100
+    assert not (tmp_path / "new").exists()
+
+
+def test_file_that_cannot_be_copied_is_named_and_ends_the_copying(tmp_path):
+    (tmp_path / "a").write_text("a")
+    sources = {str(tmp_path / "to/a"): str(tmp_path / "a"), str(tmp_path / "to/b"): "/missing"}
+    with pytest.raises(LongshipError, match="cannot copy /missing to .*: No such file"):
+        tree.copy_files(sources, str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (99_949, "99.9 kB"), (9.96e9, "10.0 GB")]
+    + [(123e6, "123 MB"), (999_999, "1.0 MB"), (5e15, "5000 TB")],
+)
+def test_size_has_a_unit(size, text):
+    assert pack._human(size) == text
 
 
 def test_this_repository_holds_nothing_that_looks_like_a_secret(run):
@@ -164,11 +198,9 @@ def test_history_of_this_repository_can_be_packed(run, tmp_path):
             ["git", "-C", own, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q"]
             + ["--allow-empty", "-m", "x"]
         )
-    work = tmp_path / "work"
-    work.mkdir()
-    lines = [assign("root", own), assign("work", work), "allowed=()", call("check_history")]
-    done = bash(run, *lines)
-    assert done.returncode == 0, done.stderr
+    pattern = definitions()["SECRET"].partition("SECRET=")[2]
+    secret = run(["bash", "-c", f"printf %s {pattern}"]).stdout
+    pack._check_history(Namespace(repository=str(own), secret=secret, allow=[]))
 
 
 HINTS = {

@@ -258,7 +258,7 @@ def test_verify_names_each_bad_missing_and_unexpected_file(place):
         f"corrupt: offline/{IMAGE}",
         "corrupt: repository/lib/commands/bundle.py",
         "missing: offline/pip/pip-99.0-py3-none-any.whl",
-        "unexpected, not a regular file: offline/repos/a\\ thing.bundle",
+        "unexpected, not a regular file: 'offline/repos/a thing.bundle'",
         "unexpected: offline/pip/more.whl",
     ]
 

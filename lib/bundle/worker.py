@@ -1,0 +1,80 @@
+"""The program that packs, verifies and unpacks bundles, with Python's standard library alone.
+
+The script of bundle.py runs the one of this repository, unpack.sh that of the bundle.
+"""
+
+import argparse
+import os
+import signal
+import sys
+
+sys.path[0] = os.path.realpath(f"{__file__}/../../..")
+
+from lib.bundle import pack, tree, unpack  # noqa: E402
+from lib.script.errors import LongshipError, paint, print_messages  # noqa: E402
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_MODES = {
+    "check": pack.check,
+    "pack": pack.pack,
+    "verify": unpack.verify,
+    "unpack-repository": unpack.unpack_repository,
+    "unpack-offline": unpack.unpack_offline,
+}
+
+
+def main() -> None:
+    """Do what the first argument says; an error is two lines and exit code 1."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("mode", choices=list(_MODES))
+    parser.add_argument("bundle")
+    parser.add_argument("target", nargs="?")
+    parser.add_argument("--step", default="1/1")
+    parser.add_argument("--no-history", action="store_true")
+    for name in ("resume", "repository", "offline", "work", "secret"):
+        parser.add_argument(f"--{name}", default="")
+    for name in ("leave-out", "allow", "python", "requirement"):
+        parser.add_argument(f"--{name}", action="append", default=[])
+    for name, count in (("archive", 2), ("need", 2), ("lock", 3)):
+        parser.add_argument(f"--{name}", action="append", default=[], nargs=count)
+    options = parser.parse_args()
+    options.step = _Steps(options.step, options.resume)
+    try:
+        _MODES[options.mode](options)
+    except LongshipError as error:
+        error.tell()
+        sys.exit(1)
+    except OSError as error:
+        path = str(error.filename2 or error.filename or options.bundle)
+        hint = "check its permissions (ls -ld), then run the same command again"
+        folder = os.path.dirname(path)
+        tree.write_error(folder, f"cannot read or write {path}", hint, error).tell()
+        sys.exit(1)
+
+
+class _Steps:
+    """The steps, from the number FIRST/COUNT on; a signal names the current one."""
+
+    def __init__(self, first: str, resume: str) -> None:
+        number, self.count = first.split("/")
+        self.next, self.current, self.resume = int(number), "before the first step", resume
+        for each in _SIGNALS:
+            signal.signal(each, self._stop)
+
+    def __call__(self, text: str) -> None:
+        number = f"{self.next}/{self.count}"
+        self.next, self.current = self.next + 1, f"in step {number}, {text}"
+        print(paint(f"[{number}] {text}", sys.stderr), file=sys.stderr, flush=True)
+
+    def _stop(self, *_: object) -> None:
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        tree.stopping.set()
+        hint = f"no work is lost; resume with: {self.resume}"
+        print(file=sys.stderr)
+        print_messages(error=f"interrupted {self.current}", hint=hint)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
