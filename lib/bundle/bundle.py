@@ -38,14 +38,7 @@ def pack_lines(
 ) -> list[str]:
     """Return the lines of ``bundle.py pack``.
 
-    Parameters
-    ----------
-    settings : Settings
-        For the machine that will use the bundle.
-    here : Paths
-        Those of the machine that packs.
-    allowed : iterable of str
-        Files that only look like secrets.
+    SETTINGS are of the machine that will use the bundle, HERE are the paths of the one that packs.
     """
     here = dataclasses.replace(here, arch=settings.machine.arch)
     outside = (Path(_folder(folder)), here.scratch_dir, here.project_dir)
@@ -55,8 +48,6 @@ def pack_lines(
         "work": [here.cache / "bundle"],
         "leave-out": [*_LEFT_OUT, *_below(here.root, outside)],
         "allow": allowed,
-        "requirement": _own_requirements(settings.root),
-        "python": dict.fromkeys([str(here.root / ".venv/bin/python"), python, "python3"]),
     }
     parts = [call(f"--{name}={each}") for name in options for each in options[name]]
     parts += [*([] if history else ["--no-history"]), *_needed(settings, here)]
@@ -106,20 +97,12 @@ def _needed(settings: Settings, here: Paths) -> list[str]:
         base, image = archive_base(source, here), source.address
         build = call("python3", "build_container.py", "download", "--machine", machine)
         lines.append(call("--archive", base, build))
-    names = [f"repos/{each.name}.bundle" for each in configured_repositories(settings)]
-    names += [f"assets/{each.record}.asset" for each in configured_assets(settings)]
     if packages_wanted(settings):
         lock = f"pip/{settings.stack.name}_{here.arch}.lock"
-        names.insert(0, lock)
-        lines += [call("--lock", lock, image, set_up)] if image else []
-    return lines + [call("--need", name, set_up) for name in names]
-
-
-def _own_requirements(root: Path) -> list[str]:
-    """Return what the scripts need on any Python; pip would read the markers by its own."""
-    text = (root / "requirements/host.txt").read_text(encoding="utf-8")
-    lines = (line.partition("#")[0].partition(";")[0].strip() for line in text.splitlines())
-    return [line for line in lines if line]
+        lines.append(call("--need", lock, image, set_up))
+    names = [f"repos/{each.name}.bundle" for each in configured_repositories(settings)]
+    names += [f"assets/{each.record}.asset" for each in configured_assets(settings)]
+    return lines + [call("--need", name, "", set_up) for name in names]
 
 
 def _copy(settings: Settings, folder: str) -> str:
@@ -149,13 +132,7 @@ def unpack_lines(
     python: str,
     verified: bool = False,
 ) -> list[str]:
-    """Return the lines of ``bundle.py unpack``: downloads go where the offline modes read them.
-
-    Parameters
-    ----------
-    verified : bool
-        Whether unpack.sh has just verified the bundle.
-    """
+    """Return the lines of ``bundle.py unpack``; unpack.sh has VERIFIED the bundle already."""
     bundle = Path(_folder(folder))
     for name, path in ("project_dir", paths.project_dir), ("scratch_dir", paths.scratch_dir):
         if bundle in (path, *path.parents):

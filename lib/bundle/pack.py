@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import shutil
@@ -34,13 +33,13 @@ def check(options: Namespace) -> None:
         if not all(map(os.path.isfile, _archive(base))):
             text = f"image archive {base}.tar or .sif; without a container runtime on the target"
             missing[f'{text}: container.runtime = "host"'] = command
-    for name, command in options.need:
-        if not os.path.exists(f"{options.offline}/{name}"):
-            missing[f"{options.offline}/{name}"] = command
-    for name, image, command in options.lock:
-        lines = tree.read_lines(f"{options.offline}/{name}")
-        found = next((line[9:] for line in lines if line.startswith("# image: ")), "")
-        if found != image and os.path.exists(f"{options.offline}/{name}"):
+    for name, image, command in options.need:
+        path = f"{options.offline}/{name}"
+        lines = (line for line in tree.read_lines(path) if line.startswith("# image: "))
+        found = next(lines, "# image: ")[9:] if image else ""
+        if not os.path.exists(path):
+            missing[path] = command
+        elif found != image:
             text = f"packages for the image {image}; the downloaded ones are for {found}"
             missing[text] = command
     for part in missing:
@@ -48,10 +47,8 @@ def check(options: Namespace) -> None:
     if missing:
         message = f"{len(missing)} parts of the bundle have not been downloaded"
         raise LongshipError(message, f"run: {'; '.join(dict.fromkeys(missing.values()))}")
-    bundle, own = (
-        options.bundle,
-        [f"{options.bundle}/{name}" for name in (".partial", "SHA256SUMS")],
-    )
+    bundle = options.bundle
+    own = [f"{bundle}/.partial", f"{bundle}/SHA256SUMS"]
     for part in ("containers", "pip", "repos", "assets"):
         if f"{bundle}/".startswith(f"{options.offline}/{part}/"):
             hint = "name a directory outside of the scratch directory"
@@ -138,10 +135,9 @@ def _collect(options: Namespace) -> dict[str, str]:
     for part, folder, name in _candidates(options):
         source = f"{folder}/{name}"
         if not tree.is_inside(name):
-            text = (
-                f"cannot pack {quote(source)}: the name contains a backslash or a control character"
-            )
-            raise LongshipError(text, "rename that file")
+            message = f"cannot pack {quote(source)}"
+            reason = "the name contains a backslash or a control character"
+            raise LongshipError(f"{message}: {reason}", "rename that file")
         if os.path.islink(source):
             target = os.readlink(source)
             if not tree.link_is_inside(f"{part}/{name}", target):
@@ -253,29 +249,28 @@ def _human(size: float) -> str:
 def _wheels(options: Namespace) -> list[str]:
     """Return the wheels of the scripts' own packages, for every Python; download missing ones."""
     folder = f"{options.work}/host"
-    names = [each.partition("-")[0] for each in os.listdir(folder)]
-    missing = [each for each in options.requirement if re.split("[<>=!~ ]", each)[0] not in names]
+    lines = tree.read_lines(f"{options.repository}/requirements/host.txt")
+    needed = [re.sub("[#;].*", "", line).strip() for line in lines]  # pip would judge the markers
+    names = ["", *(each.partition("-")[0] for each in os.listdir(folder))]
+    missing = [each for each in needed if re.split("[<>=!~ ]", each)[0] not in names]
     if missing:
-        print_messages(note=f"downloading {' '.join(missing)}")
-        python = next(filter(_has_pip, options.python), None)
-        if not python:
+        what = " ".join(missing)
+        print_messages(note=f"downloading {what}")
+        for python in (f"{options.repository}/.venv/bin/python", sys.executable, "python3"):
+            if shutil.which(python) and not tree.run(python, "-m", "pip", "--version").returncode:
+                break
+        else:
             hint = "run: python3 -m venv .venv; then run the same command again"
-            raise LongshipError(f"pip not found, to download {' '.join(missing)}", hint)
+            raise LongshipError(f"pip not found, to download {what}", hint)
         done = tree.run(python, *_PIP.split(), f"{folder}.partial", *missing)
         if done.returncode:
             print(done.stdout, done.stderr, file=sys.stderr)
-            message = f"cannot download the packages of the scripts: {' '.join(missing)}"
             hint = "check the network; pip's output above has the details"
+            message = f"cannot download the packages of the scripts: {what}"
             raise tree.write_error(folder, message, hint)
-        for wheel in glob.glob(f"{glob.escape(folder)}.partial/*.whl"):
-            os.replace(wheel, f"{folder}/{os.path.basename(wheel)}")
-    return glob.glob(f"{glob.escape(folder)}/*.whl")
-
-
-def _has_pip(python: str) -> bool:
-    with suppress(LongshipError):
-        return tree.run(python, "-m", "pip", "--version").returncode == 0
-    return False
+        for wheel in os.listdir(f"{folder}.partial"):
+            os.replace(f"{folder}.partial/{wheel}", f"{folder}/{wheel}")
+    return [f"{folder}/{each}" for each in os.listdir(folder)]
 
 
 def _history(options: Namespace) -> str:
@@ -293,6 +288,8 @@ def _history(options: Namespace) -> str:
     heads = tree.run("git", "bundle", "list-heads", file).stdout.splitlines()
     if set(heads) != {f"{commit} {ref}" for ref in refs}:
         _check_history(options)
+        with suppress(FileNotFoundError):  # of a git that was killed
+            os.unlink(f"{file}.partial.lock")
         done = tree.run(*git, "bundle", "create", f"{file}.partial", *refs)
         if done.returncode:
             hint = "run: git fsck; or leave out the history: --no-history"
@@ -314,15 +311,8 @@ def _check_history(options: Namespace) -> None:
             message = f"the git history contains a file named like a secret: {name}"
             raise LongshipError(message, hint)
     exclude = [f":(exclude,top,literal){each}" for each in options.allow]
-    log = (
-        *log,
-        "-m",
-        "--no-ext-diff",
-        "--no-textconv",
-        "--format=commit %h",
-        f"-G{options.secret}",
-    )
-    found = tree.run(*log, "HEAD", "--", ".", *exclude).stdout.split("\n")
+    log = (*log, "-m", "--no-ext-diff", "--no-textconv", "--format=commit %h")
+    found = tree.run(*log, f"-G{options.secret}", "HEAD", "--", ".", *exclude).stdout.split("\n")
     if found[0]:
         message = "the git history contains what looks like a token or key"
         raise LongshipError(f"{message}: {' '.join(found[:3])}", hint)

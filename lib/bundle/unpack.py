@@ -55,22 +55,21 @@ def unpack_repository(options: Namespace) -> None:
 
 
 def _unpack(bundle: str, part: str, folder: str, memory: str) -> None:
-    """Unpack a directory of the bundle; MEMORY lists what was unpacked before."""
+    """Unpack a directory of the bundle; MEMORY/unpacked lists what was unpacked."""
     manifest = tree.read_manifest(bundle)
     sums, links = (
         {name[len(part) + 1 :]: each for name, each in all_.items() if name.startswith(f"{part}/")}
         for all_ in (manifest, tree.read_links(bundle, manifest))
     )
     _check_parents(folder, [*sums, *links])
-    lines = (tree.read_lines(f"{memory}/{name}") for name in ("unpacked", "unpacked.new"))
-    before = {line for each in lines for line in each}
+    before = set(tree.read_lines(f"{memory}/unpacked"))
     now = [
         *(f"{sums[name]} {name}" for name in sums),
         *(f"-> {links[name]} {name}" for name in links),
     ]
     new, kept = _compare(folder, sums, before)
     os.makedirs(memory, exist_ok=True)
-    tree.replace_file(f"{memory}/unpacked.new", {*before, *now})
+    tree.replace_file(f"{memory}/unpacked", {*before, *now})
     copies = {f"{folder}/{name}": f"{bundle}/{part}/{name}" for name in new}
     for name in kept:
         source, beside = f"{bundle}/{part}/{name}", f"{folder}/{name}.new"
@@ -87,7 +86,6 @@ def _unpack(bundle: str, part: str, folder: str, memory: str) -> None:
     if part == "repository":
         _remove_former(folder, before, sums)
     tree.replace_file(f"{memory}/unpacked", now)
-    os.unlink(f"{memory}/unpacked.new")
     print_messages(note=f"{count} new files in {folder}")
 
 
@@ -185,7 +183,7 @@ def _restore_history(file: str, folder: str) -> None:
     commit, branch = heads[0], "".join(name for name in heads[1::2] if name != "HEAD")
     short = branch[len("refs/heads/") :]
     if not os.path.lexists(f"{folder}/.git"):
-        return _make_clone(file, folder, commit, branch)
+        return _make_clone(file, folder)
     done = tree.run(*git, "fetch", "-q", file, f"+HEAD:refs/remotes/bundle/{short}")
     if done.returncode:
         text = f"git cannot fetch the history of the bundle: {tree.last_line(done)}"
@@ -206,15 +204,13 @@ def _restore_history(file: str, folder: str) -> None:
         print_messages(note=text)
 
 
-def _make_clone(file: str, folder: str, commit: str, branch: str) -> None:
+def _make_clone(file: str, folder: str) -> None:
     """Put the packed history around the files; the clone is complete or does not exist."""
     new = f"{folder}/.unpack.partial"
     shutil.rmtree(new, ignore_errors=True)
     for command in (
-        ("init", "-q", new),
-        ("-C", new, "fetch", "-q", file, "HEAD"),
-        ("-C", new, "update-ref", branch or "HEAD", commit),
-        ("-C", new, "symbolic-ref", "HEAD", branch) if branch else ("version",),
+        ("clone", "-q", "--no-checkout", file, new),
+        ("-C", new, "remote", "remove", "origin"),
         (f"--git-dir={new}/.git", f"--work-tree={folder}", "reset", "-q", "--mixed"),
     ):
         done = tree.run("git", *command)

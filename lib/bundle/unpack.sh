@@ -33,7 +33,7 @@ newest_python() {
 }
 
 main() {
-  local here folder=${1:-longship} python typed
+  local here folder=${1:-longship} python typed name
   local -a worker
   here=$(cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
   case ${1:-} in
@@ -52,12 +52,10 @@ main() {
   check_program "$here"
   python=$(newest_python)
   worker=("$python" -B "$here/repository/lib/bundle/worker.py")
-  # shellcheck source=/dev/null
-  source "$here/repository/lib/script/messages.bash"
-  # shellcheck source=/dev/null
-  source "$here/repository/lib/script/lock.bash"
-  # shellcheck source=/dev/null
-  source "$here/repository/lib/bundle/bundle.bash"
+  for name in script/messages script/lock bundle/bundle; do
+    # shellcheck source=/dev/null
+    source "$here/repository/lib/$name.bash"
+  done
   typed=$(printf '%q ' bash "$0" "$@")
   on_interrupt "$typed"
   if [[ ${1:-} == --verify ]]; then

@@ -33,9 +33,9 @@ def main() -> None:
     parser.add_argument("--no-history", action="store_true")
     for name in ("resume", "repository", "offline", "work", "secret"):
         parser.add_argument(f"--{name}", default="")
-    for name in ("leave-out", "allow", "python", "requirement"):
+    for name in ("leave-out", "allow"):
         parser.add_argument(f"--{name}", action="append", default=[])
-    for name, count in (("archive", 2), ("need", 2), ("lock", 3)):
+    for name, count in (("archive", 2), ("need", 3)):
         parser.add_argument(f"--{name}", action="append", default=[], nargs=count)
     options = parser.parse_args()
     options.step = _Steps(options.step, options.resume)

@@ -20,9 +20,6 @@ from lib.script.render import definitions, render
 
 def packing(repository, folder="/b", configuration="", **options):
     repository.write("configuration.toml", configuration)
-    repository.write(
-        "requirements/host.txt", '# ours\nclick>=8.1\ntomli>=2; python_version < "3.11"\n'
-    )
     settings, paths = repository.settings_and_paths()
     return pack_lines(settings, paths, folder, typed="t", python="python3", **options)
 
@@ -38,15 +35,14 @@ def test_image_packages_and_repositories_are_needed(repository):
         repository,
         configuration='[packages]\nrequirements = "r.txt"\n[[repositories]]\nurl = "https://e.org/x.git"\n',
     )
-    archive, *files = parts(lines)[-4:]
+    archive, *files = parts(lines)[-3:]
     assert re.fullmatch(
         r"--archive /home/me/longship-data/scratch/offline/containers/base_1_\w+ 'python3 bu.*",
         archive,
     )
-    assert [each.split()[:2] for each in files] == [
-        ["--lock", f"pip/pytorch_{own_arch()}.lock"],
-        ["--need", f"pip/pytorch_{own_arch()}.lock"],
-        ["--need", "repos/x.bundle"],
+    assert [each.split()[:3] for each in files] == [
+        ["--need", f"pip/pytorch_{own_arch()}.lock", "docker://example.org/lab/base:1"],
+        ["--need", "repos/x.bundle", "''"],
     ]
 
 
@@ -73,14 +69,6 @@ def test_folders_in_the_repository_are_left_out(repository):
 
 def test_names_that_begin_with_a_hyphen_are_no_options(repository):
     assert "--allow=-x" in parts(packing(repository, allowed=["-x"]))
-
-
-def test_packages_of_the_scripts_are_for_every_python(repository):
-    options = parts(packing(repository))
-    assert [each for each in options if "requirement" in each] == [
-        "'--requirement=click>=8.1'",
-        "'--requirement=tomli>=2'",
-    ]
 
 
 def test_folder_with_a_newline_is_refused(repository):

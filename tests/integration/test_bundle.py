@@ -296,7 +296,7 @@ def test_bundle_with_bit_rot_is_packed_again_as_the_hint_says(place):
 def test_unpacking_that_was_interrupted_goes_on(there):
     """As after Ctrl-C or on a full disk: without what it removes itself, and with anything else."""
     (there.root / ".cache/bundle").mkdir(parents=True)
-    (there.root / ".cache/bundle/unpacked.new").touch()
+    (there.root / ".cache/bundle/unpacked").touch()
     (there.root / "README.md").write_bytes((there.bundle / "repository/README.md").read_bytes())
     there()
     assert (there.root / "bundle.py").exists()
