@@ -63,10 +63,7 @@ def _unpack(bundle: str, part: str, folder: str, memory: str) -> None:
     )
     _check_parents(folder, [*sums, *links])
     before = set(tree.read_lines(f"{memory}/unpacked"))
-    now = [
-        *(f"{sums[name]} {name}" for name in sums),
-        *(f"-> {links[name]} {name}" for name in links),
-    ]
+    now = [f"{sums[name]} {name}" for name in sums] + [f"-> {links[name]} {name}" for name in links]
     new, kept = _compare(folder, sums, before)
     os.makedirs(memory, exist_ok=True)
     tree.replace_file(f"{memory}/unpacked", {*before, *now})
@@ -91,14 +88,14 @@ def _unpack(bundle: str, part: str, folder: str, memory: str) -> None:
 
 def _check_parents(folder: str, names: Iterable[str]) -> None:
     """Stop if a link, which leads elsewhere, or a file has the name of a directory."""
-    for parent in sorted({each for name in names for each in tree.parents(name)}):
+    for parent, name in {each: file for file in names for each in tree.parents(file)}.items():
         path = f"{folder}/{parent}"
         if os.path.islink(path):
             hint = "replace the link by a directory, then run the same command again"
-            raise LongshipError(f"cannot unpack to {path}, which is a symbolic link", hint)
+            raise LongshipError(f"cannot unpack {name}: {path} is a symbolic link", hint)
         if os.path.lexists(path) and not os.path.isdir(path):
             hint = "move that file, then run the same command again"
-            raise LongshipError(f"cannot unpack to {path}, which is not a directory", hint)
+            raise LongshipError(f"cannot unpack {name}: {path} is not a directory", hint)
 
 
 def _compare(folder: str, sums: dict[str, str], before: set[str]) -> tuple[list[str], list[str]]:

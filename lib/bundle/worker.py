@@ -46,7 +46,7 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         path = str(error.filename2 or error.filename or options.bundle)
-        hint = "check its permissions (ls -ld), then run the same command again"
+        hint = "check its permissions (ls -ld), or name a directory that you can write to"
         folder = os.path.dirname(path)
         tree.write_error(folder, f"cannot read or write {path}", hint, error).tell()
         sys.exit(1)
