@@ -213,7 +213,7 @@ def test_hints_name_the_offline_modes_where_a_bundle_was_unpacked(
         expected = f"error: python3 set_up.py install\nhint: {offline if unpacked else hint}\n"
         done = bash(run, call("fail", "python3 set_up.py install", hint))
         assert done.stderr == expected
-        done = bash(run, "start_report text", call("report", "problem", "packages", "text", hint))
+        done = bash(run, "report_begin text", call("report", "problem", "packages", "text", hint))
         assert done.stdout.endswith(f"fix: {offline if unpacked else hint}\n")
         LongshipError("python3 set_up.py install", hint).tell()
         assert capfd.readouterr().err == expected
