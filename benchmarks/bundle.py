@@ -88,7 +88,8 @@ def prepare(folder: Path, gigabytes: float) -> tuple[Path, dict[str, str]]:
         for number in range(count):
             write_random(scratch / "offline" / pattern.format(number), share * gigabytes / count)
     (scratch / "offline/containers/base_1_amd64.tar.json").write_text("{}\n")
-    (scratch / "offline/pip/pytorch_amd64.lock").write_text("")
+    lock = "# image: docker://example.org/base:1\n"
+    (scratch / "offline/pip/pytorch_amd64.lock").write_text(lock)
     configuration = folder / "configuration.toml"
     configuration.write_text(
         f"[paths]\nproject_dir = {json.dumps(str(folder / 'project'))}\n"
