@@ -88,7 +88,7 @@ overlay_build() {
     note "an overlay with these versions exists: $version"
     overlay_add_base "$version.json"
   fi
-  link_to "$version"
+  link_to_version "$active" "${version##*/}"
   record_value "$version.json" sha256
   printf 'active: %s (%s)\n' "$active" "$REPLY" >&2
   overlay_remove_work
@@ -372,7 +372,7 @@ foreign_overlay_keep() {
   else
     ln -f -- "$active" "$version"
   fi || fail_writing "${version%/*}" "cannot write $version" 'check the permissions of the directory; the line above has the reason'
-  link_to "$version"
+  link_to_version "$active" "${version##*/}"
 }
 
 # foreign_overlay_take: use a foreign overlay; false if it was built by Longship, or is missing.
