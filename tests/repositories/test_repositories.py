@@ -145,7 +145,7 @@ def test_what_is_saved_of_an_update_is_complete_and_forgotten_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        (["start_report text", call("diagnose_clone", "FOLDER"), "end_report"], "warning"),
+        (["report_begin text", call("clone_diagnose", "FOLDER"), "report_end"], "warning"),
         (["root=FOLDER", "check_clone"], "error: "),
         ([call(*WORKER, "check", "group")], "error: "),
     ],
