@@ -83,14 +83,14 @@ mount_diagnose() {
   done
   if run_with_timeout 30 mount_lay_over >/dev/null 2>&1 </dev/null; then over='; --overlay works'; fi
   rm -rf -- "$work"
-  if [[ " $can " == *" $1 "* ]]; then
+  if [[ " $can " == *" $compression "* ]]; then
     report ok mount "$runtime mounts overlays packed with$can${cannot:+, not with$cannot}$over"
   elif [[ -z $can ]]; then
     report "$state" mount "$runtime cannot mount SquashFS files on this machine" \
       'use a venv instead: set packages.overlay = "", then run: python3 set_up.py install'
   else
     can=${can# }
-    report "$state" mount "$runtime mounts no overlay packed with $1, but with $can" \
+    report "$state" mount "$runtime mounts no overlay packed with $compression, but with $can" \
       "set packages.compression = \"${can%% *}\" in configuration.toml, then run: python3 build_overlay.py"
   fi
 }
