@@ -102,11 +102,10 @@ mount_lay_over() {
 
 # overlay_diagnose FILE BASE: check the overlay as each launch does, and compare it with its record.
 overlay_diagnose() {
-  local overlay=$1
-  report_check overlay '' check_overlay "$2"
+  report_check overlay '' overlay_check "$@"
   if ! report_passed overlay; then return 0; fi
-  record_value "$overlay.json" date
-  report_check overlay "$overlay${REPLY:+, built $REPLY}" overlay_check_record "$overlay"
+  record_value "$1.json" date
+  report_check overlay "$1${REPLY:+, built $REPLY}" overlay_check_record "$1"
 }
 
 # overlay_check_record FILE: fail if the overlay differs from its record; the checksum is not computed.

@@ -19,7 +19,7 @@ def prepare(env: Environment) -> list[str]:
         array("options", env.machine.runtime_options),
         call("add_home"),
         *bind_lines(env),
-        *overlay_lines(env, "mount_overlay"),
+        *overlay_lines(env, "overlay_mount"),
         *([call("add_nvidia_gpus")] if env.machine.gpu in ("cuda", "auto") else []),
         *([call("add_amd_gpus")] if env.machine.gpu == "auto" else []),
     ]
@@ -40,7 +40,7 @@ def words(env: Environment) -> list[Word]:
     """
     return [
         *(env.runtime, "--quiet", "exec", Expansion('"${options[@]}"'), IMAGE),
-        *("/bin/sh", "-c", Expansion('"${longship_decode-}$longship_contract"'), "longship"),
+        *("/bin/sh", "-c", Expansion('"$longship_contract"'), "longship"),
     ]
 
 

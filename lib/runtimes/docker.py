@@ -14,7 +14,7 @@ from lib.script.quoting import Expansion, Word
 # program as process 1 would not see.
 _ALWAYS = ("--rm", "--interactive", "--init", "--network=host", "--pull=never")
 
-_TEXT = Expansion('"$(secrets_text)${longship_decode-}$longship_contract"')
+_TEXT = Expansion('"$(secrets_text)$longship_contract"')
 
 
 def prepare(env: Environment) -> list[str]:
@@ -28,7 +28,7 @@ def prepare(env: Environment) -> list[str]:
         call("check_host_arch", env.paths.arch, Expansion('"the image $image"')),
         array("options", (*_ALWAYS, *env.machine.runtime_options)),
         *bind_lines(env),
-        *overlay_lines(env, "bind_unpacked_overlay"),
+        *overlay_lines(env, "overlay_bind_unpacked"),
         call("add_shared_memory", env.runtime),
         call("add_user_and_home", env.runtime),
         *([call("add_container_gpus", env.runtime)] if env.machine.gpu != "cpu" else []),

@@ -1,10 +1,11 @@
 # shellcheck shell=bash
 # What only enroot needs.
 
-# Where there is no GPU, enroot's hook fails for an image that wants one, as NVIDIA's do. This is for the one
-# call that starts it: exported by the user it would reach jobs, and hide their GPUs.
-declare -ga WITHOUT_GPUS=()
-if [[ ! -e /dev/nvidiactl ]]; then WITHOUT_GPUS=(env NVIDIA_VISIBLE_DEVICES=void); fi
+# enroot_hide_gpus: where there is no GPU, enroot's hook fails for an image that requires one, as NVIDIA's do. This is
+# for the one call that starts it: exported it would reach jobs, and hide their GPUs.
+enroot_hide_gpus() {
+  if [[ ! -e /dev/nvidiactl ]]; then options=(env NVIDIA_VISIBLE_DEVICES=void "${options[@]}"); fi
+}
 
 # check_sqsh FILE HINT: stop if the image is missing or not an image. Its architecture is checked when it is built:
 # that takes too long for each launch.

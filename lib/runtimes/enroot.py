@@ -17,16 +17,17 @@ from lib.script.quoting import Expansion, Word
 def prepare(env: Environment) -> list[str]:
     """Return the lines that check the image and collect the runtime's options.
 
-    They fill the array ``options``.
+    They fill the array ``options``, which begins with the command.
     """
     return [
         call("check_program", env.runtime),
         *check(env),
         call("check_host_arch", env.paths.arch, Expansion('"the image $image"')),
-        array("options", env.machine.runtime_options),
-        assign("bind_in_words_of", "add_enroot_bind"),
+        array("options", [*_start(env.runtime, env.paths.root), *env.machine.runtime_options]),
+        call("enroot_hide_gpus"),
+        assign("longship_bind_style", "enroot"),
         *bind_lines(env),
-        *overlay_lines(env, "bind_unpacked_overlay"),
+        *overlay_lines(env, "overlay_bind_unpacked"),
         call("add_bind", "/tmp"),
         export("ENROOT_MOUNT_HOME", "yes"),
         export("ENROOT_LOGIN_SHELL", "no"),  # /etc/profile would overwrite the image's PATH
@@ -43,9 +44,8 @@ def check(env: Environment) -> list[str]:
 def words(env: Environment) -> list[Word]:
     """Return the words before the user's command."""
     return [
-        *(Expansion('"${WITHOUT_GPUS[@]}"'), *_start(env.runtime, env.paths.root)),
         *(Expansion('"${options[@]}"'), IMAGE),
-        *("/bin/sh", "-c", Expansion('"${longship_decode-}$longship_contract"'), "longship"),
+        *("/bin/sh", "-c", Expansion('"$longship_contract"'), "longship"),
     ]
 
 

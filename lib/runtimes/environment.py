@@ -13,7 +13,7 @@ from lib.configuration.training import is_below
 from lib.runtimes.contract import Bind, configured_binds, patched_files
 from lib.runtimes.image import ImageSource, image_source, image_to_start
 from lib.runtimes.packages import overlay_to_start, seen_at, wanted_venv
-from lib.script.command import assign, call
+from lib.script.command import call
 from lib.script.quoting import Expansion
 
 IMAGE = Expansion('"$image"')
@@ -156,7 +156,7 @@ def overlay_lines(env: Environment, function: str) -> list[str]:
     """Return the lines that check the overlay and mount it, by a function of the runtime."""
     if not env.overlay:
         return []
-    return [assign("overlay", env.overlay), call("check_overlay", env.base), call(function)]
+    return [call("overlay_check", env.overlay, env.base), call(function, env.overlay)]
 
 
 def module_lines(machine: Machine, runtime: str) -> list[str]:

@@ -11,7 +11,7 @@ from lib.script.quoting import Expansion, Word
 
 def prepare(env: Environment) -> list[str]:
     """Return the lines that unpack the overlay; nothing else is needed."""
-    return overlay_lines(env, "unpack_overlay")
+    return overlay_lines(env, "overlay_unpack")
 
 
 def check(env: Environment) -> list[str]:

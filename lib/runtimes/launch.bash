@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2034  # what is set here is used by the emitted script
+# shellcheck shell=bash
 # Starting a program inside: the image is checked, the runtime's options collected. No function
 # here starts a process where the runtime is apptainer: it runs once for every rank of a job.
 
@@ -99,6 +99,9 @@ make_folders() {
 # what is shown inside already, by its path there
 declare -gA bound=()
 
+# how `options` name a bind: as apptainer, docker and podman read it, or as enroot or pyxis do
+declare -g longship_bind_style=csv
+
 # add_bind SOURCE [TARGET [ro]]: show a folder or file of the host inside, once. It becomes one CSV
 # record, the only form in which a path may hold commas, colons and quotes.
 add_bind() {
@@ -107,12 +110,11 @@ add_bind() {
   bound[$target]=$source
   [[ -e $source ]] ||
     fail "cannot bind $source: no such file or directory" 'check container.binds in configuration.toml'
-  if [[ -n ${bind_in_words_of:-} ]]; then # enroot, Pyxis
-    "$bind_in_words_of" "$source" "$target" "${3:-rw}"
-    return
-  fi
-  options+=(--mount
-    "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}")
+  case $longship_bind_style in
+    enroot) add_enroot_bind "$source" "$target" "${3:-rw}" ;;
+    pyxis) add_pyxis_bind "$source" "$target" "${3:-rw}" ;;
+    *) options+=(--mount "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}") ;;
+  esac
 }
 
 # add_bind_if_there SOURCE [TARGET [ro]]: the same for what not every node of a site has.
@@ -228,7 +230,7 @@ encode_command() {
   command=("${pieces[@]}")
   # POSIX sh; the full stop keeps newlines at an argument's end.
   # shellcheck disable=SC2016  # expanded inside
-  longship_decode='longship_left=$# longship_word=
+  longship_contract='longship_left=$# longship_word=
 while [ "$longship_left" -gt 0 ]; do
   longship_word=$longship_word$(printf "%b." "${1#?}")
   longship_word=${longship_word%.}
@@ -240,5 +242,5 @@ while [ "$longship_left" -gt 0 ]; do
   longship_left=$((longship_left - 1))
 done
 unset longship_left longship_word
-'
+'${longship_contract-}
 }

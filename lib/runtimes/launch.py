@@ -10,7 +10,7 @@ from lib.runtimes import pyxis
 from lib.runtimes.choice import module_of
 from lib.runtimes.contract import CONTRACT, environment_script, unset_lines
 from lib.runtimes.environment import Environment, module_lines
-from lib.script.command import assign, call, comment, text_below, wrapped
+from lib.script.command import call, comment, text_below, wrapped
 from lib.script.quoting import Expansion, Word
 
 
@@ -25,7 +25,7 @@ def run_lines(env: Environment, *, online: bool = False) -> list[str]:
         *([call("take_rank")] if env.for_ranks else []),
         *_prepare_lines(env, script),
         *venv_check_lines(env),
-        *([call("note_use")] if env.overlay and not env.for_ranks else []),
+        *([call("overlay_record_use", env.overlay)] if env.overlay and not env.for_ranks else []),
         call(
             "take_command",
             env.paths.root / "lib/runtimes/inside/interactive.bash",
@@ -61,10 +61,9 @@ def here_lines(settings: Settings, here: Paths) -> list[str]:
 
 def check_lines(env: Environment) -> list[str]:
     """Return the lines that check, without a launch, that image, overlay and venv fit together."""
-    overlay = [assign("overlay", env.overlay), call("check_overlay", env.base)]
     return [
         *module_of(env).check(env),
-        *(overlay if env.overlay else []),
+        *([call("overlay_check", env.overlay, env.base)] if env.overlay else []),
         *venv_check_lines(env),
     ]
 

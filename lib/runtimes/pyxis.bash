@@ -1,9 +1,19 @@
-# shellcheck shell=bash disable=SC2154,SC2034  # lib/runtimes/pyxis.py assigns longship_image, longship_image_hint
+# shellcheck shell=bash
 # Slurm's plugin Pyxis: srun itself starts enroot's containers, and a rank is a process inside one. So options of srun
 # contain what the launcher gives the other runtimes.
 
 # where the container shows its own image, so that a launcher knows that it runs inside
 readonly longship_image_inside=/longship-image
+
+# of set_container_options, which a job script calls again; both empty if container.runtime is another one
+declare -g longship_image='' longship_image_hint=''
+
+# begin_container_options IMAGE HINT: set CONTAINER_OPTIONS, now and again for this image; HINT is for one that is
+# missing.
+begin_container_options() {
+  longship_image=$1 longship_image_hint=$2
+  set_container_options
+}
 
 # set_container_options: set CONTAINER_OPTIONS for the next srun. A job script calls it again after its last export,
 # as a variable of the image beats the job's unless its name is given.
@@ -15,14 +25,14 @@ set_container_options() {
   CONTAINER_OPTIONS=(--container-options-are-not-complete)
   # a job script calls this again, and goes on: nothing is left behind
   # shellcheck disable=SC2034
-  local variable REPLY overlay=
+  local variable REPLY
   # shellcheck disable=SC2034
   local -a names=() options=() overlay_record=()
   # shellcheck disable=SC2034
   local -A bound=()
   check_sqsh "$longship_image" "$longship_image_hint"
   # shellcheck disable=SC2034  # for add_bind
-  local -r bind_in_words_of=add_pyxis_bind
+  local -r longship_bind_style=pyxis
   add_bind "$longship_image" "$longship_image_inside" ro
   add_pyxis_binds
   export ENROOT_LOGIN_SHELL=no # /etc/profile would overwrite the image's PATH

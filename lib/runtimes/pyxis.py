@@ -12,7 +12,7 @@ from lib.runtimes import enroot
 from lib.runtimes.contract import CONTRACT, unset_lines
 from lib.runtimes.enroot import probe, works
 from lib.runtimes.environment import Environment, bind_lines, overlay_lines
-from lib.script.command import assign, call, text_below
+from lib.script.command import call, text_below
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion, Word
 
@@ -58,20 +58,14 @@ def option_lines(env: Environment) -> list[str]:
     if env.machine.pyxis != "yes":
         return []
     if not env.in_pyxis:
-        return [
-            assign("longship_image", ""),
-            assign("longship_image_hint", ""),
-            call("set_container_options"),
-        ]
+        return [call("begin_container_options", "", "")]
     return [
-        assign("longship_image", env.image),
-        assign("longship_image_hint", env.image_hint),
         *unset_lines(env.settings.configuration.environment),
         "add_pyxis_binds() {",
         *("  " + line for line in bind_lines(env)),
-        *("  " + line for line in overlay_lines(env, "bind_unpacked_overlay")),
+        *("  " + line for line in overlay_lines(env, "overlay_bind_unpacked")),
         "}",
-        call("set_container_options"),
+        call("begin_container_options", env.image, env.image_hint),
     ]
 
 

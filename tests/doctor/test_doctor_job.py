@@ -271,7 +271,7 @@ def test_pyxis_is_given_its_options(repository, run, tmp_path):
     settings, paths = repository.settings_and_paths()
     lines = job_diagnosis.lines(Environment(settings, paths, "enroot", "job"), as_json=False)
     options, step = (
-        lines.index("set_container_options"),
+        next(n for n, line in enumerate(lines) if line.startswith("begin_container_options ")),
         lines.index('  bash -c "$(this_script)" doctor.py rank "${@:4}"'),
     )
     assert options < step

@@ -26,7 +26,7 @@ longship_main() {
   check_venv /proj/nordic-llm/users/me/longship/venv_pytorch_amd64 /proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
   take_command '/home/me/long ship/lib/runtimes/inside/interactive.bash' "$@"
   encode_command
-  hand_over apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "${longship_decode-}$longship_contract" longship "${command[@]}"
+  hand_over apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "$longship_contract" longship "${command[@]}"
 }
 
 # The environment inside, the same for every runtime: POSIX sh.
@@ -102,10 +102,26 @@ hand_over() {
   exec "$@"
 }
 
-keep_exported REPLY UTF8 arch base bind_in_words_of block bound byte code colour command \
-    each file folder found free free_inodes hint home image inodes lines magic mode number \
-    options own path pieces reason rest script size source target text told valid variable \
-    word
+keep_exported REPLY UTF8 arch base block bound byte code colour command each fields file \
+    folder found free free_inodes hint home image inodes lines magic mode number options own \
+    path pieces reason rest script size source target text told valid variable word
+
+# ---------- lib/runtimes/enroot.bash
+
+# add_enroot_bind SOURCE TARGET MODE: as a line of fstab with colons in place of its spaces.
+add_enroot_bind() {
+  local path
+  local -a fields=()
+  for path in "$1" "$2"; do
+    path=${path//\\/\\134}
+    path=${path// /\\040}
+    path=${path//$'\t'/\\011}
+    path=${path//$'\n'/\\012}
+    path=${path//:/\\072}
+    fields+=("$path")
+  done
+  options+=(--mount "${fields[0]}:${fields[1]}:none:x-create=auto,rbind,$3")
+}
 
 # ---------- lib/runtimes/launch.bash
 
@@ -176,6 +192,9 @@ make_folders() {
 # what is shown inside already, by its path there
 declare -gA bound=()
 
+# how `options` name a bind: as apptainer, docker and podman read it, or as enroot or pyxis do
+declare -g longship_bind_style=csv
+
 # add_bind SOURCE [TARGET [ro]]: show a folder or file of the host inside, once. It becomes one CSV
 # record, the only form in which a path may hold commas, colons and quotes.
 add_bind() {
@@ -184,12 +203,11 @@ add_bind() {
   bound[$target]=$source
   [[ -e $source ]] ||
     fail "cannot bind $source: no such file or directory" 'check container.binds in configuration.toml'
-  if [[ -n ${bind_in_words_of:-} ]]; then # enroot, Pyxis
-    "$bind_in_words_of" "$source" "$target" "${3:-rw}"
-    return
-  fi
-  options+=(--mount
-    "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}")
+  case $longship_bind_style in
+    enroot) add_enroot_bind "$source" "$target" "${3:-rw}" ;;
+    pyxis) add_pyxis_bind "$source" "$target" "${3:-rw}" ;;
+    *) options+=(--mount "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}") ;;
+  esac
 }
 
 # add_bind_if_there SOURCE [TARGET [ro]]: the same for what not every node of a site has.
@@ -278,7 +296,7 @@ encode_command() {
   command=("${pieces[@]}")
   # POSIX sh; the full stop keeps newlines at an argument's end.
   # shellcheck disable=SC2016  # expanded inside
-  longship_decode='longship_left=$# longship_word=
+  longship_contract='longship_left=$# longship_word=
 while [ "$longship_left" -gt 0 ]; do
   longship_word=$longship_word$(printf "%b." "${1#?}")
   longship_word=${longship_word%.}
@@ -290,7 +308,16 @@ while [ "$longship_left" -gt 0 ]; do
   longship_left=$((longship_left - 1))
 done
 unset longship_left longship_word
-'
+'${longship_contract-}
+}
+
+# ---------- lib/runtimes/pyxis.bash
+
+# add_pyxis_bind SOURCE TARGET MODE: its list knows no quotes, and older versions read the paths as bash.
+add_pyxis_bind() {
+  [[ $1$2 != *[[:space:],:\"\$\`\\]* ]] ||
+    fail "Pyxis cannot bind $1: it contains a space or one of , : \" \$ \` \\" 'rename it, or set another path: [paths], container.binds'
+  options+=("$1:$2:$3")
 }
 
 # ---------- lib/script/json.bash

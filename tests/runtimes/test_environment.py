@@ -42,7 +42,7 @@ def lines(repository, runtime, venv=""):
 @pytest.mark.parametrize("runtime", [*ALL, "host"])
 def test_last_line_becomes_the_command(runtime, repository):
     last = lines(repository, runtime)[-1]
-    first = {"host": "/bin/sh", "enroot": '"${WITHOUT_GPUS[@]}" enroot'}.get(runtime, runtime)
+    first = {"host": "/bin/sh", "enroot": '"${options[@]}"'}.get(runtime, runtime)
     assert last.startswith(f"hand_over {first} ")
     assert last.endswith(' longship "${command[@]}"')
 

@@ -243,9 +243,8 @@ def test_home_with_a_colon_is_told(bash, tmp_path):
 
 
 # What the contract does with what encode_command made: in the image's own POSIX sh.
-DECODE = """
-"$SHELL_INSIDE" -c "${longship_decode-}"'printf "%s\\0" "$@"' longship "${command[@]}"
-"""
+CONTRACT = """longship_contract='printf "%s\\0" "$@"'"""
+DECODE = '"$SHELL_INSIDE" -c "$longship_contract" longship "${command[@]}"'
 
 
 @pytest.fixture(params=["dash", "bash"])
@@ -254,8 +253,9 @@ def passed_on(bash, request):
 
     def pass_on(arguments, locale="C.UTF-8"):
         take = call("take_command", "rc file", Expansion('"$@"'))
+        arguments = ["prog", *arguments]
         env = {"SHELL_INSIDE": request.param, "LC_ALL": locale}
-        done = bash(take, "encode_command", DECODE, arguments=["prog", *arguments], env=env)
+        done = bash(CONTRACT, take, "encode_command", DECODE, arguments=arguments, env=env)
         return done.stdout.split("\0")[1:-1]
 
     return pass_on
