@@ -339,7 +339,7 @@ overlay_add_base() {
   overlay_date_record "$1"
 }
 
-# overlay_date_record RECORD: make it no older than the image, see check_overlay.
+# overlay_date_record RECORD: make it no older than the image, see overlay_check.
 overlay_date_record() {
   if [[ $base == /* && $base -nt $1 ]]; then touch -- "$1"; fi
   if [[ $base == /* && $base -nt $1 ]]; then touch -r "$base" -- "$1"; fi # its time is in the future
