@@ -130,7 +130,7 @@ build_record() {
   local program bytes mark
   local -a versions=()
   bytes=$(image_bytes "$build_partial")
-  mark=$(image_mark "$build_partial")
+  mark=$(image_fingerprint "$build_partial")
   for program in "${build_tools[@]}"; do versions+=("$(program_version "$program")"); done
   local -ra facts=(
     source "$build_source"
@@ -153,8 +153,8 @@ build_name_image() {
   if holds_tag "$build_image" && [[ $(tag_in "$build_image") != "$(tag_in "$build_partial")" ]]; then
     delete_image "$build_image" || :
   fi
-  put_shared "$build_partial" "$build_image"
-  put_shared "$build_partial.json" "$build_image.json"
+  publish_file "$build_partial" "$build_image"
+  publish_file "$build_partial.json" "$build_image.json"
 }
 
 # check_digest: stop if it is not the required digest.

@@ -136,8 +136,8 @@ image_bytes() {
   fi
 }
 
-# image_mark FILE: print what changes when the file is written to, but not when it is renamed.
-image_mark() {
+# image_fingerprint FILE: print what changes when the file is written to, but not when it is renamed.
+image_fingerprint() {
   stat -L -c '%s %.9Y' -- "$1"
 }
 
@@ -166,7 +166,7 @@ image_damage() {
       return
     fi
     record_value "$1.json" modified
-    if [[ $(image_mark "$1") == "$REPLY" ]]; then REPLY=; else REPLY=$WRITTEN_TO; fi
+    if [[ $(image_fingerprint "$1") == "$REPLY" ]]; then REPLY=; else REPLY=$WRITTEN_TO; fi
   else
     REPLY=
   fi
@@ -193,7 +193,7 @@ is_as_recorded() {
 # renew_mark FILE: its checksum was right: nothing has to compute it again. Another user's record stays.
 renew_mark() {
   if holds_tag "$1"; then return; fi
-  (change_record "$1.json" modified "$(image_mark "$1")") 2>/dev/null || :
+  (change_record "$1.json" modified "$(image_fingerprint "$1")") 2>/dev/null || :
 }
 
 # this_script: the text of the script that runs, however it was started.

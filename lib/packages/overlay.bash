@@ -233,7 +233,7 @@ overlay_pack_version() {
     overlay_try "$version.partial" "$method" "$longship_overlay_folder/bin/python" -I -c '' ||
       fail "cannot start python from the new overlay $version" "read $runtime's output above"
   fi
-  put_shared "$version.partial" "$version"
+  publish_file "$version.partial" "$version"
 }
 
 # overlay_find_packer: set packer to the mksquashfs of this machine, or else of the image. Versions before 4.4 can
@@ -316,9 +316,9 @@ overlay_try() {
 overlay_write_record() {
   write_facts "$version.json.partial" base "$base" image "$1" python "$python" interpreter "$interpreter" \
     mounted_by "${method:-unpacking}" wanted "$2" requirements "$3" "${@:5}" \
-    bytes "$(stat -L -c %s -- "$version")" modified "$(image_mark "$version")" sha256 "$(checksum "$version")" \
+    bytes "$(stat -L -c %s -- "$version")" modified "$(image_fingerprint "$version")" sha256 "$(checksum "$version")" \
     date "$4" host "$(this_host)"
-  put_shared "$version.json.partial" "$version.json"
+  publish_file "$version.json.partial" "$version.json"
 }
 
 # overlay_join_requirements: join them in one line, without comments.
@@ -352,7 +352,7 @@ change_record() {
     if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
     printf '%s\n' "$line"
   done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'check the permissions of the directory; the line above has the reason'
-  put_shared "$1.partial" "$1"
+  publish_file "$1.partial" "$1"
 }
 
 # An overlay that Longship did not build: a user has put a file, or a link to one, at the path of the overlay

@@ -110,7 +110,7 @@ def _folder_lines(paths: Paths, link: Path) -> list[str]:
     folders = [paths.cache, paths.cache / "overlays", link.parent]
     folders += [link.parent / each for each in ("versions", "unpacked", "pins")]
     return [
-        call("work_for_group", paths.scratch_dir),
+        call("set_group_permissions", paths.scratch_dir),
         wrapped("make_folders", *folders),
         wrapped("share_with_group", paths.scratch_dir, *folders),
         "",

@@ -17,21 +17,17 @@ begin_container_options() {
 
 # set_container_options: set CONTAINER_OPTIONS for the next srun. A job script calls it again after its last export,
 # as a variable of the image beats the job's unless its name is given.
+# shellcheck disable=SC2034  # read by add_bind and by the job script
 set_container_options() {
-  # shellcheck disable=SC2034  # for the job file
   CONTAINER_OPTIONS=()
   if [[ -z $longship_image ]]; then return; fi # container.runtime is another one
   # until they are complete srun refuses to start anything, least of all on the bare host
   CONTAINER_OPTIONS=(--container-options-are-not-complete)
   # a job script calls this again, and goes on: nothing is left behind
-  # shellcheck disable=SC2034
   local variable REPLY
-  # shellcheck disable=SC2034
   local -a names=() options=() overlay_record=()
-  # shellcheck disable=SC2034
   local -A bound=()
   check_sqsh "$longship_image" "$longship_image_hint"
-  # shellcheck disable=SC2034  # for add_bind
   local -r longship_bind_style=pyxis
   add_bind "$longship_image" "$longship_image_inside" ro
   add_pyxis_binds
@@ -45,7 +41,6 @@ set_container_options() {
     esac
   done < <(compgen -e)
   # home too, as under every runtime: it contains tokens
-  # shellcheck disable=SC2034
   CONTAINER_OPTIONS=(
     --container-image="$longship_image" --container-workdir="$PWD" --container-mount-home
     --no-container-entrypoint --no-container-remap-root

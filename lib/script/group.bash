@@ -2,15 +2,15 @@
 # Several users of one folder: what one of them makes, the others can read, and replace where the folder
 # lets them.
 
-# put_shared PARTIAL FILE: give it its name, readable for whoever may read the folder.
-put_shared() {
+# publish_file PARTIAL FILE: give it its name, readable for whoever may read the folder.
+publish_file() {
   share_with_group "${2%/*}" "$1"
   mv -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
 }
 
-# work_for_group FOLDER: what is made from now on can be written to by the group, if the folder can and
+# set_group_permissions FOLDER: what is made from now on can be written to by the group, if the folder can and
 # hands its group on. Otherwise it would be the user's first group, which can be everybody.
-work_for_group() {
+set_group_permissions() {
   local mode
   mode=$(stat -c %A -- "$1")
   if [[ ${mode:5:2} == ws ]]; then umask g=rwx; fi

@@ -33,7 +33,7 @@ in_parallel() {
     show_log "$parallel_logs/$number"
     if ((status)); then
       stopped+=("${!number}")
-      tell_failure "${!number}" "$parallel_logs/$number"
+      report_job_failure "${!number}" "$parallel_logs/$number"
     fi
   done
   parallel_jobs=()
@@ -69,8 +69,8 @@ show_log() {
   done <"$1"
 }
 
-# tell_failure WORD LOG: where a program failed that nobody had thought of, or was killed.
-tell_failure() {
+# report_job_failure WORD LOG: where a program failed that nobody had thought of, or was killed.
+report_job_failure() {
   if [[ $(tail -n 1 -- "$2") != 'hint: '* ]]; then
     print_messages error "$1: stopped unexpectedly" hint 'read the output above, then run the command again'
   fi

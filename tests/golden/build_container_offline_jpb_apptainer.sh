@@ -23,7 +23,6 @@ longship_main() {
 # ---------- lib/script/exported.bash
 
 # keep_exported NAME...: put aside what is exported under names that this script uses.
-# shellcheck disable=SC2034 # for hand_over, where a script has it
 keep_exported() {
   declare -gA longship_kept=()
   # bash warns when it starts that this one is not installed, and would again after each `local LC_ALL`
@@ -154,7 +153,7 @@ build_record() {
   local program bytes mark
   local -a versions=()
   bytes=$(image_bytes "$build_partial")
-  mark=$(image_mark "$build_partial")
+  mark=$(image_fingerprint "$build_partial")
   for program in "${build_tools[@]}"; do versions+=("$(program_version "$program")"); done
   local -ra facts=(
     source "$build_source"
@@ -177,8 +176,8 @@ build_name_image() {
   if holds_tag "$build_image" && [[ $(tag_in "$build_image") != "$(tag_in "$build_partial")" ]]; then
     delete_image "$build_image" || :
   fi
-  put_shared "$build_partial" "$build_image"
-  put_shared "$build_partial.json" "$build_image.json"
+  publish_file "$build_partial" "$build_image"
+  publish_file "$build_partial.json" "$build_image.json"
 }
 
 # check_digest: stop if it is not the required digest.
@@ -457,8 +456,8 @@ image_bytes() {
   fi
 }
 
-# image_mark FILE: print what changes when the file is written to, but not when it is renamed.
-image_mark() {
+# image_fingerprint FILE: print what changes when the file is written to, but not when it is renamed.
+image_fingerprint() {
   stat -L -c '%s %.9Y' -- "$1"
 }
 
@@ -487,7 +486,7 @@ image_damage() {
       return
     fi
     record_value "$1.json" modified
-    if [[ $(image_mark "$1") == "$REPLY" ]]; then REPLY=; else REPLY=$WRITTEN_TO; fi
+    if [[ $(image_fingerprint "$1") == "$REPLY" ]]; then REPLY=; else REPLY=$WRITTEN_TO; fi
   else
     REPLY=
   fi
@@ -514,7 +513,7 @@ is_as_recorded() {
 # renew_mark FILE: its checksum was right: nothing has to compute it again. Another user's record stays.
 renew_mark() {
   if holds_tag "$1"; then return; fi
-  (change_record "$1.json" modified "$(image_mark "$1")") 2>/dev/null || :
+  (change_record "$1.json" modified "$(image_fingerprint "$1")") 2>/dev/null || :
 }
 
 # this_script: the text of the script that runs, however it was started.
@@ -685,7 +684,7 @@ change_record() {
     if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
     printf '%s\n' "$line"
   done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'check the permissions of the directory; the line above has the reason'
-  put_shared "$1.partial" "$1"
+  publish_file "$1.partial" "$1"
 }
 
 # ---------- lib/runtimes/enroot.bash
@@ -767,8 +766,8 @@ make_folders() {
 
 # ---------- lib/script/group.bash
 
-# put_shared PARTIAL FILE: give it its name, readable for whoever may read the folder.
-put_shared() {
+# publish_file PARTIAL FILE: give it its name, readable for whoever may read the folder.
+publish_file() {
   share_with_group "${2%/*}" "$1"
   mv -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
 }

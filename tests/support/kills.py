@@ -33,9 +33,17 @@ KILLER = Path(__file__).with_name("killed_worker.py")
 START = "set -euo pipefail\n"
 MOST = 5000  # commands that a script can have
 READING = (
-    *("record_value", "holds_tag", "tag_in", "check_sif", "host_arch", "image_mark", "version_of"),
+    *(
+        "record_value",
+        "holds_tag",
+        "tag_in",
+        "check_sif",
+        "host_arch",
+        "image_fingerprint",
+        "version_of",
+    ),
     *("json_text", "program_version", "this_script", "this_host", "process_start"),
-    *("active_version", "last_change"),
+    "active_version",
 )
 
 
