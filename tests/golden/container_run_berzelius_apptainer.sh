@@ -75,6 +75,7 @@ exec "$@"'
 # ---------- lib/script/exported.bash
 
 # keep_exported NAME...: put aside what is exported under names that this script uses.
+# shellcheck disable=SC2034 # for hand_over, where a script has it
 keep_exported() {
   declare -gA longship_kept=()
   # bash warns when it starts that this one is not installed, and would again after each `local LC_ALL`
