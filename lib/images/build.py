@@ -6,7 +6,8 @@ import dataclasses
 from pathlib import Path
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, derive_paths
+from lib.configuration.paths import Paths
+from lib.configuration.transfer import step_after_download
 from lib.runtimes.choice import program_lines
 from lib.runtimes.image import (
     ImageSource,
@@ -103,7 +104,8 @@ def download_lines(
     work = here.cache / "containers" / f"{image_file(runtime, source, here)}.download"
     _check_path("apptainer", work)
     sifs = _SIFS if runtime in _SIFS else ()  # of no use to another runtime
-    begin = (archive_base(source, here), work, "1" if force else "", _next_step(settings, here))
+    following = step_after_download(settings, here, here.archives, _OFFLINE)
+    begin = (archive_base(source, here), work, "1" if force else "", following)
     return [
         *_start_lines(settings, here, runtime, command_line, here.archives),
         "",
@@ -161,15 +163,3 @@ def _source_line(settings: Settings, source: ImageSource, digest: str) -> str:
     """Return the line that describes the source."""
     hint = [_build_hint(settings)] if source.file else []
     return call("build_from", source.kind, source.address, digest or source.digest, *hint)
-
-
-def _next_step(settings: Settings, here: Paths) -> str:
-    """Return the next command: copy the archive, if it is for another machine."""
-    try:
-        target = str(derive_paths(settings).archives)
-    except LongshipError:  # the target's paths hold variables that only the target knows
-        target = "SCRATCH_DIR/offline/containers"
-    if target == str(here.archives):
-        return _OFFLINE
-    copy = call("rsync", "-a", f"{here.archives}/", f"{settings.machine.name}:{target}/")
-    return f"{copy}; then on {settings.machine.name}: {_OFFLINE}"
