@@ -35,7 +35,6 @@ from lib.packages.overlay import build_lines
 from lib.packages.overlay import prune_lines as prune_overlays
 from lib.packages.set_up import download_lines as set_up_download_lines
 from lib.packages.set_up import install_lines, repositories_alone_lines
-from lib.packages.set_up import offline_lines as set_up_offline_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
 from lib.script.command import call
@@ -112,7 +111,7 @@ BUILDS = {
         *(settings, dataclasses.replace(paths, scratch_dir=HERE), runtime),
         "python3 set_up.py download --machine jpb",
     ),
-    "set_up_offline": set_up_offline_lines,
+    "set_up_offline": partial(install_lines, offline=True),
 }
 START = ['LIBRARY="$PWD"/lib', call("on_interrupt", TYPED)]  # as set_up.py has it
 # Models and datasets, and a file in place of one of the image's.

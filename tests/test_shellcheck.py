@@ -27,7 +27,6 @@ from lib.packages.overlay import download_lines as download_overlay
 from lib.packages.overlay import prune_lines as prune_overlays
 from lib.packages.set_up import download_lines as set_up_download_lines
 from lib.packages.set_up import install_lines, update_lines
-from lib.packages.set_up import offline_lines as set_up_offline_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
 from lib.script.render import render
@@ -138,7 +137,7 @@ IMAGES = {
 SET_UPS = {
     "set_up": install_lines,
     "set_up update": update_lines,
-    "set_up offline": set_up_offline_lines,
+    "set_up offline": partial(install_lines, offline=True),
     "set_up download": partial(set_up_download_lines, typed="x y"),
 }
 

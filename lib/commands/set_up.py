@@ -65,6 +65,6 @@ def set_up(
     elif mode == "update":
         lines = steps.update_lines(call.settings, call.paths, call.runtime().runtime)
     else:
-        compose = steps.install_lines if mode == "install" else steps.offline_lines
-        lines = compose(call.settings, call.paths, call.runtime().runtime, again=force)
+        given = call.settings, call.paths, call.runtime().runtime
+        lines = steps.install_lines(*given, again=force, offline=mode == "offline")
     call.finish(render(call.title(f"set_up.py {mode}"), lines), "set_up.py", pip_options)

@@ -25,37 +25,23 @@ from lib.script.errors import LongshipError
 
 
 def install_lines(
-    settings: Settings, paths: Paths, runtime: str, *, again: bool = False
+    settings: Settings, paths: Paths, runtime: str, *, again: bool = False, offline: bool = False
 ) -> list[str]:
-    """Return the lines of ``set_up.py install``: create what is missing, keep what exists.
+    """Return the lines of ``set_up.py install``, or ``offline``, which needs only the download.
 
-    With `again` the venv is built anew.
+    They create what is missing and keep what exists; with `again` the venv is built anew.
     """
-    cloned = repository_lines(settings, paths, "install")
-    fetched = assets.install_lines(settings, paths)
+    mode = "offline" if offline else "install"
+    bundles = paths.offline / "repos" if offline else None
+    cloned = repository_lines(settings, paths, "update" if offline else "install", bundles)
+    fetched = (assets.offline_lines if offline else assets.install_lines)(settings, paths)
     alone = not (cloned or fetched)
     return [
-        *_start_lines(settings, paths, runtime, "install"),
+        *_start_lines(settings, paths, runtime, mode),
         *cloned,
-        *_package_lines(settings, paths, runtime, alone=alone, force=again, offline=False),
+        *_package_lines(settings, paths, runtime, alone=alone, force=again, offline=offline),
         *fetched,
-        *_next_lines(settings, paths, offline=False),
-    ]
-
-
-def offline_lines(
-    settings: Settings, paths: Paths, runtime: str, *, again: bool = False
-) -> list[str]:
-    """Return the lines of ``set_up.py offline``: install everything from the download."""
-    updated = repository_lines(settings, paths, "update", paths.offline / "repos")
-    copied = assets.offline_lines(settings, paths)
-    alone = not (updated or copied)
-    return [
-        *_start_lines(settings, paths, runtime, "offline"),
-        *updated,
-        *_package_lines(settings, paths, runtime, alone=alone, force=again, offline=True),
-        *copied,
-        *_next_lines(settings, paths, offline=True),
+        *_next_lines(settings, paths, offline=offline),
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from support.terminal import Terminal
 
 from lib.packages.overlay import build_lines, overlay_link
-from lib.packages.set_up import install_lines, offline_lines
+from lib.packages.set_up import install_lines
 from lib.runtimes.packages import (
     configured_overlay,
     install_steps,
@@ -100,7 +100,7 @@ def test_set_up_without_repositories_leaves_the_packages_to_the_overlay(configur
     lines = "\n".join(install_lines(*configured(), "host"))
     assert "see: python3 build_overlay.py" in lines and "venv_install" not in lines
     assert lines.endswith("next_step 'python3 build_overlay.py'")
-    last = offline_lines(*configured(), "host")[-1]
+    last = install_lines(*configured(), "host", offline=True)[-1]
     assert last == "next_step 'python3 build_overlay.py offline'"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from lib import ROOT
 from lib.packages.install import update_lock_lines
-from lib.packages.set_up import download_lines, install_lines, offline_lines
+from lib.packages.set_up import download_lines, install_lines
 
 REPOSITORIES = """
 [[repositories]]
@@ -64,8 +64,9 @@ def test_repositories_alone_want_a_venv(repository):
 
 def test_only_offline_knows_the_wheelhouse(repository):
     settings, paths = repository.settings_and_paths()
-    for compose, source in ((install_lines, "''"), (offline_lines, f"{paths.offline}/pip")):
-        begin = [each for each in compose(settings, paths, "host") if "requirements_begin" in each]
+    for offline, source in ((False, "''"), (True, f"{paths.offline}/pip")):
+        lines = install_lines(settings, paths, "host", offline=offline)
+        begin = [each for each in lines if "requirements_begin" in each]
         assert f" {source} 'python3 set_up.py offline'" in begin[0].replace(" \\\n   ", "")
 
 

@@ -170,75 +170,49 @@ def explain(error, asset):
     while chain[-1].__cause__ or chain[-1].__context__:
         chain.append(chain[-1].__cause__ or chain[-1].__context__)
     names = {each.__name__ for link in chain for each in type(link).__mro__}
-    statuses = {getattr(getattr(link, "response", None), "status_code", None) for link in chain}
-    first = (str(error).strip().splitlines() or [""])[0]
-    return (
-        explain_folder(chain, names, asset)
-        or explain_answer(names, statuses, asset)
-        or explain_network(names, asset)
-        or AssetError(f"cannot download {asset.repo}: {type(error).__name__}: {first}", AGAIN)
-    )
-
-
-def explain_folder(chain, names, asset):
-    """Explain an error of the cache directory; return None for any other error."""
     text = " ".join(map(str, chain))
-    full = any(getattr(link, "errno", 0) in (errno.ENOSPC, errno.EDQUOT) for link in chain)
-    if full or "No space left" in text or "quota exceeded" in text:
+    if any(getattr(link, "errno", 0) in (errno.ENOSPC, errno.EDQUOT) for link in chain) or (
+        "No space left" in text or "quota exceeded" in text
+    ):
         return AssetError(
             f"{asset.cache}: No space left on device",
             "free some space, or set [paths] in configuration.toml; then run the command again",
         )
     if "PermissionError" in names:
         return AssetError(f"cannot write to {asset.cache}", "ask its owner, or set [paths]")
-    return None
+    first = (str(error).strip().splitlines() or [""])[0]
+    statuses = {getattr(getattr(link, "response", None), "status_code", None) for link in chain}
+    other = f"cannot download {asset.repo}: {type(error).__name__}: {first}", AGAIN
+    return AssetError(*(explain_hub(names, statuses, asset) or other))
 
 
-def explain_answer(names, statuses, asset):
-    """Explain the hub's answer; return None if there is none."""
+def explain_hub(names, statuses, asset):
+    """Return error and hint for the hub's answer, or for a hub that is not reachable, or None."""
     page = f"{hub()}/{'datasets/' if asset.kind == 'dataset' else ''}{asset.repo}"
     token = os.environ.get("HF_TOKEN")
+    export = "run: export HF_TOKEN=..."
     if "GatedRepoError" in names:
-        may = "your token has no access to it" if token else "HF_TOKEN is not set"
-        return AssetError(
-            f"{asset.repo} is gated, and {may}",
-            f"request access at {page}, then run: export HF_TOKEN=...",
-        )
+        reason = "your token has no access to it" if token else "HF_TOKEN is not set"
+        return f"{asset.repo} is gated, and {reason}", f"request access at {page}, then {export}"
     if "RevisionNotFoundError" in names:
-        return AssetError(
-            f"{asset.repo} has no revision {asset.revision}",
-            f"see {page}/commits/main; then set revision in [[assets]] of configuration.toml",
-        )
+        hint = f"see {page}/commits/main; then set revision in [[assets]] of configuration.toml"
+        return f"{asset.repo} has no revision {asset.revision}", hint
     if "RepositoryNotFoundError" in names:
-        return AssetError(
-            f"{asset.kind} not found: {asset.repo}"
-            + (", or your token has no access to it" if token else ", or it is private"),
-            "check repo and kind in [[assets]] of configuration.toml; "
-            "if it is private, run: export HF_TOKEN=...",
-        )
+        reason = "or your token has no access to it" if token else "or it is private"
+        hint = "check repo and kind in [[assets]] of configuration.toml; if it is private, "
+        return f"{asset.kind} not found: {asset.repo}, {reason}", hint + export
     if statuses & {401, 403}:
-        return AssetError(
-            f"the hub denies access to {asset.repo}", f"see {page}, then run: export HF_TOKEN=..."
-        )
+        return f"the hub denies access to {asset.repo}", f"see {page}, then {export}"
     if 429 in statuses:
-        return AssetError(
-            "the hub does not allow more downloads for now", f"wait a few minutes; then {AGAIN}"
-        )
+        return "the hub does not allow more downloads for now", f"wait a few minutes; then {AGAIN}"
     if statuses & BUSY:
-        return AssetError(
-            f"{hub()} is not working at the moment", f"wait a few minutes; then {AGAIN}"
-        )
-    return None
-
-
-def explain_network(names, asset):
-    """Explain a hub that is not reachable; return None for any other error."""
+        return f"{hub()} is not working at the moment", f"wait a few minutes; then {AGAIN}"
     if names & {"ConnectionError", "ConnectError", "NetworkError", "TimeoutException", "Timeout"}:
-        return AssetError(
-            f"cannot reach {hub()} from this machine",
+        hint = (
             "on a machine with network access, run: python3 set_up.py download "
-            f"--machine {asset.machine}; then, on this machine: python3 set_up.py offline",
+            f"--machine {asset.machine}; then, on this machine: python3 set_up.py offline"
         )
+        return f"cannot reach {hub()} from this machine", hint
     return None
 
 
