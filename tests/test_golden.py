@@ -127,9 +127,9 @@ ASSETS = {
     "set_up_assets_offline": lambda settings, paths, _: [*START, *offline_assets(settings, paths)],
 }
 OVERLAYS = {
-    "build_overlay": partial(build_lines, typed="python3 build_overlay.py"),
+    "build_overlay": partial(build_lines, command_line="python3 build_overlay.py"),
     "build_overlay_offline": partial(
-        build_lines, offline=True, typed="python3 build_overlay.py offline"
+        build_lines, offline=True, command_line="python3 build_overlay.py offline"
     ),
     "build_overlay_prune": lambda settings, paths, _: prune_overlays(settings, paths, asked=False),
     "container_run_overlay": None,

@@ -106,9 +106,9 @@ work_dir = "/it's here"
 """
 )
 OVERLAYS = {
-    "overlay": partial(build_lines, typed="x y"),
-    "overlay offline": partial(build_lines, offline=True, again=True, typed="x y"),
-    "overlay download": partial(download_overlay, typed="x y"),
+    "overlay": partial(build_lines, command_line="x y"),
+    "overlay offline": partial(build_lines, offline=True, force=True, command_line="x y"),
+    "overlay download": partial(download_overlay, command_line="x y"),
     "overlay prune": lambda settings, paths, _: prune_overlays(settings, paths, asked=False),
     "overlay set_up": install_lines,
     "overlay container_run": lambda *given: run_lines(Environment(*given)),
@@ -138,7 +138,7 @@ SET_UPS = {
     "set_up": install_lines,
     "set_up update": update_lines,
     "set_up offline": partial(install_lines, offline=True),
-    "set_up download": partial(set_up_download_lines, typed="x y"),
+    "set_up download": partial(set_up_download_lines, command_line="x y"),
 }
 
 

@@ -87,8 +87,8 @@ def build_overlay(
         lines = overlay.build_lines(
             *(call.settings, call.paths, call.runtime().runtime),
             offline=mode == "offline",
-            again=force,
-            typed=call.typed(_NAME),
+            force=force,
+            command_line=call.typed(_NAME),
         )
     script = render(call.title(f"{_NAME} {mode}"), lines)
     call.finish(script, _NAME, pip_options)

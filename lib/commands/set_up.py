@@ -66,5 +66,5 @@ def set_up(
         lines = steps.update_lines(call.settings, call.paths, call.runtime().runtime)
     else:
         given = call.settings, call.paths, call.runtime().runtime
-        lines = steps.install_lines(*given, again=force, offline=mode == "offline")
+        lines = steps.install_lines(*given, force=force, offline=mode == "offline")
     call.finish(render(call.title(f"set_up.py {mode}"), lines), "set_up.py", pip_options)

@@ -52,8 +52,8 @@ def build_lines(
     runtime: str,
     *,
     offline: bool = False,
-    again: bool = False,
-    typed: str,
+    force: bool = False,
+    command_line: str,
 ) -> list[str]:
     """Return the lines that build the overlay.
 
@@ -61,9 +61,9 @@ def build_lines(
     ----------
     offline : bool
         Install from downloaded packages, without network.
-    again : bool
+    force : bool
         Rebuild even if it exists.
-    typed : str
+    command_line : str
         The command line, for the hint after an interruption.
     """
     link, packages = overlay_link(settings, paths), settings.configuration.packages
@@ -74,7 +74,7 @@ def build_lines(
     env = Environment(settings, paths, runtime, "set_up", {"overlay": ""}, tuple(binds))
     return [
         assign("LIBRARY", paths.root / "lib"),
-        call("on_interrupt", typed),
+        call("on_interrupt", command_line),
         wrapped("make_folders", *paths.roots),
         *target_lines(settings, paths),
         assign("runtime", runtime),
@@ -100,7 +100,7 @@ def build_lines(
             *(str(packages.processors), _memory(settings)),
         ),
         "",
-        call("overlay_build", "force" if again else ""),
+        call("overlay_build", "force" if force else ""),
         call("next_step", _next_step(settings, paths, offline)),
     ]
 
@@ -164,12 +164,12 @@ def _next_step(settings: Settings, paths: Paths, offline: bool) -> str:
     return f"python3 set_up.py {'offline' if offline else 'install'}"
 
 
-def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) -> list[str]:
+def download_lines(settings: Settings, here: Paths, runtime: str, command_line: str) -> list[str]:
     """Return the lines that download the overlay's packages for a machine without network."""
     overlay_link(settings, here)
     return [
         assign("LIBRARY", here.root / "lib"),
-        call("on_interrupt", typed),
+        call("on_interrupt", command_line),
         call("make_folders", here.project_dir, here.scratch_dir),
         # the requirements of repositories are read in their clones
         *repository_lines(settings, here, "install"),

@@ -25,11 +25,11 @@ from lib.script.errors import LongshipError
 
 
 def install_lines(
-    settings: Settings, paths: Paths, runtime: str, *, again: bool = False, offline: bool = False
+    settings: Settings, paths: Paths, runtime: str, *, force: bool = False, offline: bool = False
 ) -> list[str]:
     """Return the lines of ``set_up.py install``, or ``offline``, which needs only the download.
 
-    They create what is missing and keep what exists; with `again` the venv is built anew.
+    They create what is missing and keep what exists; with `force` the venv is built anew.
     """
     mode = "offline" if offline else "install"
     bundles = paths.offline / "repos" if offline else None
@@ -39,7 +39,7 @@ def install_lines(
     return [
         *_start_lines(settings, paths, runtime, mode),
         *cloned,
-        *_package_lines(settings, paths, runtime, alone=alone, force=again, offline=offline),
+        *_package_lines(settings, paths, runtime, alone=alone, force=force, offline=offline),
         *fetched,
         *_next_lines(settings, paths, offline=offline),
     ]
@@ -59,7 +59,7 @@ def update_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
 
 
 def repositories_alone_lines(
-    settings: Settings, paths: Paths, action: str, typed: str
+    settings: Settings, paths: Paths, action: str, command_line: str
 ) -> list[str]:
     """Return the lines that do one thing with the repositories and nothing else.
 
@@ -67,7 +67,7 @@ def repositories_alone_lines(
     ----------
     action : str
         ``continue``, ``abort`` or ``save-patches``.
-    typed : str
+    command_line : str
         The command line, for the hint after an interruption.
 
     Raises
@@ -82,10 +82,10 @@ def repositories_alone_lines(
         )
     goes_on = action == "continue" and wanted_venv(settings, paths) is not None
     following = [call("next_step", SET_UP_COMMAND)] if goes_on else []
-    return [*_folder_lines(paths, typed), *lines, *following]
+    return [*_folder_lines(paths, command_line), *lines, *following]
 
 
-def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) -> list[str]:
+def download_lines(settings: Settings, here: Paths, runtime: str, command_line: str) -> list[str]:
     """Return the lines of ``set_up.py download``, with options of pip as ``"$@"``.
 
     Parameters
@@ -96,7 +96,7 @@ def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) ->
         The paths on the machine that downloads.
     runtime : str
         The container runtime of the target.
-    typed : str
+    command_line : str
         The command line, for the hint after an interruption.
     """
     # the requirements of repositories are read in their clones
@@ -105,7 +105,7 @@ def download_lines(settings: Settings, here: Paths, runtime: str, typed: str) ->
     wanted = packages_wanted(settings) or not (cloned or fetched)
     return [
         assign("LIBRARY", here.root / "lib"),
-        *_folder_lines(here, typed),
+        *_folder_lines(here, command_line),
         *cloned,
         *(repositories.bundle_lines(here) if cloned else []),
         *(wheelhouse.download_lines(settings, here, runtime) if wanted else []),
@@ -127,9 +127,9 @@ def _package_lines(
     return install.venv_lines(settings, paths, runtime, force=force, offline=offline)
 
 
-def _folder_lines(paths: Paths, typed: str) -> list[str]:
+def _folder_lines(paths: Paths, command_line: str) -> list[str]:
     """Return the lines that every mode begins with."""
-    return [call("on_interrupt", typed), wrapped("make_folders", *paths.roots)]
+    return [call("on_interrupt", command_line), wrapped("make_folders", *paths.roots)]
 
 
 def _start_lines(settings: Settings, paths: Paths, runtime: str, mode: str) -> list[str]:

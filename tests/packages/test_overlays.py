@@ -107,7 +107,9 @@ def test_set_up_without_repositories_leaves_the_packages_to_the_overlay(configur
 @pytest.mark.parametrize("memory", ["2", "G", "2 G", "2g", "-1G", "2GB"])
 def test_memory_that_no_packer_understands_is_told(memory, configured):
     with pytest.raises(LongshipError, match="packages.memory") as error:
-        build_lines(*configured(text=f'{CONFIGURED}memory = "{memory}"\n'), "host", typed="x")
+        build_lines(
+            *configured(text=f'{CONFIGURED}memory = "{memory}"\n'), "host", command_line="x"
+        )
     assert '"2G"' in error.value.hint
 
 
