@@ -18,7 +18,7 @@ runtime_diagnose() {
 
 # runtime_check RUNTIME: fail if it is not installed, or does not work.
 runtime_check() {
-  check_program "$1"
+  program_check "$1"
   timeout 20 "$1" --version >/dev/null 2>&1 || timeout 20 "$1" version >/dev/null 2>&1 ||
     fail "$1 is installed but does not work" "run: $1 version"
 }
@@ -125,7 +125,7 @@ venv_diagnose() {
 
 # venv_check_complete VENV BASE: fail if a launch would, or if a package is missing, or its Python does not start.
 venv_check_complete() {
-  check_venv "$@"
+  venv_check "$@"
   venv_find_lost "$1"
   if [[ -z $REPLY ]] && report_passed inside; then
     run_with_timeout 60 inside_run "$1/bin/python" -I -c '' >/dev/null 2>&1 </dev/null || REPLY='a Python that starts'

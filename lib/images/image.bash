@@ -62,9 +62,9 @@ check_image() {
   case $1 in
     *.docker | *.podman)
       holds_tag "$1"
-      check_tag "$REPLY" "$(tag_in "$1")" "$2" "$3"
+      tag_check "$REPLY" "$(tag_in "$1")" "$2" "$3"
       ;;
-    *.sif) check_sif "$1" "$2" "$3" ;;
+    *.sif) sif_check "$1" "$2" "$3" ;;
     *.sqsh)
       check_sqsh "$1" "$3"
       unsquashfs -s "$1" >/dev/null 2>&1 || fail "incomplete image: $1" "$3"

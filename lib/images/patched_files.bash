@@ -7,7 +7,7 @@
 add_patched_file() {
   [[ -f $1 ]] || fail "file not found: $1, which replaces $2 of the image" \
     'create it, or remove it from container.patched_files in configuration.toml'
-  add_bind "$1" "$2" ro
+  bind_add "$1" "$2" ro
 }
 
 # check_patched_files IMAGE [OURS TARGET]...: warn if IMAGE has another original than the one that ours was made from,

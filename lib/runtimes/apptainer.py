@@ -13,15 +13,15 @@ def prepare(env: Environment) -> list[str]:
     They fill the array ``options``.
     """
     return [
-        call("check_program", env.runtime),
+        call("program_check", env.runtime),
         *check(env),
-        call("check_host_arch", env.paths.arch, Expansion('"the image $image"')),
+        call("host_check_arch", env.paths.arch, Expansion('"the image $image"')),
         array("options", env.machine.runtime_options),
-        call("add_home"),
+        call("apptainer_add_home"),
         *bind_lines(env),
         *overlay_lines(env, "overlay_mount"),
-        *([call("add_nvidia_gpus")] if env.machine.gpu in ("cuda", "auto") else []),
-        *([call("add_amd_gpus")] if env.machine.gpu == "auto" else []),
+        *([call("apptainer_add_nvidia")] if env.machine.gpu in ("cuda", "auto") else []),
+        *([call("apptainer_add_amd")] if env.machine.gpu == "auto" else []),
     ]
 
 
@@ -29,7 +29,7 @@ def check(env: Environment) -> list[str]:
     """Return the lines that check the image, on any machine where its file is visible."""
     return [
         assign("image", env.image),
-        call("check_sif", IMAGE, env.paths.arch, env.image_hint),
+        call("sif_check", IMAGE, env.paths.arch, env.image_hint),
     ]
 
 

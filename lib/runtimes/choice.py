@@ -144,7 +144,7 @@ def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) ->
 
 def program_lines(settings: Settings, runtime: str) -> list[str]:
     """Return the lines that load the runtime's modules and check its program."""
-    return [*module_lines(settings.machine, runtime), call("check_program", runtime)]
+    return [*module_lines(settings.machine, runtime), call("program_check", runtime)]
 
 
 def configured_runtime(settings: Settings) -> str:

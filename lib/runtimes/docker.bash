@@ -8,8 +8,8 @@ add_user_and_home() {
   # rootless podman maps the caller to root inside unless told otherwise; SELinux would hide binds
   if [[ $1 == podman ]]; then options+=(--security-opt=label=disable); fi
   if [[ $1 == podman && $UID != 0 ]]; then options+=(--userns=keep-id); fi
-  if [[ -d ${HOME:-} && $HOME != / ]]; then add_bind "$HOME"; fi
-  add_bind /tmp
+  if [[ -d ${HOME:-} && $HOME != / ]]; then bind_add "$HOME"; fi
+  bind_add /tmp
 }
 
 # add_groups PROGRAM: keep the caller's other groups, whose shared directories could not be written to otherwise.
@@ -35,7 +35,7 @@ add_shared_memory() {
   if [[ $1 == docker || -e /dev/mqueue ]]; then
     options+=(--ipc=host)
   else
-    add_bind /dev/shm
+    bind_add /dev/shm
   fi
 }
 
@@ -102,7 +102,7 @@ add_working_folder() {
       ;;
     "${HOME:-/tmp}"/* | /tmp/*) options+=(--workdir "$PWD") ;;
     *)
-      add_bind "$PWD"
+      bind_add "$PWD"
       options+=(--workdir "$PWD")
       ;;
   esac

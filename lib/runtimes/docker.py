@@ -23,9 +23,9 @@ def prepare(env: Environment) -> list[str]:
     They fill the array ``options``.
     """
     return [
-        call("check_program", env.runtime),
+        call("program_check", env.runtime),
         *check(env),
-        call("check_host_arch", env.paths.arch, Expansion('"the image $image"')),
+        call("host_check_arch", env.paths.arch, Expansion('"the image $image"')),
         array("options", (*_ALWAYS, *env.machine.runtime_options)),
         *bind_lines(env),
         *overlay_lines(env, "overlay_bind_unpacked"),
@@ -41,7 +41,7 @@ def check(env: Environment) -> list[str]:
     """Return the lines that check the image."""
     return [
         assign("image", env.image),
-        call("check_tag", env.runtime, IMAGE, env.paths.arch, env.image_hint),
+        call("tag_check", env.runtime, IMAGE, env.paths.arch, env.image_hint),
     ]
 
 

@@ -20,15 +20,15 @@ def prepare(env: Environment) -> list[str]:
     They fill the array ``options``, which begins with the command.
     """
     return [
-        call("check_program", env.runtime),
+        call("program_check", env.runtime),
         *check(env),
-        call("check_host_arch", env.paths.arch, Expansion('"the image $image"')),
+        call("host_check_arch", env.paths.arch, Expansion('"the image $image"')),
         array("options", [*_start(env.runtime, env.paths.root), *env.machine.runtime_options]),
         call("enroot_hide_gpus"),
         assign("longship_bind_style", "enroot"),
         *bind_lines(env),
         *overlay_lines(env, "overlay_bind_unpacked"),
-        call("add_bind", "/tmp"),
+        call("bind_add", "/tmp"),
         export("ENROOT_MOUNT_HOME", "yes"),
         export("ENROOT_LOGIN_SHELL", "no"),  # /etc/profile would overwrite the image's PATH
         'export LONGSHIP_WORKING_FOLDER="$PWD"',

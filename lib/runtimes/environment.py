@@ -143,12 +143,12 @@ class Environment:
 def bind_lines(env: Environment) -> list[str]:
     """Return the lines that add the binds to the array ``options``."""
     return [
-        *(_bind("add_bind_if_there", each) for each in env.site_binds),
-        *(_bind("add_bind", each) for each in env.binds),
+        *(_bind("bind_add_if_exists", each) for each in env.site_binds),
+        *(_bind("bind_add", each) for each in env.binds),
         *(call("add_patched_file", each.source, each.target) for each in env.patched_files),
-        call("add_host_files"),
+        call("bind_host_files"),
         # ranks do not read pip's configuration from the home directory
-        *([] if env.for_ranks else [call("add_pip_sources")]),
+        *([] if env.for_ranks else [call("bind_pip_sources")]),
     ]
 
 
@@ -161,7 +161,7 @@ def overlay_lines(env: Environment, function: str) -> list[str]:
 
 def module_lines(machine: Machine, runtime: str) -> list[str]:
     """Return the line that loads the site's modules, where the runtime comes from them."""
-    return [call("load_modules", runtime, *machine.modules)] if machine.modules else []
+    return [call("modules_load", runtime, *machine.modules)] if machine.modules else []
 
 
 def _bind(function: str, bind: Bind) -> str:

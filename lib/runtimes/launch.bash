@@ -1,36 +1,36 @@
 # shellcheck shell=bash
-# Starting a program inside: the image is checked, the runtime's options collected. No function
-# here starts a process where the runtime is apptainer: it runs once for every rank of a job.
+# The launch of a program inside: checks of the image, and the runtime's options. If the runtime is apptainer, no
+# function here starts a process: each rank of a job runs them.
 
-# load_modules PROGRAM CALL...: load environment modules, unless PROGRAM is there already. Inside a
-# job the batch script has loaded them, and thousands of ranks must not do it again.
-load_modules() {
+# modules_load PROGRAM CALL...: load environment modules, unless PROGRAM is found. Inside a job the batch script has
+# loaded them, and thousands of ranks must not do it again.
+modules_load() {
   local -r program=$1
   shift
   command -v "$program" >/dev/null && return
-  set +eu # module systems are written without them
+  set +eu # module systems do not support these options
   if ! declare -F module >/dev/null; then
     # shellcheck disable=SC1091
     source "${LMOD_PKG:-/usr/share/lmod/lmod}/init/bash" 2>/dev/null
   fi
   local call
   for call in "$@"; do
-    # shellcheck disable=SC2086  # a call is several words: load Stages/2025 GCC
+    # shellcheck disable=SC2086  # a call has several arguments: load Stages/2025 GCC
     module $call
   done
   set -eu
 }
 
-# check_program NAME: stop where the runtime is missing.
-check_program() {
+# program_check NAME: stop if the runtime is missing.
+program_check() {
   command -v "$1" >/dev/null ||
     fail "$1 not found" \
       'load its module, or set container.runtime in configuration.toml to another runtime'
 }
 
-# check_sif FILE ARCH HINT: stop where the image is missing, is none, or is for another
-# architecture. A SIF file tells it behind its first line: magic, version, architecture.
-check_sif() {
+# sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
+# first line a SIF file has magic, version and architecture.
+sif_check() {
   local -r file=$1 arch=$2 hint=$3
   [[ -e $file ]] || fail "image not found: $file" "$hint"
   [[ -r $file ]] || fail "cannot read the image $file" \
@@ -47,8 +47,8 @@ check_sif() {
   [[ $found == "$arch" ]] || fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
 }
 
-# check_tag PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
-check_tag() {
+# tag_check PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
+tag_check() {
   local found
   found=$("$1" image inspect --format '{{.Architecture}}' "$2" 2>/dev/null) || {
     "$1" version >/dev/null 2>&1 ||
@@ -58,26 +58,26 @@ check_tag() {
   [[ $found == "$3" ]] || fail "image $2 has the wrong architecture: $found, expected $3" "$4"
 }
 
-# host_arch: set REPLY to this machine's architecture, in the words used everywhere here.
+# host_arch: set REPLY to this machine's architecture, amd64 or arm64.
 host_arch() {
-  REPLY=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE, which tcsh exports in words of its own
+  REPLY=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE: tcsh exports other names
   case $REPLY in
     x86_64) REPLY=amd64 ;;
     aarch64) REPLY=arm64 ;;
   esac
 }
 
-# check_host_arch ARCH WHAT: stop where this machine cannot run programs for ARCH.
-check_host_arch() {
+# host_check_arch ARCH WHAT: stop if this machine cannot run programs for ARCH.
+host_check_arch() {
   host_arch
   [[ $REPLY == "$1" ]] ||
     fail "$2 is for $1, but this machine is $REPLY" "start it in a job, on a compute node"
 }
 
-# check_venv DIR BASE: fail if the venv is missing or was built on something else.
-check_venv() {
+# venv_check DIR BASE: fail if the venv is missing or was built on something else.
+venv_check() {
   local base=
-  if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg ]]; then return 0; fi # the user's own, used as it is
+  if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg ]]; then return 0; fi # the user's own, used unchanged
   [[ -e $1/longship-base ]] ||
     fail "Python packages are not installed: $1 not found" 'python3 set_up.py install'
   IFS= read -r base <"$1/longship-base" || :
@@ -85,7 +85,7 @@ check_venv() {
     fail "the Python packages in $1 were installed on top of $base, not of $2" 'python3 set_up.py install'
 }
 
-# make_folders FOLDER...: make the configured directories, or say which one cannot be made or entered.
+# make_folders DIR...: make the configured directories, or stop at one that cannot be made or entered.
 make_folders() {
   local folder reason
   for folder in "$@"; do
@@ -96,15 +96,15 @@ make_folders() {
   done
 }
 
-# what is shown inside already, by its path there
+# what is bound already, by its path inside
 declare -gA bound=()
 
 # how `options` name a bind: as apptainer, docker and podman read it, or as enroot or pyxis do
 declare -g longship_bind_style=csv
 
-# add_bind SOURCE [TARGET [ro]]: show a folder or file of the host inside, once. It becomes one CSV
-# record, the only form in which a path may hold commas, colons and quotes.
-add_bind() {
+# bind_add SOURCE [TARGET [ro]]: bind a directory or file of the host, once, as a CSV record: only there can a path
+# contain commas, colons and quotes.
+bind_add() {
   local -r source=$1 target=${2:-$1}
   [[ -z ${bound[$target]:-} ]] || return 0
   bound[$target]=$source
@@ -117,47 +117,47 @@ add_bind() {
   esac
 }
 
-# add_bind_if_there SOURCE [TARGET [ro]]: the same for what not every node of a site has.
-add_bind_if_there() {
-  if [[ -e $1 ]]; then add_bind "$@"; fi
+# bind_add_if_exists SOURCE [TARGET [ro]]: the same for what some nodes of a site lack.
+bind_add_if_exists() {
+  if [[ -e $1 ]]; then bind_add "$@"; fi
 }
 
-# what names a file or folder with certificates, to one program or another
+# variables that name a file or directory with certificates
 readonly longship_certificates=(SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT
   GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS)
 
-# add_host_files: show what the caller's environment names: certificates and the temporary folder.
-add_host_files() {
+# bind_host_files: bind what the caller's environment names: certificates and the temporary directory.
+bind_host_files() {
   local variable path
   for variable in "${longship_certificates[@]}"; do
     path=${!variable:-}
-    if [[ $path == /* && -e $path ]]; then add_bind "$path" "$path" ro; fi
+    if [[ $path == /* && -e $path ]]; then bind_add "$path" "$path" ro; fi
   done
-  if [[ ${TMPDIR:-/tmp}/ != /tmp/* && -d ${TMPDIR:-} ]]; then add_bind "$TMPDIR"; fi
+  if [[ ${TMPDIR:-/tmp}/ != /tmp/* && -d ${TMPDIR:-} ]]; then bind_add "$TMPDIR"; fi
 }
 
-# add_pip_sources: show pip's configuration and the folders that it searches.
-add_pip_sources() {
+# bind_pip_sources: bind pip's configuration and the directories that it searches.
+bind_pip_sources() {
   local -
-  set -f # words of pip's configuration are no patterns
+  set -f # values of pip's configuration are not patterns
   local path text='' lines
   for path in /etc/pip.conf /etc/xdg/pip/pip.conf "${PIP_CONFIG_FILE:-}" \
     "${HOME:-}/.pip/pip.conf" "${XDG_CONFIG_HOME:-${HOME:-}/.config}/pip/pip.conf"; do
     [[ -f $path && -r $path ]] || continue
-    if [[ $path != "${HOME:-/}"/* ]]; then add_bind "$path" "$path" ro; fi
+    if [[ $path != "${HOME:-/}"/* ]]; then bind_add "$path" "$path" ro; fi
     mapfile -t lines <"$path"
     text+=" ${lines[*]}"
   done
   text+=" ${PIP_FIND_LINKS:-} ${PIP_INDEX_URL:-} ${PIP_EXTRA_INDEX_URL:-} ${UV_FIND_LINKS:-}"
   for path in ${text//[=,]/ }; do
     path=${path#file://}
-    path=${path%/simple} # an index has its files beside it
-    if [[ $path == /* && -d $path ]]; then add_bind "$path" "$path" ro; fi
+    path=${path%/simple} # the files of an index are next to it
+    if [[ $path == /* && -d $path ]]; then bind_add "$path" "$path" ro; fi
   done
 }
 
-# add_home: Apptainer shows the home folder of the passwd file; HOME may be another one.
-add_home() {
+# apptainer_add_home: bind HOME if it is not the home directory of the passwd file, which Apptainer binds.
+apptainer_add_home() {
   local -r home=${HOME:-}
   if [[ ! -d $home ]]; then return 0; fi
   unset HOME # bash then expands ~ from the passwd file
@@ -169,25 +169,25 @@ add_home() {
   options+=(--home "$home")
 }
 
-# add_nvidia_gpus: only where the node has one; elsewhere --nv only warns.
-add_nvidia_gpus() {
+# apptainer_add_nvidia: if the node has a GPU; else --nv only warns.
+apptainer_add_nvidia() {
   if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi
 }
 
-# add_amd_gpus: the same for AMD.
-add_amd_gpus() {
+# apptainer_add_amd: the same for AMD.
+apptainer_add_amd() {
   if [[ -e /dev/kfd ]]; then options+=(--rocm); fi
 }
 
-# outlive_last_words: Slurm ends a step with the first rank that fails, and drops what it has not read of
-# it by then. A rank that cannot start stays until that is read; one that starts is no bash any more.
-outlive_last_words() {
+# exit_delay: let a rank that cannot start wait until Slurm has read its messages: it ends a step with the first rank
+# that fails, and drops unread output. A rank that starts has replaced this bash.
+exit_delay() {
   if [[ -n ${SLURM_STEP_NUM_TASKS:-} ]]; then trap 'sleep 1' EXIT; fi
 }
 
-# take_rank: what torch.distributed reads, for a step with a task for each rank; torchrun sets its own.
-# The names without STEP are in the batch script too, which is no rank.
-take_rank() {
+# rank_export: export what torch.distributed reads, in a step with a task for each rank; torchrun sets it itself. The
+# batch script, which is not a rank, has no variables with STEP.
+rank_export() {
   if [[ -z ${SLURM_STEP_NUM_TASKS:-} ]]; then return 0; fi
   export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_STEP_NUM_TASKS LOCAL_RANK=$SLURM_LOCALID
   export NODE_RANK=$SLURM_NODEID LOCAL_WORLD_SIZE
@@ -201,9 +201,9 @@ take_rank() {
   done
 }
 
-# take_command INTERACTIVE_FILE ARGUMENT...: set command to what to run: by default an interactive shell, which
-# is sh where an image has no bash.
-take_command() {
+# command_set INTERACTIVE_FILE ARGUMENT...: set command to the arguments, or to an interactive shell: sh if an image has
+# no bash.
+command_set() {
   command=("${@:2}")
   if ((${#command[@]} == 0)); then
     # shellcheck disable=SC2016  # expanded inside
@@ -211,10 +211,10 @@ take_command() {
   fi
 }
 
-# encode_command: the runtimes pass arguments on as JSON, which turns bytes that are not UTF-8 into U+FFFD. Where
-# there are some, these bytes travel as octal escapes, undone inside. As an argument may then be longer than the
-# kernel takes, each travels in pieces, with + before all but the last, which has =.
-encode_command() {
+# command_encode: encode a command with bytes that are not UTF-8 as octal escapes, which the contract decodes: the
+# runtimes pass arguments as JSON, with U+FFFD for such bytes. An argument is passed in pieces, which begin with + and
+# the last with =, as it can become longer than the kernel allows.
+command_encode() {
   local LC_ALL=C
   [[ ! ${command[*]} =~ $UTF8$ ]] || return 0
   local word

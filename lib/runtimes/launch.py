@@ -20,18 +20,18 @@ def run_lines(env: Environment, *, online: bool = False) -> list[str]:
     if env.in_pyxis:
         return pyxis.launcher_lines(env, script)
     return [
-        *([call("outlive_last_words")] if env.for_ranks else []),
+        *([call("exit_delay")] if env.for_ranks else []),
         wrapped("make_folders", *env.paths.roots),
-        *([call("take_rank")] if env.for_ranks else []),
+        *([call("rank_export")] if env.for_ranks else []),
         *_prepare_lines(env, script),
         *venv_check_lines(env),
         *([call("overlay_record_use", env.overlay)] if env.overlay and not env.for_ranks else []),
         call(
-            "take_command",
+            "command_set",
             env.paths.root / "lib/runtimes/inside/interactive.bash",
             Expansion('"$@"'),
         ),
-        *([call("encode_command")] if env.runtime != "host" else []),
+        *([call("command_encode")] if env.runtime != "host" else []),
         call("hand_over", *module_of(env).words(env), Expansion('"${command[@]}"')),
     ]
 
@@ -70,7 +70,7 @@ def check_lines(env: Environment) -> list[str]:
 
 def venv_check_lines(env: Environment) -> list[str]:
     """Return the line that checks the venv against the overlay or the image under it."""
-    return [call("check_venv", env.venv, env.overlay or env.base)] if env.venv else []
+    return [call("venv_check", env.venv, env.overlay or env.base)] if env.venv else []
 
 
 def _prepare_lines(env: Environment, script: str) -> list[str]:

@@ -68,7 +68,7 @@ add_overlay_file() {
 # overlay_bind_unpacked FILE: for runtimes that cannot mount SquashFS files.
 overlay_bind_unpacked() {
   overlay_unpack "$1"
-  add_bind "$REPLY" "$longship_overlay_folder" ro
+  bind_add "$REPLY" "$longship_overlay_folder" ro
 }
 
 # overlay_unpack FILE: unpack it once on this file system; set REPLY to the directory.

@@ -17,7 +17,7 @@ begin_container_options() {
 
 # set_container_options: set CONTAINER_OPTIONS for the next srun. A job script calls it again after its last export,
 # as a variable of the image beats the job's unless its name is given.
-# shellcheck disable=SC2034  # read by add_bind and by the job script
+# shellcheck disable=SC2034  # read by bind_add and by the job script
 set_container_options() {
   CONTAINER_OPTIONS=()
   if [[ -z $longship_image ]]; then return; fi # container.runtime is another one
@@ -29,7 +29,7 @@ set_container_options() {
   local -A bound=()
   check_sqsh "$longship_image" "$longship_image_hint"
   local -r longship_bind_style=pyxis
-  add_bind "$longship_image" "$longship_image_inside" ro
+  bind_add "$longship_image" "$longship_image_inside" ro
   add_pyxis_binds
   export ENROOT_LOGIN_SHELL=no # /etc/profile would overwrite the image's PATH
   while IFS= read -r variable; do

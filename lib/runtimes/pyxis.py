@@ -82,9 +82,9 @@ def launcher_lines(env: Environment, script: str) -> list[str]:
     interactive = env.paths.root / "lib/runtimes/inside/interactive.bash"
     return [
         *prepare(env),
-        *([call("check_venv", env.venv, env.overlay or env.image)] if env.venv else []),
-        call("take_rank"),
-        call("take_command", interactive, Expansion('"$@"')),
+        *([call("venv_check", env.venv, env.overlay or env.image)] if env.venv else []),
+        call("rank_export"),
+        call("command_set", interactive, Expansion('"$@"')),
         text_below("longship_contract", script, CONTRACT),
         "",
         call("hand_over", *words(env), Expansion('"${command[@]}"')),

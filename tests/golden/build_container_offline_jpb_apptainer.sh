@@ -8,7 +8,7 @@ longship_main() {
   runtime=apptainer
   on_interrupt 'python3 build_container.py offline'
   make_folders /e/scratch/project_465000000/me/longship/containers/build
-  check_program apptainer
+  program_check apptainer
 
   build_from_archive /e/scratch/project_465000000/me/longship/offline/containers/pytorch_25.06-py3_arm64
   build_begin \
@@ -383,9 +383,9 @@ check_image() {
   case $1 in
     *.docker | *.podman)
       holds_tag "$1"
-      check_tag "$REPLY" "$(tag_in "$1")" "$2" "$3"
+      tag_check "$REPLY" "$(tag_in "$1")" "$2" "$3"
       ;;
-    *.sif) check_sif "$1" "$2" "$3" ;;
+    *.sif) sif_check "$1" "$2" "$3" ;;
     *.sqsh)
       check_sqsh "$1" "$3"
       unsquashfs -s "$1" >/dev/null 2>&1 || fail "incomplete image: $1" "$3"
@@ -717,16 +717,16 @@ sqsh_arch() {
 
 # ---------- lib/runtimes/launch.bash
 
-# check_program NAME: stop where the runtime is missing.
-check_program() {
+# program_check NAME: stop if the runtime is missing.
+program_check() {
   command -v "$1" >/dev/null ||
     fail "$1 not found" \
       'load its module, or set container.runtime in configuration.toml to another runtime'
 }
 
-# check_sif FILE ARCH HINT: stop where the image is missing, is none, or is for another
-# architecture. A SIF file tells it behind its first line: magic, version, architecture.
-check_sif() {
+# sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
+# first line a SIF file has magic, version and architecture.
+sif_check() {
   local -r file=$1 arch=$2 hint=$3
   [[ -e $file ]] || fail "image not found: $file" "$hint"
   [[ -r $file ]] || fail "cannot read the image $file" \
@@ -743,8 +743,8 @@ check_sif() {
   [[ $found == "$arch" ]] || fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
 }
 
-# check_tag PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
-check_tag() {
+# tag_check PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
+tag_check() {
   local found
   found=$("$1" image inspect --format '{{.Architecture}}' "$2" 2>/dev/null) || {
     "$1" version >/dev/null 2>&1 ||
@@ -754,7 +754,7 @@ check_tag() {
   [[ $found == "$3" ]] || fail "image $2 has the wrong architecture: $found, expected $3" "$4"
 }
 
-# make_folders FOLDER...: make the configured directories, or say which one cannot be made or entered.
+# make_folders DIR...: make the configured directories, or stop at one that cannot be made or entered.
 make_folders() {
   local folder reason
   for folder in "$@"; do

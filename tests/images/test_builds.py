@@ -30,7 +30,7 @@ build_run() { echo "$@"; }
 for each in copy_image hold_tag load_archive docker podman; do
   eval "$each() { echo $each \"\$@\"; }"
 done
-for each in check_program make_folders build_end pulled_digest; do eval "$each() { :; }"; done
+for each in program_check make_folders build_end pulled_digest; do eval "$each() { :; }"; done
 fetched_digest() { :; }
 checksum() { :; }
 build_begin() { build_partial=partial build_tmp=/tmp build_work=/work; }
@@ -78,8 +78,8 @@ def test_required_digest_is_what_is_fetched(repository, run):
 
 def test_modules_come_before_the_program(repository):
     found = build(repository, "apptainer", site='modules = ["load GCC"]\n')
-    load = found.index("load_modules apptainer 'load GCC'")
-    assert found[load + 1] == "check_program apptainer"
+    load = found.index("modules_load apptainer 'load GCC'")
+    assert found[load + 1] == "program_check apptainer"
 
 
 @pytest.mark.parametrize("runtime", ENDINGS)

@@ -39,7 +39,7 @@ SHOW = """
 set_rendezvous() { printf 'rendezvous\\0%s\\0' "$1"; }
 job_set_shape() { printf 'shape\\0%s\\0' "$1"; }
 job_check_previous() { printf 'chain\\0%s\\0' "$1"; }
-load_modules() { printf 'module\\0%s\\0' "$2"; }
+modules_load() { printf 'module\\0%s\\0' "$2"; }
 job_label_output() { printf 'apart\\0yes\\0'; }
 code_record_begin() { printf 'code %s\\0%s\\0' "${@:2}"; }
 run_begin() {

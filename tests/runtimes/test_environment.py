@@ -52,7 +52,7 @@ def test_modules_are_loaded_before_the_variables_are_taken_out(repository):
         "local/site.toml", '[machines.local]\nruntime = "apptainer"\nmodules = ["load GCC/13 x"]\n'
     )
     found = lines(repository, "apptainer")
-    load = found.index("load_modules apptainer 'load GCC/13 x'")
+    load = found.index("modules_load apptainer 'load GCC/13 x'")
     assert load < next(number for number, line in enumerate(found) if line.startswith("unset "))
 
 
@@ -69,7 +69,7 @@ def test_gpus_are_looked_for_where_there_can_be_some(gpu, nvidia, amd, repositor
     repository.write("stacks/pytorch/stack.toml", '[configuration.container]\nimage = "/x.sif"\n')
     repository.write("local/site.toml", f'[machines.local]\ngpu = "{gpu}"\n')
     found = lines(repository, "apptainer")
-    assert ("add_nvidia_gpus" in found, "add_amd_gpus" in found) == (nvidia, amd)
+    assert ("apptainer_add_nvidia" in found, "apptainer_add_amd" in found) == (nvidia, amd)
 
 
 def test_active_version_of_the_venv_is_started(repository, tmp_path):
@@ -79,7 +79,7 @@ def test_active_version_of_the_venv_is_started(repository, tmp_path):
     paths.venv.symlink_to("venvs/1")
     found = run_lines(Environment(settings, paths, "host"))
     venv = paths.venv.parent / "venvs/1"
-    assert f"check_venv {venv} host" in found
+    assert f"venv_check {venv} host" in found
     assert any(f"VIRTUAL_ENV={venv}" in line for line in found)
 
 
@@ -89,9 +89,9 @@ def test_venv_of_elsewhere_is_shown_inside(repository, tmp_path):
         lines(repository, "apptainer", venv=venv)
         for venv in ("/home/me/longship-data/scratch/venvs/a", tmp_path / "old project/env_x86_64")
     )
-    bind = f"add_bind_if_there '{tmp_path}/old project/env_x86_64'"
+    bind = f"bind_add_if_exists '{tmp_path}/old project/env_x86_64'"
     assert bind in foreign
-    assert not [line for line in own if line.startswith("add_bind_if_there") and "venv" in line]
+    assert not [line for line in own if line.startswith("bind_add_if_exists") and "venv" in line]
 
 
 def test_setting_up_is_online_and_outside_of_the_venv(repository):

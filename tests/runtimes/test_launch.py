@@ -41,26 +41,26 @@ def write_sif(path, code):
     return path
 
 
-def check_sif(bash, path, **options):
-    return bash(call("check_sif", path, own_arch(), "make it"), check=False, **options)
+def sif_check(bash, path, **options):
+    return bash(call("sif_check", path, own_arch(), "make it"), check=False, **options)
 
 
 def test_image_for_this_machine_passes(bash, tmp_path):
-    done = check_sif(bash, write_sif(tmp_path / "it's an image", CODES[own_arch()]))
+    done = sif_check(bash, write_sif(tmp_path / "it's an image", CODES[own_arch()]))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_image_for_another_architecture_is_told(bash, tmp_path):
-    done = check_sif(bash, write_sif(tmp_path / "i.sif", CODES[OTHER_ARCH]))
+    done = sif_check(bash, write_sif(tmp_path / "i.sif", CODES[OTHER_ARCH]))
     fails(done, f"i.sif has the wrong architecture: {OTHER_ARCH}, expected {own_arch()}")
 
 
 def test_image_for_an_unknown_architecture_is_told(bash, tmp_path):
-    fails(check_sif(bash, write_sif(tmp_path / "i.sif", b"09")), "unknown architecture (code 09)")
+    fails(sif_check(bash, write_sif(tmp_path / "i.sif", b"09")), "unknown architecture (code 09)")
 
 
 def test_missing_image_is_told_with_what_makes_it(bash, tmp_path):
-    done = check_sif(bash, tmp_path / "i.sif")
+    done = sif_check(bash, tmp_path / "i.sif")
     fails(done, f"image not found: {tmp_path}/i.sif")
     assert "hint: make it" in done.stderr
 
@@ -68,11 +68,11 @@ def test_missing_image_is_told_with_what_makes_it(bash, tmp_path):
 @pytest.mark.parametrize("content", [b"", b"text\n", b"\0\0\0\0", b"<html>" * 1000, b"\x7fELF\0"])
 def test_file_that_is_no_image_is_told(content, bash, tmp_path):
     (tmp_path / "i.sif").write_bytes(content)
-    fails(check_sif(bash, tmp_path / "i.sif"), f"not a SIF image: {tmp_path}/i.sif")
+    fails(sif_check(bash, tmp_path / "i.sif"), f"not a SIF image: {tmp_path}/i.sif")
 
 
 def test_folder_is_no_image(bash, tmp_path):
-    fails(check_sif(bash, tmp_path), "not a SIF image")
+    fails(sif_check(bash, tmp_path), "not a SIF image")
 
 
 def test_image_that_cannot_be_read_is_told(bash, tmp_path):
@@ -80,11 +80,11 @@ def test_image_that_cannot_be_read_is_told(bash, tmp_path):
         pytest.skip("root may read anything")
     image = write_sif(tmp_path / "i.sif", CODES[own_arch()])
     image.chmod(0)
-    fails(check_sif(bash, image), "cannot read the image")
+    fails(sif_check(bash, image), "cannot read the image")
 
 
 def test_image_of_the_compute_nodes_cannot_run_here(bash):
-    done = bash(call("check_host_arch", OTHER_ARCH, "the image i.sif"), check=False)
+    done = bash(call("host_check_arch", OTHER_ARCH, "the image i.sif"), check=False)
     fails(done, f"the image i.sif is for {OTHER_ARCH}, but this machine is {own_arch()}")
     assert "compute node" in done.stderr
 
@@ -92,7 +92,7 @@ def test_image_of_the_compute_nodes_cannot_run_here(bash):
 @pytest.mark.parametrize("value", ["x86_64-linux", "arm64", "nonsense"])
 def test_architecture_is_the_machines_own_whatever_the_environment_says(value, bash):
     """tcsh exports a HOSTTYPE of its own, and bash takes it over."""
-    words = ["check_host_arch", own_arch(), "the image"]
+    words = ["host_check_arch", own_arch(), "the image"]
     done = bash(call(*words), env={"HOSTTYPE": value, "MACHTYPE": value})
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -118,25 +118,25 @@ def test_path_of_any_form_is_bound(bash, tmp_path, hostile_arguments):
     for name in names:
         (tmp_path / name).mkdir()
     paths = [str(tmp_path / name) for name in names]
-    loop = 'for path; do add_bind "$path"; add_bind "$path" "/inside$path" ro; done'
+    loop = 'for path; do bind_add "$path"; bind_add "$path" "/inside$path" ro; done'
     found = binds(bash("options=()", loop, SHOW_OPTIONS, arguments=paths))
     expected = [[(path, path, False), (path, f"/inside{path}", True)] for path in paths]
     assert found == list(itertools.chain(*expected))
 
 
 def test_same_target_is_bound_once(bash, tmp_path):
-    add = call("add_bind", tmp_path)
-    found = binds(bash("options=()", add, add, call("add_bind", "/", tmp_path), SHOW_OPTIONS))
+    add = call("bind_add", tmp_path)
+    found = binds(bash("options=()", add, add, call("bind_add", "/", tmp_path), SHOW_OPTIONS))
     assert found == [(str(tmp_path), str(tmp_path), False)]
 
 
 def test_folder_that_is_not_there_is_told(bash, tmp_path):
-    done = bash("options=()", call("add_bind", tmp_path / "none"), check=False)
+    done = bash("options=()", call("bind_add", tmp_path / "none"), check=False)
     fails(done, f"cannot bind {tmp_path}/none: no such file or directory")
 
 
 def test_folder_of_the_site_is_bound_where_it_exists(bash, tmp_path):
-    lines = [call("add_bind_if_there", each) for each in (tmp_path / "none", tmp_path)]
+    lines = [call("bind_add_if_exists", each) for each in (tmp_path / "none", tmp_path)]
     assert binds(bash("options=()", *lines, SHOW_OPTIONS)) == [(str(tmp_path),) * 2 + (False,)]
 
 
@@ -154,8 +154,8 @@ def host_files(bash, env):
                         unset,
                         *lines,
                         "options=()",
-                        "add_host_files",
-                        "add_pip_sources",
+                        "bind_host_files",
+                        "bind_pip_sources",
                         SHOW_OPTIONS,
                     )
                 )
@@ -211,7 +211,7 @@ def test_temporary_folder_elsewhere_is_shown(bash, tmp_path):
 
 
 def test_environment_without_a_home_is_no_error(bash):
-    done = bash("unset HOME", "options=()", "add_host_files", "add_pip_sources", check=False)
+    done = bash("unset HOME", "options=()", "bind_host_files", "bind_pip_sources", check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -237,12 +237,12 @@ def test_groups_of_the_caller_are_kept(program, runtime, added, bash, tmp_path):
 def test_home_with_a_colon_is_told(bash, tmp_path):
     home = tmp_path / "a:b"
     home.mkdir()
-    done = bash("options=()", "add_home", "echo on", env={"HOME": home}, check=False)
+    done = bash("options=()", "apptainer_add_home", "echo on", env={"HOME": home}, check=False)
     assert done.stdout == ""
     fails(done, f"HOME contains a colon, which Apptainer does not allow: {home}")
 
 
-# What the contract does with what encode_command made: in the image's own POSIX sh.
+# What the contract does with what command_encode made: in the image's own POSIX sh.
 CONTRACT = """longship_contract='printf "%s\\0" "$@"'"""
 DECODE = '"$SHELL_INSIDE" -c "$longship_contract" longship "${command[@]}"'
 
@@ -252,10 +252,10 @@ def passed_on(bash, request):
     """Give a function that returns arguments as they are after encoding and decoding."""
 
     def pass_on(arguments, locale="C.UTF-8"):
-        take = call("take_command", "rc file", Expansion('"$@"'))
+        take = call("command_set", "rc file", Expansion('"$@"'))
         arguments = ["prog", *arguments]
         env = {"SHELL_INSIDE": request.param, "LC_ALL": locale}
-        done = bash(CONTRACT, take, "encode_command", DECODE, arguments=arguments, env=env)
+        done = bash(CONTRACT, take, "command_encode", DECODE, arguments=arguments, env=env)
         return done.stdout.split("\0")[1:-1]
 
     return pass_on
@@ -331,18 +331,18 @@ NOT_UTF8 = [
 
 @pytest.mark.parametrize("some", [*UTF8, *(os.fsdecode(each) for each in NOT_UTF8)], ids=ascii)
 def test_only_what_is_no_utf8_is_encoded(bash, some):
-    take = call("take_command", "rc file", Expansion('"$@"'))
+    take = call("command_set", "rc file", Expansion('"$@"'))
     show = "printf '%s\\0' \"${command[@]}\""
-    done = bash(take, "encode_command", show, arguments=["a", some, "b"])
+    done = bash(take, "command_encode", show, arguments=["a", some, "b"])
     assert (done.stdout == f"a\0{some}\0b\0") == (some in UTF8)
 
 
 def test_only_bytes_that_are_not_utf8_are_encoded(bash):
-    take = call("take_command", "rc file", Expansion('"$@"'))
+    take = call("command_set", "rc file", Expansion('"$@"'))
     show = "printf '%s\\0' \"${command[@]}\""
-    plain = bash(take, "encode_command", show, arguments=["a b", "\\n", "$x"])
+    plain = bash(take, "command_encode", show, arguments=["a b", "\\n", "$x"])
     assert plain.stdout == "a b\0\\n\0$x\0"
-    encoded = bash(take, "encode_command", show, arguments=["a b", "\\n", "é", "é\udcff"])
+    encoded = bash(take, "command_encode", show, arguments=["a b", "\\n", "é", "é\udcff"])
     assert encoded.stdout == "=a b\0=\\\\n\0=é\0=é\\0377\0"
 
 
@@ -352,21 +352,21 @@ def test_no_command_is_an_interactive_shell(there, shown, bash, tmp_path):
     program = tmp_path / there
     program.write_text(f'#!/bin/sh\necho {there} "$@"\n')
     program.chmod(0o755)
-    take = call("take_command", "/rc file", Expansion('"$@"'))
+    take = call("command_set", "/rc file", Expansion('"$@"'))
     done = bash(take, f"PATH={tmp_path}", '"${command[@]}"')
     assert done.stdout == f"{there} {shown}\n"
 
 
 def test_modules_are_loaded_in_order_where_the_program_is_missing(bash):
     module = "module() { printf '%s\\n' \"$#: $*\"; }"
-    loading = call("load_modules", "no-such-program", "purge", "load Stages/2025 GCC")
+    loading = call("modules_load", "no-such-program", "purge", "load Stages/2025 GCC")
     assert bash(module, loading).stdout == "1: purge\n3: load Stages/2025 GCC\n"
-    assert bash(module, call("load_modules", "sh", "purge")).stdout == ""
+    assert bash(module, call("modules_load", "sh", "purge")).stdout == ""
 
 
 def test_failing_module_does_not_end_the_script(bash):
     module = 'module() { echo "$unset_variable"; return 1; }'
-    done = bash(module, call("load_modules", "no-such-program", "purge"), "echo went on")
+    done = bash(module, call("modules_load", "no-such-program", "purge"), "echo went on")
     assert done.stdout == "\nwent on\n"
 
 
@@ -391,7 +391,7 @@ def test_folder_that_cannot_be_entered_is_told(run, clean_environment, tmp_path)
 
 
 def test_venv_is_checked(bash, tmp_path):
-    check = call("check_venv", tmp_path, "image 1")
+    check = call("venv_check", tmp_path, "image 1")
     fails(bash(check, check=False), f"not installed: {tmp_path} not found")
     (tmp_path / "longship-base").write_text("image 1\n")
     assert bash(check).stderr == ""
@@ -402,14 +402,14 @@ def test_venv_is_checked(bash, tmp_path):
 
 
 def test_missing_program_is_told(bash):
-    fails(bash(call("check_program", "no-such"), check=False), "no-such not found")
-    assert bash(call("check_program", "sh")).stderr == ""
+    fails(bash(call("program_check", "no-such"), check=False), "no-such not found")
+    assert bash(call("program_check", "sh")).stderr == ""
 
 
 def test_no_function_leaves_its_options_set(bash):
     """`set -f` of one function must not reach the rest of the script."""
     done = bash(
-        "options=()", "before=$-", "add_host_files", "add_pip_sources", '[[ $- == "$before" ]]'
+        "options=()", "before=$-", "bind_host_files", "bind_pip_sources", '[[ $- == "$before" ]]'
     )
     assert done.stderr == ""
 
@@ -430,14 +430,14 @@ def test_rank_is_read_from_slurm(tasks, node, local, run, clean_environment):
     environment = {f"SLURM_{name}": value for name, value in step.items()}
     environment["SLURM_STEP_TASKS_PER_NODE"] = tasks
     show = "echo $RANK $WORLD_SIZE $LOCAL_RANK $NODE_RANK $LOCAL_WORLD_SIZE"
-    script = f"{definitions()['take_rank']}\nset -eu; take_rank; {show}"
+    script = f"{definitions()['rank_export']}\nset -eu; rank_export; {show}"
     told = run(["bash", "-c", script], env={**clean_environment, **environment}).stdout.split()
     assert told == ["4", "7", "1", str(node), str(local)]
 
 
 def test_batch_script_is_no_rank(run, clean_environment):
     environment = {**clean_environment, "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}
-    script = f'{definitions()["take_rank"]}\nset -eu; take_rank; echo "${{RANK-none}}"'
+    script = f'{definitions()["rank_export"]}\nset -eu; rank_export; echo "${{RANK-none}}"'
     assert run(["bash", "-c", script], env=environment).stdout == "none\n"
 
 
@@ -449,8 +449,8 @@ def test_rank_that_cannot_start_stays_until_slurm_has_read_why(
     step, end, stays, run, clean_environment
 ):
     environment = {**clean_environment, **({"SLURM_STEP_NUM_TASKS": step} if step else {})}
-    begin = f"sleep() {{ echo stays; }}\n{definitions()['outlive_last_words']}\nset -eu"
-    done = run(["bash", "-c", f"{begin}; outlive_last_words; {end}"], env=environment, check=False)
+    begin = f"sleep() {{ echo stays; }}\n{definitions()['exit_delay']}\nset -eu"
+    done = run(["bash", "-c", f"{begin}; exit_delay; {end}"], env=environment, check=False)
     assert (done.stdout == "stays\n", done.returncode) == (stays, 3)
 
 

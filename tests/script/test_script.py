@@ -54,7 +54,7 @@ def test_script_holds_what_it_uses_and_nothing_else():
     script = render("x", [call("locked", "/x", "next_step", "y")])
     for name in ("locked", "acquire_lock", "lock_is_stale", "LOCK_PATIENCE", "fail", "next_step"):
         assert definitions()[name] in script
-    for name in ("venv_install", "check_sif", "take_command"):
+    for name in ("venv_install", "sif_check", "command_set"):
         assert definitions()[name] not in script
 
 

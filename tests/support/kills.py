@@ -37,7 +37,7 @@ READING = (
         "record_value",
         "holds_tag",
         "tag_in",
-        "check_sif",
+        "sif_check",
         "host_arch",
         "image_fingerprint",
         "version_of",
