@@ -25,7 +25,7 @@ def prepare(env: Environment) -> list[str]:
         call("host_check_arch", env.paths.arch, Expansion('"the image $image"')),
         array("options", [*_start(env.runtime, env.paths.root), *env.machine.runtime_options]),
         call("enroot_hide_gpus"),
-        assign("longship_bind_style", "enroot"),
+        'bind_format() { add_enroot_bind "$@"; }',
         *bind_lines(env),
         *overlay_lines(env, "overlay_bind_unpacked"),
         call("bind_add", "/tmp"),

@@ -99,22 +99,22 @@ make_folders() {
 # what is bound already, by its path inside
 declare -gA bound=()
 
-# how `options` name a bind: as apptainer, docker and podman read it, or as enroot or pyxis do
-declare -g longship_bind_style=csv
-
-# bind_add SOURCE [TARGET [ro]]: bind a directory or file of the host, once, as a CSV record: only there can a path
-# contain commas, colons and quotes.
+# bind_add SOURCE [TARGET [ro]]: bind a directory or file of the host, once.
 bind_add() {
   local -r source=$1 target=${2:-$1}
   [[ -z ${bound[$target]:-} ]] || return 0
   bound[$target]=$source
   [[ -e $source ]] ||
     fail "cannot bind $source: no such file or directory" 'check container.binds in configuration.toml'
-  case $longship_bind_style in
-    enroot) add_enroot_bind "$source" "$target" "${3:-rw}" ;;
-    pyxis) add_pyxis_bind "$source" "$target" "${3:-rw}" ;;
-    *) options+=(--mount "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}") ;;
-  esac
+  bind_format "$source" "$target" "${3:-rw}"
+}
+
+# bind_format SOURCE TARGET MODE: add the bind to options, as a CSV record: only there can a path contain commas, colons
+# and quotes.
+# shellcheck disable=SC2329  # the plan for enroot and Pyxis defines another one
+bind_format() {
+  local -r mode=${3#rw}
+  options+=(--mount "type=bind,\"src=${1//\"/\"\"}\",\"dst=${2//\"/\"\"}\"${mode:+,$mode}")
 }
 
 # bind_add_if_exists SOURCE [TARGET [ro]]: the same for what some nodes of a site lack.

@@ -28,7 +28,6 @@ set_container_options() {
   local -a names=() options=() overlay_record=()
   local -A bound=()
   check_sqsh "$longship_image" "$longship_image_hint"
-  local -r longship_bind_style=pyxis
   bind_add "$longship_image" "$longship_image_inside" ro
   add_pyxis_binds
   export ENROOT_LOGIN_SHELL=no # /etc/profile would overwrite the image's PATH

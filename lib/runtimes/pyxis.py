@@ -61,6 +61,7 @@ def option_lines(env: Environment) -> list[str]:
         return [call("begin_container_options", "", "")]
     return [
         *unset_lines(env.settings.configuration.environment),
+        'bind_format() { add_pyxis_bind "$@"; }',
         "add_pyxis_binds() {",
         *("  " + line for line in bind_lines(env)),
         *("  " + line for line in overlay_lines(env, "overlay_bind_unpacked")),

@@ -102,26 +102,9 @@ hand_over() {
   exec "$@"
 }
 
-keep_exported REPLY UTF8 arch base block bound byte code colour command each fields file \
-    folder found free free_inodes hint home image inodes lines magic mode number options own \
-    path pieces reason rest script size source target text told valid variable word
-
-# ---------- lib/runtimes/enroot.bash
-
-# add_enroot_bind SOURCE TARGET MODE: as a line of fstab with colons in place of its spaces.
-add_enroot_bind() {
-  local path
-  local -a fields=()
-  for path in "$1" "$2"; do
-    path=${path//\\/\\134}
-    path=${path// /\\040}
-    path=${path//$'\t'/\\011}
-    path=${path//$'\n'/\\012}
-    path=${path//:/\\072}
-    fields+=("$path")
-  done
-  options+=(--mount "${fields[0]}:${fields[1]}:none:x-create=auto,rbind,$3")
-}
+keep_exported REPLY UTF8 arch base block bound byte code colour command each file folder \
+    found free free_inodes hint home image inodes lines magic mode number options own path \
+    pieces reason rest script size source target text told valid variable word
 
 # ---------- lib/runtimes/launch.bash
 
@@ -192,22 +175,22 @@ make_folders() {
 # what is bound already, by its path inside
 declare -gA bound=()
 
-# how `options` name a bind: as apptainer, docker and podman read it, or as enroot or pyxis do
-declare -g longship_bind_style=csv
-
-# bind_add SOURCE [TARGET [ro]]: bind a directory or file of the host, once, as a CSV record: only there can a path
-# contain commas, colons and quotes.
+# bind_add SOURCE [TARGET [ro]]: bind a directory or file of the host, once.
 bind_add() {
   local -r source=$1 target=${2:-$1}
   [[ -z ${bound[$target]:-} ]] || return 0
   bound[$target]=$source
   [[ -e $source ]] ||
     fail "cannot bind $source: no such file or directory" 'check container.binds in configuration.toml'
-  case $longship_bind_style in
-    enroot) add_enroot_bind "$source" "$target" "${3:-rw}" ;;
-    pyxis) add_pyxis_bind "$source" "$target" "${3:-rw}" ;;
-    *) options+=(--mount "type=bind,\"src=${source//\"/\"\"}\",\"dst=${target//\"/\"\"}\"${3:+,$3}") ;;
-  esac
+  bind_format "$source" "$target" "${3:-rw}"
+}
+
+# bind_format SOURCE TARGET MODE: add the bind to options, as a CSV record: only there can a path contain commas, colons
+# and quotes.
+# shellcheck disable=SC2329  # the plan for enroot and Pyxis defines another one
+bind_format() {
+  local -r mode=${3#rw}
+  options+=(--mount "type=bind,\"src=${1//\"/\"\"}\",\"dst=${2//\"/\"\"}\"${mode:+,$mode}")
 }
 
 # bind_add_if_exists SOURCE [TARGET [ro]]: the same for what some nodes of a site lack.
@@ -309,15 +292,6 @@ while [ "$longship_left" -gt 0 ]; do
 done
 unset longship_left longship_word
 '${longship_contract-}
-}
-
-# ---------- lib/runtimes/pyxis.bash
-
-# add_pyxis_bind SOURCE TARGET MODE: its list knows no quotes, and older versions read the paths as bash.
-add_pyxis_bind() {
-  [[ $1$2 != *[[:space:],:\"\$\`\\]* ]] ||
-    fail "Pyxis cannot bind $1: it contains a space or one of , : \" \$ \` \\" 'rename it, or set another path: [paths], container.binds'
-  options+=("$1:$2:$3")
 }
 
 # ---------- lib/script/json.bash
