@@ -142,11 +142,23 @@ def test_what_is_saved_of_an_update_is_complete_and_forgotten_at_once(tmp_path):
     assert not state.has("step") and not list(tmp_path.iterdir())
 
 
+OF_BUNDLE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from lib.bundle import tree
+from lib.script.errors import LongshipError
+try:
+    tree.run("git", "-C", sys.argv[2], "rev-parse", "--show-toplevel")
+except LongshipError as error:
+    error.tell()
+"""
+
+
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
         (["report_begin text", call("clone_diagnose", "FOLDER"), "report_end"], "warning"),
-        (["root=FOLDER", "check_clone"], "error: "),
+        ([call(sys.executable, "-c", OF_BUNDLE, ROOT, "FOLDER")], "error: "),
         ([call(*WORKER, "check", "group")], "error: "),
     ],
     ids=["doctor.py", "bundle.py", "set_up.py"],

@@ -18,6 +18,30 @@ def test_every_function_of_the_shell_files_is_found():
     assert set(written) <= set(definitions())
 
 
+# A name with an underscore where a command begins, but not that of a variable.
+CALLED = re.compile(
+    r"(?:^|[;&|({!]|\$\(|\b(?:then|else|do|if|elif|while|until)\b)\s*"
+    r"([a-z]+(?:_[a-z0-9]+)+)(?=[\s;)]|$)(?! ?[=<>*)])"
+)
+# Emitted scripts define these themselves.
+EMITTED = {"image_check_active", "inside_run", "add_pyxis_binds", "start_image"}
+
+
+def test_every_function_that_is_called_is_defined():
+    """Renaming one must not leave a caller behind in another package."""
+    missing = []
+    for path in shell_files():
+        before = ""
+        for line in path.read_text(encoding="utf-8").splitlines():
+            code = re.sub(r"'[^']*'|\(\(.*?\)\)", "", line).partition(" #")[0]
+            if not line.lstrip().startswith("#") and not before.endswith("\\"):
+                missing += [(path.name, name) for name in CALLED.findall(code)]
+            before = line
+    known = definitions().keys() | EMITTED
+    assert len(missing) > 500
+    assert [each for each in missing if each[1] not in known] == []
+
+
 def test_every_constant_of_the_shell_files_is_found():
     pattern = re.compile(r"^(?:readonly|declare -g?[aA]?) (\w+)=", re.MULTILINE)
     written = [name for path in shell_files() for name in pattern.findall(path.read_text())]
