@@ -96,19 +96,26 @@ SPECIMENS = {
 SITES = {"aws", "berzelius", "jsc", "local", "lumi", "olivia"}
 
 TYPED = "python3 build_container.py"
+
+
+def _here(env):
+    """Give the environment of a download, whose paths are those of this machine."""
+    return dataclasses.replace(env, paths=dataclasses.replace(env.paths, scratch_dir=HERE))
+
+
 BUILDS = {
     "build_container_online": partial(build_image, force=False, command_line=TYPED),
     "build_container_offline": partial(
         build_image, force=False, command_line=f"{TYPED} offline", offline=True
     ),
-    "build_container_download": lambda settings, paths, runtime: download_lines(
-        *(settings, dataclasses.replace(paths, scratch_dir=HERE), runtime),
+    "build_container_download": lambda env: download_lines(
+        _here(env),
         digest="",
         force=False,
         command_line=f"{TYPED} download",
     ),
-    "set_up_download": lambda settings, paths, runtime: set_up_download_lines(
-        *(settings, dataclasses.replace(paths, scratch_dir=HERE), runtime),
+    "set_up_download": lambda env: set_up_download_lines(
+        _here(env),
         "python3 set_up.py download --machine jpb",
     ),
     "set_up_offline": partial(install_lines, offline=True),
@@ -117,21 +124,21 @@ START = ['LIBRARY="$PWD"/lib', call("on_interrupt", TYPED)]  # as set_up.py has 
 # Models and datasets, and a file in place of one of the image's.
 ASSETS = {
     "set_up_assets": install_lines,
-    "set_up_update_continue": lambda settings, paths, _: repositories_alone_lines(
-        settings, paths, "continue", "python3 set_up.py update --continue"
+    "set_up_update_continue": lambda env: repositories_alone_lines(
+        env.settings, env.paths, "continue", "python3 set_up.py update --continue"
     ),
-    "set_up_assets_download": lambda settings, paths, _: [
+    "set_up_assets_download": lambda env: [
         *START,
-        *download_assets(settings, paths),
+        *download_assets(env.settings, env.paths),
     ],
-    "set_up_assets_offline": lambda settings, paths, _: [*START, *offline_assets(settings, paths)],
+    "set_up_assets_offline": lambda env: [*START, *offline_assets(env.settings, env.paths)],
 }
 OVERLAYS = {
     "build_overlay": partial(build_lines, command_line="python3 build_overlay.py"),
     "build_overlay_offline": partial(
         build_lines, offline=True, command_line="python3 build_overlay.py offline"
     ),
-    "build_overlay_prune": lambda settings, paths, _: prune_overlays(settings, paths, asked=False),
+    "build_overlay_prune": lambda env: prune_overlays(env.settings, env.paths, asked=False),
     "container_run_overlay": None,
     "set_up_overlay": install_lines,
 }
@@ -177,20 +184,21 @@ def emit(command, machine, runtime):
         if machine == "aws":  # Pyxis binds no path with a space
             paths = dataclasses.replace(paths, root=Path("/fsx/me/long-ship"))
         return render(title, JOBS[command](settings, paths, runtime))
+    env = Environment(settings, paths, runtime)
     if command in ("container_run", "container_run_overlay"):
-        return render(title, run_lines(Environment(settings, paths, runtime)))
+        return render(title, run_lines(env))
     if command in ASSETS:
-        lines = ASSETS[command](settings, paths, runtime)
+        lines = ASSETS[command](env)
     elif command == "set_up":
-        lines = install_lines(settings, paths, runtime)
+        lines = install_lines(env)
     elif command in OVERLAYS:
-        lines = OVERLAYS[command](settings, paths, runtime)
+        lines = OVERLAYS[command](env)
     elif command in BUNDLES:
         lines = BUNDLES[command](settings, paths)
     elif command == "move_built_container_to_active":
-        lines = move_lines(settings, paths, runtime, ["python3 set_up.py install"])
+        lines = move_lines(env, ["python3 set_up.py install"])
     else:
-        lines = BUILDS[command](settings, paths, runtime)
+        lines = BUILDS[command](env)
     return render(title, lines)
 
 

@@ -109,18 +109,16 @@ OVERLAYS = {
     "overlay": partial(build_lines, command_line="x y"),
     "overlay offline": partial(build_lines, offline=True, force=True, command_line="x y"),
     "overlay download": partial(download_overlay, command_line="x y"),
-    "overlay prune": lambda settings, paths, _: prune_overlays(settings, paths, asked=False),
+    "overlay prune": lambda env: prune_overlays(env.settings, env.paths, asked=False),
     "overlay set_up": install_lines,
-    "overlay container_run": lambda *given: run_lines(Environment(*given)),
+    "overlay container_run": run_lines,
 }
 BUNDLES = {  # no matter the runtime
-    "pack": lambda settings, paths, _: pack_lines(
-        *(settings, paths, "/it's"), typed="x", python="p", allowed=["a b", "it's"]
+    "pack": lambda env: pack_lines(
+        *(env.settings, env.paths, "/it's"), typed="x", python="p", allowed=["a b", "it's"]
     ),
-    "verify": lambda *_: verify_lines(ROOT, "/it's", typed="x y", python="p"),
-    "unpack": lambda settings, paths, _: unpack_lines(
-        *(settings, paths, "/it's"), typed="x", python="p"
-    ),
+    "verify": lambda _: verify_lines(ROOT, "/it's", typed="x y", python="p"),
+    "unpack": lambda env: unpack_lines(*(env.settings, env.paths, "/it's"), typed="x", python="p"),
 }
 IMAGES = {
     "online build": partial(build_image, digest="sha256:12", force=True, command_line="x y"),
@@ -131,8 +129,8 @@ IMAGES = {
     "rollback": partial(use_lines, following=[], version=None),
     "use": partial(use_lines, following=["x y"], version="1"),
     "prune": prune_lines,
-    "assets download": lambda settings, paths, _: [*START, *download_assets(settings, paths)],
-    "assets offline": lambda settings, paths, _: [*START, *offline_assets(settings, paths)],
+    "assets download": lambda env: [*START, *download_assets(env.settings, env.paths)],
+    "assets offline": lambda env: [*START, *offline_assets(env.settings, env.paths)],
 }
 SET_UPS = {
     "set_up": install_lines,
@@ -148,15 +146,15 @@ def emitted(name, machine, runtime, configuration):
     options = {"machine": machine, "configuration": str(configuration)}
     settings = load_settings(ROOT, options, environ)
     paths = derive_paths(settings)
+    env = Environment(settings, paths, runtime)
     if name in OVERLAYS:
-        return render(name, OVERLAYS[name](settings, paths, runtime))
+        return render(name, OVERLAYS[name](env))
     if name in JOBS:
         return render(name, JOBS[name](settings, paths, runtime), sourced=name == "job_start")
     if name in SET_UPS:
-        return render(name, SET_UPS[name](settings, paths, runtime))
+        return render(name, SET_UPS[name](env))
     if name in IMAGES:
-        return render(name, IMAGES[name](settings, paths, runtime))
-    env = Environment(settings, paths, runtime)
+        return render(name, IMAGES[name](env))
     return render(name, run_lines(env, online=name == "online"))
 
 

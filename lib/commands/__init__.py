@@ -76,9 +76,12 @@ class Call(NamedTuple):
         """Choose what runs the image, and say which where the configuration left it open."""
         return _told(choose_runtime(self.settings, paths or self.paths, execute.succeeds))
 
-    def environment(self, purpose: str = "run") -> Environment:
-        """Resolve the environment on the target machine, for one purpose."""
-        return Environment(self.settings, self.paths, self.runtime().runtime, purpose)
+    def environment(
+        self, purpose: str = "run", *, choice: Choice | None = None, paths: Paths | None = None
+    ) -> Environment:
+        """Resolve the environment for one purpose, by default on the target machine."""
+        runtime = (choice or self.runtime()).runtime
+        return Environment(self.settings, paths or self.paths, runtime, purpose)
 
     def target_runtime(self, here: Paths) -> Choice:
         """Choose what will run the image on a machine that is set up from downloads."""

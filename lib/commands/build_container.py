@@ -8,7 +8,6 @@ from lib.commands import Call, script_options
 from lib.commands.usage_errors import Mode
 from lib.images.build import build_lines, download_lines
 from lib.images.versions import recorded_digest
-from lib.runtimes.image import image_source
 from lib.script.render import render
 
 
@@ -36,14 +35,14 @@ def build_container(call: Call, mode: str, locked: bool, force: bool) -> None:
         raise click.UsageError(
             "--locked cannot be used with offline: the archive determines the image"
         )
-    settings, runtime = call.settings, call.builder().runtime
     given = {"force": force, "command_line": call.typed("build_container.py")}
     paths = call.paths_here() if mode == "download" else call.paths
-    digest = recorded_digest(runtime, image_source(settings), paths) if locked else ""
+    env = call.environment(choice=call.builder(), paths=paths)
+    digest = recorded_digest(env) if locked else ""
     if mode == "download":
-        lines = download_lines(settings, paths, runtime, digest=digest, **given)
+        lines = download_lines(env, digest=digest, **given)
     else:
         offline = mode == "offline"
-        lines = build_lines(settings, paths, runtime, digest=digest, offline=offline, **given)
+        lines = build_lines(env, digest=digest, offline=offline, **given)
     script = render(call.title(f"build_container.py {mode}"), lines)
     call.finish(script, "build_container.py")

@@ -81,11 +81,11 @@ def build_overlay(
     elif mode == "download":
         here = call.paths_here()
         typed = before_pip(_NAME)
-        runtime = call.target_runtime(here).runtime
-        lines = overlay.download_lines(call.settings, here, runtime, typed)
+        env = call.environment(choice=call.target_runtime(here), paths=here)
+        lines = overlay.download_lines(env, typed)
     else:
         lines = overlay.build_lines(
-            *(call.settings, call.paths, call.runtime().runtime),
+            call.environment("set_up"),
             offline=mode == "offline",
             force=force,
             command_line=call.typed(_NAME),

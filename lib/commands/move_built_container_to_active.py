@@ -38,16 +38,14 @@ def move_built_container_to_active(
         raise click.UsageError("--json requires --list")
     if show:
         report = images_as_json if as_json else list_images
-        call.show(
-            f"{_NAME} --list", lambda: report(call.settings, call.paths, call.builder().runtime)
-        )
+        call.show(f"{_NAME} --list", lambda: report(call.environment(choice=call.builder())))
         return
-    given = call.settings, call.paths, call.builder().runtime
+    env = call.environment(choice=call.builder())
     following = install_steps(call.settings, call.paths) or [SET_UP_COMMAND]
     if rollback or use is not None:
-        lines = versions.use_lines(*given, following, use)
+        lines = versions.use_lines(env, following, use)
     elif prune:
-        lines = versions.prune_lines(*given)
+        lines = versions.prune_lines(env)
     else:
-        lines = versions.move_lines(*given, following)
+        lines = versions.move_lines(env, following)
     call.finish(render(call.title(_NAME), lines), _NAME)

@@ -57,14 +57,15 @@ def set_up(
     if mode == "download":
         here = call.paths_here()
         typed = before_pip("set_up.py")
-        lines = steps.download_lines(call.settings, here, call.target_runtime(here).runtime, typed)
+        env = call.environment(choice=call.target_runtime(here), paths=here)
+        lines = steps.download_lines(env, typed)
     elif go_on or abort or mode == "save-patches":
         action = "continue" if go_on else "abort" if abort else "save-patches"
         typed = call.typed("set_up.py")
         lines = steps.repositories_alone_lines(call.settings, call.paths, action, typed)
     elif mode == "update":
-        lines = steps.update_lines(call.settings, call.paths, call.runtime().runtime)
+        lines = steps.update_lines(call.environment("set_up"))
     else:
-        given = call.settings, call.paths, call.runtime().runtime
-        lines = steps.install_lines(*given, force=force, offline=mode == "offline")
+        env = call.environment("set_up")
+        lines = steps.install_lines(env, force=force, offline=mode == "offline")
     call.finish(render(call.title(f"set_up.py {mode}"), lines), "set_up.py", pip_options)

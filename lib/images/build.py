@@ -9,12 +9,12 @@ from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.configuration.transfer import step_after_download
 from lib.runtimes.choice import program_lines
+from lib.runtimes.environment import Environment
 from lib.runtimes.image import (
     ImageSource,
     check_usable,
     image_file,
     image_name,
-    image_source,
     image_tag,
 )
 from lib.script.command import assign, call, wrapped
@@ -26,9 +26,7 @@ _SIFS = ("apptainer", "singularity")
 
 
 def build_lines(
-    settings: Settings,
-    paths: Paths,
-    runtime: str,
+    env: Environment,
     *,
     digest: str = "",
     force: bool,
@@ -39,8 +37,6 @@ def build_lines(
 
     Parameters
     ----------
-    runtime : str
-        From `lib.runtimes.choice.choose_builder`.
     digest : str
         Required digest of the source; empty for the current one.
     command_line : str
@@ -51,63 +47,57 @@ def build_lines(
     LongshipError
         If the runtime cannot use the source, or the site forbids such a build.
     """
-    source = image_source(settings)
+    settings, paths = env.settings, env.paths
+    source = env.source
     if not offline:
-        check_usable(runtime, source)
+        check_usable(env.runtime, source)
         _check_allowed(source, settings)
-    file = image_file(runtime, source, paths)
+    file = image_file(env.runtime, source, paths)
     work = paths.cache / "containers" / file
-    if runtime in _SIFS:
-        _check_path(runtime, work)
+    if env.runtime in _SIFS:
+        _check_path(env.runtime, work)
     image = paths.containers / "build" / file
     tag = image_tag(source, paths.arch)
     return [
-        *_start_lines(settings, paths, runtime, command_line, image.parent),
-        *program_lines(settings, runtime),
+        *_start_lines(env, command_line, image.parent),
+        *program_lines(settings, env.runtime),
         "",
         call("build_from_archive", archive_base(source, paths))
         if offline
         else _source_line(settings, source, digest),
         wrapped("build_begin", image, work, "1" if force else "", _MOVE, paths.containers / file),
         call("sqsh_build", tag)
-        if runtime == "enroot"
-        else call("sif_build" if runtime in _SIFS else "tag_build", runtime, tag),
+        if env.runtime == "enroot"
+        else call("sif_build" if env.runtime in _SIFS else "tag_build", env.runtime, tag),
         call("build_end"),
     ]
 
 
-def download_lines(
-    settings: Settings, here: Paths, runtime: str, *, digest: str, force: bool, command_line: str
-) -> list[str]:
+def download_lines(env: Environment, *, digest: str, force: bool, command_line: str) -> list[str]:
     """Return the lines that save an archive of the image for another machine.
-
-    Parameters
-    ----------
-    here : Paths
-        Paths on the machine that downloads.
-    runtime : str
-        Runtime on the target machine.
 
     Raises
     ------
     LongshipError
         If the source cannot be downloaded on this machine.
     """
-    source = image_source(settings)
-    check_usable(runtime, source)
+    settings, here = env.settings, env.paths
+    source = env.source
+    check_usable(env.runtime, source)
     if source.kind == "sqsh":
         raise LongshipError(
             f"cannot download {source.address}: it is a file already",
             "copy it to the target machine, and set container.image there",
         )
     here = dataclasses.replace(here, arch=settings.machine.arch)
-    work = here.cache / "containers" / f"{image_file(runtime, source, here)}.download"
+    env = dataclasses.replace(env, paths=here)
+    work = here.cache / "containers" / f"{image_file(env.runtime, source, here)}.download"
     _check_path("apptainer", work)
-    sifs = _SIFS if runtime in _SIFS else ()  # of no use to another runtime
+    sifs = _SIFS if env.runtime in _SIFS else ()  # of no use to another runtime
     following = step_after_download(settings, here, here.archives, _OFFLINE)
     begin = (archive_base(source, here), work, "1" if force else "", following)
     return [
-        *_start_lines(settings, here, runtime, command_line, here.archives),
+        *_start_lines(env, command_line, here.archives),
         "",
         _source_line(settings, source, digest),
         wrapped("archive_begin", *begin, *sifs),
@@ -146,14 +136,13 @@ def _check_path(runtime: str, work: Path) -> None:
         )
 
 
-def _start_lines(
-    settings: Settings, paths: Paths, runtime: str, command_line: str, folder: Path
-) -> list[str]:
+def _start_lines(env: Environment, command_line: str, folder: Path) -> list[str]:
     """Return the lines that every build begins with; the folder is that of its result."""
+    settings, paths = env.settings, env.paths
     return [
         assign("machine", settings.machine.name),
         assign("arch", paths.arch),
-        assign("runtime", runtime),
+        assign("runtime", env.runtime),
         call("on_interrupt", command_line),
         call("make_folders", folder),
     ]

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths
 from lib.configuration.tables import find_files
 from lib.runtimes.choice import MODULES
-from lib.runtimes.image import check_usable, image_file, image_source
+from lib.runtimes.environment import Environment
+from lib.runtimes.image import check_usable, image_file
 from lib.script.errors import printable
 from lib.script.execute import succeeds
 from lib.script.output import Report, as_json, columns, number, size_text
@@ -29,9 +28,9 @@ _WIDE = 120  # columns: each version is on one line
 _DASHES = str.maketrans("", "", "-:Z")
 
 
-def list_images(settings: Settings, paths: Paths, runtime: str) -> Report:
+def list_images(env: Environment) -> Report:
     """Describe all versions and mark the active one."""
-    active, others = _images(settings, paths, runtime)
+    active, others = _images(env)
     width = columns()
     lines = list(_lines(active, width))
     for each in others:
@@ -47,17 +46,17 @@ def list_images(settings: Settings, paths: Paths, runtime: str) -> Report:
     return Report("".join(f"{each}\n" for each in lines), following)
 
 
-def images_as_json(settings: Settings, paths: Paths, runtime: str) -> Report:
+def images_as_json(env: Environment) -> Report:
     """Describe the same versions for a program."""
-    active, others = _images(settings, paths, runtime)
+    active, others = _images(env)
     return as_json(row for each in (active, *others) for row in _rows(each))
 
 
-def _images(settings: Settings, paths: Paths, runtime: str) -> tuple[Path, list[Path]]:
+def _images(env: Environment) -> tuple[Path, list[Path]]:
     """Return the path of the active image, and what it would be for other names with versions."""
-    source = image_source(settings)
-    check_usable(runtime, source)
-    active = paths.containers / image_file(runtime, source, paths)
+    paths = env.paths
+    check_usable(env.runtime, env.source)
+    active = paths.containers / image_file(env.runtime, env.source, paths)
     versions = find_files(paths.containers, f"versions/*_{paths.arch}_[0-9]*_*{active.suffix}")
     names = dict.fromkeys(each.name.rsplit("_", 2)[0] + active.suffix for each in versions)
     return active, [paths.containers / each for each in names if each != active.name]

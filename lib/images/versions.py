@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.images.patched_files import compare_lines
 from lib.runtimes.choice import program_lines
-from lib.runtimes.image import ImageSource, check_usable, image_file, image_name, image_source
+from lib.runtimes.environment import Environment
+from lib.runtimes.image import check_usable, image_file, image_name
 from lib.script.command import assign, call
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion, word
@@ -19,53 +19,52 @@ from lib.script.records import read_record
 _SCRIPT = "python3 move_built_container_to_active.py"
 
 
-def move_lines(
-    settings: Settings, paths: Paths, runtime: str, following: Sequence[str]
-) -> list[str]:
+def move_lines(env: Environment, following: Sequence[str]) -> list[str]:
     """Return the lines that check the new image and activate it.
 
     ``following`` are the commands to run next: packages belong to an image.
     """
-    active = _active(settings, paths, runtime)
+    settings, paths = env.settings, env.paths
+    active = _active(env)
     reference = Expansion(f'"$(image_reference {word(active)})"')
     return [
-        *_facts(paths, runtime),
+        *_facts(paths, env.runtime),
         call("on_interrupt", _SCRIPT),
         call("make_folders", paths.containers / "build"),
-        *program_lines(settings, runtime),
+        *program_lines(settings, env.runtime),
         "",
         call("image_activate", active),
-        *compare_lines(settings, paths, reference),
+        *compare_lines(env, reference),
         *(call("next_step", each) for each in following),
     ]
 
 
 def use_lines(
-    settings: Settings,
-    paths: Paths,
-    runtime: str,
+    env: Environment,
     following: Sequence[str],
     version: str | None,
 ) -> list[str]:
     """Return the lines that activate a version, by default the previously active one."""
-    active = _active(settings, paths, runtime)
+    settings, paths = env.settings, env.paths
+    active = _active(env)
     use = [call("image_use", active, version)] if version is not None else []
     return [
-        *_facts(paths, runtime),
+        *_facts(paths, env.runtime),
         call("make_folders", paths.containers),
-        *program_lines(settings, runtime),
+        *program_lines(settings, env.runtime),
         "",
         *(use or [call("image_roll_back", active)]),
         *(call("next_step", each) for each in following),
     ]
 
 
-def prune_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+def prune_lines(env: Environment) -> list[str]:
     """Return the lines that delete unused versions."""
+    paths = env.paths
     return [
         assign("arch", paths.arch),
         call("make_folders", paths.containers),
-        call("image_prune", _active(settings, paths, runtime)),
+        call("image_prune", _active(env)),
     ]
 
 
@@ -77,14 +76,13 @@ def _facts(paths: Paths, runtime: str) -> list[str]:
     ]
 
 
-def _active(settings: Settings, paths: Paths, runtime: str) -> Path:
+def _active(env: Environment) -> Path:
     """Return the path of the active image."""
-    source = image_source(settings)
-    check_usable(runtime, source)
-    return paths.containers / image_file(runtime, source, paths)
+    check_usable(env.runtime, env.source)
+    return env.paths.containers / image_file(env.runtime, env.source, env.paths)
 
 
-def recorded_digest(runtime: str, source: ImageSource, paths: Paths) -> str:
+def recorded_digest(env: Environment) -> str:
     """Return the recorded digest of the source: of the active image, else the latest.
 
     Raises
@@ -92,7 +90,8 @@ def recorded_digest(runtime: str, source: ImageSource, paths: Paths) -> str:
     LongshipError
         If no digest of this source was recorded.
     """
-    for record in _records(runtime, source, paths):
+    source, paths = env.source, env.paths
+    for record in _records(env):
         found = read_record(record)
         if found.get("source") == source.address and found.get("digest"):
             return found["digest"]
@@ -102,8 +101,9 @@ def recorded_digest(runtime: str, source: ImageSource, paths: Paths) -> str:
     )
 
 
-def _records(runtime: str, source: ImageSource, paths: Paths) -> list[Path]:
-    file = image_file(runtime, source, paths)
+def _records(env: Environment) -> list[Path]:
+    source, paths = env.source, env.paths
+    file = image_file(env.runtime, source, paths)
     active = paths.containers / file
     name, _, ending = file.rpartition(".")
     versions = sorted(paths.containers.glob(f"versions/{name}_*.{ending}.json"), reverse=True)

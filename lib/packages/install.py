@@ -8,7 +8,7 @@ from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.configuration.repositories import Repository
 from lib.runtimes.environment import Environment
-from lib.runtimes.packages import installed_repositories, overlay_to_start, packages_wanted
+from lib.runtimes.packages import installed_repositories, packages_wanted
 from lib.script.command import assign, call, wrapped
 from lib.script.errors import LongshipError
 
@@ -26,35 +26,34 @@ def data_command(settings: Settings) -> str:
     return call("python3", "container_run.py", *made)
 
 
-def venv_lines(
-    settings: Settings, paths: Paths, runtime: str, *, force: bool, offline: bool
-) -> list[str]:
+def venv_lines(env: Environment, *, force: bool, offline: bool) -> list[str]:
     """Return the lines that create the venv, with ``inside COMMAND...`` defined."""
-    overlay = overlay_to_start(settings, paths)
+    settings, paths = env.settings, env.paths
     return [
         assign("machine", settings.machine.name),
-        *requirement_lines(settings, paths, runtime, offline=offline),
+        *requirement_lines(env, offline=offline),
         *installer_lines(settings, paths),
         wrapped(
-            *("locked", paths.venv, "venv_install", paths.venv), overlay, "force" if force else ""
+            *("locked", paths.venv, "venv_install", paths.venv),
+            env.overlay,
+            "force" if force else "",
         ),
     ]
 
 
-def update_lock_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+def update_lock_lines(env: Environment) -> list[str]:
     """Return the lines that resolve all packages again, with ``inside COMMAND...`` defined."""
+    settings, paths = env.settings, env.paths
     work = paths.cache / f"pinning_{paths.arch}"
     return [
-        *requirement_lines(settings, paths, runtime),
+        *requirement_lines(env),
         *target_lines(settings, paths),
         uv_line(paths),
         call("locked", _lock_file(settings, paths), "lockfile_update", work),
     ]
 
 
-def requirement_lines(
-    settings: Settings, paths: Paths, runtime: str, *, offline: bool = False
-) -> list[str]:
+def requirement_lines(env: Environment, *, offline: bool = False) -> list[str]:
     """Return the lines that set what is installed, and its lock file.
 
     Raises
@@ -62,13 +61,13 @@ def requirement_lines(
     LongshipError
         If there is nothing to install.
     """
+    settings, paths = env.settings, env.paths
     stack, packages = settings.stack, settings.configuration.packages
     if not packages_wanted(settings):
         raise LongshipError(
             "nothing to install: packages.requirements is empty, and no repository is installed",
             'set packages.requirements = "requirements/environment.txt" in configuration.toml',
         )
-    env = Environment(settings, paths, runtime, "set_up")
     script = "build_overlay.py" if packages.overlay else "set_up.py"
     return [
         assign("base", env.base),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from lib.configuration.layers import Settings
@@ -12,7 +13,7 @@ from lib.packages.install import data_command, installer_lines, requirement_line
 from lib.repositories.repositories import repository_lines
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
-from lib.runtimes.image import image_file, image_source
+from lib.runtimes.image import image_file
 from lib.runtimes.launch import inside_lines
 from lib.runtimes.packages import MOUNTED_AT, configured_overlay, install_steps
 from lib.script.command import assign, call, export, wrapped
@@ -47,9 +48,7 @@ def overlay_link(settings: Settings, paths: Paths) -> Path:
 
 
 def build_lines(
-    settings: Settings,
-    paths: Paths,
-    runtime: str,
+    env: Environment,
     *,
     offline: bool = False,
     force: bool = False,
@@ -66,34 +65,35 @@ def build_lines(
     command_line : str
         The command line, for the hint after an interruption.
     """
+    settings, paths = env.settings, env.paths
     link, packages = overlay_link(settings, paths), settings.configuration.packages
     action = "update" if offline else "install"
-    binds = [] if runtime == "host" else [Bind(_TREE, MOUNTED_AT)]
+    binds = [] if env.runtime == "host" else [Bind(_TREE, MOUNTED_AT)]
     if binds and packages.work_dir:
         binds.append(Bind(_WORK, _WORK))
-    env = Environment(settings, paths, runtime, "set_up", {"overlay": ""}, tuple(binds))
+    env = replace(env, purpose="set_up", held={"overlay": ""}, more_binds=tuple(binds))
     return [
         assign("LIBRARY", paths.root / "lib"),
         call("on_interrupt", command_line),
         wrapped("make_folders", *paths.roots),
         *target_lines(settings, paths),
-        assign("runtime", runtime),
+        assign("runtime", env.runtime),
         call("overlay_check_arch", _job(settings)),
         *(export(*each) for each in _INSTALL),
         # no hard links to uv's cache: on host the installed files are used, and work_dir can be on
         # another file system
-        *([export("UV_LINK_MODE", "copy")] if runtime == "host" or packages.work_dir else []),
+        *([export("UV_LINK_MODE", "copy")] if env.runtime == "host" or packages.work_dir else []),
         *_folder_lines(paths, link),
         *repository_lines(settings, paths, action, paths.offline / "repos" if offline else None),
         "",
         call("hold_lock", paths.overlays),
         wrapped(
             *("overlay_begin", link, _works(settings, paths)),
-            _image_record(settings, paths, runtime),
+            _image_record(env),
         ),
         *inside_lines(env),
         assign("machine", settings.machine.name),
-        *requirement_lines(settings, paths, runtime, offline=offline),
+        *requirement_lines(env, offline=offline),
         *installer_lines(settings, paths),
         call(
             *("overlay_set_packing", packages.compression),
@@ -143,11 +143,11 @@ def _works(settings: Settings, paths: Paths) -> Path:
     return Path(expand("packages.work_dir", chosen, settings)) / f"longship-{name}"
 
 
-def _image_record(settings: Settings, paths: Paths, runtime: str) -> str:
+def _image_record(env: Environment) -> str:
     """Return the record of the active image; "" if there is none."""
-    if runtime == "host":
+    if env.runtime == "host":
         return ""
-    active = paths.containers / image_file(runtime, image_source(settings), paths)
+    active = env.paths.containers / image_file(env.runtime, env.source, env.paths)
     return f"{pinned(active)}.json"
 
 
@@ -164,8 +164,9 @@ def _next_step(settings: Settings, paths: Paths, offline: bool) -> str:
     return f"python3 set_up.py {'offline' if offline else 'install'}"
 
 
-def download_lines(settings: Settings, here: Paths, runtime: str, command_line: str) -> list[str]:
+def download_lines(env: Environment, command_line: str) -> list[str]:
     """Return the lines that download the overlay's packages for a machine without network."""
+    settings, here = env.settings, env.paths
     overlay_link(settings, here)
     return [
         assign("LIBRARY", here.root / "lib"),
@@ -173,7 +174,7 @@ def download_lines(settings: Settings, here: Paths, runtime: str, command_line: 
         call("make_folders", here.project_dir, here.scratch_dir),
         # the requirements of repositories are read in their clones
         *repository_lines(settings, here, "install"),
-        *wheelhouse.download_lines(settings, here, runtime),
+        *wheelhouse.download_lines(env),
         call("next_step", wheelhouse.next_step(settings, here, "build_overlay.py")),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from lib.assets import assets
 from lib.configuration.layers import Settings
@@ -24,36 +25,36 @@ from lib.script.command import assign, call, wrapped
 from lib.script.errors import LongshipError
 
 
-def install_lines(
-    settings: Settings, paths: Paths, runtime: str, *, force: bool = False, offline: bool = False
-) -> list[str]:
+def install_lines(env: Environment, *, force: bool = False, offline: bool = False) -> list[str]:
     """Return the lines of ``set_up.py install``, or ``offline``, which needs only the download.
 
     They create what is missing and keep what exists; with `force` the venv is built anew.
     """
+    settings, paths = env.settings, env.paths
     mode = "offline" if offline else "install"
     bundles = paths.offline / "repos" if offline else None
     cloned = repository_lines(settings, paths, "update" if offline else "install", bundles)
     fetched = (assets.offline_lines if offline else assets.install_lines)(settings, paths)
     alone = not (cloned or fetched)
     return [
-        *_start_lines(settings, paths, runtime, mode),
+        *_start_lines(env, mode),
         *cloned,
-        *_package_lines(settings, paths, runtime, alone=alone, force=force, offline=offline),
+        *_package_lines(env, alone=alone, force=force, offline=offline),
         *fetched,
         *_next_lines(settings, paths, offline=offline),
     ]
 
 
-def update_lines(settings: Settings, paths: Paths, runtime: str) -> list[str]:
+def update_lines(env: Environment) -> list[str]:
     """Return the lines of ``set_up.py update``: repositories as configured, the newest packages."""
+    settings, paths = env.settings, env.paths
     updated = repository_lines(settings, paths, "update")
     wanted = packages_wanted(settings) or not updated
     steps = install_steps(settings, paths) if wanted else []
     return [
-        *_start_lines(settings, paths, runtime, "update"),
+        *_start_lines(env, "update"),
         *updated,
-        *(install.update_lock_lines(settings, paths, runtime) if wanted else []),
+        *(install.update_lock_lines(env) if wanted else []),
         *(call("next_step", each) for each in steps),
     ]
 
@@ -85,21 +86,16 @@ def repositories_alone_lines(
     return [*_folder_lines(paths, command_line), *lines, *following]
 
 
-def download_lines(settings: Settings, here: Paths, runtime: str, command_line: str) -> list[str]:
+def download_lines(env: Environment, command_line: str) -> list[str]:
     """Return the lines of ``set_up.py download``, with options of pip as ``"$@"``.
 
     Parameters
     ----------
-    settings : Settings
-        All layers merged, for the target machine.
-    here : Paths
-        The paths on the machine that downloads.
-    runtime : str
-        The container runtime of the target.
     command_line : str
         The command line, for the hint after an interruption.
     """
     # the requirements of repositories are read in their clones
+    settings, here = env.settings, env.paths
     cloned = repository_lines(settings, here, "install")
     fetched = assets.download_lines(settings, here)
     wanted = packages_wanted(settings) or not (cloned or fetched)
@@ -108,23 +104,21 @@ def download_lines(settings: Settings, here: Paths, runtime: str, command_line: 
         *_folder_lines(here, command_line),
         *cloned,
         *(repositories.bundle_lines(here) if cloned else []),
-        *(wheelhouse.download_lines(settings, here, runtime) if wanted else []),
+        *(wheelhouse.download_lines(env) if wanted else []),
         *fetched,
         call("next_step", wheelhouse.next_step(settings, here)),
     ]
 
 
-def _package_lines(
-    settings: Settings, paths: Paths, runtime: str, *, alone: bool, force: bool, offline: bool
-) -> list[str]:
+def _package_lines(env: Environment, *, alone: bool, force: bool, offline: bool) -> list[str]:
     """Return the lines that create the venv; none if only other things are configured."""
-    if wanted_venv(settings, paths) is None:
-        if settings.configuration.packages.overlay:
+    if not env.venv:
+        if env.settings.configuration.packages.overlay:
             text = "the Python packages are in the overlay, see: python3 build_overlay.py"
             return [call("note", text)]
         if not alone:
             return []
-    return install.venv_lines(settings, paths, runtime, force=force, offline=offline)
+    return install.venv_lines(env, force=force, offline=offline)
 
 
 def _folder_lines(paths: Paths, command_line: str) -> list[str]:
@@ -132,19 +126,19 @@ def _folder_lines(paths: Paths, command_line: str) -> list[str]:
     return [call("on_interrupt", command_line), wrapped("make_folders", *paths.roots)]
 
 
-def _start_lines(settings: Settings, paths: Paths, runtime: str, mode: str) -> list[str]:
+def _start_lines(env: Environment, mode: str) -> list[str]:
     """Return the lines that modes begin with; ``inside COMMAND...`` is defined if it is used."""
+    settings, paths = env.settings, env.paths
     lines = _folder_lines(paths, f"python3 set_up.py {mode}")
-    venv = wanted_venv(settings, paths)
-    inside = venv is not None or assets.configured_assets(settings)
+    inside = env.venv or assets.configured_assets(settings)
     if repositories.configured_repositories(settings) and not inside:
         return lines
-    overlay = overlay_to_start(settings, paths) if venv and mode != "update" else ""
+    overlay = env.overlay if env.venv and mode != "update" else ""
     return [
         assign("LIBRARY", paths.root / "lib"),
         *lines,
-        *inside_lines(Environment(settings, paths, runtime, held={"overlay": overlay})),
-        *check_lines(settings, paths, runtime),
+        *inside_lines(replace(env, held={"overlay": overlay})),
+        *check_lines(env),
         "",
     ]
 

@@ -10,41 +10,33 @@ from lib.configuration.sites import own_arch
 from lib.configuration.transfer import step_after_download
 from lib.packages.install import requirement_lines, target_lines
 from lib.runtimes.environment import Environment
-from lib.runtimes.image import image_name, image_source
+from lib.runtimes.image import image_name
 from lib.runtimes.launch import inside_lines
 from lib.script.command import assign, call, export, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion
 
 
-def download_lines(settings: Settings, here: Paths, runtime: str) -> list[str]:
-    """Return the lines that download the packages, with options of pip as ``"$@"``.
-
-    Parameters
-    ----------
-    settings : Settings
-        All layers merged, for the target machine.
-    here : Paths
-        The paths on the machine that downloads.
-    runtime : str
-        The container runtime of the target.
-    """
+def download_lines(env: Environment) -> list[str]:
+    """Return the lines that download the packages, with options of pip as ``"$@"``."""
+    settings, here = env.settings, env.paths
     target = dataclasses.replace(here, arch=settings.machine.arch)
+    env = dataclasses.replace(env, paths=target)
     tools = dataclasses.replace(here, arch=own_arch()).tools
     folder = here.offline / "pip"
     return [
         assign("machine", settings.machine.name),
-        *requirement_lines(settings, target, runtime),
+        *requirement_lines(env),
         *target_lines(settings, target),
         wrapped(
             *("wheelhouse_begin", folder, tools / "fetcher"),
-            *(_archive(settings, target, runtime), settings.configuration.packages.python),
+            *(_archive(env), settings.configuration.packages.python),
         ),
         export("PIP_CACHE_DIR", here.cache / "pip"),
         export("UV_CACHE_DIR", here.cache / "uv"),
         "",
         "start_image() {",
-        *(f"  {line}" if line else "" for line in _start_here(settings, target, runtime)),
+        *(f"  {line}" if line else "" for line in _start_here(env)),
         "}",
         "",
         call("make_folders", folder),
@@ -57,19 +49,20 @@ def next_step(settings: Settings, here: Paths, script: str = "set_up.py") -> str
     return step_after_download(settings, here, here.offline, f"python3 {script} offline")
 
 
-def _archive(settings: Settings, target: Paths, runtime: str) -> str:
+def _archive(env: Environment) -> str:
     """Return the image archive; the packages of a SIF cannot be read."""
-    if runtime == "host":
+    target = env.paths
+    if env.runtime == "host":
         return ""
-    source = image_source(settings)
+    source = env.source
     if source.kind == "docker-archive":
         return source.file
     return str(target.archives / f"{image_name(source)}_{target.arch}.tar")
 
 
-def _start_here(settings: Settings, target: Paths, runtime: str) -> list[str]:
+def _start_here(env: Environment) -> list[str]:
     """Return the lines that define ``inside COMMAND...`` for the target's image on this machine."""
     try:
-        return inside_lines(Environment(settings, target, runtime, held={"overlay": ""}))
+        return inside_lines(dataclasses.replace(env, held={"overlay": ""}))
     except LongshipError:  # its binds contain variables that only the target knows
         return [call("false")]

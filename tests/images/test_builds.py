@@ -5,6 +5,7 @@ import re
 import pytest
 
 from lib.images.build import build_lines, download_lines
+from lib.runtimes.environment import Environment
 from lib.runtimes.image import ENDINGS
 from lib.script.errors import LongshipError
 from lib.script.render import render
@@ -19,7 +20,8 @@ def configure(repository, image, site=""):
 
 
 def build(repository, runtime, image="docker://x/base:1", site="", **given):
-    return build_lines(*configure(repository, image, site), runtime, **{**GIVEN, **given})
+    env = Environment(*configure(repository, image, site), runtime)
+    return build_lines(env, **{**GIVEN, **given})
 
 
 CACHE = re.compile(r"\w*TMPDIR=|(APPTAINER|SINGULARITY|ENROOT)_|PARALLEL_HOME")
@@ -108,7 +110,7 @@ def test_quote_in_the_path_is_refused_where_apptainer_breaks_on_it(runtime, repo
     )
     settings, paths = repository.settings_and_paths()
     with pytest.raises(LongshipError, match="quote in its path") as error:
-        build_lines(settings, paths, runtime, **GIVEN)
+        build_lines(Environment(settings, paths, runtime), **GIVEN)
     assert "paths.scratch_dir" in error.value.hint
 
 
@@ -125,23 +127,23 @@ def test_site_that_forbids_builds_is_told_before_anything_starts(image, reposito
 def test_download_is_named_after_the_target_and_lies_here(repository):
     settings, _ = configure(repository, "docker://x/base:1", 'arch = "arm64"\n')
     _, here = repository.settings_and_paths(arch="amd64")
-    found = download_lines(settings, here, "apptainer", **GIVEN)
+    found = download_lines(Environment(settings, here, "apptainer"), **GIVEN)
     (begin,) = [" ".join(line.split()) for line in found if line.startswith("archive_begin ")]
     assert " /home/me/longship-data/scratch/offline/containers/base_1_arm64 " in begin
     assert begin.endswith(" apptainer singularity")
-    found = download_lines(settings, here, "docker", **GIVEN)
+    found = download_lines(Environment(settings, here, "docker"), **GIVEN)
     assert not any(line.endswith(" singularity") for line in found)  # of no use to docker
 
 
 def test_download_of_a_file_that_is_ready_is_refused(repository):
     settings, paths = configure(repository, "/x.sqsh")
     with pytest.raises(LongshipError, match="it is a file already"):
-        download_lines(settings, paths, "enroot", **GIVEN)
+        download_lines(Environment(settings, paths, "enroot"), **GIVEN)
 
 
 def test_offline_asks_no_registry(repository):
     settings, paths = configure(repository, "docker://x/base:1")
     for runtime in ENDINGS:
-        found = build_lines(settings, paths, runtime, **GIVEN, offline=True)
+        found = build_lines(Environment(settings, paths, runtime), **GIVEN, offline=True)
         assert not any("docker://" in line for line in found)
         assert any(line.startswith("build_from_archive ") for line in found)

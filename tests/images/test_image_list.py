@@ -5,6 +5,7 @@ import json
 import pytest
 
 from lib.images import list as image_list
+from lib.runtimes.environment import Environment
 from lib.script.errors import LongshipError
 
 NAME = "base_1_amd64_20260102T030405Z_0123456789ab"
@@ -36,13 +37,13 @@ def listed(repository, folder, monkeypatch):
     """Give a function that lists them in some columns; without, it gives the data."""
     text = f"[paths]\nscratch_dir = {json.dumps(str(folder.parent))}\n"
     repository.write("configuration.toml", text)
-    given = *repository.settings_and_paths(arch="amd64"), "apptainer"
+    env = Environment(*repository.settings_and_paths(arch="amd64"), "apptainer")
 
     def show(columns=0):
         if not columns:
-            return json.loads(image_list.images_as_json(*given).text)
+            return json.loads(image_list.images_as_json(env).text)
         monkeypatch.setattr(image_list, "columns", lambda: columns)
-        return image_list.list_images(*given)
+        return image_list.list_images(env)
 
     return show
 
@@ -130,4 +131,4 @@ def test_images_of_other_names_follow(folder, listed):
 def test_image_of_another_runtime_is_refused(repository, tmp_path):
     repository.write("configuration.toml", '[container]\nimage = "/x.sqsh"\n')
     with pytest.raises(LongshipError, match="apptainer cannot build from"):
-        image_list.list_images(*repository.settings_and_paths(), "apptainer")
+        image_list.list_images(Environment(*repository.settings_and_paths(), "apptainer"))

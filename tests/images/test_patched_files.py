@@ -6,7 +6,7 @@ import pytest
 
 from lib.images.patched_files import check_lines, compare_lines
 from lib.runtimes.contract import patched_files
-from lib.runtimes.environment import IMAGE
+from lib.runtimes.environment import IMAGE, Environment
 from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.render import render
@@ -38,8 +38,8 @@ def test_what_cannot_be_a_file_is_told(line, repository):
 
 def test_nothing_configured_adds_no_line(repository):
     settings, paths = repository.settings_and_paths()
-    assert check_lines(settings, paths, "apptainer") == []
-    assert compare_lines(settings, paths, IMAGE) == []
+    assert check_lines(Environment(settings, paths, "apptainer")) == []
+    assert compare_lines(Environment(settings, paths, "apptainer"), IMAGE) == []
 
 
 @pytest.fixture

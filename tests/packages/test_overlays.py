@@ -11,6 +11,7 @@ from support.terminal import Terminal
 
 from lib.packages.overlay import build_lines, overlay_link
 from lib.packages.set_up import install_lines
+from lib.runtimes.environment import Environment
 from lib.runtimes.packages import (
     configured_overlay,
     install_steps,
@@ -97,19 +98,18 @@ def test_venv_above_it_is_for_repositories_alone(configured):
 
 
 def test_set_up_without_repositories_leaves_the_packages_to_the_overlay(configured):
-    lines = "\n".join(install_lines(*configured(), "host"))
+    lines = "\n".join(install_lines(Environment(*configured(), "host")))
     assert "see: python3 build_overlay.py" in lines and "venv_install" not in lines
     assert lines.endswith("next_step 'python3 build_overlay.py'")
-    last = install_lines(*configured(), "host", offline=True)[-1]
+    last = install_lines(Environment(*configured(), "host"), offline=True)[-1]
     assert last == "next_step 'python3 build_overlay.py offline'"
 
 
 @pytest.mark.parametrize("memory", ["2", "G", "2 G", "2g", "-1G", "2GB"])
 def test_memory_that_no_packer_understands_is_told(memory, configured):
     with pytest.raises(LongshipError, match="packages.memory") as error:
-        build_lines(
-            *configured(text=f'{CONFIGURED}memory = "{memory}"\n'), "host", command_line="x"
-        )
+        given = configured(text=f'{CONFIGURED}memory = "{memory}"\n')
+        build_lines(Environment(*given, "host"), command_line="x")
     assert '"2G"' in error.value.hint
 
 

@@ -9,6 +9,7 @@ import lib
 from lib.configuration.layers import load_settings
 from lib.packages.install import data_command
 from lib.packages.set_up import install_lines
+from lib.runtimes.environment import Environment
 from lib.runtimes.packages import wanted_venv
 from lib.script.errors import LongshipError
 from lib.script.render import render
@@ -61,13 +62,13 @@ def test_no_requirements_want_no_venv_and_nothing_is_installed(repository):
     with pytest.raises(
         LongshipError, match="nothing to install: packages.requirements is empty"
     ) as error:
-        install_lines(settings, paths, "host")
+        install_lines(Environment(settings, paths, "host"))
     assert "set packages.requirements" in error.value.hint
 
 
 def test_requirements_stand_behind_their_option(repository):
     settings, paths = repository.settings_and_paths()
-    lines = "\n".join(install_lines(settings, paths, "host")).replace(" \\\n   ", "")
+    lines = "\n".join(install_lines(Environment(settings, paths, "host"))).replace(" \\\n   ", "")
     assert f"-r {paths.root}/requirements/environment.txt" in lines
 
 

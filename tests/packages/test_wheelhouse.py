@@ -11,6 +11,7 @@ import pytest
 from lib import ROOT
 from lib.packages.install import update_lock_lines
 from lib.packages.set_up import download_lines, install_lines
+from lib.runtimes.environment import Environment
 
 REPOSITORIES = """
 [[repositories]]
@@ -48,7 +49,7 @@ def inside(monkeypatch):
 def test_repositories_are_installed_as_each_says(repository):
     repository.write("configuration.toml", REPOSITORIES)
     settings, paths = repository.settings_and_paths()
-    lines = install_lines(settings, paths, "host")
+    lines = install_lines(Environment(settings, paths, "host"))
     assert [each for each in lines if each.startswith("requirements_add ")] == [
         "requirements_add one '' -e './one[a,b]'",
         f"requirements_add two {paths.root}/requirements/two.sh ./two",
@@ -59,13 +60,13 @@ def test_repositories_are_installed_as_each_says(repository):
 def test_repositories_alone_want_a_venv(repository):
     repository.write("configuration.toml", f'packages.requirements = ""\n{REPOSITORIES}')
     settings, paths = repository.settings_and_paths()
-    assert "requirements_begin" in "\n".join(install_lines(settings, paths, "host"))
+    assert "requirements_begin" in "\n".join(install_lines(Environment(settings, paths, "host")))
 
 
 def test_only_offline_knows_the_wheelhouse(repository):
     settings, paths = repository.settings_and_paths()
     for offline, source in ((False, "''"), (True, f"{paths.offline}/pip")):
-        lines = install_lines(settings, paths, "host", offline=offline)
+        lines = install_lines(Environment(settings, paths, "host"), offline=offline)
         begin = [each for each in lines if "requirements_begin" in each]
         assert f" {source} 'python3 set_up.py offline'" in begin[0].replace(" \\\n   ", "")
 
@@ -74,7 +75,8 @@ def test_lock_is_of_the_stack_and_the_architecture(repository):
     settings, paths = repository.settings_and_paths(arch="arm64")
     for lines in (install_lines, update_lock_lines):
         begin = f"lockfile_begin {paths.root}/requirements/pytorch_arm64.lock host"
-        assert begin in "\n".join(lines(settings, paths, "host")).replace(" \\\n   ", "")
+        text = "\n".join(lines(Environment(settings, paths, "host")))
+        assert begin in text.replace(" \\\n   ", "")
 
 
 def test_download_is_for_the_target_and_goes_to_the_folders_of_this_machine(repository, tmp_path):
@@ -84,7 +86,8 @@ def test_download_is_for_the_target_and_goes_to_the_folders_of_this_machine(repo
     repository.write("configuration.toml", configuration)
     _, here = repository.settings_and_paths(machine="local")
     settings = repository.settings(machine="far")
-    lines = download_lines(settings, here, "apptainer", "python3 set_up.py download --machine far")
+    env = Environment(settings, here, "apptainer")
+    lines = download_lines(env, "python3 set_up.py download --machine far")
     assert "arch=arm64" in lines and "machine=far" in lines
     (begin,) = [each for each in lines if "wheelhouse_begin" in each]
     assert f"wheelhouse_begin {here.offline}/pip " in begin

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from lib.images.versions import recorded_digest
+from lib.runtimes.environment import Environment
 from lib.runtimes.image import image_source
 from lib.script.errors import LongshipError
 
@@ -20,7 +21,7 @@ def records(repository, tmp_path):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps({"source": address, "digest": digest}))
 
-    write.find = lambda: recorded_digest("apptainer", source, paths)
+    write.find = lambda: recorded_digest(Environment(settings, paths, "apptainer"))
     write.folder = tmp_path
     return write
 
