@@ -3,6 +3,7 @@
 import copy
 import os
 import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -196,7 +197,7 @@ def test_report_that_nobody_can_read_ends_quietly(call, said, run, clean_environ
     (tmp_path / "squeue").write_text("#!/bin/bash\nsleep 0.1\n")
     (tmp_path / "squeue").chmod(0o755)
     env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
-    command = f"{sys.executable} {ROOT}/submit.py status"
+    command = shlex.join([sys.executable, f"{ROOT}/submit.py", "status"])
     done = run(["bash", "-c", call.replace("CALL", command)], env=env)
     assert done.stderr.startswith(said)
     assert len(done.stderr.splitlines()) <= 3
