@@ -1,10 +1,19 @@
 """Which runtime starts and makes the image."""
 
+import inspect
+
 import pytest
 from support.repository import toml
 
 from lib.commands import Call
-from lib.runtimes.choice import choose_builder, choose_runtime, choose_target_runtime
+from lib.runtimes import pyxis
+from lib.runtimes.choice import (
+    MODULES,
+    Runtime,
+    choose_builder,
+    choose_runtime,
+    choose_target_runtime,
+)
 from lib.script.errors import LongshipError
 
 ALL = ("apptainer", "singularity", "docker", "podman", "enroot")
@@ -154,3 +163,16 @@ def test_nothing_that_makes_an_image_is_told(repository, install):
     with pytest.raises(LongshipError, match="host uses no image") as error:
         build_with(repository)
     assert "container.runtime" in error.value.hint
+
+
+@pytest.mark.parametrize("module", [*dict.fromkeys(MODULES.values()), pyxis])
+def test_each_runtime_implements_the_whole_protocol(module):
+    wanted = {
+        name: each
+        for name, each in vars(Runtime).items()
+        if inspect.isfunction(each) and not name.startswith("_")
+    }
+    assert len(wanted) >= 5
+    for name in wanted:
+        own = inspect.signature(getattr(module, name)).parameters
+        assert ["self", *own] == list(inspect.signature(wanted[name]).parameters), name
