@@ -134,6 +134,16 @@ class Environment:
             return []
         return [Bind(self.venv, self.venv)]
 
+    def check_binds(self) -> None:
+        """Stop if a configured bind is wrong, also for runtimes that bind nothing.
+
+        Raises
+        ------
+        LongshipError
+            If a bind or a patched file is not one.
+        """
+        _ = (self.binds, self.patched_files)
+
     @cached_property
     def patched_files(self) -> tuple[Bind, ...]:
         """Files that are bound over files of the image."""

@@ -61,6 +61,7 @@ def here_lines(settings: Settings, here: Paths) -> list[str]:
 
 def check_lines(env: Environment) -> list[str]:
     """Return the lines that check, without a launch, that image, overlay and venv fit together."""
+    env.check_binds()
     return [
         *module_of(env).check(env),
         *([call("overlay_check", env.overlay, env.base)] if env.overlay else []),
@@ -75,6 +76,7 @@ def venv_check_lines(env: Environment) -> list[str]:
 
 def _prepare_lines(env: Environment, script: str) -> list[str]:
     """Return the lines that prepare a launch by the runtime."""
+    env.check_binds()
     return [
         *module_lines(env.machine, env.runtime),
         "",
