@@ -12,7 +12,7 @@ from contextlib import suppress
 from shlex import quote
 
 from lib.bundle import tree
-from lib.script.errors import LongshipError, print_messages
+from lib.script.errors import LongshipError, print_messages, write_error
 
 _SECRET_NAME = re.compile(
     r"(.*/)?(\.netrc|_netrc|id_(rsa|dsa|ecdsa|ed25519).*|token|stored_tokens|\.env|\.git-credentials"
@@ -267,7 +267,7 @@ def _wheels(options: Namespace) -> list[str]:
             print(done.stdout, done.stderr, file=sys.stderr)
             hint = "check the network; pip's output above has the details"
             message = f"cannot download the packages of the scripts: {what}"
-            raise tree.write_error(folder, message, hint)
+            raise write_error(folder, message, hint)
         for wheel in os.listdir(f"{folder}.partial"):
             os.replace(f"{folder}.partial/{wheel}", f"{folder}/{wheel}")
     return [f"{folder}/{each}" for each in os.listdir(folder)]
@@ -294,7 +294,7 @@ def _history(options: Namespace) -> str:
         if done.returncode:
             hint = "run: git fsck; or leave out the history: --no-history"
             message = "git cannot pack the history"
-            raise tree.write_error(options.work, message, hint, tree.last_line(done))
+            raise write_error(options.work, message, hint, tree.last_line(done))
         os.replace(f"{file}.partial", file)
     return file
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from shlex import quote
 from typing import BinaryIO, Callable
 
-from lib.script.errors import LongshipError, print_messages
+from lib.script.errors import LongshipError, check_owner, print_messages, write_error
 
 stopping = threading.Event()  # set by a signal: every thread ends at its next block
 _FICLONE = 0x40049409  # an ioctl: share the blocks of another file
@@ -161,33 +161,13 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     encoding = {"encoding": sys.getfilesystemencoding(), "errors": "surrogateescape"}
     environ = {**os.environ, "LC_ALL": "C"}
     done = subprocess.run(command, env=environ, capture_output=True, check=False, **encoding)
-    if "dubious ownership" in done.stderr or "owned by someone else" in done.stderr:
-        trust = "git config --global --add safe.directory "
-        folder = done.stderr.rpartition(trust)[2].partition("\n")[0]
-        message = f"{folder} belongs to another user, and git refuses to read it"
-        raise LongshipError(message, f"if you trust that user, run: {trust}{folder}")
+    check_owner(done.stderr)
     return done
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:
     """Return the reason that a program gives for its failure."""
     return done.stderr.strip().rpartition("\n")[2]
-
-
-def write_error(folder: str, message: str, hint: str, reason: object = "") -> LongshipError:
-    """Return the error of what could not be written to a directory.
-
-    A full disk is the reason that programs name least clearly; some remove what they were writing.
-    """
-    full = getattr(reason, "errno", 0) in (errno.ENOSPC, errno.EDQUOT)
-    with suppress(OSError):
-        disk = os.statvfs(folder)
-        full |= disk.f_bavail * disk.f_frsize < 1 << 24 or disk.f_files > disk.f_favail == 0
-    if full:
-        reason = "No space left on device"
-        hint = "free some space, or set [paths] in configuration.toml; then run the command again"
-    reason = getattr(reason, "strerror", reason)
-    return LongshipError(f"{message}: {reason}" if reason else message, hint)
 
 
 def hash_files(paths: Iterable[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ import sys
 sys.path[0] = os.path.realpath(f"{__file__}/../../..")
 
 from lib.bundle import pack, tree, unpack  # noqa: E402
-from lib.script.errors import LongshipError, paint, print_messages  # noqa: E402
+from lib.script.errors import LongshipError, paint, print_messages, write_error  # noqa: E402
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MODES = {
@@ -48,7 +48,7 @@ def main() -> None:
         path = str(error.filename2 or error.filename or options.bundle)
         hint = "check its permissions (ls -ld), or name a directory that you can write to"
         folder = os.path.dirname(path)
-        tree.write_error(folder, f"cannot read or write {path}", hint, error).tell()
+        write_error(folder, f"cannot read or write {path}", hint, error).tell()
         sys.exit(1)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, NoReturn
 
-from lib.script.errors import LongshipError, print_messages
+from lib.script.errors import LongshipError, check_owner, print_messages, write_error
 
 # No hooks, signatures, editors, questions; submodules are handled one by one.
 _SETTINGS = (
@@ -20,7 +20,6 @@ _SETTINGS = (
 READ_ABOVE = "read git's output above, then run the command again"
 OWN_COMMITTER = {"GIT_COMMITTER_NAME": "Longship", "GIT_COMMITTER_EMAIL": "longship@localhost"}
 OWN_AUTHOR = {"GIT_AUTHOR_NAME": "Longship", "GIT_AUTHOR_EMAIL": "longship@localhost"}
-_ENOUGH_BYTES = 1 << 24  # git takes back what it was writing: a disk is full before its last byte
 # what git says about a server, and what that means
 _UNREACHABLE = ("could not resolve", "network is unreachable", "connection refused")
 _UNREACHABLE += ("connection timed out", "failed to connect", "no route to host")
@@ -131,34 +130,14 @@ def show(text: str) -> None:
     os.write(2, os.fsencode(f"{text}\n"))
 
 
-def stop_for_owner(folder: str, output: str) -> None:
-    """Stop if git says that the repository belongs to another user."""
-    if "dubious ownership" in output or "owned by someone else" in output:
-        command = "git config --global --add safe.directory "
-        trusted = output.rpartition(command)[2].partition("\n")[0]
-        raise LongshipError(
-            f"{folder} belongs to another user, and git refuses to read it",
-            f"if you trust that user, run: {command}{trusted}",
-        )
-
-
 def stop_writing(folder: Path, message: str, hint: str) -> NoReturn:
-    """Stop because something could not be written; programs hide that a disk is full."""
-    try:
-        disk = os.statvfs(folder)
-        full = disk.f_bavail * disk.f_frsize < _ENOUGH_BYTES or (disk.f_files and not disk.f_ffree)
-    except OSError:
-        full = False
-    reason = ": No space left on device"
-    if full or "quota exceeded" in message or "No space left" in message:
-        message = (message[: -len(reason)] if message.endswith(reason) else message) + reason
-        hint = "free some space, or set [paths] in configuration.toml; then run the command again"
-    raise LongshipError(message, hint)
+    """Stop because something could not be written; a full disk is named."""
+    raise write_error(folder, message, hint)
 
 
 def _explain_failure(name: str, url: str, output: str, folder: Path) -> NoReturn:
     """Stop with what git has said about a server; folder is where it was writing."""
-    stop_for_owner(f"{name}: {url}", output)
+    check_owner(output, f"{name}: {url}")
     said = output.lower()
     if "no space left" in said or "quota exceeded" in said:
         stop_writing(folder, f"{name}: No space left on device", "")

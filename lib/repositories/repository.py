@@ -16,9 +16,8 @@ from lib.repositories.git import (
     Git,
     join_names,
     split_names,
-    stop_for_owner,
 )
-from lib.script.errors import LongshipError
+from lib.script.errors import LongshipError, check_owner
 
 _BUSY = {"rebase-merge": "rebase", "rebase-apply": "rebase", "MERGE_HEAD": "merge"}
 _BUSY |= {"CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert", "BISECT_LOG": "bisect"}
@@ -121,7 +120,7 @@ class Repository(Git):
             found = self.ask("rev-parse --absolute-git-dir")
             if not found:
                 reason = self.attempt("rev-parse")[1]
-                stop_for_owner(str(self.folder), reason)
+                check_owner(reason, str(self.folder))
                 message = f"{self.folder}: git cannot read the repository"
                 message += f": {reason.rpartition(chr(10))[2]}"
                 raise LongshipError(message, f"run: git -C {quote(str(self.folder))} status")

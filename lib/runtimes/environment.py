@@ -169,6 +169,12 @@ def overlay_lines(env: Environment, function: str) -> list[str]:
     return [call("overlay_check", env.overlay, env.base), call(function, env.overlay)]
 
 
+def command_line(env: Environment) -> str:
+    """Return the line that sets the command to ``"$@"``, or to an interactive shell."""
+    shell = env.paths.root / "lib/runtimes/inside/interactive.bash"
+    return call("command_set", shell, Expansion('"$@"'))
+
+
 def module_lines(machine: Machine, runtime: str) -> list[str]:
     """Return the line that loads the site's modules, where the runtime comes from them."""
     return [call("modules_load", runtime, *machine.modules)] if machine.modules else []

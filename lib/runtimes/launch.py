@@ -9,7 +9,7 @@ from lib.configuration.paths import Paths
 from lib.runtimes import pyxis
 from lib.runtimes.choice import module_of
 from lib.runtimes.contract import CONTRACT, environment_script, unset_lines
-from lib.runtimes.environment import Environment, module_lines
+from lib.runtimes.environment import Environment, command_line, module_lines
 from lib.script.command import call, comment, text_below, wrapped
 from lib.script.quoting import Expansion, Word
 
@@ -26,11 +26,7 @@ def run_lines(env: Environment, *, online: bool = False) -> list[str]:
         *_prepare_lines(env, script),
         *venv_check_lines(env),
         *([call("overlay_record_use", env.overlay)] if env.overlay and not env.for_ranks else []),
-        call(
-            "command_set",
-            env.paths.root / "lib/runtimes/inside/interactive.bash",
-            Expansion('"$@"'),
-        ),
+        command_line(env),
         *([call("command_encode")] if env.runtime != "host" else []),
         call("hand_over", *module_of(env).words(env), Expansion('"${command[@]}"')),
     ]

@@ -11,7 +11,7 @@ import re
 from lib.runtimes import enroot
 from lib.runtimes.contract import CONTRACT, unset_lines
 from lib.runtimes.enroot import probe, works
-from lib.runtimes.environment import Environment, bind_lines, overlay_lines
+from lib.runtimes.environment import Environment, bind_lines, command_line, overlay_lines
 from lib.script.command import call, text_below
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion, Word
@@ -80,12 +80,11 @@ def launcher_lines(env: Environment, script: str) -> list[str]:
     script : str
         POSIX sh text that sets the program's environment.
     """
-    interactive = env.paths.root / "lib/runtimes/inside/interactive.bash"
     return [
         *prepare(env),
         *([call("venv_check", env.venv, env.overlay or env.image)] if env.venv else []),
         call("rank_export"),
-        call("command_set", interactive, Expansion('"$@"')),
+        command_line(env),
         text_below("longship_contract", script, CONTRACT),
         "",
         call("hand_over", *words(env), Expansion('"${command[@]}"')),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TextIO
 
 from lib import ROOT
@@ -17,6 +20,9 @@ _ONLINE = re.compile(
     r"(python3 set_up\.py) install\b|(python3 build_(?:container|overlay)\.py)"
     r"(?! (?:online|download|offline|--list|--prune|--print))"
 )
+_ENOUGH_BYTES = 1 << 24  # programs take back what they were writing: a disk is full before that
+_NO_SPACE = "No space left on device"
+_TRUST = "git config --global --add safe.directory "
 # what would move the cursor, or begin another line
 _CONTROL = dict.fromkeys((*range(32), *range(127, 160)), "?")
 
@@ -31,6 +37,37 @@ class LongshipError(Exception):
     def tell(self) -> None:
         """Write both lines to standard error."""
         print_messages(error=str(self), hint=self.hint)
+
+
+def write_error(
+    folder: str | Path, message: str, hint: str, reason: OSError | str = ""
+) -> LongshipError:
+    """Return the error of what could not be written to a directory.
+
+    A full disk is the reason that programs name least clearly; some remove what they were writing.
+    """
+    said = f"{message} {reason}"
+    full = getattr(reason, "errno", 0) in (errno.ENOSPC, errno.EDQUOT)
+    full = full or "quota exceeded" in said or "No space left" in said
+    with suppress(OSError):
+        disk = os.statvfs(folder)
+        full = full or disk.f_bavail * disk.f_frsize < _ENOUGH_BYTES
+        full = full or disk.f_files > disk.f_favail == 0
+    if full:
+        message, reason = message.partition(f": {_NO_SPACE}")[0], _NO_SPACE
+        hint = "free some space, or set [paths] in configuration.toml; then run the command again"
+    reason = getattr(reason, "strerror", reason)
+    return LongshipError(f"{message}: {reason}" if reason else message, hint)
+
+
+def check_owner(output: str, repository: str = "") -> None:
+    """Stop if git has said that a repository belongs to another user."""
+    if "dubious ownership" in output or "owned by someone else" in output:
+        trusted = output.rpartition(_TRUST)[2].partition("\n")[0]
+        raise LongshipError(
+            f"{repository or trusted} belongs to another user, and git refuses to read it",
+            f"if you trust that user, run: {_TRUST}{trusted}",
+        )
 
 
 def print_messages(**lines: str) -> None:
