@@ -253,10 +253,10 @@ def test_what_the_user_exports_reaches_what_emitted_scripts_start(name, run, tmp
         canaries = dict.fromkeys(names_given(text, run), "the user's")
         own, last = text.rsplit("\n\n", 1)
         hands_over = "\nhand_over() {" in own
-        end = "hand_over env -0" if hands_over else "env -0"
+        end = "command_exec env -0" if hands_over else "env -0"
         change = "\n".join(f"  {each}=changed" for each in sorted(canaries))
-        change = f"longship_main() {{\n{change}\n  {':' if 'give_back' in last else end}\n}}"
-        after = "env -0" if "give_back" in last else ""
+        change = f"longship_main() {{\n{change}\n  {':' if 'exported_restore' in last else end}\n}}"
+        after = "env -0" if "exported_restore" in last else ""
         script = tmp_path / "script"  # it can be longer than an argument
         script.write_text(f"{own}\n{change}\n{last}\n{after}")
         done = run(["bash", script], env={"PATH": os.environ["PATH"], **canaries})

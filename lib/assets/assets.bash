@@ -68,8 +68,8 @@ asset_fetch() {
     note "$4 $5 is already downloaded"
     return
   fi
-  make_folders "$hub_cache/longship"
-  locked "$hub_cache/longship/$3" asset_fetch_locked "$@"
+  directory_make "$hub_cache/longship"
+  lock_run "$hub_cache/longship/$3" asset_fetch_locked "$@"
 }
 
 # asset_fetch_locked NUMBER ASSET DIR KIND REPO REVISION [OPTION]...: the lock is held.
@@ -96,8 +96,8 @@ hub_find() {
   for hub_python in ${hub_venv:+"$hub_venv/bin/python"} python3 "$hub_tools/bin/python"; do
     if inside "$hub_python" -c 'import huggingface_hub' >/dev/null 2>&1; then return; fi
   done
-  make_folders "${hub_tools%/*}"
-  locked "$hub_tools" hub_make_tools
+  directory_make "${hub_tools%/*}"
+  lock_run "$hub_tools" hub_make_tools
 }
 
 # hub_make_tools: create the venv for it; an incomplete one is removed.
@@ -124,7 +124,7 @@ asset_set_ref() {
   local -r commit=$REPLY
   if [[ -r $ref ]]; then IFS= read -r found <"$ref" || :; fi
   if [[ $found == "$commit" ]]; then return; fi
-  make_folders "${ref%/*}"
+  directory_make "${ref%/*}"
   { printf '%s' "$commit" >"$ref.partial" && mv -f -- "$ref.partial" "$ref"; } ||
     fail_writing "${ref%/*}" "cannot write $ref" 'check the permissions of the directory; the line above has the reason'
 }
@@ -136,9 +136,9 @@ asset_export() {
   local -r record=$REPLY
   asset_commit "$record"
   local -r commit=$REPLY
-  make_folders "$3/$2"
+  directory_make "$3/$2"
   if ! cmp -s -- "$record" "$copy" || ! asset_has_files "$copy" "$3/$2/$commit"; then
-    locked "$3/$2" asset_install_files "$record" "$hub_cache/hub/$2/snapshots/$commit" \
+    lock_run "$3/$2" asset_install_files "$record" "$hub_cache/hub/$2/snapshots/$commit" \
       "$3/$2/$commit" "$copy"
   fi
 }
@@ -162,8 +162,8 @@ asset_import() {
   asset_commit "$record"
   local -r files=$copies/$folder/$REPLY target=$hub_cache/hub/$folder/snapshots/$REPLY
   asset_check_files "$record" "$files" "$repo"
-  make_folders "${own%/*}" "${target%/*}"
-  locked "$hub_cache/longship/$folder" asset_install_files "$record" "$files" "$target" "$own"
+  directory_make "${own%/*}" "${target%/*}"
+  lock_run "$hub_cache/longship/$folder" asset_install_files "$record" "$files" "$target" "$own"
 }
 
 # asset_check_files RECORD DIR REPO: fail if a file is missing or does not match the record, and name it.
@@ -197,7 +197,7 @@ asset_install_files() {
     # another selection of the same commit exists: its files stay
     while IFS= read -r file; do
       if [[ ! -e $to/$file ]]; then
-        make_folders "$(dirname -- "$to/$file")"
+        directory_make "$(dirname -- "$to/$file")"
         mv -f -- "$partial/$file" "$to/$file"
       fi
     done < <(asset_files "$record")
@@ -214,7 +214,7 @@ asset_link_files() {
   local option
   for option in --link --reflink=auto; do
     rm -rf -- "$3"
-    make_folders "$3"
+    directory_make "$3"
     if asset_files "$1" | tr '\n' '\0' |
       (cd -- "$2" && xargs -0 -r cp -L "$option" --parents -t "$3" --) 2>"$3.log"; then
       rm -f -- "$3.log"

@@ -9,7 +9,7 @@ bundle_work() {
   # shellcheck disable=SC2064 # $! now
   trap "bundle_stop $!" EXIT
   wait $!
-  trap release_locks EXIT
+  trap lock_release_all EXIT
   on_interrupt "$1"
 }
 
@@ -17,5 +17,5 @@ bundle_work() {
 bundle_stop() {
   kill "$1" 2>/dev/null || :
   wait "$1" 2>/dev/null || :
-  release_locks
+  lock_release_all
 }

@@ -51,13 +51,13 @@ def pack_lines(
     }
     parts = [call(f"--{name}={each}") for name in options for each in options[name]]
     parts += [*([] if history else ["--no-history"]), *_needed(settings, here)]
-    locks = ("locked", here.cache / "bundle/pack", "locked", Expansion('"$bundle/.partial"'))
+    locks = ("lock_run", here.cache / "bundle/pack", "lock_run", Expansion('"$bundle/.partial"'))
     return [
         *_start(here.root, folder, typed, python),
         "parts=(\n    " + "\n    ".join(parts) + ")",
         "",
         call(*_WORKER, "check", _BUNDLE, _PARTS),
-        call("make_folders", here.cache / "bundle"),
+        call("directory_make", here.cache / "bundle"),
         call(*locks, *_WORKER, "pack", _BUNDLE, "--step=1/3", _SECRET, _PARTS),
         call("next_step", _copy(settings, _folder(folder))),
     ]
@@ -147,9 +147,9 @@ def unpack_lines(
     return [
         *_start(paths.root, folder, typed, python),
         *([] if verified else [call(*_WORKER, "verify", _BUNDLE, "--step=1/2")]),
-        call("make_folders", paths.offline),
+        call("directory_make", paths.offline),
         call(
-            *("locked", paths.offline / ".unpack", *_WORKER),
+            *("lock_run", paths.offline / ".unpack", *_WORKER),
             *("unpack-offline", _BUNDLE, paths.offline, step),
         ),
         call("next_step", call("cd", paths.root)),

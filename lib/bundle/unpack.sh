@@ -68,7 +68,7 @@ main() {
   fi
   folder=$(realpath -m -- "$folder")
   bundle_work "$typed" "${worker[@]}" verify "$here" "$folder" --step=1/4
-  locked "$folder/.unpack" bundle_work "$typed" "${worker[@]}" unpack-repository "$here" "$folder" --step=2/4
+  lock_run "$folder/.unpack" bundle_work "$typed" "${worker[@]}" unpack-repository "$here" "$folder" --step=2/4
   exec "$python" "$folder/bundle.py" unpack --verified "$here"
 }
 

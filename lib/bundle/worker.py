@@ -42,13 +42,13 @@ def main() -> None:
     try:
         _MODES[options.mode](options)
     except LongshipError as error:
-        error.tell()
+        error.print()
         sys.exit(1)
     except OSError as error:
         path = str(error.filename2 or error.filename or options.bundle)
         hint = "check its permissions (ls -ld), or name a directory that you can write to"
         folder = os.path.dirname(path)
-        write_error(folder, f"cannot read or write {path}", hint, error).tell()
+        write_error(folder, f"cannot read or write {path}", hint, error).print()
         sys.exit(1)
 
 

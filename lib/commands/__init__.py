@@ -231,12 +231,12 @@ def main(script: click.Command, name: str) -> None:
         script.main(prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except LongshipError as error:
-        error.tell()
+        error.print()
         sys.exit(1)
     except click.ClickException as error:
         from lib.commands.usage_errors import told  # it imports click, which is looked for above
 
-        told(error, name).tell()
+        told(error, name).print()
         sys.exit(error.exit_code)
     except click.Abort:
         sys.exit(130)
@@ -247,7 +247,7 @@ def main(script: click.Command, name: str) -> None:
             LongshipError(
                 f"cannot read or write {what}: {error.strerror}",
                 "check for free space (df -h, df -i) and for permissions (ls -ld)",
-            ).tell()
+            ).print()
         sys.exit(1)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from lib.script.errors import LongshipError, near_miss
+from lib.script.errors import LongshipError, suggest
 
 
 class WrongCall(click.UsageError):
@@ -29,7 +29,7 @@ class Mode(click.Choice):
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the mode if it is one of the choices."""
         if value not in self.choices:
-            raise WrongCall(f'unknown mode: "{value}"', near_miss(value, self.choices))
+            raise WrongCall(f'unknown mode: "{value}"', suggest(value, self.choices))
         return value
 
 

@@ -12,7 +12,7 @@ from lib.configuration.schema import Configuration, Layer, check_layer, combine
 from lib.configuration.sites import Machine, load_machines, recognise
 from lib.configuration.stacks import Stack, check_settings, load_stack, stack_names
 from lib.configuration.tables import Key, Source, check_value, read_toml
-from lib.script.errors import LongshipError, near_miss, print_messages
+from lib.script.errors import LongshipError, print_messages, suggest
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _read(path: Path, root: Path, known: Mapping[str, Machine]) -> _File:
 
 def _check_known(kind: str, name: str, there: list[str], location: str = "") -> None:
     if name not in there:
-        raise LongshipError(f'{location}unknown {kind}: "{name}"', near_miss(name, there))
+        raise LongshipError(f'{location}unknown {kind}: "{name}"', suggest(name, there))
 
 
 def _named_layers(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from lib.configuration.entries import ASSET, REPOSITORY
 from lib.configuration.tables import Key, Location, Source, check_value
-from lib.script.errors import LongshipError, near_miss
+from lib.script.errors import LongshipError, suggest
 
 RUNTIMES = ("auto", "apptainer", "singularity", "docker", "podman", "enroot", "host")
 
@@ -202,10 +202,10 @@ def _unknown_key(dotted: str, value: Any, location: Location) -> LongshipError:
     table, _, key = dotted.rpartition(".")
     if table:
         beside = [each.rpartition(".")[2] for each in KEYS if each.rpartition(".")[0] == table]
-        return LongshipError(f'{location}: [{table}] has no key "{key}"', near_miss(key, beside))
+        return LongshipError(f'{location}: [{table}] has no key "{key}"', suggest(key, beside))
     beside = [*(each for each in KEYS if "." not in each), *TABLES, "machines", "stacks"]
     kind = "table" if isinstance(value, dict) else "key"
-    return LongshipError(f'{location}: unknown {kind} "{key}"', near_miss(key, beside))
+    return LongshipError(f'{location}: unknown {kind} "{key}"', suggest(key, beside))
 
 
 def combine(layers: Iterable[Layer]) -> tuple[Configuration, dict[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from lib.configuration.schema import Layer, check_layer
 from lib.configuration.tables import Key, Source, check_table, check_value, find_files, read_toml
-from lib.script.errors import LongshipError, near_miss
+from lib.script.errors import LongshipError, suggest
 
 # What a stack.toml takes; `Stack` and `Setting` say what each of them is.
 FILE = {
@@ -112,7 +112,7 @@ def load_stack(root: Path, name: str) -> Stack:
     """
     path = root / "stacks" / name / "stack.toml"
     if not _FOLDER.fullmatch(name) or not path.is_file():
-        raise LongshipError(f'unknown stack: "{name}"', near_miss(name, stack_names(root)))
+        raise LongshipError(f'unknown stack: "{name}"', suggest(name, stack_names(root)))
     tables, source = read_toml(path, f"stacks/{name}/stack.toml")
     facts = check_table(tables, FILE, source)
     check_table(facts.get("images", {}), IMAGES, source, "images")
@@ -146,7 +146,7 @@ def _settings(table: Mapping[str, Any], source: Source) -> dict[str, Setting]:
         if setting.within and setting.within not in found:
             raise LongshipError(
                 f'{source.location(f"training.{name}")}: there is no setting "{setting.within}"',
-                near_miss(setting.within, list(found)),
+                suggest(setting.within, list(found)),
             )
     return found
 
@@ -170,7 +170,7 @@ def check_settings(stack: Stack, given: Mapping[str, Any], origin: str) -> None:
     """
     for name, value in given.items():
         if name not in stack.settings:
-            beside = near_miss(name, list(stack.settings)) if stack.settings else "it has none"
+            beside = suggest(name, list(stack.settings)) if stack.settings else "it has none"
             raise LongshipError(
                 f'stack {stack.name} has no setting "training.{name}", which {origin} has',
                 f"{beside}; what is for another stack stands below [stacks.NAME.training]",

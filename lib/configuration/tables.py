@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from lib.script.errors import LongshipError, near_miss
+from lib.script.errors import LongshipError, suggest
 
 _LARGEST = 1 << 22  # bytes of a file
 _WIDTH = 200  # of a value in a message
@@ -252,7 +252,7 @@ def check_value(dotted: str, value: Any, key: Key, location: Location) -> Any:
         )
     if key.choices and value not in key.choices:
         raise LongshipError(
-            f'{location}: unknown value of {dotted}: "{value}"', near_miss(value, key.choices)
+            f'{location}: unknown value of {dotted}: "{value}"', suggest(value, key.choices)
         )
     if key.kind == "tables":
         return tuple(_check_entry(dotted, each, key.entries, location) for each in value)
@@ -276,7 +276,7 @@ def _check_entry(
     for name in entry:
         if name not in keys:
             raise LongshipError(
-                f'{location}: [[{dotted}]] has no key "{name}"', near_miss(name, tuple(keys))
+                f'{location}: [[{dotted}]] has no key "{name}"', suggest(name, tuple(keys))
             )
     return {
         name: check_value(f"{dotted}.{name}", value, keys[name], location)
@@ -314,7 +314,7 @@ def check_table(
     for name, value in check_value(prefix, table, Key("table"), source.location(prefix)).items():
         dotted = f"{prefix}.{name}" if prefix else name
         if name not in keys:
-            hint = near_miss(name, tuple(keys))
+            hint = suggest(name, tuple(keys))
             raise LongshipError(f'{source.location(dotted)}: unknown key "{dotted}"', hint)
         found[name] = check_value(dotted, value, keys[name], source.location(dotted))
     return found

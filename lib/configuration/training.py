@@ -12,7 +12,7 @@ from typing import Any
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, expand
-from lib.script.errors import LongshipError, near_miss
+from lib.script.errors import LongshipError, suggest
 
 # Names of the Hugging Face hub are no paths of this machine.
 _ROOTED = ("/", "~", "$", "{")
@@ -189,5 +189,5 @@ def check_templates(settings: Settings, paths: Paths) -> None:
                     raise LongshipError(
                         f"{path.relative_to(settings.root)}, line {number}: "
                         f"unknown variable in @{name}@: {name}",
-                        near_miss(name, known),
+                        suggest(name, known),
                     )

@@ -38,7 +38,7 @@ def lines(env: Environment, *, as_json: bool) -> list[str]:
         *module_lines(env.machine, env.runtime),
         *pyxis.option_lines(env),
         'ranks_start "${@:1:3}" ${CONTAINER_OPTIONS[@]+"${CONTAINER_OPTIONS[@]}"} \\',
-        '  bash -c "$(this_script)" doctor.py rank "${@:4}"',
+        '  bash -c "$(script_text)" doctor.py rank "${@:4}"',
         "fi",
         "",
         comment("One of them: become its program, inside."),

@@ -19,7 +19,7 @@ node_diagnose() {
   user=$(id -un 2>/dev/null) || : # for a user id without a name it prints the number
   system=$(sed -n 's/^PRETTY_NAME="\{0,1\}\([^"]*\).*/\1/p' /etc/os-release 2>/dev/null) || :
   if [[ -n ${SLURM_JOB_ID:-} ]]; then job="in job $SLURM_JOB_ID"; fi
-  report ok node "$(this_host), ${system:+$system, }Linux $(uname -r), $user, $job, $(date -u +%Y-%m-%dT%H:%M:%SZ)"
+  report ok node "$(host_name), ${system:+$system, }Linux $(uname -r), $user, $job, $(date -u +%Y-%m-%dT%H:%M:%SZ)"
   if [[ -n ${LOADEDMODULES:-} ]]; then report ok modules "${LOADEDMODULES//:/ }"; fi
 }
 
@@ -61,7 +61,7 @@ directory_diagnose() {
   if ! report_passed "$1"; then return 0; fi
   directory_nearest "$3"
   if [[ $REPLY != "$3" ]]; then text+=' (created when needed)'; fi
-  report_check "$1" "$text$(directory_free_space "$REPLY")" check_room "$REPLY" "$4" "$elsewhere"
+  report_check "$1" "$text$(directory_free_space "$REPLY")" directory_check_room "$REPLY" "$4" "$elsewhere"
 }
 
 # directory_nearest PATH: set REPLY to the path, or to its nearest parent that exists.
@@ -97,7 +97,7 @@ directory_check() {
 directory_free_space() {
   local free size
   read -r free size < <(timeout 20 stat -f -c '%a %S' -- "$1" 2>/dev/null) || return 0
-  human $((free * size))
+  bytes_format $((free * size))
   printf ', %s free' "$REPLY"
 }
 
@@ -149,7 +149,7 @@ leftovers_diagnose() {
   done
   if ((${#unfinished[@]})); then
     kilobytes=$(timeout 30 du -skc -- "${unfinished[@]}" 2>/dev/null | tail -n 1 | cut -f 1) || :
-    human $((kilobytes << 10))
+    bytes_format $((kilobytes << 10))
     report warning leftovers "${#unfinished[@]} unfinished for over an hour, $REPLY: ${unfinished[*]}" \
       "rm -r$(printf ' %q' "${unfinished[@]}")"
   elif ((stale == 0)); then
@@ -168,7 +168,7 @@ lock_time() {
 namespaces_diagnose() {
   if timeout 20 unshare --user --map-root-user true 2>/dev/null; then
     report ok namespaces 'user namespaces are available'
-  elif has_setuid_starter "$1"; then
+  elif apptainer_has_setuid "$1"; then
     report ok namespaces "not available to users; $1 is installed setuid and does not need them"
   else
     report problem namespaces "user namespaces are not available, and $1 requires them" \
@@ -192,7 +192,7 @@ fakeroot_diagnose() {
 fuse_diagnose() {
   if [[ -r /dev/fuse && -w /dev/fuse ]]; then
     report ok FUSE '/dev/fuse is accessible'
-  elif has_setuid_starter "$1"; then
+  elif apptainer_has_setuid "$1"; then
     report ok FUSE "/dev/fuse is not accessible; $1 is installed setuid and does not need it"
   else
     report warning FUSE "/dev/fuse is not accessible: $1 unpacks each image before it starts" \
@@ -210,7 +210,7 @@ gpu_diagnose() {
   local output name driver=''
   local -i count
   local exclude="tell your site's support, and exclude this node: python3 submit.py JOB --exclude="
-  exclude+=$(this_host)
+  exclude+=$(host_name)
   if command -v nvidia-smi >/dev/null && [[ $1 != rocm ]]; then
     if ! output=$(timeout 30 nvidia-smi 2>&1); then
       output=${output%%$'\n'*}
@@ -313,7 +313,7 @@ slurm_diagnose() {
       report ok Slurm 'Slurm commands are installed, but no cluster is configured'
       return
     fi
-    if [[ -n $output ]]; then output=": $(slurm_reason "$output")"; fi
+    if [[ -n $output ]]; then output=": $(slurm_last_error "$output")"; fi
     report problem Slurm "Slurm does not respond${output:- within 10 seconds}" \
       'try again later; check the status page of your site, and: scontrol ping'
     return

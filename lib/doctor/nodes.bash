@@ -75,7 +75,7 @@ nodes_ask() {
   done
   local -ra about=("$MASTER_ADDR" "$MASTER_PORT" "${nodes_all[0]}" "${#nodes_all[@]}" "${TMPDIR:-/tmp}")
   nodes_run 25 nodes srun --overlap --nodes="${#nodes_all[@]}" --ntasks="${#nodes_all[@]}" \
-    --ntasks-per-node=1 --wait=0 bash -c "$(this_script)" doctor.py look "${about[@]}" "${existing[@]}"
+    --ntasks-per-node=1 --wait=0 bash -c "$(script_text)" doctor.py look "${about[@]}" "${existing[@]}"
   while IFS=$'\t' read -r node name value; do
     if [[ $name == unseen ]]; then value="${nodes_facts[$node unseen]:+${nodes_facts[$node unseen]}, }$value"; fi
     nodes_facts[$node $name]=$value
@@ -260,7 +260,7 @@ ranks_diagnose() {
   if ((${SLURM_NTASKS_PER_NODE:-1} > 1)); then tasks=$SLURM_NTASKS_PER_NODE ranks=1; fi
   local names
   names=$(IFS=, && printf '%s' "${good[*]}")
-  nodes_run 100 ranks bash -c "$(this_script)" doctor.py ranks "$names" "${#good[@]}" "$tasks" \
+  nodes_run 100 ranks bash -c "$(script_text)" doctor.py ranks "$names" "${#good[@]}" "$tasks" \
     python "$1" "$ranks" "$gpus" "$2" "$names"
   ranks_report_failures || found=1
   while IFS=$'\t' read -r _ state topic text fix; do

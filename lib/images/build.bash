@@ -2,8 +2,8 @@
 # Building images, and archives of images for an air-gapped machine. An image being built has another name, and
 # everything that the build needs is in a directory of its own under scratch_dir; the image gets its name when it is
 # complete, checked and recorded. An image of docker or podman is a file that contains its tag.
-# One script builds one image: build_from or build_from_archive, build_begin or archive_begin, then one of sif_build,
-# tag_build, sqsh_build and archive_build, then build_end.
+# One script builds one image: build_from or build_from_archive, build_begin or archive_begin, then one of apptainer_build_image,
+# docker_build_image, enroot_build_image and archive_build, then build_end.
 
 # shellcheck source=lib/script/facts.bash
 source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
@@ -28,7 +28,7 @@ declare -ga build_tools=() # the programs that take part
 build_from() {
   local emulator=${arch/arm64/aarch64}
   build_kind=$1 build_source=$2 build_address=$2 build_required=$3 build_digest=$3 build_hint=${4:-}
-  if [[ $1 == docker && -n $3 ]]; then build_address=$(strip_tag "$2")@$3; fi
+  if [[ $1 == docker && -n $3 ]]; then build_address=$(address_strip_tag "$2")@$3; fi
   case $2 in
     /*) build_file=$2 ;;
     *-archive:/*) build_file=${2#*:} ;;
@@ -56,7 +56,7 @@ build_from_archive() {
   record_value "$build_archive.json" bytes
   [[ $size == "$REPLY" ]] ||
     fail "archive $build_archive is truncated: $size of $REPLY bytes" 'copy the archive again'
-  check_image "$build_archive" "$arch" "$fetch"
+  image_check "$build_archive" "$arch" "$fetch"
   record_value "$build_archive.json" source
   printf -v build_source '%b' "${REPLY//\\\"/\"}" # JSON's other escapes are those of printf
   build_address=$build_source
@@ -71,36 +71,36 @@ build_begin() {
   build_image=$1 build_next=$4 build_active=${5:-}
   build_work=$2.$UID # what a killed build leaves is not another member's to delete
   if ((${#build_tools[@]} == 0)); then build_tools=("$runtime"); fi
-  hold_lock "$1.json"
-  if [[ -z $3 ]] && is_built "$1.json"; then
+  lock_hold "$1.json"
+  if [[ -z $3 ]] && build_is_done "$1.json"; then
     next_step "$4"
     exit
   fi
-  if [[ -z $3 && -L $build_active ]] && is_built "${build_active%/*}/$(readlink -- "$build_active").json"; then exit; fi
+  if [[ -z $3 && -L $build_active ]] && build_is_done "${build_active%/*}/$(readlink -- "$build_active").json"; then exit; fi
   # its own for each process: what a killed one started can go on writing for a while
   build_partial=${1%/*}/partial-$$-${1##*/} build_tmp=$build_work/tmp-$$
-  trap 'discard_partial_image; release_locks' EXIT
-  remove_dead_builds
-  build_make_folders
-  check_cache "$build_work/cache/cache/blob"
+  trap 'build_discard; lock_release_all' EXIT
+  build_remove_dead
+  build_make_directories
+  build_check_cache "$build_work/cache/cache/blob"
   step 1/3 "Building the image from ${build_archive:-$build_source}"
   if [[ -n $build_archive ]]; then
-    verify_archive
+    archive_verify
   else
     local found
-    found=$(source_digest) || exit
+    found=$(build_source_digest) || exit
     if [[ -n $found ]]; then
       build_digest=$found
-      check_digest
+      build_check_digest
     fi
   fi
 }
 
-# build_make_folders: make the build's directories, and keep all caches and temporary files in them: not in the home
+# build_make_directories: make the build's directories, and keep all caches and temporary files in them: not in the home
 # directory, nor in /tmp.
-build_make_folders() {
+build_make_directories() {
   local -ra folders=("$build_work" "$build_work/cache" "$build_tmp")
-  make_folders "${folders[@]:1}"
+  directory_make "${folders[@]:1}"
   # where a project's folder hands its group on: Apptainer's user namespace has no number for that group
   { chgrp "$(id -g)" -- "${folders[@]}" && chmod g-s -- "${folders[@]}"; } 2>/dev/null || :
   export APPTAINER_CACHEDIR=$build_work/cache APPTAINER_TMPDIR=$build_tmp
@@ -114,14 +114,14 @@ build_make_folders() {
 build_end() {
   local sha256
   step 2/3 'Checking the image'
-  check_image "$build_partial" "$arch" "set container.image in configuration.toml to an image for $arch"
+  image_check "$build_partial" "$arch" "set container.image in configuration.toml to an image for $arch"
   sha256=$(image_checksum "$build_partial")
-  check_digest
+  build_check_digest
   step 3/3 'Recording and naming the image'
   build_record "$sha256"
   build_name_image
-  remove_folder "$build_work"
-  trap release_locks EXIT
+  directory_remove "$build_work"
+  trap lock_release_all EXIT
   next_step "$build_next"
 }
 
@@ -140,55 +140,55 @@ build_record() {
     modified "$mark"
     architecture "$arch"
     date "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
-    host "$(this_host)"
+    host "$(host_name)"
     tools "$(IFS=';' && printf '%s' "${versions[*]-}")"
-    script "$(this_script)"
+    script "$(script_text)"
   )
-  write_facts "$build_partial.json" "${facts[@]}"
+  record_write "$build_partial.json" "${facts[@]}"
 }
 
 # build_name_image: make it the new image, with its record.
 build_name_image() {
   rm -f -- "$build_image.json" # it belongs to the image that goes away now
-  if holds_tag "$build_image" && [[ $(tag_in "$build_image") != "$(tag_in "$build_partial")" ]]; then
-    delete_image "$build_image" || :
+  if docker_has_tag "$build_image" && [[ $(docker_tag_in "$build_image") != "$(docker_tag_in "$build_partial")" ]]; then
+    image_delete "$build_image" || :
   fi
-  publish_file "$build_partial" "$build_image"
-  publish_file "$build_partial.json" "$build_image.json"
+  file_publish "$build_partial" "$build_image"
+  file_publish "$build_partial.json" "$build_image.json"
 }
 
-# check_digest: stop if it is not the required digest.
-check_digest() {
+# build_check_digest: stop if it is not the required digest.
+build_check_digest() {
   if [[ $build_address != "$build_source" ]]; then build_digest=$build_required; fi # the registry has checked it
   [[ -z $build_required || $build_digest == "$build_required" ]] ||
     fail "the digest of $build_source has changed: now $build_digest, recorded $build_required" \
       'to accept the current digest, run the command again without --locked'
 }
 
-# source_digest: print the digest of a source that no registry names: a file's checksum, or docker's id of an image in
+# build_source_digest: print the digest of a source that no registry names: a file's checksum, or docker's id of an image in
 # its own store, where a rebuilt image has the same name.
-source_digest() {
+build_source_digest() {
   if [[ -n $build_archive ]]; then
     return
   elif [[ -n $build_file ]]; then
-    checksum "$build_file"
+    file_checksum "$build_file"
   elif [[ $build_kind == docker-daemon ]]; then
     docker image inspect --format '{{.Id}}' "${build_source#docker-daemon:}" 2>/dev/null || :
   fi
 }
 
-# is_built RECORD: whether it is the record of the expected image, and that image exists.
-is_built() {
+# build_is_done RECORD: whether it is the record of the expected image, and that image exists.
+build_is_done() {
   local expected=$build_digest
   record_value "$1" source
   local -r recorded=$REPLY
   json_text "$build_source"
   [[ $recorded == "$REPLY" ]] || return 1
-  if [[ -z $expected ]]; then expected=$(source_digest) || exit 1; fi
+  if [[ -z $expected ]]; then expected=$(build_source_digest) || exit 1; fi
   record_value "$1" digest
   [[ -z $expected || $REPLY == "$expected" ]] || return 1
   image_exists "${1%.json}" || return 1
-  is_as_recorded "${1%.json}" || {
+  image_matches_record "${1%.json}" || {
     note "rebuilding ${1%.json}, which does not match its record: $REPLY"
     return 1
   }
@@ -196,27 +196,27 @@ is_built() {
   note "$build_source was already built on $REPLY: ${1%.json}; --force rebuilds it"
 }
 
-# discard_partial_image: remove an unfinished image, whatever ended the build; downloaded layers stay in the cache for
+# build_discard: remove an unfinished image, whatever ended the build; downloaded layers stay in the cache for
 # the next try.
-discard_partial_image() {
-  delete_image "$build_partial" || :
+build_discard() {
+  image_delete "$build_partial" || :
   rm -f -- "$build_partial" "$build_partial.json"
-  remove_folder "$build_tmp"
+  directory_remove "$build_tmp"
 }
 
-# remove_dead_builds: remove what killed builds left. The lock is held: none is alive.
-remove_dead_builds() {
+# build_remove_dead: remove what killed builds left. The lock is held: none is alive.
+build_remove_dead() {
   local left
   for left in "${build_image%/*}"/partial-*-"${build_image##*/}"; do
-    if [[ -e $left ]]; then delete_image "$left" || rm -f -- "$left"; fi
+    if [[ -e $left ]]; then image_delete "$left" || rm -f -- "$left"; fi
   done
   for left in "${build_image%/*}"/partial-*-"${build_image##*/}.json"; do rm -f -- "$left"; done
-  for left in "$build_work"/tmp-*; do remove_folder "$left"; done
+  for left in "$build_work"/tmp-*; do directory_remove "$left"; done
 }
 
-# check_cache LAYOUT: remove what a full disk or a kill has left damaged: Apptainer reuses the cache unchecked. The
+# build_check_cache LAYOUT: remove what a full disk or a kill has left damaged: Apptainer reuses the cache unchecked. The
 # layout is the OCI's: a blob is named after its checksum.
-check_cache() {
+build_check_cache() {
   local blob sum opened closed
   if [[ -e $1/index.json ]]; then
     opened=$(tr -cd '{' <"$1/index.json") closed=$(tr -cd '}' <"$1/index.json")
@@ -229,8 +229,8 @@ check_cache() {
   done
 }
 
-# remove_folder DIR: remove it; images contain directories that their owner may not write to.
-remove_folder() {
+# directory_remove DIR: remove it; images contain directories that their owner may not write to.
+directory_remove() {
   if [[ ! -d $1 ]]; then return 0; fi
   chmod -R u+rwX -- "$1" 2>/dev/null || :
   rm -rf -- "$1" 2>/dev/null || : # or what a killed build started still writes there
@@ -239,48 +239,48 @@ remove_folder() {
 # build_run COMMAND...: run a program of the build, show its progress, and explain a failure.
 build_run() {
   local -r log=$build_work/log
-  "$@" 2>&1 </dev/null | tee -- "$log" | show_progress "$build_work/cache" "$build_partial" ||
-    explain_failure "$log" "$1" "$build_source" "$build_file" "$build_hint"
+  "$@" 2>&1 </dev/null | tee -- "$log" | build_show_progress "$build_work/cache" "$build_partial" ||
+    build_explain_failure "$log" "$1" "$build_source" "$build_file" "$build_hint"
 }
 
-# sif_build PROGRAM TAG: build a SIF with apptainer or singularity; TAG is for an image that docker builds first.
-sif_build() {
+# apptainer_build_image PROGRAM TAG: build a SIF with apptainer or singularity; TAG is for an image that docker builds first.
+apptainer_build_image() {
   local -a options=(--force)
   local folder=. address=$build_address
   # before version 4, SingularityCE's option of this name has another meaning
   if [[ $1 == apptainer ]]; then options+=(--arch "$arch"); fi
   case $build_kind in
     sif)
-      copy_image "$build_file" "$build_partial"
+      image_copy "$build_file" "$build_partial"
       return
       ;;
     oras | library) # the SIF itself: a build would unpack and pack it again
       build_run "$1" pull "${options[@]}" --disable-cache "$build_partial" "$address"
-      build_digest=$(checksum "$build_partial")
+      build_digest=$(file_checksum "$build_partial")
       return
       ;;
     dockerfile)
-      build_dockerfile "$2" "$build_tmp/image.tar"
+      archive_build_dockerfile "$2" "$build_tmp/image.tar"
       folder=$build_tmp address=docker-archive:image.tar
       ;;
     *-archive) folder=${build_file%/*} address=$build_kind:${build_file##*/} ;;
   esac
   # in the archive's folder: a path with a colon would be taken apart; not pulled: that keeps a second copy of the SIF
   (cd -- "$folder" && build_run "$1" build "${options[@]}" "$build_partial" "$address")
-  if [[ $build_kind == docker ]]; then build_digest=$(fetched_digest "$build_work/cache"); fi
+  if [[ $build_kind == docker ]]; then build_digest=$(apptainer_fetched_digest "$build_work/cache"); fi
 }
 
-# sqsh_build TAG: build a SquashFS file with enroot; TAG is for an image that docker builds or loads first.
-sqsh_build() {
+# enroot_build_image TAG: build a SquashFS file with enroot; TAG is for an image that docker builds or loads first.
+enroot_build_image() {
   case $build_kind in
-    docker) sqsh_import ;;
+    docker) enroot_import ;;
     docker-daemon) build_run enroot import --output "$build_partial" "dockerd://${build_address#*:}" ;;
-    sqsh) copy_image "$build_file" "$build_partial" ;;
+    sqsh) image_copy "$build_file" "$build_partial" ;;
     *)
       if [[ $build_kind == dockerfile ]]; then
-        build_tag docker "$1-partial"
+        docker_build docker "$1-partial"
       else
-        load_archive docker "$1-partial"
+        docker_load docker "$1-partial"
       fi
       build_run enroot import --output "$build_partial" "dockerd://$1-partial"
       docker rmi "$1-partial" >/dev/null
@@ -288,9 +288,9 @@ sqsh_build() {
   esac
 }
 
-# sqsh_import: import the registry's image; enroot has names of its own for architectures, and requires a # after the
+# enroot_import: import the registry's image; enroot has names of its own for architectures, and requires a # after the
 # host.
-sqsh_import() {
+enroot_import() {
   local name=${build_address#docker://} machine_name=${arch/amd64/x86_64} found=''
   machine_name=${machine_name/arm64/aarch64}
   name=${name#docker.io/}
@@ -299,44 +299,44 @@ sqsh_import() {
   if [[ -z $build_digest ]] && found=$(enroot digest --arch "$machine_name" "docker://$name" 2>/dev/null </dev/null) &&
     [[ $found =~ ^sha256:[0-9a-f]{64}$ ]]; then
     build_digest=$found
-    name=$(strip_tag "$name")@$found
+    name=$(address_strip_tag "$name")@$found
   fi
   build_run enroot import --arch "$machine_name" --output "$build_partial" "docker://$name"
 }
 
-# tag_build PROGRAM TAG: make an image in the store of docker or podman.
-tag_build() {
+# docker_build_image PROGRAM TAG: make an image in the store of docker or podman.
+docker_build_image() {
   case $build_kind in
-    docker) pull_tag "$1" "$2-partial" ;;
-    dockerfile) build_tag "$1" "$2-partial" ;;
-    docker-daemon) import_from_daemon "$1" "$2-partial" ;;
-    *) load_archive "$1" "$2-partial" ;;
+    docker) docker_pull "$1" "$2-partial" ;;
+    dockerfile) docker_build "$1" "$2-partial" ;;
+    docker-daemon) docker_import "$1" "$2-partial" ;;
+    *) docker_load "$1" "$2-partial" ;;
   esac
-  hold_tag "$1" "$2"
+  docker_keep_tag "$1" "$2"
 }
 
-# pull_tag PROGRAM TAG: pull the registry's image, and give it this tag too.
-pull_tag() {
+# docker_pull PROGRAM TAG: pull the registry's image, and give it this tag too.
+docker_pull() {
   local -r name=${build_address#docker://}
   build_run "$1" pull --platform "linux/$arch" "$name"
-  build_digest=$(pulled_digest "$1" "$name")
+  build_digest=$(docker_pulled_digest "$1" "$name")
   "$1" tag "$name" "$2"
 }
 
-# build_tag PROGRAM TAG: build the Dockerfile; its directory is the context.
-build_tag() {
+# docker_build PROGRAM TAG: build the Dockerfile; its directory is the context.
+docker_build() {
   build_run "$1" build --platform "linux/$arch" --file "$build_file" --tag "$2" "${build_file%/*}"
 }
 
-# import_from_daemon PROGRAM TAG: tag an image of docker's store; podman gets it from docker first.
-import_from_daemon() {
+# docker_import PROGRAM TAG: tag an image of docker's store; podman gets it from docker first.
+docker_import() {
   local -r name=${build_address#docker-daemon:}
   if [[ $1 == podman ]]; then build_run podman pull "$build_address"; fi
   "$1" tag "$name" "$2" 2>/dev/null || fail "$1 has no image $name" "list its images: $1 image ls"
 }
 
-# load_archive PROGRAM TAG: load a docker archive into the store, under this tag alone.
-load_archive() {
+# docker_load PROGRAM TAG: load a docker archive into the store, under this tag alone.
+docker_load() {
   local loaded before
   before=$("$1" image ls --format '{{.Repository}}:{{.Tag}}')
   build_run "$1" load --input "$build_file"
@@ -348,49 +348,49 @@ load_archive() {
   fi
 }
 
-# hold_tag PROGRAM TAG: keep what TAG-partial is now under a tag of its own, named in "$build_partial". So a version of
+# docker_keep_tag PROGRAM TAG: keep what TAG-partial is now under a tag of its own, named in "$build_partial". So a version of
 # docker's and podman's is a file too, and is activated like the others. The active image, built again, keeps its
 # tag: packages were installed on top of that.
-hold_tag() {
+docker_keep_tag() {
   local id own
   id=$("$1" image inspect --format '{{.Id}}' "$2-partial")
   id=${id#sha256:}
   own=$2_$(date -u +%Y%m%dT%H%M%S)_${id:0:12}
-  if [[ $(tag_in "$build_active") == "$2_"*"_${id:0:12}" ]]; then own=$(tag_in "$build_active"); fi
+  if [[ $(docker_tag_in "$build_active") == "$2_"*"_${id:0:12}" ]]; then own=$(docker_tag_in "$build_active"); fi
   printf '%s\n' "$own" >"$build_partial" ||
     fail_writing "${build_partial%/*}" "cannot write $build_partial" 'see the error above'
   "$1" tag "$2-partial" "$own"
   "$1" rmi "$2-partial" >/dev/null
 }
 
-# build_dockerfile TAG ARCHIVE: build the Dockerfile with docker or podman, whichever works, as an archive.
-build_dockerfile() {
+# archive_build_dockerfile TAG ARCHIVE: build the Dockerfile with docker or podman, whichever works, as an archive.
+archive_build_dockerfile() {
   local program
   for program in docker podman; do
     if command -v "$program" >/dev/null && "$program" version >/dev/null 2>&1; then
-      build_tag "$program" "$1-archive"
-      save_tag "$program" "$1-archive" "$2"
+      docker_build "$program" "$1-archive"
+      docker_save "$program" "$1-archive" "$2"
       return
     fi
   done
   fail "neither docker nor podman works on this machine, and $build_file requires one of them" "$build_hint"
 }
 
-# save_tag PROGRAM TAG ARCHIVE: save it as an archive and remove it from the store.
-save_tag() {
+# docker_save PROGRAM TAG ARCHIVE: save it as an archive and remove it from the store.
+docker_save() {
   build_run "$1" save --output "$3" "$2"
   "$1" rmi "$2" >/dev/null
 }
 
-# copy_image FROM TO: copy it, because a site can replace its images at any time.
-copy_image() {
-  with_progress "$1" "$2" cp --reflink=auto -- "$1" "$2" ||
+# image_copy FROM TO: copy it, because a site can replace its images at any time.
+image_copy() {
+  progress_run "$1" "$2" cp --reflink=auto -- "$1" "$2" ||
     fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the error above'
 }
 
-# fetched_digest CACHE: print the digest of the manifest that Apptainer has downloaded last; the layout of the cache
+# apptainer_fetched_digest CACHE: print the digest of the manifest that Apptainer has downloaded last; the layout of the cache
 # is the OCI's, and this cache belongs to one image.
-fetched_digest() {
+apptainer_fetched_digest() {
   local -r index=$1/cache/blob/index.json
   local digests=''
   if [[ -f $index ]]; then digests=$(grep -o '"digest": *"sha256:[0-9a-f]*"' "$index") || :; fi
@@ -398,8 +398,8 @@ fetched_digest() {
   printf '%s' "${digests:+sha256:${digests%\"}}"
 }
 
-# pulled_digest PROGRAM NAME: print the registry's digest of the image that docker or podman has pulled.
-pulled_digest() {
+# docker_pulled_digest PROGRAM NAME: print the registry's digest of the image that docker or podman has pulled.
+docker_pulled_digest() {
   local digest_of
   local -r name=${2##*/}
   # docker says it; what it keeps of it belongs to the first architecture that was pulled
@@ -416,8 +416,8 @@ pulled_digest() {
   done < <("$1" image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$2")
 }
 
-# strip_tag NAME: print it without its tag or digest.
-strip_tag() {
+# address_strip_tag NAME: print it without its tag or digest.
+address_strip_tag() {
   local -r last=${1##*[/#]}
   printf '%s%s' "${1%"$last"}" "${last%%[:@]*}"
 }
@@ -466,19 +466,19 @@ archive_build() {
       case $program in
         skopeo) archive_copy "$tag" ;;
         docker | podman)
-          pull_tag "$program" "$tag"
-          save_tag "$program" "$tag" "$build_partial"
+          docker_pull "$program" "$tag"
+          docker_save "$program" "$tag" "$build_partial"
           ;;
-        *) sif_build "$program" ;;
+        *) apptainer_build_image "$program" ;;
       esac
       ;;
-    dockerfile) build_dockerfile "$1" "$build_partial" ;;
+    dockerfile) archive_build_dockerfile "$1" "$build_partial" ;;
     docker-daemon)
-      import_from_daemon docker "$tag"
-      save_tag docker "$tag" "$build_partial"
+      docker_import docker "$tag"
+      docker_save docker "$tag" "$build_partial"
       ;;
-    oras | library | definition) sif_build "$program" ;;
-    *) copy_image "$build_file" "$build_partial" ;;
+    oras | library | definition) apptainer_build_image "$program" ;;
+    *) image_copy "$build_file" "$build_partial" ;;
   esac
 }
 
@@ -487,20 +487,20 @@ archive_copy() {
   local name=${build_address#docker://}
   if [[ -z $build_digest ]]; then
     skopeo inspect --raw "docker://$name" >"$build_work/manifest" 2>"$build_work/log" </dev/null ||
-      explain_failure "$build_work/log" skopeo "$build_source" "$build_file" "$build_hint"
-    build_digest=$(checksum "$build_work/manifest")
-    name=$(strip_tag "$name")@$build_digest
+      build_explain_failure "$build_work/log" skopeo "$build_source" "$build_file" "$build_hint"
+    build_digest=$(file_checksum "$build_work/manifest")
+    name=$(address_strip_tag "$name")@$build_digest
   fi
   # in its folder: a path with a colon would be taken apart
   (cd -- "${build_image%/*}" && build_run skopeo --tmpdir "$build_tmp" copy --override-os linux \
     --override-arch "$arch" "docker://$name" "docker-archive:${build_partial##*/}:$1")
 }
 
-# verify_archive: stop if its checksum is not the recorded one.
-verify_archive() {
+# archive_verify: stop if its checksum is not the recorded one.
+archive_verify() {
   local sum
   note "checking $build_archive"
-  sum=$(checksum "$build_archive")
+  sum=$(file_checksum "$build_archive")
   record_value "$build_archive.json" sha256
   [[ $sum == "$REPLY" ]] ||
     fail "archive $build_archive is damaged: checksum $sum, recorded: $REPLY" 'copy the archive again'

@@ -66,9 +66,13 @@ def build_lines(
         if offline
         else _source_line(settings, source, digest),
         wrapped("build_begin", image, work, "1" if force else "", _MOVE, paths.containers / file),
-        call("sqsh_build", tag)
+        call("enroot_build_image", tag)
         if env.runtime == "enroot"
-        else call("sif_build" if env.runtime in _SIFS else "tag_build", env.runtime, tag),
+        else call(
+            "apptainer_build_image" if env.runtime in _SIFS else "docker_build_image",
+            env.runtime,
+            tag,
+        ),
         call("build_end"),
     ]
 
@@ -144,7 +148,7 @@ def _start_lines(env: Environment, command_line: str, folder: Path) -> list[str]
         assign("arch", paths.arch),
         assign("runtime", env.runtime),
         call("on_interrupt", command_line),
-        call("make_folders", folder),
+        call("directory_make", folder),
     ]
 
 

@@ -13,14 +13,14 @@ source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
 
 declare -g WRITTEN_TO='modified after it was built'
 
-# holds_tag FILE: whether it contains a tag; set REPLY to the program whose tag that is.
-holds_tag() {
+# docker_has_tag FILE: whether it contains a tag; set REPLY to the program whose tag that is.
+docker_has_tag() {
   REPLY=${1##*.}
   [[ $REPLY == docker || $REPLY == podman ]]
 }
 
-# tag_in FILE: print the tag that it contains.
-tag_in() {
+# docker_tag_in FILE: print the tag that it contains.
+docker_tag_in() {
   local tag=
   if [[ -f $1 ]]; then IFS= read -r tag <"$1" || :; fi
   printf '%s' "$tag"
@@ -28,7 +28,7 @@ tag_in() {
 
 # image_reference FILE: print what a runtime starts: the file itself, or the tag that it contains.
 image_reference() {
-  if holds_tag "$1"; then tag_in "$1"; else printf '%s' "$1"; fi
+  if docker_has_tag "$1"; then docker_tag_in "$1"; else printf '%s' "$1"; fi
 }
 
 # image_exec IMAGE COMMAND...: run a command in the image, without binds or environment.
@@ -43,32 +43,32 @@ image_exec() {
 # image_exists FILE: whether the image exists.
 image_exists() {
   [[ -f $1 ]] || return 1
-  if holds_tag "$1"; then "$REPLY" image inspect "$(tag_in "$1")" >/dev/null 2>&1; fi
+  if docker_has_tag "$1"; then "$REPLY" image inspect "$(docker_tag_in "$1")" >/dev/null 2>&1; fi
 }
 
-# delete_image FILE: with its tag, unless another file names that too; false if a container uses the tag.
-delete_image() {
+# image_delete FILE: with its tag, unless another file names that too; false if a container uses the tag.
+image_delete() {
   local -a same=()
-  if holds_tag "$1" && image_exists "$1"; then
-    mapfile -t same < <(grep -l -x -F -e "$(tag_in "$1")" -- "${1%/*/*}"/{build,versions}/*."$REPLY" 2>/dev/null)
-    if ((${#same[@]} < 2)); then "$REPLY" rmi "$(tag_in "$1")" >/dev/null 2>&1 || return 1; fi
+  if docker_has_tag "$1" && image_exists "$1"; then
+    mapfile -t same < <(grep -l -x -F -e "$(docker_tag_in "$1")" -- "${1%/*/*}"/{build,versions}/*."$REPLY" 2>/dev/null)
+    if ((${#same[@]} < 2)); then "$REPLY" rmi "$(docker_tag_in "$1")" >/dev/null 2>&1 || return 1; fi
   fi
   rm -f -- "$1"
 }
 
-# check_image FILE ARCH HINT: stop if it is incomplete, not an image, or for another architecture.
-check_image() {
+# image_check FILE ARCH HINT: stop if it is incomplete, not an image, or for another architecture.
+image_check() {
   local found
   case $1 in
     *.docker | *.podman)
-      holds_tag "$1"
-      tag_check "$REPLY" "$(tag_in "$1")" "$2" "$3"
+      docker_has_tag "$1"
+      docker_check_image "$REPLY" "$(docker_tag_in "$1")" "$2" "$3"
       ;;
-    *.sif) sif_check "$1" "$2" "$3" ;;
+    *.sif) apptainer_check_image "$1" "$2" "$3" ;;
     *.sqsh)
-      check_sqsh "$1" "$3"
+      enroot_check_image "$1" "$3"
       unsquashfs -s "$1" >/dev/null 2>&1 || fail "incomplete image: $1" "$3"
-      found=$(sqsh_arch "$1")
+      found=$(enroot_image_arch "$1")
       # older unsquashfs shows no file
       [[ -z $found || $found == "$2" ]] || fail "image $1 has the wrong architecture: $found, expected $2" "$3"
       ;;
@@ -84,53 +84,53 @@ check_image() {
 # where there is none.
 archive_arch() {
   local manifest config=''
-  if manifest=$(member_of "$1" manifest.json); then
+  if manifest=$(archive_member "$1" manifest.json); then
     config=$(grep -o '"Config": *"[^"]*"' <<<"$manifest" | head -n 1) || :
     config=${config%\"}
     config=${config##*\"}
-  elif manifest=$(member_of "$1" index.json); then
-    manifest=$(member_of "$1" "$(blob_named_in "$manifest")") || :
-    config=$(blob_named_in "${manifest#*\"config\"}")
+  elif manifest=$(archive_member "$1" index.json); then
+    manifest=$(archive_member "$1" "$(archive_blob "$manifest")") || :
+    config=$(archive_blob "${manifest#*\"config\"}")
   fi
-  member_of "$1" "$config" | tr -d ' \n' | grep -o '"architecture":"[^"]*"' | head -n 1 |
+  archive_member "$1" "$config" | tr -d ' \n' | grep -o '"architecture":"[^"]*"' | head -n 1 |
     cut -d '"' -f 4 || :
 }
 
-# member_of TAR NAME: print the content of a file in it.
-member_of() {
+# archive_member TAR NAME: print the content of a file in it.
+archive_member() {
   tar -xOf "$1" "$2" 2>/dev/null || tar -xOf "$1" "./$2" 2>/dev/null
 }
 
-# blob_named_in JSON: print the path of the first blob that an OCI document names.
-blob_named_in() {
+# archive_blob JSON: print the path of the first blob that an OCI document names.
+archive_blob() {
   local digest
   digest=$(grep -o 'sha256:[0-9a-f]*' <<<"$1" | head -n 1) || :
   printf 'blobs/sha256/%s' "${digest#sha256:}"
 }
 
-# checksum FILE: print its SHA-256, as sha256:...
-checksum() {
+# file_checksum FILE: print its SHA-256, as sha256:...
+file_checksum() {
   local sum
   # shellcheck disable=SC2094  # it is read only
-  sum=$(with_progress "$1" '' sha256sum <"$1") || fail "cannot read $1" 'see the error above'
+  sum=$(progress_run "$1" '' sha256sum <"$1") || fail "cannot read $1" 'see the error above'
   printf 'sha256:%s' "${sum%% *}"
 }
 
 # image_checksum FILE: print the checksum of the image, or its id in the store of docker or podman.
 image_checksum() {
   local id
-  if holds_tag "$1"; then
-    id=$("$REPLY" image inspect --format '{{.Id}}' "$(tag_in "$1")")
+  if docker_has_tag "$1"; then
+    id=$("$REPLY" image inspect --format '{{.Id}}' "$(docker_tag_in "$1")")
     printf 'sha256:%s' "${id#sha256:}"
   else
-    checksum "$1"
+    file_checksum "$1"
   fi
 }
 
 # image_bytes FILE: print the size of the image.
 image_bytes() {
-  if holds_tag "$1"; then
-    "$REPLY" image inspect --format '{{.Size}}' "$(tag_in "$1")"
+  if docker_has_tag "$1"; then
+    "$REPLY" image inspect --format '{{.Size}}' "$(docker_tag_in "$1")"
   else
     stat -c %s -- "$1"
   fi
@@ -141,8 +141,8 @@ image_fingerprint() {
   stat -L -c '%s %.9Y' -- "$1"
 }
 
-# is_record FILE: whether it is complete: the brace that ends it is its last line.
-is_record() {
+# record_is_complete FILE: whether it is complete: the brace that ends it is its last line.
+record_is_complete() {
   local -a lines=()
   { mapfile -t lines <"$1"; } 2>/dev/null || return 1
   ((${#lines[@]} > 1)) && [[ ${lines[-1]} == '}' ]]
@@ -154,11 +154,11 @@ image_damage() {
   local bytes
   REPLY=
   if [[ $1 == *_unrecorded.* ]]; then return; fi
-  if ! is_record "$1.json"; then
+  if ! record_is_complete "$1.json"; then
     REPLY='the record is missing or damaged'
   elif ! image_exists "$1"; then
     REPLY='the image is missing'
-  elif ! holds_tag "$1"; then
+  elif ! docker_has_tag "$1"; then
     bytes=$(stat -L -c %s -- "$1")
     record_value "$1.json" bytes
     if [[ $bytes != "$REPLY" ]]; then
@@ -172,17 +172,17 @@ image_damage() {
   fi
 }
 
-# is_as_recorded FILE [always]: whether an image is what was built; if not, set REPLY to how it differs. The checksum
+# image_matches_record FILE [always]: whether an image is what was built; if not, set REPLY to how it differs. The checksum
 # is computed again if the file has been written to or copied, or `always`.
-is_as_recorded() {
+image_matches_record() {
   local sum
   image_damage "$1"
   if [[ -z $REPLY || $REPLY == "$WRITTEN_TO" ]] && [[ $1 != *_unrecorded.* ]]; then
-    if [[ -z $REPLY && ${2:-} != always ]] && ! holds_tag "$1"; then return; fi
+    if [[ -z $REPLY && ${2:-} != always ]] && ! docker_has_tag "$1"; then return; fi
     sum=$(image_checksum "$1") || exit
     record_value "$1.json" sha256
     if [[ $sum == "$REPLY" ]]; then
-      renew_mark "$1"
+      image_renew_fingerprint "$1"
       return
     fi
     REPLY="checksum $sum, recorded: ${REPLY:-none}"
@@ -190,14 +190,14 @@ is_as_recorded() {
   [[ -z $REPLY ]]
 }
 
-# renew_mark FILE: its checksum was right: nothing has to compute it again. Another user's record stays.
-renew_mark() {
-  if holds_tag "$1"; then return; fi
-  (change_record "$1.json" modified "$(image_fingerprint "$1")") 2>/dev/null || :
+# image_renew_fingerprint FILE: its checksum was right: nothing has to compute it again. Another user's record stays.
+image_renew_fingerprint() {
+  if docker_has_tag "$1"; then return; fi
+  (record_change "$1.json" modified "$(image_fingerprint "$1")") 2>/dev/null || :
 }
 
-# this_script: the text of the script that runs, however it was started.
-this_script() {
+# script_text: the text of the script that runs, however it was started.
+script_text() {
   if [[ ${BASH_EXECUTION_STRING:-} == 'source /dev/fd/'* ]]; then # too long for an argument
     cat -- "${BASH_EXECUTION_STRING#* }"
   elif [[ -n ${BASH_EXECUTION_STRING:-} ]]; then
@@ -215,8 +215,8 @@ program_version() {
   esac || :
 }
 
-# write_facts FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them.
-write_facts() {
+# record_write FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them.
+record_write() {
   local comma='{' index
   {
     for ((index = 2; index < $#; index += 2)); do
@@ -234,11 +234,11 @@ record_value() {
   REPLY=
   [[ -r $1 ]] || return 0
   mapfile -t lines <"$1"
-  value_in "$2" ${lines[@]+"${lines[@]}"}
+  record_find "$2" ${lines[@]+"${lines[@]}"}
 }
 
-# value_in NAME LINE...: the same, of a record's lines.
-value_in() {
+# record_find NAME LINE...: the same, of a record's lines.
+record_find() {
   local line
   REPLY=
   for line in "${@:2}"; do

@@ -3,26 +3,26 @@
 # FILE.original, for the group to commit: then a new image with another original is noticed, and the change can be
 # merged into it.
 
-# add_patched_file OURS TARGET: bind our file read-only over the image's own.
-add_patched_file() {
+# patched_file_add OURS TARGET: bind our file read-only over the image's own.
+patched_file_add() {
   [[ -f $1 ]] || fail "file not found: $1, which replaces $2 of the image" \
     'create it, or remove it from container.patched_files in configuration.toml'
   bind_add "$1" "$2" ro
 }
 
-# check_patched_files IMAGE [OURS TARGET]...: warn if IMAGE has another original than the one that ours was made from,
+# patched_files_check IMAGE [OURS TARGET]...: warn if IMAGE has another original than the one that ours was made from,
 # or none. No launch waits for this: it runs when an image is activated.
-check_patched_files() {
+patched_files_check() {
   local -r image=$1
   shift
   while (($#)); do
-    check_patched_file "$image" "$1" "$2"
+    patched_file_check "$image" "$1" "$2"
     shift 2
   done
 }
 
-# check_patched_file IMAGE OURS TARGET: the same for one file.
-check_patched_file() {
+# patched_file_check IMAGE OURS TARGET: the same for one file.
+patched_file_check() {
   local -r image=$1 ours=$2 target=$3
   local found='' own
   [[ -f $ours ]] || fail "file not found: $ours, which replaces $target of the image" \
@@ -33,7 +33,7 @@ check_patched_file() {
     sh "$target" >"$own" 2>/dev/null </dev/null || printf 'failed\n' >"$own"
   IFS= read -r found <"$own" || :
   case $found in
-    there) compare_original "$image" "$ours" "$target" "$own" ;;
+    there) patched_file_compare "$image" "$ours" "$target" "$own" ;;
     missing)
       warn_of "image $image has no file $target, which $ours replaces" \
         'correct the path, or remove it from container.patched_files in configuration.toml'
@@ -43,26 +43,26 @@ check_patched_file() {
   rm -f -- "$own"
 }
 
-# compare_original IMAGE OURS TARGET OWN: with OWN, which contains the image's file after its first line.
-compare_original() {
+# patched_file_compare IMAGE OURS TARGET OWN: with OWN, which contains the image's file after its first line.
+patched_file_compare() {
   local -r image=$1 ours=$2 target=$3 own=$4
   local -r original=$ours.original new=$ours.new
   if [[ ! -e $original ]]; then
-    if keep_original "$own" "$original"; then
+    if patched_file_keep "$own" "$original"; then
       note "saved the image's own $target as $original; commit it with your change"
     fi
   elif tail -n +2 -- "$own" | cmp -s -- - "$original"; then
     rm -f -- "$new" 2>/dev/null || :
   else
-    keep_original "$own" "$new" || :
+    patched_file_keep "$own" "$new" || :
     warn_of "image $image has another $target than the one that $ours was made from" \
-      "$(merge_command "$ours" "$original" "$new")"
+      "$(patched_file_merge_command "$ours" "$original" "$new")"
   fi
 }
 
-# keep_original OWN FILE: save it, under its final name when it is complete. A clone that this user cannot write to is
+# patched_file_keep OWN FILE: save it, under its final name when it is complete. A clone that this user cannot write to is
 # not a reason to stop.
-keep_original() {
+patched_file_keep() {
   if tail -n +2 -- "$1" 2>/dev/null >"$2.partial" && mv -f -- "$2.partial" "$2" 2>/dev/null; then
     return
   fi
@@ -72,8 +72,8 @@ keep_original() {
   return 1
 }
 
-# merge_command OURS ORIGINAL NEW: print the commands that merge the image's changes into our file.
-merge_command() {
+# patched_file_merge_command OURS ORIGINAL NEW: print the commands that merge the image's changes into our file.
+patched_file_merge_command() {
   local ours original new
   printf -v ours '%q' "$1"
   printf -v original '%q' "$2"

@@ -25,4 +25,4 @@ def check_lines(env: Environment) -> list[str]:
 def compare_lines(env: Environment, image: Word) -> list[str]:
     """Return the line that compares them."""
     words = [word for each in env.patched_files for word in (each.source, each.target)]
-    return [wrapped("check_patched_files", image, *words)] if words else []
+    return [wrapped("patched_files_check", image, *words)] if words else []

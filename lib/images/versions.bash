@@ -21,49 +21,49 @@ declare -g LIST_VERSIONS='list the versions: python3 move_built_container_to_act
 image_activate() {
   local -r record=${1%/*}/build/${1##*/}.json
   local new=
-  if is_record "$record"; then new=$(version_of "$record"); fi
-  locked "$record" activate_new_image "$1" "$new"
+  if record_is_complete "$record"; then new=$(version_name "$record"); fi
+  lock_run "$record" image_activate_new "$1" "$new"
 }
 
-# activate_new_image ACTIVE VERSION: check the new image and activate it; where another process was faster, VERSION is
+# image_activate_new ACTIVE VERSION: check the new image and activate it; where another process was faster, VERSION is
 # active already. After a kill at any moment the next call resumes: the record is removed last.
-activate_new_image() {
+image_activate_new() {
   local -r active=$1 image=${1%/*}/build/${1##*/}
   local -r record=$image.json
   local version=
-  if [[ ! -e $record && -n $2 && $(active_version "$active") == "$2" ]]; then
+  if [[ ! -e $record && -n $2 && $(version_active "$active") == "$2" ]]; then
     printf 'active image: %s\n' "$2" >&2
     return
   fi
-  if is_record "$record"; then version=${active%/*}/versions/$(version_of "$record"); fi
-  if [[ -z $version || ! (-e $image || -e $version) ]]; then fail_for_new_image "$image"; fi
+  if record_is_complete "$record"; then version=${active%/*}/versions/$(version_name "$record"); fi
+  if [[ -z $version || ! (-e $image || -e $version) ]]; then image_fail_to_activate "$image"; fi
   if [[ -e $image ]]; then
     step 1/2 "Checking the new image $image"
-    check_whole_image "$image" 'python3 build_container.py --force'
+    image_check_whole "$image" 'python3 build_container.py --force'
   fi
   step 2/2 'Activating the new image'
-  locked "$active" activate_as_version "$active" "$image" "$version"
+  lock_run "$active" version_make "$active" "$image" "$version"
 }
 
-# activate_as_version ACTIVE IMAGE VERSION: make the new image a version, with its record, and activate it.
-activate_as_version() {
-  make_folders "${3%/*}"
-  cp -- "$2.json" "$3.json.partial" || fail_and_clean_up "$3.json"
+# version_make ACTIVE IMAGE VERSION: make the new image a version, with its record, and activate it.
+version_make() {
+  directory_make "${3%/*}"
+  cp -- "$2.json" "$3.json.partial" || version_fail_to_write "$3.json"
   mv -- "$3.json.partial" "$3.json"
   if [[ -e $2 ]]; then mv -- "$2" "$3"; fi
-  activate_version "$1" "$3" use
+  version_activate "$1" "$3" use
   rm -f -- "$2.json"
 }
 
-# fail_and_clean_up FILE: stop where a file cannot be written, and leave no part of it.
-fail_and_clean_up() {
+# version_fail_to_write FILE: stop where a file cannot be written, and leave no part of it.
+version_fail_to_write() {
   rm -f -- "$1.partial"
   fail_writing "${1%/*}" "cannot write $1" 'see the error above'
 }
 
-# fail_for_new_image IMAGE: stop, with the reason why it cannot be activated.
-fail_for_new_image() {
-  if [[ -e $1.json ]] && ! is_record "$1.json"; then
+# image_fail_to_activate IMAGE: stop, with the reason why it cannot be activated.
+image_fail_to_activate() {
+  if [[ -e $1.json ]] && ! record_is_complete "$1.json"; then
     fail "the record of the new image is damaged: $1.json" 'run: python3 build_container.py --force'
   elif [[ -e $1 ]]; then
     fail "the new image is incomplete, it has no record: $1" 'run: python3 build_container.py'
@@ -73,8 +73,8 @@ fail_for_new_image() {
   fail "no new image to activate: $1" "run: python3 build_container.py; or $LIST_VERSIONS"
 }
 
-# version_of RECORD: print the file name that a new image gets as a version: with its time and checksum.
-version_of() {
+# version_name RECORD: print the file name that a new image gets as a version: with its time and checksum.
+version_name() {
   local name=${1##*/} date sum
   name=${name%.json}
   record_value "$1" date
@@ -84,13 +84,13 @@ version_of() {
   printf '%s_%s_%s.%s' "${name%.*}" "$date" "${sum:0:12}" "${name##*.}"
 }
 
-# check_whole_image FILE HINT [always]: stop unless it is complete, for the right machine and as it was recorded, and
+# image_check_whole FILE HINT [always]: stop unless it is complete, for the right machine and as it was recorded, and
 # Python starts in it; with `always` the checksum is computed in any case.
-check_whole_image() {
+image_check_whole() {
   local -r image=$1
   local reason
-  check_image "$image" "$arch" "$2"
-  is_as_recorded "$image" "${3:-}" || fail "the image $image does not match its record: $REPLY" "$2"
+  image_check "$image" "$arch" "$2"
+  image_matches_record "$image" "${3:-}" || fail "the image $image does not match its record: $REPLY" "$2"
   host_arch
   if [[ $REPLY != "$arch" ]]; then
     note "python3 was not tested in the image: it is for $arch, and this machine is $REPLY"
@@ -105,87 +105,87 @@ check_whole_image() {
   }
 }
 
-# activate_version ACTIVE VERSION KIND: activate the version's file; KIND, use or rollback, goes into the history.
-activate_version() {
+# version_activate ACTIVE VERSION KIND: activate the version's file; KIND, use or rollback, goes into the history.
+version_activate() {
   local -r name=${2##*/}
   local from
   [[ -e $2 ]] || fail "no such version: $2" "$LIST_VERSIONS"
-  keep_unversioned_image "$1"
-  from=$(active_version "$1")
+  version_keep_foreign "$1"
+  from=$(version_active "$1")
   if [[ $from != "$name" ]]; then
-    add_to_history "$1" "$3 ${from:--} $name"
-    link_to_version "$1" "$name"
+    history_add "$1" "$3 ${from:--} $name"
+    version_link "$1" "$name"
   fi
   printf 'active image: %s\n' "$name" >&2
 }
 
-# link_to_version ACTIVE NAME: the swap itself.
-link_to_version() {
+# version_link ACTIVE NAME: the swap itself.
+version_link() {
   { ln -sfn -- "versions/$2" "$1.partial" && mv -T -- "$1.partial" "$1"; } ||
     fail_writing "${1%/*}" "cannot activate $2 as $1" 'see the error above'
 }
 
-# active_version ACTIVE: print the file name of the active version; nothing where no version is active.
-active_version() {
+# version_active ACTIVE: print the file name of the active version; nothing where no version is active.
+version_active() {
   if [[ -L $1 ]]; then basename -- "$(readlink -- "$1")"; fi
 }
 
-# keep_unversioned_image ACTIVE: make an image that Longship did not build a version too.
-keep_unversioned_image() {
+# version_keep_foreign ACTIVE: make an image that Longship did not build a version too.
+version_keep_foreign() {
   [[ -f $1 && ! -L $1 ]] || return 0
   local -r name=${1##*/}
   local kept
   kept=${1%/*}/versions/${name%.*}_$(date -u -r "$1" +%Y%m%dT%H%M%S)_unrecorded.${name##*.}
-  make_folders "${kept%/*}"
+  directory_make "${kept%/*}"
   [[ -e $kept ]] || ln -- "$1" "$kept" 2>/dev/null || {
     cp --reflink=auto -- "$1" "$kept.partial" && mv -- "$kept.partial" "$kept"
-  } || fail_and_clean_up "$kept"
-  link_to_version "$1" "${kept##*/}"
+  } || version_fail_to_write "$kept"
+  version_link "$1" "${kept##*/}"
 }
 
-# add_to_history ACTIVE TEXT: add a line before it becomes true; a line that never became true does not count.
-add_to_history() {
+# history_add ACTIVE TEXT: add a line before it becomes true; a line that never became true does not count.
+history_add() {
   local -r file=${1%/*}/versions/${1##*/}.history
   {
     if [[ -f $file ]]; then cat -- "$file"; fi
     printf '%s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$2"
-  } >"$file.partial" || fail_and_clean_up "$file"
+  } >"$file.partial" || version_fail_to_write "$file"
   mv -- "$file.partial" "$file"
 }
 
 # image_roll_back ACTIVE: activate the version that was active before the active one.
 image_roll_back() {
-  locked "$1" roll_back_image "$1"
+  lock_run "$1" version_roll_back "$1"
 }
 
-# roll_back_image ACTIVE: the lock is held.
-roll_back_image() {
+# version_roll_back ACTIVE: the lock is held.
+version_roll_back() {
   local kind from to previous=- now
   [[ -L $1 ]] || fail "no active image: $1" 'run: python3 build_container.py'
-  now=$(active_version "$1")
+  now=$(version_active "$1")
   while read -r _ kind from to; do
     if [[ $to == "$now" && $kind == use ]]; then previous=$from; fi
   done < <(cat -- "${1%/*}/versions/${1##*/}.history" 2>/dev/null)
   [[ ${previous:--} != - ]] || fail "no earlier version than $now to roll back to" "$LIST_VERSIONS"
-  use_image "$1" "$previous" rollback
+  version_use "$1" "$previous" rollback
 }
 
 # image_use ACTIVE VERSION: activate one of the versions, named as in the list.
 image_use() {
-  locked "$1" use_image "$1" "$2" use
+  lock_run "$1" version_use "$1" "$2" use
 }
 
-# use_image ACTIVE VERSION KIND: the lock is held. A version's bytes can have decayed since it was built, so its
+# version_use ACTIVE VERSION KIND: the lock is held. A version's bytes can have decayed since it was built, so its
 # checksum is computed.
-use_image() {
+version_use() {
   local -r name=${1##*/}
   local version=$2
   if [[ $version != "${name%.*}_"* ]]; then version=${name%.*}_$version.${name##*.}; fi
   version=${1%/*}/versions/$version
   image_exists "$version" ||
     fail "no such version: $version" "$LIST_VERSIONS; for one of another image, set container.image first"
-  check_whole_image "$version" "run: $BUILD_ANEW; or use another version: python3 move_built_container_to_active.py --list" always
-  activate_version "$1" "$version" "$3"
+  image_check_whole "$version" "run: $BUILD_ANEW; or use another version: python3 move_built_container_to_active.py --list" always
+  version_activate "$1" "$version" "$3"
 }
 
 # image_prune ACTIVE: delete the versions that nothing needs: those of the configured image, then those of other names,
@@ -194,33 +194,33 @@ image_prune() {
   local -i freed=0
   local file name
   local -A seen=(["${1##*/}"]=1)
-  locked "$1" prune_configured_image "$1"
+  lock_run "$1" versions_prune_configured "$1"
   for file in "${1%/*}"/versions/*_"$arch"_[0-9]*_*."${1##*.}"; do
     name=${file##*/}
     name=${name%_*_*}.${1##*.}
     if [[ ! -e $file || -n ${seen[$name]:-} ]]; then continue; fi
     seen[$name]=1
-    locked "${1%/*}/$name" prune_other_image "${1%/*}/$name"
+    lock_run "${1%/*}/$name" versions_prune_other "${1%/*}/$name"
   done
-  human "$freed"
+  bytes_format "$freed"
   printf 'freed: %s\n' "$REPLY" >&2
 }
 
-# prune_configured_image ACTIVE: the lock is held.
-prune_configured_image() {
-  local -r now=$(active_version "$1")
+# versions_prune_configured ACTIVE: the lock is held.
+versions_prune_configured() {
+  local -r now=$(version_active "$1")
   [[ -n $now ]] || fail "nothing was deleted: no active image: $1" \
     'run: python3 move_built_container_to_active.py'
   # the last whole one could be among those that would go
   image_damage "${1%/*}/versions/$now"
   [[ -z $REPLY ]] || fail "nothing was deleted: the active image is damaged, $now: $REPLY" \
     "run: python3 move_built_container_to_active.py --use VERSION; or $BUILD_ANEW"
-  delete_versions "$1" "$now"
+  versions_delete "$1" "$now"
 }
 
-# prune_other_image ACTIVE: its active version stays, as another configuration can use it. The lock is held.
-prune_other_image() {
-  local -r now=$(active_version "$1")
+# versions_prune_other ACTIVE: its active version stays, as another configuration can use it. The lock is held.
+versions_prune_other() {
+  local -r now=$(version_active "$1")
   if [[ -n $now ]]; then
     image_damage "${1%/*}/versions/$now"
     if [[ -n $REPLY ]]; then
@@ -229,22 +229,22 @@ prune_other_image() {
     fi
     note "kept, active but not configured: $now; if no configuration uses it: rm $(printf %q "$1"), then prune again"
   fi
-  delete_versions "$1" "$now"
+  versions_delete "$1" "$now"
 }
 
-# delete_versions ACTIVE VERSION: all but VERSION, the active one, the one that a swap was killed with, and those that a
+# versions_delete ACTIVE VERSION: all but VERSION, the active one, the one that a swap was killed with, and those that a
 # running job has pinned; also what a killed swap left, and records of images that were deleted by hand.
-delete_versions() {
+versions_delete() {
   local -r name=${1##*/}
-  local -r begin=${1%/*}/versions/${name%.*} waiting=$(version_of "${1%/*}/build/$name.json")
+  local -r begin=${1%/*}/versions/${name%.*} waiting=$(version_name "${1%/*}/build/$name.json")
   local file
   for file in "$begin"_[0-9]*_*."${name##*.}"; do
     if [[ ! -e $file || ${file##*/} == "$2" || ${file##*/} == "$waiting" ]]; then
       continue
-    elif is_pinned "$file"; then
+    elif version_is_pinned "$file"; then
       note "kept, pinned by $REPLY: ${file##*/}"
     else
-      delete_version "$file"
+      version_delete "$file"
       freed=$((freed + REPLY))
     fi
   done
@@ -254,11 +254,11 @@ delete_versions() {
   done
 }
 
-# delete_version FILE: set REPLY to the bytes that this frees; in a store other names can still need the image.
-delete_version() {
+# version_delete FILE: set REPLY to the bytes that this frees; in a store other names can still need the image.
+version_delete() {
   local -i bytes=0
-  if ! holds_tag "$1"; then bytes=$(stat -c %s -- "$1"); fi
-  if delete_image "$1"; then
+  if ! docker_has_tag "$1"; then bytes=$(stat -c %s -- "$1"); fi
+  if image_delete "$1"; then
     rm -f -- "$1.json"
     printf 'deleted: %s\n' "${1##*/}" >&2
   else

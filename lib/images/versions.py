@@ -30,7 +30,7 @@ def move_lines(env: Environment, following: Sequence[str]) -> list[str]:
     return [
         *_facts(paths, env.runtime),
         call("on_interrupt", _SCRIPT),
-        call("make_folders", paths.containers / "build"),
+        call("directory_make", paths.containers / "build"),
         *program_lines(settings, env.runtime),
         "",
         call("image_activate", active),
@@ -50,7 +50,7 @@ def use_lines(
     use = [call("image_use", active, version)] if version is not None else []
     return [
         *_facts(paths, env.runtime),
-        call("make_folders", paths.containers),
+        call("directory_make", paths.containers),
         *program_lines(settings, env.runtime),
         "",
         *(use or [call("image_roll_back", active)]),
@@ -63,7 +63,7 @@ def prune_lines(env: Environment) -> list[str]:
     paths = env.paths
     return [
         assign("arch", paths.arch),
-        call("make_folders", paths.containers),
+        call("directory_make", paths.containers),
         call("image_prune", _active(env)),
     ]
 

@@ -4,9 +4,9 @@
 # shellcheck source=lib/script/facts.bash
 source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
 
-# show_progress PATH...: print a program's messages; on a terminal only the latest, with the time and the size of PATHs,
+# build_show_progress PATH...: print a program's messages; on a terminal only the latest, with the time and the size of PATHs,
 # which the program writes.
-show_progress() {
+build_show_progress() {
   local line='' message='' terminal='' shown='' status
   local -r start=$SECONDS
   if [[ -t 2 ]]; then terminal=1; fi
@@ -14,21 +14,21 @@ show_progress() {
     status=0
     IFS= read -r -t 1 line || status=$?
     if ((status > 0 && status <= 128)); then break; fi
-    if ((status == 0)) && is_message "$line"; then
+    if ((status == 0)) && build_is_message "$line"; then
       message=$REPLY
       if [[ -z $terminal ]]; then printf '      %s\n' "$message" >&2; fi
     fi
     if [[ -n $terminal && $SECONDS != "$shown" ]]; then
       shown=$SECONDS
-      human "$(du -s -B1 -- "$@" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')"
+      bytes_format "$(du -s -B1 -- "$@" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')"
       printf '\r\e[K      %.54s  %d s, %s' "$message" "$((SECONDS - start))" "$REPLY" >&2
     fi
   done
   if [[ -n $terminal ]]; then printf '\r\e[K' >&2; fi
 }
 
-# is_message LINE: whether it shows progress; set REPLY to it.
-is_message() {
+# build_is_message LINE: whether it shows progress; set REPLY to it.
+build_is_message() {
   local -r layer='^[0-9a-f]{12}: '
   REPLY=${1#INFO:}
   REPLY=${REPLY#\[INFO\]}
@@ -41,9 +41,9 @@ is_message() {
   [[ ! $REPLY =~ $layer ]]
 }
 
-# explain_failure LOG PROGRAM SOURCE FILE HINT: stop, with the cause and the fix if the log shows them. FILE is the
+# build_explain_failure LOG PROGRAM SOURCE FILE HINT: stop, with the cause and the fix if the log shows them. FILE is the
 # source if it is a file; HINT is for a machine that cannot build from it.
-explain_failure() {
+build_explain_failure() {
   local text
   text=$(<"$1")
   local -r said=${text,,}
@@ -52,7 +52,7 @@ explain_failure() {
       'free some space, or set [paths] in configuration.toml; then run the command again'
   fi
   if [[ -z $4 || $4 == *.tar ]]; then
-    explain_source "$said" "$2" "$3"
+    build_explain_source "$said" "$2" "$3"
   elif [[ $said == *'user namespace'* || $said == *newuidmap* || $said == *fakeroot* ]]; then
     tail -n 5 -- "$1" >&2
     fail "building from $3 is not allowed on this machine" "$5"
@@ -61,8 +61,8 @@ explain_failure() {
   fail_writing "${1%/*}" "$2 cannot build an image from $3" 'see the output above'
 }
 
-# explain_source TEXT PROGRAM SOURCE: stop if the text, in lower case, shows what is wrong with the source.
-explain_source() {
+# build_explain_source TEXT PROGRAM SOURCE: stop if the text, in lower case, shows what is wrong with the source.
+build_explain_source() {
   local -r source=$3
   local host=${source#*://}
   host=${host%%/*}
@@ -75,10 +75,10 @@ explain_source() {
       fail "image not found: $source" 'check its name and tag: container.image in configuration.toml'
       ;;
     *toomanyrequests* | *'rate limit'*)
-      fail "$host: rate limit reached for anonymous pulls" "$(login_command "$2" "$host")"
+      fail "$host: rate limit reached for anonymous pulls" "$(registry_login_command "$2" "$host")"
       ;;
     *unauthorized* | *'authentication required'* | *'access denied'* | *'access to the resource is denied'* | *'no basic auth'*)
-      fail "$host requires a login, or does not have $source" "$(login_command "$2" "$host")"
+      fail "$host requires a login, or does not have $source" "$(registry_login_command "$2" "$host")"
       ;;
     *'no such host'* | *'network is unreachable'* | *'connection refused'* | *'i/o timeout'* | *'no route to host'* | \
       *'temporary failure in name resolution'* | *'could not resolve'* | *'tls handshake timeout'* | *'server misbehaving'*)
@@ -98,8 +98,8 @@ explain_source() {
   esac
 }
 
-# login_command PROGRAM HOST: print the hint that gives the program a login for the registry.
-login_command() {
+# registry_login_command PROGRAM HOST: print the hint that gives the program a login for the registry.
+registry_login_command() {
   case $1 in
     apptainer | singularity) printf 'run: %s registry login --username NAME docker://%s' "$1" "$2" ;;
     enroot) printf 'add a line to %s: machine %s login NAME password ...' "\$ENROOT_CONFIG_PATH/.credentials" "$2" ;;

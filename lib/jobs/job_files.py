@@ -11,7 +11,7 @@ from typing import NamedTuple
 from lib.configuration.sites import Machine
 from lib.configuration.tables import find_files
 from lib.jobs.options import Option, read_header
-from lib.script.errors import LongshipError, near_miss
+from lib.script.errors import LongshipError, suggest
 
 # The machine in a job script; one that builds something starts no run.
 _STARTS = re.compile(r"^start_job ([\w-]+)", re.MULTILINE)
@@ -60,7 +60,7 @@ def read_job_file(root: Path, name: str) -> JobFile:
         existing = [str(each.relative_to(root)) for each in job_files(root)]
         site = [each for each in existing if each.startswith(name.partition("/")[0] + "/")]
         allowed = site or ["status", "rerun", "SITE/JOB.sbatch"]
-        raise LongshipError(f"job script not found: {name}", near_miss(name, allowed))
+        raise LongshipError(f"job script not found: {name}", suggest(name, allowed))
     path = path.resolve()
     try:
         text = path.read_text(encoding="utf-8", errors="surrogateescape")

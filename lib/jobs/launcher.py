@@ -10,7 +10,7 @@ from pathlib import Path
 from lib.jobs.rerun import NAMED, check_own, check_still_there
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
-from lib.script.execute import make_folder, write_file
+from lib.script.execute import make_directory, write_file
 from lib.script.records import read_record
 from lib.script.render import render
 
@@ -106,7 +106,7 @@ def pin(needed: str, launcher: Path, job: str, folder: Path) -> None:
     launcher = launcher.absolute()
     own = hashlib.sha256(os.fsencode(launcher)).hexdigest()[:12]
     file = folder / "pins" / f"{job.partition(' ')[0] or 'launcher'}-{own}"
-    make_folder(file.parent)
+    make_directory(file.parent)
     write_file(file, f"{needed}\n{job}\n{launcher}\n")
 
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from lib.script.errors import LongshipError, closest, near_miss
+from lib.script.errors import LongshipError, closest, suggest
 
 # Options with a value, in `sbatch --help` of Slurm 22.05 or the manual of 25.05.
 _VALUE_NAMES = """
@@ -120,7 +120,7 @@ def _full_name(name: str, strict: bool) -> str:
         return name
     message = f"sbatch has no option --{name}"
     if begun:
-        raise LongshipError(message, near_miss(name, begun))
+        raise LongshipError(message, suggest(name, begun))
     close = closest(name, (*known, *SUBMIT_OPTIONS), cutoff=0.75)
     meant = f"did you mean --{close}? " if close else ""
     raise LongshipError(message, f"{meant}put job arguments after --: -- --{name}")
@@ -131,7 +131,7 @@ def _short_options(text: str) -> list[tuple[str, str | None]]:
     found: list[tuple[str, str | None]] = []
     for position, letter in enumerate(text[1:], 2):
         if letter not in _SHORT:
-            raise LongshipError(f"sbatch has no option -{letter}", near_miss(letter, list(_SHORT)))
+            raise LongshipError(f"sbatch has no option -{letter}", suggest(letter, list(_SHORT)))
         name = _SHORT[letter]
         if name in _WITH_VALUE:
             return [*found, (name, text[position:] or None)]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from lib.configuration.partitions import LIMIT_NAMES, Limits, hours, time_text
 from lib.configuration.sites import Machine
-from lib.script.errors import LongshipError, near_miss
+from lib.script.errors import LongshipError, suggest
 
 # bytes of a job's name: file names, which have at most 255, are built from it
 LONGEST_NAME = 200
@@ -275,7 +275,7 @@ def check_request(request: Request, options: Mapping[str, str], machine: Machine
     for name, allowed in (("partition", machine.partitions), ("qos", machine.qos)):
         for value in getattr(request, name).split(","):
             if value and allowed and value not in allowed:
-                hint = f"{near_miss(value, list(allowed))}; add missing ones to {site}"
+                hint = f"{suggest(value, list(allowed))}; add missing ones to {site}"
                 raise LongshipError(f"unknown {name} on {machine.name}: {value}", hint)
     for name in machine.required:
         names = (name, "mem-per-gpu", "mem-per-cpu") if name == "mem" else (name,)

@@ -109,7 +109,7 @@ run_keep_submission() {
 
 # run_write_record: the file is complete at any moment.
 run_write_record() {
-  write_facts "$RUN_DIR/record.json.partial" "${longship_facts[@]}" &&
+  record_write "$RUN_DIR/record.json.partial" "${longship_facts[@]}" &&
     mv -- "$RUN_DIR/record.json.partial" "$RUN_DIR/record.json"
 }
 

@@ -45,7 +45,7 @@ setting_check_cache() {
 
 # runs_make DIR: make the directory of all runs, in which nobody can replace what is another user's: the sticky bit.
 runs_make() {
-  make_folders "$1"
+  directory_make "$1"
   [[ -w $1 ]] || fail "cannot write to $1, where each job records its run" \
     'make it writable, or set paths.scratch_dir in configuration.toml'
   if [[ -k $1 ]]; then return; fi
@@ -60,7 +60,7 @@ runs_make() {
 # configuration_keep DIR NAME TEXT: write the configuration of the jobs to DIR-UID, to which only the user can write.
 configuration_keep() {
   local -r folder=$1-$UID
-  if [[ ! -d $folder ]]; then (umask go-w && make_folders "$folder") || exit; fi
+  if [[ ! -d $folder ]]; then (umask go-w && directory_make "$folder") || exit; fi
   is_own "$folder" ||
     fail "other users can write to $folder, which will contain what your jobs run" \
       "run: mv $(printf '%q %q' "$folder" "$folder.old")"
@@ -70,17 +70,17 @@ configuration_keep() {
 
 # text_write FILE TEXT: write a file, complete or not at all, that nobody else can change.
 text_write() {
-  make_folders "${1%/*}"
+  directory_make "${1%/*}"
   (umask go-w && printf '%s' "$2" >"$1.partial.$$" && mv -- "$1.partial.$$" "$1") ||
     fail_writing "${1%/*}" "cannot write $1" 'check the reason in the line above'
 }
 
-# check_room DIR [BYTES [ELSEWHERE]]: warn if there is little room for files; ELSEWHERE ends the hint.
-check_room() {
+# directory_check_room DIR [BYTES [ELSEWHERE]]: warn if there is little room for files; ELSEWHERE ends the hint.
+directory_check_room() {
   local free size files_free files room_elsewhere=${3-, or set paths.scratch_dir in configuration.toml}
   read -r free size files_free files < <(timeout 20 stat -f -c '%a %S %d %c' -- "$1") || return 0
   if ((free * size < ${2:-10737418240})); then
-    human $((free * size))
+    bytes_format $((free * size))
     room_warn "$1 has only $REPLY left"
   fi
   # some file systems have no limit, and say 0
@@ -122,12 +122,12 @@ room_warn_of_quota() {
   elif [[ -n ${6:-} ]]; then
     room_warn "$2 on $1 has only $((quota - $3)) left"
   else
-    human $(((quota - $3) * 1024))
+    bytes_format $(((quota - $3) * 1024))
     room_warn "$2 on $1 has only $REPLY left"
   fi
 }
 
-# room_warn MESSAGE: of check_room.
+# room_warn MESSAGE: of directory_check_room.
 room_warn() {
   warn_of "$1" "free some space there$room_elsewhere"
 }
@@ -149,13 +149,13 @@ submission_test() {
   ((code)) || return 0
   slurm_check_cluster "$output"
   if ((code == 124)) || [[ $output == *'ontact slurm controller'* || $output == *'imed out'* ]]; then
-    fail "Slurm does not respond${output:+: $(slurm_reason "$output")}" 'try again later'
+    fail "Slurm does not respond${output:+: $(slurm_last_error "$output")}" 'try again later'
   fi
   if [[ $output == *artition* ]]; then
-    fail "Slurm rejected the job: $(slurm_reason "$output")" \
+    fail "Slurm rejected the job: $(slurm_last_error "$output")" \
       "use one of the partitions: $(timeout 20 sinfo --noheader --format=%R | paste -sd ' ' | sed 's/ /, /g')"
   fi
-  fail "Slurm rejected the job: $(slurm_reason "$output")" \
+  fail "Slurm rejected the job: $(slurm_last_error "$output")" \
     'change the sbatch options after the job script, or its #SBATCH directives'
 }
 
@@ -166,8 +166,8 @@ slurm_check_cluster() {
       'run this on a login node of a cluster; or run without Slurm: python3 container_run.py COMMAND'
 }
 
-# slurm_reason TEXT: print the last error in it, without the name of the program.
-slurm_reason() {
+# slurm_last_error TEXT: print the last error in it, without the name of the program.
+slurm_last_error() {
   local line reason='no reason given'
   while IFS= read -r line; do
     if [[ $line == *error:* ]]; then reason=${line##*error: }; fi
@@ -193,9 +193,9 @@ submission_send() {
   local id output
   local -i number
   for ((number = 0; number < $1; number++)); do
-    output=$(hand_over sbatch --parsable "${@:3:$2}" "${after[@]}" "${@:3+$2}" 2>&1) || {
+    output=$(command_exec sbatch --parsable "${@:3:$2}" "${after[@]}" "${@:3+$2}" 2>&1) || {
       if ((number)); then warn_of "only ${#submitted_ids[@]} of $1 jobs were submitted" "to cancel these jobs, run: scancel ${submitted_ids[*]}"; fi
-      fail "Slurm rejected the job: $(slurm_reason "$output")" 'change the sbatch options, or the #SBATCH directives of the job script'
+      fail "Slurm rejected the job: $(slurm_last_error "$output")" 'change the sbatch options, or the #SBATCH directives of the job script'
     }
     id=${output##*$'\n'} # after warnings
     id=${id%%;*}         # what follows is the cluster's name

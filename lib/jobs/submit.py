@@ -97,8 +97,8 @@ def submit_lines(env: Environment, wanted: Submission) -> list[str]:
         call("runs_make", paths.runs),
         *_environment_lines(env, wanted),
         *_data_lines(settings, paths, wanted, given),
-        wrapped("make_folders", *log_folders(paths, given, log)),
-        call("check_room", paths.scratch_dir),
+        wrapped("directory_make", *log_folders(paths, given, log)),
+        call("directory_check_room", paths.scratch_dir),
         call("cd", paths.root),
         *_kept(settings, paths),
         # what another job has, in which this is typed, is not for this one
@@ -207,7 +207,7 @@ def _options(wanted: Submission, account: list[Option], own: list[Option], log: 
 
 def _start(wanted: Submission, log: str, cost: Cost) -> list[str]:
     if wanted.job.is_interactive:
-        return ['hand_over salloc "${options[@]}" bash "${job[@]}"']
+        return ['command_exec salloc "${options[@]}" bash "${job[@]}"']
     lines = [call("submission_send", str(wanted.chain), Expansion("${#options[@]}"), *_ARGUMENTS)]
     if wanted.as_json:
         each = None if cost.amount is None else round_up(cost.amount / wanted.chain, 2)

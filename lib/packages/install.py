@@ -34,7 +34,7 @@ def venv_lines(env: Environment, *, force: bool, offline: bool) -> list[str]:
         *requirement_lines(env, offline=offline),
         *installer_lines(settings, paths),
         wrapped(
-            *("locked", paths.venv, "venv_install", paths.venv),
+            *("lock_run", paths.venv, "venv_install", paths.venv),
             env.overlay,
             "force" if force else "",
         ),
@@ -49,7 +49,7 @@ def update_lock_lines(env: Environment) -> list[str]:
         *requirement_lines(env),
         *target_lines(settings, paths),
         uv_line(paths),
-        call("locked", _lock_file(settings, paths), "lockfile_update", work),
+        call("lock_run", _lock_file(settings, paths), "lockfile_update", work),
     ]
 
 
@@ -71,7 +71,7 @@ def requirement_lines(env: Environment, *, offline: bool = False) -> list[str]:
     script = "build_overlay.py" if packages.overlay else "set_up.py"
     return [
         assign("base", env.base),
-        assign("repositories_folder", paths.repositories),
+        assign("repositories_directory", paths.repositories),
         wrapped(
             *("requirements_begin", paths.root / stack.torch if stack.torch else ""),
             *(paths.offline / "pip" if offline else "", f"python3 {script} offline"),

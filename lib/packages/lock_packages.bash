@@ -101,9 +101,9 @@ lockfile_check_python() {
 lockfile_update() {
   lockfile_work=$1
   requirements_check
-  trap 'rm -rf -- "$lockfile_work" "$lockfile_group.partial"; release_locks' EXIT
+  trap 'rm -rf -- "$lockfile_work" "$lockfile_group.partial"; lock_release_all' EXIT
   rm -rf -- "$lockfile_work"
-  make_folders "$lockfile_work"
+  directory_make "$lockfile_work"
   step 1/2 "Listing the packages of $base"
   target_describe "$lockfile_work/target"
   step 2/2 'Resolving the versions of the other packages'
@@ -136,7 +136,7 @@ lockfile_print_shared() {
 packages_resolve() {
   local output
   if output=$("${@:3}" "$LIBRARY/packages/inside/resolve_packages.py" "$2" "$1/target" "$arch" "$gpu" "$torch" \
-    "$repositories_folder" "$1/pins.txt" \
+    "$repositories_directory" "$1/pins.txt" \
     pip ${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"} 2>&1); then
     printf '%s' "${output:+$output$'\n'}" >&2
     return
@@ -149,7 +149,7 @@ packages_resolve() {
 
 # target_describe DIR: write the packages of the Python inside. Without an image, the venv shares none of them.
 target_describe() {
-  make_folders "$1"
+  directory_make "$1"
   inside python3 "$LIBRARY/packages/inside/describe_image.py" "$1" ||
     fail_writing "$1" "cannot list the packages of $base" "read Python's output above"
   if [[ $base == host ]]; then target_drop_packages "$1"; fi

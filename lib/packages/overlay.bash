@@ -39,10 +39,10 @@ overlay_check_arch() {
 overlay_begin() {
   local name=${1##*/}
   active=$1 work=$2.$UID/${name%.sqsh} image_record=$3
-  trap 'overlay_remove_work; release_locks' EXIT
+  trap 'overlay_remove_work; lock_release_all' EXIT
   rm -rf -- "${work:?}"/*
-  make_folders "$work/root$longship_overlay_folder"
-  chmod 755 -- "$work/root" "$work/root$longship_overlay_folder" # they are packed too
+  directory_make "$work/root$longship_overlay_mount"
+  chmod 755 -- "$work/root" "$work/root$longship_overlay_mount" # they are packed too
 }
 
 # overlay_set_packing COMPRESSION PROCESSORS MEMORY
@@ -69,7 +69,7 @@ overlay_build() {
     return
   fi
   version=
-  trap 'overlay_discard; release_locks' EXIT
+  trap 'overlay_discard; lock_release_all' EXIT
   if [[ -n $wheelhouse ]]; then wheelhouse_verify "$lockfile"; fi
   step 1/5 'Resolving the versions'
   overlay_choose_method
@@ -88,7 +88,7 @@ overlay_build() {
     note "an overlay with these versions exists: $version"
     overlay_add_base "$version.json"
   fi
-  link_to_version "$active" "${version##*/}"
+  version_link "$active" "${version##*/}"
   record_value "$version.json" sha256
   printf 'active: %s (%s)\n' "$active" "$REPLY" >&2
   overlay_remove_work
@@ -154,7 +154,7 @@ overlay_is_built() {
 
 # overlay_is_whole FILE: whether it exists, unchanged since it was built.
 overlay_is_whole() {
-  if [[ ! -e $1 ]] || is_as_recorded "$1"; then
+  if [[ ! -e $1 ]] || image_matches_record "$1"; then
     [[ -e $1 ]]
   else
     note "$1 has changed since it was built: $REPLY"
@@ -182,12 +182,12 @@ overlay_resolve() {
 overlay_name_version() {
   local name=${active##*/}
   version=${active%/*}/versions/${name%.sqsh}_$1.sqsh
-  overlay_prefix=$longship_overlay_folder
+  overlay_prefix=$longship_overlay_mount
   if [[ $base == host ]]; then
-    unpacked_folder "$version"
+    overlay_unpacked_directory "$version"
     overlay_prefix=$REPLY # no container mounts it elsewhere
-    make_folders "${overlay_prefix%/*}"
-    share_with_group "${active%/*}" "${overlay_prefix%/*}"
+    directory_make "${overlay_prefix%/*}"
+    group_share "${active%/*}" "${overlay_prefix%/*}"
   fi
 }
 
@@ -200,7 +200,7 @@ overlay_install() {
   if [[ -s $work/pins.txt ]]; then
     # By its other path, on the mount of uv's cache: hard links do not cross mounts.
     local -a prefix=()
-    if [[ $installer == uv && $base != host ]]; then prefix=(--prefix "$work/root$longship_overlay_folder"); fi
+    if [[ $installer == uv && $base != host ]]; then prefix=(--prefix "$work/root$longship_overlay_mount"); fi
     installer_run "$overlay_prefix" "$work/pins.txt" ${prefix[@]+"${prefix[@]}"} \
       --no-deps --require-hashes -r "$work/pins.txt"
   fi
@@ -218,11 +218,11 @@ overlay_freeze() {
 
 # overlay_pack_version: pack it, test it, and give it its name.
 overlay_pack_version() {
-  local tree=$work/root$longship_overlay_folder bar=-no-progress output
+  local tree=$work/root$longship_overlay_mount bar=-no-progress output
   if [[ $base == host ]]; then tree=$overlay_prefix; fi
   if [[ $method == overlay ]]; then tree=$work/root; fi
   step 5/5 "Packing the overlay with $compression"
-  make_folders "${version%/*}"
+  directory_make "${version%/*}"
   if [[ -t 2 ]]; then bar=-progress; fi
   # in a subshell: the trap for Ctrl-C would write where a function's output goes
   { output=$(overlay_pack "$tree" "$version.partial" "$compression" "$bar" 2>&1 >&3); } 3>&2 || {
@@ -230,10 +230,10 @@ overlay_pack_version() {
     fail_writing "${version%/*}" "cannot pack the overlay into $version" "read mksquashfs's output above"
   }
   if [[ -n $method ]]; then
-    overlay_try "$version.partial" "$method" "$longship_overlay_folder/bin/python" -I -c '' ||
+    overlay_try "$version.partial" "$method" "$longship_overlay_mount/bin/python" -I -c '' ||
       fail "cannot start python from the new overlay $version" "read $runtime's output above"
   fi
-  publish_file "$version.partial" "$version"
+  file_publish "$version.partial" "$version"
 }
 
 # overlay_find_packer: set packer to the mksquashfs of this machine, or else of the image. Versions before 4.4 can
@@ -290,14 +290,14 @@ overlay_choose_method() {
 overlay_can_mount() {
   local -r probe=$1/probe
   local from
-  make_folders "$probe$longship_overlay_folder"
-  seq 9999 >"$probe$longship_overlay_folder/mark"
+  directory_make "$probe$longship_overlay_mount"
+  seq 9999 >"$probe$longship_overlay_mount/mark"
   for method in bind overlay; do
     from=$probe
-    if [[ $method == bind ]]; then from+=$longship_overlay_folder; fi
+    if [[ $method == bind ]]; then from+=$longship_overlay_mount; fi
     # read a file, not only directories: file contents are compressed
     if REPLY=$(overlay_pack "$from" "$probe.sqsh" "$2" 2>&1) &&
-      REPLY=$(overlay_try "$probe.sqsh" "$method" grep -c . "$longship_overlay_folder/mark" 2>&1) &&
+      REPLY=$(overlay_try "$probe.sqsh" "$method" grep -c . "$longship_overlay_mount/mark" 2>&1) &&
       [[ ${REPLY##*$'\n'} == 9999 ]]; then # Apptainer's warnings come before it
       return
     fi
@@ -308,17 +308,17 @@ overlay_can_mount() {
 # overlay_try FILE METHOD COMMAND...: run a command in the image with only that file mounted.
 overlay_try() {
   local -a options=()
-  add_overlay_file "$1" "$2"
+  overlay_add_file "$1" "$2"
   "$runtime" --quiet exec "${options[@]}" "$base" "${@:3}"
 }
 
 # overlay_write_record IMAGE INPUTS REQUIREMENTS DATE [NAME VALUE]...: write the record that launches and lists read.
 overlay_write_record() {
-  write_facts "$version.json.partial" base "$base" image "$1" python "$python" interpreter "$interpreter" \
+  record_write "$version.json.partial" base "$base" image "$1" python "$python" interpreter "$interpreter" \
     mounted_by "${method:-unpacking}" wanted "$2" requirements "$3" "${@:5}" \
-    bytes "$(stat -L -c %s -- "$version")" modified "$(image_fingerprint "$version")" sha256 "$(checksum "$version")" \
-    date "$4" host "$(this_host)"
-  publish_file "$version.json.partial" "$version.json"
+    bytes "$(stat -L -c %s -- "$version")" modified "$(image_fingerprint "$version")" sha256 "$(file_checksum "$version")" \
+    date "$4" host "$(host_name)"
+  file_publish "$version.json.partial" "$version.json"
 }
 
 # overlay_join_requirements: join them in one line, without comments.
@@ -332,9 +332,9 @@ overlay_add_base() {
   local bases
   record_value "$1" base
   bases=$REPLY
-  if ! is_base "$base" "$bases"; then
+  if ! overlay_has_base "$base" "$bases"; then
     json_text "$base"
-    change_record "$1" base "$bases"'\n'"$REPLY"
+    record_change "$1" base "$bases"'\n'"$REPLY"
   fi
   overlay_date_record "$1"
 }
@@ -345,14 +345,14 @@ overlay_date_record() {
   if [[ $base == /* && $base -nt $1 ]]; then touch -r "$base" -- "$1"; fi # its time is in the future
 }
 
-# change_record FILE NAME TEXT: replace one of its values, not the last one; TEXT is in JSON.
-change_record() {
+# record_change FILE NAME TEXT: replace one of its values, not the last one; TEXT is in JSON.
+record_change() {
   local line
   while IFS= read -r line || [[ -n $line ]]; do
     if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
     printf '%s\n' "$line"
   done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'check the permissions of the directory; the line above has the reason'
-  publish_file "$1.partial" "$1"
+  file_publish "$1.partial" "$1"
 }
 
 # An overlay that Longship did not build: a user has put a file, or a link to one, at the path of the overlay
@@ -372,7 +372,7 @@ foreign_overlay_keep() {
   else
     ln -f -- "$active" "$version"
   fi || fail_writing "${version%/*}" "cannot write $version" 'check the permissions of the directory; the line above has the reason'
-  link_to_version "$active" "${version##*/}"
+  version_link "$active" "${version##*/}"
 }
 
 # foreign_overlay_take: use a foreign overlay; false if it was built by Longship, or is missing.
@@ -382,7 +382,7 @@ foreign_overlay_take() {
   if [[ $version =~ _[0-9a-f]{12}\.sqsh$ ]]; then return 1; fi # as overlay_name_version names them
   overlay_remove_work
   foreign_overlay_check
-  if is_record "$version.json"; then
+  if record_is_complete "$version.json"; then
     overlay_add_base "$version.json"
   else
     step 1/1 "Checking $(readlink -f -- "$version")"
@@ -417,15 +417,15 @@ foreign_overlay_check() {
     *) foreign_overlay_fail "was not built by Longship, and $runtime cannot mount it" ;;
   esac
   for method in bind overlay; do
-    output=$(overlay_try "$version" "$method" sh -c "$LOOK_AT_OVERLAY" sh "$longship_overlay_folder" 2>&1) || continue
+    output=$(overlay_try "$version" "$method" sh -c "$LOOK_AT_OVERLAY" sh "$longship_overlay_mount" 2>&1) || continue
     if [[ $'\n'$output == *$'\n''packages '* ]]; then break; fi
   done
   if [[ $'\n'$output != *$'\n''packages '* ]]; then
     if [[ -n $output ]]; then printf '%s\n' "$output" >&2; fi
-    foreign_overlay_fail "cannot be mounted or does not contain a venv: $longship_overlay_folder/lib/python${python%.*}/site-packages not found"
+    foreign_overlay_fail "cannot be mounted or does not contain a venv: $longship_overlay_mount/lib/python${python%.*}/site-packages not found"
   fi
   own=$(grep -m 1 '^python ' <<<"$output") ||
-    foreign_overlay_fail "was built with another image: its Python, $longship_overlay_folder/bin/python, does not start in $base"
+    foreign_overlay_fail "was built with another image: its Python, $longship_overlay_mount/bin/python, does not start in $base"
   grep -qx "packages ${own#* }" <<<"$output" ||
     foreign_overlay_fail "is for Python $(sed -n 's/^packages //p' <<<"$output" | paste -s -d ' '), but the image $base has ${own#* }"
   if output=$(grep -m 1 '^gone ' <<<"$output"); then

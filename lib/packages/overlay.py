@@ -75,7 +75,7 @@ def build_lines(
     return [
         assign("LIBRARY", paths.root / "lib"),
         call("on_interrupt", command_line),
-        wrapped("make_folders", *paths.roots),
+        wrapped("directory_make", *paths.roots),
         *target_lines(settings, paths),
         assign("runtime", env.runtime),
         call("overlay_check_arch", _job(settings)),
@@ -86,7 +86,7 @@ def build_lines(
         *_folder_lines(paths, link),
         *repository_lines(settings, paths, action, paths.offline / "repos" if offline else None),
         "",
-        call("hold_lock", paths.overlays),
+        call("lock_hold", paths.overlays),
         wrapped(
             *("overlay_begin", link, _works(settings, paths)),
             _image_record(env),
@@ -110,9 +110,9 @@ def _folder_lines(paths: Paths, link: Path) -> list[str]:
     folders = [paths.cache, paths.cache / "overlays", link.parent]
     folders += [link.parent / each for each in ("versions", "unpacked", "pins")]
     return [
-        call("set_group_permissions", paths.scratch_dir),
-        wrapped("make_folders", *folders),
-        wrapped("share_with_group", paths.scratch_dir, *folders),
+        call("group_set_permissions", paths.scratch_dir),
+        wrapped("directory_make", *folders),
+        wrapped("group_share", paths.scratch_dir, *folders),
         "",
     ]
 
@@ -171,7 +171,7 @@ def download_lines(env: Environment, command_line: str) -> list[str]:
     return [
         assign("LIBRARY", here.root / "lib"),
         call("on_interrupt", command_line),
-        call("make_folders", here.project_dir, here.scratch_dir),
+        call("directory_make", here.project_dir, here.scratch_dir),
         # the requirements of repositories are read in their clones
         *repository_lines(settings, here, "install"),
         *wheelhouse.download_lines(env),
@@ -183,9 +183,9 @@ def prune_lines(settings: Settings, paths: Paths, *, asked: bool) -> list[str]:
     """Return the lines that delete unused overlays; `asked` if the user has confirmed it."""
     link = overlay_link(settings, paths)
     return [
-        call("make_folders", link.parent),
+        call("directory_make", link.parent),
         wrapped(
-            *("locked", paths.overlays, "overlay_prune", link),
+            *("lock_run", paths.overlays, "overlay_prune", link),
             *(_works(settings, paths), "yes" if asked else ""),
         ),
     ]

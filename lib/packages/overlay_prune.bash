@@ -34,7 +34,7 @@ overlay_prune() {
     path=${active%/*}/versions/${path#*/}
     if overlay_is_active "$path"; then
       continue
-    elif is_pinned "$path"; then
+    elif version_is_pinned "$path"; then
       note "kept, $REPLY uses it: ${path##*/}"
     else
       unused+=("$path")
@@ -48,17 +48,17 @@ overlay_prune() {
     overlay_prune_leftovers "$2"
     return
   fi
-  human "$bytes"
+  bytes_format "$bytes"
   [[ -n $3 ]] || confirm "delete ${#unused[@]} overlays ($REPLY)?"
   bytes=0
   for path in "${unused[@]}"; do
     # the answer can have taken a while
-    if overlay_is_active "$path" || is_pinned "$path"; then continue; fi
+    if overlay_is_active "$path" || version_is_pinned "$path"; then continue; fi
     size=$(stat -c %s -- "$path")
     if overlay_delete "$path"; then bytes=$((bytes + size)); fi
   done
   overlay_prune_leftovers "$2"
-  human "$bytes"
+  bytes_format "$bytes"
   printf 'freed: %s\n' "$REPLY" >&2
 }
 
@@ -80,7 +80,7 @@ overlay_delete() {
     note "kept, owned by $(stat -c %U -- "$1"): ${1##*/}"
     return 1
   fi
-  unpacked_folder "$1"
+  overlay_unpacked_directory "$1"
   overlay_delete_unpacked "$REPLY"
   printf 'deleted: %s\n' "${1##*/}" >&2
 }

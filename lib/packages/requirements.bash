@@ -4,7 +4,7 @@
 # path, so they are the same on all machines.
 #
 #   requirements      -r FILE...
-#   sources           [-e] ./NAME[EXTRA]..., repositories that are packages; they are in repositories_folder
+#   sources           [-e] ./NAME[EXTRA]..., repositories that are packages; they are in repositories_directory
 #   repository_names  NAME..., the same and those with a requirements file or an install script
 #   scripts           NAME SCRIPT..., the install scripts
 #   torch             requirements file of PyTorch, for an image that has none; "" if PyTorch is not needed
@@ -33,24 +33,24 @@ requirements_check() {
   local name word
   local -i at
   for word in ${requirements[@]+"${requirements[@]}"}; do
-    [[ $word == -r || -r $word || $word == "$repositories_folder"/* ]] ||
+    [[ $word == -r || -r $word || $word == "$repositories_directory"/* ]] ||
       fail "requirements file not found: $word" \
         'create it, or set packages.requirements in configuration.toml ("" for none)'
   done
   for name in ${repository_names[@]+"${repository_names[@]}"}; do
-    [[ -d $repositories_folder/$name ]] ||
-      fail "repository not found: $repositories_folder/$name" \
+    [[ -d $repositories_directory/$name ]] ||
+      fail "repository not found: $repositories_directory/$name" \
         "run: python3 set_up.py $(if [[ -n $wheelhouse ]]; then echo offline; else echo install; fi)"
   done
   for word in ${sources[@]+"${sources[@]}"}; do
     if [[ $word == -e ]]; then continue; fi
     name=$(source_name "$word")
-    [[ -f $repositories_folder/$name/pyproject.toml || -f $repositories_folder/$name/setup.py ]] ||
+    [[ -f $repositories_directory/$name/pyproject.toml || -f $repositories_directory/$name/setup.py ]] ||
       fail "cannot install repository $name: it has neither pyproject.toml nor setup.py" \
         'set install = "requirements" or "none" in its table of configuration.toml'
   done
   for word in ${requirements[@]+"${requirements[@]}"}; do
-    [[ $word != "$repositories_folder"/* || -r $word ]] ||
+    [[ $word != "$repositories_directory"/* || -r $word ]] ||
       fail "requirements file not found: $word" \
         "set requirements in the repository's table of configuration.toml to a file of the repository"
   done
@@ -143,7 +143,7 @@ sources_sum() {
     printf '%s\n' "$word"
     if [[ $word == -e ]]; then continue; fi
     name=$(source_name "$word")
-    (cd -- "$repositories_folder/$name" &&
+    (cd -- "$repositories_directory/$name" &&
       sha256sum pyproject.toml setup.py setup.cfg requirements*.txt requirements/*.txt 2>/dev/null) || :
   done | sha256sum | cut -d ' ' -f 1
 }
@@ -152,7 +152,7 @@ sources_sum() {
 sources_code_sum() {
   local word before=
   for word in "${sources[@]}"; do
-    if [[ $word != -e && $before != -e ]]; then source_state "$repositories_folder/$(source_name "$word")"; fi
+    if [[ $word != -e && $before != -e ]]; then source_state "$repositories_directory/$(source_name "$word")"; fi
     before=$word
   done | sha256sum | cut -d ' ' -f 1
 }

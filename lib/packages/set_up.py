@@ -123,7 +123,7 @@ def _package_lines(env: Environment, *, alone: bool, force: bool, offline: bool)
 
 def _folder_lines(paths: Paths, command_line: str) -> list[str]:
     """Return the lines that every mode begins with."""
-    return [call("on_interrupt", command_line), wrapped("make_folders", *paths.roots)]
+    return [call("on_interrupt", command_line), wrapped("directory_make", *paths.roots)]
 
 
 def _start_lines(env: Environment, mode: str) -> list[str]:

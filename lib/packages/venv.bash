@@ -32,10 +32,10 @@ venv_install() {
   fi
 
   local -r venvs=${venv%/*}/venvs
-  make_folders "$venvs"
+  directory_make "$venvs"
   venv_remove_unfinished "$venvs"
   venv_new=$venvs/${venv##*/venv_}-$(date +%Y%m%dT%H%M%S).$$-${inputs:0:12}
-  trap 'venv_discard; release_locks' EXIT
+  trap 'venv_discard; lock_release_all' EXIT
   if [[ -n $wheelhouse ]]; then wheelhouse_verify "$lockfile"; fi
   step 1/4 "Creating the venv $venv_new"
   local image_torch=
@@ -114,9 +114,9 @@ venv_create() {
 
 # venv_layer: layer the new venv above the overlay: its packages come first, then the overlay's.
 venv_layer() {
-  local packages=$longship_overlay_folder
+  local packages=$longship_overlay_mount
   if [[ $base == host ]]; then
-    unpacked_folder "$venv_overlay"
+    overlay_unpacked_directory "$venv_overlay"
     packages=$REPLY
   fi
   inside "$venv_new/bin/python" "$LIBRARY/packages/inside/layer_venv.py" "$packages" ||
@@ -148,9 +148,9 @@ venv_install_packages() {
 venv_run_scripts() {
   local -i at
   for ((at = 0; at < ${#scripts[@]}; at += 2)); do
-    note "running ${scripts[at + 1]} in $repositories_folder/${scripts[at]}"
+    note "running ${scripts[at + 1]} in $repositories_directory/${scripts[at]}"
     inside "$venv_new/bin/python" "$LIBRARY/packages/inside/install_packages.py" "$wheelhouse" \
-      "$repositories_folder/${scripts[at]}" run "${scripts[at + 1]}" ||
+      "$repositories_directory/${scripts[at]}" run "${scripts[at + 1]}" ||
       fail_writing "$venv_new" "the script ${scripts[at + 1]} of repository ${scripts[at]} failed" \
         'correct the script; its output is above; then run the command again'
   done
@@ -235,7 +235,7 @@ installer_choose() {
 # installer_run VENV TORCH OPTION...: install packages; TORCH is the file that contains PyTorch's requirement.
 installer_run() {
   local folder='' output
-  if ((${#sources[@]})); then folder=$repositories_folder; fi
+  if ((${#sources[@]})); then folder=$repositories_directory; fi
   local -ar install=("$1/bin/python" "$LIBRARY/packages/inside/install_packages.py" "$wheelhouse"
     "$folder" "$installer" "$uv" "${@:2}")
   if inside "${install[@]}"; then return; fi
@@ -259,7 +259,7 @@ uv_find() {
     return
   fi
   if [[ ! -x $uv ]]; then
-    make_folders "${uv%/*}"
+    directory_make "${uv%/*}"
     rm -rf -- "$uv.partial.$$"
     if [[ -n $wheelhouse ]]; then uv_unpack; else uv_fetch; fi
     rm -rf -- "$uv.partial.$$"

@@ -40,9 +40,9 @@ wheelhouse_download() {
   lockfile_choose
   unfinished=$downloads/${lockfile_group##*/}
   unfinished=${unfinished%.lock}.partial
-  trap 'rm -rf -- "$unfinished"; release_locks' EXIT
+  trap 'rm -rf -- "$unfinished"; lock_release_all' EXIT
   rm -rf -- "$unfinished"
-  make_folders "$unfinished/target" "$unfinished/built"
+  directory_make "$unfinished/target" "$unfinished/built"
   wheelhouse_find_python
   step 1/4 'Describing the target'
   runs_here=no
@@ -115,7 +115,7 @@ wheelhouse_read_archive() {
 # wheelhouse_make_fetcher: create a venv with pip and uv for downloads, once on this machine.
 wheelhouse_make_fetcher() {
   if [[ -x $fetcher/bin/uv ]] && "$fetcher/bin/python" -c ''; then return; fi
-  make_folders "${fetcher%/*}"
+  directory_make "${fetcher%/*}"
   rm -rf -- "$fetcher" "$fetcher.partial"
   if ! "$host_python" -m venv "$fetcher.partial" >&2 ||
     ! "$fetcher.partial/bin/python" -m pip --quiet --disable-pip-version-check install --upgrade \
@@ -146,7 +146,7 @@ wheelhouse_resolve() {
 wheelhouse_fetch() {
   local full=
   local -i failed=0
-  wheelhouse_run fetch "$repositories_folder" ${sources[@]+"${sources[@]}"} -- "$@" || failed=$?
+  wheelhouse_run fetch "$repositories_directory" ${sources[@]+"${sources[@]}"} -- "$@" || failed=$?
   if ((failed == 4)); then full=': No space left on device'; fi # pip has removed its files by now
   ((failed == 0)) ||
     fail_writing "$downloads" "cannot download the packages into $downloads$full" \

@@ -39,8 +39,8 @@ def download_lines(env: Environment) -> list[str]:
         *(f"  {line}" if line else "" for line in _start_here(env)),
         "}",
         "",
-        call("make_folders", folder),
-        call("locked", folder / "download", "wheelhouse_download", Expansion('"$@"')),
+        call("directory_make", folder),
+        call("lock_run", folder / "download", "wheelhouse_download", Expansion('"$@"')),
     ]
 
 

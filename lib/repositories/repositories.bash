@@ -39,7 +39,7 @@ repositories_run() {
   local -a names=("${all_repositories[@]}") missing=() stopped=()
   local name updates
   repositories_check_git
-  case $1 in install | update | download) make_folders "${@:2}" ;; esac
+  case $1 in install | update | download) directory_make "${@:2}" ;; esac
   case $1 in
     install)
       for name in "${names[@]}"; do

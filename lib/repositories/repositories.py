@@ -26,7 +26,7 @@ def repository_lines(
     """
     listed = listed_lines(settings, paths, bundles)
     folder = paths.repositories
-    return [*listed, call("locked", folder, "repositories_run", action, folder)] if listed else []
+    return [*listed, call("lock_run", folder, "repositories_run", action, folder)] if listed else []
 
 
 def listed_lines(settings: Settings, paths: Paths, bundles: Path | None = None) -> list[str]:
@@ -73,6 +73,6 @@ def bundle_lines(here: Paths) -> list[str]:
     mirrors = here.cache / "repositories"
     folders = (here.offline / "repos", mirrors)
     return [
-        call("make_folders", here.cache),
-        call("locked", mirrors, "repositories_run", "download", *folders),
+        call("directory_make", here.cache),
+        call("lock_run", mirrors, "repositories_run", "download", *folders),
     ]

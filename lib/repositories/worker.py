@@ -63,5 +63,5 @@ if __name__ == "__main__":
     try:
         main()
     except LongshipError as error:
-        error.tell()
+        error.print()
         sys.exit(1)

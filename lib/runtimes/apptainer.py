@@ -29,7 +29,7 @@ def check(env: Environment) -> list[str]:
     """Return the lines that check the image, on any machine where its file is visible."""
     return [
         assign("image", env.image),
-        call("sif_check", IMAGE, env.paths.arch, env.image_hint),
+        call("apptainer_check_image", IMAGE, env.paths.arch, env.image_hint),
     ]
 
 

@@ -71,7 +71,7 @@ def unset_lines(environment: Environment) -> list[str]:
     kept = [each for each in environment.unset if each[:1].islower() or each.startswith("LC_")]
     return [
         wrapped("unset", *dict.fromkeys(words)),
-        *([call("drop_kept", *kept)] if kept else []),
+        *([call("exported_drop", *kept)] if kept else []),
     ]
 
 

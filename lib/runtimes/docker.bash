@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # Options that docker and podman need, and that Apptainer sets automatically.
 
-# add_user_and_home PROGRAM: run as the caller, with home and /tmp.
-add_user_and_home() {
-  add_groups "$1"
+# docker_add_user PROGRAM: run as the caller, with home and /tmp.
+docker_add_user() {
+  docker_add_groups "$1"
   options+=(--user "$UID:${GROUPS[0]}")
   # rootless podman maps the caller to root inside unless told otherwise; SELinux would hide binds
   if [[ $1 == podman ]]; then options+=(--security-opt=label=disable); fi
@@ -12,9 +12,9 @@ add_user_and_home() {
   bind_add /tmp
 }
 
-# add_groups PROGRAM: keep the caller's other groups, whose shared directories could not be written to otherwise.
+# docker_add_groups PROGRAM: keep the caller's other groups, whose shared directories could not be written to otherwise.
 # Rootless podman can keep them only with crun.
-add_groups() {
+docker_add_groups() {
   local group
   local -a groups
   read -r -a groups < <(id -G)
@@ -30,8 +30,8 @@ add_groups() {
   done
 }
 
-# add_shared_memory PROGRAM: share the host's memory; podman refuses --ipc=host on a host without message queues.
-add_shared_memory() {
+# docker_add_shared_memory PROGRAM: share the host's memory; podman refuses --ipc=host on a host without message queues.
+docker_add_shared_memory() {
   if [[ $1 == docker || -e /dev/mqueue ]]; then
     options+=(--ipc=host)
   else
@@ -39,18 +39,18 @@ add_shared_memory() {
   fi
 }
 
-# add_container_gpus PROGRAM: pass the node's GPUs, if it has some.
-add_container_gpus() {
+# docker_add_gpus PROGRAM: pass the node's GPUs, if it has some.
+docker_add_gpus() {
   if [[ -e /dev/nvidiactl && $1 == docker ]]; then options+=(--gpus=all); fi
   if [[ -e /dev/nvidiactl && $1 == podman ]]; then options+=(--device=nvidia.com/gpu=all); fi
   if [[ -e /dev/kfd ]]; then options+=(--device=/dev/kfd --device=/dev/dri); fi
 }
 
-# add_environment PROGRAM [SECRET...]: pass every exported variable by name, so that no value is in an argument;
+# docker_add_environment PROGRAM [SECRET...]: pass every exported variable by name, so that no value is in an argument;
 # except those that describe the host's own file system and shell. Enroot takes the lines of a value for variables
-# of their own. SECRETS go another way (secrets_text): `docker inspect` shows variables, podman's database keeps
+# of their own. SECRETS go another way (docker_secrets_text): `docker inspect` shows variables, podman's database keeps
 # them.
-add_environment() {
+docker_add_environment() {
   local variable
   longship_secrets=()
   while IFS= read -r variable; do
@@ -66,9 +66,9 @@ add_environment() {
   done < <(exported_names)
 }
 
-# secrets_text: write the secrets to a file in memory for this user alone, and print what the shell inside runs
+# docker_secrets_text: write the secrets to a file in memory for this user alone, and print what the shell inside runs
 # first: it reads the file and removes it. A container that never started leaves it to the next start.
-secrets_text() {
+docker_secrets_text() {
   if ((${#longship_secrets[@]} == 0)); then return; fi
   local file variable value
   local -r quote="'\\''"
@@ -93,8 +93,8 @@ secrets_text() {
   fi
 }
 
-# add_working_folder: keep the working directory if it is visible inside, as Apptainer does.
-add_working_folder() {
+# docker_add_working_directory: keep the working directory if it is visible inside, as Apptainer does.
+docker_add_working_directory() {
   if [[ -t 0 && -t 1 ]]; then options+=(--tty); fi
   case $PWD/ in
     / | /bin/* | /boot/* | /dev/* | /etc/* | /lib/* | /lib32/* | /lib64/* | /libx32/* | /opt/* | /proc/* | /run/* | /sbin/* | /sys/* | /usr/* | /var/*)

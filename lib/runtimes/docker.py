@@ -14,7 +14,7 @@ from lib.script.quoting import Expansion, Word
 # program as process 1 would not see.
 _ALWAYS = ("--rm", "--interactive", "--init", "--network=host", "--pull=never")
 
-_TEXT = Expansion('"$(secrets_text)$longship_contract"')
+_TEXT = Expansion('"$(docker_secrets_text)$longship_contract"')
 
 
 def prepare(env: Environment) -> list[str]:
@@ -29,11 +29,13 @@ def prepare(env: Environment) -> list[str]:
         array("options", (*_ALWAYS, *env.machine.runtime_options)),
         *bind_lines(env),
         *overlay_lines(env, "overlay_bind_unpacked"),
-        call("add_shared_memory", env.runtime),
-        call("add_user_and_home", env.runtime),
-        *([call("add_container_gpus", env.runtime)] if env.machine.gpu != "cpu" else []),
-        call("add_environment", env.runtime, *env.settings.configuration.environment.secrets),
-        call("add_working_folder"),
+        call("docker_add_shared_memory", env.runtime),
+        call("docker_add_user", env.runtime),
+        *([call("docker_add_gpus", env.runtime)] if env.machine.gpu != "cpu" else []),
+        call(
+            "docker_add_environment", env.runtime, *env.settings.configuration.environment.secrets
+        ),
+        call("docker_add_working_directory"),
     ]
 
 
@@ -41,7 +43,7 @@ def check(env: Environment) -> list[str]:
     """Return the lines that check the image."""
     return [
         assign("image", env.image),
-        call("tag_check", env.runtime, IMAGE, env.paths.arch, env.image_hint),
+        call("docker_check_image", env.runtime, IMAGE, env.paths.arch, env.image_hint),
     ]
 
 

@@ -7,9 +7,9 @@ enroot_hide_gpus() {
   if [[ ! -e /dev/nvidiactl ]]; then options=(env NVIDIA_VISIBLE_DEVICES=void "${options[@]}"); fi
 }
 
-# check_sqsh FILE HINT: stop if the image is missing or not an image. Its architecture is checked when it is built:
+# enroot_check_image FILE HINT: stop if the image is missing or not an image. Its architecture is checked when it is built:
 # that takes too long for each launch.
-check_sqsh() {
+enroot_check_image() {
   local magic=''
   [[ -e $1 ]] || fail "image not found: $1" "$2"
   [[ -r $1 ]] || fail "cannot read image $1" \
@@ -18,9 +18,9 @@ check_sqsh() {
   [[ $magic == hsqs ]] || fail "not a SquashFS image: $1" "$2"
 }
 
-# sqsh_arch FILE: print the architecture of the programs in it, as enroot records none; nothing if it is incomplete.
+# enroot_image_arch FILE: print the architecture of the programs in it, as enroot records none; nothing if it is incomplete.
 # Links are left out: older unsquashfs does not follow them.
-sqsh_arch() {
+enroot_image_arch() {
   local file code
   while IFS= read -r file; do
     code=$(unsquashfs -cat "$1" "$file" 2>/dev/null | head -c 20 | od -An -v -tx1 | tr -d ' \n')
@@ -32,8 +32,8 @@ sqsh_arch() {
     grep -E '(^|/)(bin|sbin)/[^/]+$' 2>/dev/null | head -n 50)
 }
 
-# add_enroot_bind SOURCE TARGET MODE: as a line of fstab with colons in place of its spaces.
-add_enroot_bind() {
+# enroot_add_bind SOURCE TARGET MODE: as a line of fstab with colons in place of its spaces.
+enroot_add_bind() {
   local path
   local -a fields=()
   for path in "$1" "$2"; do

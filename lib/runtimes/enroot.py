@@ -25,20 +25,20 @@ def prepare(env: Environment) -> list[str]:
         call("host_check_arch", env.paths.arch, Expansion('"the image $image"')),
         array("options", [*_start(env.runtime, env.paths.root), *env.machine.runtime_options]),
         call("enroot_hide_gpus"),
-        'bind_format() { add_enroot_bind "$@"; }',
+        'bind_format() { enroot_add_bind "$@"; }',
         *bind_lines(env),
         *overlay_lines(env, "overlay_bind_unpacked"),
         call("bind_add", "/tmp"),
         export("ENROOT_MOUNT_HOME", "yes"),
         export("ENROOT_LOGIN_SHELL", "no"),  # /etc/profile would overwrite the image's PATH
         'export LONGSHIP_WORKING_FOLDER="$PWD"',
-        call("add_environment", env.runtime),
+        call("docker_add_environment", env.runtime),
     ]
 
 
 def check(env: Environment) -> list[str]:
     """Return the lines that check the image, on any machine where its file is visible."""
-    return [assign("image", env.image), call("check_sqsh", IMAGE, env.image_hint)]
+    return [assign("image", env.image), call("enroot_check_image", IMAGE, env.image_hint)]
 
 
 def words(env: Environment) -> list[Word]:

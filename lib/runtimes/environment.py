@@ -155,7 +155,7 @@ def bind_lines(env: Environment) -> list[str]:
     return [
         *(_bind("bind_add_if_exists", each) for each in env.site_binds),
         *(_bind("bind_add", each) for each in env.binds),
-        *(call("add_patched_file", each.source, each.target) for each in env.patched_files),
+        *(call("patched_file_add", each.source, each.target) for each in env.patched_files),
         call("bind_host_files"),
         # ranks do not read pip's configuration from the home directory
         *([] if env.for_ranks else [call("bind_pip_sources")]),

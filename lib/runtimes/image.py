@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, expand, pinned
-from lib.script.errors import LongshipError, near_miss
+from lib.script.errors import LongshipError, suggest
 from lib.script.records import read_record
 
 # Extension of an image's file, by runtime. Docker and podman have a store of their own: their file
@@ -134,7 +134,7 @@ def _parse(text: str, settings: Settings, origin: str) -> ImageSource:
         return ImageSource(kind, _path(text, settings))
     schemes = ("docker://", "oras://", "library://", "docker-archive:", "oci-archive:")
     kinds = (*schemes, "docker-daemon:", "FILE.sif", "FILE.sqsh", "FILE.def", "Dockerfile")
-    hint = near_miss(text, kinds)
+    hint = suggest(text, kinds)
     if scheme not in _SCHEMES and re.fullmatch(_REFERENCE, text):
         hint = f'did you mean "docker://{text}"? valid values: {", ".join(kinds)}'
     raise LongshipError(f'{origin}: unknown image source: "{text}"', hint)

@@ -28,9 +28,9 @@ program_check() {
       'load its module, or set container.runtime in configuration.toml to another runtime'
 }
 
-# sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
+# apptainer_check_image FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
 # first line a SIF file has magic, version and architecture.
-sif_check() {
+apptainer_check_image() {
   local -r file=$1 arch=$2 hint=$3
   [[ -e $file ]] || fail "image not found: $file" "$hint"
   [[ -r $file ]] || fail "cannot read the image $file" \
@@ -47,8 +47,8 @@ sif_check() {
   [[ $found == "$arch" ]] || fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
 }
 
-# tag_check PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
-tag_check() {
+# docker_check_image PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
+docker_check_image() {
   local found
   found=$("$1" image inspect --format '{{.Architecture}}' "$2" 2>/dev/null) || {
     "$1" version >/dev/null 2>&1 ||
@@ -85,8 +85,8 @@ venv_check() {
     fail "the Python packages in $1 were installed on top of $base, not of $2" 'python3 set_up.py install'
 }
 
-# make_folders DIR...: make the configured directories, or stop at one that cannot be made or entered.
-make_folders() {
+# directory_make DIR...: make the configured directories, or stop at one that cannot be made or entered.
+directory_make() {
   local folder reason
   for folder in "$@"; do
     [[ -d $folder && -x $folder ]] && continue
@@ -220,11 +220,11 @@ command_encode() {
   local word
   local -a pieces=()
   for word in "${command[@]}"; do
-    while first_bytes 20000 "$word" && word=${word:${#REPLY}} && [[ -n $word ]]; do
-      each_byte "$REPLY"
+    while utf8_first_bytes 20000 "$word" && word=${word:${#REPLY}} && [[ -n $word ]]; do
+      utf8_replace "$REPLY"
       pieces+=("+$REPLY")
     done
-    each_byte "$REPLY"
+    utf8_replace "$REPLY"
     pieces+=("=$REPLY")
   done
   command=("${pieces[@]}")

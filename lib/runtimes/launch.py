@@ -21,14 +21,14 @@ def run_lines(env: Environment, *, online: bool = False) -> list[str]:
         return pyxis.launcher_lines(env, script)
     return [
         *([call("exit_delay")] if env.for_ranks else []),
-        wrapped("make_folders", *env.paths.roots),
+        wrapped("directory_make", *env.paths.roots),
         *([call("rank_export")] if env.for_ranks else []),
         *_prepare_lines(env, script),
         *venv_check_lines(env),
         *([call("overlay_record_use", env.overlay)] if env.overlay and not env.for_ranks else []),
         command_line(env),
         *([call("command_encode")] if env.runtime != "host" else []),
-        call("hand_over", *module_of(env).words(env), Expansion('"${command[@]}"')),
+        call("command_exec", *module_of(env).words(env), Expansion('"${command[@]}"')),
     ]
 
 
@@ -87,5 +87,5 @@ def _prepare_lines(env: Environment, script: str) -> list[str]:
 
 def _inside(*words: Word) -> list[str]:
     """Return the function ``inside``; it runs in a subshell, which becomes the program."""
-    start = call("hand_over", *words, Expansion('"$@"'))
+    start = call("command_exec", *words, Expansion('"$@"'))
     return ["inside() {", f"  ({start})", "}"]

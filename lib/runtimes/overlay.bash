@@ -2,7 +2,7 @@
 # The overlay of a launch: FILE contains the Python packages, which are mounted at /user-software. If the runtime is
 # apptainer and the overlay exists, no function here starts a process: each rank of a job runs them.
 
-readonly longship_overlay_folder=/user-software
+readonly longship_overlay_mount=/user-software
 
 # the lines of the record, read once: each rank does this on the shared file system
 declare -ga overlay_record=()
@@ -13,10 +13,10 @@ overlay_check() {
   { mapfile -t overlay_record <"$1.json"; } 2>/dev/null || overlay_fail_to_read "$1" "$rebuild"
   local bases
   [[ ${overlay_record[*]: -1} == '}' ]] || fail "the record of the overlay is damaged: $1.json" "$rebuild"
-  value_in base "${overlay_record[@]}"
+  record_find base "${overlay_record[@]}"
   bases=$REPLY
-  if ! is_base "$2" "$bases"; then
-    value_in python "${overlay_record[@]}"
+  if ! overlay_has_base "$2" "$bases"; then
+    record_find python "${overlay_record[@]}"
     fail "overlay $1 was built for ${bases//'\n'/, } with Python $REPLY, not for $2" "$rebuild"
   fi
   [[ $2 == host || ! $2 -nt $1.json ]] || fail "image $2 is newer than the overlay $1" "$rebuild"
@@ -24,8 +24,8 @@ overlay_check() {
   [[ $2 != host ]] || overlay_check_python "$1" "$rebuild"
 }
 
-# is_base IMAGE BASES: whether it is one of the images in a record, in JSON.
-is_base() {
+# overlay_has_base IMAGE BASES: whether it is one of the images in a record, in JSON.
+overlay_has_base() {
   json_text "$1"
   [[ "\\n$2\\n" == *"\\n$REPLY\\n"* ]]
 }
@@ -42,47 +42,47 @@ overlay_fail_to_read() {
 # overlay_check_python FILE HINT: fail if the host's Python has changed since the overlay was built.
 overlay_check_python() {
   local found
-  value_in interpreter "${overlay_record[@]}"
+  record_find interpreter "${overlay_record[@]}"
   found=$("$REPLY" -c 'import platform; print(platform.python_version())' 2>/dev/null) || found=none
-  value_in python "${overlay_record[@]}"
+  record_find python "${overlay_record[@]}"
   [[ $found == "$REPLY" ]] ||
     fail "overlay $1 was built for Python $REPLY, but this machine has $found" "$2"
 }
 
 # overlay_mount FILE: let Apptainer mount it, with the method that worked when it was built.
 overlay_mount() {
-  value_in mounted_by "${overlay_record[@]}"
-  add_overlay_file "$1" "$REPLY"
+  record_find mounted_by "${overlay_record[@]}"
+  overlay_add_file "$1" "$REPLY"
 }
 
-# add_overlay_file FILE METHOD: bind the file if that works, else lay it over the whole image.
-add_overlay_file() {
+# overlay_add_file FILE METHOD: bind the file if that works, else lay it over the whole image.
+overlay_add_file() {
   if [[ $2 == overlay ]]; then
     options+=(--overlay "$1:ro")
   else
     options+=(--mount
-      "type=bind,\"src=${1//\"/\"\"}\",dst=$longship_overlay_folder,image-src=/,ro")
+      "type=bind,\"src=${1//\"/\"\"}\",dst=$longship_overlay_mount,image-src=/,ro")
   fi
 }
 
 # overlay_bind_unpacked FILE: for runtimes that cannot mount SquashFS files.
 overlay_bind_unpacked() {
   overlay_unpack "$1"
-  bind_add "$REPLY" "$longship_overlay_folder" ro
+  bind_add "$REPLY" "$longship_overlay_mount" ro
 }
 
 # overlay_unpack FILE: unpack it once on this file system; set REPLY to the directory.
 overlay_unpack() {
-  unpacked_folder "$1"
+  overlay_unpacked_directory "$1"
   if [[ ! -e $REPLY/longship-overlay.json ]]; then
-    make_folders "${REPLY%/*}"
-    locked "$REPLY" overlay_unpack_to "$1" "$REPLY"
-    unpacked_folder "$1"
+    directory_make "${REPLY%/*}"
+    lock_run "$REPLY" overlay_unpack_to "$1" "$REPLY"
+    overlay_unpacked_directory "$1"
   fi
 }
 
-# unpacked_folder FILE: set REPLY to the directory that it is unpacked to.
-unpacked_folder() {
+# overlay_unpacked_directory FILE: set REPLY to the directory that it is unpacked to.
+overlay_unpacked_directory() {
   local name=${1##*/}
   REPLY=${1%/*}
   REPLY=${REPLY%/*}/unpacked/${name%.sqsh}

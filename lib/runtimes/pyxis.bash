@@ -8,9 +8,9 @@ readonly longship_image_inside=/longship-image
 # of set_container_options, which a job script calls again; both empty if container.runtime is another one
 declare -g longship_image='' longship_image_hint=''
 
-# begin_container_options IMAGE HINT: set CONTAINER_OPTIONS, now and again for this image; HINT is for one that is
+# pyxis_begin_options IMAGE HINT: set CONTAINER_OPTIONS, now and again for this image; HINT is for one that is
 # missing.
-begin_container_options() {
+pyxis_begin_options() {
   longship_image=$1 longship_image_hint=$2
   set_container_options
 }
@@ -27,9 +27,9 @@ set_container_options() {
   local variable REPLY
   local -a names=() options=() overlay_record=()
   local -A bound=()
-  check_sqsh "$longship_image" "$longship_image_hint"
+  enroot_check_image "$longship_image" "$longship_image_hint"
   bind_add "$longship_image" "$longship_image_inside" ro
-  add_pyxis_binds
+  pyxis_add_binds
   export ENROOT_LOGIN_SHELL=no # /etc/profile would overwrite the image's PATH
   while IFS= read -r variable; do
     # enroot would change these on the way; unnamed they pass as they are, unless the image has them too
@@ -48,15 +48,15 @@ set_container_options() {
   )
 }
 
-# add_pyxis_bind SOURCE TARGET MODE: its list knows no quotes, and older versions read the paths as bash.
-add_pyxis_bind() {
+# pyxis_add_bind SOURCE TARGET MODE: its list knows no quotes, and older versions read the paths as bash.
+pyxis_add_bind() {
   [[ $1$2 != *[[:space:],:\"\$\`\\]* ]] ||
     fail "Pyxis cannot bind $1: it contains a space or one of , : \" \$ \` \\" 'rename it, or set another path: [paths], container.binds'
   options+=("$1:$2:$3")
 }
 
-# check_inside: stop a launcher that was started outside the container.
-check_inside() {
+# pyxis_check_inside: stop a launcher that was started outside the container.
+pyxis_check_inside() {
   [[ -e $longship_image_inside ]] ||
     fail "this launcher must run inside the container, and srun has started none on ${SLURMD_NODENAME:-$HOSTNAME}" \
       "write in the job script: set_container_options; srun \"\${CONTAINER_OPTIONS[@]}\" \"\$LAUNCHER\" COMMAND"

@@ -24,7 +24,7 @@ _UNBINDABLE = re.compile(r'[\s,:"$`\\]')
 
 def prepare(env: Environment) -> list[str]:
     """Return the line that checks that srun has started the container."""
-    return [call("check_inside")]
+    return [call("pyxis_check_inside")]
 
 
 def check(env: Environment) -> list[str]:
@@ -58,15 +58,15 @@ def option_lines(env: Environment) -> list[str]:
     if env.machine.pyxis != "yes":
         return []
     if not env.in_pyxis:
-        return [call("begin_container_options", "", "")]
+        return [call("pyxis_begin_options", "", "")]
     return [
         *unset_lines(env.settings.configuration.environment),
-        'bind_format() { add_pyxis_bind "$@"; }',
-        "add_pyxis_binds() {",
+        'bind_format() { pyxis_add_bind "$@"; }',
+        "pyxis_add_binds() {",
         *("  " + line for line in bind_lines(env)),
         *("  " + line for line in overlay_lines(env, "overlay_bind_unpacked")),
         "}",
-        call("begin_container_options", env.image, env.image_hint),
+        call("pyxis_begin_options", env.image, env.image_hint),
     ]
 
 
@@ -87,5 +87,5 @@ def launcher_lines(env: Environment, script: str) -> list[str]:
         command_line(env),
         text_below("longship_contract", script, CONTRACT),
         "",
-        call("hand_over", *words(env), Expansion('"${command[@]}"')),
+        call("command_exec", *words(env), Expansion('"${command[@]}"')),
     ]

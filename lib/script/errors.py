@@ -34,7 +34,7 @@ class LongshipError(Exception):
         super().__init__(message)
         self.hint = hint
 
-    def tell(self) -> None:
+    def print(self) -> None:
         """Write both lines to standard error."""
         print_messages(error=str(self), hint=self.hint)
 
@@ -117,7 +117,7 @@ def closest(word: str, allowed: Sequence[str], cutoff: float = 0.6) -> str:
     return (swapped or close or [""])[0]
 
 
-def near_miss(word: str, allowed: list[str] | tuple[str, ...]) -> str:
+def suggest(word: str, allowed: list[str] | tuple[str, ...]) -> str:
     """Return a hint such as ``did you mean "image"? valid values: binds, image, runtime``."""
     close = closest(word, allowed)
     meant = f'did you mean "{close}"? ' if close else ""

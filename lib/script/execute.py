@@ -69,7 +69,7 @@ def output(command: Sequence[str], seconds: int, *, discard: bool = False) -> Ou
     return Output((done.stdout or b"").decode(errors="surrogateescape"), done.returncode)
 
 
-def make_folder(path: Path) -> None:
+def make_directory(path: Path) -> None:
     """Create a directory and its parents, unless it exists."""
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -2,9 +2,9 @@
 # What the caller exports is the program's. An assignment, and `local` too, keeps the mark of an exported
 # name, so an exported `image` or `options` would reach the program with a value of ours.
 
-# keep_exported NAME...: put aside what is exported under names that this script uses.
-# shellcheck disable=SC2034 # for hand_over, where a script has it
-keep_exported() {
+# exported_keep NAME...: put aside what is exported under names that this script uses.
+# shellcheck disable=SC2034 # for command_exec, where a script has it
+exported_keep() {
   declare -gA longship_kept=()
   # bash warns when it starts that this one is not installed, and would again after each `local LC_ALL`
   local -r longship_name=LC_ALL # a name, as ShellCheck warns of an assignment in a subshell
@@ -19,8 +19,8 @@ keep_exported() {
   done
 }
 
-# drop_kept PATTERN...: what the configuration unsets is not the program's either.
-drop_kept() {
+# exported_drop PATTERN...: what the configuration unsets is not the program's either.
+exported_drop() {
   local longship_name longship_pattern
   for longship_name in "${!longship_kept[@]}"; do
     for longship_pattern in "$@"; do
@@ -30,8 +30,8 @@ drop_kept() {
   done
 }
 
-# hand_over COMMAND...: become it, with all that the caller exports and no shell options of ours.
-hand_over() {
+# command_exec COMMAND...: become it, with all that the caller exports and no shell options of ours.
+command_exec() {
   local longship_name
   for longship_name in "${!longship_kept[@]}"; do
     # shellcheck disable=SC2163 # the name that it holds; local, as an array of ours may have that name
@@ -41,8 +41,8 @@ hand_over() {
   exec "$@"
 }
 
-# give_back: to a job script, which goes on.
-give_back() {
+# exported_restore: to a job script, which goes on.
+exported_restore() {
   local longship_name
   for longship_name in "${!longship_kept[@]}"; do
     unset -v "$longship_name"

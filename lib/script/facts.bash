@@ -13,5 +13,5 @@
 : "${gpu=}"                 # cuda, rocm or cpu
 : "${runtime=}"             # apptainer, singularity, docker, podman, enroot or host
 : "${base=}"                # image that packages are installed on: its file or tag, or host
-: "${repositories_folder=}" # directory of the external repositories
+: "${repositories_directory=}" # directory of the external repositories
 : "${LIBRARY=}"             # lib/ of this clone: the programs in inside/

@@ -20,7 +20,7 @@ json_text() {
 
 # json_string TEXT: set REPLY to it as JSON has it between quotes, with U+FFFD for bytes that are not UTF-8.
 json_string() {
-  each_byte "$1" $'\xef\xbf\xbd'
+  utf8_replace "$1" $'\xef\xbf\xbd'
   json_text "$REPLY"
 }
 
@@ -29,13 +29,13 @@ declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf
 $'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
 $'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*'
 
-# each_byte TEXT [REPLACEMENT]: set REPLY to the text with the replacement for each byte that is not UTF-8;
+# utf8_replace TEXT [REPLACEMENT]: set REPLY to the text with the replacement for each byte that is not UTF-8;
 # without one as printf %b reads it: with its octal number, and every backslash twice.
-each_byte() {
+utf8_replace() {
   local LC_ALL=C
   local rest=$1 block valid byte text=''
   while [[ -n $rest ]]; do
-    first_bytes 200 "$rest" # of all the rest, bash would make a copy for each byte
+    utf8_first_bytes 200 "$rest" # of all the rest, bash would make a copy for each byte
     block=$REPLY rest=${rest:${#REPLY}}
     while [[ -n $block ]]; do
       [[ $block =~ $UTF8 ]]
@@ -53,8 +53,8 @@ each_byte() {
   REPLY=$text
 }
 
-# first_bytes NUMBER TEXT: set REPLY to so many, and up to three more of a character that begins with them.
-first_bytes() {
+# utf8_first_bytes NUMBER TEXT: set REPLY to so many, and up to three more of a character that begins with them.
+utf8_first_bytes() {
   local LC_ALL=C
   local -i number=$1
   while ((number < $1 + 3)) && [[ ${2:number:1} == [$'\x80'-$'\xbf'] ]]; do number+=1; done

@@ -15,7 +15,7 @@ in_parallel() {
   parallel_jobs=()
   parallel_logs=$(mktemp -d)
   # a process that is killed right after its start would run it too
-  trap 'if ((BASHPID == $$)); then stop_parallel; release_locks; fi' EXIT
+  trap 'if ((BASHPID == $$)); then stop_parallel; lock_release_all; fi' EXIT
   for _ in "$@"; do
     if ((number >= MOST_AT_ONCE)); then wait "${parallel_jobs[number - MOST_AT_ONCE]}" || :; fi
     number+=1
@@ -37,7 +37,7 @@ in_parallel() {
     fi
   done
   parallel_jobs=()
-  trap release_locks EXIT
+  trap lock_release_all EXIT
   rm -rf -- "$parallel_logs"
 }
 

@@ -2,9 +2,9 @@
 # Pins: which versions are still needed. A launcher leaves a file of three lines in pins/: the image or overlay, the
 # job that it was written in, if any, with the name of its cluster, and the launcher.
 
-# is_pinned VERSION: whether a launcher that is still needed names it; set REPLY to its job, or to the launcher. A
+# version_is_pinned VERSION: whether a launcher that is still needed names it; set REPLY to its job, or to the launcher. A
 # launcher of a job is needed while the job runs, any other one while it exists.
-is_pinned() {
+version_is_pinned() {
   local pin image job launcher
   for pin in "${1%/versions/*}"/pins/*; do
     [[ -f $pin ]] || continue
@@ -13,7 +13,7 @@ is_pinned() {
       return
     }
     # by its name: two users can name the same folder in two ways
-    if [[ ${image##*/} != "${1##*/}" ]] && ! { holds_tag "$1" && [[ $image == "$(tag_in "$1")" ]]; }; then
+    if [[ ${image##*/} != "${1##*/}" ]] && ! { docker_has_tag "$1" && [[ $image == "$(docker_tag_in "$1")" ]]; }; then
       continue
     fi
     if [[ -n $job ]] && job_is_over "$job" || [[ -z $job && ! -e $launcher ]]; then

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # Progress of a long step whose program shows none: a line on a terminal, removed at the end.
 
-# with_progress FROM TO PROGRAM...: run a program that reads the file FROM as its standard input or, if TO is not empty,
+# progress_run FROM TO PROGRAM...: run a program that reads the file FROM as its standard input or, if TO is not empty,
 # writes it to the file TO.
-with_progress() {
+progress_run() {
   local -i code=0
   if [[ ! -t 2 ]]; then
     "${@:3}"
@@ -12,16 +12,16 @@ with_progress() {
   # the end of the program, also of this script, is the end of what file 4 leads to
   {
     "${@:3}" 3<&- 4>&- || code=$?
-  } 3<&0 4> >(show_position "$1" "$2")
+  } 3<&0 4> >(progress_show "$1" "$2")
   wait "$!" 2>/dev/null || :
   return "$code"
 }
 
-# show_position FROM TO: show the size of TO, else the position in file 3, until standard input ends.
-show_position() {
+# progress_show FROM TO: show the size of TO, else the position in file 3, until standard input ends.
+progress_show() {
   local key place bytes of status
   bytes=$(stat -L -c %s -- "$1")
-  human "$bytes"
+  bytes_format "$bytes"
   of=$REPLY
   while status=0 && { read -r -t 0.5 || status=$?; } && ((status > 128)); do
     place=0
@@ -30,14 +30,14 @@ show_position() {
     else
       while read -r key REPLY; do if [[ $key == pos: ]]; then place=$REPLY; fi; done </proc/self/fdinfo/3
     fi
-    human "$place"
+    bytes_format "$place"
     printf '\r\e[K      %s of %s, %d %%' "$REPLY" "$of" $((place * 100 / (bytes > 0 ? bytes : 1))) >&2
   done
   printf '\r\e[K' >&2
 }
 
-# human BYTES: set REPLY to the size with a unit, such as 9.4 GB.
-human() {
+# bytes_format BYTES: set REPLY to the size with a unit, such as 9.4 GB.
+bytes_format() {
   local -i tenths=$(($1 * 10)) unit=0
   local -ar units=(B kB MB GB TB)
   while ((tenths >= 10000 && unit < 4)); do

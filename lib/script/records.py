@@ -29,7 +29,7 @@ def is_own(folder: Path) -> bool:
 
 
 def read_record(record: Path, hint: str = "") -> dict[str, str]:
-    """Read a record (`write_facts`); {} if it does not exist.
+    """Read a record (`record_write`); {} if it does not exist.
 
     The hint is for a damaged record; the default is to delete it.
     """

@@ -55,8 +55,8 @@ def render(title: str, lines: Iterable[str], *, sourced: bool = False) -> str:
     """
     lines = list(lines)
     files = {path: _definitions_of(path) for path in shell_files()}
-    end = "give_back" if sourced else ""
-    used = _used("\n".join(["keep_exported", *lines, end]), _joined(files.values()))
+    end = "exported_restore" if sourced else ""
+    used = _used("\n".join(["exported_keep", *lines, end]), _joined(files.values()))
     parts = [
         f"#!/usr/bin/env bash\n{comment(title)}\nset -euo pipefail",
         f"longship_main() {{\n{_plan(lines)}\n}}",
@@ -66,7 +66,7 @@ def render(title: str, lines: Iterable[str], *, sourced: bool = False) -> str:
     first, *others = sorted(files, key=lambda path: path.name != "exported.bash")
     below = [_part(path, files[path], used) for path in others]
     names = _names("\n".join([*lines, *below]))
-    parts += [_part(first, files[first], used), wrapped("keep_exported", *names), *below]
+    parts += [_part(first, files[first], used), wrapped("exported_keep", *names), *below]
     return "\n\n".join([*filter(None, parts), f'longship_main "$@"\n{end}'.rstrip()]) + "\n"
 
 

@@ -215,5 +215,5 @@ def test_hints_name_the_offline_modes_where_a_bundle_was_unpacked(
         assert done.stderr == expected
         done = bash(run, "report_begin text", call("report", "problem", "packages", "text", hint))
         assert done.stdout.endswith(f"fix: {offline if unpacked else hint}\n")
-        LongshipError("python3 set_up.py install", hint).tell()
+        LongshipError("python3 set_up.py install", hint).print()
         assert capfd.readouterr().err == expected

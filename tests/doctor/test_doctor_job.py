@@ -271,8 +271,8 @@ def test_pyxis_is_given_its_options(repository, run, tmp_path):
     settings, paths = repository.settings_and_paths()
     lines = job_diagnosis.lines(Environment(settings, paths, "enroot", "job"), as_json=False)
     options, step = (
-        next(n for n, line in enumerate(lines) if line.startswith("begin_container_options ")),
-        lines.index('  bash -c "$(this_script)" doctor.py rank "${@:4}"'),
+        next(n for n, line in enumerate(lines) if line.startswith("pyxis_begin_options ")),
+        lines.index('  bash -c "$(script_text)" doctor.py rank "${@:4}"'),
     )
     assert options < step
     (tmp_path / "doctor.sh").write_text(render("x", lines))

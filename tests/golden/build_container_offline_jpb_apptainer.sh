@@ -7,7 +7,7 @@ longship_main() {
   arch=arm64
   runtime=apptainer
   on_interrupt 'python3 build_container.py offline'
-  make_folders /e/scratch/project_465000000/me/longship/containers/build
+  directory_make /e/scratch/project_465000000/me/longship/containers/build
   program_check apptainer
 
   build_from_archive /e/scratch/project_465000000/me/longship/offline/containers/pytorch_25.06-py3_arm64
@@ -16,15 +16,15 @@ longship_main() {
     /e/scratch/project_465000000/me/longship/cache/containers/pytorch_25.06-py3_arm64.sif '' \
     'python3 move_built_container_to_active.py' \
     /e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif
-  sif_build apptainer longship/pytorch_25.06-py3:arm64
+  apptainer_build_image apptainer longship/pytorch_25.06-py3:arm64
   build_end
 }
 
 # ---------- lib/script/exported.bash
 
-# keep_exported NAME...: put aside what is exported under names that this script uses.
-# shellcheck disable=SC2034 # for hand_over, where a script has it
-keep_exported() {
+# exported_keep NAME...: put aside what is exported under names that this script uses.
+# shellcheck disable=SC2034 # for command_exec, where a script has it
+exported_keep() {
   declare -gA longship_kept=()
   # bash warns when it starts that this one is not installed, and would again after each `local LC_ALL`
   local -r longship_name=LC_ALL # a name, as ShellCheck warns of an assignment in a subshell
@@ -39,7 +39,7 @@ keep_exported() {
   done
 }
 
-keep_exported LOCK_PATIENCE REPLY WRITTEN_TO address an anonymous arch beating blob \
+exported_keep LOCK_PATIENCE REPLY WRITTEN_TO address an anonymous arch beating blob \
     build_active build_address build_archive build_digest build_file build_hint build_image \
     build_kind build_next build_partial build_required build_source build_tmp build_tools \
     build_work bytes character closed code colour comma config current_step digest digests \
@@ -80,7 +80,7 @@ build_from_archive() {
   record_value "$build_archive.json" bytes
   [[ $size == "$REPLY" ]] ||
     fail "archive $build_archive is truncated: $size of $REPLY bytes" 'copy the archive again'
-  check_image "$build_archive" "$arch" "$fetch"
+  image_check "$build_archive" "$arch" "$fetch"
   record_value "$build_archive.json" source
   printf -v build_source '%b' "${REPLY//\\\"/\"}" # JSON's other escapes are those of printf
   build_address=$build_source
@@ -95,36 +95,36 @@ build_begin() {
   build_image=$1 build_next=$4 build_active=${5:-}
   build_work=$2.$UID # what a killed build leaves is not another member's to delete
   if ((${#build_tools[@]} == 0)); then build_tools=("$runtime"); fi
-  hold_lock "$1.json"
-  if [[ -z $3 ]] && is_built "$1.json"; then
+  lock_hold "$1.json"
+  if [[ -z $3 ]] && build_is_done "$1.json"; then
     next_step "$4"
     exit
   fi
-  if [[ -z $3 && -L $build_active ]] && is_built "${build_active%/*}/$(readlink -- "$build_active").json"; then exit; fi
+  if [[ -z $3 && -L $build_active ]] && build_is_done "${build_active%/*}/$(readlink -- "$build_active").json"; then exit; fi
   # its own for each process: what a killed one started can go on writing for a while
   build_partial=${1%/*}/partial-$$-${1##*/} build_tmp=$build_work/tmp-$$
-  trap 'discard_partial_image; release_locks' EXIT
-  remove_dead_builds
-  build_make_folders
-  check_cache "$build_work/cache/cache/blob"
+  trap 'build_discard; lock_release_all' EXIT
+  build_remove_dead
+  build_make_directories
+  build_check_cache "$build_work/cache/cache/blob"
   step 1/3 "Building the image from ${build_archive:-$build_source}"
   if [[ -n $build_archive ]]; then
-    verify_archive
+    archive_verify
   else
     local found
-    found=$(source_digest) || exit
+    found=$(build_source_digest) || exit
     if [[ -n $found ]]; then
       build_digest=$found
-      check_digest
+      build_check_digest
     fi
   fi
 }
 
-# build_make_folders: make the build's directories, and keep all caches and temporary files in them: not in the home
+# build_make_directories: make the build's directories, and keep all caches and temporary files in them: not in the home
 # directory, nor in /tmp.
-build_make_folders() {
+build_make_directories() {
   local -ra folders=("$build_work" "$build_work/cache" "$build_tmp")
-  make_folders "${folders[@]:1}"
+  directory_make "${folders[@]:1}"
   # where a project's folder hands its group on: Apptainer's user namespace has no number for that group
   { chgrp "$(id -g)" -- "${folders[@]}" && chmod g-s -- "${folders[@]}"; } 2>/dev/null || :
   export APPTAINER_CACHEDIR=$build_work/cache APPTAINER_TMPDIR=$build_tmp
@@ -138,14 +138,14 @@ build_make_folders() {
 build_end() {
   local sha256
   step 2/3 'Checking the image'
-  check_image "$build_partial" "$arch" "set container.image in configuration.toml to an image for $arch"
+  image_check "$build_partial" "$arch" "set container.image in configuration.toml to an image for $arch"
   sha256=$(image_checksum "$build_partial")
-  check_digest
+  build_check_digest
   step 3/3 'Recording and naming the image'
   build_record "$sha256"
   build_name_image
-  remove_folder "$build_work"
-  trap release_locks EXIT
+  directory_remove "$build_work"
+  trap lock_release_all EXIT
   next_step "$build_next"
 }
 
@@ -164,55 +164,55 @@ build_record() {
     modified "$mark"
     architecture "$arch"
     date "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
-    host "$(this_host)"
+    host "$(host_name)"
     tools "$(IFS=';' && printf '%s' "${versions[*]-}")"
-    script "$(this_script)"
+    script "$(script_text)"
   )
-  write_facts "$build_partial.json" "${facts[@]}"
+  record_write "$build_partial.json" "${facts[@]}"
 }
 
 # build_name_image: make it the new image, with its record.
 build_name_image() {
   rm -f -- "$build_image.json" # it belongs to the image that goes away now
-  if holds_tag "$build_image" && [[ $(tag_in "$build_image") != "$(tag_in "$build_partial")" ]]; then
-    delete_image "$build_image" || :
+  if docker_has_tag "$build_image" && [[ $(docker_tag_in "$build_image") != "$(docker_tag_in "$build_partial")" ]]; then
+    image_delete "$build_image" || :
   fi
-  publish_file "$build_partial" "$build_image"
-  publish_file "$build_partial.json" "$build_image.json"
+  file_publish "$build_partial" "$build_image"
+  file_publish "$build_partial.json" "$build_image.json"
 }
 
-# check_digest: stop if it is not the required digest.
-check_digest() {
+# build_check_digest: stop if it is not the required digest.
+build_check_digest() {
   if [[ $build_address != "$build_source" ]]; then build_digest=$build_required; fi # the registry has checked it
   [[ -z $build_required || $build_digest == "$build_required" ]] ||
     fail "the digest of $build_source has changed: now $build_digest, recorded $build_required" \
       'to accept the current digest, run the command again without --locked'
 }
 
-# source_digest: print the digest of a source that no registry names: a file's checksum, or docker's id of an image in
+# build_source_digest: print the digest of a source that no registry names: a file's checksum, or docker's id of an image in
 # its own store, where a rebuilt image has the same name.
-source_digest() {
+build_source_digest() {
   if [[ -n $build_archive ]]; then
     return
   elif [[ -n $build_file ]]; then
-    checksum "$build_file"
+    file_checksum "$build_file"
   elif [[ $build_kind == docker-daemon ]]; then
     docker image inspect --format '{{.Id}}' "${build_source#docker-daemon:}" 2>/dev/null || :
   fi
 }
 
-# is_built RECORD: whether it is the record of the expected image, and that image exists.
-is_built() {
+# build_is_done RECORD: whether it is the record of the expected image, and that image exists.
+build_is_done() {
   local expected=$build_digest
   record_value "$1" source
   local -r recorded=$REPLY
   json_text "$build_source"
   [[ $recorded == "$REPLY" ]] || return 1
-  if [[ -z $expected ]]; then expected=$(source_digest) || exit 1; fi
+  if [[ -z $expected ]]; then expected=$(build_source_digest) || exit 1; fi
   record_value "$1" digest
   [[ -z $expected || $REPLY == "$expected" ]] || return 1
   image_exists "${1%.json}" || return 1
-  is_as_recorded "${1%.json}" || {
+  image_matches_record "${1%.json}" || {
     note "rebuilding ${1%.json}, which does not match its record: $REPLY"
     return 1
   }
@@ -220,27 +220,27 @@ is_built() {
   note "$build_source was already built on $REPLY: ${1%.json}; --force rebuilds it"
 }
 
-# discard_partial_image: remove an unfinished image, whatever ended the build; downloaded layers stay in the cache for
+# build_discard: remove an unfinished image, whatever ended the build; downloaded layers stay in the cache for
 # the next try.
-discard_partial_image() {
-  delete_image "$build_partial" || :
+build_discard() {
+  image_delete "$build_partial" || :
   rm -f -- "$build_partial" "$build_partial.json"
-  remove_folder "$build_tmp"
+  directory_remove "$build_tmp"
 }
 
-# remove_dead_builds: remove what killed builds left. The lock is held: none is alive.
-remove_dead_builds() {
+# build_remove_dead: remove what killed builds left. The lock is held: none is alive.
+build_remove_dead() {
   local left
   for left in "${build_image%/*}"/partial-*-"${build_image##*/}"; do
-    if [[ -e $left ]]; then delete_image "$left" || rm -f -- "$left"; fi
+    if [[ -e $left ]]; then image_delete "$left" || rm -f -- "$left"; fi
   done
   for left in "${build_image%/*}"/partial-*-"${build_image##*/}.json"; do rm -f -- "$left"; done
-  for left in "$build_work"/tmp-*; do remove_folder "$left"; done
+  for left in "$build_work"/tmp-*; do directory_remove "$left"; done
 }
 
-# check_cache LAYOUT: remove what a full disk or a kill has left damaged: Apptainer reuses the cache unchecked. The
+# build_check_cache LAYOUT: remove what a full disk or a kill has left damaged: Apptainer reuses the cache unchecked. The
 # layout is the OCI's: a blob is named after its checksum.
-check_cache() {
+build_check_cache() {
   local blob sum opened closed
   if [[ -e $1/index.json ]]; then
     opened=$(tr -cd '{' <"$1/index.json") closed=$(tr -cd '}' <"$1/index.json")
@@ -253,8 +253,8 @@ check_cache() {
   done
 }
 
-# remove_folder DIR: remove it; images contain directories that their owner may not write to.
-remove_folder() {
+# directory_remove DIR: remove it; images contain directories that their owner may not write to.
+directory_remove() {
   if [[ ! -d $1 ]]; then return 0; fi
   chmod -R u+rwX -- "$1" 2>/dev/null || :
   rm -rf -- "$1" 2>/dev/null || : # or what a killed build started still writes there
@@ -263,70 +263,70 @@ remove_folder() {
 # build_run COMMAND...: run a program of the build, show its progress, and explain a failure.
 build_run() {
   local -r log=$build_work/log
-  "$@" 2>&1 </dev/null | tee -- "$log" | show_progress "$build_work/cache" "$build_partial" ||
-    explain_failure "$log" "$1" "$build_source" "$build_file" "$build_hint"
+  "$@" 2>&1 </dev/null | tee -- "$log" | build_show_progress "$build_work/cache" "$build_partial" ||
+    build_explain_failure "$log" "$1" "$build_source" "$build_file" "$build_hint"
 }
 
-# sif_build PROGRAM TAG: build a SIF with apptainer or singularity; TAG is for an image that docker builds first.
-sif_build() {
+# apptainer_build_image PROGRAM TAG: build a SIF with apptainer or singularity; TAG is for an image that docker builds first.
+apptainer_build_image() {
   local -a options=(--force)
   local folder=. address=$build_address
   # before version 4, SingularityCE's option of this name has another meaning
   if [[ $1 == apptainer ]]; then options+=(--arch "$arch"); fi
   case $build_kind in
     sif)
-      copy_image "$build_file" "$build_partial"
+      image_copy "$build_file" "$build_partial"
       return
       ;;
     oras | library) # the SIF itself: a build would unpack and pack it again
       build_run "$1" pull "${options[@]}" --disable-cache "$build_partial" "$address"
-      build_digest=$(checksum "$build_partial")
+      build_digest=$(file_checksum "$build_partial")
       return
       ;;
     dockerfile)
-      build_dockerfile "$2" "$build_tmp/image.tar"
+      archive_build_dockerfile "$2" "$build_tmp/image.tar"
       folder=$build_tmp address=docker-archive:image.tar
       ;;
     *-archive) folder=${build_file%/*} address=$build_kind:${build_file##*/} ;;
   esac
   # in the archive's folder: a path with a colon would be taken apart; not pulled: that keeps a second copy of the SIF
   (cd -- "$folder" && build_run "$1" build "${options[@]}" "$build_partial" "$address")
-  if [[ $build_kind == docker ]]; then build_digest=$(fetched_digest "$build_work/cache"); fi
+  if [[ $build_kind == docker ]]; then build_digest=$(apptainer_fetched_digest "$build_work/cache"); fi
 }
 
-# build_tag PROGRAM TAG: build the Dockerfile; its directory is the context.
-build_tag() {
+# docker_build PROGRAM TAG: build the Dockerfile; its directory is the context.
+docker_build() {
   build_run "$1" build --platform "linux/$arch" --file "$build_file" --tag "$2" "${build_file%/*}"
 }
 
-# build_dockerfile TAG ARCHIVE: build the Dockerfile with docker or podman, whichever works, as an archive.
-build_dockerfile() {
+# archive_build_dockerfile TAG ARCHIVE: build the Dockerfile with docker or podman, whichever works, as an archive.
+archive_build_dockerfile() {
   local program
   for program in docker podman; do
     if command -v "$program" >/dev/null && "$program" version >/dev/null 2>&1; then
-      build_tag "$program" "$1-archive"
-      save_tag "$program" "$1-archive" "$2"
+      docker_build "$program" "$1-archive"
+      docker_save "$program" "$1-archive" "$2"
       return
     fi
   done
   fail "neither docker nor podman works on this machine, and $build_file requires one of them" "$build_hint"
 }
 
-# save_tag PROGRAM TAG ARCHIVE: save it as an archive and remove it from the store.
-save_tag() {
+# docker_save PROGRAM TAG ARCHIVE: save it as an archive and remove it from the store.
+docker_save() {
   build_run "$1" save --output "$3" "$2"
   "$1" rmi "$2" >/dev/null
 }
 
-# copy_image FROM TO: copy it, because a site can replace its images at any time.
-copy_image() {
-  with_progress "$1" "$2" cp --reflink=auto -- "$1" "$2" ||
+# image_copy FROM TO: copy it, because a site can replace its images at any time.
+image_copy() {
+  progress_run "$1" "$2" cp --reflink=auto -- "$1" "$2" ||
     fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the error above'
 }
 
-# fetched_digest CACHE: print the digest of the manifest that Apptainer has downloaded last; the layout of the cache
+# apptainer_fetched_digest CACHE: print the digest of the manifest that Apptainer has downloaded last; the layout of the cache
 # is the OCI's, and this cache belongs to one image.
-fetched_digest() {
+apptainer_fetched_digest() {
   local -r index=$1/cache/blob/index.json
   local digests=''
   if [[ -f $index ]]; then digests=$(grep -o '"digest": *"sha256:[0-9a-f]*"' "$index") || :; fi
@@ -334,11 +334,11 @@ fetched_digest() {
   printf '%s' "${digests:+sha256:${digests%\"}}"
 }
 
-# verify_archive: stop if its checksum is not the recorded one.
-verify_archive() {
+# archive_verify: stop if its checksum is not the recorded one.
+archive_verify() {
   local sum
   note "checking $build_archive"
-  sum=$(checksum "$build_archive")
+  sum=$(file_checksum "$build_archive")
   record_value "$build_archive.json" sha256
   [[ $sum == "$REPLY" ]] ||
     fail "archive $build_archive is damaged: checksum $sum, recorded: $REPLY" 'copy the archive again'
@@ -348,14 +348,14 @@ verify_archive() {
 
 declare -g WRITTEN_TO='modified after it was built'
 
-# holds_tag FILE: whether it contains a tag; set REPLY to the program whose tag that is.
-holds_tag() {
+# docker_has_tag FILE: whether it contains a tag; set REPLY to the program whose tag that is.
+docker_has_tag() {
   REPLY=${1##*.}
   [[ $REPLY == docker || $REPLY == podman ]]
 }
 
-# tag_in FILE: print the tag that it contains.
-tag_in() {
+# docker_tag_in FILE: print the tag that it contains.
+docker_tag_in() {
   local tag=
   if [[ -f $1 ]]; then IFS= read -r tag <"$1" || :; fi
   printf '%s' "$tag"
@@ -364,32 +364,32 @@ tag_in() {
 # image_exists FILE: whether the image exists.
 image_exists() {
   [[ -f $1 ]] || return 1
-  if holds_tag "$1"; then "$REPLY" image inspect "$(tag_in "$1")" >/dev/null 2>&1; fi
+  if docker_has_tag "$1"; then "$REPLY" image inspect "$(docker_tag_in "$1")" >/dev/null 2>&1; fi
 }
 
-# delete_image FILE: with its tag, unless another file names that too; false if a container uses the tag.
-delete_image() {
+# image_delete FILE: with its tag, unless another file names that too; false if a container uses the tag.
+image_delete() {
   local -a same=()
-  if holds_tag "$1" && image_exists "$1"; then
-    mapfile -t same < <(grep -l -x -F -e "$(tag_in "$1")" -- "${1%/*/*}"/{build,versions}/*."$REPLY" 2>/dev/null)
-    if ((${#same[@]} < 2)); then "$REPLY" rmi "$(tag_in "$1")" >/dev/null 2>&1 || return 1; fi
+  if docker_has_tag "$1" && image_exists "$1"; then
+    mapfile -t same < <(grep -l -x -F -e "$(docker_tag_in "$1")" -- "${1%/*/*}"/{build,versions}/*."$REPLY" 2>/dev/null)
+    if ((${#same[@]} < 2)); then "$REPLY" rmi "$(docker_tag_in "$1")" >/dev/null 2>&1 || return 1; fi
   fi
   rm -f -- "$1"
 }
 
-# check_image FILE ARCH HINT: stop if it is incomplete, not an image, or for another architecture.
-check_image() {
+# image_check FILE ARCH HINT: stop if it is incomplete, not an image, or for another architecture.
+image_check() {
   local found
   case $1 in
     *.docker | *.podman)
-      holds_tag "$1"
-      tag_check "$REPLY" "$(tag_in "$1")" "$2" "$3"
+      docker_has_tag "$1"
+      docker_check_image "$REPLY" "$(docker_tag_in "$1")" "$2" "$3"
       ;;
-    *.sif) sif_check "$1" "$2" "$3" ;;
+    *.sif) apptainer_check_image "$1" "$2" "$3" ;;
     *.sqsh)
-      check_sqsh "$1" "$3"
+      enroot_check_image "$1" "$3"
       unsquashfs -s "$1" >/dev/null 2>&1 || fail "incomplete image: $1" "$3"
-      found=$(sqsh_arch "$1")
+      found=$(enroot_image_arch "$1")
       # older unsquashfs shows no file
       [[ -z $found || $found == "$2" ]] || fail "image $1 has the wrong architecture: $found, expected $2" "$3"
       ;;
@@ -405,53 +405,53 @@ check_image() {
 # where there is none.
 archive_arch() {
   local manifest config=''
-  if manifest=$(member_of "$1" manifest.json); then
+  if manifest=$(archive_member "$1" manifest.json); then
     config=$(grep -o '"Config": *"[^"]*"' <<<"$manifest" | head -n 1) || :
     config=${config%\"}
     config=${config##*\"}
-  elif manifest=$(member_of "$1" index.json); then
-    manifest=$(member_of "$1" "$(blob_named_in "$manifest")") || :
-    config=$(blob_named_in "${manifest#*\"config\"}")
+  elif manifest=$(archive_member "$1" index.json); then
+    manifest=$(archive_member "$1" "$(archive_blob "$manifest")") || :
+    config=$(archive_blob "${manifest#*\"config\"}")
   fi
-  member_of "$1" "$config" | tr -d ' \n' | grep -o '"architecture":"[^"]*"' | head -n 1 |
+  archive_member "$1" "$config" | tr -d ' \n' | grep -o '"architecture":"[^"]*"' | head -n 1 |
     cut -d '"' -f 4 || :
 }
 
-# member_of TAR NAME: print the content of a file in it.
-member_of() {
+# archive_member TAR NAME: print the content of a file in it.
+archive_member() {
   tar -xOf "$1" "$2" 2>/dev/null || tar -xOf "$1" "./$2" 2>/dev/null
 }
 
-# blob_named_in JSON: print the path of the first blob that an OCI document names.
-blob_named_in() {
+# archive_blob JSON: print the path of the first blob that an OCI document names.
+archive_blob() {
   local digest
   digest=$(grep -o 'sha256:[0-9a-f]*' <<<"$1" | head -n 1) || :
   printf 'blobs/sha256/%s' "${digest#sha256:}"
 }
 
-# checksum FILE: print its SHA-256, as sha256:...
-checksum() {
+# file_checksum FILE: print its SHA-256, as sha256:...
+file_checksum() {
   local sum
   # shellcheck disable=SC2094  # it is read only
-  sum=$(with_progress "$1" '' sha256sum <"$1") || fail "cannot read $1" 'see the error above'
+  sum=$(progress_run "$1" '' sha256sum <"$1") || fail "cannot read $1" 'see the error above'
   printf 'sha256:%s' "${sum%% *}"
 }
 
 # image_checksum FILE: print the checksum of the image, or its id in the store of docker or podman.
 image_checksum() {
   local id
-  if holds_tag "$1"; then
-    id=$("$REPLY" image inspect --format '{{.Id}}' "$(tag_in "$1")")
+  if docker_has_tag "$1"; then
+    id=$("$REPLY" image inspect --format '{{.Id}}' "$(docker_tag_in "$1")")
     printf 'sha256:%s' "${id#sha256:}"
   else
-    checksum "$1"
+    file_checksum "$1"
   fi
 }
 
 # image_bytes FILE: print the size of the image.
 image_bytes() {
-  if holds_tag "$1"; then
-    "$REPLY" image inspect --format '{{.Size}}' "$(tag_in "$1")"
+  if docker_has_tag "$1"; then
+    "$REPLY" image inspect --format '{{.Size}}' "$(docker_tag_in "$1")"
   else
     stat -c %s -- "$1"
   fi
@@ -462,8 +462,8 @@ image_fingerprint() {
   stat -L -c '%s %.9Y' -- "$1"
 }
 
-# is_record FILE: whether it is complete: the brace that ends it is its last line.
-is_record() {
+# record_is_complete FILE: whether it is complete: the brace that ends it is its last line.
+record_is_complete() {
   local -a lines=()
   { mapfile -t lines <"$1"; } 2>/dev/null || return 1
   ((${#lines[@]} > 1)) && [[ ${lines[-1]} == '}' ]]
@@ -475,11 +475,11 @@ image_damage() {
   local bytes
   REPLY=
   if [[ $1 == *_unrecorded.* ]]; then return; fi
-  if ! is_record "$1.json"; then
+  if ! record_is_complete "$1.json"; then
     REPLY='the record is missing or damaged'
   elif ! image_exists "$1"; then
     REPLY='the image is missing'
-  elif ! holds_tag "$1"; then
+  elif ! docker_has_tag "$1"; then
     bytes=$(stat -L -c %s -- "$1")
     record_value "$1.json" bytes
     if [[ $bytes != "$REPLY" ]]; then
@@ -493,17 +493,17 @@ image_damage() {
   fi
 }
 
-# is_as_recorded FILE [always]: whether an image is what was built; if not, set REPLY to how it differs. The checksum
+# image_matches_record FILE [always]: whether an image is what was built; if not, set REPLY to how it differs. The checksum
 # is computed again if the file has been written to or copied, or `always`.
-is_as_recorded() {
+image_matches_record() {
   local sum
   image_damage "$1"
   if [[ -z $REPLY || $REPLY == "$WRITTEN_TO" ]] && [[ $1 != *_unrecorded.* ]]; then
-    if [[ -z $REPLY && ${2:-} != always ]] && ! holds_tag "$1"; then return; fi
+    if [[ -z $REPLY && ${2:-} != always ]] && ! docker_has_tag "$1"; then return; fi
     sum=$(image_checksum "$1") || exit
     record_value "$1.json" sha256
     if [[ $sum == "$REPLY" ]]; then
-      renew_mark "$1"
+      image_renew_fingerprint "$1"
       return
     fi
     REPLY="checksum $sum, recorded: ${REPLY:-none}"
@@ -511,14 +511,14 @@ is_as_recorded() {
   [[ -z $REPLY ]]
 }
 
-# renew_mark FILE: its checksum was right: nothing has to compute it again. Another user's record stays.
-renew_mark() {
-  if holds_tag "$1"; then return; fi
-  (change_record "$1.json" modified "$(image_fingerprint "$1")") 2>/dev/null || :
+# image_renew_fingerprint FILE: its checksum was right: nothing has to compute it again. Another user's record stays.
+image_renew_fingerprint() {
+  if docker_has_tag "$1"; then return; fi
+  (record_change "$1.json" modified "$(image_fingerprint "$1")") 2>/dev/null || :
 }
 
-# this_script: the text of the script that runs, however it was started.
-this_script() {
+# script_text: the text of the script that runs, however it was started.
+script_text() {
   if [[ ${BASH_EXECUTION_STRING:-} == 'source /dev/fd/'* ]]; then # too long for an argument
     cat -- "${BASH_EXECUTION_STRING#* }"
   elif [[ -n ${BASH_EXECUTION_STRING:-} ]]; then
@@ -536,8 +536,8 @@ program_version() {
   esac || :
 }
 
-# write_facts FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them.
-write_facts() {
+# record_write FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them.
+record_write() {
   local comma='{' index
   {
     for ((index = 2; index < $#; index += 2)); do
@@ -555,11 +555,11 @@ record_value() {
   REPLY=
   [[ -r $1 ]] || return 0
   mapfile -t lines <"$1"
-  value_in "$2" ${lines[@]+"${lines[@]}"}
+  record_find "$2" ${lines[@]+"${lines[@]}"}
 }
 
-# value_in NAME LINE...: the same, of a record's lines.
-value_in() {
+# record_find NAME LINE...: the same, of a record's lines.
+record_find() {
   local line
   REPLY=
   for line in "${@:2}"; do
@@ -573,9 +573,9 @@ value_in() {
 
 # ---------- lib/images/watch.bash
 
-# show_progress PATH...: print a program's messages; on a terminal only the latest, with the time and the size of PATHs,
+# build_show_progress PATH...: print a program's messages; on a terminal only the latest, with the time and the size of PATHs,
 # which the program writes.
-show_progress() {
+build_show_progress() {
   local line='' message='' terminal='' shown='' status
   local -r start=$SECONDS
   if [[ -t 2 ]]; then terminal=1; fi
@@ -583,21 +583,21 @@ show_progress() {
     status=0
     IFS= read -r -t 1 line || status=$?
     if ((status > 0 && status <= 128)); then break; fi
-    if ((status == 0)) && is_message "$line"; then
+    if ((status == 0)) && build_is_message "$line"; then
       message=$REPLY
       if [[ -z $terminal ]]; then printf '      %s\n' "$message" >&2; fi
     fi
     if [[ -n $terminal && $SECONDS != "$shown" ]]; then
       shown=$SECONDS
-      human "$(du -s -B1 -- "$@" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')"
+      bytes_format "$(du -s -B1 -- "$@" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')"
       printf '\r\e[K      %.54s  %d s, %s' "$message" "$((SECONDS - start))" "$REPLY" >&2
     fi
   done
   if [[ -n $terminal ]]; then printf '\r\e[K' >&2; fi
 }
 
-# is_message LINE: whether it shows progress; set REPLY to it.
-is_message() {
+# build_is_message LINE: whether it shows progress; set REPLY to it.
+build_is_message() {
   local -r layer='^[0-9a-f]{12}: '
   REPLY=${1#INFO:}
   REPLY=${REPLY#\[INFO\]}
@@ -610,9 +610,9 @@ is_message() {
   [[ ! $REPLY =~ $layer ]]
 }
 
-# explain_failure LOG PROGRAM SOURCE FILE HINT: stop, with the cause and the fix if the log shows them. FILE is the
+# build_explain_failure LOG PROGRAM SOURCE FILE HINT: stop, with the cause and the fix if the log shows them. FILE is the
 # source if it is a file; HINT is for a machine that cannot build from it.
-explain_failure() {
+build_explain_failure() {
   local text
   text=$(<"$1")
   local -r said=${text,,}
@@ -621,7 +621,7 @@ explain_failure() {
       'free some space, or set [paths] in configuration.toml; then run the command again'
   fi
   if [[ -z $4 || $4 == *.tar ]]; then
-    explain_source "$said" "$2" "$3"
+    build_explain_source "$said" "$2" "$3"
   elif [[ $said == *'user namespace'* || $said == *newuidmap* || $said == *fakeroot* ]]; then
     tail -n 5 -- "$1" >&2
     fail "building from $3 is not allowed on this machine" "$5"
@@ -630,8 +630,8 @@ explain_failure() {
   fail_writing "${1%/*}" "$2 cannot build an image from $3" 'see the output above'
 }
 
-# explain_source TEXT PROGRAM SOURCE: stop if the text, in lower case, shows what is wrong with the source.
-explain_source() {
+# build_explain_source TEXT PROGRAM SOURCE: stop if the text, in lower case, shows what is wrong with the source.
+build_explain_source() {
   local -r source=$3
   local host=${source#*://}
   host=${host%%/*}
@@ -644,10 +644,10 @@ explain_source() {
       fail "image not found: $source" 'check its name and tag: container.image in configuration.toml'
       ;;
     *toomanyrequests* | *'rate limit'*)
-      fail "$host: rate limit reached for anonymous pulls" "$(login_command "$2" "$host")"
+      fail "$host: rate limit reached for anonymous pulls" "$(registry_login_command "$2" "$host")"
       ;;
     *unauthorized* | *'authentication required'* | *'access denied'* | *'access to the resource is denied'* | *'no basic auth'*)
-      fail "$host requires a login, or does not have $source" "$(login_command "$2" "$host")"
+      fail "$host requires a login, or does not have $source" "$(registry_login_command "$2" "$host")"
       ;;
     *'no such host'* | *'network is unreachable'* | *'connection refused'* | *'i/o timeout'* | *'no route to host'* | \
       *'temporary failure in name resolution'* | *'could not resolve'* | *'tls handshake timeout'* | *'server misbehaving'*)
@@ -667,8 +667,8 @@ explain_source() {
   esac
 }
 
-# login_command PROGRAM HOST: print the hint that gives the program a login for the registry.
-login_command() {
+# registry_login_command PROGRAM HOST: print the hint that gives the program a login for the registry.
+registry_login_command() {
   case $1 in
     apptainer | singularity) printf 'run: %s registry login --username NAME docker://%s' "$1" "$2" ;;
     enroot) printf 'add a line to %s: machine %s login NAME password ...' "\$ENROOT_CONFIG_PATH/.credentials" "$2" ;;
@@ -678,21 +678,21 @@ login_command() {
 
 # ---------- lib/packages/overlay.bash
 
-# change_record FILE NAME TEXT: replace one of its values, not the last one; TEXT is in JSON.
-change_record() {
+# record_change FILE NAME TEXT: replace one of its values, not the last one; TEXT is in JSON.
+record_change() {
   local line
   while IFS= read -r line || [[ -n $line ]]; do
     if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
     printf '%s\n' "$line"
   done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'check the permissions of the directory; the line above has the reason'
-  publish_file "$1.partial" "$1"
+  file_publish "$1.partial" "$1"
 }
 
 # ---------- lib/runtimes/enroot.bash
 
-# check_sqsh FILE HINT: stop if the image is missing or not an image. Its architecture is checked when it is built:
+# enroot_check_image FILE HINT: stop if the image is missing or not an image. Its architecture is checked when it is built:
 # that takes too long for each launch.
-check_sqsh() {
+enroot_check_image() {
   local magic=''
   [[ -e $1 ]] || fail "image not found: $1" "$2"
   [[ -r $1 ]] || fail "cannot read image $1" \
@@ -701,9 +701,9 @@ check_sqsh() {
   [[ $magic == hsqs ]] || fail "not a SquashFS image: $1" "$2"
 }
 
-# sqsh_arch FILE: print the architecture of the programs in it, as enroot records none; nothing if it is incomplete.
+# enroot_image_arch FILE: print the architecture of the programs in it, as enroot records none; nothing if it is incomplete.
 # Links are left out: older unsquashfs does not follow them.
-sqsh_arch() {
+enroot_image_arch() {
   local file code
   while IFS= read -r file; do
     code=$(unsquashfs -cat "$1" "$file" 2>/dev/null | head -c 20 | od -An -v -tx1 | tr -d ' \n')
@@ -724,9 +724,9 @@ program_check() {
       'load its module, or set container.runtime in configuration.toml to another runtime'
 }
 
-# sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
+# apptainer_check_image FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
 # first line a SIF file has magic, version and architecture.
-sif_check() {
+apptainer_check_image() {
   local -r file=$1 arch=$2 hint=$3
   [[ -e $file ]] || fail "image not found: $file" "$hint"
   [[ -r $file ]] || fail "cannot read the image $file" \
@@ -743,8 +743,8 @@ sif_check() {
   [[ $found == "$arch" ]] || fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
 }
 
-# tag_check PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
-tag_check() {
+# docker_check_image PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
+docker_check_image() {
   local found
   found=$("$1" image inspect --format '{{.Architecture}}' "$2" 2>/dev/null) || {
     "$1" version >/dev/null 2>&1 ||
@@ -754,8 +754,8 @@ tag_check() {
   [[ $found == "$3" ]] || fail "image $2 has the wrong architecture: $found, expected $3" "$4"
 }
 
-# make_folders DIR...: make the configured directories, or stop at one that cannot be made or entered.
-make_folders() {
+# directory_make DIR...: make the configured directories, or stop at one that cannot be made or entered.
+directory_make() {
   local folder reason
   for folder in "$@"; do
     [[ -d $folder && -x $folder ]] && continue
@@ -767,15 +767,15 @@ make_folders() {
 
 # ---------- lib/script/group.bash
 
-# publish_file PARTIAL FILE: give it its name, readable for whoever may read the folder.
-publish_file() {
-  share_with_group "${2%/*}" "$1"
+# file_publish PARTIAL FILE: give it its name, readable for whoever may read the folder.
+file_publish() {
+  group_share "${2%/*}" "$1"
   mv -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
 }
 
-# share_with_group FOLDER PATH...: who may read or write the folder may do so with these, whatever this
+# group_share FOLDER PATH...: who may read or write the folder may do so with these, whatever this
 # user's umask; what is another user's is left as it is.
-share_with_group() {
+group_share() {
   local mode path
   mode=$(stat -c %A -- "$1")
   for path in "${@:2}"; do
@@ -820,27 +820,19 @@ declare -ga lock_hearts=()
 # the last sign of life of a lock that is waited for, and when it was seen first
 declare -gA lock_signs=()
 
-# locked PATH FUNCTION [ARGUMENT...]: run a function while holding the lock of PATH.
-locked() {
-  hold_lock "$1"
-  "${@:2}"
-  release_lock
-  if ((${#held_locks[@]} == 0)); then trap - EXIT; else trap release_locks EXIT; fi
+# lock_hold PATH: hold the lock of PATH until the script ends.
+lock_hold() {
+  lock_take "$1.lock"
+  trap lock_release_all EXIT
 }
 
-# hold_lock PATH: hold the lock of PATH until the script ends.
-hold_lock() {
-  acquire_lock "$1.lock"
-  trap release_locks EXIT
-}
-
-# acquire_lock LOCK: move a folder of ours to that name, or wait for whoever has it.
-acquire_lock() {
+# lock_take LOCK: move a folder of ours to that name, or wait for whoever has it.
+lock_take() {
   [[ -e /proc/$$/stat ]] || fail '/proc not found: locks need it' 'run the command on Linux'
-  local -r lock=$1 own=$1.new.$(this_host).$$
+  local -r lock=$1 own=$1.new.$(host_name).$$
   local told='' reason
   local -i failed=0
-  until reason=$(make_lock "$own" "$lock" 2>&1); do
+  until reason=$(lock_make "$own" "$lock" 2>&1); do
     rm -rf -- "$own"
     if [[ ! -d $lock ]]; then
       failed+=1 # or it was given back just now
@@ -849,7 +841,7 @@ acquire_lock() {
       continue
     fi
     failed=0
-    if lock_is_stale "$lock" && take_over_lock "$lock" "$own"; then continue; fi
+    if lock_is_stale "$lock" && lock_take_over "$lock" "$own"; then continue; fi
     [[ -n $told ]] ||
       note "waiting for the lock held by $(lock_owner "$lock"); if that process no longer exists, run: rm -r $(printf %q "$lock")"
     told=1
@@ -863,40 +855,40 @@ acquire_lock() {
   # its own, as the lock may have to outlive this process's.
   trap - EXIT
   set -m
-  (set +m && exec {file}<&- && beat_lock "$lock") >/dev/null 2>&1 </dev/null &
+  (set +m && exec {file}<&- && lock_beat "$lock") >/dev/null 2>&1 </dev/null &
   set +m
   lock_hearts+=($!)
   disown
-  remove_dead_locks "$lock"
+  lock_remove_dead "$lock"
 }
 
-# make_lock FOLDER LOCK: make a folder that says who has it, and move it to the lock's name. Everybody
+# lock_make FOLDER LOCK: make a folder that says who has it, and move it to the lock's name. Everybody
 # can read it, whatever this user's umask.
-make_lock() {
+lock_make() {
   local host start
-  host=$(this_host)
+  host=$(host_name)
   start=$(process_start "$$")
   (umask a+rx && mkdir -- "$1" && printf '%s %s %s\n' "$host" "$$" "$start" >"$1/owner") && mv -T -- "$1" "$2"
 }
 
-# beat_lock LOCK: the sign of life, until no process holds the lock, or somebody else does. Its own process
+# lock_beat LOCK: the sign of life, until no process holds the lock, or somebody else does. Its own process
 # is recorded for other users, who cannot see which processes hold the lock.
-beat_lock() {
+lock_beat() {
   local -r owner=$(<"$1/owner")
   local -r start=${owner##* } heart=$BASHPID
   (umask a+r && printf '%s %s\n' "$heart" "$(process_start "$heart")" >"$1/heart.partial") &&
     mv -- "$1/heart.partial" "$1/heart" || : # on a full disk it beats all the same
   while sleep 5 && [[ $(<"$1/owner") == "$owner" ]]; do
     if [[ $(process_start "$$") != "$start" ]]; then
-      find_lock_holders "$1"
+      lock_find_holders "$1"
       if ((${#holders[@]} == 0)); then return; fi
     fi
     touch -c -- "$1" "$1/owner"
   done
 }
 
-# find_lock_holders LOCK: set `holders` to the processes of this user that have it open.
-find_lock_holders() {
+# lock_find_holders LOCK: set `holders` to the processes of this user that have it open.
+lock_find_holders() {
   local file
   holders=()
   for file in /proc/[0-9]*/fd/[1-9][0-9]; do # bash opens it as 10 or above
@@ -907,9 +899,9 @@ find_lock_holders() {
   done
 }
 
-# remove_lock FOLDER: give it another name first, as only that takes one step.
-remove_lock() {
-  local -r other=$1.new.$(this_host).gone.$$
+# lock_remove FOLDER: give it another name first, as only that takes one step.
+lock_remove() {
+  local -r other=$1.new.$(host_name).gone.$$
   if mv -T -- "$1" "$other" 2>/dev/null; then
     rm -rf -- "$other" 2>/dev/null || : # another member's lock can be moved away, but not be emptied
   else
@@ -917,37 +909,37 @@ remove_lock() {
   fi
 }
 
-# remove_dead_locks LOCK: what was killed while it made or removed one; its name says whose it is.
-remove_dead_locks() {
+# lock_remove_dead LOCK: what was killed while it made or removed one; its name says whose it is.
+lock_remove_dead() {
   local folder host
   for folder in "$1".new.* "$1.removal"; do
     host=${folder##*.new.}
     host=${host%.*}
     if [[ ! -d $folder ]]; then continue; fi
-    if [[ $host == "$(this_host)" && -O $folder && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
+    if [[ $host == "$(host_name)" && -O $folder && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
       rm -rf -- "$folder" 2>/dev/null || : # another member's stays
     fi
   done
 }
 
-# release_lock: give back what `locked` got last.
-release_lock() {
+# lock_release: give back what was taken last.
+lock_release() {
   local last=${#held_locks[@]}
   last=$((last - 1))
   local file=${lock_files[last]:-}
   if [[ -n ${lock_hearts[last]:-} ]]; then kill -- "-${lock_hearts[last]}" 2>/dev/null || :; fi
   if [[ -n $file ]]; then exec {file}<&-; fi
-  remove_lock "${held_locks[last]}"
+  lock_remove "${held_locks[last]}"
   unset "lock_hearts[last]" "lock_files[last]" "held_locks[last]"
 }
 
-# release_locks: give back all, at the end.
-release_locks() {
-  while ((${#held_locks[@]})); do release_lock; done
+# lock_release_all: give back all, at the end.
+lock_release_all() {
+  while ((${#held_locks[@]})); do lock_release; done
 }
 
-# this_host: its name; not HOSTNAME, which a job can inherit from the node that it was sent from.
-this_host() {
+# host_name: its name; not HOSTNAME, which a job can inherit from the node that it was sent from.
+host_name() {
   printf '%s' "$(</proc/sys/kernel/hostname)"
 }
 
@@ -971,11 +963,11 @@ process_start() {
 # the sign of life. It is compared with a folder made now, by the clock of the file system; where it lies in
 # the future, it has to change.
 lock_is_stale() {
-  local -r now=$1.new.$(this_host).now.$$
+  local -r now=$1.new.$(host_name).now.$$
   local host='' process='' start='' heart beating found sign
   if [[ -d $1 && ! (-r $1 && -x $1) || -e $1/owner && ! -r $1/owner ]]; then return 1; fi # nobody knows
   read -r host process start 2>/dev/null <"$1/owner" || :
-  if [[ $host == "$(this_host)" ]]; then
+  if [[ $host == "$(host_name)" ]]; then
     found=$(process_start "$process")
     if [[ $found == "$start" ]]; then return 1; fi
     if [[ -O $1/owner ]]; then return 0; fi # what it has started is ended before the lock is taken over
@@ -997,35 +989,35 @@ lock_is_stale() {
   ((SECONDS - ${lock_signs[$1]##* } > LOCK_PATIENCE))
 }
 
-# take_over_lock LOCK OWN: remove a stale lock, and fail where that has to wait. Only one process may
+# lock_take_over LOCK OWN: remove a stale lock, and fail where that has to wait. Only one process may
 # look and remove at a time, or the second one would remove the lock that the first has made meanwhile.
-take_over_lock() {
+lock_take_over() {
   local -r lock=$1 removal=$1.removal
   local -i failed=0
   local owner
-  if ! make_lock "$2" "$removal" 2>/dev/null; then
+  if ! lock_make "$2" "$removal" 2>/dev/null; then
     rm -rf -- "$2"
     if ! lock_is_stale "$removal"; then return 1; fi
-    remove_lock "$removal"
+    lock_remove "$removal"
     return 0
   fi
   if lock_is_stale "$lock"; then
     owner=$(lock_owner "$lock")
-    if end_lock_holders "$lock" && remove_lock "$lock" 2>/dev/null; then
+    if lock_end_holders "$lock" && lock_remove "$lock" 2>/dev/null; then
       note "taking over the lock of $owner, which has ended"
     else
       failed=1
     fi
   fi
-  remove_lock "$removal"
+  lock_remove "$removal"
   return "$failed"
 }
 
-# end_lock_holders LOCK: end what its owner has left, and wait until that is gone; false where it stays.
-end_lock_holders() {
+# lock_end_holders LOCK: end what its owner has left, and wait until that is gone; false where it stays.
+lock_end_holders() {
   local -i tries
   for ((tries = 0; tries < 300; tries++)); do
-    find_lock_holders "$1"
+    lock_find_holders "$1"
     if ((${#holders[@]} == 0)); then return; fi
     if ((tries == 0)); then note "ending its remaining processes: ${holders[*]}"; fi
     if ((tries % 10 == 0)); then
@@ -1142,9 +1134,9 @@ next_step() {
 
 # ---------- lib/script/progress.bash
 
-# with_progress FROM TO PROGRAM...: run a program that reads the file FROM as its standard input or, if TO is not empty,
+# progress_run FROM TO PROGRAM...: run a program that reads the file FROM as its standard input or, if TO is not empty,
 # writes it to the file TO.
-with_progress() {
+progress_run() {
   local -i code=0
   if [[ ! -t 2 ]]; then
     "${@:3}"
@@ -1153,16 +1145,16 @@ with_progress() {
   # the end of the program, also of this script, is the end of what file 4 leads to
   {
     "${@:3}" 3<&- 4>&- || code=$?
-  } 3<&0 4> >(show_position "$1" "$2")
+  } 3<&0 4> >(progress_show "$1" "$2")
   wait "$!" 2>/dev/null || :
   return "$code"
 }
 
-# show_position FROM TO: show the size of TO, else the position in file 3, until standard input ends.
-show_position() {
+# progress_show FROM TO: show the size of TO, else the position in file 3, until standard input ends.
+progress_show() {
   local key place bytes of status
   bytes=$(stat -L -c %s -- "$1")
-  human "$bytes"
+  bytes_format "$bytes"
   of=$REPLY
   while status=0 && { read -r -t 0.5 || status=$?; } && ((status > 128)); do
     place=0
@@ -1171,14 +1163,14 @@ show_position() {
     else
       while read -r key REPLY; do if [[ $key == pos: ]]; then place=$REPLY; fi; done </proc/self/fdinfo/3
     fi
-    human "$place"
+    bytes_format "$place"
     printf '\r\e[K      %s of %s, %d %%' "$REPLY" "$of" $((place * 100 / (bytes > 0 ? bytes : 1))) >&2
   done
   printf '\r\e[K' >&2
 }
 
-# human BYTES: set REPLY to the size with a unit, such as 9.4 GB.
-human() {
+# bytes_format BYTES: set REPLY to the size with a unit, such as 9.4 GB.
+bytes_format() {
   local -i tenths=$(($1 * 10)) unit=0
   local -ar units=(B kB MB GB TB)
   while ((tenths >= 10000 && unit < 4)); do

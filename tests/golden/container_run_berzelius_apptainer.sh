@@ -3,7 +3,7 @@
 set -euo pipefail
 
 longship_main() {
-  make_folders /proj/nordic-llm/users/me/longship /proj/nordic-llm/users/me/longship
+  directory_make /proj/nordic-llm/users/me/longship /proj/nordic-llm/users/me/longship
 
   # The host's compilers and Python must not leak into the environment.
   unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
@@ -13,7 +13,7 @@ longship_main() {
 
   program_check apptainer
   image=/proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
-  sif_check "$image" amd64 'run: python3 build_container.py && python3 move_built_container_to_active.py'
+  apptainer_check_image "$image" amd64 'run: python3 build_container.py && python3 move_built_container_to_active.py'
   host_check_arch amd64 "the image $image"
   options=()
   apptainer_add_home
@@ -26,7 +26,7 @@ longship_main() {
   venv_check /proj/nordic-llm/users/me/longship/venv_pytorch_amd64 /proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
   command_set '/home/me/long ship/lib/runtimes/inside/interactive.bash' "$@"
   command_encode
-  hand_over apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "$longship_contract" longship "${command[@]}"
+  command_exec apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "$longship_contract" longship "${command[@]}"
 }
 
 # The environment inside, the same for every runtime: POSIX sh.
@@ -74,9 +74,9 @@ exec "$@"'
 
 # ---------- lib/script/exported.bash
 
-# keep_exported NAME...: put aside what is exported under names that this script uses.
-# shellcheck disable=SC2034 # for hand_over, where a script has it
-keep_exported() {
+# exported_keep NAME...: put aside what is exported under names that this script uses.
+# shellcheck disable=SC2034 # for command_exec, where a script has it
+exported_keep() {
   declare -gA longship_kept=()
   # bash warns when it starts that this one is not installed, and would again after each `local LC_ALL`
   local -r longship_name=LC_ALL # a name, as ShellCheck warns of an assignment in a subshell
@@ -91,8 +91,8 @@ keep_exported() {
   done
 }
 
-# hand_over COMMAND...: become it, with all that the caller exports and no shell options of ours.
-hand_over() {
+# command_exec COMMAND...: become it, with all that the caller exports and no shell options of ours.
+command_exec() {
   local longship_name
   for longship_name in "${!longship_kept[@]}"; do
     # shellcheck disable=SC2163 # the name that it holds; local, as an array of ours may have that name
@@ -102,7 +102,7 @@ hand_over() {
   exec "$@"
 }
 
-keep_exported REPLY UTF8 arch base block bound byte code colour command each file folder \
+exported_keep REPLY UTF8 arch base block bound byte code colour command each file folder \
     found free free_inodes hint home image inodes lines magic mode number options own path \
     pieces reason rest script size source target text told valid variable word
 
@@ -115,9 +115,9 @@ program_check() {
       'load its module, or set container.runtime in configuration.toml to another runtime'
 }
 
-# sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
+# apptainer_check_image FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
 # first line a SIF file has magic, version and architecture.
-sif_check() {
+apptainer_check_image() {
   local -r file=$1 arch=$2 hint=$3
   [[ -e $file ]] || fail "image not found: $file" "$hint"
   [[ -r $file ]] || fail "cannot read the image $file" \
@@ -161,8 +161,8 @@ venv_check() {
     fail "the Python packages in $1 were installed on top of $base, not of $2" 'python3 set_up.py install'
 }
 
-# make_folders DIR...: make the configured directories, or stop at one that cannot be made or entered.
-make_folders() {
+# directory_make DIR...: make the configured directories, or stop at one that cannot be made or entered.
+directory_make() {
   local folder reason
   for folder in "$@"; do
     [[ -d $folder && -x $folder ]] && continue
@@ -269,11 +269,11 @@ command_encode() {
   local word
   local -a pieces=()
   for word in "${command[@]}"; do
-    while first_bytes 20000 "$word" && word=${word:${#REPLY}} && [[ -n $word ]]; do
-      each_byte "$REPLY"
+    while utf8_first_bytes 20000 "$word" && word=${word:${#REPLY}} && [[ -n $word ]]; do
+      utf8_replace "$REPLY"
       pieces+=("+$REPLY")
     done
-    each_byte "$REPLY"
+    utf8_replace "$REPLY"
     pieces+=("=$REPLY")
   done
   command=("${pieces[@]}")
@@ -301,13 +301,13 @@ declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf
 $'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
 $'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*'
 
-# each_byte TEXT [REPLACEMENT]: set REPLY to the text with the replacement for each byte that is not UTF-8;
+# utf8_replace TEXT [REPLACEMENT]: set REPLY to the text with the replacement for each byte that is not UTF-8;
 # without one as printf %b reads it: with its octal number, and every backslash twice.
-each_byte() {
+utf8_replace() {
   local LC_ALL=C
   local rest=$1 block valid byte text=''
   while [[ -n $rest ]]; do
-    first_bytes 200 "$rest" # of all the rest, bash would make a copy for each byte
+    utf8_first_bytes 200 "$rest" # of all the rest, bash would make a copy for each byte
     block=$REPLY rest=${rest:${#REPLY}}
     while [[ -n $block ]]; do
       [[ $block =~ $UTF8 ]]
@@ -325,8 +325,8 @@ each_byte() {
   REPLY=$text
 }
 
-# first_bytes NUMBER TEXT: set REPLY to so many, and up to three more of a character that begins with them.
-first_bytes() {
+# utf8_first_bytes NUMBER TEXT: set REPLY to so many, and up to three more of a character that begins with them.
+utf8_first_bytes() {
   local LC_ALL=C
   local -i number=$1
   while ((number < $1 + 3)) && [[ ${2:number:1} == [$'\x80'-$'\xbf'] ]]; do number+=1; done

@@ -29,12 +29,14 @@ CACHE = re.compile(r"\w*TMPDIR=|(APPTAINER|SINGULARITY|ENROOT)_|PARALLEL_HOME")
 # What would change this machine only says so.
 STUBS = r"""
 build_run() { echo "$@"; }
-for each in copy_image hold_tag load_archive docker podman; do
+for each in image_copy docker_keep_tag docker_load docker podman; do
   eval "$each() { echo $each \"\$@\"; }"
 done
-for each in program_check make_folders build_end pulled_digest; do eval "$each() { :; }"; done
-fetched_digest() { :; }
-checksum() { :; }
+for each in program_check directory_make build_end docker_pulled_digest; do
+  eval "$each() { :; }"
+done
+apptainer_fetched_digest() { :; }
+file_checksum() { :; }
 build_begin() { build_partial=partial build_tmp=/tmp build_work=/work; }
 """
 
@@ -49,17 +51,17 @@ build_begin() { build_partial=partial build_tmp=/tmp build_work=/work; }
             "oras://x/y:1",
             "apptainer pull --force --arch amd64 --disable-cache",
         ),
-        ("apptainer", "{file}.sif", "copy_image"),
+        ("apptainer", "{file}.sif", "image_copy"),
         ("apptainer", "{file}.def", "apptainer build --force --arch amd64 partial {file}.def"),
         ("apptainer", "{file}.Dockerfile", "docker build --platform linux/amd64 --file {file}"),
         ("apptainer", "oci-archive:{file}.tar", "apptainer build --force --arch amd64 partial oci"),
         ("docker", "docker://x/y:1", "docker pull --platform linux/amd64 x/y:1"),
         ("podman", "{file}.Dockerfile", "podman build --platform linux/amd64 --file {file}"),
-        ("docker", "docker-archive:{file}.tar", "load_archive docker longship/x:amd64-partial"),
+        ("docker", "docker-archive:{file}.tar", "docker_load docker longship/x:amd64-partial"),
         ("podman", "docker-daemon:y:1", "podman pull docker-daemon:y:1"),
         ("enroot", "docker://x/y:1", "enroot import --arch x86_64 --output partial docker://x/y:1"),
         ("enroot", "docker-daemon:y:1", "enroot import --output partial dockerd://y:1"),
-        ("enroot", "{file}.sqsh", "copy_image"),
+        ("enroot", "{file}.sqsh", "image_copy"),
     ],
 )
 def test_image_is_made_by(runtime, image, line, repository, run, tmp_path):
@@ -92,7 +94,7 @@ def test_caches_and_temporary_files_lie_under_scratch(runtime, repository, run, 
     assert f"/build/{file} {work} '' " in line
     lines = [
         f"build_image=x.{ENDINGS[runtime]} build_work={tmp_path} build_tmp={tmp_path}/tmp",
-        "build_make_folders",
+        "build_make_directories",
         "env",
     ]
     found = run(["bash", "-c", render("x", lines)]).stdout.splitlines()

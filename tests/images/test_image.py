@@ -51,7 +51,7 @@ def test_value_of_a_record(bash, tmp_path):
     ],
 )
 def test_size_in_words(size, text, bash):
-    assert bash(f'human {size}; echo "$REPLY"').stdout == f"{text}\n"
+    assert bash(f'bytes_format {size}; echo "$REPLY"').stdout == f"{text}\n"
 
 
 def archive(path, files):
@@ -101,10 +101,12 @@ def test_what_is_no_archive_has_no_architecture(bash, tmp_path):
     ],
 )
 def test_name_without_its_tag(name, untagged, bash):
-    assert bash(call("strip_tag", name)).stdout == untagged
+    assert bash(call("address_strip_tag", name)).stdout == untagged
 
 
-STEP = "{ echo 'INFO:    Fetching'; echo 'warn rootless{x}'; sleep 1.5; } | show_progress /none"
+STEP = (
+    "{ echo 'INFO:    Fetching'; echo 'warn rootless{x}'; sleep 1.5; } | build_show_progress /none"
+)
 
 
 def test_progress_is_a_line_per_message(bash):
@@ -144,7 +146,9 @@ MESSAGES = {
 @pytest.mark.parametrize("text", MESSAGES)
 def test_failure_is_explained(text, bash, tmp_path):
     (tmp_path / "log").write_text(f"INFO: before\n{text}\n")
-    line = call("explain_failure", tmp_path / "log", "apptainer", "docker://x.org/lab/y:1", "", "h")
+    line = call(
+        "build_explain_failure", tmp_path / "log", "apptainer", "docker://x.org/lab/y:1", "", "h"
+    )
     done = bash("arch=amd64 machine=local", line, check=False)
     lines = done.stderr.splitlines()
     assert done.returncode == 1

@@ -51,7 +51,7 @@ def compare(run, tmp_path):
     ours.write_text("ours")
 
     def compare(start=START, **options):
-        line = call("check_patched_files", "the image", ours, target)
+        line = call("patched_files_check", "the image", ours, target)
         done = run(["bash", "-c", render("a test", [start, "", line])], **options)
         return done.stderr
 

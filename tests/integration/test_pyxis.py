@@ -68,7 +68,7 @@ def test_job_that_starts_no_container_fails(clone):
 
 def test_options_that_are_not_complete_start_nothing(clone):
     # An error in an index ends the function, and the job script goes on with its next line.
-    broken = "add_pyxis_binds() { local -a broken=(); broken['/a b']=1; }\nset_container_options"
+    broken = "pyxis_add_binds() { local -a broken=(); broken['/a b']=1; }\nset_container_options"
     text = (clone.root / TRAIN).read_text().replace("set_container_options", broken, 1)
     (clone.root / "aws/broken.sbatch").write_text(text)
     run = clone.finish("aws/broken.sbatch", "--nodes=1", state="FAILED")

@@ -63,23 +63,23 @@ def test_living_lock_of_another_user_is_waited_for(hidepid, start, shared):
 
     With hidepid, which some sites mount /proc with, no user sees the processes of others.
     """
-    first = start(FIRST, QUICK, HOLD, call("locked", shared / "lock", "hold", "first"))
+    first = start(FIRST, QUICK, HOLD, call("lock_run", shared / "lock", "hold", "first"))
     wait_until((shared / "held.first").exists)
-    lines = [LOOK, WORK, call("locked", shared / "lock", "work")]
+    lines = [LOOK, WORK, call("lock_run", shared / "lock", "work")]
     code, errors = finish(start(SECOND, *lines, hidepid=hidepid))
     assert code == 7 and f"waiting for the lock held by process {first.pid} on " in errors
     assert not (shared / "worked").exists()
     (shared / "stop").touch()
     assert finish(first) == (0, "")
-    assert finish(start(SECOND, WORK, call("locked", shared / "lock", "work"))) == (0, "")
+    assert finish(start(SECOND, WORK, call("lock_run", shared / "lock", "work"))) == (0, "")
 
 
 def test_dead_lock_of_another_user_is_taken_over_at_once(start, shared):
-    first = start(FIRST, HOLD, call("locked", shared / "lock", "hold", "first"))
+    first = start(FIRST, HOLD, call("lock_run", shared / "lock", "hold", "first"))
     wait_until((shared / "lock.lock/heart").exists)
     processes.end_session(first)
     slow = "sleep() { exit 7; }"
-    code, errors = finish(start(SECOND, slow, WORK, call("locked", shared / "lock", "work")))
+    code, errors = finish(start(SECOND, slow, WORK, call("lock_run", shared / "lock", "work")))
     assert code == 0 and f"taking over the lock of process {first.pid} on " in errors
     assert (shared / "worked").exists() and not (shared / "lock.lock").exists()
 
@@ -87,23 +87,23 @@ def test_dead_lock_of_another_user_is_taken_over_at_once(start, shared):
 def test_lock_lasts_as_long_as_the_workers_of_another_user(start, shared):
     """Which process holds it is hidden from others, but its owner's sign of life is not."""
     work = "work() { in_parallel hold 1; }"
-    first = start(FIRST, QUICK, HOLD, work, call("locked", shared / "lock", "work"))
+    first = start(FIRST, QUICK, HOLD, work, call("lock_run", shared / "lock", "work"))
     wait_until((shared / "held.1").exists)
     first.kill()
     first.wait(timeout=SECONDS)
-    code, errors = finish(start(SECOND, LOOK, WORK, call("locked", shared / "lock", "work")))
+    code, errors = finish(start(SECOND, LOOK, WORK, call("lock_run", shared / "lock", "work")))
     assert code == 7 and "waiting for " in errors and "taking over" not in errors
     (shared / "stop").touch()
-    assert finish(start(SECOND, WORK, call("locked", shared / "lock", "work")))[0] == 0
+    assert finish(start(SECOND, WORK, call("lock_run", shared / "lock", "work")))[0] == 0
 
 
 def test_dead_lock_that_may_not_be_removed_is_told_once(start, shared):
     """As in a directory with the sticky bit."""
     shared.chmod(0o3770)
-    first = start(FIRST, HOLD, call("locked", shared / "lock", "hold", "first"))
+    first = start(FIRST, HOLD, call("lock_run", shared / "lock", "hold", "first"))
     wait_until((shared / "lock.lock/heart").exists)
     processes.end_session(first)
-    code, errors = finish(start(SECOND, LOOK, WORK, call("locked", shared / "lock", "work")))
+    code, errors = finish(start(SECOND, LOOK, WORK, call("lock_run", shared / "lock", "work")))
     assert code == 7, errors
     assert errors.count("\n") == 1 and f"run: rm -r {shared}/lock.lock\n" in errors
 

@@ -299,7 +299,7 @@ def test_log_lies_where_the_job_runs(site, submit, tmp_path):
     for folder in (str(tmp_path), "below"):
         lines = submit(f"--chdir={folder}", *words)
         assert lines[-1] == call("jobs_print_commands", f"{site.root / folder}/a.log")
-        (made,) = [line for line in lines if line.startswith("make_folders")]
+        (made,) = [line for line in lines if line.startswith("directory_make")]
         assert str(site.root / folder) in shlex.split(made)
         assert str(site.root / folder / "e") in shlex.split(made)
     assert submit(*words)[-1] == call("jobs_print_commands", f"{site.root}/a.log")

@@ -258,14 +258,14 @@ def test_number_of_compiled_files_is_shown(clean_environment, tmp_path):
 def test_record_can_have_several_bases(run, clean_environment, tmp_path):
     file = tmp_path / "r.json"
     lines = [
-        f"write_facts '{file}' base 'a \"b\"' wanted 1 last x",
+        f"record_write '{file}' base 'a \"b\"' wanted 1 last x",
         "base=it\\'s",
         f"overlay_add_base '{file}'",
         f"overlay_add_base '{file}'",
         f"record_value '{file}' base",
         "bases=$REPLY",
         "for each in 'a \"b\"' \"it's\" 'a' 's'; do",
-        '  if is_base "$each" "$bases"; then echo "$each"; fi',
+        '  if overlay_has_base "$each" "$bases"; then echo "$each"; fi',
         "done",
     ]
     done = run(["bash", "-c", render("a test", lines)], env=clean_environment)

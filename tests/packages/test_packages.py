@@ -77,7 +77,7 @@ def test_update_says_where_the_locked_versions_are(bash, tmp_path):
         "requirements_check() { :; }; uv_find() { REPLY=uv; }",
         'target_describe() { mkdir "$1"; touch "$1/python" "$1/glibc"; }',
         'packages_resolve() { touch "$1/pins.txt"; }; inside() { :; }',
-        f"base=host arch=amd64 repositories_folder={tmp_path}",
+        f"base=host arch=amd64 repositories_directory={tmp_path}",
         f"lockfile_begin {tmp_path}/pytorch_amd64.lock host",
         f"lockfile_update {tmp_path}/unfinished",
     )

@@ -150,7 +150,7 @@ from lib.script.errors import LongshipError
 try:
     tree.run("git", "-C", sys.argv[2], "rev-parse", "--show-toplevel")
 except LongshipError as error:
-    error.tell()
+    error.print()
 """
 
 

@@ -270,7 +270,7 @@ def test_what_is_taken_out_is_not_handed_over_either(repository, run):
     text = '[environment]\nunset = ["command", "opt*"]\n'
     repository.write("configuration.toml", text)
     lines = unset_lines(repository.settings().configuration.environment)
-    lines += ["command=x options=y image=z", call("hand_over", "env")]
+    lines += ["command=x options=y image=z", call("command_exec", "env")]
     canaries = dict.fromkeys(["command", "options", "image"], "the user's")
     done = run(["bash", "-c", render("x", lines)], env={**canaries, "PATH": os.environ["PATH"]})
     seen = [line for line in done.stdout.splitlines() if line.partition("=")[0] in canaries]

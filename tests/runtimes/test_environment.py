@@ -43,7 +43,7 @@ def lines(repository, runtime, venv=""):
 def test_last_line_becomes_the_command(runtime, repository):
     last = lines(repository, runtime)[-1]
     first = {"host": "/bin/sh", "enroot": '"${options[@]}"'}.get(runtime, runtime)
-    assert last.startswith(f"hand_over {first} ")
+    assert last.startswith(f"command_exec {first} ")
     assert last.endswith(' longship "${command[@]}"')
 
 

@@ -41,26 +41,29 @@ def write_sif(path, code):
     return path
 
 
-def sif_check(bash, path, **options):
-    return bash(call("sif_check", path, own_arch(), "make it"), check=False, **options)
+def apptainer_check_image(bash, path, **options):
+    return bash(call("apptainer_check_image", path, own_arch(), "make it"), check=False, **options)
 
 
 def test_image_for_this_machine_passes(bash, tmp_path):
-    done = sif_check(bash, write_sif(tmp_path / "it's an image", CODES[own_arch()]))
+    done = apptainer_check_image(bash, write_sif(tmp_path / "it's an image", CODES[own_arch()]))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_image_for_another_architecture_is_told(bash, tmp_path):
-    done = sif_check(bash, write_sif(tmp_path / "i.sif", CODES[OTHER_ARCH]))
+    done = apptainer_check_image(bash, write_sif(tmp_path / "i.sif", CODES[OTHER_ARCH]))
     fails(done, f"i.sif has the wrong architecture: {OTHER_ARCH}, expected {own_arch()}")
 
 
 def test_image_for_an_unknown_architecture_is_told(bash, tmp_path):
-    fails(sif_check(bash, write_sif(tmp_path / "i.sif", b"09")), "unknown architecture (code 09)")
+    fails(
+        apptainer_check_image(bash, write_sif(tmp_path / "i.sif", b"09")),
+        "unknown architecture (code 09)",
+    )
 
 
 def test_missing_image_is_told_with_what_makes_it(bash, tmp_path):
-    done = sif_check(bash, tmp_path / "i.sif")
+    done = apptainer_check_image(bash, tmp_path / "i.sif")
     fails(done, f"image not found: {tmp_path}/i.sif")
     assert "hint: make it" in done.stderr
 
@@ -68,11 +71,11 @@ def test_missing_image_is_told_with_what_makes_it(bash, tmp_path):
 @pytest.mark.parametrize("content", [b"", b"text\n", b"\0\0\0\0", b"<html>" * 1000, b"\x7fELF\0"])
 def test_file_that_is_no_image_is_told(content, bash, tmp_path):
     (tmp_path / "i.sif").write_bytes(content)
-    fails(sif_check(bash, tmp_path / "i.sif"), f"not a SIF image: {tmp_path}/i.sif")
+    fails(apptainer_check_image(bash, tmp_path / "i.sif"), f"not a SIF image: {tmp_path}/i.sif")
 
 
 def test_folder_is_no_image(bash, tmp_path):
-    fails(sif_check(bash, tmp_path), "not a SIF image")
+    fails(apptainer_check_image(bash, tmp_path), "not a SIF image")
 
 
 def test_image_that_cannot_be_read_is_told(bash, tmp_path):
@@ -80,7 +83,7 @@ def test_image_that_cannot_be_read_is_told(bash, tmp_path):
         pytest.skip("root may read anything")
     image = write_sif(tmp_path / "i.sif", CODES[own_arch()])
     image.chmod(0)
-    fails(sif_check(bash, image), "cannot read the image")
+    fails(apptainer_check_image(bash, image), "cannot read the image")
 
 
 def test_image_of_the_compute_nodes_cannot_run_here(bash):
@@ -230,7 +233,9 @@ def test_groups_of_the_caller_are_kept(program, runtime, added, bash, tmp_path):
         (tmp_path / name).write_text(f"#!/bin/sh\necho {text}\n")
         (tmp_path / name).chmod(0o755)
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = bash("options=()", f"add_groups {program}", "printf '%s\n' \"${options[@]}\"", env=env)
+    done = bash(
+        "options=()", f"docker_add_groups {program}", "printf '%s\n' \"${options[@]}\"", env=env
+    )
     assert done.stdout.split() == added
 
 
@@ -372,10 +377,10 @@ def test_failing_module_does_not_end_the_script(bash):
 
 def test_folders_are_made_and_what_cannot_be_made_is_told(bash, tmp_path, read_only_folder):
     wanted = [tmp_path / "it's/a folder", tmp_path / "-p"]
-    bash(call("make_folders", *wanted))
-    bash(call("make_folders", *wanted))
+    bash(call("directory_make", *wanted))
+    bash(call("directory_make", *wanted))
     assert all(folder.is_dir() for folder in wanted)
-    done = bash(call("make_folders", read_only_folder / "scratch"), check=False)
+    done = bash(call("directory_make", read_only_folder / "scratch"), check=False)
     fails(done, f"cannot use the directory {read_only_folder}/scratch: ")
     assert "[paths]" in done.stderr
 
@@ -383,7 +388,7 @@ def test_folders_are_made_and_what_cannot_be_made_is_told(bash, tmp_path, read_o
 def test_folder_that_cannot_be_entered_is_told(run, clean_environment, tmp_path):
     closed = tmp_path / "closed"
     closed.mkdir(mode=0)
-    command = ["bash", "-c", render("a test", [call("make_folders", closed)])]
+    command = ["bash", "-c", render("a test", [call("directory_make", closed)])]
     if os.geteuid() == 0:  # root without what lets root pass
         command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
     done = run(command, env=clean_environment, check=False)
@@ -459,7 +464,7 @@ def test_secret_that_cannot_be_written_starts_nothing(bash):
     done = bash(
         "longship_secrets=(A B) A=1 B=2",
         'printf() { [[ ${2-} != A ]] && builtin printf "$@"; }',
-        "secrets_text",
+        "docker_secrets_text",
         check=False,
     )
     assert done.returncode == 1 and done.stdout == "exit 1; "
@@ -470,7 +475,7 @@ def test_secrets_that_cannot_be_read_inside_are_told(bash):
     """As with a daemon on another host, or of other user ids."""
     lines = [
         "longship_secrets=(A) A=1",
-        "text=$(secrets_text)",
+        "text=$(docker_secrets_text)",
         "rm /dev/shm/longship-secrets-$$.*",
         'sh -c "${text}echo started"',
     ]

@@ -1,6 +1,6 @@
 """The error that a user can mend: two lines, and the near miss first."""
 
-from lib.script.errors import LongshipError, near_miss
+from lib.script.errors import LongshipError, suggest
 
 
 def test_error_holds_message_and_hint():
@@ -9,16 +9,14 @@ def test_error_holds_message_and_hint():
 
 
 def test_near_miss_comes_first():
-    assert (
-        near_miss("imge", ("binds", "image")) == 'did you mean "image"? valid values: binds, image'
-    )
+    assert suggest("imge", ("binds", "image")) == 'did you mean "image"? valid values: binds, image'
 
 
 def test_swapped_letters_are_meant_first():
     allowed = ["jwb", "jwc", "jrc", "jpb"]
-    assert near_miss("jbw", allowed).startswith('did you mean "jwb"?')
+    assert suggest("jbw", allowed).startswith('did you mean "jwb"?')
 
 
 def test_what_is_allowed_is_named_where_nothing_is_similar():
-    assert near_miss("zzz", ["uv", "pip"]) == "valid values: uv, pip"
-    assert near_miss("zzz", []) == "valid values: none"
+    assert suggest("zzz", ["uv", "pip"]) == "valid values: uv, pip"
+    assert suggest("zzz", []) == "valid values: none"

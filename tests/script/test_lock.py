@@ -38,7 +38,7 @@ def hold(lock, stop):
     """Lines that hold a lock until the file `stop` is there."""
     return [
         f"hold() {{ : >{call(stop)}.held; until [[ -e {call(stop)} ]]; do sleep 0.05; done; }}",
-        call("locked", lock, "hold"),
+        call("lock_run", lock, "hold"),
     ]
 
 
@@ -65,7 +65,9 @@ def test_only_one_works_at_a_time(start, tmp_path):
     count = 4
     (tmp_path / "counter").write_text("0\n")
     work = "work() { local -i n; n=$(<counter); sleep 0.02; echo $((n + 1)) >counter; }"
-    scripts = [start(work, call("locked", tmp_path / "it's a lock", "work")) for _ in range(count)]
+    scripts = [
+        start(work, call("lock_run", tmp_path / "it's a lock", "work")) for _ in range(count)
+    ]
     for script in scripts:
         code, errors = finish(script)
         assert code == 0, errors
@@ -77,7 +79,7 @@ def test_waiting_is_told_once_with_the_owner(start, tmp_path):
     lock, stop = tmp_path / "lock", tmp_path / "stop"
     first = start(*hold(lock, stop))
     wait_until((tmp_path / "stop.held").exists)
-    second = start(*TAKEN, call("locked", lock, "work"))
+    second = start(*TAKEN, call("lock_run", lock, "work"))
     note = second.stderr.readline()
     assert f"waiting for the lock held by process {first.pid} on {os.uname().nodename}" in note
     assert not (tmp_path / "result").exists()
@@ -89,14 +91,14 @@ def test_waiting_is_told_once_with_the_owner(start, tmp_path):
 
 def test_arguments_reach_the_function(run, tmp_path, hostile_arguments):
     show = "show() { printf '%s\\0' \"$@\"; }"
-    lines = [show, call("locked", tmp_path / "lock", "show", *hostile_arguments)]
+    lines = [show, call("lock_run", tmp_path / "lock", "show", *hostile_arguments)]
     output = run(["bash", "-c", render("a test", lines)]).stdout
     assert output.split("\0")[:-1] == hostile_arguments
 
 
 @pytest.mark.parametrize("ending", ["exit 3", "false", "fail x y"])
 def test_failing_owner_lets_go(ending, start, tmp_path):
-    code, _ = finish(start(f"work() {{ {ending}; }}", call("locked", tmp_path / "lock", "work")))
+    code, _ = finish(start(f"work() {{ {ending}; }}", call("lock_run", tmp_path / "lock", "work")))
     assert code == {"exit 3": 3}.get(ending, 1)
     assert list(tmp_path.glob("lock*")) == []
 
@@ -115,7 +117,7 @@ def test_ended_owner_lets_go(number, start, tmp_path):
 @pytest.mark.needs("namespaces")
 def test_machine_without_proc_is_refused(run, as_root, tmp_path):
     """Nothing there could tell which processes hold a lock."""
-    script = render("a test", [*TAKEN, call("locked", tmp_path / "lock", "work")])
+    script = render("a test", [*TAKEN, call("lock_run", tmp_path / "lock", "work")])
     without = ["bash", "-c", 'mount -t tmpfs none /proc && exec bash -c "$1"', "bash", script]
     done = run([*as_root(["unshare", "--mount", *without])], cwd=tmp_path, check=False)
     assert done.returncode == 1 and done.stderr.startswith("error: /proc not found: ")
@@ -129,7 +131,7 @@ def test_lock_of_a_killed_process_is_taken_over(start, tmp_path):
     processes.end_group(script)
     script.communicate()
     assert (tmp_path / "lock.lock").exists()
-    code, errors = finish(start(*TAKEN, call("locked", lock, "work")))
+    code, errors = finish(start(*TAKEN, call("lock_run", lock, "work")))
     assert code == 0
     assert f"taking over the lock of process {script.pid}" in errors
     assert (tmp_path / "result").exists()
@@ -137,27 +139,27 @@ def test_lock_of_a_killed_process_is_taken_over(start, tmp_path):
 
 def test_lock_of_an_earlier_process_with_the_same_number_is_taken_over(start, tmp_path):
     abandon(tmp_path / "lock", os.uname().nodename, os.getpid(), start="1")
-    code, errors = finish(start(*TAKEN, call("locked", tmp_path / "lock", "work")))
+    code, errors = finish(start(*TAKEN, call("lock_run", tmp_path / "lock", "work")))
     assert code == 0 and "taking over" in errors
 
 
 def test_old_lock_of_another_host_is_taken_over(start, tmp_path):
     make_old(abandon(tmp_path / "lock", "another-host", 1))
-    code, errors = finish(start(*TAKEN, call("locked", tmp_path / "lock", "work")))
+    code, errors = finish(start(*TAKEN, call("lock_run", tmp_path / "lock", "work")))
     assert code == 0
     assert "taking over the lock of process 1 on another-host" in errors
 
 
 def test_folder_without_an_owner_is_nobodys_lock(start, tmp_path):
     (tmp_path / "lock.lock").mkdir()
-    assert finish(start(*TAKEN, call("locked", tmp_path / "lock", "work")))[0] == 0
+    assert finish(start(*TAKEN, call("lock_run", tmp_path / "lock", "work")))[0] == 0
 
 
 def test_lock_that_may_be_alive_is_waited_for(start, tmp_path):
     folder = tmp_path / "lock.lock"
     folder.mkdir()
     (folder / "owner").write_text("another-host 1 0\n")
-    script = start(*TAKEN, call("locked", tmp_path / "lock", "work"))
+    script = start(*TAKEN, call("lock_run", tmp_path / "lock", "work"))
     assert "waiting for " in script.stderr.readline()
     assert script.poll() is None and not (tmp_path / "result").exists()
     for path in folder.iterdir():
@@ -203,7 +205,7 @@ def test_many_find_a_dead_lock_at_once(start, tmp_path):
     (tmp_path / "counter").write_text("0\n")
     make_old(abandon(tmp_path / "lock", "another-host", 1))
     work = "work() { local -i n; n=$(<counter); sleep 0.02; echo $((n + 1)) >counter; }"
-    scripts = [start(work, call("locked", tmp_path / "lock", "work")) for _ in range(count)]
+    scripts = [start(work, call("lock_run", tmp_path / "lock", "work")) for _ in range(count)]
     for script in scripts:
         code, errors = finish(script)
         assert code == 0, errors
@@ -215,13 +217,13 @@ def test_removal_that_was_killed_half_way_is_mended(start, tmp_path):
     make_old(abandon(tmp_path / "lock", "another-host", 1))
     (tmp_path / "lock.lock.removal").mkdir()
     make_old(tmp_path / "lock.lock.removal")
-    assert finish(start(*TAKEN, call("locked", tmp_path / "lock", "work")))[0] == 0
+    assert finish(start(*TAKEN, call("lock_run", tmp_path / "lock", "work")))[0] == 0
     assert (tmp_path / "result").exists()
     assert list(tmp_path.glob("lock*")) == []
 
 
 def test_folder_that_cannot_be_written_to_is_told(start, read_only_folder):
-    code, errors = finish(start(*TAKEN, call("locked", read_only_folder / "lock", "work")))
+    code, errors = finish(start(*TAKEN, call("lock_run", read_only_folder / "lock", "work")))
     assert code == 1
     assert errors.startswith(f"error: cannot create the lock {read_only_folder}/lock.lock: ")
     assert "hint: " in errors
@@ -230,13 +232,13 @@ def test_folder_that_cannot_be_written_to_is_told(start, read_only_folder):
 def test_lock_that_others_give_back_again_and_again_is_waited_for(start, tmp_path):
     """That others were quicker, one after the other, does not mean that no lock can be made."""
     quicker = (
-        'make_lock() { local -i n; n=$(($(<"$1.tries") + 1)); echo "$n" >"$1.tries"; '
+        'lock_make() { local -i n; n=$(($(<"$1.tries") + 1)); echo "$n" >"$1.tries"; '
         'case $((n % 2)) in 1) rm -rf -- "$2" ;; 0) mkdir -p -- "$2" ;; esac; '
         '((n > 20)) && mkdir -- "$2" && : >"$2/owner"; }'
     )
     lines = [quicker, "sleep() { :; }", "lock_is_stale() { return 1; }"]
-    first = 'echo 0 >"lock.lock.new.$(this_host).$$.tries"'
-    code, errors = finish(start(*lines, *TAKEN, first, call("locked", "lock", "work")))
+    first = 'echo 0 >"lock.lock.new.$(host_name).$$.tries"'
+    code, errors = finish(start(*lines, *TAKEN, first, call("lock_run", "lock", "work")))
     assert code == 0, errors
 
 
@@ -246,7 +248,7 @@ def test_dead_lock_that_cannot_be_emptied_is_moved_away(start, tmp_path):
     left = abandon(tmp_path / "lock", os.uname().nodename, 1)
     left.chmod(0o555)
     for _ in range(2):
-        code, errors = finish(start(*TAKEN, call("locked", tmp_path / "lock", "work")))
+        code, errors = finish(start(*TAKEN, call("lock_run", tmp_path / "lock", "work")))
         assert code == 0, errors
     assert not (tmp_path / "lock.lock").exists()
     for each in tmp_path.glob("lock.lock.*"):
@@ -258,7 +260,7 @@ def test_work_at_once_ends_with_the_script_also_while_some_of_it_waits(start, tm
         "each() { : >started.$1; sleep 300; }",
         call("on_interrupt", "again"),
         "work() { in_parallel each 1 2 3 4 5 6 7 8 9; }",
-        call("locked", tmp_path / "lock", "work"),
+        call("lock_run", tmp_path / "lock", "work"),
     )
     wait_until((tmp_path / "started.8").exists)
     script.send_signal(signal.SIGTERM)
@@ -273,11 +275,13 @@ def test_lock_of_a_killed_shell_lasts_until_what_it_started_is_gone(start, tmp_p
     first = start(
         "each() { trap : TERM; : >started.$1; while :; do sleep 0.05; : >alive.$1; done; }",
         "work() { in_parallel each 1 2; }",
-        call("locked", lock, "work"),
+        call("lock_run", lock, "work"),
     )
     wait_until(lambda: all((tmp_path / f"alive.{each}").exists() for each in (1, 2)))
     os.kill(first.pid, signal.SIGKILL)
-    code, errors = finish(start("work() { rm alive.*; sleep 0.3; }", call("locked", lock, "work")))
+    code, errors = finish(
+        start("work() { rm alive.*; sleep 0.3; }", call("lock_run", lock, "work"))
+    )
     assert code == 0, errors
     assert "ending its remaining processes: " in errors
     assert list(tmp_path.glob("alive.*")) == []
@@ -291,7 +295,7 @@ def test_sign_of_life_lasts_as_long_as_the_last_worker(whole_group, start, tmp_p
         QUICK,
         "each() { : >started; until [[ -e stop ]]; do command sleep 0.02; done; }",
         "work() { in_parallel each 1; }",
-        call("locked", tmp_path / "lock", "work"),
+        call("lock_run", tmp_path / "lock", "work"),
     )
     wait_until((tmp_path / "started").exists)
     (os.killpg if whole_group else os.kill)(script.pid, signal.SIGKILL)
@@ -323,7 +327,7 @@ def test_owner_that_cannot_be_read_is_alive(closed, start, tmp_path):
     lock = abandon(tmp_path / "lock", "another-host", 1)
     make_old(lock)
     (lock / closed).chmod(0)
-    script = start(*TAKEN, call("locked", tmp_path / "lock", "work"))
+    script = start(*TAKEN, call("lock_run", tmp_path / "lock", "work"))
     assert f"if that process no longer exists, run: rm -r {lock}\n" in script.stderr.readline()
     lock.chmod(0o755)
     (lock / "owner").chmod(0o644)
@@ -340,7 +344,7 @@ def test_lock_that_lies_in_the_future_is_judged_by_its_changes(alive, start, tmp
     beat = f"touch -d @$(({int(future)} + SECONDS)) lock.lock/owner" if alive else ":"
     end = "if ((SECONDS > 300)); then exit 7; fi"
     look = f"sleep() {{ SECONDS=$((SECONDS + 30)); {beat}; {end}; }}"
-    code, errors = finish(start(look, *TAKEN, call("locked", tmp_path / "lock", "work")))
+    code, errors = finish(start(look, *TAKEN, call("lock_run", tmp_path / "lock", "work")))
     assert code == (7 if alive else 0)
     assert ("taking over" in errors) != alive
 
@@ -352,7 +356,7 @@ def test_left_over_removal_is_no_reason_to_wait(start, tmp_path):
     (tmp_path / "lock.lock.removal").mkdir()
     (tmp_path / "lock.lock.removal/owner").write_text("{} {} 1\n".format(*dead))
     slow = "sleep() { exit 7; }"
-    assert finish(start(slow, *TAKEN, call("locked", tmp_path / "lock", "work")))[0] == 0
+    assert finish(start(slow, *TAKEN, call("lock_run", tmp_path / "lock", "work")))[0] == 0
     assert list(tmp_path.glob("lock*")) == []
 
 
@@ -360,7 +364,7 @@ def test_removal_of_another_host_is_waited_for_with_a_message(start, tmp_path):
     abandon(tmp_path / "lock", os.uname().nodename, 1 << 22)
     removal = abandon(tmp_path / "lock.lock", "another-host", 1).parent / "lock.lock.lock"
     removal.rename(tmp_path / "lock.lock.removal")
-    script = start(*TAKEN, call("locked", tmp_path / "lock", "work"))
+    script = start(*TAKEN, call("lock_run", tmp_path / "lock", "work"))
     assert "waiting for " in script.stderr.readline()
     make_old(tmp_path / "lock.lock.removal")
     assert finish(script)[0] == 0

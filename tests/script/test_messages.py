@@ -14,7 +14,7 @@ import sys
 sys.path.insert(0, {ROOT!r})
 from lib.script.errors import LongshipError, print_messages
 print_messages(note="read", warning="worn", next="go")
-LongshipError(sys.argv[1], "mend it").tell()
+LongshipError(sys.argv[1], "mend it").print()
 """
 BASH = render("x", ["note read", "warn_of worn 'oil it'", "next_step go", 'fail "$1" "mend it"'])
 COMMANDS = {

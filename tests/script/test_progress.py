@@ -30,7 +30,7 @@ def test_place_in_a_file_is_shown_until_it_is_read(tmp_path, fifo, clean_environ
     # reads a half, waits, and reads the rest
     half = f"dd bs={BIG // 2} count=1 of=/dev/null status=none"
     slow = f"slow() {{ {half}; cat '{fifo}' >/dev/null; cat | wc -c; }}"
-    lines = [slow, f"{call('with_progress', file, '', 'slow')} <{call(file)}", "echo done"]
+    lines = [slow, f"{call('progress_run', file, '', 'slow')} <{call(file)}", "echo done"]
     with Terminal(bash(*lines), env=clean_environment, cwd=tmp_path) as terminal:
         terminal.expect("524 kB of 1.0 MB, 50 %")
         fifo.write_text("")
@@ -42,7 +42,7 @@ def test_size_of_a_copy_is_shown(tmp_path, fifo, clean_environment):
     file, copy = tmp_path / "from", tmp_path / "to"
     file.write_bytes(b"x" * BIG)
     slow = f'slow() {{ head -c {BIG // 4} "$1" >"$2"; cat \'{fifo}\'; return 3; }}'
-    lines = [slow, f"{call('with_progress', file, copy, 'slow', file, copy)} || echo code $?"]
+    lines = [slow, f"{call('progress_run', file, copy, 'slow', file, copy)} || echo code $?"]
     with Terminal(bash(*lines), env=clean_environment, cwd=tmp_path) as terminal:
         terminal.expect("262 kB of 1.0 MB, 25 %")
         fifo.write_text("")
@@ -55,7 +55,7 @@ def test_interrupt_ends_it(tmp_path, fifo, clean_environment):
     file.write_bytes(b"x" * BIG)
     lines = [
         "on_interrupt again",
-        f"sum=$(with_progress {file} '' cat {fifo} - <{file})",
+        f"sum=$(progress_run {file} '' cat {fifo} - <{file})",
         "echo on",
     ]
     with Terminal(bash(*lines), env=clean_environment, cwd=tmp_path) as terminal:
@@ -69,7 +69,7 @@ def test_checksum_and_copy_are_right_and_silent_in_a_file(tmp_path, run, clean_e
     file, copy = tmp_path / "it's a file", tmp_path / "copy"
     file.write_bytes(os.urandom(BIG))
     wanted = f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
-    command = bash(call("checksum", file), call("copy_image", file, copy))
+    command = bash(call("file_checksum", file), call("image_copy", file, copy))
     done = run(command)
     assert (done.stdout, done.stderr) == (wanted, "")
     copy.unlink()
@@ -80,7 +80,7 @@ def test_checksum_and_copy_are_right_and_silent_in_a_file(tmp_path, run, clean_e
 
 
 def test_missing_file_is_told(tmp_path, clean_environment):
-    with Terminal(bash("checksum /no/such"), env=clean_environment, cwd=tmp_path) as terminal:
+    with Terminal(bash("file_checksum /no/such"), env=clean_environment, cwd=tmp_path) as terminal:
         assert terminal.end() == 1
     assert "error: cannot read /no/such\r\nhint: see the error above\r\n" in terminal.said
 

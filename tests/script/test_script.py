@@ -24,7 +24,7 @@ CALLED = re.compile(
     r"([a-z]+(?:_[a-z0-9]+)+)(?=[\s;)]|$)(?! ?[=<>*)])"
 )
 # Emitted scripts define these themselves.
-EMITTED = {"image_check_active", "inside_run", "add_pyxis_binds", "start_image"}
+EMITTED = {"image_check_active", "inside_run", "pyxis_add_binds", "start_image"}
 
 
 def test_every_function_that_is_called_is_defined():
@@ -50,10 +50,10 @@ def test_every_constant_of_the_shell_files_is_found():
 
 
 def test_definition_is_whole_with_the_comment_above_it():
-    text = definitions()["locked"]
-    assert text.startswith("# locked PATH FUNCTION")
+    text = definitions()["lock_run"]
+    assert text.startswith("# lock_run PATH FUNCTION")
     assert text.endswith("\n}")
-    assert "hold_lock" in text and "\nhold_lock() {" not in text
+    assert "lock_hold" in text and "\nhold_lock() {" not in text
 
 
 # One bash for all, as there are hundreds; what stands behind `false` is read and not run.
@@ -75,18 +75,18 @@ def test_each_definition_is_bash_by_itself(run):
 
 
 def test_script_holds_what_it_uses_and_nothing_else():
-    script = render("x", [call("locked", "/x", "next_step", "y")])
-    for name in ("locked", "acquire_lock", "lock_is_stale", "LOCK_PATIENCE", "fail", "next_step"):
+    script = render("x", [call("lock_run", "/x", "next_step", "y")])
+    for name in ("lock_run", "lock_take", "lock_is_stale", "LOCK_PATIENCE", "fail", "next_step"):
         assert definitions()[name] in script
-    for name in ("venv_install", "sif_check", "command_set"):
+    for name in ("venv_install", "apptainer_check_image", "command_set"):
         assert definitions()[name] not in script
 
 
 def test_script_without_functions_is_short():
     begin = "#!/usr/bin/env bash\n# a title\nset -euo pipefail\n\nlongship_main() {\n  true\n}\n\n"
     assert render("a title", ["true"]) == (
-        f"{begin}# ---------- lib/script/exported.bash\n\n{definitions()['keep_exported']}\n\n"
-        'keep_exported REPLY\n\nlongship_main "$@"\n'
+        f"{begin}# ---------- lib/script/exported.bash\n\n{definitions()['exported_keep']}\n\n"
+        'exported_keep REPLY\n\nlongship_main "$@"\n'
     )
 
 
@@ -140,7 +140,7 @@ def test_arrays_of_a_script_that_a_function_sources_are_global(run, tmp_path):
 def test_what_a_job_script_exports_is_given_back(run, tmp_path):
     """Under names that the script uses for arrays, in functions and for its constants."""
     file = tmp_path / "start.bash"
-    lines = ["bound[a]=b", "REPLY=x", call("acquire_lock", "/x"), "options=(a b)", "longship_log=y"]
+    lines = ["bound[a]=b", "REPLY=x", call("lock_take", "/x"), "options=(a b)", "longship_log=y"]
     file.write_text(
         render("x", lines[:2] + lines[3:] + [f"if false; then {lines[2]}; fi"], sourced=True)
     )
@@ -161,12 +161,12 @@ def test_what_a_job_script_exports_is_given_back(run, tmp_path):
 
 def test_shell_options_of_ours_are_not_the_programs(run):
     environ = {**os.environ, "SHELLOPTS": "braceexpand:hashall", "BASHOPTS": "extglob"}
-    script = render("x", [call("hand_over", "bash", "-c", "false; echo $-")])
+    script = render("x", [call("command_exec", "bash", "-c", "false; echo $-")])
     assert "e" not in run(["bash", "-c", script], env=environ).stdout
 
 
 def test_locale_that_is_not_installed_is_told_by_bash_alone(run):
-    lines = [call("printable", "x"), call("hand_over", "sh", "-c", 'echo "$LC_ALL"')]
+    lines = [call("printable", "x"), call("command_exec", "sh", "-c", 'echo "$LC_ALL"')]
     environ = {"PATH": processes.PATH, "LC_ALL": "xx_YY"}
     done = run(["bash", "-c", render("x", lines)], env=environ)
     assert done.stdout == "xx_YY\n"
@@ -192,5 +192,5 @@ def test_no_name_is_defined_twice():
 
 
 def test_same_input_gives_the_same_script():
-    lines = [call("locked", "/x", "venv_install")]
+    lines = [call("lock_run", "/x", "venv_install")]
     assert render("x", lines) == render("x", lines)

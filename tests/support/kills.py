@@ -35,15 +35,15 @@ MOST = 5000  # commands that a script can have
 READING = (
     *(
         "record_value",
-        "holds_tag",
-        "tag_in",
-        "sif_check",
+        "docker_has_tag",
+        "docker_tag_in",
+        "apptainer_check_image",
         "host_arch",
         "image_fingerprint",
-        "version_of",
+        "version_name",
     ),
-    *("json_text", "program_version", "this_script", "this_host", "process_start"),
-    "active_version",
+    *("json_text", "program_version", "script_text", "host_name", "process_start"),
+    "version_active",
 )
 
 

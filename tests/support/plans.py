@@ -7,7 +7,7 @@ from pathlib import Path
 
 _HEADING = "\n\n# ---------- "
 _FUNCTION = re.compile(r"^(\w+)\(\) \{", re.MULTILINE)
-_LAST = re.compile(r'\n\nlongship_main "\$@"\n(give_back\n)?\Z')
+_LAST = re.compile(r'\n\nlongship_main "\$@"\n(exported_restore\n)?\Z')
 _LIB = Path(__file__).resolve().parents[2] / "lib"
 
 

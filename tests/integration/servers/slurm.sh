@@ -55,8 +55,8 @@ is_complete() {
         --states idle,alloc,mix,comp,resv 2>/dev/null | wc -l) == ${#NODES[@]}))
 }
 
-# make_folders: everything is read by those who submit, but the key.
-make_folders() {
+# directory_make: everything is read by those who submit, but the key.
+directory_make() {
     local number
     umask 022
     mkdir -p -- "$folder"/{dev,log,munge,run,state} "${NODES[@]/#/$folder/spool-}"
@@ -133,7 +133,7 @@ start() {
             printf 'slurm.sh: %s.0/24 is in use already: take another FOLDER\n' "$subnet" >&2
             return 1
         fi
-        make_folders
+        directory_make
         make_network
         start_daemons </dev/null >"$folder/log/start" 2>&1 || true
     fi
