@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Make the training data: JSON lines -> tokens in Megatron's .bin and .idx. All of it, or one step
-# (prepare, shard, merge). Run inside the environment, for `shard` once per rank; the arguments go to
-# preprocess_data.py. Unless [training] names a tokenizer a BPE is trained, and kept in the form that
-# Megatron-LM reads too.
+# Make the training data: JSON Lines -> tokens in Megatron's .bin and .idx, in all steps or one (prepare, shard,
+# merge). Run inside the environment, for `shard` once per rank; the arguments go to preprocess_data.py. If
+# [training] names no tokenizer, a BPE is trained and also saved in the format that Megatron-LM reads.
 set -euo pipefail
 
 readonly preprocess=${LONGSHIP_ROOT:?}/preprocess_data.py

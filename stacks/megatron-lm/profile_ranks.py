@@ -1,9 +1,9 @@
-"""Become the training script, in the ranks to be profiled under Nsight Systems.
+"""Execute the training script, under Nsight Systems in the ranks that TRAINING_PROFILE lists.
 
     python profile_ranks.py SCRIPT [ARGUMENT...]
 
-A rank is profiled where TRAINING_PROFILE lists it; its report is `profile_rank<N>.nsys-rep` in the
-run's folder, or outside of a job in `profiles` of the scratch folder.
+The report of a rank is `profile_rank<N>.nsys-rep` in the run directory, or outside of a job in
+`profiles` in the scratch directory.
 """
 
 import os
@@ -17,13 +17,13 @@ def main() -> None:
     command = [sys.executable, *sys.argv[1:]]
     if rank in os.environ["TRAINING_PROFILE"].split():
         scratch = os.environ["LONGSHIP_SCRATCH_DIR"]
-        folder = Path(os.environ.get("RUN_DIR") or Path(scratch, "profiles"))
-        folder.mkdir(parents=True, exist_ok=True)
+        directory = Path(os.environ.get("RUN_DIR") or Path(scratch, "profiles"))
+        directory.mkdir(parents=True, exist_ok=True)
         command = [
             *("nsys", "profile", "--trace=cuda,nvtx", "--sample=none"),
-            # Megatron starts and stops the recording; what follows must not end the training.
+            # Megatron starts and stops the recording; the training continues after it.
             *("--capture-range=cudaProfilerApi", "--capture-range-end=stop"),
-            *("--force-overwrite=true", f"--output={folder}/profile_rank{rank}"),
+            *("--force-overwrite=true", f"--output={directory}/profile_rank{rank}"),
             *command,
         ]
     os.execvp(command[0], command)

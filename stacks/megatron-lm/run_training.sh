@@ -8,7 +8,7 @@ source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
 readonly tensor=$TRAINING_TENSOR_PARALLEL pipeline=$TRAINING_PIPELINE_PARALLEL
 readonly hint='change these values in [training] of configuration.toml'
 
-# divides DIVISOR NUMBER MESSAGE: Megatron asserts the same, but in each rank and after its imports.
+# divides DIVISOR NUMBER MESSAGE: fail early; Megatron asserts the same, but in each rank and after its imports.
 divides() {
     (($1 > 0 && $2 % $1 == 0)) || fail "$3" "$hint"
 }
@@ -37,7 +37,7 @@ arguments=(
     --lr-decay-style=cosine
     --lr-warmup-fraction=0.01
     --clip-grad=1.0
-    --no-create-attention-mask-in-dataloader # TransformerEngine's kernels have their own
+    --no-create-attention-mask-in-dataloader # TransformerEngine's kernels build their own
     --eval-interval="$TRAINING_SAVE_INTERVAL" --eval-iters=10
     --log-interval=10 --log-throughput
 )
@@ -48,13 +48,13 @@ case $TRAINING_RECIPE in
         min_lr=$(LC_ALL=C awk -v lr="$TRAINING_LEARNING_RATE" 'BEGIN { print lr / 10 }')
         arguments+=(--attention-dropout=0 --hidden-dropout=0 --weight-decay=0.1 --adam-beta2=0.95 --min-lr="$min_lr")
         ;;
-    gpt2) # Megatron's defaults, named as they can change
+    gpt2) # Megatron's defaults, set because they can change
         arguments+=(--attention-dropout=0.1 --hidden-dropout=0.1 --weight-decay=0.01 --adam-beta2=0.999 --min-lr=0)
         ;;
     *) fail "unknown recipe: \"$TRAINING_RECIPE\"" 'set recipe to "llama" or "gpt2" in [training] of configuration.toml' ;;
 esac
 
-# check_split PREFIX...: of a share without a document Megatron counts epochs for ever.
+# check_split PREFIX...: refuse a share without a document, for which Megatron counts epochs forever.
 check_split() {
     local prefix documents share
     local -a shares
@@ -99,7 +99,7 @@ fi
 
 script=("${LONGSHIP_REPOSITORIES:?}/Megatron-LM/pretrain_gpt.py")
 if [[ -n $TRAINING_PROFILE ]]; then
-    # From a checkpoint on, step 10 may be long past: a profile reads none, and leaves none.
+    # A profile neither reads nor writes checkpoints: after a resume, step 10 would be in the past.
     ((TRAINING_STEPS >= 12)) || fail "cannot profile the 11th and 12th step: steps is $TRAINING_STEPS" "$hint"
     read -ra ranks <<<"$TRAINING_PROFILE"
     arguments+=(--profile --profile-step-start=10 --profile-step-end=12 --profile-ranks "${ranks[@]}")
@@ -113,8 +113,8 @@ else
     )
 fi
 
-# Tensor parallelism asserts it on A100 and GH200: kernels then start in the order of their launch,
-# communication before what it overlaps with.
+# Tensor parallelism requires this on A100 and GH200: kernels start in the order of their launch, communication
+# before the computation that it overlaps with.
 export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}
 
 # shellcheck disable=SC2034  # the only signal that --exit-signal-handler takes

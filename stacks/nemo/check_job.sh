@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Refuse a job that NeMo cannot run: submit.py runs this before submission, and the data step again.
+# Refuse a job that NeMo cannot run. submit.py runs this before submission, and the data step again.
 #
 #   check_job.sh training|all|prepare|shard|merge ARGUMENT...
 set -euo pipefail

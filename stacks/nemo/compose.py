@@ -1,10 +1,9 @@
-"""Write the results directory of a run: NeMo's configuration, and what its launcher keeps.
+"""Write the results directory of a run: NeMo's configuration, and the files of its launcher.
 
     python compose.py CONF_DIR [OVERRIDE...]
 
-CONF_DIR is the launcher's directory ``conf``; overrides are those of its ``main.py``. All names
-follow from the composed configuration, as the launcher's do. Prints the path of the file that NeMo
-trains with.
+CONF_DIR is the launcher's directory ``conf``; the overrides are those of its ``main.py``. All names
+come from the composed configuration, as in the launcher. Prints the path of NeMo's configuration.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-# What the launcher's files compute with.
+# Functions that the launcher's files use.
 RESOLVERS = {
     "multiply": lambda x, y: x * y,
     "divide_ceil": lambda x, y: math.ceil(x / y),
@@ -32,17 +31,10 @@ RESOLVERS = {
 def compose_launcher(conf_dir: str, overrides: list[str]) -> DictConfig:
     """Compose the launcher's configuration and resolve its stage ``training``.
 
-    Parameters
-    ----------
-    conf_dir : str
-        The launcher's directory ``conf``.
-    overrides : list of str
-        In Hydra's grammar; later ones win.
-
     Raises
     ------
     HydraException, OmegaConfBaseException
-        If an override names an unknown key, or a reference leads nowhere.
+        If an override names an unknown key, or a reference cannot be resolved.
     """
     for name, function in RESOLVERS.items():
         OmegaConf.register_new_resolver(name, function, replace=True)
@@ -53,9 +45,9 @@ def compose_launcher(conf_dir: str, overrides: list[str]) -> DictConfig:
 
 
 def write_configuration(training: DictConfig) -> Path:
-    """Write the configuration of the training to its results directory.
+    """Write the training's configuration to its results directory.
 
-    Each node writes the same, in one step, so that no node reads half of it.
+    Each node writes the same file and renames it, so that no node reads an incomplete one.
     """
     file = Path(training.run.results_dir).absolute() / f"{training.run.name}_hydra.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -65,30 +57,22 @@ def write_configuration(training: DictConfig) -> Path:
     return file
 
 
-def keep_record(folder: Path, job_name: str) -> None:
-    """Write the other files that the launcher's users expect: command line, job ID, script, log.
-
-    Parameters
-    ----------
-    folder : Path
-        The results directory.
-    job_name : str
-        The launcher's name for the job, after which the files are named.
-    """
-    (folder / "launcher_cmd.log").write_text(shlex.join(sys.argv) + "\n", encoding="utf-8")
+def keep_record(results_dir: Path, job_name: str) -> None:
+    """Write the other files that the launcher's users expect: command line, job ID, script, log."""
+    (results_dir / "launcher_cmd.log").write_text(shlex.join(sys.argv) + "\n", encoding="utf-8")
     job, run = os.environ.get("SLURM_JOB_ID"), Path(os.environ.get("RUN_DIR", "/nowhere"))
     if not job:
         return
-    (folder / "launcher.log").write_text(f"Submitted batch job {job}\n", encoding="utf-8")
+    (results_dir / "launcher.log").write_text(f"Submitted batch job {job}\n", encoding="utf-8")
     if (run / "job.sbatch").is_file():
-        shutil.copyfile(run / "job.sbatch", folder / f"{job_name}_submission.sh")
-        log = folder / f"log-{job_name}_{job}.out"
+        shutil.copyfile(run / "job.sbatch", results_dir / f"{job_name}_submission.sh")
+        log = results_dir / f"log-{job_name}_{job}.out"
         log.unlink(missing_ok=True)
         log.symlink_to(f"{run}.log")
 
 
 def main() -> None:
-    """Report errors in two lines."""
+    """Compose and write the configuration; report errors in two lines."""
     conf_dir, *overrides = sys.argv[1:]
     try:
         config = compose_launcher(conf_dir, overrides)
@@ -97,7 +81,8 @@ def main() -> None:
     except (HydraException, OmegaConfBaseException) as error:
         reason = " ".join(str(error).split())
         sys.exit(
-            f"error: cannot compose the configuration: {reason}\nhint: see {conf_dir}/training"
+            f"error: cannot compose the configuration: {reason}\n"
+            f"hint: check the overrides against {conf_dir}/training"
         )
     if os.environ.get("RANK", os.environ.get("SLURM_NODEID", "0")) == "0":
         keep_record(file.parent, job_name)

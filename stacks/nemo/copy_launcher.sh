@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The part of launcher.sh that runs inside the environment: copy the launcher out of the image and fill in its
+# The part of launcher.sh that runs inside the environment: copy the launcher from the image and fill in its
 # configuration. Prints the launcher's directory, then the overrides for its main.py, one per line.
 set -euo pipefail
 
@@ -7,7 +7,7 @@ source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash" # fail
 source "$LONGSHIP_ROOT/lib/jobs/inside/template.bash"
 
 readonly in_image=/opt/NeMo-Framework-Launcher templates=$LONGSHIP_ROOT/stacks/nemo/templates
-readonly folder=${LONGSHIP_SCRATCH_DIR:?}/nemo_launcher
+readonly directory=${LONGSHIP_SCRATCH_DIR:?}/nemo_launcher
 
 [[ -f $in_image/launcher_scripts/main.py ]] ||
     fail "launcher not found in the image: $in_image" \
@@ -16,26 +16,26 @@ image=${NEMO_IMAGE:-$LONGSHIP_SCRATCH_DIR/containers/nemo_amd64.sqsh}
 [[ -f $image ]] || fail "image not found: $image" \
     'set the path of the active image: export NEMO_IMAGE=/path/to/file.sqsh'
 
-# Again only for another commit; what a user has edited in the old one stays beside it.
-if ! cmp -s -- "$in_image/.git/HEAD" "$folder/.git/HEAD"; then
-    rm -rf -- "$folder.partial"
-    cp -a -- "$in_image" "$folder.partial"
-    if [[ -e $folder ]]; then mv -- "$folder" "$folder.$(date +%Y%m%d-%H%M%S)"; fi
-    mv -- "$folder.partial" "$folder"
+# Copied again only for another commit; the old copy is kept with its local changes.
+if ! cmp -s -- "$in_image/.git/HEAD" "$directory/.git/HEAD"; then
+    rm -rf -- "$directory.partial"
+    cp -a -- "$in_image" "$directory.partial"
+    if [[ -e $directory ]]; then mv -- "$directory" "$directory.$(date +%Y%m%d-%H%M%S)"; fi
+    mv -- "$directory.partial" "$directory"
 fi
-fill_template "$templates/config.yaml" "$folder/launcher_scripts/conf/config.yaml"
-fill_template "$templates/cluster/bcm.yaml" "$folder/launcher_scripts/conf/cluster/bcm.yaml"
+fill_template "$templates/config.yaml" "$directory/launcher_scripts/conf/config.yaml"
+fill_template "$templates/cluster/bcm.yaml" "$directory/launcher_scripts/conf/cluster/bcm.yaml"
 
-# quoted TEXT: as Hydra's grammar wants a value that can hold anything.
+# quoted TEXT: quote any value for Hydra's grammar.
 quoted() { printf "'%s'" "${1//\'/\\\'}"; }
 
 results=${LONGSHIP_CHECKPOINT_DIR:?}/${TRAINING_RESULTS:?}
-# a swap before the job starts does not reach it
+# The resolved path, so that activating another image does not affect the job.
 overrides=(container="$(quoted "$(readlink -f -- "$image")")")
 if ((TRAINING_UNIQUE_RESULTS)); then
     results+=-$(date +%Y%m%d-%H%M%S)-$$
-    # none waits for another
+    # Runs are independent of each other.
     overrides+=(base_results_dir="$(quoted "$results")" training.run.dependency=null)
 fi
 mkdir -p -- "$results" "$LONGSHIP_SCRATCH_DIR/data" # Pyxis mounts both
-printf '%s\n' "$folder" "${overrides[@]}"
+printf '%s\n' "$directory" "${overrides[@]}"

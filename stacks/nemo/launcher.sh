@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run NVIDIA's launcher as in AWS's guide, on a head node: copy it out of the image, create its venv and
+# Run NVIDIA's launcher on a head node, as in AWS's guide: copy it from the image, create its venv and
 # configuration, and let it write and submit its own job.
 #
 #   bash stacks/nemo/launcher.sh PRESET [OVERRIDE...]        gpt3/126m or gpt3/5b
@@ -22,29 +22,29 @@ if [[ -z $preset || ! -f $stack/presets/$preset.txt ]]; then
 fi
 shift
 
-# Hydra 1.2, which the launcher wants, does not start with Python 3.11.
+# The launcher requires Hydra 1.2, which does not run on Python 3.11.
 python=${NEMO_PYTHON:-}
 for each in python3.10 python3.9; do
     if [[ -z $python ]] && command -v "$each" >/dev/null; then python=$each; fi
 done
 [[ -n $python ]] || fail 'the launcher requires Python 3.9 or 3.10' 'run: export NEMO_PYTHON=/path/to/python3.10'
 
-# A head node has no GPU, which enroot's hook would otherwise ask for.
-told=$(NVIDIA_VISIBLE_DEVICES=void python3 "$root/container_run.py" --stack nemo bash "$stack/copy_launcher.sh")
-mapfile -t overrides <<<"$told"
-readonly folder=${overrides[0]}
+# void, because enroot's hook requires a GPU otherwise, and a head node has none.
+copied=$(NVIDIA_VISIBLE_DEVICES=void python3 "$root/container_run.py" --stack nemo bash "$stack/copy_launcher.sh")
+mapfile -t overrides <<<"$copied"
+readonly directory=${overrides[0]}
 overrides=("${overrides[@]:1}")
 
-readonly wanted=$stack/launcher_requirements.txt venv=$folder/.venv
-if ! cmp -s -- "$wanted" "$venv/requirements.txt"; then
+readonly requirements=$stack/launcher_requirements.txt venv=$directory/.venv
+if ! cmp -s -- "$requirements" "$venv/requirements.txt"; then
     "$python" -m venv --clear "$venv"
-    "$venv/bin/python" -m pip install --quiet --requirement "$wanted"
-    cp -- "$wanted" "$venv/requirements.txt"
+    "$venv/bin/python" -m pip install --quiet --requirement "$requirements"
+    cp -- "$requirements" "$venv/requirements.txt"
 fi
 
 while IFS= read -r line; do
     if [[ -n $line && $line != '#'* ]]; then overrides+=("$line"); fi
 done < <(cat -- "$stack/presets/common.txt" "$stack/presets/$preset.txt")
 
-cd -- "$folder"
+cd -- "$directory"
 exec "$venv/bin/python" launcher_scripts/main.py "${overrides[@]}" "$@"

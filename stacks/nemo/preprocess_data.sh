@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Make the training data by NeMo's own script: JSON lines -> Megatron's .bin and .idx, in one task with
-# a worker on each core. Run inside the environment; the arguments behind `all` go to that script.
+# Make the training data with NeMo's own script: JSON Lines -> Megatron's .bin and .idx, in one task with one
+# worker per core. Run inside the environment; the arguments after `all` go to that script.
 set -euo pipefail
 
 bash "${LONGSHIP_ROOT:?}/stacks/nemo/check_job.sh" "${1:-all}"
 
 readonly data=${LONGSHIP_SCRATCH_DIR:?}/data
-# NeMo writes a .bin from its first line on, and the .idx when all are done: under their names when
-# both are whole. Where the arguments name a place of their own there is nothing to move.
+# NeMo writes the .bin from the first line on and the .idx at the end. Both get their final names when they are
+# complete, unless the arguments set another --output-prefix.
 readonly partial=$data/nemo.partial
 rm -rf -- "$partial"
 mkdir -p -- "$partial"
@@ -18,7 +18,7 @@ python /opt/NeMo/scripts/nlp_language_modeling/preprocess_data_for_megatron.py \
 for index in "$partial"/*.idx; do
     if [[ ! -e $index ]]; then continue; fi
     name=$(basename -- "$index" .idx)
-    rm -f -- "$data/$name.idx" # it must never stand beside the .bin of another text
+    rm -f -- "$data/$name.idx" # it must never describe the .bin of another text
     mv -- "$partial/$name.bin" "$data/$name.bin"
     mv -- "$index" "$data/$name.idx"
 done

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Pretrain a GPT model with NeMo 1 and a model's configuration of NVIDIA's launcher, which submits
-# nothing here. Run inside the environment:
+# Pretrain a GPT model with NeMo 1 and a model configuration of NVIDIA's launcher. The launcher itself is not
+# used. Run inside the environment:
 #
-#   run_training.sh [PRESET] [OVERRIDE...]      gpt3/5b, as in presets/; training.model.micro_batch_size=2
+#   run_training.sh [PRESET] [OVERRIDE...]      a preset of presets/, such as gpt3/5b; training.model.micro_batch_size=2
 #
-# The configuration and the results are in CHECKPOINT_DIR/results/<model>/, as the launcher has them.
+# Configuration and results are in CHECKPOINT_DIR/results/<model>/, laid out as by the launcher.
 set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
@@ -15,7 +15,7 @@ if [[ -f $LONGSHIP_ROOT/stacks/nemo/presets/${1:-}.txt ]]; then
         case $line in
             '' | '#'*) ;;
             training.run.*) ;;                  # for the launcher's own job
-            training.trainer.num_nodes=*) ;;    # as many as this job has
+            training.trainer.num_nodes=*) ;;    # set from the job
             *) preset+=("$line") ;;
         esac
     done <"$LONGSHIP_ROOT/stacks/nemo/presets/$1.txt"
@@ -23,7 +23,7 @@ if [[ -f $LONGSHIP_ROOT/stacks/nemo/presets/${1:-}.txt ]]; then
 fi
 readonly launcher=${LONGSHIP_REPOSITORIES:?}/NeMo-Framework-Launcher/launcher_scripts
 
-# quoted TEXT: as Hydra's grammar wants a value that can hold anything.
+# quoted TEXT: quote any value for Hydra's grammar.
 quoted() { printf "'%s'" "${1//\'/\\\'}"; }
 
 results=${LONGSHIP_CHECKPOINT_DIR:?}/${TRAINING_RESULTS:?}
@@ -40,7 +40,7 @@ overrides=(
     training.trainer.max_steps="$TRAINING_STEPS"
     training.model.tokenizer.library=huggingface
     training.model.tokenizer.type="$(quoted "$TRAINING_TOKENIZER")"
-    # ++: the files of Llama's models have no such keys
+    # ++, because the files of Llama's models do not have these keys
     ++training.model.tokenizer.vocab_file=null
     ++training.model.tokenizer.merge_file=null
 )
@@ -63,21 +63,21 @@ else
         training.exp_manager.create_checkpoint_callback=False training.exp_manager.resume_if_exists=False
     )
 fi
-# unless_zero KEY NUMBER: else the model's own is left.
+# unless_zero KEY NUMBER: override a value of the model's file, unless the number is 0.
 unless_zero() { if (($2)); then overrides+=("training.model.$1=$2"); fi; }
 unless_zero tensor_model_parallel_size "$TRAINING_TENSOR_PARALLEL"
 unless_zero pipeline_model_parallel_size "$TRAINING_PIPELINE_PARALLEL"
 unless_zero micro_batch_size "$TRAINING_MICRO_BATCH"
 unless_zero global_batch_size "$TRAINING_GLOBAL_BATCH"
 
-# A wrong override ends the run here, before any rank has started.
+# A wrong override ends the run here, before any rank starts.
 configuration=$(python "$LONGSHIP_ROOT/stacks/nemo/compose.py" "$launcher/conf" "${overrides[@]}" "${preset[@]}" "$@")
 readonly configuration
 
-# NeMo writes down the commit of the folder that it is started in, which root owns in the image.
+# NeMo records the commit of its current directory, which belongs to root in the image.
 if [[ -d /opt/NeMo ]]; then cd /opt/NeMo; fi
 export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0=/opt/NeMo
-# As the launcher sets them: the order of kernels for tensor parallelism, and less memory for NCCL.
+# As in the launcher: kernels in order for tensor parallelism, and less memory for NCCL.
 export CUDA_DEVICE_MAX_CONNECTIONS=1 NCCL_NVLS_ENABLE=0 TORCH_NCCL_AVOID_RECORD_STREAMS=1
 
 start_ranks /opt/NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py \

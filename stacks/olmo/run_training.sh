@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Train with OLMo: one process per GPU, started by torchrun, or by Slurm where it starts several tasks
-# per node. Run inside the environment; the arguments go to OLMo's scripts/train.py, last.
+# Train with OLMo: one process per GPU, started by torchrun, or by Slurm if a node has several tasks. Run
+# inside the environment; the arguments are passed to OLMo's scripts/train.py last, so they override the settings.
 set -euo pipefail
 source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
 
@@ -10,17 +10,17 @@ if [[ $model != /* ]]; then model=$repository/$model; fi
 
 arguments=()
 
-# text KEY VALUE: OLMo reads values as YAML, in which quoted text stays what it is.
+# text KEY VALUE: set a string; OLMo reads values as YAML, which does not interpret quoted text.
 text() {
     arguments+=("--$1='${2//\'/\'\'}'")
 }
 
-# number KEY VALUE: 0 leaves the configuration's own.
+# number KEY VALUE: set a number; 0 keeps the configuration's.
 number() {
     if (($2)); then arguments+=("--$1=$2"); fi
 }
 
-# name_data: OLMo itself looks up the patterns, so that thousands of files still fit on a command line.
+# name_data: pass the files as a pattern, which OLMo expands, so thousands of files fit on a command line.
 name_data() {
     local path paths=
     if [[ -z $TRAINING_DATA ]]; then return; fi
@@ -30,8 +30,8 @@ name_data() {
     text data.paths "\${path.glob:$paths}"
 }
 
-# limit_time: OLMo has no handler for signals. It looks at the clock itself, which starts with the
-# first step, and then writes a checkpoint and ends well, so that the next job of a chain goes on.
+# limit_time: let OLMo write a checkpoint before the time limit and exit with code 0, so that the next job of a
+# chain resumes. OLMo does not handle signals; its clock starts with the first step.
 limit_time() {
     if [[ -z ${SLURM_JOB_END_TIME:-} ]]; then return; fi # before Slurm 23.02, or without Slurm
     local now
@@ -41,11 +41,11 @@ limit_time() {
         fail "the job ends in $left seconds, but time_margin is $TRAINING_TIME_MARGIN seconds" \
             'request more time with --time=...; or reduce time_margin in [training] of configuration.toml'
     arguments+=("--time_limit=$((left - TRAINING_TIME_MARGIN))" --canceled_check_interval=10)
-    arguments+=(--extra_steps_after_cancel=0) # they are lost, as the next job starts from the checkpoint
+    arguments+=(--extra_steps_after_cancel=0) # they would be lost: the next job starts from the checkpoint
 }
 
-# end_where_done STEPS: OLMo takes one more step before it looks whether all are taken.
-end_where_done() {
+# exit_if_done STEPS: exit if a checkpoint has all steps, because OLMo would take one more before it checks.
+exit_if_done() {
     local step
     for step in "$LONGSHIP_CHECKPOINT_DIR/$TRAINING_RUN_NAME"/step*; do
         step=${step##*/step}
@@ -63,19 +63,19 @@ if ((TRAINING_GLOBAL_BATCH % world_size)); then
         'change global_batch in [training] of configuration.toml'
 fi
 
-# Arguments can say otherwise where a run lies and when it ends.
+# Arguments can override the directory and the end of a run.
 if ((TRAINING_STEPS)) && [[ ! " $*" =~ ' --'(save_folder|load_path|max_duration|stop_at)= ]]; then
-    end_where_done "$TRAINING_STEPS"
+    exit_if_done "$TRAINING_STEPS"
 fi
 
 text run_name "$TRAINING_RUN_NAME"
 text save_folder "${LONGSHIP_CHECKPOINT_DIR:?}/$TRAINING_RUN_NAME"
-# Go on where the job before was; its other files there are no error.
+# Resume from the previous job; its other files in save_folder are not an error.
 arguments+=(--try_load_latest_save --save_overwrite)
 name_data
 limit_time
 number max_duration "$TRAINING_STEPS"
-number stop_at "$TRAINING_STEPS" # OLMo's own is ten steps later
+number stop_at "$TRAINING_STEPS" # OLMo's default is ten steps later
 number global_train_batch_size "$TRAINING_GLOBAL_BATCH"
 number device_train_microbatch_size "$TRAINING_MICRO_BATCH"
 number save_interval "$TRAINING_SAVE_EVERY"
@@ -85,7 +85,7 @@ number fsdp.hybrid_sharding_num_model_replicas "$TRAINING_REPLICAS"
 if [[ -n $TRAINING_ACTIVATION_CHECKPOINTING ]]; then
     text activation_checkpointing "$TRAINING_ACTIVATION_CHECKPOINTING"
 fi
-flash=false # the configurations of OLMo 2 ask for it, those of OLMo 1 do not
+flash=false # the configurations of OLMo 2 turn it on, those of OLMo 1 do not
 if [[ $TRAINING_FLASH_ATTENTION == true ]]; then flash=true; fi
 arguments+=("--model.flash_attention=$flash" "--fused_loss=$flash")
 if [[ -n $TRAINING_EVALUATORS ]]; then arguments+=("--evaluators=$TRAINING_EVALUATORS"); fi
@@ -101,18 +101,18 @@ else
     else
         arguments+=(--wandb.entity=null) # OLMo's default is AI2's own
     fi
-    # With a key OLMo asks W&B now and then whether somebody has cancelled the run; offline that waits.
+    # With a key, OLMo regularly asks W&B whether the run was cancelled, and hangs offline.
     if [[ $WANDB_MODE == offline ]]; then unset WANDB_API_KEY; fi
 fi
 
-# Checkpoints and the order of the data lie where all nodes see them: one rank of all writes what else
-# the first of each node would write. OLMo's FS_LOCAL_RANK follows from it.
+# Checkpoints and the order of the data are on a shared file system, so one rank writes what otherwise the first
+# rank of each node would write. OLMo derives FS_LOCAL_RANK from it.
 export OLMO_SHARED_FS=1
-# Since PyTorch 2.6 torch.load refuses what OLMo's checkpoints hold besides tensors: states of random
-# number generators, shards with their metadata. They are the run's own.
+# Since PyTorch 2.6, torch.load refuses the non-tensor parts of OLMo's checkpoints: states of random number
+# generators, and metadata of shards. The files are the run's own, so loading them is safe.
 export TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1
-# omegaconf 2.4 prints five lines for each of OLMo's three resolvers, in every rank. Older ones need a package
-# that has no wheel, which download mode cannot fetch.
+# omegaconf 2.4 prints five lines for each of OLMo's three resolvers, in every rank. Older versions need a package
+# without a wheel, which download mode cannot fetch.
 export PYTHONWARNINGS="ignore:register_new_resolver() is deprecated:UserWarning${PYTHONWARNINGS:+,$PYTHONWARNINGS}"
 
 start_ranks "$repository/scripts/train.py" "$model" "${arguments[@]}" "$@"

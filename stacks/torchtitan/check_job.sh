@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Refuse a job that TorchTitan cannot run: submit.py runs this before submission, and the job again.
+# Refuse a job that TorchTitan cannot run. submit.py runs this before submission, and the job again.
 #
 #   check_job.sh training|all|prepare|shard|merge ARGUMENT...
 set -euo pipefail
@@ -8,7 +8,7 @@ source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
 
 readonly hint='change these values in [training] of configuration.toml'
 
-# check_batch: the arithmetic of TorchTitan's trainer.
+# check_batch: fail if the sizes do not divide as TorchTitan's trainer requires.
 check_batch() {
     local -r tensor=$TRAINING_TENSOR_PARALLEL
     local -r per_replica=$((TRAINING_GPUS_PER_REPLICA ? TRAINING_GPUS_PER_REPLICA : gpus_per_node))
@@ -25,7 +25,7 @@ check_batch() {
             "$hint"
 }
 
-# check_training ARGUMENT...: those of TorchTitan can share out the GPUs in another way.
+# check_training ARGUMENT...: check the settings, unless arguments for TorchTitan set the parallelism.
 check_training() {
     local argument parallel=''
     [[ -n $TRAINING_DATA ]] || fail 'training.data is empty' \
@@ -40,7 +40,7 @@ check_training() {
     if [[ -z $parallel ]] && ((world_size)); then check_batch; fi
 }
 
-# check_data ARGUMENT...
+# check_data ARGUMENT...: check the settings, and refuse arguments that would contradict them.
 check_data() {
     local argument
     [[ -n $TRAINING_TEXT ]] || fail 'training.text is empty' \

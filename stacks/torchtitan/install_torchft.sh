@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install the torchft repository, which this runs in, editable: its Python is read from here. Its
-# compiled half takes Rust and protoc to build, which no image has, so it is that of the wheel.
+# Install the torchft repository, the current directory, as editable. Its compiled part comes from the wheel,
+# because building it requires Rust and protoc, which no image has.
 set -euo pipefail
 
 readonly found='
@@ -17,6 +17,6 @@ if [[ -z $compiled ]]; then
 fi
 packages=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
-cp -- "$compiled" torchft/ # where torchft's own build puts it, too; git ignores it
+cp -- "$compiled" torchft/ # where torchft's own build also puts it; git ignores it
 rm -rf -- "${packages:?}/torchft"
 ln -s -- "$PWD/torchft" "$packages/torchft"

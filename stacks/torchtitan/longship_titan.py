@@ -1,9 +1,9 @@
-"""What this stack adds to TorchTitan 0.1.0, by its own extension points.
+"""Additions to TorchTitan 0.1.0, by its own extension points.
 
-That version tokenizes while it trains, with tiktoken's tokenizers alone, and knows neither
-validation nor an early end. ``--experimental.custom_args_module=longship_titan`` adds options for
-tokens in Megatron's format, and ``--experimental.custom_import=longship_titan`` lets every model
-that trains on text use them, validate, and end well before the time limit.
+That version tokenizes while it trains, only with tiktoken's tokenizers, and can neither validate
+nor stop early. ``--experimental.custom_args_module=longship_titan`` adds options for tokens in
+Megatron's format; ``--experimental.custom_import=longship_titan`` lets every model that trains on
+text use these tokens, validate, and write a checkpoint before the time limit.
 """
 
 import dataclasses
@@ -38,10 +38,10 @@ END_OF_TEXT = "<|endoftext|>"  # of a tokenizer that preprocess_data.py trained
 
 @dataclasses.dataclass
 class Training:
-    """What is added to the options ``--training.*``."""
+    """Additional options ``--training.*``."""
 
     dataset_files: str = ""
-    """Datasets of --training.dataset=megatron, without .bin and .idx, a line each"""
+    """Datasets for --training.dataset=megatron, one per line, without .bin and .idx"""
 
 
 @dataclasses.dataclass
@@ -49,32 +49,32 @@ class Validation:
     """The options ``--validation.*``, named as in later versions of TorchTitan."""
 
     dataset_files: str = ""
-    """Datasets to validate on, without .bin and .idx, a line each; none: no validation"""
+    """Datasets to validate on, one per line, without .bin and .idx; empty: no validation"""
 
     freq: int = 100
-    """Steps from validation to validation; the last step is validated too"""
+    """Steps between validations; the last step is validated too"""
 
     steps: int = 50
-    """Batches of each data-parallel rank; -1 is all"""
+    """Batches per data-parallel rank; -1: all"""
 
 
 @dataclasses.dataclass
 class JobConfig:
-    """What TorchTitan merges into its own configuration."""
+    """Options that TorchTitan merges into its own configuration."""
 
     training: Training = dataclasses.field(default_factory=Training)
     validation: Validation = dataclasses.field(default_factory=Validation)
 
 
 def fail(message: str, hint: str) -> NoReturn:
-    """End with one line that says what is wrong and one that says what to do."""
+    """Exit with two lines: what is wrong, and what to do."""
     sys.exit(f"error: {message}\nhint: {hint}")
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """A tokenizer as its directory or the hub has it, or the file that preprocess_data.py trained.
+    """A tokenizer from a directory, the hub, or the file that preprocess_data.py trained.
 
-    Training asks it for the number of tokens alone; datasets of TorchTitan's own are tokenized.
+    Megatron's data need only its number of tokens; TorchTitan tokenizes its own datasets with it.
     """
 
     def __init__(self, path: str) -> None:
@@ -88,7 +88,7 @@ class HuggingFaceTokenizer(Tokenizer):
         self._n_words = len(self._tokenizer)
 
     def encode(self, text: str, *, bos: bool, eos: bool) -> list[int]:
-        """Return the ids of a text; the start's only where the tokenizer has a token for it."""
+        """Return the ids of a text, with a start token only if the tokenizer has one."""
         ids = self._tokenizer.encode(text, add_special_tokens=False, verbose=False)
         start = [self.bos_id] if bos and self.bos_id is not None else []
         return [*start, *ids, *([self.eos_id] if eos else [])]
@@ -99,14 +99,14 @@ class HuggingFaceTokenizer(Tokenizer):
 
 
 def open_tokens(prefix: str, vocab_size: int) -> np.ndarray:
-    """Map the tokens of a dataset in Megatron's format, all documents in a row, into memory.
+    """Map the tokens of a dataset in Megatron's format into memory, all documents in a row.
 
     Parameters
     ----------
     prefix : str
-        Path of the .bin and the .idx file, without the ending.
+        Path of the .bin and the .idx file, without the suffix.
     vocab_size : int
-        Number of tokens of the model, which must have been enough for the data.
+        Vocabulary size of the model; that of the data must not be larger.
     """
     hint = "make the data with this tokenizer: preprocess_data_*.sbatch"
     header = struct.Struct("<9sQB")  # magic, version, type of the ids
@@ -120,25 +120,26 @@ def open_tokens(prefix: str, vocab_size: int) -> np.ndarray:
         fail(f"{prefix}.idx is not an index in Megatron's format", hint)
     record = Path(f"{prefix}.record.json")  # which preprocess_data.py writes
     if record.exists():
-        has = json.loads(record.read_text("utf-8"))["result"]["vocab_size"]
-        if has > vocab_size:  # a GPU would end with an assertion that names nothing
-            fail(f"{prefix} has {has} kinds of tokens, and training.tokenizer {vocab_size}", hint)
+        found = json.loads(record.read_text("utf-8"))["result"]["vocab_size"]
+        if found > vocab_size:  # the GPU's assertion would not name the reason
+            message = f"the vocabulary of {prefix} has {found} tokens"
+            fail(f"{message}, but training.tokenizer has {vocab_size}", hint)
     return tokens
 
 
 class TokenDataset(IterableDataset):
-    """The sequences of a rank: of all ranks' in turn, in the order of the files.
+    """The sequences of a rank: every world_size-th one, in the order of the files.
 
     Parameters
     ----------
     files : list of numpy.ndarray
         The tokens of each dataset.
     length : int
-        Tokens of a sequence.
+        Tokens per sequence.
     rank, world_size : int
-        Which share, and of how many; all are of the same size.
+        Index and number of the shares, which all have the same size.
     infinite : bool
-        Begin again at the end.
+        Start again at the end.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class TokenDataset(IterableDataset):
     ) -> None:
         self.files, self.length, self.infinite = files, length, infinite
         self.rank, self.world_size = rank, world_size
-        # A label is the token behind, so that the last token of a file begins no sequence.
+        # The label of a token is the next one, so the last token of a file has none.
         self.ends = np.cumsum([max(len(tokens) - 1, 0) // length for tokens in files])
         self.share = int(self.ends[-1]) // world_size
         self.done = 0
@@ -155,7 +156,7 @@ class TokenDataset(IterableDataset):
         """Yield sequences and their labels."""
         while self.done < self.share or self.infinite:
             if self.done == self.share:
-                logger.warning("All data has been read; it is read again from its beginning.")
+                logger.warning("Reached the end of the data; starting again from the beginning.")
                 self.done = 0
             number = self.done * self.world_size + self.rank
             self.done += 1
@@ -165,25 +166,25 @@ class TokenDataset(IterableDataset):
             yield {"input": torch.from_numpy(tokens[:-1])}, torch.from_numpy(tokens[1:])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far it was read."""
+        """Return the number of sequences read."""
         return {"done": self.done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Resume from a saved state."""
         self.done = state["done"]
 
 
 def build_dataset(
     job_config: Any, prefixes: str, rank: int, world_size: int, vocab_size: int, infinite: bool
 ) -> TokenDataset:
-    """Open the datasets that are named on a line each; every rank needs a whole batch of them."""
+    """Open the datasets, one per line of `prefixes`; every rank needs at least one batch."""
     files = [open_tokens(prefix, vocab_size) for prefix in prefixes.splitlines()]
     dataset = TokenDataset(files, job_config.training.seq_len, rank, world_size, infinite)
     if dataset.share < job_config.training.local_batch_size:
         fail(
-            f"{prefixes.splitlines()[0]}: {dataset.ends[-1]} sequences are not a batch for each of "
-            f"{world_size} data-parallel ranks",
-            "make more data, or lower sequence_length or local_batch_size in [training]",
+            f"{prefixes.splitlines()[0]}: {dataset.ends[-1]} sequences do not fill a batch on each "
+            f"of {world_size} data-parallel ranks",
+            "make more data, or reduce sequence_length or local_batch_size in [training]",
         )
     return dataset
 
@@ -195,7 +196,7 @@ def build_dataloader(
     job_config: Any,
     infinite: bool = True,
 ) -> ParallelAwareDataloader:
-    """Build the loader of one data-parallel rank, as TorchTitan's trainer asks for it."""
+    """Build the data loader of one data-parallel rank, with the signature of TorchTitan's own."""
     training = job_config.training
     if training.dataset != NAME:
         return build_hf_dataloader(dp_world_size, dp_rank, tokenizer, job_config, infinite)
@@ -211,19 +212,19 @@ def build_tokenizer(job_config: Any) -> HuggingFaceTokenizer:
 
 
 class Validator:
-    """Mean loss on the validation data, the same batches each time.
+    """Mean loss on the same batches of the validation data each time.
 
-    TorchTitan has a validator only in versions that this image's PyTorch cannot import.
+    TorchTitan has its own validator only in versions that need a newer PyTorch than the image's.
     """
 
     def __init__(self, job_config: Any, parallel_dims: Any, vocab_size: int) -> None:
         self.settings, dims = job_config.validation, parallel_dims
         if dims.pp_enabled or dims.cp_enabled:
             fail(
-                "validation works neither with pipeline nor with context parallelism",
-                "validation_data = [] in [training] of configuration.toml",
+                "validation cannot be combined with pipeline or context parallelism",
+                "set validation_data = [] in [training] of configuration.toml",
             )
-        # Ranks that share layers follow each other, and read the same data.
+        # Tensor-parallel ranks are consecutive, and read the same data.
         rank = torch.distributed.get_rank() // dims.tp
         self.dataset = build_dataset(
             job_config,
@@ -241,7 +242,7 @@ class Validator:
         )
 
     def is_due(self, step: int, last: int) -> bool:
-        """Tell whether a step is validated."""
+        """Tell whether to validate after a step."""
         return step % self.settings.freq == 0 or step == last
 
     @torch.no_grad()
@@ -255,7 +256,7 @@ class Validator:
         model.eval()
         losses = [self._loss(model, *batch) for batch in itertools.islice(loader, batches)]
         model.train()
-        for module in model.modules():  # or a checkpoint would find the weights in one piece
+        for module in model.modules():  # or a checkpoint would find unsharded weights
             if isinstance(module, FSDPModule):
                 module.reshard()
         mean = torch.stack(losses).mean()
@@ -272,31 +273,31 @@ class Validator:
 
 
 class Metrics(MetricsProcessor):
-    """TorchTitan's metrics, and what else belongs to the end of a step.
+    """TorchTitan's metrics, extended: they also validate, and stop the run on a signal.
 
-    Some steps are validated. Where a step is logged, the ranks also agree whether to end: the
-    signal before the time limit finds them in different steps. The trainer ends, with a
-    checkpoint, at the step that its configuration names as the last.
+    After each logged step the ranks agree whether to stop, because the signal before the time
+    limit reaches them in different steps. The trainer then ends, with a checkpoint, because its
+    configuration names this step as the last.
     """
 
-    asked_to_end = False
+    stop = False
     validator: Validator | None = None
 
     def end(self, *_: Any) -> None:
-        """Take note of the signal."""
-        self.asked_to_end = True
+        """Remember the signal."""
+        self.stop = True
 
     def should_log(self, step: int) -> bool:
-        """Tell whether a step is logged: all those that are validated are."""
+        """Tell whether to log a step; every validated step is logged."""
         return super().should_log(step) or self._is_validated(step)
 
     def log(self, step: int, *values: Any, **more: Any) -> None:
-        """Log the values of a step, and make it the last if any rank was asked to end."""
+        """Log a step, and make it the last one if any rank has received the signal."""
         super().log(step, *values, **more)
-        asked = torch.tensor(int(self.asked_to_end), device=utils.device_type)
-        torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX)
-        if asked.item() and step < self.job_config.training.steps:
-            logger.info(f"Asked to end: step {step} is the last.")
+        stop = torch.tensor(int(self.stop), device=utils.device_type)
+        torch.distributed.all_reduce(stop, torch.distributed.ReduceOp.MAX)
+        if stop.item() and step < self.job_config.training.steps:
+            logger.info(f"Stopped by a signal: step {step} is the last.")
             self.job_config.training.steps = step
         elif self._is_validated(step):
             self._validate(step)
@@ -310,12 +311,12 @@ class Metrics(MetricsProcessor):
         loss = self.validator.loss(model)
         self.logger.log({"validation_metrics/global_avg_loss": loss}, step)
         logger.info(f"validate step: {step:2}  loss: {loss:7.4f}")
-        self.time_last_log = time.perf_counter()  # it is no part of the next step's throughput
+        self.time_last_log = time.perf_counter()  # not a part of the next step's throughput
         self.device_memory_monitor.reset_peak_stats()
 
 
 def build_metrics(job_config: Any, parallel_dims: Any, model_args: Any = None) -> Metrics:
-    """Build the metrics, and listen to the signal from now on."""
+    """Build the metrics, and handle the signal from now on."""
     metrics = Metrics(job_config, parallel_dims)
     if job_config.validation.dataset_files:
         metrics.validator = Validator(job_config, parallel_dims, model_args.vocab_size)
@@ -323,8 +324,8 @@ def build_metrics(job_config: Any, parallel_dims: Any, model_args: Any = None) -
     return metrics
 
 
-def _use_them(spec: TrainSpec) -> TrainSpec:
-    if spec.build_dataloader_fn is not build_hf_dataloader:  # it trains on images, say
+def _extend(spec: TrainSpec) -> TrainSpec:
+    if spec.build_dataloader_fn is not build_hf_dataloader:  # a model of images, for example
         return spec
     return dataclasses.replace(
         spec,
@@ -334,4 +335,4 @@ def _use_them(spec: TrainSpec) -> TrainSpec:
     )
 
 
-apply_to_train_specs(_use_them)
+apply_to_train_specs(_extend)

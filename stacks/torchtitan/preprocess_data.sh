@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Make the training and the validation data: JSON lines -> tokens in Megatron's .bin and .idx. All of
-# it, or one step (prepare, shard, merge). Run inside the environment, for `shard` once per rank; the
-# arguments go to preprocess_data.py. Unless [training] names a tokenizer, a BPE is trained.
+# Make the training and the validation data: JSON Lines -> tokens in Megatron's .bin and .idx, in all steps or
+# one (prepare, shard, merge). Run inside the environment, for `shard` once per rank; the arguments go to
+# preprocess_data.py. If [training] names no tokenizer, a BPE is trained.
 set -euo pipefail
 
 case ${1:-} in
@@ -13,7 +13,7 @@ case ${1:-} in
 esac
 bash "${LONGSHIP_ROOT:?}/stacks/torchtitan/check_job.sh" "$mode" "$@"
 
-# tokenize SPLIT TEXT ARGUMENT...
+# tokenize SPLIT TEXT ARGUMENT...: make the tokens of one split.
 tokenize() {
     python "$LONGSHIP_ROOT/preprocess_data.py" "$mode" --name="torchtitan_$1" --input="$2" "${@:3}"
 }
@@ -26,7 +26,7 @@ if [[ -n $TRAINING_TOKENIZER ]]; then
 fi
 tokenize train "$TRAINING_TEXT" "${tokenizer[@]}" "$@"
 if [[ -z $TRAINING_VALIDATION_TEXT ]]; then exit; fi
-if [[ -z $TRAINING_TOKENIZER ]]; then # the one that was trained on the training data
+if [[ -z $TRAINING_TOKENIZER ]]; then # use the one trained on the training data
     tokenizer=(--tokenizer="$LONGSHIP_SCRATCH_DIR/data/torchtitan_train_tokenizer.json")
 fi
 tokenize validation "$TRAINING_VALIDATION_TEXT" "${tokenizer[@]}" "$@"

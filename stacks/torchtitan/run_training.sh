@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Pretrain with TorchTitan: each replica's GPUs shard the model (FSDP2) and may split its layers
-# (tensor parallelism); the replicas share the data. Run inside the environment; the arguments go to
-# TorchTitan, after the settings.
+# Pretrain with TorchTitan: the GPUs of a replica shard the model (FSDP2) and can split its layers (tensor
+# parallelism); the replicas divide the data. Run inside the environment; the arguments go to TorchTitan,
+# after the settings.
 set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
@@ -18,12 +18,11 @@ if ((TRAINING_GLOBAL_BATCH_SIZE)); then
 fi
 if ((TRAINING_COMPILE)); then options+=(--training.compile); else options+=(--training.no_compile); fi
 
-# For longship_titan.py, beside this file.
+# For longship_titan.py.
 export PYTHONPATH=$LONGSHIP_ROOT/stacks/torchtitan${PYTHONPATH:+:$PYTHONPATH}
 export PYTORCH_CUDA_ALLOC_CONF=${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:True}
 
-# What is left of the GPUs is the shard degree, also where the arguments add pipeline or context
-# parallelism.
+# Shard degree -1 is the rest of the GPUs, also if the arguments add pipeline or context parallelism.
 start_ranks -m torchtitan.train \
     --job.dump_folder="$LONGSHIP_CHECKPOINT_DIR/$TRAINING_RUN_NAME" \
     --job.print_args \

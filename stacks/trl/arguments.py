@@ -1,4 +1,4 @@
-"""The command line: TRL's own options, and what is translated with what."""
+"""The command line: TRL's own options, and those of the model and the data."""
 
 from __future__ import annotations
 
@@ -20,27 +20,35 @@ USAGE = "fine_tune.py --model MODEL --train_dataset NAME:SPLIT [OPTION...]; --he
 
 def option(default: object, about: str, **more: object) -> object:
     """Describe an option of the command line."""
+    if "(default: " in about:
+        about += "%(default).0s"  # or argparse would append "(default: None)"
     return field(default=default, metadata={"help": about, **more})
 
 
 @dataclass
 class TranslationArguments:
-    """What is translated with what."""
+    """Options of the model, the data and the translation."""
 
-    model: str = field(metadata={"help": "folder of a model, or its name on the hub"})
+    model: str = field(metadata={"help": "directory of a model, or its name on the hub"})
     train_dataset: str = field(
         metadata={"help": "FILE.jsonl[:SPLIT], NAME:SPLIT or NAME:CONFIGURATION:SPLIT"}
     )
-    eval_dataset: str | None = option(None, "the same, to translate and score")
-    train_source_field: str = option("source", "field with the text; dotted where it is nested")
-    train_target_field: str = option("target", "field with its translation")
-    eval_source_field: str | None = option(None, "that of eval_dataset; train_source_field's")
-    eval_target_field: str | None = option(None, "that of eval_dataset; train_target_field's")
-    prompt: str = option("Translate:\n{source}\n\nTranslation:\n", "{source}: the text")
-    max_new_tokens: int = option(256, "tokens of a translation, at most")
-    num_beams: int = option(1, "beams of the search for a translation; 1: greedy")
+    eval_dataset: str | None = option(None, "dataset to translate and score, in the same format")
+    train_source_field: str = option("source", "field with the source text; dotted if nested")
+    train_target_field: str = option("target", "field with the translation")
+    eval_source_field: str | None = option(
+        None, "field of eval_dataset (default: train_source_field)"
+    )
+    eval_target_field: str | None = option(
+        None, "field of eval_dataset (default: train_target_field)"
+    )
+    prompt: str = option(
+        "Translate:\n{source}\n\nTranslation:\n", "prompt; {source} is the source text"
+    )
+    max_new_tokens: int = option(256, "maximum number of tokens per translation")
+    num_beams: int = option(1, "number of beams of the search; 1: greedy search")
     bleu_tokenizer: str = option(
-        "13a", "sacrebleu's: how BLEU splits words", choices=["13a", "char", "intl", "none", "zh"]
+        "13a", "sacrebleu's tokenizer for BLEU", choices=["13a", "char", "intl", "none", "zh"]
     )
 
 
@@ -48,10 +56,12 @@ class TranslationArguments:
 class TrainingArguments(SFTConfig):
     """TRL's own options, with other defaults."""
 
-    run_name: str = option("fine-tuning", "names the folder of the run, and the run in W&B")
-    output_dir: str | None = option(None, "$LONGSHIP_CHECKPOINT_DIR/<run_name>")
+    run_name: str = option("fine-tuning", "name of the run's directory, and of the run in W&B")
+    output_dir: str | None = option(
+        None, "directory of the run (default: $LONGSHIP_CHECKPOINT_DIR/<run_name>)"
+    )
     wandb_project: str | None = option(None, "record the run in this project of W&B")
-    save_total_limit: int | None = option(2, "checkpoints that are kept")
+    save_total_limit: int | None = option(2, "number of checkpoints to keep")
     eval_strategy: str | None = option(
         None, "no, epoch or steps (default: steps with --eval_steps)"
     )
@@ -65,7 +75,7 @@ class TrainingArguments(SFTConfig):
             self.output_dir = str(checkpoints / self.run_name)
         if self.wandb_project:
             os.environ["WANDB_PROJECT"] = self.wandb_project
-            # the runs of a chain of jobs, one beside the other
+            # W&B shows the runs of a job chain as one group.
             os.environ.setdefault("WANDB_RUN_GROUP", self.run_name)
             self.report_to = "wandb"
         if not torch.cuda.is_available():
@@ -82,17 +92,17 @@ class LoraArguments:
     """TRL's options for LoRA, each of which turns it on unless ``--use_peft false`` is given."""
 
     use_peft: bool | None = option(
-        None, "train LoRA adapters; the model itself stays as it is", nargs="?", const=True
+        None, "train LoRA adapters and leave the model's weights unchanged", nargs="?", const=True
     )
     lora_r: int | None = option(None, "rank of the adapters (default: 16)")
-    lora_alpha: int | None = option(None, "scale of the adapters, times their rank (default: 32)")
-    lora_dropout: float | None = option(None, "dropout before the adapters (default: 0.05)")
+    lora_alpha: int | None = option(None, "scale of the adapters times their rank (default: 32)")
+    lora_dropout: float | None = option(None, "dropout of the adapters' input (default: 0.05)")
     lora_target_modules: list[str] | None = option(
-        None, "names of the modules that get an adapter (default: all linear layers)"
+        None, "modules to adapt (default: all linear layers)"
     )
 
     def peft_config(self) -> LoraConfig | None:
-        """Return what peft is configured with; None if the whole model is trained."""
+        """Return peft's configuration; None to train the whole model."""
         modules = self.lora_target_modules
         options = {
             "r": self.lora_r,
@@ -113,13 +123,13 @@ class LoraArguments:
 
 
 def parse_arguments(
-    about: str,
+    description: str,
 ) -> tuple[TranslationArguments, TrainingArguments, LoraConfig | None]:
-    """Read the command line; `about` is what --help says first."""
+    """Read the command line."""
     parser = TrlParser(
         [TranslationArguments, TrainingArguments, LoraArguments],
         usage=USAGE,
-        description=about,
+        description=description,
         allow_abbrev=False,
     )
     try:
@@ -130,7 +140,7 @@ def parse_arguments(
     except (OSError, ValueError) as error:
         raise InputError(first_line(error), "see the options: fine_tune.py --help") from error
     if unknown:
-        parser.error(f"there is no option {unknown[0]}")
+        parser.error(f"no such option: {unknown[0]}")
     if "{source}" not in options.prompt:
-        raise InputError("--prompt does not say where the text goes", "write {source} there")
+        raise InputError("--prompt has no {source}", "write {source} in place of the source text")
     return options, training, peft_config

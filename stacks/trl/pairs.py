@@ -1,4 +1,4 @@
-"""Pairs of texts, source and translation, from JSON lines or from datasets of the hub."""
+"""Pairs of source text and translation, from JSON Lines files or datasets of the hub."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from problem import InputError, first_line, is_local, is_offline, not_in_the_cache
 
 FILES = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
-# a split can be a part of one: train[:1000]
+# A split can be a slice: train[:1000].
 NOTATION = re.compile(r"(?P<name>.+?)(:(?P<configuration>[\w.+-]+))?:(?P<split>\w+(\[[^\]]*\])?)")
-HINT = "it is FILE.jsonl, FILE.jsonl:SPLIT, NAME:SPLIT or NAME:CONFIGURATION:SPLIT"
+HINT = "write FILE.jsonl, FILE.jsonl:SPLIT, NAME:SPLIT or NAME:CONFIGURATION:SPLIT"
 
 
 class Source(NamedTuple):
-    """Where pairs come from.
+    """A dataset: a file, a directory or a name on the hub.
 
     Parameters
     ----------
-    name : str
-        A file, a folder, or a name on the hub.
     configuration : str or None
-        Which of several that a dataset of the hub has, such as a pair of languages.
+        One of the configurations of a dataset on the hub, such as a pair of languages.
     split : str
-        A split, or a part of one in the notation of `datasets`.
+        A split, or a slice of one in the notation of `datasets`.
     """
 
     name: str
@@ -37,7 +35,7 @@ class Source(NamedTuple):
 
 
 def parse_source(text: str) -> Source:
-    """Take a dataset's name and split apart.
+    """Separate a dataset's name, configuration and split.
 
     Parameters
     ----------
@@ -47,37 +45,37 @@ def parse_source(text: str) -> Source:
     Raises
     ------
     InputError
-        If there is no split where one is needed, or a configuration where none can be.
+        If a split is missing, or a file has a configuration.
     """
     if text.endswith(FILES):
         return Source(text, None, "train")
     found = NOTATION.fullmatch(text)
     if not found:
-        raise InputError(f"{text} is no dataset with a split", HINT)
+        raise InputError(f"not a dataset with a split: {text}", HINT)
     if found["configuration"] and found["name"].endswith(FILES):
         raise InputError(f"{text}: a file has no configuration", HINT)
     return Source(found["name"], found["configuration"], found["split"])
 
 
 def read_pairs(text: str, source_field: str, target_field: str) -> Dataset:
-    """Read pairs of texts.
+    """Read pairs of source text and translation.
 
     Parameters
     ----------
     text : str
         The dataset, as for `parse_source`.
     source_field, target_field : str
-        Fields with the text and its translation; a dotted name leads into nested ones.
+        Fields with the text and its translation; dots separate the names of nested fields.
 
     Returns
     -------
     datasets.Dataset
-        With the columns ``source`` and ``target``; pairs of which one side is empty are left out.
+        With the columns ``source`` and ``target``, without pairs of which one side is empty.
 
     Raises
     ------
     InputError
-        If the dataset, its split or a field is not there, or there are no pairs in it.
+        If the dataset, its split or a field does not exist, or if it contains no pairs.
     """
     dataset = _load(parse_source(text)).flatten()
     for field in (source_field, target_field):
@@ -86,63 +84,63 @@ def read_pairs(text: str, source_field: str, target_field: str) -> Dataset:
             raise InputError(f"{text} has no field {field}", f"its fields are: {fields}")
         feature = dataset.features[field]
         if not isinstance(feature, Value) or feature.dtype not in ("string", "large_string"):
-            raise InputError(f"the field {field} of {text} is no text", "name one with text")
+            raise InputError(f"the field {field} of {text} is not text", "name a field with text")
     pairs = dataset.map(
         lambda row: {"source": row[source_field], "target": row[target_field]},
         remove_columns=dataset.column_names,
     ).filter(lambda pair: bool(pair["source"] and pair["target"]))
     if not len(pairs):
         raise InputError(
-            f"{text} has no pair of texts in {source_field} and {target_field}",
+            f"{text} has no pairs of texts in {source_field} and {target_field}",
             "name another split, or other fields",
         )
     return pairs
 
 
 def _load(source: Source) -> Dataset:
-    words = _words_for_datasets(source)
+    arguments = _load_arguments(source)
     try:
-        there: DatasetDict = load_dataset(**words)
+        splits: DatasetDict = load_dataset(**arguments)
         name = source.split.partition("[")[0]
-        if name not in there:
-            splits = ", ".join(there)
-            raise InputError(f"{source.name} has no split {name}", f"its splits are: {splits}")
-        return load_dataset(**words, split=source.split)
+        if name not in splits:
+            names = ", ".join(splits)
+            raise InputError(f"{source.name} has no split {name}", f"use one of: {names}")
+        return load_dataset(**arguments, split=source.split)
     except DatasetGenerationError as error:
         reason = first_line(error.__cause__ or error)
         raise InputError(
-            f"{source.name} cannot be read: {reason}", "each line must be one JSON object"
+            f"cannot read {source.name}: {reason}", "write one JSON object per line"
         ) from error
     except DatasetNotFoundError as error:
-        hint = "is the name right? for a gated one: export HF_TOKEN=..."
+        hint = "check the name; for a gated dataset, run: export HF_TOKEN=..."
         raise InputError(first_line(error), hint) from error
     except (OSError, ValueError) as error:
         hint = HINT
-        if "Config" in first_line(error):  # none is named, or one that is not there
-            names = ", ".join(get_dataset_config_names(words["path"]))
-            hint = f"NAME:CONFIGURATION:SPLIT, of which its configurations are: {names}"
-        raise InputError(f"{source.name} cannot be read: {first_line(error)}", hint) from error
+        if "Config" in first_line(error):  # missing or unknown
+            names = ", ".join(get_dataset_config_names(arguments["path"]))
+            hint = f"write NAME:CONFIGURATION:SPLIT with one of the configurations {names}"
+        raise InputError(f"cannot read {source.name}: {first_line(error)}", hint) from error
 
 
-def _words_for_datasets(source: Source) -> dict[str, Any]:
-    """Return what `load_dataset` is called with."""
+def _load_arguments(source: Source) -> dict[str, Any]:
+    """Return the arguments for `load_dataset`."""
     path = Path(source.name).expanduser()
     if source.name.endswith(FILES):
         if not path.is_file():
-            raise InputError(f"there is no file {source.name}", "name a file of JSON lines")
+            raise InputError(f"file not found: {source.name}", "name a JSON Lines file")
         if not path.stat().st_size:
-            raise InputError(f"the file {source.name} is empty", "name a file of JSON lines")
+            raise InputError(f"the file {source.name} is empty", "name a JSON Lines file")
         return {"path": "json", "data_files": str(path)}
     if is_local(source.name):
         if not path.is_dir():
-            raise InputError(f"there is no folder {source.name}", HINT)
+            raise InputError(f"directory not found: {source.name}", HINT)
         return {"path": str(path), "name": source.configuration}
     name = source.name
     try:
-        if is_offline():  # what set_up.py fetched, which load_dataset does not find by its name
+        if is_offline():  # load_dataset does not find by name what set_up.py downloaded
             name = snapshot_download(name, repo_type="dataset")
     except LocalEntryNotFoundError as error:
         raise not_in_the_cache("dataset", source.name) from error
     except HFValidationError as error:
-        raise InputError(f"{source.name} is no file, and no name on the hub", HINT) from error
+        raise InputError(f"neither a file nor a name on the hub: {source.name}", HINT) from error
     return {"path": name, "name": source.configuration}

@@ -1,7 +1,7 @@
-"""Look at model and data before the ranks are started, and leave the data in the cache for them.
+"""Check the model and the data before the ranks start, and leave the data in the cache for them.
 
-It takes the options of fine_tune.py. What is missing is told here in two lines, by one process and
-before PyTorch is imported; and a large dataset takes its time here, where no rank waits for it.
+Takes the options of fine_tune.py. One process reports what is missing, before PyTorch is imported,
+and reads a large dataset while no rank waits for it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from problem import InputError, check_model
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the options that matter here; the others are fine_tune.py's to check."""
+    """Read the options for model and data; fine_tune.py checks the others."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--model")
     for use in ("train", "eval"):
-        # TRL's parser takes either spelling
+        # TRL's parser accepts either spelling.
         parser.add_argument(f"--{use}_dataset", f"--{use}-dataset")
         for side in ("source", "target"):
             names = (f"--{use}_{side}_field", f"--{use}-{side}-field")

@@ -6,8 +6,8 @@ set -euo pipefail
 source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
 source "$LONGSHIP_ROOT/stacks/trl/settings.bash"
 
-# Weights & Biases: into files, to be synced from where there is a network; WANDB_MODE=online sends
-# at once. Nothing goes to the home folder.
+# Weights & Biases writes to files, to be uploaded later; WANDB_MODE=online uploads during the run.
+# Nothing is written to the home directory.
 readonly wandb=${LONGSHIP_SCRATCH_DIR:?}/cache/wandb
 export WANDB_MODE=${WANDB_MODE:-offline}
 export WANDB_DIR=${WANDB_DIR:-${RUN_DIR:-$LONGSHIP_SCRATCH_DIR}}
@@ -17,7 +17,7 @@ export WANDB_DATA_DIR=${WANDB_DATA_DIR:-$wandb/data}
 export WANDB_QUIET=${WANDB_QUIET:-true}
 if [[ $WANDB_MODE != online ]]; then export WANDB_ERROR_REPORTING=false; fi
 
-# Where Slurm starts a task per rank, one on each node looks.
+# If Slurm starts one task per rank, one rank of each node checks.
 if ((${LOCAL_RANK:-0} == 0)); then
     python "$LONGSHIP_ROOT/stacks/trl/prepare_data.py" "${options[@]}"
 fi

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# options: what [training] of the configuration says, as options of fine_tune.py and prepare_data.py.
+# options: the settings of [training], as options of fine_tune.py and prepare_data.py.
 options=()
 if [[ -n $TRAINING_MODEL ]]; then options+=(--model "$TRAINING_MODEL"); fi
 if [[ -n $TRAINING_TRAIN_DATASET ]]; then options+=(--train_dataset "$TRAINING_TRAIN_DATASET"); fi

@@ -1,4 +1,4 @@
-"""The trainer: TRL's, which also translates and scores, and stops at a signal."""
+"""TRL's trainer, extended: it also translates and scores, and stops on a signal."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from trl.models import unwrap_model_for_generation
 
 
 def with_prompts(pairs: Dataset, template: str, is_chat: bool) -> Dataset:
-    """Add the prompt and the completion, so that the loss is on the translation alone.
+    """Add prompt and completion, so that only the translation contributes to the loss.
 
     Parameters
     ----------
     pairs : datasets.Dataset
         With the columns ``source`` and ``target``.
     template : str
-        The prompt, with ``{source}`` where the text goes.
+        The prompt, with ``{source}`` in place of the source text.
     is_chat : bool
         Whether the prompt is a user's message, and the translation the assistant's answer.
     """
@@ -48,10 +48,10 @@ def with_prompts(pairs: Dataset, template: str, is_chat: bool) -> Dataset:
 
 
 class StopAtSignal(TrainerCallback):
-    """Have a checkpoint written and the training ended, after the step in which a rank was told."""
+    """Write a checkpoint and end the training after the step in which a rank received a signal."""
 
-    def __init__(self, told: threading.Event) -> None:
-        self.told = told
+    def __init__(self, stop: threading.Event) -> None:
+        self.stop = stop
 
     def on_step_end(
         self,
@@ -60,12 +60,12 @@ class StopAtSignal(TrainerCallback):
         control: TrainerControl,
         **_: Any,
     ) -> None:
-        """Ask all ranks, as a signal reaches them in different steps."""
-        told = torch.tensor(float(self.told.is_set()), device=args.device)
+        """Agree with all ranks, because a signal reaches them in different steps."""
+        stop = torch.tensor(float(self.stop.is_set()), device=args.device)
         if args.world_size > 1:
-            dist.all_reduce(told, op=dist.ReduceOp.MAX)
-        if told.item():
-            self.told.set()
+            dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+        if stop.item():
+            self.stop.set()
             control.should_save = control.should_training_stop = True
             control.should_evaluate = False
 
@@ -76,24 +76,24 @@ class StopAtSignal(TrainerCallback):
         control: TrainerControl,
         **_: Any,
     ) -> None:
-        """Leave out what an epoch ends with, as this one does not."""
-        if control.should_training_stop and self.told.is_set():
+        """Skip the work at the end of an epoch, because a signal cut this epoch short."""
+        if control.should_training_stop and self.stop.is_set():
             control.should_save = control.should_evaluate = False
 
 
 class TranslationTrainer(SFTTrainer):
-    """TRL's trainer, whose evaluation also translates: BLEU and chrF by sacrebleu.
+    """TRL's trainer with an evaluation that also translates: BLEU and chrF by sacrebleu.
 
     Parameters
     ----------
     eval_pairs : datasets.Dataset or None
-        What is translated, from `with_prompts`.
+        Pairs to translate, from `with_prompts`.
     generation : dict
         Options of the model's ``generate``.
     bleu_tokenizer : str
-        sacrebleu's, such as ``13a``.
-    told : threading.Event
-        Set when the process is to end.
+        Tokenizer of sacrebleu, such as ``13a``.
+    stop : threading.Event
+        Set by a signal that asks the process to end.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class TranslationTrainer(SFTTrainer):
         eval_pairs: Dataset | None,
         generation: dict[str, Any],
         bleu_tokenizer: str,
-        told: threading.Event,
+        stop: threading.Event,
         **more: Any,
     ) -> None:
         super().__init__(*arguments, eval_dataset=eval_pairs, **more)
@@ -110,10 +110,10 @@ class TranslationTrainer(SFTTrainer):
         self.generation = generation
         self.bleu = BLEU(tokenize=bleu_tokenizer)
         self.chrf = CHRF()
-        self.told = told
+        self.stop = stop
 
     def evaluate(self, *arguments: Any, **more: Any) -> dict[str, float]:
-        """Return the metrics of SFTTrainer with ``eval_bleu`` and ``eval_chrf``."""
+        """Return the metrics of SFTTrainer, ``eval_bleu`` and ``eval_chrf``."""
         metrics = super().evaluate(*arguments, **more)
         translations = self.translate()
         if translations is None:
@@ -130,7 +130,7 @@ class TranslationTrainer(SFTTrainer):
         return {**metrics, **scores}
 
     def translate(self) -> list[str] | None:
-        """Translate all sources, each rank its share; None where a signal cuts it short."""
+        """Translate all source texts, each rank its share; None if a signal interrupts it."""
         pairs, rank, world_size = self.eval_pairs, self.args.process_index, self.args.world_size
         mine = list(range(rank, len(pairs), world_size))
         batch_size = self.args.per_device_eval_batch_size
@@ -142,7 +142,7 @@ class TranslationTrainer(SFTTrainer):
         ):
             model.eval()
             for first in range(0, len(mine), batch_size):
-                if self.told.is_set():
+                if self.stop.is_set():
                     break
                 batch = mine[first : first + batch_size]
                 done += zip(batch, self.generate(model, pairs[batch]["prompt"]), strict=True)
@@ -159,7 +159,7 @@ class TranslationTrainer(SFTTrainer):
             )
         inputs = tokenizer(
             prompts,
-            add_special_tokens=not is_chat,  # a chat template has them
+            add_special_tokens=not is_chat,  # the chat template adds them
             padding=True,
             padding_side="left",
             return_token_type_ids=False,
@@ -170,7 +170,7 @@ class TranslationTrainer(SFTTrainer):
         return [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
     def write(self, translations: list[str]) -> None:
-        """Write them beside their sources, for somebody to read."""
+        """Write source, reference and translation of each pair, to be read by people."""
         pairs = zip(self.eval_pairs["source"], self.eval_pairs["target"], translations, strict=True)
         path = Path(self.args.output_dir) / "translations.jsonl"
         with path.open("w", encoding="utf-8") as file:

@@ -275,8 +275,8 @@ def test_ranks_read_all_the_data_once_and_go_on_where_they_were(root, titan, dat
     [
         ("none", WORDS, "error: cannot read {}/none.idx and .bin: "),
         ("broken", WORDS, "error: {}/broken.idx is not an index in Megatron's format"),
-        ("small", WORDS, "sequences are not a batch for each of 2 data-parallel ranks"),
-        ("large", WORDS, "error: {}/large has 999 kinds of tokens, and training.tokenizer 202"),
+        ("small", WORDS, "sequences do not fill a batch on each of 2 data-parallel ranks"),
+        ("large", WORDS, "error: the vocabulary of {}/large has 999 tokens, but training.tok"),
     ],
 )
 def test_data_that_cannot_be_read_are_told(

@@ -159,7 +159,7 @@ def test_trained_run_is_scored_again_and_not_trained_further(trl, toy, root, tmp
     (tmp_path / "checkpoint-3/trainer_state.json").write_text('{"cut off')
     again = trl(*command, env=ONE_THREAD)
     assert "finished after step 2" in again.stdout
-    assert f"warning: not whole, so not used: {tmp_path}/checkpoint-3" in again.stderr
+    assert f"skipping an incomplete checkpoint: {tmp_path}/checkpoint-3" in again.stderr
     assert "eval_bleu" in scores(tmp_path)
 
 
@@ -205,6 +205,8 @@ def test_given_options_turn_on_what_they_are_for(trl, root):
     done = trl("python", "-c", PARSE, root / "stacks/trl", json.dumps(list(PARSED)))
     found = [tuple(each) for each in json.loads(done.stdout.splitlines()[-1])]
     assert dict(zip(PARSED, found)) == PARSED
+    shown = " ".join(trl("python", root / "stacks/trl/fine_tune.py", "--help").stdout.split())
+    assert "rank of the adapters (default: 16) --" in shown
 
 
 def test_lora_trains_adapters_and_resumes_them(trl, toy, root, tmp_path):
@@ -228,7 +230,7 @@ def test_lora_trains_adapters_and_resumes_them(trl, toy, root, tmp_path):
     other = trl(*command, "--max_steps", "8", env=ONE_THREAD, check=False).stderr
     error, hint = other.splitlines()[-2:]
     was = f"{tmp_path}/checkpoint-6 was written with LoRA of rank 4"
-    assert error == f"error: {was}, and this run has no LoRA"
+    assert error == f"error: {was}, but this run has no LoRA"
     assert hint == "hint: give the same options, or another --run_name"
 
 
@@ -240,21 +242,21 @@ configs:
 ---
 """
 WRONG = {
-    "no file": (["--train_dataset", "none.jsonl"], "there is no file none.jsonl", "JSON lines"),
+    "no file": (["--train_dataset", "none.jsonl"], "file not found: none.jsonl", "JSON Lines"),
     "no split": (
         ["--train_dataset", "{toy}/pairs.jsonl:test"],
         "{toy}/pairs.jsonl has no split test",
-        "its splits are: train",
+        "use one of: train",
     ),
     "no field": (
         ["--train_target_field", "translation.de"],
         "{toy}/pairs.jsonl has no field translation.de",
         "its fields are: translation.en, translation.no",
     ),
-    "no text": (["--train_target_field", "number"], "the field number of", "name one with text"),
-    "no pairs": (["--train_target_field", "nothing"], "has no pair of texts", "other fields"),
-    "no JSON": (["--train_dataset", "{toy}/wrong.jsonl"], "cannot be read", "one JSON object"),
-    "no folder": (["--model", "/none/model"], "no model in the folder /none/model", "config.json"),
+    "no text": (["--train_target_field", "number"], "field number of", "a field with text"),
+    "no pairs": (["--train_target_field", "nothing"], "has no pairs of texts", "other fields"),
+    "no JSON": (["--train_dataset", "{toy}/wrong.jsonl"], "cannot read", "one JSON object"),
+    "no model": (["--model", "/none/model"], "no model in the directory /none", "config.json"),
     "no model here": (
         ["--model", "lab/model"],
         "the model lab/model is not in the cache",
@@ -262,8 +264,8 @@ WRONG = {
     ),
     "no such configuration": (
         ["--eval-dataset", "{toy}/several:de:train"],
-        "{toy}/several cannot be read",
-        "its configurations are: en-no, nn-no",
+        "cannot read {toy}/several",
+        "one of the configurations en-no, nn-no",
     ),
     "no dataset here": (
         ["--eval_dataset", "lab/pairs:en-no:test"],
