@@ -154,7 +154,8 @@ def test_blocks_of_toml_are_taken(page, described):
         if name.endswith("stack.toml"):
             load_stack(repository, Path(name).parent.name)
         elif name == "lib/doctor/known_messages.toml":
-            assert [Message(**each) for each in read_toml(repository / name, name)[0]["messages"]]
+            for entries in read_toml(repository / name, name)[0].values():
+                assert [Message(topic, **entry) for topic, entry in entries.items()]
         elif not name.startswith("configuration"):
             assert read_toml(repository / name, name)[0]
         else:

@@ -30,7 +30,11 @@ _INDENT = " " * 9
 def load_messages() -> list[Message]:
     """Read the table of known messages, the special ones before the general."""
     tables, _ = read_toml(TABLE, f"lib/doctor/{TABLE.name}")
-    return [Message(**each) for each in tables["messages"]]
+    return [
+        Message(topic, consequence=kind == "consequences", **entry)
+        for kind, entries in tables.items()
+        for topic, entry in entries.items()
+    ]
 
 
 @contextmanager

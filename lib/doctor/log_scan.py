@@ -54,9 +54,9 @@ class Message(NamedTuple):
     """An entry of the table of known messages."""
 
     topic: str
-    text: list[str]  # a line contains any of them; none: for the exception that the topic names
     cause: str
     fix: str  # in both, {name} is a named group of the pattern
+    text: list[str] = []  # noqa: RUF012  # any is in the line; none: for the exception of this name
     pattern: str = ""  # the line must match it too
     consequence: bool = False  # it follows from something else, which is printed first
     source: str = ""  # URL of a page about it
