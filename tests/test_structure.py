@@ -82,7 +82,8 @@ def test_worker_for_repositories_needs_the_standard_library_alone(run):
         "print(*(name for name in sys.modules if name.startswith('lib.')))"
     )
     found = set(run([sys.executable, "-I", "-S", "-c", text]).stdout.split())
-    assert found == {*imports, "lib.repositories", "lib.script", "lib.script.errors"}
+    used = {"lib.script", "lib.script.errors", "lib.script.worker"}
+    assert found == {*imports, "lib.repositories", *used}
     for path in CORE:
         if path.stem not in WORKER or path.parent.name != "repositories":
             used = imported_by(ast.parse(path.read_text("utf-8")))
@@ -146,7 +147,8 @@ def starts_processes(tree):
 
 # Who may start processes: one file of the core, and those of the workers for repositories and for
 # bundles, which emitted scripts start.
-STARTING = {LIB / "script/execute.py", LIB / "repositories/git.py", LIB / "bundle/tree.py"}
+STARTING = {LIB / "script/execute.py", LIB / "script/worker.py", LIB / "bundle/tree.py"}
+STARTING |= {LIB / "repositories/git.py", LIB / "repositories/worker.py"}
 WORKER = {path.stem for path in LIB.glob("repositories/*.py")} - {"__init__", "repositories"}
 
 

@@ -19,7 +19,7 @@ from lib.script.command import array, assign, call
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion, word
 
-_WORKER = ("bundle_work", Expansion('"$typed"'), Expansion('"${worker[@]}"'))
+_WORKER = ("worker_run", Expansion('"${worker[@]}"'))
 _BUNDLE = Expansion('"$bundle"')
 _SECRET = Expansion('"--secret=$SECRET"')
 _PARTS = Expansion('"${parts[@]}"')
@@ -51,26 +51,25 @@ def pack_lines(
     }
     parts = [call(f"--{name}={each}") for name in options for each in options[name]]
     parts += [*([] if history else ["--no-history"]), *_needed(settings, here)]
-    locks = ("lock_run", here.cache / "bundle/pack", "lock_run", Expansion('"$bundle/.partial"'))
     return [
         *_start(here.root, folder, typed, python),
         "parts=(\n    " + "\n    ".join(parts) + ")",
         "",
         call(*_WORKER, "check", _BUNDLE, _PARTS),
         call("directory_make", here.cache / "bundle"),
-        call(*locks, *_WORKER, "pack", _BUNDLE, "--step=1/3", _SECRET, _PARTS),
+        call("lock_hold", here.cache / "bundle/pack"),
+        call("lock_hold", Expansion('"$bundle/.partial"')),
+        call(*_WORKER, "pack", _BUNDLE, "--step=1/3", _SECRET, _PARTS),
         call("next_step", _copy(settings, _folder(folder))),
     ]
 
 
 def _start(root: Path, folder: str, typed: str, python: str) -> list[str]:
     """Return the lines that every script of a bundle begins with."""
-    worker = [python, "-B", root / "lib/bundle/worker.py"]
     return [
+        call("on_interrupt", typed),
         assign("bundle", _folder(folder)),
-        assign("typed", typed),
-        array("worker", worker),
-        call("on_interrupt", Expansion('"$typed"')),
+        array("worker", [python, "-B", root / "lib/bundle/worker.py"]),
     ]
 
 
@@ -148,10 +147,8 @@ def unpack_lines(
         *_start(paths.root, folder, typed, python),
         *([] if verified else [call(*_WORKER, "verify", _BUNDLE, "--step=1/2")]),
         call("directory_make", paths.offline),
-        call(
-            *("lock_run", paths.offline / ".unpack", *_WORKER),
-            *("unpack-offline", _BUNDLE, paths.offline, step),
-        ),
+        call("lock_hold", paths.offline / ".unpack"),
+        call(*_WORKER, "unpack-offline", _BUNDLE, paths.offline, step),
         call("next_step", call("cd", paths.root)),
         *(call("next_step", f"python3 {each}") for each in [*steps, "set_up.py offline"]),
     ]

@@ -11,16 +11,14 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from shlex import quote
 from typing import BinaryIO, Callable
 
 from lib.script.errors import LongshipError, check_owner, print_messages, write_error
+from lib.script.worker import in_parallel, stopping
 
-stopping = threading.Event()  # set by a signal: every thread ends at its next block
 _FICLONE = 0x40049409  # an ioctl: share the blocks of another file
 
 
@@ -227,14 +225,8 @@ def _work(function: Callable[[str], None], sources: Mapping[str, str]) -> None:
         except Exception as error:  # raised below, when no other thread works any more
             errors.append(error)
 
-    started, erase = time.monotonic(), "\r\033[K" if sys.stderr.isatty() else ""
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        futures = [pool.submit(call, each) for each in sorted(sources, key=size, reverse=True)]
-        while wait(futures, 0.2 if erase else None).not_done:
-            done, seconds = sum(each.done() for each in futures), time.monotonic() - started
-            text = f"{erase}      {done} of {len(futures)} files, {seconds:.0f} s"
-            print(text, end="", file=sys.stderr, flush=True)
-    print(erase, end="", file=sys.stderr, flush=True)
+    items = sorted(sources, key=size, reverse=True)
+    in_parallel(call, items, len(os.sched_getaffinity(0)), "files")
     if errors:
         raise errors[0]
 

@@ -33,7 +33,7 @@ newest_python() {
 }
 
 main() {
-  local here folder=${1:-longship} python typed name
+  local here folder=${1:-longship} python name
   local -a worker
   here=$(cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
   case ${1:-} in
@@ -52,14 +52,13 @@ main() {
   check_program "$here"
   python=$(newest_python)
   worker=("$python" -B "$here/repository/lib/bundle/worker.py")
-  for name in script/messages script/lock bundle/bundle; do
+  for name in messages lock worker; do
     # shellcheck source=/dev/null
-    source "$here/repository/lib/$name.bash"
+    source "$here/repository/lib/script/$name.bash"
   done
-  typed=$(printf '%q ' bash "$0" "$@")
-  on_interrupt "$typed"
+  on_interrupt "$(printf '%q ' bash "$0" "$@")"
   if [[ ${1:-} == --verify ]]; then
-    bundle_work "$typed" "${worker[@]}" verify "$here"
+    worker_run "${worker[@]}" verify "$here"
     return
   fi
   if (($# == 0)); then # not into the bundle
@@ -67,8 +66,8 @@ main() {
     if [[ $folder -ef $here ]]; then folder+=-clone; fi
   fi
   folder=$(realpath -m -- "$folder")
-  bundle_work "$typed" "${worker[@]}" verify "$here" "$folder" --step=1/4
-  lock_run "$folder/.unpack" bundle_work "$typed" "${worker[@]}" unpack-repository "$here" "$folder" --step=2/4
+  worker_run "${worker[@]}" verify "$here" "$folder" --step=1/4
+  lock_run "$folder/.unpack" worker_run "${worker[@]}" unpack-repository "$here" "$folder" --step=2/4
   exec "$python" "$folder/bundle.py" unpack --verified "$here"
 }
 

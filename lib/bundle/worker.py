@@ -5,15 +5,14 @@ The script of bundle.py runs the one of this repository, unpack.sh that of the b
 
 import argparse
 import os
-import signal
 import sys
 
 sys.path[0] = os.path.realpath(f"{__file__}/../../..")
 
-from lib.bundle import pack, tree, unpack  # noqa: E402
-from lib.script.errors import LongshipError, paint, print_messages, write_error  # noqa: E402
+from lib.bundle import pack, unpack  # noqa: E402
+from lib.script.errors import LongshipError, write_error  # noqa: E402
+from lib.script.worker import Steps  # noqa: E402
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MODES = {
     "check": pack.check,
     "pack": pack.pack,
@@ -38,7 +37,7 @@ def main() -> None:
     for name, count in (("archive", 2), ("need", 3)):
         parser.add_argument(f"--{name}", action="append", default=[], nargs=count)
     options = parser.parse_args()
-    options.step = _Steps(options.step, options.resume)
+    options.step = Steps(options.step, options.resume)
     try:
         _MODES[options.mode](options)
     except LongshipError as error:
@@ -50,30 +49,6 @@ def main() -> None:
         folder = os.path.dirname(path)
         write_error(folder, f"cannot read or write {path}", hint, error).print()
         sys.exit(1)
-
-
-class _Steps:
-    """The steps, from the number FIRST/COUNT on; a signal names the current one."""
-
-    def __init__(self, first: str, resume: str) -> None:
-        number, self.count = first.split("/")
-        self.next, self.current, self.resume = int(number), "before the first step", resume
-        for each in _SIGNALS:
-            signal.signal(each, self._stop)
-
-    def __call__(self, text: str) -> None:
-        number = f"{self.next}/{self.count}"
-        self.next, self.current = self.next + 1, f"in step {number}, {text}"
-        print(paint(f"[{number}] {text}", sys.stderr), file=sys.stderr, flush=True)
-
-    def _stop(self, *_: object) -> None:
-        for each in _SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
-        tree.stopping.set()
-        hint = f"no work is lost; resume with: {self.resume}"
-        print(file=sys.stderr)
-        print_messages(error=f"interrupted {self.current}", hint=hint)
-        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,13 @@ from typing import Any, Callable, TypeVar
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, derive_paths, expand, pinned
+from lib.configuration.repositories import configured_repositories
 from lib.configuration.schema import KEYS
 from lib.configuration.sites import Machine, load_machines, recognise, shown_marks
 from lib.configuration.snapshot import looks_secret, refused_secrets, toml_key, without_secrets
 from lib.configuration.training import is_below
 from lib.jobs.job_files import job_files, read_job_file
-from lib.repositories.repositories import listed_lines
+from lib.repositories.repositories import WORKER, listed_lines
 from lib.runtimes.choice import Choice, choose_runtime, module_of
 from lib.runtimes.environment import Environment, module_lines
 from lib.runtimes.image import image_file, image_source
@@ -330,8 +331,9 @@ def _function(name: str, lines: Iterable[str]) -> list[str]:
 
 
 def _repository_lines(settings: Settings, paths: Paths) -> list[str]:
-    listed = listed_lines(settings, paths)
-    return [*listed, call("repositories_diagnose")] if listed else []
+    names = " ".join(each.name for each in configured_repositories(settings))
+    diagnose = call("repositories_diagnose", names, WORKER)
+    return [*listed_lines(settings, paths), diagnose] if names else []
 
 
 # ---------- network

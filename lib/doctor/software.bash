@@ -143,12 +143,12 @@ venv_check_foreign() {
     fail "the venv $1 has no packages for Python $version of the image" "$fix"
 }
 
-# repositories_diagnose: report where each repository is, and whether the user's changes are saved.
+# repositories_diagnose NAMES WORKER...: report where each repository is, and whether the user's changes are saved.
 repositories_diagnose() {
   local name
   report_check git '' repositories_check_git
   if ! report_passed git; then return 0; fi
-  for name in "${all_repositories[@]}"; do
-    report_check repository - "${repositories_worker[@]}" check "$name"
+  for name in $1; do
+    report_check repository - "${@:2}" check "--name=$name"
   done
 }

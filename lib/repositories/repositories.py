@@ -8,8 +8,11 @@ from pathlib import Path
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.configuration.repositories import configured_repositories
-from lib.script.command import call, wrapped
+from lib.script.command import call
 from lib.script.errors import LongshipError
+from lib.script.quoting import Expansion
+
+WORKER = Expansion('"${repositories[@]}"')
 
 
 def repository_lines(
@@ -25,8 +28,11 @@ def repository_lines(
         Directory of the git bundles on an air-gapped machine; None to use the servers.
     """
     listed = listed_lines(settings, paths, bundles)
+    if not listed:
+        return []
     folder = paths.repositories
-    return [*listed, call("lock_run", folder, "repositories_run", action, folder)] if listed else []
+    make = [call("directory_make", folder)] if action in ("install", "update") else []
+    return [*listed, *make, call("repositories_run", action, folder, WORKER)]
 
 
 def listed_lines(settings: Settings, paths: Paths, bundles: Path | None = None) -> list[str]:
@@ -34,19 +40,14 @@ def listed_lines(settings: Settings, paths: Paths, bundles: Path | None = None) 
     configured = configured_repositories(settings)
     if not configured:
         return []
-    begin = [sys.executable or "python3", paths.root / "lib/repositories/worker.py"]
-    begin += [f"--repositories={paths.repositories}", f"--saved={paths.saved_changes}"]
-    begin += [f"--bundles={bundles}"] if bundles else []
-    return [
-        wrapped("repositories_begin", *begin),
-        *(
-            call(
-                *("repository_add", each.name, each.url, each.ref, each.upstream),
-                _series(settings, paths, each.name),
-            )
-            for each in configured
-        ),
-    ]
+    worker = [sys.executable or "python3", "-X", "utf8", paths.root / "lib/repositories/worker.py"]
+    options = [f"--repositories={paths.repositories}", f"--saved={paths.saved_changes}"]
+    options += [f"--bundles={bundles}"] if bundles else []
+    lines = [call(*worker), *map(call, options)]
+    for each in configured:
+        words = (each.name, each.url, each.ref, each.upstream)
+        lines.append(call("--configured", *words, _series(settings, paths, each.name)))
+    return ["repositories=(\n    " + "\n    ".join(lines) + ")"]
 
 
 def _series(settings: Settings, paths: Paths, name: str) -> Path:
@@ -70,9 +71,9 @@ def _series(settings: Settings, paths: Paths, name: str) -> Path:
 
 def bundle_lines(here: Paths) -> list[str]:
     """Return the lines that pack the repositories for another machine; after `repository_lines`."""
-    mirrors = here.cache / "repositories"
-    folders = (here.offline / "repos", mirrors)
+    bundles, mirrors = here.offline / "repos", here.cache / "repositories"
+    options = (f"--into={bundles}", f"--mirrors={mirrors}")
     return [
-        call("directory_make", here.cache),
-        call("lock_run", mirrors, "repositories_run", "download", *folders),
+        call("directory_make", bundles, mirrors),
+        call("repositories_run", "download", mirrors, WORKER, *options),
     ]

@@ -480,12 +480,7 @@ def test_series_of_patches_lies_in_one_place(stack):
 
     def folders():
         settings, paths = stack.settings_and_paths()
-        (line,) = [
-            each
-            for each in repository_lines(settings, paths, "install")
-            if each.startswith("repository_add")
-        ]
-        return line.rpartition(" ")[2]
+        return repository_lines(settings, paths, "install")[0].rpartition(" ")[2].rstrip(")")
 
     assert folders() == f"{stack.root}/patches/one"
     stack.write("stacks/mine/patches/one/0001-a.patch", "")

@@ -327,7 +327,7 @@ def test_unpack_of_a_damaged_copy_changes_nothing(there):
     os.truncate(there.bundle / "offline" / IMAGE, 1000)
     is_told(there(check=False), "do not match their checksums", "copy the bundle again")
     assert not there.root.exists() and not there.offline.exists()
-    os.truncate(there.bundle / "repository/lib/bundle/bundle.bash", 100)
+    os.truncate(there.bundle / "repository/lib/script/worker.bash", 100)
     is_told(there(check=False), "incomplete or corrupt", "copy the bundle again")
 
 

@@ -86,7 +86,7 @@ def test_dead_lock_of_another_user_is_taken_over_at_once(start, shared):
 
 def test_lock_lasts_as_long_as_the_workers_of_another_user(start, shared):
     """Which process holds it is hidden from others, but its owner's sign of life is not."""
-    work = "work() { in_parallel hold 1; }"
+    work = "work() { set -m; (set +m && hold 1) & set +m; wait; }"
     first = start(FIRST, QUICK, HOLD, work, call("lock_run", shared / "lock", "work"))
     wait_until((shared / "held.1").exists)
     first.kill()

@@ -110,13 +110,12 @@ def test_login_name_is_no_password(repository):
 def test_lines_name_each_repository(repository):
     repository.write("configuration.toml", f'[[repositories]]\nurl = "{URL}"\nref = "it\'s"\n')
     lines = repository_lines(*repository.settings_and_paths(), "update")
-    assert (
-        f"repository_add torchtitan {URL} 'it'\"'\"'s' '' {repository.root}/patches/torchtitan"
-        in lines
-    )
+    words = f"torchtitan {URL} 'it'\"'\"'s' '' {repository.root}/patches/torchtitan"
+    assert lines[0].endswith(f"\n    --configured {words})")
     folder = "/home/me/longship-data/project/repos"
-    assert f"--repositories={folder} " in lines[0] and "--bundles" not in lines[0]
-    assert lines[-1] == f"locked {folder} repositories_run update {folder}"
+    assert f"--repositories={folder}\n" in lines[0] and "--bundles" not in lines[0]
+    assert lines[1] == f"directory_make {folder}"
+    assert lines[2] == f'repositories_run update {folder} "${{repositories[@]}}"'
 
 
 def test_nothing_is_emitted_without_repositories(repository):
@@ -159,7 +158,7 @@ except LongshipError as error:
     [
         (["report_begin text", call("clone_diagnose", "FOLDER"), "report_end"], "warning"),
         ([call(sys.executable, "-c", OF_BUNDLE, ROOT, "FOLDER")], "error: "),
-        ([call(*WORKER, "check", "group")], "error: "),
+        ([call(*WORKER, "check", "--name=group")], "error: "),
     ],
     ids=["doctor.py", "bundle.py", "set_up.py"],
 )

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -65,9 +66,7 @@ def test_only_one_works_at_a_time(start, tmp_path):
     count = 4
     (tmp_path / "counter").write_text("0\n")
     work = "work() { local -i n; n=$(<counter); sleep 0.02; echo $((n + 1)) >counter; }"
-    scripts = [
-        start(work, call("lock_run", tmp_path / "it's a lock", "work")) for _ in range(count)
-    ]
+    scripts = [start(work, call("lock_run", tmp_path / "it's a lock", "work")) for _ in range(count)]
     for script in scripts:
         code, errors = finish(script)
         assert code == 0, errors
@@ -255,18 +254,22 @@ def test_dead_lock_that_cannot_be_emptied_is_moved_away(start, tmp_path):
         each.chmod(0o755)
 
 
-def test_work_at_once_ends_with_the_script_also_while_some_of_it_waits(start, tmp_path):
+def test_worker_ends_with_the_script_and_the_lock_is_released(start, tmp_path):
+    worker = "import os, time; os.system(': >started; exec sleep 300')"
     script = start(
-        "each() { : >started.$1; sleep 300; }",
         call("on_interrupt", "again"),
-        "work() { in_parallel each 1 2 3 4 5 6 7 8 9; }",
+        f"work() {{ {call('worker_run', sys.executable, '-c', worker)}; }}",
         call("lock_run", tmp_path / "lock", "work"),
     )
-    wait_until((tmp_path / "started.8").exists)
+    wait_until((tmp_path / "started").exists)
     script.send_signal(signal.SIGTERM)
     assert finish(script)[0] == 130
     wait_until(lambda: "sleep 300" not in processes.session(script.pid))
     assert not (tmp_path / "lock.lock").exists()
+
+
+# As a worker does that is in a process group of its own.
+IN_A_GROUP = "work() { set -m; for i in 1 2; do (set +m && each $i) & done; set +m; wait; }"
 
 
 def test_lock_of_a_killed_shell_lasts_until_what_it_started_is_gone(start, tmp_path):
@@ -274,14 +277,12 @@ def test_lock_of_a_killed_shell_lasts_until_what_it_started_is_gone(start, tmp_p
     lock = tmp_path / "lock"
     first = start(
         "each() { trap : TERM; : >started.$1; while :; do sleep 0.05; : >alive.$1; done; }",
-        "work() { in_parallel each 1 2; }",
+        IN_A_GROUP,
         call("lock_run", lock, "work"),
     )
     wait_until(lambda: all((tmp_path / f"alive.{each}").exists() for each in (1, 2)))
     os.kill(first.pid, signal.SIGKILL)
-    code, errors = finish(
-        start("work() { rm alive.*; sleep 0.3; }", call("lock_run", lock, "work"))
-    )
+    code, errors = finish(start("work() { rm alive.*; sleep 0.3; }", call("lock_run", lock, "work")))
     assert code == 0, errors
     assert "ending its remaining processes: " in errors
     assert list(tmp_path.glob("alive.*")) == []
@@ -294,7 +295,7 @@ def test_sign_of_life_lasts_as_long_as_the_last_worker(whole_group, start, tmp_p
     script = start(
         QUICK,
         "each() { : >started; until [[ -e stop ]]; do command sleep 0.02; done; }",
-        "work() { in_parallel each 1; }",
+        IN_A_GROUP,
         call("lock_run", tmp_path / "lock", "work"),
     )
     wait_until((tmp_path / "started").exists)

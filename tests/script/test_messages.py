@@ -69,12 +69,3 @@ def test_interruption_names_step_and_command(term, clean_environment, tmp_path):
         assert terminal.end() == 130
     assert " interrupted in step 1/2, do it\r\n" in terminal.said
     assert " no work is lost; resume with: the same command\r\n" in terminal.said
-
-
-def test_message_of_work_at_once_has_its_colour_again(clean_environment, tmp_path):
-    lines = ["each() { echo $1; fail 'it is broken' 'mend it'; }", "in_parallel each a b || :"]
-    command = ["bash", "-c", render("x", lines)]
-    with Terminal(command, env=clean_environment, cwd=tmp_path, term="xterm") as terminal:
-        terminal.end()
-    for word in "ab":
-        assert f"{word}\r\n\x1b[31merror:\x1b[0m it is broken\r\n\x1b[36mhint:" in terminal.said

@@ -83,13 +83,3 @@ def test_missing_file_is_told(tmp_path, clean_environment):
     with Terminal(bash("file_checksum /no/such"), env=clean_environment, cwd=tmp_path) as terminal:
         assert terminal.end() == 1
     assert "error: cannot read /no/such\r\nhint: see the error above\r\n" in terminal.said
-
-
-def test_work_at_once_is_counted(tmp_path, fifo, clean_environment):
-    lines = [f"each() {{ if [[ $1 == b ]]; then cat '{fifo}'; fi; echo \"$1\"; }}"]
-    lines += ["in_parallel each a b c", "echo done"]
-    with Terminal(bash(*lines), env=clean_environment, cwd=tmp_path) as terminal:
-        terminal.expect("2 of 3 done")
-        fifo.write_text("")
-        assert terminal.end() == 0
-    assert terminal.said.endswith("\r\x1b[Ka\r\nb\r\nc\r\ndone\r\n")

@@ -29,7 +29,7 @@ trap longship_kill DEBUG
 AT_SOME_POINTS = pytest.mark.parametrize(
     "every", [17, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"]
 )
-KILLER = Path(__file__).with_name("killed_worker.py")
+KILLER = str(Path(__file__).with_name("killed_worker"))
 START = "set -euo pipefail\n"
 MOST = 5000  # commands that a script can have
 READING = (
@@ -101,8 +101,5 @@ class WorkerPoints(Points):
 
     def script_killed_at(self, number):
         """Give a script whose worker kills it before so many changes."""
-        worker = '-X utf8 "${@:2}"'
-        assert worker in self.script
-        killer = f'-X utf8 {shlex.quote(str(KILLER))} {number} "${{@:2}}"'
-        text = self.script.replace(worker, killer)
-        return text.replace(START, f"{START}export LONGSHIP_KILLED=$$\n", 1)
+        names = f"LONGSHIP_KILLED=$$ LONGSHIP_KILLED_AT={number} PYTHONPATH={shlex.quote(KILLER)}"
+        return self.script.replace(START, f"{START}export PYTHONDONTWRITEBYTECODE=1 {names}\n", 1)

@@ -1,13 +1,11 @@
-"""Runs a Python program, and kills it before one of the things that it changes.
+"""Kills a worker, and the script that it belongs to, before one of the things that it changes.
 
-    python3 killed_worker.py NUMBER PROGRAM [ARGUMENT...]
-
-Audit events are counted: files that it writes, moves or removes, and processes that it starts. At
-the chosen one its process group ends, and so does the process $LONGSHIP_KILLED. Nothing is timed.
+Python imports it when the directory is in PYTHONPATH. Audit events are counted: files that the
+worker writes, moves or removes, and processes that it starts. Before event $LONGSHIP_KILLED_AT its
+process group ends, and so does the process $LONGSHIP_KILLED. Nothing is timed.
 """
 
 import os
-import runpy
 import signal
 import sys
 
@@ -15,8 +13,7 @@ CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.u
 READING = {"rev-parse", "ls-files", "diff-tree", "cat-file", "describe", "rev-list", "merge-base"}
 READING |= {"diff", "diff-index", "diff-files", "log", "symbolic-ref", "var"}
 
-left = int(sys.argv[1])
-sys.argv = sys.argv[2:]
+left = int(os.environ["LONGSHIP_KILLED_AT"])
 
 
 def changes(event, arguments):
@@ -31,7 +28,7 @@ def changes(event, arguments):
 def count(event, arguments):
     """Kill everything before the chosen change."""
     global left
-    if changes(event, arguments):
+    if sys.argv[0].endswith("repositories/worker.py") and changes(event, arguments):
         left -= 1
         if left == 0:
             os.kill(int(os.environ["LONGSHIP_KILLED"]), signal.SIGKILL)
@@ -39,4 +36,3 @@ def count(event, arguments):
 
 
 sys.addaudithook(count)
-runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,28 @@
+# shellcheck shell=bash
+# Workers: Python programs that a script starts for long work with data; see worker.py.
+
+declare -g worker_process=''
+
+# worker_run PYTHON WORKER ARGUMENT...: run a worker in a process group of its own. A signal to this script ends the
+# group, and the worker reports the interruption, because it knows the step.
+worker_run() {
+  trap 'exit 130' INT TERM HUP
+  # a process that is killed right after its start would run this trap too
+  trap 'if ((BASHPID == $$)); then worker_stop; fi' EXIT
+  set -m
+  (set +m && trap '' TTOU && exec "$@" "--resume=${interrupted_command:-}") &
+  worker_process=$!
+  set +m
+  wait "$worker_process"
+  trap lock_release_all EXIT
+  on_interrupt "${interrupted_command:-}"
+}
+
+# worker_stop: end the worker with all that it has started, and release the locks.
+worker_stop() {
+  if [[ -n $worker_process ]]; then
+    kill -- "-$worker_process" 2>/dev/null || :
+    wait "$worker_process" 2>/dev/null || :
+  fi
+  lock_release_all
+}
