@@ -1,5 +1,6 @@
 """What the READMEs of sites and stacks say: their commands are taken, their files are there."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -10,7 +11,6 @@ from support.documentation import blocks, read, script_calls, simple_commands
 from support.repository import Clone
 
 from lib.configuration.sites import load_machines
-from lib.configuration.snapshot import write_toml
 from lib.configuration.stacks import load_stack
 
 try:
@@ -85,11 +85,12 @@ def test_each_command_of_a_stack_is_taken_with_each_configuration_shown(stack, c
         )
     shown = tomllib.loads("".join(toml_of(stack)[:1]))
     own = {"machine": "auto", "stack": Path(stack).name, **tomllib.loads(job)}
-    clone.configure(write_toml({**shown, **own}))
+    (clone.root / "shown.json").write_text(json.dumps({**shown, **own}))
+    environment = {**clone.environment, "LONGSHIP_CONFIGURATION": str(clone.root / "shown.json")}
     for script, *arguments in commands(stack):
         assert (ROOT / script).is_file()
         command = [sys.executable, script, "--dry-run", *arguments]
-        assert run(command, env=clone.environment, cwd=clone.root).stdout
+        assert run(command, env=environment, cwd=clone.root).stdout
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -106,7 +107,7 @@ def test_each_job_of_the_page_on_jobs_is_taken(clone, run):
     (recorded / "arguments").write_text("")
     (recorded / "launcher").write_text("")
     (recorded / "job.sbatch").write_text((ROOT / "jsc/run_training_jwb.sbatch").read_text())
-    (recorded / "configuration.toml").write_text((clone.root / "configuration.toml").read_text())
+    (recorded / "configuration.json").write_text('{ "project": { "account": "a" } }')
     submitted = [words for words in commands("docs/how-to/jobs.md") if words[0] == "submit.py"]
     assert len(submitted) > 5
     for script, *arguments in submitted:

@@ -33,6 +33,13 @@ _NAME = "submit.py"
 class _Command(click.Command):
     """A command whose own options may stand among those of sbatch, up to ``--``."""
 
+    def main(self, args: Any = None, prog_name: Any = None, **options: Any) -> Any:
+        """Leave `begin`, which only jobs run, to its own command."""
+        words = list(sys.argv[1:] if args is None else args)
+        if words[:1] == ["begin"]:
+            return begin.main(words[1:], f"{prog_name} begin", **options)
+        return super().main(args, prog_name, **options)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Move this script's own options to the front, where click looks for them."""
         end = args.index("--") if "--" in args else len(args)
@@ -115,9 +122,6 @@ def submit(
     the current configuration, and the image and packages that are active when it starts. With
     --chain, each job resumes where the previous one reached its time limit.
     """
-    if job == "begin":
-        _begin(call)
-        return
     given = {"chain": chain, "after": after, "agreed": yes, "as_json": as_json}
     if job == "status":
         if words:
@@ -161,7 +165,7 @@ def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[C
     rerun.check_still_there(run)
     record = read_record(run / "record.json")  # the environment would win over the file
     chosen = {key: call.options[key] or record.get(key, "") for key in ("machine", "stack")}
-    call = call.changed(configuration=str(run / "configuration.toml"), **chosen)
+    call = call.changed(configuration=str(run / "configuration.json"), **chosen)
     wanted = submission.Submission(
         job, [*options, *typed], arguments or recorded, again=str(run), **given
     )
@@ -170,9 +174,20 @@ def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[C
     return call, [wrapped("code_compare", run, *code), *lines]
 
 
-def _begin(call: Call) -> None:
-    """Start a run, inside the job: job.bash calls this and sources what it has written."""
-    text = sys.stdin.buffer.read().decode(errors="surrogateescape")
+@click.command()
+@click.argument("machine")
+def begin(machine: str) -> None:
+    """Start the run of a job; start_job in job scripts runs this command.
+
+    It reads the output of `scontrol show job --oneliner JOB` from standard input, and the
+    configuration that submit.py kept for the job ($LONGSHIP_CONFIGURATION, JSON; without it,
+    configuration.toml). It pins the active image and packages, or those of the run that is re-run,
+    and creates the run directory: launcher, configuration.json, slurm.txt, and start.bash, which
+    the job script sources. It prints the path of that directory.
+    """
+    call = Call.read({"machine": machine}, dry_run=False)
+    given = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
+    text = given.decode(errors="surrogateescape")
     facts = slurm_facts(text, call.environ.get("SLURM_JOB_NAME", ""))
     note_lost_names(call.environ)
     env = call.environment("job")
@@ -180,7 +195,7 @@ def _begin(call: Call) -> None:
     cluster = call.environ.get("SLURM_CLUSTER_NAME", "")
     run = start.make_run_folder(env.paths, facts, cluster, restarted=restarted)
     write_file(run / "slurm.txt", text)
-    write_file(run / "configuration.toml", resolved(env.settings))
+    write_file(run / "configuration.json", resolved(env.settings))
     title = call.title(f"launcher of job {run.name}; arguments: the command")
     named = job_launcher(env, run, job=facts["JobId"], restarted=restarted, title=title)
     lines = start.start_lines(replace(env, held=named), run, facts, named)

@@ -48,7 +48,8 @@ def told(error: click.ClickException, script: str) -> LongshipError:
     LongshipError
         Its hint names the closest option, else ``--help``.
     """
-    usage = f"python3 {script} --help"
+    context = getattr(error, "ctx", None)
+    usage = f"python3 {context.command_path if context else script} --help"
     if isinstance(error, WrongCall):
         return LongshipError(error.message, error.hint)
     if isinstance(error, click.NoSuchOption):

@@ -1,12 +1,10 @@
-"""All values put together again as one configuration file: what a job runs with."""
+"""The resolved configuration as one file, which a job runs with, and the check for secrets."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from lib.configuration.layers import Settings
 from lib.script.errors import LongshipError
@@ -22,30 +20,20 @@ _VALUE = re.compile(r"(?![\d._]*$|[/~$]|\{user)\S{8,}")
 
 
 def resolved(settings: Settings) -> str:
-    """Return all values as one file, for the same machine and stack.
+    """Return all values as a JSON file that is read like configuration.toml.
 
-    Read again as the configuration it gives the same settings. What the files of the site and the
-    stack say later changes none of its values, but tables, such as ``environment.set``, gain what
-    is new there, as they always do.
-
-    Parameters
-    ----------
-    settings : Settings
-        All layers put together.
-
-    Returns
-    -------
-    str
-        TOML.
+    With it, later changes of the configuration, the site or the stack change none of the values;
+    only tables, such as ``environment.set``, gain new names of the site and the stack.
 
     Raises
     ------
     LongshipError
-        If one of them is a secret.
+        If one of the values is a secret.
     """
     refuse_secrets(settings)
     values = dataclasses.asdict(settings.configuration)
-    return write_toml({**values, "machine": settings.machine.name, "stack": settings.stack.name})
+    values.update(machine=settings.machine.name, stack=settings.stack.name)
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
 
 def looks_secret(name: str) -> bool:
@@ -106,43 +94,6 @@ def _is_secret(variable: str, value: str) -> bool:
     return looks_secret(variable) and _VALUE.fullmatch(value) is not None
 
 
-def write_toml(tables: Mapping[str, Any], prefix: str = "") -> str:
-    """Write values as TOML: what stands in no table first, then the tables.
-
-    Parameters
-    ----------
-    tables : mapping
-        Texts, numbers, lists of texts, mappings (tables), and lists of mappings.
-    prefix : str
-        The dotted name of the table that they stand in.
-    """
-
-    def is_table(value: Any) -> bool:
-        return isinstance(value, Mapping)
-
-    def is_list_of_tables(value: Any) -> bool:
-        return isinstance(value, (list, tuple)) and bool(value) and is_table(value[0])
-
-    lines, after = [], []
-    for name, value in tables.items():
-        dotted = f"{prefix}.{toml_key(name)}" if prefix else toml_key(name)
-        if is_table(value):
-            after.append(f"\n[{dotted}]\n{write_toml(value, dotted)}")
-        elif is_list_of_tables(value):
-            after += [f"\n[[{dotted}]]\n{write_toml(each, dotted)}" for each in value]
-        elif isinstance(value, (list, tuple)):
-            lines.append(f"{toml_key(name)} = [{', '.join(map(_toml_text, value))}]\n")
-        else:
-            shown = value if isinstance(value, (int, float)) else _toml_text(value)
-            lines.append(f"{toml_key(name)} = {shown}\n")
-    return "".join((*lines, *after))
-
-
 def toml_key(name: str) -> str:
     """Quote a key where TOML requires it."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_text(name)
-
-
-def _toml_text(text: str) -> str:
-    """Quote a text: JSON's form is TOML's too, but for DEL."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import json
 import os
 import stat
 from collections.abc import Mapping
@@ -173,24 +174,12 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
-    """Read a TOML file.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file.
-    shown : str
-        Its name in messages.
-
-    Returns
-    -------
-    tuple of dict and Source
-        Its tables, and where they stand.
+    """Read a TOML file, or what submit.py has written as JSON; `shown` is its name in messages.
 
     Raises
     ------
     LongshipError
-        If it cannot be read or is not valid TOML.
+        If it cannot be read or is not valid.
     """
     try:
         import tomllib
@@ -202,7 +191,11 @@ def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
         if len(data) > _LARGEST:
             raise LongshipError(f"{shown} is larger than {_LARGEST} bytes", f"look at: head {path}")
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
-        return tomllib.loads(text), Source(shown, text)
+        read = json.loads if path.suffix == ".json" else tomllib.loads
+        tables = read(text)
+        if not isinstance(tables, dict):
+            raise json.JSONDecodeError("expected an object", text, 0)
+        return tables, Source(shown, text)
     except OSError as error:
         raise LongshipError(
             f"cannot read {shown}: {error.strerror}", f"look at: ls -l {path}"
@@ -214,6 +207,8 @@ def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
         if "twice" in str(error) or "overwrite" in str(error):
             hint = "define each table and key once: edit the existing lines"
         raise LongshipError(f"invalid TOML in {shown}: {error}", hint) from error
+    except json.JSONDecodeError as error:
+        raise LongshipError(f"invalid JSON in {shown}: {error}", f"look at: {path}") from error
     except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
         raise LongshipError(
             f"{shown} has a value that is too large: {error}", "no key needs one: look at the file"

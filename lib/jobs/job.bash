@@ -14,7 +14,7 @@ start_job() {
   export LONGSHIP_ROOT=${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}
   # shellcheck disable=SC2034  # for the job script
   JOB_ARGUMENTS=("${@:2}") CONTAINER_OPTIONS=()
-  RUN_DIR=$(job=$(job_show) && python3 "$LONGSHIP_ROOT/submit.py" --machine "$1" begin <<<"$job") || exit
+  RUN_DIR=$(job=$(job_show) && python3 "$LONGSHIP_ROOT/submit.py" begin "$1" <<<"$job") || exit
   # shellcheck source=/dev/null  # lib/jobs/start.py writes it
   source "$RUN_DIR/start.bash"
 }

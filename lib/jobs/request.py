@@ -193,8 +193,8 @@ def slurm_facts(text: str, name: str = "") -> dict[str, str]:
     facts = {**dict(_FACT.findall(tail)), **dict(reversed(_FACT.findall(head))), **named}
     if any(each not in facts for each in _NEEDED):
         raise LongshipError(
-            "not a job: Slurm reports nothing about it",
-            "`begin` is what a job calls itself; to submit one: python3 submit.py SITE/JOB.sbatch",
+            "standard input is not a job: expected the output of `scontrol show job`",
+            "only jobs run `submit.py begin`; to submit one: python3 submit.py SITE/JOB.sbatch",
         )
     return facts
 

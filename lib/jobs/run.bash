@@ -8,7 +8,7 @@
 #   job.sbatch          the job script at submission; job.salloc for an interactive job
 #   arguments           the arguments of the job, each followed by a zero byte
 #   options             the sbatch options, one per line, quoted for a shell
-#   configuration.toml  the complete configuration
+#   configuration.json  the complete configuration, to be given to --configuration
 #   slurm.txt           the output of `scontrol show job`
 #   packages.txt        the Python packages of the environment, with versions
 #   repositories/       for each repository NAME.commit, and NAME.patch with all local changes

@@ -183,7 +183,7 @@ def _kept(settings: Settings, paths: Paths) -> list[str]:
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     return [
         comment("shellcheck disable=SC2016  # the values as they are"),
-        call("configuration_keep", paths.runs / "configurations", f"{digest}.toml", text),
+        call("configuration_keep", paths.runs / "configurations", f"{digest}.json", text),
         export("LONGSHIP_ROOT", paths.root),
         export("LONGSHIP_STACK", settings.stack.name),
     ]

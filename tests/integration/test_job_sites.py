@@ -109,7 +109,7 @@ def check_record(jobs, run, file, arguments):
     assert run.written("arguments").split("\0")[:-1] == arguments
     assert "torch==" in run.written("packages.txt")
     assert f"JobId={run.job}" in run.written("slurm.txt")
-    assert "scratch_dir" in run.written("configuration.toml")
+    assert "scratch_dir" in run.written("configuration.json")
     assert "cost_unit" in record or record["machine"] in ("local",)
 
 

@@ -422,7 +422,7 @@ def test_configuration_is_kept_as_it_is(calls, site):
 )
 def test_runs_that_cannot_be_written_to_are_told(lines, message, run, read_only_folder):
     folder = read_only_folder if lines == ["runs_make"] else read_only_folder / "sub"
-    script = render("a test", [call(*lines, folder, "x.toml", "x")])
+    script = render("a test", [call(*lines, folder, "x.json", "x")])
     done = run(["bash", "-c", script], check=False)
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: {message.format(read_only_folder, os.getuid())}")

@@ -145,7 +145,8 @@ def test_machine_and_stack_are_those_of_the_run(option, machine, runs, run, root
     folder = runs("12-train", record={"machine": "local", "stack": "pytorch"})
     text = 'project.account = "a"\ncontainer.runtime = "host"\n'
     (folder / "launcher").touch()
-    (folder / "configuration.toml").write_text(text)
+    values = {"project": {"account": "a"}, "container": {"runtime": "host"}}
+    (folder / "configuration.json").write_text(json.dumps(values))
     (tmp_path / "now.toml").write_text(text)
     environ = {**os.environ, "LONGSHIP_MACHINE": "lumi", "LONGSHIP_STACK": "olmo"}
     environ["LONGSHIP_CONFIGURATION"] = str(tmp_path / "now.toml")

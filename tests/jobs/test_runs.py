@@ -86,7 +86,7 @@ def test_arguments_of_a_job_are_no_facts():
 
 @pytest.mark.parametrize("text", ["", "\n", "slurm_load_jobs error: Invalid job id specified\n"])
 def test_what_is_no_job_is_told(text):
-    with pytest.raises(LongshipError, match="not a job") as error:
+    with pytest.raises(LongshipError, match="is not a job") as error:
         slurm_facts(text)
     assert "submit.py SITE/JOB.sbatch" in error.value.hint
 
