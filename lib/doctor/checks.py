@@ -20,10 +20,10 @@ from lib.configuration.snapshot import looks_secret, refused_secrets, toml_key, 
 from lib.configuration.training import is_below
 from lib.jobs.job_files import job_files, read_job_file
 from lib.repositories.repositories import WORKER, listed_lines
-from lib.runtimes.choice import Choice, choose_runtime, module_of
+from lib.runtimes.choice import Choice, choose_runtime
 from lib.runtimes.environment import Environment, module_lines
 from lib.runtimes.image import image_file, image_source
-from lib.runtimes.launch import inside_lines
+from lib.runtimes.launch import image_lines, inside_lines
 from lib.script.command import assign, call, comment, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion, Word
@@ -305,7 +305,7 @@ def _software_lines(env: Environment) -> list[str]:
         active = env.paths.containers / file
         version = pinned(active) if os.path.islink(active) else env.image
         found += [
-            *_function("image_check_active", module_of(env).check(env)),
+            *_function("image_check_active", image_lines(env)),
             call("image_diagnose", version, env.paths.containers / "build" / file),
         ]
     found += [

@@ -36,7 +36,7 @@ def lines(env: Environment, *, as_json: bool) -> list[str]:
         "if [[ $part == ranks ]]; then",
         "CONTAINER_OPTIONS=()",
         *module_lines(env.machine, env.runtime),
-        *pyxis.option_lines(env),
+        *pyxis.options(env),
         'ranks_start "${@:1:3}" ${CONTAINER_OPTIONS[@]+"${CONTAINER_OPTIONS[@]}"} \\',
         '  bash -c "$(script_text)" doctor.py rank "${@:4}"',
         "fi",

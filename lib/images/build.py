@@ -35,17 +35,8 @@ def build_lines(
 ) -> list[str]:
     """Return the lines that build the image from its source or, offline, from its archive.
 
-    Parameters
-    ----------
-    digest : str
-        Required digest of the source; empty for the current one.
-    command_line : str
-        Command to resume with after an interruption.
-
-    Raises
-    ------
-    LongshipError
-        If the runtime cannot use the source, or the site forbids such a build.
+    The digest is the required one of the source, or empty; the command line resumes the build
+    after an interruption.
     """
     settings, paths = env.settings, env.paths
     source = env.source
@@ -78,13 +69,7 @@ def build_lines(
 
 
 def download_lines(env: Environment, *, digest: str, force: bool, command_line: str) -> list[str]:
-    """Return the lines that save an archive of the image for another machine.
-
-    Raises
-    ------
-    LongshipError
-        If the source cannot be downloaded on this machine.
-    """
+    """Return the lines that save an archive of the image for another machine."""
     settings, here = env.settings, env.paths
     source = env.source
     check_usable(env.runtime, source)

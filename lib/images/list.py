@@ -161,7 +161,9 @@ def _damage(file: Path) -> str:
         return "the image is missing"
     if program in ("docker", "podman"):
         tag = content_of(file).decode(errors="surrogateescape").partition("\n")[0]
-        return "" if succeeds(MODULES[program].probe(program, tag)) else "the image is missing"
+        return (
+            "" if succeeds(MODULES[program].start_probe(program, tag)) else "the image is missing"
+        )
     values, found = readable_values(_record(file)), file.stat()
     if str(found.st_size) != values.get("bytes"):
         return f"{found.st_size} bytes, recorded: {values.get('bytes') or 'none'}"

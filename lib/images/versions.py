@@ -83,13 +83,7 @@ def _active(env: Environment) -> Path:
 
 
 def recorded_digest(env: Environment) -> str:
-    """Return the recorded digest of the source: of the active image, else the latest.
-
-    Raises
-    ------
-    LongshipError
-        If no digest of this source was recorded.
-    """
+    """Return the recorded digest of the source: of the active image, else the latest."""
     source, paths = env.source, env.paths
     for record in _records(env):
         found = read_record(record)

@@ -116,7 +116,7 @@ def start_lines(
         assign("STACK_DIR", paths.root / "stacks" / settings.stack.name),
         call("set_rendezvous", machine.rendezvous),
         call("job_set_shape", str(processes_per_node(facts, on_node, machine))),
-        *pyxis.option_lines(env),
+        *pyxis.options(env),
         *([call("job_label_output")] if is_batch else []),
         wrapped("code_record_begin", Expansion('"$RUN_DIR"'), *repositories(settings, paths)),
         " \\\n    ".join(

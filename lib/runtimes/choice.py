@@ -16,21 +16,21 @@ from lib.script.quoting import Word
 
 
 class Runtime(Protocol):
-    """What the module of each runtime provides."""
-
-    def prepare(self, env: Environment) -> list[str]:
-        """Return the lines that check the image and collect the runtime's options."""
+    """The functions that the module of each runtime provides."""
 
     def check(self, env: Environment) -> list[str]:
         """Return the lines that check the image, on any machine where its file is visible."""
 
-    def words(self, env: Environment) -> list[Word]:
-        """Return the words before the user's command."""
+    def options(self, env: Environment) -> list[str]:
+        """Return the lines that collect the runtime's options in the array ``options``."""
 
-    def probe(self, program: str, image: str) -> list[str]:
+    def command_prefix(self, env: Environment) -> list[Word]:
+        """Return the arguments before the user's command."""
+
+    def start_probe(self, program: str, image: str) -> list[str]:
         """Return the command that succeeds if this runtime can start this image."""
 
-    def works(self, program: str) -> list[str]:
+    def build_probe(self, program: str) -> list[str]:
         """Return the command that succeeds if this runtime can build."""
 
 
@@ -47,15 +47,7 @@ _FIRST = "the first that works on this machine"
 
 
 class Choice(NamedTuple):
-    """Container runtime, and the reason for its choice.
-
-    Parameters
-    ----------
-    runtime : str
-        The program, or ``host``.
-    why : str
-        The reason if the configuration does not name a runtime, else "".
-    """
+    """Container runtime or ``host``, and the reason if the configuration does not name one."""
 
     runtime: str
     why: str
@@ -69,29 +61,17 @@ def module_of(env: Environment) -> Runtime:
 def choose_runtime(
     settings: Settings, paths: Paths, succeeds: Callable[[list[str]], bool]
 ) -> Choice:
-    """Choose the runtime: the configured one, else the site's, else the first that works.
-
-    Parameters
-    ----------
-    settings : Settings
-        All layers put together.
-    paths : Paths
-        All paths of the machine.
-    succeeds : callable
-        Takes a command and tells whether it succeeds on this machine.
-    """
+    """Choose the runtime: the configured one, else the site's, else the first that works."""
     configured = configured_runtime(settings)
     if configured:
         return Choice(configured, "")
     failed = []
     for runtime in _installed(settings):
         image = image_to_start(runtime, settings, paths)
-        if succeeds(MODULES[runtime].probe(runtime, image)):
+        if succeeds(MODULES[runtime].start_probe(runtime, image)):
             return Choice(runtime, _FIRST)
         failed.append(runtime)
-    why = "no container runtime found"
-    if failed:
-        why = f"found {', '.join(failed)}, but no image"
+    why = f"found {', '.join(failed)}, but no image" if failed else "no container runtime found"
     return Choice("host", why)
 
 
@@ -101,15 +81,6 @@ def choose_target_runtime(
     """Choose the runtime of the target machine, of which only downloads are known.
 
     An archive of the image shows that there will be one, whatever this machine has.
-
-    Parameters
-    ----------
-    settings : Settings
-        All layers put together, for the target machine.
-    here : Paths
-        Paths on the machine that downloads.
-    succeeds : callable
-        Takes a command and tells whether it succeeds on this machine.
     """
     if not configured_runtime(settings):
         source = image_source(settings)
@@ -121,19 +92,13 @@ def choose_target_runtime(
 
 
 def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) -> Choice:
-    """Choose the runtime that builds: as `choose_runtime`, but without an image yet.
-
-    Raises
-    ------
-    LongshipError
-        If no runtime can build, or the configuration says ``host``.
-    """
+    """Choose the runtime that builds: as `choose_runtime`, but without an image yet."""
     configured = configured_runtime(settings)
     if configured:
-        MODULES[configured].works(configured)  # host refuses
+        MODULES[configured].build_probe(configured)  # host refuses
         return Choice(configured, "")
     for runtime in _installed(settings):
-        if succeeds(MODULES[runtime].works(runtime)):
+        if succeeds(MODULES[runtime].build_probe(runtime)):
             return Choice(runtime, _FIRST)
     raise LongshipError(
         f"no installed runtime can build from {image_source(settings).address}",

@@ -87,11 +87,6 @@ def configured_binds(settings: Settings, paths: Paths) -> tuple[tuple[Bind, ...]
 
     The latter are the site's directories, those that the settings of the stack name, and the
     configured ones: scripts create those first, and doctor.py, which creates none, runs without.
-
-    Raises
-    ------
-    LongshipError
-        If an entry of ``container.binds`` is not a bind.
     """
     own = [Bind(str(paths.root), str(paths.root))]
     own += [_bind(text, settings) for text in settings.configuration.container.binds]
@@ -118,13 +113,7 @@ def _bind(text: str, settings: Settings) -> Bind:
 
 
 def patched_files(settings: Settings, paths: Paths) -> tuple[Bind, ...]:
-    """Return the binds of patched files, which replace files of the image.
-
-    Raises
-    ------
-    LongshipError
-        If the replaced path is not absolute, or one of the two cannot be the path of a file.
-    """
+    """Return the binds of patched files, which replace files of the image."""
     origin = settings.origins["container.patched_files"]
     found = []
     for target, ours in settings.configuration.container.patched_files.items():
@@ -144,21 +133,8 @@ def environment_script(
 ) -> str:
     """Return the POSIX sh text that sets the program's environment and becomes the program.
 
-    Parameters
-    ----------
-    settings : Settings
-        All layers put together.
-    paths : Paths
-        All paths of the machine.
-    online : bool
-        Allow the Hugging Face libraries to use the network.
-    folders : sequence of str
-        Overlay and venv; the last one comes first on PATH.
-
-    Returns
-    -------
-    str
-        Source for ``/bin/sh -c TEXT longship COMMAND [ARGUMENT...]``.
+    It is the source for ``/bin/sh -c TEXT longship COMMAND [ARGUMENT...]``. The folders are those
+    of overlay and venv; the last one comes first on PATH.
     """
     environment = settings.configuration.environment
     refuse_secrets(settings)

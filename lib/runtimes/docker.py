@@ -7,7 +7,7 @@ automatically (environment, home, /tmp, working directory, user) is requested he
 from __future__ import annotations
 
 from lib.runtimes.environment import IMAGE, Environment, bind_lines, overlay_lines
-from lib.script.command import array, assign, call
+from lib.script.command import array, call
 from lib.script.quoting import Expansion, Word
 
 # As under Apptainer: the host's network and shared memory; a real init passes signals on, which a
@@ -17,49 +17,39 @@ _ALWAYS = ("--rm", "--interactive", "--init", "--network=host", "--pull=never")
 _TEXT = Expansion('"$(docker_secrets_text)$longship_contract"')
 
 
-def prepare(env: Environment) -> list[str]:
-    """Return the lines that check the image and collect the runtime's options.
+def check(env: Environment) -> list[str]:
+    """Return the lines that check the image."""
+    return [call("docker_check_image", env.runtime, IMAGE, env.paths.arch, env.image_hint)]
 
-    They fill the array ``options``.
-    """
+
+def options(env: Environment) -> list[str]:
+    """Return the lines that collect the options."""
+    secrets = env.settings.configuration.environment.secrets
     return [
-        call("program_check", env.runtime),
-        *check(env),
-        call("host_check_arch", env.paths.arch, Expansion('"the image $image"')),
         array("options", (*_ALWAYS, *env.machine.runtime_options)),
         *bind_lines(env),
         *overlay_lines(env, "overlay_bind_unpacked"),
         call("docker_add_shared_memory", env.runtime),
         call("docker_add_user", env.runtime),
         *([call("docker_add_gpus", env.runtime)] if env.machine.gpu != "cpu" else []),
-        call(
-            "docker_add_environment", env.runtime, *env.settings.configuration.environment.secrets
-        ),
+        call("docker_add_environment", env.runtime, *secrets),
         call("docker_add_working_directory"),
     ]
 
 
-def check(env: Environment) -> list[str]:
-    """Return the lines that check the image."""
-    return [
-        assign("image", env.image),
-        call("docker_check_image", env.runtime, IMAGE, env.paths.arch, env.image_hint),
-    ]
-
-
-def words(env: Environment) -> list[Word]:
-    """Return the words before the user's command; the image's own entry point is skipped."""
+def command_prefix(env: Environment) -> list[Word]:
+    """Return the arguments before the user's command; the image's entry point is skipped."""
     return [
         *(env.runtime, "run", Expansion('"${options[@]}"'), "--entrypoint=/bin/sh"),
         *(IMAGE, "-c", _TEXT, "longship"),
     ]
 
 
-def probe(program: str, image: str) -> list[str]:
+def start_probe(program: str, image: str) -> list[str]:
     """Return the command that succeeds if this runtime has this image; it queries the daemon."""
     return [program, "image", "inspect", image]
 
 
-def works(program: str) -> list[str]:
+def build_probe(program: str) -> list[str]:
     """Return the command that succeeds if this runtime can build; it queries the daemon."""
     return [program, "version"]

@@ -10,19 +10,18 @@ from pathlib import Path
 
 from lib import ROOT
 from lib.runtimes.environment import IMAGE, Environment, bind_lines, overlay_lines
-from lib.script.command import array, assign, call, export
+from lib.script.command import array, call, export
 from lib.script.quoting import Expansion, Word
 
 
-def prepare(env: Environment) -> list[str]:
-    """Return the lines that check the image and collect the runtime's options.
+def check(env: Environment) -> list[str]:
+    """Return the lines that check the image, on any machine where its file is visible."""
+    return [call("enroot_check_image", IMAGE, env.image_hint)]
 
-    They fill the array ``options``, which begins with the command.
-    """
+
+def options(env: Environment) -> list[str]:
+    """Return the lines that collect the options, after the command itself."""
     return [
-        call("program_check", env.runtime),
-        *check(env),
-        call("host_check_arch", env.paths.arch, Expansion('"the image $image"')),
         array("options", [*_start(env.runtime, env.paths.root), *env.machine.runtime_options]),
         call("enroot_hide_gpus"),
         'bind_format() { enroot_add_bind "$@"; }',
@@ -36,26 +35,21 @@ def prepare(env: Environment) -> list[str]:
     ]
 
 
-def check(env: Environment) -> list[str]:
-    """Return the lines that check the image, on any machine where its file is visible."""
-    return [assign("image", env.image), call("enroot_check_image", IMAGE, env.image_hint)]
-
-
-def words(env: Environment) -> list[Word]:
-    """Return the words before the user's command."""
+def command_prefix(env: Environment) -> list[Word]:
+    """Return the arguments before the user's command."""
     return [
         *(Expansion('"${options[@]}"'), IMAGE),
         *("/bin/sh", "-c", Expansion('"$longship_contract"'), "longship"),
     ]
 
 
-def probe(program: str, image: str) -> list[str]:
+def start_probe(program: str, image: str) -> list[str]:
     """Return the command that succeeds if this runtime can start this image."""
     start = map(str, _start(program, Path(ROOT)))
     return ["env", "NVIDIA_VISIBLE_DEVICES=void", *start, image, "/bin/true"]
 
 
-def works(program: str) -> list[str]:
+def build_probe(program: str) -> list[str]:
     """Return the command that succeeds if this runtime can build."""
     return [program, "version"]
 

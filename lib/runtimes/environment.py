@@ -25,24 +25,15 @@ class Environment:
 
     What a script does not use is not looked for; what it uses is looked for once.
 
-    Parameters
-    ----------
-    runtime : str
-        ``apptainer``, ``singularity``, ``docker``, ``podman``, ``enroot`` or ``host``.
-    purpose : str
-        ``run``: a command on this machine. ``ranks``: a launcher. ``job``: a launcher that srun
-        starts in a job. ``set_up``: an installation, outside the venv.
-    held : mapping of str to str
-        Image, overlay or venv to use instead of the active one, as a run has pinned them.
-    more_binds : tuple of Bind
-        Directories to bind besides the configured ones.
+    The purpose is ``run``: a command on this machine; ``ranks``: a launcher; ``job``: a launcher
+    that srun starts in a job; or ``set_up``: an installation, outside the venv.
     """
 
     settings: Settings
     paths: Paths
-    runtime: str
+    runtime: str  # apptainer, singularity, docker, podman, enroot or host
     purpose: str = "run"
-    held: Mapping[str, str] = field(default_factory=dict)
+    held: Mapping[str, str] = field(default_factory=dict)  # pinned image, overlay or venv
     more_binds: tuple[Bind, ...] = ()
 
     @property
@@ -135,13 +126,7 @@ class Environment:
         return [Bind(self.venv, self.venv)]
 
     def check_binds(self) -> None:
-        """Stop if a configured bind is wrong, also for runtimes that bind nothing.
-
-        Raises
-        ------
-        LongshipError
-            If a bind or a patched file is not one.
-        """
+        """Stop if a configured bind is wrong, also for runtimes that bind nothing."""
         _ = (self.binds, self.patched_files)
 
     @cached_property

@@ -9,34 +9,28 @@ from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion, Word
 
 
-def prepare(env: Environment) -> list[str]:
-    """Return the lines that unpack the overlay; nothing else is needed."""
-    return overlay_lines(env, "overlay_unpack")
-
-
 def check(env: Environment) -> list[str]:
     """Return no lines: there is no image."""
     return []
 
 
-def words(env: Environment) -> list[Word]:
-    """Return the words before the user's command."""
+def options(env: Environment) -> list[str]:
+    """Return the lines that unpack the overlay; there are no options."""
+    return overlay_lines(env, "overlay_unpack")
+
+
+def command_prefix(env: Environment) -> list[Word]:
+    """Return the arguments before the user's command."""
     return ["/bin/sh", "-c", Expansion('"$longship_contract"'), "longship"]
 
 
-def probe(program: str, image: str) -> list[str]:
+def start_probe(program: str, image: str) -> list[str]:
     """Return a command that succeeds: the machine itself always runs programs."""
     return ["true"]
 
 
-def works(program: str) -> NoReturn:
-    """Refuse: the machine itself builds no image.
-
-    Raises
-    ------
-    LongshipError
-        Always.
-    """
+def build_probe(program: str) -> NoReturn:
+    """Refuse: the machine itself builds no image."""
     raise LongshipError(
         "the runtime host uses no image",
         'choose another runtime in configuration.toml, such as container.runtime = "apptainer"',

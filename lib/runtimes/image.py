@@ -40,19 +40,10 @@ _USABLE = {
 
 
 class ImageSource(NamedTuple):
-    """Source of an image.
+    """Source of an image."""
 
-    Parameters
-    ----------
-    kind : str
-        A scheme (``docker``, ``oras``, ``library``, ``docker-archive``, ``oci-archive``,
-        ``docker-daemon``), or that of a file: ``sif``, ``sqsh``, ``definition``, ``dockerfile``.
-    address : str
-        With its scheme; an absolute path for a file.
-    """
-
-    kind: str
-    address: str
+    kind: str  # a scheme, or that of a file: sif, sqsh, definition, dockerfile
+    address: str  # with its scheme; an absolute path for a file
 
     @property
     def ready(self) -> bool:
@@ -83,13 +74,7 @@ class ImageSource(NamedTuple):
 
 
 def image_source(settings: Settings) -> ImageSource:
-    """Return the source of the image: the configuration, or the stack for the machine's GPU.
-
-    Raises
-    ------
-    LongshipError
-        If the stack has no image for it, or the source is unknown.
-    """
+    """Return the source of the image: the configuration, or the stack for the machine's GPU."""
     configured = settings.configuration.container.image
     origin = settings.origins.get("container.image", "")
     of_site = origin.startswith(settings.machine.site_file)
@@ -160,10 +145,7 @@ def _path(text: str, settings: Settings) -> str:
 def image_name(source: ImageSource) -> str:
     """Name an image after its source: ``pytorch_25.06-py3``; a Dockerfile after its directory.
 
-    Returns
-    -------
-    str
-        The last part of the source, with only characters that a file name and a tag can contain.
+    The name has only characters that a file name and a tag can contain.
     """
     path = source.plain.rstrip("/")
     last = path.rpartition("/")[2]
@@ -226,13 +208,7 @@ def can_use(runtime: str, source: ImageSource) -> bool:
 
 
 def check_usable(runtime: str, source: ImageSource) -> None:
-    """Stop if a runtime cannot use a source.
-
-    Raises
-    ------
-    LongshipError
-        It names a runtime that can.
-    """
+    """Stop if a runtime cannot use a source, and name one that can."""
     if not can_use(runtime, source):
         able = "enroot" if source.kind == "sqsh" else "apptainer"
         raise LongshipError(

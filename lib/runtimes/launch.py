@@ -10,7 +10,7 @@ from lib.runtimes import pyxis
 from lib.runtimes.choice import module_of
 from lib.runtimes.contract import CONTRACT, environment_script, unset_lines
 from lib.runtimes.environment import Environment, command_line, module_lines
-from lib.script.command import call, comment, text_below, wrapped
+from lib.script.command import assign, call, comment, text_below, wrapped
 from lib.script.quoting import Expansion, Word
 
 
@@ -28,7 +28,7 @@ def run_lines(env: Environment, *, online: bool = False) -> list[str]:
         *([call("overlay_record_use", env.overlay)] if env.overlay and not env.for_ranks else []),
         command_line(env),
         *([call("command_encode")] if env.runtime != "host" else []),
-        call("command_exec", *module_of(env).words(env), Expansion('"${command[@]}"')),
+        call("command_exec", *module_of(env).command_prefix(env), Expansion('"${command[@]}"')),
     ]
 
 
@@ -39,7 +39,7 @@ def inside_lines(env: Environment) -> list[str]:
     """
     env = replace(env, purpose="set_up")
     script = environment_script(env.settings, env.paths, online=True)
-    return [*_prepare_lines(env, script), "", *_inside(*module_of(env).words(env))]
+    return [*_prepare_lines(env, script), "", *_inside(*module_of(env).command_prefix(env))]
 
 
 def here_lines(settings: Settings, here: Paths) -> list[str]:
@@ -59,7 +59,7 @@ def check_lines(env: Environment) -> list[str]:
     """Return the lines that check, without a launch, that image, overlay and venv fit together."""
     env.check_binds()
     return [
-        *module_of(env).check(env),
+        *image_lines(env),
         *([call("overlay_check", env.overlay, env.base)] if env.overlay else []),
         *venv_check_lines(env),
     ]
@@ -70,9 +70,15 @@ def venv_check_lines(env: Environment) -> list[str]:
     return [call("venv_check", env.venv, env.overlay or env.base)] if env.venv else []
 
 
+def image_lines(env: Environment) -> list[str]:
+    """Return the lines that check the image; none for the runtime host."""
+    return [assign("image", env.image), *module_of(env).check(env)] if env.image else []
+
+
 def _prepare_lines(env: Environment, script: str) -> list[str]:
-    """Return the lines that prepare a launch by the runtime."""
+    """Return the lines that prepare a launch: the image is checked, and options collected."""
     env.check_binds()
+    what = Expansion('"the image $image"')
     return [
         *module_lines(env.machine, env.runtime),
         "",
@@ -81,7 +87,10 @@ def _prepare_lines(env: Environment, script: str) -> list[str]:
         "",
         text_below("longship_contract", script, CONTRACT),
         "",
-        *module_of(env).prepare(env),
+        *([call("program_check", env.runtime)] if env.image else []),
+        *image_lines(env),
+        *([call("host_check_arch", env.paths.arch, what)] if env.image else []),
+        *module_of(env).options(env),
     ]
 
 

@@ -10,30 +10,23 @@ import re
 
 from lib.runtimes import enroot
 from lib.runtimes.contract import CONTRACT, unset_lines
-from lib.runtimes.enroot import probe, works
+from lib.runtimes.enroot import build_probe, start_probe
 from lib.runtimes.environment import Environment, bind_lines, command_line, overlay_lines
+from lib.runtimes.host import command_prefix
 from lib.script.command import call, text_below
 from lib.script.errors import LongshipError
-from lib.script.quoting import Expansion, Word
+from lib.script.quoting import Expansion
 
-__all__ = ["probe", "works"]
+__all__ = ["build_probe", "command_prefix", "start_probe"]
 
 # Its list of mounts has no quoting, and its older versions read paths as bash does.
 _UNBINDABLE = re.compile(r'[\s,:"$`\\]')
 
 
-def prepare(env: Environment) -> list[str]:
-    """Return the line that checks that srun has started the container."""
-    return [call("pyxis_check_inside")]
-
-
 def check(env: Environment) -> list[str]:
-    """Return the lines that check the image; pyxis.bash checks binds that only the job knows.
+    """Return the lines that check the image, if Pyxis can bind all configured paths.
 
-    Raises
-    ------
-    LongshipError
-        If Pyxis cannot bind a path; the hint names the keys to change.
+    pyxis.bash checks the binds that only the job knows.
     """
     for bind in (*env.binds, *env.site_binds, *env.patched_files):
         path = bind.source if _UNBINDABLE.search(bind.source) else bind.target
@@ -45,12 +38,7 @@ def check(env: Environment) -> list[str]:
     return enroot.check(env)
 
 
-def words(env: Environment) -> list[Word]:
-    """Return the words before the user's command."""
-    return ["/bin/sh", "-c", Expansion('"$longship_contract"'), "longship"]
-
-
-def option_lines(env: Environment) -> list[str]:
+def options(env: Environment) -> list[str]:
     """Return the lines of a job's start that `set_container_options` needs (pyxis.bash).
 
     On a machine with Pyxis a job script calls that function whatever the runtime is.
@@ -71,21 +59,13 @@ def option_lines(env: Environment) -> list[str]:
 
 
 def launcher_lines(env: Environment, script: str) -> list[str]:
-    """Return the lines of a launcher that starts inside the container.
-
-    Parameters
-    ----------
-    env : Environment
-        The ranks'.
-    script : str
-        POSIX sh text that sets the program's environment.
-    """
+    """Return the lines of a launcher that starts inside the container, with the contract's text."""
     return [
-        *prepare(env),
+        call("pyxis_check_inside"),
         *([call("venv_check", env.venv, env.overlay or env.image)] if env.venv else []),
         call("rank_export"),
         command_line(env),
         text_below("longship_contract", script, CONTRACT),
         "",
-        call("command_exec", *words(env), Expansion('"${command[@]}"')),
+        call("command_exec", *command_prefix(env), Expansion('"${command[@]}"')),
     ]

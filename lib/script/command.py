@@ -13,23 +13,12 @@ _WIDTH = 90  # columns
 
 
 def call(*words: Word) -> str:
-    """Call a program or a function.
-
-    Parameters
-    ----------
-    *words : str or os.PathLike
-        Its name and arguments, one each. There is no form that takes a whole command line.
-
-    Returns
-    -------
-    str
-        One line of bash.
-    """
+    """Return the line that calls a program or a function; no form takes a whole command line."""
     return " ".join(word(each) for each in words)
 
 
 def wrapped(*words: Word) -> str:
-    """Call a program or a function with many arguments, on lines that fit a screen."""
+    """Return the same call on lines that fit a screen, for many arguments."""
     lines, width = [""], 0
     for text in map(word, words):
         if width + len(text) > _WIDTH:
@@ -41,42 +30,32 @@ def wrapped(*words: Word) -> str:
 
 
 def assign(variable: str, value: Word) -> str:
-    """Assign a value to a variable of the script."""
+    """Return the assignment of a value to a variable of the script."""
     return f"{name(variable)}={word(value)}"
 
 
 def export(variable: str, value: Word) -> str:
-    """Put a value into the environment; also right in POSIX sh."""
+    """Return the line that exports a value; also valid in POSIX sh."""
     return f"export {name(variable)}={word(value)}"
 
 
 def array(variable: str, words: Iterable[Word]) -> str:
-    """Assign a list to an array of the script."""
+    """Return the assignment of a list to an array of the script."""
     if isinstance(words, str):
         raise TypeError(f"a list of words is needed, not the string {words!r}")
     return f"{name(variable)}=({call(*words)})"
 
 
 class Below(str):
-    """A definition that stands below the plan, and is made before the plan runs."""
+    """A definition that is below the plan, and is made before the plan runs."""
 
 
 def text_below(variable: str, text: str, about: str) -> Below:
-    """Assign a text of many lines to a variable of the script, out of the plan's way.
-
-    Parameters
-    ----------
-    variable : str
-        Its name.
-    text : str
-        What the plan uses; bash expands nothing in it.
-    about : str
-        What it is, for the comment above it.
-    """
+    """Return the assignment of a long text, below the plan; bash expands nothing in it."""
     quiet = "shellcheck disable=SC2016,SC2034  # expanded where it is used, not here"
     return Below("\n".join([comment(about), comment(quiet), assign(variable, text)]))
 
 
 def comment(text: str) -> str:
-    """Say why, in a line that bash skips whatever the text holds."""
+    """Return a comment on one line, whatever the text contains."""
     return "# " + " ".join(text.split())

@@ -1,4 +1,4 @@
-"""Where arguments become text: the only place that quotes."""
+"""Quoting of arguments: the only place where they become text."""
 
 from __future__ import annotations
 
@@ -13,25 +13,14 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Expansion(str):
-    """A piece of shell source that stands in a line as it is, such as ``"$@"``."""
+    """Shell source that is inserted unchanged, such as ``"$@"``."""
 
 
 Word = Union[str, "os.PathLike[str]"]
 
 
 def word(value: Word) -> str:
-    """Quote one argument for bash and for POSIX sh.
-
-    Parameters
-    ----------
-    value : str or os.PathLike
-        The argument. Bytes that are no UTF-8 come as surrogate escapes, as in `sys.argv`.
-
-    Returns
-    -------
-    str
-        Shell source that a shell reads back as exactly this argument; an `Expansion` unchanged.
-    """
+    """Quote one argument for bash and for POSIX sh; return an `Expansion` unchanged."""
     if isinstance(value, Expansion):
         return value
     text = os.fspath(value)
@@ -44,13 +33,7 @@ def word(value: Word) -> str:
 
 
 def name(value: str) -> str:
-    """Check that a string can name a variable, and return it.
-
-    Raises
-    ------
-    LongshipError
-        If it cannot: it would be read as something else in the middle of a script.
-    """
+    """Return a string that can name a variable; reject others, which a shell reads differently."""
     if not NAME.fullmatch(value):
         raise LongshipError(
             f"{value!r} is not a valid name of an environment variable",

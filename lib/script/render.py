@@ -11,14 +11,14 @@ from lib.script.command import Below, assign, comment, wrapped
 from lib.script.errors import is_unpacked
 
 # In the bash files of lib/ a definition starts at the left margin and a function ends with } there;
-# an empty line separates two definitions, and comment lines belong to what follows them.
+# an empty line separates two definitions, and a comment belongs to the definition below it.
 _DEFINITION = re.compile(
     r"((?:^#.*\n)*)"
     r"(^(?P<function>\w+)\(\) \{\n(?:.*\n)*?\}\n"
     r"|^(?:readonly|declare -g[aA]?) (?P<variable>\w+)=(?:.+\n)+)",
     re.MULTILINE,
 )
-# Where a script names a variable of its own: a word of a text that is caught besides does no harm.
+# The places where a script names its own variables; other words that match do no harm.
 _READ = re.compile(r"\$\{?[!#]?([a-z]\w*)")
 _SET = re.compile(
     r"\b(?:local|declare) (?=(.*))|\bfor (?:\(\()?([a-z]\w*)"
@@ -32,26 +32,12 @@ _COMMENT = re.compile(r"^ *#.*", re.MULTILINE)
 
 
 def render(title: str, lines: Iterable[str], *, sourced: bool = False) -> str:
-    """Write a script that begins with its plan.
+    """Return a script that begins with its plan and needs no other file.
 
-    What it does stands first, in ``longship_main``; the functions and constants that this uses
-    follow, under the name of the file they come from; the last line starts it. What the caller
-    exports under the name of one of its variables is put aside for the program that it starts.
-
-    Parameters
-    ----------
-    title : str
-        What it is and how it is used, for its second line.
-    lines : iterable of str
-        What it does, from `lib.script.command`.
-    sourced : bool
-        A job script sources it, and goes on. What its functions find then begins with
-        ``longship_``.
-
-    Returns
-    -------
-    str
-        Bash source that needs no other file.
+    The plan is ``longship_main``; the functions and constants that it uses follow, under the name
+    of their file; the last line starts it. A variable that the caller exports under the name of one
+    of the script's is kept for the program that the script starts. A job script sources a
+    ``sourced`` script, and continues.
     """
     lines = list(lines)
     files = {path: _definitions_of(path) for path in shell_files()}
@@ -92,13 +78,7 @@ def shell_files() -> list[Path]:
 
 
 def definitions() -> Mapping[str, str]:
-    """Read every function and constant of the bash files, with the comment above it.
-
-    Returns
-    -------
-    mapping
-        Source by name, in the order of the files.
-    """
+    """Return every function and constant of the bash files by name, with the comment above it."""
     return _joined(map(_definitions_of, shell_files()))
 
 
