@@ -1,6 +1,13 @@
 # shellcheck shell=bash
-# External repositories: worker.py does the work, in a process for each repository. docs/reference/files.md lists the
-# refs that it keeps in them.
+# External repositories: worker.py does the work, in a process for each repository. It keeps in a repository:
+#
+#   refs/longship/base          the configured commit that was checked out
+#   refs/longship/patched       the same commit with the patches of the group
+#   refs/longship/default       the server's default branch
+#   refs/longship/tags/         the server's tags, apart from the user's own
+#   refs/longship/saved/        the user's changes before each update, as `git stash` keeps them
+#   refs/longship/given-up/     the state when an update was aborted
+#   refs/longship/wanted        the configured commit, in a repository that `set_up.py download` wrote
 
 # repositories_check_git: stop without git.
 repositories_check_git() {

@@ -66,7 +66,9 @@ def test_only_one_works_at_a_time(start, tmp_path):
     count = 4
     (tmp_path / "counter").write_text("0\n")
     work = "work() { local -i n; n=$(<counter); sleep 0.02; echo $((n + 1)) >counter; }"
-    scripts = [start(work, call("lock_run", tmp_path / "it's a lock", "work")) for _ in range(count)]
+    scripts = [
+        start(work, call("lock_run", tmp_path / "it's a lock", "work")) for _ in range(count)
+    ]
     for script in scripts:
         code, errors = finish(script)
         assert code == 0, errors
@@ -282,7 +284,9 @@ def test_lock_of_a_killed_shell_lasts_until_what_it_started_is_gone(start, tmp_p
     )
     wait_until(lambda: all((tmp_path / f"alive.{each}").exists() for each in (1, 2)))
     os.kill(first.pid, signal.SIGKILL)
-    code, errors = finish(start("work() { rm alive.*; sleep 0.3; }", call("lock_run", lock, "work")))
+    code, errors = finish(
+        start("work() { rm alive.*; sleep 0.3; }", call("lock_run", lock, "work"))
+    )
     assert code == 0, errors
     assert "ending its remaining processes: " in errors
     assert list(tmp_path.glob("alive.*")) == []
