@@ -1,10 +1,10 @@
 """Lock an output directory, so that two jobs cannot write to it at once.
 
-`train.py` and `preprocess_data.py` hold one. It is a directory that is moved to its name by one
+`train.py` and `preprocess_data.py` use it. The lock is a directory that gets its name by one
 rename, which is atomic on every shared file system; `flock` does not work on all of them. Its file
-`owner` says who holds it and gets a new time every few seconds. An owner without a new time for a
-minute has ended, whatever the clocks of the nodes say; if it was only paused, it sees afterwards
-that it has lost the lock.
+`owner` names the process that holds the lock, and its modification time is refreshed every few
+seconds. An owner that has not refreshed it for a minute counts as ended, independent of the clocks
+of the nodes; if it was only paused, it notices afterwards that it has lost the lock.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-BEAT = 5.0  # seconds between signs of life
-PATIENCE = 60.0  # seconds without one until an owner counts as ended
+BEAT = 5.0  # seconds between refreshes
+PATIENCE = 60.0  # seconds without a refresh until an owner counts as ended
 
 
 class DirectoryLock:
-    """A lock that lasts as long as its owner gives signs of life.
+    """A lock that lasts as long as its owner refreshes it.
 
     Parameters
     ----------
     path : Path
-        The directory that is made; its parent exists.
+        The directory to create; its parent must exist.
     beat, patience : float
-        Seconds between signs of life, and without one until the owner counts as ended.
+        Seconds between refreshes, and without one until the owner counts as ended.
     """
 
     def __init__(self, path: Path, beat: float = BEAT, patience: float = PATIENCE) -> None:
@@ -53,18 +53,17 @@ class DirectoryLock:
         Parameters
         ----------
         wait : bool
-            Wait for another owner to end. Otherwise only a requeued job waits: for its earlier
-            start, which it outlives.
+            Wait for any owner to end; otherwise only a requeued job waits, for its earlier start.
 
         Returns
         -------
         str
-            Who holds it; empty if it was taken.
+            The owner of the lock, or an empty string if this process now holds it.
         """
         self._make()
         begin = since = time.monotonic()
         before: tuple[str, int] | None = None
-        told = False
+        is_announced = False
         try:
             while not self._move():
                 sign = self._sign()
@@ -81,27 +80,27 @@ class DirectoryLock:
                 if sign and owner and (has_ended(owner) or silent or overdue):
                     self._take_over(sign[0])
                     continue
-                if not told and now - begin > 1:
+                if not is_announced and now - begin > 1:
                     text = f"waiting for the lock held by {describe(owner)}; if that process no "
                     text += f"longer exists, run: rm -r {shlex.quote(str(self.path))}"
                     print(f"note: {text}", file=sys.stderr, flush=True)
-                    told = True
+                    is_announced = True
                 time.sleep(min(0.5, self.beat))
         finally:
             if self._directory < 0:
                 shutil.rmtree(self._own, ignore_errors=True)
         atexit.register(self.release)
-        threading.Thread(target=self._give_signs, daemon=True).start()
+        threading.Thread(target=self._refresh, daemon=True).start()
         return ""
 
     def is_held(self) -> bool:
-        """Look whether the lock is still this process's own."""
+        """Check whether this process still holds the lock."""
         sign = self._sign()
         self.lost = self.lost or sign is None or parse(sign[0]).get("token") != self._token
         return not self.lost
 
     def release(self) -> None:
-        """Give the lock back, if it is held."""
+        """Release the lock if this process holds it."""
         self._ended.set()
         if self._directory >= 0 and self.is_held():
             with suppress(OSError):
@@ -114,14 +113,14 @@ class DirectoryLock:
 
     def _make(self) -> None:
         self._own.mkdir()
-        self._own.chmod(0o755)  # others are to see who holds it, whatever the umask
+        self._own.chmod(0o755)  # readable for others, whatever the umask
         file = self._own / "owner"
         file.write_text(json.dumps({**identity(), "token": self._token}), "utf-8")
         file.chmod(0o644)
 
     def _move(self) -> bool:
         try:
-            self._own.rename(self.path)  # not onto a directory that is not empty
+            self._own.rename(self.path)  # fails if the target is a non-empty directory
         except OSError:
             if not self.path.exists():
                 raise
@@ -130,23 +129,23 @@ class DirectoryLock:
         return True
 
     def _sign(self) -> tuple[str, int] | None:
-        """Read who holds the lock, and when it gave its last sign of life; None if nobody does."""
+        """Read the owner and the time of its last refresh; return None without an owner."""
         try:
             with open(self.path / "owner", encoding="utf-8", errors="replace") as file:
                 return file.read(), os.fstat(file.fileno()).st_mtime_ns
         except FileNotFoundError:
             return None
         except OSError:
-            return "", 0  # it cannot be read: it counts as alive
+            return "", 0  # an unreadable owner counts as alive
 
-    def _give_signs(self) -> None:
+    def _refresh(self) -> None:
         while not self._ended.wait(self.beat) and self.is_held():
-            # In this process's own directory, wherever it is now: not in a successor's.
+            # In this process's own directory, even if it was moved, and not in a successor's.
             with suppress(OSError):
                 os.utime("owner", dir_fd=self._directory)
 
     def _take_over(self, text: str) -> None:
-        """Move the lock of an ended owner out of the way."""
+        """Remove the lock of an ended owner."""
         stale = self.path.with_name(f"{self.path.name}.{uuid.uuid4().hex}")
         try:
             self.path.rename(stale)
@@ -160,7 +159,7 @@ class DirectoryLock:
 
 
 def identity() -> dict[str, Any]:
-    """Say which process this is: its machine with its process ids' namespace, and its Slurm job."""
+    """Identify this process: its machine with its PID namespace, and its Slurm job."""
     pid = os.getpid()
     return {
         "host": platform.node(),
@@ -173,7 +172,7 @@ def identity() -> dict[str, Any]:
 
 
 def machine() -> str:
-    """Name what a process id belongs to; containers of one host can have ids of their own."""
+    """Identify the machine and the PID namespace, because containers can have their own PIDs."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -182,7 +181,7 @@ def machine() -> str:
 
 
 def start_time(pid: int) -> str:
-    """Return when a process began, as the kernel counts; empty where there is none."""
+    """Return the start time of a process in the kernel's ticks; empty if it does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
@@ -191,7 +190,7 @@ def start_time(pid: int) -> str:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Read an owner; empty where it cannot be read."""
+    """Parse an owner file; return an empty dictionary if it is invalid."""
     try:
         owner = json.loads(text)
     except ValueError:
@@ -200,18 +199,18 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def runs_here(owner: dict[str, Any]) -> bool:
-    """Whether the owner is a process of this machine that runs."""
+    """Tell whether the owner is a running process of this machine."""
     is_here = owner.get("machine") and owner["machine"] == machine()
     return bool(is_here) and start_time(owner.get("pid", 0)) == owner.get("started")
 
 
 def has_ended(owner: dict[str, Any]) -> bool:
-    """Whether the owner is known to have ended: its machine is this one."""
+    """Tell whether the owner has certainly ended, which is known only on its own machine."""
     return owner.get("machine") == machine() != "" and not runs_here(owner)
 
 
 def is_earlier_start(owner: dict[str, Any]) -> bool:
-    """Whether the owner is an earlier start of this Slurm job, which was requeued since."""
+    """Tell whether the owner is an earlier start of this Slurm job, which was then requeued."""
     mine = identity()
     return (
         bool(mine["job"])
@@ -221,8 +220,8 @@ def is_earlier_start(owner: dict[str, Any]) -> bool:
 
 
 def describe(owner: dict[str, Any]) -> str:
-    """Name an owner for a message."""
+    """Describe an owner for a message."""
     if not owner:
-        return "a process that cannot be determined"
+        return "an unknown process"
     job = f"job {owner['job']}, " if owner.get("job") else ""
     return f"{job}process {owner.get('pid')} on {owner.get('host')}"

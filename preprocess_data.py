@@ -43,31 +43,31 @@ if TYPE_CHECKING:
 
 COMMAND = "python3 container_run.py python preprocess_data.py"
 BATCH_CHARACTERS = 4 * 2**20
-SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+SKIPPED_DIRECTORIES = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
 
 
 def fail(message: str, hint: str, code: int = 1) -> NoReturn:
-    """End with one line that says what is wrong and one that says what to do."""
+    """Exit with two lines: what is wrong, and what to do."""
     print(f"error: {message}\nhint: {hint}", file=sys.stderr)
     sys.exit(code)
 
 
 def show_line(line: str) -> None:
-    """Say on a terminal how far it is, in a line that the next one takes away."""
+    """Show the progress on a terminal, in a line that the next one replaces."""
     if sys.stdout.isatty():
         print(f"\r\033[K{line}", end="", flush=True)
 
 
 @dataclass(frozen=True)
 class Product:
-    """Files that one step makes, and the record beside them of what they were made from.
+    """The files that a step writes, and a record of its inputs next to them.
 
     Parameters
     ----------
     files : tuple of Path
         Final names; the record has the first one's name and the suffix `.record.json`.
     made_from : dict
-        What the content depends on, as JSON values. The product is done while it is the same.
+        Inputs that determine the content, as JSON values. If they change, the product is outdated.
     """
 
     files: tuple[Path, ...]
@@ -79,7 +79,7 @@ class Product:
         return self.files[0].with_suffix(".record.json")
 
     def result(self) -> dict[str, Any] | None:
-        """Return what `write` was told about the finished product, or None if it is to be made."""
+        """Return the result that `write` recorded, or None if the product must be made."""
         try:
             record = json.loads(self.record.read_text("utf-8"))
         except (FileNotFoundError, ValueError):
@@ -95,11 +95,11 @@ class Product:
 
     @contextmanager
     def write(self) -> Iterator[tuple[list[Path], dict[str, Any]]]:
-        """Make the product: give the files to write and a dictionary for facts about the result.
+        """Make the product: yield the files to write, and a dictionary for the result's properties.
 
-        The files come under their final names together, at the end, and not at all on an error.
+        All files get their final names at the end, or none of them on an error.
         """
-        # Host and process id, because two users or two jobs may be making the same product.
+        # Host and process ID, because two users or two jobs can make the same product.
         mark = f".partial-{platform.node()}-{os.getpid()}"
         partial = [file.with_name(file.name + mark) for file in (*self.files, self.record)]
         result: dict[str, Any] = {}
@@ -121,13 +121,13 @@ class Product:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where everything lies and what it is made from, by the command line's options."""
+    """Paths of all products, and their inputs, from the options of the command line."""
 
     options: argparse.Namespace
 
     @property
     def text(self) -> Path:
-        """JSON lines to tokenize."""
+        """JSON Lines file to tokenize."""
         return self.options.input or self._named(".jsonl")
 
     @property
@@ -136,7 +136,7 @@ class Layout:
         return self.options.tokenizer or self._named("_tokenizer.json")
 
     def corpus(self) -> Product:
-        """Text of the standard library, made where there is no `--input`."""
+        """Text of the standard library, used without `--input`."""
         made_from = {
             "python": platform.python_version(),
             "max_megabytes": self.options.max_megabytes,
@@ -144,7 +144,7 @@ class Layout:
         return Product((self.text,), made_from)
 
     def trained_tokenizer(self) -> Product:
-        """Tokenizer trained on the text, made where there is no `--tokenizer`."""
+        """Tokenizer trained on the text, used without `--tokenizer`."""
         made_from = {
             "text": text_version(self.text),
             "max_megabytes": self.options.max_megabytes,
@@ -163,21 +163,21 @@ class Layout:
 
     @property
     def lock(self) -> Path:
-        """Lock of all that is made but the shards."""
+        """Lock of all products except the shards."""
         return self._named(".lock")
 
     @property
     def shards_dir(self) -> Path:
         """Directory of the shards until they are merged.
 
-        Shards have no lock, so those of other inputs have another directory. Those of the same
-        inputs have the same bytes, whoever writes them.
+        Shards have no lock: other inputs use another directory, and the same inputs give the same
+        bytes, whoever writes them.
         """
         made_from = json.dumps(self._tokens_made_from, sort_keys=True).encode()
         return self._named("_shards") / hashlib.sha256(made_from).hexdigest()[:12]
 
-    def _named(self, ending: str) -> Path:
-        return self.options.data_dir / (self.options.name + ending)
+    def _named(self, suffix: str) -> Path:
+        return self.options.data_dir / (self.options.name + suffix)
 
     @cached_property
     def _tokens_made_from(self) -> dict[str, Any]:
@@ -192,13 +192,13 @@ class Layout:
 
 
 def text_version(path: Path) -> dict[str, int]:
-    """Return size (bytes) and modification time (ns): a text may be too large to be hashed."""
+    """Return size (bytes) and modification time (ns), because a text can be too large to hash."""
     stat = path.stat()
     return {"bytes": stat.st_size, "modified_ns": stat.st_mtime_ns}
 
 
 def standard_library(max_bytes: float) -> Iterator[str]:
-    """Yield the standard library's source files, the same ones in the same order every time.
+    """Yield the standard library's source files, always the same ones in the same order.
 
     Parameters
     ----------
@@ -207,12 +207,12 @@ def standard_library(max_bytes: float) -> Iterator[str]:
     """
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
-        if SKIPPED_FOLDERS.intersection(path.relative_to(root).parts):
+        if SKIPPED_DIRECTORIES.intersection(path.relative_to(root).parts):
             continue
         try:
             source = path.read_bytes()
             text = source.decode("utf-8")
-        except (OSError, UnicodeDecodeError):  # dangling links of small images; other encodings
+        except (OSError, UnicodeDecodeError):  # dangling links in small images; other encodings
             continue
         max_bytes -= len(source)
         if max_bytes < 0:
@@ -223,39 +223,39 @@ def standard_library(max_bytes: float) -> Iterator[str]:
 def read_documents(path: Path, rank: int = 0, world_size: int = 1) -> Iterator[str]:
     """Yield the documents of one rank's share, in order and in constant memory.
 
-    The file is cut into `world_size` equal ranges of bytes, and a line belongs to the range in
+    The file is divided into `world_size` equal ranges of bytes, and a line belongs to the range in
     which it begins. So no rank has to count lines, and the shares in order are the whole file.
 
     Parameters
     ----------
     path : Path
-        JSON lines, one object with a "text" each; blank lines are passed over.
+        JSON Lines file, one object with a "text" per line; blank lines are skipped.
     rank, world_size : int
-        Which share, and of how many.
+        Index and number of the shares.
     """
     size = path.stat().st_size
     begin, end = size * rank // world_size, size * (rank + 1) // world_size
     with path.open("rb") as lines:
         if begin:
             lines.seek(begin - 1)
-            lines.readline()  # began in the range before, unless it is that range's last line feed
+            lines.readline()  # began in the previous range, or is only its last line feed
         while (offset := lines.tell()) < end:
             line = lines.readline()
             if not line.strip():
                 continue
             try:
                 text = json.loads(line)["text"]
-                # JSON can spell half a surrogate pair, which no tokenizer takes.
+                # JSON can contain half a surrogate pair, which no tokenizer accepts.
                 yield text.encode("utf-8", "replace").decode("utf-8")
             except (ValueError, LookupError, TypeError, AttributeError):
                 fail(
-                    f'{path}: the line at byte {offset} is no JSON object with a "text"',
+                    f'{path}: the line at byte {offset} is not a JSON object with a "text"',
                     'write one document per line, as {"text": "..."}',
                 )
 
 
 def batches(texts: Iterable[str], characters: float) -> Iterator[list[str]]:
-    """Group texts, so that a batch has at least so many characters, except for the last one."""
+    """Group texts into batches of at least `characters`, except for the last batch."""
     batch: list[str] = []
     filled = 0
     for text in texts:
@@ -269,7 +269,7 @@ def batches(texts: Iterable[str], characters: float) -> Iterator[list[str]]:
 
 
 def write_corpus(corpus: Product, max_bytes: float) -> None:
-    """Write the standard library's source as JSON lines."""
+    """Write the source code of the standard library as JSON Lines."""
     with corpus.write() as ((file,), result), file.open("w", encoding="utf-8") as lines:
         documents = 0
         for text in standard_library(max_bytes):
@@ -280,14 +280,14 @@ def write_corpus(corpus: Product, max_bytes: float) -> None:
 
 
 def train_tokenizer(product: Product, layout: Layout) -> None:
-    """Train a byte-level BPE on the beginning of the text, so that nothing is downloaded."""
+    """Train a byte-level BPE on the beginning of the text, which needs no download."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=layout.options.vocab_size,
         special_tokens=[layout.options.end_of_text],
-        # Every byte is a token, so that any text can be written, also what the BPE never saw.
+        # Every byte is a token, so that any text can be encoded.
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=sys.stderr.isatty(),
     )
@@ -301,8 +301,8 @@ def train_tokenizer(product: Product, layout: Layout) -> None:
 
 def open_builder(file: Path, vocab_size: int) -> IndexedDatasetBuilder:
     """Open a dataset's .bin for writing, with the smallest type that holds every token id."""
-    # Imported here, as it takes seconds and a second run has nothing to write; and silently, as
-    # it warns of optional GPU packages, which are of no use to a data step.
+    # Imported only if there is something to write, because it takes seconds; silently, because its
+    # warnings are about optional GPU packages, which the data step does not use.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
@@ -321,13 +321,13 @@ def open_tokenizer(layout: Layout) -> tuple[Tokenizer, int]:
     if end_of_text is None:
         fail(
             f"{layout.tokenizer} has no token {layout.options.end_of_text!r} to end a document",
-            "name its own one with --end-of-text",
+            "set --end-of-text to the tokenizer's own token",
         )
     return tokenizer, end_of_text
 
 
 def prepare(layout: Layout) -> None:
-    """Make the text and the tokenizer, each unless it is there or the user's own."""
+    """Make the text and the tokenizer, unless they exist or the user gives them."""
     if not layout.options.input:
         corpus = layout.corpus()
         if corpus.result() is None:
@@ -392,39 +392,39 @@ def merge(layout: Layout, world_size: int) -> None:
         builder.finalize(str(idx_file))
         result.update(merged, vocab_size=vocab_size)
     shutil.rmtree(layout.shards_dir)
-    with suppress(OSError):  # shards of other inputs stay
+    with suppress(OSError):  # keep shards of other inputs
         layout.shards_dir.parent.rmdir()
     print(f"dataset: {summary(merged)} in {dataset.files[0]} and .idx")
 
 
 def sharded_world_size(shards_dir: Path) -> int:
-    """Return the world size with which the shards were made, from their names."""
+    """Return the world size of the shards, from their names."""
     found = sorted({int(file.stem.split("-of-")[1]) for file in shards_dir.glob("*-of-*.idx")})
     if not found:
-        fail(f"there are no shards in {shards_dir}", f"make them with: {COMMAND} shard")
+        fail(f"no shards found in {shards_dir}", f"run: {COMMAND} shard")
     if len(found) > 1:
         fail(
-            f"the shards in {shards_dir} are of several world sizes: {', '.join(map(str, found))}",
-            "name the right one with --world-size",
+            f"the shards in {shards_dir} have different world sizes: {', '.join(map(str, found))}",
+            "select one with --world-size",
         )
     return found[0]
 
 
 def summary(result: dict[str, int]) -> str:
-    """Say how much text a dataset has."""
+    """Return the size of a dataset as text."""
     return f"{result['tokens']:,} tokens in {result['documents']:,} documents"
 
 
-def require(what: str, path: Path, is_own: bool) -> None:
-    """End with a hint unless there is the file, the user's own one or one that `prepare` makes."""
+def require(noun: str, path: Path, is_own: bool) -> None:
+    """Fail if a file is missing or empty: the user's own, or one that `prepare` makes."""
     state = "missing" if not path.is_file() else "empty" if path.stat().st_size == 0 else ""
     if state:
         hint = "give another path" if is_own else f"run: {COMMAND} prepare"
-        fail(f"the {what} is {state}: {path}", hint)
+        fail(f"the {noun} is {state}: {path}", hint)
 
 
 def launched_rank() -> tuple[int, int]:
-    """Return rank and world size as the launcher gives them; 0 of 1 without one."""
+    """Return rank and world size from torchrun's or Slurm's variables (default: 0 and 1)."""
     for rank, world_size in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
         if rank in os.environ and world_size in os.environ:
             return int(os.environ[rank]), int(os.environ[world_size])
@@ -432,7 +432,7 @@ def launched_rank() -> tuple[int, int]:
 
 
 def number(kind: type, low: float) -> Callable[[str], float]:
-    """Return what reads an option's value: a finite int or float, from `low` on."""
+    """Return a parser for an option's value: a finite int or float, at least `low`."""
 
     def read(text: str) -> float:
         with suppress(ValueError):
@@ -474,9 +474,10 @@ def parse_arguments() -> argparse.Namespace:
     add("--world-size", type=number(int, 1), help=shares_help)
     options = parser.parse_args()
     if options.rank is not None and options.mode != "shard":
-        parser.error(f"--rank belongs to the mode shard, not to {options.mode}")
+        parser.error(f"--rank cannot be used with the mode {options.mode}, only with shard")
     if options.world_size is not None and options.mode not in ("shard", "merge"):
-        parser.error(f"--world-size belongs to the modes shard and merge, not to {options.mode}")
+        message = f"--world-size cannot be used with the mode {options.mode}"
+        parser.error(f"{message}, only with shard and merge")
     if not options.end_of_text:
         parser.error("argument --end-of-text: expected a token, got ''")
     if options.mode == "shard":
@@ -484,12 +485,12 @@ def parse_arguments() -> argparse.Namespace:
         options.rank = launched[0] if options.rank is None else options.rank
         options.world_size = options.world_size or launched[1]
         if not 0 <= options.rank < options.world_size:
-            parser.error(f"rank {options.rank} is not one of {options.world_size}")
+            parser.error(f"rank: expected 0 to {options.world_size - 1}, got {options.rank}")
     return options
 
 
 def make(layout: Layout) -> None:
-    """Do the step that the command line names, or all of them."""
+    """Run the selected step, or all steps."""
     options = layout.options
     if options.mode in ("all", "prepare"):
         prepare(layout)
@@ -510,9 +511,9 @@ def make(layout: Layout) -> None:
 
 
 def main() -> None:
-    """Do what the command line asks for, while no other process makes the same files.
+    """Run the selected step while no other process makes the same files.
 
-    Each rank of `shard` writes files of its own.
+    `shard` needs no lock, because each rank writes its own files.
     """
     layout = Layout(parse_arguments())
     lock = DirectoryLock(layout.lock)
@@ -527,7 +528,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # A time limit's SIGTERM unwinds like Ctrl-C does, so that no partial file is left behind.
+    # SIGTERM, at the time limit, unwinds like Ctrl-C, so that no partial file is left.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         main()

@@ -38,8 +38,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-# Read when PyTorch is loaded. Threads that wait by spinning, the default, take the cores from those
-# that work, on a laptop or login node with other work to do.
+# PyTorch reads this when it is loaded. By default waiting threads spin, which takes the cores from
+# other work on a laptop or login node.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Until there is a step to save, Ctrl-C ends the program without a traceback.
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
@@ -68,7 +68,7 @@ SHOW_OPTIONS = "list all options: python3 container_run.py python train.py --hel
 
 
 def fail(message: str, hint: str, code: int = 1, every_rank: bool = False) -> NoReturn:
-    """End with one line that says what is wrong and one that says what to do, once per node."""
+    """Exit with two lines, what is wrong and what to do, once per node."""
     if every_rank or os.environ.get("LOCAL_RANK", "0") == "0":
         print(f"error: {message}\nhint: {hint}", file=sys.stderr)
     sys.exit(code)
@@ -79,7 +79,7 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
-        # Two thirds of the usual four widths, as SwiGLU has three matrices and not two.
+        # Two thirds of the usual four widths, because SwiGLU has three matrices instead of two.
         hidden = 64 * math.ceil(8 * width / 3 / 64)
         self.heads = heads
         self.attention_norm = nn.RMSNorm(width)
@@ -97,7 +97,7 @@ class Block(nn.Module):
         return x + self.dropout(self.mlp_out(F.silu(gate) * up))
 
     def attention(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Let every position read itself and those before; x is (batch, length, width)."""
+        """Let every position attend to itself and earlier ones; x is (batch, length, width)."""
         heads = self.query_key_value(x).unflatten(-1, (3, self.heads, -1))
         query, key, value = heads.permute(2, 0, 3, 1, 4)  # (batch, heads, length, head width) each
         query, key = rotate(query, cos, sin), rotate(key, cos, sin)
@@ -106,14 +106,14 @@ class Block(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn pairs of features by angles that grow with the position.
+    """Rotate pairs of features by angles that grow with the position.
 
     Parameters
     ----------
     x : Tensor
         Queries or keys, (batch, heads, length, head width).
     cos, sin : Tensor
-        Of the angles, (length, head width / 2).
+        Cosine and sine of the angles, (length, head width / 2).
     """
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).type_as(x)
@@ -125,7 +125,7 @@ class GPT(nn.Module):
     Parameters
     ----------
     args : Namespace
-        Vocabulary size, layers, heads, width, sequence length (the longest, in tokens), dropout.
+        Vocabulary size, layers, heads, width, maximum sequence length (tokens), dropout.
     """
 
     cos: Tensor
@@ -134,7 +134,7 @@ class GPT(nn.Module):
     def __init__(self, args: Namespace) -> None:
         super().__init__()
         layers, heads, width = args.layers, args.heads, args.width
-        # Matrix units want multiples of 64; no token has the ids that this adds.
+        # Matrix units work best with multiples of 64; no token has the additional ids.
         self.embedding = nn.Embedding(64 * math.ceil(args.vocab_size / 64), width)
         self.blocks = nn.ModuleList(Block(width, heads, args.dropout) for _ in range(layers))
         self.norm = nn.RMSNorm(width)
@@ -144,7 +144,7 @@ class GPT(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
         for name, weight in self.named_parameters():
             if weight.dim() == 2:
-                # Two branches per layer add to the residual stream, and its variance is to stay 1.
+                # Two branches per layer add to the residual stream; this keeps its variance at 1.
                 scale = (2 * layers) ** -0.5 if name.endswith("_out.weight") else 1.0
                 nn.init.normal_(weight, std=0.02 * scale)
 
@@ -159,16 +159,16 @@ class GPT(nn.Module):
 
 
 def open_tokens(prefix: Path, validation_fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """Map a dataset in Megatron's format into memory: tokens to train on, and those held out.
+    """Map a dataset in Megatron's format into memory: training tokens and held-out tokens.
 
-    Held out are the last documents, as with Megatron's `--split`. Training needs no more than the
-    tokens of all documents in a row, so it reads the index itself: megatron-core's IndexedDataset
+    The last documents are held out, as with Megatron's `--split`. Training needs only the tokens of
+    all documents in a row, so this function reads the index itself: megatron-core's IndexedDataset
     opens the same files, but takes several seconds to import, on every rank.
 
     Parameters
     ----------
     prefix : Path
-        The .bin and the .idx file, without the ending.
+        The .bin and the .idx file, without the suffix.
     validation_fraction : float
         Share of the documents to hold out; above 0 it is at least one document.
     """
@@ -181,16 +181,16 @@ def open_tokens(prefix: Path, validation_fraction: float) -> tuple[np.ndarray, n
         with index.open("rb") as file:
             magic, version, type_code, sequences, bounds = header.unpack(file.read(header.size))
             lengths = np.fromfile(file, np.int32, sequences)
-            # Where each document begins, in sequences, and their number; the offset of each
-            # sequence in the .bin stands before.
+            # The first sequence of each document, and the number of sequences; skips the offset of
+            # each sequence in the .bin.
             documents = np.fromfile(file, np.int64, bounds, offset=8 * sequences)
         tokens = np.memmap(data, {4: np.int32, 8: np.uint16}[type_code], mode="r")
-        is_whole = (magic, version) == (b"MMIDIDX\0\0", 1) and lengths.sum() == tokens.size
+        is_complete = (magic, version) == (b"MMIDIDX\0\0", 1) and lengths.sum() == tokens.size
         held_out = math.ceil(validation_fraction * (bounds - 1))
         first_held_out = lengths[: documents[bounds - 1 - held_out]].sum()
     except (struct.error, KeyError, ValueError, IndexError):
-        is_whole = False
-    if not is_whole:
+        is_complete = False
+    if not is_complete:
         fail(f"{index} and .bin are not a complete dataset in Megatron's format", MAKE_DATA)
     return tokens[:first_held_out], tokens[first_held_out:]
 
@@ -205,11 +205,11 @@ class Process:
 
     @classmethod
     def join(cls, device_type: str) -> Process:
-        """Join the process group that torchrun's variables describe; one process needs none."""
+        """Join the process group of torchrun's variables; a single process needs none."""
         rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
         device = torch.device(device_type)
         if device_type == "cuda":
-            # Some launchers show a process no GPU but its own.
+            # Some launchers hide all GPUs but one from each process.
             local_rank = int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
             device = torch.device("cuda", local_rank)
             torch.cuda.set_device(device)
@@ -234,85 +234,85 @@ class Process:
 
 
 class Checkpoints:
-    """Checkpoints of a run, of which the newest two are kept; a thread writes them."""
+    """Checkpoints of a run; a thread writes them and keeps the newest two."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.lock = DirectoryLock(folder / "run.lock")
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.lock = DirectoryLock(directory / "run.lock")
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._pending: Future[None] | None = None
 
-    def make_folder(self) -> None:
-        """Make the folder, or end if nothing can be written there."""
+    def make_directory(self) -> None:
+        """Create the directory, or fail if it is not writable."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=self.folder).close()
+            self.directory.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.directory).close()
         except OSError as error:
             hint = "choose another --checkpoint-dir or --run-name"
-            fail(f"cannot write to {self.folder}: {error.strerror}", hint)
+            fail(f"cannot write to {self.directory}: {error.strerror}", hint)
 
     def take_lock(self) -> str:
-        """Keep other processes from this run; return which one trains it already, if one does."""
+        """Lock the run; return the owner if another process already trains it, otherwise ""."""
         owner = self.lock.acquire()
         if not owner:
-            for left in self.folder.glob("*.partial"):  # of processes that were killed
+            for left in self.directory.glob("*.partial"):  # from killed processes
                 left.unlink(missing_ok=True)
         return owner
 
     def check_lock(self) -> None:
-        """End if another process has taken the run over, as while this one was paused."""
+        """Fail if another process has taken over the run, for example while this one was paused."""
         if not self.lock.is_held():
             fail(
-                f"another process has taken over the run in {self.folder}",
-                "nothing is lost: it continues from the newest checkpoint",
+                f"another process has taken over the run in {self.directory}",
+                "do nothing: that process resumes from the newest checkpoint",
             )
 
     def path(self, step: int) -> Path:
-        """Name of the checkpoint after so many steps."""
-        return self.folder / f"step-{step:08d}.pt"
+        """Return the path of the checkpoint after a step."""
+        return self.directory / f"step-{step:08d}.pt"
 
     def newest(self) -> Path | None:
-        """Return the newest whole checkpoint; put damaged ones out of the way."""
-        for path in sorted(self.folder.glob("step-*.pt"), reverse=True):
-            if is_whole(path):
+        """Return the newest intact checkpoint; rename damaged ones."""
+        for path in sorted(self.directory.glob("step-*.pt"), reverse=True):
+            if is_intact(path):
                 return path
             damaged = path.replace(path.with_suffix(".damaged"))
             print(f"warning: skipping a damaged checkpoint: {damaged}", file=sys.stderr)
         return None
 
     def save(self, step: int, state: State) -> None:
-        """Copy a state and have it written, after the one before is."""
+        """Copy a state and write it in the background, after the previous one."""
         self.wait()
         self.check_lock()
         self._pending = self._thread.submit(self._write, self.path(step), host_copy(state))
 
     def wait(self) -> None:
-        """Wait until what was saved is on the disk."""
+        """Wait until the last checkpoint is written."""
         try:
             if self._pending:
                 self._pending.result()
         except (OSError, RuntimeError) as error:  # PyTorch reports a full disk as the latter
-            fail(f"cannot write a checkpoint: {error}", f"free some space in {self.folder}")
+            fail(f"cannot write a checkpoint: {error}", f"free some space in {self.directory}")
 
     def _write(self, path: Path, state: State) -> None:
-        partial = self.folder / own_name("checkpoint")
+        partial = self.directory / own_name("checkpoint")
         with partial.open("wb") as file:
             hashed = HashedFile(file)
             torch.save(state, hashed)
-            # torch.load takes no notice of what follows the state.
+            # torch.load ignores the bytes after the state.
             file.write(hashed.digest.digest())
             file.flush()
             os.fsync(file.fileno())
-        if not self.lock.is_held():  # it took long to write, and the lock is another process's
+        if not self.lock.is_held():  # lost to another process during a slow write
             partial.unlink()
             return
         partial.replace(path)
-        for old in sorted(self.folder.glob("step-*.pt"))[:-2]:
+        for old in sorted(self.directory.glob("step-*.pt"))[:-2]:
             old.unlink()
 
 
 class HashedFile:
-    """A file that knows the SHA-256 of what is written to it: not of what the disk makes of it."""
+    """A file that computes the SHA-256 of the bytes before they reach the disk."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -324,12 +324,12 @@ class HashedFile:
         return self.file.write(content)
 
     def flush(self) -> None:
-        """Write what is buffered."""
+        """Flush the file."""
         self.file.flush()
 
 
 def own_name(name: str) -> str:
-    """Name an unfinished file that no other process writes to."""
+    """Return a name for an unfinished file that no other process writes."""
     return f"{name}.{platform.node()}-{os.getpid()}.partial"
 
 
@@ -338,7 +338,7 @@ def checksum(content: np.ndarray) -> bytes:
     return hashlib.sha256(memoryview(content)).digest()
 
 
-def is_whole(checkpoint: Path) -> bool:
+def is_intact(checkpoint: Path) -> bool:
     """Compare a checkpoint with the checksum at its end."""
     if not checkpoint.stat().st_size:
         return False
@@ -347,7 +347,7 @@ def is_whole(checkpoint: Path) -> bool:
 
 
 def host_copy(value: Any) -> Any:
-    """Copy a nested state with its tensors to host memory, as training goes on to change it."""
+    """Copy a nested state with its tensors to host memory, because training changes it."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
@@ -356,26 +356,26 @@ def host_copy(value: Any) -> Any:
 
 
 def load_checkpoint(path: Path, args: Namespace) -> State:
-    """Read a checkpoint to host memory, unless the options ask for another model."""
+    """Read a checkpoint to host memory; fail if the options describe another model."""
     state = torch.load(path, map_location="cpu", weights_only=True)
     for name in MODEL_OPTIONS:
-        asked, has, option = getattr(args, name), state["arguments"][name], name.replace("_", "-")
-        if asked != has:
+        given, saved, option = getattr(args, name), state["arguments"][name], name.replace("_", "-")
+        if given != saved:
             fail(
-                f"--{option} is {asked}, but {has} in the checkpoint {path}",
-                f"give --{option} {has}, or another --run-name",
+                f"--{option} is {given}, but {saved} in the checkpoint {path}",
+                f"give --{option} {saved}, or another --run-name",
             )
     return state
 
 
 def warn_of_changes(state: State, args: Namespace) -> None:
-    """Tell which options that shape the training are not those of the checkpoint."""
+    """Warn of training options that differ from those of the checkpoint."""
     changes = []
     for name in TRAINING_OPTIONS:
-        asked = getattr(args, name)
-        had = state["arguments"].get(name, asked)  # a checkpoint of an older train.py may lack it
-        if asked != had:
-            changes.append(f"--{name.replace('_', '-')} {asked} (was {had})")
+        given = getattr(args, name)
+        saved = state["arguments"].get(name, given)  # missing in a checkpoint of an older train.py
+        if given != saved:
+            changes.append(f"--{name.replace('_', '-')} {given} (was {saved})")
     if changes:
         warning = f"warning: the run continues with other options: {', '.join(changes)}"
         hint = "hint: to start from the beginning, choose another --run-name"
@@ -383,9 +383,9 @@ def warn_of_changes(state: State, args: Namespace) -> None:
 
 
 def read_metrics(path: Path, last_step: int) -> tuple[list[dict[str, float]], int]:
-    """Return the metrics up to a step, and how many lines before its end cannot be read.
+    """Return the metrics up to a step, and the number of unreadable lines before the last one.
 
-    A crash may have left metrics of later steps, and half a line at the end.
+    A crash can leave metrics of later steps, and an incomplete last line.
     """
     metrics: list[dict[str, float]] = []
     damaged = 0
@@ -401,20 +401,20 @@ def read_metrics(path: Path, last_step: int) -> tuple[list[dict[str, float]], in
 
 
 class Recorder:
-    """Each step's metrics as JSON lines, for TensorBoard, and as a line of progress."""
+    """Write the metrics of each step as JSON Lines, for TensorBoard, and as a progress line."""
 
-    def __init__(self, folder: Path, done: int, args: Namespace) -> None:
+    def __init__(self, directory: Path, done: int, args: Namespace) -> None:
         self.steps = args.steps
         self.tokens_per_step = args.batch_size * args.sequence_length
-        path, partial = folder / "metrics.jsonl", folder / own_name("metrics")
+        path, partial = directory / "metrics.jsonl", directory / own_name("metrics")
         kept, damaged = read_metrics(path, done)
         if damaged:
-            copy = shutil.copy(path, folder / "metrics.damaged")
+            copy = shutil.copy(path, directory / "metrics.damaged")
             warning = f"cannot read {damaged} lines of {path}; all lines are kept in {copy}"
             print(f"warning: {warning}", file=sys.stderr)
         partial.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
         self.lines = partial.replace(path).open("a", encoding="utf-8")
-        self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)
+        self.board = SummaryWriter(str(directory / "tensorboard"), purge_step=done + 1)
         self.first: tuple[int, float] | None = None
         self.shown = -math.inf
 
@@ -427,7 +427,7 @@ class Recorder:
         for name, value in metrics.items():
             self.board.add_scalar(name, value, step)
         now = time.monotonic()
-        # The first step tells nothing about the others: it compiles and warms up.
+        # The first step is not representative: it compiles and warms up.
         first_step, first_time = self.first = self.first or (step, now)
         left = (self.steps - step) * (now - first_time) / max(1, step - first_step)
         validation = metrics.get("validation_loss")
@@ -442,7 +442,7 @@ class Recorder:
             self.shown = now
 
     def close(self) -> None:
-        """End the line of progress and write what is buffered."""
+        """End the progress line and close the files."""
         if sys.stdout.isatty():
             print()
         self.lines.close()
@@ -451,7 +451,7 @@ class Recorder:
 
 def draw_loss(metrics: list[dict[str, float]], title: str, path: Path) -> None:
     """Draw the loss of each step and their moving average as PNG."""
-    from matplotlib.figure import Figure  # only the end of a run needs the second that it takes
+    from matplotlib.figure import Figure  # takes a second, so only at the end of a run
 
     steps, losses = [line["step"] for line in metrics], [line["loss"] for line in metrics]
     window = np.ones(1 + len(losses) // 25)
@@ -476,30 +476,30 @@ def draw_loss(metrics: list[dict[str, float]], title: str, path: Path) -> None:
 
 
 class Stop:
-    """Whether a signal has asked the run to end: SIGTERM or SIGUSR1 by Slurm, SIGINT by Ctrl-C."""
+    """Records whether a signal asked the run to stop: SIGTERM, SIGUSR1 (Slurm), SIGINT (Ctrl-C)."""
 
     def __init__(self) -> None:
         self.asked = False
         self.interrupted = math.inf
         signal.signal(signal.SIGTERM, self.ask)
         signal.signal(signal.SIGUSR1, self.ask)
-        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in a job in the background
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # ignored in a background job
             signal.signal(signal.SIGINT, self.interrupt)
 
     def ask(self, *_: Any) -> None:
-        """Have the run end after its step."""
+        """Stop the run after its step."""
         self.asked = True
 
     def interrupt(self, *_: Any) -> None:
-        """Have the run end after its step, or at once if this was asked for before."""
+        """Stop the run after its step, or at once on a second Ctrl-C."""
         now = time.monotonic()
-        # A launcher or a container runtime may pass on what the terminal has sent already.
+        # A launcher or a container runtime can forward a signal that the terminal has also sent.
         if now > self.interrupted + 1:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.raise_signal(signal.SIGINT)
         self.interrupted = min(self.interrupted, now)
         if not self.asked and os.environ.get("RANK", "0") == "0":
-            # print could be what was interrupted, and cannot be entered twice.
+            # Not print, which is not reentrant and could be the interrupted function.
             os.write(2, b"\nstopping with a checkpoint; Ctrl-C again ends without one\n")
         self.ask()
 
@@ -512,11 +512,11 @@ class Trainer:
     args : Namespace
         The command line.
     process : Process
-        This process among all.
+        This process.
     tokens, held_out : numpy.ndarray
         Training and validation data, ids of all documents in a row.
     state : dict or None
-        Checkpoint to go on from.
+        Checkpoint to resume from.
     """
 
     def __init__(
@@ -539,15 +539,15 @@ class Trainer:
         )
         if state:
             gpt.load_state_dict(state["model"])
-            # The moments alone: what the options say of weight decay counts, as for the others.
+            # Only the moments: weight decay and all other values come from the options.
             moments = {"state": state["optimizer"]["state"]}
             self.optimizer.load_state_dict({**self.optimizer.state_dict(), **moments})
         model = DistributedDataParallel(gpt) if process.world_size > 1 else gpt
-        # Compiled with its messages, so that they overlap with the backward pass.
+        # Compiled with DDP's communication, so that it overlaps with the backward pass.
         self.model = torch.compile(model) if args.compile else model
 
     def state(self, step: int) -> State:
-        """Return what a checkpoint holds."""
+        """Return the content of a checkpoint."""
         return {
             "step": step,
             "model": self.gpt.state_dict(),
@@ -560,14 +560,14 @@ class Trainer:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and targets, ids (micro-batch size, length), of this rank's sequences.
 
-        All ranks together have the same sequences whatever the world size.
+        The sequences of all ranks together do not depend on the world size.
 
         Parameters
         ----------
         tokens : numpy.ndarray
-            Where the sequences are.
+            Data that contain the sequences.
         ends : numpy.ndarray
-            Where each one ends.
+            End of each sequence in the data.
         """
         args, process = self.args, self.process
         length = args.sequence_length + 1
@@ -585,7 +585,7 @@ class Trainer:
             yield ids[:, :-1], ids[:, 1:]
 
     def learning_rate(self, step: int) -> float:
-        """Return a step's rate: a linear warm-up, then half a cosine, down to a tenth."""
+        """Return the learning rate of a step: linear warm-up, then cosine decay to a tenth."""
         args = self.args
         if step <= args.warmup_steps:
             return args.learning_rate * step / args.warmup_steps
@@ -598,7 +598,7 @@ class Trainer:
         return torch.autocast(device_type, torch.bfloat16, enabled=device_type == "cuda")
 
     def take(self, step: int) -> tuple[dict[str, float], bool]:
-        """Update the weights; return the metrics before it, and whether any rank is to stop."""
+        """Update the weights; return the metrics of the step, and whether any rank has to stop."""
         args, process = self.args, self.process
         draws = np.random.default_rng((args.seed, step, process.rank))
         torch.manual_seed(int(draws.integers(2**63)))
@@ -610,13 +610,13 @@ class Trainer:
         stop = torch.tensor(float(self.stop.asked), device=process.device)
         mean_loss, mean_norm, stops = process.mean(torch.stack((loss, norm, stop)))
         if not math.isfinite(mean_loss) or not math.isfinite(mean_norm):
-            what = f"loss {mean_loss}, norm of the gradient {mean_norm}"
-            fail(f"training diverged at step {step}: {what}", "lower the --learning-rate")
+            values = f"loss {mean_loss}, gradient norm {mean_norm}"
+            fail(f"training diverged at step {step}: {values}", "reduce --learning-rate")
         self.optimizer.step()
         return {"loss": mean_loss, "grad_norm": mean_norm, "learning_rate": rate}, stops > 0
 
     def accumulate_gradient(self, step: int) -> Tensor:
-        """Add up the gradient of a step, micro-batch by micro-batch; return this rank's loss."""
+        """Accumulate the gradient of a step over its micro-batches; return this rank's loss."""
         args, process = self.args, self.process
         ends = np.random.default_rng((args.seed, step)).integers(
             args.sequence_length + 1, self.tokens.size, size=args.batch_size, endpoint=True
@@ -626,7 +626,7 @@ class Trainer:
         total = torch.zeros((), device=process.device)
         self.optimizer.zero_grad()
         for number, (inputs, targets) in enumerate(batches, 1):
-            # Ranks average their gradients once, in the last backward pass.
+            # The ranks average their gradients only once, in the last backward pass.
             is_synced = process.world_size == 1 or number == len(batches)
             with nullcontext() if is_synced else self.model.no_sync():
                 with self.autocast():
@@ -637,7 +637,7 @@ class Trainer:
 
     @torch.no_grad()
     def validate(self) -> float:
-        """Return the mean loss on the held-out data, of the same sequences each time."""
+        """Return the mean loss on the same held-out sequences each time."""
         args, process = self.args, self.process
         first, last = args.sequence_length + 1, self.held_out.size
         ends = np.linspace(first, last, args.validation_sequences).astype(np.int64)
@@ -645,7 +645,7 @@ class Trainer:
         self.gpt.eval()
         for inputs, targets in self.micro_batches(self.held_out, ends):
             with self.autocast():
-                # The plain model: the other one would be compiled again, for evaluation.
+                # The plain model, because the compiled one would be compiled again for evaluation.
                 loss = self.gpt(inputs, targets)
             count = torch.full_like(loss, len(inputs))
             total += torch.stack((loss * count, count))
@@ -654,9 +654,9 @@ class Trainer:
         return loss_sum / sequences
 
     def train(self, done: int, checkpoints: Checkpoints) -> int:
-        """Take the steps that are left; return the last one taken."""
+        """Take the remaining steps; return the last one."""
         args = self.args
-        recorder = Recorder(checkpoints.folder, done, args) if self.process.rank == 0 else None
+        recorder = Recorder(checkpoints.directory, done, args) if self.process.rank == 0 else None
         try:
             for step in range(done + 1, args.steps + 1):
                 begin = time.perf_counter()
@@ -680,17 +680,17 @@ class Trainer:
 
 
 def summarize(step: int, checkpoints: Checkpoints, args: Namespace) -> None:
-    """Say what came of the run, and draw the loss curve of a finished one."""
-    checkpoint, curve = checkpoints.path(step), checkpoints.folder / "loss.png"
+    """Print how the run ended, and draw the loss curve of a finished run."""
+    checkpoint, curve = checkpoints.path(step), checkpoints.directory / "loss.png"
     if step < args.steps:
         print(f"stopped by a signal after step {step} of {args.steps}")
         print(f"run the same command to resume from {checkpoint}")
         return
     print(f"finished    step {step} of {args.steps}")
-    metrics, _ = read_metrics(checkpoints.folder / "metrics.jsonl", step)
+    metrics, _ = read_metrics(checkpoints.directory / "metrics.jsonl", step)
     if metrics:
         losses = [line["loss"] for line in metrics]
-        last = losses[-20:]  # one batch alone says little
+        last = losses[-20:]  # a single batch says little
         speed = statistics.median(line["tokens_per_s"] for line in metrics)
         draw_loss(metrics, f"Training loss of {args.run_name}", curve)
         end = f"{statistics.fmean(last):.4f} over the last {len(last)} steps"
@@ -703,14 +703,14 @@ def summarize(step: int, checkpoints: Checkpoints, args: Namespace) -> None:
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Show the default of each option that has one, and the description as it is written."""
+    """Show the defaults, but not None, and keep the line breaks of the description."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return action.help if action.default is None else super()._get_help_string(action)
 
 
 def number(kind: type, low: float, below: float = math.inf) -> Callable[[str], float]:
-    """Return what reads an option's value: an int or a float, from `low` to below `below`."""
+    """Return a parser for an option's value: an int or a float, from `low` to below `below`."""
 
     def read(text: str) -> float:
         with suppress(ValueError):
@@ -759,7 +759,7 @@ def parse_arguments() -> Namespace:
     )
 
     add = parser.add_argument_group("training").add_argument
-    # Names of checkpoints have eight digits.
+    # The names of checkpoints have eight digits.
     add("--steps", type=number(int, 1, 10**8), default=400, help="optimizer steps")
     about = "sequences per step over all ranks; 0: 8, or more if the number of ranks requires it"
     add("--batch-size", type=count, default=0, help=about)
@@ -777,7 +777,7 @@ def parse_arguments() -> Namespace:
 
     add = parser.add_argument_group("validation").add_argument
     about = "share of the documents to hold out, from the end; 0: no validation "
-    about += f"(default: {HELD_OUT}, or 0 where these hold no whole sequence)"
+    about += f"(default: {HELD_OUT}, or 0 if these are shorter than a sequence)"
     add("--validation-fraction", type=share, default=None, help=about)
     add("--validate-every", type=positive, default=100, help="steps between validations")
     about = "sequences per validation, spread over the held-out documents"
@@ -789,7 +789,7 @@ def parse_arguments() -> Namespace:
 
 
 def check_arguments(args: Namespace, training: int, held_out: int, world_size: int) -> None:
-    """Fill in the sizes that were left open, and refuse what cannot work together.
+    """Fill in the default sizes, and refuse options that are incompatible.
 
     Parameters
     ----------
@@ -803,7 +803,7 @@ def check_arguments(args: Namespace, training: int, held_out: int, world_size: i
     record = Path(f"{args.data}.record.json")
     try:
         vocab_size = json.loads(record.read_text("utf-8"))["result"]["vocab_size"]
-    except (OSError, ValueError, LookupError, TypeError):  # data of another program have no record
+    except (OSError, ValueError, LookupError, TypeError):  # other programs write no record
         vocab_size = args.vocab_size
     if not vocab_size:
         fail(f"the vocabulary size is unknown: cannot read {record}", "give it with --vocab-size")
@@ -817,7 +817,7 @@ def check_arguments(args: Namespace, training: int, held_out: int, world_size: i
         hint = f"choose a --batch-size that is a multiple of {world_size}"
         fail(f"--batch-size {args.batch_size} is not divisible by {world_size} ranks", hint)
     if args.width % (2 * args.heads):
-        hint = "choose a --width that twice the --heads divides"
+        hint = f"choose a --width that is a multiple of {2 * args.heads}"
         fail(f"--width {args.width} is not --heads {args.heads} times an even number", hint)
     if training <= args.sequence_length:
         hint = "choose a lower --sequence-length or --validation-fraction"
@@ -828,7 +828,7 @@ def check_arguments(args: Namespace, training: int, held_out: int, world_size: i
 
 
 def main() -> None:
-    """Train to the last step, from the newest checkpoint where there is one."""
+    """Train to the last step, from the newest checkpoint if one exists."""
     args = parse_arguments()
     if args.validation_fraction is None:
         _, held_out = open_tokens(args.data, HELD_OUT)
@@ -839,14 +839,14 @@ def main() -> None:
     check_arguments(args, tokens.size, held_out.size, process.world_size)
     owner = ""
     if process.rank == 0:
-        checkpoints.make_folder()
+        checkpoints.make_directory()
         owner = checkpoints.take_lock()
     owner = process.from_rank_0(owner)
     if owner:
         if process.rank == 0:
             fail(
-                f"another process already trains the run in {checkpoints.folder}: {owner}",
-                "wait for it to end, or choose another --run-name; if it no longer exists: "
+                f"another process already trains the run in {checkpoints.directory}: {owner}",
+                "wait until it ends, or choose another --run-name; if it no longer exists, run: "
                 f"rm -r {shlex.quote(str(checkpoints.lock.path))}",
             )
         sys.exit(1)
@@ -856,7 +856,8 @@ def main() -> None:
     if step < args.steps:
         if process.rank == 0:
             place = f"{process.world_size} x {process.device.type}"
-            print(f"from {newest or 'the beginning'} to step {args.steps} on {place}", flush=True)
+            start = newest or "the beginning"
+            print(f"training from {start} to step {args.steps} on {place}", flush=True)
             if state:
                 warn_of_changes(state, args)
         step = Trainer(args, process, tokens, held_out, state).train(step, checkpoints)
@@ -865,8 +866,8 @@ def main() -> None:
         checkpoints.lock.release()
     if process.world_size > 1:
         dist.destroy_process_group()
-        # All is written. The interpreter's own end would race with gloo's threads, which a data
-        # parallel module keeps alive: one that frees a tensor then aborts the process.
+        # Everything is written. The interpreter's shutdown would race with gloo's threads, which a
+        # data-parallel module keeps alive: one that frees a tensor then aborts the process.
         sys.stdout.flush()
         os._exit(0)
 

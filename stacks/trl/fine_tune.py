@@ -180,7 +180,7 @@ def fine_tune(stop: threading.Event) -> None:
         trainer.remove_callback(PrinterCallback)  # it would print on every node
     else:
         place = f"{training.world_size} x {training.device.type}"
-        print(f"from {checkpoint or 'the beginning'} on {place}", flush=True)
+        print(f"training from {checkpoint or 'the beginning'} on {place}", flush=True)
     if not is_trained:
         step = trainer.train(resume_from_checkpoint=checkpoint or None).global_step
     is_trained = is_trained or step >= trainer.state.max_steps

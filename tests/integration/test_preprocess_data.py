@@ -228,7 +228,7 @@ def test_rank_comes_from_slurm_without_torchrun(preprocess, tmp_path):
     environment = {"SLURM_PROCID": "3", "SLURM_NTASKS": "3"}
     result = preprocess("shard", "--data-dir", tmp_path, env=environment, check=False)
     assert result.returncode == 2
-    assert "rank 3 is not one of 3" in result.stderr
+    assert "rank: expected 0 to 2, got 3" in result.stderr
 
 
 def test_missing_text_names_the_command_that_makes_it(preprocess, tmp_path):
