@@ -1,4 +1,4 @@
-"""An archive of docker's of a SIF file, for where no registry is."""
+"""A docker archive of a SIF file, for machines without a registry."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def archive_of(image: Path, folder: Path) -> Path:
-    """Write what `docker save` would of an image with this content, as one layer.
+    """Write the archive that `docker save` would write for this image, with one layer.
 
     Parameters
     ----------
     image, folder : pathlib.Path
-        A SIF file, and where the archive is made.
+        A SIF file, and the directory of the archive.
 
     Returns
     -------

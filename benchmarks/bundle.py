@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What bundle.py pack and verify take, beside sha256sum over the same files with all cores.
+"""Measure bundle.py pack and verify against sha256sum of the same files on all cores.
 
-    python3 benchmarks/bundle.py [--folder /a/disk] [--gigabytes 3] [--rounds 5]
+    python3 benchmarks/bundle.py [--scratch DIR] [--gigabytes 3] [--rounds 5]
 
-It needs git, and network or a pip that finds click and tomli. The files are random bytes in the
+Needs git, and a network or a pip that finds click and tomli. The files are random bytes in the
 proportions of a real bundle: an image, parts of a model, wheels, and this repository. The commands
-run in turn; the table shows medians and their ratio, and the speed relative to sha256sum.
+run alternately; the table shows medians and their ratio, and the speed relative to sha256sum.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tables import Table, markdown, plural
 from workplace import need
 
 ROOT = Path(__file__).resolve().parent.parent
-# share of all bytes, and into how many files of that name it is cut
+# share of all bytes, and number of files of that name
 FILES = {
     "containers/base_1_amd64.tar": (0.4, 1),
     "assets/model/model-{}.safetensors": (0.4, 4),
     "pip/package{}-1-py3-none-any.whl": (0.2, 60),
 }
-# The largest first, each to the next free core; the small ones by the hundred.
+# The largest first, each on the next free core; small files in groups of a hundred.
 ALL_CORES = """
 find "$BUNDLE" -type f -size +1M -printf '%s\\t%p\\0' | sort -z -n -r | cut -z -f 2- |
     xargs -0 -n 1 -P "$(nproc)" sha256sum
@@ -41,17 +41,17 @@ find "$BUNDLE" -type f ! -size +1M -print0 | xargs -0 -n 100 -P "$(nproc)" sha25
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--folder", type=Path, help="on the disk that is to be measured")
+    parser.add_argument("--scratch", type=Path, help="directory on the disk to measure")
     parser.add_argument("--gigabytes", type=float, default=3)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+    with tempfile.TemporaryDirectory(dir=arguments.scratch) as name:
         (table,) = results(Path(name), arguments.gigabytes, arguments.rounds)
     print(f"{machine()}\n\n{markdown(table)}")
 
 
 def results(folder: Path, gigabytes: float, rounds: int) -> list[Table]:
-    """Measure in an empty folder."""
+    """Measure in an empty directory."""
     need("bundling", ("git", "sha256sum"))
     clone, environ = prepare(folder, gigabytes)
     bundle = str(folder / "bundle")
@@ -73,12 +73,12 @@ def results(folder: Path, gigabytes: float, rounds: int) -> list[Table]:
 
 
 def quiet(*command: str) -> list[str]:
-    """Wrap what tells its steps."""
+    """Wrap a command that prints its steps."""
     return ["bash", "-c", 'exec "$@" 2>&1', "", *command]
 
 
 def prepare(folder: Path, gigabytes: float) -> tuple[Path, dict[str, str]]:
-    """Make a clone and fill the folder of the download modes; return clone and environment."""
+    """Make a clone and fill its downloads; return clone and environment."""
     clone, scratch = folder / "clone", folder / "scratch"
     shutil.copytree(ROOT, clone, ignore=shutil.ignore_patterns(".git", ".venv*", ".cache"))
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
@@ -102,7 +102,7 @@ def prepare(folder: Path, gigabytes: float) -> tuple[Path, dict[str, str]]:
 
 
 def write_random(path: Path, gigabytes: float) -> None:
-    """Write so many random bytes."""
+    """Write a number of random bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     left = int(gigabytes * 1e9)
     with open(path, "wb") as file:

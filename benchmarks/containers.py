@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What build_container.py adds to the bare build, and what a swap and a list take.
+"""Measure what build_container.py adds to the bare build, and the time of a swap and a list.
 
     python benchmarks/containers.py ARCHIVE.tar [--rounds 4]
 
-It needs apptainer, and an archive of docker's for this machine (`docker save`, `skopeo copy`). The
-builds are run in turn; the tables show medians and their ratio.
+Needs apptainer, and a docker archive for this machine (`docker save`, `skopeo copy`). The builds
+run alternately; the tables show medians and their ratio.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = [sys.executable, str(ROOT / "build_container.py")]
 MOVE = [sys.executable, str(ROOT / "move_built_container_to_active.py")]
 
-# A script, so that each round goes to the other version.
+# A script, so that each round activates the other version.
 TO_AND_FRO = """
 if [[ -e $FLAG ]]; then rm "$FLAG"; to=$FIRST; else : >"$FLAG"; to=$SECOND; fi
 exec "$@" --use "$to" 2>/dev/null
@@ -44,14 +44,14 @@ def main() -> None:
 
 
 def results(archive: Path, folder: Path, rounds: int) -> list[Table]:
-    """Measure builds from an archive, and swaps, in an empty folder."""
+    """Measure builds from an archive, and swaps, in an empty directory."""
     need("building", ("apptainer",))
     environ = prepare(archive, folder)
     return [build_table(folder, environ, rounds), swap_table(folder, environ)]
 
 
 def prepare(archive: Path, folder: Path) -> dict[str, str]:
-    """Put the archive where `download` puts it; return the environment of all commands."""
+    """Store the archive like `download`; return the environment of all commands."""
     configuration = folder / "configuration.toml"
     configuration.write_text(
         f"[paths]\nproject_dir = {json.dumps(str(folder / 'project'))}\n"
@@ -72,7 +72,7 @@ def prepare(archive: Path, folder: Path) -> dict[str, str]:
 
 
 def quietly(command: list[str], environ: dict[str, str]) -> None:
-    """Run what is not measured."""
+    """Run a command that is not measured."""
     subprocess.run(command, check=True, env=environ, stderr=subprocess.DEVNULL)
 
 
@@ -91,7 +91,7 @@ def build_table(folder: Path, environ: dict[str, str], rounds: int) -> Table:
 
 
 def swap_table(folder: Path, environ: dict[str, str]) -> Table:
-    """Compare a swap, and a list of two versions, with Python doing nothing."""
+    """Compare a swap, and a list of two versions, with an empty Python program."""
     quietly(MOVE, environ)
     quietly([*BUILD, "offline", "--force"], environ)
     quietly(MOVE, environ)

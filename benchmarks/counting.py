@@ -1,4 +1,4 @@
-"""Count what the ranks of a node ask of the file systems, with strace, on a Slurm's node."""
+"""Count the requests of a node's ranks to the file systems, with strace, on a Slurm node."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from traces import (
 )
 from workplace import ROOT, Workplace, has_slurm, run
 
-# Where nothing of the image and nothing shared lies, for a process of the container.
+# For a process in the container, paths that are neither in the image nor shared.
 OF_THE_NODE = ("/proc", "/sys", "/dev", "/tmp", "/run", "/var/tmp", "/etc")
-# PROCID is a rank's number.
+# PROCID is the number of the rank.
 JOB = """\
 set -e
 ranks() { # COUNT COMMAND...
@@ -43,14 +43,14 @@ ranks {count} bash -c 'mkdir -p "$TRACES/$SLURM_PROCID"
 
 
 class Case(NamedTuple):
-    """One way to have the packages inside.
+    """One way to provide the packages.
 
     Parameters
     ----------
     name : str
-        What the tables call it.
+        Name in the tables.
     launcher : str
-        What starts a rank, for the shell.
+        Shell command that starts a rank.
     files : tuple of pathlib.Path
         The image, and the overlay.
     python : str
@@ -64,18 +64,18 @@ class Case(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What one rank asks for, or all of a node.
+    """The requests of one rank, or of all ranks of a node.
 
     Parameters
     ----------
     shared, mounted, own : int
-        Path operations on the shared file system, in mounted files, and on the node's own.
+        Path operations on the shared file system, in mounted files, and on node-local storage.
     opens : int
-        Of the image and of the overlay, where they are shared.
+        Opens of the image and of the overlay, if they are shared.
     reads : int
         Calls that read a shared file.
     mapped : int
-        Times that a shared file was mapped into memory.
+        Number of times that a shared file was mapped into memory.
     """
 
     shared: int
@@ -87,19 +87,19 @@ class Counts(NamedTuple):
 
 
 class Node(NamedTuple):
-    """What the ranks of one node ask for.
+    """The requests of the ranks of one node.
 
     Parameters
     ----------
     ranks : tuple of Counts
-        Of each.
+        Requests of each rank.
     fetched : int
-        Bytes of shared files that are read by all of them, each byte once: of the mounted files the
-        exact ones, of the others at most, as nobody sees which of a mapped file's are looked at.
+        Bytes of shared files that all ranks together read, each byte once: exact for mounted files,
+        an upper bound for others, because strace does not show accesses to mapped files.
     pythons : int
-        How often a Python of the host was started.
+        Number of starts of a host Python.
     programs : tuple of str
-        Names of all that was started outside of the container.
+        Names of the programs started outside of the container.
     """
 
     ranks: tuple[Counts, ...]
@@ -109,7 +109,7 @@ class Node(NamedTuple):
 
 
 def count(place: Workplace, case: Case, ranks: Sequence[int], code: str) -> list[Node]:
-    """Trace one job on one node, with so many ranks, then with so many, ..."""
+    """Trace one job on one node, with each number of ranks."""
     folder = place.folder / "traces"
     folder.mkdir()
     steps = [
@@ -152,7 +152,7 @@ def node(folder: Path, shared: Sequence[str], files: Sequence[Path]) -> Node:
 
 
 def counts(found: Iterable[Call], shared: Sequence[str], files: Sequence[str]) -> Counts:
-    """Sort calls by where their files lie."""
+    """Count calls by the location of their files."""
     names = ("shared", "mounted", "own", "opens", "reads", "mapped")
     result = dict.fromkeys(names, 0)
     for call in found:

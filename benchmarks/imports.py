@@ -1,4 +1,4 @@
-"""The table of import times, from a folder, common practice, and the overlay."""
+"""The table of import times, from a directory, common practice, and the overlay."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tables import Compared, Table, quartiles, seconds, spread_text
 
 
 def import_table(taken: Mapping[str, Sequence[Sequence[float]]], code: str) -> Table:
-    """Compare imports with those from the first of the ways.
+    """Compare imports with those of the first alternative.
 
     Parameters
     ----------
     taken : mapping
-        By way, for each round: seconds of the first process in a mount, and of the next one.
+        Per alternative and round: seconds of the first process in a mount, and of the next one.
     code : str
-        What was imported.
+        The import statement.
     """
     first, following = (
         {name: [pair[number] for pair in pairs] for name, pairs in taken.items()}
@@ -33,7 +33,7 @@ def import_table(taken: Mapping[str, Sequence[Sequence[float]]], code: str) -> T
         rows.append((name, *cells))
     _, recipe, overlay = (statistics.median(first[name]) for name in names)
     ratios = [one / other for one, other in zip(first[names[2]], first[names[1]])]
-    told = Compared(
+    compared = Compared(
         "first import from an overlay",
         seconds(overlay),
         f"{seconds(recipe)}, {names[1]}",
@@ -42,4 +42,4 @@ def import_table(taken: Mapping[str, Sequence[Sequence[float]]], code: str) -> T
     )
     ratio = ("ratio", "quartiles")
     columns = (f"`{code}` from", "first in a launch", *ratio, "next in the same", *ratio)
-    return Table(columns, rows, summary=[told], figures=first)
+    return Table(columns, rows, summary=[compared], figures=first)

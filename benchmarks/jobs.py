@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What a job costs over plain Slurm and the bare runtime.
+"""Measure the cost of a job compared with plain Slurm and the bare runtime.
 
     python benchmarks/jobs.py IMAGE.sif [--rounds 20] [--nodes 2]
 
-It needs a Slurm that starts jobs at once, such as the tests' own
-(tests/integration/servers/slurm.sh), and apptainer. A job runs the steps in turn.
+Needs apptainer and a Slurm that starts jobs at once, such as that of the tests
+(tests/integration/servers/slurm.sh). One job runs the steps alternately.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from workplace import for_jobs, has_slurm, need
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 600  # for the job
-QUIETLY = ["bash", "-c", 'exec "$@" 2>/dev/null', "", sys.executable]  # what submit.py says
+QUIETLY = ["bash", "-c", 'exec "$@" 2>/dev/null', "", sys.executable]  # no messages
 
 CONFIGURATION = """\
 machine = "local"
@@ -39,7 +39,7 @@ image = "{image}"
 requirements = ""
 """
 
-# Prints a line for each time it takes: what, and seconds.
+# Prints a line for each measured time: name and seconds.
 JOB = """\
 #!/usr/bin/env bash
 #SBATCH --job-name=benchmark
@@ -64,7 +64,7 @@ done
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("image", type=Path, help="a SIF file, at a path without blanks")
+    parser.add_argument("image", type=Path, help="a SIF file, at a path without spaces")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--nodes", type=int, default=2)
     arguments = parser.parse_args()
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def results(image: Path, folder: Path, rounds: int, nodes: int = 2) -> list[Table]:
-    """Measure submissions, and the steps of a job, in an empty folder."""
+    """Measure submissions and job steps in an empty directory."""
     need("a job", ("apptainer", "sbatch"))
     if not has_slurm():
         raise MissingError("a job needs a Slurm that answers")
@@ -91,7 +91,7 @@ def results(image: Path, folder: Path, rounds: int, nodes: int = 2) -> list[Tabl
 
 
 def submission(job: Path, folder: Path, environ: dict[str, str], rounds: int) -> list[Result]:
-    """Compare submit.py with sbatch; the jobs are held and taken back."""
+    """Compare submit.py with sbatch; the jobs are held and then cancelled."""
     options = ["--hold", "--job-name=benchmark-held", f"--output={folder}/log"]
     commands = {
         "`sbatch JOB`": ["sbatch", "--quiet", *options, str(job)],
@@ -104,7 +104,7 @@ def submission(job: Path, folder: Path, environ: dict[str, str], rounds: int) ->
 
 
 def in_a_job(job: Path, environ: dict[str, str], nodes: int) -> tuple[float, list[Result]]:
-    """Return how long the start of a job takes, and what its steps took."""
+    """Return the time of a job's start, and the times of its steps."""
     command = [sys.executable, str(ROOT / "submit.py"), str(job), f"--nodes={nodes}"]
     number = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True)
     runs = Path(environ["LONGSHIP_CONFIGURATION"]).parent / "scratch/runs"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What a launch costs over the bare runtime.
+"""Measure the cost of a launch compared with the bare runtime.
 
     python benchmarks/launch.py IMAGE.sif [--rounds 40]
 
-It needs apptainer and any image with /bin/sh. The commands are run in turn; the table shows
-medians and their ratio to the bare runtime.
+Needs apptainer and any image with /bin/sh. The commands run alternately; the table shows medians
+and their ratio to the bare runtime.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def results(image: Path, folder: Path, rounds: int) -> list[Table]:
-    """Measure both."""
+    """Measure launches and imports."""
     need("launching", ("apptainer",))
     return [launch_table(image, folder, rounds), import_table(rounds)]
 
@@ -57,7 +57,7 @@ def launch_table(image: Path, folder: Path, rounds: int) -> Table:
     configuration = folder / "configuration.toml"
     configuration.write_text(CONFIGURATION.format(folder=folder, image=image), encoding="utf-8")
     environ = {**os.environ, "LONGSHIP_CONFIGURATION": str(configuration)}
-    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users have compiled modules
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # as for users, who have compiled modules
     launcher = folder / "launcher"
     script = [sys.executable, str(ROOT / "container_run.py")]
     subprocess.run([*script, "--launcher", str(launcher)], check=True, env=environ)
@@ -71,7 +71,7 @@ def launch_table(image: Path, folder: Path, rounds: int) -> Table:
 
 
 def import_table(rounds: int) -> Table:
-    """Say what importing the scripts' own code costs over bare Python, in CPU time."""
+    """Measure the CPU time of importing the scripts' own code, compared with bare Python."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
     commands = {

@@ -1,8 +1,8 @@
-"""Tokenize JSON lines in the way of Megatron-LM's own data tool, to be timed beside ours.
+"""Tokenize JSON Lines with the method of Megatron-LM's own data tool, for comparison.
 
-The way: a pool of workers, each of which encodes one document after the other, and one process that
-adds them to megatron-core's IndexedDatasetBuilder. The tool itself is not in megatron-core's
-package. It takes its tokenizer from transformers; here it is the bare one, which is no slower.
+A pool of workers encodes one document after the other, and one process adds them to megatron-core's
+IndexedDatasetBuilder. The tool itself is not part of the megatron-core package. It uses a tokenizer
+of transformers; this program uses the bare one, which is not slower.
 
     python benchmarks/megatron_loop.py TEXT.jsonl TOKENIZER.json PREFIX WORKERS END_OF_TEXT
 """
@@ -17,7 +17,7 @@ import warnings
 
 from tokenizers import Tokenizer
 
-CHUNK = 32  # documents that a worker takes at a time, the tool's own number
+CHUNK = 32  # documents per worker and turn, as in the tool
 
 
 def start_worker(path: str, end_of_text: str) -> None:
@@ -37,13 +37,13 @@ def main() -> None:
     """Tokenize, and print the tokens per second."""
     text, path, prefix, workers, end_of_text = sys.argv[1:]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of optional GPU packages
+        warnings.simplefilter("ignore")  # about optional GPU packages
         from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
     start_worker(path, end_of_text)
     dtype = DType.optimal_dtype(tokenizer.get_vocab_size())
     builder, tokens = IndexedDatasetBuilder(f"{prefix}.bin", dtype=dtype), 0
     pool = multiprocessing.Pool(int(workers), start_worker, (path, end_of_text))
-    pool.apply(encode, ('{"text": ""}',))  # ours has its tokenizer too before the clock starts
+    pool.apply(encode, ('{"text": ""}',))  # load the tokenizer before the clock starts, like ours
     start = time.perf_counter()
     with pool, open(text, encoding="utf-8") as lines:
         for ids in pool.imap(encode, lines, CHUNK):

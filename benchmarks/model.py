@@ -1,12 +1,12 @@
-"""How long a job waits for its first import, by number of nodes: a model, no measurement.
+"""How long a job waits for its first import, by number of nodes: a model, not a measurement.
 
-What is measured on one node (calls, bytes, seconds, see scale.py) is multiplied; what a Lustre does
-at scale is published: Dell EMC, "Dell HPC Lustre Storage solution with Mellanox Infiniband EDR"
-(240 disks, Lustre 2.7.15): stat of files 34,000 a second by 12 threads, 544,000 at most (figure
-12); reading 18.5 GB/s at most, 1.5 GB/s by one client (figure 10).
+It multiplies measurements on one node (calls, bytes, seconds, see scale.py). The performance of
+Lustre is published: Dell EMC, "Dell HPC Lustre Storage solution with Mellanox Infiniband EDR" (240
+disks, Lustre 2.7.15): 34,000 stats per second with 12 threads, at most 544,000 (figure 12); reading
+at most 18.5 GB/s, 1.5 GB/s by one client (figure 10).
 
-A file system that other jobs use as well is slower, so the model is kind to what asks it most. The
-latency of single reads is left out, and so is what a client's cache of names spares.
+A file system that other jobs also use is slower, so the model favours the alternative with the most
+requests. It leaves out the latency of single reads and the effect of a client's name cache.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ NODES = (1, 8, 64, 512, 4096)
 
 @dataclass(frozen=True)
 class Demand:
-    """What the import on one node asks of the shared file system, as measured.
+    """Measured load of the import on one node on the shared file system.
 
     Parameters
     ----------
     path_operations : float
-        Of one rank.
+        Per rank.
     read_bytes : float
-        Of one node; its ranks share the node's page cache.
+        Per node, because its ranks share the page cache.
     seconds : float
-        Of one rank's launch and import with a warm cache, which do not grow with the nodes.
+        Launch and import of a rank with a warm cache, which do not depend on the number of nodes.
     """
 
     path_operations: float
@@ -47,15 +47,15 @@ def first_import(demand: Demand, nodes: int, ranks: int) -> float:
     Parameters
     ----------
     demand : Demand
-        What a node asks for.
+        Load of one node.
     nodes : int
-        How many.
+        Number of nodes.
     ranks : int
-        On each of them.
+        Ranks per node.
     """
-    asked = demand.path_operations
-    one_rank = asked / STATS_PER_SECOND_AND_THREAD  # it asks one thing after the other
-    metadata = max(one_rank, nodes * ranks * asked / STATS_PER_SECOND)
+    requests = demand.path_operations
+    one_rank = requests / STATS_PER_SECOND_AND_THREAD  # a rank sends one request after the other
+    metadata = max(one_rank, nodes * ranks * requests / STATS_PER_SECOND)
     bandwidth = min(CLIENT_BANDWIDTH, READ_BANDWIDTH / nodes)
     return metadata + demand.read_bytes / bandwidth + demand.seconds
 
@@ -66,9 +66,9 @@ def model_table(demands: dict[str, Demand], ranks: int) -> Table:
     Parameters
     ----------
     demands : mapping
-        Of each way, by its name.
+        Load of each alternative, by its name.
     ranks : int
-        On each node.
+        Ranks per node.
     """
     rows, figures = [], {}
     for name, demand in demands.items():

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""What an overlay gains over common practice: building it, importing from it, sparing the files.
+"""Compare an overlay with common practice: build time, import time, path operations.
 
-    python3 benchmarks/overlays.py IMAGE.sif [--scratch FOLDER] [--rounds 5]
+    python3 benchmarks/overlays.py IMAGE.sif [--scratch DIR] [--rounds 5]
 
-It needs mksquashfs, strace, 10 GB in FOLDER, and an Apptainer that starts through user namespaces,
-as strace cannot follow a setuid one. The image needs python3 with venv, and no torch. The packages
-come from where pip is configured to find them, so building depends on the network.
+Needs mksquashfs, strace, 10 GB in DIR, and an Apptainer that uses user namespaces, because strace
+cannot follow a setuid one. The image needs python3 with venv, and no torch. The packages come from
+the sources that pip is configured with, so building depends on the network.
 
 The recipe is `python3 -m venv --system-site-packages`, `pip install -r` and `mksquashfs -comp xz
--b 1M -no-xattrs`, with a folder bound where the file is mounted later. Imports are timed inside
-Python, after a round that fills the caches. Path operations open, stat, list, execute or
-read a link by its path, in the folder with the packages: for a file, the folder that it lies in,
-with the overlay's record and link. The client of a parallel file system can answer some from its
-cache. What a program looks up in a mounted file goes to Apptainer's FUSE process and is not
-counted; what that process does is. Reads are calls too: what is mapped into memory, as libraries in
-a folder are, comes on top. The image and the launchers, which lie elsewhere, are not counted.
+-b 1M -no-xattrs`, with a directory bound to the path where the file is mounted later. Imports are
+timed inside Python, after a round that fills the caches. Path operations open, stat, list, execute
+or read a link by its path, in the directory with the packages: for a file, in its directory, with
+the overlay's record and link. The client of a parallel file system can answer some from its cache.
+Requests to a mounted file go to Apptainer's FUSE process and are not counted; the requests of that
+process are. Reads are calls; memory-mapped files, such as libraries in a directory, are not
+included. The image and the launchers are in other directories and are not counted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from workplace import need
 
 ROOT = Path(__file__).resolve().parent.parent
 MOUNTED_AT = "/user-software"
-PACKED = "packed/recipe.sqsh"  # the file that the recipe makes
+PACKED = "packed/recipe.sqsh"  # the output of the recipe
 PYTHON = f"{MOUNTED_AT}/bin/python"
 REQUIREMENTS = "transformers\ndatasets\nsacrebleu\nwandb\ntrl\n"  # and the stack's torch
 VENV = ("python3", "-m", "venv", "--system-site-packages", MOUNTED_AT)
@@ -66,18 +66,18 @@ overlay = "{overlay}"
 
 
 class Case(NamedTuple):
-    """One way to have the packages inside.
+    """One way to provide the packages.
 
     Parameters
     ----------
     name : str
-        What the tables call it.
+        Name in the tables.
     launcher : pathlib.Path
-        What starts a command.
+        Launcher of a command.
     bind : str
-        What Apptainer shows besides.
+        Additional bind of Apptainer.
     folders : tuple of str
-        Where path operations and reads count.
+        Directories in which path operations and reads count.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Case(NamedTuple):
     folders: tuple[str, ...]
 
     def run(self, *command: str, under: Sequence[str] = ()) -> list[str]:
-        """Run a command inside; return the lines that it prints."""
+        """Run a command inside; return its output lines."""
         environ = {"PYTHONDONTWRITEBYTECODE": "1", "APPTAINER_BIND": self.bind}
         return run([*under, "bash", str(self.launcher), *command], environ).splitlines()
 
@@ -95,7 +95,7 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("image", type=Path, help="a SIF file")
-    parser.add_argument("--scratch", type=Path, help="where all of it is made and deleted again")
+    parser.add_argument("--scratch", type=Path, help="directory for all temporary files")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.scratch) as name:
@@ -110,34 +110,34 @@ def results(
     requirements: str = REQUIREMENTS,
     code: str = IMPORT,
 ) -> list[Table]:
-    """Build, import and count, in an empty folder.
+    """Build, import and count in an empty directory.
 
     Parameters
     ----------
     image, folder : pathlib.Path
-        A SIF file, and an empty folder.
+        A SIF file, and an empty directory.
     rounds : int
-        Of the imports.
+        Rounds of the imports.
     requirements, code : str
-        The packages, as in a requirements file, besides the stack's torch; what imports them.
+        The packages, as in a requirements file, in addition to the stack's torch; the import code.
     """
     need("an overlay", ("apptainer", "mksquashfs", "strace"))
     write_configurations(folder, image, requirements)
     built = build_table(folder)
     cases = all_cases(folder)
-    imported = replace(import_table(times(cases, rounds, code), code), note=told_versions(cases))
+    imported = replace(import_table(times(cases, rounds, code), code), note=version_note(cases))
     return [built, imported, trace_table(cases, folder, code)]
 
 
 def run(command: Sequence[str], environ: dict[str, str]) -> str:
-    """Run a command with these variables besides; return what it prints."""
+    """Run a command with additional variables; return its output."""
     environ = {**os.environ, **environ}
     done = subprocess.run(command, check=True, env=environ, stdout=subprocess.PIPE, text=True)
     return done.stdout
 
 
 def write_configurations(folder: Path, image: Path, packages: str) -> None:
-    """Write overlay.toml, and recipe.toml, which has no packages."""
+    """Write overlay.toml and recipe.toml; the latter has no packages."""
     requirements = folder / "requirements.txt"
     requirements.write_text(packages, encoding="utf-8")
     for kind, file, overlay in (("recipe", "", ""), ("overlay", requirements, "benchmark")):
@@ -147,7 +147,7 @@ def write_configurations(folder: Path, image: Path, packages: str) -> None:
 
 
 def script(folder: Path, kind: str, *words: str, bind: str = "") -> str:
-    """Run one of Longship's scripts with KIND.toml; return what it prints."""
+    """Run one of Longship's scripts with KIND.toml; return its output."""
     environ = {
         "LONGSHIP_MACHINE": "local",
         "LONGSHIP_CONFIGURATION": str(folder / f"{kind}.toml"),
@@ -157,7 +157,7 @@ def script(folder: Path, kind: str, *words: str, bind: str = "") -> str:
 
 
 def build_table(folder: Path) -> Table:
-    """Compare the ways from nothing to a file that can be mounted."""
+    """Compare the times to build a file that can be mounted."""
     installing, packing = build_by_recipe(folder)
     rows = [("venv, `pip install`, `mksquashfs -comp xz`", installing + packing, folder / PACKED)]
     for name, more in (
@@ -176,20 +176,20 @@ def build_table(folder: Path) -> Table:
         for name, taken, file in rows
     ]
     recipe = f"{seconds(rows[0][1])}, common practice"
-    told = [
+    compared = [
         Compared(f"building an overlay, {name}", seconds(row[1]), recipe, row[1] / rows[0][1])
         for name, row in zip(("empty caches", "full caches"), rows[1:])
     ]
     head = ("from nothing to a file to mount", "time", "times faster", "size")
     figures = {name: [taken] for name, taken, _ in rows}
-    return Table(head, cells, f"`mksquashfs` is {packing:.0f} s of the first.", told, figures)
+    return Table(head, cells, f"`mksquashfs` is {packing:.0f} s of the first.", compared, figures)
 
 
 def build_by_recipe(folder: Path) -> tuple[float, float]:
     """Return the seconds of installing and of packing.
 
-    All is fetched once before the clock starts: between here and the package index the first who
-    asks may wait for what the next one gets from a cache.
+    Everything is downloaded once before the clock starts, so that caches on the way to the package
+    index are full for all alternatives.
     """
     tree, file, fetched = folder / "tree", folder / PACKED, folder / "fetched"
     for each in (tree, file.parent, fetched):
@@ -220,28 +220,28 @@ def overlay_file(folder: Path) -> Path:
 
 
 def all_cases(folder: Path) -> list[Case]:
-    """Write the launchers; return the ways to have the packages inside."""
+    """Write the launchers; return the ways to provide the packages."""
     for kind in ("recipe", "overlay"):
         script(folder, kind, "container_run.py", "--launcher", str(folder / f"{kind}.launcher"))
     tree, file, overlays = folder / "tree", folder / PACKED, overlay_file(folder).parent
     plain, own = folder / "recipe.launcher", folder / "overlay.launcher"
     in_file = f"{file}:{MOUNTED_AT}:image-src=/,ro"
     return [
-        Case("a local folder", plain, f"{tree}:{MOUNTED_AT}:ro", (str(tree), MOUNTED_AT)),
+        Case("a local directory", plain, f"{tree}:{MOUNTED_AT}:ro", (str(tree), MOUNTED_AT)),
         Case("common practice", plain, in_file, (str(file.parent),)),
         Case("the overlay", own, "", (str(overlays),)),
     ]
 
 
-def told_versions(cases: Sequence[Case]) -> str:
-    """Say whether the recipe and the overlay hold the same; a venv brings a pip of its own."""
+def version_note(cases: Sequence[Case]) -> str:
+    """Report whether recipe and overlay have the same versions, except pip, which a venv has."""
     recipe, overlay = (set(case.run(PYTHON, "-c", LISTED)[-1].split()) for case in cases[::2])
     different = [each for each in sorted(recipe ^ overlay) if not each.startswith("pip==")]
     return f"Packages that are not the same in both: {', '.join(different) or 'none'}."
 
 
 def times(cases: Sequence[Case], rounds: int, code: str) -> dict[str, list[list[float]]]:
-    """Return the seconds of imports: of the first process in a mount, and of the next one."""
+    """Return the import times of the first process in a mount and of the next one."""
     taken: dict[str, list[list[float]]] = {case.name: [] for case in cases}
     for _ in range(1 + rounds):
         for case in cases:
@@ -252,7 +252,7 @@ def times(cases: Sequence[Case], rounds: int, code: str) -> dict[str, list[list[
 
 
 def trace_table(cases: Sequence[Case], folder: Path, code: str) -> Table:
-    """Count what one launch with that import asks of the file system with the packages."""
+    """Count the requests of a launch with this import to the file system of the packages."""
     rows = []
     for case in cases:
         with tempfile.TemporaryDirectory(dir=folder) as traces:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What uv gains over pip: `set_up.py install` with either, with an empty and with a full cache.
+"""Compare uv with pip: `set_up.py install` with each, with an empty and with a full cache.
 
     python benchmarks/packages.py [--requirements FILE]
 
-It uses the runtime host and the stack pytorch, in a temporary folder; the packages come from where
-pip is configured to find them, so the first row depends on the network.
+Uses the runtime host and the stack pytorch, in a temporary directory; the packages come from the
+sources that pip is configured with, so the first row depends on the network.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ def main() -> None:
 
 
 def results(folder: Path, requirements: str = "requirements/environment.txt") -> list[Table]:
-    """Measure in an empty folder."""
+    """Measure in an empty directory."""
     taken = {name: install_twice(name, requirements, folder / name) for name in ("pip", "uv")}
-    rows, told = [], []
+    rows, compared = [], []
     for cache, by_pip, by_uv in zip(("empty", "full"), taken["pip"], taken["uv"]):
         rows.append((cache, seconds(by_pip), seconds(by_uv), f"{by_pip / by_uv:.1f}"))
         name = f"`set_up.py install`, {cache} cache"
-        told.append(Compared(name, seconds(by_uv), f"{seconds(by_pip)}, pip", by_uv / by_pip))
-    return [Table(("cache", "pip", "uv", "times faster"), rows, summary=told)]
+        compared.append(Compared(name, seconds(by_uv), f"{seconds(by_pip)}, pip", by_uv / by_pip))
+    return [Table(("cache", "pip", "uv", "times faster"), rows, summary=compared)]
 
 
 def install_twice(installer: str, requirements: str, folder: Path) -> tuple[float, float]:
-    """Return the seconds of two installations; only the caches stay between them."""
+    """Return the seconds of two installations, between which only the caches are kept."""
     scratch = folder / "scratch"
     configuration = folder / "configuration.toml"
     folder.mkdir()

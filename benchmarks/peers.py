@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Peers from the package index beside Longship, where they run here: cotainr and submitit.
+"""Compare Longship with tools of the package index: cotainr and submitit.
 
     python3 benchmarks/peers.py [--image IMAGE.sif] [--rounds 5]
 
-cotainr builds a container with Python packages by conda; what it says where it cannot is shown.
-submitit submits Python functions to Slurm: the time from the call to the first line of what runs,
-beside `submit.py`, whose jobs write a record and a launcher, and a bare `sbatch`. It needs a Slurm
-that starts jobs at once. Both come from where pip is configured to find them.
+cotainr builds a container with Python packages of conda; if it fails, its error is shown. submitit
+submits Python functions to Slurm: the time from the call to the first line of the job, compared
+with `submit.py`, whose jobs write a record and a launcher, and with bare `sbatch`. Needs a Slurm
+that starts jobs at once. Both tools come from the sources that pip is configured with.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tables import Table, seconds, written
 from workplace import ROOT, Workplace, for_jobs, has_slurm, run
 
 SECONDS = 120  # for one job
-# what is packed by conda-forge, for cotainr
+# a package of conda-forge, for cotainr
 CONDA = "channels: [conda-forge]\ndependencies: [python=3.11, pip, {pip: [tokenizers]}]\n"
 SUBMITTED = """\
 import sys, time, submitit
@@ -49,7 +49,7 @@ unset SLURM_LABELIO
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--image", type=Path, help="a SIF file, for cotainr to start from")
+    parser.add_argument("--image", type=Path, help="a SIF file, the base image of cotainr")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     image = arguments.image.resolve() if arguments.image else None
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def results(image: Path | None, folder: Path, rounds: int) -> list[Table]:
-    """Install and try the peers, in an empty folder."""
+    """Install and measure the tools in an empty directory."""
     cotainr = try_cotainr(image, folder) if image else "no image was given, see --image"
     tables = [Table(("peer", "what came of it"), [("cotainr", cotainr)])]
     if not has_slurm():
@@ -68,14 +68,14 @@ def results(image: Path | None, folder: Path, rounds: int) -> list[Table]:
 
 
 def install(peer: str, folder: Path) -> str:
-    """Install a peer in a venv of its own; return why not, or nothing."""
+    """Install a tool in its own venv; return the error, or an empty string."""
     subprocess.run([sys.executable, "-m", "venv", str(folder / peer)], check=True)
     pip = [str(folder / peer / "bin/python"), "-m", "pip", "install", "--quiet", peer]
     return failure(pip)
 
 
 def failure(command: list[str]) -> str:
-    """Run a command; return the last line that it says when it fails, else nothing."""
+    """Run a command; return the last line of its error, or an empty string."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     done = subprocess.run(command, **pipes)
     lines = done.stdout.strip().splitlines() or [f"exit code {done.returncode}"]
@@ -83,7 +83,7 @@ def failure(command: list[str]) -> str:
 
 
 def try_cotainr(image: Path, folder: Path) -> str:
-    """Let cotainr put one package on the image; return how long it took, or its own error."""
+    """Add one package to the image with cotainr; return the time, or its error."""
     failed = install("cotainr", folder)
     if failed:
         return f"`pip install cotainr`: {failed}"
@@ -118,7 +118,7 @@ def submissions(folder: Path, rounds: int) -> Table:
     if not failed:
         ways["submitit, a function"] = lambda: submitit(folder)
     taken: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(rounds + 1):  # the first fills caches
+    for number in range(rounds + 1):  # the first one fills the caches
         for name, way in ways.items():
             value = way()
             if number:
@@ -145,7 +145,7 @@ def submit(
 ) -> float:
     """Submit a job, wait for its end, and return the seconds to the time that it prints."""
     log.unlink(missing_ok=True)
-    output = f"--output={log}"  # sbatch takes its options before the job, submit.py behind it
+    output = f"--output={log}"  # sbatch takes options before the job script, submit.py after it
     words = [str(job), output] if environ else [output, str(job)]
     begin = time.time()
     number = run([*command, *words], environ)

@@ -1,9 +1,9 @@
-"""The model of train.py written plainly, to be timed beside it: no checkpoints, no metrics files.
+"""A plain version of train.py's model, for comparison: no checkpoints, no metrics files.
 
-Sizes, data, batches, optimizer and clipping are train.py's; attention, rotary positions, SwiGLU and
-the loss are the same formulas in PyTorch's own words. It prints the median tokens per second.
+Sizes, data, batches, optimizer and clipping are those of train.py; attention, rotary positions,
+SwiGLU and the loss are the same formulas in plain PyTorch. Prints the median tokens per second.
 
-    python benchmarks/plain_gpt.py DATASET --vocab-size N [sizes as train.py's]
+    python benchmarks/plain_gpt.py DATASET --vocab-size N [sizes as in train.py]
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Layer(nn.Module):
         self.down = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor, turn: Tensor) -> Tensor:
-        """Map (batch, length, width) to the same."""
+        """Map activations to activations, both (batch, length, width)."""
         h = self.norms[0](x)
         parts = (part(h).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.parts)
         query, key, value = parts
@@ -53,7 +53,7 @@ class Layer(nn.Module):
 
 
 def rotated(x: Tensor, turn: Tensor) -> Tensor:
-    """Turn the two halves of each head by the angles; `turn` is cosines and sines."""
+    """Rotate the two halves of each head; `turn` contains cosines and sines."""
     (cos, sin), (one, two) = turn, x.chunk(2, dim=-1)
     return torch.cat((one * cos - two * sin, two * cos + one * sin), dim=-1).type_as(x)
 
@@ -108,7 +108,7 @@ def main() -> None:
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        loss.item()  # waits for the device, as train.py does
+        loss.item()  # waits for the device, like train.py
         seconds.append(time.perf_counter() - begin)
     print(args.batch_size * args.sequence_length / statistics.median(seconds[WARM_UP:]))
 

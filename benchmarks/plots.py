@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from model import NODES
 from tables import Compared, Table, combined, quartiles
 
-# Okabe and Ito's colours, which everybody can tell apart.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
 MARKERS = "osD^vP"
-# The topics of the plot that says it all: what a launch costs, and what an overlay saves.
+# The topics of the overview: the cost of a launch and the gain of an overlay.
 OVERVIEW = ("launch", "jobs", "overlays")
 
 
@@ -55,7 +55,7 @@ def draw(runs: Mapping[str, Sequence[Sequence[Table]]], folder: Path) -> list[Pa
 
 
 def canvas(file: Path, title: str, label: str, rows: int = 3) -> tuple[Axes, object]:
-    """Return axes, and the function that saves them and returns the file."""
+    """Return axes, and a function that saves them and returns the file."""
     figure = Figure(figsize=(8, 1.2 + 0.45 * rows), layout="constrained")
     axes = figure.subplots()
     axes.set_title(title.replace("`", ""), loc="left", fontsize=11)
@@ -70,7 +70,7 @@ def canvas(file: Path, title: str, label: str, rows: int = 3) -> tuple[Axes, obj
 
 
 def bars(axes: Axes, figures: Mapping[str, Sequence[float]], form: str) -> None:
-    """Draw a bar for each, with its quartiles and its value."""
+    """Draw a bar for each name, with its quartiles and its value."""
     names = list(figures)
     for number, name in enumerate(names):
         values = list(figures[name])
@@ -94,7 +94,7 @@ def bars(axes: Axes, figures: Mapping[str, Sequence[float]], form: str) -> None:
 
 
 def ratios(axes: Axes, compared: Sequence[Compared]) -> None:
-    """Draw a bar for each comparison, up to or beyond the line where both take the same time."""
+    """Draw a bar for each comparison, with a line where both take the same time."""
     names = []
     for number, each in enumerate(compared):
         colour = COLOURS[0] if each.ratio <= 1 else COLOURS[1]
@@ -110,7 +110,7 @@ def ratios(axes: Axes, compared: Sequence[Compared]) -> None:
 
 
 def lines(axes: Axes, figures: Mapping[str, Sequence[float]]) -> None:
-    """Draw a line for each over the numbers of nodes."""
+    """Draw a line for each name over the number of nodes."""
     for (name, values), colour, marker in zip(figures.items(), COLOURS, MARKERS):
         axes.plot(NODES, values, color=colour, marker=marker, linewidth=2, label=name)
     axes.set_xscale("log", base=2)

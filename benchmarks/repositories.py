@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What `set_up.py install` and `update` cost when six repositories are where they have to be.
+"""Measure `set_up.py install` and `update` of six repositories that are up to date.
 
     python3 benchmarks/repositories.py [--rounds N] [--files N]
 
-It makes six upstreams of so many files in a temporary folder, which git speaks to as to a server,
-so no network is in the figures. What is compared is git fetching the six one after the other.
+Makes six upstreams in a temporary directory, which git uses like servers, so the figures contain no
+network. The alternative is `git fetch` in each repository, one after the other.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def results(folder: Path, files: int, rounds: int) -> list[Table]:
-    """Measure in an empty folder."""
+    """Measure in an empty directory."""
     environ = prepare(folder, files)
     clones = sorted(map(str, folder.glob("project/repos/*")))
     quiet = ["bash", "-c", 'exec "$@" 2>/dev/null', ""]
@@ -70,7 +70,7 @@ def prepare(folder: Path, files: int) -> dict[str, str]:
 
 
 def make_upstream(folder: Path, files: int) -> Path:
-    """Make a repository with one commit of so many files."""
+    """Make a repository with one commit of a number of files."""
     for number in range(files):
         path = folder / f"package{number % 40}" / f"module{number}.py"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""All benchmarks in one run: Markdown tables and plots of what Longship takes beside other ways.
+"""Run all benchmarks: Markdown tables and plots of Longship and each alternative.
 
     pip install -r requirements/host.txt -r benchmarks/requirements.txt
     python3 benchmarks/run.py [--image IMAGE.sif] [--only NAME...] [--runs N] [--quick]
 
-It writes results.md, anew after each topic, and PNG files into benchmarks/results/ or --output. A
-topic whose programs are missing says which. What is compared runs in turn, so that a noisy moment
-hits all of it; figures are ratios with their quartiles, or with their range in N runs. Packages
-come from where pip is configured to find them. The topics are the files beside this one, which can
-also be run by themselves. --quick has fewer rounds and smaller inputs; it shows that all of it
-works, and its figures are rough.
+Writes results.md, again after each topic, and PNG files to benchmarks/results/ or --output. A topic
+names the programs that it misses. The alternatives run alternately, so that a disturbance affects
+all of them; figures are ratios with their quartiles, or with their range in N runs. Packages come
+from the sources that pip is configured with. The topics are the other files of this directory,
+which are also separate programs. --quick has fewer rounds and smaller inputs: it tests that
+everything works, and its figures are rough.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from workplace import ROOT
 
 import bundle
 
-# Images that the tests make, where none is named.
+# Images of the tests, the default.
 IMAGES = Path.home() / ".cache/longship-tests"
 VERSIONS = (
     ("apptainer", "--version"),
@@ -51,22 +51,22 @@ VERSIONS = (
     ("git", "--version"),
 )
 
-Runs = dict[str, list[list[Table]]]  # by topic: the tables of each run
+Runs = dict[str, list[list[Table]]]  # the tables of each run, by topic
 
 
 class Setting(NamedTuple):
-    """What the topics are given.
+    """The settings of the topics.
 
     Parameters
     ----------
     image : pathlib.Path or None
         A SIF file.
     scratch : pathlib.Path
-        An empty folder, each topic's own.
+        An empty directory for each topic.
     quick : bool
-        Whether to be quick rather than exact.
+        Whether rough figures are enough.
     requirements, module : str
-        What is installed to count, and what of it is imported.
+        The packages to install for counting, and the module of them to import.
     """
 
     image: Path | None
@@ -76,7 +76,7 @@ class Setting(NamedTuple):
     module: str
 
     def sif(self) -> Path:
-        """Return the image, or say that it is missing."""
+        """Return the image, or fail if it is missing."""
         if self.image is None:
             raise MissingError("there is no image: name one with --image")
         return self.image
@@ -87,20 +87,20 @@ class Setting(NamedTuple):
 
 
 def run_overlays(given: Setting) -> list[Table]:
-    """Build from the same packages as the topics that follow."""
+    """Build from the same packages as the later topics."""
     packages = Path(given.requirements).read_text(encoding="utf-8")
     code = f"import {given.module}"
     return overlays.results(given.sif(), given.scratch, given.rounds(5), packages, code)
 
 
 def run_scale(given: Setting) -> list[Table]:
-    """Count for several numbers of ranks."""
+    """Count with several numbers of ranks."""
     ranks = (1, 2) if given.quick else (1, 2, 4, 8)
     return scale.results(given.sif(), given.scratch, ranks, given.requirements, given.module)
 
 
 def run_containers(given: Setting) -> list[Table]:
-    """Make an archive of the image, and build from it."""
+    """Build from an archive of the image."""
     archive = archive_of(given.sif(), given.scratch)
     return containers.results(archive, given.scratch, given.rounds(2, 1))
 
@@ -118,23 +118,23 @@ def run_training(given: Setting) -> list[Table]:
 
 TOPICS: Mapping[str, tuple[str, Callable[[Setting], list[Table]]]] = {
     "launch": (
-        "What a launch costs",
+        "The cost of a launch",
         lambda given: launch.results(given.sif(), given.scratch, given.rounds(40, 5)),
     ),
     "jobs": (
-        "What a job costs over plain Slurm",
+        "The cost of a job compared with plain Slurm",
         lambda given: jobs.results(given.sif(), given.scratch, given.rounds(20, 3)),
     ),
     "overlays": (
-        "An overlay and common practice",
+        "An overlay compared with common practice",
         run_overlays,
     ),
-    "scale": ("What the ranks ask of the shared file system", run_scale),
+    "scale": ("Requests of the ranks to the shared file system", run_scale),
     "containers": ("A build without network", run_containers),
-    "bundle": ("A bundle for a machine without network", run_bundle),
+    "bundle": ("A bundle for an air-gapped machine", run_bundle),
     "training": ("Preprocessing and training", run_training),
     "peers": (
-        "Peers from the package index",
+        "Other tools of the package index",
         lambda given: peers.results(given.image, given.scratch, given.rounds(5)),
     ),
 }
@@ -145,13 +145,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("--image", type=Path, help="a SIF file with python3 (default: the tests' own)")
-    add("--only", nargs="+", choices=TOPICS, default=list(TOPICS), help="these topics")
+    add(
+        "--only",
+        nargs="+",
+        choices=TOPICS,
+        default=list(TOPICS),
+        help="topics to run (default: all)",
+    )
     add("--runs", type=int, default=1, metavar="N", help="measure everything N times")
-    add("--quick", action="store_true", help="few rounds: rough figures")
-    add("--output", type=Path, default=ROOT / "benchmarks/results", help="default: %(default)s")
-    add("--scratch", type=Path, help="on the disk that is to be measured; 20 GB")
+    add("--quick", action="store_true", help="run few rounds, for rough figures")
+    add(
+        "--output",
+        type=Path,
+        default=ROOT / "benchmarks/results",
+        help="output directory (default: %(default)s)",
+    )
+    add("--scratch", type=Path, help="directory on the disk to measure, with 20 GB")
     add("--requirements", default=str(ROOT / "requirements/environment.txt"), metavar="FILE")
-    add("--module", default="torch", help="of those packages: what is imported")
+    add("--module", default="torch", help="module of these packages to import")
     given = parser.parse_args()
     if given.runs < 1:
         parser.error(f"--runs: expected 1 or more, got {given.runs}")
@@ -172,7 +183,7 @@ def main() -> None:
             missing[name] = reason
         else:
             tables.setdefault(name, []).append(measured)
-        write()  # whatever ends this program later
+        write()  # so that a later failure loses nothing
     write([file.name for file in plots.draw(tables, given.output)])
     print(given.output / "results.md")
     sys.exit(1 if any(each.startswith("failed") for each in missing.values()) else 0)
@@ -181,7 +192,7 @@ def main() -> None:
 def measure_all(
     given: argparse.Namespace, image: Path | None
 ) -> Iterator[tuple[str, list[Table], str]]:
-    """Yield each topic's tables, or the reason why it has none, run after run."""
+    """Yield the tables of each topic, or the reason why it has none, for each run."""
     for number in range(given.runs):
         with tempfile.TemporaryDirectory(dir=given.scratch) as folder:
             scratch = Path(folder).resolve()
@@ -193,7 +204,7 @@ def measure_all(
 
 
 def measure(name: str, setting: Setting) -> tuple[list[Table], str]:
-    """Return the tables of a topic, or the reason why it has none; any error is such a reason."""
+    """Return the tables of a topic, or the error that prevented them."""
     setting.scratch.mkdir()
     try:
         return TOPICS[name][1](setting), ""
@@ -210,7 +221,7 @@ def measure(name: str, setting: Setting) -> tuple[list[Table], str]:
 def report(
     head: str, tables: Runs, missing: Mapping[str, str], drawn: Sequence[str], runs: int
 ) -> str:
-    """Return the summary of all runs, then a section for each topic, with its last run."""
+    """Return the summary of all runs, then a section per topic with its last run."""
     measured = [table for several in tables.values() for each in several for table in each]
     parts = ["# Benchmarks", head, markdown(summary(combined(measured, runs), runs))]
     for name, (title, _) in TOPICS.items():
@@ -223,7 +234,7 @@ def report(
 
 
 def heading(quick: bool, runs: int, seconds: float) -> str:
-    """Say where, when, with which versions, and how exact."""
+    """Describe machine, date, versions and accuracy."""
     versions = [version(*command) for command in VERSIONS]
     kind = "A quick run, whose figures are rough. " if quick else ""
     taken = f"{'The run' if runs == 1 else plural(runs, 'run')} took {seconds / 60:.0f} minutes."
@@ -233,7 +244,7 @@ def heading(quick: bool, runs: int, seconds: float) -> str:
 
 
 def version(program: str, option: str) -> str:
-    """Return the program's version; sbatch prints none where Slurm is not configured."""
+    """Return a program's version; sbatch prints none if Slurm is not configured."""
     if not shutil.which(program):
         return f"no {program}"
     command = [program, option]
@@ -242,7 +253,7 @@ def version(program: str, option: str) -> str:
 
 
 def newest(paths) -> Path | None:
-    """Return the file that was written last."""
+    """Return the newest file."""
     return max(paths, key=os.path.getmtime, default=None)
 
 

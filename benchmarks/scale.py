@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""What each rank of a job asks of the shared file system: counted, then a model of 4,096 nodes.
+"""Count the requests of each rank to the shared file system; model them for 4,096 nodes.
 
-    python3 benchmarks/scale.py IMAGE.sif [--scratch FOLDER] [--ranks 1 2 4 8]
+    python3 benchmarks/scale.py IMAGE.sif [--scratch DIR] [--ranks 1 2 4 8]
 
-It needs apptainer, mksquashfs, strace, 8 GB in FOLDER, an Apptainer that starts through user
-namespaces, as strace cannot follow a setuid one, and for the ranks a Slurm; without one they are
-started here. Each rank is traced by itself, with all that it starts, so the counts are exact: they
-include what Apptainer and the FUSE processes of its mounts do.
+Needs apptainer, mksquashfs, strace, 8 GB in DIR, an Apptainer that uses user namespaces, because
+strace cannot follow a setuid one, and Slurm for the ranks; without Slurm they are started directly.
+Each rank is traced separately, with all its children, so the counts are exact: they include
+Apptainer and the FUSE processes of its mounts.
 
-A copy of IMAGE.sif, the packages and the launchers lie in FOLDER, which stands for the shared file
-system. Path operations open, stat, list, execute or read a link by its path. Reads of a mounted
-file are those of its FUSE process; the node's page cache answers most of them, so that the
-different bytes are what a node fetches, however many ranks it has. The client of a parallel file
-system may answer more by itself.
+DIR is used in place of a shared file system: it contains a copy of IMAGE.sif, the packages and the
+launchers. Path operations open, stat, list, execute or read a link by its path. Reads of a mounted
+file are those of its FUSE process; the node's page cache answers most of them, so a node fetches
+each different byte once, whatever its number of ranks. The client of a parallel file system can
+answer more requests itself.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from tables import Compared, Table, megabytes, plural, written
 from workplace import ROOT, Workplace, has_slurm, need, run
 
 MOUNTED_AT = "/user-software"
-PACK = "-comp lz4"  # of the image with the packages: quick to make
-ROUNDS = 3  # of the untraced launches
-Traced = dict[str, list[Node]]  # by case, with so many ranks, so many, ...
+PACK = "-comp lz4"  # for the image with the packages: fast to build
+ROUNDS = 3  # of launches without strace
+Traced = dict[str, list[Node]]  # by case: one node per number of ranks
 
 
 def main() -> None:
     """Count, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("image", type=Path, help="a SIF file")
-    parser.add_argument("--scratch", type=Path, help="where all of it is made and deleted again")
+    parser.add_argument("--scratch", type=Path, help="directory for all temporary files")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8])
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.scratch) as name:
@@ -57,16 +57,16 @@ def results(
     requirements: str = str(ROOT / "requirements/environment.txt"),
     module: str = "torch",
 ) -> list[Table]:
-    """Make the environments, count, and put the model behind it.
+    """Make the environments, count, and apply the model.
 
     Parameters
     ----------
     image, folder : pathlib.Path
-        A SIF file, and an empty folder.
+        A SIF file, and an empty directory.
     ranks : sequence of int
-        On the node.
+        Numbers of ranks on the node.
     requirements, module : str
-        What is installed, besides the stack's torch, and what of it is imported.
+        Packages in addition to the stack's torch, and the module to import.
     """
     need("counting", ("apptainer", "mksquashfs", "unsquashfs", "strace"))
     place = Workplace(folder, image)
@@ -80,7 +80,7 @@ def results(
 
 
 def make_cases(place: Workplace, requirements: str) -> list[Case]:
-    """Install the packages in each way."""
+    """Install the packages for each case."""
     place.configure("venv", requirements)
     place.script("venv", "set_up.py", "install")
     overlay = make_overlay(place, requirements)
@@ -107,7 +107,7 @@ def make_overlay(place: Workplace, requirements: str) -> Path:
 
 
 def pack_image(place: Workplace, overlay: Path) -> Path:
-    """Make an image that has what is in the overlay."""
+    """Make an image that contains the overlay's packages."""
     tree, packed = place.folder / "tree", place.folder / "packed.sif"
     run(["apptainer", "build", "--sandbox", str(tree), str(place.image)])
     shutil.rmtree(tree / MOUNTED_AT[1:], ignore_errors=True)
@@ -142,9 +142,9 @@ def _rank_table(traced: Traced, ranks: Sequence[int], code: str) -> Table:
     )
     where = "on a node of a Slurm cluster" if has_slurm() else "on this machine, without Slurm"
     note = (
-        f"Each rank of steps of {', '.join(map(str, ranks))} ranks {where}; the least and the most "
-        f"of them. A Python of the host was started {plural(pythons, 'time')} by all of them; what "
-        f"they start outside of the container: {', '.join(started)}."
+        f"Each rank of steps of {', '.join(map(str, ranks))} ranks {where}; minimum "
+        f"and maximum over them. A Python of the host was started {plural(pythons, 'time')} by all "
+        f"of them. Programs started outside of the container: {', '.join(started)}."
     )
     figures = {name: [rank.shared for rank in nodes[0].ranks] for name, nodes in traced.items()}
     return Table(columns, rows, note, _compared(traced), figures)
@@ -189,14 +189,14 @@ def _span(values: Iterable[int]) -> str:
 
 
 def demands(traced: Traced, taken: dict[str, float]) -> dict[str, Demand]:
-    """Return what the model multiplies, by the names of the cases.
+    """Return the input of the model, by the names of the cases.
 
     Parameters
     ----------
     traced : mapping
         The nodes of each case, the first with the fewest ranks.
     taken : mapping
-        Seconds of a launch and the import, warm, untraced.
+        Seconds of a launch and the import with a warm cache, without strace.
     """
     return {
         name: Demand(

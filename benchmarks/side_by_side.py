@@ -1,4 +1,4 @@
-"""Measure commands side by side: in turn, in one run, as ratios to the first of them."""
+"""Measure commands alternately in one run, as ratios to the first of them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tables import Compared, Table, quartiles, seconds, spread_text
 
 @dataclass(frozen=True)
 class Result:
-    """What one command took.
+    """The times of one command.
 
     Parameters
     ----------
     name : str
-        What it is.
+        Name of the command.
     seconds : tuple of float
         Wall-clock time of each round.
     cpu_seconds : tuple of float
@@ -39,18 +39,18 @@ def measure(
     environ: Mapping[str, str],
     warm_up: int = 2,
 ) -> list[Result]:
-    """Run the commands in turn, so that a noisy moment hits all of them.
+    """Run the commands alternately, so that a disturbance affects all of them.
 
     Parameters
     ----------
     commands : mapping
         Arguments by name.
     rounds : int
-        How often each runs.
+        Number of runs of each command.
     environ : mapping
-        The environment of all of them.
+        Environment of all commands.
     warm_up : int
-        Rounds before those, which do not count.
+        Earlier rounds, which do not count.
 
     Returns
     -------
@@ -85,18 +85,18 @@ def compare(
     Parameters
     ----------
     results : sequence of Result
-        The first is what the others are compared with.
+        All results; the first is the reference of the ratios.
     first_column : str
-        Its head.
+        Header of the first column.
     summary : mapping, optional
-        Which of them go into the summary, and what it calls them.
+        Results for the summary, and their names in it.
     """
     base, rows = results[0], []
     for result in results:
         each = ratios(result, base)
         cells = (seconds(median(result)), f"{statistics.median(each):.2f}")
         rows.append((result.name, *cells, spread_text(quartiles(each))))
-    told = [
+    compared = [
         Compared(
             name,
             seconds(median(results[number])),
@@ -107,7 +107,8 @@ def compare(
         for name, number in (summary or {}).items()
     ]
     columns = (first_column, "median", "ratio", "quartiles of the ratio")
-    return Table(columns, rows, summary=told, figures={one.name: one.seconds for one in results})
+    figures = {one.name: one.seconds for one in results}
+    return Table(columns, rows, summary=compared, figures=figures)
 
 
 def median(result: Result) -> float:
@@ -116,7 +117,7 @@ def median(result: Result) -> float:
 
 
 def machine() -> str:
-    """Describe where and when this was measured."""
+    """Describe the machine and the date of the measurement."""
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         models = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
     cpu = models[0] if models else platform.machine()

@@ -1,4 +1,4 @@
-"""Tables of figures: what each benchmark gives, and how they are written."""
+"""Tables of figures, and how they are written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 
 class MissingError(Exception):
-    """What a benchmark needs and this machine lacks, in words."""
+    """A requirement of a benchmark that this machine does not meet."""
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,14 @@ class Compared:
     Parameters
     ----------
     name : str
-        What is compared.
+        Name of the comparison.
     ours, other : str
-        Both figures, with their units and with what the other one is.
+        Both figures with their units, and the name of the alternative.
     ratio : float
-        The first by the second.
+        The first figure divided by the second.
     spread : tuple of float
-        The quartiles of the ratio of each round, or the least and the greatest ratio of several
-        runs; none where it was measured once.
+        Quartiles of the ratios of all rounds, or minimum and maximum of several runs; empty if
+        measured once.
     """
 
     name: str
@@ -37,20 +37,20 @@ class Compared:
 
 @dataclass(frozen=True)
 class Table:
-    """A table and what is said below it.
+    """A table with a note.
 
     Parameters
     ----------
     columns : sequence of str
-        Their heads.
+        Column headers.
     rows : sequence of sequence of str
         The cells.
     note : str
-        A sentence or more below it.
+        Text after the table.
     summary : sequence of Compared
-        What of it goes into the summary.
+        Lines for the summary.
     figures : mapping
-        The numbers behind it, for plots.
+        The numbers of the table, for plots.
     """
 
     columns: Sequence[str]
@@ -68,12 +68,12 @@ def markdown(table: Table) -> str:
 
 
 def written(tables: Iterable[Table]) -> str:
-    """Write several tables below each other."""
+    """Write several tables, one after the other."""
     return "\n\n".join(map(markdown, tables))
 
 
 def combined(tables: Iterable[Table], runs: int = 1) -> list[Compared]:
-    """Return each comparison once: of several runs the one with the median ratio, and the range."""
+    """Return each comparison once: with several runs, the median ratio and its range."""
     found: dict[str, list[Compared]] = {}
     for table in tables:
         for each in table.summary:
@@ -90,7 +90,7 @@ def _middle(ordered: Sequence[Compared], runs: int) -> Compared:
 
 
 def summary(compared: Iterable[Compared], runs: int = 1) -> Table:
-    """Return the table with one line for each comparison."""
+    """Return the table with one line per comparison."""
     rows = [
         (each.name, each.ours, each.other, ratio_text(each.ratio), spread_text(each.spread))
         for each in compared
@@ -105,12 +105,12 @@ def spread_text(spread: Sequence[float]) -> str:
 
 
 def ratio_text(ratio: float) -> str:
-    """Write a ratio, with a digit that says something."""
+    """Write a ratio with its significant digits."""
     return f"{ratio:.2f}" if ratio >= 0.01 else f"{ratio:.1g}"
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, ...]:
-    """Return the first and the third quartile; nothing of a single value."""
+    """Return the first and the third quartile; empty for a single value."""
     if len(values) < 2:
         return ()
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -130,5 +130,5 @@ def megabytes(value: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Write how many."""
+    """Write a number with its noun."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,6 +1,6 @@
-"""Read what strace wrote: which files a command and all that it starts asked for.
+"""Read traces of strace: the files that a command and its children access.
 
-The traces are those of ``strace -ff -y -o FOLDER/process`` with the calls of `CALLS`.
+The traces are written by ``strace -ff -y -o DIR/process`` with the calls of `CALLS`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ PATH_CALLS = (
 )
 READ_CALLS = ("read", "pread64", "readv", "preadv", "preadv2")
 FORKS = ("clone", "clone3", "fork", "vfork")
-# ?: where there is such a call
+# ?: only if this call exists
 CALLS = ",".join(f"?{each}" for each in (*PATH_CALLS, *READ_CALLS, *FORKS, "mmap"))
 STRACE = ("strace", "-ff", "-qq", "-y", "--seccomp-bpf", "-e", f"trace={CALLS}")
 
-# openat(AT_FDCWD</folder>, "path", O_RDONLY) = 3</folder/path>; strace -y writes what is in < >
+# openat(AT_FDCWD</folder>, "path", O_RDONLY) = 3</folder/path>; strace -y writes the parts in < >
 _CALL = re.compile(r'(?P<name>\w+)\((?:\w+<(?P<at>[^>]*)>(?:, )?)?(?:"(?P<path>[^"]*)")?')
 _OPENED = re.compile(r" = \d+<(?P<path>[^>]*)>$")
 _MAPPED = re.compile(r"mmap\([^,]*, (?P<size>\d+), .*, \d+<(?P<path>[^>]*)>, ")
 _RETURNED = re.compile(r" = (?P<value>\d+)(?:<[^>]*>)?$")
 _AT = re.compile(r", (?P<offset>\d+)\) += \d+$")
-# how the launcher's last program, Apptainer, starts the command: from here on paths are the image's
+# Apptainer, the launcher's last program, starts the command: later paths are those of the image.
 _INSIDE = 'execve("/bin/sh", ["/bin/sh", "-c", '
 
 
@@ -37,17 +37,17 @@ class Call(NamedTuple):
     Parameters
     ----------
     name : str
-        Its name.
+        Name of the call.
     paths : tuple of str
-        What it is about; none for a stat of a descriptor.
+        Its paths; empty for a stat of a descriptor.
     size : int
-        Bytes that were read, or mapped.
+        Bytes read or mapped.
     offset : int
-        Where they lie in the file; -1 where the call does not say.
+        Their offset in the file; -1 if the call has none.
     inside : bool
-        Whether a process of the container made it.
+        True for a process of the container.
     failed : bool
-        Whether it returned an error.
+        True if the call returned an error.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Call(NamedTuple):
 
 
 def calls(folder: Path) -> Iterator[Call]:
-    """Read the traces of all processes, those of the container told from the host's."""
+    """Read the traces of all processes, and mark those of the container."""
     texts = {
         int(file.name.rpartition(".")[2]): file.read_text(encoding="utf-8", errors="replace")
         for file in folder.iterdir()
@@ -77,7 +77,7 @@ def calls(folder: Path) -> Iterator[Call]:
 
 
 def parse(line: str) -> Call | None:
-    """Read one line; return nothing where the call is about no file."""
+    """Read one line; return None if the call is not about a file."""
     call, opened = _CALL.match(line), _OPENED.search(line)
     if not call:
         return None
@@ -104,12 +104,12 @@ def programs(found: Iterable[Call]) -> list[str]:
 
 
 def below(paths: Sequence[str], folders: Iterable[str]) -> bool:
-    """Tell whether one of the paths is one of the folders or lies in it."""
+    """Tell whether one of the paths is one of the directories or is in one."""
     return any(f"{path}/".startswith(f"{folder}/") for path in paths for folder in folders)
 
 
 def distinct_bytes(reads: Iterable[Call]) -> int:
-    """Return how many different bytes of its file the reads asked for, those with an offset."""
+    """Return the number of different bytes that reads with an offset requested."""
     ranges: dict[str, list[tuple[int, int]]] = {}
     for each in reads:
         if each.offset >= 0:
@@ -118,7 +118,7 @@ def distinct_bytes(reads: Iterable[Call]) -> int:
 
 
 def whole_bytes(found: Iterable[Call]) -> int:
-    """Return how much of the files is read or mapped at most, each of them counted once."""
+    """Return an upper bound of the bytes read or mapped, each file counted once."""
     sizes: dict[tuple[str, bool], int] = {}
     for call in found:
         key = (call.paths[0], call.name == "mmap")

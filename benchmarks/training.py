@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""How fast preprocess_data.py and train.py are, beside the same work written plainly.
+"""Measure the speed of preprocess_data.py and train.py against plain implementations.
 
-    python3 benchmarks/training.py [--scratch FOLDER] [--rounds 3]
+    python3 benchmarks/training.py [--scratch DIR] [--rounds 3]
 
-It installs the requirements of the stack pytorch in a venv without a container, so it needs network
+Installs the requirements of the stack pytorch in a venv without a container, so it needs a network
 or a pip that finds them, and 3 GB. Preprocessing: the same text, tokenizer and number of processors
 as benchmarks/megatron_loop.py, and the same bytes. Training: the same sizes and data as
-benchmarks/plain_gpt.py. Its speed is that of the median step by wall time, which train.py writes
-down; what recording it takes comes on top. CPU time is that of the whole program, its start and its
-checkpoints included. Ranks: train.py by torchrun with gloo, a core each. All run in turn. On a
-machine with a GPU training is there, and its FLOPs are told; that has been tried on none yet.
+benchmarks/plain_gpt.py. The speed is that of the median step by wall time, as recorded by train.py,
+without the time of recording. CPU time is that of the whole program, including its start and its
+checkpoints. Ranks: train.py by torchrun with gloo, one core each. All run alternately. On a machine
+with a GPU, training uses it and its FLOPs are reported; this has not been tested on a GPU yet.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SIZES = {"layers": 4, "heads": 4, "width": 128, "sequence-length": 128, "batch-s
 GPU_SIZES = {"layers": 12, "heads": 12, "width": 768, "sequence-length": 1024, "batch-size": 32}
 SPEED = "tokens/s by wall time"
 WARM_UP = 5  # steps that do not count, as in plain_gpt.py
-OTHER_TOOL = "Megatron-LM's way, `megatron_loop.py`"
+OTHER_TOOL = "Megatron-LM's method, `megatron_loop.py`"
 PLAIN = "`plain_gpt.py`"
 VERSIONS = """
 from importlib.metadata import version
@@ -45,7 +45,7 @@ HAS_GPU = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_ava
 
 
 class Round(NamedTuple):
-    """What one round took: tokens per second of wall time, and seconds of CPU time."""
+    """One round: tokens per second of wall time, and seconds of CPU time."""
 
     speed: float
     cpu_seconds: float
@@ -54,7 +54,7 @@ class Round(NamedTuple):
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--scratch", type=Path, help="where all of it is made and deleted again")
+    parser.add_argument("--scratch", type=Path, help="directory for all temporary files")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.scratch) as name:
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def results(folder: Path, rounds: int, steps: int = 40, megabytes: int = 16) -> list[Table]:
-    """Install, and measure all three, in an empty folder."""
+    """Install, and measure all three in an empty directory."""
     bench = Bench(folder, megabytes)
     return [
         bench.preprocessing(rounds),
@@ -78,9 +78,9 @@ class Bench:
     Parameters
     ----------
     folder : pathlib.Path
-        Where it is made.
+        Directory for both.
     megabytes : int
-        Of text.
+        Size of the text.
     """
 
     def __init__(self, folder: Path, megabytes: int) -> None:
@@ -101,13 +101,13 @@ class Bench:
         return self.data / "corpus_text_document"
 
     def inside(self, script: str, *words: str, environ: dict[str, str] | None = None) -> str:
-        """Run a Python script inside; return what it prints."""
+        """Run a Python script inside; return its output."""
         script = script if script == "-c" else str(ROOT / script)
         environ = {**self.environ, **(environ or {})}
         return run([self.launcher, "python", script, *words], environ)
 
     def preprocessing(self, rounds: int) -> Table:
-        """Compare preprocess_data.py with the way of Megatron-LM's tool."""
+        """Compare preprocess_data.py with the method of Megatron-LM's tool."""
         cores = len(os.sched_getaffinity(0))
         text, tokenizer = self.data / "corpus.jsonl", self.data / "corpus_tokenizer.json"
 
@@ -120,10 +120,10 @@ class Bench:
             for file in self.data.glob("own_*"):
                 file.unlink()
             words = ("--name", "own", "--input", str(text), "--tokenizer", str(tokenizer))
-            said = self.inside(
+            output = self.inside(
                 "preprocess_data.py", *words, environ={"RAYON_NUM_THREADS": str(cores)}
             )
-            return float(re.search(r"([\d,]+) tokens/s", said)[1].replace(",", ""))
+            return float(re.search(r"([\d,]+) tokens/s", output)[1].replace(",", ""))
 
         taken = in_turn({OTHER_TOOL: other, "`preprocess_data.py`": ours}, rounds)
         same = digest(self.data / "other.bin") == digest(self.data / "own_text_document.bin")
@@ -144,7 +144,7 @@ class Bench:
         return speeds(taken, "training", f"{note} {self.utilisation(taken)}".strip())
 
     def ranks(self, rounds: int, steps: int) -> Table:
-        """Compare one rank with more, each with a core of its own; or a GPU."""
+        """Compare one rank with several, each with its own core or GPU."""
         count = int(self.inside("-c", "import torch; print(torch.cuda.device_count())"))
         most = count or len(os.sched_getaffinity(0))
         sizes = self.sizes(steps)
@@ -157,13 +157,13 @@ class Bench:
         return speeds(in_turn(ways, rounds), "train.py on several ranks", note)
 
     def sizes(self, steps: int) -> list[str]:
-        """Return the options that both trainers have."""
+        """Return the options of both trainers."""
         chosen = GPU_SIZES if self.gpu else SIZES
         sizes = {**chosen, "vocab-size": self.vocab_size, "steps": steps}
         return [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
 
     def train(self, sizes: Sequence[str], ranks: int = 0) -> float:
-        """Return the median tokens per second that train.py wrote down; 0 ranks: no torchrun."""
+        """Return the median tokens per second that train.py recorded; 0 ranks: without torchrun."""
         name = "benchmark"
         folder = self.data.parent / "checkpoints" / name
         words = ["--run-name", name, "--data", str(self.dataset), *sizes]
@@ -178,13 +178,15 @@ class Bench:
         return statistics.median(json.loads(line)["tokens_per_s"] for line in lines[WARM_UP:])
 
     def utilisation(self, taken: dict[str, list[Round]]) -> str:
-        """Say what train.py makes of a GPU: 6 FLOPs for a parameter and token, and attention's."""
+        """Report the GPU utilisation: 6 FLOPs per parameter and token, plus those of attention."""
         if not self.gpu:
             return ""
         layers, width, length = (GPU_SIZES[each] for each in ("layers", "width", "sequence-length"))
         weights = 12 * layers * width**2 + self.vocab_size * width
         speed = statistics.median(each.speed for each in taken["`train.py`"])
-        flops = speed * (6 * weights + 6 * layers * width * length)  # a token reads half of them
+        flops = speed * (
+            6 * weights + 6 * layers * width * length
+        )  # causal: half of them per token
         peak = next((value for name, value in PEAK_FLOPS.items() if name in self.gpu), None)
         share = f", {flops / peak:.0%} of its peak" if peak else ""
         step = GPU_SIZES["batch-size"] * length / speed
@@ -192,7 +194,7 @@ class Bench:
 
 
 def in_turn(ways: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[Round]]:
-    """Measure each way so many times, one after the other."""
+    """Measure the alternatives alternately, several times."""
     taken: dict[str, list[Round]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
@@ -202,8 +204,8 @@ def in_turn(ways: dict[str, Callable[[], float]], rounds: int) -> dict[str, list
 
 
 def speeds(taken: dict[str, list[Round]], name: str, note: str) -> Table:
-    """Return a table of tokens per second; the others are compared with the first way."""
-    rows, told = [], []
+    """Return a table of tokens per second; the first alternative is the reference."""
+    rows, compared = [], []
     first, base = next(iter(taken.items()))
     for way, values in taken.items():
         ratios = [one.speed / other.speed for one, other in zip(values, base)]
@@ -213,10 +215,10 @@ def speeds(taken: dict[str, list[Round]], name: str, note: str) -> Table:
         )
         if way != first:
             ours, other = speed_text(values), f"{speed_text(base)}, {first}"
-            told.append(Compared(f"{name}, {SPEED}: {way}", ours, other, ratio, spread))
+            compared.append(Compared(f"{name}, {SPEED}: {way}", ours, other, ratio, spread))
     columns = (name, SPEED, "ratio", "quartiles of the ratio", "CPU time, whole program")
     figures = {way: [each.speed for each in values] for way, values in taken.items()}
-    return Table(columns, rows, note, told, figures)
+    return Table(columns, rows, note, compared, figures)
 
 
 def speed_text(rounds: Sequence[Round]) -> str:

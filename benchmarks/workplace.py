@@ -1,4 +1,4 @@
-"""A folder that stands for a shared file system: an image, configurations, launchers."""
+"""A directory in place of a shared file system: an image, configurations, launchers."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ overlay = {overlay}
 
 
 class Workplace:
-    """Where a benchmark works.
+    """The directory of a benchmark.
 
     Parameters
     ----------
     folder : pathlib.Path
-        All that it makes lies here.
+        Directory for all files.
     image : pathlib.Path, optional
         A SIF file; without one the runtime is the host.
     """
 
     def __init__(self, folder: Path, image: Path | None = None) -> None:
         self.folder, self.image = folder, None
-        if image:  # shared like all the rest
+        if image:  # shared like everything else
             self.image = folder / "image.sif"
             if not self.image.exists():
                 shutil.copy(image, self.image)
@@ -49,7 +49,7 @@ class Workplace:
     def configure(
         self, kind: str, requirements: str = "", overlay: str = "", image: Path | None = None
     ) -> None:
-        """Write a configuration under a name; each has a scratch folder of its own."""
+        """Write a configuration under a name; each has its own scratch directory."""
         image = image or self.image
         facts = {
             "folder": self.folder / "project",
@@ -66,7 +66,7 @@ class Workplace:
     def environ(self, kind: str) -> dict[str, str]:
         """Return the environment with that configuration."""
         environ = {**os.environ, "LONGSHIP_CONFIGURATION": str(self.folder / f"{kind}.toml")}
-        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users have compiled modules
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # as for users, who have compiled modules
         return environ
 
     def script(self, kind: str, name: str, *arguments: str) -> str:
@@ -82,15 +82,15 @@ class Workplace:
 
 
 def for_jobs(environ: dict[str, str]) -> dict[str, str]:
-    """Put this Python first on PATH, where jobs look for one with the scripts' packages.
+    """Put this Python, which has the scripts' packages, first on PATH for jobs.
 
-    Only for them: the runtime looks for its helpers along PATH, which is counted elsewhere.
+    Only for jobs: the runtime searches PATH for its helpers, which other topics count.
     """
     return {**environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"}
 
 
 def run(command: Sequence[str], environ: dict[str, str] | None = None) -> str:
-    """Run what is not measured; return what it prints, and show why when it fails."""
+    """Run a command that is not measured; return its output, and show the error if it fails."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     done = subprocess.run(command, env=environ, **pipes)
     if done.returncode:
@@ -99,14 +99,14 @@ def run(command: Sequence[str], environ: dict[str, str] | None = None) -> str:
 
 
 def need(topic: str, programs: Iterable[str]) -> None:
-    """Stop where a program is missing."""
+    """Fail if a program is missing."""
     absent = [each for each in programs if not shutil.which(each)]
     if absent:
         raise MissingError(f"{topic} needs {', '.join(absent)}, which this machine does not have")
 
 
 def has_slurm() -> bool:
-    """Tell whether a Slurm answers."""
+    """Tell whether Slurm responds."""
     if not shutil.which("sbatch"):
         return False
     try:
