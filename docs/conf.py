@@ -1,7 +1,6 @@
-"""How Sphinx makes a site of the Markdown pages, which read well on GitHub without it.
+"""Configuration of Sphinx, which makes a site of the Markdown pages.
 
-The repository is the source folder, so that the READMEs are pages and links between them and the
-pages in docs/ are the same as on GitHub.
+The repository is the source directory, so that the READMEs are pages, and links work as on GitHub.
 """
 
 import re
@@ -22,10 +21,10 @@ include_patterns = [
     "stacks/*/README.md",
     "benchmarks/results/results.md",
 ]
-# Folders that have no page, or may hold terabytes: they are not walked.
+# Directories without pages, or with terabytes of data, are not searched.
 exclude_patterns = [".*", "lib", "tests", "project", "scratch"]
-highlight_language = "text"  # what names no language
-smartquotes = False  # -- is the beginning of an option
+highlight_language = "text"  # for blocks without a language
+smartquotes = False  # keep the -- of options
 myst_heading_anchors = 4  # as on GitHub
 
 html_theme = "furo"
@@ -37,21 +36,21 @@ html_show_copyright = False
 
 
 def fill_in_pages(app, docname, source):
-    """Put the pages that there are into the first one: adding a site is adding its folder.
+    """List all pages in the table of contents, so that a new site needs only its directory.
 
-    `@docs/explanation/*.md@` stands for pages, `@*/site.toml@` for the READMEs beside such files.
+    `@docs/explanation/*.md@` stands for pages, `@*/site.toml@` for the READMEs next to such files.
     """
 
     def pages(match):
         found = sorted(path.relative_to(ROOT) for path in ROOT.glob(match[1]))
         found = [each if each.suffix == ".md" else each.with_name("README.md") for each in found]
-        there = (each.with_suffix("") for each in found if (ROOT / each).is_file())
-        return "\n".join(f"/{each}" for each in there)
+        existing = (each.with_suffix("") for each in found if (ROOT / each).is_file())
+        return "\n".join(f"/{each}" for each in existing)
 
     if docname == root_doc:
         source[0] = re.sub(r"^@(.+)@$", pages, source[0], flags=re.MULTILINE)
 
 
 def setup(app):
-    """Let Sphinx call what is defined here."""
+    """Register the function above."""
     app.connect("source-read", fill_in_pages)
