@@ -10,8 +10,9 @@ from support.repository import toml
 TRAIN = "aws/run_training_aws.sbatch"
 # What a stack's training would be: it says where it runs, and as what.
 STACK = f"""#!/usr/bin/env bash
-printf 'rank %s of %s in %s, PATH %s, stack %s, image %s, arguments:' "$RANK" "$WORLD_SIZE" \\
-    "$(cat {MARK})" "$PATH" "$LONGSHIP_STACK" "$(wc -c </longship-image)"
+printf 'rank %s of %s in %s, PATH %s, stack %s, GPUs %s, image %s, arguments:' "$RANK" \\
+    "$WORLD_SIZE" "$(cat {MARK})" "$PATH" "$LONGSHIP_STACK" "$GPUS_PER_NODE" \\
+    "$(wc -c </longship-image)"
 printf ' <%s>' "$@" "$LINES_OF_TEXT" "$QUOTED"
 echo
 """
@@ -50,7 +51,7 @@ def test_ranks_run_inside_with_their_arguments_and_variables(clone, squashfs_ima
     assert sorted(rank for rank, _, _ in told) == ["0", "1"], run.log
     for _, path, rest in told:
         assert path.startswith(("/usr/local/sbin:", "/usr/local/bin:", "/usr/bin"))
-        assert rest == f"image {size}, arguments: <a b> <$HOME> <it's> <one"
+        assert rest == f"GPUs 8, image {size}, arguments: <a b> <$HOME> <it's> <one"
     assert run.log.count('two> <"quoted">') == 2
     assert run.record["exit_code"] == "0"
     assert "PyYAML" in run.written("packages.txt")
