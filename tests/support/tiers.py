@@ -41,8 +41,14 @@ OF_PODMAN = {
     *("test_image_is_built_recorded_and_named_at_last", "test_swap_roll_back_and_forth"),
 }
 
-# They take longest. They begin first, so that at the end no process waits for another one.
-LONG = ("podman", "docker", "test_air_gap", "test_doctor", "doctor_job", "test_job_sites")
+# What takes a minute or more, the longest first: at the end no process waits for another one.
+LONG = (
+    *("doctor_job", "test_train", "test_repositories", "test_air_gap", "docker", "test_job_sites"),
+    *("test_doctor", "test_stack_tokenizers", "test_set_up", "test_stack_pytorch", "podman"),
+    *("test_overlays", "test_preprocess_data", "test_bundle", "tests/test_docs_add_a_site.py"),
+    *("test_repository_kills", "tests/test_docs_add_a_stack.py", "test_submit", "test_jobs"),
+    "test_pyxis",
+)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest selects by marker, and xdist by group
@@ -62,9 +68,10 @@ def pytest_collection_modifyitems(items):
                 item.add_marker("real")
             if not item.get_closest_marker("xdist_group"):
                 item.add_marker(pytest.mark.xdist_group(group_of(item)))
-            group = item.get_closest_marker("xdist_group").args[0]
-            order[item] = LONG.index(group) if group in LONG else len(LONG)
-    items.sort(key=lambda item: order.get(item, len(LONG) + 1))
+        group = item.get_closest_marker("xdist_group")
+        name = group.args[0] if group else item.nodeid.partition("::")[0]
+        order[item] = LONG.index(name) if name in LONG else len(LONG) + (group is None)
+    items.sort(key=order.get)
     return (yield)
 
 
