@@ -165,6 +165,7 @@ def test_what_is_no_file_is_not_waited_for(kind, tmp_path):
         f"gpu = [{'1, ' * 5000}]",
         f"# {'x' * (1 << 22)}",
     ],
+    ids=["number", "hexadecimal", "nested", "list", "comment"],
 )
 def test_what_is_too_large_is_told_in_two_short_lines(text, tmp_path):
     with pytest.raises(LongshipError) as error:
