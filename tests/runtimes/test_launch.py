@@ -392,6 +392,7 @@ def test_folder_that_cannot_be_entered_is_told(run, clean_environment, tmp_path)
     if os.geteuid() == 0:  # root without what lets root pass
         command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
     done = run(command, env=clean_environment, check=False)
+    closed.chmod(0o755)  # or pytest could not delete it
     fails(done, f"cannot use the directory {closed}: Permission denied")
 
 
