@@ -36,6 +36,7 @@ def cached(name, build):
     final = cache_folder() / name
     with locked(name):
         if not final.exists():
+            _remove_unused(final.parent)
             partial = final.with_name(f"partial-{final.name}")
             _remove(partial)
             build(partial)
@@ -49,15 +50,17 @@ def locked(name):
 
     The time of the lock file says when `name` was last used: what was not for two weeks goes.
     """
-    folder = cache_folder()
-    with open(folder / f"{name}.lock", "w") as lock:
+    with open(cache_folder() / f"{name}.lock", "w") as lock:
         os.utime(lock.fileno())
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for other in folder.glob("*.lock"):
-            if other.stat().st_mtime < time.time() - 14 * 24 * 3600:
-                _remove(other.with_suffix(""))
-                _remove(other)
         yield
+
+
+def _remove_unused(folder):
+    for lock in folder.glob("*.lock"):
+        if lock.stat().st_mtime < time.time() - 14 * 24 * 3600:
+            _remove(lock.with_suffix(""))
+            _remove(lock)
 
 
 def _remove(path):
