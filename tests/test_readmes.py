@@ -42,7 +42,7 @@ def commands(page):
 @pytest.fixture
 def clone(root, clean_environment, tmp_path):
     """Give a clone that JUPITER's compute nodes see."""
-    clone = Clone(root, tmp_path / "clone", clean_environment, compiled=True)
+    clone = Clone(root, tmp_path / "clone", clean_environment)
     site = clone.root / "jsc/site.toml"
     folders = site.read_text().replace('["/e"]', f'["/e", "{clone.root}"]')
     assert str(clone.root) in folders

@@ -18,7 +18,7 @@ JOB = "jsc/run_training_jwb.sbatch"
 @pytest.fixture
 def clone(root, clean_environment, tmp_path):
     """Give a clone whose path needs quoting, on a machine that no site describes."""
-    clone = Clone(root, tmp_path / "it's a clone", clean_environment, compiled=True)
+    clone = Clone(root, tmp_path / "it's a clone", clean_environment)
     clone.configure("")
     return clone
 

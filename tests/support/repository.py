@@ -55,8 +55,8 @@ class BareRepository:
 class Clone:
     """A copy of the working tree with a configuration of its own, to run the scripts from."""
 
-    def __init__(self, source, folder, environment, *, compiled=False):
-        self.root = copy_tree(source, folder, compiled=compiled)
+    def __init__(self, source, folder, environment):
+        self.root = copy_tree(source, folder, compiled=True)
         self.environment = environment
 
     def configure(self, text):

@@ -44,7 +44,7 @@ class Page:
 
 def follow(page, folder, environment):
     """Write a page's files into a new clone that is committed; return the clone and its git."""
-    clone = Clone(ROOT, folder, environment, compiled=True)
+    clone = Clone(ROOT, folder, environment)
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
     for name in ("tests", "benchmarks", ".ci"):
         shutil.copytree(ROOT / name, clone.root / name, ignore=ignore)
