@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.emitted_jobs import JOBS
 from support.repository import toml
-from support.shellchecks import read_emitted, shellcheck
+from support.shellchecks import of_different_functions, read_emitted, shellcheck
 from support.tree import own_files
 
 from lib.assets.assets import download_lines as download_assets
@@ -179,15 +179,19 @@ EMITTED = {
 }
 
 
-@pytest.mark.parametrize("name", EMITTED)
-def test_emitted_scripts_pass(name, run, tmp_path):
-    configuration = tmp_path / "configuration.toml"
+def all_emitted(name, folder):
+    """Give the scripts of a name, by machine and runtime."""
+    configuration = folder / "configuration.toml"
     configuration.write_text(OVERLAY if name in OVERLAYS else CONFIGURATION)
-    scripts = {
+    return {
         f"{machine} {runtime}": emitted(name, machine, runtime, configuration)
         for machine, runtime in itertools.product(EMITTED[name], runtimes_of(name))
     }
-    read_emitted(run, scripts, tmp_path)
+
+
+@pytest.mark.parametrize("name", EMITTED)
+def test_emitted_scripts_pass(name, run, tmp_path):
+    read_emitted(run, all_emitted(name, tmp_path), tmp_path)
 
 
 @pytest.mark.parametrize("machine", sorted(load_machines(ROOT)))
@@ -246,10 +250,7 @@ def names_given(text, run):
 @pytest.mark.parametrize("name", EMITTED)
 def test_what_the_user_exports_reaches_what_emitted_scripts_start(name, run, tmp_path):
     """Whatever its name: a script that assigned to it would give the program another value."""
-    configuration = tmp_path / "configuration.toml"
-    configuration.write_text(OVERLAY if name in OVERLAYS else CONFIGURATION)
-    for machine, runtime in itertools.product(EMITTED[name], runtimes_of(name)):
-        text = emitted(name, machine, runtime, configuration)
+    for text in of_different_functions(all_emitted(name, tmp_path)).values():
         canaries = dict.fromkeys(names_given(text, run), "the user's")
         own, last = text.rsplit("\n\n", 1)
         hands_over = "\nhand_over() {" in own

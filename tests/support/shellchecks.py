@@ -48,17 +48,24 @@ def read_emitted(run, scripts, folder):
     folder : pathlib.Path
         Where their files go.
     """
-    different = {}
+    files = {name: folder / f"{name}.sh" for name in scripts}
     for name, text in scripts.items():
-        file = folder / f"{name}.sh"
-        file.write_text(text, encoding="utf-8")
-        run(["bash", "-n", file])
-        functions = frozenset(name for name, own in definitions().items() if own in text)
-        different.setdefault(functions, file)
-    longest, *shorter = sorted(different.values(), key=lambda file: -file.stat().st_size)
+        files[name].write_text(text, encoding="utf-8")
+        run(["bash", "-n", files[name]])
+    different = [files[name] for name in of_different_functions(scripts)]
+    longest, *shorter = sorted(different, key=lambda file: -file.stat().st_size)
     if longest.stat().st_size < _LONG:
         shellcheck(run, longest)
     else:
         shorter.append(longest)
     if shorter:
         shellcheck(run, _QUICK, *shorter)
+
+
+def of_different_functions(scripts):
+    """Give those of some scripts, by a name each, that are made of different functions."""
+    different = {}
+    for name, text in scripts.items():
+        functions = frozenset(each for each, own in definitions().items() if own in text)
+        different.setdefault(functions, name)
+    return {name: scripts[name] for name in different.values()}
