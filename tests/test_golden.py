@@ -7,7 +7,6 @@ as the difference. After a change that is meant, PYTHONPATH=. .venv-tests/bin/py
 tests/test_golden.py writes the files anew; read the diff.
 """
 
-import dataclasses
 import os
 import tempfile
 from functools import partial
@@ -100,7 +99,7 @@ TYPED = "python3 build_container.py"
 
 def _here(env):
     """Give the environment of a download, whose paths are those of this machine."""
-    return dataclasses.replace(env, paths=dataclasses.replace(env.paths, scratch_dir=HERE))
+    return env._replace(paths=env.paths._replace(scratch_dir=HERE))
 
 
 BUILDS = {
@@ -146,7 +145,7 @@ HERE = Path("/home/me/longship-data/scratch")  # of the machine that downloads
 BUNDLE = "/media/a stick"
 BUNDLES = {
     "bundle_pack": lambda settings, paths: pack_lines(
-        *(settings, dataclasses.replace(paths, scratch_dir=HERE), BUNDLE),
+        *(settings, paths._replace(scratch_dir=HERE), BUNDLE),
         typed=f"python3 bundle.py pack '{BUNDLE}'",
         python="/usr/bin/python3",
     ),
@@ -168,7 +167,7 @@ def configured(command, machine):
     options = {"machine": machine, "configuration": str(configuration)}
     settings = load_settings(Path(ROOT), options, ENVIRON)
     paths = derive_paths(settings)
-    return settings, dataclasses.replace(paths, root=CLONE, arch=_arch(settings))
+    return settings, paths._replace(root=CLONE, arch=_arch(settings))
 
 
 @mock.patch("sys.executable", "/usr/bin/python3")
@@ -177,12 +176,12 @@ def emit(command, machine, runtime):
     title = f"Longship: {command}.py, machine {machine} ({settings.machine.site_file})"
     if command == "doctor":
         files = [each for each in settings.files if site_of(each) in {None, *SITES}]
-        return render(title, doctor_lines(dataclasses.replace(settings, files=tuple(files))))
+        return render(title, doctor_lines(settings._replace(files=tuple(files))))
     if command in JOBS:
         if settings.machine.compute_folders:
-            paths = dataclasses.replace(paths, root=Path("/e/project1/me/long ship"))
+            paths = paths._replace(root=Path("/e/project1/me/long ship"))
         if machine == "aws":  # Pyxis binds no path with a space
-            paths = dataclasses.replace(paths, root=Path("/fsx/me/long-ship"))
+            paths = paths._replace(root=Path("/fsx/me/long-ship"))
         return render(title, JOBS[command](settings, paths, runtime))
     env = Environment(settings, paths, runtime)
     if command in ("container_run", "container_run_overlay"):
@@ -324,7 +323,7 @@ def of_stack(stack, machine, runtime, per_rank, folder):
     name = f"stacks/{stack}_{machine}"
     paths = derive_paths(settings_of(ROOT, stack, machine, folder))
     script = launcher_of(ROOT, stack, machine, runtime, folder)
-    plan = placeless(plan_of(script), dataclasses.replace(paths, root=STACK_CLONE))
+    plan = placeless(plan_of(script), paths._replace(root=STACK_CLONE))
     return {
         f"{name}.diff": difference(plan, placeless_plan("container_run", machine, runtime)),
         f"{name}.txt": command_of(ROOT, stack, machine, folder, per_rank=per_rank),

@@ -12,7 +12,6 @@ from support.repository import SITES, copy_tree
 from support.stacks import SHIPPED
 from writers.commands import WITHOUT, click_commands
 
-from lib.configuration.entries import ASSET, REPOSITORY
 from lib.configuration.partitions import LIMITS_OF, PRICE
 from lib.configuration.schema import KEYS
 from lib.configuration.sites import FACTS, MARKS
@@ -95,7 +94,9 @@ def test_key_of_the_configuration_is_in_the_reference(dotted):
 def test_no_key_of_the_reference_is_made_up():
     text = read("docs/reference/configuration.md").partition("\n## Placeholders in paths\n")[0]
     plain = {dotted.rpartition(".")[2] for dotted in KEYS if not KEYS[dotted].entries}
-    assert rows(text) == plain - {"training"} | {*ASSET} | {*REPOSITORY}
+    assert rows(text) == plain - {"training"} | {*KEYS["assets"].entries} | {
+        *KEYS["repositories"].entries
+    }
 
 
 @pytest.mark.parametrize(

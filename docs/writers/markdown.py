@@ -83,57 +83,20 @@ def kind(key: Key) -> str:
     return _SHOWN_KINDS[key.kind]
 
 
-def keys_table(keys: Mapping[str, Key], declared: type | None = None, prefix: str = "") -> str:
-    """Return the table of all keys of a table of a file.
-
-    Parameters
-    ----------
-    keys : mapping of str to Key
-        Declarations of the keys.
-    declared : type, optional
-        Class that they become; its docstring and defaults complete the declarations.
-    prefix : str
-        Prefix of the keys in the table.
-    """
-    about = parameters(declared) if declared else {}
-    defaults = {
-        **getattr(declared, "_field_defaults", {}),
-        **{
-            each.name: each.default
-            for each in getattr(declared, "__dataclass_fields__", {}).values()
-        },
-    }
+def keys_table(keys: Mapping[str, Key], prefix: str = "") -> str:
+    """Return the table of all keys of a table of a file."""
     return table(
         ("key", "type", "default", "meaning"),
         (
             (
                 code(prefix + name),
                 kind(key),
-                _default(key, defaults.get(name)),
-                plain(key.help) or about.get(name, ""),
+                value(key.default),
+                plain(key.help),
             )
             for name, key in keys.items()
         ),
     )
-
-
-def _default(key: Key, declared: Any) -> str:
-    default = key.default if key.default is not None else declared
-    return value(default) if isinstance(default, (str, int, float, tuple, Mapping)) else ""
-
-
-def parameters(declared: Any) -> dict[str, str]:
-    """Return the description of each name in the section Parameters of a docstring."""
-    section = (inspect.getdoc(declared) or "").partition("Parameters\n----------\n")[2]
-    found = {}
-    for names, about in re.findall(
-        r"^(\w[\w, ]*)(?: :.*)?\n((?:    .*\n?)+)", section, re.MULTILINE
-    ):
-        about = plain(about)
-        if about[1:2].islower() or about[1:2] in " `":
-            about = about[0].lower() + about[1:]
-        found.update(dict.fromkeys(names.split(", "), about))
-    return found
 
 
 def first_line(declared: Any) -> str:

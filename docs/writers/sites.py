@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lib.configuration.partitions import LIMITS_OF, PRICE, Limits, Price
-from lib.configuration.sites import FACTS, MARKS, Machine
+from lib.configuration.partitions import LIMITS_OF, PRICE
+from lib.configuration.sites import FACTS, MARKS
 from writers.markdown import keys_table, page
 
 _INTRO = """\
@@ -24,19 +24,19 @@ def site_page() -> str:
         _INTRO,
         "## A machine",
         _MACHINE,
-        keys_table(FACTS, Machine),
+        keys_table(FACTS),
         "## `recognise`",
         "Rules that detect the machine; all of them must match.",
         keys_table(MARKS, prefix="recognise."),
         "## `partitions`",
         "One table per partition.",
-        keys_table(LIMITS_OF["partitions"], Limits, "partitions.NAME."),
+        keys_table(LIMITS_OF["partitions"], "partitions.NAME."),
         "## `qos`",
         "One table per quality of service.",
-        keys_table(LIMITS_OF["qos"], Limits, "qos.NAME."),
+        keys_table(LIMITS_OF["qos"], "qos.NAME."),
         "## `price`",
         "Price of an hour, in the site's own unit: the sum of the keys that are set.",
-        keys_table(PRICE, Price, "price."),
+        keys_table(PRICE, "price."),
         "## `configuration`",
         "Any table of [configuration.toml](configuration.md); a group can override its values.",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lib.configuration.stacks import FILE, IMAGES, KINDS, SETTING, Setting, Stack
+from lib.configuration.stacks import FILE, IMAGES, KINDS, SETTING
 from lib.configuration.training import VARIABLES
 from writers.markdown import code, keys_table, kind, page, table
 
@@ -23,13 +23,13 @@ def stack_page() -> str:
         "stack.toml",
         _INTRO,
         "## The file",
-        keys_table(FILE, Stack),
+        keys_table(FILE),
         "## `[images]`",
         'A string, or one for each architecture: `{ amd64 = "...", arm64 = "..." }`.',
         keys_table(IMAGES, prefix="images."),
         "## `[training]`",
         _SETTINGS,
-        keys_table(SETTING, Setting, "training.NAME."),
+        keys_table(SETTING, "training.NAME."),
         table(
             ("kind", "type", "meaning"),
             ((code(name), kind(key), key.help) for name, key in KINDS.items()),

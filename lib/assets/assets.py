@@ -9,13 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
-from lib.configuration.entries import ASSET
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
-from lib.configuration.schema import entry_name
+from lib.configuration.schema import KEYS, entry_name
 from lib.configuration.training import hub_cache
 from lib.runtimes.launch import here_lines
 from lib.runtimes.packages import wanted_venv
@@ -24,6 +22,7 @@ from lib.script.errors import LongshipError
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_KEYS = KEYS["assets"].entries
 _REVISION = re.compile(r"[A-Za-z0-9_][\w./+-]*", re.ASCII)
 
 
@@ -31,8 +30,8 @@ class Asset(NamedTuple):
     """One of the [[assets]]; `include` and `exclude` are patterns of files."""
 
     repo: str
-    kind: str = ASSET["kind"].default
-    revision: str = ASSET["revision"].default
+    kind: str = _KEYS["kind"].default
+    revision: str = _KEYS["revision"].default
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
@@ -106,8 +105,8 @@ def _with_own_cache(settings: Settings) -> Settings:
     """Return the settings without HF_HOME, which is a directory of the target."""
     configuration = settings.configuration
     kept = {name: text for name, text in configuration.environment.set.items() if name != "HF_HOME"}
-    environment = replace(configuration.environment, set=kept)
-    return replace(settings, configuration=replace(configuration, environment=environment))
+    environment = configuration.environment._replace(set=kept)
+    return settings._replace(configuration=configuration._replace(environment=environment))
 
 
 def offline_lines(settings: Settings, paths: Paths) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -40,7 +39,7 @@ def pack_lines(
 
     SETTINGS are of the machine that will use the bundle, HERE are the paths of the one that packs.
     """
-    here = dataclasses.replace(here, arch=settings.machine.arch)
+    here = here._replace(arch=settings.machine.arch)
     outside = (Path(_folder(folder)), here.scratch_dir, here.project_dir)
     options: dict[str, Iterable[object]] = {
         "repository": [here.root],

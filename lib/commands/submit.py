@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +197,7 @@ def begin(machine: str) -> None:
     write_file(run / "configuration.json", resolved(env.settings))
     title = call.title(f"launcher of job {run.name}; arguments: the command")
     named = job_launcher(env, run, job=facts["JobId"], restarted=restarted, title=title)
-    lines = start.start_lines(replace(env, held=named), run, facts, named)
+    lines = start.start_lines(env._replace(held=named), run, facts, named)
     write_file(
         run / "start.bash", render(call.title(f"start of job {run.name}"), lines, sourced=True)
     )

@@ -1,10 +1,9 @@
-"""All layers put together: what a script is computed from."""
+"""All layers merged into one value, from which a script is computed."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,38 +14,19 @@ from lib.configuration.tables import Key, Source, check_value, read_toml
 from lib.script.errors import LongshipError, print_messages, suggest
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a script is computed from.
+class Settings(NamedTuple):
+    """Everything that a script is computed from."""
 
-    Parameters
-    ----------
-    root : pathlib.Path
-        The repository.
-    machine : Machine
-        The facts of the machine.
-    stack : Stack
-        The facts of the software stack.
-    configuration : Configuration
-        Every value.
-    origins : mapping of str to str
-        Where each value comes from, by dotted key.
-    files : tuple of str
-        Every file that was looked at, there or not.
-    environ : mapping
-        The caller's environment.
-    """
-
-    root: Path
+    root: Path  # the repository
     machine: Machine
     stack: Stack
     configuration: Configuration
-    origins: Mapping[str, str]
-    files: tuple[str, ...]
-    environ: Mapping[str, str]
+    origins: Mapping[str, str]  # of each value, by dotted key
+    files: tuple[str, ...]  # every file that was looked for, whether it exists or not
+    environ: Mapping[str, str]  # of the caller
 
 
-# What cannot depend on the stack or the machine in use, as it decides which they are.
+# Keys that cannot depend on the stack or the machine, because they choose it.
 _CHOSEN = {"stacks": {"stack", "machine"}, "machines": {"machine"}}
 
 
@@ -58,35 +38,17 @@ class _File(NamedTuple):
     machines: Mapping[str, Layer]
 
     def layers(self, stack: str, machine: str) -> list[Layer]:
-        """Return those that apply, the strongest last."""
+        """Return the layers for this stack and machine; later ones win."""
         found = (self.general, self.stacks.get(stack), self.machines.get(machine))
         return [each for each in found if each is not None]
 
 
 def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, str]) -> Settings:
-    """Read the files that apply, and let later layers win over earlier ones.
+    """Read the files that apply; later layers win over earlier ones.
 
     The order is: built-in defaults, the stack, the site, configuration.toml with its tables of
     stack and machine, configuration.local.toml likewise, environment variables, the command line.
-
-    Parameters
-    ----------
-    root : pathlib.Path
-        The repository.
-    options : mapping
-        What the command line says of ``machine``, ``stack`` and ``configuration``; absent or empty
-        where it says nothing.
-    environ : mapping
-        The caller's environment.
-
-    Returns
-    -------
-    Settings
-
-    Raises
-    ------
-    LongshipError
-        If a file cannot be read or says something impossible, or a machine or stack is unknown.
+    Options are ``machine``, ``stack`` and ``configuration``, absent or empty if not given.
     """
     path = options.get("configuration") or environ.get("LONGSHIP_CONFIGURATION") or ""
     main = Path(path) if path else root / "configuration.toml"
@@ -114,7 +76,7 @@ def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, 
     own = [layer for each in files for layer in each.layers(stack.name, name)]
     configuration, origins = combine([stack.configuration, site, *own, *last])
     check_settings(stack, configuration.training, origins["training"])
-    # a new site is a file in any folder beside the scripts
+    # a new site is a file in any directory next to the scripts
     sites = [each / "site.toml" for each in sorted(root.iterdir()) if os.path.isdir(each)]
     looked_at = [main, local, root / "stacks" / stack.name / "stack.toml", *sites]
     return Settings(

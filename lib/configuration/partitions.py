@@ -1,91 +1,33 @@
 """Limits and prices of a site's partitions: tables of a ``site.toml``."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Optional
 
-from lib.configuration.tables import Key, Source, check_table
+from lib.configuration.tables import Key, Source, check_table, keys_of
 from lib.script.errors import LongshipError
 
-_LIMITS = {
-    "max_time": Key("string", "such as 24:00:00 or 7-00:00:00"),
-    "max_nodes": Key("integer"),
-    "max_gpus": Key("integer"),
-}
 LIMIT_NAMES = ("max_hours", "max_nodes", "max_gpus")
-LIMITS_OF = {
-    "partitions": {
-        **_LIMITS,
-        "cores_per_node": Key("integer"),
-        "gpus_per_node": Key("integer"),
-        "price": Key("table"),
-    },
-    "qos": _LIMITS,
-}
-PRICE = {
-    "unit": Key("string"),
-    "node": Key("float"),
-    "gpu": Key("float"),
-    "core": Key("float"),
-    "slice": Key("float"),
-    "slice_cores": Key("integer"),
-    "slice_memory": Key("integer"),
-    "constraints": Key("table"),
-}
-
-
-class Limits(NamedTuple):
-    """Limits of a partition or a quality of service; None if unknown.
-
-    Parameters
-    ----------
-    max_hours : float or None
-        Time limit of a job.
-    max_nodes, max_gpus : int or None
-        Size limit of a job.
-    cores_per_node, gpus_per_node : int or None
-        Cores or GPUs of its nodes, if they differ from the machine's other nodes.
-    price : Price or None
-        Price of an hour, if it differs from the machine's other partitions.
-    """
-
-    max_hours: float | None = None
-    max_nodes: int | None = None
-    max_gpus: int | None = None
-    cores_per_node: int | None = None
-    gpus_per_node: int | None = None
-    price: Price | None = None
 
 
 class Price(NamedTuple):
-    """Price of an hour, in the site's own unit: the sum of all parts.
+    """Price of an hour, in the site's own unit: the sum of all parts."""
 
-    Parameters
-    ----------
-    unit : str
-        Unit of the price, such as ``core-hours``.
-    node, gpu, core : float
-        Price per requested node, GPU or core.
-    slice : float
-        LUMI: price per slice; their number is the largest of GPUs, cores / slice_cores and
-        gigabytes / slice_memory.
-    slice_cores, slice_memory : int
-        LUMI: cores, and gigabytes, that belong to one GPU of a node.
-    constraints : mapping of str to float
-        Factors of ``--constraint``, such as Berzelius' fat nodes.
-    """
-
-    unit: str = "hours"
-    node: float = 0
-    gpu: float = 0
-    core: float = 0
-    slice: float = 0
-    slice_cores: int = 1
-    slice_memory: int = 1
-    constraints: Mapping[str, float] = {}
+    unit: Annotated[str, "unit of the price, such as `core-hours`"] = "hours"
+    node: Annotated[float, "price per requested node"] = 0
+    gpu: Annotated[float, "price per requested GPU"] = 0
+    core: Annotated[float, "price per requested core"] = 0
+    slice: Annotated[
+        float,
+        "LUMI: price per slice; their number is the largest of GPUs, cores / slice_cores and "
+        "gigabytes / slice_memory",
+    ] = 0
+    slice_cores: Annotated[int, "LUMI: cores that belong to one GPU of a node"] = 1
+    slice_memory: Annotated[int, "LUMI: gigabytes that belong to one GPU of a node"] = 1
+    constraints: Annotated[
+        Mapping[str, float], "factors of `--constraint`, such as Berzelius' fat nodes", "table"
+    ] = {}
 
     def per_hour(
         self, *, nodes: int, cores: int, gpus: int, memory: float, constraint: str
@@ -98,6 +40,40 @@ class Price(NamedTuple):
         return factor * (
             nodes * self.node + gpus * self.gpu + cores * self.core + slices * self.slice
         )
+
+
+class Limits(NamedTuple):
+    """Limits of a partition or a quality of service; None if unknown."""
+
+    max_hours: Optional[float] = None
+    max_nodes: Annotated[Optional[int], "size limit of a job", "integer"] = None
+    max_gpus: Annotated[Optional[int], "size limit of a job", "integer"] = None
+    cores_per_node: Annotated[
+        Optional[int],
+        "cores of its nodes, unless all nodes have as many",
+        "integer",
+    ] = None
+    gpus_per_node: Annotated[
+        Optional[int],
+        "GPUs of its nodes, unless all nodes have as many",
+        "integer",
+    ] = None
+    price: Annotated[
+        Optional[Price],
+        "price of an hour, if it differs from the machine's other partitions",
+        "table",
+    ] = None
+
+
+PRICE = keys_of(Price)
+_LIMITS = {
+    "max_time": Key("string", "time limit of a job, such as 24:00:00 or 7-00:00:00"),
+    **keys_of(Limits),
+}
+LIMITS_OF = {
+    "partitions": _LIMITS,
+    "qos": {name: _LIMITS[name] for name in ("max_time", "max_nodes", "max_gpus")},
+}
 
 
 def read_limits(kind: str, table: Any, source: Source, prefix: str) -> dict[str, Limits]:
@@ -129,15 +105,7 @@ _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(
 
 
 def hours(text: str, location: str) -> float:
-    """Read a time as Slurm does: minutes, minutes:seconds, hours:minutes:seconds, or with days.
-
-    Parameters
-    ----------
-    text : str
-        Such as ``90``, ``24:00:00``, ``2-12`` or ``UNLIMITED``; 0 is unlimited too.
-    location : str
-        Its place, for the message.
-    """
+    """Read a time as Slurm does: 90 (minutes), 24:00:00, 2-12 or UNLIMITED; 0 is unlimited too."""
     if text.upper() in ("UNLIMITED", "INFINITE", "-1"):
         return math.inf
     found = seconds(text)
@@ -149,7 +117,7 @@ def hours(text: str, location: str) -> float:
     return found / 3600 or math.inf
 
 
-def seconds(text: str) -> int | None:
+def seconds(text: str) -> Optional[int]:
     """Read the same times; None for UNLIMITED and whatever is not a time."""
     match = _TIME.fullmatch(text)
     if not match:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from lib.configuration.layers import Settings
 from lib.script.errors import LongshipError
 
-# ~, $NAME, ${NAME}, {field}: all in one pass, so that what a value holds is not looked at again
+# ~, $NAME, ${NAME}, {field}: all in one pass, so that no value is expanded again
 _PART = re.compile(r"^~(?=/|$)|\$(\w+)|\$\{(\w+)\}|\{(\w*)\}")
 
-# What a path may name in braces.
+# Placeholders of paths.
 FIELDS = {
     "user": "your login name",
     "account": "`project.account`",
@@ -24,32 +24,19 @@ FIELDS = {
 }
 
 
-@dataclass(frozen=True)
-class Paths:
-    """Where things lie on one machine, for one user and one stack.
+class Paths(NamedTuple):
+    """All paths on one machine, for one user and one stack."""
 
-    Parameters
-    ----------
-    root : pathlib.Path
-        The repository.
-    project_dir, scratch_dir, checkpoint_dir : pathlib.Path
-        The configured roots; the last one lies in the second unless the site has a place for it.
-    stack : str
-        Whose packages these are.
-    arch : str
-        ``amd64`` or ``arm64``; it stands in every name that depends on it.
-    """
-
-    root: Path
+    root: Path  # the repository
     project_dir: Path
     scratch_dir: Path
     checkpoint_dir: Path
     stack: str
-    arch: str
+    arch: str  # amd64 or arm64; part of every name that depends on it
 
     @property
     def roots(self) -> tuple[Path, ...]:
-        """The folders that all others lie in."""
+        """The directories that contain all others."""
         inside = self.scratch_dir in self.checkpoint_dir.parents
         more = () if inside else (self.checkpoint_dir,)
         return (self.project_dir, self.scratch_dir, *more)
@@ -121,31 +108,16 @@ class Paths:
 
 
 def pinned(path: Path) -> Path:
-    """Follow the link that names what is in use, so that a later swap does not reach a launch.
+    """Follow the link to the active file, so that a later swap does not affect a launch.
 
-    Only this one link is followed: what lies behind links of the file system itself (`/scratch` on
-    LUMI) may not be visible inside under its other name.
+    Only this link is followed: the target of a link in the file system itself (`/scratch` on LUMI)
+    may not be visible inside the container.
     """
     return path.parent / os.readlink(path) if os.path.islink(path) else path
 
 
 def derive_paths(settings: Settings) -> Paths:
-    """Expand the configured roots and derive the rest.
-
-    Parameters
-    ----------
-    settings : Settings
-        All layers put together.
-
-    Returns
-    -------
-    Paths
-
-    Raises
-    ------
-    LongshipError
-        If a root has an unknown field, a variable that is not set, or is not absolute.
-    """
+    """Expand the configured roots and derive the rest."""
     roots = settings.configuration.paths
     scratch_dir = Path(expand("paths.scratch_dir", roots.scratch_dir, settings))
     checkpoint_dir = scratch_dir / "checkpoints"
@@ -162,29 +134,10 @@ def derive_paths(settings: Settings) -> Paths:
 
 
 def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | None = None) -> str:
-    """Fill in what a configured path may hold; nothing is ever evaluated by a shell.
+    """Expand a path of the configuration to an absolute one; no shell evaluates it.
 
-    Parameters
-    ----------
-    key : str
-        The dotted key, for messages.
-    text : str
-        The path: ``{user}``, ``{account}``, ``{project}``, ``{machine}``, ``{arch}``, a leading
-        ``~``, ``$NAME`` and ``${NAME}`` are replaced.
-    settings : Settings
-        Where the values come from.
-    more : mapping, optional
-        Other fields, besides those.
-
-    Returns
-    -------
-    str
-        An absolute path.
-
-    Raises
-    ------
-    LongshipError
-        For an unknown or empty field, a variable that is not set, or a relative path.
+    A leading ``~``, ``$NAME``, ``${NAME}``, the `FIELDS` and those in `more` are replaced. The
+    dotted key is for messages.
     """
     origin = settings.origins.get(key) or settings.origins.get(key.partition(".")[0], "")
     fields = {**_fields(settings), **(more or {})}
@@ -210,8 +163,8 @@ def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | No
         if value:
             return value
         raise LongshipError(
-            f'{key} in {origin} is "{text}", and the variable {match[0]} is not set here',
-            f"set it, or set {key} in configuration.local.toml",
+            f'{key} in {origin} is "{text}", and the variable {match[0]} is not set',
+            f"set the variable, or set {key} in configuration.local.toml",
         )
 
     def part(match: re.Match[str]) -> str:
@@ -219,17 +172,17 @@ def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | No
             home = settings.environ.get("HOME") or os.path.expanduser("~")
             if home.startswith("/"):
                 return home
-            raise LongshipError(f'HOME is "{home}", which is no absolute path', "type: unset HOME")
+            raise LongshipError(f'HOME is not an absolute path: "{home}"', "run: unset HOME")
         return variable(match) if match[3] is None else field(match)
 
     path = _PART.sub(part, text)
     if not path.startswith("/"):
         raise LongshipError(
-            f'{key} in {origin} is "{text}", which is no absolute path',
+            f'{key} in {origin} is "{text}", which is not an absolute path',
             f'start it with / or ~: "~/{text}"',
         )
     if "\n" in path:
-        raise LongshipError(f"{key} in {origin} holds a newline: {path!r}", "take it out")
+        raise LongshipError(f"{key} in {origin} contains a newline: {path!r}", "remove it")
     return os.path.normpath(path)
 
 
@@ -245,9 +198,9 @@ def _fields(settings: Settings) -> Mapping[str, str]:
 
 
 def _user() -> str:
-    import pwd  # only where the environment does not say: cron, containers
+    import pwd  # only if the environment does not name the user: cron, containers
 
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # in a container that was given a user's number
+    except KeyError:  # in a container that was started with a user ID
         return ""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from lib.configuration.entries import INSTALLS, REPOSITORY
 from lib.configuration.layers import Settings
-from lib.configuration.schema import entry_name
+from lib.configuration.schema import Repository, entry_name
 from lib.script.errors import LongshipError
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -16,45 +15,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _PASSWORD = re.compile(r"\w+://[^/@]*:[^/@]*@|https?://[^/@]+@")
 
 
-class Repository(NamedTuple):
-    """One of the [[repositories]].
-
-    Parameters
-    ----------
-    name : str
-        Name of its directory.
-    url, ref : str
-        URL to clone, and the tag, branch or commit; "" for the default branch.
-    upstream : str
-        URL of the original repository if ``url`` is a fork, else "".
-    install : str
-        How to install it into the venv: ``editable``, ``plain``, ``requirements`` or ``none``.
-    extras : tuple of str
-        Optional dependencies to install.
-    requirements : str
-        Its requirements file, for ``install = "requirements"``.
-    script : str
-        Script of this repository to run inside the environment after the installation, else "".
-    """
-
-    name: str
-    url: str
-    ref: str = ""
-    upstream: str = ""
-    install: str = INSTALLS[0]
-    extras: tuple[str, ...] = ()
-    requirements: str = REPOSITORY["requirements"].default
-    script: str = ""
-
-
 def configured_repositories(settings: Settings) -> tuple[Repository, ...]:
-    """Return the configured repositories of all layers.
-
-    Raises
-    ------
-    LongshipError
-        If one has no URL, an invalid name, or a password in its URL.
-    """
+    """Return the configured repositories of all layers; each has a URL without a password."""
     return tuple(
         _repository(entry, settings.origins["repositories"])
         for entry in settings.configuration.repositories

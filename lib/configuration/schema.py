@@ -1,125 +1,134 @@
-"""What configuration.toml may say: the keys, their types and defaults, and the strict reading.
+"""The keys of configuration.toml, their types and defaults, and the strict reading.
 
-The same tables stand in configuration.toml, configuration.local.toml, under ``[machines.NAME]`` and
-``[stacks.NAME]`` of both, and under ``configuration`` in the files of sites and stacks. Each is a
-`Layer`; later layers win (`lib/configuration/layers.py` has the order).
+The same tables are allowed in configuration.toml, configuration.local.toml, under
+``[machines.NAME]`` and ``[stacks.NAME]`` of both, and under ``configuration`` in the files of sites
+and stacks. Each is a `Layer`; later layers win (`lib/configuration/layers.py` has the order).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from lib.configuration.entries import ASSET, REPOSITORY
-from lib.configuration.tables import Key, Location, Source, check_value
+from lib.configuration.tables import Key, Location, Source, check_value, keys_of
 from lib.script.errors import LongshipError, suggest
 
 RUNTIMES = ("auto", "apptainer", "singularity", "docker", "podman", "enroot", "host")
+Strings = tuple[str, ...]
+StringTable = Mapping[str, str]
 
 
-def _declare_key(
-    default: Any,
-    help: str,
-    choices: tuple[str, ...] = (),
-    entries: Mapping[str, Key] | None = None,
-    kind: str = "",
-) -> Any:
-    """Declare a key: its default, one line about it, and the only values allowed."""
-    kinds = {str: "string", int: "integer", tuple: "list", dict: "string_table"}
-    kind = kind or ("tables" if entries else kinds[type(default)])
-    key = Key(kind, help, choices, default, entries or {})
-    return field(default_factory=lambda: default, metadata={"key": key})
+class Repository(NamedTuple):
+    """One of the [[repositories]]."""
+
+    name: Annotated[str, "name of its directory (default: the last part of the URL)"] = ""
+    url: Annotated[str, "URL or path that git clones"] = ""
+    ref: Annotated[str, "tag, branch or commit (default: the default branch)"] = ""
+    upstream: Annotated[str, "URL of the original, if `url` is a fork"] = ""
+    install: Annotated[
+        str,
+        "how it is installed into the venv",
+        ("editable", "plain", "requirements", "none"),
+    ] = "editable"
+    extras: Annotated[Strings, "optional dependencies: NAME[extra]"] = ()
+    requirements: Annotated[str, "its requirements file, for install = requirements"] = (
+        "requirements.txt"
+    )
+    script: Annotated[str, "script of the clone to run afterwards, inside the environment"] = ""
 
 
-@dataclass(frozen=True)
-class Project:
+class AssetEntry(NamedTuple):
+    """One of the [[assets]], which `lib/assets/assets.py` checks."""
+
+    name: Annotated[str, "label that distinguishes entries with the same repo"] = ""
+    repo: Annotated[str, "repository on the Hugging Face Hub, such as openai-community/gpt2"] = ""
+    kind: Annotated[
+        str, "type of the repository; use model for a tokenizer", ("model", "dataset")
+    ] = "model"
+    revision: Annotated[str, "commit; a branch or tag can move, so its commit is printed"] = "main"
+    include: Annotated[Strings, "patterns of files to download (default: all)"] = ()
+    exclude: Annotated[Strings, "patterns of files to leave out"] = ()
+
+
+class Project(NamedTuple):
     """[project]: whose work this is."""
 
-    name: str = _declare_key("", "names the directories, if a site has one per project")
-    account: str = _declare_key("", "Slurm account, if the site requires one")
+    name: Annotated[str, "names the directories, if a site has one per project"] = ""
+    account: Annotated[str, "Slurm account, if the site requires one"] = ""
 
 
-@dataclass(frozen=True)
-class PathRoots:
+class PathRoots(NamedTuple):
     """[paths]: the roots that everything else is derived from (`lib/configuration/paths.py`)."""
 
-    project_dir: str = _declare_key("~/longship-data/project", "long-lived: repositories, patches")
-    scratch_dir: str = _declare_key(
-        "~/longship-data/scratch", "large and fast: images, packages, caches, runs"
+    project_dir: Annotated[str, "long-lived: repositories, patches"] = "~/longship-data/project"
+    scratch_dir: Annotated[str, "large and fast: images, packages, caches, runs"] = (
+        "~/longship-data/scratch"
     )
-    checkpoint_dir: str = _declare_key("", "for training (default: scratch_dir/checkpoints)")
+    checkpoint_dir: Annotated[str, "for training (default: scratch_dir/checkpoints)"] = ""
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(NamedTuple):
     """[container]: the image and what runs it."""
 
-    runtime: str = _declare_key("auto", "auto: the site's, else the first that works", RUNTIMES)
-    image: str = _declare_key("", "source of the image (default: the stack's)")
-    binds: tuple[str, ...] = _declare_key((), 'more bind mounts: "/data", "/data:/inside:ro"')
-    patched_files: Mapping[str, str] = _declare_key(
-        {}, "files of the image, each replaced by your own"
-    )
+    runtime: Annotated[str, "auto: the site's, else the first that works", RUNTIMES] = "auto"
+    image: Annotated[str, "source of the image (default: the stack's)"] = ""
+    binds: Annotated[Strings, 'more bind mounts: "/data", "/data:/inside:ro"'] = ()
+    patched_files: Annotated[StringTable, "files of the image, each replaced by your own"] = {}
 
 
-@dataclass(frozen=True)
-class Packages:
+class Packages(NamedTuple):
     """[packages]: what is installed on top of the image."""
 
-    requirements: str = _declare_key(
-        "requirements/environment.txt", 'a pip requirements file; "" for none'
+    requirements: Annotated[str, 'a pip requirements file; "" for none'] = (
+        "requirements/environment.txt"
     )
-    installer: str = _declare_key("uv", "uv if it is available, else pip", ("uv", "pip"))
-    python: str = _declare_key(
-        "", "Python version of the target, such as 3.12, to download without an image"
+    installer: Annotated[str, "uv if it is available, else pip", ("uv", "pip")] = "uv"
+    python: Annotated[
+        str, "Python version of the target, such as 3.12, to download without an image"
+    ] = ""
+    overlay: Annotated[str, "name of the overlay; empty: a venv"] = ""
+    compression: Annotated[str, "compression of the overlay", ("zstd", "xz", "lz4", "gzip")] = (
+        "zstd"
     )
-    overlay: str = _declare_key("", "name of the overlay; empty: a venv")
-    compression: str = _declare_key(
-        "zstd", "compression of the overlay", ("zstd", "xz", "lz4", "gzip")
-    )
-    processors: int = _declare_key(0, "CPU cores used for packing; 0: all")
-    memory: str = _declare_key("", 'memory limit for packing, such as "2G" (default: a quarter)')
-    work_dir: str = _declare_key("", "build directory of the overlay (default: in scratch_dir)")
+    processors: Annotated[int, "CPU cores used for packing; 0: all"] = 0
+    memory: Annotated[str, 'memory limit for packing, such as "2G" (default: a quarter)'] = ""
+    work_dir: Annotated[str, "build directory of the overlay (default: in scratch_dir)"] = ""
 
 
-@dataclass(frozen=True)
-class Environment:
+class Environment(NamedTuple):
     """[environment]: the variables that the program inside finds."""
 
-    unset: tuple[str, ...] = _declare_key(
-        (), "variables to unset, in addition to the built-in list; NAME* too"
+    unset: Annotated[
+        Strings, "variables to unset, in addition to the built-in list; NAME* too"
+    ] = ()
+    set: Annotated[StringTable, "variables to set"] = {}
+    secrets: Annotated[Strings, "variables passed by name, never written down"] = (
+        "HF_TOKEN",
+        "WANDB_API_KEY",
     )
-    set: Mapping[str, str] = _declare_key({}, "variables to set")
-    secrets: tuple[str, ...] = _declare_key(
-        ("HF_TOKEN", "WANDB_API_KEY"), "variables passed by name, never written down"
-    )
-    token_files: Mapping[str, str] = _declare_key(
-        {"HF_TOKEN": "~/.cache/huggingface/token"},
-        "files read inside the container if the variable is not set",
-    )
+    token_files: Annotated[
+        StringTable, "files read inside the container if the variable is not set"
+    ] = {"HF_TOKEN": "~/.cache/huggingface/token"}
 
 
-@dataclass(frozen=True)
-class Jobs:
+class Jobs(NamedTuple):
     """[jobs]: what submit.py and the start of a job do."""
 
-    ask_above: int = _declare_key(
-        0, "ask before a job that may cost more, in the site's unit; 0: never"
-    )
+    ask_above: Annotated[
+        int, "ask before a job that may cost more, in the site's unit; 0: never"
+    ] = 0
 
 
-@dataclass(frozen=True)
-class Configuration:
+class Configuration(NamedTuple):
     """Every value, checked."""
 
-    machine: str = _declare_key("auto", "auto: detected; or a name from a site.toml")
-    stack: str = _declare_key("pytorch", "a directory under stacks/")
-    repositories: tuple[Mapping[str, Any], ...] = _declare_key(
-        (), "external repositories", entries=REPOSITORY
-    )
-    assets: tuple[Mapping[str, Any], ...] = _declare_key((), "models and datasets", entries=ASSET)
-    training: Mapping[str, Any] = _declare_key({}, "settings of the stack", kind="values")
+    machine: Annotated[str, "auto: detected; or a name from a site.toml"] = "auto"
+    stack: Annotated[str, "a directory under stacks/"] = "pytorch"
+    repositories: Annotated[
+        tuple[Mapping[str, Any], ...], "external repositories", keys_of(Repository)
+    ] = ()
+    assets: Annotated[
+        tuple[Mapping[str, Any], ...], "models and datasets", keys_of(AssetEntry)
+    ] = ()
+    training: Annotated[Mapping[str, Any], "settings of the stack", "values"] = {}
     project: Project = Project()
     paths: PathRoots = PathRoots()
     container: Container = Container()
@@ -128,57 +137,33 @@ class Configuration:
     jobs: Jobs = Jobs()
 
 
-def _all_keys(table: type, prefix: str = "") -> dict[str, Key]:
-    """Map dotted key -> what it takes, for every key of a table and of the tables in it."""
-    keys = {}
-    for each in fields(table):
-        if each.metadata:
-            keys[prefix + each.name] = each.metadata["key"]
-        else:
-            keys.update(_all_keys(type(each.default), f"{prefix}{each.name}."))
-    return keys
-
-
-KEYS = _all_keys(Configuration)
-TABLES = {each.name: type(each.default) for each in fields(Configuration) if not each.metadata}
+TABLES = {
+    name: type(default)
+    for name, default in Configuration._field_defaults.items()
+    if hasattr(default, "_fields")
+}
+# Every key by its dotted name.
+KEYS = {
+    **keys_of(Configuration),
+    **{
+        f"{table}.{name}": key
+        for table, record in TABLES.items()
+        for name, key in keys_of(record).items()
+    },
+}
 
 
 class Layer(NamedTuple):
-    """What one source says.
-
-    Parameters
-    ----------
-    origin : str
-        Where it stands: a file, ``environment`` or ``command line``.
-    values : mapping of str to object
-        Checked values by dotted key, such as ``container.image``.
-    """
+    """The checked values of one source: a file or its table, ``environment``, ``command line``."""
 
     origin: str
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  # by dotted key, such as container.image
 
 
 def check_layer(tables: Any, source: Source, prefix: str = "") -> Layer:
-    """Check one set of tables against the keys.
+    """Check tables, without ``machines`` and ``stacks``, against the keys.
 
-    Parameters
-    ----------
-    tables : object
-        What TOML gave, without ``machines`` and ``stacks``.
-    source : Source
-        Where it was read.
-    prefix : str
-        The table that they stand in, such as ``machines.jwb``.
-
-    Returns
-    -------
-    Layer
-        The values by dotted key.
-
-    Raises
-    ------
-    LongshipError
-        For an unknown key, a wrong type, or an impossible value.
+    The prefix is the table that they are in, such as ``machines.jwb``.
     """
 
     def location(dotted: str) -> Location:
@@ -201,20 +186,17 @@ def check_layer(tables: Any, source: Source, prefix: str = "") -> Layer:
 def _unknown_key(dotted: str, value: Any, location: Location) -> LongshipError:
     table, _, key = dotted.rpartition(".")
     if table:
-        beside = [each.rpartition(".")[2] for each in KEYS if each.rpartition(".")[0] == table]
-        return LongshipError(f'{location}: [{table}] has no key "{key}"', suggest(key, beside))
-    beside = [*(each for each in KEYS if "." not in each), *TABLES, "machines", "stacks"]
+        hint = suggest(key, TABLES[table]._fields)
+        return LongshipError(f'{location}: [{table}] has no key "{key}"', hint)
     kind = "table" if isinstance(value, dict) else "key"
-    return LongshipError(f'{location}: unknown {kind} "{key}"', suggest(key, beside))
+    hint = suggest(key, [*Configuration._fields, "machines", "stacks"])
+    return LongshipError(f'{location}: unknown {kind} "{key}"', hint)
 
 
 def combine(layers: Iterable[Layer]) -> tuple[Configuration, dict[str, str]]:
-    """Put layers together; later ones win, and tables are merged name by name.
+    """Merge layers, and return the values, and the origin of each by dotted key.
 
-    Returns
-    -------
-    tuple of Configuration and dict
-        The values, and for each dotted key the origin of its value.
+    Later layers win; tables are merged name by name.
     """
     values = {dotted: key.default for dotted, key in KEYS.items()}
     origins = dict.fromkeys(KEYS, "default")
@@ -230,7 +212,7 @@ def combine(layers: Iterable[Layer]) -> tuple[Configuration, dict[str, str]]:
     for dotted, value in values.items():
         table, _, key = dotted.rpartition(".")
         grouped[table][key] = value
-    tables = {name: table(**grouped[name]) for name, table in TABLES.items()}
+    tables = {name: record(**grouped[name]) for name, record in TABLES.items()}
     return Configuration(**grouped[""], **tables), origins
 
 

@@ -1,167 +1,105 @@
-"""Sites: what is known of each machine, from the ``site.toml`` of its folder.
+"""Sites: the facts of each machine, from the ``site.toml`` of its directory.
 
-A site is a folder beside this repository's scripts with a ``site.toml``; it describes one or more
+A site is a directory next to the entry scripts with a ``site.toml``, which describes one or more
 machines. Adding one needs no Python.
 """
-
-from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
-from lib.configuration.partitions import LIMITS_OF, Limits, Price, read_limits, read_price
-from lib.configuration.schema import RUNTIMES, Layer, check_layer
-from lib.configuration.tables import Key, Source, check_table, find_files, read_toml
+from lib.configuration.partitions import LIMITS_OF, Limits, read_limits, read_price
+from lib.configuration.schema import RUNTIMES, Layer, Strings, check_layer
+from lib.configuration.tables import Key, Source, check_table, find_files, keys_of, read_toml
 from lib.script.errors import LongshipError
 
-# What a machine's table in a site.toml takes; `Machine` says what each of them is.
-FACTS = {
-    "description": Key("string"),
-    "recognise": Key("table"),
-    "runtime": Key("string", choices=RUNTIMES),
-    "gpu": Key("string", choices=("cuda", "rocm", "cpu", "auto")),
-    "arch": Key("string", choices=("amd64", "arm64", "auto")),
-    "modules": Key("list"),
-    "runtime_options": Key("list"),
-    "binds": Key("list"),
-    "definition_builds": Key("string", choices=("allowed", "forbidden")),
-    "build_hint": Key("string"),
-    "cores_per_node": Key("integer"),
-    "gpus_per_node": Key("integer"),
-    "default_partition": Key("string"),
-    "partitions": Key("table"),
-    "qos": Key("table"),
-    "price": Key("table"),
-    "required": Key("list"),
-    "compute_folders": Key("list"),
-    "rendezvous": Key("string"),
-    "pyxis": Key("string", choices=("yes", "no")),
-    "accounts": Key("string", choices=("yes", "no")),
-    "configuration": Key("table"),
-}
+_YES_NO = ("yes", "no")
+
+
+class Machine(NamedTuple):
+    """The facts of one machine that a script needs."""
+
+    name: str
+    site_file: str  # relative to the repository
+    description: Annotated[str, "the machine's full name"] = ""
+    recognise: Annotated[Mapping[str, Any], "detection rules; all of them must match", "table"] = {}
+    runtime: Annotated[
+        str, "container runtime; `auto` for a machine that is not known in advance", RUNTIMES
+    ] = "auto"
+    gpu: Annotated[
+        str,
+        "`cuda`, `rocm`, `cpu`, or `auto`: detected on the node",
+        ("cuda", "rocm", "cpu", "auto"),
+    ] = "auto"
+    arch: Annotated[
+        str,
+        "architecture of the compute nodes, `amd64` or `arm64`; `auto`: that of this machine",
+        ("amd64", "arm64", "auto"),
+    ] = "auto"
+    modules: Annotated[
+        Strings, "arguments of `module`, one string per call, if a module provides the runtime"
+    ] = ()
+    runtime_options: Annotated[Strings, "additional options of the runtime"] = ()
+    binds: Annotated[
+        Strings, "directories of the site to bind that the runtime does not bind automatically"
+    ] = ()
+    definition_builds: Annotated[
+        str,
+        "`allowed`, or `forbidden` if the site does not allow builds from a definition file",
+        ("allowed", "forbidden"),
+    ] = "allowed"
+    build_hint: Annotated[
+        str, "alternative to such builds, or the place where they are allowed"
+    ] = ""
+    cores_per_node: Annotated[int, "cores of a compute node; 0: unknown"] = 0
+    gpus_per_node: Annotated[int, "GPUs of a compute node; 0: unknown"] = 0
+    default_partition: Annotated[str, "partition of jobs that do not set one"] = ""
+    partitions: Annotated[
+        Mapping[str, Limits], "limits of jobs; empty if only Slurm knows them", "table"
+    ] = {}
+    qos: Annotated[
+        Mapping[str, Limits], "limits of jobs; empty if only Slurm knows them", "table"
+    ] = {}
+    price: Annotated[
+        Any, "price of an hour in partitions that have no price of their own", "table"
+    ] = None
+    required: Annotated[Strings, "sbatch options that every job requires, such as `account`"] = ()
+    compute_folders: Annotated[
+        Strings, "the only directories that are mounted on compute nodes; empty: all"
+    ] = ()
+    rendezvous: Annotated[
+        str, "MASTER_ADDR: `{node}` is the first node's name, `{address}` its IP address"
+    ] = "{node}"
+    pyxis: Annotated[str, "`yes` if `srun` itself starts enroot's containers", _YES_NO] = "no"
+    accounts: Annotated[str, "`no` if Slurm has no accounts", _YES_NO] = "yes"
+    configuration: Annotated[
+        Any, "the site's values for the keys of configuration.toml", "table"
+    ] = None
+
+
+FACTS = keys_of(Machine)
 MARKS = {
     "environment": Key("string_table", "variables and their values"),
     "host": Key("string", "pattern of the host name"),
     "path": Key("string", "directory that only this site has"),
     "cluster": Key("string", "Slurm's ClusterName, which is known inside a job"),
 }
-_NAME = re.compile(r"\w[\w.-]*")
 _MARKS_SHOWN = {"host": "host name", "path": "the folder", "cluster": "Slurm's cluster"}
 FILE = {"newer_python": Key("string"), "common": Key("table"), "machines": Key("table")}
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The facts of one machine that a script needs.
-
-    Parameters
-    ----------
-    name : str
-        Such as ``jwb``.
-    site_file : str
-        Its ``site.toml``, relative to the repository.
-    description : str
-        The machine's full name.
-    recognise : mapping
-        Detection rules; all of them must match.
-    runtime : str
-        Container runtime; ``auto`` for a machine that is not known in advance.
-    gpu : str
-        ``cuda``, ``rocm``, ``cpu``, or ``auto``: detected on the node.
-    arch : str
-        Architecture of the compute nodes, ``amd64`` or ``arm64``; ``auto``: that of this machine.
-    modules : tuple of str
-        Arguments of ``module``, one string per call, if a module provides the runtime.
-    runtime_options : tuple of str
-        Additional options of the runtime.
-    binds : tuple of str
-        Directories of the site to bind that the runtime does not bind automatically.
-    definition_builds : str
-        ``allowed``, or ``forbidden`` if the site does not allow builds from a definition file.
-    build_hint : str
-        Alternative to such builds, or the place where they are allowed.
-    cores_per_node, gpus_per_node : int
-        Cores or GPUs of a compute node; 0: unknown.
-    default_partition : str
-        Partition of jobs that do not set one.
-    partitions, qos : mapping of str to Limits
-        Limits of jobs; empty if only Slurm knows them.
-    price : Price or None
-        Price of an hour in partitions that have no price of their own.
-    required : tuple of str
-        sbatch options that every job requires, such as ``account``.
-    compute_folders : tuple of str
-        The only directories that are mounted on compute nodes; empty: all.
-    rendezvous : str
-        MASTER_ADDR: ``{node}`` is the first node's name, ``{address}`` its IP address.
-    pyxis : str
-        ``yes`` if ``srun`` itself starts enroot's containers.
-    accounts : str
-        ``no`` if Slurm has no accounts.
-    configuration : Layer
-        The site's values for the keys of configuration.toml.
-    """
-
-    name: str
-    site_file: str
-    configuration: Layer
-    description: str = ""
-    recognise: Mapping[str, Any] = field(default_factory=dict)
-    runtime: str = "auto"
-    gpu: str = "auto"
-    arch: str = "auto"
-    modules: tuple[str, ...] = ()
-    runtime_options: tuple[str, ...] = ()
-    binds: tuple[str, ...] = ()
-    definition_builds: str = "allowed"
-    build_hint: str = ""
-    cores_per_node: int = 0
-    gpus_per_node: int = 0
-    default_partition: str = ""
-    partitions: Mapping[str, Limits] = field(default_factory=dict)
-    qos: Mapping[str, Limits] = field(default_factory=dict)
-    price: Price | None = None
-    required: tuple[str, ...] = ()
-    compute_folders: tuple[str, ...] = ()
-    rendezvous: str = "{node}"
-    pyxis: str = "no"
-    accounts: str = "yes"
-
-    def __post_init__(self) -> None:
-        """Turn ``auto`` into this machine's own architecture."""
-        if self.arch == "auto":
-            object.__setattr__(self, "arch", own_arch())
+_NAME = re.compile(r"\w[\w.-]*")
 
 
 def own_arch() -> str:
-    """Return the architecture of the machine this runs on, in the words used everywhere here."""
+    """Return the architecture of this machine."""
     found = os.uname().machine
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(found, found)
 
 
 def load_machines(root: Path) -> dict[str, Machine]:
-    """Read every site.
-
-    Parameters
-    ----------
-    root : pathlib.Path
-        The repository.
-
-    Returns
-    -------
-    dict
-        Machine by name.
-
-    Raises
-    ------
-    LongshipError
-        If a ``site.toml`` has an unknown key, or two sites have a machine of the same name.
-    """
+    """Read every site, and return the machines by name."""
     machines: dict[str, Machine] = {}
     for path in find_files(root, "*/site.toml"):
         for machine in load_site(root, path):
@@ -186,8 +124,10 @@ def load_site(root: Path, path: Path) -> list[Machine]:
             raise LongshipError(what, "it names files: letters, digits and . _ - only")
         facts, layer = _facts(table, source, f"machines.{name}")
         merged = Layer(source.shown, {**common_layer.values, **layer.values})
-        own = {"name": name, "site_file": source.shown, "configuration": merged}
-        machines.append(Machine(**{**common, **facts, **own}))
+        facts = {**common, **facts, "configuration": merged}
+        if facts.get("arch", "auto") == "auto":
+            facts["arch"] = own_arch()
+        machines.append(Machine(name, source.shown, **facts))
     return machines
 
 
@@ -204,22 +144,7 @@ def _facts(table: Any, source: Source, prefix: str) -> tuple[dict[str, Any], Lay
 
 
 def recognise(machines: Mapping[str, Machine], environ: Mapping[str, str], host: str) -> str:
-    """Name the machine this runs on, by its site's own marks.
-
-    Parameters
-    ----------
-    machines : mapping
-        Machine by name.
-    environ : mapping
-        The environment of the caller.
-    host : str
-        The host's name.
-
-    Returns
-    -------
-    str
-        Its name; ``local`` where no mark fits.
-    """
+    """Return the name of this machine by the detection rules; ``local`` if none match."""
     for name, machine in machines.items():
         marks = machine.recognise.items()
         if marks and all(_fits(mark, wanted, environ, host) for mark, wanted in marks):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 
 from lib.configuration.layers import Settings
+from lib.configuration.schema import TABLES
 from lib.script.errors import LongshipError
 
 # Words of a variable's name that say what it holds; TOKENIZERS_PARALLELISM is no token.
@@ -31,7 +31,8 @@ def resolved(settings: Settings) -> str:
         If one of the values is a secret.
     """
     refuse_secrets(settings)
-    values = dataclasses.asdict(settings.configuration)
+    values = settings.configuration._asdict()
+    values.update((table, values[table]._asdict()) for table in TABLES)
     values.update(machine=settings.machine.name, stack=settings.stack.name)
     return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
@@ -62,9 +63,9 @@ def without_secrets(settings: Settings) -> Settings:
     """Return the settings that are left where those that are refused are taken out."""
     configuration, refused = settings.configuration, refused_secrets(settings)
     others = {k: v for k, v in configuration.environment.set.items() if k not in refused}
-    environment = dataclasses.replace(configuration.environment, set=others)
-    changed = dataclasses.replace(configuration, environment=environment)
-    return dataclasses.replace(settings, configuration=changed)
+    environment = configuration.environment._replace(set=others)
+    changed = configuration._replace(environment=environment)
+    return settings._replace(configuration=changed)
 
 
 def refused_secrets(settings: Settings) -> dict[str, LongshipError]:

@@ -1,4 +1,4 @@
-"""TOML files, read strictly: a mistake is told with its file, its line and the near miss."""
+"""TOML files, read strictly: an error names the file, the line and the closest match."""
 
 from __future__ import annotations
 
@@ -67,50 +67,56 @@ _KINDS = {
 
 
 class Key(NamedTuple):
-    """What a key takes.
-
-    Parameters
-    ----------
-    kind : str
-        ``string``, ``integer``, ``float``, ``list`` (of strings), ``string_table``, ``value``
-        (string, integer or list), ``values`` (a table), ``string_by_arch`` (a string, or one for
-        each architecture), ``table``, or ``tables`` (a list).
-    help : str
-        One line about it.
-    choices : tuple of str
-        The only texts allowed; empty for any.
-    default : object
-        Its value where no file has it.
-    entries : mapping of str to Key
-        What each of the ``tables`` takes.
-    """
+    """What a key takes: a kind of `_KINDS`, one line about it, and the only values allowed."""
 
     kind: str
     help: str = ""
     choices: tuple[str, ...] = ()
     default: Any = None
-    entries: Mapping[str, Any] = {}
+    entries: Mapping[str, Any] = {}  # the keys of each of its tables
+
+
+# The kind of a field of this type.
+_TYPES = {
+    str: "string",
+    int: "integer",
+    float: "float",
+    tuple[str, ...]: "list",
+    Mapping[str, str]: "string_table",
+}
+
+
+def keys_of(record: type) -> dict[str, Key]:
+    """Return the keys that the annotated fields of a NamedTuple declare.
+
+    A field is ``Annotated[TYPE, help]``, and then the only values allowed (a tuple), the keys of
+    each of its tables (a mapping), or the kind if the type does not say it.
+    """
+    keys = {}
+    for name, declared in record.__annotations__.items():
+        if hasattr(declared, "__metadata__"):
+            about, more = (*declared.__metadata__, ())[:2]
+            kind = more if isinstance(more, str) else _TYPES.get(declared.__origin__, "tables")
+            choices = more if isinstance(more, tuple) else ()
+            entries = more if isinstance(more, dict) else {}
+            default = record._field_defaults.get(name)
+            keys[name] = Key(kind, about, choices, default, entries)
+    return keys
 
 
 class Source(NamedTuple):
-    """A file's name and text, to say in a message where a key stands."""
+    """A file's name and text, to name the line of a key in a message."""
 
     shown: str
     text: str
 
     def location(self, dotted: str) -> Location:
-        """Return where a key stands.
-
-        Parameters
-        ----------
-        dotted : str
-            The key with the tables around it, such as ``machines.jwb.project.name``.
-        """
+        """Return the place of a key with its tables, such as ``machines.jwb.project.name``."""
         return Location(self, dotted)
 
 
 class Location(NamedTuple):
-    """Where a key stands in a file; it is searched only for a message, as each start checks all."""
+    """The place of a key in a file; only a message searches for it, as each launch checks all."""
 
     source: Source
     dotted: str
@@ -137,32 +143,15 @@ class Location(NamedTuple):
 
 
 def find_files(root: Path, pattern: str) -> list[Path]:
-    """Return the files below a folder that a pattern names, sorted.
+    """Return the files under a directory that match a pattern such as ``*/site.toml``, sorted.
 
-    `pathlib.Path.glob` ends its list, in silence, at the first link into somebody's closed folder.
-
-    Parameters
-    ----------
-    root : pathlib.Path
-        The folder.
-    pattern : str
-        Relative to it, such as ``*/site.toml``.
-
-    Returns
-    -------
-    list of pathlib.Path
+    `pathlib.Path.glob` silently ends its list at the first link to a directory that cannot be read.
     """
     return sorted(map(Path, glob.glob(os.path.join(glob.escape(str(root)), pattern))))
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a regular file to read it; with another, such as a FIFO, a script would wait for ever.
-
-    Raises
-    ------
-    OSError
-        If it is none, or cannot be read.
-    """
+    """Open a regular file to read it; with another, such as a FIFO, a script would wait forever."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     kind = os.fstat(number).st_mode
     if not stat.S_ISREG(kind):
@@ -174,13 +163,7 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
-    """Read a TOML file, or what submit.py has written as JSON; `shown` is its name in messages.
-
-    Raises
-    ------
-    LongshipError
-        If it cannot be read or is not valid.
-    """
+    """Read a TOML file, or what submit.py has written as JSON; `shown` is its name in messages."""
     try:
         import tomllib
     except ModuleNotFoundError:
@@ -216,24 +199,7 @@ def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
 
 
 def check_value(dotted: str, value: Any, key: Key, location: Location) -> Any:
-    """Return a value as its key wants it, lists as tuples.
-
-    Parameters
-    ----------
-    dotted : str
-        The key, for the message.
-    value : object
-        What TOML gave.
-    key : Key
-        What it takes.
-    location : Location
-        Where it stands, from `Source.location`.
-
-    Raises
-    ------
-    LongshipError
-        If it is of another kind, or none of the choices.
-    """
+    """Return a value as its key requires it, lists as tuples."""
     expected, example, fits = _KINDS[key.kind]
     if not fits(value):
         name = dotted.rpartition(".")[2]
@@ -268,42 +234,21 @@ def _check_entry(
     dotted: str, entry: Mapping[str, Any], keys: Mapping[str, Key], location: Location
 ) -> dict[str, Any]:
     """Check one of several tables under the same name."""
-    for name in entry:
+    found = {}
+    for name, value in entry.items():
         if name not in keys:
-            raise LongshipError(
-                f'{location}: [[{dotted}]] has no key "{name}"', suggest(name, tuple(keys))
-            )
-    return {
-        name: check_value(f"{dotted}.{name}", value, keys[name], location)
-        for name, value in entry.items()
-    }
+            hint = suggest(name, tuple(keys))
+            raise LongshipError(f'{location}: [[{dotted}]] has no key "{name}"', hint)
+        found[name] = check_value(f"{dotted}.{name}", value, keys[name], location)
+    return found
 
 
 def check_table(
     table: Any, keys: Mapping[str, Key], source: Source, prefix: str = ""
 ) -> dict[str, Any]:
-    """Check a table of a site's or a stack's file.
+    """Check a table of a site's or a stack's file; return the values that it sets.
 
-    Parameters
-    ----------
-    table : object
-        What TOML gave for it.
-    keys : mapping
-        What each key takes.
-    source : Source
-        Where it was read.
-    prefix : str
-        Its dotted name; empty for the whole file.
-
-    Returns
-    -------
-    dict
-        The checked values of the keys that are there.
-
-    Raises
-    ------
-    LongshipError
-        For an unknown key, or a value that its key does not take.
+    The prefix is its dotted name; empty for the whole file.
     """
     found = {}
     for name, value in check_value(prefix, table, Key("table"), source.location(prefix)).items():

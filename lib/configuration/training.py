@@ -1,4 +1,4 @@
-"""The settings of a stack: what its scripts find of [training] in their environment."""
+"""The settings of a stack: the variables for [training] that its scripts read."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, expand
 from lib.script.errors import LongshipError, suggest
 
-# Names of the Hugging Face hub are no paths of this machine.
+# Other values are names on the Hugging Face Hub.
 _ROOTED = ("/", "~", "$", "{")
 _PLACEHOLDER = re.compile(r"@([A-Z][A-Z0-9_]*)@")
 
-# What the scripts of a stack have besides the settings: the environment inside, and of jobs.
+# Variables of a stack's scripts besides the settings: those of the environment inside and of jobs.
 VARIABLES = (
     *("LONGSHIP_ROOT", "LONGSHIP_MACHINE", "LONGSHIP_STACK", "LONGSHIP_PROJECT_DIR"),
     *("LONGSHIP_SCRATCH_DIR", "LONGSHIP_CHECKPOINT_DIR", "LONGSHIP_REPOSITORIES"),
     *("RUN_DIR", "NUM_NODES", "GPUS_PER_NODE", "MASTER_ADDR", "MASTER_PORT"),
     *("HF_HOME", "USER"),
 )
-# ORGANISATION/NAME, and no file: those have an ending.
+# ORGANISATION/NAME, but not a file with an extension.
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/(?![\w.-]*\.(?:json|ya?ml|jsonl|toml)$)[\w.-]+")
 _WILDCARD = re.compile(r"[*?\[]")
 
@@ -33,10 +33,7 @@ _WILDCARD = re.compile(r"[*?\[]")
 def training_values(settings: Settings, paths: Paths) -> dict[str, Any]:
     """Return the value of each setting of the stack: the configuration's, or its default.
 
-    Returns
-    -------
-    dict
-        Texts, numbers and tuples of texts by name; paths are absolute.
+    Paths are absolute.
     """
     given = settings.configuration.training
     roots = {each: str(getattr(paths, each)) for each in ("project_dir", "scratch_dir")}
@@ -57,9 +54,9 @@ def training_values(settings: Settings, paths: Paths) -> dict[str, Any]:
 
 
 def training_variables(settings: Settings, paths: Paths) -> dict[str, str]:
-    """Return what the scripts of the stack find: ``TRAINING_TOKENIZER`` for ``training.tokenizer``.
+    """Return the variables of the scripts: ``TRAINING_TOKENIZER`` for ``training.tokenizer``.
 
-    The entries of a list stand on a line each, as a path can hold any other sign.
+    A list has one entry per line, because a path can contain any other character.
     """
     return {
         f"TRAINING_{name.upper()}": "\n".join(value) if isinstance(value, tuple) else str(value)
@@ -68,7 +65,7 @@ def training_variables(settings: Settings, paths: Paths) -> dict[str, str]:
 
 
 def training_paths(settings: Settings, paths: Paths) -> Iterator[tuple[str, str]]:
-    """Give setting and path of everything of this machine that the settings name."""
+    """Yield setting and path for every path on this machine in the settings."""
     for name, value in training_values(settings, paths).items():
         if settings.stack.settings[name].kind in ("path", "paths"):
             for each in value if isinstance(value, tuple) else (value,):
@@ -79,7 +76,7 @@ def training_paths(settings: Settings, paths: Paths) -> Iterator[tuple[str, str]
 def training_patterns(
     settings: Settings, paths: Paths, step: str = "training"
 ) -> Iterator[tuple[str, ...]]:
-    """Give setting, path, and the patterns that also find one of several, of what a step needs."""
+    """Yield setting and path of what a step needs, and the patterns of a setting of `paths`."""
     for name, path in training_paths(settings, paths):
         if settings.stack.settings[name].step not in (step, "both"):
             continue
@@ -89,14 +86,14 @@ def training_patterns(
 
 
 def hub_cache(settings: Settings, paths: Paths) -> Path:
-    """Return where the cache of the hub is: HF_HOME of the environment inside."""
+    """Return the cache of the hub: HF_HOME of the environment inside."""
     return Path(settings.configuration.environment.set.get("HF_HOME") or paths.hub)
 
 
 def training_repos(
     settings: Settings, paths: Paths, step: str = "training"
 ) -> Iterator[tuple[str, str, Path, Path]]:
-    """Give setting, name, and its two folders in the hub's cache, of what a step needs."""
+    """Yield setting, name, and its two directories in the hub's cache, of what a step needs."""
     hub = hub_cache(settings, paths) / "hub"
     for name, value in training_values(settings, paths).items():
         setting, repo = settings.stack.settings[name], str(value).partition(":")[0]
@@ -107,10 +104,10 @@ def training_repos(
 
 
 def training_folders(settings: Settings, paths: Paths) -> Iterator[tuple[str, str]]:
-    """Give setting and folder, or single file, which must be seen inside for it.
+    """Yield setting and directory, or single file, that must be visible inside.
 
-    One of several paths can be a pattern, or the common beginning of files, such as Megatron's
-    ``.bin`` and ``.idx``: then it is the folder that they lie in.
+    One of `paths` can be a pattern, or the common beginning of files, such as Megatron's ``.bin``
+    and ``.idx``: then it is their directory.
     """
     for name, path in training_paths(settings, paths):
         if settings.stack.settings[name].kind == "path":
@@ -122,30 +119,12 @@ def training_folders(settings: Settings, paths: Paths) -> Iterator[tuple[str, st
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Tell whether a path is a folder, or lies in it."""
+    """Return whether a path is a directory, or is in it."""
     return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def check_parallel(settings: Settings, paths: Paths, gpus: int, nodes: int) -> None:
-    """Stop where the GPUs of a job cannot be shared out as the settings say.
-
-    Parameters
-    ----------
-    settings : Settings
-        All layers put together.
-    paths : Paths
-        Where things lie.
-    gpus : int
-        Of all nodes: the world size; 0 where nobody knows.
-    nodes : int
-        How many there are.
-
-    Raises
-    ------
-    LongshipError
-        If the product of the parallel sizes does not divide it, or one not the size that it lies
-        within.
-    """
+    """Stop if the parallel sizes do not divide the GPUs of all nodes (0: unknown)."""
     values = training_values(settings, paths)
     sizes = {}
     for name, setting in settings.stack.settings.items():
@@ -167,13 +146,7 @@ def check_parallel(settings: Settings, paths: Paths, gpus: int, nodes: int) -> N
 
 
 def check_templates(settings: Settings, paths: Paths) -> None:
-    """Stop where a template of the stack names a variable that its scripts do not have.
-
-    Raises
-    ------
-    LongshipError
-        It names the file and the near miss.
-    """
+    """Stop if a template of the stack names a variable that its scripts do not have."""
     known = [
         *VARIABLES,
         *training_variables(settings, paths),

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, TypeVar
 
@@ -298,7 +297,7 @@ def _runtime_lines(settings: Settings, paths: Paths, choice: Choice) -> list[str
 def _software_lines(env: Environment) -> list[str]:
     """Return the lines that check image, overlay and venv, as other scripts use them."""
     binds = tuple(env.venv_binds) if env.venv and os.path.exists(env.venv) else ()
-    inside = inside_lines(replace(env, held={"overlay": ""}, more_binds=binds))
+    inside = inside_lines(env._replace(held={"overlay": ""}, more_binds=binds))
     found = [assign("arch", env.machine.arch)]
     if env.image:
         file = image_file(env.runtime, env.source, env.paths)

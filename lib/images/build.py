@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 from lib.configuration.layers import Settings
@@ -78,8 +77,8 @@ def download_lines(env: Environment, *, digest: str, force: bool, command_line: 
             f"cannot download {source.address}: it is a file already",
             "copy it to the target machine, and set container.image there",
         )
-    here = dataclasses.replace(here, arch=settings.machine.arch)
-    env = dataclasses.replace(env, paths=here)
+    here = here._replace(arch=settings.machine.arch)
+    env = env._replace(paths=here)
     work = here.cache / "containers" / f"{image_file(env.runtime, source, here)}.download"
     _check_path("apptainer", work)
     sifs = _SIFS if env.runtime in _SIFS else ()  # of no use to another runtime

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from lib.jobs.rerun import NAMED, check_own, check_still_there
@@ -68,7 +67,7 @@ def write_launcher(
         _pin_files(env, env.files, file, job)
         lines = run_lines(env, online=online)
         # another one may have been activated meanwhile: the launcher must start what is pinned
-        latest = replace(env)
+        latest = env._replace()
         if env.files == latest.files:
             write_file(file, render(title, lines), 0o755)
             return env.files

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from lib.configuration.layers import Settings
@@ -71,7 +70,7 @@ def build_lines(
     binds = [] if env.runtime == "host" else [Bind(_TREE, MOUNTED_AT)]
     if binds and packages.work_dir:
         binds.append(Bind(_WORK, _WORK))
-    env = replace(env, purpose="set_up", held={"overlay": ""}, more_binds=tuple(binds))
+    env = env._replace(purpose="set_up", held={"overlay": ""}, more_binds=tuple(binds))
     return [
         assign("LIBRARY", paths.root / "lib"),
         call("on_interrupt", command_line),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 from lib.assets import assets
 from lib.configuration.layers import Settings
@@ -137,7 +136,7 @@ def _start_lines(env: Environment, mode: str) -> list[str]:
     return [
         assign("LIBRARY", paths.root / "lib"),
         *lines,
-        *inside_lines(replace(env, held={"overlay": overlay})),
+        *inside_lines(env._replace(held={"overlay": overlay})),
         *check_lines(env),
         "",
     ]

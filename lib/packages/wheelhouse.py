@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.configuration.sites import own_arch
@@ -20,9 +18,9 @@ from lib.script.quoting import Expansion
 def download_lines(env: Environment) -> list[str]:
     """Return the lines that download the packages, with options of pip as ``"$@"``."""
     settings, here = env.settings, env.paths
-    target = dataclasses.replace(here, arch=settings.machine.arch)
-    env = dataclasses.replace(env, paths=target)
-    tools = dataclasses.replace(here, arch=own_arch()).tools
+    target = here._replace(arch=settings.machine.arch)
+    env = env._replace(paths=target)
+    tools = here._replace(arch=own_arch()).tools
     folder = here.offline / "pip"
     return [
         assign("machine", settings.machine.name),
@@ -63,6 +61,6 @@ def _archive(env: Environment) -> str:
 def _start_here(env: Environment) -> list[str]:
     """Return the lines that define ``inside COMMAND...`` for the target's image on this machine."""
     try:
-        return inside_lines(dataclasses.replace(env, held={"overlay": ""}))
+        return inside_lines(env._replace(held={"overlay": ""}))
     except LongshipError:  # its binds contain variables that only the target knows
         return [call("false")]

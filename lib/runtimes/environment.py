@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, pinned
@@ -19,8 +19,18 @@ from lib.script.quoting import Expansion
 IMAGE = Expansion('"$image"')
 
 
-@dataclass(frozen=True)
-class Environment:
+class _Given(NamedTuple):
+    """The values that an environment is resolved from."""
+
+    settings: Settings
+    paths: Paths
+    runtime: str
+    purpose: str = "run"
+    held: Mapping[str, str] = {}
+    more_binds: tuple[Bind, ...] = ()
+
+
+class Environment(_Given):
     """Settings, paths and runtime, and the image, overlay, venv and binds that follow from them.
 
     What a script does not use is not looked for; what it uses is looked for once.
@@ -28,13 +38,6 @@ class Environment:
     The purpose is ``run``: a command on this machine; ``ranks``: a launcher; ``job``: a launcher
     that srun starts in a job; or ``set_up``: an installation, outside the venv.
     """
-
-    settings: Settings
-    paths: Paths
-    runtime: str  # apptainer, singularity, docker, podman, enroot or host
-    purpose: str = "run"
-    held: Mapping[str, str] = field(default_factory=dict)  # pinned image, overlay or venv
-    more_binds: tuple[Bind, ...] = ()
 
     @property
     def machine(self) -> Machine:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.runtimes import pyxis
@@ -37,7 +35,7 @@ def inside_lines(env: Environment) -> list[str]:
 
     The overlay is mounted, but not first on PATH.
     """
-    env = replace(env, purpose="set_up")
+    env = env._replace(purpose="set_up")
     script = environment_script(env.settings, env.paths, online=True)
     return [*_prepare_lines(env, script), "", *_inside(*module_of(env).command_prefix(env))]
 

@@ -54,9 +54,9 @@ def test_variable_is_taken_as_it_is(value, repository):
         ("/p/{account}/x", "{account} is not set", "project.account in configuration.toml"),
         ("/p/{acount}/x", "{acount} is unknown", "{account}"),
         ("$NOT_SET/x", "variable $NOT_SET is not set", "configuration.local.toml"),
-        ("scratch", "is no absolute path", 'start it with / or ~: "~/scratch"'),
-        ("~other/x", "is no absolute path", ""),
-        ("", "is no absolute path", ""),
+        ("scratch", "is not an absolute path", 'start it with / or ~: "~/scratch"'),
+        ("~other/x", "is not an absolute path", ""),
+        ("", "is not an absolute path", ""),
     ],
 )
 def test_path_that_cannot_be_had_is_told_with_its_origin(text, message, hint, repository):
@@ -107,6 +107,6 @@ def test_link_to_what_is_in_use_is_followed_once(tmp_path):
 
 
 def test_home_that_is_no_absolute_path_is_told(repository):
-    with pytest.raises(LongshipError, match='HOME is "me", which is no absolute path') as error:
+    with pytest.raises(LongshipError, match='HOME is not an absolute path: "me"') as error:
         repository.settings_and_paths({"HOME": "me"})
-    assert error.value.hint == "type: unset HOME"
+    assert error.value.hint == "run: unset HOME"

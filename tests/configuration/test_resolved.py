@@ -1,6 +1,5 @@
 """The configuration as one file, read again, is the same configuration."""
 
-import dataclasses
 import json
 
 import pytest
@@ -39,7 +38,7 @@ def read_again(settings, folder, **environ):
 def same(one, other):
     """Compare, but for machine and stack, which are said where they were found."""
     named = {"machine": other.machine.name, "stack": other.stack.name}
-    return dataclasses.replace(one.configuration, **named) == other.configuration
+    return one.configuration._replace(**named) == other.configuration
 
 
 def test_every_machine_of_the_repository_is_read_again(root, tmp_path):

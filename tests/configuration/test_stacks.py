@@ -1,6 +1,5 @@
 """A stack is a folder with a stack.toml."""
 
-import dataclasses
 import re
 from pathlib import Path
 
@@ -89,7 +88,7 @@ def test_any_stack_is_submitted_on_any_machine_that_it_has_an_image_for(name, ma
     settings = settings_of(ROOT, name, machine, tmp_path)
     # a clone below what JUPITER's nodes see, and without a space, which Pyxis does not bind
     root = Path("/e/project1/me/longship")
-    paths = dataclasses.replace(derive_paths(settings), root=root)
+    paths = derive_paths(settings)._replace(root=root)
     job = read_job_file(Path(ROOT), training_file(settings))
     vendor, arch = settings.machine.gpu, settings.machine.arch
     image = settings.stack.images.get("cpu" if vendor == "auto" else vendor, {})

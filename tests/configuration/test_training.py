@@ -361,7 +361,7 @@ def test_size_within_another_divides_that(stack):
         with pytest.raises(LongshipError, match=told):
             submit(repository)
     stack.write("stacks/mine/stack.toml", text.replace('within = "gpus', 'within = "gpu'))
-    with pytest.raises(LongshipError, match='there is no setting "gpu_per_replica"'):
+    with pytest.raises(LongshipError, match='unknown setting "gpu_per_replica"'):
         stack.settings()
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-from dataclasses import replace
 
 import pytest
 
@@ -225,7 +224,7 @@ def test_what_is_gone_since_is_told(name, lab, run_folder):
 
 
 def test_without_a_container_nothing_is_pinned(lab, run_folder):
-    env = replace(lab.given(), runtime="host")
+    env = lab.given()._replace(runtime="host")
     named = job_launcher(env, run_folder, job="7", restarted=True, title="a test")
     assert (named["image"], named["overlay"]) == ("", "")
     assert lab.pins() == []

@@ -1,6 +1,5 @@
 """The scripts of jobs, as they are emitted: what submits one, what starts its run, its launcher."""
 
-import dataclasses
 from pathlib import Path
 
 from lib import ROOT
@@ -51,10 +50,10 @@ def submit_array(settings, paths, runtime):
 def job_start(settings, paths, runtime):
     """Give the lines that a job file sources."""
     environ = {**settings.environ, "SLURM_JOB_ID": "12"}
-    settings = dataclasses.replace(settings, environ=environ)
+    settings = settings._replace(environ=environ)
     env = Environment(settings, paths, runtime, "job")
     named = {**dict.fromkeys(NAMED, ""), "image": "/i.sif", "venv": env.venv}
-    env = dataclasses.replace(env, held=named)
+    env = env._replace(held=named)
     return start_lines(env, paths.runs / "12-train", slurm_facts(FACTS), named)
 
 

@@ -1,6 +1,5 @@
 """Repositories of a test's own: a bare one to compute scripts from, and a copy to run."""
 
-import dataclasses
 import json
 import shutil
 import sys
@@ -49,7 +48,7 @@ class BareRepository:
 
         settings = self.settings(environ, **options)
         paths = derive_paths(settings)
-        return settings, dataclasses.replace(paths, arch=arch) if arch else paths
+        return settings, paths._replace(arch=arch) if arch else paths
 
 
 class Clone:

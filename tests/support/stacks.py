@@ -1,6 +1,5 @@
 """What a stack starts on a machine: its command line, and the launcher that starts it."""
 
-import dataclasses
 import os
 import subprocess
 from pathlib import Path
@@ -62,7 +61,7 @@ def settings_of(root, stack, machine, folder, configuration=""):
 def launcher_of(root, stack, machine, runtime, folder):
     """Give the launcher of a job that trains a stack on a machine."""
     settings = settings_of(root, stack, machine, folder)
-    paths = dataclasses.replace(derive_paths(settings), root=CLONE)
+    paths = derive_paths(settings)._replace(root=CLONE)
     lines = run_lines(Environment(settings, paths, runtime, "job"))
     return render(f"Longship: {stack} on {machine}", lines)
 
