@@ -7,9 +7,8 @@ import lib
 def main():
     """Hand over to the command line."""
     from lib import commands
-    from lib.commands.build_container import build_container
 
-    commands.main(build_container, "build_container.py")
+    commands.main("build_container")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,8 @@ import lib
 def main():
     """Hand over to the command line."""
     from lib import commands
-    from lib.commands.build_overlay import build_overlay
 
-    commands.main(build_overlay, "build_overlay.py")
+    commands.main("build_overlay")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,8 @@ import lib
 def main():
     """Hand over to the command line."""
     from lib import commands
-    from lib.commands.bundle import bundle
 
-    commands.main(bundle, "bundle.py")
+    commands.main("bundle")
 
 
 if __name__ == "__main__":

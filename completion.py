@@ -7,9 +7,8 @@ import lib
 def main():
     """Hand over to the command line."""
     from lib import commands
-    from lib.commands.completion import completion
 
-    commands.main(completion, "completion.py")
+    commands.main("completion")
 
 
 if __name__ == "__main__":

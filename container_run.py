@@ -7,9 +7,8 @@ import lib
 def main():
     """Hand over to the command line."""
     from lib import commands
-    from lib.commands.container_run import container_run
 
-    commands.main(container_run, "container_run.py")
+    commands.main("container_run")
 
 
 if __name__ == "__main__":

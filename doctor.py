@@ -7,9 +7,8 @@ import lib
 def main():
     """Hand over to the command line."""
     from lib import commands
-    from lib.commands.doctor import doctor
 
-    commands.main(doctor, "doctor.py")
+    commands.main("doctor")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,8 @@ import lib
 def main():
     """Hand over to the command line."""
     from lib import commands
-    from lib.commands.move_built_container_to_active import move_built_container_to_active
 
-    commands.main(move_built_container_to_active, "move_built_container_to_active.py")
+    commands.main("move_built_container_to_active")
 
 
 if __name__ == "__main__":

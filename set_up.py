@@ -7,9 +7,8 @@ import lib
 def main():
     """Hand over to the command line."""
     from lib import commands
-    from lib.commands.set_up import set_up
 
-    commands.main(set_up, "set_up.py")
+    commands.main("set_up")
 
 
 if __name__ == "__main__":

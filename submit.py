@@ -7,9 +7,8 @@ import lib
 def main():
     """Hand over to the command line."""
     from lib import commands
-    from lib.commands.submit import submit
 
-    commands.main(submit, "submit.py")
+    commands.main("submit")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import click
 
 from lib import ROOT
-from lib.commands import plain_options
+from lib.commands.options import plain_options
 from writers.markdown import code, page, plain, table
 
 _INTRO = """\
@@ -55,11 +55,10 @@ def click_commands() -> dict[str, click.Command]:
     """Return the click command of each entry script, by the script's name."""
     found = {}
     for path in sorted(Path(ROOT).glob("*.py")):
-        entry = re.search(
-            r"from (lib\.commands\.\w+) import (\w+)", path.read_text(encoding="utf-8")
-        )
+        entry = re.search(r"commands\.main\(\"(\w+)\"\)", path.read_text(encoding="utf-8"))
         if entry:
-            found[path.name] = getattr(importlib.import_module(entry[1]), entry[2])
+            module = importlib.import_module(f"lib.commands.{entry[1]}")
+            found[path.name] = getattr(module, entry[1])
     return found
 
 

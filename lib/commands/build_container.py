@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from lib.commands import Call, script_options
-from lib.commands.usage_errors import Mode
+from lib.commands import Call, command_line
+from lib.commands.options import Mode, script_options
 from lib.images.build import build_lines, download_lines
 from lib.images.versions import recorded_digest
 from lib.script.render import render
@@ -35,7 +35,7 @@ def build_container(call: Call, mode: str, locked: bool, force: bool) -> None:
         raise click.UsageError(
             "--locked cannot be used with offline: the archive determines the image"
         )
-    given = {"force": force, "command_line": call.typed("build_container.py")}
+    given = {"force": force, "command_line": command_line("build_container.py")}
     paths = call.paths_here() if mode == "download" else call.paths
     env = call.environment(choice=call.builder(), paths=paths)
     digest = recorded_digest(env) if locked else ""

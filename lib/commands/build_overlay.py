@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from lib.commands import Call, before_pip, script_options
-from lib.commands.usage_errors import Mode, WrongCall
+from lib.commands import Call, command_line
+from lib.commands.options import Mode, WrongCall, script_options
 from lib.packages import overlay
 from lib.packages.list import list_overlays, overlays_as_json
 from lib.script.output import Report
@@ -80,7 +80,7 @@ def build_overlay(
         lines = overlay.prune_lines(call.settings, call.paths, asked=yes)
     elif mode == "download":
         here = call.paths_here()
-        typed = before_pip(_NAME)
+        typed = command_line(_NAME, pip_options=False)
         env = call.environment(choice=call.target_runtime(here), paths=here)
         lines = overlay.download_lines(env, typed)
     else:
@@ -88,7 +88,7 @@ def build_overlay(
             call.environment("set_up"),
             offline=mode == "offline",
             force=force,
-            command_line=call.typed(_NAME),
+            command_line=command_line(_NAME),
         )
     script = render(call.title(f"{_NAME} {mode}"), lines)
     call.finish(script, _NAME, pip_options)

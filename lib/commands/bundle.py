@@ -7,8 +7,8 @@ import sys
 import click
 
 from lib.bundle.bundle import pack_lines, unpack_lines, verify_lines
-from lib.commands import Call, offered, script_options
-from lib.commands.usage_errors import Mode
+from lib.commands import Call, command_line
+from lib.commands.options import Mode, complete, script_options
 from lib.script.command import call as shown
 from lib.script.render import render
 
@@ -18,13 +18,13 @@ from lib.script.render import render
     epilog="Example: python3 bundle.py pack /media/stick/longship --machine jpb, on a laptop",
 )
 @click.argument("mode", type=Mode(["pack", "verify", "unpack"]))
-@click.argument("folder", metavar="DIR", shell_complete=offered("folder"))
+@click.argument("folder", metavar="DIR", shell_complete=complete("folder"))
 @click.option("--no-history", is_flag=True, help="With pack: leave out the git history.")
 @click.option(
     "--allow",
     multiple=True,
     metavar="FILE",
-    shell_complete=offered("file"),
+    shell_complete=complete("file"),
     help="With pack: accept FILE, although it looks like a secret (path as in the error).",
 )
 @click.option("--verified", is_flag=True, hidden=True)
@@ -55,7 +55,7 @@ def bundle(
         raise click.UsageError("--no-history and --allow require pack")
     if mode != "unpack" and verified:
         raise click.UsageError("--verified requires unpack")
-    typed = call.typed("bundle.py")
+    typed = command_line("bundle.py")
     if verified:  # by unpack.sh, which the user has typed
         typed = shown("bash", f"{folder}/unpack.sh", call.settings.root)
     always = {"typed": typed, "python": sys.executable}

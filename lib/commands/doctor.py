@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from lib import ROOT
-from lib.commands import Call, finish, offered, plain_options, script_of_report
-from lib.commands.usage_errors import WrongCall
+from lib.commands import Call, finish, script_of_report
+from lib.commands.options import WrongCall, complete, plain_options
 from lib.doctor import checks, explain
 from lib.doctor import job as job_checks
 from lib.script import execute
@@ -22,7 +22,7 @@ from lib.script.render import render
     epilog="Examples: python3 doctor.py; python3 doctor.py --json >doctor.json; "
     "python3 doctor.py explain slurm-4711.out",
 )
-@click.argument("words", nargs=-1, metavar="[explain LOG]", shell_complete=offered("log"))
+@click.argument("words", nargs=-1, metavar="[explain LOG]", shell_complete=complete("log"))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, as for a support request.")
 @click.option("--job", is_flag=True, help="Check every node of the current job.")
 @plain_options

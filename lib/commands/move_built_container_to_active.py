@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from lib.commands import Call, offered, script_options
+from lib.commands import Call
+from lib.commands.options import complete, script_options
 from lib.images import versions
 from lib.images.list import images_as_json, list_images
 from lib.runtimes.packages import SET_UP_COMMAND, install_steps
@@ -21,7 +22,7 @@ _NAME = "move_built_container_to_active.py"
     "--use",
     metavar="VERSION",
     help="Activate VERSION, as shown by --list.",
-    shell_complete=offered("version"),
+    shell_complete=complete("version"),
 )
 @click.option("--prune", is_flag=True, help="Delete inactive versions that no job has pinned.")
 @script_options

@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from lib.commands import Call, before_pip, script_options
-from lib.commands.usage_errors import Mode, WrongCall
+from lib.commands import Call, command_line
+from lib.commands.options import Mode, WrongCall, script_options
 from lib.packages import set_up as steps
 from lib.script.render import render
 
@@ -56,12 +56,12 @@ def set_up(
         raise click.UsageError("use --force only with install or offline")
     if mode == "download":
         here = call.paths_here()
-        typed = before_pip("set_up.py")
+        typed = command_line("set_up.py", pip_options=False)
         env = call.environment(choice=call.target_runtime(here), paths=here)
         lines = steps.download_lines(env, typed)
     elif go_on or abort or mode == "save-patches":
         action = "continue" if go_on else "abort" if abort else "save-patches"
-        typed = call.typed("set_up.py")
+        typed = command_line("set_up.py")
         lines = steps.repositories_alone_lines(call.settings, call.paths, action, typed)
     elif mode == "update":
         lines = steps.update_lines(call.environment("set_up"))

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from lib import ROOT
-from lib.commands import Call, note_lost_names, offered, script_options
-from lib.commands.usage_errors import WrongCall
+from lib.commands import Call, note_lost_names
+from lib.commands.options import WrongCall, complete, script_options
 from lib.configuration.sites import load_machines
 from lib.configuration.snapshot import resolved
 from lib.jobs import rerun, start
@@ -67,7 +67,7 @@ class _Command(click.Command):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list:
         """Offer the options of sbatch too, behind a job."""
-        return super().shell_complete(ctx, incomplete) + offered("option")(ctx, self, incomplete)
+        return super().shell_complete(ctx, incomplete) + complete("option")(ctx, self, incomplete)
 
 
 @click.command(
@@ -76,14 +76,14 @@ class _Command(click.Command):
     epilog="Example: python3 submit.py jsc/run_training_jwb.sbatch --nodes=4 -- --steps 10000",
 )
 @click.argument(
-    "job", metavar="SITE/JOB.sbatch | status | rerun RUN", shell_complete=offered("job")
+    "job", metavar="SITE/JOB.sbatch | status | rerun RUN", shell_complete=complete("job")
 )
 @click.argument(
     "words",
     nargs=-1,
     type=click.UNPROCESSED,
     metavar="[SBATCH_OPTION...] [-- ARGUMENT...]",
-    shell_complete=offered("words"),
+    shell_complete=complete("words"),
 )
 @click.option(
     "--chain", type=click.IntRange(1, 100), default=1, metavar="N", help="Submit a chain of N jobs."
@@ -93,7 +93,7 @@ class _Command(click.Command):
     default="",
     metavar="JOB",
     help="Start after JOB has completed successfully.",
-    shell_complete=offered("job_id"),
+    shell_complete=complete("job_id"),
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--yes", is_flag=True, help="Do not ask to confirm the cost.")

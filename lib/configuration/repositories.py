@@ -10,9 +10,9 @@ from lib.configuration.layers import Settings
 from lib.configuration.schema import Repository, entry_name
 from lib.script.errors import LongshipError
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 # a password after a colon; over https, where git asks for one, a token can stand alone
-_PASSWORD = re.compile(r"\w+://[^/@]*:[^/@]*@|https?://[^/@]+@")
+_PASSWORD = r"\w+://[^/@]*:[^/@]*@|https?://[^/@]+@"
 
 
 def configured_repositories(settings: Settings) -> tuple[Repository, ...]:
@@ -30,7 +30,7 @@ def _repository(entry: Mapping[str, Any], origin: str) -> Repository:
             f'{origin}: repository "{name}" has no url',
             'set url = "https://..."; or correct the name',
         )
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(_NAME, name):
         raise LongshipError(
             f'{origin}: "{name}" is not a valid directory name',
             'set name to letters, digits, dots, - and _: name = "..."',
@@ -42,7 +42,7 @@ def _repository(entry: Mapping[str, Any], origin: str) -> Repository:
                 f"{origin}: invalid {key} of repository {name}: {value!r}",
                 "remove the leading - or the newline, which git would misread",
             )
-        if _PASSWORD.match(value):
+        if re.match(_PASSWORD, value):
             raise LongshipError(
                 f"{origin}: {key} of repository {name} contains a password",
                 "remove it, and use a credential helper: git help credentials",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 from lib.configuration.layers import Settings
@@ -10,13 +9,13 @@ from lib.configuration.schema import TABLES
 from lib.script.errors import LongshipError
 
 # Words of a variable's name that say what it holds; TOKENIZERS_PARALLELISM is no token.
-_SECRET = re.compile(
-    r"(?:^|_)(?:API)?(?:TOKEN|SECRET|PASSWORD|PASSWD|PASS|PASSPHRASE|KEY|CREDENTIAL|AUTH)S?(?:_|$)",
-    re.IGNORECASE,
+_SECRET = (
+    r"(?i)(?:^|_)(?:API)?"
+    r"(?:TOKEN|SECRET|PASSWORD|PASSWD|PASS|PASSPHRASE|KEY|CREDENTIAL|AUTH)S?(?:_|$)"
 )
-_LOGIN = re.compile(r"://[^/@:\s]*:[^/@\s]+@")
+_LOGIN = r"://[^/@:\s]*:[^/@\s]+@"
 # of one: MAX_TOKENS = "40960000" and SSH_AUTH_SOCK = "/run/x" hold none
-_VALUE = re.compile(r"(?![\d._]*$|[/~$]|\{user)\S{8,}")
+_VALUE = r"(?![\d._]*$|[/~$]|\{user)\S{8,}"
 
 
 def resolved(settings: Settings) -> str:
@@ -30,6 +29,8 @@ def resolved(settings: Settings) -> str:
     LongshipError
         If one of the values is a secret.
     """
+    import json  # a launch does not pay for it
+
     refuse_secrets(settings)
     values = settings.configuration._asdict()
     values.update((table, values[table]._asdict()) for table in TABLES)
@@ -39,7 +40,7 @@ def resolved(settings: Settings) -> str:
 
 def looks_secret(name: str) -> bool:
     """Tell whether a variable of this name holds what nobody but its user may see."""
-    return _SECRET.search(name) is not None
+    return re.search(_SECRET, name) is not None
 
 
 def refuse_secrets(settings: Settings) -> None:
@@ -90,9 +91,9 @@ def refused_secrets(settings: Settings) -> dict[str, LongshipError]:
 
 def _is_secret(variable: str, value: str) -> bool:
     """Tell a password, token or key from a number, a switch or the path of a file with one."""
-    if _LOGIN.search(value) or (variable.lower().endswith("_proxy") and "@" in value):
+    if re.search(_LOGIN, value) or (variable.lower().endswith("_proxy") and "@" in value):
         return True
-    return looks_secret(variable) and _VALUE.fullmatch(value) is not None
+    return looks_secret(variable) and re.fullmatch(_VALUE, value) is not None
 
 
 def toml_key(name: str) -> str:

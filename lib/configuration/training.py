@@ -16,7 +16,7 @@ from lib.script.errors import LongshipError, suggest
 
 # Other values are names on the Hugging Face Hub.
 _ROOTED = ("/", "~", "$", "{")
-_PLACEHOLDER = re.compile(r"@([A-Z][A-Z0-9_]*)@")
+_PLACEHOLDER = r"@([A-Z][A-Z0-9_]*)@"
 
 # Variables of a stack's scripts besides the settings: those of the environment inside and of jobs.
 VARIABLES = (
@@ -26,8 +26,8 @@ VARIABLES = (
     *("HF_HOME", "USER"),
 )
 # ORGANISATION/NAME, but not a file with an extension.
-_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/(?![\w.-]*\.(?:json|ya?ml|jsonl|toml)$)[\w.-]+")
-_WILDCARD = re.compile(r"[*?\[]")
+_REPO = r"[A-Za-z0-9][\w.-]*/(?![\w.-]*\.(?:json|ya?ml|jsonl|toml)$)[\w.-]+"
+_WILDCARD = r"[*?\[]"
 
 
 def training_values(settings: Settings, paths: Paths) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def training_patterns(
         if settings.stack.settings[name].step not in (step, "both"):
             continue
         several = settings.stack.settings[name].kind == "paths"
-        patterns = [f"{glob.escape(path)}*", *([path] if _WILDCARD.search(path) else [])]
+        patterns = [f"{glob.escape(path)}*", *([path] if re.search(_WILDCARD, path) else [])]
         yield (f"training.{name}", path, *(patterns if several else []))
 
 
@@ -98,7 +98,7 @@ def training_repos(
     for name, value in training_values(settings, paths).items():
         setting, repo = settings.stack.settings[name], str(value).partition(":")[0]
         needed = setting.kind == "path" and setting.step in (step, "both")
-        if needed and _REPO.fullmatch(repo):
+        if needed and re.fullmatch(_REPO, repo):
             folder = repo.replace("/", "--")
             yield f"training.{name}", repo, hub / f"models--{folder}", hub / f"datasets--{folder}"
 
@@ -113,7 +113,7 @@ def training_folders(settings: Settings, paths: Paths) -> Iterator[tuple[str, st
         if settings.stack.settings[name].kind == "path":
             yield name, path
         else:
-            whole = _WILDCARD.split(path)[0]
+            whole = re.split(_WILDCARD, path)[0]
             folder = os.path.dirname(whole)
             yield name, folder if folder != "/" else path
 
@@ -157,7 +157,7 @@ def check_templates(settings: Settings, paths: Paths) -> None:
     for path in sorted(files):
         text = path.read_bytes().decode("utf-8", "replace")
         for number, line in enumerate(text.splitlines(), 1):
-            for name in _PLACEHOLDER.findall(line):
+            for name in re.findall(_PLACEHOLDER, line):
                 if name not in known:
                     raise LongshipError(
                         f"{path.relative_to(settings.root)}, line {number}: "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import _signal  # `signal` takes each launch a millisecond
 import errno
 import os
-import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,8 +19,8 @@ _PROBE_SECONDS = 20  # a docker client without a daemon can wait for minutes
 def become(script: str, name: str, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
     """Replace this process by bash with a script; `name` is ``$0``, `arguments` are ``"$@"``."""
     # Python ignores them, and what it starts would inherit that: `... | head` must end quietly.
-    for each in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(each, signal.SIG_DFL)
+    for each in (_signal.SIGPIPE, _signal.SIGXFSZ):
+        _signal.signal(each, _signal.SIG_DFL)
     text = os.fsencode(script)
     if len(text) > _LONGEST_ARGUMENT:  # such as a job's, with a long argument of the user's
         file = os.memfd_create("longship", 0)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from support.repository import Clone
 
 from lib import ROOT
-from lib.commands import before_pip
+from lib.commands import command_line
 from lib.commands.build_container import build_container
 from lib.commands.bundle import bundle
 from lib.commands.set_up import set_up
@@ -25,7 +25,7 @@ from lib.script.errors import LongshipError
 SCRIPTS = sorted(
     path.name
     for path in Path(ROOT).glob("*.py")
-    if "lib.commands" in path.read_text(encoding="utf-8")
+    if "commands.main(" in path.read_text(encoding="utf-8")
 )
 
 
@@ -62,7 +62,9 @@ def test_options_of_submit_are_known_beside_those_of_sbatch():
 def test_what_is_typed_again_is_no_dry_run_and_holds_no_password(monkeypatch):
     words = ["download", "--dry-run", "--machine", "jwb", "--", "-i", "https://me:" + "secret@x"]
     monkeypatch.setattr("sys.argv", ["set_up.py", *words])
-    assert before_pip("set_up.py") == "python3 set_up.py download --machine jwb"
+    assert (
+        command_line("set_up.py", pip_options=False) == "python3 set_up.py download --machine jwb"
+    )
 
 
 @pytest.mark.parametrize(
