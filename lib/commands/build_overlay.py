@@ -29,7 +29,7 @@ _NAME = "build_overlay.py"
 @click.option("--json", "as_json", is_flag=True, help="With --list: print JSON.")
 @click.option("--prune", is_flag=True, help="Delete unused overlays, after confirmation.")
 @click.option("--yes", is_flag=True, help="With --prune: do not ask for confirmation.")
-@click.option("--force", is_flag=True, help="Rebuild even if it exists, for newer packages.")
+@click.option("--force", is_flag=True, help="Rebuild even if it exists, to get newer packages.")
 @script_options
 def build_overlay(
     call: Call,

@@ -45,9 +45,9 @@ def bundle(
              assets where the offline modes expect them. Files that you have
              changed are kept; the bundle's version is written next to them
 
-    Copy DIR unchanged (rsync -a, or on a disk), then run there: bash DIR/unpack.sh [TARGET]. It
-    verifies the bundle, puts this repository into TARGET and unpacks the rest; it needs bash,
-    coreutils and python3.
+    Copy DIR unchanged (rsync -a, or on a disk), then run on that machine:
+    bash DIR/unpack.sh [TARGET]. This verifies the bundle, puts this repository into TARGET and
+    unpacks the rest; it requires bash, coreutils and python3.
 
     Packing stops at files that look like tokens or keys. configuration.local.toml is not packed.
     """

@@ -161,7 +161,7 @@ _SHELLS = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}
     '  ~/.bashrc                   eval "$(python3 ~/longship/completion.py bash)"\n'
     '  ~/.zshrc                    eval "$(python3 ~/longship/completion.py zsh)"\n'
     "  ~/.config/fish/config.fish  python3 ~/longship/completion.py fish | source\n\n"
-    "In ~/.zshrc, put it after compinit, if that is called. One clone's line serves all clones: "
+    "In ~/.zshrc, put the line after compinit. One clone's line serves all clones: "
     "completion always comes from the script on the command line.",
 )
 @click.argument("shell", metavar="bash|zsh|fish", required=False, type=click.Choice(list(_SHELLS)))

@@ -29,8 +29,8 @@ from lib.script.errors import print_messages
 def container_run(call: Call, online: bool, launcher: str | None, command: tuple[str, ...]) -> None:
     """Run COMMAND, or an interactive shell, inside the environment.
 
-    Put options before COMMAND; all later arguments are passed to it unchanged. Exits with COMMAND's
-    exit code.
+    Put options before COMMAND; all later arguments are passed to it unchanged. The exit code is
+    COMMAND's.
     """
     if launcher and not call.dry_run:
         from lib.jobs.launcher import write_launcher  # an ordinary launch does not pay for it

@@ -23,7 +23,7 @@ from lib.script.render import render
     "python3 doctor.py explain slurm-4711.out",
 )
 @click.argument("words", nargs=-1, metavar="[explain LOG]", shell_complete=complete("log"))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, as for a support request.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, such as for a support request.")
 @click.option("--job", is_flag=True, help="Check every node of the current job.")
 @plain_options
 def doctor(

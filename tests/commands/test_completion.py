@@ -270,11 +270,14 @@ def test_no_program_is_started_for_an_answer(clone, run, tmp_path):
 
 
 def test_a_launch_reads_nothing_of_it(clone, run):
-    clone.configure('container.runtime = "host"\n')
-    watch = [sys.executable, "-X", "importtime", clone.root / "container_run.py", "--dry-run"]
-    said = run([*watch, "true"], env=clone.environment).stderr
-    assert "lib.commands.container_run" in said
+    clone.configure('container.runtime = "host"\npackages.requirements = ""\n')
+    watch = [sys.executable, "-X", "importtime", clone.root / "container_run.py"]
+    said = run([*watch, "--dry-run", "true"], env=clone.environment).stderr
+    assert "lib.commands.launch" in said and "click.core" in said
     assert "lib.commands.values" not in said and "shell_completion" not in said
+    said = run([*watch, "true"], env=clone.environment).stderr
+    assert "lib.commands.launch" in said
+    assert not {"click", "dataclasses", "inspect"} & set(re.findall(r"([\w.]+)$", said, re.M))
 
 
 def test_clone_of_the_script_answers(clone, run, tmp_path):
