@@ -98,4 +98,6 @@ def _is_secret(variable: str, value: str) -> bool:
 
 def toml_key(name: str) -> str:
     """Quote a key where TOML requires it."""
+    import json
+
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
