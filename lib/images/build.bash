@@ -2,7 +2,7 @@
 # Building images, and archives of images for an air-gapped machine. An image being built has another name, and
 # everything that the build needs is in a directory of its own under scratch_dir; the image gets its name when it is
 # complete, checked and recorded. An image of docker or podman is a file that contains its tag.
-# One script builds one image: build_from or build_from_archive, build_begin or archive_begin, then one of apptainer_build_image,
+# One script builds one image: build_from or build_from_archive, build_begin or archive_begin, then one of sif_build,
 # docker_build_image, enroot_build_image and archive_build, then build_end.
 
 # shellcheck source=lib/script/facts.bash
@@ -243,8 +243,8 @@ build_run() {
     build_explain_failure "$log" "$1" "$build_source" "$build_file" "$build_hint"
 }
 
-# apptainer_build_image PROGRAM TAG: build a SIF with apptainer or singularity; TAG is for an image that docker builds first.
-apptainer_build_image() {
+# sif_build PROGRAM TAG: build a SIF with apptainer or singularity; TAG is for an image that docker builds first.
+sif_build() {
   local -a options=(--force)
   local folder=. address=$build_address
   # before version 4, SingularityCE's option of this name has another meaning
@@ -469,7 +469,7 @@ archive_build() {
           docker_pull "$program" "$tag"
           docker_save "$program" "$tag" "$build_partial"
           ;;
-        *) apptainer_build_image "$program" ;;
+        *) sif_build "$program" ;;
       esac
       ;;
     dockerfile) archive_build_dockerfile "$1" "$build_partial" ;;
@@ -477,7 +477,7 @@ archive_build() {
       docker_import docker "$tag"
       docker_save docker "$tag" "$build_partial"
       ;;
-    oras | library | definition) apptainer_build_image "$program" ;;
+    oras | library | definition) sif_build "$program" ;;
     *) image_copy "$build_file" "$build_partial" ;;
   esac
 }

@@ -64,7 +64,7 @@ image_check() {
       docker_has_tag "$1"
       docker_check_image "$REPLY" "$(docker_tag_in "$1")" "$2" "$3"
       ;;
-    *.sif) apptainer_check_image "$1" "$2" "$3" ;;
+    *.sif) sif_check "$1" "$2" "$3" ;;
     *.sqsh)
       enroot_check_image "$1" "$3"
       unsquashfs -s "$1" >/dev/null 2>&1 || fail "incomplete image: $1" "$3"

@@ -9,7 +9,7 @@ from lib.script.quoting import Expansion, Word
 
 def check(env: Environment) -> list[str]:
     """Return the lines that check the image, on any machine where its file is visible."""
-    return [call("apptainer_check_image", IMAGE, env.paths.arch, env.image_hint)]
+    return [call("sif_check", IMAGE, env.paths.arch, env.image_hint)]
 
 
 def options(env: Environment) -> list[str]:

@@ -28,9 +28,9 @@ program_check() {
       'load its module, or set container.runtime in configuration.toml to another runtime'
 }
 
-# apptainer_check_image FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
+# sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
 # first line a SIF file has magic, version and architecture.
-apptainer_check_image() {
+sif_check() {
   local -r file=$1 arch=$2 hint=$3
   [[ -e $file ]] || fail "image not found: $file" "$hint"
   [[ -r $file ]] || fail "cannot read the image $file" \

@@ -16,7 +16,7 @@ longship_main() {
     /e/scratch/project_465000000/me/longship/cache/containers/pytorch_25.06-py3_arm64.sif '' \
     'python3 move_built_container_to_active.py' \
     /e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif
-  apptainer_build_image apptainer longship/pytorch_25.06-py3:arm64
+  sif_build apptainer longship/pytorch_25.06-py3:arm64
   build_end
 }
 
@@ -267,8 +267,8 @@ build_run() {
     build_explain_failure "$log" "$1" "$build_source" "$build_file" "$build_hint"
 }
 
-# apptainer_build_image PROGRAM TAG: build a SIF with apptainer or singularity; TAG is for an image that docker builds first.
-apptainer_build_image() {
+# sif_build PROGRAM TAG: build a SIF with apptainer or singularity; TAG is for an image that docker builds first.
+sif_build() {
   local -a options=(--force)
   local folder=. address=$build_address
   # before version 4, SingularityCE's option of this name has another meaning
@@ -385,7 +385,7 @@ image_check() {
       docker_has_tag "$1"
       docker_check_image "$REPLY" "$(docker_tag_in "$1")" "$2" "$3"
       ;;
-    *.sif) apptainer_check_image "$1" "$2" "$3" ;;
+    *.sif) sif_check "$1" "$2" "$3" ;;
     *.sqsh)
       enroot_check_image "$1" "$3"
       unsquashfs -s "$1" >/dev/null 2>&1 || fail "incomplete image: $1" "$3"
@@ -724,9 +724,9 @@ program_check() {
       'load its module, or set container.runtime in configuration.toml to another runtime'
 }
 
-# apptainer_check_image FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
+# sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
 # first line a SIF file has magic, version and architecture.
-apptainer_check_image() {
+sif_check() {
   local -r file=$1 arch=$2 hint=$3
   [[ -e $file ]] || fail "image not found: $file" "$hint"
   [[ -r $file ]] || fail "cannot read the image $file" \

@@ -13,7 +13,7 @@ longship_main() {
 
   program_check apptainer
   image=/proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
-  apptainer_check_image "$image" amd64 'run: python3 build_container.py && python3 move_built_container_to_active.py'
+  sif_check "$image" amd64 'run: python3 build_container.py && python3 move_built_container_to_active.py'
   host_check_arch amd64 "the image $image"
   options=()
   apptainer_add_home
@@ -115,9 +115,9 @@ program_check() {
       'load its module, or set container.runtime in configuration.toml to another runtime'
 }
 
-# apptainer_check_image FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
+# sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
 # first line a SIF file has magic, version and architecture.
-apptainer_check_image() {
+sif_check() {
   local -r file=$1 arch=$2 hint=$3
   [[ -e $file ]] || fail "image not found: $file" "$hint"
   [[ -r $file ]] || fail "cannot read the image $file" \

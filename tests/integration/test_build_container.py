@@ -53,7 +53,7 @@ def test_singularity_is_told_in_its_own_words(lab, registry):
     clone.build_and_move()
     clone.container_run("true")
     plan = clone.dry_run("build_container.py").partition("\n# ---------- ")[0]
-    assert "\n  apptainer_build_image singularity " in plan and "apptainer" not in plan
+    assert "\n  sif_build singularity " in plan and "apptainer" not in plan
 
 
 def test_nothing_is_written_to_the_home_folder_or_the_temporary_one(lab, registry, tmp_path):

@@ -194,7 +194,7 @@ def test_missing_image_is_left_to_the_launcher_to_tell(lab, run_folder):
     named = begin(lab, run_folder)
     assert named["image"] == f"{lab.scratch}/containers/base_1_amd64.sif"
     assert (named["image_sha256"], named["image_state"]) == ("", "")
-    assert "apptainer_check_image" in (run_folder / "launcher").read_text()
+    assert "sif_check" in (run_folder / "launcher").read_text()
 
 
 def test_old_launcher_that_is_gone_is_told(lab, run_folder):

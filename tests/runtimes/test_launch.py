@@ -41,29 +41,29 @@ def write_sif(path, code):
     return path
 
 
-def apptainer_check_image(bash, path, **options):
-    return bash(call("apptainer_check_image", path, own_arch(), "make it"), check=False, **options)
+def sif_check(bash, path, **options):
+    return bash(call("sif_check", path, own_arch(), "make it"), check=False, **options)
 
 
 def test_image_for_this_machine_passes(bash, tmp_path):
-    done = apptainer_check_image(bash, write_sif(tmp_path / "it's an image", CODES[own_arch()]))
+    done = sif_check(bash, write_sif(tmp_path / "it's an image", CODES[own_arch()]))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_image_for_another_architecture_is_told(bash, tmp_path):
-    done = apptainer_check_image(bash, write_sif(tmp_path / "i.sif", CODES[OTHER_ARCH]))
+    done = sif_check(bash, write_sif(tmp_path / "i.sif", CODES[OTHER_ARCH]))
     fails(done, f"i.sif has the wrong architecture: {OTHER_ARCH}, expected {own_arch()}")
 
 
 def test_image_for_an_unknown_architecture_is_told(bash, tmp_path):
     fails(
-        apptainer_check_image(bash, write_sif(tmp_path / "i.sif", b"09")),
+        sif_check(bash, write_sif(tmp_path / "i.sif", b"09")),
         "unknown architecture (code 09)",
     )
 
 
 def test_missing_image_is_told_with_what_makes_it(bash, tmp_path):
-    done = apptainer_check_image(bash, tmp_path / "i.sif")
+    done = sif_check(bash, tmp_path / "i.sif")
     fails(done, f"image not found: {tmp_path}/i.sif")
     assert "hint: make it" in done.stderr
 
@@ -71,11 +71,11 @@ def test_missing_image_is_told_with_what_makes_it(bash, tmp_path):
 @pytest.mark.parametrize("content", [b"", b"text\n", b"\0\0\0\0", b"<html>" * 1000, b"\x7fELF\0"])
 def test_file_that_is_no_image_is_told(content, bash, tmp_path):
     (tmp_path / "i.sif").write_bytes(content)
-    fails(apptainer_check_image(bash, tmp_path / "i.sif"), f"not a SIF image: {tmp_path}/i.sif")
+    fails(sif_check(bash, tmp_path / "i.sif"), f"not a SIF image: {tmp_path}/i.sif")
 
 
 def test_folder_is_no_image(bash, tmp_path):
-    fails(apptainer_check_image(bash, tmp_path), "not a SIF image")
+    fails(sif_check(bash, tmp_path), "not a SIF image")
 
 
 def test_image_that_cannot_be_read_is_told(bash, tmp_path):
@@ -83,7 +83,7 @@ def test_image_that_cannot_be_read_is_told(bash, tmp_path):
         pytest.skip("root may read anything")
     image = write_sif(tmp_path / "i.sif", CODES[own_arch()])
     image.chmod(0)
-    fails(apptainer_check_image(bash, image), "cannot read the image")
+    fails(sif_check(bash, image), "cannot read the image")
 
 
 def test_image_of_the_compute_nodes_cannot_run_here(bash):

@@ -78,7 +78,7 @@ def test_script_holds_what_it_uses_and_nothing_else():
     script = render("x", [call("lock_run", "/x", "next_step", "y")])
     for name in ("lock_run", "lock_take", "lock_is_stale", "LOCK_PATIENCE", "fail", "next_step"):
         assert definitions()[name] in script
-    for name in ("venv_install", "apptainer_check_image", "command_set"):
+    for name in ("venv_install", "sif_check", "command_set"):
         assert definitions()[name] not in script
 
 

@@ -37,7 +37,7 @@ READING = (
         "record_value",
         "docker_has_tag",
         "docker_tag_in",
-        "apptainer_check_image",
+        "sif_check",
         "host_arch",
         "image_fingerprint",
         "version_name",
