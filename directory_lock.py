@@ -10,6 +10,7 @@ of the nodes; if it was only paused, it notices afterwards that it has lost the 
 from __future__ import annotations
 
 import atexit
+import errno
 import json
 import os
 import platform
@@ -121,8 +122,9 @@ class DirectoryLock:
     def _move(self) -> bool:
         try:
             self._own.rename(self.path)  # fails if the target is a non-empty directory
-        except OSError:
-            if not self.path.exists():
+        except OSError as error:
+            # the owner can have released it since
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) and not self.path.exists():
                 raise
             return False
         self._directory = os.open(self.path, os.O_RDONLY)
