@@ -120,7 +120,7 @@ lockfile_update() {
   if [[ -e $lockfile_group ]] && ! lockfile_matches "$lockfile_group" image "$lockfile_image"; then
     note "$lockfile_group was for the image $(lockfile_value image "$lockfile_group"); it is now for $lockfile_image"
   fi
-  inside python3 "$LIBRARY/packages/inside/resolve_packages.py" changes "$lockfile_group" "$lockfile_group.partial"
+  inside python3 "$LIBRARY/packages/inside" resolve_packages.print_changes "$lockfile_group" "$lockfile_group.partial"
   mv -- "$lockfile_group.partial" "$lockfile_group"
   note "the locked versions are in $lockfile_group; commit this file"
   rm -rf -- "$lockfile_work"
@@ -135,9 +135,8 @@ lockfile_print_shared() {
 # DIR/pins.txt; PYTHON... is a command.
 packages_resolve() {
   local output
-  if output=$("${@:3}" "$LIBRARY/packages/inside/resolve_packages.py" "$2" "$1/target" "$arch" "$gpu" "$torch" \
-    "$repositories_directory" "$1/pins.txt" \
-    pip ${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"} 2>&1); then
+  if output=$("${@:3}" "$LIBRARY/packages/inside" resolve_packages.resolve "$2" "$1/target" \
+    "$arch" "$gpu" "$torch" "$repositories_directory" "$1/pins.txt" pip ${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"} 2>&1); then
     printf '%s' "${output:+$output$'\n'}" >&2
     return
   fi
@@ -150,7 +149,7 @@ packages_resolve() {
 # target_describe DIR: write the packages of the Python inside. Without an image, the venv shares none of them.
 target_describe() {
   directory_make "$1"
-  inside python3 "$LIBRARY/packages/inside/describe_image.py" "$1" ||
+  inside python3 "$LIBRARY/packages/inside" describe_image.describe_own "$1" ||
     fail_writing "$1" "cannot list the packages of $base" "read Python's output above"
   if [[ $base == host ]]; then target_drop_packages "$1"; fi
 }

@@ -210,7 +210,7 @@ overlay_install() {
 overlay_freeze() {
   step 4/5 'Byte-compiling the packages'
   requirements_print >"$work/requirements.txt"
-  inside "$overlay_prefix/bin/python" "$LIBRARY/packages/inside/freeze_packages.py" \
+  inside "$overlay_prefix/bin/python" "$LIBRARY/packages/inside" freeze_packages.freeze \
     "$overlay_prefix" "$OVERLAY_TIME" "${active%/*}/bytecode_$arch" "$processors" "$work" \
     format "$OVERLAY_FORMAT" image "$image_id" python "$python" architecture "$arch" uv "$1" ||
     fail_writing "$work" "cannot byte-compile the packages in $work" "read Python's output above"

@@ -119,7 +119,7 @@ venv_layer() {
     overlay_unpacked_directory "$venv_overlay"
     packages=$REPLY
   fi
-  inside "$venv_new/bin/python" "$LIBRARY/packages/inside/layer_venv.py" "$packages" ||
+  inside "$venv_new/bin/python" "$LIBRARY/packages/inside" layer_venv.layer "$packages" ||
     fail_writing "$venv_new" "cannot layer the venv $venv_new above the overlay" "read Python's output above"
 }
 
@@ -149,8 +149,8 @@ venv_run_scripts() {
   local -i at
   for ((at = 0; at < ${#scripts[@]}; at += 2)); do
     note "running ${scripts[at + 1]} in $repositories_directory/${scripts[at]}"
-    inside "$venv_new/bin/python" "$LIBRARY/packages/inside/install_packages.py" "$wheelhouse" \
-      "$repositories_directory/${scripts[at]}" run "${scripts[at + 1]}" ||
+    inside "$venv_new/bin/python" "$LIBRARY/packages/inside" install_packages.run_script "$wheelhouse" \
+      "$repositories_directory/${scripts[at]}" "${scripts[at + 1]}" ||
       fail_writing "$venv_new" "the script ${scripts[at + 1]} of repository ${scripts[at]} failed" \
         'correct the script; its output is above; then run the command again'
   done
@@ -236,7 +236,7 @@ installer_choose() {
 installer_run() {
   local folder='' output
   if ((${#sources[@]})); then folder=$repositories_directory; fi
-  local -ar install=("$1/bin/python" "$LIBRARY/packages/inside/install_packages.py" "$wheelhouse"
+  local -ar install=("$1/bin/python" "$LIBRARY/packages/inside" install_packages.install "$wheelhouse"
     "$folder" "$installer" "$uv" "${@:2}")
   if inside "${install[@]}"; then return; fi
   if [[ -z $wheelhouse ]]; then # its output went to the terminal, for the progress: run it again to read it

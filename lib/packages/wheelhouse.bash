@@ -1,14 +1,13 @@
 # shellcheck shell=bash
 # The wheelhouse: Python packages for a machine without network, a directory of wheels with a lock file and the
-# checksum of every file. wheelhouse_begin and wheelhouse_download set, for the functions of this file:
+# checksum of every file. wheelhouse_download sets, for the functions of this file:
 #
-#   downloads          the directory
-#   fetcher            venv with pip and uv, for downloads
-#   archive            image archive of the target; "" for none
-#   configured_python  packages.python; "" if it is not set
-#   host_python        a Python of this machine that is new enough
-#   runs_here          yes if the target's programs run on this machine, else no
-#   unfinished         directory of files that are being made
+#   downloads, unfinished   the directory, and that of files that are being made
+#   fetcher                 venv with pip and uv, for downloads
+#   archive                 image archive of the target; "" for none
+#   configured_python       packages.python; "" if it is not set
+#   host_python             a Python of this machine that is new enough
+#   runs_here               yes if the target's programs run on this machine, else no
 
 # shellcheck source=lib/packages/lock_packages.bash
 source "${BASH_SOURCE[0]%/*}/lock_packages.bash"
@@ -20,22 +19,18 @@ wheelhouse_verify() {
   [[ -e $list ]] || fail "$list not found" "copy it too: it is in the same directory as ${1##*/}"
   note "checking $wheelhouse"
   bad=$(checksums_check "$wheelhouse" <"$list") || fail "cannot read $list" 'copy it again'
-  if [[ -z $bad ]]; then return; fi
   bad=${bad%%$'\n'*}
-  if [[ -e $wheelhouse/$bad ]]; then
+  if [[ -z $bad ]]; then return; fi
+  [[ ! -e $wheelhouse/$bad ]] ||
     fail "$wheelhouse/$bad is truncated or damaged: its checksum does not match" 'copy it again'
-  fi
   fail "$wheelhouse/$bad is missing" "copy it too; or, $lockfile_renew"
 }
 
-# wheelhouse_begin DIR FETCHER ARCHIVE PYTHON
-wheelhouse_begin() {
-  downloads=$1 fetcher=$2 archive=$3 configured_python=$4
-}
-
-# wheelhouse_download [OPTION]...: download all wheels for the target; OPTIONs are pip's.
+# wheelhouse_download DIR FETCHER ARCHIVE PYTHON [OPTION]...: download all wheels for the target; OPTIONs are pip's.
 # Uses: start_image, which defines inside COMMAND... for the target's image, if it runs here.
 wheelhouse_download() {
+  downloads=$1 fetcher=$2 archive=$3 configured_python=$4 runs_here=no
+  shift 4
   requirements_check
   lockfile_choose
   unfinished=$downloads/${lockfile_group##*/}
@@ -45,7 +40,6 @@ wheelhouse_download() {
   directory_make "$unfinished/target" "$unfinished/built"
   wheelhouse_find_python
   step 1/4 'Describing the target'
-  runs_here=no
   host_arch
   if [[ $REPLY == "$arch" ]] && (start_image && inside python3 --version) >/dev/null 2>&1; then
     start_image
@@ -82,19 +76,16 @@ wheelhouse_describe() {
   elif wheelhouse_read_archive "$1"; then
     return
   elif [[ -n $configured_python ]]; then
-    if [[ $base != host ]]; then
-      note "the packages in $lockfile_image are unknown: fetching all packages, even those in the image"
-    fi
     target_write "$1" "$configured_python" ''
-    if [[ $base != host && ($gpu == cuda || $gpu == rocm) ]]; then
+    if [[ $base == host ]]; then return; fi
+    note "the packages in $lockfile_image are unknown: fetching all packages, even those in the image"
+    if [[ $gpu == cuda || $gpu == rocm ]]; then
       note "excluding PyTorch: the image is expected to contain the build for $gpu"
       printf 'torch\n' >"$1/excluded.txt"
     fi
   else
     fail "the Python version of $machine is unknown" \
-      "set packages.python = \"3.12\" in configuration.toml$(if [[ -n $archive ]]; then
-        printf '; or first run: python3 build_container.py download --machine %s' "$machine"
-      fi)"
+      "set packages.python = \"3.12\" in configuration.toml${archive:+; or first run: python3 build_container.py download --machine $machine}"
   fi
 }
 
@@ -104,11 +95,11 @@ wheelhouse_read_archive() {
   local reason
   [[ -n $archive && -e $archive ]] || return 1
   note "reading $archive"
-  if reason=$("$host_python" "$LIBRARY/packages/inside/read_archive.py" "$1" "$archive" 2>&1); then return; fi
-  [[ -n $configured_python ]] ||
-    fail "cannot read the image archive $archive: ${reason##*$'\n'}" \
-      "run: python3 build_container.py download --force --machine $machine; or set packages.python = \"3.12\""
-  note "cannot read $archive: ${reason##*$'\n'}; using packages.python = \"$configured_python\""
+  if reason=$("$host_python" "$LIBRARY/packages/inside" describe_image.describe_archive "$1" "$archive" 2>&1); then return; fi
+  reason="${reason##*$'\n'}"
+  [[ -n $configured_python ]] || fail "cannot read the image archive $archive: $reason" \
+    "run: python3 build_container.py download --force --machine $machine; or set packages.python = \"3.12\""
+  note "cannot read $archive: $reason; using packages.python = \"$configured_python\""
   return 1
 }
 
@@ -129,12 +120,15 @@ wheelhouse_make_fetcher() {
 
 # wheelhouse_resolve [OPTION]...: write the list of packages to download, and its header.
 wheelhouse_resolve() {
+  local variable
+  while IFS= read -r -d '' variable; do # for uv and for builds, which do not take pip's options
+    export "${variable?}"
+  done < <("$fetcher/bin/python" "$LIBRARY/packages/inside" install_packages.print_variables "$@")
   if [[ -n $lockfile ]]; then
     note "using the locked versions of $lockfile"
     sed '/^#/d' "$lockfile" >"$unfinished/pins.txt"
   else
-    packages_resolve "$unfinished" "$fetcher/bin/uv" \
-      "$fetcher/bin/python" "$LIBRARY/packages/inside/pip_options.py" "$@" -- "$fetcher/bin/python"
+    packages_resolve "$unfinished" "$fetcher/bin/uv" "$fetcher/bin/python"
   fi
   {
     lockfile_header "$unfinished"
@@ -153,10 +147,10 @@ wheelhouse_fetch() {
       "check the network; pip's output above has the details; run the command again to resume"
 }
 
-# wheelhouse_run MODE ARGUMENT...: run one step of the download.
+# wheelhouse_run FUNCTION ARGUMENT...: call a function of inside/wheelhouse.py.
 wheelhouse_run() {
   local name=${lockfile_group##*/}
-  "$fetcher/bin/python" "$LIBRARY/packages/inside/fetch_packages.py" "$1" "$downloads" "${name%.lock}" "$arch" \
+  "$fetcher/bin/python" "$LIBRARY/packages/inside" "wheelhouse.$1" "$downloads" "${name%.lock}" "$arch" \
     "$unfinished" "${@:2}"
 }
 
@@ -165,10 +159,7 @@ wheelhouse_build() {
   local -a python=("$fetcher/bin/python")
   local where='this machine' pip
   pip=$("$fetcher/bin/python" -c 'import pip; print(pip.__path__[0])') # an image can lack it
-  if [[ $runs_here == yes ]]; then
-    python=(inside python3)
-    where="$base"
-  fi
+  if [[ $runs_here == yes ]]; then python=(inside python3) where=$base; fi
   note "building from source, with the Python of $where: $(sed -n 's/^\([^ -][^ ]*\).*/\1/p' \
     "$unfinished/missing.txt" | paste -s -d ' ')"
   "${python[@]}" "$pip" --quiet --disable-pip-version-check wheel --no-deps --require-hashes \

@@ -26,10 +26,6 @@ def download_lines(env: Environment) -> list[str]:
         assign("machine", settings.machine.name),
         *requirement_lines(env),
         *target_lines(settings, target),
-        wrapped(
-            *("wheelhouse_begin", folder, tools / "fetcher"),
-            *(_archive(env), settings.configuration.packages.python),
-        ),
         export("PIP_CACHE_DIR", here.cache / "pip"),
         export("UV_CACHE_DIR", here.cache / "uv"),
         "",
@@ -38,7 +34,10 @@ def download_lines(env: Environment) -> list[str]:
         "}",
         "",
         call("directory_make", folder),
-        call("lock_run", folder / "download", "wheelhouse_download", Expansion('"$@"')),
+        wrapped(
+            *("lock_run", folder / "download", "wheelhouse_download", folder, tools / "fetcher"),
+            *(_archive(env), settings.configuration.packages.python, Expansion('"$@"')),
+        ),
     ]
 
 

@@ -128,10 +128,9 @@ def freeze(run, tree, folder, *facts):
     (folder / "c").mkdir(exist_ok=True)
     (work / "requirements.txt").write_text("a\n")
     (work / "pins.txt").write_text(PINS)
-    script = f"{INSIDE}/freeze_packages.py"
     arguments = [tree, "315532800", folder / "c/cache", "2", work, *facts]
     environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0"}  # as a build sets it
-    run([sys.executable, script, *arguments], env=environment)
+    run([sys.executable, INSIDE, "freeze_packages.freeze", *arguments], env=environment)
 
 
 def make_tree(tree):
@@ -231,12 +230,12 @@ def test_cache_is_really_used(run, tmp_path):
     (compiled,) = packages.rglob("*.pyc")
     compiled.unlink()
     broken = "import py_compile; py_compile.compile = None; import runpy, sys; "
-    broken += "sys.argv = sys.argv[1:]; sys.path.insert(0, sys.argv[0].rpartition('/')[0]); "
+    broken += "sys.argv = sys.argv[1:]; "
     broken += "runpy.run_path(sys.argv[0], run_name='__main__')"
     (packages / "template.py").unlink()
     (packages / "nul.py").unlink()
     words = [tmp_path / "tree", "315532800", tmp_path / "c/cache", "1", tmp_path / "work"]
-    run([sys.executable, "-c", broken, f"{INSIDE}/freeze_packages.py", *words])
+    run([sys.executable, "-c", broken, INSIDE, "freeze_packages.freeze", *words])
     assert compiled.exists()
 
 
@@ -247,7 +246,7 @@ def test_number_of_compiled_files_is_shown(clean_environment, tmp_path):
     (tmp_path / "work").mkdir()
     (tmp_path / "c").mkdir()
     words = [tmp_path / "tree", "315532800", tmp_path / "c/cache", "1", tmp_path / "work"]
-    command = [sys.executable, f"{INSIDE}/freeze_packages.py", *words]
+    command = [sys.executable, INSIDE, "freeze_packages.freeze", *words]
     with Terminal(command, env=clean_environment, cwd=tmp_path) as terminal:
         terminal.expect("100 of 103 files")
 

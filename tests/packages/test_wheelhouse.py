@@ -89,9 +89,9 @@ def test_download_is_for_the_target_and_goes_to_the_folders_of_this_machine(repo
     env = Environment(settings, here, "apptainer")
     lines = download_lines(env, "python3 set_up.py download --machine far")
     assert "arch=arm64" in lines and "machine=far" in lines
-    (begin,) = [each for each in lines if "wheelhouse_begin" in each]
-    assert f"wheelhouse_begin {here.offline}/pip " in begin
-    assert f" {here.archives}/base_1_arm64.tar ''" in begin
+    (begin,) = [each for each in lines if "wheelhouse_download" in each]
+    assert f"wheelhouse_download {here.offline}/pip " in begin.replace(" \\\n   ", "")
+    assert f" {here.archives}/base_1_arm64.tar '' \"$@\"" in begin
     assert "SCRATCH_DIR/offline/; then, on far: python3 set_up.py offline" in lines[-1]
 
 
@@ -110,7 +110,7 @@ def test_hashes_that_requirements_ask_for_are_the_only_ones(inside, tmp_path):
         "# a comment --hash=sha256:00\n-r more.txt\nnone>=1\n"
         "a.a[x]==1 \\\n    --hash=sha256:01 \\\n    --hash=sha256:02\n"
     )
-    asked = program.asked_hashes(str(tmp_path / "all.txt"))
+    asked = program.asked_hashes([str(tmp_path / "all.txt")])
     assert asked == {"b-b": {"sha256:bb"}, "a-a": {"sha256:01", "sha256:02"}}
     text = "a-a==1 \\\n    --hash=sha256:02 \\\n    --hash=sha256:03\n"
     kept = "a-a==1 \\\n    --hash=sha256:02\n"
@@ -170,7 +170,7 @@ def test_options_of_pip_become_variables(inside, monkeypatch, tmp_path):
     folder.mkdir()
     monkeypatch.setenv("PIP_FIND_LINKS", "/before")
     options = ["--find-links", str(folder), "-i", "https://x", "--progress-bar", "off", "--pre"]
-    found = inside("pip_options").variables(options)
+    found = inside("install_packages").variables(options)
     assert found == {
         "PIP_FIND_LINKS": f"/before {tmp_path.as_uri()}/a%20b%2Cc",
         "PIP_INDEX_URL": "https://x",
@@ -215,7 +215,7 @@ def metadata(name, version):
 
 
 def describe(inside, folder, *arguments, **options):
-    inside("read_archive").main(str(folder), str(archive(*arguments, **options)))
+    inside("describe_image").describe_archive(str(folder), str(archive(*arguments, **options)))
     return {each: (folder / each).read_text() for each in ("python", "glibc", "packages.txt")}
 
 
@@ -268,4 +268,4 @@ def test_archive_that_is_none_or_has_no_python_is_told(inside, tmp_path):
         describe(inside, tmp_path / "out", tmp_path / "image.tar", [layer({"etc/x": ""})])
     (tmp_path / "image.tar").write_bytes(b"x" * 2000)
     with pytest.raises(SystemExit, match="not a docker archive"):
-        inside("read_archive").main(str(tmp_path / "out"), str(tmp_path / "image.tar"))
+        inside("describe_image").describe_archive(str(tmp_path / "out"), str(tmp_path / "image.tar"))

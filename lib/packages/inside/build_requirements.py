@@ -15,9 +15,9 @@ try:
 except ModuleNotFoundError:  # before Python 3.11
     from pip._vendor import tomli as tomllib
 
-UV_REQUIREMENTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "uv.txt")
+UV = os.path.join(os.path.dirname(sys.executable), "uv")
 # the backend of repositories that name none, and what a script of the user may need
-ALWAYS = ("setuptools", "wheel", "pip", "-r", UV_REQUIREMENTS)
+ALWAYS = ("setuptools", "wheel", "pip", "-r", os.path.join(os.path.dirname(__file__), "uv.txt"))
 # for a repository without the table: https://peps.python.org/pep-0517/#build-system-table
 DEFAULT = {
     "requires": ["setuptools>=40.8.0", "wheel"],
@@ -25,24 +25,51 @@ DEFAULT = {
 }
 
 
-def uv():
-    """Return the uv next to this Python."""
-    return os.path.join(os.path.dirname(sys.executable), "uv")
+def resolve(work, arch, repositories, sources):
+    """Resolve the build requirements, one file ``build_NAME`` for each repository.
+
+    Two repositories may need different versions; ``build_`` is for all of them. The sources are
+    ``./NAME[EXTRA]``, after ``-e`` if they are editable.
+    """
+    wanted = {"": ALWAYS}
+    words = iter(sources)
+    for word in words:
+        name = (next(words) if word == "-e" else word)[len("./") :].partition("[")[0]
+        try:
+            wanted[name] = required_by(os.path.join(repositories, name), editable=word == "-e")
+        except subprocess.CalledProcessError:  # its output has the reason
+            sys.exit(f"cannot list the build requirements of repository {name}")
+        except (
+            ValueError,  # no TOML, or no UTF-8
+            KeyError,
+            pyproject_hooks.BackendUnavailable,
+            pyproject_hooks.BackendInvalid,
+        ) as error:
+            sys.exit(f"cannot list the build requirements of repository {name}: {error}")
+    for name, requirements in wanted.items():
+        target = os.path.join(work, "build target")  # a build does not see the image's packages
+        shutil.rmtree(target, ignore_errors=True)
+        os.makedirs(os.path.join(target, "wheels"))
+        for file in ("python", "glibc"):
+            shutil.copy(os.path.join(work, "target", file), target)
+        with open(os.path.join(target, "packages.txt"), "w", encoding="utf-8"):
+            pass
+        out = os.path.join(work, f"build_{name}")
+        resolve_packages.resolve(UV, target, arch, "", "", repositories, out, *requirements)
 
 
 def required_by(repository, editable):
     """Return what the build of a repository requires: what it lists, and what its backend adds."""
     path = os.path.join(repository, "pyproject.toml")
-    system = {}
+    system = dict(DEFAULT)
     if os.path.exists(path):
         with open(path, "rb") as file:
-            system = tomllib.load(file).get("build-system", {})
-    system = {**DEFAULT, **system}
+            system.update(tomllib.load(file).get("build-system", {}))
     requires = system["requires"]
     with tempfile.TemporaryDirectory() as folder:
         configuration = install_packages.pip_configuration()
         environment = {**os.environ, **install_packages.uv_environment(configuration)}
-        install = [uv(), "pip", "install", "--quiet", "--python", sys.executable]
+        install = [UV, "pip", "install", "--quiet", "--python", sys.executable]
         install += [*install_packages.uv_options(configuration), "--target", folder, *requires]
         # the file of the lock that the caller holds stays open
         subprocess.run(install, env=environment, check=True, close_fds=False)
@@ -61,44 +88,5 @@ def required_by(repository, editable):
         backend = pyproject_hooks.BuildBackendHookCaller(
             repository, system["build-backend"], system.get("backend-path"), run
         )
-        if editable:
-            return [*requires, *backend.get_requires_for_build_editable()]
-        return [*requires, *backend.get_requires_for_build_wheel()]
-
-
-def resolve(work, arch, repositories, sources):
-    """Resolve the build requirements, one file ``build_NAME`` for each repository.
-
-    Two repositories may need different versions; ``build_`` is for all of them. The sources are
-    ``./NAME[EXTRA]``, after ``-e`` if they are editable.
-    """
-    wanted = {"": list(ALWAYS)}
-    words = iter(sources)
-    for word in words:
-        editable = word == "-e"
-        name = (next(words) if editable else word)[len("./") :].partition("[")[0]
-        try:
-            wanted[name] = required_by(os.path.join(repositories, name), editable)
-        except subprocess.CalledProcessError:  # its output has the reason
-            sys.exit(f"cannot list the build requirements of repository {name}")
-        except (
-            ValueError,  # no TOML, or no UTF-8
-            KeyError,
-            pyproject_hooks.BackendUnavailable,
-            pyproject_hooks.BackendInvalid,
-        ) as error:
-            sys.exit(f"cannot list the build requirements of repository {name}: {error}")
-    for name, requirements in wanted.items():
-        target = _empty_target(work)  # a build does not see the image's packages
-        out = os.path.join(work, f"build_{name}")
-        resolve_packages.main(uv(), target, arch, "", "", repositories, out, *requirements)
-
-
-def _empty_target(work):
-    target = os.path.join(work, "build target")
-    shutil.rmtree(target, ignore_errors=True)
-    os.makedirs(os.path.join(target, "wheels"))
-    for name in ("python", "glibc"):
-        shutil.copy(os.path.join(work, "target", name), target)
-    with open(os.path.join(target, "packages.txt"), "w", encoding="utf-8"):
-        return target
+        kind = "editable" if editable else "wheel"
+        return [*requires, *getattr(backend, f"get_requires_for_build_{kind}")()]

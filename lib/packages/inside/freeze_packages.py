@@ -1,17 +1,11 @@
 """Byte-compile an installed environment, and write a manifest of its inputs.
 
-Runs inside the environment, with its own Python. The result is packed and mounted read-only, so
-nothing can be compiled later; it must not depend on when, by whom or where it was built.
-
-Usage: python freeze_packages.py PREFIX TIME CACHE PROCESSORS WORK [NAME VALUE]...
-
-TIME is the modification time of every file once it is packed. CACHE is a file that keeps the
-compiled files for the next build. PROCESSORS is the number of processes, 0 for one per
-processor. WORK contains requirements.txt and pins.txt, which go into the manifest with the facts
-NAME VALUE.
+The result is packed and mounted read-only, so nothing can be compiled later; it must not depend on
+when, by whom or where it was built.
 """
 
 import concurrent.futures
+import contextlib
 import functools
 import glob
 import hashlib
@@ -24,47 +18,45 @@ import re
 import sys
 import warnings
 
-import program
 
-MANIFEST = "longship-overlay.json"
+def freeze(prefix, time, cache, processors, work, *facts):
+    """Freeze an environment, with its own Python.
+
+    `time` is the modification time of every file once it is packed, `cache` a file that keeps the
+    compiled files for the next build, `processors` the number of processes, 0 for one per
+    processor. requirements.txt and pins.txt of `work` go into the manifest with the facts NAME
+    VALUE.
+    """
+    remove_installer_files(prefix)
+    cache = f"{cache}-{sys.version.split()[0]}"
+    compile_all(os.path.join(prefix, "lib"), int(time), cache, int(processors))
+    write_manifest(prefix, work, facts)
 
 
-def files_below(folder):
-    """Yield every file of a directory, in the same order everywhere."""
-    for path, folders, files in os.walk(folder):
-        folders.sort()
-        yield from (os.path.join(path, file) for file in sorted(files))
-
-
-def remove_what_installers_left(prefix):
+def remove_installer_files(prefix):
     """Remove files of the installers; uv records when it saw a wheel."""
     for name in (".lock", ".gitignore", "CACHEDIR.TAG"):
-        path = os.path.join(prefix, name)
-        if os.path.exists(path):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(prefix, name))
+    pattern = os.path.join(glob.escape(prefix), "lib/*/site-packages/*.dist-info/uv_*.json")
+    for path in glob.glob(pattern):
+        folder, name = os.path.split(path)
+        if name in ("uv_cache.json", "uv_build.json"):
             os.remove(path)
-    pattern = os.path.join(glob.escape(prefix), "lib/*/site-packages/*.dist-info")
-    for info in glob.glob(pattern):
-        left = [each for each in ("uv_cache.json", "uv_build.json") if _remove(info, each)]
-        if left:
-            _forget(os.path.join(info, "RECORD"), left)
+            record = os.path.join(folder, "RECORD")
+            with open(record, encoding="utf-8", newline="") as file:
+                lines = file.readlines()
+            # a new file: the old one may be a link to one in uv's cache
+            replace(record, "".join(each for each in lines if f"/{name}," not in each).encode())
 
 
-def _remove(folder, name):
-    path = os.path.join(folder, name)
-    found = os.path.exists(path)
-    if found:
-        os.remove(path)
-    return found
-
-
-def _forget(record, names):
-    """Remove names from a package's list of files, which may be a link to one in uv's cache."""
-    with open(record, encoding="utf-8", newline="") as file:
-        lines = file.readlines()
-    kept = [line for line in lines if line.split(",")[0].rpartition("/")[2] not in names]
-    with open(f"{record}.partial", "w", encoding="utf-8", newline="") as file:
-        file.writelines(kept)
-    os.replace(f"{record}.partial", record)
+def replace(path, content):
+    """Write a file under another name first."""
+    partial = f"{path}.{os.getpid()}.partial"
+    with open(partial, "wb") as file:
+        os.fchmod(file.fileno(), 0o644)
+        file.write(content)
+    os.replace(partial, path)
 
 
 def key_of(path, time):
@@ -93,10 +85,14 @@ def compile_file(path, time):
 def compile_all(folder, time, cache, processors):
     """Compile every file of a directory, with `time` as the time of its source.
 
-    Files that the cache has are taken from there. Its name ends with the version of the Python.
+    Files that the cache has are taken from there.
     """
-    cache = f"{cache}-{sys.version.split()[0]}"
-    sources = [path for path in files_below(folder) if path.endswith(".py")]
+    sources = [
+        os.path.join(path, file)
+        for path, _, files in os.walk(folder)
+        for file in files
+        if file.endswith(".py")
+    ]
     keys = {path: key_of(path, time) for path in sources}
     known = read_cache(cache)
     for path in keys:
@@ -144,11 +140,7 @@ def write_cache(path, keys):
             with open(compiled, "rb") as file:
                 found[key] = file.read()
     content = marshal.dumps(found)
-    partial = f"{path}.{os.getpid()}.partial"
-    with open(partial, "wb") as file:
-        os.fchmod(file.fileno(), 0o644)
-        file.write(hashlib.sha256(content).digest() + content)
-    os.replace(partial, path)
+    replace(path, hashlib.sha256(content).digest() + content)
 
 
 def write_manifest(prefix, work, facts):
@@ -163,19 +155,5 @@ def write_manifest(prefix, work, facts):
         ]
     lock = "".join(f"{pin}\n" for pin in sorted(pins))
     manifest["lock"] = re.sub(r"(://)[^/@\s]+@", r"\1", lock)  # no passwords
-    path = os.path.join(prefix, MANIFEST)
-    with open(f"{path}.partial", "w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=1, sort_keys=True)
-        file.write("\n")
-    os.replace(f"{path}.partial", path)
-
-
-def main(prefix, time, cache, processors, work, *facts):
-    """Freeze the environment."""
-    remove_what_installers_left(prefix)
-    compile_all(os.path.join(prefix, "lib"), int(time), cache, int(processors))
-    write_manifest(prefix, work, facts)
-
-
-if __name__ == "__main__":
-    program.start(main)
+    text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
+    replace(os.path.join(prefix, "longship-overlay.json"), text.encode())

@@ -1,16 +1,10 @@
 """Install packages with uv or pip, from the sources that pip is configured with.
 
-Runs inside the environment, with the venv's Python and only its standard library. uv does not read
-pip.conf, so pip's directories, indexes and certificates are passed on to it, in the environment,
-because the address of an index can contain a password.
-
-Usage: python install_packages.py WHEELHOUSE FOLDER uv|pip UV_FILE TORCH_FILE [OPTION...]
-       python install_packages.py WHEELHOUSE FOLDER run SCRIPT
-
-WHEELHOUSE is the only source of packages, unless it is empty. FOLDER is the working directory: that
-of the repositories, which the options name, or the one that SCRIPT is run in.
+uv does not read pip.conf, so pip's directories, indexes and certificates are passed on to it, in
+the environment, because the address of an index can contain a password.
 """
 
+import argparse
 import configparser
 import glob
 import http.client
@@ -31,6 +25,56 @@ UV_VARIABLES = {
     "cert": "SSL_CERT_FILE",
 }
 TORCH_INDEX = "https://download.pytorch.org/whl/"
+
+
+def install(wheelhouse, folder, installer, uv, torch, *options):
+    """Become the installer, with the sources and the PyTorch build that fit this machine.
+
+    The directory `wheelhouse` is the only source, unless it is "". The options name repositories
+    in `folder`. `torch` is a file, see `torch_build`.
+    """
+    configuration = begin(wheelhouse, folder)
+    build = "" if wheelhouse else torch_build(torch, options, configuration)
+    if installer == "uv":
+        os.environ.update(uv_environment(configuration))
+        if build:
+            os.environ.setdefault("UV_TORCH_BACKEND", build)
+        command = [uv, "pip", "install", "--python", sys.executable]
+        os.execv(uv, [*command, *uv_options(configuration), *options])
+    if build and not (build == "auto" and os.path.exists("/dev/nvidiactl")):
+        options = ["--extra-index-url", TORCH_INDEX + build.replace("auto", "cpu"), *options]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-compile"]
+    os.execv(sys.executable, [*pip, *options])
+
+
+def run_script(wheelhouse, folder, script):
+    """Become a script of the user in `folder`, with the venv of this Python active."""
+    os.environ.update(uv_environment(begin(wheelhouse, folder)))
+    os.environ["VIRTUAL_ENV"] = sys.prefix
+    os.environ["PATH"] = os.path.join(sys.prefix, "bin") + os.pathsep + os.environ["PATH"]
+    command = [script] if os.access(script, os.X_OK) else ["bash", script]
+    os.execvp(command[0], command)
+
+
+def begin(wheelhouse, folder):
+    """Return pip's configuration; a wheelhouse is the only source, also for every child process."""
+    configuration = pip_configuration()
+    if wheelhouse:
+        for name in [each for each in os.environ if each.startswith(("PIP_", "UV_"))]:
+            if not name.endswith("_CACHE_DIR"):
+                del os.environ[name]
+        url = folder_url(wheelhouse)
+        os.environ.update(PIP_NO_INDEX="1", PIP_FIND_LINKS=url, PIP_CONFIG_FILE=os.devnull)
+        os.environ.update(UV_OFFLINE="1", UV_NO_CONFIG="1")
+        configuration = {"no-index": "1", "find-links": url}
+    if folder:
+        os.chdir(folder)
+    return configuration
+
+
+def folder_url(folder):
+    """Return the URL of a directory: pip splits a list of sources at spaces, uv at commas."""
+    return "file://" + urllib.parse.quote(os.path.abspath(folder))
 
 
 def pip_configuration():
@@ -66,21 +110,48 @@ def uv_environment(configuration):
     }
     for option, variable in UV_VARIABLES.items():
         words = configuration.get(option, "").split()
-        if option == "extra-index-url":
-            words = [word for word in words if _exists(word)]  # uv stops at a missing folder
+        if option == "extra-index-url":  # uv stops at a missing directory
+            words = [each for each in words if _path(each) == each or os.path.isdir(_path(each))]
         if words:
             found[variable] = ("," if option == "find-links" else " ").join(words)
     return {name: value for name, value in found.items() if name not in os.environ}
 
 
 def uv_options(configuration):
-    """Return the options of uv for what it takes from no variable."""
+    """Return the options of uv that have no variable."""
     unset = ("", "0", "false", "no", "off")
     return [] if configuration.get("no-index", "").lower() in unset else ["--no-index"]
 
 
-def _exists(source):
-    return not source.startswith("file://") or os.path.isdir(source[len("file://") :])
+def print_variables(*options):
+    """Print options of pip as its variables, for programs that do not take the options."""
+    for name, value in variables(options).items():
+        sys.stdout.write(f"{name}={value}\0")
+
+
+def variables(options):
+    """Return the options about sources of packages as variables, such as ``PIP_INDEX_URL``.
+
+    Other options are ignored. A list is appended to the value of its variable.
+    """
+    lists = {"extra_index_url", "find_links", "trusted_host"}
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for names in ("--index-url -i", "--find-links -f", "--extra-index-url", "--trusted-host"):
+        parser.add_argument(*names.split(), action="append", default=[])
+    for name in ("--cert", "--proxy"):
+        parser.add_argument(name, action="append", default=[])
+    parser.add_argument("--no-index", action="append_const", const="1", default=[])
+    found = {}
+    for name, values in vars(parser.parse_known_args(list(options))[0]).items():
+        variable = f"PIP_{name.upper()}"
+        if values and name in lists:
+            values = [folder_url(each) if os.path.isdir(each) else each for each in values]
+            found[variable] = " ".join([*os.environ.get(variable, "").split(), *values])
+        elif values:
+            found[variable] = values[-1]
+    if "PIP_PROXY" in found:
+        found["HTTPS_PROXY"] = found["HTTP_PROXY"] = found["PIP_PROXY"]
+    return found
 
 
 def has_wheel(torch, configuration, python=""):
@@ -103,6 +174,28 @@ def _path(source):
     return source[len("file://") :] if source.startswith("file://") else source
 
 
+def torch_build(torch, options, configuration):
+    """Return the build of PyTorch: ``cpu``, ``cu128``, ``auto``, "" for the package index's own.
+
+    The file `torch` has its requirement, or all packages with their hashes; it is not installed
+    unless the options name the file.
+    """
+    if torch not in options or has_wheel(torch, configuration):
+        return ""
+    if "--require-hashes" in options:
+        with open(torch, encoding="utf-8") as file:
+            pinned = re.search(r"^torch==[\w.]+\+(\w+)", file.read(), re.MULTILINE)
+        return pinned[1] if pinned else ""
+    if answers(TORCH_INDEX):
+        return "auto"
+    print(
+        f"note: {TORCH_INDEX} is not reachable: installing the package index's own PyTorch\n"
+        "hint: for another build: export PIP_FIND_LINKS=DIR, with its wheel in DIR",
+        file=sys.stderr,
+    )
+    return ""
+
+
 def answers(url):
     """Return whether a server answers at all; the installer checks its certificate."""
     try:
@@ -112,73 +205,3 @@ def answers(url):
     except (OSError, http.client.HTTPException) as error:
         return isinstance(getattr(error, "reason", error), ssl.SSLError)
     return True
-
-
-def torch_build(torch, arguments, configuration):
-    """Return the build of PyTorch: ``cpu``, ``cu128``, ``auto``, "" for the package index's own.
-
-    The file `torch` has its requirement, or all packages with their hashes; it is not installed
-    unless the arguments name the file.
-    """
-    if torch not in arguments or has_wheel(torch, configuration):
-        return ""
-    if "--require-hashes" not in arguments:
-        if answers(TORCH_INDEX):
-            return "auto"
-        print(
-            f"note: {TORCH_INDEX} is not reachable: installing the package index's own PyTorch\n"
-            "hint: for another build: export PIP_FIND_LINKS=DIR, with its wheel in DIR",
-            file=sys.stderr,
-        )
-        return ""
-    with open(torch, encoding="utf-8") as file:
-        pinned = re.search(r"^torch==[\w.]+\+(\w+)", file.read(), re.MULTILINE)
-    return pinned[1] if pinned else ""
-
-
-def use_wheelhouse(folder):
-    """Make a directory the only source, for the installer and everything that it starts."""
-    for name in [each for each in os.environ if each.startswith(("PIP_", "UV_"))]:
-        if not name.endswith("_CACHE_DIR"):
-            del os.environ[name]
-    url = "file://" + urllib.parse.quote(folder)  # a list is split at spaces or commas
-    os.environ.update(PIP_NO_INDEX="1", PIP_FIND_LINKS=url, PIP_CONFIG_FILE=os.devnull)
-    os.environ.update(UV_OFFLINE="1", UV_NO_CONFIG="1")
-
-
-def run_script(script):
-    """Become a script of the user, with the venv of this Python active."""
-    os.environ["VIRTUAL_ENV"] = sys.prefix
-    os.environ["PATH"] = os.path.join(sys.prefix, "bin") + os.pathsep + os.environ["PATH"]
-    command = [script] if os.access(script, os.X_OK) else ["bash", script]
-    os.execvp(command[0], command)
-
-
-def main(wheelhouse, folder, installer, *arguments):
-    """Become the installer, with the sources and the PyTorch build that fit this machine."""
-    configuration = pip_configuration()
-    if wheelhouse:
-        use_wheelhouse(wheelhouse)
-        configuration = {"no-index": "1", "find-links": os.environ["PIP_FIND_LINKS"]}
-    if folder:
-        os.chdir(folder)
-    if installer == "run":
-        os.environ.update(uv_environment(configuration))
-        run_script(*arguments)
-    uv, torch, *arguments = arguments
-    build = "" if wheelhouse else torch_build(torch, arguments, configuration)
-    if installer == "uv":
-        os.environ.update(uv_environment(configuration))
-        if build:
-            os.environ.setdefault("UV_TORCH_BACKEND", build)
-        command = [uv, "pip", "install", "--python", sys.executable]
-        os.execv(uv, [*command, *uv_options(configuration), *arguments])
-    if build and not (build == "auto" and os.path.exists("/dev/nvidiactl")):
-        index = TORCH_INDEX + build.replace("auto", "cpu")
-        arguments = ["--extra-index-url", index, *arguments]
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-compile"]
-    os.execv(sys.executable, [*pip, *arguments])
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,25 +1,15 @@
 """Resolve the version of every package that an image lacks, and write them with their hashes.
 
-Runs with any Python 3.9 or newer; uv resolves for the Python and the platform of the target.
-Packages of the image count as installed: they stay unless a requirement needs another version, and
-the image's PyTorch always stays.
-
-Usage: python resolve_packages.py UV TARGET ARCH GPU TORCH REPOSITORIES OUT \
-           [REQUIREMENT | -r FILE]...
-       python resolve_packages.py changes OLD NEW
-
-TARGET is a directory from describe_image.py. A requirement can be ``-e ./NAME[EXTRA]`` or
-``./NAME[EXTRA]``, a directory in REPOSITORIES: only its dependencies are locked.
+uv resolves for the Python and the platform of the target. Packages of the image count as installed:
+they stay unless a requirement needs another version, and the image's PyTorch always stays.
 """
 
 import os
 import re
 import subprocess
 import sys
-import urllib.parse
 
 import install_packages
-import program
 
 # values of --python-platform: https://docs.astral.sh/uv/reference/cli/#uv-pip-compile
 GLIBCS = ("17", "28", *map(str, range(31, 41)))
@@ -34,97 +24,37 @@ _SOURCES = {
 }
 
 
-def read_pins(text):
-    """Return the requirements of a lock file, each with its hashes, by ``NAME==VERSION``."""
-    pins = {}
-    for block in re.split(r"\n(?![ #])", re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)):
-        if block.strip() and not block.startswith("--"):
-            pins[block.split(" \\\n")[0].strip()] = block.rstrip() + "\n"
-    return pins
+def resolve(uv, target, arch, gpu, torch, repositories, out, *requirements):
+    """Resolve the versions, and write those that the image lacks to the file `out`.
 
-
-def requirement_lines(path):
-    """Yield file and line, continuations joined, of a requirements file and those it includes."""
-    with open(path, encoding="utf-8") as file:
-        lines = file.read().replace("\\\n", " ").splitlines()
-    for line in lines:
-        included = re.match(r"\s*(?:-[rc]|--requirement|--constraint)[ =]*(\S+)", line)
-        more = included and os.path.join(os.path.dirname(path), included[1])
-        if more and os.path.isfile(more):  # not an address
-            yield from requirement_lines(more)
-        else:
-            yield path, line
-
-
-def asked_hashes(path):
-    """Return the hashes that a requirements file lists, a set of ``sha256:...`` by package."""
-    found = {}
-    for _, line in requirement_lines(path):
-        name = re.match(r"\s*([A-Za-z0-9][\w.-]*)", line)
-        hashes = set(re.findall(r"--hash[= ]+(\w+:[0-9a-f]+)", line))
-        if name and hashes:
-            found.setdefault(re.sub(r"[-_.]+", "-", name[1]).lower(), set()).update(hashes)
-    return found
-
-
-def index_options(text):
-    """Return the lines of a lock file that say where its packages are, see `asked_sources`."""
-    return re.findall(r"^--.*\n", text, flags=re.MULTILINE)
-
-
-def asked_sources(path):
-    """Return the options of a requirements file that say where packages are, as lines.
-
-    Versions that were resolved with them must be downloaded with them too.
+    The directory `target` is from describe_image.py. A requirement can be ``-r FILE``, or
+    ``-e ./NAME[EXTRA]`` or ``./NAME[EXTRA]`` for a directory in `repositories`: only its
+    dependencies are locked.
     """
-    found = []
-    for file, line in requirement_lines(path):
-        option = re.match(rf"\s*({'|'.join(_SOURCES)})(?:\s*=\s*|\s+|(?<=-[if]))(\S+)", line)
-        if option:
-            name, value = _SOURCES[option[1]], option[2]
-            folder = os.path.join(os.path.dirname(os.path.abspath(file)), value)
-            if name == "--find-links" and os.path.isdir(folder):
-                value = "file://" + urllib.parse.quote(folder)
-            found.append(f"{name} {value}\n")
-        elif re.match(r"\s*--no-index\b", line):
-            found.append("--no-index\n")
-    return found
-
-
-def keep_hashes(pin, text, asked):
-    """Keep only those hashes of a pin that the requirements list; exit if none is left."""
-    kept = [each for each in re.findall(r"--hash=(\S+)", text) if each in asked]
-    if not kept:
-        sys.exit(f"{pin}: none of its files has a hash that the requirements list")
-    return " \\\n".join([pin, *(f"    --hash={each}" for each in kept)]) + "\n"
-
-
-def format_changes(old, new):
-    """Return a line for each difference between two lists of ``name==version``."""
-    # a package that is required by its address is `name @ address`
-    old, new = (dict(re.split(" @ |==", each, maxsplit=1) for each in pins) for pins in (old, new))
-    lines = []
-    for name in sorted({*old, *new}):
-        if name not in old:
-            lines.append(f"{name} {new[name]} added")
-        elif name not in new:
-            lines.append(f"{name} {old[name]} removed")
-        elif old[name] != new[name]:
-            lines.append(f"{name} {old[name]} -> {new[name]}")
-    return lines
+    present = dict(line.split("==") for line in read(target, "packages.txt").splitlines())
+    arguments = prepare(target, torch, repositories, requirements, present)
+    environment = sources(target, torch, gpu, present)
+    chosen = read_pins(compile_versions(uv, target, arch, environment, arguments))
+    own = {re.sub(r"\[.*", "", each) for each in requirements if each.startswith("./")}
+    files = [path for option, path in zip(requirements, requirements[1:]) if option == "-r"]
+    lines = dict.fromkeys(line for path in files for line in asked_sources(path))
+    asked = asked_hashes(files)
+    for pin, text in sorted(chosen.items()):
+        name, _, version = pin.partition("==")
+        path = pin[3:] if pin.startswith("-e ") else pin
+        if path in own or present.get(name) == version:
+            continue
+        if "--hash=" not in text:
+            sys.exit(f"cannot lock {pin}, which has no hash: add it to [[repositories]]")
+        lines[keep_hashes(pin, text, asked[name]) if name in asked else text] = None
+    with open(out, "w", encoding="utf-8") as file:
+        file.writelines(lines)
 
 
 def read(folder, name):
     """Return one file of a target's description."""
     with open(os.path.join(folder, name), encoding="utf-8") as file:
         return file.read()
-
-
-def platform(arch, glibc):
-    """Return uv's name of the target's platform; enterprise Linux 8 if its C library is unknown."""
-    minor = int(glibc.partition(".")[2] or 28)
-    known = [each for each in GLIBCS if int(each) <= minor] or GLIBCS[:1]
-    return f"{MACHINES[arch]}-manylinux_2_{known[-1]}"
 
 
 def prepare(target, torch, repositories, requirements, present):
@@ -187,49 +117,101 @@ def compile_versions(uv, target, arch, environment, arguments):
     return read(target, "pins.txt")
 
 
-def main(uv, target, arch, gpu, torch, repositories, out, *requirements):
-    """Resolve the versions, and write those that the image lacks to the file `out`."""
-    present = dict(line.split("==") for line in read(target, "packages.txt").splitlines())
-    arguments = prepare(target, torch, repositories, requirements, present)
-    environment = sources(target, torch, gpu, present)
-    chosen = read_pins(compile_versions(uv, target, arch, environment, arguments))
-    own = {re.sub(r"\[.*", "", each) for each in requirements if each.startswith("./")}
-    asked, given = {}, []
-    for option, path in zip(requirements, requirements[1:]):
-        if option == "-r":
-            given += asked_sources(path)
-            for name, hashes in asked_hashes(path).items():
-                asked.setdefault(name, set()).update(hashes)
-    with open(out, "w", encoding="utf-8") as file:
-        file.writelines(dict.fromkeys(given))
-        for pin, text in sorted(chosen.items()):
-            name, _, version = pin.partition("==")
-            path = pin[3:] if pin.startswith("-e ") else pin
-            if path in own or present.get(name) == version:
-                continue
-            if "--hash=" not in text:
-                sys.exit(f"cannot lock {pin}, which has no hash: add it to [[repositories]]")
-            file.write(keep_hashes(pin, text, asked[name]) if name in asked else text)
+def platform(arch, glibc):
+    """Return uv's name of the target's platform; enterprise Linux 8 if its C library is unknown."""
+    minor = int(glibc.partition(".")[2] or 28)
+    known = [each for each in GLIBCS if int(each) <= minor] or GLIBCS[:1]
+    return f"{MACHINES[arch]}-manylinux_2_{known[-1]}"
+
+
+def read_pins(text):
+    """Return the requirements of a lock file, each with its hashes, by ``NAME==VERSION``."""
+    pins = {}
+    for block in re.split(r"\n(?![ #])", re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)):
+        if block.strip() and not block.startswith("--"):
+            pins[block.split(" \\\n")[0].strip()] = block.rstrip() + "\n"
+    return pins
+
+
+def index_options(text):
+    """Return the lines of a lock file that say where its packages are, see `asked_sources`."""
+    return re.findall(r"^--.*\n", text, flags=re.MULTILINE)
+
+
+def requirement_lines(path):
+    """Yield file and line, continuations joined, of a requirements file and those it includes."""
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().replace("\\\n", " ").splitlines()
+    for line in lines:
+        included = re.match(r"\s*(?:-[rc]|--requirement|--constraint)[ =]*(\S+)", line)
+        more = included and os.path.join(os.path.dirname(path), included[1])
+        if more and os.path.isfile(more):  # not an address
+            yield from requirement_lines(more)
+        else:
+            yield path, line
+
+
+def asked_sources(path):
+    """Return the options of a requirements file that say where packages are, as lines.
+
+    Versions that were resolved with them must be downloaded with them too.
+    """
+    found = []
+    for file, line in requirement_lines(path):
+        option = re.match(rf"\s*({'|'.join(_SOURCES)})(?:\s*=\s*|\s+|(?<=-[if]))(\S+)", line)
+        if option:
+            name, value = _SOURCES[option[1]], option[2]
+            folder = os.path.join(os.path.dirname(os.path.abspath(file)), value)
+            if name == "--find-links" and os.path.isdir(folder):
+                value = install_packages.folder_url(folder)
+            found.append(f"{name} {value}\n")
+        elif re.match(r"\s*--no-index\b", line):
+            found.append("--no-index\n")
+    return found
+
+
+def asked_hashes(paths):
+    """Return the hashes that requirements files list, a set of ``sha256:...`` by package."""
+    found = {}
+    for _, line in (each for path in paths for each in requirement_lines(path)):
+        name = re.match(r"\s*([A-Za-z0-9][\w.-]*)", line)
+        hashes = set(re.findall(r"--hash[= ]+(\w+:[0-9a-f]+)", line))
+        if name and hashes:
+            found.setdefault(re.sub(r"[-_.]+", "-", name[1]).lower(), set()).update(hashes)
+    return found
+
+
+def keep_hashes(pin, text, asked):
+    """Keep only those hashes of a pin that the requirements list; exit if none is left."""
+    kept = [each for each in re.findall(r"--hash=(\S+)", text) if each in asked]
+    if not kept:
+        sys.exit(f"{pin}: none of its files has a hash that the requirements list")
+    return " \\\n".join([pin, *(f"    --hash={each}" for each in kept)]) + "\n"
 
 
 def print_changes(old, new):
     """Print the differences between two lock files; the old one need not exist."""
-    pins = []
+    found = []
     for path in (old, new):
-        text = ""
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                text = file.read()
-        pins.append(read_pins(text))
-    if not os.path.exists(old):
-        print(f"{len(pins[1])} packages locked")
-        return
-    for line in format_changes(*pins) or [f"no changes: {len(pins[1])} packages"]:
-        print(line)
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "changes":
-        print_changes(*sys.argv[2:])
+        folder, name = os.path.split(path)
+        found.append(read_pins(read(folder, name)) if os.path.exists(path) else None)
+    if found[0] is None:
+        print(f"{len(found[1])} packages locked")
     else:
-        program.start(main)
+        changes = format_changes(*found)
+        print("\n".join(changes or [f"no changes: {len(found[1])} packages"]))
+
+
+def format_changes(old, new):
+    """Return a line for each difference between two lists of ``name==version``."""
+    # a package that is required by its address is `name @ address`
+    old, new = (dict(re.split(" @ |==", each, maxsplit=1) for each in pins) for pins in (old, new))
+    lines = []
+    for name in sorted({*old, *new}):
+        if name not in old:
+            lines.append(f"{name} {new[name]} added")
+        elif name not in new:
+            lines.append(f"{name} {old[name]} removed")
+        elif old[name] != new[name]:
+            lines.append(f"{name} {old[name]} -> {new[name]}")
+    return lines
