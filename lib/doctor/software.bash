@@ -69,6 +69,7 @@ inside_diagnose() {
 # mount_diagnose COMPRESSION OVERLAY: report which SquashFS files the runtime can mount, tested with small ones. A
 # failure is a problem if an OVERLAY is configured.
 mount_diagnose() {
+  local -r compression=$1
   local work each state=warning can='' cannot='' over='; --overlay does not work'
   if [[ -n $2 ]]; then state=problem; fi
   if ! image_can_start; then return 0; fi
@@ -76,7 +77,6 @@ mount_diagnose() {
     report ok mount 'not tried: no mksquashfs 4.4 on this machine; overlays are packed by the one of the image'
     return
   fi
-  overlay_set_packing "$1" 1 ''
   work=$(mktemp -d "${TMPDIR:-/tmp}/longship-doctor.XXXXXX" 2>/dev/null) || return 0 # directory_diagnose reports it
   for each in zstd lz4 xz gzip; do
     if run_with_timeout 30 overlay_can_mount "$work" "$each" >/dev/null 2>&1 </dev/null; then can+=" $each"; else cannot+=" $each"; fi
@@ -97,7 +97,7 @@ mount_diagnose() {
 
 # mount_lay_over: test whether a file can be laid over the whole image; overlay_can_mount has made what is packed.
 mount_lay_over() {
-  overlay_pack "$work/probe" "$work/over.sqsh" gzip && overlay_try "$work/over.sqsh" overlay true
+  overlay_pack "$work/probe" "$work/over.sqsh" gzip -processors 1 -no-progress && overlay_try "$work/over.sqsh" overlay true
 }
 
 # overlay_diagnose FILE BASE: check the overlay as each launch does, and compare it with its record.

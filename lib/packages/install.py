@@ -11,6 +11,7 @@ from lib.runtimes.environment import Environment
 from lib.runtimes.packages import installed_repositories, packages_wanted
 from lib.script.command import assign, call, wrapped
 from lib.script.errors import LongshipError
+from lib.script.quoting import Word
 
 
 def data_command(settings: Settings) -> str:
@@ -32,11 +33,9 @@ def venv_lines(env: Environment, *, force: bool, offline: bool) -> list[str]:
     return [
         assign("machine", settings.machine.name),
         *requirement_lines(env, offline=offline),
-        *installer_lines(settings, paths),
         wrapped(
-            *("lock_run", paths.venv, "venv_install", paths.venv),
-            env.overlay,
-            "force" if force else "",
+            *("lock_run", paths.venv, "venv_install", paths.venv, env.overlay),
+            *("force" if force else "", *installer(settings, paths)),
         ),
     ]
 
@@ -48,8 +47,10 @@ def update_lock_lines(env: Environment) -> list[str]:
     return [
         *requirement_lines(env),
         *target_lines(settings, paths),
-        uv_line(paths),
-        call("lock_run", _lock_file(settings, paths), "lockfile_update", work),
+        wrapped(
+            *("lock_run", _lock_file(settings, paths), "lockfile_update", work),
+            paths.tools / "uv",
+        ),
     ]
 
 
@@ -108,11 +109,6 @@ def target_lines(settings: Settings, paths: Paths) -> list[str]:
     return [assign("arch", paths.arch), assign("gpu", settings.machine.gpu)]
 
 
-def installer_lines(settings: Settings, paths: Paths) -> list[str]:
-    """Return the lines that set the installer, and where uv is kept."""
-    return [call("installer_begin", settings.configuration.packages.installer), uv_line(paths)]
-
-
-def uv_line(paths: Paths) -> str:
-    """Return the line that sets where uv is kept, unless the image has it."""
-    return call("uv_begin", paths.tools / "uv")
+def installer(settings: Settings, paths: Paths) -> tuple[Word, ...]:
+    """Return the installer, and where uv is kept unless the image has it."""
+    return settings.configuration.packages.installer, paths.tools / "uv"

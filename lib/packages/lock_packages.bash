@@ -75,31 +75,45 @@ lockfile_header() {
     image "$lockfile_image" requirements "$(requirements_sum)" repositories "$(sources_sum)"
 }
 
-# lockfile_check_torch VERSION: fail if both the image and the lock file have a PyTorch, or neither.
-lockfile_check_torch() {
-  if [[ -z $torch || $base == host ]]; then return; fi
-  if grep -q '^torch==' "$lockfile"; then
-    [[ -z $1 ]] || fail "$lockfile contains a second PyTorch: the image $base has PyTorch $1" "$lockfile_renew"
-  elif [[ -z $1 ]]; then
-    fail "neither the image $base nor $lockfile contains PyTorch" "$lockfile_renew"
-  fi
-}
-
-# lockfile_check_python: fail if the lock file is for another Python.
-lockfile_check_python() {
-  local own
-  own=$(inside python3 -c 'import sys; print("{}.{}".format(*sys.version_info))') ||
-    fail "python3 not found in the image $base" 'set container.image to an image that has python3'
+# lockfile_check OVERLAY: fail if the lock file is for another Python, if both it and the image have a PyTorch or
+# neither, or if the wheelhouse is damaged. A venv above an OVERLAY needs no PyTorch.
+lockfile_check() {
+  local own image_torch
+  if [[ -z $lockfile ]]; then return; fi
+  own=$(python_in_image)
+  own=${own%% *} own=${own%.*}
   if [[ -n $wheelhouse && $base == host ]]; then # the connected machine would take its own again
     lockfile_renew=${lockfile_renew/run: /set packages.python = \"$own\" in configuration.toml, then run: }
   fi
   lockfile_matches "$lockfile" python "$own" ||
     fail "$lockfile is for Python $(lockfile_value python "$lockfile"), but $base has $own" "$lockfile_renew"
+  if [[ -n $wheelhouse ]]; then wheelhouse_verify "$lockfile"; fi
+  if [[ -z $torch || $base == host || -n $1 ]]; then return; fi
+  image_torch=$(torch_in_image)
+  if grep -q '^torch==' "$lockfile"; then
+    [[ -z $image_torch ]] ||
+      fail "$lockfile contains a second PyTorch: the image $base has PyTorch $image_torch" "$lockfile_renew"
+  elif [[ -z $image_torch ]]; then
+    fail "neither the image $base nor $lockfile contains PyTorch" "$lockfile_renew"
+  fi
 }
 
-# lockfile_update DIR: resolve all versions again, in DIR, write them to the group's lock file, and report the changes.
+# python_in_image: print the version of the image's Python, and its path.
+python_in_image() {
+  inside python3 -c 'import platform, sys; print(platform.python_version(), sys.executable)' ||
+    fail "python3 not found in the image $base" 'set container.image to an image that has python3'
+}
+
+# torch_in_image: print the version of the image's PyTorch; nothing without one.
+torch_in_image() {
+  inside python3 -c 'from importlib.metadata import distributions as found
+print(next((each.version for each in found(name="torch")), ""))'
+}
+
+# lockfile_update DIR UV: resolve all versions again, in DIR, write them to the group's lock file, and report the
+# changes. UV is the file that uv is fetched to.
 lockfile_update() {
-  lockfile_work=$1
+  lockfile_work=$1 uv=$2
   requirements_check
   trap 'rm -rf -- "$lockfile_work" "$lockfile_group.partial"; lock_release_all' EXIT
   rm -rf -- "$lockfile_work"
@@ -109,7 +123,7 @@ lockfile_update() {
   step 2/2 'Resolving the versions of the other packages'
   uv_find ||
     fail 'uv is not available; it resolves the versions' "check the network; pip's output above has the details"
-  packages_resolve "$lockfile_work" "$REPLY" inside python3
+  packages_resolve "$lockfile_work" "$uv" inside python3
   {
     printf '# Python packages with their hashes for %s; commit this file.\n' "${lockfile_group##*/}"
     printf '# Made by "python3 set_up.py update"; "install" then takes exactly these.\n'
@@ -136,7 +150,8 @@ lockfile_print_shared() {
 packages_resolve() {
   local output
   if output=$("${@:3}" "$LIBRARY/packages/inside" resolve_packages.resolve "$2" "$1/target" \
-    "$arch" "$gpu" "$torch" "$repositories_directory" "$1/pins.txt" pip ${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"} 2>&1); then
+    "$arch" "$gpu" "$torch" "$repositories_directory" "$1/pins.txt" pip \
+    ${requirements[@]+"${requirements[@]}"} ${sources[@]+"${sources[@]}"} 2>&1); then
     printf '%s' "${output:+$output$'\n'}" >&2
     return
   fi
@@ -146,24 +161,9 @@ packages_resolve() {
     "correct the requirements; uv's output above has the details; without network: $offline_command"
 }
 
-# target_describe DIR: write the packages of the Python inside. Without an image, the venv shares none of them.
+# target_describe DIR: write the packages of the Python inside.
 target_describe() {
   directory_make "$1"
-  inside python3 "$LIBRARY/packages/inside" describe_image.describe_own "$1" ||
+  inside python3 "$LIBRARY/packages/inside" describe_image.describe_own "$1" "$base" ||
     fail_writing "$1" "cannot list the packages of $base" "read Python's output above"
-  if [[ $base == host ]]; then target_drop_packages "$1"; fi
-}
-
-# target_write DIR PYTHON GLIBC: describe a target without the packages of its image.
-target_write() {
-  printf '%s' "$2" >"$1/python"
-  printf '%s' "$3" >"$1/glibc"
-  target_drop_packages "$1"
-}
-
-# target_drop_packages DIR: keep only the Python version of a description.
-target_drop_packages() {
-  rm -rf -- "$1/wheels"
-  mkdir -- "$1/wheels"
-  : >"$1/packages.txt"
 }

@@ -11,10 +11,10 @@
 
 # State of a build, set by the functions of this file:
 # active, work, image_record      the link, the directory of the build, the record of the image: overlay_begin
-# compression, processors, memory, packer     of mksquashfs, and its command: overlay_set_packing
+# compression, processors, packing    of mksquashfs: overlay_begin; its command, packer: overlay_find_packer
 # image_id, python, interpreter   of the image, and of its Python: overlay_identify_image
 # version, overlay_prefix         file of the new version, and path of its packages for programs: overlay_name_version
-# method                          how the runtime mounts it, bind or overlay; "" if it is unpacked
+# method                          how the runtime mounts it, bind or overlay, "" if it is unpacked: overlay_can_mount
 
 # shellcheck source=lib/packages/venv.bash
 source "${BASH_SOURCE[0]%/*}/venv.bash"
@@ -22,6 +22,8 @@ source "${BASH_SOURCE[0]%/*}/venv.bash"
 declare -g OVERLAY_FORMAT=2 # what is built changes with it, from the same inputs
 
 declare -g OVERLAY_TIME=315532800 # of all files in it: 1980-01-01, the oldest that a zip file can hold
+
+declare -ga packer=(mksquashfs)
 
 declare -g TAKEN_OVER='taken over' # instead of the checksum of its inputs: an overlay that Longship did not build
 
@@ -33,27 +35,25 @@ overlay_check_arch() {
       "build it on a compute node: ${1:-python3 build_overlay.py in a job}"
 }
 
-# overlay_begin ACTIVE WORKS IMAGE_RECORD: make an empty directory to pack. The lock is held: its owner removes the
-# directory at the end. WORKS is the path of such directories without the user ID: in /tmp, another user could not
-# write to it.
+# overlay_begin ACTIVE WORKS IMAGE_RECORD COMPRESSION PROCESSORS MEMORY: make an empty directory to pack. The lock is
+# held: its owner removes the directory at the end. WORKS is the path of such directories without the user ID: in
+# /tmp, another user could not write to it.
 overlay_begin() {
   local name=${1##*/}
-  active=$1 work=$2.$UID/${name%.sqsh} image_record=$3
-  trap 'overlay_remove_work; lock_release_all' EXIT
+  active=$1 work=$2.$UID/${name%.sqsh} image_record=$3 compression=$4 processors=$5 packing=()
+  if [[ $5 != 0 ]]; then packing+=(-processors "$5"); fi
+  if [[ -n $6 ]]; then packing+=(-mem "$6"); fi
   rm -rf -- "${work:?}"/*
   directory_make "$work/root$longship_overlay_mount"
   chmod 755 -- "$work/root" "$work/root$longship_overlay_mount" # they are packed too
 }
 
-# overlay_set_packing COMPRESSION PROCESSORS MEMORY
-overlay_set_packing() {
-  compression=$1 processors=$2 memory=$3 packer=(mksquashfs)
-}
-
-# overlay_build FORCE: build and activate the overlay; rebuild an existing one if FORCE is given.
+# overlay_build FORCE INSTALLER UV: build and activate the overlay; rebuild an existing one if FORCE is given.
 # Uses inside COMMAND..., which mounts "$work/root/user-software" at /user-software.
 overlay_build() {
   local inputs uv_version=
+  version='' overlay_prefix='' installer=$2 uv=$3
+  trap 'overlay_discard; release_locks' EXIT
   unset SOURCE_DATE_EPOCH # mksquashfs refuses it beside its own options
   overlay_identify_image
   foreign_overlay_keep
@@ -61,16 +61,12 @@ overlay_build() {
   requirements_check
   lockfile_choose
   overlay_find_packer
-  if [[ -n $lockfile ]]; then lockfile_check_python; fi
   inputs=$(overlay_inputs)
   if [[ -z $1 ]] && overlay_is_built "$inputs"; then
     note "the overlay is up to date: $active"
-    overlay_remove_work
     return
   fi
-  version=
-  trap 'overlay_discard; lock_release_all' EXIT
-  if [[ -n $wheelhouse ]]; then wheelhouse_verify "$lockfile"; fi
+  lockfile_check ''
   step 1/5 'Resolving the versions'
   overlay_choose_method
   overlay_resolve
@@ -91,18 +87,12 @@ overlay_build() {
   version_link "$active" "${version##*/}"
   record_value "$version.json" sha256
   printf 'active: %s (%s)\n' "$active" "$REPLY" >&2
-  overlay_remove_work
 }
 
-# overlay_discard: remove incomplete files, whatever ended the build.
+# overlay_discard: remove incomplete files and the directory of the build, whatever ended it.
 overlay_discard() {
   if [[ -n $version && $base == host && ! -e $version ]]; then rm -rf -- "$overlay_prefix" || :; fi
   rm -rf -- ${version:+"$version.partial" "$version.json.partial"} || :
-  overlay_remove_work
-}
-
-# overlay_remove_work: remove the directory of the build, and its parent if it is empty then.
-overlay_remove_work() {
   rm -rf -- "$work" || :
   rmdir -- "${work%/*}" 2>/dev/null || :
 }
@@ -110,8 +100,7 @@ overlay_remove_work() {
 # overlay_identify_image: set image_id, which is the same for everybody who has this image, and its Python.
 overlay_identify_image() {
   local output
-  output=$(inside python3 -c 'import platform, sys; print(platform.python_version(), sys.executable)') ||
-    fail "python3 not found in the image $base" 'set container.image to an image that has python3'
+  output=$(python_in_image)
   python=${output%% *}
   interpreter=${output#* }
   record_value "$image_record" digest
@@ -154,12 +143,10 @@ overlay_is_built() {
 
 # overlay_is_whole FILE: whether it exists, unchanged since it was built.
 overlay_is_whole() {
-  if [[ ! -e $1 ]] || image_matches_record "$1"; then
-    [[ -e $1 ]]
-  else
-    note "$1 has changed since it was built: $REPLY"
-    return 1
-  fi
+  [[ -e $1 ]] || return 1
+  if image_matches_record "$1"; then return; fi
+  note "$1 has changed since it was built: $REPLY"
+  return 1
 }
 
 # overlay_resolve: write pins.txt, every package to install.
@@ -167,10 +154,9 @@ overlay_resolve() {
   if ! uv_find; then
     [[ -n $lockfile ]] || fail 'uv is not available; it resolves the versions' \
       "check the network; pip's output above has the details; without network: $offline_command"
-    installer_begin pip
+    installer=pip
   fi
   if [[ -n $lockfile ]]; then
-    if [[ -n $torch && $base != host ]]; then lockfile_check_torch "$(torch_in_image)"; fi
     sed '/^#/d' "$lockfile" >"$work/pins.txt"
     return
   fi
@@ -218,14 +204,14 @@ overlay_freeze() {
 
 # overlay_pack_version: pack it, test it, and give it its name.
 overlay_pack_version() {
-  local tree=$work/root$longship_overlay_mount bar=-no-progress output
+  local tree=$work/root$longship_overlay_mount output
   if [[ $base == host ]]; then tree=$overlay_prefix; fi
   if [[ $method == overlay ]]; then tree=$work/root; fi
   step 5/5 "Packing the overlay with $compression"
   directory_make "${version%/*}"
-  if [[ -t 2 ]]; then bar=-progress; fi
+  if [[ -t 2 ]]; then packing+=(-progress); else packing+=(-no-progress); fi
   # in a subshell: the trap for Ctrl-C would write where a function's output goes
-  { output=$(overlay_pack "$tree" "$version.partial" "$compression" "$bar" 2>&1 >&3); } 3>&2 || {
+  { output=$(overlay_pack "$tree" "$version.partial" "$compression" "${packing[@]}" 2>&1 >&3); } 3>&2 || {
     printf '%s\n' "$output" | tail -n 5 >&2
     fail_writing "${version%/*}" "cannot pack the overlay into $version" "read mksquashfs's output above"
   }
@@ -239,11 +225,10 @@ overlay_pack_version() {
 # overlay_find_packer: set packer to the mksquashfs of this machine, or else of the image. Versions before 4.4 can
 # neither set times nor pack with zstd.
 overlay_find_packer() {
-  for packer in 'mksquashfs' 'inside mksquashfs'; do
-    read -r -a packer <<<"$packer"
-    if overlay_can_pack "${packer[@]}"; then return; fi
-  done
-  fail 'mksquashfs 4.4 or newer not found, neither on this machine nor in the image; it packs the overlay' \
+  packer=(mksquashfs)
+  if overlay_can_pack "${packer[@]}"; then return; fi
+  packer=(inside mksquashfs)
+  overlay_can_pack "${packer[@]}" || fail 'mksquashfs 4.4 or newer not found, neither on this machine nor in the image; it packs the overlay' \
     'install squashfs-tools, or load its module; or use no overlay: packages.overlay = ""'
 }
 
@@ -254,18 +239,16 @@ overlay_can_pack() {
   [[ $output =~ version\ ([0-9]+)\.([0-9]+) ]] && ((BASH_REMATCH[1] * 100 + BASH_REMATCH[2] >= 404))
 }
 
-# overlay_pack DIR FILE COMPRESSION [-progress]: pack its content with one owner, one time, and modes independent
+# overlay_pack DIR FILE COMPRESSION OPTION...: pack its content with one owner, one time, and modes independent
 # of the umask: the same content gives the same bytes. Large blocks, because a parallel file system reads a
-# megabyte as fast as a page.
+# megabyte as fast as a page. OPTIONs are those of mksquashfs.
 overlay_pack() {
   local -a how=(-comp "$3")
   # xz is a fifth smaller, but takes 30 times as long to pack and 4 times as long to import
   if [[ $3 == zstd ]]; then how+=(-Xcompression-level 3); fi
-  if [[ $processors != 0 ]]; then how+=(-processors "$processors"); fi
-  if [[ -n $memory ]]; then how+=(-mem "$memory"); fi
   rm -f -- "$2"
-  "${packer[@]}" "$1" "$2" "${how[@]}" -b 1M -all-root -action 'chmod(u=rwX,go=rX)@true' -no-xattrs \
-    -all-time "$OVERLAY_TIME" -mkfs-time "$OVERLAY_TIME" -noappend "${4:--no-progress}" -quiet
+  "${packer[@]}" "$1" "$2" "${how[@]}" "${@:4}" -b 1M -all-root -action 'chmod(u=rwX,go=rX)@true' -no-xattrs \
+    -all-time "$OVERLAY_TIME" -mkfs-time "$OVERLAY_TIME" -noappend -quiet
 }
 
 # overlay_choose_method: set method to what works on this machine; only a real mount shows it.
@@ -296,7 +279,7 @@ overlay_can_mount() {
     from=$probe
     if [[ $method == bind ]]; then from+=$longship_overlay_mount; fi
     # read a file, not only directories: file contents are compressed
-    if REPLY=$(overlay_pack "$from" "$probe.sqsh" "$2" 2>&1) &&
+    if REPLY=$(overlay_pack "$from" "$probe.sqsh" "$2" -processors 1 -no-progress 2>&1) &&
       REPLY=$(overlay_try "$probe.sqsh" "$method" grep -c . "$longship_overlay_mount/mark" 2>&1) &&
       [[ ${REPLY##*$'\n'} == 9999 ]]; then # Apptainer's warnings come before it
       return
@@ -341,8 +324,7 @@ overlay_add_base() {
 
 # overlay_date_record RECORD: make it no older than the image, see overlay_check.
 overlay_date_record() {
-  if [[ $base == /* && $base -nt $1 ]]; then touch -- "$1"; fi
-  if [[ $base == /* && $base -nt $1 ]]; then touch -r "$base" -- "$1"; fi # its time is in the future
+  if [[ $base == /* && $base -nt $1 ]]; then touch -r "$base" -- "$1"; fi
 }
 
 # record_change FILE NAME TEXT: replace one of its values, not the last one; TEXT is in JSON.
@@ -380,7 +362,6 @@ foreign_overlay_take() {
   [[ -f $active ]] || return 1
   version=${active%/*}/$(readlink -- "$active")
   if [[ $version =~ _[0-9a-f]{12}\.sqsh$ ]]; then return 1; fi # as overlay_name_version names them
-  overlay_remove_work
   foreign_overlay_check
   if record_is_complete "$version.json"; then
     overlay_add_base "$version.json"

@@ -8,7 +8,7 @@ from pathlib import Path
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, expand, pinned
 from lib.packages import wheelhouse
-from lib.packages.install import data_command, installer_lines, requirement_lines, target_lines
+from lib.packages.install import data_command, installer, requirement_lines, target_lines
 from lib.repositories.repositories import repository_lines
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
@@ -87,19 +87,14 @@ def build_lines(
         "",
         call("lock_hold", paths.overlays),
         wrapped(
-            *("overlay_begin", link, _works(settings, paths)),
-            _image_record(env),
+            *("overlay_begin", link, _works(settings, paths), _image_record(env)),
+            *(packages.compression, str(packages.processors), _memory(settings)),
         ),
         *inside_lines(env),
         assign("machine", settings.machine.name),
         *requirement_lines(env, offline=offline),
-        *installer_lines(settings, paths),
-        call(
-            *("overlay_set_packing", packages.compression),
-            *(str(packages.processors), _memory(settings)),
-        ),
         "",
-        call("overlay_build", "force" if force else ""),
+        wrapped("overlay_build", "force" if force else "", *installer(settings, paths)),
         call("next_step", _next_step(settings, paths, offline)),
     ]
 

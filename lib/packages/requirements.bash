@@ -5,7 +5,9 @@
 #
 #   requirements      -r FILE...
 #   sources           [-e] ./NAME[EXTRA]..., repositories that are packages; they are in repositories_directory
-#   repository_names  NAME..., the same and those with a requirements file or an install script
+#   source_names      NAME..., the same
+#   copied_names      NAME..., those that are not editable
+#   repository_names  NAME..., the same as sources, and those with a requirements file or an install script
 #   scripts           NAME SCRIPT..., the install scripts
 #   torch             requirements file of PyTorch, for an image that has none; "" if PyTorch is not needed
 #   wheelhouse        directory that is the only source of packages; "" for the package index
@@ -18,41 +20,39 @@ source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
 requirements_begin() {
   torch=$1 wheelhouse=$2 offline_command=$3
   requirements=("${@:4}")
-  sources=() repository_names=() scripts=()
+  sources=() source_names=() copied_names=() repository_names=() scripts=()
 }
 
 # requirements_add NAME SCRIPT [WORD...]: a repository; WORDs are the installer's arguments, SCRIPT is run afterwards.
 requirements_add() {
   repository_names+=("$1")
   if [[ -n $2 ]]; then scripts+=("$1" "$2"); fi
-  if [[ ${3:-} == -r ]]; then requirements+=("${@:3}"); else sources+=("${@:3}"); fi
+  case ${3:-} in
+    -r) requirements+=("${@:3}") ;;
+    ?*) sources+=("${@:3}") source_names+=("$1") ;;
+  esac
+  if [[ ${3:-} == ./* ]]; then copied_names+=("$1"); fi
 }
 
 # requirements_check: fail if a file, a repository or its install script is missing.
 requirements_check() {
-  local name word
+  local name word hint='create it, or set packages.requirements in configuration.toml ("" for none)'
   local -i at
-  for word in ${requirements[@]+"${requirements[@]}"}; do
-    [[ $word == -r || -r $word || $word == "$repositories_directory"/* ]] ||
-      fail "requirements file not found: $word" \
-        'create it, or set packages.requirements in configuration.toml ("" for none)'
-  done
   for name in ${repository_names[@]+"${repository_names[@]}"}; do
     [[ -d $repositories_directory/$name ]] ||
       fail "repository not found: $repositories_directory/$name" \
         "run: python3 set_up.py $(if [[ -n $wheelhouse ]]; then echo offline; else echo install; fi)"
   done
-  for word in ${sources[@]+"${sources[@]}"}; do
-    if [[ $word == -e ]]; then continue; fi
-    name=$(source_name "$word")
+  for word in ${requirements[@]+"${requirements[@]}"}; do
+    if [[ $word == "$repositories_directory"/* ]]; then
+      hint="set requirements in the repository's table of configuration.toml to a file of the repository"
+    fi
+    [[ $word == -r || -r $word ]] || fail "requirements file not found: $word" "$hint"
+  done
+  for name in ${source_names[@]+"${source_names[@]}"}; do
     [[ -f $repositories_directory/$name/pyproject.toml || -f $repositories_directory/$name/setup.py ]] ||
       fail "cannot install repository $name: it has neither pyproject.toml nor setup.py" \
         'set install = "requirements" or "none" in its table of configuration.toml'
-  done
-  for word in ${requirements[@]+"${requirements[@]}"}; do
-    [[ $word != "$repositories_directory"/* || -r $word ]] ||
-      fail "requirements file not found: $word" \
-        "set requirements in the repository's table of configuration.toml to a file of the repository"
   done
   for ((at = 1; at < ${#scripts[@]}; at += 2)); do
     [[ -r ${scripts[at]} ]] ||
@@ -129,42 +129,24 @@ requirements_sum() {
   requirements_sums ${requirements[@]+"${requirements[@]}"} "$torch" | sha256sum | cut -d ' ' -f 1
 }
 
-# source_name ./NAME[EXTRA]: print NAME.
-source_name() {
-  local -r path=${1#./}
-  printf '%s' "${path%%\[*}"
-}
-
 # sources_sum: print one checksum of the packages that the repositories need, and how they are installed. Their
 # code is not included: an editable installation sees every change.
 sources_sum() {
   local word name
   for word in ${sources[@]+"${sources[@]}"}; do
     printf '%s\n' "$word"
-    if [[ $word == -e ]]; then continue; fi
-    name=$(source_name "$word")
-    (cd -- "$repositories_directory/$name" &&
+    name=${word#./}
+    (cd -- "$repositories_directory/${name%%\[*}" 2>/dev/null && # -e is not a directory
       sha256sum pyproject.toml setup.py setup.cfg requirements*.txt requirements/*.txt 2>/dev/null) || :
   done | sha256sum | cut -d ' ' -f 1
 }
 
-# sources_code_sum: print one checksum of the code of the repositories that are copied into the venv.
+# sources_code_sum: print one checksum of the code of the repositories that are copied into the venv: the commit and
+# all changes, without files of a build.
 sources_code_sum() {
-  local word before=
-  for word in "${sources[@]}"; do
-    if [[ $word != -e && $before != -e ]]; then source_state "$repositories_directory/$(source_name "$word")"; fi
-    before=$word
+  local name
+  for name in ${copied_names[@]+"${copied_names[@]}"}; do
+    (cd -- "$repositories_directory/$name" && git rev-parse HEAD && git diff --binary HEAD &&
+      git ls-files --others --exclude-standard -z -x build -x '*.egg-info' | xargs -0 -r sha256sum --)
   done | sha256sum | cut -d ' ' -f 1
-}
-
-# source_state DIR: print the commit of a repository and its changes, without files of a build.
-source_state() {
-  if git -C "$1" rev-parse HEAD 2>/dev/null; then
-    git -C "$1" diff --binary HEAD
-    (cd -- "$1" && git ls-files --others --exclude-standard -z -x build -x '*.egg-info' |
-      xargs -0 -r sha256sum --)
-  else
-    (cd -- "$1" && find . \( -name build -o -name '*.egg-info' -o -name __pycache__ \) -prune -o \
-      -type f -print0 | sort -z | xargs -0 -r sha256sum --)
-  fi
 }

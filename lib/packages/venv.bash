@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The venv with the Python packages, and the installer. A new venv is built next to the active one, at its final path;
 # then a link is moved to it. So it exists completely or not at all, and running programs keep their packages.
-# venv_install, installer_begin and uv_begin set:
+# venv_install sets, and overlay_build the last two:
 #
 #   venv          the link
 #   venv_new      the directory that is built
@@ -16,10 +16,10 @@ source "${BASH_SOURCE[0]%/*}/../runtimes/overlay.bash"
 
 declare -g VENV_KEPT_DAYS=14 # longer than the longest job of any site (Olivia: 7 d)
 
-# venv_install VENV OVERLAY FORCE: make VENV a link to a venv with all configured packages, above OVERLAY, if given;
-# build it anew if FORCE is given.
+# venv_install VENV OVERLAY FORCE INSTALLER UV: make VENV a link to a venv with all configured packages, above
+# OVERLAY, if given; build it anew if FORCE is given.
 venv_install() {
-  venv=$1 venv_overlay=$2
+  venv=$1 venv_overlay=$2 installer=$4 uv=$5
   venv_check_place
   requirements_check
   lockfile_choose
@@ -36,14 +36,10 @@ venv_install() {
   venv_remove_unfinished "$venvs"
   venv_new=$venvs/${venv##*/venv_}-$(date +%Y%m%dT%H%M%S).$$-${inputs:0:12}
   trap 'venv_discard; lock_release_all' EXIT
-  if [[ -n $wheelhouse ]]; then wheelhouse_verify "$lockfile"; fi
   step 1/4 "Creating the venv $venv_new"
+  lockfile_check "$venv_overlay"
   local image_torch=
-  if [[ -n $torch && $base != host && -z $venv_overlay ]]; then image_torch=$(torch_in_image); fi
-  if [[ -n $lockfile ]]; then
-    lockfile_check_python
-    if [[ -z $venv_overlay ]]; then lockfile_check_torch "$image_torch"; fi
-  fi
+  if [[ -z $lockfile && -n $torch && $base != host && -z $venv_overlay ]]; then image_torch=$(torch_in_image); fi
   installer_choose "$image_torch"
   venv_create "$venv_new"
   if [[ -n $venv_overlay ]]; then venv_layer; fi
@@ -67,15 +63,12 @@ venv_check_place() {
 
 # venv_inputs: print one checksum of everything that decides what is installed.
 venv_inputs() {
-  local -a words=("$installer" "$torch" ${requirements[@]+"${requirements[@]}"})
-  if [[ -n $lockfile ]]; then words+=("$lockfile"); fi
-  if ((${#sources[@]})); then words+=("$(sources_sum)" "$(sources_code_sum)"); fi
-  if ((${#scripts[@]})); then words+=("${scripts[@]}"); fi
   {
     # images are too large to read: a version's name identifies it, a site's own image has a date
     printf '%s\n' "$base" "$venv_overlay" \
       "$(if [[ $base == /* ]]; then stat -c '%s %Y' -- "$base" 2>/dev/null; fi)"
-    requirements_sums "${words[@]}"
+    requirements_sums "$installer" "$torch" ${requirements[@]+"${requirements[@]}"} ${lockfile:+"$lockfile"} \
+      "$(sources_sum)" "$(sources_code_sum)" ${scripts[@]+"${scripts[@]}"}
   } | sha256sum | cut -d ' ' -f 1
 }
 
@@ -204,21 +197,6 @@ venv_remove_replaced() {
     -mtime "+$VENV_KEPT_DAYS" -print0)
 }
 
-# torch_in_image: print the version of the image's PyTorch; nothing without one.
-torch_in_image() {
-  inside python3 -c '
-import importlib.metadata
-try:
-    print(importlib.metadata.version("torch"))
-except importlib.metadata.PackageNotFoundError:
-    pass'
-}
-
-# installer_begin INSTALLER
-installer_begin() {
-  installer=$1
-}
-
 # installer_choose IMAGE_TORCH: set installer, and uv if that is the installer.
 installer_choose() {
   if [[ -n $venv_overlay && -z $lockfile ]]; then
@@ -247,12 +225,7 @@ installer_run() {
     "the installer's output above has the reason; correct it and run the command again; without network: $offline_command"
 }
 
-# uv_begin FILE
-uv_begin() {
-  uv=$1
-}
-
-# uv_find: set uv and REPLY to a uv that runs inside; a missing one is fetched.
+# uv_find: set uv to one that runs inside; a missing one is fetched.
 uv_find() {
   if REPLY=$(inside sh -c 'command -v uv'); then
     uv=$REPLY
@@ -264,11 +237,9 @@ uv_find() {
     if [[ -n $wheelhouse ]]; then uv_unpack; else uv_fetch; fi
     rm -rf -- "$uv.partial.$$"
   fi
-  REPLY=$uv
-  if [[ ! -x $uv ]]; then
-    note 'uv is not available; installing with pip'
-    return 1
-  fi
+  if [[ -x $uv ]]; then return; fi
+  note 'uv is not available; installing with pip'
+  return 1
 }
 
 # uv_fetch: fetch uv from the package index; fail if the disk is full or the index is not reachable.

@@ -69,14 +69,15 @@ wheelhouse_find_python() {
 
 # wheelhouse_describe DIR: write the target's Python version and the packages of its image.
 wheelhouse_describe() {
+  local -ar describe=("$host_python" "$LIBRARY/packages/inside" describe_image.write_description "$1")
   if [[ -n $lockfile ]]; then
-    target_write "$1" "$(lockfile_value python "$lockfile")" "$(lockfile_value glibc "$lockfile")"
+    "${describe[@]}" "$(lockfile_value python "$lockfile")" "$(lockfile_value glibc "$lockfile")"
   elif [[ $runs_here == yes && ($base != host || -z $configured_python) ]]; then
     target_describe "$1"
   elif wheelhouse_read_archive "$1"; then
     return
   elif [[ -n $configured_python ]]; then
-    target_write "$1" "$configured_python" ''
+    "${describe[@]}" "$configured_python" ''
     if [[ $base == host ]]; then return; fi
     note "the packages in $lockfile_image are unknown: fetching all packages, even those in the image"
     if [[ $gpu == cuda || $gpu == rocm ]]; then

@@ -41,7 +41,7 @@ def bash(run, tmp_path):
         assigned = [
             "inside() { printf '%s\\n' \"$TEXT\" >&2; return 1; }",
             f"requirements_begin '' '' offline-mode -r {tmp_path}/r.txt -r {tmp_path}/other.txt",
-            f"installer_begin uv; uv_begin {tmp_path}/tools/uv",
+            f"installer=uv uv={tmp_path}/tools/uv",
             "LIBRARY=/lib",
         ]
         command = ["bash", "-c", render("a test", [*assigned, *lines])]
@@ -74,12 +74,12 @@ def test_requirements_stand_behind_their_option(repository):
 
 def test_update_says_where_the_locked_versions_are(bash, tmp_path):
     done = bash(
-        "requirements_check() { :; }; uv_find() { REPLY=uv; }",
+        "requirements_check() { :; }; uv_find() { :; }",
         'target_describe() { mkdir "$1"; touch "$1/python" "$1/glibc"; }',
         'packages_resolve() { touch "$1/pins.txt"; }; inside() { :; }',
         f"base=host arch=amd64 repositories_directory={tmp_path}",
         f"lockfile_begin {tmp_path}/pytorch_amd64.lock host",
-        f"lockfile_update {tmp_path}/unfinished",
+        f"lockfile_update {tmp_path}/unfinished uv",
     )
     assert done.returncode == 0, done.stderr
     assert f"{tmp_path}/pytorch_amd64.lock" in done.stderr

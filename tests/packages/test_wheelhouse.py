@@ -268,4 +268,4 @@ def test_archive_that_is_none_or_has_no_python_is_told(inside, tmp_path):
         describe(inside, tmp_path / "out", tmp_path / "image.tar", [layer({"etc/x": ""})])
     (tmp_path / "image.tar").write_bytes(b"x" * 2000)
     with pytest.raises(SystemExit, match="not a docker archive"):
-        inside("describe_image").describe_archive(str(tmp_path / "out"), str(tmp_path / "image.tar"))
+        inside("describe_image").describe_archive("out", str(tmp_path / "image.tar"))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 
+import describe_image
 import install_packages
 import resolve_packages
 from pip._vendor import pyproject_hooks
@@ -46,14 +47,12 @@ def resolve(work, arch, repositories, sources):
             pyproject_hooks.BackendInvalid,
         ) as error:
             sys.exit(f"cannot list the build requirements of repository {name}: {error}")
+    own = os.path.join(work, "target")
+    described = [resolve_packages.read(own, each) for each in ("python", "glibc")]
     for name, requirements in wanted.items():
         target = os.path.join(work, "build target")  # a build does not see the image's packages
         shutil.rmtree(target, ignore_errors=True)
-        os.makedirs(os.path.join(target, "wheels"))
-        for file in ("python", "glibc"):
-            shutil.copy(os.path.join(work, "target", file), target)
-        with open(os.path.join(target, "packages.txt"), "w", encoding="utf-8"):
-            pass
+        describe_image.write_description(target, *described)
         out = os.path.join(work, f"build_{name}")
         resolve_packages.resolve(UV, target, arch, "", "", repositories, out, *requirements)
 

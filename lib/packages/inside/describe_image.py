@@ -27,7 +27,7 @@ def normalised(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def write_description(folder, python, glibc, metadata):
+def write_description(folder, python, glibc, metadata=()):
     """Write ``python``, ``glibc``, ``packages.txt`` and ``wheels/``, which describe the target.
 
     `metadata` gives the METADATA of each package; the first one of a name counts, as in an import.
@@ -53,11 +53,11 @@ def write_description(folder, python, glibc, metadata):
             file.write(text)
 
 
-def describe_own(folder):
-    """Describe the Python that runs this."""
+def describe_own(folder, base):
+    """Describe the Python that runs this; a venv shares no packages of a host."""
     own = [
         each.read_text("METADATA") or each.read_text("PKG-INFO") or ""
-        for each in importlib.metadata.distributions()
+        for each in (importlib.metadata.distributions() if base != "host" else ())
     ]
     python = "{}.{}".format(*sys.version_info)
     write_description(folder, python, platform.libc_ver()[1], own)
