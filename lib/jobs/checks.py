@@ -34,12 +34,7 @@ def check_job(
 ) -> None:
     """Stop if a job could not run, or a secret would be recorded.
 
-    Parameters
-    ----------
-    given : mapping of str to str
-        All of its options: value by long name, with ``job-name``.
-    words : sequence of str
-        Its options and arguments from the command line.
+    The options are by long name, with ``job-name``; the words are options and arguments as typed.
     """
     settings = env.settings
     _check_name(given["job-name"])

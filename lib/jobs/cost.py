@@ -12,18 +12,10 @@ from lib.jobs.request import Request
 
 
 class Cost(NamedTuple):
-    """The most that a submission can cost.
+    """The most that a submission can cost."""
 
-    Parameters
-    ----------
-    words : str
-        The jobs and their cost, in a line.
-    amount : float or None
-        In `unit`; None if no price is known.
-    """
-
-    words: str
-    amount: float | None = None
+    words: str  # the jobs and their cost, in one line
+    amount: float | None = None  # None if no price is known
     unit: str = ""
 
     @property

@@ -20,30 +20,14 @@ _SHARDS = re.compile(r"^srun .* shard\b", re.MULTILINE)
 
 
 class JobFile(NamedTuple):
-    """A job script.
+    """A job script."""
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        Relative to the repository if it is in it.
-    machine : str
-        Empty if it names none.
-    header : list of Option
-        Its ``#SBATCH`` directives.
-    needs_image : bool
-        It starts something in the environment.
-    step : str
-        Step of the stack: ``training``, ``data`` or "".
-    mode : str
-        Mode of the data step: ``all``, or ``shard`` in many tasks.
-    """
-
-    path: Path
-    machine: str
-    header: list[Option]
-    needs_image: bool
-    step: str
-    mode: str
+    path: Path  # relative to the repository if it is in it
+    machine: str  # "" if it names none
+    header: list[Option]  # its #SBATCH directives
+    needs_image: bool  # it starts something in the environment
+    step: str  # of the stack: training, data or ""
+    mode: str  # of the data step: all, or shard in many tasks
 
     @property
     def is_interactive(self) -> bool:

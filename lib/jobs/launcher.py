@@ -17,17 +17,9 @@ from lib.script.render import render
 def job_launcher(
     env: Environment, run: Path, *, job: str, restarted: bool, title: str
 ) -> dict[str, str]:
-    """Write the launcher of a run, or take the one that a requeued or repeated run has.
+    """Write the launcher of a run, or take that of the run that is requeued or re-run.
 
-    Returns
-    -------
-    dict
-        What it starts, for the record: image, overlay, venv, and the checksums that are known.
-
-    Raises
-    ------
-    LongshipError
-        If a file cannot be written, or an image or overlay of the earlier run is gone.
+    Return what it starts, for the record: image, overlay, venv, and the checksums that are known.
     """
     file = run / "launcher"
     again = env.settings.environ.get("LONGSHIP_RERUN", "")
@@ -47,21 +39,9 @@ def job_launcher(
 def write_launcher(
     env: Environment, file: Path, *, online: bool, job: str, title: str
 ) -> dict[str, str]:
-    """Write a launcher, and keep what it starts from being pruned.
+    """Write a launcher, and pin what it starts: the image, overlay and venv that are returned.
 
-    Parameters
-    ----------
-    env : Environment
-        Of the ranks.
-    online : bool
-        Allow the Hugging Face libraries to use the network.
-    job : str
-        The Slurm job that writes it; empty for none.
-
-    Returns
-    -------
-    dict
-        Image, overlay and venv.
+    The job is the Slurm job that writes it, if any.
     """
     while True:
         _pin_files(env, env.files, file, job)
@@ -86,19 +66,7 @@ def _pin_files(env: Environment, files: Mapping[str, str], launcher: Path, job: 
 def pin(needed: str, launcher: Path, job: str, folder: Path) -> None:
     """Protect an image or overlay from pruning while a job runs, or while a launcher exists.
 
-    Parameters
-    ----------
-    needed : str
-        File or tag of the image, or file of the overlay.
-    job : str
-        Slurm job that the launcher was written in, such as ``4711 juwels``; empty for none.
-    folder : pathlib.Path
-        Directory of the images or overlays; the pin is written to its ``pins`` (pins.bash).
-
-    Raises
-    ------
-    LongshipError
-        If the scratch directory is not writable.
+    The pin is a file in `folder`/pins, which pins.bash reads; the job is such as ``4711 juwels``.
     """
     import hashlib  # 5 ms that only the writing of a launcher needs
 

@@ -79,12 +79,7 @@ class Option(NamedTuple):
 def read_options(words: Sequence[str], *, strict: bool = True) -> list[Option]:
     """Read the options of a command line, as getopt does for sbatch.
 
-    Parameters
-    ----------
-    words : sequence of str
-        Such as ``["--nodes=2", "-t", "60"]``.
-    strict : bool
-        Reject options that are not listed above. A header can contain those of a newer Slurm.
+    If not strict, unknown options are allowed: a header can contain those of a newer Slurm.
     """
     found = []
     left = list(words)
@@ -158,15 +153,7 @@ def pending_option(words: Sequence[str]) -> str:
 
 
 def read_header(text: str, shown: str) -> list[Option]:
-    """Read the ``#SBATCH`` directives of a job script: those before its first command.
-
-    Parameters
-    ----------
-    text : str
-        The job script.
-    shown : str
-        Its name in messages.
-    """
+    """Read the ``#SBATCH`` directives of a job script: those before its first command."""
     words: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip() and not line.lstrip().startswith("#"):

@@ -26,33 +26,19 @@ _NEEDED = ("JobId", "JobName", "Partition", "NumNodes", "NumCPUs", "TimeLimit")
 
 
 class Request(NamedTuple):
-    """What a job requests; strings are empty if nothing is requested.
-
-    Parameters
-    ----------
-    partition : str
-        One, or several of which Slurm chooses one.
-    nodes, cores, gpus : int
-        In total.
-    memory : float
-        Gigabytes in total; 0 if not requested.
-    hours : float or None
-        Time limit; None if not requested.
-    jobs : int
-        Number of jobs: the tasks of an array.
-    """
+    """What a job requests; strings are empty if nothing is requested."""
 
     name: str
-    partition: str
+    partition: str  # one, or several of which Slurm chooses one
     qos: str
     account: str
     constraint: str
     nodes: int
-    cores: int
+    cores: int  # in total, as GPUs and memory
     gpus: int
-    memory: float
+    memory: float  # gigabytes; 0 if not requested
     hours: float | None
-    jobs: int
+    jobs: int  # tasks of an array
 
     @property
     def partitions(self) -> list[str]:
@@ -61,13 +47,7 @@ class Request(NamedTuple):
 
 
 def request_from_options(options: Mapping[str, str], machine: Machine) -> Request:
-    """Compute what sbatch options request.
-
-    Parameters
-    ----------
-    options : mapping of str to str
-        Value by long name, from `lib.jobs.options.combined`, with ``job-name``.
-    """
+    """Compute what sbatch options, by long name and with ``job-name``, request."""
     partition = options.get("partition", machine.default_partition)
     limits = machine.partitions.get(partition, Limits())
     qos = machine.qos.get(options.get("qos", ""), Limits())
@@ -176,12 +156,8 @@ def _array_size(text: str) -> int:
 def slurm_facts(text: str, name: str = "") -> dict[str, str]:
     """Read the output of ``scontrol show job --oneliner``.
 
-    Parameters
-    ----------
-    text : str
-        One line, unless the job's name or arguments contain newlines.
-    name : str
-        The job's name if it is known; the text does not mark its end.
+    The job's name and arguments can contain newlines, and nothing marks the end of the name, so
+    the name is passed if it is known.
     """
     job = text.partition("\nJobId=")[0]  # an array's number stands for all of its tasks
     named = {"JobName": name} if name and f" JobName={name} " in job else {}
@@ -211,12 +187,7 @@ def run_name(facts: Mapping[str, str]) -> str:
 def request_from_facts(facts: Mapping[str, str], on_node: str) -> Request:
     """Return what a running job was allocated.
 
-    Parameters
-    ----------
-    facts : mapping
-        From `slurm_facts`.
-    on_node : str
-        Slurm's variable SLURM_GPUS_ON_NODE, which salloc does not set; may be empty.
+    SLURM_GPUS_ON_NODE is passed too: salloc does not set it.
     """
     nodes = _allocated_nodes(facts)
     memory = re.search(r"\bmem=([^,\s]+)", _allocated(facts))

@@ -38,20 +38,7 @@ _ONCE = ("begin", "dependency", "hold")
 
 
 def recorded_run(paths: Paths, name: str) -> Path:
-    """Return the folder of a run.
-
-    Parameters
-    ----------
-    paths : Paths
-        Where things lie.
-    name : str
-        A job's id, the name of a run's folder, or its path.
-
-    Raises
-    ------
-    LongshipError
-        If there is none.
-    """
+    """Return the directory of a run, found by job ID, name or path."""
     recorded = [each.parent for each in find_files(paths.runs, "*/record.json")]
     of_job = [each for each in recorded if each.name.startswith(f"{name}-")]
     of_job.sort(key=lambda each: (not is_own(each), each))
@@ -69,18 +56,7 @@ def recorded_run(paths: Paths, name: str) -> Path:
 
 
 def recorded_job(run: Path) -> tuple[JobFile, list[Option], tuple[str, ...]]:
-    """Return the job file of a run, its options of sbatch, and its arguments.
-
-    Parameters
-    ----------
-    run : pathlib.Path
-        From `recorded_run`.
-
-    Raises
-    ------
-    LongshipError
-        If a file of the record is missing.
-    """
+    """Return the job script of a run, its sbatch options, and its arguments."""
     record = read_record(run / "record.json")
     try:
         typed = shlex.split((run / "options").read_bytes().decode(errors="surrogateescape"))
@@ -130,18 +106,7 @@ def _given_options(record: Mapping[str, str], run: Path) -> list[Option]:
 
 
 def check_own(run: Path) -> None:
-    """Stop where a run is somebody else's, or others could change it: its files would be run.
-
-    Parameters
-    ----------
-    run : pathlib.Path
-        From `recorded_run`.
-
-    Raises
-    ------
-    LongshipError
-        With what to do instead.
-    """
+    """Stop if others own a run or can change it: a re-run would execute its files."""
     if not is_own(run):
         raise LongshipError(
             f"cannot re-run {run}: other users can write to it or own it",
@@ -150,20 +115,7 @@ def check_own(run: Path) -> None:
 
 
 def check_clone(run: Path, root: Path) -> None:
-    """Stop where a run belongs to another clone: its launcher starts what lies in that one.
-
-    Parameters
-    ----------
-    run : pathlib.Path
-        From `recorded_run`.
-    root : pathlib.Path
-        This clone.
-
-    Raises
-    ------
-    LongshipError
-        With what to do instead.
-    """
+    """Stop if a run belongs to another clone: its launcher starts the files of that clone."""
     clone = read_record(run / "record.json").get("repository", "")
     if not clone or os.path.realpath(clone) == os.path.realpath(root):
         return
@@ -176,22 +128,9 @@ def check_clone(run: Path, root: Path) -> None:
 
 
 def check_still_there(run: Path) -> dict[str, str]:
-    """Stop where something is gone that a run was started with, and is started again with.
+    """Stop if something that a run was started with no longer exists.
 
-    Parameters
-    ----------
-    run : pathlib.Path
-        From `recorded_run`.
-
-    Returns
-    -------
-    dict
-        What the record says of it: image, overlay, venv, and their checksums.
-
-    Raises
-    ------
-    LongshipError
-        With what to do instead.
+    Return what the record says about it: image, overlay, venv, and their checksums.
     """
     record = read_record(run / "record.json")
     found = {name: record.get(name, "") for name in NAMED}

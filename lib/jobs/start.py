@@ -27,26 +27,11 @@ _NOTHING = ("", "(null)")  # the latter is Slurm's
 def make_run_folder(
     paths: Paths, facts: Mapping[str, str], cluster: str, *, restarted: bool
 ) -> Path:
-    """Make the folder of a run, which no other run has and only its user can write to.
+    """Create the directory of a run, which no other run has and only its user can write to.
 
-    Clusters that share a file system, such as JUWELS and JURECA, have jobs of the same id. What
-    somebody else has made under that name is passed over: the job sources what is in its folder.
-
-    Parameters
-    ----------
-    paths : Paths
-        Where things lie.
-    facts : mapping
-        From `slurm_facts`.
-    cluster : str
-        Slurm's name of the cluster.
-    restarted : bool
-        It was requeued, and has its folder: the newest of its cluster.
-
-    Raises
-    ------
-    LongshipError
-        If it cannot be made.
+    Clusters that share a file system, such as JUWELS and JURECA, have jobs of the same ID. A
+    directory of that name that another user owns is skipped: the job sources what is in its own. A
+    requeued job keeps the newest one of its cluster.
     """
     try:
         _make_runs(paths.runs)
@@ -90,17 +75,7 @@ def _make_free(first: Path, cluster: str, *, restarted: bool) -> Path:
 def start_lines(
     env: Environment, run: Path, facts: Mapping[str, str], named: Mapping[str, str]
 ) -> list[str]:
-    """Return the lines of ``<run>/start.bash``.
-
-    Parameters
-    ----------
-    env : Environment
-        Of the ranks, with what was pinned.
-    facts : mapping
-        From `slurm_facts`.
-    named : mapping
-        What else the record says: what was pinned, and its checksums.
-    """
+    """Return the lines of ``<run>/start.bash``; the record also gets what was pinned."""
     settings, paths, machine = env.settings, env.paths, env.machine
     is_batch = facts.get("BatchFlag", "0") != "0"
     on_node = settings.environ.get("SLURM_GPUS_ON_NODE", "")

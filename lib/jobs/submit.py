@@ -31,46 +31,20 @@ _ARGUMENTS = (Expansion('"${options[@]}"'), Expansion('"${job[@]}"'))
 
 
 class Submission(NamedTuple):
-    """What the user asked for.
-
-    Parameters
-    ----------
-    job : JobFile
-        The job.
-    typed : list of Option
-        Options of sbatch from the command line.
-    arguments : tuple of str
-        Those of the job.
-    chain : int
-        How many jobs go on from each other.
-    after : str
-        The job that must have ended well before; empty for none.
-    agreed : bool
-        The cost was agreed to beforehand.
-    again : str
-        The folder of the run that is started again; empty for a new one.
-    as_json : bool
-        Tell its jobs to a program.
-    """
+    """What the user asked for."""
 
     job: JobFile
-    typed: list[Option]
-    arguments: tuple[str, ...]
-    chain: int = 1
-    after: str = ""
-    agreed: bool = False
-    again: str = ""
+    typed: list[Option]  # sbatch options from the command line
+    arguments: tuple[str, ...]  # of the job
+    chain: int = 1  # number of jobs, each of which resumes the previous one
+    after: str = ""  # job that must complete first
+    agreed: bool = False  # do not ask about the cost
+    again: str = ""  # directory of the run that is re-run
     as_json: bool = False
 
 
 def submit_lines(env: Environment, wanted: Submission) -> list[str]:
-    """Return the lines that check a job, print its cost and submit it.
-
-    Raises
-    ------
-    LongshipError
-        If Slurm would refuse the job, or it would fail hours later.
-    """
+    """Return the lines that check a job, print its cost and submit it."""
     settings, paths = env.settings, env.paths
     machine, job = settings.machine, wanted.job
     wanted = wanted._replace(typed=same_gpus(job.header, wanted.typed))
@@ -222,13 +196,7 @@ def _start(wanted: Submission, log: str, cost: Cost) -> list[str]:
 
 
 def split_typed(words: Sequence[str]) -> tuple[list[Option], tuple[str, ...]]:
-    """Take options of sbatch and arguments of the job apart, which stand after ``--``.
-
-    Raises
-    ------
-    LongshipError
-        If an option is none of sbatch's.
-    """
+    """Separate sbatch options from arguments of the job, which follow ``--``."""
     before, after = list(words), []
     if "--" in before:
         place = before.index("--")

@@ -22,27 +22,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def configured_overlay(settings: Settings, paths: Paths) -> Path | None:
-    """Return the path of the overlay for the current requirements.
+    """Return the path of the overlay for the current requirements; None if none is configured.
 
-    Once the overlay is built, it is a link to one of the versions.
-
-    Parameters
-    ----------
-    settings : Settings
-        All layers merged.
-    paths : Paths
-        The derived paths.
-
-    Returns
-    -------
-    pathlib.Path or None
-        ``<scratch_dir>/overlays/<name>_<first 12 hex digits of the SHA-256 of the requirements
-        file>_<arch>.sqsh``; None if the configuration names no overlay.
-
-    Raises
-    ------
-    LongshipError
-        If the name is not a valid file name, or there is no requirements file.
+    Its name contains the first 12 hex digits of the SHA-256 of the requirements file. Once the
+    overlay is built, the path is a link to one of the versions.
     """
     packages = settings.configuration.packages
     if not packages.overlay:
@@ -58,13 +41,7 @@ def configured_overlay(settings: Settings, paths: Paths) -> Path | None:
 
 
 def requirements_file(settings: Settings) -> Path:
-    """Return the requirements file, whose checksum is in the overlay's name.
-
-    Raises
-    ------
-    LongshipError
-        If the configuration names none.
-    """
+    """Return the requirements file, whose checksum is in the overlay's name."""
     name = settings.configuration.packages.requirements
     if not name:
         raise LongshipError(
@@ -96,16 +73,9 @@ def overlay_to_start(settings: Settings, paths: Paths) -> str:
 
 
 def seen_at(overlay: str, runtime: str) -> str:
-    """Return the path that an overlay's packages have for the program.
+    """Return the path of an overlay's packages for the program.
 
     Without a container there is no mount point: they are unpacked to a directory next to the file.
-
-    Parameters
-    ----------
-    overlay : str
-        From `overlay_to_start`.
-    runtime : str
-        The container runtime.
     """
     return unpacked(overlay) if runtime == "host" else MOUNTED_AT
 
