@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -36,7 +37,9 @@ class Steps:
             signal.signal(each, signal.SIG_IGN)
         stopping.set()
         hint = f"no work is lost; resume with: {self.resume}"
-        print(file=sys.stderr)
+        # another stream: the signal may have come while this thread wrote to the old one
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+        print(file=sys.stderr, flush=True)
         print_messages(error=f"interrupted {self.current}", hint=hint)
         sys.exit(130)
 

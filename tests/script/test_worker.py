@@ -56,3 +56,18 @@ def test_interrupted_worker_names_its_step(worker, tmp_path):
         assert terminal.end() == 130
     assert "error: interrupted in step 2/3, Doing it\r\n" in terminal.said
     assert "hint: no work is lost; resume with: do it again\r\n" in terminal.said
+
+
+def test_signal_amid_a_write_of_the_worker_is_reported_too(worker):
+    """The stream of standard error refuses a second write while its first goes on."""
+    amid = """
+class Raw(io.FileIO):
+    def write(self, data):
+        signal.raise_signal(signal.SIGINT)
+sys.stderr = io.TextIOWrapper(io.BufferedWriter(Raw(2, "w", closefd=False)))
+print("text", file=sys.stderr, flush=True)
+"""
+    with worker(f"import io, signal\n{amid}") as terminal:
+        assert terminal.end() == 130
+    assert "error: interrupted in step 2/3, Doing it\r\n" in terminal.said
+    assert "Traceback" not in terminal.said
