@@ -1,8 +1,7 @@
-"""The Python core of Longship: it computes bash scripts, bash does the work.
+"""The Python core of Longship: it computes bash scripts; bash does the work.
 
-Importing it checks the Python version. So this file, and the entry scripts that import it, must
-be readable by every Python 3 (LUMI's login nodes have 3.6), or the user meets a SyntaxError where
-this file has a sentence to say.
+Importing it checks the Python version. So every Python 3 must be able to parse this file and the
+entry scripts (LUMI's login nodes have 3.6): an older Python gets a message, not a SyntaxError.
 """
 
 import os
@@ -11,10 +10,10 @@ import sys
 OLDEST_PYTHON = (3, 9)
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-# In a bundle nothing is written: it would no longer be what its checksums say.
+# Write nothing into a bundle: its checksums would no longer match.
 if os.path.exists(os.path.join(os.path.dirname(ROOT), "SHA256SUMS")):
     sys.dont_write_bytecode = True
-    try:  # Python has written this file's own before it ran it
+    try:  # Python wrote the bytecode of this file before running it
         os.unlink(__spec__.cached)
         os.rmdir(os.path.dirname(__spec__.cached))
     except OSError:
@@ -22,7 +21,7 @@ if os.path.exists(os.path.join(os.path.dirname(ROOT), "SHA256SUMS")):
 
 
 def _check_python():
-    """Stop with a sentence, or start again with `.venv`'s Python, where this one is too old."""
+    """If this Python is too old, start again with `.venv`'s Python, or stop with a message."""
     if sys.version_info >= OLDEST_PYTHON:
         return
     own = os.path.join(ROOT, ".venv", "bin", "python")
@@ -37,7 +36,7 @@ def _check_python():
 
 
 def _newer_python():
-    """Say how the site at hand gives a newer Python, without a TOML parser to read its facts."""
+    """Return how to get a newer Python on this site; its facts are read without a TOML parser."""
     import glob
     import re
 
@@ -52,7 +51,7 @@ def _newer_python():
 
 
 def find_packages():
-    """Put the packages of `.venv` on the path, those made for this Python first.
+    """Put the packages of `.venv` on the path, those installed for this Python first.
 
     So `python3 container_run.py ...` works on a login node without activating anything.
     """
@@ -67,10 +66,10 @@ def find_packages():
 
 
 def start(main):
-    """Run an entry script; Ctrl-C is told in a line, also while modules are still read."""
-    import _signal  # `signal` takes a millisecond to be read
+    """Run an entry script; Ctrl-C prints one line, even while modules are still being imported."""
+    import _signal  # importing `signal` takes a millisecond
 
-    # no exception: Python drops one that comes while it cleans up, and goes on
+    # not an exception: Python would drop one that comes during its clean-up
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _interrupted)
     _open_streams()
@@ -83,10 +82,10 @@ def _interrupted(*_):
 
 
 def _open_streams():
-    """Open the standard streams that the caller has closed: files would take their numbers."""
+    """Open the standard streams that the caller has closed: other files would get their numbers."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            os.open(os.devnull, os.O_RDWR)  # the first number that is free
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
             os.set_inheritable(number, True)
             setattr(sys, name, open(number, "r" if number == 0 else "w"))  # noqa: SIM115
 

@@ -1,4 +1,4 @@
-"""What all entry scripts share: the configuration, the script that is shown or run, errors."""
+"""Shared by all entry scripts: read the configuration, print or run the script, report errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lib.script import command, execute
 from lib.script.errors import LongshipError, print_messages
 
 if TYPE_CHECKING:
-    from lib.script.output import Report  # a launch does not pay for it
+    from lib.script.output import Report  # only reports import it
 
 
 class Call(NamedTuple):
@@ -59,7 +59,7 @@ class Call(NamedTuple):
         return Environment(self.settings, paths or self.paths, runtime, purpose)
 
     def target_runtime(self, here: Paths) -> Choice:
-        """Choose the runtime of a machine that is set up from downloads."""
+        """Choose the runtime of a machine that is installed offline."""
         return _print_choice(choose_target_runtime(self.settings, here, execute.succeeds))
 
     def builder(self) -> Choice:
@@ -73,7 +73,7 @@ class Call(NamedTuple):
         return derive_paths(load_settings(root, {**self.options, "machine": here}, self.environ))
 
     def title(self, usage: str) -> str:
-        """Return the second line of a script: the command that emitted it, and the machine."""
+        """Return the second line of a script: the command that emitted it, and its machine."""
         machine = self.settings.machine
         return f"Longship: {usage}, machine {machine.name} ({machine.site_file})"
 
@@ -121,7 +121,7 @@ def finish(script: str, name: str, arguments: tuple[str, ...] = (), *, dry_run: 
 
 
 def command_line(script: str, *, pip_options: bool = True) -> str:
-    """Return this command, to be typed again; pip's options can contain an index's password."""
+    """Return this command line; pip's options can contain an index's password."""
     arguments = sys.argv[1:]
     if not pip_options and "--" in arguments:
         arguments = arguments[: arguments.index("--")]
@@ -152,7 +152,7 @@ def main(name: str) -> None:
         if name == "container_run" and sys.argv[1:2] and not sys.argv[1].startswith("-"):
             from lib.commands.launch import launch
 
-            call = Call.read({}, dry_run=False)  # no option is given: a launch does without click
+            call = Call.read({}, dry_run=False)  # without options, a launch does not import click
             warn_of_former_paths(call.settings)
             launch(call, tuple(sys.argv[1:]))
         else:

@@ -1,8 +1,8 @@
-"""completion.py: click's completion of each shell, for scripts that are typed behind a Python.
+"""completion.py: click's completion for bash, zsh and fish, also after `python3`.
 
-A shell gets click's function, and one around it that calls click's if one of the scripts is on the
-command line, and otherwise what completed before. On TAB it runs this script, never the one that is
-typed: a TAB starts nothing. What stands in place of a value is in lib/commands/values.py.
+The shell gets click's function and a wrapper. The wrapper calls click's function if one of the
+scripts is on the command line, and otherwise the completion that was there before. TAB runs this
+script, never the script on the command line. lib/commands/values.py completes values.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def scripts() -> list[str]:
 
 
 class _Scripts(shell_completion.ShellComplete):
-    """What the shells share: the script is not the first word, and may be another clone's."""
+    """Shared by the shells: the script can follow `python3`, and can be another clone's."""
 
     def source_vars(self) -> dict[str, str]:
-        """Return what the texts are filled with."""
+        """Return the values of the template."""
         return {
             **super().source_vars(),
             "folder": quoted(ROOT),
@@ -46,7 +46,7 @@ class _Scripts(shell_completion.ShellComplete):
         }
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words behind the script, and find its command."""
+        """Return the words after the script, and find its command."""
         args, incomplete = super().get_completion_args()
         words = [*split_arg_string(os.environ["COMP_WORDS"])[:1], *args]
         at = 0
@@ -63,7 +63,7 @@ class _Scripts(shell_completion.ShellComplete):
         return words[at + 1 :], incomplete
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """Ask click, but for what is not ours: a user's command, and all that follows ``--``."""
+        """Ask click; complete files in a user's command and after ``--``."""
         with self.cli.make_context("", list(args), resilient_parsing=True) as context:
             if context.params.get("command") or "--" in args:
                 return [CompletionItem(incomplete, type="file")]
@@ -71,7 +71,7 @@ class _Scripts(shell_completion.ShellComplete):
         if not option:
             return super().get_completions(args, incomplete)
         found = super().get_completions([*args, option[1]], incomplete[option.end() :])
-        if self.name == "bash":  # it takes words apart at =
+        if self.name == "bash":  # it splits words at =
             return found
         return [CompletionItem(option[0] + each.value, each.type, each.help) for each in found]
 
@@ -81,7 +81,7 @@ class _Bash(_Scripts, shell_completion.BashComplete):
         shell_completion.BashComplete.source_template
         + r"""
 if ! declare -F _longship >/dev/null; then
-    # what completes a Python by now; a loader of completions is asked first
+    # the current completion of python3; bash-completion loads it on demand
     if ! complete -p python3 &>/dev/null && [[ $(complete -p -D 2>&1) =~ \ -F\ ([^ ]+) ]]; then
         "${BASH_REMATCH[1]}" python3 &>/dev/null
     fi
@@ -102,14 +102,14 @@ complete -o nosort -o bashdefault -o default -F _longship %(names)s
     )
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Put together what bash takes apart at ``=``, up to the cursor."""
+        """Join the words that bash splits at ``=``, up to the cursor."""
         pieces = os.environ["COMP_WORDS"].split("\n")[: int(os.environ["COMP_CWORD"]) + 1]
         text = re.sub(r"\n=(\n|$)", "=", "\n".join(pieces))
         os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = text, str(text.count("\n"))
         return super().get_completion_args()
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Quote what bash will not."""
+        """Quote plain values: bash quotes only files."""
         value = quoted(item.value) if item.type == "plain" else item.value
         return super().format_completion(CompletionItem(value, item.type))
 

@@ -1,4 +1,4 @@
-"""What TAB offers in place of a value, from files alone; nobody reads an error on TAB."""
+"""Completion of values, from files alone; TAB shows no errors."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from lib.runtimes.image import image_name, image_source
 from lib.script.errors import LongshipError
 
 Values = Iterator[tuple[str, str]]  # each with its help
-# What the shell itself completes: a user's command may start with a file.
+# Completed by the shell itself; a user's command can start with a file.
 _PATHS = {"command": "file", "configuration": "file", "file": "file", "folder": "dir"}
 
 
 def values_of(kind: str, context: click.Context, word: str) -> list[CompletionItem]:
-    """Return what a word can become, with what is said before it in the context."""
+    """Return the completions of a word; the context has the words before it."""
     if kind in _PATHS:
         return [CompletionItem(word, type=_PATHS[kind])]
     found = []
     with suppress(LongshipError, OSError):
         for value, about in _KINDS[kind](context, word):
-            # without what cannot be typed: a name with a newline, or one that is no UTF-8
+            # a name with a newline, or one that is not UTF-8, cannot be typed
             if value.startswith(word) and value.isprintable():
                 found.append(CompletionItem(value, help=about))
     if not found and (kind == "job" or context.params.get("words") == ("explain",)):
-        found.append(CompletionItem(word, type="file"))  # one of the user's own, anywhere
+        found.append(CompletionItem(word, type="file"))  # a job script or log anywhere
     return found
 
 
@@ -48,7 +48,7 @@ def _stacks(context: click.Context, word: str) -> Values:
 
 
 def _jobs(context: click.Context, word: str) -> Values:
-    """Offer the jobs of this machine's site, and those of the others once something is typed."""
+    """Offer the job scripts of this machine's site; those of other sites once a letter is typed."""
     yield "status", "your jobs"
     yield "rerun", "re-run a recorded job"
     own = ""
@@ -60,7 +60,7 @@ def _jobs(context: click.Context, word: str) -> Values:
 
 
 def _words(context: click.Context, word: str) -> Values:
-    """Offer what stands behind the job of submit.py: a run, or the partition of its machine."""
+    """Offer what follows the job of submit.py: a run, or a partition of its machine."""
     job, words = context.params["job"], context.params["words"]
     if job == "rerun" and not words:
         yield from _runs(context, word)
@@ -73,7 +73,7 @@ def _words(context: click.Context, word: str) -> Values:
 
 
 def _sbatch_options(context: click.Context, word: str) -> Values:
-    """Offer sbatch's options behind a job file, or behind the run that is started again."""
+    """Offer sbatch's options after a job script, or after the run to re-run."""
     job, words = context.params.get("job"), context.params.get("words")
     if job and job != "status" and (job != "rerun" or words):
         own = {name for each in context.command.params for name in each.opts} | {"--help"}
@@ -89,14 +89,14 @@ def _runs(context: click.Context, word: str) -> Values:
 
 
 def _ids(context: click.Context, word: str) -> Values:
-    """Offer the ids of recorded jobs, with the jobs' names."""
+    """Offer the IDs of recorded jobs, with the jobs' names."""
     for run, _ in _runs(context, word):
         number, _, name = run.partition("-")
         yield number, name
 
 
 def _logs(context: click.Context, word: str) -> Values:
-    """Offer what doctor.py explains: the log of a recorded job."""
+    """Offer `explain`, then the recorded jobs whose logs it can explain."""
     words = context.params["words"]
     if not words:
         yield "explain", "the known messages in a job's log"
@@ -114,7 +114,7 @@ def _versions(context: click.Context, word: str) -> Values:
 
 
 def _call(context: click.Context) -> Call:
-    """Return the call that is being typed; its configuration may be unreadable."""
+    """Return the call on the command line; its configuration can be unreadable."""
     names = ("machine", "stack", "configuration")
     typed = {each: os.path.expanduser(context.params.get(each) or "") for each in names}
     return Call.read(typed, dry_run=True)

@@ -15,15 +15,15 @@ from lib import ROOT
 
 # red, yellow and cyan; the others are bold
 _COLOURS = {"error": 31, "problem": 31, "warning": 33, "follows": 33, "hint": 36, "next": 36}
-# Commands that ask a network, and what belongs before their other arguments instead.
+# Commands that need a network, except with these modes.
 _ONLINE = re.compile(
     r"(python3 set_up\.py) install\b|(python3 build_(?:container|overlay)\.py)"
     r"(?! (?:online|download|offline|--list|--prune|--print))"
 )
-_ENOUGH_BYTES = 1 << 24  # programs take back what they were writing: a disk is full before that
+_ENOUGH_BYTES = 1 << 24  # less counts as full: programs remove what they could not finish
 _NO_SPACE = "No space left on device"
 _TRUST = "git config --global --add safe.directory "
-# what would move the cursor, or begin another line
+# control characters move the cursor or begin a line
 _CONTROL = dict.fromkeys((*range(32), *range(127, 160)), "?")
 
 
@@ -42,9 +42,9 @@ class LongshipError(Exception):
 def write_error(
     folder: str | Path, message: str, hint: str, reason: OSError | str = ""
 ) -> LongshipError:
-    """Return the error of what could not be written to a directory.
+    """Return the error for a failed write to a directory.
 
-    A full disk is the reason that programs name least clearly; some remove what they were writing.
+    Programs often do not name a full disk as the reason; some remove what they could not finish.
     """
     said = f"{message} {reason}"
     full = getattr(reason, "errno", 0) in (errno.ENOSPC, errno.EDQUOT)
@@ -61,7 +61,7 @@ def write_error(
 
 
 def check_owner(output: str, repository: str = "") -> None:
-    """Stop if git has said that a repository belongs to another user."""
+    """Stop if git reports that a repository belongs to another user."""
     if "dubious ownership" in output or "owned by someone else" in output:
         trusted = output.rpartition(_TRUST)[2].partition("\n")[0]
         raise LongshipError(
@@ -110,7 +110,7 @@ def paint(word: str, stream: TextIO) -> str:
 
 def closest(word: str, allowed: Sequence[str], cutoff: float = 0.6) -> str:
     """Return the allowed value that was most likely meant; "" if none is similar."""
-    from difflib import get_close_matches  # only on the way to an error: it costs every launch 2 ms
+    from difflib import get_close_matches  # imported only for an error: it costs 2 ms
 
     close = get_close_matches(word, allowed, n=len(allowed) or 1, cutoff=cutoff)
     swapped = [each for each in close if sorted(each) == sorted(word)]  # jbw is jwb, not jwc

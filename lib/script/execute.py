@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _signal  # `signal` takes each launch a millisecond
+import _signal  # importing `signal` costs each launch a millisecond
 import errno
 import os
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ _PROBE_SECONDS = 20  # a docker client without a daemon can wait for minutes
 
 def become(script: str, name: str, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
     """Replace this process by bash with a script; `name` is ``$0``, `arguments` are ``"$@"``."""
-    # Python ignores them, and what it starts would inherit that: `... | head` must end quietly.
+    # Python ignores these signals, and children inherit that: `... | head` must end quietly.
     for each in (_signal.SIGPIPE, _signal.SIGXFSZ):
         _signal.signal(each, _signal.SIG_DFL)
     text = os.fsencode(script)
-    if len(text) > _LONGEST_ARGUMENT:  # such as a job's, with a long argument of the user's
+    if len(text) > _LONGEST_ARGUMENT:  # such as a launch with a long argument
         file = os.memfd_create("longship", 0)
         with open(file, "wb", closefd=False) as opened:
             opened.write(text)
@@ -42,18 +42,18 @@ def succeeds(command: Sequence[str]) -> bool:
 
 
 class Output(NamedTuple):
-    """What a command has printed on both streams, and its exit code, as a shell gives it."""
+    """The output of a command on both streams, and its exit code as a shell reports it."""
 
     text: str
     code: int
 
 
 def output(command: Sequence[str], seconds: int, *, discard: bool = False) -> Output:
-    """Run a command; its exit code is 124 after so many seconds, and 127 if it is missing.
+    """Run a command; its exit code is 124 after a timeout in seconds, and 127 if it is missing.
 
-    What it prints is discarded if it can leave a process in the background, as podman does.
+    Discard its output if it can leave a process in the background, as podman does.
     """
-    import subprocess  # only a launch whose runtime is not configured pays for it
+    import subprocess  # needed only if the runtime is not configured
 
     try:
         done = subprocess.run(

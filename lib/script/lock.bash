@@ -1,19 +1,19 @@
 # shellcheck shell=bash
-# A lock on a shared file system without flock: a folder that says who has it, moved to its name by
-# one rename, which fails where there is one already. It is held as long as a process has its file
-# `owner` open, which all that its owner starts inherit: also what outlives an owner that was killed.
-# As long it is refreshed; one that is held no more is taken over.
+# A lock on a shared file system without flock: a directory that names its owner. One rename moves it to
+# its final name, and fails if the name is taken. The lock is held while any process has its file `owner`
+# open; the owner's children inherit the open file, so the lock lasts as long as the last of them. Until
+# then it is refreshed every few seconds; a lock that nobody holds is taken over.
 
 declare -g LOCK_PATIENCE=60 # seconds without a sign of life from another host
 
-# what this process holds, the open file of each, and the processes that keep it fresh
+# the locks that this process holds, the open file of each, and the process that refreshes it
 declare -ga held_locks=()
 
 declare -ga lock_files=()
 
 declare -ga lock_hearts=()
 
-# the last sign of life of a lock that is waited for, and when it was seen first
+# the last sign of life of each lock that this process waits for, and when it was first seen
 declare -gA lock_signs=()
 
 # lock_run PATH FUNCTION [ARGUMENT...]: run a function while holding the lock of PATH.
@@ -30,7 +30,7 @@ lock_hold() {
   trap lock_release_all EXIT
 }
 
-# lock_take LOCK: move a folder of ours to that name, or wait for whoever has it.
+# lock_take LOCK: create the lock, or wait for its owner.
 lock_take() {
   [[ -e /proc/$$/stat ]] || fail '/proc not found: locks need it' 'run the command on Linux'
   local -r lock=$1 own=$1.new.$(host_name).$$
@@ -39,7 +39,7 @@ lock_take() {
   until reason=$(lock_make "$own" "$lock" 2>&1); do
     rm -rf -- "$own"
     if [[ ! -d $lock ]]; then
-      failed+=1 # or it was given back just now
+      failed+=1 # or it has just been released
       ((failed < 5)) || fail_writing "${lock%/*}" "cannot create the lock $lock: ${reason##*: }" \
         'set [paths] in configuration.toml to a directory that you can write to'
       continue
@@ -55,8 +55,8 @@ lock_take() {
   local file
   exec {file}<"$lock/owner"
   lock_files+=("$file")
-  # A process that is killed right after its start would still run the trap of this one. In a group of
-  # its own, as the lock may have to outlive this process's.
+  # Without the trap, which a child that is killed right after its start would run. In its own process
+  # group, because the lock can outlast this process's group.
   trap - EXIT
   set -m
   (set +m && exec {file}<&- && lock_beat "$lock") >/dev/null 2>&1 </dev/null &
@@ -66,7 +66,7 @@ lock_take() {
   lock_remove_dead "$lock"
 }
 
-# lock_make FOLDER LOCK: make a folder that says who has it, and move it to the lock's name. Everybody
+# lock_make DIR LOCK: create a directory that names its owner, and move it to the lock's name. Everybody
 # can read it, whatever this user's umask.
 lock_make() {
   local host start
@@ -75,13 +75,13 @@ lock_make() {
   (umask a+rx && mkdir -- "$1" && printf '%s %s %s\n' "$host" "$$" "$start" >"$1/owner") && mv -T -- "$1" "$2"
 }
 
-# lock_beat LOCK: the sign of life, until no process holds the lock, or somebody else does. Its own process
-# is recorded for other users, who cannot see which processes hold the lock.
+# lock_beat LOCK: refresh the lock until no process holds it, or another owner does. The process that
+# refreshes it is recorded for other users, who cannot see which processes hold the lock.
 lock_beat() {
   local -r owner=$(<"$1/owner")
   local -r start=${owner##* } heart=$BASHPID
   (umask a+r && printf '%s %s\n' "$heart" "$(process_start "$heart")" >"$1/heart.partial") &&
-    mv -- "$1/heart.partial" "$1/heart" || : # on a full disk it beats all the same
+    mv -- "$1/heart.partial" "$1/heart" || : # a full disk does not stop the refreshes
   while sleep 5 && [[ $(<"$1/owner") == "$owner" ]]; do
     if [[ $(process_start "$$") != "$start" ]]; then
       lock_find_holders "$1"
@@ -103,17 +103,17 @@ lock_find_holders() {
   done
 }
 
-# lock_remove FOLDER: give it another name first, as only that takes one step.
+# lock_remove DIR: rename it first, because only a rename is atomic.
 lock_remove() {
   local -r other=$1.new.$(host_name).gone.$$
   if mv -T -- "$1" "$other" 2>/dev/null; then
-    rm -rf -- "$other" 2>/dev/null || : # another member's lock can be moved away, but not be emptied
+    rm -rf -- "$other" 2>/dev/null || : # another user's lock can be renamed, but not emptied
   else
     rm -rf -- "$1"
   fi
 }
 
-# lock_remove_dead LOCK: what was killed while it made or removed one; its name says whose it is.
+# lock_remove_dead LOCK: remove what killed processes left of their own directories; the names say whose.
 lock_remove_dead() {
   local folder host
   for folder in "$1".new.* "$1.removal"; do
@@ -121,12 +121,12 @@ lock_remove_dead() {
     host=${host%.*}
     if [[ ! -d $folder ]]; then continue; fi
     if [[ $host == "$(host_name)" && -O $folder && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
-      rm -rf -- "$folder" 2>/dev/null || : # another member's stays
+      rm -rf -- "$folder" 2>/dev/null || : # another user's stays
     fi
   done
 }
 
-# lock_release: give back what was taken last.
+# lock_release: release the lock that was taken last.
 lock_release() {
   local last=${#held_locks[@]}
   last=$((last - 1))
@@ -137,25 +137,25 @@ lock_release() {
   unset "lock_hearts[last]" "lock_files[last]" "held_locks[last]"
 }
 
-# lock_release_all: give back all, at the end.
+# lock_release_all: release all locks.
 lock_release_all() {
   while ((${#held_locks[@]})); do lock_release; done
 }
 
-# host_name: its name; not HOSTNAME, which a job can inherit from the node that it was sent from.
+# host_name: print the name of this host; HOSTNAME can be that of the node from which the job was submitted.
 host_name() {
   printf '%s' "$(</proc/sys/kernel/hostname)"
 }
 
-# lock_owner LOCK: who holds it, in words.
+# lock_owner LOCK: describe the owner for a message.
 lock_owner() {
   local host='' process=''
   read -r host process _ 2>/dev/null <"$1/owner" || :
   printf '%s' "${process:+process $process on }${host:-another process}"
 }
 
-# process_start PID: print when it started, which tells it from a later process with the same number;
-# nothing of one that has ended.
+# process_start PID: print when it started, which distinguishes it from a later process with the same
+# number; print nothing if it has ended.
 process_start() {
   local stat=
   IFS= read -r stat 2>/dev/null <"/proc/$1/stat" || :
@@ -163,19 +163,19 @@ process_start() {
   if [[ ${stat[0]:-Z} != [ZX] ]]; then printf '%s' "${stat[19]}"; fi
 }
 
-# lock_is_stale LOCK: whether its owner is gone. On this host that can be seen; of other hosts there is only
-# the sign of life. It is compared with a folder made now, by the clock of the file system; where it lies in
-# the future, it has to change.
+# lock_is_stale LOCK: succeed if its owner has ended. /proc shows it on this host; other hosts only refresh
+# the lock. Its time is compared with that of a new directory, by the clock of the file system; a time in the
+# future must change while this process waits.
 lock_is_stale() {
   local -r now=$1.new.$(host_name).now.$$
   local host='' process='' start='' heart beating found sign
-  if [[ -d $1 && ! (-r $1 && -x $1) || -e $1/owner && ! -r $1/owner ]]; then return 1; fi # nobody knows
+  if [[ -d $1 && ! (-r $1 && -x $1) || -e $1/owner && ! -r $1/owner ]]; then return 1; fi # cannot be known
   read -r host process start 2>/dev/null <"$1/owner" || :
   if [[ $host == "$(host_name)" ]]; then
     found=$(process_start "$process")
     if [[ $found == "$start" ]]; then return 1; fi
-    if [[ -O $1/owner ]]; then return 0; fi # what it has started is ended before the lock is taken over
-    # of another user: the heart outlives the last holder; /proc shows it, unless it is mounted with hidepid
+    if [[ -O $1/owner ]]; then return 0; fi # lock_take_over ends its children
+    # another user's: the process that refreshes it outlives the last holder; hidepid would hide it
     if [[ -e /proc/1/stat ]] && read -r heart beating <"$1/heart" && [[ $(process_start "$heart") != "$beating" ]]; then
       return 0
     fi 2>/dev/null
@@ -185,7 +185,7 @@ lock_is_stale() {
   rmdir -- "$now"
   local -a times=()
   read -r -d '' -a times <<<"$sign" || :
-  if ((${#times[@]} < 2)); then return 1; fi # it was given back just now
+  if ((${#times[@]} < 2)); then return 1; fi # it has just been released
   if ((${times[2]:-0} > times[1])); then times[1]=${times[2]}; fi
   if ((times[0] - times[1] > LOCK_PATIENCE)); then return 0; fi
   sign="$host $process $start ${times[1]}"
@@ -193,8 +193,8 @@ lock_is_stale() {
   ((SECONDS - ${lock_signs[$1]##* } > LOCK_PATIENCE))
 }
 
-# lock_take_over LOCK OWN: remove a stale lock, and fail where that has to wait. Only one process may
-# look and remove at a time, or the second one would remove the lock that the first has made meanwhile.
+# lock_take_over LOCK OWN: remove a stale lock, or fail if it must wait. Only one process may check and
+# remove at a time: a second one would remove the lock that the first has just created.
 lock_take_over() {
   local -r lock=$1 removal=$1.removal
   local -i failed=0
@@ -217,7 +217,7 @@ lock_take_over() {
   return "$failed"
 }
 
-# lock_end_holders LOCK: end what its owner has left, and wait until that is gone; false where it stays.
+# lock_end_holders LOCK: end the processes that its owner has left; fail if one does not end.
 lock_end_holders() {
   local -i tries
   for ((tries = 0; tries < 300; tries++)); do

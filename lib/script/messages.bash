@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Messages: quiet on success; what is wrong in one line, what to type in the next.
+# Messages: quiet on success; an error says what is wrong, then what to type.
 
-# print_messages [KIND TEXT]...: a line each, on standard error, at once: jobs share a log.
+# print_messages [KIND TEXT]...: print a line for each to standard error, in one write: ranks share a log.
 print_messages() {
   local REPLY told='' text
   while (($#)); do
@@ -15,8 +15,8 @@ print_messages() {
   printf '%s' "$told" >&2
 }
 
-# offline_modes TEXT: set REPLY to a hint with the offline modes in place of those that need a network: this
-# clone was unpacked from a bundle.
+# offline_modes TEXT: set REPLY to the hint with offline modes instead of those that need a network, for a
+# clone that was unpacked from a bundle.
 offline_modes() {
   local script mode
   REPLY=${1//python3 set_up.py install/python3 set_up.py offline}
@@ -28,17 +28,17 @@ offline_modes() {
   done
 }
 
-# printable TEXT: set REPLY to it, with ? for each control character but tab and newline: what a file, a
-# record or another program says must not move the cursor.
+# printable TEXT: set REPLY to it, with ? for each control character except tab and newline: text of files,
+# records and other programs must not move the cursor.
 printable() {
   local LC_ALL=C
   REPLY=${1//[$'\x01'-$'\b\v'-$'\x1f\x7f']/?}
-  REPLY=${REPLY//$'\xc2'[$'\x80'-$'\x9f']/?} # as UTF-8 has them
+  REPLY=${REPLY//$'\xc2'[$'\x80'-$'\x9f']/?} # C1 controls in UTF-8
 }
 
-# paint FILE WORD: set REPLY to the word, in its colour where that file (1 or 2) is a terminal which
-# shows colours, unless NO_COLOR says that the user wants none: https://no-color.org. Without `return`: in
-# a trap that would have the status of what was interrupted.
+# paint FILE WORD: set REPLY to the word, in its colour if file descriptor 1 or 2 is a terminal with colours
+# and NO_COLOR is not set: https://no-color.org. No `return`: in a trap it would return the status of the
+# interrupted command.
 paint() {
   local colour
   REPLY=$2
@@ -54,15 +54,14 @@ paint() {
   fi
 }
 
-# fail MESSAGE HINT: say what is wrong and what to type, and stop.
+# fail MESSAGE HINT: print what is wrong and what to type, and stop.
 fail() {
   print_messages error "$1" hint "$2"
   exit 1
 }
 
-# fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
-# the reason that programs tell least clearly. Some take back what they were writing (uv, a package
-# a core), so a disk counts as full before the last byte.
+# fail_writing DIR MESSAGE HINT: fail after a write failed; report a full disk, which programs often do not
+# name. Some remove what they could not finish (uv a package per core), so a disk counts as full earlier.
 fail_writing() {
   local free=16777216 size=1 free_inodes=1 inodes=0
   read -r free size free_inodes inodes < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
@@ -74,17 +73,17 @@ fail_writing() {
   fail "$2" "$3"
 }
 
-# note TEXT: tell something that is no error.
+# note TEXT: print information that is not an error.
 note() {
   print_messages note "$1"
 }
 
-# warn_of MESSAGE HINT: tell what will go wrong sooner or later, and what to type.
+# warn_of MESSAGE HINT: print what will go wrong later, and what to type.
 warn_of() {
   print_messages warning "$1" hint "$2"
 }
 
-# step NUMBER/COUNT TEXT: say what is done now, and remember it for an interruption.
+# step NUMBER/COUNT TEXT: print the current step, and remember it for an interruption.
 step() {
   local REPLY
   current_step="step $1, $2"
@@ -92,8 +91,8 @@ step() {
   printf '%s\n' "$REPLY" >&2
 }
 
-# on_interrupt COMMAND: after Ctrl-C name the step and the command that resumes. SIGHUP too: without a trap,
-# bash can end without its EXIT trap, and leave its locks.
+# on_interrupt COMMAND: after Ctrl-C, print the step and the command that resumes. SIGHUP too: without a trap,
+# bash can end without running its EXIT trap, and leave its locks.
 on_interrupt() {
   interrupted_command=$1
   trap 'trap - INT TERM HUP
@@ -103,7 +102,7 @@ on_interrupt() {
         exit 130' INT TERM HUP
 }
 
-# next_step COMMAND: say what to type now, unless quickstart.sh runs it.
+# next_step COMMAND: print what to type next, unless quickstart.sh runs it.
 next_step() {
   [[ -n ${LONGSHIP_QUICKSTART:-} ]] || print_messages next "$1"
 }

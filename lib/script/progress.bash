@@ -9,7 +9,7 @@ progress_run() {
     "${@:3}"
     return
   fi
-  # the end of the program, also of this script, is the end of what file 4 leads to
+  # file 4 is closed when the program or this script ends; then progress_show ends
   {
     "${@:3}" 3<&- 4>&- || code=$?
   } 3<&0 4> >(progress_show "$1" "$2")

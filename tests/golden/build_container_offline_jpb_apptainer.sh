@@ -810,14 +810,14 @@ json_text() {
 
 declare -g LOCK_PATIENCE=60 # seconds without a sign of life from another host
 
-# what this process holds, the open file of each, and the processes that keep it fresh
+# the locks that this process holds, the open file of each, and the process that refreshes it
 declare -ga held_locks=()
 
 declare -ga lock_files=()
 
 declare -ga lock_hearts=()
 
-# the last sign of life of a lock that is waited for, and when it was seen first
+# the last sign of life of each lock that this process waits for, and when it was first seen
 declare -gA lock_signs=()
 
 # lock_hold PATH: hold the lock of PATH until the script ends.
@@ -826,7 +826,7 @@ lock_hold() {
   trap lock_release_all EXIT
 }
 
-# lock_take LOCK: move a folder of ours to that name, or wait for whoever has it.
+# lock_take LOCK: create the lock, or wait for its owner.
 lock_take() {
   [[ -e /proc/$$/stat ]] || fail '/proc not found: locks need it' 'run the command on Linux'
   local -r lock=$1 own=$1.new.$(host_name).$$
@@ -835,7 +835,7 @@ lock_take() {
   until reason=$(lock_make "$own" "$lock" 2>&1); do
     rm -rf -- "$own"
     if [[ ! -d $lock ]]; then
-      failed+=1 # or it was given back just now
+      failed+=1 # or it has just been released
       ((failed < 5)) || fail_writing "${lock%/*}" "cannot create the lock $lock: ${reason##*: }" \
         'set [paths] in configuration.toml to a directory that you can write to'
       continue
@@ -851,8 +851,8 @@ lock_take() {
   local file
   exec {file}<"$lock/owner"
   lock_files+=("$file")
-  # A process that is killed right after its start would still run the trap of this one. In a group of
-  # its own, as the lock may have to outlive this process's.
+  # Without the trap, which a child that is killed right after its start would run. In its own process
+  # group, because the lock can outlast this process's group.
   trap - EXIT
   set -m
   (set +m && exec {file}<&- && lock_beat "$lock") >/dev/null 2>&1 </dev/null &
@@ -862,7 +862,7 @@ lock_take() {
   lock_remove_dead "$lock"
 }
 
-# lock_make FOLDER LOCK: make a folder that says who has it, and move it to the lock's name. Everybody
+# lock_make DIR LOCK: create a directory that names its owner, and move it to the lock's name. Everybody
 # can read it, whatever this user's umask.
 lock_make() {
   local host start
@@ -871,13 +871,13 @@ lock_make() {
   (umask a+rx && mkdir -- "$1" && printf '%s %s %s\n' "$host" "$$" "$start" >"$1/owner") && mv -T -- "$1" "$2"
 }
 
-# lock_beat LOCK: the sign of life, until no process holds the lock, or somebody else does. Its own process
-# is recorded for other users, who cannot see which processes hold the lock.
+# lock_beat LOCK: refresh the lock until no process holds it, or another owner does. The process that
+# refreshes it is recorded for other users, who cannot see which processes hold the lock.
 lock_beat() {
   local -r owner=$(<"$1/owner")
   local -r start=${owner##* } heart=$BASHPID
   (umask a+r && printf '%s %s\n' "$heart" "$(process_start "$heart")" >"$1/heart.partial") &&
-    mv -- "$1/heart.partial" "$1/heart" || : # on a full disk it beats all the same
+    mv -- "$1/heart.partial" "$1/heart" || : # a full disk does not stop the refreshes
   while sleep 5 && [[ $(<"$1/owner") == "$owner" ]]; do
     if [[ $(process_start "$$") != "$start" ]]; then
       lock_find_holders "$1"
@@ -899,17 +899,17 @@ lock_find_holders() {
   done
 }
 
-# lock_remove FOLDER: give it another name first, as only that takes one step.
+# lock_remove DIR: rename it first, because only a rename is atomic.
 lock_remove() {
   local -r other=$1.new.$(host_name).gone.$$
   if mv -T -- "$1" "$other" 2>/dev/null; then
-    rm -rf -- "$other" 2>/dev/null || : # another member's lock can be moved away, but not be emptied
+    rm -rf -- "$other" 2>/dev/null || : # another user's lock can be renamed, but not emptied
   else
     rm -rf -- "$1"
   fi
 }
 
-# lock_remove_dead LOCK: what was killed while it made or removed one; its name says whose it is.
+# lock_remove_dead LOCK: remove what killed processes left of their own directories; the names say whose.
 lock_remove_dead() {
   local folder host
   for folder in "$1".new.* "$1.removal"; do
@@ -917,12 +917,12 @@ lock_remove_dead() {
     host=${host%.*}
     if [[ ! -d $folder ]]; then continue; fi
     if [[ $host == "$(host_name)" && -O $folder && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
-      rm -rf -- "$folder" 2>/dev/null || : # another member's stays
+      rm -rf -- "$folder" 2>/dev/null || : # another user's stays
     fi
   done
 }
 
-# lock_release: give back what was taken last.
+# lock_release: release the lock that was taken last.
 lock_release() {
   local last=${#held_locks[@]}
   last=$((last - 1))
@@ -933,25 +933,25 @@ lock_release() {
   unset "lock_hearts[last]" "lock_files[last]" "held_locks[last]"
 }
 
-# lock_release_all: give back all, at the end.
+# lock_release_all: release all locks.
 lock_release_all() {
   while ((${#held_locks[@]})); do lock_release; done
 }
 
-# host_name: its name; not HOSTNAME, which a job can inherit from the node that it was sent from.
+# host_name: print the name of this host; HOSTNAME can be that of the node from which the job was submitted.
 host_name() {
   printf '%s' "$(</proc/sys/kernel/hostname)"
 }
 
-# lock_owner LOCK: who holds it, in words.
+# lock_owner LOCK: describe the owner for a message.
 lock_owner() {
   local host='' process=''
   read -r host process _ 2>/dev/null <"$1/owner" || :
   printf '%s' "${process:+process $process on }${host:-another process}"
 }
 
-# process_start PID: print when it started, which tells it from a later process with the same number;
-# nothing of one that has ended.
+# process_start PID: print when it started, which distinguishes it from a later process with the same
+# number; print nothing if it has ended.
 process_start() {
   local stat=
   IFS= read -r stat 2>/dev/null <"/proc/$1/stat" || :
@@ -959,19 +959,19 @@ process_start() {
   if [[ ${stat[0]:-Z} != [ZX] ]]; then printf '%s' "${stat[19]}"; fi
 }
 
-# lock_is_stale LOCK: whether its owner is gone. On this host that can be seen; of other hosts there is only
-# the sign of life. It is compared with a folder made now, by the clock of the file system; where it lies in
-# the future, it has to change.
+# lock_is_stale LOCK: succeed if its owner has ended. /proc shows it on this host; other hosts only refresh
+# the lock. Its time is compared with that of a new directory, by the clock of the file system; a time in the
+# future must change while this process waits.
 lock_is_stale() {
   local -r now=$1.new.$(host_name).now.$$
   local host='' process='' start='' heart beating found sign
-  if [[ -d $1 && ! (-r $1 && -x $1) || -e $1/owner && ! -r $1/owner ]]; then return 1; fi # nobody knows
+  if [[ -d $1 && ! (-r $1 && -x $1) || -e $1/owner && ! -r $1/owner ]]; then return 1; fi # cannot be known
   read -r host process start 2>/dev/null <"$1/owner" || :
   if [[ $host == "$(host_name)" ]]; then
     found=$(process_start "$process")
     if [[ $found == "$start" ]]; then return 1; fi
-    if [[ -O $1/owner ]]; then return 0; fi # what it has started is ended before the lock is taken over
-    # of another user: the heart outlives the last holder; /proc shows it, unless it is mounted with hidepid
+    if [[ -O $1/owner ]]; then return 0; fi # lock_take_over ends its children
+    # another user's: the process that refreshes it outlives the last holder; hidepid would hide it
     if [[ -e /proc/1/stat ]] && read -r heart beating <"$1/heart" && [[ $(process_start "$heart") != "$beating" ]]; then
       return 0
     fi 2>/dev/null
@@ -981,7 +981,7 @@ lock_is_stale() {
   rmdir -- "$now"
   local -a times=()
   read -r -d '' -a times <<<"$sign" || :
-  if ((${#times[@]} < 2)); then return 1; fi # it was given back just now
+  if ((${#times[@]} < 2)); then return 1; fi # it has just been released
   if ((${times[2]:-0} > times[1])); then times[1]=${times[2]}; fi
   if ((times[0] - times[1] > LOCK_PATIENCE)); then return 0; fi
   sign="$host $process $start ${times[1]}"
@@ -989,8 +989,8 @@ lock_is_stale() {
   ((SECONDS - ${lock_signs[$1]##* } > LOCK_PATIENCE))
 }
 
-# lock_take_over LOCK OWN: remove a stale lock, and fail where that has to wait. Only one process may
-# look and remove at a time, or the second one would remove the lock that the first has made meanwhile.
+# lock_take_over LOCK OWN: remove a stale lock, or fail if it must wait. Only one process may check and
+# remove at a time: a second one would remove the lock that the first has just created.
 lock_take_over() {
   local -r lock=$1 removal=$1.removal
   local -i failed=0
@@ -1013,7 +1013,7 @@ lock_take_over() {
   return "$failed"
 }
 
-# lock_end_holders LOCK: end what its owner has left, and wait until that is gone; false where it stays.
+# lock_end_holders LOCK: end the processes that its owner has left; fail if one does not end.
 lock_end_holders() {
   local -i tries
   for ((tries = 0; tries < 300; tries++)); do
@@ -1030,7 +1030,7 @@ lock_end_holders() {
 
 # ---------- lib/script/messages.bash
 
-# print_messages [KIND TEXT]...: a line each, on standard error, at once: jobs share a log.
+# print_messages [KIND TEXT]...: print a line for each to standard error, in one write: ranks share a log.
 print_messages() {
   local REPLY told='' text
   while (($#)); do
@@ -1044,8 +1044,8 @@ print_messages() {
   printf '%s' "$told" >&2
 }
 
-# offline_modes TEXT: set REPLY to a hint with the offline modes in place of those that need a network: this
-# clone was unpacked from a bundle.
+# offline_modes TEXT: set REPLY to the hint with offline modes instead of those that need a network, for a
+# clone that was unpacked from a bundle.
 offline_modes() {
   local script mode
   REPLY=${1//python3 set_up.py install/python3 set_up.py offline}
@@ -1057,17 +1057,17 @@ offline_modes() {
   done
 }
 
-# printable TEXT: set REPLY to it, with ? for each control character but tab and newline: what a file, a
-# record or another program says must not move the cursor.
+# printable TEXT: set REPLY to it, with ? for each control character except tab and newline: text of files,
+# records and other programs must not move the cursor.
 printable() {
   local LC_ALL=C
   REPLY=${1//[$'\x01'-$'\b\v'-$'\x1f\x7f']/?}
-  REPLY=${REPLY//$'\xc2'[$'\x80'-$'\x9f']/?} # as UTF-8 has them
+  REPLY=${REPLY//$'\xc2'[$'\x80'-$'\x9f']/?} # C1 controls in UTF-8
 }
 
-# paint FILE WORD: set REPLY to the word, in its colour where that file (1 or 2) is a terminal which
-# shows colours, unless NO_COLOR says that the user wants none: https://no-color.org. Without `return`: in
-# a trap that would have the status of what was interrupted.
+# paint FILE WORD: set REPLY to the word, in its colour if file descriptor 1 or 2 is a terminal with colours
+# and NO_COLOR is not set: https://no-color.org. No `return`: in a trap it would return the status of the
+# interrupted command.
 paint() {
   local colour
   REPLY=$2
@@ -1083,15 +1083,14 @@ paint() {
   fi
 }
 
-# fail MESSAGE HINT: say what is wrong and what to type, and stop.
+# fail MESSAGE HINT: print what is wrong and what to type, and stop.
 fail() {
   print_messages error "$1" hint "$2"
   exit 1
 }
 
-# fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
-# the reason that programs tell least clearly. Some take back what they were writing (uv, a package
-# a core), so a disk counts as full before the last byte.
+# fail_writing DIR MESSAGE HINT: fail after a write failed; report a full disk, which programs often do not
+# name. Some remove what they could not finish (uv a package per core), so a disk counts as full earlier.
 fail_writing() {
   local free=16777216 size=1 free_inodes=1 inodes=0
   read -r free size free_inodes inodes < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
@@ -1103,12 +1102,12 @@ fail_writing() {
   fail "$2" "$3"
 }
 
-# note TEXT: tell something that is no error.
+# note TEXT: print information that is not an error.
 note() {
   print_messages note "$1"
 }
 
-# step NUMBER/COUNT TEXT: say what is done now, and remember it for an interruption.
+# step NUMBER/COUNT TEXT: print the current step, and remember it for an interruption.
 step() {
   local REPLY
   current_step="step $1, $2"
@@ -1116,8 +1115,8 @@ step() {
   printf '%s\n' "$REPLY" >&2
 }
 
-# on_interrupt COMMAND: after Ctrl-C name the step and the command that resumes. SIGHUP too: without a trap,
-# bash can end without its EXIT trap, and leave its locks.
+# on_interrupt COMMAND: after Ctrl-C, print the step and the command that resumes. SIGHUP too: without a trap,
+# bash can end without running its EXIT trap, and leave its locks.
 on_interrupt() {
   interrupted_command=$1
   trap 'trap - INT TERM HUP
@@ -1127,7 +1126,7 @@ on_interrupt() {
         exit 130' INT TERM HUP
 }
 
-# next_step COMMAND: say what to type now, unless quickstart.sh runs it.
+# next_step COMMAND: print what to type next, unless quickstart.sh runs it.
 next_step() {
   [[ -n ${LONGSHIP_QUICKSTART:-} ]] || print_messages next "$1"
 }
@@ -1142,7 +1141,7 @@ progress_run() {
     "${@:3}"
     return
   fi
-  # the end of the program, also of this script, is the end of what file 4 leads to
+  # file 4 is closed when the program or this script ends; then progress_show ends
   {
     "${@:3}" 3<&- 4>&- || code=$?
   } 3<&0 4> >(progress_show "$1" "$2")

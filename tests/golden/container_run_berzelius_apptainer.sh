@@ -335,7 +335,7 @@ utf8_first_bytes() {
 
 # ---------- lib/script/messages.bash
 
-# print_messages [KIND TEXT]...: a line each, on standard error, at once: jobs share a log.
+# print_messages [KIND TEXT]...: print a line for each to standard error, in one write: ranks share a log.
 print_messages() {
   local REPLY told='' text
   while (($#)); do
@@ -349,8 +349,8 @@ print_messages() {
   printf '%s' "$told" >&2
 }
 
-# offline_modes TEXT: set REPLY to a hint with the offline modes in place of those that need a network: this
-# clone was unpacked from a bundle.
+# offline_modes TEXT: set REPLY to the hint with offline modes instead of those that need a network, for a
+# clone that was unpacked from a bundle.
 offline_modes() {
   local script mode
   REPLY=${1//python3 set_up.py install/python3 set_up.py offline}
@@ -362,17 +362,17 @@ offline_modes() {
   done
 }
 
-# printable TEXT: set REPLY to it, with ? for each control character but tab and newline: what a file, a
-# record or another program says must not move the cursor.
+# printable TEXT: set REPLY to it, with ? for each control character except tab and newline: text of files,
+# records and other programs must not move the cursor.
 printable() {
   local LC_ALL=C
   REPLY=${1//[$'\x01'-$'\b\v'-$'\x1f\x7f']/?}
-  REPLY=${REPLY//$'\xc2'[$'\x80'-$'\x9f']/?} # as UTF-8 has them
+  REPLY=${REPLY//$'\xc2'[$'\x80'-$'\x9f']/?} # C1 controls in UTF-8
 }
 
-# paint FILE WORD: set REPLY to the word, in its colour where that file (1 or 2) is a terminal which
-# shows colours, unless NO_COLOR says that the user wants none: https://no-color.org. Without `return`: in
-# a trap that would have the status of what was interrupted.
+# paint FILE WORD: set REPLY to the word, in its colour if file descriptor 1 or 2 is a terminal with colours
+# and NO_COLOR is not set: https://no-color.org. No `return`: in a trap it would return the status of the
+# interrupted command.
 paint() {
   local colour
   REPLY=$2
@@ -388,15 +388,14 @@ paint() {
   fi
 }
 
-# fail MESSAGE HINT: say what is wrong and what to type, and stop.
+# fail MESSAGE HINT: print what is wrong and what to type, and stop.
 fail() {
   print_messages error "$1" hint "$2"
   exit 1
 }
 
-# fail_writing FOLDER MESSAGE HINT: the same after something could not be written; a full disk is
-# the reason that programs tell least clearly. Some take back what they were writing (uv, a package
-# a core), so a disk counts as full before the last byte.
+# fail_writing DIR MESSAGE HINT: fail after a write failed; report a full disk, which programs often do not
+# name. Some remove what they could not finish (uv a package per core), so a disk counts as full earlier.
 fail_writing() {
   local free=16777216 size=1 free_inodes=1 inodes=0
   read -r free size free_inodes inodes < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
