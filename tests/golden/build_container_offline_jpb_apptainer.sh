@@ -970,7 +970,7 @@ lock_is_stale() {
   if [[ $host == "$(host_name)" ]]; then
     found=$(process_start "$process")
     if [[ $found == "$start" ]]; then return 1; fi
-    if [[ -O $1/owner ]]; then return 0; fi # lock_take_over ends its children
+    if [[ -O $1/owner ]]; then return 0; fi # its children are ended later
     # another user's: the process that refreshes it outlives the last holder; hidepid would hide it
     if [[ -e /proc/1/stat ]] && read -r heart beating <"$1/heart" && [[ $(process_start "$heart") != "$beating" ]]; then
       return 0
