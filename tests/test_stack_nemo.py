@@ -12,7 +12,7 @@ from support.stacks import refusal, settings_of, start
 
 from lib.configuration.paths import derive_paths
 from lib.configuration.stacks import load_stack
-from lib.configuration.training import check_templates
+from lib.configuration.training import Training
 
 ROOT = Path(__file__).resolve().parents[1]
 STACK = ROOT / "stacks/nemo"
@@ -100,7 +100,8 @@ def test_ranks_train_with_what_was_composed(tmp_path):
 
 def test_templates_name_what_there_is(tmp_path):
     settings = settings_of(ROOT, "nemo", "aws", tmp_path)
-    check_templates(settings, derive_paths(settings))
+    training = Training.read(settings, derive_paths(settings))
+    training.check_templates(ROOT, "nemo", settings.configuration.environment.set)
     text = (STACK / "templates/config.yaml").read_text(encoding="utf-8")
     assert text.count("@") == 2 * len(re.findall(r"@[A-Z_]+@", text)) + 1  # one in a comment
 

@@ -9,6 +9,14 @@ from pathlib import Path
 import pytest
 from support import processes
 from support.repository import copy_tree
+from support.stacks import settings_of
+
+from lib.configuration.layers import Settings
+from lib.configuration.paths import derive_paths
+from lib.jobs.job_files import read_job_file
+from lib.jobs.submit import Submission, submit_lines
+from lib.runtimes.environment import Environment
+from lib.runtimes.launch import run_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 LIB = ROOT / "lib"
@@ -109,6 +117,49 @@ def test_text_is_read_in_no_encoding_of_a_locale(path):
             if node.func.attr in ("read_text", "write_text") and "encoding" not in named:
                 found.append(node.lineno)
     assert not found, f"{shown(path)}: an encoding is missing in the lines {found}"
+
+
+def receivers_of_settings(function, *arguments):
+    """Give the functions of lib that get all settings as an argument during a call."""
+    found = set()
+
+    def note(frame, event, _):
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(str(LIB)):
+            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            if any(isinstance(frame.f_locals.get(name), Settings) for name in names):
+                found.add(f"{shown(Path(code.co_filename))}: {code.co_name}")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        function(*arguments)
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("machine", "runtime", "job"),
+    [
+        ("local", "host", "local/run_training_local.sbatch"),
+        ("jwb", "apptainer", "jsc/run_training_jwb.sbatch"),
+        ("lumi", "singularity", "lumi/run_training_lumi.sbatch"),
+    ],
+    ids=["local", "jwb", "lumi"],
+)
+def test_settings_make_few_stops(machine, runtime, job, tmp_path):
+    """Values are resolved once: what renders them gets them, not what they are resolved from."""
+    settings = settings_of(ROOT, "pytorch", machine, tmp_path)
+    paths = derive_paths(settings)
+    launching = receivers_of_settings(run_lines, Environment(settings, paths, runtime))
+    assert "lib/runtimes/contract.py: environment_script" in launching
+    assert len(launching) < 10, launching
+    wanted = Submission(read_job_file(ROOT, job), [], ())
+    env = Environment(settings, paths, runtime, "job")
+    submitting = receivers_of_settings(submit_lines, env, wanted)
+    assert "lib/jobs/cost.py: cost_of" in submitting
+    assert len(submitting) < 20, submitting
 
 
 # What starts or becomes a process: modules, and functions of os.

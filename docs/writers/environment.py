@@ -10,6 +10,7 @@ from pathlib import Path
 from lib import ROOT
 from lib.configuration.layers import Settings, load_settings
 from lib.configuration.schema import KEYS
+from lib.configuration.training import Training
 from lib.runtimes.contract import OFFLINE, UNSET, environment_script
 from writers.files import PLACES
 from writers.markdown import code, listed, page, plain, table, value
@@ -102,7 +103,8 @@ def _exports(settings: Settings) -> list[tuple[str, str]]:
     """Return the exports of the environment script, except those with their own section."""
     shown = {"LONGSHIP_MACHINE": "<machine>", "LONGSHIP_STACK": "<stack>"}
     rows = []
-    for line in environment_script(settings, PLACES, online=False).splitlines():
+    training = Training.read(settings, PLACES)
+    for line in environment_script(settings, PLACES, training, online=False).splitlines():
         if line.startswith("export "):
             for word in shlex.split(line)[1:]:
                 name, _, given = word.partition("=")

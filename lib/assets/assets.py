@@ -116,7 +116,7 @@ def offline_lines(settings: Settings, paths: Paths) -> list[str]:
         return []
     return [
         assign("machine", settings.machine.name),
-        call("assets_begin", hub_cache(settings, paths)),
+        call("assets_begin", hub_cache(settings.configuration.environment, paths)),
         *(
             wrapped(
                 *("asset_import", f"{number}/{len(assets)}", each.record),
@@ -132,7 +132,7 @@ def _fetch_lines(settings: Settings, paths: Paths, assets: tuple[Asset, ...]) ->
     """Return the lines that download them, and that set which Pythons may have the library."""
     lines = [
         assign("machine", settings.machine.name),
-        call("assets_begin", hub_cache(settings, paths)),
+        call("assets_begin", hub_cache(settings.configuration.environment, paths)),
         call("hub_begin", paths.tools / "hub", wanted_venv(settings, paths) or ""),
     ]
     for number, each in enumerate(assets, 1):

@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lib.configuration.layers import Settings
+from lib.configuration.schema import Project
+from lib.configuration.sites import Machine
 from lib.script.errors import LongshipError
 
 # ~, $NAME, ${NAME}, {field}: all in one pass, so that no value is expanded again
 _PART = re.compile(r"^~(?=/|$)|\$(\w+)|\$\{(\w+)\}|\{(\w*)\}")
+
+# What a path that is not relative begins with.
+ROOTED = ("/", "~", "$", "{")
 
 # Placeholders of paths.
 FIELDS = {
@@ -116,6 +121,11 @@ def pinned(path: Path) -> Path:
     return path.parent / os.readlink(path) if os.path.islink(path) else path
 
 
+def is_below(path: str, folder: str) -> bool:
+    """Return whether a path is a directory, or is in it."""
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
+
+
 def derive_paths(settings: Settings) -> Paths:
     """Expand the configured roots and derive the rest."""
     roots = settings.configuration.paths
@@ -140,7 +150,8 @@ def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | No
     dotted key is for messages.
     """
     origin = settings.origins.get(key) or settings.origins.get(key.partition(".")[0], "")
-    fields = {**_fields(settings), **(more or {})}
+    placeholders = _fields(settings.configuration.project, settings.machine, settings.environ)
+    fields = {**placeholders, **(more or {})}
     settable = {
         "user": "the variable USER",
         "account": "project.account in configuration.toml",
@@ -186,15 +197,9 @@ def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | No
     return os.path.normpath(path)
 
 
-def _fields(settings: Settings) -> Mapping[str, str]:
-    values = (
-        settings.environ.get("USER") or settings.environ.get("LOGNAME") or _user(),
-        settings.configuration.project.account,
-        settings.configuration.project.name,
-        settings.machine.name,
-        settings.machine.arch,
-    )
-    return dict(zip(FIELDS, values))
+def _fields(project: Project, machine: Machine, environ: Mapping[str, str]) -> dict[str, str]:
+    user = environ.get("USER") or environ.get("LOGNAME") or _user()
+    return dict(zip(FIELDS, (user, project.account, project.name, machine.name, machine.arch)))
 
 
 def _user() -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from lib.configuration.layers import Settings
-from lib.configuration.schema import TABLES
+from lib.configuration.schema import TABLES, Environment
 from lib.script.errors import LongshipError
 
 # Words of a variable's name that say what it holds; TOKENIZERS_PARALLELISM is no token.
@@ -31,7 +32,7 @@ def resolved(settings: Settings) -> str:
     """
     import json  # a launch does not pay for it
 
-    refuse_secrets(settings)
+    refuse_secrets(settings.configuration.environment, settings.origins)
     values = settings.configuration._asdict()
     values.update((table, values[table]._asdict()) for table in TABLES)
     values.update(machine=settings.machine.name, stack=settings.stack.name)
@@ -43,35 +44,26 @@ def looks_secret(name: str) -> bool:
     return re.search(_SECRET, name) is not None
 
 
-def refuse_secrets(settings: Settings) -> None:
-    """Stop where environment.set holds one: launchers and records, which others can read, have it.
-
-    Parameters
-    ----------
-    settings : Settings
-        All layers put together.
-
-    Raises
-    ------
-    LongshipError
-        With how it is passed instead.
-    """
-    for error in refused_secrets(settings).values():
+def refuse_secrets(environment: Environment, origins: Mapping[str, str]) -> None:
+    """Stop if environment.set contains a secret: others can read launchers and records."""
+    for error in refused_secrets(environment, origins).values():
         raise error
 
 
 def without_secrets(settings: Settings) -> Settings:
-    """Return the settings that are left where those that are refused are taken out."""
-    configuration, refused = settings.configuration, refused_secrets(settings)
-    others = {k: v for k, v in configuration.environment.set.items() if k not in refused}
-    environment = configuration.environment._replace(set=others)
-    changed = configuration._replace(environment=environment)
+    """Return the settings without the secrets in environment.set."""
+    configuration = settings.configuration
+    environment = configuration.environment
+    refused = refused_secrets(environment, settings.origins)
+    others = {name: text for name, text in environment.set.items() if name not in refused}
+    changed = configuration._replace(environment=environment._replace(set=others))
     return settings._replace(configuration=changed)
 
 
-def refused_secrets(settings: Settings) -> dict[str, LongshipError]:
-    """Return what `refuse_secrets` says, by variable."""
-    environment = settings.configuration.environment
+def refused_secrets(
+    environment: Environment, origins: Mapping[str, str]
+) -> dict[str, LongshipError]:
+    """Return the error for each secret in environment.set, by variable."""
     found = {}
     for variable, value in environment.set.items():
         hint = f"run: export {variable}=..."
@@ -82,7 +74,7 @@ def refused_secrets(settings: Settings) -> dict[str, LongshipError]:
             hint = f'name it in environment.secrets = ["{variable}", ...], and {hint}'
         else:
             continue
-        origin = settings.origins["environment.set"]
+        origin = origins["environment.set"]
         found[variable] = LongshipError(
             f"environment.set in {origin} sets {variable}, {what}", f"delete that line, and {hint}"
         )

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, Callable, TypeVar
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, derive_paths, expand, pinned
+from lib.configuration.paths import Paths, derive_paths, expand, is_below, pinned
 from lib.configuration.repositories import configured_repositories
 from lib.configuration.schema import KEYS
 from lib.configuration.sites import Machine, load_machines, recognise, shown_marks
 from lib.configuration.snapshot import looks_secret, refused_secrets, toml_key, without_secrets
-from lib.configuration.training import is_below
 from lib.jobs.job_files import job_files, read_job_file
 from lib.repositories.repositories import WORKER, listed_lines
 from lib.runtimes.choice import Choice, choose_runtime
@@ -361,12 +360,13 @@ def _servers(settings: Settings, runtime: str) -> list[str]:
 
 def _token_lines(settings: Settings) -> list[str]:
     environment = settings.configuration.environment
+    refused = refused_secrets(environment, settings.origins)
     files = [
         expand("environment.token_files", each, settings)
         for each in environment.token_files.values()
     ]
     return [
-        *(_problem("secrets", each) for each in refused_secrets(settings).values()),
+        *(_problem("secrets", each) for each in refused.values()),
         wrapped("tokens_diagnose", *dict.fromkeys(files), *_TOKEN_FILES),
         wrapped("secrets_diagnose", *environment.secrets),
     ]

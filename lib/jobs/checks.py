@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, expand
+from lib.configuration.paths import Paths, expand, is_below
 from lib.configuration.repositories import configured_repositories
 from lib.configuration.tables import open_file
-from lib.configuration.training import is_below, training_folders, training_variables
 from lib.jobs.job_files import JobFile
 from lib.jobs.request import LONGEST_NAME, Request
 from lib.runtimes.environment import Environment
@@ -44,22 +43,23 @@ def check_job(
         _reject_silent_options(given)
         _check_export(given.get("export", "ALL"))
     image = env.image if job.needs_image or env.runtime == "host" else env.source.address
-    _check_visible(settings, env.paths, job, given, words, log, image)
+    _check_visible(env, job, given, words, log, image)
     configured_repositories(settings)  # no password stands in a URL, which is recorded
 
 
 def stack_lines(
-    settings: Settings, paths: Paths, job: JobFile, request: Request, arguments: Sequence[str]
+    env: Environment, job: JobFile, request: Request, arguments: Sequence[str]
 ) -> list[str]:
     """Return the line that lets the stack check its job, if it has a script for that."""
-    script = paths.root / "stacks" / settings.stack.name / "check_job.sh"
+    root = env.paths.root
+    script = root / "stacks" / env.settings.stack.name / "check_job.sh"
     if not job.step or not script.is_file():
         return []
     variables = {
-        "LONGSHIP_ROOT": paths.root,
+        "LONGSHIP_ROOT": root,
         "NUM_NODES": request.nodes,
         "GPUS_PER_NODE": request.gpus // request.nodes,  # 0 if unknown
-        **training_variables(settings, paths),
+        **env.training.variables(),
     }
     named = [f"{name}={value}" for name, value in variables.items()]
     step = job.mode if job.step == "data" else job.step
@@ -150,8 +150,7 @@ def _check_export(exported: str) -> None:
 
 
 def _check_visible(
-    settings: Settings,
-    paths: Paths,
+    env: Environment,
     job: JobFile,
     given: Mapping[str, str],
     words: Sequence[str],
@@ -159,13 +158,14 @@ def _check_visible(
     image: str,
 ) -> None:
     """Stop if a path is not visible to compute nodes. On JUPITER such a job has no log."""
-    visible = settings.machine.compute_folders
+    paths, machine = env.paths, env.machine
+    visible = machine.compute_folders
     for what, path in (
         ("this repository", str(paths.root)),
         ("paths.project_dir", str(paths.project_dir)),
         ("paths.scratch_dir", str(paths.scratch_dir)),
         ("paths.checkpoint_dir", str(paths.checkpoint_dir)),
-        *((f"training.{name}", path) for name, path in training_folders(settings, paths)),
+        *((f"training.{name}", path) for name, path in env.training.directories()),
         *(("an argument", path) for path in _paths_among(words)),
         ("the job script", str(paths.root / job.path)),
         ("the log", log),
@@ -173,7 +173,7 @@ def _check_visible(
         ("--chdir", str(paths.root / given["chdir"]) if given.get("chdir") else ""),
         ("container.image", image if image.startswith("/") else ""),
     ):
-        is_data = what.startswith("training.") and settings.machine.name != "local"
+        is_data = what.startswith("training.") and machine.name != "local"
         if is_data and any(is_below(path, each) for each in _NODE_LOCAL):
             raise LongshipError(
                 f"{what} is on node-local storage, which other nodes cannot read: {path}",
@@ -181,7 +181,7 @@ def _check_visible(
             )
         if path and visible and not any(is_below(path, each) for each in visible):
             raise LongshipError(
-                f"{what} is not visible to compute nodes of {settings.machine.name}: {path}",
+                f"{what} is not visible to compute nodes of {machine.name}: {path}",
                 f"move it to a directory under {' or '.join(visible)}",
             )
 

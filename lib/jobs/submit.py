@@ -9,12 +9,7 @@ from typing import NamedTuple
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.configuration.snapshot import resolved
-from lib.configuration.training import (
-    check_parallel,
-    check_templates,
-    training_patterns,
-    training_repos,
-)
+from lib.configuration.training import hub_cache
 from lib.jobs.checks import check_job, log_folders, log_path, stack_lines
 from lib.jobs.cost import Cost, cost_of, round_up
 from lib.jobs.job_files import JobFile
@@ -60,17 +55,18 @@ def submit_lines(env: Environment, wanted: Submission) -> list[str]:
     asked = [call(each.word) for each in (*account, *wanted.typed)]
     check_job(env, job, given, [*typed, *wanted.arguments], log)
     if job.step == "training":
-        check_parallel(settings, paths, request.gpus, request.nodes)
-        check_templates(settings, paths)
+        variables = settings.configuration.environment.set
+        env.training.check_parallel(request.gpus, request.nodes)
+        env.training.check_templates(paths.root, settings.stack.name, variables)
     cost = cost_of(settings, request, wanted.chain)
     asks = not wanted.agreed and 0 < settings.configuration.jobs.ask_above < (cost.amount or 0)
     return [
-        *stack_lines(settings, paths, job, request, wanted.arguments),
+        *stack_lines(env, job, request, wanted.arguments),
         call("slurm_check", machine.name),
         call("check_python", paths.root),
         call("runs_make", paths.runs),
         *_environment_lines(env, wanted),
-        *_data_lines(settings, paths, wanted, given),
+        *_data_lines(env, wanted, given),
         wrapped("directory_make", *log_folders(paths, given, log)),
         call("directory_check_room", paths.scratch_dir),
         call("cd", paths.root),
@@ -114,17 +110,15 @@ def _environment_lines(env: Environment, wanted: Submission) -> list[str]:
     return check_lines(env)
 
 
-def _data_lines(
-    settings: Settings, paths: Paths, wanted: Submission, given: Mapping[str, str]
-) -> list[str]:
+def _data_lines(env: Environment, wanted: Submission, given: Mapping[str, str]) -> list[str]:
     """Return the lines that look for what the settings name, unless a job before makes it."""
     step = wanted.job.step
     if not step or wanted.after or "dependency" in given:
         return []
-    cached = training_repos(settings, paths, step)
+    cache = hub_cache(env.settings.configuration.environment, env.paths)
     return [
-        *(call("setting_check_path", *each) for each in training_patterns(settings, paths, step)),
-        *(wrapped("setting_check_cache", *each) for each in cached),
+        *(call("setting_check_path", *each) for each in env.training.patterns(step)),
+        *(wrapped("setting_check_cache", *each) for each in env.training.repos(cache, step)),
     ]
 
 

@@ -16,7 +16,6 @@ from lib.runtimes.launch import inside_lines
 from lib.runtimes.packages import (
     SET_UP_COMMAND,
     install_steps,
-    overlay_to_start,
     packages_wanted,
     wanted_venv,
 )
@@ -40,7 +39,7 @@ def install_lines(env: Environment, *, force: bool = False, offline: bool = Fals
         *cloned,
         *_package_lines(env, alone=alone, force=force, offline=offline),
         *fetched,
-        *_next_lines(settings, paths, offline=offline),
+        *_next_lines(env, offline=offline),
     ]
 
 
@@ -142,11 +141,10 @@ def _start_lines(env: Environment, mode: str) -> list[str]:
     ]
 
 
-def _next_lines(settings: Settings, paths: Paths, *, offline: bool) -> list[str]:
+def _next_lines(env: Environment, *, offline: bool) -> list[str]:
     """Return the line that prints the next command, if packages are configured."""
-    if not packages_wanted(settings):
+    if not packages_wanted(env.settings):
         return []
-    overlay = overlay_to_start(settings, paths)
-    if wanted_venv(settings, paths) is None and not os.path.exists(overlay):
+    if not env.venv and not os.path.exists(env.overlay):
         return [call("next_step", f"python3 build_overlay.py{' offline' if offline else ''}")]
-    return [call("next_step", install.data_command(settings))]
+    return [call("next_step", install.data_command(env.settings))]

@@ -67,7 +67,7 @@ def choose_runtime(
         return Choice(configured, "")
     failed = []
     for runtime in _installed(settings):
-        image = image_to_start(runtime, settings, paths)
+        image = image_to_start(runtime, image_source(settings), paths)
         if succeeds(MODULES[runtime].start_probe(runtime, image)):
             return Choice(runtime, _FIRST)
         failed.append(runtime)

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, expand
+from lib.configuration.paths import ROOTED, Paths, expand, is_below
 from lib.configuration.schema import Environment
 from lib.configuration.snapshot import refuse_secrets
-from lib.configuration.training import is_below, training_folders, training_variables
+from lib.configuration.training import Training
 from lib.script.command import call, export, wrapped
 from lib.script.errors import LongshipError, offline_modes
 from lib.script.quoting import NAME, Expansion, name, word
@@ -82,34 +82,36 @@ def lost_names(environ: Mapping[str, str]) -> list[str]:
     ]
 
 
-def configured_binds(settings: Settings, paths: Paths) -> tuple[tuple[Bind, ...], tuple[Bind, ...]]:
+def configured_binds(
+    settings: Settings, paths: Paths, training: Training
+) -> tuple[tuple[Bind, ...], tuple[Bind, ...]]:
     """Return the binds that a launch requires, and those of paths that need not exist.
 
     The latter are the site's directories, those that the settings of the stack name, and the
     configured ones: scripts create those first, and doctor.py, which creates none, runs without.
     """
+
+    def bind(text: str) -> Bind:
+        source, _, rest = text.partition(":")
+        target, _, mode = rest.partition(":")
+        if mode not in ("", "ro", "rw") or (target and not target.startswith("/")):
+            raise LongshipError(
+                f'container.binds in {settings.origins["container.binds"]}: not a bind: "{text}"',
+                'write "/source", "/source:/target" or "/source:/target:ro"',
+            )
+        source = expand("container.binds", source, settings)
+        return Bind(source, target or source, mode == "ro")
+
     own = [Bind(str(paths.root), str(paths.root))]
-    own += [_bind(text, settings) for text in settings.configuration.container.binds]
+    own += [bind(text) for text in settings.configuration.container.binds]
     site = [Bind(each, each) for each in (*settings.machine.binds, *map(str, paths.roots))]
     seen = [each.target for each in (*own, *site)]
     data = [
         Bind(each, each)
-        for each in dict.fromkeys(folder for _, folder in training_folders(settings, paths))
+        for each in dict.fromkeys(folder for _, folder in training.directories())
         if not any(is_below(each, target) for target in seen)
     ]
     return tuple(dict.fromkeys(own)), tuple(dict.fromkeys((*site, *data)))
-
-
-def _bind(text: str, settings: Settings) -> Bind:
-    source, _, rest = text.partition(":")
-    target, _, mode = rest.partition(":")
-    if mode not in ("", "ro", "rw") or (target and not target.startswith("/")):
-        raise LongshipError(
-            f'container.binds in {settings.origins["container.binds"]}: not a bind: "{text}"',
-            'write "/source", "/source:/target" or "/source:/target:ro"',
-        )
-    source = expand("container.binds", source, settings)
-    return Bind(source, target or source, mode == "ro")
 
 
 def patched_files(settings: Settings, paths: Paths) -> tuple[Bind, ...]:
@@ -122,14 +124,19 @@ def patched_files(settings: Settings, paths: Paths) -> tuple[Bind, ...]:
                 f'container.patched_files in {origin}: not two files: "{target}" = "{ours}"',
                 'write "/path/in/the/image/file.py" = "patches/files/file.py"',
             )
-        rooted = ours.startswith(("/", "~", "$", "{"))
+        rooted = ours.startswith(ROOTED)
         source = expand("container.patched_files", ours, settings) if rooted else paths.root / ours
         found.append(Bind(str(source), target, read_only=True))
     return tuple(found)
 
 
 def environment_script(
-    settings: Settings, paths: Paths, *, online: bool, folders: Sequence[str] = ()
+    settings: Settings,
+    paths: Paths,
+    training: Training,
+    *,
+    online: bool,
+    folders: Sequence[str] = (),
 ) -> str:
     """Return the POSIX sh text that sets the program's environment and becomes the program.
 
@@ -137,7 +144,7 @@ def environment_script(
     of overlay and venv; the last one comes first on PATH.
     """
     environment = settings.configuration.environment
-    refuse_secrets(settings)
+    refuse_secrets(environment, settings.origins)
     lines = [
         export("PYTHONNOUSERSITE", "1"),
         export("LONGSHIP_ROOT", paths.root),
@@ -147,7 +154,7 @@ def environment_script(
         export("LONGSHIP_SCRATCH_DIR", paths.scratch_dir),
         export("LONGSHIP_CHECKPOINT_DIR", paths.checkpoint_dir),
         export("LONGSHIP_REPOSITORIES", paths.repositories),
-        *(export(name, value) for name, value in training_variables(settings, paths).items()),
+        *(export(name, value) for name, value in training.variables().items()),
         *(
             f'export {variable}="$LONGSHIP_SCRATCH_DIR"/cache/{folder}'
             for variable, folder in CACHES

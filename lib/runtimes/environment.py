@@ -7,12 +7,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, pinned
+from lib.configuration.paths import Paths, is_below, pinned
 from lib.configuration.sites import Machine
-from lib.configuration.training import is_below
+from lib.configuration.training import Training
 from lib.runtimes.contract import Bind, configured_binds, patched_files
 from lib.runtimes.image import ImageSource, image_source, image_to_start
-from lib.runtimes.packages import overlay_to_start, seen_at, wanted_venv
+from lib.runtimes.packages import configured_overlay, seen_at, wanted_venv
 from lib.script.command import call
 from lib.script.quoting import Expansion
 
@@ -55,6 +55,11 @@ class Environment(_Given):
         return self.purpose == "job" and self.machine.pyxis == "yes" and self.runtime == "enroot"
 
     @cached_property
+    def training(self) -> Training:
+        """The settings of the stack."""
+        return Training.read(self.settings, self.paths)
+
+    @cached_property
     def source(self) -> ImageSource:
         """The source of the image."""
         return image_source(self.settings)
@@ -64,7 +69,9 @@ class Environment(_Given):
         """File or tag of the image; empty for ``host``."""
         if "image" in self.held:
             return self.held["image"]
-        return image_to_start(self.runtime, self.settings, self.paths)
+        if self.runtime == "host":
+            return ""
+        return image_to_start(self.runtime, self.source, self.paths)
 
     @property
     def image_hint(self) -> str:
@@ -82,10 +89,11 @@ class Environment(_Given):
 
     @cached_property
     def overlay(self) -> str:
-        """File of the overlay; empty for none."""
+        """File of the overlay, the target of its link; empty for none."""
         if "overlay" in self.held:
             return self.held["overlay"]
-        return overlay_to_start(self.settings, self.paths)
+        overlay = configured_overlay(self.settings, self.paths)
+        return str(pinned(overlay)) if overlay else ""
 
     @cached_property
     def venv(self) -> str:
@@ -108,7 +116,7 @@ class Environment(_Given):
 
     @cached_property
     def _configured_binds(self) -> tuple[tuple[Bind, ...], tuple[Bind, ...]]:
-        return configured_binds(self.settings, self.paths)
+        return configured_binds(self.settings, self.paths, self.training)
 
     @property
     def binds(self) -> tuple[Bind, ...]:

@@ -6,10 +6,10 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, expand, pinned
+from lib.configuration.paths import ROOTED, Paths, expand, pinned
 from lib.script.errors import LongshipError, suggest
 from lib.script.records import read_record
 
@@ -75,11 +75,17 @@ class ImageSource(NamedTuple):
 
 def image_source(settings: Settings) -> ImageSource:
     """Return the source of the image: the configuration, or the stack for the machine's GPU."""
+
+    def absolute(path: str) -> str:
+        if path.startswith(ROOTED):
+            return expand("container.image", path, settings)
+        return os.path.normpath(settings.root / path)
+
     configured = settings.configuration.container.image
     origin = settings.origins.get("container.image", "")
     of_site = origin.startswith(settings.machine.site_file)
     if configured and not (of_site and settings.stack.images):
-        return _parse(configured, settings, origin)
+        return _parse(configured, origin, absolute)
     vendor = settings.machine.gpu
     if vendor == "auto":
         vendor = "cuda" if os.path.exists("/dev/nvidiactl") else "cpu"
@@ -89,7 +95,7 @@ def image_source(settings: Settings) -> ImageSource:
         image = image.get(arch, "")
     if image:  # the site's own is for stacks that have one for its GPUs
         own = f"stacks/{stack.name}/stack.toml"
-        return _parse(configured or image, settings, origin if configured else own)
+        return _parse(configured or image, origin if configured else own, absolute)
     raise LongshipError(
         f"stack {stack.name} has no image for {vendor} on {arch}, which machine "
         f"{settings.machine.name} needs",
@@ -106,17 +112,17 @@ def _existing_images(images: Mapping[str, Any]) -> str:
     return f"the stack has images for {'; '.join(existing)}" if existing else "it has no images"
 
 
-def _parse(text: str, settings: Settings, origin: str) -> ImageSource:
+def _parse(text: str, origin: str, absolute: Callable[[str], str]) -> ImageSource:
     scheme = text.partition(":")[0]
     if scheme in _REGISTRIES and text.startswith(f"{scheme}://"):
         return ImageSource(scheme, text)
     if scheme == "docker-daemon":
         return ImageSource(scheme, text)
     if scheme in _ARCHIVES:
-        return ImageSource(scheme, f"{scheme}:{_path(text[len(scheme) + 1 :], settings)}")
+        return ImageSource(scheme, f"{scheme}:{absolute(text[len(scheme) + 1 :])}")
     kind = "" if "://" in text else _kind_of_file(text)
     if kind:
-        return ImageSource(kind, _path(text, settings))
+        return ImageSource(kind, absolute(text))
     schemes = ("docker://", "oras://", "library://", "docker-archive:", "oci-archive:")
     kinds = (*schemes, "docker-daemon:", "FILE.sif", "FILE.sqsh", "FILE.def", "Dockerfile")
     hint = suggest(text, kinds)
@@ -133,13 +139,6 @@ def _kind_of_file(text: str) -> str:
         return "definition"
     words = re.split(r"[.]", text.rpartition("/")[2].lower())
     return "dockerfile" if {"dockerfile", "containerfile"} & {words[0], words[-1]} else ""
-
-
-def _path(text: str, settings: Settings) -> str:
-    """Return an absolute path; a relative one is in the repository."""
-    if text.startswith(("/", "~", "$", "{")):
-        return expand("container.image", text, settings)
-    return os.path.normpath(settings.root / text)
 
 
 def image_name(source: ImageSource) -> str:
@@ -165,14 +164,11 @@ def image_file(runtime: str, source: ImageSource, paths: Paths) -> str:
     return f"{image_name(source)}_{paths.arch}.{ENDINGS[runtime]}"
 
 
-def image_to_start(runtime: str, settings: Settings, paths: Paths) -> str:
-    """Return the file or tag that a runtime starts; empty for ``host``.
+def image_to_start(runtime: str, source: ImageSource, paths: Paths) -> str:
+    """Return the file or tag that a runtime starts.
 
     A ready image of the site is used in its place until a copy of it has been activated.
     """
-    if runtime == "host":
-        return ""
-    source = image_source(settings)
     check_usable(runtime, source)
     active = paths.containers / image_file(runtime, source, paths)
     _check_origin(active, source)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
+from lib.configuration.training import Training
 from lib.runtimes import pyxis
 from lib.runtimes.choice import module_of
 from lib.runtimes.contract import CONTRACT, environment_script, unset_lines
@@ -14,7 +17,7 @@ from lib.script.quoting import Expansion, Word
 
 def run_lines(env: Environment, *, online: bool = False) -> list[str]:
     """Return the lines that become the command ``"$@"`` inside."""
-    script = environment_script(env.settings, env.paths, online=online, folders=env.package_folders)
+    script = _script(env, online=online, folders=env.package_folders)
     if env.in_pyxis:
         return pyxis.launcher_lines(env, script)
     return [
@@ -36,7 +39,7 @@ def inside_lines(env: Environment) -> list[str]:
     The overlay is mounted, but not first on PATH.
     """
     env = env._replace(purpose="set_up")
-    script = environment_script(env.settings, env.paths, online=True)
+    script = _script(env, online=True)
     return [*_prepare_lines(env, script), "", *_inside(*module_of(env).command_prefix(env))]
 
 
@@ -45,7 +48,8 @@ def here_lines(settings: Settings, here: Paths) -> list[str]:
 
     The settings may be those of another machine.
     """
-    script = environment_script(settings, here, online=True)
+    training = Training.read(settings, here)
+    script = environment_script(settings, here, training, online=True)
     return [
         text_below("longship_contract", script, CONTRACT),
         *_inside("/bin/sh", "-c", Expansion('"$longship_contract"'), "longship"),
@@ -90,6 +94,11 @@ def _prepare_lines(env: Environment, script: str) -> list[str]:
         *([call("host_check_arch", env.paths.arch, what)] if env.image else []),
         *module_of(env).options(env),
     ]
+
+
+def _script(env: Environment, *, online: bool, folders: Sequence[str] = ()) -> str:
+    settings, paths = env.settings, env.paths
+    return environment_script(settings, paths, env.training, online=online, folders=folders)
 
 
 def _inside(*words: Word) -> list[str]:

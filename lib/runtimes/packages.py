@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, pinned
+from lib.configuration.paths import Paths
 from lib.configuration.repositories import Repository, configured_repositories
 from lib.script.errors import LongshipError
 
@@ -61,15 +61,6 @@ def _digest(path: Path) -> str:
             f"cannot read the requirements file {path}: {error.strerror}",
             "create it, or set packages.requirements in configuration.toml",
         ) from error
-
-
-def overlay_to_start(settings: Settings, paths: Paths) -> str:
-    """Return the file that a launch mounts, the target of the link; or "".
-
-    Errors are those of `configured_overlay`.
-    """
-    link = configured_overlay(settings, paths)
-    return str(pinned(link)) if link else ""
 
 
 def seen_at(overlay: str, runtime: str) -> str:

@@ -5,15 +5,10 @@ import subprocess
 import pytest
 from support.repository import toml
 
-from lib.configuration.training import (
-    training_patterns,
-    training_repos,
-    training_values,
-    training_variables,
-)
+from lib.configuration.training import Training, hub_cache
 from lib.jobs.job_files import read_job_file
 from lib.jobs.submit import Submission, split_typed, submit_lines
-from lib.runtimes.contract import configured_binds, environment_script
+from lib.runtimes.contract import environment_script
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import image_source
 from lib.script.command import call
@@ -68,7 +63,7 @@ def submit(repository, *words, job="local/train.sbatch", runtime="host", **given
 
 
 def test_defaults_are_those_of_the_stack(stack):
-    assert training_values(*stack.settings_and_paths()) == {
+    assert Training.read(*stack.settings_and_paths()).values == {
         "model": "tiny",
         "steps": 10,
         "tokenizer": "lab/tokenizer",
@@ -85,7 +80,7 @@ def test_group_changes_them_for_all_for_a_stack_and_for_a_machine(stack):
         "[stacks.mine.training]\nsteps = 2\n[machines.local.training]\nsteps = 3\n"
         "[stacks.pytorch.training]\nnot_ours = 4\n"
     )
-    found = training_values(*repository.settings_and_paths())
+    found = Training.read(*repository.settings_and_paths()).values
     assert (found["steps"], found["model"]) == (3, "a")
     assert found["tokenizer"] == "/home/me/me/tokenizer"
 
@@ -102,27 +97,29 @@ def test_scripts_find_any_text_as_it_is(stack, hostile_arguments, clean_environm
         repository = stack.configure(f"[training]\nmodel = {toml(text)}\ndata = [{toml(text)}]\n")
         try:
             settings, paths = repository.settings_and_paths()
-            wanted = training_variables(settings, paths)
+            training = Training.read(settings, paths)
         except LongshipError:  # one that begins like a path and is none
             assert text.startswith(("~", "$", "{"))
             continue
         command = [
             "/bin/sh",
             "-c",
-            environment_script(settings, paths, online=False),
+            environment_script(settings, paths, training, online=False),
             "x",
             "env",
             "-0",
         ]
         done = subprocess.run(command, env=clean_environment, stdout=subprocess.PIPE, check=True)
         found = dict(each.split("=", 1) for each in done.stdout.decode().split("\0")[:-1])
+        wanted = training.variables()
         assert wanted["TRAINING_MODEL"] == text
         assert {name: found[name] for name in wanted} == wanted
 
 
 def test_entries_of_a_list_stand_on_a_line_each(stack):
     repository = stack.configure('[training]\ndata = ["/a b", "/c*"]\n')
-    assert training_variables(*repository.settings_and_paths())["TRAINING_DATA"] == "/a b\n/c*"
+    training = Training.read(*repository.settings_and_paths())
+    assert training.variables()["TRAINING_DATA"] == "/a b\n/c*"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +144,7 @@ def test_entries_of_a_list_stand_on_a_line_each(stack):
 )
 def test_mistake_in_the_settings_is_told(text, message, hint, stack):
     with pytest.raises(LongshipError) as error:
-        training_variables(*stack.configure(text).settings_and_paths())
+        Training.read(*stack.configure(text).settings_and_paths())
     assert message in str(error.value)
     assert hint in error.value.hint
 
@@ -184,9 +181,9 @@ def test_data_are_seen_inside(stack):
         'data = ["/d/a/text", "/d/b*/x.jsonl", "/bound/c", "hub/name", "{scratch_dir}/e", "/f"]\n'
     )
     settings, paths = repository.settings_and_paths()
-    own, more = configured_binds(settings, paths)
+    env = Environment(settings, paths, "host", "set_up")
     roots = [str(each) for each in paths.roots]
-    assert [each.source for each in more] == [*roots, "/t/tokenizer", "/d/a", "/d", "/f"]
+    assert [each.source for each in env.site_binds] == [*roots, "/t/tokenizer", "/d/a", "/d", "/f"]
 
 
 def test_each_job_looks_for_what_its_own_step_needs(stack):
@@ -276,7 +273,7 @@ def test_what_another_job_makes_is_not_looked_for(words, given, stack):
 
 def test_patterns_are_for_several_paths_alone(stack):
     repository = stack.configure('[training]\ntokenizer = "/t"\ndata = ["/d"]\n')
-    found = list(training_patterns(*repository.settings_and_paths()))
+    found = list(Training.read(*repository.settings_and_paths()).patterns())
     assert found == [("training.tokenizer", "/t"), ("training.data", "/d", "/d*")]
 
 
@@ -305,7 +302,9 @@ def test_what_the_cache_of_the_hub_lacks_is_warned_of(stack, run):
 
 def test_own_cache_of_the_environment_is_looked_into(stack):
     text = '[training]\ntokenizer = "lab/tokenizer"\n[environment.set]\nHF_HOME = "/group/hf"\n'
-    ((*_, model, dataset),) = training_repos(*stack.configure(text).settings_and_paths())
+    env = Environment(*stack.configure(text).settings_and_paths(), "host")
+    cache = hub_cache(env.settings.configuration.environment, env.paths)
+    ((*_, model, dataset),) = env.training.repos(cache)
     assert str(model) == "/group/hf/hub/models--lab--tokenizer"
     assert str(dataset) == "/group/hf/hub/datasets--lab--tokenizer"
 
@@ -498,6 +497,5 @@ def test_checkpoints_may_lie_elsewhere(stack):
     settings, paths = stack.settings_and_paths()
     assert str(paths.checkpoint_dir) == "/flash/me"
     assert paths.checkpoint_dir in paths.roots
-    assert "export LONGSHIP_CHECKPOINT_DIR=/flash/me" in environment_script(
-        settings, paths, online=False
-    )
+    text = environment_script(settings, paths, Training.read(settings, paths), online=False)
+    assert "export LONGSHIP_CHECKPOINT_DIR=/flash/me" in text

@@ -15,7 +15,6 @@ from lib.runtimes.environment import Environment
 from lib.runtimes.packages import (
     configured_overlay,
     install_steps,
-    overlay_to_start,
     seen_at,
     unpacked,
     wanted_venv,
@@ -47,7 +46,7 @@ def test_name_holds_the_requirements_checksum(configured):
 def test_none_is_configured_unless_it_has_a_name(configured):
     given = configured(text='[packages]\nrequirements = "r.txt"\n')
     assert configured_overlay(*given) is None
-    assert overlay_to_start(*given) == ""
+    assert Environment(*given, "host").overlay == ""
     with pytest.raises(LongshipError, match="no overlay is configured"):
         overlay_link(*given)
 
@@ -71,12 +70,11 @@ def test_version_that_the_link_leads_to_is_started(repository, tmp_path):
     repository.write("configuration.toml", f'{CONFIGURED}[paths]\nscratch_dir = "{tmp_path}"\n')
     given = repository.settings_and_paths()
     link = configured_overlay(*given)
-    assert overlay_to_start(*given) == str(
-        link
-    )  # not built yet: what is missing is told by its name
+    # not built yet: what is missing is told by its name
+    assert Environment(*given, "host").overlay == str(link)
     link.parent.mkdir()
     link.symlink_to("versions/a.sqsh")
-    assert overlay_to_start(*given) == f"{tmp_path}/overlays/versions/a.sqsh"
+    assert Environment(*given, "host").overlay == f"{tmp_path}/overlays/versions/a.sqsh"
 
 
 def test_packages_are_seen_at_one_path_but_without_a_container():

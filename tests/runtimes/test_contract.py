@@ -10,8 +10,10 @@ from support import processes
 from support.repository import toml
 
 from lib.configuration.snapshot import resolved
+from lib.configuration.training import Training
 from lib.runtimes import contract
-from lib.runtimes.contract import Bind, configured_binds, environment_script, unset_lines
+from lib.runtimes.contract import Bind, environment_script, unset_lines
+from lib.runtimes.environment import Environment
 from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.render import render
@@ -37,7 +39,15 @@ def inside(shell, text, names, env=None):
 def text_for(repository, configuration="", *, environ=None, online=False, venv=None):
     repository.write("configuration.toml", configuration)
     settings, paths = repository.settings_and_paths(environ)
-    return environment_script(settings, paths, online=online, folders=[str(venv)] if venv else [])
+    training = Training.read(settings, paths)
+    folders = [str(venv)] if venv else []
+    return environment_script(settings, paths, training, online=online, folders=folders)
+
+
+def binds_of(repository, environ=None):
+    """Give the binds that a launch requires, and those of paths that need not exist."""
+    env = Environment(*repository.settings_and_paths(environ), "host")
+    return env.binds, env.site_binds
 
 
 def test_packages_come_before_what_the_image_has_on_pythonpath(shell, repository, tmp_path):
@@ -306,7 +316,7 @@ def test_bad_name_to_take_out_is_refused(name, repository):
 def test_configured_bind_is_understood(text, bind, repository):
     configuration = f'project.account = "acc"\n[container]\nbinds = {toml([text])}\n'
     repository.write("configuration.toml", configuration)
-    binds, site = configured_binds(*repository.settings_and_paths({"DATA": "/my data"}))
+    binds, site = binds_of(repository, {"DATA": "/my data"})
     assert binds[-1] == bind
     assert not any(each.source == "/my data" for each in site)
 
@@ -315,12 +325,12 @@ def test_configured_bind_is_understood(text, bind, repository):
 def test_entry_that_is_no_bind_is_told(text, repository):
     repository.write("configuration.toml", f'[container]\nbinds = ["{text}"]\n')
     with pytest.raises(LongshipError, match=r"container.binds in configuration.toml"):
-        configured_binds(*repository.settings_and_paths())
+        binds_of(repository)
 
 
 def test_repository_and_roots_are_bound_once_and_the_sites_where_they_exist(repository):
     repository.write("configuration.toml", '[paths]\nproject_dir = "/x"\nscratch_dir = "/x"\n')
     repository.write("local/site.toml", '[machines.local]\nbinds = ["/appl"]\n')
-    binds, site = configured_binds(*repository.settings_and_paths())
+    binds, site = binds_of(repository)
     assert [each.source for each in binds] == [str(repository.root)]
     assert site == (Bind("/appl", "/appl"), Bind("/x", "/x"))  # doctor.py makes no directory

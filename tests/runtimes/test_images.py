@@ -2,6 +2,7 @@
 
 import pytest
 
+from lib.runtimes.environment import Environment
 from lib.runtimes.image import (
     ENDINGS,
     can_use,
@@ -10,7 +11,6 @@ from lib.runtimes.image import (
     image_name,
     image_source,
     image_tag,
-    image_to_start,
 )
 from lib.script.errors import LongshipError
 
@@ -150,7 +150,7 @@ def start(repository, runtime, tmp_path, image="docker://x/base:1"):
         "configuration.toml",
         f'[paths]\nscratch_dir = "{tmp_path}"\n[container]\nimage = "{image}"\n',
     )
-    return image_to_start(runtime, *repository.settings_and_paths(arch="amd64"))
+    return Environment(*repository.settings_and_paths(arch="amd64"), runtime).image
 
 
 def test_image_in_use_is_pinned(repository, tmp_path):

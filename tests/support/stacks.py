@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lib.configuration.layers import load_settings
 from lib.configuration.paths import derive_paths
+from lib.configuration.training import Training
 from lib.jobs.job_files import read_job_file
 from lib.jobs.submit import Submission, split_typed, submit_lines
 from lib.runtimes.contract import environment_script
@@ -105,7 +106,8 @@ def start(
         How it ended, and environment and arguments of each Python that was started.
     """
     settings = settings_of(root, stack, machine, folder, configuration)
-    text = environment_script(settings, derive_paths(settings), online=False)
+    paths = derive_paths(settings)
+    text = environment_script(settings, paths, Training.read(settings, paths), online=False)
     programs = folder / "programs"
     programs.mkdir()
     (programs / "python").write_text(PYTHON)
