@@ -1,13 +1,13 @@
 # shellcheck shell=bash
-# What only enroot needs.
+# The runtime enroot.
 
-# enroot_hide_gpus: where there is no GPU, enroot's hook fails for an image that requires one, as NVIDIA's do. This is
-# for the one call that starts it: exported it would reach jobs, and hide their GPUs.
+# enroot_hide_gpus: on a machine without GPUs, let images start that require one, as NVIDIA's do: enroot's hook would
+# fail. Only this launch gets the variable: an exported one would reach jobs and hide their GPUs.
 enroot_hide_gpus() {
   if [[ ! -e /dev/nvidiactl ]]; then options=(env NVIDIA_VISIBLE_DEVICES=void "${options[@]}"); fi
 }
 
-# enroot_check_image FILE HINT: stop if the image is missing or not an image. Its architecture is checked when it is built:
+# enroot_check_image FILE HINT: stop if the image is missing or not an image. Its architecture is checked at the build:
 # that takes too long for each launch.
 enroot_check_image() {
   local magic=''
@@ -18,8 +18,8 @@ enroot_check_image() {
   [[ $magic == hsqs ]] || fail "not a SquashFS image: $1" "$2"
 }
 
-# enroot_image_arch FILE: print the architecture of the programs in it, as enroot records none; nothing if it is incomplete.
-# Links are left out: older unsquashfs does not follow them.
+# enroot_image_arch FILE: print the architecture of the programs in an image, as enroot records none; print nothing if
+# the file is incomplete. Symbolic links are skipped: older versions of unsquashfs do not follow them.
 enroot_image_arch() {
   local file code
   while IFS= read -r file; do
@@ -32,7 +32,7 @@ enroot_image_arch() {
     grep -E '(^|/)(bin|sbin)/[^/]+$' 2>/dev/null | head -n 50)
 }
 
-# enroot_add_bind SOURCE TARGET MODE: as a line of fstab with colons in place of its spaces.
+# enroot_add_bind SOURCE TARGET MODE: add a bind as enroot reads it: a line of fstab, with colons between the fields.
 enroot_add_bind() {
   local path
   local -a fields=()

@@ -1,16 +1,16 @@
 # shellcheck shell=bash
-# What the caller exports is the program's. An assignment, and `local` too, keeps the mark of an exported
-# name, so an exported `image` or `options` would reach the program with a value of ours.
+# Variables that the caller exports reach the program unchanged. An assignment, even by `local`, keeps the
+# export flag of a name: an exported `image` or `options` would reach the program with this script's value.
 
-# exported_keep NAME...: put aside what is exported under names that this script uses.
-# shellcheck disable=SC2034 # for command_exec, where a script has it
+# exported_keep NAME...: save and unset exported variables whose names this script uses.
+# shellcheck disable=SC2034 # scripts that start a program read it
 exported_keep() {
   declare -gA longship_kept=()
-  # bash warns when it starts that this one is not installed, and would again after each `local LC_ALL`
-  local -r longship_name=LC_ALL # a name, as ShellCheck warns of an assignment in a subshell
+  # of a locale that is not installed, bash warns when it starts, and again after each `local LC_ALL`
+  local -r longship_name=LC_ALL # in a variable: ShellCheck warns of assignments in a subshell
   if [[ -n ${LC_ALL-} && -n $(export "$longship_name=$LC_ALL" 2>&1) ]]; then set -- LC_ALL "$@"; fi
   while (($#)); do
-    # a job script, which sources this, has variables of its own that are not exported
+    # a job script, which sources this file, also has variables that are not exported
     if [[ -v $1 && $(declare -p "$1") =~ ^declare\ -[A-Za-z]*x ]]; then
       longship_kept[$1]=${!1}
       unset -v "$1"
@@ -19,7 +19,7 @@ exported_keep() {
   done
 }
 
-# exported_drop PATTERN...: what the configuration unsets is not the program's either.
+# exported_drop PATTERN...: forget saved variables that the configuration unsets.
 exported_drop() {
   local longship_name longship_pattern
   for longship_name in "${!longship_kept[@]}"; do
@@ -30,18 +30,20 @@ exported_drop() {
   done
 }
 
-# command_exec COMMAND...: become it, with all that the caller exports and no shell options of ours.
+# command_exec COMMAND...: become the command, with the caller's exported variables and without the options
+# of this shell.
 command_exec() {
   local longship_name
   for longship_name in "${!longship_kept[@]}"; do
-    # shellcheck disable=SC2163 # the name that it holds; local, as an array of ours may have that name
-    local -x "$longship_name=${longship_kept[$longship_name]}" 2>/dev/null # of LC_ALL
+    # `local`: a global array of this script may have the same name
+    # shellcheck disable=SC2163 # exports the variable of this name
+    local -x "$longship_name=${longship_kept[$longship_name]}" 2>/dev/null # the warning of LC_ALL
   done
   export -n SHELLOPTS BASHOPTS
   exec "$@"
 }
 
-# exported_restore: to a job script, which goes on.
+# exported_restore: export the saved variables again, for a job script that continues.
 exported_restore() {
   local longship_name
   for longship_name in "${!longship_kept[@]}"; do
@@ -50,7 +52,7 @@ exported_restore() {
   done
 }
 
-# exported_names: print the names of all that the program is to get.
+# exported_names: print the names of all variables that the program inherits.
 exported_names() {
   compgen -e
   if ((${#longship_kept[@]})); then printf '%s\n' "${!longship_kept[@]}"; fi

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# JSON, for records and for programs that read what a script prints.
+# JSON: for records, and for programs that read the output of a script.
 
-# json_text TEXT: set REPLY to the text as JSON has it between quotes.
+# json_text TEXT: set REPLY to the text, escaped for a JSON string.
 json_text() {
   local LC_ALL=C
   local text=${1//\\/\\\\} code character
@@ -18,24 +18,24 @@ json_text() {
   REPLY=$text
 }
 
-# json_string TEXT: set REPLY to it as JSON has it between quotes, with U+FFFD for bytes that are not UTF-8.
+# json_string TEXT: set REPLY to the text, escaped for a JSON string, with U+FFFD for bytes that are not UTF-8.
 json_string() {
   utf8_replace "$1" $'\xef\xbf\xbd'
   json_text "$REPLY"
 }
 
-# the UTF-8 that a text begins with, by the bytes that may follow each other (the Unicode standard, table 3-7)
+# The longest UTF-8 prefix of a text, by well-formed byte sequences: the Unicode Standard, table 3-7.
 declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
 $'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
 $'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*'
 
-# utf8_replace TEXT [REPLACEMENT]: set REPLY to the text with the replacement for each byte that is not UTF-8;
-# without one as printf %b reads it: with its octal number, and every backslash twice.
+# utf8_replace TEXT [REPLACEMENT]: set REPLY to the text with the replacement for each byte that is not UTF-8.
+# Without a replacement, set it to input for printf %b: such bytes are octal escapes, and backslashes are doubled.
 utf8_replace() {
   local LC_ALL=C
   local rest=$1 block valid byte text=''
   while [[ -n $rest ]]; do
-    utf8_first_bytes 200 "$rest" # of all the rest, bash would make a copy for each byte
+    utf8_first_bytes 200 "$rest" # in blocks: bash copies the remaining text for each removed byte
     block=$REPLY rest=${rest:${#REPLY}}
     while [[ -n $block ]]; do
       [[ $block =~ $UTF8 ]]
@@ -53,7 +53,7 @@ utf8_replace() {
   REPLY=$text
 }
 
-# utf8_first_bytes NUMBER TEXT: set REPLY to so many, and up to three more of a character that begins with them.
+# utf8_first_bytes NUMBER TEXT: set REPLY to the first bytes, and up to three more that complete the last character.
 utf8_first_bytes() {
   local LC_ALL=C
   local -i number=$1
@@ -61,7 +61,7 @@ utf8_first_bytes() {
   REPLY=${2:0:number}
 }
 
-# json_list 'NAME...' TEXT...: print a list of objects with these names, whose values are strings.
+# json_list 'NAME...' TEXT...: print a list of objects with these names; the texts are their values, in turn.
 json_list() {
   local -a names
   local comma='' name

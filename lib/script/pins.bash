@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# Pins: which versions are still needed. A launcher leaves a file of three lines in pins/: the image or overlay, the
-# job that it was written in, if any, with the name of its cluster, and the launcher.
+# Pins protect versions that launchers start. A pin is a file of three lines in pins/: the image or overlay, the
+# job that wrote the launcher and its cluster (empty outside a job), and the launcher.
 
-# version_is_pinned VERSION: whether a launcher that is still needed names it; set REPLY to its job, or to the launcher. A
-# launcher of a job is needed while the job runs, any other one while it exists.
+# version_is_pinned VERSION: succeed if a version is pinned, and set REPLY to the job or the launcher that pins it.
+# The pin of a job counts until the job ends, any other while its launcher exists.
 version_is_pinned() {
   local pin image job launcher
   for pin in "${1%/versions/*}"/pins/*; do
@@ -12,7 +12,7 @@ version_is_pinned() {
       REPLY="the damaged pin $pin"
       return
     }
-    # by its name: two users can name the same folder in two ways
+    # compare names: two users can have different paths to one directory
     if [[ ${image##*/} != "${1##*/}" ]] && ! { docker_has_tag "$1" && [[ $image == "$(docker_tag_in "$1")" ]]; }; then
       continue
     fi
@@ -27,8 +27,8 @@ version_is_pinned() {
   return 1
 }
 
-# job_is_over "ID [CLUSTER]": whether Slurm is sure of it; one that does not answer, or is another cluster's
-# (JUWELS and JURECA share their file systems), is not.
+# job_is_over "ID [CLUSTER]": succeed if Slurm reports that the job has ended. It fails if Slurm does not answer,
+# or is the Slurm of another cluster: JUWELS and JURECA share their file systems.
 job_is_over() {
   local -r id=${1%% *} cluster=${1#* }
   local states settings

@@ -22,15 +22,15 @@ longship_main() {
 
 # ---------- lib/script/exported.bash
 
-# exported_keep NAME...: put aside what is exported under names that this script uses.
-# shellcheck disable=SC2034 # for command_exec, where a script has it
+# exported_keep NAME...: save and unset exported variables whose names this script uses.
+# shellcheck disable=SC2034 # scripts that start a program read it
 exported_keep() {
   declare -gA longship_kept=()
-  # bash warns when it starts that this one is not installed, and would again after each `local LC_ALL`
-  local -r longship_name=LC_ALL # a name, as ShellCheck warns of an assignment in a subshell
+  # of a locale that is not installed, bash warns when it starts, and again after each `local LC_ALL`
+  local -r longship_name=LC_ALL # in a variable: ShellCheck warns of assignments in a subshell
   if [[ -n ${LC_ALL-} && -n $(export "$longship_name=$LC_ALL" 2>&1) ]]; then set -- LC_ALL "$@"; fi
   while (($#)); do
-    # a job script, which sources this, has variables of its own that are not exported
+    # a job script, which sources this file, also has variables that are not exported
     if [[ -v $1 && $(declare -p "$1") =~ ^declare\ -[A-Za-z]*x ]]; then
       longship_kept[$1]=${!1}
       unset -v "$1"
@@ -690,7 +690,7 @@ record_change() {
 
 # ---------- lib/runtimes/enroot.bash
 
-# enroot_check_image FILE HINT: stop if the image is missing or not an image. Its architecture is checked when it is built:
+# enroot_check_image FILE HINT: stop if the image is missing or not an image. Its architecture is checked at the build:
 # that takes too long for each launch.
 enroot_check_image() {
   local magic=''
@@ -701,8 +701,8 @@ enroot_check_image() {
   [[ $magic == hsqs ]] || fail "not a SquashFS image: $1" "$2"
 }
 
-# enroot_image_arch FILE: print the architecture of the programs in it, as enroot records none; nothing if it is incomplete.
-# Links are left out: older unsquashfs does not follow them.
+# enroot_image_arch FILE: print the architecture of the programs in an image, as enroot records none; print nothing if
+# the file is incomplete. Symbolic links are skipped: older versions of unsquashfs do not follow them.
 enroot_image_arch() {
   local file code
   while IFS= read -r file; do
@@ -767,19 +767,18 @@ directory_make() {
 
 # ---------- lib/script/group.bash
 
-# file_publish PARTIAL FILE: give it its name, readable for whoever may read the folder.
+# file_publish PARTIAL FILE: rename a complete file to its final name; who may read its directory can read it.
 file_publish() {
   group_share "${2%/*}" "$1"
   mv -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
 }
 
-# group_share FOLDER PATH...: who may read or write the folder may do so with these, whatever this
-# user's umask; what is another user's is left as it is.
+# group_share DIR PATH...: give paths the group of a directory, and who may read or write it the same
+# permission, whatever the umask. Paths of other users are left unchanged.
 group_share() {
   local mode path
   mode=$(stat -c %A -- "$1")
   for path in "${@:2}"; do
-    # its group, not the user's first one
     chgrp --reference="$1" -- "$path" 2>/dev/null || continue
     if [[ ${mode:4:1} == r ]]; then chmod g+rX -- "$path"; fi
     if [[ ${mode:5:1} == w ]]; then chmod g+wX -- "$path"; fi
@@ -789,7 +788,7 @@ group_share() {
 
 # ---------- lib/script/json.bash
 
-# json_text TEXT: set REPLY to the text as JSON has it between quotes.
+# json_text TEXT: set REPLY to the text, escaped for a JSON string.
 json_text() {
   local LC_ALL=C
   local text=${1//\\/\\\\} code character

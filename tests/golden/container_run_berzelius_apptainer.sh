@@ -74,15 +74,15 @@ exec "$@"'
 
 # ---------- lib/script/exported.bash
 
-# exported_keep NAME...: put aside what is exported under names that this script uses.
-# shellcheck disable=SC2034 # for command_exec, where a script has it
+# exported_keep NAME...: save and unset exported variables whose names this script uses.
+# shellcheck disable=SC2034 # scripts that start a program read it
 exported_keep() {
   declare -gA longship_kept=()
-  # bash warns when it starts that this one is not installed, and would again after each `local LC_ALL`
-  local -r longship_name=LC_ALL # a name, as ShellCheck warns of an assignment in a subshell
+  # of a locale that is not installed, bash warns when it starts, and again after each `local LC_ALL`
+  local -r longship_name=LC_ALL # in a variable: ShellCheck warns of assignments in a subshell
   if [[ -n ${LC_ALL-} && -n $(export "$longship_name=$LC_ALL" 2>&1) ]]; then set -- LC_ALL "$@"; fi
   while (($#)); do
-    # a job script, which sources this, has variables of its own that are not exported
+    # a job script, which sources this file, also has variables that are not exported
     if [[ -v $1 && $(declare -p "$1") =~ ^declare\ -[A-Za-z]*x ]]; then
       longship_kept[$1]=${!1}
       unset -v "$1"
@@ -91,12 +91,14 @@ exported_keep() {
   done
 }
 
-# command_exec COMMAND...: become it, with all that the caller exports and no shell options of ours.
+# command_exec COMMAND...: become the command, with the caller's exported variables and without the options
+# of this shell.
 command_exec() {
   local longship_name
   for longship_name in "${!longship_kept[@]}"; do
-    # shellcheck disable=SC2163 # the name that it holds; local, as an array of ours may have that name
-    local -x "$longship_name=${longship_kept[$longship_name]}" 2>/dev/null # of LC_ALL
+    # `local`: a global array of this script may have the same name
+    # shellcheck disable=SC2163 # exports the variable of this name
+    local -x "$longship_name=${longship_kept[$longship_name]}" 2>/dev/null # the warning of LC_ALL
   done
   export -n SHELLOPTS BASHOPTS
   exec "$@"
@@ -296,18 +298,18 @@ unset longship_left longship_word
 
 # ---------- lib/script/json.bash
 
-# the UTF-8 that a text begins with, by the bytes that may follow each other (the Unicode standard, table 3-7)
+# The longest UTF-8 prefix of a text, by well-formed byte sequences: the Unicode Standard, table 3-7.
 declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
 $'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
 $'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*'
 
-# utf8_replace TEXT [REPLACEMENT]: set REPLY to the text with the replacement for each byte that is not UTF-8;
-# without one as printf %b reads it: with its octal number, and every backslash twice.
+# utf8_replace TEXT [REPLACEMENT]: set REPLY to the text with the replacement for each byte that is not UTF-8.
+# Without a replacement, set it to input for printf %b: such bytes are octal escapes, and backslashes are doubled.
 utf8_replace() {
   local LC_ALL=C
   local rest=$1 block valid byte text=''
   while [[ -n $rest ]]; do
-    utf8_first_bytes 200 "$rest" # of all the rest, bash would make a copy for each byte
+    utf8_first_bytes 200 "$rest" # in blocks: bash copies the remaining text for each removed byte
     block=$REPLY rest=${rest:${#REPLY}}
     while [[ -n $block ]]; do
       [[ $block =~ $UTF8 ]]
@@ -325,7 +327,7 @@ utf8_replace() {
   REPLY=$text
 }
 
-# utf8_first_bytes NUMBER TEXT: set REPLY to so many, and up to three more of a character that begins with them.
+# utf8_first_bytes NUMBER TEXT: set REPLY to the first bytes, and up to three more that complete the last character.
 utf8_first_bytes() {
   local LC_ALL=C
   local -i number=$1
