@@ -10,6 +10,7 @@ import click
 from lib import ROOT
 from lib.commands import Call, finish, script_of_report
 from lib.commands.options import WrongCall, complete, plain_options
+from lib.configuration.paths import Paths
 from lib.doctor import checks, explain
 from lib.doctor import job as job_checks
 from lib.script import execute
@@ -24,16 +25,22 @@ from lib.script.render import render
 )
 @click.argument("words", nargs=-1, metavar="[explain LOG]", shell_complete=complete("log"))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, such as for a support request.")
+@click.option("--quiet", is_flag=True, help="With explain: print only what was found.")
 @click.option("--job", is_flag=True, help="Check every node of the current job.")
 @plain_options
 def doctor(
-    options: Mapping[str, str], dry_run: bool, words: tuple[str, ...], as_json: bool, job: bool
+    options: Mapping[str, str],
+    dry_run: bool,
+    words: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+    job: bool,
 ) -> None:
     r"""Check this machine and configuration, and suggest fixes.
 
     \b
     (default)     run all checks; print ok, warning or problem for each
-    explain LOG   search a job's log for known messages; print causes and fixes
+    explain LOG   search a job's log: who failed first, known messages, fixes
     --job         check every node of a job and the communication between its
                   ranks; about a minute on healthy nodes. Put it into a job
                   script before srun, or run:
@@ -48,9 +55,11 @@ def doctor(
         if dry_run:
             finish(script_of_report("Longship: doctor.py explain"), "doctor.py", dry_run=True)
             return
-        explain.explain(
-            words[1], lambda: Call.read(options, dry_run=dry_run).paths, as_json=as_json
-        )
+
+        def paths() -> Paths:
+            return Call.read(options, dry_run=dry_run).paths
+
+        explain.explain(words[1], paths, as_json=as_json, quiet=quiet)
         return
     if words:
         raise WrongCall(

@@ -15,6 +15,7 @@ import click
 
 from lib.configuration.paths import Paths
 from lib.configuration.tables import open_file, read_toml
+from lib.doctor.first_failure import FirstFailure
 from lib.doctor.log_scan import Finding, Message, Scan
 from lib.jobs.rerun import recorded_run
 from lib.script.command import call
@@ -67,8 +68,8 @@ def _opened(log: str, paths_of: Callable[[], Paths]) -> Iterator[tuple[str, Bina
         raise LongshipError(f"cannot read {path}: {error.strerror}", hint) from error
 
 
-def explain(log: str, paths_of: Callable[[], Paths], *, as_json: bool) -> None:
-    """Print the known messages of a log: causes first, then consequences.
+def explain(log: str, paths_of: Callable[[], Paths], *, as_json: bool, quiet: bool = False) -> None:
+    """Print who failed first, and the known messages: causes first, then consequences.
 
     Parameters
     ----------
@@ -76,19 +77,23 @@ def explain(log: str, paths_of: Callable[[], Paths], *, as_json: bool) -> None:
         Path of a file; `-` for standard input; a run's directory or name, or a job's id.
     paths_of : callable
         Returns all paths of the machine; a log that is a file needs no configuration.
+    quiet : bool
+        Print only what was found, for the end of a job's log.
     """
     scan = Scan(load_messages())
     with _opened(log, paths_of) as (name, stream):
         scan.read(stream, 0 if log == "-" else os.fstat(stream.fileno()).st_size)
     if as_json:
         click.echo(json.dumps(_as_data(name, scan), indent=1))
-    elif scan.findings:
+        return
+    _print_first_failure(scan.first)
+    if scan.findings:
         _print_findings(scan)
         if not scan.findings[0].message.text and log != "-":
             click.echo(f"next: {_excerpt(name, scan.findings[0].line)}")
-    else:
+    elif not quiet:
         _print_no_findings(name, log, scan)
-    if scan.skipped and not as_json:
+    if scan.skipped and not quiet:
         click.echo(f"not searched: lines {scan.skipped[0]} to {scan.skipped[1]} of a large log")
         click.echo(f"to search all lines: python3 doctor.py explain - <{word(name)}")
 
@@ -115,7 +120,7 @@ def _as_data(name: str, scan: Scan) -> dict[str, Any]:
         "log": name,
         "lines": scan.lines,
         "not_searched": scan.skipped,
-        "failed_first": scan.failed,
+        "failed_first": scan.first.who,
         "last_error": {"line": scan.last_error[0], "said": scan.last_error[1]},
         "findings": [
             {
@@ -135,6 +140,14 @@ def _as_data(name: str, scan: Scan) -> dict[str, Any]:
     }
 
 
+def _print_first_failure(first: FirstFailure) -> None:
+    """Print who failed first, and its output: the others only report that they lost it."""
+    if first.who:
+        click.echo(f"first to fail: {first.who}")
+    for line in first.output:
+        click.echo(f"  {line}")
+
+
 def _print_findings(scan: Scan) -> None:
     """Print each cause with its fix; the first consequence like one if no cause is known."""
     for number, each in enumerate(scan.findings):
@@ -145,8 +158,6 @@ def _print_findings(scan: Scan) -> None:
         click.echo(_INDENT + _cut(each, _WIDTH - len(_INDENT)))
         click.echo(_wrapped(each.filled(each.message.cause), _INDENT))
         click.echo(_wrapped(offline_modes(each.filled(each.message.fix)), "    fix: "))
-    if scan.failed:
-        click.echo(f"first to fail: {scan.failed}")
 
 
 def _wrapped(text: str, before: str) -> str:
@@ -163,8 +174,6 @@ def _wrapped(text: str, before: str) -> str:
 def _print_no_findings(name: str, log: str, scan: Scan) -> None:
     """Print that no message is known, and the next step."""
     click.echo(f"no known message in the {scan.lines} lines of {name}")
-    if scan.failed:
-        click.echo(f"first to fail: {scan.failed}")
     line, text = scan.last_error
     if line:
         click.echo(f"the last line that looks like an error is line {line}:")

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
+from lib.doctor.first_failure import FirstFailure
+
 _BLOCK = 1 << 20  # bytes read at once
 _LONGEST = 4 * _BLOCK  # bytes without an end of line
 END = 1 << 25  # bytes at both ends of a file that are searched
@@ -20,14 +22,15 @@ _SEEN = 2000  # bytes of a line before and after the text
 _KINDS = 1 << 15  # kinds of lines that are remembered
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 
-# How srun reports the end of a task and labels its output; PyTorch adds the rank.
-_ENDED = re.compile(rb"srun: error: ([^ :]+): tasks? ([0-9,-]+)[^:]*: (?!Terminated)(.*)")
+# How srun labels the output of a task; PyTorch adds the rank.
 _LABEL = re.compile(r" *([0-9]+): |(?=\[rank ?([0-9]+)\])")
 # Lines of verbose programs about what they tried, which are no failures.
 _DETAIL = re.compile(rb"\bDEBUG\b|level=debug|\[[IV][0-9]{3,4} ")
 _ERRORS = (b"Error", b"error:", b"ERROR", b"FATAL", b"fatal:", b"Exception", b"Segmentation fault")
 # The first line of each attempt of a requeued job, in the same log.
 _ATTEMPT = b"longship: run "
+# The first line of what the end of a job adds to its log (lib/jobs/run.bash): not its own output.
+_EXPLANATION = b"longship: explanation of the failure"
 # A traceback of Python or rich; tracebacks near each other belong to one failure.
 _TRACEBACK = b"Traceback (most recent call"
 _NEAR = 1 << 16  # bytes
@@ -128,10 +131,11 @@ class Scan:
 
     def _forget(self) -> None:
         self._found: dict[str, Finding] = {}
-        self.failed = ""
+        self.first = FirstFailure()
+        self._failed_in, self._is_explained = 0, False
         self.last_error = (0, "")
         self._raised: Raised | None = None
-        self._traceback, self._caught, self._failed_in = -_NEAR, 0, 0
+        self._traceback, self._caught = -_NEAR, 0
 
     @property
     def findings(self) -> list[Finding]:
@@ -155,9 +159,10 @@ class Scan:
             if message:
                 values = {"exception": kind, "where": raised.where()}
                 yield Finding(message, raised.offset, raised.line, raised.text, 0, values)
-        elif bare and self.failed and (message := self._exceptions.get("task failed")):
-            values = {"reason": self.failed[0].upper() + self.failed[1:]}
-            yield Finding(message, 0, self._failed_in, f"srun: error: {self.failed}", 0, values)
+        elif bare and self._failed_in and (message := self._exceptions.get("task failed")):
+            who = self.first.who
+            values = {"reason": who[0].upper() + who[1:]}
+            yield Finding(message, 0, self._failed_in, f"srun: error: {who}", 0, values)
 
     def read(self, stream: BinaryIO, size: int = 0) -> None:
         """Read a log to its end.
@@ -201,6 +206,13 @@ class Scan:
         self._search(block[begin:])
 
     def _search(self, block: bytes) -> None:
+        end = 0 if self._is_explained else block.find(_EXPLANATION)
+        self._is_explained = end >= 0
+        self._search_lines(block[:end] if end >= 0 else block)
+        self.lines += block.count(b"\n")
+        self._offset += len(block)
+
+    def _search_lines(self, block: bytes) -> None:
         taken: set[int] = set()
         kinds = block.translate(_DIGITS).split(b"\n")
         # Most lines differ only in their numbers from others in which nothing was found.
@@ -223,20 +235,15 @@ class Scan:
         for at in taken:
             begin, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
             self._dull.discard(block[begin : end if end >= 0 else None].translate(_DIGITS))
-        for at in _positions(block, b"srun: error: "):
-            ended = None if self.failed else _ENDED.match(block, at, _line_around(block, at)[1])
-            if ended:
-                node, task, reason = (_shown(each) for each in ended.groups())
-                self.failed = f"task {task} on {node}: {reason}"
-                self._failed_in = self._number(block, at)
+        at = self.first.feed(block)
+        if at >= 0 and not self._failed_in:
+            self._failed_in = self._number(block, at)
         for at in itertools.islice(_positions(block, _TRACEBACK), _MANY):
             self._trace(block, at, taken)
         last = max(block.rfind(each) for each in _ERRORS)
         if last >= 0:
             start, end = _line_around(block, last)
             self.last_error = (self._number(block, start), _shown(block[start:end]))
-        self.lines += block.count(b"\n")
-        self._offset += len(block)
 
     def _trace(self, block: bytes, at: int, known: set[int]) -> None:
         """Remember the first exception of a group of tracebacks that the table does not explain."""

@@ -124,16 +124,25 @@ run_end() {
   trap - EXIT
   set +e
   code_record_end "$RUN_DIR"
-  if (($1 != 0)) && [[ -r $longship_log ]]; then failed=$(failure_describe "$longship_log" "$RUN_DIR"); fi
+  if (($1 != 0)) && [[ -r $longship_log ]]; then failed=$(run_explain "$longship_log"); fi
   longship_facts+=(ended "$(run_time)" exit_code "$1")
   run_find_reason "$longship_log"
   if [[ -n $REPLY ]]; then longship_facts+=(stopped "$REPLY"); fi
-  if [[ -n $failed ]]; then longship_facts+=(failed "${failed%%$'\n'*}"); fi
+  if [[ $failed == 'first to fail: '* ]]; then
+    REPLY=${failed%%$'\n'*}
+    longship_facts+=(failed "${REPLY#*: }")
+  fi
   if ! (run_write_record); then
     print_messages error "the record $RUN_DIR/record.json cannot be completed: the job exited with code $1"
   fi
-  if [[ -n $failed ]]; then print_messages error "$failed"; fi
+  # doctor.py recognises the first line, and does not explain its own words
+  if [[ -n $failed ]]; then printf '%s\n' 'longship: explanation of the failure' "$failed" >&2; fi
   exit "$1"
+}
+
+# run_explain LOG: print who failed first, and what doctor.py knows about the messages of the log.
+run_explain() {
+  exec timeout 60 python3 "$LONGSHIP_ROOT/doctor.py" explain --quiet "$1" 2>/dev/null
 }
 
 # run_find_reason LOG: set REPLY to cancelled if somebody ended this job, to requeued if it is to start again, to

@@ -130,7 +130,7 @@ def test_causes_come_before_what_follows_from_them(tmp_path):
         ("out of GPU memory", 3, 1, "2"),
         ("NCCL timeout", 1, 1, "1"),
     ]
-    assert scan.failed == "task 1 on n1: Exited with exit code 1"
+    assert scan.first.who == "task 1 on n1: Exited with exit code 1"
 
 
 def test_only_the_last_attempt_of_a_requeued_job_counts(tmp_path):

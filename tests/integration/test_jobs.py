@@ -143,10 +143,10 @@ def test_rank_that_dies_ends_the_job_and_its_message_comes_first(jobs):
     assert time.monotonic() - begin < 300  # not the time limit
     record = run.record
     assert record["exit_code"] != "0"
-    assert record["failed"].startswith("task 3 failed first")
-    assert "node2" in record["failed"]
-    assert "error: task 3 failed first" in run.log
-    assert run.log.rstrip().endswith("error: rank 3 has no data")
+    assert record["failed"] == "task 3 on node2: Exited with exit code 1"
+    said = run.log.partition("longship: explanation of the failure\n")[2].splitlines()
+    assert said[0] == "first to fail: task 3 on node2: Exited with exit code 1"
+    assert said[1] == "  error: rank 3 has no data"
 
 
 def test_node_that_cannot_start_the_image_is_named(jobs):
@@ -159,8 +159,10 @@ def test_node_that_cannot_start_the_image_is_named(jobs):
     )
     job = write_job(jobs, "broken", body, "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1")
     run = jobs.finish(job, "--nodelist=node[1-2]", state="FAILED")
-    assert run.record["failed"] == "task 1 failed first on node2: Exited with exit code 1"
-    assert "error: image not found: /none.sif" in run.log.rsplit("failed first", 1)[1]
+    assert run.record["failed"] == "task 1 on node2: Exited with exit code 1"
+    said = run.log.partition("longship: explanation of the failure\n")[2]
+    assert "error: image not found: /none.sif" in said
+    assert "problem  image missing: line " in said and "fix: python3 build_container.py" in said
 
 
 def test_two_jobs_on_one_node_do_not_share_a_port(jobs):

@@ -1,4 +1,4 @@
-"""The bash of a job's start and end: lib/jobs/run.bash, code.bash and failure.bash."""
+"""The bash of a job's start and end: lib/jobs/run.bash and code.bash."""
 
 import json
 import secrets
@@ -9,8 +9,6 @@ import pytest
 
 from lib.script.command import call
 from lib.script.render import render
-
-NOISE = "0: [W101 socket.cpp:1] nothing of interest\n"
 
 
 @pytest.fixture
@@ -24,101 +22,6 @@ def bash(run, clean_environment, tmp_path):
         return run(["bash", script], env=environment, check=check)
 
     return run_lines
-
-
-@pytest.fixture
-def first_failure(bash, tmp_path):
-    """Give a function that says who failed first in a log."""
-
-    def tell(text):
-        log = tmp_path / "a log"
-        log.write_text(text)
-        return bash(f"failure_describe '{log}' /runs/1-x").stdout
-
-    return tell
-
-
-TRACEBACK = (
-    "1: [rank 6] Traceback (most recent call last):\n"
-    '1: [rank 6]   File "train.py", line 1\n'
-    "0: [rank 2] RuntimeError: connection closed by peer\n"
-    "1: [rank 6] ValueError: no data\n"
-    "0: [rank 2] more of it\n"
-    "srun: error: node2: task 1: Exited with exit code 1\n"
-    "srun: error: node1: task 0: Terminated\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("log", "told"),
-    [
-        (
-            NOISE + TRACEBACK,
-            "task 1 failed first, rank 6 on node2: Exited with exit code 1\n"
-            "  Traceback (most recent call last):\n"
-            '    File "train.py", line 1\n'
-            "  ValueError: no data\n",
-        ),
-        (
-            "longship: run /runs/1-x\n0: error: an old one\nlongship: run /runs/1-x\n" + TRACEBACK,
-            "task 1 failed first, rank 6 on node2: Exited with exit code 1\n"
-            "  Traceback (most recent call last):\n"
-            '    File "train.py", line 1\n'
-            "  ValueError: no data\n",
-        ),
-        (
-            "  7: doing well\nsrun: error: node3: tasks 7-9: Killed\n",
-            "task 7 failed first on node3: Killed\n",
-        ),
-        (
-            "10: FATAL: could not open image\n",
-            "task 10 failed first\n  FATAL: could not open image\n",
-        ),
-        (NOISE, ""),
-        ("", ""),
-    ],
-)
-def test_first_to_fail_is_told_with_what_it_said(log, told, first_failure):
-    assert first_failure(log) == told
-
-
-def test_long_message_is_cut(first_failure):
-    log = "0: error: x\n" + "0: more\n" * 100
-    assert len(first_failure(log).splitlines()) == 1 + 40
-
-
-CHAINED = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
-
-
-@pytest.mark.parametrize("frames", [10, 16, 17, 18, 19, 20, 100, 900])
-@pytest.mark.parametrize("chained", [False, True])
-def test_error_at_the_end_of_a_long_traceback_is_told(frames, chained, first_failure):
-    calls = "".join(f'  File "a.py", line {n}\n    call({n})\n' for n in range(frames))
-    text = f"Traceback (most recent call last):\n{calls}ValueError: the cause\n\nof two lines\n"
-    if chained:
-        text = f"Traceback (most recent call last):\n  x\nKeyError: 1{CHAINED}{text}"
-    after = "Traceback (most recent call last):\n  torchrun's\nChildFailedError: rank 0\n" * 30
-    log = "".join(f"0: {line}\n1: other\n" for line in (text + after).splitlines())
-    lines = first_failure(log).splitlines()
-    assert lines[1] == "  Traceback (most recent call last):"
-    assert {"  ValueError: the cause", "  of two lines", f"      call({frames - 1})"} <= set(lines)
-    assert len(lines) <= 1 + 40
-    cut = [line for line in lines if line.startswith("  ... (")]
-    assert bool(cut) == (len(text.splitlines()) > 37)
-    if cut:
-        left_out = int(cut[0].split("(")[1].split()[0])
-        whole = [f"  {line}" for line in (text + after).splitlines()]
-        place = lines.index(cut[0])
-        assert lines[place + 1 :] == whole[place - 1 + left_out :][: len(lines) - place - 1]
-
-
-def test_bytes_of_any_kind_in_a_log_do_no_harm(bash, tmp_path):
-    log = tmp_path / "log"
-    log.write_bytes(b"0: \xff\xfe\x1b[31m%s$(touch x)\n0: error: \xc3( `touch y`\n\x00\n")
-    told = bash(f"failure_describe '{log}' /r").stdout
-    assert told.startswith("task 0 failed first\n  error: ")
-    assert not (tmp_path / "x").exists()
-    assert not (tmp_path / "y").exists()
 
 
 def test_gpus_that_are_dealt_out_unevenly_are_told(bash):
