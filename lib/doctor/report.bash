@@ -11,8 +11,8 @@ report_begin() {
 
 # report STATE TOPIC TEXT [FIX]: report a finding: ok, warning or problem; every warning and problem has a fix.
 report() {
-  local REPLY=${4:-}
-  if [[ -n ${longship_unpacked:-} ]]; then offline_modes "$REPLY"; fi
+  local REPLY
+  offline_modes "${4:-}"
   local -r text=${3//[[:cntrl:]]/?} fix=$REPLY
   findings+=("$1" "$2" "$text" "$fix")
   if [[ $report_form == json ]]; then return; fi

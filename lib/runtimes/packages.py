@@ -14,7 +14,7 @@ from lib.script.errors import LongshipError
 # The mount point of an overlay, and the path that it is built at; users of Olivia know it.
 MOUNTED_AT = "/user-software"
 
-# Where a bundle was unpacked, hints name the offline modes instead: lib/script/messages.bash.
+# Where a bundle was unpacked, hints name the offline modes instead: lib/script/errors.py.
 OVERLAY_COMMAND = "python3 build_overlay.py"
 SET_UP_COMMAND = "python3 set_up.py install"
 

@@ -13,12 +13,18 @@ from typing import TextIO
 
 from lib import ROOT
 
-# red, yellow and cyan; the others are bold
-_COLOURS = {"error": 31, "problem": 31, "warning": 33, "follows": 33, "hint": 36, "next": 36}
-# Commands that need a network, except with these modes.
-_ONLINE = re.compile(
-    r"(python3 set_up\.py) install\b|(python3 build_(?:container|overlay)\.py)"
-    r"(?! (?:online|download|offline|--list|--prune|--print))"
+_MODES = ("online", "download", "offline", "--list", "--prune", "--print-path")
+# What replaces commands that need a network, in this order: their modes stay.
+_OFFLINE_MODES = (
+    "python3 set_up.py install=python3 set_up.py offline",
+    *(
+        pair
+        for script in ("build_container.py", "build_overlay.py")
+        for pair in (
+            f"python3 {script}=python3 {script} offline",
+            *(f"{script} offline {mode}={script} {mode}" for mode in _MODES),
+        )
+    ),
 )
 _ENOUGH_BYTES = 1 << 24  # less counts as full: programs remove what they could not finish
 _NO_SPACE = "No space left on device"
@@ -85,27 +91,30 @@ def printable(text: str) -> str:
     return text.translate(_CONTROL)
 
 
-def is_unpacked() -> bool:
-    """Tell whether this clone was unpacked from a bundle: its machine has no network."""
-    return os.path.exists(os.path.join(ROOT, ".cache/bundle/unpacked"))
+def offline_commands() -> tuple[str, ...]:
+    """Return ``COMMAND=OFFLINE_COMMAND`` for hints: none unless a bundle was unpacked here."""
+    unpacked = os.path.exists(os.path.join(ROOT, ".cache/bundle/unpacked"))
+    return _OFFLINE_MODES if unpacked else ()
 
 
 def offline_modes(text: str) -> str:
     """Return a hint; where a bundle was unpacked, with the modes that need no network."""
-    if not is_unpacked():
-        return text
-    return _ONLINE.sub(lambda found: f"{found[1] or found[2]} offline", text)
+    for each in offline_commands():
+        text = text.replace(*each.split("="))
+    return text
 
 
 def paint(word: str, stream: TextIO) -> str:
     """Return a word such as ``error:``, in its colour if the stream shows colours.
 
-    NO_COLOR turns colours off: https://no-color.org.
+    The colours are those of messages.bash. NO_COLOR turns them off: https://no-color.org.
     """
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
     if plain or not stream.isatty():
         return word
-    return f"\033[{_COLOURS.get(word.rstrip(':'), 1)}m{word}\033[0m"
+    bash = Path(ROOT, "lib/script/messages.bash").read_text(encoding="utf-8")
+    colours = dict(re.findall(r"\[(\w+)\]=(\d+)", bash))
+    return f"\033[{colours.get(word.rstrip(':'), 1)}m{word}\033[0m"
 
 
 def closest(word: str, allowed: Sequence[str], cutoff: float = 0.6) -> str:

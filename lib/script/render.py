@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lib import ROOT
-from lib.script.command import Below, assign, comment, wrapped
-from lib.script.errors import is_unpacked
+from lib.script.command import Below, array, comment, wrapped
+from lib.script.errors import offline_commands
 
 # In the bash files of lib/ a definition starts at the left margin and a function ends with } there;
 # an empty line separates two definitions, and a comment belongs to the definition below it.
@@ -46,13 +46,14 @@ def render(title: str, lines: Iterable[str], *, sourced: bool = False) -> str:
     parts = [
         f"#!/usr/bin/env bash\n{comment(title)}\nset -euo pipefail",
         f"longship_main() {{\n{_plan(lines)}\n}}",
-        assign("longship_unpacked", "1") if is_unpacked() else "",
         *(line for line in lines if isinstance(line, Below)),
     ]
     first, *others = sorted(files, key=lambda path: path.name != "exported.bash")
     below = [_part(path, files[path], used) for path in others]
     names = _names("\n".join([*lines, *below]))
     parts += [_part(first, files[first], used), wrapped("exported_keep", *names), *below]
+    if "longship_offline_commands" in used and offline_commands():
+        parts.append(array("longship_offline_commands", offline_commands()))
     return "\n\n".join([*filter(None, parts), f'longship_main "$@"\n{end}'.rstrip()]) + "\n"
 
 

@@ -42,13 +42,13 @@ exported_keep() {
 exported_keep LOCK_PATIENCE REPLY WRITTEN_TO address an anonymous arch beating blob \
     build_active build_address build_archive build_digest build_file build_hint build_image \
     build_kind build_next build_partial build_required build_source build_tmp build_tools \
-    build_work bytes character closed code colour comma config current_step digest digests \
+    build_work bytes character closed code comma config current_step digest digests each \
     expected facts failed fetch file folder folders found free free_inodes heart held_locks \
     hint holders host id index inodes interrupted_command kB key last layer left line lines \
     lock lock_files lock_hearts lock_signs log machine magic manifest mark message mode now of \
     opened options other own owner path place platform process program reason recorded removal \
-    runtime said same script sha256 shown sign size source start stat status sum tag tenths \
-    terminal text the times told tries unit units versions
+    runtime said same sha256 shown sign size source start stat status sum tag tenths terminal \
+    text the times told tries unit units versions
 
 # ---------- lib/images/build.bash
 
@@ -1034,7 +1034,7 @@ print_messages() {
   local REPLY told='' text
   while (($#)); do
     printable "$2"
-    if [[ -n ${longship_unpacked:-} && ($1 == hint || $1 == next) ]]; then offline_modes "$REPLY"; fi
+    if [[ $1 == hint || $1 == next ]]; then offline_modes "$REPLY"; fi
     text=$REPLY
     paint 2 "$1:"
     told+="$REPLY $text"$'\n'
@@ -1043,16 +1043,15 @@ print_messages() {
   printf '%s' "$told" >&2
 }
 
-# offline_modes TEXT: set REPLY to the hint with offline modes instead of those that need a network, for a
-# clone that was unpacked from a bundle.
+# COMMAND=OFFLINE_COMMAND for hints, in a script of a clone that was unpacked from a bundle: render.py fills it
+declare -ga longship_offline_commands=()
+
+# offline_modes TEXT: set REPLY to the text, with the commands that need no network where a bundle was unpacked.
 offline_modes() {
-  local script mode
-  REPLY=${1//python3 set_up.py install/python3 set_up.py offline}
-  for script in build_container.py build_overlay.py; do
-    REPLY=${REPLY//python3 $script/python3 $script offline}
-    for mode in online download offline --list --prune --print-path; do
-      REPLY=${REPLY//$script offline $mode/$script $mode}
-    done
+  local each
+  REPLY=$1
+  for each in ${longship_offline_commands[@]+"${longship_offline_commands[@]}"}; do
+    REPLY=${REPLY//"${each%%=*}"/"${each#*=}"}
   done
 }
 
@@ -1064,21 +1063,17 @@ printable() {
   REPLY=${REPLY//$'\xc2'[$'\x80'-$'\x9f']/?} # C1 controls in UTF-8
 }
 
+# red, yellow, green and cyan; errors.py reads them here, and other words are bold
+declare -gA longship_colours=([error]=31 [problem]=31 [warning]=33 [follows]=33 [ok]=32
+  [hint]=36 [next]=36 [follow]=36 [cancel]=36 [status]=36)
+
 # paint FILE WORD: set REPLY to the word, in its colour if file descriptor 1 or 2 is a terminal with colours
 # and NO_COLOR is not set: https://no-color.org. No `return`: in a trap it would return the status of the
 # interrupted command.
 paint() {
-  local colour
   REPLY=$2
   if [[ -t $1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
-    case $2 in
-      error: | problem) colour=31 ;;                            # red
-      warning: | warning) colour=33 ;;                          # yellow
-      ok) colour=32 ;;                                          # green
-      hint: | next: | follow: | cancel: | status:) colour=36 ;; # cyan
-      *) colour=1 ;;                                            # bold
-    esac
-    REPLY=$'\e['${colour}m$2$'\e[0m'
+    REPLY=$'\e['${longship_colours[${2%:}]:-1}m$2$'\e[0m'
   fi
 }
 

@@ -104,9 +104,9 @@ command_exec() {
   exec "$@"
 }
 
-exported_keep REPLY UTF8 arch base block bound byte code colour command each file folder \
-    found free free_inodes hint home image inodes lines magic mode number options own path \
-    pieces reason rest script size source target text told valid variable word
+exported_keep REPLY UTF8 arch base block bound byte code command each file folder found \
+    free free_inodes hint home image inodes lines magic mode number options own path pieces \
+    reason rest size source target text told valid variable word
 
 # ---------- lib/runtimes/launch.bash
 
@@ -342,7 +342,7 @@ print_messages() {
   local REPLY told='' text
   while (($#)); do
     printable "$2"
-    if [[ -n ${longship_unpacked:-} && ($1 == hint || $1 == next) ]]; then offline_modes "$REPLY"; fi
+    if [[ $1 == hint || $1 == next ]]; then offline_modes "$REPLY"; fi
     text=$REPLY
     paint 2 "$1:"
     told+="$REPLY $text"$'\n'
@@ -351,16 +351,15 @@ print_messages() {
   printf '%s' "$told" >&2
 }
 
-# offline_modes TEXT: set REPLY to the hint with offline modes instead of those that need a network, for a
-# clone that was unpacked from a bundle.
+# COMMAND=OFFLINE_COMMAND for hints, in a script of a clone that was unpacked from a bundle: render.py fills it
+declare -ga longship_offline_commands=()
+
+# offline_modes TEXT: set REPLY to the text, with the commands that need no network where a bundle was unpacked.
 offline_modes() {
-  local script mode
-  REPLY=${1//python3 set_up.py install/python3 set_up.py offline}
-  for script in build_container.py build_overlay.py; do
-    REPLY=${REPLY//python3 $script/python3 $script offline}
-    for mode in online download offline --list --prune --print-path; do
-      REPLY=${REPLY//$script offline $mode/$script $mode}
-    done
+  local each
+  REPLY=$1
+  for each in ${longship_offline_commands[@]+"${longship_offline_commands[@]}"}; do
+    REPLY=${REPLY//"${each%%=*}"/"${each#*=}"}
   done
 }
 
@@ -372,21 +371,17 @@ printable() {
   REPLY=${REPLY//$'\xc2'[$'\x80'-$'\x9f']/?} # C1 controls in UTF-8
 }
 
+# red, yellow, green and cyan; errors.py reads them here, and other words are bold
+declare -gA longship_colours=([error]=31 [problem]=31 [warning]=33 [follows]=33 [ok]=32
+  [hint]=36 [next]=36 [follow]=36 [cancel]=36 [status]=36)
+
 # paint FILE WORD: set REPLY to the word, in its colour if file descriptor 1 or 2 is a terminal with colours
 # and NO_COLOR is not set: https://no-color.org. No `return`: in a trap it would return the status of the
 # interrupted command.
 paint() {
-  local colour
   REPLY=$2
   if [[ -t $1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
-    case $2 in
-      error: | problem) colour=31 ;;                            # red
-      warning: | warning) colour=33 ;;                          # yellow
-      ok) colour=32 ;;                                          # green
-      hint: | next: | follow: | cancel: | status:) colour=36 ;; # cyan
-      *) colour=1 ;;                                            # bold
-    esac
-    REPLY=$'\e['${colour}m$2$'\e[0m'
+    REPLY=$'\e['${longship_colours[${2%:}]:-1}m$2$'\e[0m'
   fi
 }
 
