@@ -7,25 +7,23 @@
 #   versions/                       the files themselves, each with its record, .json
 #   unpacked/                       the same as directories, for runtimes that cannot mount them
 #   pins/                           a file for each launcher, with the version that it needs
-#   bytecode_<arch>-<python>        compiled files for the next build
 
 # State of a build, set by the functions of this file:
 # active, work, image_record      the link, the directory of the build, the record of the image: overlay_begin
 # compression, processors, packing    of mksquashfs: overlay_begin; its command, packer: overlay_find_packer
 # image_id, python, interpreter   of the image, and of its Python: overlay_identify_image
-# version, overlay_prefix         file of the new version, and path of its packages for programs: overlay_name_version
+# version                         file of the new version: overlay_name_version
+# overlay_prefix, overlay_tree    path of its packages for programs, and on this machine: overlay_name_version
 # method                          how the runtime mounts it, bind or overlay, "" if it is unpacked: overlay_can_mount
 
 # shellcheck source=lib/packages/venv.bash
 source "${BASH_SOURCE[0]%/*}/venv.bash"
 
-declare -g OVERLAY_FORMAT=2 # what is built changes with it, from the same inputs
+declare -g OVERLAY_FORMAT=3 # what is built changes with it, from the same inputs
 
 declare -g OVERLAY_TIME=315532800 # of all files in it: 1980-01-01, the oldest that a zip file can hold
 
 declare -ga packer=(mksquashfs)
-
-declare -g TAKEN_OVER='taken over' # instead of the checksum of its inputs: an overlay that Longship did not build
 
 # overlay_check_arch JOB: fail if this machine cannot run programs of the target's architecture; JOB builds it.
 overlay_check_arch() {
@@ -77,7 +75,7 @@ overlay_build() {
     overlay_install
     overlay_freeze "$uv_version"
     overlay_pack_version
-    overlay_write_record "$image_id" "$inputs" "$(overlay_join_requirements <"$work/requirements.txt")" \
+    overlay_write_record "$image_id" "$inputs" "$(requirements_print | overlay_join_requirements)" \
       "$(date -u +%Y-%m-%dT%H:%M:%SZ)" packages "$(grep -c '^[^-].*==' "$work/pins.txt")" compression "$compression"
     overlay_date_record "$version.json"
   else
@@ -131,24 +129,6 @@ overlay_version_hash() {
   } | sha256sum | cut -c -12
 }
 
-# overlay_is_built INPUTS: whether the active overlay is what would be built for this image.
-overlay_is_built() {
-  local found
-  [[ -e $active ]] || return 1
-  found=$(readlink -f -- "$active")
-  record_value "$found.json" wanted
-  [[ $REPLY == "$1" ]] && overlay_is_whole "$found" || return 1
-  overlay_add_base "$found.json"
-}
-
-# overlay_is_whole FILE: whether it exists, unchanged since it was built.
-overlay_is_whole() {
-  [[ -e $1 ]] || return 1
-  if image_matches_record "$1"; then return; fi
-  note "$1 has changed since it was built: $REPLY"
-  return 1
-}
-
 # overlay_resolve: write pins.txt, every package to install.
 overlay_resolve() {
   if ! uv_find; then
@@ -164,14 +144,14 @@ overlay_resolve() {
   packages_resolve "$work" "$uv" inside python3
 }
 
-# overlay_name_version HASH: set version, whose record has the inputs in full, and overlay_prefix.
+# overlay_name_version HASH: set version, whose record has the inputs in full, overlay_prefix and overlay_tree.
 overlay_name_version() {
   local name=${active##*/}
   version=${active%/*}/versions/${name%.sqsh}_$1.sqsh
-  overlay_prefix=$longship_overlay_mount
+  overlay_prefix=$longship_overlay_mount overlay_tree=$work/root$longship_overlay_mount
   if [[ $base == host ]]; then
     overlay_unpacked_directory "$version"
-    overlay_prefix=$REPLY # no container mounts it elsewhere
+    overlay_prefix=$REPLY overlay_tree=$REPLY # no container mounts it elsewhere
     directory_make "${overlay_prefix%/*}"
     group_share "${active%/*}" "${overlay_prefix%/*}"
   fi
@@ -184,28 +164,33 @@ overlay_install() {
   venv_create "$overlay_prefix"
   step 3/5 'Installing the packages'
   if [[ -s $work/pins.txt ]]; then
-    # By its other path, on the mount of uv's cache: hard links do not cross mounts.
-    local -a prefix=()
-    if [[ $installer == uv && $base != host ]]; then prefix=(--prefix "$work/root$longship_overlay_mount"); fi
-    installer_run "$overlay_prefix" "$work/pins.txt" ${prefix[@]+"${prefix[@]}"} \
-      --no-deps --require-hashes -r "$work/pins.txt"
+    installer_run "$overlay_prefix" "$work/pins.txt" --no-deps --require-hashes -r "$work/pins.txt"
   fi
 }
 
-# overlay_freeze UV_VERSION: byte-compile, and make the files reproducible.
+# overlay_freeze UV_VERSION: byte-compile the packages, and write the manifest, the last of the files.
 overlay_freeze() {
+  local -r manifest=$overlay_tree/longship-overlay.json
   step 4/5 'Byte-compiling the packages'
-  requirements_print >"$work/requirements.txt"
-  inside "$overlay_prefix/bin/python" "$LIBRARY/packages/inside" freeze_packages.freeze \
-    "$overlay_prefix" "$OVERLAY_TIME" "${active%/*}/bytecode_$arch" "$processors" "$work" \
-    format "$OVERLAY_FORMAT" image "$image_id" python "$python" architecture "$arch" uv "$1" ||
-    fail_writing "$work" "cannot byte-compile the packages in $work" "read Python's output above"
+  # A compiled file contains the time of its source: here that of the packed file. By time and not by hash, so that
+  # a file that is bound over one of these (container.patched_files) is noticed.
+  rm -f -- "$overlay_tree/.lock" # of uv
+  find "$overlay_tree" -exec touch -h -d "@$OVERLAY_TIME" {} +
+  venv_compile "$overlay_prefix" "$processors"
+  record_write "$manifest.partial" format "$OVERLAY_FORMAT" image "$image_id" python "$python" architecture "$arch" \
+    uv "$1" requirements "$(requirements_print)" lock "$(overlay_print_pins)"
+  file_publish "$manifest.partial" "$manifest"
+}
+
+# overlay_print_pins: print the installed versions. Without hashes: online they are those of all files of a version,
+# offline of the one used.
+overlay_print_pins() {
+  sed -E '/^([ #-]|$)/d; s/ (\\|--hash).*//' "$work/pins.txt" | strip_passwords | LC_ALL=C sort
 }
 
 # overlay_pack_version: pack it, test it, and give it its name.
 overlay_pack_version() {
-  local tree=$work/root$longship_overlay_mount output
-  if [[ $base == host ]]; then tree=$overlay_prefix; fi
+  local tree=$overlay_tree output
   if [[ $method == overlay ]]; then tree=$work/root; fi
   step 5/5 "Packing the overlay with $compression"
   directory_make "${version%/*}"
@@ -293,129 +278,4 @@ overlay_try() {
   local -a options=()
   overlay_add_file "$1" "$2"
   "$runtime" --quiet exec "${options[@]}" "$base" "${@:3}"
-}
-
-# overlay_write_record IMAGE INPUTS REQUIREMENTS DATE [NAME VALUE]...: write the record that launches and lists read.
-overlay_write_record() {
-  record_write "$version.json.partial" base "$base" image "$1" python "$python" interpreter "$interpreter" \
-    mounted_by "${method:-unpacking}" wanted "$2" requirements "$3" "${@:5}" \
-    bytes "$(stat -L -c %s -- "$version")" modified "$(image_fingerprint "$version")" sha256 "$(file_checksum "$version")" \
-    date "$4" host "$(host_name)"
-  file_publish "$version.json.partial" "$version.json"
-}
-
-# overlay_join_requirements: join them in one line, without comments.
-overlay_join_requirements() {
-  sed -e 's/ *#.*//' -e '/^ *$/d' | paste -s -d ' '
-}
-
-# overlay_add_base RECORD: add this image to those that the overlay is for; a job can run the same one under another
-# name.
-overlay_add_base() {
-  local bases
-  record_value "$1" base
-  bases=$REPLY
-  if ! overlay_has_base "$base" "$bases"; then
-    json_text "$base"
-    record_change "$1" base "$bases"'\n'"$REPLY"
-  fi
-  overlay_date_record "$1"
-}
-
-# overlay_date_record RECORD: make it no older than the image, see overlay_check.
-overlay_date_record() {
-  if [[ $base == /* && $base -nt $1 ]]; then touch -r "$base" -- "$1"; fi
-}
-
-# record_change FILE NAME TEXT: replace one of its values, not the last one; TEXT is in JSON.
-record_change() {
-  local line
-  while IFS= read -r line || [[ -n $line ]]; do
-    if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
-    printf '%s\n' "$line"
-  done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'check the permissions of the directory; the line above has the reason'
-  file_publish "$1.partial" "$1"
-}
-
-# An overlay that Longship did not build: a user has put a file, or a link to one, at the path of the overlay
-# for the requirements, such as the file of the tutorial that the name's form is from. It becomes one of the
-# versions and is checked once; with a record it is used like any other overlay. It is not copied, and the target
-# of a link is never changed or deleted.
-
-# foreign_overlay_keep: keep the user's file as one of the versions, whatever is built later.
-foreign_overlay_keep() {
-  local when
-  if [[ ! -f $active || -L $active && $(readlink -- "$active") == versions/* ]]; then return; fi
-  when=$(date -u -r "$active" +%Y%m%dT%H%M%S)
-  version=${active%/*}/versions/$(basename -- "$active" .sqsh)_$when.sqsh
-  until [[ ! -e $version || $version -ef $active ]]; do version=${version%.sqsh}+.sqsh; done
-  if [[ -L $active ]]; then
-    ln -sfn -- "$(readlink -f -- "$active")" "$version"
-  else
-    ln -f -- "$active" "$version"
-  fi || fail_writing "${version%/*}" "cannot write $version" 'check the permissions of the directory; the line above has the reason'
-  version_link "$active" "${version##*/}"
-}
-
-# foreign_overlay_take: use a foreign overlay; false if it was built by Longship, or is missing.
-foreign_overlay_take() {
-  [[ -f $active ]] || return 1
-  version=${active%/*}/$(readlink -- "$active")
-  if [[ $version =~ _[0-9a-f]{12}\.sqsh$ ]]; then return 1; fi # as overlay_name_version names them
-  foreign_overlay_check
-  if record_is_complete "$version.json"; then
-    overlay_add_base "$version.json"
-  else
-    step 1/1 "Checking $(readlink -f -- "$version")"
-    overlay_write_record '' "$TAKEN_OVER" "$(requirements_print | overlay_join_requirements)" \
-      "$(date -u -r "$version" +%Y-%m-%dT%H:%M:%SZ)"
-  fi
-  note "the overlay was not built by Longship and is used unchanged: $active"
-  note 'to build it from the requirements instead, run: python3 build_overlay.py --force'
-}
-
-# lists the contents of an overlay, in POSIX sh: a directory of packages for each Python, its own Python, and
-# programs whose first line names a Python that does not exist
-# shellcheck disable=SC2016  # expanded inside
-declare -g LOOK_AT_OVERLAY='cd "$1" || exit
-for each in lib/python*/site-packages; do
-  if [ -d "$each" ]; then each=${each%/*}; echo "packages ${each#lib/python}"; fi
-done
-bin/python -I -c "import sys; print(\"python %d.%d\" % sys.version_info[:2])" || :
-for each in bin/*; do
-  if [ -f "$each" ] && [ ! -L "$each" ] && IFS= read -r line <"$each"; then
-    case $line in
-      "#!"*/python*) [ -x "${line#??}" ] || { echo "gone ${line#??}"; break; } ;;
-    esac
-  fi
-done'
-
-# foreign_overlay_check: fail if the image cannot use it; set method to the one that mounts it.
-foreign_overlay_check() {
-  local output='' own
-  case $runtime in
-    apptainer | singularity) ;;
-    *) foreign_overlay_fail "was not built by Longship, and $runtime cannot mount it" ;;
-  esac
-  for method in bind overlay; do
-    output=$(overlay_try "$version" "$method" sh -c "$LOOK_AT_OVERLAY" sh "$longship_overlay_mount" 2>&1) || continue
-    if [[ $'\n'$output == *$'\n''packages '* ]]; then break; fi
-  done
-  if [[ $'\n'$output != *$'\n''packages '* ]]; then
-    if [[ -n $output ]]; then printf '%s\n' "$output" >&2; fi
-    foreign_overlay_fail "cannot be mounted or does not contain a venv: $longship_overlay_mount/lib/python${python%.*}/site-packages not found"
-  fi
-  own=$(grep -m 1 '^python ' <<<"$output") ||
-    foreign_overlay_fail "was built with another image: its Python, $longship_overlay_mount/bin/python, does not start in $base"
-  grep -qx "packages ${own#* }" <<<"$output" ||
-    foreign_overlay_fail "is for Python $(sed -n 's/^packages //p' <<<"$output" | paste -s -d ' '), but the image $base has ${own#* }"
-  if output=$(grep -m 1 '^gone ' <<<"$output"); then
-    note "the overlay's programs need ${output#* }, which does not exist: start them with python -m NAME"
-  fi
-}
-
-# foreign_overlay_fail MESSAGE: fail; the file stays unchanged.
-foreign_overlay_fail() {
-  fail "overlay $(readlink -f -- "$version") $1" \
-    'set container.image to the image that it was built with; or build a new overlay: python3 build_overlay.py --force'
 }

@@ -23,8 +23,10 @@ _WORK = Expansion('"$work"')
 _TREE = Expansion(f'"$work"/root{MOUNTED_AT}')
 # variables of the installation into an overlay
 _INSTALL = (
-    ("UV_COMPILE_BYTECODE", "0"),  # compiled later, by freeze_packages.py
+    ("UV_COMPILE_BYTECODE", "0"),  # compiled later, by overlay_freeze
     ("PIP_NO_COMPILE", "1"),
+    ("UV_LINK_MODE", "copy"),  # the files get another time: no hard links to uv's cache
+    ("UV_NO_INSTALLER_METADATA", "1"),  # it tells when a wheel was seen
     ("PYTHONHASHSEED", "0"),  # before Python 3.11 compiled files depend on it
 )
 
@@ -79,9 +81,6 @@ def build_lines(
         assign("runtime", env.runtime),
         call("overlay_check_arch", _job(settings)),
         *(export(*each) for each in _INSTALL),
-        # no hard links to uv's cache: on host the installed files are used, and work_dir can be on
-        # another file system
-        *([export("UV_LINK_MODE", "copy")] if env.runtime == "host" or packages.work_dir else []),
         *_folder_lines(paths, link),
         *repository_lines(settings, paths, action, paths.offline / "repos" if offline else None),
         "",

@@ -47,7 +47,7 @@ venv_install() {
   venv_install_packages "$image_torch"
   venv_run_scripts
   step 3/4 'Byte-compiling the packages'
-  venv_compile "$venv_new"
+  venv_compile "$venv_new" 0
   step 4/4 'Activating the venv'
   venv_activate "$inputs"
   venv_remove_replaced "$venvs"
@@ -149,13 +149,19 @@ venv_run_scripts() {
   done
 }
 
-# venv_compile DIR: byte-compile once, instead of in each rank of the first job; show progress on a terminal.
+# venv_compile DIR PROCESSORS: byte-compile once, instead of in each rank of the first job; show progress on a terminal.
+# Packages can contain templates that are not Python: only an error of the file system is an error.
 venv_compile() {
   local -i count=0
-  inside "$1/bin/python" -m compileall -j 0 "$1/lib" 2>&1 | while IFS= read -r _; do
+  local line
+  while IFS= read -r line; do
+    if [[ $line == '*** '*': [Errno '* ]]; then
+      line=${line#*] }
+      fail_writing "$1" "cannot byte-compile the packages in $1: ${line%%: *}" 'check the permissions of the directory'
+    fi
     count+=1
     if [[ -t 2 ]] && ((count % 100 == 0)); then printf '\r\e[K      %d files' "$count" >&2; fi
-  done || : # some packages contain templates that are not Python
+  done < <(inside "$1/bin/python" -m compileall -j "$2" "$1/lib" 2>&1)
   if [[ -t 2 ]]; then printf '\r\e[K' >&2; fi
 }
 

@@ -558,6 +558,16 @@ record_value() {
   record_find "$2" ${lines[@]+"${lines[@]}"}
 }
 
+# record_change FILE NAME TEXT: replace one of its values, not the last one; TEXT is in JSON.
+record_change() {
+  local line
+  while IFS= read -r line || [[ -n $line ]]; do
+    if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
+    printf '%s\n' "$line"
+  done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'check the permissions of the directory; the line above has the reason'
+  file_publish "$1.partial" "$1"
+}
+
 # record_find NAME LINE...: the same, of a record's lines.
 record_find() {
   local line
@@ -674,18 +684,6 @@ registry_login_command() {
     enroot) printf 'add a line to %s: machine %s login NAME password ...' "\$ENROOT_CONFIG_PATH/.credentials" "$2" ;;
     *) printf 'run: %s login %s' "$1" "$2" ;;
   esac
-}
-
-# ---------- lib/packages/overlay.bash
-
-# record_change FILE NAME TEXT: replace one of its values, not the last one; TEXT is in JSON.
-record_change() {
-  local line
-  while IFS= read -r line || [[ -n $line ]]; do
-    if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
-    printf '%s\n' "$line"
-  done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'check the permissions of the directory; the line above has the reason'
-  file_publish "$1.partial" "$1"
 }
 
 # ---------- lib/runtimes/enroot.bash

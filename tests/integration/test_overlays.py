@@ -69,8 +69,8 @@ def test_contract_is_that_of_a_venv(runtime, with_overlay):
 def test_manifest_says_what_it_was_made_from(with_overlay, base_image):
     clone = with_overlay()
     manifest = json.loads(clone.container_run("cat", f"{PREFIX}/longship-overlay.json").stdout)
-    assert manifest["requirements"] == f"{TINY}\n"
-    assert "longship-tiny==1.0\n" in manifest["lock"]
+    assert manifest["requirements"] == TINY
+    assert "longship-tiny==1.0" in manifest["lock"].split("\n")
     assert manifest["architecture"] == OWN
     assert manifest["image"].startswith(("sif:", "sha256:"))
     version = clone.container_run(
@@ -125,8 +125,8 @@ def test_two_builds_are_the_same_file(make_overlay_clone, wheels, tmp_path):
         time.sleep(1.1)  # a file's time is in seconds
     assert found[0] == found[1]
     for wheel in wheels.iterdir():
-        os.utime(wheel)  # uv writes down when it saw a wheel
-    clone.overlay("--force")  # with what was compiled before
+        os.utime(wheel)  # uv can write down when it saw a wheel
+    clone.overlay("--force")
     assert sha256(clone.link()) == found[0][1]
 
 

@@ -1,10 +1,8 @@
 """What an overlay is called, where its packages are seen, and what goes into it or into a venv."""
 
 import json
-import os
-import stat
+import shutil
 import sys
-from pathlib import Path
 
 import pytest
 from support.terminal import Terminal
@@ -111,24 +109,36 @@ def test_memory_that_no_packer_understands_is_told(memory, configured):
     assert '"2G"' in error.value.hint
 
 
-# --- what runs inside
-
-
-INSIDE = str(Path(__file__).resolve().parents[2] / "lib/packages/inside")
+# --- what is compiled
 
 
 PINS = "a==1 \\\n    --hash=sha256:1 \\\n    --hash=sha256:2\n"
+FROZEN_AT = 315532800  # all times in it: 1980-01-01
 
 
-def freeze(run, tree, folder, *facts):
-    work = folder / "work"
-    work.mkdir(exist_ok=True)
-    (folder / "c").mkdir(exist_ok=True)
-    (work / "requirements.txt").write_text("a\n")
-    (work / "pins.txt").write_text(PINS)
-    arguments = [tree, "315532800", folder / "c/cache", "2", work, *facts]
-    environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0"}  # as a build sets it
-    run([sys.executable, INSIDE, "freeze_packages.freeze", *arguments], env=environment)
+@pytest.fixture
+def freeze(run, clean_environment, tmp_path):
+    """Give a function that compiles a tree as a build does, and returns its packages."""
+
+    def freeze_tree(pins=PINS, processors=2):
+        tree = tmp_path / "tree"
+        packages = make_tree(tree)
+        (tmp_path / "pins.txt").write_text(pins)
+        (tmp_path / "requirements.txt").write_text("a\n")
+        (tree / "bin").mkdir()
+        (tree / "bin/python").symlink_to(sys.executable)
+        lines = [
+            'inside() { "$@"; }',
+            f"requirements_begin '' '' '' -r {tmp_path}/requirements.txt",
+            f"work={tmp_path} overlay_tree={tree} overlay_prefix={tree} processors={processors}",
+            "image_id='sha256:1\"' python=3.12.1 arch=amd64",
+            "overlay_freeze 'uv 1'",
+        ]
+        environment = {**clean_environment, "PYTHONHASHSEED": "0"}  # as a build sets it
+        run(["bash", "-c", render("a test", lines)], env=environment)
+        return packages
+
+    return freeze_tree
 
 
 def make_tree(tree):
@@ -137,73 +147,35 @@ def make_tree(tree):
     (packages / "__init__.py").write_text("VALUE = {'b', 'c', 1}\n")
     (packages / "template.py").write_text("this is {{ no Python\n")
     (packages / "nul.py").write_bytes(b"x = 1\n\0")
-    (packages / "tool.sh").write_text("#!/bin/sh\n")
-    (packages / "tool.sh").chmod(0o700)
-    (packages / "secret.txt").write_text("x")
-    (packages / "secret.txt").chmod(0o600)
     (tree / "lib64").symlink_to("lib")
-    (tree / ".lock").write_text("")
     return packages
 
 
-def test_frozen_packages_say_what_they_are_and_not_when_they_were_made(run, tmp_path):
-    packages = make_tree(tmp_path / "tree")
-    info = packages.parent / "a-1.dist-info"
-    info.mkdir()
-    (info / "uv_cache.json").write_text("{}")
-    (info / "RECORD").write_text("a-1.dist-info/uv_cache.json,sha256=1,2\na/__init__.py,,\n")
-    freeze(run, tmp_path / "tree", tmp_path, "image", 'sha256:1"')
-    assert not (tmp_path / "tree/.lock").exists()
-    assert [path.name for path in info.iterdir()] == ["RECORD"]
-    assert (info / "RECORD").read_text() == "a/__init__.py,,\n"
+def test_frozen_packages_say_what_they_are_and_not_when_they_were_made(freeze, tmp_path):
+    packages = freeze()
     manifest = json.loads((tmp_path / "tree/longship-overlay.json").read_text())
     assert manifest == {
+        "format": "3",
         "image": 'sha256:1"',
-        "lock": "a==1\n",
-        "requirements": "a\n",
+        "python": "3.12.1",
+        "architecture": "amd64",
+        "uv": "uv 1",
+        "lock": "a==1",
+        "requirements": "a",
     }
-    # compiled for the time that the source has once it is packed; the source keeps its own
+    # compiled for the time that the source has once it is packed
     (compiled,) = packages.rglob("*.pyc")
-    assert int.from_bytes(compiled.read_bytes()[8:12], "little") == 315532800
-    assert (packages / "__init__.py").stat().st_mtime > 315532800
+    assert int.from_bytes(compiled.read_bytes()[8:12], "little") == FROZEN_AT
+    assert (packages / "__init__.py").stat().st_mtime == FROZEN_AT
 
 
-def test_compiled_files_are_taken_from_the_cache_and_are_the_same(run, tmp_path):
+def test_compiled_files_do_not_depend_on_how_many_compile_them(freeze, tmp_path):
     found = []
-    for _ in range(2):
-        packages = make_tree(tmp_path / "tree")
-        freeze(run, tmp_path / "tree", tmp_path)
-        cached = sorted(packages.rglob("*.pyc"))
-        found.append({path.name: path.read_bytes() for path in cached})
-        for path in sorted((tmp_path / "tree").rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-    assert found[0] == found[1] and len(found[0]) == 1
-    (cache,) = (tmp_path / "c").iterdir()
-    assert cache.name.startswith("cache-3.")
-    cache.write_bytes(b"cut short")  # it is made again
-    make_tree(tmp_path / "tree")
-    freeze(run, tmp_path / "tree", tmp_path)
-    assert cache.stat().st_size > 100
-
-
-def change_a_constant(cache):
-    content = cache.read_bytes()
-    assert content.count(b"VALUE") > 0
-    cache.write_bytes(content.replace(b"VALUE", b"OTHER"))
-
-
-@pytest.mark.parametrize("damage", [change_a_constant, lambda cache: cache.chmod(0o666)])
-def test_cache_that_may_be_changed_is_not_used(damage, run, tmp_path):
-    packages = make_tree(tmp_path / "tree")
-    freeze(run, tmp_path / "tree", tmp_path)
-    (compiled,) = packages.rglob("*.pyc")
-    right = compiled.read_bytes()
-    compiled.unlink()
-    (cache,) = (tmp_path / "c").iterdir()
-    damage(cache)
-    freeze(run, tmp_path / "tree", tmp_path)
-    assert compiled.read_bytes() == right
-    assert stat.S_IMODE(cache.stat().st_mode) == 0o644  # it was written anew
+    for processors in (1, 2):
+        (compiled,) = freeze(processors=processors).rglob("*.pyc")
+        found.append(compiled.read_bytes())
+        shutil.rmtree(tmp_path / "tree")
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(
@@ -214,39 +186,26 @@ def test_cache_that_may_be_changed_is_not_used(damage, run, tmp_path):
         "--extra-index-url https://example.org\na==1\n\nb @ https://example.org/b.whl\n",
     ],
 )
-def test_lock_of_the_manifest_has_one_form(pins, run, tmp_path, monkeypatch):
-    monkeypatch.setitem(globals(), "PINS", pins)
-    make_tree(tmp_path / "tree")
-    freeze(run, tmp_path / "tree", tmp_path)
+def test_lock_of_the_manifest_has_one_form(pins, freeze, tmp_path):
+    freeze(pins)
     manifest = json.loads((tmp_path / "tree/longship-overlay.json").read_text())
-    assert manifest["lock"] == "a==1\nb @ https://example.org/b.whl\n"
-
-
-def test_cache_is_really_used(run, tmp_path):
-    packages = make_tree(tmp_path / "tree")
-    freeze(run, tmp_path / "tree", tmp_path)
-    (compiled,) = packages.rglob("*.pyc")
-    compiled.unlink()
-    broken = "import py_compile; py_compile.compile = None; import runpy, sys; "
-    broken += "sys.argv = sys.argv[1:]; "
-    broken += "runpy.run_path(sys.argv[0], run_name='__main__')"
-    (packages / "template.py").unlink()
-    (packages / "nul.py").unlink()
-    words = [tmp_path / "tree", "315532800", tmp_path / "c/cache", "1", tmp_path / "work"]
-    run([sys.executable, "-c", broken, INSIDE, "freeze_packages.freeze", *words])
-    assert compiled.exists()
+    assert manifest["lock"] == "a==1\nb @ https://example.org/b.whl"
 
 
 def test_number_of_compiled_files_is_shown(clean_environment, tmp_path):
-    packages = make_tree(tmp_path / "tree")
-    for number in range(100):
-        (packages / f"{number}.py").write_text(f"VALUE = {number}\n")
-    (tmp_path / "work").mkdir()
-    (tmp_path / "c").mkdir()
-    words = [tmp_path / "tree", "315532800", tmp_path / "c/cache", "1", tmp_path / "work"]
-    command = [sys.executable, INSIDE, "freeze_packages.freeze", *words]
+    lines = ["inside() { seq 250; }", f"venv_compile {tmp_path} 0"]
+    command = ["bash", "-c", render("a test", lines)]
     with Terminal(command, env=clean_environment, cwd=tmp_path) as terminal:
-        terminal.expect("100 of 103 files")
+        terminal.expect("200 files")
+
+
+def test_disk_that_is_full_while_packages_are_compiled_is_told(run, clean_environment, tmp_path):
+    told = "*** OSError: [Errno 28] No space left on device: '/x'"
+    lines = [f'inside() {{ echo "{told}"; return 1; }}', f"venv_compile {tmp_path} 0"]
+    done = run(["bash", "-c", render("a test", lines)], env=clean_environment, check=False)
+    assert done.returncode == 1
+    error = f"error: cannot byte-compile the packages in {tmp_path}: No space left on device"
+    assert done.stderr.splitlines()[0] == error
 
 
 # --- functions of lib/packages/

@@ -24,6 +24,8 @@ UV_VARIABLES = {
     "trusted-host": "UV_INSECURE_HOST",
     "cert": "SSL_CERT_FILE",
 }
+# variables that stay when a wheelhouse is the only source
+NOT_SOURCES = {"PIP_CACHE_DIR", "UV_CACHE_DIR", "UV_LINK_MODE", "UV_NO_INSTALLER_METADATA"}
 TORCH_INDEX = "https://download.pytorch.org/whl/"
 
 
@@ -61,7 +63,7 @@ def begin(wheelhouse, folder):
     configuration = pip_configuration()
     if wheelhouse:
         for name in [each for each in os.environ if each.startswith(("PIP_", "UV_"))]:
-            if not name.endswith("_CACHE_DIR"):
+            if name not in NOT_SOURCES:
                 del os.environ[name]
         url = folder_url(wheelhouse)
         os.environ.update(PIP_NO_INDEX="1", PIP_FIND_LINKS=url, PIP_CONFIG_FILE=os.devnull)
@@ -183,9 +185,7 @@ def torch_build(torch, options, configuration):
     if torch not in options or has_wheel(torch, configuration):
         return ""
     if "--require-hashes" in options:
-        with open(torch, encoding="utf-8") as file:
-            pinned = re.search(r"^torch==[\w.]+\+(\w+)", file.read(), re.MULTILINE)
-        return pinned[1] if pinned else ""
+        return locked_torch_build(torch)
     if answers(TORCH_INDEX):
         return "auto"
     print(
@@ -194,6 +194,13 @@ def torch_build(torch, options, configuration):
         file=sys.stderr,
     )
     return ""
+
+
+def locked_torch_build(file):
+    """Return the build of PyTorch that a lock file names, such as ``cpu``; "" if it names none."""
+    with open(file, encoding="utf-8") as text:
+        pinned = re.search(r"^torch==[\w.]+\+(\w+)", text.read(), re.MULTILINE)
+    return pinned[1] if pinned else ""
 
 
 def answers(url):
