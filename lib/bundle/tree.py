@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -18,8 +17,6 @@ from typing import BinaryIO, Callable
 
 from lib.script.errors import LongshipError, check_owner, print_messages, write_error
 from lib.script.worker import in_parallel, stopping
-
-_FICLONE = 0x40049409  # an ioctl: share the blocks of another file
 
 
 def is_inside(name: str) -> bool:
@@ -237,20 +234,13 @@ def _copy(source: str, partial: str) -> str:
         before = os.fstat(file.fileno())
         mode = before.st_mode & 0o777 | 0o200
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT, mode), "wb") as copy:
-            checksum = _hash(file, None if _shares_blocks(file, copy) else copy)
+            checksum = _hash(file, copy)
             copy.flush()
             os.utime(copy.fileno(), ns=(before.st_atime_ns, before.st_mtime_ns))
         after = os.fstat(file.fileno())
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         raise OSError(errno.EBUSY, "it was modified while it was copied")
     return checksum
-
-
-def _shares_blocks(file: BinaryIO, copy: BinaryIO) -> bool:
-    """Let a copy share the blocks of a file; tell whether the file system can do that."""
-    with suppress(OSError):
-        return fcntl.ioctl(copy, _FICLONE, file.fileno()) == 0
-    return False
 
 
 def _hash(file: BinaryIO, copy: BinaryIO | None = None) -> str:
