@@ -3,7 +3,7 @@
 # checksum of every file. wheelhouse_download sets, for the functions of this file:
 #
 #   downloads, unfinished   the directory, and that of files that are being made
-#   fetcher                 venv with pip and uv, for downloads
+#   fetcher                 venv with pip, build and uv, for downloads
 #   archive                 image archive of the target; "" for none
 #   configured_python       packages.python; "" if it is not set
 #   host_python             a Python of this machine that is new enough
@@ -104,16 +104,16 @@ wheelhouse_read_archive() {
   return 1
 }
 
-# wheelhouse_make_fetcher: create a venv with pip and uv for downloads, once on this machine.
+# wheelhouse_make_fetcher: create a venv with pip, build and uv for downloads, once on this machine.
 wheelhouse_make_fetcher() {
-  if [[ -x $fetcher/bin/uv ]] && "$fetcher/bin/python" -c ''; then return; fi
+  if [[ -x $fetcher/bin/uv ]] && "$fetcher/bin/python" -c 'import build'; then return; fi
   directory_make "${fetcher%/*}"
   rm -rf -- "$fetcher" "$fetcher.partial"
   if ! "$host_python" -m venv "$fetcher.partial" >&2 ||
     ! "$fetcher.partial/bin/python" -m pip --quiet --disable-pip-version-check install --upgrade \
-      'pip>=24' -r "$LIBRARY/packages/inside/uv.txt" >&2; then
+      'pip>=24' 'build>=1' -r "$LIBRARY/packages/inside/uv.txt" >&2; then
     rm -rf -- "$fetcher.partial"
-    fail_writing "${fetcher%/*}" 'cannot install pip and uv, which download the packages' \
+    fail_writing "${fetcher%/*}" 'cannot install pip, build and uv, which download the packages' \
       "check the network, and that Python has venv; pip's output above has the details"
   fi
   mv -T -- "$fetcher.partial" "$fetcher"
@@ -148,10 +148,10 @@ wheelhouse_fetch() {
       "check the network; pip's output above has the details; run the command again to resume"
 }
 
-# wheelhouse_run FUNCTION ARGUMENT...: call a function of inside/wheelhouse.py.
+# wheelhouse_run FUNCTION ARGUMENT...: call a function of inside/target_wheels.py.
 wheelhouse_run() {
   local name=${lockfile_group##*/}
-  "$fetcher/bin/python" "$LIBRARY/packages/inside" "wheelhouse.$1" "$downloads" "${name%.lock}" "$arch" \
+  "$fetcher/bin/python" "$LIBRARY/packages/inside" "target_wheels.$1" "$downloads" "${name%.lock}" "$arch" \
     "$unfinished" "${@:2}"
 }
 

@@ -4,15 +4,19 @@ import functools
 import hashlib
 import shutil
 import zipfile
+from pathlib import Path
 
 import pytest
 
+from lib import ROOT
 from support import cache, processes
 from support.repository import Clone, toml
 
 RUNTIMES = ("host", "apptainer", "docker", "podman")
 IN_STORE = "docker://longship.example/lab/base:1"  # as an image that was pulled and tagged
 SECRET = "hf_a_secret_that_nobody_may_see"
+
+UV = [line for line in Path(ROOT, "lib/packages/inside/uv.txt").read_text().split("\n")[1:] if line]
 
 # A value that a list of NAME=value,NAME=value or a careless shell would take apart.
 AWKWARD = "a,b=c \"d\" 'e' $HOME ${x} `f` $(g) \\h\\n\ti;j&k|l*?\nsecond line\n\nÜ 世界\n"
@@ -35,24 +39,25 @@ def uv(session_environment):
         venv = partial.with_name("partial-uv-venv")
         shutil.rmtree(venv, ignore_errors=True)
         processes.run(["python3", "-m", "venv", venv], env=session_environment)
-        install = [venv / "bin/python", "-m", "pip", "install", "--quiet", "uv>=0.8,<1"]
+        install = [venv / "bin/python", "-m", "pip", "install", "--quiet", *UV]
         processes.run(install, env=session_environment)
         shutil.copy(venv / "bin/uv", partial)
         shutil.rmtree(venv)
 
-    return cache.cached("uv", build)
+    return cache.cached(f"uv-{cache.fingerprint(UV)}", build)
 
 
 @pytest.fixture(scope="session")
 def fetcher(session_environment):
-    """Give a venv with pip and uv, which `set_up.py download` makes once on a machine."""
+    """Give a venv with pip, build and uv, which `set_up.py download` makes once on a machine."""
+    wanted = ["pip>=24", "build>=1", *UV]
 
     def build(partial):
         processes.run(["python3", "-m", "venv", partial], env=session_environment)
         install = [partial / "bin/python", "-m", "pip", "install", "--quiet", "--upgrade"]
-        processes.run([*install, "pip>=24", "uv>=0.8,<1"], env=session_environment)
+        processes.run([*install, *wanted], env=session_environment)
 
-    return cache.cached("fetcher", build)
+    return cache.cached(f"fetcher-{cache.fingerprint(wanted)}", build)
 
 
 def write_wheel(folder, name, version, tag="py3-none-any", payload=0, requires=""):

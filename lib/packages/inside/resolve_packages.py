@@ -100,13 +100,31 @@ def compile_versions(uv, target, arch, environment, arguments):
     """Let uv resolve the versions, and return its output."""
     with open(os.path.join(target, "pins.txt"), "w", encoding="utf-8") as file:
         file.write(read(target, "packages.txt"))  # uv keeps these versions if they fit
+    options = ["--generate-hashes", "--no-annotate", "--output-file", "pins.txt", *arguments]
+    run_uv(uv, target, arch, environment, options)
+    return read(target, "pins.txt")
+
+
+def choose_wheels(uv, work, arch, pins, out):
+    """Let uv choose the wheel of each pin for the target, and write them to a pylock.toml."""
+    configuration = install_packages.pip_configuration()
+    environment = {**install_packages.uv_environment(configuration), **os.environ}
+    torch = install_packages.locked_torch_build(os.path.join(work, pins))
+    if torch:
+        environment.setdefault("UV_TORCH_BACKEND", torch)
+    paths = ["--output-file", os.path.join(work, out), os.path.join(work, pins)]
+    options = ["--no-deps", "--format", "pylock.toml", *paths]
+    run_uv(uv, os.path.join(work, "target"), arch, environment, options)
+
+
+def run_uv(uv, target, arch, environment, options):
+    """Let uv resolve for the target; exit if it fails."""
     command = [
-        *(uv, "pip", "compile", "--quiet", "--generate-hashes", "--no-header", "--no-annotate"),
-        *("--python", sys.executable, "--output-file", "pins.txt"),
+        *(uv, "pip", "compile", "--quiet", "--no-header", "--python", sys.executable),
         *("--python-version", read(target, "python")),
         *("--python-platform", platform(arch, read(target, "glibc"))),
         *install_packages.uv_options(install_packages.pip_configuration()),
-        *arguments,
+        *options,
     ]
     # the file of the lock that the caller holds stays open
     done = subprocess.run(
@@ -114,7 +132,6 @@ def compile_versions(uv, target, arch, environment, arguments):
     )
     if done.returncode:
         sys.exit(done.returncode)
-    return read(target, "pins.txt")
 
 
 def platform(arch, glibc):

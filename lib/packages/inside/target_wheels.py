@@ -1,0 +1,204 @@
+"""The wheels of a target, often a machine of another architecture: uv chooses, pip downloads.
+
+Two files of the wheelhouse list the needs of one stack on one architecture: ``NAME.lock``, what is
+installed, and ``NAME.sha256``, every file, with what builds need. WORK is a directory for
+unfinished files, with ``target/`` (describe_image.py) and ``pins.txt`` (resolve_packages.py).
+Everything here runs with a Python whose venv contains pip and uv.
+"""
+
+import concurrent.futures
+import contextlib
+import errno
+import glob
+import hashlib
+import itertools
+import os
+import subprocess
+import sys
+import urllib.parse
+
+import build_requirements
+import resolve_packages
+from packaging import utils
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # before Python 3.11
+    from pip._vendor import tomli as tomllib
+
+MISSING, FULL = 3, 4  # exit codes: a package has no wheel, the disk is full
+
+
+class Wanted:
+    """One package of the list with this number, and the file that the target needs.
+
+    `file` is "" if no wheel of `package`, from a pylock.toml, has one of the hashes of `line`.
+    """
+
+    def __init__(self, number, package, line):
+        self.number, self.line = number, line
+        self.name, self.version = package["name"], package["version"]
+        self.file = self.url = self.digest = ""
+        for wheel in package.get("wheels", ()):
+            if wheel["hashes"]["sha256"] in line:
+                self.url, self.digest = wheel["url"], wheel["hashes"]["sha256"]
+                self.file = urllib.parse.unquote(os.path.basename(self.url))
+
+
+def fetch(folder, name, arch, work, repositories, *arguments):
+    """Download every wheel that exists, and list packages that have none in ``missing.txt``.
+
+    The arguments are the repositories to build, ``--``, and options of pip.
+    """
+    split = arguments.index("--")
+    build_requirements.resolve(work, arch, repositories, arguments[:split])
+    wanted = choose(work, arch)
+    held = undamaged(folder, wanted)
+    todo = [each for each in wanted if each.file and each not in held]
+    download(folder, work, todo, arguments[split + 1 :])
+    missing = [each.line for each in wanted if not each.file]
+    sources = resolve_packages.index_options(resolve_packages.read(work, "pins.txt"))
+    with open(os.path.join(work, "missing.txt"), "w", encoding="utf-8") as file:
+        file.writelines([*sources, *missing] if missing else [])
+
+
+def finish(folder, name, arch, work, on_target):
+    """Take the wheels that were built, write the lists and print the table.
+
+    `on_target` is yes if the wheels were built by the target, which can use those for one machine.
+    """
+    built = {}
+    for path in sorted(glob.glob(f"{glob.escape(work)}/built/*.whl")):
+        file = os.path.basename(path)
+        if on_target == "yes" or file.endswith("-none-any.whl"):
+            built[utils.parse_wheel_filename(file)[:2]] = file
+            os.replace(path, os.path.join(folder, file))
+    wanted = choose(work, arch)
+    for each in wanted:
+        key = utils.canonicalize_name(each.name), utils.Version(each.version)
+        if not each.file and key in built:
+            each.file = built[key]
+            each.digest = checksum(os.path.join(folder, each.file))
+    missing = [f"{each.name} {each.version}" for each in wanted if not each.file]
+    if missing:
+        print(", ".join(missing))
+        sys.exit(MISSING)
+    write_lists(folder, name, wanted, resolve_packages.read(work, "header"))
+    print_table(folder, wanted)
+
+
+def choose(work, arch):
+    """Return all packages, each once: of the list that is installed, then of those of builds."""
+    found = {}
+    builds = sorted(glob.glob(f"{glob.escape(work)}/build_*"))
+    for number, name in enumerate(["pins.txt", *map(os.path.basename, builds)]):
+        pins = resolve_packages.read_pins(resolve_packages.read(work, name))
+        out = f"pylock.{number}.toml"
+        if not os.path.exists(os.path.join(work, out)):
+            resolve_packages.choose_wheels(build_requirements.UV, work, arch, name, out)
+        packages = tomllib.loads(resolve_packages.read(work, out)).get("packages", ())
+        packages = {f"{each['name']}=={each.get('version')}": each for each in packages}
+        for pin, line in pins.items():
+            if pin not in packages:
+                sys.exit(
+                    f"cannot download {pin}, a requirement with a URL: download its wheel into a "
+                    "directory, and add that with --find-links"
+                )
+            found.setdefault(pin, Wanted(number, packages[pin], line))
+    return list(found.values())
+
+
+def undamaged(folder, wanted):
+    """Return the packages whose file exists already."""
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        sums = pool.map(checksum, [os.path.join(folder, each.file) for each in wanted])
+        return {each for each, found in zip(wanted, sums) if found and found == each.digest}
+
+
+def checksum(path):
+    """Return the sha256 of a file, in hexadecimal digits; "" if it is not one."""
+    if not os.path.isfile(path):
+        return ""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def download(folder, work, wanted, options):
+    """Download wheels; a pip takes only one version of each package."""
+    done = os.path.join(work, "downloaded")
+    requirements = os.path.join(work, "download.txt")
+    for _, group in itertools.groupby(wanted, lambda each: each.number):
+        group = list(group)
+        tags = {tag for each in group for tag in utils.parse_wheel_filename(each.file)[3]}
+        with open(requirements, "w", encoding="utf-8") as file:
+            file.writelines(f"{x.name} @ {x.url} --hash=sha256:{x.digest}\n" for x in group)
+        command = [
+            *(sys.executable, "-m", "pip", "--disable-pip-version-check", "download"),
+            *("--no-deps", "--require-hashes", "--only-binary=:all:", f"--dest={done}"),
+            f"--python-version={resolve_packages.read(os.path.join(work, 'target'), 'python')}",
+            *sorted({f"--platform={tag.platform}" for tag in tags}),
+            *([] if sys.stderr.isatty() else ["--quiet"]),
+            *options,
+        ]
+        result = subprocess.run(
+            [*command, "-r", requirements],
+            stdout=sys.stderr,  # its progress
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            close_fds=False,  # the file of the lock that the caller holds
+        )
+        if os.strerror(errno.ENOSPC) in result.stderr:
+            sys.exit(FULL)
+        sys.stderr.write(result.stderr)
+        if result.returncode:
+            sys.exit(1)
+        for file in os.listdir(done):
+            os.replace(os.path.join(done, file), os.path.join(folder, file))
+
+
+def write_lists(folder, name, wanted, header):
+    """Write both lists, and remove files that only the previous lists contained."""
+    before = listed(folder)
+    pins = sorted(
+        f"{each.name}=={each.version} --hash=sha256:{each.digest}\n"
+        for each in wanted
+        if each.number == 0
+    )
+    files = sorted({f"{each.digest}  {each.file}\n" for each in wanted})
+    for kind, lines in (("sha256", files), ("lock", [header, *pins])):
+        path = os.path.join(folder, f"{name}.{kind}")
+        with open(f"{path}.partial", "w", encoding="utf-8") as file:
+            file.writelines(lines)
+        os.replace(f"{path}.partial", path)
+    for file in before - listed(folder):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(folder, file))
+
+
+def listed(folder):
+    """Return the names of the files of all lists."""
+    found = set()
+    for path in glob.glob(os.path.join(glob.escape(folder), "*.sha256")):
+        with open(path, encoding="utf-8") as lines:
+            found.update(line.rstrip("\n").partition("  ")[2] for line in lines)
+    return found
+
+
+def print_table(folder, wanted):
+    """Print a line for each package."""
+    rows = [("package", "version", "file", "size")]
+    total = 0
+    for each in sorted(wanted, key=lambda each: each.name):
+        size = os.path.getsize(os.path.join(folder, each.file))
+        total += size
+        kind = "wheel" if each.url else "wheel built on this machine"
+        use = ", for builds" if each.number else ""
+        rows.append((each.name, each.version, kind + use, f"{size / 1e6:.1f} MB"))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        print("  ".join([*map(str.ljust, row[:3], widths), row[3].rjust(9)]))
+    print(f"{len(wanted)} packages, {total / 1e6:.1f} MB")
