@@ -22,6 +22,7 @@ from lib.runtimes.choice import Choice, choose_runtime
 from lib.runtimes.environment import Environment, module_lines
 from lib.runtimes.image import image_file, image_source
 from lib.runtimes.launch import image_lines, inside_lines
+from lib.runtimes.packages import MOUNTED_AT
 from lib.script.command import assign, call, comment, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion, Word
@@ -315,6 +316,7 @@ def _software_lines(env: Environment) -> list[str]:
         compression = env.settings.configuration.packages.compression
         found += [
             *(assign("runtime", env.runtime), assign("base", env.image)),
+            assign("overlay_target", MOUNTED_AT),
             call("mount_diagnose", compression, env.overlay),
         ]
     if env.overlay:

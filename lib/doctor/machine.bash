@@ -168,7 +168,7 @@ lock_time() {
 namespaces_diagnose() {
   if timeout 20 unshare --user --map-root-user true 2>/dev/null; then
     report ok namespaces 'user namespaces are available'
-  elif apptainer_has_setuid "$1"; then
+  elif sif_has_setuid "$1"; then
     report ok namespaces "not available to users; $1 is installed setuid and does not need them"
   else
     report problem namespaces "user namespaces are not available, and $1 requires them" \
@@ -192,7 +192,7 @@ fakeroot_diagnose() {
 fuse_diagnose() {
   if [[ -r /dev/fuse && -w /dev/fuse ]]; then
     report ok FUSE '/dev/fuse is accessible'
-  elif apptainer_has_setuid "$1"; then
+  elif sif_has_setuid "$1"; then
     report ok FUSE "/dev/fuse is not accessible; $1 is installed setuid and does not need it"
   else
     report warning FUSE "/dev/fuse is not accessible: $1 unpacks each image before it starts" \

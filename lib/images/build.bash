@@ -3,7 +3,7 @@
 # everything that the build needs is in a directory of its own under scratch_dir; the image gets its name when it is
 # complete, checked and recorded. An image of docker or podman is a file that contains its tag.
 # One script builds one image: build_from or build_from_archive, build_begin or archive_begin, then one of sif_build,
-# docker_build_image, enroot_build_image and archive_build, then build_end.
+# engine_build_image, enroot_build_image and archive_build, then build_end.
 
 # shellcheck source=lib/script/facts.bash
 source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
@@ -150,7 +150,7 @@ build_record() {
 # build_name_image: make it the new image, with its record.
 build_name_image() {
   rm -f -- "$build_image.json" # it belongs to the image that goes away now
-  if docker_has_tag "$build_image" && [[ $(docker_tag_in "$build_image") != "$(docker_tag_in "$build_partial")" ]]; then
+  if engine_has_tag "$build_image" && [[ $(engine_tag_in "$build_image") != "$(engine_tag_in "$build_partial")" ]]; then
     image_delete "$build_image" || :
   fi
   file_publish "$build_partial" "$build_image"
@@ -267,7 +267,7 @@ sif_build() {
   esac
   # in the archive's folder: a path with a colon would be taken apart; not pulled: that keeps a second copy of the SIF
   (cd -- "$folder" && build_run "$1" build "${options[@]}" "$build_partial" "$address")
-  if [[ $build_kind == docker ]]; then build_digest=$(apptainer_fetched_digest "$build_work/cache"); fi
+  if [[ $build_kind == docker ]]; then build_digest=$(sif_fetched_digest "$build_work/cache"); fi
 }
 
 # enroot_build_image TAG: build a SquashFS file with enroot; TAG is for an image that docker builds or loads first.
@@ -278,9 +278,9 @@ enroot_build_image() {
     sqsh) image_copy "$build_file" "$build_partial" ;;
     *)
       if [[ $build_kind == dockerfile ]]; then
-        docker_build docker "$1-partial"
+        engine_build docker "$1-partial"
       else
-        docker_load docker "$1-partial"
+        engine_load docker "$1-partial"
       fi
       build_run enroot import --output "$build_partial" "dockerd://$1-partial"
       docker rmi "$1-partial" >/dev/null
@@ -304,39 +304,39 @@ enroot_import() {
   build_run enroot import --arch "$machine_name" --output "$build_partial" "docker://$name"
 }
 
-# docker_build_image PROGRAM TAG: make an image in the store of docker or podman.
-docker_build_image() {
+# engine_build_image PROGRAM TAG: make an image in the store of docker or podman.
+engine_build_image() {
   case $build_kind in
-    docker) docker_pull "$1" "$2-partial" ;;
-    dockerfile) docker_build "$1" "$2-partial" ;;
-    docker-daemon) docker_import "$1" "$2-partial" ;;
-    *) docker_load "$1" "$2-partial" ;;
+    docker) engine_pull "$1" "$2-partial" ;;
+    dockerfile) engine_build "$1" "$2-partial" ;;
+    docker-daemon) engine_import "$1" "$2-partial" ;;
+    *) engine_load "$1" "$2-partial" ;;
   esac
-  docker_keep_tag "$1" "$2"
+  engine_keep_tag "$1" "$2"
 }
 
-# docker_pull PROGRAM TAG: pull the registry's image, and give it this tag too.
-docker_pull() {
+# engine_pull PROGRAM TAG: pull the registry's image, and give it this tag too.
+engine_pull() {
   local -r name=${build_address#docker://}
   build_run "$1" pull --platform "linux/$arch" "$name"
-  build_digest=$(docker_pulled_digest "$1" "$name")
+  build_digest=$(engine_pulled_digest "$1" "$name")
   "$1" tag "$name" "$2"
 }
 
-# docker_build PROGRAM TAG: build the Dockerfile; its directory is the context.
-docker_build() {
+# engine_build PROGRAM TAG: build the Dockerfile; its directory is the context.
+engine_build() {
   build_run "$1" build --platform "linux/$arch" --file "$build_file" --tag "$2" "${build_file%/*}"
 }
 
-# docker_import PROGRAM TAG: tag an image of docker's store; podman gets it from docker first.
-docker_import() {
+# engine_import PROGRAM TAG: tag an image of docker's store; podman gets it from docker first.
+engine_import() {
   local -r name=${build_address#docker-daemon:}
   if [[ $1 == podman ]]; then build_run podman pull "$build_address"; fi
   "$1" tag "$name" "$2" 2>/dev/null || fail "$1 has no image $name" "list its images: $1 image ls"
 }
 
-# docker_load PROGRAM TAG: load a docker archive into the store, under this tag alone.
-docker_load() {
+# engine_load PROGRAM TAG: load a docker archive into the store, under this tag alone.
+engine_load() {
   local loaded before
   before=$("$1" image ls --format '{{.Repository}}:{{.Tag}}')
   build_run "$1" load --input "$build_file"
@@ -348,15 +348,15 @@ docker_load() {
   fi
 }
 
-# docker_keep_tag PROGRAM TAG: keep what TAG-partial is now under a tag of its own, named in "$build_partial". So a version of
+# engine_keep_tag PROGRAM TAG: keep what TAG-partial is now under a tag of its own, named in "$build_partial". So a version of
 # docker's and podman's is a file too, and is activated like the others. The active image, built again, keeps its
 # tag: packages were installed on top of that.
-docker_keep_tag() {
+engine_keep_tag() {
   local id own
   id=$("$1" image inspect --format '{{.Id}}' "$2-partial")
   id=${id#sha256:}
   own=$2_$(date -u +%Y%m%dT%H%M%S)_${id:0:12}
-  if [[ $(docker_tag_in "$build_active") == "$2_"*"_${id:0:12}" ]]; then own=$(docker_tag_in "$build_active"); fi
+  if [[ $(engine_tag_in "$build_active") == "$2_"*"_${id:0:12}" ]]; then own=$(engine_tag_in "$build_active"); fi
   printf '%s\n' "$own" >"$build_partial" ||
     fail_writing "${build_partial%/*}" "cannot write $build_partial" 'see the error above'
   "$1" tag "$2-partial" "$own"
@@ -368,16 +368,16 @@ archive_build_dockerfile() {
   local program
   for program in docker podman; do
     if command -v "$program" >/dev/null && "$program" version >/dev/null 2>&1; then
-      docker_build "$program" "$1-archive"
-      docker_save "$program" "$1-archive" "$2"
+      engine_build "$program" "$1-archive"
+      engine_save "$program" "$1-archive" "$2"
       return
     fi
   done
   fail "neither docker nor podman works on this machine, and $build_file requires one of them" "$build_hint"
 }
 
-# docker_save PROGRAM TAG ARCHIVE: save it as an archive and remove it from the store.
-docker_save() {
+# engine_save PROGRAM TAG ARCHIVE: save it as an archive and remove it from the store.
+engine_save() {
   build_run "$1" save --output "$3" "$2"
   "$1" rmi "$2" >/dev/null
 }
@@ -388,9 +388,9 @@ image_copy() {
     fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the error above'
 }
 
-# apptainer_fetched_digest CACHE: print the digest of the manifest that Apptainer has downloaded last; the layout of the cache
+# sif_fetched_digest CACHE: print the digest of the manifest that Apptainer has downloaded last; the layout of the cache
 # is the OCI's, and this cache belongs to one image.
-apptainer_fetched_digest() {
+sif_fetched_digest() {
   local -r index=$1/cache/blob/index.json
   local digests=''
   if [[ -f $index ]]; then digests=$(grep -o '"digest": *"sha256:[0-9a-f]*"' "$index") || :; fi
@@ -398,8 +398,8 @@ apptainer_fetched_digest() {
   printf '%s' "${digests:+sha256:${digests%\"}}"
 }
 
-# docker_pulled_digest PROGRAM NAME: print the registry's digest of the image that docker or podman has pulled.
-docker_pulled_digest() {
+# engine_pulled_digest PROGRAM NAME: print the registry's digest of the image that docker or podman has pulled.
+engine_pulled_digest() {
   local digest_of
   local -r name=${2##*/}
   # docker says it; what it keeps of it belongs to the first architecture that was pulled
@@ -466,16 +466,16 @@ archive_build() {
       case $program in
         skopeo) archive_copy "$tag" ;;
         docker | podman)
-          docker_pull "$program" "$tag"
-          docker_save "$program" "$tag" "$build_partial"
+          engine_pull "$program" "$tag"
+          engine_save "$program" "$tag" "$build_partial"
           ;;
         *) sif_build "$program" ;;
       esac
       ;;
     dockerfile) archive_build_dockerfile "$1" "$build_partial" ;;
     docker-daemon)
-      docker_import docker "$tag"
-      docker_save docker "$tag" "$build_partial"
+      engine_import docker "$tag"
+      engine_save docker "$tag" "$build_partial"
       ;;
     oras | library | definition) sif_build "$program" ;;
     *) image_copy "$build_file" "$build_partial" ;;

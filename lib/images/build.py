@@ -59,7 +59,7 @@ def build_lines(
         call("enroot_build_image", tag)
         if env.runtime == "enroot"
         else call(
-            "sif_build" if env.runtime in _SIFS else "docker_build_image",
+            "sif_build" if env.runtime in _SIFS else "engine_build_image",
             env.runtime,
             tag,
         ),

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # An image as a file: a SIF, a SquashFS file for enroot, a docker archive, or a text with a tag in the store of
-# docker or podman; and the record next to it, as JSON:
+# an engine (docker or podman); and the record next to it, as JSON:
 #
 #   source, digest      where it comes from, and the digest at that time
 #   sha256, bytes, modified     of the file, to notice changes
@@ -13,14 +13,14 @@ source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
 
 declare -g WRITTEN_TO='modified after it was built'
 
-# docker_has_tag FILE: whether it contains a tag; set REPLY to the program whose tag that is.
-docker_has_tag() {
+# engine_has_tag FILE: whether it contains a tag; set REPLY to the program whose tag that is.
+engine_has_tag() {
   REPLY=${1##*.}
   [[ $REPLY == docker || $REPLY == podman ]]
 }
 
-# docker_tag_in FILE: print the tag that it contains.
-docker_tag_in() {
+# engine_tag_in FILE: print the tag that it contains.
+engine_tag_in() {
   local tag=
   if [[ -f $1 ]]; then IFS= read -r tag <"$1" || :; fi
   printf '%s' "$tag"
@@ -28,7 +28,7 @@ docker_tag_in() {
 
 # image_reference FILE: print what a runtime starts: the file itself, or the tag that it contains.
 image_reference() {
-  if docker_has_tag "$1"; then docker_tag_in "$1"; else printf '%s' "$1"; fi
+  if engine_has_tag "$1"; then engine_tag_in "$1"; else printf '%s' "$1"; fi
 }
 
 # image_exec IMAGE COMMAND...: run a command in the image, without binds or environment.
@@ -43,15 +43,15 @@ image_exec() {
 # image_exists FILE: whether the image exists.
 image_exists() {
   [[ -f $1 ]] || return 1
-  if docker_has_tag "$1"; then "$REPLY" image inspect "$(docker_tag_in "$1")" >/dev/null 2>&1; fi
+  if engine_has_tag "$1"; then "$REPLY" image inspect "$(engine_tag_in "$1")" >/dev/null 2>&1; fi
 }
 
 # image_delete FILE: with its tag, unless another file names that too; false if a container uses the tag.
 image_delete() {
   local -a same=()
-  if docker_has_tag "$1" && image_exists "$1"; then
-    mapfile -t same < <(grep -l -x -F -e "$(docker_tag_in "$1")" -- "${1%/*/*}"/{build,versions}/*."$REPLY" 2>/dev/null)
-    if ((${#same[@]} < 2)); then "$REPLY" rmi "$(docker_tag_in "$1")" >/dev/null 2>&1 || return 1; fi
+  if engine_has_tag "$1" && image_exists "$1"; then
+    mapfile -t same < <(grep -l -x -F -e "$(engine_tag_in "$1")" -- "${1%/*/*}"/{build,versions}/*."$REPLY" 2>/dev/null)
+    if ((${#same[@]} < 2)); then "$REPLY" rmi "$(engine_tag_in "$1")" >/dev/null 2>&1 || return 1; fi
   fi
   rm -f -- "$1"
 }
@@ -61,14 +61,14 @@ image_check() {
   local found
   case $1 in
     *.docker | *.podman)
-      docker_has_tag "$1"
-      docker_check_image "$REPLY" "$(docker_tag_in "$1")" "$2" "$3"
+      engine_has_tag "$1"
+      engine_check "$REPLY" "$(engine_tag_in "$1")" "$2" "$3"
       ;;
     *.sif) sif_check "$1" "$2" "$3" ;;
     *.sqsh)
-      enroot_check_image "$1" "$3"
+      sqsh_check "$1" "$3"
       unsquashfs -s "$1" >/dev/null 2>&1 || fail "incomplete image: $1" "$3"
-      found=$(enroot_image_arch "$1")
+      found=$(sqsh_arch "$1")
       # older unsquashfs shows no file
       [[ -z $found || $found == "$2" ]] || fail "image $1 has the wrong architecture: $found, expected $2" "$3"
       ;;
@@ -119,8 +119,8 @@ file_checksum() {
 # image_checksum FILE: print the checksum of the image, or its id in the store of docker or podman.
 image_checksum() {
   local id
-  if docker_has_tag "$1"; then
-    id=$("$REPLY" image inspect --format '{{.Id}}' "$(docker_tag_in "$1")")
+  if engine_has_tag "$1"; then
+    id=$("$REPLY" image inspect --format '{{.Id}}' "$(engine_tag_in "$1")")
     printf 'sha256:%s' "${id#sha256:}"
   else
     file_checksum "$1"
@@ -129,8 +129,8 @@ image_checksum() {
 
 # image_bytes FILE: print the size of the image.
 image_bytes() {
-  if docker_has_tag "$1"; then
-    "$REPLY" image inspect --format '{{.Size}}' "$(docker_tag_in "$1")"
+  if engine_has_tag "$1"; then
+    "$REPLY" image inspect --format '{{.Size}}' "$(engine_tag_in "$1")"
   else
     stat -c %s -- "$1"
   fi
@@ -158,7 +158,7 @@ image_damage() {
     REPLY='the record is missing or damaged'
   elif ! image_exists "$1"; then
     REPLY='the image is missing'
-  elif ! docker_has_tag "$1"; then
+  elif ! engine_has_tag "$1"; then
     bytes=$(stat -L -c %s -- "$1")
     record_value "$1.json" bytes
     if [[ $bytes != "$REPLY" ]]; then
@@ -178,7 +178,7 @@ image_matches_record() {
   local sum
   image_damage "$1"
   if [[ -z $REPLY || $REPLY == "$WRITTEN_TO" ]] && [[ $1 != *_unrecorded.* ]]; then
-    if [[ -z $REPLY && ${2:-} != always ]] && ! docker_has_tag "$1"; then return; fi
+    if [[ -z $REPLY && ${2:-} != always ]] && ! engine_has_tag "$1"; then return; fi
     sum=$(image_checksum "$1") || exit
     record_value "$1.json" sha256
     if [[ $sum == "$REPLY" ]]; then
@@ -192,7 +192,7 @@ image_matches_record() {
 
 # image_renew_fingerprint FILE: its checksum was right: nothing has to compute it again. Another user's record stays.
 image_renew_fingerprint() {
-  if docker_has_tag "$1"; then return; fi
+  if engine_has_tag "$1"; then return; fi
   (record_change "$1.json" modified "$(image_fingerprint "$1")") 2>/dev/null || :
 }
 

@@ -257,7 +257,7 @@ versions_delete() {
 # version_delete FILE: set REPLY to the bytes that this frees; in a store other names can still need the image.
 version_delete() {
   local -i bytes=0
-  if ! docker_has_tag "$1"; then bytes=$(stat -c %s -- "$1"); fi
+  if ! engine_has_tag "$1"; then bytes=$(stat -c %s -- "$1"); fi
   if image_delete "$1"; then
     rm -f -- "$1.json"
     printf 'deleted: %s\n' "${1##*/}" >&2

@@ -65,15 +65,15 @@ foreign_overlay_check() {
     *) foreign_overlay_fail "was not built by Longship, and $runtime cannot mount it" ;;
   esac
   for method in bind overlay; do
-    output=$(overlay_try "$version" "$method" sh -c "$LOOK_AT_OVERLAY" sh "$longship_overlay_mount" 2>&1) || continue
+    output=$(overlay_try "$version" "$method" sh -c "$LOOK_AT_OVERLAY" sh "$overlay_target" 2>&1) || continue
     if [[ $'\n'$output == *$'\n''packages '* ]]; then break; fi
   done
   if [[ $'\n'$output != *$'\n''packages '* ]]; then
     if [[ -n $output ]]; then printf '%s\n' "$output" >&2; fi
-    foreign_overlay_fail "cannot be mounted or does not contain a venv: $longship_overlay_mount/lib/python${python%.*}/site-packages not found"
+    foreign_overlay_fail "cannot be mounted or does not contain a venv: $overlay_target/lib/python${python%.*}/site-packages not found"
   fi
   own=$(grep -m 1 '^python ' <<<"$output") ||
-    foreign_overlay_fail "was built with another image: its Python, $longship_overlay_mount/bin/python, does not start in $base"
+    foreign_overlay_fail "was built with another image: its Python, $overlay_target/bin/python, does not start in $base"
   grep -qx "packages ${own#* }" <<<"$output" ||
     foreign_overlay_fail "is for Python $(sed -n 's/^packages //p' <<<"$output" | paste -s -d ' '), but the image $base has ${own#* }"
   if output=$(grep -m 1 '^gone ' <<<"$output"); then

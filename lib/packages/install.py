@@ -8,7 +8,7 @@ from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.configuration.repositories import Repository
 from lib.runtimes.environment import Environment
-from lib.runtimes.packages import installed_repositories, packages_wanted
+from lib.runtimes.packages import installed_repositories, packages_wanted, seen_at
 from lib.script.command import assign, call, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Word
@@ -32,6 +32,7 @@ def venv_lines(env: Environment, *, force: bool, offline: bool) -> list[str]:
     settings, paths = env.settings, env.paths
     return [
         assign("machine", settings.machine.name),
+        assign("overlay_target", seen_at(env.overlay, env.runtime) if env.overlay else ""),
         *requirement_lines(env, offline=offline),
         wrapped(
             *("lock_run", paths.venv, "venv_install", paths.venv, env.overlay),

@@ -42,12 +42,12 @@ overlay_begin() {
   if [[ $5 != 0 ]]; then packing+=(-processors "$5"); fi
   if [[ -n $6 ]]; then packing+=(-mem "$6"); fi
   rm -rf -- "${work:?}"/*
-  directory_make "$work/root$longship_overlay_mount"
-  chmod 755 -- "$work/root" "$work/root$longship_overlay_mount" # they are packed too
+  directory_make "$work/root$overlay_target"
+  chmod 755 -- "$work/root" "$work/root$overlay_target" # they are packed too
 }
 
 # overlay_build FORCE INSTALLER UV: build and activate the overlay; rebuild an existing one if FORCE is given.
-# Uses inside COMMAND..., which mounts "$work/root/user-software" at /user-software.
+# Uses inside COMMAND..., which mounts "$work/root$overlay_target" at overlay_target.
 overlay_build() {
   local inputs uv_version=
   version='' overlay_prefix='' installer=$2 uv=$3
@@ -148,7 +148,7 @@ overlay_resolve() {
 overlay_name_version() {
   local name=${active##*/}
   version=${active%/*}/versions/${name%.sqsh}_$1.sqsh
-  overlay_prefix=$longship_overlay_mount overlay_tree=$work/root$longship_overlay_mount
+  overlay_prefix=$overlay_target overlay_tree=$work/root$overlay_target
   if [[ $base == host ]]; then
     overlay_unpacked_directory "$version"
     overlay_prefix=$REPLY overlay_tree=$REPLY # no container mounts it elsewhere
@@ -201,7 +201,7 @@ overlay_pack_version() {
     fail_writing "${version%/*}" "cannot pack the overlay into $version" "read mksquashfs's output above"
   }
   if [[ -n $method ]]; then
-    overlay_try "$version.partial" "$method" "$longship_overlay_mount/bin/python" -I -c '' ||
+    overlay_try "$version.partial" "$method" "$overlay_target/bin/python" -I -c '' ||
       fail "cannot start python from the new overlay $version" "read $runtime's output above"
   fi
   file_publish "$version.partial" "$version"
@@ -258,14 +258,14 @@ overlay_choose_method() {
 overlay_can_mount() {
   local -r probe=$1/probe
   local from
-  directory_make "$probe$longship_overlay_mount"
-  seq 9999 >"$probe$longship_overlay_mount/mark"
+  directory_make "$probe$overlay_target"
+  seq 9999 >"$probe$overlay_target/mark"
   for method in bind overlay; do
     from=$probe
-    if [[ $method == bind ]]; then from+=$longship_overlay_mount; fi
+    if [[ $method == bind ]]; then from+=$overlay_target; fi
     # read a file, not only directories: file contents are compressed
     if REPLY=$(overlay_pack "$from" "$probe.sqsh" "$2" -processors 1 -no-progress 2>&1) &&
-      REPLY=$(overlay_try "$probe.sqsh" "$method" grep -c . "$longship_overlay_mount/mark" 2>&1) &&
+      REPLY=$(overlay_try "$probe.sqsh" "$method" grep -c . "$overlay_target/mark" 2>&1) &&
       [[ ${REPLY##*$'\n'} == 9999 ]]; then # Apptainer's warnings come before it
       return
     fi
@@ -276,6 +276,6 @@ overlay_can_mount() {
 # overlay_try FILE METHOD COMMAND...: run a command in the image with only that file mounted.
 overlay_try() {
   local -a options=()
-  overlay_add_file "$1" "$2"
+  overlay_add_file "$1" "$overlay_target" "$2"
   "$runtime" --quiet exec "${options[@]}" "$base" "${@:3}"
 }

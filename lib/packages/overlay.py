@@ -79,6 +79,7 @@ def build_lines(
         wrapped("directory_make", *paths.roots),
         *target_lines(settings, paths),
         assign("runtime", env.runtime),
+        assign("overlay_target", MOUNTED_AT),
         call("overlay_check_arch", _job(settings)),
         *(export(*each) for each in _INSTALL),
         *_folder_lines(paths, link),

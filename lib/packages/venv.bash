@@ -107,12 +107,7 @@ venv_create() {
 
 # venv_layer: layer the new venv above the overlay: its packages come first, then the overlay's.
 venv_layer() {
-  local packages=$longship_overlay_mount
-  if [[ $base == host ]]; then
-    overlay_unpacked_directory "$venv_overlay"
-    packages=$REPLY
-  fi
-  inside "$venv_new/bin/python" "$LIBRARY/packages/inside" layer_venv.layer "$packages" ||
+  inside "$venv_new/bin/python" "$LIBRARY/packages/inside" layer_venv.layer "$overlay_target" ||
     fail_writing "$venv_new" "cannot layer the venv $venv_new above the overlay" "read Python's output above"
 }
 

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # How apptainer or singularity is installed on this machine.
 
-# apptainer_has_setuid RUNTIME: whether it can mount images by the kernel, without user namespaces.
-apptainer_has_setuid() {
+# sif_has_setuid RUNTIME: whether it can mount images by the kernel, without user namespaces.
+sif_has_setuid() {
   local name value
   while IFS='=' read -r name value; do
     if [[ $name == LIBEXECDIR ]]; then

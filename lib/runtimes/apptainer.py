@@ -16,11 +16,11 @@ def options(env: Environment) -> list[str]:
     """Return the lines that collect the options; this runtime keeps environment and directory."""
     return [
         array("options", env.machine.runtime_options),
-        call("apptainer_add_home"),
+        call("sif_add_home"),
         *bind_lines(env),
         *overlay_lines(env, "overlay_mount"),
-        *([call("apptainer_add_nvidia")] if env.machine.gpu in ("cuda", "auto") else []),
-        *([call("apptainer_add_amd")] if env.machine.gpu == "auto" else []),
+        *([call("sif_add_nvidia")] if env.machine.gpu in ("cuda", "auto") else []),
+        *([call("sif_add_amd")] if env.machine.gpu == "auto" else []),
     ]
 
 

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# Options that docker and podman need, and that Apptainer sets automatically.
+# The container engines, docker and podman: options for what Apptainer does automatically.
 
-# docker_add_user PROGRAM: run as the caller, with home and /tmp.
-docker_add_user() {
-  docker_add_groups "$1"
+# engine_add_user PROGRAM: run as the caller, with home and /tmp.
+engine_add_user() {
+  engine_add_groups "$1"
   options+=(--user "$UID:${GROUPS[0]}")
   # rootless podman maps the caller to root inside unless told otherwise; SELinux would hide binds
   if [[ $1 == podman ]]; then options+=(--security-opt=label=disable); fi
@@ -12,9 +12,9 @@ docker_add_user() {
   bind_add /tmp
 }
 
-# docker_add_groups PROGRAM: keep the caller's other groups, whose shared directories could not be written to otherwise.
+# engine_add_groups PROGRAM: keep the caller's other groups, whose shared directories could not be written to otherwise.
 # Rootless podman can keep them only with crun.
-docker_add_groups() {
+engine_add_groups() {
   local group
   local -a groups
   read -r -a groups < <(id -G)
@@ -30,8 +30,8 @@ docker_add_groups() {
   done
 }
 
-# docker_add_shared_memory PROGRAM: share the host's memory; podman refuses --ipc=host on a host without message queues.
-docker_add_shared_memory() {
+# engine_add_shared_memory PROGRAM: share the host's memory; podman refuses --ipc=host on a host without message queues.
+engine_add_shared_memory() {
   if [[ $1 == docker || -e /dev/mqueue ]]; then
     options+=(--ipc=host)
   else
@@ -39,25 +39,22 @@ docker_add_shared_memory() {
   fi
 }
 
-# docker_add_gpus PROGRAM: pass the node's GPUs, if it has some.
-docker_add_gpus() {
+# engine_add_gpus PROGRAM: pass the node's GPUs, if it has some.
+engine_add_gpus() {
   if [[ -e /dev/nvidiactl && $1 == docker ]]; then options+=(--gpus=all); fi
   if [[ -e /dev/nvidiactl && $1 == podman ]]; then options+=(--device=nvidia.com/gpu=all); fi
   if [[ -e /dev/kfd ]]; then options+=(--device=/dev/kfd --device=/dev/dri); fi
 }
 
-# docker_add_environment PROGRAM [SECRET...]: pass every exported variable by name, so that no value is in an argument;
-# except those that describe the host's own file system and shell. Enroot takes the lines of a value for variables
-# of their own. SECRETS go another way (docker_secrets_text): `docker inspect` shows variables, podman's database keeps
-# them.
-docker_add_environment() {
+# variables_add PROGRAM [SECRET...]: pass the program's exported variables by name, so that no value is in an argument.
+# Enroot takes the lines of a value for variables of their own. SECRETS go another way (engine_secrets_text): `docker
+# inspect` shows variables, and podman's database keeps them.
+variables_add() {
   local variable
   longship_secrets=()
   while IFS= read -r variable; do
     if [[ $1 == enroot && ${longship_kept[$variable]-${!variable}} == *$'\n'* ]]; then continue; fi
-    case $variable in
-      PATH | LD_LIBRARY_PATH | PWD | OLDPWD | SHLVL | HOSTNAME | SHELL | _ | DOCKER_* | XDG_RUNTIME_DIR) continue ;;
-    esac
+    if variable_is_hosts "$variable"; then continue; fi
     if [[ " ${*:2} " == *" $variable "* ]]; then
       longship_secrets+=("$variable")
     else
@@ -66,9 +63,9 @@ docker_add_environment() {
   done < <(exported_names)
 }
 
-# docker_secrets_text: write the secrets to a file in memory for this user alone, and print what the shell inside runs
+# engine_secrets_text: write the secrets to a file in memory for this user alone, and print what the shell inside runs
 # first: it reads the file and removes it. A container that never started leaves it to the next start.
-docker_secrets_text() {
+engine_secrets_text() {
   if ((${#longship_secrets[@]} == 0)); then return; fi
   local file variable value
   local -r quote="'\\''"
@@ -93,8 +90,8 @@ docker_secrets_text() {
   fi
 }
 
-# docker_add_working_directory: keep the working directory if it is visible inside, as Apptainer does.
-docker_add_working_directory() {
+# engine_add_working_directory: keep the working directory if it is visible inside, as Apptainer does.
+engine_add_working_directory() {
   if [[ -t 0 && -t 1 ]]; then options+=(--tty); fi
   case $PWD/ in
     / | /bin/* | /boot/* | /dev/* | /etc/* | /lib/* | /lib32/* | /lib64/* | /libx32/* | /opt/* | /proc/* | /run/* | /sbin/* | /sys/* | /usr/* | /var/*)

@@ -14,12 +14,12 @@ from lib.script.quoting import Expansion, Word
 # program as process 1 would not see.
 _ALWAYS = ("--rm", "--interactive", "--init", "--network=host", "--pull=never")
 
-_TEXT = Expansion('"$(docker_secrets_text)$longship_contract"')
+_TEXT = Expansion('"$(engine_secrets_text)$longship_contract"')
 
 
 def check(env: Environment) -> list[str]:
     """Return the lines that check the image."""
-    return [call("docker_check_image", env.runtime, IMAGE, env.paths.arch, env.image_hint)]
+    return [call("engine_check", env.runtime, IMAGE, env.paths.arch, env.image_hint)]
 
 
 def options(env: Environment) -> list[str]:
@@ -29,11 +29,11 @@ def options(env: Environment) -> list[str]:
         array("options", (*_ALWAYS, *env.machine.runtime_options)),
         *bind_lines(env),
         *overlay_lines(env, "overlay_bind_unpacked"),
-        call("docker_add_shared_memory", env.runtime),
-        call("docker_add_user", env.runtime),
-        *([call("docker_add_gpus", env.runtime)] if env.machine.gpu != "cpu" else []),
-        call("docker_add_environment", env.runtime, *secrets),
-        call("docker_add_working_directory"),
+        call("engine_add_shared_memory", env.runtime),
+        call("engine_add_user", env.runtime),
+        *([call("engine_add_gpus", env.runtime)] if env.machine.gpu != "cpu" else []),
+        call("variables_add", env.runtime, *secrets),
+        call("engine_add_working_directory"),
     ]
 
 

@@ -7,20 +7,18 @@ enroot_hide_gpus() {
   if [[ ! -e /dev/nvidiactl ]]; then options=(env NVIDIA_VISIBLE_DEVICES=void "${options[@]}"); fi
 }
 
-# enroot_check_image FILE HINT: stop if the image is missing or not an image. Its architecture is checked at the build:
+# sqsh_check FILE HINT: stop if the image is missing or not an image. Its architecture is checked at the build:
 # that takes too long for each launch.
-enroot_check_image() {
+sqsh_check() {
   local magic=''
-  [[ -e $1 ]] || fail "image not found: $1" "$2"
-  [[ -r $1 ]] || fail "cannot read image $1" \
-    "ask its owner to run: chmod a+r $(printf %q "$1")"
+  image_check_readable "$1" "$2"
   IFS= read -r -n 4 magic <"$1" 2>/dev/null || :
   [[ $magic == hsqs ]] || fail "not a SquashFS image: $1" "$2"
 }
 
-# enroot_image_arch FILE: print the architecture of the programs in an image, as enroot records none; print nothing if
+# sqsh_arch FILE: print the architecture of the programs in an image, as enroot records none; print nothing if
 # the file is incomplete. Symbolic links are skipped: older versions of unsquashfs do not follow them.
-enroot_image_arch() {
+sqsh_arch() {
   local file code
   while IFS= read -r file; do
     code=$(unsquashfs -cat "$1" "$file" 2>/dev/null | head -c 20 | od -An -v -tx1 | tr -d ' \n')

@@ -16,7 +16,7 @@ from lib.script.quoting import Expansion, Word
 
 def check(env: Environment) -> list[str]:
     """Return the lines that check the image, on any machine where its file is visible."""
-    return [call("enroot_check_image", IMAGE, env.image_hint)]
+    return [call("sqsh_check", IMAGE, env.image_hint)]
 
 
 def options(env: Environment) -> list[str]:
@@ -31,7 +31,7 @@ def options(env: Environment) -> list[str]:
         export("ENROOT_MOUNT_HOME", "yes"),
         export("ENROOT_LOGIN_SHELL", "no"),  # /etc/profile would overwrite the image's PATH
         'export LONGSHIP_WORKING_FOLDER="$PWD"',
-        call("docker_add_environment", env.runtime),
+        call("variables_add", env.runtime),
     ]
 
 

@@ -12,7 +12,7 @@ from lib.configuration.sites import Machine
 from lib.configuration.training import Training
 from lib.runtimes.contract import Bind, configured_binds, patched_files
 from lib.runtimes.image import ImageSource, image_source, image_to_start
-from lib.runtimes.packages import configured_overlay, seen_at, wanted_venv
+from lib.runtimes.packages import MOUNTED_AT, configured_overlay, seen_at, wanted_venv
 from lib.script.command import call
 from lib.script.quoting import Expansion
 
@@ -162,7 +162,8 @@ def overlay_lines(env: Environment, function: str) -> list[str]:
     """Return the lines that check the overlay and mount it, by a function of the runtime."""
     if not env.overlay:
         return []
-    return [call("overlay_check", env.overlay, env.base), call(function, env.overlay)]
+    target = [] if env.runtime == "host" else [MOUNTED_AT]
+    return [call("overlay_check", env.overlay, env.base), call(function, env.overlay, *target)]
 
 
 def command_line(env: Environment) -> str:

@@ -28,13 +28,17 @@ program_check() {
       'load its module, or set container.runtime in configuration.toml to another runtime'
 }
 
+# image_check_readable FILE HINT: stop if the image is missing or cannot be read.
+image_check_readable() {
+  [[ -e $1 ]] || fail "image not found: $1" "$2"
+  [[ -r $1 ]] || fail "cannot read the image $1" "ask its owner to run: chmod a+r $(printf %q "$1")"
+}
+
 # sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
 # first line a SIF file has magic, version and architecture.
 sif_check() {
   local -r file=$1 arch=$2 hint=$3
-  [[ -e $file ]] || fail "image not found: $file" "$hint"
-  [[ -r $file ]] || fail "cannot read the image $file" \
-    "ask its owner to run: chmod a+r $(printf %q "$file")"
+  image_check_readable "$file" "$hint"
   local LC_ALL=C magic code found
   { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
     IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=
@@ -47,8 +51,8 @@ sif_check() {
   [[ $found == "$arch" ]] || fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
 }
 
-# docker_check_image PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
-docker_check_image() {
+# engine_check PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
+engine_check() {
   local found
   found=$("$1" image inspect --format '{{.Architecture}}' "$2" 2>/dev/null) || {
     "$1" version >/dev/null 2>&1 ||
@@ -126,6 +130,14 @@ bind_add_if_exists() {
 readonly longship_certificates=(SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT
   GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS)
 
+# variable_is_hosts NAME: whether an exported variable describes the host's own file system or shell.
+variable_is_hosts() {
+  case $1 in
+    PATH | LD_LIBRARY_PATH | PWD | OLDPWD | SHLVL | HOSTNAME | SHELL | _ | BASH_FUNC_* | DOCKER_* | XDG_RUNTIME_DIR) ;;
+    *) return 1 ;;
+  esac
+}
+
 # bind_host_files: bind what the caller's environment names: certificates and the temporary directory.
 bind_host_files() {
   local variable path
@@ -156,8 +168,8 @@ bind_pip_sources() {
   done
 }
 
-# apptainer_add_home: bind HOME if it is not the home directory of the passwd file, which Apptainer binds.
-apptainer_add_home() {
+# sif_add_home: bind HOME if it is not the home directory of the passwd file, which Apptainer binds.
+sif_add_home() {
   local -r home=${HOME:-}
   if [[ ! -d $home ]]; then return 0; fi
   unset HOME # bash then expands ~ from the passwd file
@@ -169,13 +181,13 @@ apptainer_add_home() {
   options+=(--home "$home")
 }
 
-# apptainer_add_nvidia: if the node has a GPU; else --nv only warns.
-apptainer_add_nvidia() {
+# sif_add_nvidia: if the node has a GPU; else --nv only warns.
+sif_add_nvidia() {
   if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi
 }
 
-# apptainer_add_amd: the same for AMD.
-apptainer_add_amd() {
+# sif_add_amd: the same for AMD.
+sif_add_amd() {
   if [[ -e /dev/kfd ]]; then options+=(--rocm); fi
 }
 

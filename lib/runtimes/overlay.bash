@@ -1,8 +1,6 @@
 # shellcheck shell=bash
-# The overlay of a launch: FILE contains the Python packages, which are mounted at /user-software. If the runtime is
-# apptainer and the overlay exists, no function here starts a process: each rank of a job runs them.
-
-readonly longship_overlay_mount=/user-software
+# The overlay of a launch: FILE contains the Python packages, which are mounted at TARGET. If the runtime is apptainer
+# and the overlay exists, no function here starts a process: each rank of a job runs them.
 
 # the lines of the record, read once: each rank does this on the shared file system
 declare -ga overlay_record=()
@@ -49,26 +47,25 @@ overlay_check_python() {
     fail "overlay $1 was built for Python $REPLY, but this machine has $found" "$2"
 }
 
-# overlay_mount FILE: let Apptainer mount it, with the method that worked when it was built.
+# overlay_mount FILE TARGET: let Apptainer mount it, with the method that worked when it was built.
 overlay_mount() {
   record_find mounted_by "${overlay_record[@]}"
-  overlay_add_file "$1" "$REPLY"
+  overlay_add_file "$1" "$2" "$REPLY"
 }
 
-# overlay_add_file FILE METHOD: bind the file if that works, else lay it over the whole image.
+# overlay_add_file FILE TARGET METHOD: bind the file if that works, else lay it over the whole image.
 overlay_add_file() {
-  if [[ $2 == overlay ]]; then
+  if [[ $3 == overlay ]]; then
     options+=(--overlay "$1:ro")
   else
-    options+=(--mount
-      "type=bind,\"src=${1//\"/\"\"}\",dst=$longship_overlay_mount,image-src=/,ro")
+    options+=(--mount "type=bind,\"src=${1//\"/\"\"}\",dst=$2,image-src=/,ro")
   fi
 }
 
-# overlay_bind_unpacked FILE: for runtimes that cannot mount SquashFS files.
+# overlay_bind_unpacked FILE TARGET: for runtimes that cannot mount SquashFS files.
 overlay_bind_unpacked() {
   overlay_unpack "$1"
-  bind_add "$REPLY" "$longship_overlay_mount" ro
+  bind_add "$REPLY" "$2" ro
 }
 
 # overlay_unpack FILE: unpack it once on this file system; set REPLY to the directory.

@@ -27,17 +27,14 @@ set_container_options() {
   local variable REPLY
   local -a names=() options=() overlay_record=()
   local -A bound=()
-  enroot_check_image "$longship_image" "$longship_image_hint"
+  sqsh_check "$longship_image" "$longship_image_hint"
   bind_add "$longship_image" "$longship_image_inside" ro
   pyxis_add_binds
   export ENROOT_LOGIN_SHELL=no # /etc/profile would overwrite the image's PATH
   while IFS= read -r variable; do
     # enroot would change these on the way; unnamed they pass as they are, unless the image has them too
     case ${!variable} in *$'\n'* | [\"\']*) continue ;; esac
-    case $variable in
-      PATH | LD_LIBRARY_PATH | PWD | OLDPWD | SHLVL | HOSTNAME | SHELL | _ | BASH_FUNC_* | XDG_RUNTIME_DIR) ;;
-      *) names+=("$variable") ;;
-    esac
+    variable_is_hosts "$variable" || names+=("$variable")
   done < <(compgen -e)
   # home too, as under every runtime: it contains tokens
   CONTAINER_OPTIONS=(

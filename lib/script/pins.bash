@@ -13,7 +13,7 @@ version_is_pinned() {
       return
     }
     # compare names: two users can have different paths to one directory
-    if [[ ${image##*/} != "${1##*/}" ]] && ! { docker_has_tag "$1" && [[ $image == "$(docker_tag_in "$1")" ]]; }; then
+    if [[ ${image##*/} != "${1##*/}" ]] && ! { engine_has_tag "$1" && [[ $image == "$(engine_tag_in "$1")" ]]; }; then
       continue
     fi
     if [[ -n $job ]] && job_is_over "$job" || [[ -z $job && ! -e $launcher ]]; then

@@ -397,8 +397,6 @@ def test_setuid_starter_is_found_where_the_runtime_says(tmp_path, setuid):
     runtime = tmp_path / "apptainer"
     runtime.write_text(f'#!/bin/sh\necho "BINDIR=/x"\necho "LIBEXECDIR={folder}"\n')
     runtime.chmod(0o755)
-    script = (
-        'PATH=$1:$PATH; source "$2/lib/runtimes/apptainer.bash"; apptainer_has_setuid apptainer'
-    )
+    script = 'PATH=$1:$PATH; source "$2/lib/runtimes/apptainer.bash"; sif_has_setuid apptainer'
     done = subprocess.run(["bash", "-c", script, "bash", tmp_path, ROOT])
     assert (done.returncode == 0) == setuid

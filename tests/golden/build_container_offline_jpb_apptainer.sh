@@ -174,7 +174,7 @@ build_record() {
 # build_name_image: make it the new image, with its record.
 build_name_image() {
   rm -f -- "$build_image.json" # it belongs to the image that goes away now
-  if docker_has_tag "$build_image" && [[ $(docker_tag_in "$build_image") != "$(docker_tag_in "$build_partial")" ]]; then
+  if engine_has_tag "$build_image" && [[ $(engine_tag_in "$build_image") != "$(engine_tag_in "$build_partial")" ]]; then
     image_delete "$build_image" || :
   fi
   file_publish "$build_partial" "$build_image"
@@ -291,11 +291,11 @@ sif_build() {
   esac
   # in the archive's folder: a path with a colon would be taken apart; not pulled: that keeps a second copy of the SIF
   (cd -- "$folder" && build_run "$1" build "${options[@]}" "$build_partial" "$address")
-  if [[ $build_kind == docker ]]; then build_digest=$(apptainer_fetched_digest "$build_work/cache"); fi
+  if [[ $build_kind == docker ]]; then build_digest=$(sif_fetched_digest "$build_work/cache"); fi
 }
 
-# docker_build PROGRAM TAG: build the Dockerfile; its directory is the context.
-docker_build() {
+# engine_build PROGRAM TAG: build the Dockerfile; its directory is the context.
+engine_build() {
   build_run "$1" build --platform "linux/$arch" --file "$build_file" --tag "$2" "${build_file%/*}"
 }
 
@@ -304,16 +304,16 @@ archive_build_dockerfile() {
   local program
   for program in docker podman; do
     if command -v "$program" >/dev/null && "$program" version >/dev/null 2>&1; then
-      docker_build "$program" "$1-archive"
-      docker_save "$program" "$1-archive" "$2"
+      engine_build "$program" "$1-archive"
+      engine_save "$program" "$1-archive" "$2"
       return
     fi
   done
   fail "neither docker nor podman works on this machine, and $build_file requires one of them" "$build_hint"
 }
 
-# docker_save PROGRAM TAG ARCHIVE: save it as an archive and remove it from the store.
-docker_save() {
+# engine_save PROGRAM TAG ARCHIVE: save it as an archive and remove it from the store.
+engine_save() {
   build_run "$1" save --output "$3" "$2"
   "$1" rmi "$2" >/dev/null
 }
@@ -324,9 +324,9 @@ image_copy() {
     fail_writing "${2%/*}" "cannot copy $1 to $2" 'see the error above'
 }
 
-# apptainer_fetched_digest CACHE: print the digest of the manifest that Apptainer has downloaded last; the layout of the cache
+# sif_fetched_digest CACHE: print the digest of the manifest that Apptainer has downloaded last; the layout of the cache
 # is the OCI's, and this cache belongs to one image.
-apptainer_fetched_digest() {
+sif_fetched_digest() {
   local -r index=$1/cache/blob/index.json
   local digests=''
   if [[ -f $index ]]; then digests=$(grep -o '"digest": *"sha256:[0-9a-f]*"' "$index") || :; fi
@@ -348,14 +348,14 @@ archive_verify() {
 
 declare -g WRITTEN_TO='modified after it was built'
 
-# docker_has_tag FILE: whether it contains a tag; set REPLY to the program whose tag that is.
-docker_has_tag() {
+# engine_has_tag FILE: whether it contains a tag; set REPLY to the program whose tag that is.
+engine_has_tag() {
   REPLY=${1##*.}
   [[ $REPLY == docker || $REPLY == podman ]]
 }
 
-# docker_tag_in FILE: print the tag that it contains.
-docker_tag_in() {
+# engine_tag_in FILE: print the tag that it contains.
+engine_tag_in() {
   local tag=
   if [[ -f $1 ]]; then IFS= read -r tag <"$1" || :; fi
   printf '%s' "$tag"
@@ -364,15 +364,15 @@ docker_tag_in() {
 # image_exists FILE: whether the image exists.
 image_exists() {
   [[ -f $1 ]] || return 1
-  if docker_has_tag "$1"; then "$REPLY" image inspect "$(docker_tag_in "$1")" >/dev/null 2>&1; fi
+  if engine_has_tag "$1"; then "$REPLY" image inspect "$(engine_tag_in "$1")" >/dev/null 2>&1; fi
 }
 
 # image_delete FILE: with its tag, unless another file names that too; false if a container uses the tag.
 image_delete() {
   local -a same=()
-  if docker_has_tag "$1" && image_exists "$1"; then
-    mapfile -t same < <(grep -l -x -F -e "$(docker_tag_in "$1")" -- "${1%/*/*}"/{build,versions}/*."$REPLY" 2>/dev/null)
-    if ((${#same[@]} < 2)); then "$REPLY" rmi "$(docker_tag_in "$1")" >/dev/null 2>&1 || return 1; fi
+  if engine_has_tag "$1" && image_exists "$1"; then
+    mapfile -t same < <(grep -l -x -F -e "$(engine_tag_in "$1")" -- "${1%/*/*}"/{build,versions}/*."$REPLY" 2>/dev/null)
+    if ((${#same[@]} < 2)); then "$REPLY" rmi "$(engine_tag_in "$1")" >/dev/null 2>&1 || return 1; fi
   fi
   rm -f -- "$1"
 }
@@ -382,14 +382,14 @@ image_check() {
   local found
   case $1 in
     *.docker | *.podman)
-      docker_has_tag "$1"
-      docker_check_image "$REPLY" "$(docker_tag_in "$1")" "$2" "$3"
+      engine_has_tag "$1"
+      engine_check "$REPLY" "$(engine_tag_in "$1")" "$2" "$3"
       ;;
     *.sif) sif_check "$1" "$2" "$3" ;;
     *.sqsh)
-      enroot_check_image "$1" "$3"
+      sqsh_check "$1" "$3"
       unsquashfs -s "$1" >/dev/null 2>&1 || fail "incomplete image: $1" "$3"
-      found=$(enroot_image_arch "$1")
+      found=$(sqsh_arch "$1")
       # older unsquashfs shows no file
       [[ -z $found || $found == "$2" ]] || fail "image $1 has the wrong architecture: $found, expected $2" "$3"
       ;;
@@ -440,8 +440,8 @@ file_checksum() {
 # image_checksum FILE: print the checksum of the image, or its id in the store of docker or podman.
 image_checksum() {
   local id
-  if docker_has_tag "$1"; then
-    id=$("$REPLY" image inspect --format '{{.Id}}' "$(docker_tag_in "$1")")
+  if engine_has_tag "$1"; then
+    id=$("$REPLY" image inspect --format '{{.Id}}' "$(engine_tag_in "$1")")
     printf 'sha256:%s' "${id#sha256:}"
   else
     file_checksum "$1"
@@ -450,8 +450,8 @@ image_checksum() {
 
 # image_bytes FILE: print the size of the image.
 image_bytes() {
-  if docker_has_tag "$1"; then
-    "$REPLY" image inspect --format '{{.Size}}' "$(docker_tag_in "$1")"
+  if engine_has_tag "$1"; then
+    "$REPLY" image inspect --format '{{.Size}}' "$(engine_tag_in "$1")"
   else
     stat -c %s -- "$1"
   fi
@@ -479,7 +479,7 @@ image_damage() {
     REPLY='the record is missing or damaged'
   elif ! image_exists "$1"; then
     REPLY='the image is missing'
-  elif ! docker_has_tag "$1"; then
+  elif ! engine_has_tag "$1"; then
     bytes=$(stat -L -c %s -- "$1")
     record_value "$1.json" bytes
     if [[ $bytes != "$REPLY" ]]; then
@@ -499,7 +499,7 @@ image_matches_record() {
   local sum
   image_damage "$1"
   if [[ -z $REPLY || $REPLY == "$WRITTEN_TO" ]] && [[ $1 != *_unrecorded.* ]]; then
-    if [[ -z $REPLY && ${2:-} != always ]] && ! docker_has_tag "$1"; then return; fi
+    if [[ -z $REPLY && ${2:-} != always ]] && ! engine_has_tag "$1"; then return; fi
     sum=$(image_checksum "$1") || exit
     record_value "$1.json" sha256
     if [[ $sum == "$REPLY" ]]; then
@@ -513,7 +513,7 @@ image_matches_record() {
 
 # image_renew_fingerprint FILE: its checksum was right: nothing has to compute it again. Another user's record stays.
 image_renew_fingerprint() {
-  if docker_has_tag "$1"; then return; fi
+  if engine_has_tag "$1"; then return; fi
   (record_change "$1.json" modified "$(image_fingerprint "$1")") 2>/dev/null || :
 }
 
@@ -688,20 +688,18 @@ registry_login_command() {
 
 # ---------- lib/runtimes/enroot.bash
 
-# enroot_check_image FILE HINT: stop if the image is missing or not an image. Its architecture is checked at the build:
+# sqsh_check FILE HINT: stop if the image is missing or not an image. Its architecture is checked at the build:
 # that takes too long for each launch.
-enroot_check_image() {
+sqsh_check() {
   local magic=''
-  [[ -e $1 ]] || fail "image not found: $1" "$2"
-  [[ -r $1 ]] || fail "cannot read image $1" \
-    "ask its owner to run: chmod a+r $(printf %q "$1")"
+  image_check_readable "$1" "$2"
   IFS= read -r -n 4 magic <"$1" 2>/dev/null || :
   [[ $magic == hsqs ]] || fail "not a SquashFS image: $1" "$2"
 }
 
-# enroot_image_arch FILE: print the architecture of the programs in an image, as enroot records none; print nothing if
+# sqsh_arch FILE: print the architecture of the programs in an image, as enroot records none; print nothing if
 # the file is incomplete. Symbolic links are skipped: older versions of unsquashfs do not follow them.
-enroot_image_arch() {
+sqsh_arch() {
   local file code
   while IFS= read -r file; do
     code=$(unsquashfs -cat "$1" "$file" 2>/dev/null | head -c 20 | od -An -v -tx1 | tr -d ' \n')
@@ -722,13 +720,17 @@ program_check() {
       'load its module, or set container.runtime in configuration.toml to another runtime'
 }
 
+# image_check_readable FILE HINT: stop if the image is missing or cannot be read.
+image_check_readable() {
+  [[ -e $1 ]] || fail "image not found: $1" "$2"
+  [[ -r $1 ]] || fail "cannot read the image $1" "ask its owner to run: chmod a+r $(printf %q "$1")"
+}
+
 # sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
 # first line a SIF file has magic, version and architecture.
 sif_check() {
   local -r file=$1 arch=$2 hint=$3
-  [[ -e $file ]] || fail "image not found: $file" "$hint"
-  [[ -r $file ]] || fail "cannot read the image $file" \
-    "ask its owner to run: chmod a+r $(printf %q "$file")"
+  image_check_readable "$file" "$hint"
   local LC_ALL=C magic code found
   { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
     IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=
@@ -741,8 +743,8 @@ sif_check() {
   [[ $found == "$arch" ]] || fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
 }
 
-# docker_check_image PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
-docker_check_image() {
+# engine_check PROGRAM TAG ARCH HINT: the same for an image in the store of docker or podman.
+engine_check() {
   local found
   found=$("$1" image inspect --format '{{.Architecture}}' "$2" 2>/dev/null) || {
     "$1" version >/dev/null 2>&1 ||

@@ -16,13 +16,13 @@ longship_main() {
   sif_check "$image" amd64 'run: python3 build_container.py && python3 move_built_container_to_active.py'
   host_check_arch amd64 "the image $image"
   options=()
-  apptainer_add_home
+  sif_add_home
   bind_add_if_exists /proj/nordic-llm/users/me/longship
   bind_add '/home/me/long ship'
   bind_add /data /data ro
   bind_host_files
   bind_pip_sources
-  apptainer_add_nvidia
+  sif_add_nvidia
   venv_check /proj/nordic-llm/users/me/longship/venv_pytorch_amd64 /proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
   command_set '/home/me/long ship/lib/runtimes/inside/interactive.bash' "$@"
   command_encode
@@ -117,13 +117,17 @@ program_check() {
       'load its module, or set container.runtime in configuration.toml to another runtime'
 }
 
+# image_check_readable FILE HINT: stop if the image is missing or cannot be read.
+image_check_readable() {
+  [[ -e $1 ]] || fail "image not found: $1" "$2"
+  [[ -r $1 ]] || fail "cannot read the image $1" "ask its owner to run: chmod a+r $(printf %q "$1")"
+}
+
 # sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
 # first line a SIF file has magic, version and architecture.
 sif_check() {
   local -r file=$1 arch=$2 hint=$3
-  [[ -e $file ]] || fail "image not found: $file" "$hint"
-  [[ -r $file ]] || fail "cannot read the image $file" \
-    "ask its owner to run: chmod a+r $(printf %q "$file")"
+  image_check_readable "$file" "$hint"
   local LC_ALL=C magic code found
   { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
     IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=
@@ -234,8 +238,8 @@ bind_pip_sources() {
   done
 }
 
-# apptainer_add_home: bind HOME if it is not the home directory of the passwd file, which Apptainer binds.
-apptainer_add_home() {
+# sif_add_home: bind HOME if it is not the home directory of the passwd file, which Apptainer binds.
+sif_add_home() {
   local -r home=${HOME:-}
   if [[ ! -d $home ]]; then return 0; fi
   unset HOME # bash then expands ~ from the passwd file
@@ -247,8 +251,8 @@ apptainer_add_home() {
   options+=(--home "$home")
 }
 
-# apptainer_add_nvidia: if the node has a GPU; else --nv only warns.
-apptainer_add_nvidia() {
+# sif_add_nvidia: if the node has a GPU; else --nv only warns.
+sif_add_nvidia() {
   if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi
 }
 

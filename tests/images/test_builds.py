@@ -29,13 +29,13 @@ CACHE = re.compile(r"\w*TMPDIR=|(APPTAINER|SINGULARITY|ENROOT)_|PARALLEL_HOME")
 # What would change this machine only says so.
 STUBS = r"""
 build_run() { echo "$@"; }
-for each in image_copy docker_keep_tag docker_load docker podman; do
+for each in image_copy engine_keep_tag engine_load docker podman; do
   eval "$each() { echo $each \"\$@\"; }"
 done
-for each in program_check directory_make build_end docker_pulled_digest; do
+for each in program_check directory_make build_end engine_pulled_digest; do
   eval "$each() { :; }"
 done
-apptainer_fetched_digest() { :; }
+sif_fetched_digest() { :; }
 file_checksum() { :; }
 build_begin() { build_partial=partial build_tmp=/tmp build_work=/work; }
 """
@@ -57,7 +57,7 @@ build_begin() { build_partial=partial build_tmp=/tmp build_work=/work; }
         ("apptainer", "oci-archive:{file}.tar", "apptainer build --force --arch amd64 partial oci"),
         ("docker", "docker://x/y:1", "docker pull --platform linux/amd64 x/y:1"),
         ("podman", "{file}.Dockerfile", "podman build --platform linux/amd64 --file {file}"),
-        ("docker", "docker-archive:{file}.tar", "docker_load docker longship/x:amd64-partial"),
+        ("docker", "docker-archive:{file}.tar", "engine_load docker longship/x:amd64-partial"),
         ("podman", "docker-daemon:y:1", "podman pull docker-daemon:y:1"),
         ("enroot", "docker://x/y:1", "enroot import --arch x86_64 --output partial docker://x/y:1"),
         ("enroot", "docker-daemon:y:1", "enroot import --output partial dockerd://y:1"),

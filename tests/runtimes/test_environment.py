@@ -69,7 +69,7 @@ def test_gpus_are_looked_for_where_there_can_be_some(gpu, nvidia, amd, repositor
     repository.write("stacks/pytorch/stack.toml", '[configuration.container]\nimage = "/x.sif"\n')
     repository.write("local/site.toml", f'[machines.local]\ngpu = "{gpu}"\n')
     found = lines(repository, "apptainer")
-    assert ("apptainer_add_nvidia" in found, "apptainer_add_amd" in found) == (nvidia, amd)
+    assert ("sif_add_nvidia" in found, "sif_add_amd" in found) == (nvidia, amd)
 
 
 def test_active_version_of_the_venv_is_started(repository, tmp_path):

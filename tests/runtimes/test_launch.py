@@ -234,7 +234,7 @@ def test_groups_of_the_caller_are_kept(program, runtime, added, bash, tmp_path):
         (tmp_path / name).chmod(0o755)
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = bash(
-        "options=()", f"docker_add_groups {program}", "printf '%s\n' \"${options[@]}\"", env=env
+        "options=()", f"engine_add_groups {program}", "printf '%s\n' \"${options[@]}\"", env=env
     )
     assert done.stdout.split() == added
 
@@ -242,7 +242,7 @@ def test_groups_of_the_caller_are_kept(program, runtime, added, bash, tmp_path):
 def test_home_with_a_colon_is_told(bash, tmp_path):
     home = tmp_path / "a:b"
     home.mkdir()
-    done = bash("options=()", "apptainer_add_home", "echo on", env={"HOME": home}, check=False)
+    done = bash("options=()", "sif_add_home", "echo on", env={"HOME": home}, check=False)
     assert done.stdout == ""
     fails(done, f"HOME contains a colon, which Apptainer does not allow: {home}")
 
@@ -465,7 +465,7 @@ def test_secret_that_cannot_be_written_starts_nothing(bash):
     done = bash(
         "longship_secrets=(A B) A=1 B=2",
         'printf() { [[ ${2-} != A ]] && builtin printf "$@"; }',
-        "docker_secrets_text",
+        "engine_secrets_text",
         check=False,
     )
     assert done.returncode == 1 and done.stdout == "exit 1; "
@@ -476,7 +476,7 @@ def test_secrets_that_cannot_be_read_inside_are_told(bash):
     """As with a daemon on another host, or of other user ids."""
     lines = [
         "longship_secrets=(A) A=1",
-        "text=$(docker_secrets_text)",
+        "text=$(engine_secrets_text)",
         "rm /dev/shm/longship-secrets-$$.*",
         'sh -c "${text}echo started"',
     ]

@@ -35,8 +35,8 @@ MOST = 5000  # commands that a script can have
 READING = (
     *(
         "record_value",
-        "docker_has_tag",
-        "docker_tag_in",
+        "engine_has_tag",
+        "engine_tag_in",
         "sif_check",
         "host_arch",
         "image_fingerprint",
