@@ -46,6 +46,23 @@ _HANDLED = "During handling of the above exception"
 _CAUSE = "The above exception was the direct cause"
 _RANK = re.compile(r"(?:^ *[0-9]+: )?\[[Rr]ank ?[0-9]+\]:? $")
 _INSTALLED = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+)")
+# What lines that look like errors contain (lower case), what shows that a line is none, and how
+# many lines are remembered.
+_SUSPECT = (
+    b"error|fail|fatal|cannot|can't|could not|couldn't|unable|denied|invalid|abort|exception:|panic"
+    b"|fault:|no such|not found|not permitted|not available|not support|not exist|not match"
+    b"|not recogni|did not|mismatch|unsupported|unavailable|unknown|refused|timed out|killed"
+    b"|exceed|expired|non-zero|nonzero"
+).split(b"|")
+_HARMLESS = re.compile(
+    rb"(?<![=_])\b(?:INFO|info|VERBOSE|DEBUG|TRACE|DIAG|[Dd]ebug[0-9]?)\b|level=debug"
+    rb"|\bWARNING\b|Warning: |: [IW] |\[?[IVWD][0-9]{3,4} |\[W |^(?:--|#) |[Ii]gnor|Skipping "
+    rb"|libibverbs|dlerror|gds_ds12|oom_score_adj|Exception raised from|frame #|asynchronously"
+    rb"|error[_ ]file|errors\.html|suppress_errors|Token indices|be set automatically"
+    rb"|: tasks? [0-9,-]+: |/fail"
+)
+_SUSPECTS = 1000
+_AROUND = 500  # characters
 _BARE = re.compile(
     r"(?:^|[]:|)] +)(?=(?:[A-Z]\w*|[a-z]\w*(?:\.\w+)*\.[A-Z]\w*)(?:Error|Exception)"
     r"(?:\(\w+\))?(?:: |:?$))"
@@ -64,6 +81,7 @@ class Message(NamedTuple):
     consequence: bool = False  # it follows from something else, which is printed first
     source: str = ""  # URL of a page about it
     sites: list[str] = []  # noqa: RUF012  # never changed
+    likely: str = ""  # if nothing else is found: matches its exception, or a line like an error
 
 
 class Finding(NamedTuple):
@@ -91,12 +109,17 @@ class Finding(NamedTuple):
 
 
 class Raised(NamedTuple):
-    """An exception that no message of the table explains, with the places in its traceback."""
+    """An exception or a line that no text of the table explains, with the places in a traceback."""
 
     offset: int
     line: int
     text: str
     places: list[tuple[str, str]]
+
+    def described(self) -> str:
+        """Return the text and the file that raised the exception, which `likely` matches."""
+        files = [_INSTALLED.split(file)[-2:] for file, _ in self.places if file[0] != "<"]
+        return f"{self.text} in {''.join(files[-1])}" if files else self.text
 
     def where(self) -> str:
         """Say where it was raised, and from which line outside installed packages."""
@@ -122,7 +145,12 @@ class Scan:
             for each in messages
             for text in each.text
         ]
-        self._exceptions = {each.topic: each for each in messages if not each.text}
+        self._families = [
+            (each, re.compile(each.likely, re.IGNORECASE)) for each in messages if each.likely
+        ]
+        self._exceptions = {
+            each.topic: each for each in messages if not each.text and not each.likely
+        }
         self._dull: set[bytes] = set()
         self._met: set[bytes] = set()  # texts whose digits matter, found in a kind of line
         self._offset = self.lines = self._attempts = 0
@@ -133,36 +161,62 @@ class Scan:
         self._found: dict[str, Finding] = {}
         self.first = FirstFailure()
         self._failed_in, self._is_explained = 0, False
+        self._suspects: dict[bytes, Raised] = {}  # by kind of line
         self.last_error = (0, "")
         self._raised: Raised | None = None
         self._traceback, self._caught = -_NEAR, 0
 
     @property
     def findings(self) -> list[Finding]:
-        """Causes first, each group in the order of the log; without a cause the exception."""
+        """Causes first, each group in the order of the log; without a cause what is likely one."""
         found = sorted(
             self._found.values(), key=lambda each: (each.message.consequence, each.offset)
         )
         if found and not found[0].message.consequence:
             return found
-        return [*self._exception(bare=not found), *found]
+        raised = self._raised or (None if found else self._bare_exception())
+        likely = self._explain_exception(raised) if raised else self._explain_suspects()
+        if not likely and not found:
+            likely = self._explain_failed_task()
+        return [likely, *found] if likely else found
 
-    def _exception(self, *, bare: bool) -> Iterator[Finding]:
-        """Yield what is certain about an exception that no message explains."""
-        raised = self._raised
+    def _bare_exception(self) -> Raised | None:
+        """Return the last exception that has no traceback."""
         number, text = self.last_error
-        if not raised and bare and number != self._caught and (label := _BARE.search(text)):
-            raised = Raised(0, number, text[label.end() :], [])
-        if raised and (named := _RAISED.match(raised.text)):
-            kind = named[2] or named[1].rpartition(".")[2]
-            message = self._exceptions.get(kind) or self._exceptions.get(_UNKNOWN)
-            if message:
-                values = {"exception": kind, "where": raised.where()}
-                yield Finding(message, raised.offset, raised.line, raised.text, 0, values)
-        elif bare and self._failed_in and (message := self._exceptions.get("task failed")):
-            who = self.first.who
-            values = {"reason": who[0].upper() + who[1:]}
-            yield Finding(message, 0, self._failed_in, f"srun: error: {who}", 0, values)
+        if number != self._caught and (label := _BARE.search(text)):
+            return Raised(0, number, text[label.end() :], [])
+        return None
+
+    def _explain_exception(self, raised: Raised) -> Finding | None:
+        """Explain an exception by its family, or by its class."""
+        named = _RAISED.match(raised.text)
+        if not named or (likely := self._explain_by_family(raised)):
+            return likely if named else None
+        kind = named[2] or named[1].rpartition(".")[2]
+        message = self._exceptions.get(kind) or self._exceptions.get(_UNKNOWN)
+        values = {"exception": kind, "where": raised.where()}
+        return message and Finding(message, raised.offset, raised.line, raised.text, 0, values)
+
+    def _explain_suspects(self) -> Finding | None:
+        """Explain the first line that looks like an error of a known family."""
+        found = (self._explain_by_family(each) for each in self._suspects.values())
+        return next(filter(None, found), None)
+
+    def _explain_by_family(self, raised: Raised) -> Finding | None:
+        text = raised.described()
+        values = {"where": raised.where()}
+        for message, likely in self._families:
+            if likely.search(text):
+                return Finding(message, raised.offset, raised.line, raised.text, 0, values)
+        return None
+
+    def _explain_failed_task(self) -> Finding | None:
+        message = self._exceptions.get("task failed")
+        if not self._failed_in or not message:
+            return None
+        who = self.first.who
+        values = {"reason": who[0].upper() + who[1:]}
+        return Finding(message, 0, self._failed_in, f"srun: error: {who}", 0, values)
 
     def read(self, stream: BinaryIO, size: int = 0) -> None:
         """Read a log to its end.
@@ -232,9 +286,9 @@ class Scan:
         if len(self._dull) > _KINDS:
             self._dull.clear()
         self._dull.update(kind for kind in kinds if len(kind) <= _SEEN)
-        for at in taken:
-            begin, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
-            self._dull.discard(block[begin : end if end >= 0 else None].translate(_DIGITS))
+        known = {_whole_line(block, at).translate(_DIGITS) for at in taken}
+        self._dull -= known
+        self._remember_suspects(block, kinds, fresh, known)
         at = self.first.feed(block)
         if at >= 0 and not self._failed_in:
             self._failed_in = self._number(block, at)
@@ -244,6 +298,30 @@ class Scan:
         if last >= 0:
             start, end = _line_around(block, last)
             self.last_error = (self._number(block, start), _shown(block[start:end]))
+
+    def _remember_suspects(
+        self, block: bytes, kinds: list[bytes], fresh: bytes, known: set[bytes]
+    ) -> None:
+        """Remember the first line of each new kind that looks like an error."""
+        lower, places = fresh.lower(), {}
+        for text in _SUSPECT:
+            for at in _positions(lower, text):
+                begin = fresh.rfind(b"\n", 0, at) + 1
+                places.setdefault(_whole_line(fresh, at), at - begin)
+        new = places.keys() - known - self._suspects.keys()
+        if not new:
+            return
+        for number, line in enumerate(block.split(b"\n")):
+            kind = kinds[number]
+            if kind not in new or _HARMLESS.search(line):
+                continue
+            new.remove(kind)
+            begin, end = _line_around(line, places[kind])
+            around = slice(max(begin, places[kind] - _AROUND), min(end, places[kind] + _AROUND))
+            text = _shown(line[around])
+            self._suspects[kind] = Raised(self._offset, self.lines + number + 1, text, [])
+        while len(self._suspects) > _SUSPECTS:
+            del self._suspects[next(iter(self._suspects))]
 
     def _trace(self, block: bytes, at: int, known: set[int]) -> None:
         """Remember the first exception of a group of tracebacks that the table does not explain."""
@@ -338,6 +416,11 @@ def _positions(block: bytes, text: bytes) -> Iterator[int]:
     while at >= 0:
         yield at
         at = block.find(text, _line_around(block, at)[1])
+
+
+def _whole_line(block: bytes, at: int) -> bytes:
+    begin, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
+    return block[begin : end if end >= 0 else None]
 
 
 def _line_around(block: bytes, at: int) -> tuple[int, int]:
