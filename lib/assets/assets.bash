@@ -2,24 +2,17 @@
 # Assets: models and datasets of the Hugging Face Hub, in the cache that its libraries use. Each has a record, which
 # is written last: the commit and the number of files, then the files with their SHA-256 in the form of sha256sum.
 # For the transfer to another machine they are plain files, DIR/COMMIT/..., because not every copy keeps the
-# cache's links; the record is in the same directory. assets_begin, hub_begin and hub_find set:
+# cache's links; the record is in the same directory. assets_begin sets:
 #
 #   hub_cache   directory that is HF_HOME
-#   hub_tools   venv that is created for huggingface_hub if no other Python has it
-#   hub_venv    venv that may have it; "" for none
-#   hub_python  the Python inside that has it
+#   hub_tools   venv that is created for huggingface_hub
 
 # shellcheck source=lib/script/facts.bash
 source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
 
-# assets_begin HUB_CACHE
+# assets_begin HUB_CACHE TOOLS
 assets_begin() {
-  hub_cache=$1
-}
-
-# hub_begin TOOLS VENV
-hub_begin() {
-  hub_tools=$1 hub_venv=$2 hub_python=
+  hub_cache=$1 hub_tools=$2
 }
 
 # asset_record ASSET: set REPLY to the file.
@@ -80,7 +73,7 @@ asset_fetch_locked() {
   step "$number" "Downloading the $kind $repo, $revision"
   hub_find
   asset_record "$asset"
-  inside "$hub_python" "$LIBRARY/assets/inside/fetch_assets.py" "$hub_cache/hub" "$REPLY" "$machine" \
+  inside "$hub_tools/bin/python" "$LIBRARY/assets/inside/fetch_assets.py" "$hub_cache/hub" "$REPLY" "$machine" \
     "$kind" "$repo" "$revision" "$@" || exit 1
   asset_record "$asset"
   asset_commit "$REPLY"
@@ -89,13 +82,9 @@ asset_fetch_locked() {
   fi
 }
 
-# hub_find: set hub_python to a Python inside that has huggingface_hub: the environment's, the image's,
-# or that of a venv created for it.
+# hub_find: create the venv for huggingface_hub, unless it exists and its Python starts.
 hub_find() {
-  if [[ -n $hub_python ]]; then return; fi
-  for hub_python in ${hub_venv:+"$hub_venv/bin/python"} python3 "$hub_tools/bin/python"; do
-    if inside "$hub_python" -c 'import huggingface_hub' >/dev/null 2>&1; then return; fi
-  done
+  if inside "$hub_tools/bin/python" -c 'import huggingface_hub' >/dev/null 2>&1; then return; fi
   directory_make "${hub_tools%/*}"
   lock_run "$hub_tools" hub_make_tools
 }
@@ -105,13 +94,13 @@ hub_make_tools() {
   note 'installing huggingface_hub'
   rm -rf -- "$hub_tools"
   if inside python3 -m venv "$hub_tools" >&2 &&
-    inside "$hub_python" -m pip --quiet --disable-pip-version-check \
+    inside "$hub_tools/bin/python" -m pip --quiet --disable-pip-version-check \
       install -r "$LIBRARY/assets/inside/hub.txt" >&2; then
     return
   fi
   rm -rf -- "$hub_tools"
   fail_writing "${hub_tools%/*}" 'cannot install huggingface_hub' \
-    "check the network; pip's output above has the details; or add huggingface_hub to the requirements"
+    "check the network; pip's output above has the details"
 }
 
 # asset_set_ref ASSET DIR NAME: make a branch, such as main, point to its commit. main is the libraries' default

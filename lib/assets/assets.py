@@ -16,7 +16,6 @@ from lib.configuration.paths import Paths
 from lib.configuration.schema import KEYS, entry_name
 from lib.configuration.training import hub_cache
 from lib.runtimes.launch import here_lines
-from lib.runtimes.packages import wanted_venv
 from lib.script.command import assign, call, wrapped
 from lib.script.errors import LongshipError
 
@@ -115,8 +114,7 @@ def offline_lines(settings: Settings, paths: Paths) -> list[str]:
     if not assets:
         return []
     return [
-        assign("machine", settings.machine.name),
-        call("assets_begin", hub_cache(settings.configuration.environment, paths)),
+        *_start_lines(settings, paths),
         *(
             wrapped(
                 *("asset_import", f"{number}/{len(assets)}", each.record),
@@ -129,18 +127,23 @@ def offline_lines(settings: Settings, paths: Paths) -> list[str]:
 
 
 def _fetch_lines(settings: Settings, paths: Paths, assets: tuple[Asset, ...]) -> list[str]:
-    """Return the lines that download them, and that set which Pythons may have the library."""
-    lines = [
-        assign("machine", settings.machine.name),
-        call("assets_begin", hub_cache(settings.configuration.environment, paths)),
-        call("hub_begin", paths.tools / "hub", wanted_venv(settings, paths) or ""),
-    ]
+    """Return the lines that download them."""
+    lines = _start_lines(settings, paths)
     for number, each in enumerate(assets, 1):
         words = [each.record, each.folder, each.kind, each.repo, each.revision]
         for option, patterns in (("--include", each.include), ("--exclude", each.exclude)):
             words += [word for pattern in patterns for word in (option, pattern)]
         lines.append(wrapped("asset_fetch", f"{number}/{len(assets)}", *words))
     return lines
+
+
+def _start_lines(settings: Settings, paths: Paths) -> list[str]:
+    """Return the lines that set what all functions read."""
+    cache = hub_cache(settings.configuration.environment, paths)
+    return [
+        assign("machine", settings.machine.name),
+        call("assets_begin", cache, paths.tools / "hub"),
+    ]
 
 
 def _ref_lines(assets: tuple[Asset, ...]) -> list[str]:

@@ -1,7 +1,7 @@
 """Download a model or dataset of the Hugging Face Hub into its cache, and record its files.
 
-Runs inside the environment, with a Python that has huggingface_hub. The token is the environment's
-(HF_TOKEN). An interrupted download is resumed.
+Runs inside the environment, with the Python of a venv that has huggingface_hub. The token is the
+environment's (HF_TOKEN). An interrupted download is resumed.
 
 Usage: python fetch_assets.py CACHE RECORD MACHINE KIND REPO REVISION
        [--include PATTERN]... [--exclude PATTERN]...
@@ -18,8 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 BLOCK = 1 << 22  # bytes
 TRIES = 5
-# of requests (before huggingface_hub 1.0) and of httpx; later versions retry automatically
-BROKEN_OFF = {"ChunkedEncodingError", "ReadTimeout", "RemoteProtocolError", "ReadError"}
 BUSY = {429, 500, 502, 503, 504}  # status codes of a hub that answers later
 PATIENCE = 60  # longest wait before a retry, in seconds
 AGAIN = "run the command again; complete files are kept"
@@ -106,20 +104,17 @@ def forget_list(folder, commit):
 
 
 def retry(function, *arguments, **options):
-    """Call a function again if a connection broke or the hub is busy: complete parts are kept."""
+    """Call a function again if the hub is busy: complete parts are kept."""
     for attempt in range(TRIES - 1):
         try:
             return function(*arguments, **options)
         except Exception as error:
             answer = getattr(error, "response", None)
-            if getattr(answer, "status_code", None) in BUSY:
-                wait = waiting_time(answer.headers.get("Retry-After", ""), attempt)
-                print(f"note: {hub()} is busy; retrying in {wait} s", file=sys.stderr)
-                time.sleep(wait)
-            elif {each.__name__ for each in type(error).__mro__} & BROKEN_OFF:
-                print("note: the connection broke; continuing", file=sys.stderr)
-            else:
+            if getattr(answer, "status_code", None) not in BUSY:
                 raise
+            wait = waiting_time(answer.headers.get("Retry-After", ""), attempt)
+            print(f"note: {hub()} is busy; retrying in {wait} s", file=sys.stderr)
+            time.sleep(wait)
     return function(*arguments, **options)
 
 
