@@ -6,7 +6,7 @@
 #   fetcher                 venv with pip, build and uv, for downloads
 #   archive                 image archive of the target; "" for none
 #   configured_python       packages.python; "" if it is not set
-#   host_python             a Python of this machine that is new enough
+#   host_python             the Python of this machine that runs Longship
 #   runs_here               yes if the target's programs run on this machine, else no
 
 # shellcheck source=lib/packages/lock_packages.bash
@@ -26,11 +26,12 @@ wheelhouse_verify() {
   fail "$wheelhouse/$bad is missing" "copy it too; or, $lockfile_renew"
 }
 
-# wheelhouse_download DIR FETCHER ARCHIVE PYTHON [OPTION]...: download all wheels for the target; OPTIONs are pip's.
+# wheelhouse_download DIR FETCHER HOST_PYTHON ARCHIVE PYTHON [OPTION]...: download all wheels for the target; OPTIONs are
+# pip's.
 # Uses: start_image, which defines inside COMMAND... for the target's image, if it runs here.
 wheelhouse_download() {
-  downloads=$1 fetcher=$2 archive=$3 configured_python=$4 runs_here=no
-  shift 4
+  downloads=$1 fetcher=$2 host_python=$3 archive=$4 configured_python=$5 runs_here=no
+  shift 5
   requirements_check
   lockfile_choose
   unfinished=$downloads/${lockfile_group##*/}
@@ -38,7 +39,6 @@ wheelhouse_download() {
   trap 'rm -rf -- "$unfinished"; lock_release_all' EXIT
   rm -rf -- "$unfinished"
   directory_make "$unfinished/target" "$unfinished/built"
-  wheelhouse_find_python
   step 1/4 'Describing the target'
   host_arch
   if [[ $REPLY == "$arch" ]] && (start_image && inside python3 --version) >/dev/null 2>&1; then
@@ -56,15 +56,6 @@ wheelhouse_download() {
   if [[ -s $unfinished/missing.txt ]]; then wheelhouse_build "$@"; fi
   wheelhouse_list
   rm -rf -- "$unfinished"
-}
-
-# wheelhouse_find_python: set host_python to the first Python that is new enough; the python3 of login nodes is old.
-wheelhouse_find_python() {
-  for host_python in "${LIBRARY%/*}/.venv/bin/python" python3 python3.{14,13,12,11,10,9}; do
-    if "$host_python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then return; fi
-  done
-  fail 'Python 3.9 or newer not found; it downloads the packages' \
-    'install it, or add it to PATH; on a cluster, find its module: module avail python'
 }
 
 # wheelhouse_describe DIR: write the target's Python version and the packages of its image.

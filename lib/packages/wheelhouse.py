@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.configuration.sites import own_arch
@@ -36,7 +38,8 @@ def download_lines(env: Environment) -> list[str]:
         call("directory_make", folder),
         wrapped(
             *("lock_run", folder / "download", "wheelhouse_download", folder, tools / "fetcher"),
-            *(_archive(env), settings.configuration.packages.python, Expansion('"$@"')),
+            *(sys.executable or "python3", _archive(env), settings.configuration.packages.python),
+            Expansion('"$@"'),
         ),
     ]
 
