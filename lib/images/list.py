@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 from lib.configuration.tables import find_files
-from lib.runtimes.choice import MODULES
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import check_usable, image_file
 from lib.script.errors import printable
-from lib.script.execute import succeeds
+from lib.script.execute import output
 from lib.script.output import Report, as_json, columns, number, size_text
-from lib.script.records import content_of, is_complete, readable_values
+from lib.script.records import content_of, readable_values
+from lib.script.render import render
 
 _Row = dict[str, Any]
 _MOVE = "python3 move_built_container_to_active.py"
 _BUILD = "python3 build_container.py"
+_PROBE_SECONDS = 60  # a docker client without a daemon can wait for minutes
 _WIDE = 120  # columns: each version is on one line
 _DASHES = str.maketrans("", "", "-:Z")
 
@@ -32,9 +35,10 @@ def list_images(env: Environment) -> Report:
     """Describe all versions and mark the active one."""
     active, others = _images(env)
     width = columns()
-    lines = list(_lines(active, width))
+    damages = _damages([file for each in (active, *others) for file in _versions(each)])
+    lines = list(_lines(active, width, damages))
     for each in others:
-        lines += ["", f"not configured: {each.name}", *_lines(each, width)]
+        lines += ["", f"not configured: {each.name}", *_lines(each, width, damages)]
     if others or _versions(active):
         head = {"version": "VERSION", "built": "BUILT", "digest": "DIGEST", "source": "SOURCE"}
         lines.insert(0, _line(width, " ", head, "SIZE"))
@@ -120,7 +124,7 @@ def _active_version(active: Path) -> tuple[str, str]:
     return used, ([""] + [each[0] for each in changes if each[3:4] == [used]])[-1]
 
 
-def _lines(active: Path, width: int) -> Iterator[str]:
+def _lines(active: Path, width: int, damages: Mapping[str, str]) -> Iterator[str]:
     """Return the lines of one image."""
     rows = list(_rows(active))
     new = rows.pop() if _new_image(active) else None
@@ -129,9 +133,8 @@ def _lines(active: Path, width: int) -> Iterator[str]:
         yield _line(width, "*" if row["in_use"] else " ", row)
         if row["in_use"]:
             yield "  active" + f" since {printable(row['since'])}" * bool(row["since"])
-        damage = _damage(Path(row["file"]))
-        if damage:
-            yield f"  damaged: {printable(damage)}"
+        if damages[row["file"]]:
+            yield f"  damaged: {printable(damages[row['file']])}"
     if foreign:
         yield f"active: {printable(foreign['file'])}, not built by Longship"
     elif not os.path.islink(active):
@@ -150,23 +153,13 @@ def _line(width: int, mark: str, row: _Row, size: str = "") -> str:
     return printable(begin) + ("  " if width >= _WIDE else "\n    ") + printable(end)
 
 
-def _damage(file: Path) -> str:
-    """Return how an image differs from its record, without its checksum: that can take minutes."""
-    program = file.suffix[1:]
-    if "_unrecorded." in file.name:  # not built by Longship
-        return ""
-    if not is_complete(_record(file)):
-        return "the record is missing or damaged"
-    if not os.path.isfile(file):
-        return "the image is missing"
-    if program in ("docker", "podman"):
-        tag = content_of(file).decode(errors="surrogateescape").partition("\n")[0]
-        return (
-            "" if succeeds(MODULES[program].start_probe(program, tag)) else "the image is missing"
-        )
-    values, found = readable_values(_record(file)), file.stat()
-    if str(found.st_size) != values.get("bytes"):
-        return f"{found.st_size} bytes, recorded: {values.get('bytes') or 'none'}"
-    seconds, rest = divmod(found.st_mtime_ns, 10**9)
-    same = values.get("modified") == f"{found.st_size} {seconds}.{rest:09}"
-    return "" if same else "modified after it was built"
+def _damages(files: Sequence[Path]) -> dict[str, str]:
+    """Return by file how images differ from their records, without checksums: those take minutes.
+
+    ``image_damage`` decides it, as for the scripts that activate and delete versions.
+    """
+    plan = 'for file in "$@"; do image_damage "$file"; printf "damage: %s\\n" "$REPLY"; done'
+    command = ["bash", "-c", render("damages", [plan]), "damages", *map(str, files)]
+    text = output(command, _PROBE_SECONDS).text if files else ""
+    found = re.findall("^damage: (.*)", text, re.MULTILINE)
+    return dict(zip(map(str, files), chain(found, repeat("the image cannot be checked"))))

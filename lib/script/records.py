@@ -51,11 +51,6 @@ def readable_values(record: Path) -> dict[str, str]:
     return {name: _unescaped(value) for name, value in reversed(_VALUE.findall(text))}
 
 
-def is_complete(record: Path) -> bool:
-    """Tell whether a record exists with its last line, the brace."""
-    return content_of(record).endswith((b"\n}\n", b"\n}"))
-
-
 def content_of(file: Path) -> bytes:
     """Return the content of a regular file, nothing if it cannot be read; never wait for a FIFO."""
     with suppress(OSError):

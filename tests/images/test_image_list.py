@@ -7,6 +7,7 @@ import pytest
 from lib.images import list as image_list
 from lib.runtimes.environment import Environment
 from lib.script.errors import LongshipError
+from lib.script.execute import Output
 
 NAME = "base_1_amd64_20260102T030405Z_0123456789ab"
 ODD = 'docker://example.org/a "lab"/it\'s\\here/' + "long/" * 20 + "image:1"
@@ -107,6 +108,14 @@ def test_damaged_records_are_listed(record, folder, listed):
     text = listed(200).text
     assert "  damaged: the record is missing or damaged\n" in text
     assert all(each.isprintable() for each in text.splitlines())
+
+
+def test_images_that_cannot_be_checked_are_listed(listed, monkeypatch):
+    """Docker can hang: what is known of the others is kept."""
+    monkeypatch.setattr(image_list, "output", lambda *_: Output("damage: \n", 124))
+    assert "damaged" not in listed(200).text
+    monkeypatch.setattr(image_list, "output", lambda *_: Output("bash: a warning\n", 124))
+    assert "  damaged: the image cannot be checked\n" in listed(200).text
 
 
 def test_missing_images_name_the_command_that_helps(folder, listed):
