@@ -55,6 +55,9 @@ def files_page() -> str:
         "In `<scratch_dir>/runs/<job>-<name>/`, the run directory; the log is next to it. "
         "`python3 submit.py rerun RUN` re-runs the job:",
         _listed("jobs/run.bash"),
+        "In `<scratch_dir>/runs/code-<uid>/`, the frozen code of all jobs; "
+        "see [Frozen code](../how-to/jobs.md#frozen-code):",
+        _listed("jobs/freeze.bash"),
         "## Repositories",
         "In the git repository of each directory of `<project_dir>/repos/`; "
         "`git for-each-ref refs/longship` lists them:",

@@ -15,6 +15,7 @@ from lib.configuration.tables import Key
 _SHOWN_KINDS = {
     "string": "string",
     "integer": "integer",
+    "boolean": "boolean",
     "float": "number",
     "list": "list of strings",
     "string_table": "table of strings",

@@ -15,13 +15,13 @@ from lib.configuration.sites import load_machines
 from lib.configuration.snapshot import resolved
 from lib.jobs import rerun, start
 from lib.jobs import submit as submission
+from lib.jobs.frozen import with_frozen_code
 from lib.jobs.job_files import check_machine, read_job_file
 from lib.jobs.launcher import job_launcher
 from lib.jobs.options import is_option
 from lib.jobs.request import slurm_facts
 from lib.jobs.status import status, status_as_json
 from lib.script.command import call as line
-from lib.script.command import wrapped
 from lib.script.execute import write_file
 from lib.script.records import read_record
 from lib.script.render import render
@@ -95,6 +95,7 @@ class _Command(click.Command):
     help="Start after JOB has completed successfully.",
     shell_complete=complete("job_id"),
 )
+@click.option("--live", is_flag=True, help="Run from the clone, with later changes of the code.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--yes", is_flag=True, help="Do not ask to confirm the cost.")
 @script_options
@@ -104,6 +105,7 @@ def submit(
     words: tuple[str, ...],
     chain: int,
     after: str,
+    live: bool,
     as_json: bool,
     yes: bool,
 ) -> None:
@@ -114,14 +116,15 @@ def submit(
                       arguments of the job follow --
     SITE/JOB.salloc   a shell on a compute node, inside the environment
     status            your jobs: state, time, cost so far, last line of the log
-    rerun RUN         re-run RUN with its recorded script, configuration, image
-                      and arguments
+    rerun RUN         re-run RUN with its recorded script, configuration, code,
+                      image and arguments
 
     Image, packages, partition, time limit, GPUs, memory and account are checked first. The job uses
-    the current configuration, and the image and packages that are active when it starts. With
-    --chain, each job resumes where the previous one reached its time limit.
+    the current configuration and code, frozen unless --live or jobs.freeze says otherwise, and the
+    image and packages that are active when it starts. With --chain, each job resumes where the
+    previous one reached its time limit.
     """
-    given = {"chain": chain, "after": after, "agreed": yes, "as_json": as_json}
+    given = {"chain": chain, "after": after, "agreed": yes, "live": live, "as_json": as_json}
     if job == "status":
         if words:
             raise click.UsageError(f'unexpected argument for status: "{words[0]}"')
@@ -162,15 +165,14 @@ def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[C
     job, options, recorded = rerun.recorded_job(run)
     rerun.check_clone(run, call.paths.root)
     rerun.check_still_there(run)
+    rerun.check_configuration(run)
     record = read_record(run / "record.json")  # the environment would win over the file
     chosen = {key: call.options[key] or record.get(key, "") for key in ("machine", "stack")}
     call = call.changed(configuration=str(run / "configuration.json"), **chosen)
     wanted = submission.Submission(
         job, [*options, *typed], arguments or recorded, again=str(run), **given
     )
-    lines = submission.submit_lines(call.environment("job"), wanted)
-    code = start.repositories(call.settings, call.paths)
-    return call, [wrapped("code_compare", run, *code), *lines]
+    return call, submission.submit_lines(call.environment("job"), wanted)
 
 
 @click.command()
@@ -196,6 +198,7 @@ def begin(machine: str) -> None:
     write_file(run / "slurm.txt", text)
     write_file(run / "configuration.json", resolved(env.settings))
     title = call.title(f"launcher of job {run.name}; arguments: the command")
+    env = with_frozen_code(env, run)
     named = job_launcher(env, run, job=facts["JobId"], restarted=restarted, title=title)
     lines = start.start_lines(env._replace(held=named), run, facts, named)
     write_file(

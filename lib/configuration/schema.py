@@ -115,6 +115,7 @@ class Jobs(NamedTuple):
     ask_above: Annotated[
         int, "ask before a job that may cost more, in the site's unit; 0: never"
     ] = 0
+    freeze: Annotated[bool, "run the code as it was at submission; false: as at the start"] = True
 
 
 class Configuration(NamedTuple):

@@ -25,6 +25,7 @@ _KINDS = {
         "4",
         lambda v: isinstance(v, int) and not isinstance(v, bool) and 0 <= v < _NUMBER,
     ),
+    "boolean": ("true or false", "true", lambda v: isinstance(v, bool)),
     "float": (
         "a number",
         "5.6",
@@ -80,6 +81,7 @@ class Key(NamedTuple):
 _TYPES = {
     str: "string",
     int: "integer",
+    bool: "boolean",
     float: "float",
     tuple[str, ...]: "list",
     Mapping[str, str]: "string_table",

@@ -17,6 +17,8 @@ start_job() {
   RUN_DIR=$(job=$(job_show) && python3 "$LONGSHIP_ROOT/submit.py" begin "$1" <<<"$job") || exit
   # shellcheck source=/dev/null  # lib/jobs/start.py writes it
   source "$RUN_DIR/start.bash"
+  # so that `python train.py` is the frozen file; what git does not track is a link to the clone's there
+  if [[ $PWD -ef ${LONGSHIP_CLONE:-} ]]; then cd -- "$LONGSHIP_ROOT" || exit; fi
 }
 
 # job_show: print what Slurm reports of this job. Its controller can be too busy to answer for minutes, for example when

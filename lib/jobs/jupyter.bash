@@ -16,7 +16,7 @@ serve_jupyter() {
   srun --ntasks=1 ${CONTAINER_OPTIONS[@]+"${CONTAINER_OPTIONS[@]}"} ${TASK_PREFIX[@]+"${TASK_PREFIX[@]}"} "$LAUNCHER" \
     jupyter lab --no-browser --ip="$node" --port="$port" --port-retries=0 \
     --certfile="$RUN_DIR/jupyter.pem" --keyfile="$RUN_DIR/jupyter.key" \
-    --ServerApp.root_dir="$LONGSHIP_ROOT" "$@"
+    --ServerApp.root_dir="${LONGSHIP_CLONE:-$LONGSHIP_ROOT}" "$@"
 }
 
 # jupyter_make_certificate NODE: for this job alone.

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from lib.jobs.frozen import frozen_names
 from lib.jobs.rerun import NAMED, check_own, check_still_there
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
@@ -22,13 +23,16 @@ def job_launcher(
     Return what it starts, for the record: image, overlay, venv, and the checksums that are known.
     """
     file = run / "launcher"
-    again = env.settings.environ.get("LONGSHIP_RERUN", "")
+    again, code = env.settings.environ.get("LONGSHIP_RERUN", ""), frozen_names(env.settings)
     requeued = restarted and file.exists() and (run / "record.json").exists()
     old = run if requeued else Path(again) if again else None
     if old is None:
         return _described(write_launcher(env, file, online=False, job=job, title=title))
     check_own(old)
     found = check_still_there(old)
+    if read_record(old / "record.json").get("code", "") != code:  # it starts other code
+        write_launcher(env._replace(held=found), file, online=False, job=job, title=title)
+        return found
     _pin_files(env, found, file, job)
     if old != run:
         text = (old / "launcher").read_text(encoding="utf-8", errors="surrogateescape")

@@ -39,12 +39,20 @@ _ONCE = ("begin", "dependency", "hold")
 
 def recorded_run(paths: Paths, name: str) -> Path:
     """Return the directory of a run, found by job ID, name or path."""
-    recorded = [each.parent for each in find_files(paths.runs, "*/record.json")]
-    of_job = [each for each in recorded if each.name.startswith(f"{name}-")]
-    of_job.sort(key=lambda each: (not is_own(each), each))
-    for each in (Path(name), paths.runs / name, *of_job):
+    for each in (Path(name), paths.runs / name):
         if os.path.isfile(each / "record.json"):
             return each.resolve()
+    recorded = [each.parent for each in find_files(paths.runs, "*/record.json")]
+    found = [each for each in recorded if name in each.name.split("-", 1)]
+    found = [each for each in found if is_own(each)] or found
+    if len(found) == 1:
+        return found[0].resolve()
+    if found:
+        names = sorted(each.name for each in found)
+        raise LongshipError(
+            f'{len(found)} runs are named "{name}": {", ".join(names[-5:])}',
+            f"name one of them: python3 submit.py rerun {names[-1]}",
+        )
     newest = sorted(recorded, key=lambda each: (each / "record.json").stat().st_mtime)[-5:]
     names = ", ".join(each.name for each in reversed(newest))
     raise LongshipError(
@@ -125,6 +133,15 @@ def check_clone(run: Path, root: Path) -> None:
         link = shlex.join(["ln", "-s", str(root), clone])
         hint = f"that clone no longer exists; if you moved it, run: {link}"
     raise LongshipError(f"run {run.name} belongs to the clone {clone}, not to {root}", hint)
+
+
+def check_configuration(run: Path) -> None:
+    """Stop if the record of a run has no configuration."""
+    if not os.path.isfile(run / "configuration.json"):
+        raise LongshipError(
+            f"run {run.name} cannot be re-run: an older version recorded it, in another form",
+            "submit the job again: python3 submit.py SITE/JOB.sbatch",
+        )
 
 
 def check_still_there(run: Path) -> dict[str, str]:

@@ -10,6 +10,7 @@
 #   options             the sbatch options, one per line, quoted for a shell
 #   configuration.json  the complete configuration, to be given to --configuration
 #   slurm.txt           the output of `scontrol show job`
+#   code/               with frozen code and without a container, links to the external repositories
 #   packages.txt        the Python packages of the environment, with versions
 #   repositories/       for each repository NAME.commit, and NAME.patch with all local changes
 #   jupyter.token, jupyter.pem, jupyter.key     token and TLS files of JupyterLab; only the user can read the token
@@ -124,6 +125,7 @@ run_end() {
   trap - EXIT
   set +e
   code_record_end "$RUN_DIR"
+  code_return_files
   if (($1 != 0)) && [[ -r $longship_log ]]; then failed=$(run_explain "$longship_log"); fi
   longship_facts+=(ended "$(run_time)" exit_code "$1")
   run_find_reason "$longship_log"

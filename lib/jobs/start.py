@@ -9,16 +9,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
-from lib.configuration.schema import entry_name
 from lib.jobs.cost import hourly_cost
+from lib.jobs.frozen import clone_of, frozen_names, repositories
 from lib.jobs.request import processes_per_node, request_from_facts, run_name
 from lib.runtimes import pyxis
 from lib.runtimes.environment import Environment, module_lines
 from lib.script.command import assign, call, comment, export, wrapped
 from lib.script.errors import LongshipError
-from lib.script.quoting import Expansion, Word
+from lib.script.quoting import Expansion
 from lib.script.records import is_own, read_record, readable_values, seconds_before
 
 _NOTHING = ("", "(null)")  # the latter is Slurm's
@@ -108,8 +107,7 @@ def _record(
     env: Environment, run: Path, facts: Mapping[str, str], named: Mapping[str, str]
 ) -> dict[str, str]:
     """Return what the record says at the start."""
-    settings, paths = env.settings, env.paths
-    environ = settings.environ
+    settings, environ = env.settings, env.settings.environ
     request = request_from_facts(facts, environ.get("SLURM_GPUS_ON_NODE", ""))
     price = hourly_cost(request, settings.machine)
     earlier = readable_values(run / "record.json")  # of a requeued job
@@ -120,7 +118,8 @@ def _record(
         "machine": settings.machine.name,
         "site": settings.machine.site_file,
         "stack": settings.stack.name,
-        "repository": str(paths.root),
+        "repository": str(clone_of(settings, env.paths)),
+        "code": frozen_names(settings),
         "runtime": env.runtime,
         **named,
         "partition": request.partition,
@@ -138,10 +137,3 @@ def _record(
         "cost_per_hour": f"{price[0]:g}" if price else "",
         "cost_unit": price[1] if price else "",
     }
-
-
-def repositories(settings: Settings, paths: Paths) -> list[Word]:
-    """Return name and folder of this repository and of each external one, in turn."""
-    names = [entry_name(each) for each in settings.configuration.repositories]
-    pairs = [("longship", paths.root), *((each, paths.repositories / each) for each in names)]
-    return [word for pair in pairs for word in pair]

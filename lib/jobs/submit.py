@@ -12,6 +12,7 @@ from lib.configuration.snapshot import resolved
 from lib.configuration.training import hub_cache
 from lib.jobs.checks import check_job, log_folders, log_path, stack_lines
 from lib.jobs.cost import Cost, cost_of, round_up
+from lib.jobs.frozen import repositories
 from lib.jobs.job_files import JobFile
 from lib.jobs.options import Option, combined, read_options, read_variables, same_gpus
 from lib.jobs.request import check_request, request_from_options
@@ -35,6 +36,7 @@ class Submission(NamedTuple):
     after: str = ""  # job that must complete first
     agreed: bool = False  # do not ask about the cost
     again: str = ""  # directory of the run that is re-run
+    live: bool = False  # run from the clone, not from frozen code
     as_json: bool = False
 
 
@@ -81,6 +83,7 @@ def submit_lines(env: Environment, wanted: Submission) -> list[str]:
         call("submission_test", *_ARGUMENTS),
         call("note", cost.words),
         *([call("cost_confirm", cost.text)] if asks else []),
+        *_code_lines(env, wanted),
         *_start(wanted, named_log, cost),
     ]
 
@@ -152,9 +155,24 @@ def _kept(settings: Settings, paths: Paths) -> list[str]:
     return [
         comment("shellcheck disable=SC2016  # the values as they are"),
         call("configuration_keep", paths.runs / "configurations", f"{digest}.json", text),
-        export("LONGSHIP_ROOT", paths.root),
         export("LONGSHIP_STACK", settings.stack.name),
     ]
+
+
+def _code_lines(env: Environment, wanted: Submission) -> list[str]:
+    """Return the lines that freeze the code of a job, or let it run from the clone.
+
+    A shell on a compute node is for working in the clone; a job that builds something writes lock
+    files into it.
+    """
+    settings, paths, job = env.settings, env.paths, wanted.job
+    folder, code = paths.runs / "code", repositories(settings, paths)
+    if wanted.again and not wanted.live:
+        return [wrapped("code_restore", folder, wanted.again, *code)]
+    edited = job.is_interactive or not job.needs_image
+    if wanted.live or edited or not settings.configuration.jobs.freeze:
+        return [call("code_live", paths.root)]
+    return [wrapped("code_freeze", folder, *code)]
 
 
 def _options(wanted: Submission, account: list[Option], own: list[Option], log: str) -> list[str]:

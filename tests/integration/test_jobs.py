@@ -233,7 +233,9 @@ def test_tokens_reach_the_ranks_and_nothing_that_others_read(make_job_clone, slu
             arguments.append(each.read_bytes())
     assert slurm.wait(number) == "COMPLETED"
     assert str([sha256(each.encode()).hexdigest() for each in tokens.values()]) in slurm.log(number)
-    files = [each for each in clone.runs.rglob("*") if each.is_file()]
+    (code,) = clone.runs.glob("code-*")  # what a file of the clone has, its copy has
+    assert code.stat().st_mode & 0o777 == 0o700
+    files = [each for each in clone.runs.rglob("*") if each.is_file() and code not in each.parents]
     assert clone.run(number).folder / "repositories/longship.commit" in files
     written = b"".join([*arguments, said.encode(), *(each.read_bytes() for each in files)])
     for value in tokens.values():
@@ -412,13 +414,14 @@ def test_code_and_changes_are_recorded(make_job_clone, slurm, tmp_path):
         processes.run([*git, *command], env=clone.environment, cwd=clone.root)
     with open(clone.root / "train.py", "a") as file:
         file.write("# mine\n")
-    (clone.root / "new.py").write_text("")
+    (clone.root / "new.py").write_text("new\n")
     run = clone.finish(write_job(clone, "code", 'srun "$LAUNCHER" true'))
     assert "+# mine\n" in run.written("repositories", "longship.patch")
     commit = run.written("repositories", "longship.commit")
     head = processes.run(["git", "rev-parse", "HEAD"], env=clone.environment, cwd=clone.root).stdout
     assert f"commit {head}" in commit
-    assert "untracked new.py\n" in commit
+    assert "+++ b/new.py\n" in run.written("repositories", "longship.patch")
+    assert run.written("repositories", "longship.patch").count("diff --git") == 3  # and the job
 
 
 def test_no_secret_is_written_down(make_job_clone, slurm, tmp_path):

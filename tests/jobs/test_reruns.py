@@ -58,6 +58,26 @@ def test_run_is_named_from_the_folder_at_hand(runs, monkeypatch):
     assert recorded_run(runs.paths, ".") == wanted
 
 
+def test_run_is_named_by_the_name_of_its_job_if_only_one_has_it(runs):
+    first = runs("12-train-it")
+    assert recorded_run(runs.paths, "train-it") == first
+    runs("13-train-it"), runs("12-train-it.2")
+    for name, newest in (("train-it", "13-train-it"), ("12", "12-train-it.2")):
+        with pytest.raises(LongshipError) as error:
+            recorded_run(runs.paths, name)
+        assert str(error.value) == f'2 runs are named "{name}": 12-train-it, {newest}'
+        assert error.value.hint == f"name one of them: python3 submit.py rerun {newest}"
+
+
+def test_run_of_an_older_version_is_told(runs, run, root):
+    folder = runs("12-train")
+    (folder / "launcher").touch()
+    done = run([sys.executable, root / "submit.py", "--dry-run", "rerun", folder], check=False)
+    error, hint = done.stderr.splitlines()
+    assert done.returncode == 1 and "12-train cannot be re-run: an older version" in error
+    assert hint == "hint: submit the job again: python3 submit.py SITE/JOB.sbatch"
+
+
 def test_unknown_run_is_told_with_the_newest(runs):
     with pytest.raises(LongshipError) as error:
         recorded_run(runs.paths, "7")

@@ -237,34 +237,6 @@ def recorded(run, bash, tmp_path):
     return folder, git
 
 
-@pytest.mark.parametrize("change", ["nothing", "file", "commit", "untracked"])
-def test_run_that_is_started_again_tells_other_code(change, recorded, run, bash, tmp_path):
-    folder, git = recorded
-    if change == "file":
-        (folder / "code").write_text("other\n")
-    elif change == "commit":
-        run([*git, "commit", "--quiet", "--all", "--message=y"])
-    elif change == "untracked":
-        (folder / "notes").write_text("other\n")
-    before = {path: path.read_bytes() for path in (tmp_path / "12-train").rglob("*.*")}
-    told = bash(call("code_compare", tmp_path / "12-train", "longship", folder, "other", "/none"))
-    if change in ("file", "commit"):
-        warning, hint = told.stderr.splitlines()
-        assert warning.startswith("warning: the code of longship differs from that of 12-train")
-        run(
-            [
-                "bash",
-                "-c",
-                f"cd '{tmp_path}' && {{ git -C {shlex.quote(str(folder))} stash --quiet"
-                f" || true; }} && {hint.split('recorded code: ')[1]}",
-            ]
-        )
-        assert (folder / "code").read_text() == "mine\n"
-    else:
-        assert told.stderr == ""
-    assert before == {path: path.read_bytes() for path in (tmp_path / "12-train").rglob("*.*")}
-
-
 def test_what_a_run_is_started_again_with_nobody_else_can_change(bash, tmp_path):
     """Whatever the umask: a group that shares a folder is told to use 007."""
     lines = (

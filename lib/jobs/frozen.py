@@ -1,0 +1,94 @@
+"""Frozen code in a job: where it is, and how the program inside finds it (freeze.bash makes it)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from lib.configuration.layers import Settings
+from lib.configuration.paths import Paths
+from lib.configuration.schema import entry_name
+from lib.runtimes.contract import Bind
+from lib.runtimes.environment import Environment
+from lib.script.execute import make_directory
+from lib.script.quoting import Word
+
+
+def clone_of(settings: Settings, paths: Paths) -> Path:
+    """Return the clone that a job was submitted from; frozen code is a copy of it."""
+    return Path(settings.environ.get("LONGSHIP_CLONE") or paths.root)
+
+
+def frozen_names(settings: Settings) -> str:
+    """Return a NAME-ID-COMMIT for each frozen repository; empty if a job runs from the clone."""
+    return settings.environ.get("LONGSHIP_FROZEN", "")
+
+
+def repositories(settings: Settings, paths: Paths) -> list[Word]:
+    """Return name and directory of this clone and of each external repository, in turn.
+
+    Of frozen code it is the path of its record, without suffix.
+    """
+    names = [entry_name(each) for each in settings.configuration.repositories]
+    found = {"longship": paths.root, **{each: paths.repositories / each for each in names}}
+    for each in frozen_names(settings).split():
+        found[_name(each)] = paths.root.parent / each
+    return [word for pair in found.items() for word in pair]
+
+
+def with_frozen_code(env: Environment, run: Path) -> Environment:
+    """Let the program inside find the frozen code of the external repositories in their place.
+
+    A container mounts it there. On the machine itself, LONGSHIP_REPOSITORIES is a directory of
+    links in the run, and PYTHONPATH comes before the paths of editable installations.
+    """
+    paths, clone = env.paths, clone_of(env.settings, env.paths)
+    copies = _copies(env.settings, paths)
+    if clone == paths.root:
+        return env
+    if env.runtime != "host":
+        own = [Bind(str(clone), str(clone))] if clone.is_dir() else []
+        over = [Bind(str(copy), str(paths.repositories / name)) for name, copy in copies.items()]
+        return env._replace(more_binds=(*own, *over))
+    if not copies:
+        return env
+    links = run / "code"
+    make_directory(links)
+    for each in env.settings.configuration.repositories:
+        name, link = entry_name(each), links / entry_name(each)
+        link.unlink(missing_ok=True)  # of a requeued job
+        link.symlink_to(copies.get(name, paths.repositories / name))
+    configuration = env.settings.configuration
+    variables = dict(configuration.environment.set)
+    before = [variables["PYTHONPATH"]] if variables.get("PYTHONPATH") else []
+    imported = _import_paths(env.venv, paths.repositories, links)
+    variables["LONGSHIP_REPOSITORIES"] = str(links)
+    variables["PYTHONPATH"] = ":".join([*before, *imported])
+    changed = configuration._replace(environment=configuration.environment._replace(set=variables))
+    return env._replace(settings=env.settings._replace(configuration=changed))
+
+
+def _copies(settings: Settings, paths: Paths) -> dict[str, Path]:
+    """Return the frozen copies of external repositories by name."""
+    names = frozen_names(settings).split()[1:]
+    return {_name(each): paths.root.parent / each.rpartition("-")[0] for each in names}
+
+
+def _name(frozen: str) -> str:
+    return frozen.rsplit("-", 2)[0]
+
+
+def _import_paths(venv: str, repositories: Path, links: Path) -> list[str]:
+    """Return where a venv imports editable repositories from, in the directory of links.
+
+    pip writes their paths into .pth files, and setuptools those of packages into a finder.
+    """
+    found = {}
+    inside = re.compile(re.escape(str(repositories)) + r"/([^'\"\n:]+)")
+    for site in Path(venv).glob("lib/python*/site-packages") if venv else ():
+        for file in [*site.glob("*.pth"), *site.glob("__editable__*_finder.py")]:
+            for path in inside.findall(file.read_text(encoding="utf-8", errors="surrogateescape")):
+                # a finder maps a package to its own directory
+                place = Path(path) if file.suffix == ".pth" else Path(path).parent
+                found[str(links / place)] = None
+    return list(found)
