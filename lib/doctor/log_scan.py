@@ -52,14 +52,14 @@ _SUSPECT = (
     b"error|fail|fatal|cannot|can't|could not|couldn't|unable|denied|invalid|abort|exception:|panic"
     b"|fault:|no such|not found|not permitted|not available|not support|not exist|not match"
     b"|not recogni|did not|mismatch|unsupported|unavailable|unknown|refused|timed out|killed"
-    b"|exceed|expired|non-zero|nonzero"
+    b"|exceed|expired|non-zero|nonzero|insufficient|[e000 |[f000 |e0000 |f0000 "
 ).split(b"|")
 _HARMLESS = re.compile(
-    rb"(?<![=_])\b(?:INFO|info|VERBOSE|DEBUG|TRACE|DIAG|[Dd]ebug[0-9]?)\b|level=debug"
-    rb"|\bWARNING\b|Warning: |: [IW] |\[?[IVWD][0-9]{3,4} |\[W |^(?:--|#) |[Ii]gnor|Skipping "
-    rb"|libibverbs|dlerror|gds_ds12|oom_score_adj|Exception raised from|frame #|asynchronously"
-    rb"|error[_ ]file|errors\.html|suppress_errors|Token indices|be set automatically"
-    rb"|: tasks? [0-9,-]+: |/fail"
+    rb"(?<![=_])\b(?:INFO|VERBOSE|DEBUG|TRACE|DIAG|[Dd]ebug[0-9]?)\b|level=debug|<info>|\[W "
+    rb"|\bWARNING\b|Warning: |: [IW] |\[?[IVWD][0-9]{3,4} |^(?:--|#) |[Ii]gnor|Skipping |/fail"
+    rb"|libibverbs|dlerror|gds_ds12|oom_score_adj|spank: x11|frame #|asynchronously|File \""
+    rb"|Exception raised from|error[_ ]file|errors\.html|suppress_errors|Token indices"
+    rb"|: tasks? [0-9,-]+: |be set automatically"
 )
 _SUSPECTS = 1000
 _AROUND = 500  # characters
@@ -198,9 +198,10 @@ class Scan:
         return message and Finding(message, raised.offset, raised.line, raised.text, 0, values)
 
     def _explain_suspects(self) -> Finding | None:
-        """Explain the first line that looks like an error of a known family."""
+        """Explain the line that looks like an error of the first family of the table."""
+        order = {message.topic: number for number, (message, _) in enumerate(self._families)}
         found = (self._explain_by_family(each) for each in self._suspects.values())
-        return next(filter(None, found), None)
+        return min(filter(None, found), key=lambda each: order[each.message.topic], default=None)
 
     def _explain_by_family(self, raised: Raised) -> Finding | None:
         text = raised.described()
@@ -389,6 +390,7 @@ def _read_traceback(block: bytes, at: int) -> tuple[Raised | None, int]:
                 break  # else the next one has more details
             places = []
     fatal = label or "Original" in before or _CAUSE in rest  # PyTorch labels what ends a rank
+    fatal = fatal or b"(RANK " in block[at : at + 60]
     if found[0] and _INSTALLED.search(found[0].places[0][0]) and not fatal:
         return None, found[1]  # it was caught in a package
     return found
