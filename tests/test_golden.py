@@ -7,7 +7,6 @@ as the difference. After a change that is meant, PYTHONPATH=. .venv-tests/bin/py
 tests/test_golden.py writes the files anew; read the diff.
 """
 
-import os
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,6 @@ from lib.bundle.bundle import pack_lines, unpack_lines, verify_lines
 from lib.configuration.layers import load_settings
 from lib.configuration.paths import derive_paths
 from lib.configuration.sites import load_machines
-from lib.doctor import checks as diagnosis
 from lib.images.build import build_lines as build_image
 from lib.images.build import download_lines
 from lib.images.versions import move_lines
@@ -37,7 +35,6 @@ from lib.packages.set_up import install_lines, repositories_alone_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
 from lib.script.command import call
-from lib.script.quoting import Expansion, word
 from lib.script.render import render
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -72,8 +69,6 @@ def like(command, machine, runtime):
         return "build_overlay_offline", "lumi", "singularity"
     if command == "submit_array":
         return "submit", "jwb", "apptainer"
-    if command == "doctor" and machine == "lumi":
-        return command, "jpb", "apptainer"
     if command in ("container_run", "set_up") and (machine, runtime) == ("local", "podman"):
         return command, "local", "docker"
     if (command, machine, runtime) == ("container_run", "local", "enroot"):
@@ -174,9 +169,6 @@ def configured(command, machine):
 def emit(command, machine, runtime):
     settings, paths = configured(command, machine)
     title = f"Longship: {command}.py, machine {machine} ({settings.machine.site_file})"
-    if command == "doctor":
-        files = [each for each in settings.files if site_of(each) in {None, *SITES}]
-        return render(title, doctor_lines(settings._replace(files=tuple(files))))
     if command in JOBS:
         if settings.machine.compute_folders:
             paths = paths._replace(root=Path("/e/project1/me/long ship"))
@@ -204,18 +196,6 @@ def emit(command, machine, runtime):
 def site_of(file):
     """Name the site that a file describes; None for any other file."""
     return Path(file).parent.name if Path(file).name == "site.toml" else None
-
-
-def doctor_lines(settings):
-    """Give the lines of doctor.py, which looks into this clone: its path is replaced in them."""
-
-    def replaced(value):
-        if isinstance(value, Expansion):
-            return value
-        return word(os.fspath(value).replace(ROOT, str(CLONE)))
-
-    with mock.patch("lib.script.command.word", replaced):
-        return diagnosis.lines(settings, lambda _: False, as_json=False)
 
 
 # Jobs differ by the machine where they are submitted and started.
@@ -252,8 +232,6 @@ IMAGES = [
     ("container_run_overlay", "jpb", "apptainer"),
     *(("container_run_overlay", "local", runtime) for runtime in ("docker", "enroot", "host")),
     *((command, "jpb", "apptainer") for command in BUNDLES),
-    ("doctor", "jpb", "apptainer"),
-    ("doctor", "lumi", "singularity"),
 ]
 
 

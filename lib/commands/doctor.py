@@ -13,7 +13,7 @@ from lib.commands.options import WrongCall, complete, plain_options
 from lib.configuration.paths import Paths
 from lib.doctor import checks, explain
 from lib.doctor import job as job_checks
-from lib.script import execute
+from lib.doctor.report import Report, exit_on_signals
 from lib.script.errors import LongshipError
 from lib.script.render import render
 
@@ -65,17 +65,24 @@ def doctor(
         raise WrongCall(
             f'unexpected argument: "{" ".join(words)}"', "run: python3 doctor.py explain LOG"
         )
-    title, lines = "Longship: doctor.py, without a configuration", []
+    if dry_run and not job:
+        finish(script_of_report("Longship: doctor.py"), "doctor.py", dry_run=True)
+        return
+    exit_on_signals()
+    report = Report(as_json=as_json)
     try:
         call = Call.read(options, dry_run=dry_run)
-        title = call.title("doctor.py")
     except LongshipError as error:
         if job:
             raise
-        lines = checks.lines_without_settings(Path(ROOT), error, as_json=as_json)
+        checks.diagnose_without_settings(Path(ROOT), error, report)
+        return
+    if not job:
+        checks.diagnose(call.settings, report)
+        return
+    env = call.environment("job")
+    script = render(call.title("doctor.py --job"), job_checks.lines(env))
+    if dry_run:
+        call.finish(script, "doctor.py")
     else:
-        if job:
-            lines = job_checks.lines(call.environment("job"), as_json=as_json)
-        else:
-            lines = checks.lines(call.settings, execute.succeeds, as_json=as_json)
-    finish(render(title, lines), "doctor.py", dry_run=dry_run)
+        job_checks.diagnose(env, script, report)

@@ -1,4 +1,4 @@
-"""The checks of doctor.py: the lines of its script, one call per check."""
+"""The checks of doctor.py in their order, and those of configuration and site."""
 
 from __future__ import annotations
 
@@ -6,152 +6,129 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Callable, TypeVar
+from typing import Any
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, derive_paths, expand, is_below, pinned
-from lib.configuration.repositories import configured_repositories
+from lib.configuration.paths import Paths, derive_paths, expand
 from lib.configuration.schema import KEYS
-from lib.configuration.sites import Machine, load_machines, recognise, shown_marks
+from lib.configuration.sites import load_machines, recognise, shown_marks
 from lib.configuration.snapshot import looks_secret, refused_secrets, toml_key, without_secrets
+from lib.doctor import network, node, software
+from lib.doctor.report import Finding, Report, ok, problem, warning
 from lib.jobs.job_files import job_files, read_job_file
-from lib.repositories.repositories import WORKER, listed_lines
 from lib.runtimes.choice import Choice, choose_runtime
-from lib.runtimes.environment import Environment, module_lines
-from lib.runtimes.image import image_file, image_source
-from lib.runtimes.launch import image_lines, inside_lines
-from lib.runtimes.packages import MOUNTED_AT
-from lib.script.command import assign, call, comment, wrapped
+from lib.runtimes.environment import Environment
+from lib.runtimes.image import image_source
 from lib.script.errors import LongshipError
-from lib.script.quoting import Expansion, Word
-
-_Value = TypeVar("_Value")
+from lib.script.execute import succeeds
 
 MASK = "***"
 
-_GB = 1 << 30
-# Topic and required space of each directory: images and packages go to the scratch directory.
-_ROOTS = {
-    "checkpoint_dir": ("checkpoints", 10 * _GB),
-    "project_dir": ("project", _GB),
-    "scratch_dir": ("scratch", 10 * _GB),
+_ROOTS = {  # topic and required space: images and packages go to the scratch directory
+    "checkpoint_dir": ("checkpoints", 10 * node.GB),
+    "project_dir": ("project", node.GB),
+    "scratch_dir": ("scratch", 10 * node.GB),
 }
-_TEMPORARY = Expansion('"${TMPDIR:-/tmp}"')
 # Token files in the home directory: of the Hugging Face Hub, wandb and git.
-_TOKEN_FILES = tuple(
-    Expansion(f'"${{HOME:-}}"/{each}')
-    for each in (".cache/huggingface/token", ".netrc", ".git-credentials")
-)
-# Tables whose keys users choose.
-_NAMED_BY_USERS = ("environment.set", "training")
+_TOKEN_FILES = (".cache/huggingface/token", ".netrc", ".git-credentials")
+_NAMED_BY_USERS = ("environment.set", "training")  # tables whose keys users choose
 _LOGIN = re.compile(r"(://)[^/\s]*@")
 
 
-def lines(settings: Settings, succeeds: Callable[[list[str]], bool], *, as_json: bool) -> list[str]:
-    """Return the lines that check the machine and the configuration.
+def diagnose(settings: Settings, report: Report) -> None:
+    """Check the machine and the configuration.
 
     An error of the configuration is one of the findings, so that the other checks still run.
-
-    Parameters
-    ----------
-    succeeds : callable
-        Runs a command and returns whether it succeeded on this machine.
     """
-    machine = settings.machine
-    found = [
-        *_start_lines(settings.root, as_json),
-        _configuration_line(settings),
-        *_check_or_report("machine", lambda: _site_lines(settings)),
-        *_check_or_report("jobs", lambda: _job_lines(settings)),
-        call("arch_diagnose", machine.arch, machine.name),
-    ]
-    paths, wrong = _value_or_report("paths", lambda: derive_paths(settings))
-    found += wrong
-    choice, servers = None, []
-    if paths:
-        found += _directory_lines(settings, paths)
-        choice, wrong = _value_or_report(
-            "runtime", lambda: choose_runtime(settings, paths, succeeds)
-        )
-        found += wrong
-    if paths and choice:
-        found += _runtime_lines(settings, paths, choice)
-        servers, _ = _value_or_report("image", lambda: _servers(settings, choice.runtime))
-    else:
-        found += _machine_lines(machine)
-    if paths:
-        found += _check_or_report("repositories", lambda: _repository_lines(settings, paths))
-    account = settings.configuration.project.account if machine.accounts == "yes" else ""
-    expected = machine.name if machine.required or machine.partitions else ""
-    return [
-        *found,
-        *_network_lines(paths.offline if paths else "", servers or []),
-        *_check_or_report("tokens", lambda: _token_lines(settings)),
-        wrapped("slurm_diagnose", expected, account, *machine.partitions),
-        *_value_lines(settings),
-        call("report_end"),
-    ]
-
-
-def lines_without_settings(root: Path, error: LongshipError, *, as_json: bool) -> list[str]:
-    """Return the lines for an invalid configuration: its error, and what can be checked without."""
-    installed = [each for each in ("apptainer", "singularity") if shutil.which(each)][:1]
-    return [
-        *_start_lines(root, as_json),
-        _problem("configuration", error),
-        *(call("runtime_diagnose", each, "") for each in installed),
-        *_machine_lines(None, *installed),
-        *_personal_lines(),
-        *_network_lines("", []),
-        wrapped("tokens_diagnose", *_TOKEN_FILES),
-        call("slurm_diagnose", "", ""),
-        call("report_end"),
-    ]
-
-
-def _problem(topic: str, error: LongshipError) -> str:
-    return call("report", "problem", topic, str(error), error.hint)
-
-
-def _value_or_report(topic: str, compute: Callable[[], _Value]) -> tuple[_Value | None, list[str]]:
-    """Return a value and no lines, or None and the line that reports why."""
+    machine, run = settings.machine, report.run
+    _check_clone(settings.root, report)
+    run("configuration", lambda: [_configuration(settings)])
+    run("machine", lambda: [_site(settings)])
+    run("jobs", lambda: _jobs(settings))
+    run("architecture", lambda: node.find_arch(machine))
+    paths, choices = None, []
     try:
-        return compute(), []
+        paths = derive_paths(settings)
     except LongshipError as error:
-        return None, [_problem(topic, error)]
+        report.add(problem("paths", str(error), error.hint))
+    if paths:
+        _check_directories(settings, paths, report)
+        run("runtime", lambda: _choose(settings, paths, choices))
+    if paths and choices:
+        env = Environment(without_secrets(settings), paths, choices[0].runtime, "set_up")
+        run("image", lambda: software.find_software(env, choices[0].why))
+    else:
+        run("GPU", lambda: node.find_gpus(machine))
+    if paths:
+        run("repositories", lambda: software.find_repositories(settings, paths))
+    servers = _servers(settings) if choices and choices[0].runtime != "host" else []
+    _check_network(paths.offline if paths else None, servers, report)
+    run("tokens", lambda: _tokens(settings))
+    account = settings.configuration.project.account if machine.accounts == "yes" else ""
+    run("Slurm", lambda: node.find_slurm(machine, account))
+    report.end(configured_values(settings))
 
 
-def _check_or_report(topic: str, compute: Callable[[], list[str]]) -> list[str]:
-    """Return the lines of a check, or the one that reports why there are none."""
-    found, wrong = _value_or_report(topic, compute)
-    return found or wrong
+def diagnose_without_settings(root: Path, error: LongshipError, report: Report) -> None:
+    """Report the error of an invalid configuration, and check what needs none."""
+    run = report.run
+    _check_clone(root, report)
+    report.add(problem("configuration", str(error), error.hint))
+    runtime = next(filter(shutil.which, software.SIF_RUNTIMES), None)
+    if runtime:
+        run("runtime", lambda: software.find_runtime(runtime, ""))
+        run("namespaces", lambda: node.find_user_rights(runtime, None))
+    run("GPU", lambda: node.find_gpus(None))
+    run("home", node.find_home)
+    run("temporary", node.find_temporary)
+    _check_network(None, [], report)
+    run("tokens", lambda: network.find_tokens(_own_token_files()))
+    run("Slurm", lambda: node.find_slurm(None, ""))
+    report.end()
+
+
+def _check_clone(root: Path, report: Report) -> None:
+    report.run("node", node.find_node)
+    report.run("clone", lambda: node.find_clone(root))
+    report.run("python", lambda: node.find_python(root))
+
+
+def _check_directories(settings: Settings, paths: Paths, report: Report) -> None:
+    run, keys = report.run, {getattr(paths, key): key for key in _ROOTS}
+    for folder in dict.fromkeys(paths.roots):
+        (topic, room), setting = _ROOTS[keys[folder]], f"paths.{keys[folder]}"
+        run(topic, partial(node.find_directory, topic, setting, folder, room))
+    here = (paths.root, *paths.roots)
+    run("folders", lambda: node.find_mounted(settings.machine, here))
+    run("home", node.find_home)
+    run("temporary", node.find_temporary)
+    run("caches", lambda: node.find_caches(paths.cache))
+    run("leftovers", lambda: node.find_leftovers(paths.root, paths.project_dir, paths.scratch_dir))
+
+
+def _choose(settings: Settings, paths: Paths, choices: list[Choice]) -> list[Finding]:
+    """Add the chosen runtime to `choices`: that depends on images, which a disk can withhold."""
+    choices.append(choose_runtime(settings, paths, succeeds))
+    return []
 
 
 # ---------- configuration and site
 
 
-def _start_lines(root: Path, as_json: bool) -> list[str]:
-    return [
-        call("report_begin", "json" if as_json else "text"),
-        call("node_diagnose"),
-        call("clone_diagnose", root),
-        call("python_diagnose", root),
-    ]
-
-
-def _configuration_line(settings: Settings) -> str:
+def _configuration(settings: Settings) -> Finding:
     """Report which files the configuration was read from."""
     root = f"{settings.root}{os.sep}"
     read = [each for each in settings.files if os.path.isfile(each)]
     others = [each for each in read if not each.endswith("site.toml")]
     shown = [each[len(root) :] if each.startswith(root) else each for each in others]
     text = f"{', '.join(shown)} and {len(read) - len(others)} sites can be read"
-    return call("report", "ok", "configuration", text)
+    return ok("configuration", text)
 
 
-def _site_lines(settings: Settings) -> list[str]:
+def _site(settings: Settings) -> Finding:
     """Report the target machine, and the mark by which this machine was detected."""
     machines = load_machines(settings.root)
     here = recognise(machines, settings.environ, os.uname().nodename)
@@ -160,39 +137,32 @@ def _site_lines(settings: Settings) -> list[str]:
     marks = shown_marks(machines[here]) if here in machines else ""
     detected = f"detected by {marks}" if marks else "no known site detected"
     if settings.configuration.machine == "auto":
-        return [call("report", "ok", "machine", f"{text}: {detected}")]
+        return ok("machine", f"{text}: {detected}")
     text += f": set in {origin}"
     if here == machine.name or not marks:
         also = "also " if marks else ""
-        return [call("report", "ok", "machine", f"{text}; {also}{detected}")]
+        return ok("machine", f"{text}; {also}{detected}")
     fix = f'machine = "auto" in configuration.toml, or: --machine {here}'
-    return [call("report", "warning", "machine", f"{text}, but {marks} identifies {here}", fix)]
+    return warning("machine", f"{text}, but {marks} identifies {here}", fix)
 
 
-def _job_lines(settings: Settings) -> list[str]:
+def _jobs(settings: Settings) -> Iterator[Finding]:
     """Report job scripts of the site for other machines: a copied one may still name its former."""
     machines = load_machines(settings.root)
     site = Path(settings.machine.site_file).parent
     files = [each for each in job_files(settings.root) if each.parent == settings.root / site]
-    found = []
-    for path in files:
-        job = read_job_file(settings.root, str(path))
-        own = job.machine in machines and machines[job.machine].site_file
-        if job.machine and own != settings.machine.site_file:
-            text = f"{job.path} is for the machine {job.machine}, which is not in {site}/site.toml"
-            fix = f"start_job {settings.machine.name} in {job.path}"
-            found.append(call("report", "warning", "jobs", text, fix))
-    text = f"{len(files)} job scripts in {site}/, all for machines of this site"
-    return found or [call("report", "ok", "jobs", text)]
-
-
-def _value_lines(settings: Settings) -> list[str]:
-    found = []
-    for each in configured_values(settings):
-        if "$" in each[1]:
-            found.append(comment("shellcheck disable=SC2016  # shown as it is configured"))
-        found.append(call("report_value", *each))
-    return found
+    jobs = [read_job_file(settings.root, str(each)) for each in files]
+    at_site = {
+        name for name, each in machines.items() if each.site_file == settings.machine.site_file
+    }
+    copied = [each for each in jobs if each.machine and each.machine not in at_site]
+    for job in copied:
+        text = f"{job.path} is for the machine {job.machine}, which is not in {site}/site.toml"
+        fix = f"start_job {settings.machine.name} in {job.path}"
+        yield warning("jobs", text, fix)
+    if not copied:
+        text = f"{len(files)} job scripts in {site}/, all for machines of this site"
+        yield ok("jobs", text)
 
 
 def configured_values(settings: Settings) -> list[tuple[str, str, str]]:
@@ -225,150 +195,37 @@ def _as_toml(value: Any, name: str = "", *, masked: bool = False) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-# ---------- directories and machine
+# ---------- network and secrets
 
 
-def _directory_lines(settings: Settings, paths: Paths) -> list[str]:
-    keys = {getattr(paths, key): key for key in _ROOTS}
-    return [
-        *(
-            call("directory_diagnose", topic, f"paths.{keys[each]}", each, str(room))
-            for each in dict.fromkeys(paths.roots)
-            for topic, room in [_ROOTS[keys[each]]]
-        ),
-        *_mounted_lines(settings, paths),
-        *_personal_lines(),
-        call("caches_diagnose", paths.cache),
-        call("leftovers_diagnose", paths.root, paths.project_dir, paths.scratch_dir),
-    ]
+def _check_network(offline: Path | None, servers: list[str], report: Report) -> None:
+    report.run("proxy", network.find_proxies)
+    report.run("certificates", network.find_certificates)
+    report.run("network", lambda: network.find_servers(offline, servers))
 
 
-def _mounted_lines(settings: Settings, paths: Paths) -> list[str]:
-    """Report directories that compute nodes do not mount: on JUPITER a job then has no log."""
-    mounted = settings.machine.compute_folders
-    if not mounted:
-        return []
-    nodes = f"compute nodes of {settings.machine.name}"
-    fix = f"move it to a directory under {' or '.join(mounted)}"
-    return [
-        call("report", "problem", "folders", f"{nodes} do not mount {each}", fix)
-        for each in dict.fromkeys((paths.root, *paths.roots))
-        if not any(is_below(str(each), folder) for folder in mounted)
-    ] or [call("report", "ok", "folders", f"{nodes} mount this repository and all of them")]
-
-
-def _personal_lines() -> list[str]:
-    temporary = call("directory_diagnose", "temporary", "TMPDIR", _TEMPORARY, str(_GB))
-    return [call("home_diagnose"), temporary]
-
-
-def _machine_lines(machine: Machine | None, runtime: str = "") -> list[str]:
-    found = []
-    if runtime in ("apptainer", "singularity"):
-        fakeroot = call("fakeroot_diagnose", machine.build_hint if machine else "")
-        if machine and machine.definition_builds == "forbidden":
-            text = "the site allows no builds from definition files"
-            fakeroot = call("report", "ok", "fakeroot", text)
-        found = [call("namespaces_diagnose", runtime), fakeroot, call("fuse_diagnose", runtime)]
-    if machine and machine.gpu == "cpu":
-        return [*found, call("report", "ok", "GPU", "this machine has none")]
-    gpus = (machine.gpu, machine.gpus_per_node) if machine else ("auto", 0)
-    return [*found, call("gpu_diagnose", *map(str, gpus))]
-
-
-# ---------- software
-
-
-def _runtime_lines(settings: Settings, paths: Paths, choice: Choice) -> list[str]:
-    runtime = choice.runtime
-    env = Environment(without_secrets(settings), paths, runtime, "set_up")
-    check = call("runtime_diagnose", runtime, choice.why)
-    if runtime == "host":
-        text = f"host (no container){f': {choice.why}' if choice.why else ''}"
-        check = call("report", "ok", "runtime", text)
-    return [
-        *module_lines(settings.machine, runtime),
-        check,
-        *_machine_lines(settings.machine, runtime),
-        *_check_or_report("image", lambda: _software_lines(env)),
-    ]
-
-
-def _software_lines(env: Environment) -> list[str]:
-    """Return the lines that check image, overlay and venv, as other scripts use them."""
-    binds = tuple(env.venv_binds) if env.venv and os.path.exists(env.venv) else ()
-    inside = inside_lines(env._replace(held={"overlay": ""}, more_binds=binds))
-    found = [assign("arch", env.machine.arch)]
-    if env.image:
-        file = image_file(env.runtime, env.source, env.paths)
-        active = env.paths.containers / file
-        version = pinned(active) if os.path.islink(active) else env.image
-        found += [
-            *_function("image_check_active", image_lines(env)),
-            call("image_diagnose", version, env.paths.containers / "build" / file),
-        ]
-    found += [
-        *_function("inside_run", [*inside, 'inside "$@"']),
-        call("inside_diagnose"),
-        call("gpu_diagnose_inside"),
-    ]
-    if env.runtime in ("apptainer", "singularity"):
-        compression = env.settings.configuration.packages.compression
-        found += [
-            *(assign("runtime", env.runtime), assign("base", env.image)),
-            assign("overlay_target", MOUNTED_AT),
-            call("mount_diagnose", compression, env.overlay),
-        ]
-    if env.overlay:
-        found.append(call("overlay_diagnose", env.overlay, env.base))
-    if env.venv:
-        found.append(call("venv_diagnose", env.venv, env.overlay or env.base))
-    return found
-
-
-def _function(name: str, lines: Iterable[str]) -> list[str]:
-    return [f"{name}() {{", *lines, "}"]
-
-
-def _repository_lines(settings: Settings, paths: Paths) -> list[str]:
-    names = " ".join(each.name for each in configured_repositories(settings))
-    diagnose = call("repositories_diagnose", names, WORKER)
-    return [*listed_lines(settings, paths), diagnose] if names else []
-
-
-# ---------- network
-
-
-def _network_lines(offline: Word, servers: list[str]) -> list[str]:
-    return [
-        call("proxy_diagnose"),
-        call("certificates_diagnose"),
-        wrapped("network_diagnose", offline, *servers),
-    ]
-
-
-def _servers(settings: Settings, runtime: str) -> list[str]:
+def _servers(settings: Settings) -> list[str]:
     """Return the URLs of the registry of the image."""
-    if runtime == "host":
-        return []
-    source = image_source(settings)
-    if source.kind not in ("docker", "oras"):
+    try:
+        source = image_source(settings)
+    except LongshipError:  # a finding of the image
         return []
     host, slash, _ = source.plain.partition("/")
     if not slash or host == "docker.io" or not re.search(r"[.:]|^localhost$", host):
         host = "registry-1.docker.io"
-    return [f"https://{host}/v2/"]
+    return [f"https://{host}/v2/"] if source.kind in ("docker", "oras") else []
 
 
-def _token_lines(settings: Settings) -> list[str]:
+def _own_token_files() -> list[str]:
+    return [f"{os.environ.get('HOME', '')}/{each}" for each in _TOKEN_FILES]
+
+
+def _tokens(settings: Settings) -> Iterator[Finding]:
+    """Check token files and secrets."""
     environment = settings.configuration.environment
-    refused = refused_secrets(environment, settings.origins)
-    files = [
-        expand("environment.token_files", each, settings)
-        for each in environment.token_files.values()
-    ]
-    return [
-        *(_problem("secrets", each) for each in refused.values()),
-        wrapped("tokens_diagnose", *dict.fromkeys(files), *_TOKEN_FILES),
-        wrapped("secrets_diagnose", *environment.secrets),
-    ]
+    for error in refused_secrets(environment, settings.origins).values():
+        yield problem("secrets", str(error), error.hint)
+    configured = environment.token_files.values()
+    files = [expand("environment.token_files", each, settings) for each in configured]
+    yield from network.find_tokens([*files, *_own_token_files()])
+    yield from network.find_secrets(environment.secrets)

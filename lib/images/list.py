@@ -35,7 +35,7 @@ def list_images(env: Environment) -> Report:
     """Describe all versions and mark the active one."""
     active, others = _images(env)
     width = columns()
-    damages = _damages([file for each in (active, *others) for file in _versions(each)])
+    damages = find_damages([file for each in (active, *others) for file in _versions(each)])
     lines = list(_lines(active, width, damages))
     for each in others:
         lines += ["", f"not configured: {each.name}", *_lines(each, width, damages)]
@@ -43,7 +43,7 @@ def list_images(env: Environment) -> Report:
         head = {"version": "VERSION", "built": "BUILT", "digest": "DIGEST", "source": "SOURCE"}
         lines.insert(0, _line(width, " ", head, "SIZE"))
     following = ""
-    if _new_image(active):
+    if new_image(active):
         following = _MOVE
     elif not os.path.exists(active):
         following = f"{_MOVE} --use VERSION, or {_BUILD}" if os.path.islink(active) else _BUILD
@@ -70,7 +70,7 @@ def _versions(active: Path) -> list[Path]:
     return find_files(active.parent, f"versions/{glob.escape(active.stem)}_[0-9]*_*{active.suffix}")
 
 
-def _new_image(active: Path) -> Path | None:
+def new_image(active: Path) -> Path | None:
     """Return the image that is built and not yet active."""
     new = active.parent / "build" / active.name
     return new if os.path.exists(new) and os.path.exists(_record(new)) else None
@@ -88,7 +88,7 @@ def _rows(active: Path) -> Iterator[_Row]:
         yield _row(active, file, file.name, in_use=in_use, since=since if in_use else "")
     if os.path.isfile(active) and not os.path.islink(active):
         yield _row(active, active, "", in_use=True)
-    new = _new_image(active)
+    new = new_image(active)
     if new:
         values = readable_values(_record(new))
         date = values.get("date", "").translate(_DASHES)
@@ -127,7 +127,7 @@ def _active_version(active: Path) -> tuple[str, str]:
 def _lines(active: Path, width: int, damages: Mapping[str, str]) -> Iterator[str]:
     """Return the lines of one image."""
     rows = list(_rows(active))
-    new = rows.pop() if _new_image(active) else None
+    new = rows.pop() if new_image(active) else None
     foreign = rows.pop() if rows and not rows[-1]["version"] else None
     for row in rows:
         yield _line(width, "*" if row["in_use"] else " ", row)
@@ -153,7 +153,7 @@ def _line(width: int, mark: str, row: _Row, size: str = "") -> str:
     return printable(begin) + ("  " if width >= _WIDE else "\n    ") + printable(end)
 
 
-def _damages(files: Sequence[Path]) -> dict[str, str]:
+def find_damages(files: Sequence[Path]) -> dict[str, str]:
     """Return by file how images differ from their records, without checksums: those take minutes.
 
     ``image_damage`` decides it, as for the scripts that activate and delete versions.

@@ -91,10 +91,13 @@ def _listed_jobs() -> str:
             "python3 container_run.py COMMAND",
         )
     if code:
-        reasons = re.findall(r".*(?:error|failure|fatal): (.*)", text)
-        reason = reasons[-1] if reasons else "no reason given"
-        raise LongshipError(f"Slurm does not respond: {reason}", "try again later")
+        raise LongshipError(f"Slurm does not respond: {last_error(text)}", "try again later")
     return text
+
+
+def last_error(text: str) -> str:
+    """Return the last error that a command of Slurm has printed, without the program's name."""
+    return (re.findall(r".*(?:error|failure|fatal): (.*)", text) or ["no reason given"])[-1]
 
 
 def _ended(runs: Path, current: set[str]) -> Iterator[_Row]:

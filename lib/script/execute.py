@@ -8,9 +8,12 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lib.script.errors import LongshipError
+
+if TYPE_CHECKING:
+    import subprocess
 
 _LONGEST_ARGUMENT = 131071  # bytes: Linux's MAX_ARG_STRLEN
 _PROBE_SECONDS = 20  # a docker client without a daemon can wait for minutes
@@ -48,25 +51,53 @@ class Output(NamedTuple):
     code: int
 
 
-def output(command: Sequence[str], seconds: int, *, discard: bool = False) -> Output:
-    """Run a command; its exit code is 124 after a timeout in seconds, and 127 if it is missing.
+def output(
+    command: Sequence[str], seconds: float, *, given: str = "", discard: bool = False
+) -> Output:
+    """Run a command; its exit code is 124 after so many seconds, and 127 if it is missing.
 
-    Discard its output if it can leave a process in the background, as podman does.
+    After that time, or if this process ends, it is ended with everything that it has started. What
+    it prints is discarded if it can leave a process in the background, as podman does.
     """
-    import subprocess  # needed only if the runtime is not configured
+    import atexit  # only a launch whose runtime is not configured pays for these
+    import subprocess
+    from functools import partial
 
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL if discard else subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=seconds,
-            check=False,
+            start_new_session=True,  # a group, which can be ended as a whole
         )
-    except (subprocess.TimeoutExpired, OSError) as error:
-        return Output("", 127 if isinstance(error, OSError) else 124)
-    return Output((done.stdout or b"").decode(errors="surrogateescape"), done.returncode)
+    except OSError:
+        return Output("", 127)
+    end, code = partial(_end_group, process), 0
+    atexit.register(end)
+    try:
+        text, _ = process.communicate(os.fsencode(given), timeout=seconds)
+        code = process.returncode
+    except subprocess.TimeoutExpired as error:
+        end()
+        text, code = error.output, 124
+        if process.stdout:
+            process.stdout.close()
+    atexit.unregister(end)
+    text = (text or b"").decode(errors="surrogateescape")
+    return Output(text, code if code >= 0 else 128 - code)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a process with everything that it has started; what hangs in the kernel is left."""
+    import signal
+    import subprocess
+
+    for number, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, 1)):
+        with suppress(OSError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
 
 
 def make_directory(path: Path) -> None:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,18 +11,20 @@ from pathlib import Path
 
 import pytest
 from support.repository import shared_configuration
-from support.shellchecks import read_emitted
 from support.terminal import Terminal
 
 from lib import ROOT
 from lib.configuration.layers import load_settings
 from lib.configuration.snapshot import looks_secret
-from lib.doctor import checks as diagnosis
+from lib.doctor import checks, network, node
+from lib.doctor import report as reports
 from lib.doctor.checks import configured_values
+from lib.doctor.node import Driver
+from lib.doctor.report import Report, asked, bash, ok, problem, warning
+from lib.doctor.software import find_gpus_inside
 from lib.script.command import call
 from lib.script.errors import LongshipError
-from lib.script.quoting import word
-from lib.script.render import render
+from lib.script.execute import Output
 
 SECRET = "se/cr@et"
 CONFIGURATION = f"""
@@ -37,20 +40,6 @@ url = "https://example.org/one.git"
 """
 
 
-@pytest.fixture
-def tell(run):
-    """Give a function that runs lines of bash with the functions of lib/ that they use."""
-
-    def tell(*lines, check=True):
-        return run(["bash", "-c", render("a test", lines)], check=check)
-
-    return tell
-
-
-def report(*words):
-    return " ".join(["report", *map(word, words)])
-
-
 def settings_of(machine, tmp_path, text=CONFIGURATION):
     file = tmp_path / "configuration.toml"
     file.write_text(text)
@@ -58,64 +47,85 @@ def settings_of(machine, tmp_path, text=CONFIGURATION):
     return load_settings(Path(ROOT), options, {"HOME": "/home/me", "USER": "me", "PATH": ""})
 
 
-# --- the script
+@pytest.fixture
+def servers(monkeypatch):
+    """Let no program be there, and no server answer; give the URLs that are asked."""
+    urls = []
+    for module in (reports, node, network):
+        monkeypatch.setattr(module, "output", lambda *_, **__: Output("", 127))
+    for module in (checks, node):
+        monkeypatch.setattr(module, "succeeds", lambda _: False)
+    monkeypatch.setattr(network, "_ask", lambda url: urls.append(url) or (7, ""))
+    return urls
 
 
-def test_emitted_scripts_pass_shellcheck(run, tmp_path):
-    broken = LongshipError("it's broken", 'say "HOME"')
-    lines = {"broken": diagnosis.lines_without_settings(Path(ROOT), broken, as_json=True)}
-    for machine in ("aws", "jwb", "local", "olivia"):
-        settings = settings_of(machine, tmp_path)
-        lines[f"{machine} json"] = diagnosis.lines(settings, lambda _: False, as_json=True)
-        lines[f"{machine} docker"] = diagnosis.lines(settings, lambda _: True, as_json=False)
-    read_emitted(run, {name: render(name, each) for name, each in lines.items()}, tmp_path)
+@pytest.fixture
+def told(servers, capsys):
+    """Give a function that returns what is found of settings, or of an error of theirs."""
+
+    def told(settings):
+        report = Report(as_json=True)
+        with pytest.raises(SystemExit):
+            if isinstance(settings, LongshipError):
+                checks.diagnose_without_settings(Path(ROOT), settings, report)
+            else:
+                checks.diagnose(settings, report)
+        assert json.loads(capsys.readouterr().out)["problems"]
+        return report.findings
+
+    return told
 
 
-def test_no_secret_stands_in_a_script(tmp_path):
-    settings = settings_of("local", tmp_path)
-    lines = diagnosis.lines(settings, lambda _: False, as_json=True)
-    values = [each for each in lines if each.startswith("report_value")]
-    assert len(values) > 20
-    assert not [each for each in values if "cr@et" in each]
+# --- the checks
 
 
-def test_dry_run_needs_nothing(run, clean_environment):
+@pytest.mark.parametrize("machine", ["aws", "jwb", "local", "olivia"])
+def test_each_subject_is_told_of_each_machine(machine, told, tmp_path):
+    found = told(settings_of(machine, tmp_path))
+    topics = {each.topic for each in found}
+    assert topics >= {"node", "clone", "python", "configuration", "machine", "jobs", "architecture"}
+    assert topics >= {"scratch", "home", "temporary", "caches", "leftovers", "runtime"}
+    assert topics >= {"GPU", "packages", "git", "proxy", "certificates", "network", "tokens"}
+    assert topics >= {"secrets", "Slurm"}
+    assert all(bool(each.fix) == (each.state != "ok") for each in found)
+    assert "cr@et" not in str(found)
+
+
+@pytest.mark.parametrize("arguments", [[], ["explain", "x"]])
+def test_dry_run_needs_nothing(arguments, run, clean_environment):
     environment = {**clean_environment, "PATH": "/nowhere"}
-    command = [sys.executable, f"{ROOT}/doctor.py", "--dry-run"]
-    script = run(command, env=environment).stdout
-    assert script.startswith("#!/usr/bin/env bash\n# Longship: doctor.py, machine ")
-    plan = script.partition("\n}\n")[0]
-    assert plan.endswith("\n  report_end")
+    command = [sys.executable, f"{ROOT}/doctor.py", "--dry-run", *arguments]
+    _, title, note = run(command, env=environment).stdout.splitlines()
+    assert title.startswith("# Longship: doctor.py")
+    assert note == "# This command only reads and reports; it runs no script."
 
 
-def test_runtime_is_reported_once_without_a_configuration(monkeypatch):
-    monkeypatch.setattr(diagnosis.shutil, "which", lambda name: f"/bin/{name}")
-    lines = diagnosis.lines_without_settings(Path(ROOT), LongshipError("a", "b"), as_json=False)
-    assert [each for each in lines if each.startswith("runtime_diagnose")] == [
-        "runtime_diagnose apptainer ''"
-    ]
+def test_runtime_is_reported_once_without_a_configuration(told, monkeypatch):
+    monkeypatch.setattr(checks.shutil, "which", lambda name: f"/bin/{name}")
+    found = told(LongshipError("it's broken", 'say "HOME"'))
+    assert [each.topic for each in found].count("runtime") == 1
+    assert problem("configuration", "it's broken", 'say "HOME"') in found
 
 
-def test_broken_part_leaves_the_rest(tmp_path):
-    settings = settings_of("jwb", tmp_path, CONFIGURATION.replace('account = "a"', ""))
-    lines = diagnosis.lines(settings, lambda _: False, as_json=True)
-    problems = [each for each in lines if each.startswith("report problem")]
-    assert [each.split()[2] for each in problems] == ["paths", "secrets", "secrets"]
-    assert "project.account" in problems[0]
-    assert any(each.startswith("slurm_diagnose") for each in lines)
+def test_broken_part_leaves_the_rest(told, tmp_path):
+    found = told(settings_of("jwb", tmp_path, CONFIGURATION.replace('account = "a"', "")))
+    problems = [each for each in found if each.state == "problem"]
+    (paths,) = [each for each in problems if each.topic == "paths"]
+    assert "project.account" in paths.fix
+    assert [each.topic for each in problems].count("secrets") == 2
+    assert "Slurm" in {each.topic for each in found}
 
 
-def test_broken_image_leaves_the_rest(tmp_path):
+def test_broken_image_leaves_the_rest(told, tmp_path):
     text = '[container]\nruntime = "apptainer"\nimage = "no image"\n'
-    lines = diagnosis.lines(settings_of("local", tmp_path, text), lambda _: True, as_json=True)
-    (problem,) = [each for each in lines if each.startswith("report problem")]
-    assert "unknown image source" in problem
-    assert any(each.startswith("gpu_diagnose") for each in lines)
-    assert lines[-1] == "report_end"
+    found = told(settings_of("local", tmp_path, text))
+    (image,) = [each for each in found if each.topic == "image"]
+    assert "unknown image source" in image.text
+    assert {"GPU", "network", "Slurm"} <= {each.topic for each in found}
 
 
 @pytest.mark.parametrize(
-    ("image", "servers"),
+    ("image", "url"),
     [
         ("docker://nvcr.io/nvidia/pytorch:25.06-py3", ["https://nvcr.io/v2/"]),
         ("docker://localhost:5000/a:1", ["https://localhost:5000/v2/"]),
@@ -126,40 +136,39 @@ def test_broken_image_leaves_the_rest(tmp_path):
         ("library://a/b/c", []),
     ],
 )
-def test_server_of_the_image_is_asked(image, servers, tmp_path):
+def test_server_of_the_image_is_asked(image, url, told, servers, tmp_path):
     text = f'[container]\nruntime = "apptainer"\nimage = "{image}"\n'
-    lines = diagnosis.lines(settings_of("local", tmp_path, text), lambda _: True, as_json=True)
-    (reach,) = [each for each in lines if each.startswith("network_diagnose")]
-    assert reach.split()[2:] == servers
+    told(settings_of("local", tmp_path, text))
+    assert sorted(servers[1:]) == url or sorted(servers) == sorted([servers[0], *url])
 
 
-def test_folder_that_cannot_be_looked_into_has_neither_image_nor_venv(tmp_path, unseen):
+def test_folder_that_cannot_be_looked_into_has_neither_image_nor_venv(told, tmp_path, unseen):
     text = (
         f'[paths]\nscratch_dir = "{unseen}"\n[packages]\nrequirements = "x.txt"\n'
         '[container]\nruntime = "apptainer"\nimage = "docker://x/base:1"\n'
     )
-    lines = diagnosis.lines(settings_of("local", tmp_path, text), lambda _: True, as_json=True)
-    assert [each for each in lines if each.startswith(f"image_diagnose {unseen}/containers/")]
+    found = told(settings_of("local", tmp_path, text))
+    assert {"image", "packages", "network"} <= {each.topic for each in found}
 
 
 @pytest.mark.parametrize(
-    ("machine", "environ", "wanted"),
+    ("machine", "environ", "state", "wanted"),
     [
-        ("auto", {}, "report ok machine 'local, this machine (local/site.toml): no known site"),
-        ("auto", {"SYSTEMNAME": "jupiter"}, "detected by SYSTEMNAME=jupiter"),
-        ("jpb", {"SYSTEMNAME": "jupiter"}, "also detected by SYSTEMNAME=jupiter"),
-        ("jpb", {}, "set in command line; no known site"),
-        ("local", {"SYSTEMNAME": "jupiter"}, "report warning machine"),
-        ("lumi", {"SYSTEMNAME": "jupiter"}, "report warning machine"),
+        ("auto", {}, "ok", "local, this machine (local/site.toml): no known site"),
+        ("auto", {"SYSTEMNAME": "jupiter"}, "ok", "detected by SYSTEMNAME=jupiter"),
+        ("jpb", {"SYSTEMNAME": "jupiter"}, "ok", "also detected by SYSTEMNAME=jupiter"),
+        ("jpb", {}, "ok", "set in command line; no known site"),
+        ("local", {"SYSTEMNAME": "jupiter"}, "warning", "SYSTEMNAME=jupiter identifies jpb"),
+        ("lumi", {"SYSTEMNAME": "jupiter"}, "warning", "SYSTEMNAME=jupiter identifies jpb"),
     ],
 )
-def test_machine_is_told_with_its_mark(machine, environ, wanted, tmp_path):
+def test_machine_is_told_with_its_mark(machine, environ, state, wanted, told, tmp_path):
     environ = {"HOME": "/home/me", "USER": "me", "PATH": "", **environ}
     options = {"machine": machine, "configuration": shared_configuration(tmp_path)}
-    settings = load_settings(Path(ROOT), options, environ)
-    lines = diagnosis.lines(settings, lambda _: False, as_json=True)
-    (told,) = [each for each in lines if each.split()[2:3] == ["machine"]]
-    assert wanted in told
+    found = told(load_settings(Path(ROOT), options, environ))
+    (mark,) = [each for each in found if each.topic == "machine"]
+    assert mark.state == state
+    assert wanted in mark.text
 
 
 # --- values
@@ -205,114 +214,151 @@ def test_digest_of_an_image_is_no_password(tmp_path):
 # --- the report
 
 
-def test_json_holds_whatever_names_hold(tell, hostile_arguments):
-    done = tell(
-        "report_begin json",
-        *(report("ok", "topic", each, each) for each in hostile_arguments),
-        *(f"report_value key {word(each)} origin" for each in hostile_arguments),
-        "report_end",
-    )
-    found = json.loads(done.stdout)
-    assert (found["problems"], found["warnings"]) == (0, 0)
+def test_json_holds_whatever_names_hold(hostile_arguments, capsys):
+    report = Report(as_json=True)
+    for each in hostile_arguments:
+        report.add(warning("topic", each, each))
+    report.end([("key", each, "origin") for each in hostile_arguments])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["problems"], found["warnings"]) == (0, len(hostile_arguments))
     for number, text in enumerate(hostile_arguments):
-        wanted = os.fsencode(text).decode("utf-8", "replace")
-        assert found["findings"][number]["fix"].rstrip("\ufffd") == wanted.rstrip("\ufffd")
-        assert found["values"][number]["value"].rstrip("\ufffd") == wanted.rstrip("\ufffd")
+        wanted = os.fsencode(text).decode("utf-8", "replace").rstrip("\ufffd")
+        assert found["findings"][number]["fix"].rstrip("\ufffd") == wanted
+        assert found["values"][number]["value"].rstrip("\ufffd") == wanted
         assert not any(ord(character) < 32 for character in found["findings"][number]["text"])
+
+
+def finding_of(state):
+    return reports.Finding(state, "topic", f"is {state}", "" if state == "ok" else f"mend {state}")
 
 
 @pytest.mark.parametrize(
     ("states", "code"),
     [(("ok",), 0), (("ok", "warning"), 0), (("warning", "problem"), 1), (("problem",), 1)],
 )
-@pytest.mark.parametrize("form", ["text", "json"])
-def test_only_a_problem_is_an_exit_code(form, states, code, tell):
-    lines = [report(each, "topic", f"is {each}", f"mend {each}") for each in states]
-    done = tell(f"report_begin {form}", *lines, "report_end", check=False)
-    assert done.returncode == code, done.stderr
-    if form == "text":
-        worst = next((each for each in ("problem", "warning") if each in states), None)
-        last = done.stdout.splitlines()[-2:]
-        if worst:
-            assert last[0] == f"next: mend {worst}"
-        else:
-            assert last[-1] == "no problems found"
+@pytest.mark.parametrize("as_json", [False, True])
+def test_only_a_problem_is_an_exit_code(as_json, states, code, capsys):
+    report = Report(as_json=as_json)
+    for each in states:
+        report.add(finding_of(each))
+    ended = 0
+    try:
+        report.end()
+    except SystemExit as error:
+        ended = error.code
+    assert ended == code
+    text = capsys.readouterr().out
+    worst = next((each for each in ("problem", "warning") if each in states), None)
+    if as_json:
+        assert json.loads(text)["problems"] == states.count("problem")
+    elif worst:
+        assert text.splitlines()[-2] == f"next: mend {worst}"
+    else:
+        assert text.splitlines()[-1] == "no problems found"
 
 
-def test_text_is_wrapped_and_a_fix_is_not(tell):
+def test_text_is_wrapped_and_a_fix_is_not(capsys):
     text, fix = "many words " * 30, "copy this " * 20
-    done = tell("report_begin text", report("warning", "a topic", text, fix), "report_end")
-    *wrapped, fixed, _, _, _ = done.stdout.splitlines()
+    Report(as_json=False).add(warning("a topic", text, fix))
+    *wrapped, fixed = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 80 for line in wrapped)
     assert len(wrapped) > 4
     assert " ".join(" ".join(wrapped).split()[3:]) == text.strip()
     assert fixed == f"         fix: {fix}"
 
 
-def test_user_id_without_a_name_is_told_as_a_number(tell):
-    unnamed = "id() { echo 4242; echo 'id: cannot find name for user ID 4242' >&2; return 1; }"
-    fakeroot = call("fakeroot_diagnose", "")
-    done = tell(unnamed, "exec 2>&1", "report_begin text", "node_diagnose", fakeroot)
-    said = " ".join(done.stdout.split())
-    assert ", 4242, in no job" in said and "4242 has" in said
-    assert "cannot find name" not in done.stdout
+def test_user_id_without_a_name_is_told_as_a_number(monkeypatch, servers):
+    def nobody(_):
+        raise KeyError
+
+    monkeypatch.setattr(node.pwd, "getpwuid", nobody)
+    monkeypatch.setattr(node.os, "geteuid", lambda: 4242)
+    (told, *_) = node.find_node()
+    assert ", 4242, in no job" in told.text
+    fakeroot = next(each for each in node.find_user_rights("x", None) if each.topic == "fakeroot")
+    assert "4242 has" in fakeroot.text
 
 
 @pytest.mark.parametrize(("no_colour", "coloured"), [("", True), ("1", False)])
 def test_colours_are_for_terminals(no_colour, coloured, clean_environment, tmp_path):
-    script = render("x", ["report_begin text", report("problem", "a", "b", "c")])
-    environment = {**clean_environment, "NO_COLOR": no_colour}
-    command = ["bash", "-c", script]
+    text = "from lib.doctor.report import *; Report(as_json=False).add(problem('a', 'b', 'c'))"
+    environment = {**clean_environment, "NO_COLOR": no_colour, "PYTHONPATH": ROOT}
+    command = [sys.executable, "-c", text]
     with Terminal(command, env=environment, cwd=tmp_path, term="xterm") as terminal:
         assert terminal.end() == 0
     assert "fix: c" in terminal.said
     assert ("\x1b[31m" in terminal.said) == coloured
 
 
-CHECKS = {
-    "error": 'fail "it is broken" "mend it"',
-    "warning": 'warn_of "it is worn" "oil it"',
-    "both": 'warn_of "it is worn" "oil it"; warn_of "it leaks" "tape it"',
-    "silence": "exit 3",
-    "a program's words": "echo 'cp: cannot' >&2; return 1",
-    "well": "note something",
-}
+SHARE = "share the output of: python3 doctor.py --json"
 
 
 @pytest.mark.parametrize(
-    ("what", "wanted"),
+    ("check", "wanted"),
     [
-        ("error", [("problem", "it is broken", "mend it")]),
-        ("warning", [("warning", "it is worn", "oil it")]),
-        ("both", [("warning", "it is worn", "oil it"), ("warning", "it leaks", "tape it")]),
-        ("silence", [("problem", "", "share the output of: python3 doctor.py --json")]),
+        ('fail "it is broken" "mend it"', [problem("it", "it is broken", "mend it")]),
+        ('warn_of "it is worn" "oil it"', [warning("it", "it is worn", "oil it")]),
         (
-            "a program's words",
-            [("problem", "cp: cannot", "share the output of: python3 doctor.py --json")],
+            'warn_of "it is worn" "oil it"; warn_of "it leaks" "tape it"',
+            [warning("it", "it is worn", "oil it"), warning("it", "it leaks", "tape it")],
         ),
-        ("well", [("ok", "fine", "")]),
+        ("exit 3", [problem("it", "", SHARE)]),
+        ("echo 'cp: cannot' >&2; return 1", [problem("it", "cp: cannot", SHARE)]),
+        ("note something", [ok("it", "fine")]),
     ],
 )
-def test_what_other_scripts_say_becomes_a_finding(what, wanted, tell):
-    lines = [f"try_it() {{ {CHECKS[what]}; }}", "report_begin json", "report_check it fine try_it"]
-    done = tell(*lines, "report_end", check=False)
-    found = [(x["state"], x["text"], x["fix"]) for x in json.loads(done.stdout)["findings"]]
-    assert found == wanted
+def test_what_other_scripts_say_becomes_a_finding(check, wanted):
+    assert list(asked("it", f"try_it() {{ {check}; }}", "try_it", text="fine")) == wanted
 
 
-def test_what_a_check_prints_can_be_its_finding(tell):
-    lines = ["try_it() { echo 'cloned at v1'; }", "report_begin json", "report_check it - try_it"]
-    (found,) = json.loads(tell(*lines, "report_end").stdout)["findings"]
-    assert (found["state"], found["text"]) == ("ok", "cloned at v1")
+def test_check_that_hangs_or_fails_leaves_the_others(monkeypatch, capsys):
+    monkeypatch.setattr(reports, "_SILENCE", 0.1)
+    report = Report(as_json=True)
+
+    def hang():
+        yield ok("disk", "before")
+        time.sleep(1000)
+
+    def fail():
+        raise LongshipError("it is broken", "mend it")
+
+    report.run("disk", hang)
+    report.run("it", fail)
+    report.run("file", lambda: [Path("/no/where").stat()])
+    report.run("last", lambda: [ok("last", "is told")])
+    assert [each.topic for each in report.findings] == ["disk", "disk", "it", "file", "last"]
+    assert "no response" in report.findings[1].text
+    assert report.findings[2] == problem("it", "it is broken", "mend it")
+    assert report.findings[3].text == "cannot read /no/where: No such file or directory"
 
 
-def test_what_takes_too_long_is_ended_with_all_it_started(tell, tmp_path):
+def test_what_takes_too_long_is_ended_with_all_it_started(tmp_path):
     mark = tmp_path / "pid"
-    hang = f"hang() {{ sleep 1000 & echo $! >{word(mark)}; wait; }}"
-    done = tell(hang, "run_with_timeout 1 hang || echo code $?")
-    assert done.stdout == "code 124\n"
+    hang = f"sleep 1000 & echo $! >{call(mark)}; echo before; wait"
+    assert bash(hang, seconds=1) == Output("before\n", 124)
+    wait_for_end(mark.read_text().strip())
+
+
+def test_interruption_ends_what_was_started(tmp_path):
+    mark = tmp_path / "pid"
+    text = (
+        "import sys; from lib.doctor.report import *; exit_on_signals()\n"
+        "Report(as_json=True).run('it', lambda: asked('it', sys.argv[1]))"
+    )
+    command = [sys.executable, "-c", text, f"echo $$ >{call(mark)}; sleep 1000"]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": ROOT}) as process:
+        deadline = time.monotonic() + 60
+        while not (mark.exists() and mark.read_text()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    wait_for_end(mark.read_text().strip())
+
+
+def wait_for_end(pid):
     deadline = time.monotonic() + 60
-    while not _is_dead(mark.read_text().strip()):
+    while not _is_dead(pid):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -334,45 +380,36 @@ def _is_dead(pid):
         ("https://token@example.org/simple", "https://***@example.org/simple"),
     ],
 )
-def test_password_in_a_url_is_not_shown(url, shown, tell):
-    assert tell(f"url_without_login {word(url)}").stdout == shown
+def test_password_in_a_url_is_not_shown(url, shown):
+    assert network.without_login(url) == shown
 
 
 @pytest.mark.parametrize(
-    ("driver", "answer", "wanted"),
+    ("driver", "answer", "state", "wanted"),
     [
-        ("driver_cuda=12.4", "seen=2 cuda=12.9.1", ("ok", "2 visible; the image has CUDA 12.9")),
-        ("driver_cuda=12.4", "seen=1 cuda=", ("ok", "of a version that it does not say")),
-        ("driver_cuda=unknown", "seen=1 cuda=13.0", ("ok", "the image has CUDA 13.0")),
+        (Driver(cuda="12.4"), "seen=2 cuda=12.9.1", "ok", "2 visible; the image has CUDA 12.9"),
+        (Driver(cuda="12.4"), "seen=1 cuda=", "ok", "of a version that it does not say"),
+        (Driver(cuda="unknown"), "seen=1 cuda=13.0", "ok", "the image has CUDA 13.0"),
+        (Driver(cuda="12.4"), "seen=0 cuda=12.9", "problem", "GPUs of this node are not visible"),
+        (Driver(cuda="12.4"), "", "problem", "GPUs of this node are not visible"),
+        (Driver(cuda="12.4"), "seen=1 cuda=13.0", "problem", "the driver supports only 12.4"),
         (
-            "driver_cuda=12.4",
-            "seen=0 cuda=12.9",
-            ("problem", "GPUs of this node are not visible"),
+            *(Driver(cuda="12.4"), "seen=1 cuda=13.0 compatible=yes"),
+            *("warning", "data-center GPUs"),
         ),
-        ("driver_cuda=12.4", "seen=1 cuda=13.0", ("problem", "the driver supports only 12.4")),
-        ("driver_cuda=12.4", "seen=1 cuda=13.0 compatible=yes", ("warning", "data-center GPUs")),
-        ("driver_amd=6.10.5", "seen=0 kfd=yes rocm=6.4.3", ("ok", "ROCm 6.4.3, the driver is 6.1")),
         (
-            "driver_amd=6.10.5",
-            "seen=0 rocm=6.4.3",
-            ("problem", "GPUs of this node are not visible"),
+            *(Driver(amd="6.10.5"), "seen=0 kfd=yes rocm=6.4.3"),
+            *("ok", "ROCm 6.4.3, the driver is 6.1"),
         ),
+        (Driver(amd="6.10.5"), "seen=0 rocm=6.4.3", "problem", "GPUs of this node are not visible"),
     ],
 )
-def test_gpus_inside_are_compared_with_the_driver(driver, answer, wanted, tell):
-    # a mock of the image's answer: the tests' machines have neither GPUs nor such images
-    done = tell(
-        "report_begin json",
-        "report_check inside '' true",
-        driver,
-        f"inside_run() {{ printf '%s\\n' {answer}; }}",
-        "gpu_diagnose_inside",
-        "report_end",
-        check=False,
-    )
-    (found,) = json.loads(done.stdout)["findings"]
-    assert found["state"] == wanted[0]
-    assert wanted[1] in found["text"]
+def test_gpus_inside_are_compared_with_the_driver(driver, answer, state, wanted):
+    # what an image answers: the tests' machines have neither GPUs nor such images
+    (found,) = find_gpus_inside(driver, answer.replace(" ", "\n"))
+    assert found.state == state
+    assert wanted in found.text
+    assert bool(found.fix) == (state != "ok")
 
 
 def test_all_functions_have_their_name_alone():

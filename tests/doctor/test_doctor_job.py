@@ -1,10 +1,12 @@
 """What doctor.py --job makes of figures, masks and logs; and its script."""
 
+import ast
+import json
 import os
-import shlex
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support import processes
@@ -53,14 +55,6 @@ def findings(monkeypatch):
     return rank_findings
 
 
-@pytest.fixture
-def network(findings):
-    """Give the one that reads NCCL's logs."""
-    import network_findings
-
-    return network_findings
-
-
 @pytest.mark.parametrize(
     ("log", "kind"),
     [
@@ -72,13 +66,13 @@ def network(findings):
         ("", ""),
     ],
 )
-def test_network_is_read_from_the_log(network, log, kind):
-    assert network.network_of(log) == kind
+def test_network_is_read_from_the_log(findings, log, kind):
+    assert findings.network_of(log) == kind
 
 
-def test_channels_count_more_than_what_was_opened(network):
+def test_channels_count_more_than_what_was_opened(findings):
     log = "n:1:1 [0] NCCL INFO Using network IB\n" + SOCKETS
-    assert network.network_of(log) == "Socket"
+    assert findings.network_of(log) == "Socket"
 
 
 @pytest.mark.parametrize(
@@ -91,16 +85,16 @@ def test_channels_count_more_than_what_was_opened(network):
         ("", "compare the job with those of the site"),
     ],
 )
-def test_fix_of_sockets_is_what_the_log_says(network, log, fix):
-    assert fix in network.network_fix(log)
+def test_fix_of_sockets_is_what_the_log_says(findings, log, fix):
+    assert fix in findings.network_fix(log)
 
 
-def test_fallback_names_its_nodes(network):
-    (found,) = network.network_findings({"n1": ("IB", "x"), "n2": ("Socket", "bind it")})
+def test_fallback_names_its_nodes(findings):
+    (found,) = findings.network_findings({"n1": ("IB", "x"), "n2": ("Socket", "bind it")})
     assert found == ("problem", "network", "n2: NCCL uses plain sockets", "bind it")
-    (fine,) = network.network_findings({"n1": ("IB", "x"), "n2": ("IB", "x")})
+    (fine,) = findings.network_findings({"n1": ("IB", "x"), "n2": ("IB", "x")})
     assert fine[:3] == ("ok", "network", "NCCL uses IB")
-    (silent,) = network.network_findings({"n1": ("", "x")})
+    (silent,) = findings.network_findings({"n1": ("", "x")})
     assert silent.state == "warning"
 
 
@@ -225,63 +219,130 @@ def listener():
         yield server.getsockname()[1]
 
 
-CLOCK = [sys.executable, os.path.join(INSIDE, "clock_server.py")]
+FACTS = [sys.executable, os.path.join(INSIDE, "node_facts.py"), "127.0.0.1"]
 
 
-def test_clock_names_who_has_the_port(run, listener):
-    done = run([*CLOCK, str(listener), "1", "5"])
-    assert done.stdout.startswith(f"process {os.getpid()}, ")
+def facts_of(text):
+    (line,) = text.splitlines()
+    return json.loads(line)
 
 
-def test_clock_ends_when_all_have_gone(tmp_path, root):
+def free_port():
     with socket.create_server(("", 0)) as server:
-        port = server.getsockname()[1]
-    with subprocess.Popen([*CLOCK, str(port), "1", "60"]) as clock:
-        script = (
-            f"source {shlex.quote(str(root / 'lib/doctor/nodes.bash'))}\n"
-            f"node_measure_offset 127.0.0.1 {port}"
-        )
-        said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-        assert clock.wait(30) == 0
-    word, offset, exact = said.stdout.split()
-    assert word == "connected"
-    assert abs(int(offset)) <= int(exact)
+        return str(server.getsockname()[1])
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_script_asks_each_node_for_what_the_job_needs(repository, as_json):
-    repository.write("lib/doctor/inside/clock_server.py", "it's the clock\n")
-    repository.write(
-        "configuration.toml", '[container]\nimage = "/i/it\'s.sif"\n[packages]\nrequirements = ""\n'
+def test_node_names_who_has_the_port(run, listener, tmp_path):
+    environment = {**os.environ, "SLURMD_NODENAME": "node1"}
+    facts = facts_of(run([*FACTS, str(listener), "node1", "1", tmp_path], env=environment).stdout)
+    assert facts["taken"].startswith(f"process {os.getpid()}, ")
+
+
+def test_nodes_compare_their_clocks_and_the_first_waits_for_the_others(tmp_path):
+    port, more = free_port(), [tmp_path, tmp_path, tmp_path / "gone"]
+    command = [*FACTS, port, "node1", "2", *more]
+    first = {**os.environ, "SLURMD_NODENAME": "node1", "SLURM_GPUS_ON_NODE": "4"}
+    with subprocess.Popen(command, env=first, stdout=subprocess.PIPE, text=True) as server:
+        here = facts_of(server.stdout.readline())
+        assert server.poll() is None
+        other = {**os.environ, "SLURMD_NODENAME": "node2"}
+        there = subprocess.run(command, env=other, capture_output=True, text=True, check=True)
+        assert server.wait(30) == 0
+    there = facts_of(there.stdout)
+    for facts, name, gpus in ((here, "node1", 4), (there, "node2", 0)):
+        offset, exact = facts["clock"]
+        assert abs(offset) <= exact
+        assert (facts["node"], facts["asked"], facts["taken"]) == (name, gpus, "")
+        assert facts["unseen"] == str(tmp_path / "gone")
+        assert facts["address"] == "127.0.0.1"
+        assert facts["memory"] > 0
+
+
+def test_facts_can_be_read_by_an_old_python():
+    """Compute nodes have the system's Python: 3.6 on LUMI."""
+    ast.parse(Path(FACTS[1]).read_text(encoding="utf-8"), feature_version=(3, 6))
+
+
+def node(name, **facts):
+    return {
+        **{"node": name, "kernel": "6.1", "unseen": "", "address": "10.0.0.1", "room": 9},
+        **{"kind": "xfs", "memory": 100, "taken": "", "clock": [0.1, 0.5], "gpus": 4, "asked": 4},
+        **{"driver": "none", "ecc": "", **facts},
+    }
+
+
+JOB = job_diagnosis.Job(["n1", "n2", "n3"], "n1", 20001)
+
+
+def wrong_nodes(*others, mounted=()):
+    """Give what is found of a job in which the first node, and any other than these, is well."""
+    named = {each["node"]: each for each in others}
+    nodes = [named.get(name, node(name)) for name in JOB.nodes]
+    found = [*job_diagnosis._rendezvous(JOB, nodes), *job_diagnosis._resources(nodes, mounted)]
+    return [each for each in found if each.state != "ok"]
+
+
+def test_nodes_that_are_alike_are_well():
+    assert wrong_nodes() == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "state", "topic", "text", "fix"),
+    [
+        ({"address": ""}, "problem", "address", "n2 cannot resolve MASTER_ADDR, n1", "/etc/hosts"),
+        ({"address": "10.9.9.9"}, "problem", "address", "10.9.9.9 on n2 and 10.0.0.1", "=n2"),
+        ({"clock": None}, "problem", "network", "n2 cannot connect to n1, n1 port 20001", "=n2 ip"),
+        ({"clock": [-5000.4, 2.1]}, "problem", "clock", "by -5000 ms (measured to 3 ms)", "=n2"),
+        ({"unseen": "/a, /b"}, "problem", "files", "n2 cannot read /a, /b", "--exclude=n2"),
+        ({"room": 0}, "warning", "temporary", "n2 has less than 1 GiB left in ", "TMPDIR"),
+        ({"ecc": "0, 3"}, "warning", "gpus", "uncorrected GPU memory errors: 0, 3", "=n2"),
+        ({"gpus": 3}, "problem", "gpus", "n2 has 3 visible GPUs, but the job has 4", "lost a GPU"),
+        ({"gpus": 5}, "warning", "gpus", "n2 has GPUs: 5, but the other nodes have 4", "=n2"),
+        ({"kernel": "5.4"}, "warning", "kernel", "n2 has kernel 5.4, but the", "--exclude=n2"),
+        ({"driver": "x"}, "warning", "driver", "n2 has driver x, but the", "--exclude=n2"),
+    ],
+)
+def test_node_that_differs_is_named(facts, state, topic, text, fix):
+    (found,) = wrong_nodes(node("n2", **facts))
+    assert (found.state, found.topic) == (state, topic)
+    assert text in found.text
+    assert fix in found.fix
+
+
+def test_first_node_decides_what_can_be_tested():
+    port, network = wrong_nodes(node("n1", taken="process 7, python3"))
+    assert port.text == "MASTER_PORT, 20001, is in use on n1 by process 7, python3"
+    assert "MASTER_PORT=20002" in port.fix
+    assert network.fix == "free the port first"
+    (found,) = wrong_nodes(node("n1", address="127.0.1.1"), *map(node, ("n2", "n3")))
+    assert "GLOO_SOCKET_IFNAME" in found.fix
+
+
+def test_folders_that_compute_nodes_do_not_see_are_the_fix():
+    (found,) = wrong_nodes(node("n2", unseen="/x"), mounted=["/e"])
+    assert found.fix.startswith("compute nodes see only /e: clone there")
+
+
+def test_errors_of_ranks_name_their_nodes():
+    text = (
+        "0: error: no torch\n1: job_node n2\n1: error: no torch\n0: hint: install it\n"
+        "1: hint: install it\n0: job_node n1\nsrun: error: n1: task 0\nerror: all\nhint: fix it\n"
     )
-    settings, paths = repository.settings_and_paths()
-    lines = job_diagnosis.lines(Environment(settings, paths, "apptainer", "job"), as_json=as_json)
-    (asked,) = [line for line in lines if line.startswith("nodes_ask")]
-    words = shlex.split(asked)
-    assert "/i/it's.sif" in words
-    assert str(paths.scratch_dir) in words
-    assert f"report_begin {'json' if as_json else 'text'}" in lines
-    script = render("x", lines)
-    assert len(script) < 100_000  # an argument of a program holds 128 KiB
+    first, second = job_diagnosis._failures(text)
+    assert first == ("problem", "all_reduce", "n1 n2: no torch", "install it")
+    assert second == ("problem", "all_reduce", "all", "fix it")
 
 
 def test_pyxis_is_given_its_options(repository, run, tmp_path):
-    repository.write("lib/doctor/inside/clock_server.py", "")
     repository.write("local/site.toml", '[machines.local]\npyxis = "yes"\nruntime = "enroot"\n')
     settings, paths = repository.settings_and_paths()
-    lines = job_diagnosis.lines(Environment(settings, paths, "enroot", "job"), as_json=False)
+    lines = job_diagnosis.lines(Environment(settings, paths, "enroot", "job"))
     options, step = (
         next(n for n, line in enumerate(lines) if line.startswith("pyxis_begin_options ")),
         lines.index('  bash -c "$(script_text)" doctor.py rank "${@:4}"'),
     )
     assert options < step
-    (tmp_path / "doctor.sh").write_text(render("x", lines))
+    script = render("x", lines)
+    assert len(script) < 100_000  # an argument of a program holds 128 KiB
+    (tmp_path / "doctor.sh").write_text(script)
     run([processes.program("shellcheck"), "--color=never", tmp_path / "doctor.sh"])
-
-
-def test_folders_that_compute_nodes_do_not_see_are_the_fix(repository):
-    repository.write("lib/doctor/inside/clock_server.py", "")
-    repository.write("local/site.toml", '[machines.local]\ncompute_folders = ["/e"]\n')
-    settings, paths = repository.settings_and_paths()
-    lines = job_diagnosis.lines(Environment(settings, paths, "host", "job"), as_json=False)
-    assert any("compute nodes see only /e" in line for line in lines)

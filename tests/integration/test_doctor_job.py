@@ -3,7 +3,7 @@
 What is broken is broken on one node alone: by a program that stands before the real one on PATH and
 does as that one does on the others, or by a step that runs beside the doctor. A node's network,
 names and files are those of namespaces which an ordinary user may make; only its clock is
-pretended, by `date`, as no namespace has a clock of its own that tells the date.
+pretended, in Python, as no namespace has a clock of its own that tells the date.
 """
 
 import json
@@ -161,9 +161,10 @@ def test_line_of_a_job_file_looks_at_tasks_that_slurm_starts(doctor, slurm):
     assert log.count("the job goes on") == 4
 
 
-def test_clock_that_is_off(doctor):
-    body = "if [[ $1 == +%s%N ]]; then echo $(($(/usr/bin/date +%s%N) - 90000000000)); exit; fi"
-    doctor.break_program("date", "node2", body)
+def test_clock_that_is_off(doctor, tmp_path):
+    late = "import time\nnow = time.time\ntime.time = lambda: now() - 90\n"
+    (tmp_path / "sitecustomize.py").write_text(late)
+    doctor.break_program("python3", "node2", f"export PYTHONPATH={tmp_path}")
     text, fix = (report := doctor("--nodes=2")).problem("clock")
     offset, exact = re.match(
         r"node2 differs from node1 by (-\d+) ms \(measured to (\d+) ms\)", text
@@ -206,7 +207,7 @@ def test_ranks_that_do_not_reach_the_first_node_by_its_name(doctor):
 
 
 def test_node_without_network(doctor):
-    doctor.break_program("bash", "node2", f'{OWN_NAMESPACE} --net /usr/bin/bash "$@"')
+    doctor.break_program("python3", "node2", f'{OWN_NAMESPACE} --net /usr/bin/python3 "$@"')
     report = doctor("--nodes=3")
     text, fix = report.problem("network")
     assert text.startswith("node2 cannot connect to node1")
@@ -219,8 +220,8 @@ def test_node_without_network(doctor):
 def test_name_that_a_node_knows_otherwise(doctor, tmp_path):
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n198.51.100.7 node1\n198.51.100.8 node2\n")
-    mount = f'mount --bind {hosts} /etc/hosts && exec /usr/bin/bash "$@"'
-    doctor.break_program("bash", "node2", f"{OWN_NAMESPACE} --mount sh -c '{mount}' sh \"$@\"")
+    mount = f'mount --bind {hosts} /etc/hosts && exec /usr/bin/python3 "$@"'
+    doctor.break_program("python3", "node2", f"{OWN_NAMESPACE} --mount sh -c '{mount}' sh \"$@\"")
     text, fix = doctor("--nodes=3").problem("address")
     assert text.startswith("node1 is 198.51.100.7 on node2 and 198.")
     assert "/etc/hosts" in fix
@@ -228,8 +229,8 @@ def test_name_that_a_node_knows_otherwise(doctor, tmp_path):
 
 @pytest.mark.slow  # as those that are real, with another fault
 def test_image_that_a_node_does_not_see(doctor, base_image):
-    mount = f'mount -t tmpfs none {base_image.parent} && exec /usr/bin/bash "$@"'
-    doctor.break_program("bash", "node3", f"{OWN_NAMESPACE} --mount sh -c '{mount}' sh \"$@\"")
+    mount = f'mount -t tmpfs none {base_image.parent} && exec /usr/bin/python3 "$@"'
+    doctor.break_program("python3", "node3", f"{OWN_NAMESPACE} --mount sh -c '{mount}' sh \"$@\"")
     report = doctor("--nodes=3")
     text, fix = report.problem("files")
     assert text.startswith(f"node3 cannot read {base_image}")
@@ -239,7 +240,7 @@ def test_image_that_a_node_does_not_see(doctor, base_image):
 
 @pytest.mark.slow  # it waits for what does not come
 def test_node_that_does_not_answer(doctor):
-    doctor.break_program("bash", "node3", "exec sleep 300")
+    doctor.break_program("python3", "node3", "exec sleep 300")
     text, fix = doctor("--nodes=3").problem("nodes")
     assert text.startswith("node3 does not respond")
     assert "--nodelist=node3" in fix

@@ -64,7 +64,7 @@ def launcher(settings, paths, runtime):
 
 def doctor_job(settings, paths, runtime):
     """Give the lines of doctor.py --job."""
-    return job_diagnosis.lines(Environment(settings, paths, runtime, "job"), as_json=False)
+    return job_diagnosis.lines(Environment(settings, paths, runtime, "job"))
 
 
 JOBS = {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable, NamedTuple
 
 Facts = Mapping[str, Any]
 
@@ -26,7 +27,10 @@ NO_GPU = (
 REPLACE = "tell your site's support, and exclude the node: sbatch --exclude="
 
 
-def format_numbers(numbers: Sequence[int]) -> str:
+# ---------- binding
+
+
+def format_numbers(numbers: Iterable[int]) -> str:
     """Write numbers as Linux lists cores: ``0-3,8``."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
@@ -39,11 +43,84 @@ def format_numbers(numbers: Sequence[int]) -> str:
 
 def parse_numbers(text: str) -> set[int]:
     """Read numbers as Linux lists them, the opposite of `format_numbers`."""
-    found: set[int] = set()
-    for part in filter(None, text.strip().split(",")):
-        first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
+    ends = [part.partition("-")[::2] for part in filter(None, text.strip().split(","))]
+    return {each for a, b in ends for each in range(int(a), int(b or a) + 1)}
+
+
+def map_findings(ranks: Sequence[Facts], *, complete: bool) -> list[Finding]:
+    """Return the binding of the ranks: of all nodes if `complete`, else of each distinct layout."""
+    on: dict[str, list[Facts]] = {}
+    for each in ranks:
+        on.setdefault(each["node"], []).append(each)
+    layouts = {node: repr([_layout(each) for each in own]) for node, own in on.items()}
+    usual = statistics.mode(layouts.values()) if layouts else ""
+    alike = [node for node in on if layouts[node] == usual]
+    told = [node for node in on if complete or node in alike[:1] or node not in alike]
+    found = [
+        Finding("ok", "binding", f"rank {each['rank']}: {each['node']}, {_binding(each)}")
+        for each in ranks
+        if each["node"] in told
+    ]
+    if len(told) < len(on):
+        text = f"{len(on) - len(told)} more nodes have the layout of {alike[0]}"
+        found.append(Finding("ok", "binding", text))
+    for node, own in on.items():
+        if node not in alike:
+            text = f"{node} has another layout than {alike[0]}"
+            found.append(Finding("warning", "binding", text, BINDING))
+        found += _node_problems(node, own)
     return found
+
+
+def _layout(rank: Facts) -> tuple[list[int], int | None]:
+    return sorted(rank["cores"]), rank["gpu"] and rank["gpu"]["index"]
+
+
+def _binding(rank: Facts) -> str:
+    gpu, cores, numa = rank["gpu"], format_numbers(rank["cores"]), format_numbers(rank["numa"])
+    on = f"GPU {gpu['index']} ({gpu['name']}, {gpu['bus'] or gpu['uuid']})" if gpu else "no GPU"
+    return f"cores {cores}, NUMA {numa or '?'}, {on}"
+
+
+def _node_problems(node: str, ranks: Sequence[Facts]) -> list[Finding]:
+    """Return the problems of the binding on one node."""
+    found = []
+
+    def add(state: str, text: str, fix: str, is_wrong: Callable[[Facts], Any]) -> None:
+        wrong = [each["rank"] for each in ranks if is_wrong(each)]
+        if wrong:
+            text = f"{node}: rank {format_numbers(wrong)} {text}"
+            found.append(Finding(state, "binding", text, fix))
+
+    # the ranks of one task, which torchrun starts, are not bound one by one
+    users: dict[int, set[int]] = {}
+    for each in ranks:
+        for core in each["cores"]:
+            users.setdefault(core, set()).add(each["task"])
+    contested = {core for core, using in users.items() if len(using) > 1}
+    text = f"share cores {format_numbers(contested)}"
+    add("warning", text, BINDING, lambda x: contested & set(x["cores"]))
+    cores, tasks = ranks[0]["cores_of_node"], [each["task"] for each in ranks]
+    if cores >= 4 * len(ranks):
+        text = f"has at most one core, of {cores} for {len(ranks)} ranks"
+        add("problem", text, BINDING, lambda x: len(x["cores"]) <= tasks.count(x["task"]))
+    text = f"sees no GPU, but the job has {ranks[0]['gpus_asked']} on each node"
+    add("problem", text, NO_GPU, lambda x: x["gpus_asked"] and not x["gpu"])
+    near = {x["rank"]: set(x["gpu"]["cores"] if x["gpu"] else ()) for x in ranks}
+    text = "has no core near its GPU"
+    add(
+        "warning",
+        text,
+        BINDING,
+        lambda x: near[x["rank"]] and not near[x["rank"]] & set(x["cores"]),
+    )
+    uuids = [each["gpu"]["uuid"] for each in ranks if each["gpu"] and each["gpu"]["uuid"]]
+    fix = "start one rank per GPU: --ntasks-per-node"
+    add("problem", "share a GPU", fix, lambda x: x["gpu"] and uuids.count(x["gpu"]["uuid"]) > 1)
+    return found
+
+
+# ---------- speed
 
 
 def rounds(count: int) -> list[list[tuple[int, int]]]:
@@ -62,14 +139,6 @@ def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:
     return 2 * (ranks - 1) / ranks * size / seconds / 1e9
 
 
-def slow_nodes(figures: Mapping[str, float]) -> list[str]:
-    """Return the nodes with less than half of the median."""
-    if len(figures) < 2:
-        return []
-    half = statistics.median(figures.values()) / 2
-    return [name for name, figure in figures.items() if figure < half]
-
-
 def best_links(links: Mapping[tuple[str, str], float]) -> dict[str, float]:
     """Return the better one of each node's links: a slow node slows its neighbours' down too."""
     best: dict[str, float] = {}
@@ -80,96 +149,69 @@ def best_links(links: Mapping[tuple[str, str], float]) -> dict[str, float]:
 
 
 def speed_findings(topic: str, what: str, figures: Mapping[str, float]) -> list[Finding]:
-    """Return the findings about one figure for each node, in GB/s."""
+    """Return the nodes with less than half of the median GB/s, or what all nodes have."""
     if not figures:
         return []
-    found = slow_nodes(figures)
-    median = statistics.median(figures.values())
-    if not found:
-        low, high = min(figures.values()), max(figures.values())
-        text = f"{what}: {low:.2f} to {high:.2f} GB/s, median {median:.2f}, on {len(figures)} nodes"
-        return [Finding("ok", topic, text)]
+    median, low, high = (f(figures.values()) for f in (statistics.median, min, max))
+    text = f"{what}: {low:.2f} to {high:.2f} GB/s, median {median:.2f}, on {len(figures)} nodes"
     return [
         Finding(
-            "problem",
-            topic,
-            f"{node} is slow: {what} {figures[node]:.2f} GB/s, median {median:.2f}",
+            *("problem", topic),
+            f"{node} is slow: {what} {figure:.2f} GB/s, median {median:.2f}",
             f"{REPLACE}{node}; or check for other processes on the node",
         )
-        for node in found
-    ]
+        for node, figure in figures.items()
+        if figure < median / 2
+    ] or [Finding("ok", topic, text)]
 
 
-def describe_binding(facts: Facts) -> str:
-    """Describe what a rank is bound to."""
-    gpu = facts["gpu"]
-    on = f"GPU {gpu['index']} ({gpu['name']}, {gpu['bus'] or gpu['uuid']})" if gpu else "no GPU"
-    return (
-        f"cores {format_numbers(facts['cores'])}, NUMA {format_numbers(facts['numa']) or '?'}, {on}"
-    )
+# ---------- NCCL's network, from its log (NCCL_DEBUG=INFO): the fast one, or plain sockets
+
+# Only what the channels go through counts: NCCL opens a network before it knows whether it is used.
+_CHANNEL = re.compile(r"\bvia NET/([\w ]+?)/\d")
+_NETWORK = re.compile(r"\bUsing network ([\w ]+)")
+_REASONS = {
+    r"NET/OFI.*(?:[Cc]ould not find any optimal provider|No eligible providers)": (
+        "aws-ofi-nccl finds no network on this node: bind the site's libfabric and its devices, "
+        "and set FI_PROVIDER (cxi, efa)"
+    ),
+    r"NCCL_NET_PLUGIN set by environment to none|NCCL_IB_DISABLE set .*to 1": (
+        "the environment disables the fast network: unset NCCL_NET_PLUGIN, NCCL_IB_DISABLE"
+    ),
+    r"Failed to open libibverbs": (
+        "the image lacks libibverbs, which InfiniBand requires: add rdma-core to the image"
+    ),
+    r"NET/IB : No device found": (
+        "no InfiniBand device is visible in the container: check NCCL_IB_HCA, and bind "
+        "/dev/infiniband; on Slingshot and EFA: the plugin aws-ofi-nccl (libnccl-net.so) is not "
+        "found, check binds and LD_LIBRARY_PATH of the site's job scripts"
+    ),
+    "": "compare the job with those of the site: binds, NCCL_*, FI_PROVIDER, aws-ofi-nccl",
+}
 
 
-def map_findings(ranks: Sequence[Facts], *, complete: bool) -> list[Finding]:
-    """Return the binding of the ranks: of all nodes if `complete`, else of each distinct layout."""
-    layouts: dict[str, list[Any]] = {}
-    for each in ranks:
-        gpu = each["gpu"] and each["gpu"]["index"]
-        layouts.setdefault(each["node"], []).append((sorted(each["cores"]), gpu))
-    usual = statistics.mode(map(repr, layouts.values())) if layouts else ""
-    alike = [node for node, layout in layouts.items() if repr(layout) == usual]
-    told = [node for node in layouts if complete or node in alike[:1] or node not in alike]
-    found = [
-        Finding("ok", "binding", f"rank {each['rank']}: {each['node']}, {describe_binding(each)}")
-        for each in ranks
-        if each["node"] in told
-    ]
-    if len(told) < len(layouts):
-        more = len(layouts) - len(told)
-        found.append(Finding("ok", "binding", f"{more} more nodes have the layout of {alike[0]}"))
-    for node in layouts:
-        if node not in alike:
-            text = f"{node} has another layout than {alike[0]}"
-            found.append(Finding("warning", "binding", text, BINDING))
-        found += _node_problems(node, [each for each in ranks if each["node"] == node])
-    return found
+def network_of(log: str) -> str:
+    """Return what NCCL uses between nodes, according to its log: IB, Socket, AWS Libfabric, ..."""
+    used = _CHANNEL.findall(log) or _NETWORK.findall(log)
+    return ("Socket" if "Socket" in used else (used or [""])[0]).strip()
 
 
-def _node_problems(node: str, ranks: Sequence[Facts]) -> list[Finding]:
-    """Return the problems of the binding on one node."""
-    found = []
+def network_fix(log: str) -> str:
+    """Return the fix for NCCL on sockets, from the reason in its log."""
+    return next(fix for reason, fix in _REASONS.items() if re.search(reason, log))
 
-    def add(state: str, wrong: Sequence[Facts], text: str, fix: str) -> None:
-        if wrong:
-            numbers = format_numbers([each["rank"] for each in wrong])
-            found.append(Finding(state, "binding", f"{node}: rank {numbers} {text}", fix))
 
-    # the ranks of one task, which torchrun starts, are not bound one by one
-    users: dict[int, set[int]] = {}
-    for each in ranks:
-        for core in each["cores"]:
-            users.setdefault(core, set()).add(each["task"])
-    contested = {core for core, tasks in users.items() if len(tasks) > 1}
-    sharing = [each for each in ranks if contested & set(each["cores"])]
-    add("warning", sharing, f"share cores {format_numbers(sorted(contested))}", BINDING)
+def network_findings(logs: Mapping[str, tuple[str, str]]) -> list[Finding]:
+    """Return NCCL's network, or the nodes that fell back to sockets.
 
-    there = ranks[0]["cores_of_node"]
-    per_task = {each["task"]: [o for o in ranks if o["task"] == each["task"]] for each in ranks}
-    few = [
-        each
-        for each in ranks
-        if len(each["cores"]) <= len(per_task[each["task"]]) and there >= 4 * len(ranks)
-    ]
-    add("problem", few, f"has at most one core, of {there} for {len(ranks)} ranks", BINDING)
-    blind = [each for each in ranks if each["gpus_asked"] and not each["gpu"]]
-    asked = ranks[0]["gpus_asked"]
-    add("problem", blind, f"sees no GPU, but the job has {asked} on each node", NO_GPU)
-    far = [
-        each
-        for each in ranks
-        if (near := set((each["gpu"] or {}).get("cores", ()))) and not near & set(each["cores"])
-    ]
-    add("warning", far, "has no core near its GPU", BINDING)
-    uuids = [each["gpu"]["uuid"] for each in ranks if each["gpu"] and each["gpu"]["uuid"]]
-    twice = [each for each in ranks if each["gpu"] and uuids.count(each["gpu"]["uuid"]) > 1]
-    add("problem", twice, "share a GPU", "start one rank per GPU: --ntasks-per-node")
-    return found
+    `logs` contains, for each node, the results of `network_of` and `network_fix`.
+    """
+    kinds = {kind for kind, _ in logs.values()} - {""}
+    if not kinds:
+        fix = "check /etc/nccl.conf and ~/.nccl.conf for NCCL_DEBUG and NCCL_DEBUG_FILE"
+        return [Finding("warning", "network", "NCCL does not report which network it uses", fix)]
+    return [
+        Finding("problem", "network", f"{node}: NCCL uses plain sockets", fix)
+        for node, (kind, fix) in logs.items()
+        if kind == "Socket"
+    ] or [Finding("ok", "network", f"NCCL uses {', '.join(sorted(kinds))}")]

@@ -1,0 +1,338 @@
+"""The checks of this node: clone, Python, directories, user namespaces, FUSE, GPUs, Slurm."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
+from glob import glob
+from pathlib import Path
+from shlex import quote
+from typing import NamedTuple
+
+from lib.configuration.paths import is_below
+from lib.configuration.sites import Machine, own_arch
+from lib.doctor.report import Finding, asked, bash, ok, problem, warning
+from lib.jobs.status import last_error
+from lib.script.command import call
+from lib.script.errors import LongshipError, check_owner, write_error
+from lib.script.execute import output, succeeds
+from lib.script.output import size_text
+from lib.script.records import content_of
+
+GB = 1 << 30
+
+
+def find_node() -> Iterator[Finding]:
+    """Report host, system, user, job and time, which whoever helps asks first."""
+    here, job = os.uname(), os.environ.get("SLURM_JOB_ID")
+    release = _text_of("/etc/os-release")
+    system = re.findall(r'^PRETTY_NAME="?([^"\n]*)', release, re.MULTILINE)
+    in_job, now = f"in job {job}" if job else "in no job", time.strftime("%FT%TZ", time.gmtime())
+    facts = (here.nodename, *system, f"Linux {here.release}", _user(), in_job, now)
+    yield ok("node", ", ".join(facts))
+    if os.environ.get("LOADEDMODULES"):
+        yield ok("modules", os.environ["LOADEDMODULES"].replace(":", " "))
+
+
+def _text_of(file: str) -> str:
+    return content_of(Path(file)).decode(errors="surrogateescape")
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # as in a container
+        return str(os.geteuid())
+
+
+def find_clone(root: Path) -> Iterator[Finding]:
+    """Report the commit of this repository."""
+    describe = ["describe", "--always", "--tags", "--dirty=, with changes"]
+    text, code = output(["env", "LC_ALL=C", "git", "-C", str(root), *describe], 20)
+    try:
+        check_owner(text, str(root))
+        at = "plain files, no history of git" if code else text.strip()
+        yield ok("clone", f"{at}, in {root}")
+    except LongshipError as error:
+        yield warning("clone", str(error), error.hint)
+
+
+def find_python(root: Path) -> Iterator[Finding]:
+    """Check the Python that users and jobs call."""
+    text, code = output(["python3", "--version"], 20)
+    packages = "the packages of .venv" if (root / ".venv").is_dir() else "its packages"
+    shown = f"{'no python3' if code else text.strip()} and {packages}"
+    yield from asked("python", call("check_python", root), text=shown)
+
+
+def find_arch(machine: Machine) -> Iterator[Finding]:
+    """Report what this node can run: a login node may have another architecture."""
+    here, arch, name = own_arch(), machine.arch, machine.name
+    text = f"{arch}: this machine, and what is built for {name}"
+    if here != arch:
+        text = f"this machine is {here}, and {name} computes on {arch}: programs start in jobs only"
+    yield ok("architecture", text)
+
+
+# ---------- directories
+
+
+def find_directory(topic: str, setting: str, folder: Path, room: int) -> Iterator[Finding]:
+    """Check that files can be written and programs started in a directory, and its free space.
+
+    Before it exists, its nearest parent is checked.
+    """
+    elsewhere = f"set {setting} to another directory"
+    existing = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+    shown = quote(str(existing))
+    if not existing.is_dir():
+        wrong = f"{existing} is not a directory"
+        if not existing.exists():
+            wrong = f"the link {existing} is dangling"
+        yield problem(topic, f"{folder}: {wrong}", f"{elsewhere}, or run: rm {shown}")
+        return
+    try:
+        with tempfile.NamedTemporaryFile(prefix=".longship-doctor.", dir=existing) as probe:
+            os.fchmod(probe.fileno(), 0o700)
+            probe.write(b"#!/bin/sh\n")
+            probe.flush()
+            can_start = os.access(probe.name, os.X_OK)
+    except OSError as error:
+        raise write_error(existing, f"cannot write to {existing}", elsewhere, error) from error
+    if not can_start:
+        text = f"cannot start programs in {existing}: Permission denied"
+        fix = f"{elsewhere}; to check for noexec, run: findmnt --target {shown}"
+        yield problem(topic, text, fix)
+        return
+    disk = os.statvfs(existing)
+    later = "" if existing == folder else " (created when needed)"
+    text = f"{folder}{later}, {size_text(disk.f_bavail * disk.f_frsize)} free"
+    more = f": du -h -d 1 {shown} | sort -h" if setting == "HOME" else f", or {elsewhere}"
+    yield from asked(topic, call("directory_check_room", existing, str(room), more), text=text)
+
+
+def find_home() -> Iterator[Finding]:
+    """Check the home directory: every program writes there, and a full one stops logins."""
+    home = os.environ.get("HOME", "")
+    if os.path.isdir(home):
+        yield from find_directory("home", "HOME", Path(home), GB // 2)
+        return
+    fix = f'export HOME="$(getent passwd {os.getuid()} | cut -d : -f 6)"'
+    yield problem("home", f"HOME is {home or 'not set'}, which is not a directory", fix)
+
+
+def find_temporary() -> Iterator[Finding]:
+    """Check the directory of temporary files."""
+    folder = Path(os.environ.get("TMPDIR") or "/tmp")
+    return find_directory("temporary", "TMPDIR", folder, GB)
+
+
+def find_mounted(machine: Machine, folders: Sequence[Path]) -> Iterator[Finding]:
+    """Report directories that compute nodes do not mount: on JUPITER a job then has no log."""
+    mounted, nodes = machine.compute_folders, f"compute nodes of {machine.name}"
+    fix = f"move it to a directory under {' or '.join(mounted)}"
+    for each in dict.fromkeys(map(str, folders)) if mounted else ():
+        if not any(is_below(each, folder) for folder in mounted):
+            yield problem("folders", f"{nodes} do not mount {each}", fix)
+    if mounted and all(any(is_below(str(each), x) for x in mounted) for each in folders):
+        yield ok("folders", f"{nodes} mount this repository and all of them")
+
+
+def find_caches(cache: Path) -> Iterator[Finding]:
+    """Warn of a link through which caches would fill the home directory."""
+    home = os.path.realpath(os.environ.get("HOME") or "/nowhere")
+    if is_below(os.path.realpath(cache.parent), home):
+        yield ok("caches", f"{cache}, in the home directory, like scratch_dir")
+        return
+    for folder in map(str, (cache, *cache.glob("*"))):
+        target = os.path.realpath(folder)
+        if is_below(target, home):
+            text = f"{folder} leads to {target}: caches would fill the home directory"
+            fix = f"rm {quote(folder)}; the next command creates it again"
+            yield warning("caches", text, fix)
+            return
+    yield ok("caches", f"{cache}, outside the home directory")
+
+
+_WRITTEN = (
+    *("", "containers", "containers/build", "containers/versions", "overlays", "overlays/versions"),
+    *("overlays/unpacked", "offline", "offline/containers", "cache", "venvs"),
+)
+
+
+def find_leftovers(root: Path, project: Path, scratch: Path) -> Iterator[Finding]:
+    """Report stale locks and unfinished files."""
+    locks, unfinished = [], []
+    for folder in (root / "requirements", project, *(scratch / each for each in _WRITTEN)):
+        with suppress(OSError):
+            for each in os.scandir(folder):
+                if each.name.endswith(".lock") and each.is_dir(follow_symlinks=False):
+                    locks.append(each.path)
+                elif ".partial" in each.name and time.time() - _changed(each.path) > 3600:
+                    unfinished.append(each.path)
+    for lock in locks:
+        owner, code = bash(call("lock_owner", lock), call("lock_is_stale", lock))
+        seen = time.strftime("%F %R", time.localtime(_changed(lock)))
+        if code:
+            yield ok("locks", f"{owner} holds the lock {lock}, last seen {seen}")
+            return  # unfinished files may be its own
+        text = f"{owner} no longer runs, but its lock exists: {lock}, of {seen}"
+        yield warning("locks", text, f"rm -r {quote(lock)}; or let the next command take it over")
+    if unfinished:
+        sizes = re.findall(r"^(\d+)\t", output(["du", "-skc", "--", *unfinished], 30).text, re.M)
+        size = size_text(int((sizes or ["0"])[-1]) << 10)
+        text = f"{len(unfinished)} unfinished for over an hour, {size}: {' '.join(unfinished)}"
+        yield warning("leftovers", text, call("rm", "-r", *unfinished))
+    elif not locks:
+        yield ok("leftovers", "no locks and no unfinished files")
+
+
+def _changed(path: str) -> float:
+    """Return when a file was changed; now if it has gone meanwhile."""
+    with suppress(OSError):
+        return os.lstat(path).st_mtime
+    return time.time()
+
+
+# ---------- what apptainer and singularity require
+
+
+def find_user_rights(runtime: str, machine: Machine | None) -> Iterator[Finding]:
+    """Check that an ordinary user can start, build and mount images."""
+    has_setuid = call("sif_has_setuid", runtime)
+    setuid = f"{runtime} is installed setuid and does not need"
+    if succeeds(["unshare", "--user", "--map-root-user", "true"]):
+        yield ok("namespaces", "user namespaces are available")
+    elif bash(has_setuid).code == 0:
+        yield ok("namespaces", f"not available to users; {setuid} them")
+    else:
+        fix = (
+            "ask your site to set: sysctl user.max_user_namespaces kernel.unprivileged_userns_clone"
+        )
+        text = f"user namespaces are not available, and {runtime} requires them"
+        yield problem("namespaces", text, fix)
+    yield ok("fakeroot", _fakeroot(machine))
+    if os.access("/dev/fuse", os.R_OK | os.W_OK):
+        yield ok("FUSE", "/dev/fuse is accessible")
+    elif bash(has_setuid).code == 0:
+        yield ok("FUSE", f"/dev/fuse is not accessible; {setuid} it")
+    else:
+        fix = "ask your site for: chmod 666 /dev/fuse, or a setuid installation of apptainer"
+        text = f"/dev/fuse is not accessible: {runtime} unpacks each image before it starts"
+        yield warning("FUSE", text, fix)
+
+
+def _fakeroot(machine: Machine | None) -> str:
+    """Describe whether an ordinary user can build an image from a definition file."""
+    if machine and machine.definition_builds == "forbidden":
+        return "the site allows no builds from definition files"
+    user, hint = _user(), machine.build_hint if machine else ""
+    own = re.compile(rf"^({re.escape(user)}|{os.getuid()}):", re.MULTILINE)
+    ranges = all(own.search(_text_of(each)) for each in ("/etc/subuid", "/etc/subgid"))
+    if ranges and shutil.which("newuidmap"):
+        return f"{user} has a range of user ids for builds from definition files"
+    text = f"{user} has no range of user ids; images from a registry do not need one"
+    return f"{text} ({hint})" if hint else text
+
+
+# ---------- GPUs
+
+
+class Driver(NamedTuple):
+    """The GPU driver: the newest CUDA that NVIDIA's supports, or the version of AMD's."""
+
+    cuda: str = ""
+    amd: str = ""
+
+
+def find_gpus(machine: Machine | None) -> Generator[Finding, None, Driver]:
+    """Report GPUs and driver."""
+    kind, per_node = (machine.gpu, machine.gpus_per_node) if machine else ("auto", 0)
+    if kind == "cpu":
+        yield ok("GPU", "this machine has none")
+    elif shutil.which("nvidia-smi") and kind != "rocm":
+        return (yield from _find_nvidia())
+    elif os.path.exists("/dev/kfd") and kind != "cuda":
+        version = _text_of("/sys/module/amdgpu/version").strip() or f"of Linux {os.uname().release}"
+        nodes = map(_text_of, glob("/sys/class/kfd/kfd/topology/nodes/*/properties"))
+        count = sum(bool(re.search("simd_count [1-9]", each)) for each in nodes)
+        yield ok("GPU", f"{count} of AMD, driver {version}")
+        return Driver(amd=version)
+    elif os.environ.get("SLURM_JOB_GPUS") or os.environ.get("SLURM_GPUS_ON_NODE"):
+        yield _broken_gpu("the job has GPUs, but this node has no GPU driver")
+    else:
+        where = f"on this node; compute nodes have {per_node}" if per_node else "on this machine"
+        yield ok("GPU", f"none {where}")
+    return Driver()
+
+
+def _find_nvidia() -> Generator[Finding, None, Driver]:
+    text, code = output(["nvidia-smi"], 30)
+    if code:
+        reason = text.partition("\n")[0] or "no response within 30 seconds"
+        yield _broken_gpu(f"nvidia-smi: {reason}")
+        return Driver()
+    # since driver 610 it is the CUDA UMD Version
+    cuda = re.search(r"CUDA (?:UMD )?Version: *(\d+\.\d+)", text)
+    driver = re.search(r"NVIDIA-SMI ([\d.]+)", text)
+    names = re.findall(r"^GPU \d+: (.*?)(?: \(UUID|$)", output(["nvidia-smi", "-L"], 30).text, re.M)
+    version, newest = (found[1] if found else "unknown" for found in (driver, cuda))
+    gpus = f"{len(names)} x {(names or [''])[0]}"
+    yield ok("GPU", f"{gpus}, driver {version}, for CUDA up to {newest}")
+    return Driver(cuda=newest)
+
+
+def _broken_gpu(text: str) -> Finding:
+    fix = "tell your site's support, and exclude this node: python3 submit.py JOB --exclude="
+    return problem("GPU", text, f"{fix}{os.uname().nodename}")
+
+
+# ---------- Slurm
+
+
+def find_slurm(machine: Machine | None, account: str) -> Iterator[Finding]:
+    """Check that Slurm responds, has the site's partitions, and knows the account."""
+    partitions = list(machine.partitions) if machine else []
+    expected = machine.name if machine and (machine.required or partitions) else ""
+    text, code = output(["sinfo", "--noheader", "--format=%R"], 10)
+    listed = ", ".join(text.split())
+    missing = ", ".join(each for each in partitions if each not in text.split())
+    if code == 127 and expected:
+        text = "Slurm not found on this machine: sinfo is missing"
+        yield warning("Slurm", text, f"submit on a login node of {expected}")
+    elif code == 127:
+        yield ok("Slurm", "none on this machine")
+    elif code and not expected and "configuration source" in text:
+        yield ok("Slurm", "Slurm commands are installed, but no cluster is configured")
+    elif code:
+        reason = f": {last_error(text)}" if text else " within 10 seconds"
+        fix = "try again later; check the status page of your site, and: scontrol ping"
+        yield problem("Slurm", f"Slurm does not respond{reason}", fix)
+    elif missing:
+        fix = "correct the partitions in site.toml and in the #SBATCH directives"
+        yield warning("Slurm", f"{expected} has no partition {missing}; it has {listed}", fix)
+    else:
+        yield ok("Slurm", f"answers; partitions: {listed}")
+    if not code:
+        yield from _find_account(account)
+
+
+def _find_account(account: str) -> Iterator[Finding]:
+    """Compare the account with those of the user, if Slurm lists them."""
+    command = "sacctmgr --noheader --parsable2 show associations format=account"
+    text, code = output([*command.split(), f"user={_user()}"], 10)
+    accounts = [] if code else sorted(set(text.split()))
+    listed = ", ".join(accounts)
+    if accounts and not account:
+        yield ok("account", f"none is configured; your accounts: {listed}")
+    elif account.lower() in map(str.lower, accounts):
+        yield ok("account", f"{account} is one of your accounts")
+    elif accounts:
+        fix = f'project.account = "{accounts[0]}" in configuration.toml'
+        yield problem("account", f"account {account} is not one of your accounts: {listed}", fix)

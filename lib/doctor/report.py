@@ -1,0 +1,165 @@
+"""The report of doctor.py, and how its checks find out: what hangs is left behind."""
+
+from __future__ import annotations
+
+import queue
+import re
+import signal
+import sys
+import textwrap
+import threading
+from collections.abc import Generator, Iterable, Sequence
+from typing import Callable, NamedTuple
+
+from lib.script.errors import LongshipError, offline_modes, paint, printable
+from lib.script.execute import Output, output
+from lib.script.output import json_object
+from lib.script.render import render
+
+_PATIENCE = 60  # seconds for a program
+_SILENCE = 90  # seconds between two findings of a check
+_MESSAGES = re.compile(r"^(error|warning): (.*)\nhint: (.*)", re.MULTILINE)
+
+
+class Finding(NamedTuple):
+    """A line of the report. The state is ok, warning or problem; the last two have a fix."""
+
+    state: str
+    topic: str
+    text: str
+    fix: str = ""
+
+
+def ok(topic: str, text: str) -> Finding:
+    """Return a finding that is as it should be."""
+    return Finding("ok", topic, text)
+
+
+def warning(topic: str, text: str, fix: str) -> Finding:
+    """Return a finding that can become a problem."""
+    return Finding("warning", topic, text, fix)
+
+
+def problem(topic: str, text: str, fix: str) -> Finding:
+    """Return a finding with which something fails."""
+    return Finding("problem", topic, text, fix)
+
+
+def hangs(topic: str) -> Finding:
+    """Return what is reported of a check or a program that does not end."""
+    fix = "check the status page of your site: a file system may hang"
+    return problem(topic, "no response within a minute", fix)
+
+
+class Report:
+    """Prints each finding at once, or everything as JSON at the end."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self.findings: list[Finding] = []
+
+    def add(self, found: Finding) -> None:
+        """Add a finding; its fix is printed on one line, to be copied."""
+        found = found._replace(text=printable(found.text), fix=offline_modes(found.fix))
+        self.findings.append(found)
+        if not self.as_json:
+            wrapped = textwrap.wrap(found.text, 56, break_long_words=False, break_on_hyphens=False)
+            state = paint(found.state, sys.stdout) + " " * (7 - len(found.state))
+            _print(f"{state}  {found.topic:<13}  " + f"\n{'':24}".join(wrapped))
+            if found.fix:
+                _print(f"{'':9}fix: {printable(found.fix)}")
+
+    def run(self, topic: str, check: Callable[[], Iterable[Finding]]) -> None:
+        """Add what a check finds. It runs in a thread: nothing ends a call to a dead disk."""
+        found: queue.SimpleQueue[Finding | None] = queue.SimpleQueue()
+
+        def collect() -> None:
+            try:
+                for each in check():
+                    found.put(each)
+            except LongshipError as error:
+                found.put(problem(topic, str(error), error.hint))
+            except OSError as error:
+                text = f"cannot read {error.filename}: {error.strerror}"
+                found.put(problem(topic, text, "check its permissions: ls -ld"))
+            finally:
+                found.put(None)
+
+        threading.Thread(target=collect, daemon=True).start()
+        try:
+            while (each := found.get(timeout=_SILENCE)) is not None:
+                self.add(each)
+        except queue.Empty:
+            self.add(hangs(topic))
+
+    def end(self, values: Sequence[tuple[str, str, str]] = ()) -> None:
+        """Print values with their keys and sources, and the next step; a problem is exit code 1."""
+        problems, warnings = (
+            [each for each in self.findings if each.state == state]
+            for state in ("problem", "warning")
+        )
+        if self.as_json:
+            findings = _rows("state topic text fix", self.findings)
+            rows = _rows("key value origin", values)
+            counts = f'"problems": {len(problems)}, "warnings": {len(warnings)}'
+            _print(f'{{{counts}, "findings": {findings}, "values": {rows}}}')
+        else:
+            if values:
+                rows = [("key", "value", "source"), *values]
+                lines = [
+                    f"{key:<25} {source:<22} {printable(value)}" for key, value, source in rows
+                ]
+                _print("\n".join(["", *lines, ""]))
+            for first in (problems or warnings)[:1]:
+                _print(f"problems: {len(problems)}, warnings: {len(warnings)}")
+                _print(f"{paint('next:', sys.stdout)} {printable(first.fix)}")
+            share = "to share this report: python3 doctor.py --json"
+            _print(share if problems or warnings else "no problems found")
+        if problems:
+            sys.exit(1)
+
+
+def _rows(names: str, rows: Iterable[Sequence[str]]) -> str:
+    lines = (f"\n  {json_object(dict(zip(names.split(), each)))}" for each in rows)
+    return f"[{','.join(lines)}\n]"
+
+
+def _print(text: str) -> None:
+    sys.stdout.buffer.write(f"{text}\n".encode(errors="surrogateescape"))
+    sys.stdout.buffer.flush()
+
+
+def bash(*lines: str, seconds: float = _PATIENCE) -> Output:
+    """Run lines of bash with the functions of lib/ that they use."""
+    script = render("Longship: a check of doctor.py", lines)
+    return output(["bash", "-c", script, "doctor.py"], seconds)
+
+
+def messages_in(text: str, topic: str) -> list[Finding]:
+    """Return the errors and warnings in what a script has printed."""
+    states = {"error": problem, "warning": warning}
+    return [states[kind](topic, *each) for kind, *each in _MESSAGES.findall(text)]
+
+
+def asked(topic: str, *lines: str, text: str = "") -> Generator[Finding, None, str | None]:
+    """Report what the check of another command finds: its errors and warnings, or `text` as ok.
+
+    Return what it prints, or None after an error or a warning.
+    """
+    printed, code = bash(*lines)
+    found = messages_in(printed, topic)
+    if not found and code == 124:
+        found = [hangs(topic)]
+    elif not found and code:
+        share = "share the output of: python3 doctor.py --json"
+        found = [problem(topic, printed.rstrip("\n").rpartition("\n")[2], share)]
+    elif not found and text:
+        yield ok(topic, text)
+    yield from found
+    return None if found else printed
+
+
+def exit_on_signals() -> None:
+    """Let a signal end this process as an exit does, with the programs that it has started."""
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, lambda number, _: sys.exit(128 + number))

@@ -1,0 +1,265 @@
+"""The checks of the software: runtime, image, overlay, venv and repositories."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+
+from lib.configuration.layers import Settings
+from lib.configuration.paths import Paths, pinned
+from lib.configuration.repositories import configured_repositories
+from lib.configuration.sites import Machine, own_arch
+from lib.doctor.node import Driver, find_gpus, find_user_rights
+from lib.doctor.report import Finding, asked, bash, ok, problem, warning
+from lib.images.list import find_damages, new_image
+from lib.repositories.repositories import WORKER, listed_lines
+from lib.runtimes.environment import Environment, module_lines
+from lib.runtimes.image import image_file
+from lib.runtimes.launch import image_lines, inside_lines
+from lib.runtimes.packages import MOUNTED_AT
+from lib.script.command import assign, call
+from lib.script.quoting import NAME
+from lib.script.records import readable_values
+
+SIF_RUNTIMES = ("apptainer", "singularity")
+_FORMATS = ("zstd", "lz4", "xz", "gzip")
+_BUILD_ANEW = "python3 build_container.py --force && python3 move_built_container_to_active.py"
+# In POSIX sh: the GPUs that are visible, the image's CUDA or ROCm, and whether the image brings the
+# libraries with which its programs run on an older driver.
+_ASK_ABOUT_GPU = r"""echo "seen=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)"
+cuda=${CUDA_VERSION:-$(cat /usr/local/cuda/version.json 2>/dev/null | tr -d " \n" |
+  sed "s/.*\"cuda\":{[^}]*\"version\":\"//; s/\".*//")}
+echo "cuda=$cuda"
+if [ -r /dev/kfd ] && [ -w /dev/kfd ]; then echo kfd=yes; fi
+echo "rocm=${ROCM_VERSION:-$(cat /opt/rocm/.info/version 2>/dev/null)}"
+ls /usr/local/cuda/compat/lib*/libcuda.so* /usr/local/cuda/compat/libcuda.so* >/dev/null 2>&1 &&
+  echo compatible=yes
+exit 0"""
+_UNKNOWN = "of a version that it does not say"
+
+
+def find_software(env: Environment, why: str) -> Iterator[Finding]:
+    """Check runtime, image, overlay and venv, as other scripts use them."""
+    runtime = env.runtime
+    _load_modules(env.machine, runtime)
+    yield from find_runtime(runtime, why)
+    if runtime in SIF_RUNTIMES:
+        yield from find_user_rights(runtime, env.machine)
+    driver = yield from find_gpus(env.machine)
+    binds = tuple(env.venv_binds) if env.venv and os.path.exists(env.venv) else ()
+    inside = inside_lines(env._replace(held={"overlay": ""}, more_binds=binds))
+    usable = not env.image or (yield from _find_image(env))
+    usable = usable and own_arch() == env.machine.arch
+    starts = usable and (yield from _find_inside(inside))
+    if starts and (driver.cuda or driver.amd):
+        asked_inside = bash(*inside, call("inside", "sh", "-c", _ASK_ABOUT_GPU))
+        yield from find_gpus_inside(driver, asked_inside.text)
+    if usable and runtime in SIF_RUNTIMES:
+        yield from _find_mount(env)
+    if env.overlay:
+        yield from _find_overlay(env)
+    if env.venv:
+        yield from _find_venv(env, inside if starts else [])
+
+
+def _load_modules(machine: Machine, runtime: str) -> None:
+    """Load the modules that the site's runtime comes from, for all programs that follow."""
+    if lines := module_lines(machine, runtime):
+        variables = bash("exec 2>/dev/null", *lines, "env -0").text.split("\0")
+        pairs = (each.partition("=")[::2] for each in variables)
+        os.environ.update({name: value for name, value in pairs if NAME.fullmatch(name)})
+
+
+def find_runtime(runtime: str, why: str) -> Iterator[Finding]:
+    """Check the program that starts the image; `why` it was chosen, if there was a choice."""
+    if runtime == "host":
+        yield ok("runtime", f"host (no container){why and f': {why}'}")
+        return
+    check, version = call("program_check", runtime), call("program_version", runtime)
+    printed = yield from asked("runtime", check, version)
+    if printed is None:
+        return
+    if bash(f"{call(runtime, '--version')} || {call(runtime, 'version')}", seconds=20).code:
+        text = f"{runtime} is installed but does not work"
+        yield problem("runtime", text, f"run: {runtime} version")
+    else:
+        yield ok("runtime", f"{printed.strip() or runtime}{why and f', {why}'}")
+
+
+def _find_image(env: Environment) -> Generator[Finding, None, bool]:
+    """Check that the active image is complete and unchanged; its checksum is not computed."""
+    active = env.paths.containers / image_file(env.runtime, env.source, env.paths)
+    file = pinned(active) if os.path.islink(active) else Path(env.image)
+    usable = (yield from asked("image", *image_lines(env))) is not None
+    damage = find_damages([file])[str(file)] if usable and file.parent.name == "versions" else ""
+    if damage.startswith("modified"):
+        text = f"the image {file} may be damaged: {damage}"
+        fix = f"compare its checksum: python3 move_built_container_to_active.py --use {file.name}"
+        yield problem("image", text, fix)
+    elif damage:
+        text = f"the image {file} is damaged: {damage}"
+        yield problem("image", text, _BUILD_ANEW)
+    elif usable:
+        yield ok("image", f"{file}{_built(file)}")
+    if new_image(active):
+        text = "a new image is ready to activate"
+        yield warning("image", text, "python3 move_built_container_to_active.py")
+    return usable and not damage
+
+
+def _built(file: Path) -> str:
+    date = readable_values(Path(f"{file}.json")).get("date", "")
+    return f", built {date}" if date else ""
+
+
+def _find_inside(inside: Sequence[str]) -> Generator[Finding, None, bool]:
+    """Check that the image starts as container_run.py starts it."""
+    text = "import platform; print(platform.python_version(), 'for', platform.machine())"
+    printed = yield from asked("inside", *inside, call("inside", "python3", "-s", "-c", text))
+    found = re.search(r"^\S+ for \S+$", printed or "", re.MULTILINE)
+    if found:
+        yield ok("inside", f"Python {found[0]} starts")
+    return printed is not None
+
+
+def find_gpus_inside(driver: Driver, text: str) -> Iterator[Finding]:
+    """Check that programs inside the container see the GPUs, and that the driver fits the image.
+
+    A driver runs programs for older versions and, since CUDA 11, for any of the same major number.
+    """
+    has = dict(re.findall(r"^(\w+)=([\w.]*)", text, re.MULTILINE))
+    seen, program = has.get("seen", "0"), "nvidia-smi"
+    if driver.amd:
+        seen, program = str(has.get("kfd", "0")), "rocminfo"
+    cuda = (re.findall(r"^\d+\.\d+", has.get("cuda", "")) or [""])[0]
+    state, fix = "ok", ""
+    shown = f"{seen} visible; the image has CUDA {cuda or _UNKNOWN}"
+    if seen == "0":
+        state, shown = "problem", "the GPUs of this node are not visible in the image"
+        fix = f"run: python3 container_run.py {program}"
+    elif driver.amd:
+        # no judgement: AMD supports neighbouring releases of both (LUMI: images older than its
+        # driver may fail), but a driver does not tell its release
+        rocm = has.get("rocm") or _UNKNOWN
+        shown = f"visible; the image has ROCm {rocm}, the driver is {driver.amd}"
+    elif cuda and driver.cuda != "unknown" and _major(driver.cuda) < _major(cuda):
+        state, limit = "problem", f"supports only {driver.cuda}"
+        if "compatible" in has:
+            state, limit = "warning", f"supports {driver.cuda}: this works on data-center GPUs only"
+        shown = f"the image has CUDA {cuda}, but the driver {limit}"
+        fix = "an image of an older release: container.image in configuration.toml"
+    yield Finding(state, "GPU inside", shown, fix)
+
+
+def _major(version: str) -> int:
+    return int(version.partition(".")[0])
+
+
+def _find_mount(env: Environment) -> Iterator[Finding]:
+    """Report which SquashFS files the runtime can mount, tested with small ones.
+
+    A failure is a problem if an overlay is configured.
+    """
+    compression = env.settings.configuration.packages.compression
+    state = "problem" if env.overlay else "warning"
+    facts = {"runtime": env.runtime, "base": env.image, "arch": env.machine.arch}
+    facts["overlay_target"] = MOUNTED_AT
+    assigned = [assign(name, value) for name, value in facts.items()]
+    if bash("overlay_can_pack mksquashfs").code:
+        text = "not tried: no mksquashfs 4.4 on this machine; the image's packs overlays"
+        yield ok("mount", text)
+        return
+    with tempfile.TemporaryDirectory(prefix="longship-doctor.") as work:
+        tests = {each: [call("overlay_can_mount", work, each)] for each in _FORMATS}
+        over = f"{work}/over.sqsh"
+        pack = call(
+            "overlay_pack", f"{work}/probe", over, "gzip", "-processors", "1", "-no-progress"
+        )
+        tests["--overlay"] = [pack, call("overlay_try", over, "overlay", "true")]
+        works = {name: not bash(*assigned, *test, seconds=15).code for name, test in tests.items()}
+    lays_over = works.pop("--overlay")
+    can, cannot = ([each for each in _FORMATS if works[each] is able] for able in (True, False))
+    if works.get(compression):
+        text = f"{env.runtime} mounts overlays packed with {' '.join(can)}"
+        text += f", not with {' '.join(cannot)}" if cannot else ""
+        text += f"; --overlay {'works' if lays_over else 'does not work'}"
+        yield ok("mount", text)
+    elif not can:
+        text = f"{env.runtime} cannot mount SquashFS files on this machine"
+        fix = 'use a venv instead: set packages.overlay = "", then run: python3 set_up.py install'
+        yield Finding(state, "mount", text, fix)
+    else:
+        text = f"{env.runtime} mounts no overlay packed with {compression}, but with "
+        text += " ".join(can)
+        fix = f'set packages.compression = "{can[0]}" in configuration.toml, then run: '
+        fix += "python3 build_overlay.py"
+        yield Finding(state, "mount", text, fix)
+
+
+def _find_overlay(env: Environment) -> Iterator[Finding]:
+    """Check the overlay as each launch does, and compare it with its record."""
+    file = Path(env.overlay)
+    if (yield from asked("overlay", call("overlay_check", file, env.base))) is None:
+        return
+    damage = find_damages([file])[str(file)]
+    if damage:
+        text = f"the overlay {file} may be damaged: {damage}"
+        yield problem("overlay", text, "python3 build_overlay.py")
+    else:
+        yield ok("overlay", f"{file}{_built(file)}")
+
+
+def _find_venv(env: Environment, inside: Sequence[str]) -> Iterator[Finding]:
+    """Check that the venv is complete, and belongs to the image or overlay that it is used with.
+
+    Without the lines of `inside`, as the image does not start, the venv's Python is not started.
+    """
+    venv = Path(env.venv)
+    python = call("inside", venv / "bin/python", "-I", "-c", "import sys; print(sys.version)")
+    started = bash(*inside, python).text if inside else ""
+    version = re.search(r"^(\d+\.\d+)\.\d", started, re.MULTILINE)
+    if inside and not (venv / "longship-base").exists() and (venv / "pyvenv.cfg").exists():
+        yield _foreign_venv(venv, version[1] if version else "")
+        return
+    lines = (call("venv_check", venv, env.overlay or env.base), call("venv_find_lost", venv))
+    printed = yield from asked("packages", *lines, 'printf "%s" "$REPLY"')
+    if printed is None:
+        return
+    lost = printed or ("a Python that starts" if inside and not version else "")
+    if lost:
+        text = f"the venv {venv} lacks {lost}"
+        yield problem("packages", text, "run: python3 set_up.py install")
+    else:
+        yield ok("packages", str(venv))
+
+
+def _foreign_venv(venv: Path, version: str) -> Finding:
+    """Check that a venv of the user's own has packages for the image's Python."""
+    fix = (
+        "set container.image to the image that the venv was made with; "
+        "or build a new venv: python3 set_up.py install"
+    )
+    if not version:
+        text = f"the Python of the venv {venv} does not start in the image"
+    elif not (venv / f"lib/python{version}/site-packages").is_dir():
+        text = f"the venv {venv} has no packages for Python {version} of the image"
+    else:
+        text = f"{venv}, which is not Longship's and is used as it is"
+        return ok("packages", text)
+    return problem("packages", text, fix)
+
+
+def find_repositories(settings: Settings, paths: Paths) -> Iterator[Finding]:
+    """Report where each repository is, and whether the user's changes are saved."""
+    configured = configured_repositories(settings)
+    if not configured or (yield from asked("git", call("repositories_check_git"))) is None:
+        return
+    listed = listed_lines(settings, paths)
+    for each in configured:
+        check = call(WORKER, "check", f"--name={each.name}")
+        printed = yield from asked("repository", *listed, check)
+        if printed is not None:
+            yield ok("repository", printed.rstrip("\n").rpartition("\n")[2])
