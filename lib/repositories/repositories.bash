@@ -19,10 +19,3 @@ repositories_run() {
   repositories_check_git
   lock_run "$2" worker_run "${@:3}" "$1"
 }
-
-# trust_hint TEXT: set REPLY to the hint if git says that a repository belongs to another user; otherwise return 1.
-trust_hint() {
-  [[ $1 == *'dubious ownership'* || $1 == *'owned by someone else'* ]] || return 1
-  REPLY=${1##*git config --global --add safe.directory }
-  REPLY="if you trust that user, run: git config --global --add safe.directory ${REPLY%%$'\n'*}"
-}

@@ -233,10 +233,10 @@ command_encode() {
   local -a pieces=()
   for word in "${command[@]}"; do
     while utf8_first_bytes 20000 "$word" && word=${word:${#REPLY}} && [[ -n $word ]]; do
-      utf8_replace "$REPLY"
+      utf8_escape "$REPLY"
       pieces+=("+$REPLY")
     done
-    utf8_replace "$REPLY"
+    utf8_escape "$REPLY"
     pieces+=("=$REPLY")
   done
   command=("${pieces[@]}")

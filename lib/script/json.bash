@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# JSON: for records, and for programs that read the output of a script.
+# Text in JSON, for records, and the bytes of arguments that runtimes pass as JSON.
 
 # json_text TEXT: set REPLY to the text, escaped for a JSON string.
 json_text() {
@@ -18,20 +18,14 @@ json_text() {
   REPLY=$text
 }
 
-# json_string TEXT: set REPLY to the text, escaped for a JSON string, with U+FFFD for bytes that are not UTF-8.
-json_string() {
-  utf8_replace "$1" $'\xef\xbf\xbd'
-  json_text "$REPLY"
-}
-
 # The longest UTF-8 prefix of a text, by well-formed byte sequences: the Unicode Standard, table 3-7.
 declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
 $'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
 $'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*'
 
-# utf8_replace TEXT [REPLACEMENT]: set REPLY to the text with the replacement for each byte that is not UTF-8.
-# Without a replacement, set it to input for printf %b: such bytes are octal escapes, and backslashes are doubled.
-utf8_replace() {
+# utf8_escape TEXT: set REPLY to input for printf %b, with an octal escape for each byte that is not UTF-8, and two
+# backslashes for each.
+utf8_escape() {
   local LC_ALL=C
   local rest=$1 block valid byte text=''
   while [[ -n $rest ]]; do
@@ -41,12 +35,11 @@ utf8_replace() {
       [[ $block =~ $UTF8 ]]
       valid=${BASH_REMATCH[0]}
       block=${block:${#valid}}
-      if (($# == 1)); then valid=${valid//\\/\\\\}; fi
-      text+=$valid
+      text+=${valid//\\/\\\\}
       if [[ -n $block ]]; then
         printf -v byte '%d' "'$block"
         printf -v byte '\\0%03o' "$((byte & 255))"
-        text+=${2-$byte} block=${block:1}
+        text+=$byte block=${block:1}
       fi
     done
   done
@@ -59,26 +52,4 @@ utf8_first_bytes() {
   local -i number=$1
   while ((number < $1 + 3)) && [[ ${2:number:1} == [$'\x80'-$'\xbf'] ]]; do number+=1; done
   REPLY=${2:0:number}
-}
-
-# json_list 'NAME...' TEXT...: print a list of objects with these names; the texts are their values, in turn.
-json_list() {
-  local -a names
-  local comma='' name
-  read -r -a names <<<"$1"
-  shift
-  printf '['
-  while (($#)); do
-    printf '%s\n  {' "$comma"
-    comma=
-    for name in "${names[@]}"; do
-      json_string "$1"
-      printf '%s"%s": "%s"' "$comma" "$name" "$REPLY"
-      comma=', '
-      shift
-    done
-    printf '}'
-    comma=,
-  done
-  printf '\n]'
 }

@@ -276,10 +276,10 @@ command_encode() {
   local -a pieces=()
   for word in "${command[@]}"; do
     while utf8_first_bytes 20000 "$word" && word=${word:${#REPLY}} && [[ -n $word ]]; do
-      utf8_replace "$REPLY"
+      utf8_escape "$REPLY"
       pieces+=("+$REPLY")
     done
-    utf8_replace "$REPLY"
+    utf8_escape "$REPLY"
     pieces+=("=$REPLY")
   done
   command=("${pieces[@]}")
@@ -307,9 +307,9 @@ declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf
 $'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
 $'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*'
 
-# utf8_replace TEXT [REPLACEMENT]: set REPLY to the text with the replacement for each byte that is not UTF-8.
-# Without a replacement, set it to input for printf %b: such bytes are octal escapes, and backslashes are doubled.
-utf8_replace() {
+# utf8_escape TEXT: set REPLY to input for printf %b, with an octal escape for each byte that is not UTF-8, and two
+# backslashes for each.
+utf8_escape() {
   local LC_ALL=C
   local rest=$1 block valid byte text=''
   while [[ -n $rest ]]; do
@@ -319,12 +319,11 @@ utf8_replace() {
       [[ $block =~ $UTF8 ]]
       valid=${BASH_REMATCH[0]}
       block=${block:${#valid}}
-      if (($# == 1)); then valid=${valid//\\/\\\\}; fi
-      text+=$valid
+      text+=${valid//\\/\\\\}
       if [[ -n $block ]]; then
         printf -v byte '%d' "'$block"
         printf -v byte '\\0%03o' "$((byte & 255))"
-        text+=${2-$byte} block=${block:1}
+        text+=$byte block=${block:1}
       fi
     done
   done

@@ -1,18 +1,14 @@
-"""What scripts print for programs: JSON, whatever the names."""
+"""Text in JSON, as records have it."""
 
 import json
 import os
+import subprocess
 
 from lib.script.render import render
 
 
-def test_any_text_is_read_back(run, hostile_arguments):
-    script = render("x", ['json_list "one two" "$@"'])
-    words = [*hostile_arguments, *([""] * (len(hostile_arguments) % 2))]
-    done = run(["bash", "-c", script, "x", *words])
-    read = [value for each in json.loads(done.stdout) for value in (each["one"], each["two"])]
-    assert read == [os.fsencode(each).decode(errors="replace") for each in words]
-
-
-def test_nothing_is_an_empty_list(run):
-    assert json.loads(run(["bash", "-c", render("x", ["json_list 'a b'"])]).stdout) == []
+def test_any_text_is_read_back(hostile_arguments):
+    print_all = 'for each; do json_text "$each"; printf \'"%s"\\n\' "$REPLY"; done'
+    command = ["bash", "-c", render("x", [print_all]), "x", *hostile_arguments]
+    lines = os.fsdecode(subprocess.check_output(command)).split("\n")[:-1]
+    assert [json.loads(line) for line in lines] == list(hostile_arguments)
