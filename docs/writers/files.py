@@ -58,6 +58,8 @@ def files_page() -> str:
         "In `<scratch_dir>/runs/code-<uid>/`, the frozen code of all jobs; "
         "see [Frozen code](../how-to/jobs.md#frozen-code):",
         _listed("jobs/freeze.bash"),
+        "Each line of `usage/NODE.csv` has these columns; empty: not measured:",
+        _listed("jobs/usage.bash"),
         "## Repositories",
         "In the git repository of each directory of `<project_dir>/repos/`; "
         "`git for-each-ref refs/longship` lists them:",

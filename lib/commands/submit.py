@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,15 @@ from lib.jobs.frozen import with_frozen_code
 from lib.jobs.job_files import check_machine, read_job_file
 from lib.jobs.launcher import job_launcher
 from lib.jobs.options import is_option
+from lib.jobs.report import report
 from lib.jobs.request import slurm_facts
 from lib.jobs.status import status, status_as_json
+from lib.jobs.usage import recorded_values
 from lib.script.command import call as line
+from lib.script.errors import print_messages
 from lib.script.execute import write_file
-from lib.script.records import read_record
+from lib.script.output import Report
+from lib.script.records import read_record, readable_values
 from lib.script.render import render
 
 _NAME = "submit.py"
@@ -33,10 +38,11 @@ class _Command(click.Command):
     """A command whose own options may stand among those of sbatch, up to ``--``."""
 
     def main(self, args: Any = None, prog_name: Any = None, **options: Any) -> Any:
-        """Leave `begin`, which only jobs run, to its own command."""
+        """Leave `begin` and `end`, which only jobs run, to their own commands."""
         words = list(sys.argv[1:] if args is None else args)
-        if words[:1] == ["begin"]:
-            return begin.main(words[1:], f"{prog_name} begin", **options)
+        for each in (begin, end):
+            if words[:1] == [each.name]:
+                return each.main(words[1:], f"{prog_name} {each.name}", **options)
         return super().main(args, prog_name, **options)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -76,7 +82,7 @@ class _Command(click.Command):
     epilog="Example: python3 submit.py jsc/run_training_jwb.sbatch --nodes=4 -- --steps 10000",
 )
 @click.argument(
-    "job", metavar="SITE/JOB.sbatch | status | rerun RUN", shell_complete=complete("job")
+    "job", metavar="SITE/JOB.sbatch | status | report | rerun RUN", shell_complete=complete("job")
 )
 @click.argument(
     "words",
@@ -97,6 +103,13 @@ class _Command(click.Command):
 )
 @click.option("--live", is_flag=True, help="Run from the clone, with later changes of the code.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--csv", "as_csv", is_flag=True, help="With report: print CSV.")
+@click.option(
+    "--since",
+    type=click.DateTime(["%Y-%m"]),
+    metavar="YYYY-MM",
+    help="With report: leave out runs that began before this month.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask to confirm the cost.")
 @script_options
 def submit(
@@ -107,6 +120,8 @@ def submit(
     after: str,
     live: bool,
     as_json: bool,
+    as_csv: bool,
+    since: datetime | None,
     yes: bool,
 ) -> None:
     r"""Check a job script, estimate its cost and submit it.
@@ -116,6 +131,8 @@ def submit(
                       arguments of the job follow --
     SITE/JOB.salloc   a shell on a compute node, inside the environment
     status            your jobs: state, time, cost so far, last line of the log
+    report            GPU-hours, utilisation, energy and cost of all runs, by
+                      user, project, month and stack
     rerun RUN         re-run RUN with its recorded script, configuration, code,
                       image and arguments
 
@@ -125,17 +142,31 @@ def submit(
     previous one reached its time limit.
     """
     given = {"chain": chain, "after": after, "agreed": yes, "live": live, "as_json": as_json}
+    if job in ("status", "report") and words:
+        raise click.UsageError(f'unexpected argument for {job}: "{words[0]}"')
+    if job != "report" and (as_csv or since):
+        raise click.UsageError(f"{'--csv' if as_csv else '--since'} requires report")
     if job == "status":
-        if words:
-            raise click.UsageError(f'unexpected argument for status: "{words[0]}"')
-        report = status_as_json if as_json else status
-        call.show("submit.py status", lambda: report(call.paths.runs))
+        shown = status_as_json if as_json else status
+        call.show("submit.py status", lambda: shown(call.paths.runs))
+        return
+    if job == "report":
+        form = "csv" if as_csv else "json" if as_json else "table"
+        call.show("submit.py report", lambda: _report(call.paths.runs, since, form))
         return
     if job == "rerun":
         call, lines = _rerun(call, words, given)
     else:
         call, lines = _submit(call, job, words, given)
     call.finish(render(call.title(f"submit.py {job}"), lines), _NAME)
+
+
+def _report(runs: Path, since: datetime | None, form: str) -> Report:
+    """Return the report on all runs; tell what it lacks on standard error."""
+    shown, problems = report(runs, f"{since:%Y-%m}" if since else "", form)
+    for each in problems:
+        print_messages(warning=str(each), hint=each.hint)
+    return shown
 
 
 def _submit(
@@ -200,8 +231,19 @@ def begin(machine: str) -> None:
     title = call.title(f"launcher of job {run.name}; arguments: the command")
     env = with_frozen_code(env, run)
     named = job_launcher(env, run, job=facts["JobId"], restarted=restarted, title=title)
+    if env.is_measured:
+        title = call.title(f"sampler of job {run.name}; arguments: RANK STEP, process IDs")
+        write_file(run / "sampler", render(title, start.sampler_lines(env)))
     lines = start.start_lines(env._replace(held=named), run, facts, named)
     write_file(
         run / "start.bash", render(call.title(f"start of job {run.name}"), lines, sourced=True)
     )
     click.echo(run)
+
+
+@click.command()
+@click.argument("run", type=Path)
+def end(run: Path) -> None:
+    """Print names and values, each followed by a zero byte, for the record of a job that ends."""
+    values = recorded_values(run, readable_values(run / "record.json"))
+    sys.stdout.buffer.write("".join(f"{each}\0" for each in values).encode())

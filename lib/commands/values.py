@@ -50,6 +50,7 @@ def _stacks(context: click.Context, word: str) -> Values:
 def _jobs(context: click.Context, word: str) -> Values:
     """Offer the job scripts of this machine's site; those of other sites once a letter is typed."""
     yield "status", "your jobs"
+    yield "report", "what all runs have used"
     yield "rerun", "re-run a recorded job"
     own = ""
     with suppress(LongshipError):
@@ -75,7 +76,7 @@ def _words(context: click.Context, word: str) -> Values:
 def _sbatch_options(context: click.Context, word: str) -> Values:
     """Offer sbatch's options after a job script, or after the run to re-run."""
     job, words = context.params.get("job"), context.params.get("words")
-    if job and job != "status" and (job != "rerun" or words):
+    if job and job not in ("status", "report") and (job != "rerun" or words):
         own = {name for each in context.command.params for name in each.opts} | {"--help"}
         yield from ((each, "") for each in typed_options() if each not in own)
 

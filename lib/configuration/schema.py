@@ -116,6 +116,9 @@ class Jobs(NamedTuple):
         int, "ask before a job that may cost more, in the site's unit; 0: never"
     ] = 0
     freeze: Annotated[bool, "run the code as it was at submission; false: as at the start"] = True
+    usage: Annotated[
+        int, "seconds between two measurements of the GPUs that a job uses; 0: no measurement"
+    ] = 30
 
 
 class Configuration(NamedTuple):

@@ -2,9 +2,11 @@
 # Start and end of a run: part of <run>/start.bash, which a job script sources. The functions use the variables of
 # job.bash and of Slurm. A run directory contains:
 #
-#   record.json         inputs, nodes, start time, exit code and price per hour
+#   record.json         inputs, nodes, start time, exit code, price per hour, GPU-hours, utilisation and energy
 #   launcher            the launcher script, which each rank starts
 #   start.bash          the functions that the job script sources
+#   sampler             the script that the first rank of each node starts to measure it
+#   usage/              the samples of each node, NODE.csv
 #   job.sbatch          the job script at submission; job.salloc for an interactive job
 #   arguments           the arguments of the job, each followed by a zero byte
 #   options             the sbatch options, one per line, quoted for a shell
@@ -137,9 +139,18 @@ run_end() {
   if ! (run_write_record); then
     print_messages error "the record $RUN_DIR/record.json cannot be completed: the job exited with code $1"
   fi
+  (run_add_usage)
   # doctor.py recognises the first line, and does not explain its own words
   if [[ -n $failed ]]; then printf '%s\n' 'longship: explanation of the failure' "$failed" >&2; fi
   exit "$1"
+}
+
+# run_add_usage: add to the complete record what the job has used; a slow file system does not delay the end for long.
+run_add_usage() {
+  local -a used=()
+  mapfile -d '' -t used < <(timeout 20 python3 "$LONGSHIP_ROOT/submit.py" end "$RUN_DIR" 2>/dev/null)
+  longship_facts+=("${used[@]}")
+  if ((${#used[@]})); then run_write_record; fi
 }
 
 # run_explain LOG: print who failed first, and what doctor.py knows about the messages of the log.

@@ -103,6 +103,13 @@ def start_lines(
     ]
 
 
+def sampler_lines(env: Environment) -> list[str]:
+    """Return the lines of ``<run>/sampler``; a container's daemon starts no child of a rank."""
+    processes = "no" if env.runtime in ("docker", "podman") else "yes"
+    seconds = str(env.settings.configuration.jobs.usage)
+    return [call("usage_sample", seconds, processes, Expansion('"$@"'))]
+
+
 def _record(
     env: Environment, run: Path, facts: Mapping[str, str], named: Mapping[str, str]
 ) -> dict[str, str]:
@@ -117,6 +124,7 @@ def _record(
         "cluster": environ.get("SLURM_CLUSTER_NAME", ""),
         "machine": settings.machine.name,
         "site": settings.machine.site_file,
+        "project": settings.configuration.project.name,
         "stack": settings.stack.name,
         "repository": str(clone_of(settings, env.paths)),
         "code": frozen_names(settings),

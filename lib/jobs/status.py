@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import heapq
-import math
 import os
 import re
 import shutil
@@ -15,6 +14,7 @@ from typing import Any
 
 from lib.configuration.partitions import seconds
 from lib.configuration.tables import find_files
+from lib.jobs.usage import Usage, cost_of_run, usage_of
 from lib.script.errors import LongshipError, printable
 from lib.script.execute import output
 from lib.script.output import Report, as_json, columns, number
@@ -35,6 +35,7 @@ _EMPTY: _Row = {
     **{"id": "", "name": "", "state": "ENDED", "nodes": None, "elapsed_seconds": None},
     **{"limit_seconds": None, "reason": "", "cost": None, "cost_unit": "", "exit_code": None},
     **{"ended": "", "failed": "", "log": "", "last_line": "", "run": ""},
+    **{each: None for each in Usage._fields if each != "cost"},
 }
 
 
@@ -45,7 +46,8 @@ def status(runs: Path) -> Report:
     lines = list(_table(queued, width)) if queued else ["you have no pending or running jobs"]
     ended = list(_ended(runs, {row["id"] for row, *_ in queued}))
     if ended:
-        lines += ["", "recently finished:", *(_ended_line(each)[:width] for each in ended)]
+        lines += ["", "recently finished:"]
+        lines += [line[:width] for each in ended for line in (_ended_line(each), _usage_line(each))]
     failed = bool(ended) and ended[0]["exit_code"] != 0
     text = "".join(f"{printable(each)}\n" for each in lines)
     return Report(text, f"python3 doctor.py explain {ended[0]['id']}" if failed else "")
@@ -73,7 +75,7 @@ def _queue(runs: Path) -> Iterator[tuple[_Row, str, str]]:
             before = seconds_before(run, record)
         times = {"elapsed_seconds": seconds(elapsed), "limit_seconds": seconds(limit)}
         facts = {"id": job, "name": name, "state": state, "nodes": number(nodes), "reason": reason}
-        cost = _cost(record, (times["elapsed_seconds"] or 0) + before)
+        cost = cost_of_run(record, (times["elapsed_seconds"] or 0) + before)
         yield _row(run, record, **facts, **times, cost=cost), elapsed, limit
 
 
@@ -118,7 +120,7 @@ def _ended(runs: Path, current: set[str]) -> Iterator[_Row]:
         elapsed = cost = None  # a job whose node was lost has no end in its record
         if text["ended"]:
             elapsed = seconds_between(record.get("started", ""), text["ended"])
-            cost = _cost(record, elapsed + earlier_seconds(record))
+            cost = cost_of_run(record, elapsed + earlier_seconds(record))
         numbers = {each: number(record.get(each, "")) for each in ("nodes", "exit_code")}
         times = {"elapsed_seconds": elapsed, "cost": cost}
         yield _row(path.parent, record, id=job, **text, **numbers, **times)
@@ -130,16 +132,8 @@ def _ended(runs: Path, current: set[str]) -> Iterator[_Row]:
 def _row(run: Path | None, record: Mapping[str, str], **values: Any) -> _Row:
     recorded = {each: record.get(each, "") for each in ("cost_unit", "log")}
     last_line = _last_line(recorded["log"])
-    return {**_EMPTY, **values, **recorded, "last_line": last_line, "run": str(run or "")}
-
-
-def _cost(record: Mapping[str, str], duration: int) -> float | None:
-    """Return the cost of a run, in its record's unit; None if no price is known."""
-    try:
-        cost = float(record.get("cost_per_hour", "")) * duration / 3600
-    except ValueError:
-        return None
-    return round(cost, 2) if math.isfinite(cost) else None
+    used = (usage_of(run, record)[0] if run else Usage())._asdict()
+    return {**_EMPTY, **used, **values, **recorded, "last_line": last_line, "run": str(run or "")}
 
 
 def _last_line(log: str) -> str:
@@ -168,8 +162,16 @@ def _table(jobs: list[tuple[_Row, str, str]], width: int) -> Iterator[str]:
         yield form.format(row["id"], row["name"], row["state"], elapsed, limit, nodes, cost)
         if row["state"] == "PENDING":
             yield f"    pending: {row['reason']}"
+        if row["gpu_hours"] is not None:
+            yield _usage_line(row)
         if row["last_line"]:
             yield f"    {row['last_line'].expandtabs()[: min(width - 4, 110)]}"
+
+
+def _usage_line(row: _Row) -> str:
+    """Describe what a job has used, with its cost."""
+    cost = "" if row["cost"] is None else f", cost {row['cost']:.2f} {row['cost_unit']}"
+    return f"    {Usage(*(row[each] for each in Usage._fields)).words}{cost}"
 
 
 def _ended_line(row: _Row) -> str:

@@ -50,6 +50,11 @@ class Environment(_Given):
         return self.purpose in ("ranks", "job")
 
     @property
+    def is_measured(self) -> bool:
+        """Whether the first rank of a node starts the sampler of what the job uses."""
+        return self.purpose == "job" and self.settings.configuration.jobs.usage > 0
+
+    @property
     def in_pyxis(self) -> bool:
         """Whether srun starts the container, so that a launcher runs inside it."""
         return self.purpose == "job" and self.machine.pyxis == "yes" and self.runtime == "enroot"

@@ -179,6 +179,7 @@ def test_interrupt_that_python_would_drop_ends_a_script(root, run):
 
 REPORTS = [
     "submit.py status --json",
+    "submit.py report --csv",
     "move_built_container_to_active.py --list",
     "build_overlay.py --list --json",
     "build_overlay.py --print-path",

@@ -1,0 +1,135 @@
+"""What all runs have used together, by user, project, month and stack: for a proposal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import pwd
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lib.configuration.tables import find_files
+from lib.jobs.usage import NOT_MEASURED, Usage, usage_of
+from lib.script.errors import LongshipError, printable
+from lib.script.output import Report, as_json
+from lib.script.records import readable_values
+
+_GROUP = ("user", "project", "month", "stack", "cost_unit")
+# the columns, with heading and form in the table
+_COLUMNS = {
+    **{each: (each, "{}") for each in _GROUP[:-1]},
+    "runs": ("runs", "{}"),
+    "gpu_hours": ("GPU-hours", "{:,.1f}"),
+    "measured_percent": ("measured", "{:.0f} %"),
+    "gpu_utilisation_percent": ("GPU use", "{:.0f} %"),
+    "energy_kwh": ("kWh", "{:,.1f}"),
+    "cost": ("cost", "{:,.1f}"),
+    "cost_unit": ("", "{}"),
+}
+_Row = dict[str, Any]
+
+
+def report(runs: Path, since: str, form: str) -> tuple[Report, list[LongshipError]]:
+    """Sum the runs of all users that began in a month or later, and name what the sums lack.
+
+    The form is table, csv or json.
+    """
+    groups: dict[tuple[str, ...], list[Usage]] = {}
+    problems: list[LongshipError] = []
+    unmeasured, unended = [], []
+    for path in find_files(runs, "*/record.json"):
+        record = readable_values(path)
+        lacks = [each for each in ("started", "gpus", "nodes") if not record.get(each)]
+        if lacks:
+            hint = f"add them; or delete the run: rm -r {shlex.quote(str(path.parent))}"
+            message = f"{path} is left out: it has no {' and no '.join(lacks)}"
+            problems.append(LongshipError(message, hint))
+        elif record["started"][:7] >= since:
+            usage, found = usage_of(path.parent, record)
+            problems += found
+            if usage.gpu_hours is None:
+                unended.append(path.parent.name)
+                continue
+            if not usage.measured_percent:
+                unmeasured.append(path.parent.name)
+            groups.setdefault(_group(path, record), []).append(usage)
+    rows = [{**dict(zip(_GROUP, key)), **_summed(groups[key])} for key in sorted(groups)]
+    if unmeasured:
+        hint = "for the next runs: set jobs.usage = 30 in configuration.toml"
+        problems.append(LongshipError(f"not measured: {_named(unmeasured)}", hint))
+    if unended:
+        message = f"left out, with neither an end nor a measurement: {_named(unended)}"
+        problems.append(LongshipError(message, "see which still run: python3 submit.py status"))
+    if form == "json":
+        return as_json({each: row[each] for each in _COLUMNS} for row in rows), problems
+    return Report(_as_csv(rows) if form == "csv" else _as_table(rows)), problems
+
+
+def _group(path: Path, record: Mapping[str, str]) -> tuple[str, ...]:
+    """Return whose a run was; a record of an older version has no project, but an account."""
+    owner = path.lstat().st_uid
+    try:
+        user = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        user = str(owner)
+    project = record.get("project") or record.get("account", "")
+    month = record["started"][:7]
+    return user, project, month, record.get("stack", ""), record.get("cost_unit", "")
+
+
+def _summed(used: list[Usage]) -> _Row:
+    """Sum the runs of a group; a mean counts a run by its GPU-hours, or each alike without GPUs."""
+    hours = sum(each.gpu_hours or 0 for each in used)
+    times = [(each.gpu_hours or 0) if hours else 1 for each in used]
+    measured = [time * (each.measured_percent or 0) for each, time in zip(used, times)]
+    return {
+        "runs": len(used),
+        "gpu_hours": round(hours, 2),
+        "measured_percent": _mean((each.measured_percent or 0 for each in used), times),
+        "gpu_utilisation_percent": _mean((each.gpu_utilisation_percent for each in used), measured),
+        "energy_kwh": _added((each.energy_kwh for each in used), 3),
+        "cost": _added((each.cost for each in used), 2),
+    }
+
+
+def _mean(values: Iterable[float | None], weights: Iterable[float]) -> float | None:
+    known = [(value, weight) for value, weight in zip(values, weights) if value is not None]
+    total = sum(weight for _, weight in known)
+    return round(sum(value * weight for value, weight in known) / total, 1) if total else None
+
+
+def _added(values: Iterable[float | None], digits: int) -> float | None:
+    known = [each for each in values if each is not None]
+    return round(sum(known), digits) if known else None
+
+
+def _named(runs: list[str]) -> str:
+    return ", ".join(runs[:5]) + (f" and {len(runs) - 5} more" if len(runs) > 5 else "")
+
+
+def _as_csv(rows: list[_Row]) -> str:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(_COLUMNS)
+    table.writerows([_cell(each, "{}", row[each]) for each in _COLUMNS] for row in rows)
+    return text.getvalue()
+
+
+def _as_table(rows: list[_Row]) -> str:
+    if not rows:
+        return "no runs found\n"
+    cells = [[heading for heading, _ in _COLUMNS.values()]]
+    cells += [[_cell(each, _COLUMNS[each][1], row[each]) for each in _COLUMNS] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    signs = ["<" if each in _GROUP else ">" for each in _COLUMNS]
+    form = "  ".join(f"{{:{sign}{width}}}" for sign, width in zip(signs, widths))
+    return "".join(f"{printable(form.format(*line)).rstrip()}\n" for line in cells)
+
+
+def _cell(name: str, form: str, value: Any) -> str:
+    """Return a value as text; where no price is known, there is no cost."""
+    if value is None:
+        return "" if name == "cost" else NOT_MEASURED
+    return form.format(value)

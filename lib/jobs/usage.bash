@@ -1,0 +1,228 @@
+# shellcheck shell=bash
+# What a run uses: its GPUs, or cores and memory without GPUs. The first rank of a node starts <run>/sampler, a process on
+# the host that ends with the rank. It appends a line for each device and sample to <run>/usage/NODE.csv; the totals are
+# those since the run began, so that the last line of each device is enough. What is not measured is empty, never 0.
+#
+#   time                  seconds since 1970
+#   device                index of the GPU; `cpu`: the processes of the job step
+#   program               the program that measured
+#   utilisation           percent; of `cpu`: of one core
+#   memory                MiB
+#   power                 W
+#   temperature           degrees Celsius
+#   throttling            as the program reports it: `UNTHROTTLED`, `THROTTLED`, or NVIDIA's bits
+#   seconds               total: time in which the utilisation was measured
+#   utilisation_seconds   total: the integral of the utilisation over that time
+#   peak_memory           total: MiB
+#   energy                total: J
+#   throttled_seconds     total: time in which power or temperature reduced the clock
+
+declare -g usage_heading='time,device,program,utilisation,memory,power,temperature,throttling,seconds,utilisation_seconds,peak_memory,energy,throttled_seconds'
+
+# the totals, such as `0 energy`, and time and energy counter of the last sample
+declare -gA usage_totals=() usage_last=()
+
+# usage_start: as the first rank of a node, start the sampler, without a stream of the rank: Slurm waits for their end.
+# The batch script, which is not a rank, has no variables with STEP.
+usage_start() {
+  if [[ -n ${SLURM_STEP_NUM_TASKS:-} && $SLURM_LOCALID == 0 && -f ${RUN_DIR:-}/sampler ]]; then
+    (exec bash "$RUN_DIR/sampler" "$$" "$PPID" </dev/null >/dev/null 2>&1 &)
+  fi
+}
+
+# usage_sample SECONDS PROCESSES RANK STEP: measure this node until process RANK ends, with the first program that works.
+# STEP is its parent, which has started all ranks of the node; PROCESSES is no where they are not its children: docker.
+usage_sample() {
+  local LC_ALL=C
+  mkdir -p -- "$RUN_DIR/usage"
+  exec {usage_file}>>"$RUN_DIR/usage/${SLURMD_NODENAME:-$(uname -n)}.csv"
+  exec {usage_idle}<> <(:) # nothing is ever written to it
+  until flock --nonblock "$usage_file" || (($? != 1)); do # another step of this job measures
+    kill -0 "$3" || return 0
+    usage_sleep 2
+  done
+  usage_continue "$RUN_DIR/usage/${SLURMD_NODENAME:-$(uname -n)}.csv"
+  usage_follow "$3" dcgmi usage_run_dcgmi "$1"
+  usage_follow "$3" nvidia-smi usage_run_nvidia_smi "$1"
+  usage_follow "$3" amd-smi usage_repeat "$1" usage_print_table \
+    amd-smi metric --usage --power --temperature --mem-usage --energy --csv
+  usage_follow "$3" rocm-smi usage_repeat "$1" usage_print_table \
+    rocm-smi --showuse --showpower --showtemp --showmeminfo vram --showenergycounter --csv
+  if [[ $2 != no ]]; then usage_follow "$3" ps usage_repeat "$1" usage_print_processes "$4"; fi
+}
+
+# usage_sleep SECONDS: without a process, which could outlive this one.
+usage_sleep() {
+  read -r -t "$1" -u "$usage_idle" || :
+}
+
+# usage_continue FILE: begin the file, or continue its totals: of an earlier step, or of a requeued job.
+usage_continue() {
+  local line name
+  local -a names row
+  if [[ ! -s $1 ]]; then printf '%s\n' "$usage_heading" >&"$usage_file"; fi
+  if [[ -n $(tail -c 1 -- "$1") ]]; then printf '\n' >&"$usage_file"; fi # a sampler was killed amid a line
+  IFS=, read -r -a names <<<"$usage_heading"
+  while IFS= read -r line; do
+    IFS=, read -r -a row <<<"$line,end"
+    if ((${#row[@]} != ${#names[@]} + 1)) || [[ ${row[*]:8:5} != +([0-9 ]) ]]; then continue; fi
+    for name in 8 9 10 11 12; do usage_totals[${row[1]} ${names[name]}]=${row[name]}; done
+  done < <(tail -n 64 -- "$1")
+}
+
+# usage_follow RANK PROGRAM COMMAND...: record what a command prints until it or the rank ends: a line for each device
+# and sample, with index, utilisation, memory, power, energy counter in mJ, temperature and throttling.
+usage_follow() {
+  local line='' more samples process code
+  exec {samples}< <(exec {usage_file}>&- && "${@:3}" 2>/dev/null) # without the lock
+  process=$!
+  while kill -0 "$1" 2>/dev/null; do
+    code=0
+    IFS= read -r -t 1 -u "$samples" more || code=$?
+    line+=$more
+    if ((code > 128)); then continue; fi # nothing new for a second
+    if ((code)); then break; fi
+    usage_record "$2" "$line"
+    line=
+  done
+  kill "$process" 2>/dev/null || :
+  exec {samples}<&-
+}
+
+# usage_record PROGRAM LINE: append a sample, with the totals of its device.
+usage_record() {
+  local device i line
+  local -a row
+  if [[ $2 == 'GPU '* ]]; then read -r -a row <<<"${2#GPU}"; else IFS=, read -r -a row <<<"${2//[[:space:]]/}"; fi
+  device=${row[0]:-}
+  if [[ $device != cpu && $device != +([0-9]) ]]; then return 0; fi # a heading
+  for i in 1 2 3 4 5; do
+    if [[ ${row[i]:-} =~ ^[0-9]+([.][0-9]+)?$ ]]; then printf -v row[i] '%.0f' "${row[i]}"; else row[i]=; fi
+  done
+  if [[ ! ${row[6]:-} =~ ^(0x[0-9A-Fa-f]+|[0-9]+|(UN)?THROTTLED)$ ]]; then row[6]=; fi
+  printf -v row[0] '%(%s)T' -1
+  usage_add "$device" "${row[@]:0:7}"
+  printf -v line '%s,' "${row[0]}" "$device" "$1" "${row[@]:1:3}" "${row[@]:5:2}" "${usage_totals[$device seconds]:-0}"
+  for i in utilisation_seconds peak_memory energy; do line+=${usage_totals[$device $i]:-},; done
+  printf '%s\n' "$line${usage_totals[$device throttled_seconds]:-}" >&"$usage_file"
+}
+
+# usage_add DEVICE TIME UTILISATION MEMORY POWER ENERGY_COUNTER TEMPERATURE THROTTLING: add a sample to the totals of its
+# device. NVIDIA's bits 0xec are limits of power or temperature; the others slow nothing down.
+usage_add() {
+  local -r seconds=$(($2 - ${usage_last[$1 time]:-$2})) before=${usage_last[$1 counter]:-}
+  usage_last[$1 time]=$2 usage_last[$1 counter]=$6
+  if ((${4:-0} > ${usage_totals[$1 peak_memory]:--1})); then usage_totals[$1 peak_memory]=$4; fi
+  if ((seconds == 0)); then return; fi
+  if [[ -n $6 && -n $before ]] && (($6 >= before)); then
+    usage_increase "$1 energy" "$((($6 - before) / 1000))"
+  elif [[ -n $5 ]]; then
+    usage_increase "$1 energy" "$(($5 * seconds))"
+  fi
+  if [[ -z $3 ]]; then return; fi
+  usage_increase "$1 seconds" "$seconds"
+  usage_increase "$1 utilisation_seconds" "$(($3 * seconds))"
+  case $8 in
+    '') ;;
+    *THROTTLED) usage_increase "$1 throttled_seconds" "$([[ $8 == UN* ]] && echo 0 || echo "$seconds")" ;;
+    *) usage_increase "$1 throttled_seconds" "$((($8 & 0xec) ? seconds : 0))" ;;
+  esac
+}
+
+# usage_increase TOTAL AMOUNT
+usage_increase() {
+  usage_totals[$1]=$((${usage_totals[$1]:-0} + $2))
+}
+
+# usage_run_dcgmi SECONDS: where NVIDIA's daemon runs, it measures anyway. Its profiling fields would take the counters
+# from Nsight.
+usage_run_dcgmi() {
+  local found
+  found=$(dcgmi discovery --list) || return
+  found=${found%% GPU*}
+  usage_choose_gpus "${found//[!0-9]/}"
+  exec stdbuf -oL dcgmi dmon -e 203,252,155,156,150,112 -d "$(($1 * 1000))" ${REPLY:+-i "$REPLY"}
+}
+
+# usage_run_nvidia_smi SECONDS: the driver decides which fields exist; gpu_name, no number, replaces a missing one.
+usage_run_nvidia_smi() {
+  local found known name fields=index
+  found=$(nvidia-smi --list-gpus) && known=$(nvidia-smi --help-query-gpu) || return
+  usage_choose_gpus "$(grep -c '^GPU ' <<<"$found")"
+  for name in utilization.gpu memory.used power.draw total_energy_consumption temperature.gpu clocks_event_reasons.active; do
+    if [[ $known != *"\"$name\""* ]]; then name=${name/clocks_event/clocks_throttle}; fi
+    if [[ $known != *"\"$name\""* ]]; then name=gpu_name; fi
+    fields+=,$name
+  done
+  exec stdbuf -oL nvidia-smi --query-gpu="$fields" --format=csv,noheader,nounits --loop="$1" ${REPLY:+--id="$REPLY"}
+}
+
+# usage_choose_gpus VISIBLE: set REPLY to the GPUs of this job, if a node without cgroups shows those of others too.
+usage_choose_gpus() {
+  REPLY=${SLURM_STEP_GPUS:-${SLURM_JOB_GPUS:-}}
+  local -r commas=${REPLY//[!,]/}
+  if (($1 <= ${#commas} + 1)); then REPLY=; fi
+}
+
+# usage_repeat SECONDS COMMAND...: run it again and again, so rarely that it takes 0.4 % of a core: AMD's programs start
+# a Python each time. Fields 14 to 17 of stat are the time of this process and its children, in hundredths of a second.
+usage_repeat() {
+  local stat
+  local -a fields
+  local -i pause used before=0
+  while "${@:2}"; do
+    read -r stat </proc/self/stat
+    read -r -a fields <<<"${stat##*) }"
+    used=$((fields[11] + fields[12] + fields[13] + fields[14]))
+    pause=$(((used - before) * 250 / 100))
+    before=$used
+    usage_sleep "$((pause > $1 ? pause : $1))"
+  done
+}
+
+# usage_print_table COMMAND...: print a sample from a table whose columns differ between versions. The second die of an
+# MI250X has no power of its own: its energy is in that of the first.
+usage_print_table() {
+  local table
+  table=$("$@") || return
+  usage_choose_gpus "$(grep -c -E '^(card)?[0-9]+,' <<<"$table")"
+  awk -F , -v gpus=",$REPLY," '
+    function number(column, factor) {
+      return column && $column ~ /^[0-9]+([.][0-9]+)?$/ ? sprintf("%.3f", $column * factor) : ""
+    }
+    { gsub(/"[^"]*"/, ""); sub(/\r$/, "") }
+    /^(device|gpu),/ { for (i = 2; i <= NF; i++) {
+      if ($i ~ /^(GPU use \(%\)|gfx_activity)$/) use = i
+      if ($i ~ /^(VRAM Total Used Memory \(B\)|used_vram)$/) { memory = i; mib = $i ~ /B/ ? 1 / 1048576 : 1 }
+      if ($i ~ /(Package Power \(W\)|^socket_power)$/) power = i
+      if ($i ~ /^(Accumulated Energy \(uJ\)|total_energy_consumption)$/) { energy = i; mj = $i ~ /uJ/ ? 0.001 : 1000 }
+      if ($i ~ /(junction\) \(C\)|^hotspot)$/) heat = i
+      if ($i == "throttle_status") throttling = i
+    } }
+    /^(card)?[0-9]+,/ {
+      sub(/^card/, "")
+      watts = number(power, 1)
+      if (gpus == ",," || index(gpus, "," $1 ","))
+        print $1 "," number(use, 1) "," number(memory, mib) "," watts "," (watts > 0 ? number(energy, mj) : "") "," \
+          number(heat, 1) "," (throttling ? $throttling : "")
+    }' <<<"$table"
+}
+
+# usage_print_processes STEP: print the load and memory of all processes that a process has started.
+usage_print_processes() {
+  local memory used load='' found seconds=$SECONDS
+  found=$(ps -e --cumulative -o pid=,ppid=,rss=,times= | awk -v step="$1" -v own="$$" '
+    { parent[$1] = $2; memory[$1] = $3; time[$1] = $4 }
+    END {
+      for (id in parent) {
+        for (up = id; up in parent && up != step && up != own; up = parent[up]);
+        if (up == step && id != step) { kib += memory[id]; used += time[id] }
+      }
+      print int(kib / 1024), used + 0
+    }') || return
+  read -r memory used <<<"$found"
+  local -r before=${usage_last[used]:-$used} then=${usage_last[at]:-$seconds}
+  if ((used >= before && seconds > then)); then load=$(((used - before) * 100 / (seconds - then))); fi
+  usage_last[used]=$used usage_last[at]=$seconds
+  printf 'cpu,%s,%s\n' "$load" "$memory"
+}

@@ -1,0 +1,155 @@
+"""What jobs use, measured on the nodes of a real Slurm, with a stand-in for the GPUs."""
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from integration.test_jobs import write_job
+
+SMI = Path(__file__).resolve().parents[1] / "support/smi"
+GPUS = ("--nodes=2", "--gpus-per-node=2", "--ntasks-per-node=2")
+
+
+@pytest.fixture
+def measured(make_job_clone, tmp_path):
+    """Give a clone whose jobs are measured each second."""
+    return make_job_clone(tmp_path, "[jobs]\nusage = 1\n")
+
+
+@pytest.fixture
+def gpus(tmp_path, measured):
+    """Give the environment of jobs whose nodes have GPUs, those of other jobs too."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    shutil.copy(SMI / "nvidia-smi", programs)
+    return {"PATH": f"{programs}:{measured.environment['PATH']}"}
+
+
+def processes_of(run):
+    """Give the command lines of processes that name a run, on all nodes: they share their ids."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            text = os.fsdecode(each.read_bytes())
+            if str(run.folder) in text:
+                found.append(text.replace("\0", " "))
+    return found
+
+
+def samplers_of(run):
+    return [each for each in processes_of(run) if f"bash {run.folder}/sampler" in each]
+
+
+def listed(clone, run):
+    """Give what status says of a run."""
+    (job,) = [
+        each
+        for each in json.loads(clone.submit("status", "--json").stdout)
+        if each["id"] == run.job
+    ]
+    return job
+
+
+def test_gpus_of_each_node_are_measured(measured, gpus):
+    job = write_job(measured, "measured", 'srun "$LAUNCHER" sleep 6')
+    number = measured.job(job, *GPUS, env=gpus)
+    run = measured.run(number)
+    measured.wait_until(
+        number, lambda: len(list(measured.runs.glob(f"{number}-*/usage/*.csv"))) == 2
+    )
+    assert len(set(samplers_of(run))) == 2  # one on each node, not for each rank
+    assert measured.slurm.wait(number) == "COMPLETED", measured.slurm.log(number)
+    assert not samplers_of(run)
+    for node in ("node1", "node2"):
+        rows = [each.split(",") for each in run.written("usage", f"{node}.csv").splitlines()[1:]]
+        assert len({row[1] for row in rows}) == 2  # of eight
+        for row in rows:
+            assert row[2:8] == [
+                "nvidia-smi",
+                "50",
+                f"2000{row[1]}",
+                "360",
+                "",
+                "0x0000000000000004",
+            ]
+    record = run.record
+    assert float(record["gpu_hours"]) > 4 * 6 / 3600
+    assert record["gpu_utilisation_percent"] == "50"
+    assert 20001 <= int(record["gpu_peak_memory_mib"]) <= 20007
+    assert 4 * 360 * 3 < float(record["energy_kwh"]) * 3.6e6 < 4 * 360 * 60
+    assert "cost" not in record  # of local no price is known
+    shown = listed(measured, run)
+    assert shown["gpu_utilisation_percent"] == 50 and shown["gpu_hours"] > 0
+    assert "GPU use 50 %, peak memory 19.5 GiB" in measured.submit("status").stdout
+
+
+def test_cancelled_job_keeps_what_was_measured_and_a_requeued_one_continues(measured, gpus):
+    job = write_job(measured, "ended", 'srun "$LAUNCHER" sh -c "echo begun; exec sleep 600"')
+    number = measured.job(job, *GPUS, "--nodes=1", "--nodelist=node1", env=gpus)
+    run = measured.run(number)
+
+    def seconds():
+        files = list(measured.runs.glob(f"{number}-*/usage/node1.csv"))
+        lines = files[0].read_text().splitlines()[1:] if files else []
+        return int(lines[-1].split(",")[8]) if lines else 0
+
+    measured.wait_until(number, lambda: seconds() >= 3)
+    print("seconds of processor time and wall time of a sampler:", *times_of(run))
+    before = seconds()
+    measured.slurm.run(["scontrol", "requeue", number])
+    measured.wait_until(number, lambda: run.record["restarts"] == "1")
+    measured.wait_until(number, lambda: seconds() > before + 2)
+    assert len(set(samplers_of(run))) == 1
+    assert listed(measured, run)["gpu_utilisation_percent"] == 50  # while it runs
+    measured.slurm.run(["scancel", number])
+    assert measured.slurm.wait(number) == "CANCELLED"
+    assert not samplers_of(run)
+    record = run.record
+    assert record["gpu_utilisation_percent"] == "50"
+    assert float(record["energy_kwh"]) * 3.6e6 == 2 * 360 * seconds()
+    assert float(record["gpu_hours"]) * 3600 >= 2 * seconds()
+
+
+def times_of(run):
+    """Give processor time and wall time of the first sampler, in seconds."""
+    (process,) = {each.split()[-2] for each in samplers_of(run)}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if f"{run.folder}/sampler\0{process}\0" in stat.with_name("cmdline").read_text():
+                fields = stat.read_text().rpartition(")")[2].split()
+                began = int(fields[19]) / 100
+                now = float(Path("/proc/uptime").read_text().split()[0])
+                return sum(map(int, fields[11:15])) / 100, now - began
+    return None
+
+
+def test_load_and_memory_are_measured_without_gpus(measured):
+    busy = "python3 -c 'x = bytearray(b\"x\") * (200 << 20)\nwhile True: pass'"
+    job = write_job(measured, "busy", f'srun "$LAUNCHER" timeout 8 {busy} || :')
+    run = measured.finish(job)
+    record = run.record
+    assert 0 < float(record["cpu_load"]) < 1.5  # the tests share the machine's cores
+    assert 200 < int(record["cpu_peak_memory_mib"]) < 2000
+    assert record["gpu_hours"] == "0"
+    assert record["energy_kwh"] == record["gpu_utilisation_percent"] == "not measured"
+    assert not samplers_of(run)
+    assert "CPU load " in measured.submit("status").stdout
+    assert listed(measured, run)["energy_kwh"] is None
+
+
+def test_nothing_is_measured_if_that_is_off(measured):
+    text = (measured.root / "configuration.toml").read_text()
+    measured.configure(text.replace("usage = 1", "usage = 0"))
+    run = measured.finish(write_job(measured, "off", 'srun "$LAUNCHER" true'), *GPUS)
+    assert not (run.folder / "sampler").exists() and not (run.folder / "usage").exists()
+    assert "usage_start" not in run.written("launcher")
+    assert float(run.record["gpu_hours"]) > 0
+    assert run.record["energy_kwh"] == "not measured"
+    done = measured.submit("report")
+    assert f"warning: not measured: {run.folder.name}\nhint: for the next runs: set jobs.usage" in (
+        done.stderr
+    )
+    assert "not measured" in done.stdout.splitlines()[1]
