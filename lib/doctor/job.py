@@ -5,12 +5,14 @@ One srun lets each node report facts, another one starts all ranks, within a min
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from lib.doctor.report import Finding, Report, bash, messages_in, ok, problem, warning
@@ -60,31 +62,20 @@ def lines(env: Environment) -> list[str]:
 
 def diagnose(env: Environment, script: str, report: Report) -> None:
     """Check the nodes of the job that this runs in, or that SLURM_JOB_ID names."""
-    job = _find_job(env.machine.rendezvous)
-    for each in _find_all(env, job, script, complete=report.as_json):
-        report.add(each)
-    report.end()
-
-
-def _find_all(env: Environment, job: Job, script: str, *, complete: bool) -> Iterator[Finding]:
-    program = env.paths.root / _RANKS
+    job, program = _find_job(env.machine.rendezvous), str(env.paths.root / _RANKS)
     files = [each for each in (env.image, env.overlay) if each.startswith("/")]
     files += [f"{env.venv}/pyvenv.cfg"] if env.venv else []
-    text = _ask(job, env, [*files, *map(str, (program, *env.paths.roots))])
-    found = [json.loads(line) for line in text.split("\n") if line.startswith("{")]
+    text = _ask(job, env.paths.root / _FACTS, [*files, program, *map(str, env.paths.roots)])
+    found = [json.loads(line) for line in text.split("\n") if line.startswith('{"node": ')]
     nodes = sorted(found, key=lambda each: job.nodes.index(each["node"]))
-    silent = [each for each in job.nodes if each not in {node["node"] for node in nodes}]
-    for name in silent:
-        told = [x for x in text.split("\n") if f"{name}:" in x and not re.search("Killed|Term", x)]
-        reason = f": {told[-1]}" if told else ""
-        fix = f"check it: srun --overlap --nodelist={name} hostname; or exclude it: "
-        yield problem("nodes", f"{name} does not respond{reason}", f"{fix}sbatch --exclude={name}")
-    if not silent:
-        yield ok("nodes", f"{os.environ['SLURM_JOB_NODELIST']}: all answer")
+    checks = [_silent(job, nodes, text)]
     if nodes:
-        yield from _rendezvous(job, nodes)
-        yield from _resources(nodes, env.machine.compute_folders)
-        yield from _ranks(job, nodes, script, str(program), "complete" if complete else "brief")
+        form = "complete" if report.as_json else "brief"
+        checks += [_rendezvous(job, nodes), _resources(nodes, env.machine.compute_folders)]
+        checks += [_ranks(job, nodes, script, program, form)]
+    for each in itertools.chain.from_iterable(checks):
+        report.add(each)
+    report.end()
 
 
 def _find_job(rendezvous: str) -> Job:
@@ -122,33 +113,52 @@ def _find_job(rendezvous: str) -> Job:
         environ["SRUN_CPUS_PER_TASK"] = environ["SLURM_CPUS_PER_TASK"]
     if not (environ.get("MASTER_ADDR") and environ.get("MASTER_PORT")):
         show = 'printf "%s " "$MASTER_ADDR" "$MASTER_PORT"'
-        text = bash(call("set_rendezvous", rendezvous), show).text
+        text, code = bash(call("set_rendezvous", rendezvous), show)
         for error in messages_in(text, ""):
             raise LongshipError(error.text, error.fix)
+        if code:
+            raise LongshipError("cannot find the first node's address", "try again later")
         environ["MASTER_ADDR"], port = text.split()
         # from outside: the job's own ranks meet at its port
         environ["MASTER_PORT"] = str(int(port) + outside)
-    return Job(nodes, environ["MASTER_ADDR"], int(environ["MASTER_PORT"]))
+    address, port = environ["MASTER_ADDR"], environ["MASTER_PORT"]
+    if not port.isdigit():
+        fix = "set both: export MASTER_ADDR=NODE MASTER_PORT=20000"
+        raise LongshipError(f"MASTER_PORT is not a port number: {port}", fix)
+    return Job(nodes, address, int(port))
 
 
 # ---------- what the nodes report
 
 
-def _ask(job: Job, env: Environment, files: Sequence[str]) -> str:
+def _ask(job: Job, program: Path, files: Sequence[str]) -> str:
     """Return what each node prints about itself and the files that it must be able to read.
 
     A file that exists nowhere is reported by the command that needs it.
     """
-    program = (env.paths.root / _FACTS).read_text(encoding="utf-8")
     count = str(len(job.nodes))
-    step = f"--overlap --nodes={count} --ntasks={count} --ntasks-per-node=1 --wait=0".split()
+    step = (
+        f"srun --overlap --nodes={count} --ntasks={count} --ntasks-per-node=1 --wait=0 python3 -c"
+    )
     about = (job.address, str(job.port), job.nodes[0], count, _temporary())
     existing = [each for each in files if os.path.exists(each)]
-    return output(["srun", *step, "python3", "-c", program, *about, *existing], 35).text
+    return output([*step.split(), program.read_text(encoding="utf-8"), *about, *existing], 35).text
 
 
 def _temporary() -> str:
     return os.environ.get("TMPDIR") or "/tmp"
+
+
+def _silent(job: Job, nodes: Sequence[_Node], text: str) -> Iterator[Finding]:
+    """Report the nodes that do not respond, with the reason that srun gives."""
+    silent = [each for each in job.nodes if each not in {node["node"] for node in nodes}]
+    for name in silent:
+        told = [x for x in text.split("\n") if f"{name}:" in x and not re.search("Killed|Term", x)]
+        reason = f": {told[-1]}" if told else ""
+        fix = f"check it: srun --overlap --nodelist={name} hostname; or exclude it: "
+        yield problem("nodes", f"{name} does not respond{reason}", f"{fix}sbatch --exclude={name}")
+    if not silent:
+        yield ok("nodes", f"{os.environ['SLURM_JOB_NODELIST']}: all answer")
 
 
 def _rendezvous(job: Job, nodes: Sequence[_Node]) -> Iterator[Finding]:

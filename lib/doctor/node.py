@@ -136,28 +136,26 @@ def find_temporary() -> Iterator[Finding]:
 def find_mounted(machine: Machine, folders: Sequence[Path]) -> Iterator[Finding]:
     """Report directories that compute nodes do not mount: on JUPITER a job then has no log."""
     mounted, nodes = machine.compute_folders, f"compute nodes of {machine.name}"
-    fix = f"move it to a directory under {' or '.join(mounted)}"
-    for each in dict.fromkeys(map(str, folders)) if mounted else ():
-        if not any(is_below(each, folder) for folder in mounted):
-            yield problem("folders", f"{nodes} do not mount {each}", fix)
-    if mounted and all(any(is_below(str(each), x) for x in mounted) for each in folders):
+    away = [x for x in map(str, folders) if not any(is_below(x, each) for each in mounted)]
+    for each in dict.fromkeys(away) if mounted else ():
+        fix = f"move it to a directory under {' or '.join(mounted)}"
+        yield problem("folders", f"{nodes} do not mount {each}", fix)
+    if mounted and not away:
         yield ok("folders", f"{nodes} mount this repository and all of them")
 
 
 def find_caches(cache: Path) -> Iterator[Finding]:
     """Warn of a link through which caches would fill the home directory."""
     home = os.path.realpath(os.environ.get("HOME") or "/nowhere")
+    in_home = [x for x in (cache, *cache.glob("*")) if is_below(os.path.realpath(x), home)]
     if is_below(os.path.realpath(cache.parent), home):
         yield ok("caches", f"{cache}, in the home directory, like scratch_dir")
-        return
-    for folder in map(str, (cache, *cache.glob("*"))):
-        target = os.path.realpath(folder)
-        if is_below(target, home):
-            text = f"{folder} leads to {target}: caches would fill the home directory"
-            fix = f"rm {quote(folder)}; the next command creates it again"
-            yield warning("caches", text, fix)
-            return
-    yield ok("caches", f"{cache}, outside the home directory")
+    elif in_home:
+        text = f"{in_home[0]} leads to {os.path.realpath(in_home[0])}"
+        fix = f"rm {quote(str(in_home[0]))}; the next command creates it again"
+        yield warning("caches", f"{text}: caches would fill the home directory", fix)
+    else:
+        yield ok("caches", f"{cache}, outside the home directory")
 
 
 _WRITTEN = (
@@ -205,12 +203,13 @@ def _changed(path: str) -> float:
 
 def find_user_rights(runtime: str, machine: Machine | None) -> Iterator[Finding]:
     """Check that an ordinary user can start, build and mount images."""
-    has_setuid = call("sif_has_setuid", runtime)
-    setuid = f"{runtime} is installed setuid and does not need"
-    if succeeds(["unshare", "--user", "--map-root-user", "true"]):
-        yield ok("namespaces", "user namespaces are available")
-    elif bash(has_setuid).code == 0:
-        yield ok("namespaces", f"not available to users; {setuid} them")
+    user = succeeds(["unshare", "--user", "--map-root-user", "true"])
+    fuse = os.access("/dev/fuse", os.R_OK | os.W_OK)
+    setuid = not (user and fuse) and bash(call("sif_has_setuid", runtime)).code == 0
+    instead = f"{runtime} is installed setuid and does not need"
+    if user or setuid:
+        without = f"not available to users; {instead} them"
+        yield ok("namespaces", "user namespaces are available" if user else without)
     else:
         fix = (
             "ask your site to set: sysctl user.max_user_namespaces kernel.unprivileged_userns_clone"
@@ -218,10 +217,9 @@ def find_user_rights(runtime: str, machine: Machine | None) -> Iterator[Finding]
         text = f"user namespaces are not available, and {runtime} requires them"
         yield problem("namespaces", text, fix)
     yield ok("fakeroot", _fakeroot(machine))
-    if os.access("/dev/fuse", os.R_OK | os.W_OK):
-        yield ok("FUSE", "/dev/fuse is accessible")
-    elif bash(has_setuid).code == 0:
-        yield ok("FUSE", f"/dev/fuse is not accessible; {setuid} it")
+    if fuse or setuid:
+        without = f"/dev/fuse is not accessible; {instead} it"
+        yield ok("FUSE", "/dev/fuse is accessible" if fuse else without)
     else:
         fix = "ask your site for: chmod 666 /dev/fuse, or a setuid installation of apptainer"
         text = f"/dev/fuse is not accessible: {runtime} unpacks each image before it starts"
@@ -238,7 +236,7 @@ def _fakeroot(machine: Machine | None) -> str:
     if ranges and shutil.which("newuidmap"):
         return f"{user} has a range of user ids for builds from definition files"
     text = f"{user} has no range of user ids; images from a registry do not need one"
-    return f"{text} ({hint})" if hint else text
+    return text + (hint and f" ({hint})")
 
 
 # ---------- GPUs

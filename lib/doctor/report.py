@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Generator, Iterable, Sequence
+from functools import partial
 from typing import Callable, NamedTuple
 
 from lib.script.errors import LongshipError, offline_modes, paint, printable
@@ -18,6 +19,7 @@ from lib.script.render import render
 
 _PATIENCE = 60  # seconds for a program
 _SILENCE = 90  # seconds between two findings of a check
+PRINTED = "{printed}"  # in a text: the last line that a check has printed
 _MESSAGES = re.compile(r"^(error|warning): (.*)\nhint: (.*)", re.MULTILINE)
 
 
@@ -30,19 +32,10 @@ class Finding(NamedTuple):
     fix: str = ""
 
 
-def ok(topic: str, text: str) -> Finding:
-    """Return a finding that is as it should be."""
-    return Finding("ok", topic, text)
-
-
-def warning(topic: str, text: str, fix: str) -> Finding:
-    """Return a finding that can become a problem."""
-    return Finding("warning", topic, text, fix)
-
-
-def problem(topic: str, text: str, fix: str) -> Finding:
-    """Return a finding with which something fails."""
-    return Finding("problem", topic, text, fix)
+# of topic and text, and the latter two of a fix
+ok = partial(Finding, "ok")
+warning = partial(Finding, "warning")
+problem = partial(Finding, "problem")
 
 
 def hangs(topic: str) -> Finding:
@@ -144,19 +137,17 @@ def messages_in(text: str, topic: str) -> list[Finding]:
 def asked(topic: str, *lines: str, text: str = "") -> Generator[Finding, None, str | None]:
     """Report what the check of another command finds: its errors and warnings, or `text` as ok.
 
-    Return what it prints, or None after an error or a warning.
+    Return the last line that it prints, or None after an error or a warning.
     """
     printed, code = bash(*lines)
-    found = messages_in(printed, topic)
-    if not found and code == 124:
-        found = [hangs(topic)]
-    elif not found and code:
+    last, found = printed.rstrip("\n").rpartition("\n")[2], messages_in(printed, topic)
+    if not found and code:
         share = "share the output of: python3 doctor.py --json"
-        found = [problem(topic, printed.rstrip("\n").rpartition("\n")[2], share)]
+        found = [hangs(topic) if code == 124 else problem(topic, last, share)]
     elif not found and text:
-        yield ok(topic, text)
+        yield ok(topic, text.replace(PRINTED, last))
     yield from found
-    return None if found else printed
+    return None if found else last
 
 
 def exit_on_signals() -> None:

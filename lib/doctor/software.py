@@ -13,7 +13,7 @@ from lib.configuration.paths import Paths, pinned
 from lib.configuration.repositories import configured_repositories
 from lib.configuration.sites import Machine, own_arch
 from lib.doctor.node import Driver, find_gpus, find_user_rights
-from lib.doctor.report import Finding, asked, bash, ok, problem, warning
+from lib.doctor.report import PRINTED, Finding, asked, bash, ok, problem, warning
 from lib.images.list import find_damages, new_image
 from lib.repositories.repositories import WORKER, listed_lines
 from lib.runtimes.environment import Environment, module_lines
@@ -26,7 +26,8 @@ from lib.script.records import readable_values
 
 SIF_RUNTIMES = ("apptainer", "singularity")
 _FORMATS = ("zstd", "lz4", "xz", "gzip")
-_BUILD_ANEW = "python3 build_container.py --force && python3 move_built_container_to_active.py"
+_ACTIVATE = "python3 move_built_container_to_active.py"
+_BUILD_ANEW = f"python3 build_container.py --force && {_ACTIVATE}"
 # In POSIX sh: the GPUs that are visible, the image's CUDA or ROCm, and whether the image brings the
 # libraries with which its programs run on an older driver.
 _ASK_ABOUT_GPU = r"""echo "seen=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)"
@@ -78,15 +79,12 @@ def find_runtime(runtime: str, why: str) -> Iterator[Finding]:
     if runtime == "host":
         yield ok("runtime", f"host (no container){why and f': {why}'}")
         return
-    check, version = call("program_check", runtime), call("program_version", runtime)
-    printed = yield from asked("runtime", check, version)
-    if printed is None:
-        return
-    if bash(f"{call(runtime, '--version')} || {call(runtime, 'version')}", seconds=20).code:
-        text = f"{runtime} is installed but does not work"
-        yield problem("runtime", text, f"run: {runtime} version")
-    else:
-        yield ok("runtime", f"{printed.strip() or runtime}{why and f', {why}'}")
+    broken = call("fail", f"{runtime} is installed but does not work", f"run: {runtime} version")
+    works = " || ".join(
+        [*(f"{call(runtime, x)} &>/dev/null" for x in ("--version", "version")), broken]
+    )
+    lines = (call("program_check", runtime), works, call("program_version", runtime))
+    yield from asked("runtime", *lines, text=f"{PRINTED}{why and f', {why}'}")
 
 
 def _find_image(env: Environment) -> Generator[Finding, None, bool]:
@@ -95,18 +93,15 @@ def _find_image(env: Environment) -> Generator[Finding, None, bool]:
     file = pinned(active) if os.path.islink(active) else Path(env.image)
     usable = (yield from asked("image", *image_lines(env))) is not None
     damage = find_damages([file])[str(file)] if usable and file.parent.name == "versions" else ""
-    if damage.startswith("modified"):
-        text = f"the image {file} may be damaged: {damage}"
-        fix = f"compare its checksum: python3 move_built_container_to_active.py --use {file.name}"
-        yield problem("image", text, fix)
-    elif damage:
-        text = f"the image {file} is damaged: {damage}"
-        yield problem("image", text, _BUILD_ANEW)
+    if damage:
+        may, fix = "is", _BUILD_ANEW
+        if damage.startswith("modified"):
+            may, fix = "may be", f"compare its checksum: {_ACTIVATE} --use {file.name}"
+        yield problem("image", f"the image {file} {may} damaged: {damage}", fix)
     elif usable:
         yield ok("image", f"{file}{_built(file)}")
     if new_image(active):
-        text = "a new image is ready to activate"
-        yield warning("image", text, "python3 move_built_container_to_active.py")
+        yield warning("image", "a new image is ready to activate", _ACTIVATE)
     return usable and not damage
 
 
@@ -117,12 +112,9 @@ def _built(file: Path) -> str:
 
 def _find_inside(inside: Sequence[str]) -> Generator[Finding, None, bool]:
     """Check that the image starts as container_run.py starts it."""
-    text = "import platform; print(platform.python_version(), 'for', platform.machine())"
-    printed = yield from asked("inside", *inside, call("inside", "python3", "-s", "-c", text))
-    found = re.search(r"^\S+ for \S+$", printed or "", re.MULTILINE)
-    if found:
-        yield ok("inside", f"Python {found[0]} starts")
-    return printed is not None
+    code = "import platform; print(platform.python_version(), 'for', platform.machine())"
+    start = call("inside", "python3", "-s", "-c", code)
+    return (yield from asked("inside", *inside, start, text=f"Python {PRINTED} starts")) is not None
 
 
 def find_gpus_inside(driver: Driver, text: str) -> Iterator[Finding]:
@@ -163,40 +155,32 @@ def _find_mount(env: Environment) -> Iterator[Finding]:
 
     A failure is a problem if an overlay is configured.
     """
-    compression = env.settings.configuration.packages.compression
-    state = "problem" if env.overlay else "warning"
-    facts = {"runtime": env.runtime, "base": env.image, "arch": env.machine.arch}
-    facts["overlay_target"] = MOUNTED_AT
+    compression, runtime = env.settings.configuration.packages.compression, env.runtime
+    bad = problem if env.overlay else warning
+    facts = {"runtime": runtime, "base": env.image, "overlay_target": MOUNTED_AT}
     assigned = [assign(name, value) for name, value in facts.items()]
-    if bash("overlay_can_pack mksquashfs").code:
+    if bash("overlay_can_pack mksquashfs", seconds=15).code:
         text = "not tried: no mksquashfs 4.4 on this machine; the image's packs overlays"
         yield ok("mount", text)
         return
     with tempfile.TemporaryDirectory(prefix="longship-doctor.") as work:
         tests = {each: [call("overlay_can_mount", work, each)] for each in _FORMATS}
         over = f"{work}/over.sqsh"
-        pack = call(
-            "overlay_pack", f"{work}/probe", over, "gzip", "-processors", "1", "-no-progress"
-        )
+        pack = call("overlay_pack", f"{work}/probe", over, "gzip", "-no-progress")
         tests["--overlay"] = [pack, call("overlay_try", over, "overlay", "true")]
         works = {name: not bash(*assigned, *test, seconds=15).code for name, test in tests.items()}
-    lays_over = works.pop("--overlay")
-    can, cannot = ([each for each in _FORMATS if works[each] is able] for able in (True, False))
+    can, cannot = (" ".join(x for x in _FORMATS if works[x] is able) for able in (True, False))
     if works.get(compression):
-        text = f"{env.runtime} mounts overlays packed with {' '.join(can)}"
-        text += f", not with {' '.join(cannot)}" if cannot else ""
-        text += f"; --overlay {'works' if lays_over else 'does not work'}"
-        yield ok("mount", text)
+        others = f", not with {cannot}" if cannot else ""
+        over = f"--overlay {'works' if works['--overlay'] else 'does not work'}"
+        yield ok("mount", f"{runtime} mounts overlays packed with {can}{others}; {over}")
     elif not can:
-        text = f"{env.runtime} cannot mount SquashFS files on this machine"
         fix = 'use a venv instead: set packages.overlay = "", then run: python3 set_up.py install'
-        yield Finding(state, "mount", text, fix)
+        yield bad("mount", f"{runtime} cannot mount SquashFS files on this machine", fix)
     else:
-        text = f"{env.runtime} mounts no overlay packed with {compression}, but with "
-        text += " ".join(can)
-        fix = f'set packages.compression = "{can[0]}" in configuration.toml, then run: '
-        fix += "python3 build_overlay.py"
-        yield Finding(state, "mount", text, fix)
+        text = f"{runtime} mounts no overlay packed with {compression}, but with {can}"
+        fix = f'set packages.compression = "{can.split()[0]}" in configuration.toml, then run: '
+        yield bad("mount", text, f"{fix}python3 build_overlay.py")
 
 
 def _find_overlay(env: Environment) -> Iterator[Finding]:
@@ -225,31 +209,27 @@ def _find_venv(env: Environment, inside: Sequence[str]) -> Iterator[Finding]:
         yield _foreign_venv(venv, version[1] if version else "")
         return
     lines = (call("venv_check", venv, env.overlay or env.base), call("venv_find_lost", venv))
-    printed = yield from asked("packages", *lines, 'printf "%s" "$REPLY"')
-    if printed is None:
-        return
-    lost = printed or ("a Python that starts" if inside and not version else "")
+    lost = yield from asked("packages", *lines, 'printf "%s" "$REPLY"')
+    if lost == "" and inside and not version:
+        lost = "a Python that starts"
     if lost:
-        text = f"the venv {venv} lacks {lost}"
-        yield problem("packages", text, "run: python3 set_up.py install")
-    else:
+        yield problem("packages", f"the venv {venv} lacks {lost}", "run: python3 set_up.py install")
+    elif lost is not None:
         yield ok("packages", str(venv))
 
 
 def _foreign_venv(venv: Path, version: str) -> Finding:
     """Check that a venv of the user's own has packages for the image's Python."""
-    fix = (
-        "set container.image to the image that the venv was made with; "
-        "or build a new venv: python3 set_up.py install"
-    )
+    fix = "set container.image to the image that the venv was made with; "
+    fix += "or build a new venv: python3 set_up.py install"
     if not version:
-        text = f"the Python of the venv {venv} does not start in the image"
-    elif not (venv / f"lib/python{version}/site-packages").is_dir():
+        return problem(
+            "packages", f"the Python of the venv {venv} does not start in the image", fix
+        )
+    if not (venv / f"lib/python{version}/site-packages").is_dir():
         text = f"the venv {venv} has no packages for Python {version} of the image"
-    else:
-        text = f"{venv}, which is not Longship's and is used as it is"
-        return ok("packages", text)
-    return problem("packages", text, fix)
+        return problem("packages", text, fix)
+    return ok("packages", f"{venv}, which is not Longship's and is used as it is")
 
 
 def find_repositories(settings: Settings, paths: Paths) -> Iterator[Finding]:
@@ -260,6 +240,4 @@ def find_repositories(settings: Settings, paths: Paths) -> Iterator[Finding]:
     listed = listed_lines(settings, paths)
     for each in configured:
         check = call(WORKER, "check", f"--name={each.name}")
-        printed = yield from asked("repository", *listed, check)
-        if printed is not None:
-            yield ok("repository", printed.rstrip("\n").rpartition("\n")[2])
+        yield from asked("repository", *listed, check, text=PRINTED)
