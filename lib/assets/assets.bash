@@ -2,7 +2,7 @@
 # Assets: models and datasets of the Hugging Face Hub, in the cache that its libraries use. Each has a record, which
 # is written last: the commit and the number of files, then the files with their SHA-256 in the form of sha256sum.
 # For the transfer to another machine they are plain files, DIR/COMMIT/..., because not every copy keeps the
-# cache's links; the record is in the same directory. assets_begin sets:
+# cache's links; the record is in the same directory. assets_begin and hub_begin set:
 #
 #   hub_cache   directory that is HF_HOME
 #   hub_tools   venv that is created for huggingface_hub
@@ -10,9 +10,14 @@
 # shellcheck source=lib/script/facts.bash
 source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
 
-# assets_begin HUB_CACHE TOOLS
+# assets_begin HUB_CACHE
 assets_begin() {
-  hub_cache=$1 hub_tools=$2
+  hub_cache=$1
+}
+
+# hub_begin TOOLS
+hub_begin() {
+  hub_tools=$1
 }
 
 # asset_record ASSET: set REPLY to the file.

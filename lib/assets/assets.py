@@ -128,7 +128,7 @@ def offline_lines(settings: Settings, paths: Paths) -> list[str]:
 
 def _fetch_lines(settings: Settings, paths: Paths, assets: tuple[Asset, ...]) -> list[str]:
     """Return the lines that download them."""
-    lines = _start_lines(settings, paths)
+    lines = [*_start_lines(settings, paths), call("hub_begin", paths.tools / "hub")]
     for number, each in enumerate(assets, 1):
         words = [each.record, each.folder, each.kind, each.repo, each.revision]
         for option, patterns in (("--include", each.include), ("--exclude", each.exclude)):
@@ -142,7 +142,7 @@ def _start_lines(settings: Settings, paths: Paths) -> list[str]:
     cache = hub_cache(settings.configuration.environment, paths)
     return [
         assign("machine", settings.machine.name),
-        call("assets_begin", cache, paths.tools / "hub"),
+        call("assets_begin", cache),
     ]
 
 
