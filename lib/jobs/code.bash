@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The code of a run, in <run>/repositories: commit and local changes of each repository.
+# The code of a run: what each repository contains, and its record in <run>/repositories, commit and local changes.
 
 # code_record_begin RUN [NAME DIR]...: record the repositories, then the installed packages, while the ranks start:
 # on a parallel file system git needs seconds for a large repository.

@@ -12,8 +12,13 @@
 # where it is: LONGSHIP_ROOT and LONGSHIP_CLONE, and LONGSHIP_FROZEN with a NAME-ID-COMMIT for each.
 code_freeze() {
   local -r folder=$1-$UID
-  if [[ $3 == "$folder"/* && -n ${LONGSHIP_CLONE:-} ]]; then return; fi # a job submits this one: the same code
   local frozen='' id
+  command -v git >/dev/null || fail 'cannot freeze the code: git not found on this machine' \
+    'load its module (module load git); or to run the files as they are when the job starts, add: --live'
+  if [[ $3 == "$folder"/* && -n ${LONGSHIP_CLONE:-} ]]; then # a job submits this one
+    print_messages code "frozen: the code of this job, $LONGSHIP_ROOT"
+    return
+  fi
   code_make_folder "$folder"
   export LONGSHIP_CLONE=$3
   shift
@@ -83,6 +88,8 @@ code_is_whole() {
 
 # code_store FOLDER NAME DIR...: copy what code_read has read, and print NAME-ID-COMMIT.
 code_store() {
+  partial=$1/.partial.${borrowed##*.}
+  trap 'rm -rf -- "$borrowed" "$partial" "$partial.made"' EXIT
   if ! code_complete "$2" || ! code_copy "$1/$2-$id" || ! code_describe "$1/$2-$id-${commit:0:12}"; then
     fail_writing "$1" "cannot copy the code of $2 to $1" 'check the reason in the line above'
   fi
@@ -128,12 +135,15 @@ code_read_submodule() {
 
 # code_add_built: compiled extensions, generated modules and metadata, which git ignores.
 code_add_built() {
-  local number
+  local path number
   local -a hashes
-  mapfile -d '' -t built < <(git_borrowed ls-files -z --others --ignored --exclude-standard -- \
+  while IFS= read -r -d '' path; do
+    if [[ $path != *$'\n'* ]]; then built+=("$path"); fi # each is a line below
+  done < <(git_borrowed ls-files -z --others --ignored --exclude-standard -- \
     '*.so' '*.so.*' '*.py' '*.egg-info/*' ':(exclude,glob)**/site-packages/**')
   if ((${#built[@]} == 0)); then return; fi
   mapfile -t hashes < <(printf '%s\n' "${built[@]}" | git_borrowed hash-object --no-filters --stdin-paths)
+  ((${#hashes[@]} == ${#built[@]})) || return
   for number in "${!hashes[@]}"; do
     printf '100644 %s\t%s\0' "${hashes[number]}" "${built[number]}"
   done | git_borrowed update-index -z --index-info
@@ -142,7 +152,7 @@ code_add_built() {
 # code_add_links: links to what git ignores in the clone, to what is large, and to what a relative link leads to outside.
 code_add_links() {
   local path last=/ number
-  local -a paths hashes
+  local -a paths=() files=() hashes
   while IFS= read -r -d '' path; do
     path=${path%/}
     case $path in "$last"/* | *__pycache__ | *.pyc) continue ;; esac
@@ -157,9 +167,12 @@ code_add_links() {
   paths+=("${large[@]}")
   if ((${#paths[@]} == 0)); then return; fi
   mkdir -p -- "$borrowed/links"
-  for number in "${!paths[@]}"; do printf %s "$top/${paths[number]}" >"$borrowed/links/$number"; done
-  mapfile -t hashes < <(printf "$borrowed/links/%s\n" "${!paths[@]}" |
-    git_borrowed hash-object -w --no-filters --stdin-paths)
+  for number in "${!paths[@]}"; do
+    files+=("$borrowed/links/$number")
+    printf %s "$top/${paths[number]}" >"${files[number]}"
+  done
+  mapfile -t hashes < <(printf '%s\n' "${files[@]}" | git_borrowed hash-object -w --no-filters --stdin-paths)
+  ((${#hashes[@]} == ${#paths[@]})) || return
   for number in "${!hashes[@]}"; do
     printf '120000 %s\t%s\0' "${hashes[number]}" "${paths[number]}"
   done | git_borrowed update-index -z --index-info
@@ -171,7 +184,7 @@ code_add_links() {
 code_copy() {
   local -r source=$top target=$1
   local place=$1 top
-  if [[ ! -d $target ]]; then place=$(mktemp -d "${target%/*}/.partial.XXXXXX") || return; fi
+  if [[ ! -d $target ]]; then place=$partial && mkdir -- "$place" || return; fi
   top=$place
   umask go-w
   git_borrowed ls-files -z --deleted | git_borrowed checkout-index -z --stdin || return
@@ -184,8 +197,7 @@ code_copy() {
     git_borrowed ls-files -z
     if ((${#built[@]})); then printf '%s\0' "${built[@]}"; fi
   } >"$place.made" && mv -- "$place.made" "$target.made" || return
-  mv -T -- "$place" "$target" 2>/dev/null || # another submission has made it
-    { rm -rf -- "$place" && [[ -d $target ]]; }
+  mv -T -- "$place" "$target" 2>/dev/null || [[ -d $target ]] # another submission has made it
 }
 
 # code_restore FOLDER RUN NAME DIR [NAME DIR]...: as code_freeze, with the code of a run; stop if it is not available.
@@ -264,15 +276,19 @@ code_apply_record() {
 # code_prune FOLDER: remove copies that no job has used for 30 days, but not those with files that a job wrote. A job that
 # waits since longer may still need one.
 code_prune() {
-  local copy submitted
+  local copy queued submitted
+  local -a copies
   local -r limit=$(($(date +%s) - 30 * 86400))
-  while read -r submitted; do
+  mapfile -d '' -t copies < <(find "$1" -mindepth 1 -maxdepth 1 -type d -mtime +30 -print0)
+  if ((${#copies[@]} == 0)); then return; fi
+  queued=$(timeout 20 squeue --me --noheader --format=%V) || return
+  for submitted in $queued; do
     if (($(date -d "$submitted" +%s) < limit)); then return; fi
-  done < <(timeout 20 squeue --me --noheader --format=%V)
-  while IFS= read -r -d '' copy; do
+  done
+  for copy in "${copies[@]}"; do
     if [[ -e $copy.made && -n $(code_list_written "$copy") ]]; then continue; fi
     rm -rf -- "$copy" "$copy.made" "$copy"-*.{commit,patch}
-  done < <(find "$1" -mindepth 1 -maxdepth 1 -type d -mtime +30 -print0)
+  done
 }
 
 # code_list_written COPY: list the files that jobs wrote into a copy.

@@ -21,7 +21,7 @@ BODY = """
 srun "$LAUNCHER" python3 probe.py "${JOB_ARGUMENTS[@]}"
 srun "$LAUNCHER" bash -c 'bash "$LONGSHIP_REPOSITORIES/tool/run.sh"'
 srun "$LAUNCHER" bash "$STACK_DIR/own.sh"
-if [[ ${JOB_ARGUMENTS[0]:-} == wait && ${SLURM_RESTART_COUNT:-0} == 0 ]]; then sleep 600; fi
+if [[ ${JOB_ARGUMENTS[0]:-} == wait && ${SLURM_RESTART_COUNT:-0} == 0 ]]; then srun sleep 600; fi
 """
 FIRST = ["probe first new untracked", "tool first", "stack first"]
 LATER = ["probe later later untracked", "tool later", "stack later"]
@@ -106,12 +106,13 @@ def test_jobs_run_the_code_of_their_submission(clone, slurm):
     text = (clone.root / "configuration.toml").read_text()
     clone.configure(f"jobs.freeze = false\n{text}")
     unfrozen = clone.job(*hold)
+    bare = text.replace('runtime = "apptainer"', 'runtime = "host"')
+    clone.configure(f'{bare}[packages]\nrequirements = ""\n')
+    host = clone.job(*hold)
     clone.configure(text)
-    assert sorted(each.name for each in clone.runs.glob("code-*/*") if each.is_dir()) == copies
     change_everything(clone)
     (clone.root / "probe.py").rename(clone.root / "moved.py")
-    running = [job, *chain, array]
-    slurm.run(["scontrol", "release", *running])
+    slurm.run(["scontrol", "release", job, *chain, array])
     for number in (job, *chain, f"{array}_0", f"{array}_1"):
         assert slurm.wait(number) == "COMPLETED", slurm.log(number)
     expected = [f"{FIRST[0]} a b", *FIRST[1:]]
@@ -120,6 +121,10 @@ def test_jobs_run_the_code_of_their_submission(clone, slurm):
         assert printed(clone.run(number).log) == FIRST
     # what it wrote with a relative path is in the clone
     assert (clone.root / "results/lines").read_text() == "one\n" * 5
+    slurm.run(["scontrol", "release", host])
+    assert slurm.wait(host) == "COMPLETED", slurm.log(host)
+    assert printed(clone.run(host).log) == FIRST
+    assert len(list(clone.runs.glob("code-*/longship-*/"))) == 2  # another configuration.toml
     assert clone.run(job).record["repository"] == str(clone.root)
     (clone.root / "moved.py").rename(clone.root / "probe.py")
     slurm.run(["scontrol", "release", live.stdout.split()[0], unfrozen])

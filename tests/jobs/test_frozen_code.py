@@ -133,8 +133,12 @@ def test_copy_is_the_working_tree_whatever_its_state(frozen):
     assert not list(frozen.code.glob(".partial*")) and not list(frozen.code.glob("*.made.*"))
 
 
-@pytest.mark.parametrize("kind", ["no repository", "part of another", "no commit", "read-only"])
-def test_clone_of_any_kind_is_frozen(kind, frozen):
+@pytest.mark.parametrize(
+    "kind", ["no repository", "part of another", "no commit", "sha256", "read-only"]
+)
+def test_clone_of_any_kind_is_frozen(kind, frozen, tmp_path):
+    (tmp_path / "100% mine").mkdir()
+    frozen.environment["TMPDIR"] = str(tmp_path / "100% mine")
     frozen.write(".gitignore", "*.pyc\n")
     frozen.write("train.py", "first\n")
     frozen.write("lib/a.py", "first\n")
@@ -142,6 +146,10 @@ def test_clone_of_any_kind_is_frozen(kind, frozen):
         frozen.git("init", "--quiet", at=frozen.clone.parent)
     elif kind == "no commit":
         frozen.git("init", "--quiet")
+    elif kind == "sha256":
+        frozen.git("init", "--quiet", "--object-format=sha256")
+        frozen.commit()
+        frozen.write("train.py", "second\n")
     elif kind == "read-only":
         frozen.start("train.py", "lib/a.py")
         frozen.run(["chmod", "-R", "a-w", frozen.clone])
@@ -149,6 +157,7 @@ def test_clone_of_any_kind_is_frozen(kind, frozen):
         assert files_of(frozen.freeze()) == files_of(frozen.clone)
     finally:
         frozen.run(["chmod", "-R", "u+w", frozen.clone])
+    assert not list((tmp_path / "100% mine").iterdir())
 
 
 def test_shallow_clone_and_work_tree_of_another_are_frozen(frozen, tmp_path):
@@ -292,6 +301,7 @@ def external(frozen, tmp_path):
     for name in ("tool/fast.so", "tool.egg-info/PKG-INFO", "tool/_version.py", "build/temp.o"):
         frozen.write(name, "built\n", at=folder)
     frozen.write(".venv/lib/site-packages/x.py", "", at=folder)
+    frozen.write("tool/new\nline.so", "", at=folder)
     return folder
 
 
@@ -439,6 +449,16 @@ def test_folder_that_others_can_write_to_is_refused(frozen):
     assert shlex.quote(f"{frozen.code}.old") in told.stderr or ".old" in told.stderr
 
 
+def test_machine_without_git_is_told(frozen, tmp_path):
+    line = call("code_freeze", frozen.runs / "code", "longship", frozen.clone)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/bash").symlink_to("/bin/bash")
+    told = frozen.bash(line, check=False, PATH=str(tmp_path / "bin"))
+    error, hint = told.stderr.splitlines()
+    assert error == "error: cannot freeze the code: git not found on this machine"
+    assert "--live" in hint
+
+
 def test_job_that_is_submitted_by_a_job_has_its_code(frozen):
     frozen.start("train.py")
     copy = frozen.freeze()
@@ -448,7 +468,9 @@ def test_job_that_is_submitted_by_a_job_has_its_code(frozen):
         "LONGSHIP_FROZEN": frozen.names[0],
     }
     line = call("code_freeze", frozen.runs / "code", "longship", copy)
-    assert frozen.bash(line, **variables).stdout.split("\n")[:2] == [str(copy), frozen.names[0]]
+    told = frozen.bash(line, **variables)
+    assert told.stdout.split("\n")[:2] == [str(copy), frozen.names[0]]
+    assert told.stderr == f"code: frozen: the code of this job, {copy}\n"
 
 
 REPOSITORIES = "".join(
