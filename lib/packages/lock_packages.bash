@@ -13,7 +13,7 @@ source "${BASH_SOURCE[0]%/*}/requirements.bash"
 
 # lockfile_begin FILE IMAGE
 lockfile_begin() {
-  lockfile_group=$1 lockfile_image=$2
+  lockfile='' lockfile_group=$1 lockfile_image=$2
 }
 
 # lockfile_choose: set lockfile and lockfile_renew: the wheelhouse's file, else the group's if it exists for this image.

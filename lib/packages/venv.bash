@@ -235,7 +235,7 @@ uv_find() {
   if [[ ! -x $uv ]]; then
     directory_make "${uv%/*}"
     rm -rf -- "$uv.partial.$$"
-    uv_fetch
+    if [[ -n $wheelhouse ]]; then uv_unpack; else uv_fetch; fi
     rm -rf -- "$uv.partial.$$"
   fi
   if [[ -x $uv ]]; then return; fi
@@ -243,22 +243,33 @@ uv_find() {
   return 1
 }
 
-# uv_fetch: install uv from the package index or the wheelhouse; fail if the disk is full or the index is not reachable.
+# uv_fetch: fetch uv from the package index; fail if the disk is full or the index is not reachable.
 uv_fetch() {
-  local -r tools=$uv.partial.$$
   local output full
   note 'installing uv'
-  if output=$({ inside python3 -m venv "$tools" &&
-    inside "$tools/bin/python" "$LIBRARY/packages/inside" install_packages.install "$wheelhouse" '' pip '' '' \
-      --quiet -r "$LIBRARY/packages/inside/uv.txt"; } 2>&1); then
-    mv -- "$tools/bin/uv" "$uv"
+  if output=$({ inside python3 -m venv "$uv.partial.$$" &&
+    inside "$uv.partial.$$/bin/python" -m pip --quiet --disable-pip-version-check \
+      install -r "$LIBRARY/packages/inside/uv.txt"; } 2>&1); then
+    mv -- "$uv.partial.$$/bin/uv" "$uv"
     return
   fi
   full=$(fail_writing "${uv%/*}" "$output" '' 2>&1) || : # before its files are removed
-  rm -rf -- "$tools"
+  rm -rf -- "$uv.partial.$$"
   if [[ $full == *'No space left'* ]]; then
     fail_writing "${uv%/*}" 'cannot install uv: No space left on device' ''
   fi
   requirements_explain_index "$output"
   printf '%s\n' "$output" >&2
+}
+
+# uv_unpack: unpack uv from its wheel in the wheelhouse.
+uv_unpack() {
+  local wheel
+  for wheel in "$wheelhouse"/uv-*.whl; do
+    if grep -qF -- "  ${wheel##*/}" "${lockfile%.lock}.sha256" &&
+      inside python3 -m zipfile -e "$wheel" "$uv.partial.$$"; then
+      chmod +x "$uv.partial.$$"/uv-*.data/scripts/uv
+      mv -- "$uv.partial.$$"/uv-*.data/scripts/uv "$uv"
+    fi
+  done
 }
