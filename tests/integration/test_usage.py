@@ -143,7 +143,7 @@ def test_load_and_memory_are_measured_without_gpus(measured):
 def test_nothing_is_measured_if_that_is_off(measured):
     text = (measured.root / "configuration.toml").read_text()
     measured.configure(text.replace("usage = 1", "usage = 0"))
-    run = measured.finish(write_job(measured, "off", 'srun "$LAUNCHER" true'), *GPUS)
+    run = measured.finish(write_job(measured, "off", 'srun "$LAUNCHER" sleep 3'), *GPUS)
     assert not (run.folder / "sampler").exists() and not (run.folder / "usage").exists()
     assert "usage_start" not in run.written("launcher")
     assert float(run.record["gpu_hours"]) > 0
