@@ -190,8 +190,10 @@ class Scan:
     def _explain_exception(self, raised: Raised) -> Finding | None:
         """Explain an exception by its family, or by its class."""
         named = _RAISED.match(raised.text)
-        if not named or (likely := self._explain_by_family(raised)):
-            return likely if named else None
+        if not named:
+            return None
+        if likely := self._explain_by_family(raised):
+            return likely
         kind = named[2] or named[1].rpartition(".")[2]
         message = self._exceptions.get(kind) or self._exceptions.get(_UNKNOWN)
         values = {"exception": kind, "where": raised.where()}

@@ -3,7 +3,7 @@
 # kept once per content in <scratch_dir>/runs/code-UID, which only the user can read; all jobs of the same content share it:
 #
 #   NAME-ID                  the files of a repository, longship for this clone; ID is the beginning of git's ID of them
-#   NAME-ID.made             a list of them, as old as the copy: what is newer, a job has written
+#   NAME-ID.made             a list of them, as old as the copy: what is newer or not in it, a job has written
 #   NAME-ID-COMMIT.commit    commit and base that the files follow from, for the record; with NAME-ID-COMMIT.patch
 #
 # Nothing is written to the repositories, which can be another user's: git works in a directory of its own.
@@ -286,14 +286,31 @@ code_prune() {
     if (($(date -d "$submitted" +%s) < limit)); then return; fi
   done
   for copy in "${copies[@]}"; do
-    if [[ -e $copy.made && -n $(code_list_written "$copy") ]]; then continue; fi
-    rm -rf -- "$copy" "$copy.made" "$copy"-*.{commit,patch}
+    if [[ $copy == */.partial.* ]] || code_is_unwritten "$copy"; then
+      rm -rf -- "$copy" "$copy.made" "$copy"-*.{commit,patch}
+    fi
   done
 }
 
-# code_list_written COPY: list the files that jobs wrote into a copy.
+# code_is_unwritten COPY: whether jobs have certainly written no file into a copy: not if its list is missing, or if
+# the file system takes too long to answer.
+code_is_unwritten() {
+  local written
+  written=$(code_list_written "$1" | tr '\0' '\n') && [[ -z $written ]]
+}
+
+# code_list_written COPY: list the files that jobs wrote into a copy, also with an old time (cp -p, tar); false if the
+# list may be incomplete.
 code_list_written() {
-  timeout 20 find "$1" -type f -newer "$1.made" ! -name '*.pyc' -printf '%P\0'
+  local path
+  local -A frozen=()
+  [[ -r $1.made ]] || return 1
+  while IFS= read -r -d '' path; do frozen[$path]=1; done <"$1.made"
+  # a slash before those that are not newer
+  while IFS= read -r -d '' path; do
+    if [[ -z ${frozen[${path#/}]:-} || $path != /* ]]; then printf '%s\0' "${path#/}"; fi
+  done < <(exec timeout 20 find "$1" ! -type d ! -name '*.pyc' \( -newer "$1.made" -o -printf / \) -printf '%P\0')
+  wait "$!"
 }
 
 # code_return_files: give the clone links to what the job wrote with relative paths, so that the next job finds it there.

@@ -417,7 +417,17 @@ def test_relative_files_of_a_job_are_found_in_the_clone(frozen):
 
 
 @pytest.mark.parametrize(
-    ("case", "kept"), [("old", False), ("new", True), ("written", True), ("queued", True)]
+    ("case", "kept"),
+    [
+        ("old", False),
+        ("new", True),
+        ("written", True),
+        ("copied", True),  # with its old time
+        ("linked", True),
+        ("queued", True),
+        ("no list", True),
+        ("no answer", True),  # of the file system
+    ],
 )
 def test_copies_that_nobody_uses_are_removed(case, kept, frozen, tmp_path):
     frozen.start("train.py")
@@ -430,6 +440,17 @@ def test_copies_that_nobody_uses_are_removed(case, kept, frozen, tmp_path):
     if case == "written":
         frozen.write("loss", "1\n", at=copy)
         os.utime(f"{copy}.made", (1, 1))
+    if case == "copied":
+        os.utime(frozen.write("loss", "1\n", at=copy), (0, 0))
+    if case == "linked":
+        (copy / "loss").symlink_to("elsewhere")
+    if case == "no list":
+        os.unlink(f"{copy}.made")
+    if case == "no answer":
+        (programs / "timeout").write_text(
+            '#!/bin/sh\nshift\n[ "$1" = find ] || exec "$@"\nexit 124\n'
+        )
+        (programs / "timeout").chmod(0o755)
     if case != "new":
         os.utime(copy, (0, 0))
     frozen.write("train.py", "second\n")
