@@ -64,6 +64,7 @@ def test_signal_amid_a_write_of_the_worker_is_reported_too(worker):
 class Raw(io.FileIO):
     def write(self, data):
         signal.raise_signal(signal.SIGINT)
+        return super().write(data)
 sys.stderr = io.TextIOWrapper(io.BufferedWriter(Raw(2, "w", closefd=False)))
 print("text", file=sys.stderr, flush=True)
 """
