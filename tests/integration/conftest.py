@@ -228,7 +228,7 @@ def small_disk(require, tmp_path, clean_environment):
     require("fuse")
     mounted = []
 
-    def make(megabytes, name="small disk "):
+    def make(megabytes, name="small disk ", options="rw"):
         folder = tmp_path / f"{name}{len(mounted)}"
         folder.mkdir()
         disk = folder.with_suffix(".ext4")
@@ -239,7 +239,8 @@ def small_disk(require, tmp_path, clean_environment):
         journal = ["-O", "^has_journal"]
         mke2fs = ["mke2fs", "-q", "-t", "ext4", "-m", "0", *journal, "-E", owner, disk]
         processes.run(mke2fs, env=clean_environment)
-        processes.run(["fuse2fs", "-o", "fakeroot,rw", disk, folder], env=clean_environment)
+        mount = ["fuse2fs", "-o", f"fakeroot,{options}", disk, folder]
+        processes.run(mount, env=clean_environment)
         mounted.append(folder)
         (folder / "lost+found").rmdir()
         return folder

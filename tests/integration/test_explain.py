@@ -29,7 +29,7 @@ PYTHON = {
     "s.create_server(a.getsockname())",
     "crash": "import faulthandler, os; faulthandler.enable(); os.abort()",
     "KeyError": "{}['x']",
-    "Python exception": "1 / 0",
+    "Python exception": "class OddError(Exception): pass\nraise OddError('odd')",
 }
 
 
