@@ -60,9 +60,9 @@ def find_packages():
     library = os.path.join(glob.escape(ROOT), ".venv", "lib")
     same = "python{}.{}".format(*sys.version_info)
     found = glob.glob(os.path.join(library, "*", "site-packages"))
-    for folder in sorted(found, key=lambda path: path.split(os.sep)[-2] == same):
-        if folder not in sys.path:
-            sys.path.insert(1, folder)
+    for directory in sorted(found, key=lambda path: path.split(os.sep)[-2] == same):
+        if directory not in sys.path:
+            sys.path.insert(1, directory)
 
 
 def start(main):

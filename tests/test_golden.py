@@ -170,7 +170,7 @@ def emit(command, machine, runtime):
     settings, paths = configured(command, machine)
     title = f"Longship: {command}.py, machine {machine} ({settings.machine.site_file})"
     if command in JOBS:
-        if settings.machine.compute_folders:
+        if settings.machine.compute_directories:
             paths = paths._replace(root=Path("/e/project1/me/long ship"))
         if machine == "aws":  # Pyxis binds no path with a space
             paths = paths._replace(root=Path("/fsx/me/long-ship"))

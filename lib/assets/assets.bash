@@ -72,9 +72,9 @@ asset_fetch() {
 
 # asset_fetch_locked NUMBER ASSET DIR KIND REPO REVISION [OPTION]...: the lock is held.
 asset_fetch_locked() {
-  local -r number=$1 asset=$2 folder=$3 kind=$4 repo=$5 revision=$6
+  local -r number=$1 asset=$2 directory=$3 kind=$4 repo=$5 revision=$6
   shift 6
-  if asset_is_complete "$asset" "$folder"; then return; fi # another process has just done it
+  if asset_is_complete "$asset" "$directory"; then return; fi # another process has just done it
   step "$number" "Downloading the $kind $repo, $revision"
   hub_find
   asset_record "$asset"
@@ -139,25 +139,25 @@ asset_export() {
 
 # asset_import NUMBER ASSET DIR REPO COPIES: copy it from COPIES into the cache, if it is complete and unchanged.
 asset_import() {
-  local -r number=$1 asset=$2 folder=$3 repo=$4 copies=$5
+  local -r number=$1 asset=$2 directory=$3 repo=$4 copies=$5
   local -r record=$copies/$asset.asset
   local -r again="on a machine with network access, run: python3 set_up.py download --machine $machine; then copy $copies to this machine"
   if [[ ! -e $record ]]; then
-    if asset_is_complete "$asset" "$folder"; then return; fi
+    if asset_is_complete "$asset" "$directory"; then return; fi
     fail "asset $repo has not been downloaded: $record not found" "$again"
   fi
   asset_record "$asset"
   local -r own=$REPLY
-  if cmp -s -- "$record" "$own" && asset_is_complete "$asset" "$folder"; then
+  if cmp -s -- "$record" "$own" && asset_is_complete "$asset" "$directory"; then
     note "$repo is already installed"
     return
   fi
   step "$number" "Checking $repo and copying it into the cache"
   asset_commit "$record"
-  local -r files=$copies/$folder/$REPLY target=$hub_cache/hub/$folder/snapshots/$REPLY
+  local -r files=$copies/$directory/$REPLY target=$hub_cache/hub/$directory/snapshots/$REPLY
   asset_check_files "$record" "$files" "$repo"
   directory_make "${own%/*}" "${target%/*}"
-  lock_run "$hub_cache/longship/$folder" asset_install_files "$record" "$files" "$target" "$own"
+  lock_run "$hub_cache/longship/$directory" asset_install_files "$record" "$files" "$target" "$own"
 }
 
 # asset_check_files RECORD DIR REPO: fail if a file is missing or does not match the record, and name it.

@@ -35,14 +35,14 @@ class Asset(NamedTuple):
     exclude: tuple[str, ...] = ()
 
     @property
-    def folder(self) -> str:
+    def directory(self) -> str:
         """The directory name that huggingface_hub uses: ``models--openai-community--gpt2``."""
         return "--".join([f"{self.kind}s", *self.repo.split("/")])
 
     @property
     def record(self) -> str:
         """The name of its record, different for each revision and selection of files."""
-        return f"{self.folder}-{hashlib.sha256(repr(tuple(self)).encode()).hexdigest()[:12]}"
+        return f"{self.directory}-{hashlib.sha256(repr(tuple(self)).encode()).hexdigest()[:12]}"
 
     @property
     def refs(self) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ def download_lines(settings: Settings, here: Paths) -> list[str]:
     return [
         *here_lines(settings, here),
         *_fetch_lines(settings, here, assets),
-        *(call("asset_export", each.record, each.folder, here.assets) for each in assets),
+        *(call("asset_export", each.record, each.directory, here.assets) for each in assets),
     ]
 
 
@@ -118,7 +118,7 @@ def offline_lines(settings: Settings, paths: Paths) -> list[str]:
         *(
             wrapped(
                 *("asset_import", f"{number}/{len(assets)}", each.record),
-                *(each.folder, each.repo, paths.assets),
+                *(each.directory, each.repo, paths.assets),
             )
             for number, each in enumerate(assets, 1)
         ),
@@ -130,7 +130,7 @@ def _fetch_lines(settings: Settings, paths: Paths, assets: tuple[Asset, ...]) ->
     """Return the lines that download them."""
     lines = [*_start_lines(settings, paths), call("hub_begin", paths.tools / "hub")]
     for number, each in enumerate(assets, 1):
-        words = [each.record, each.folder, each.kind, each.repo, each.revision]
+        words = [each.record, each.directory, each.kind, each.repo, each.revision]
         for option, patterns in (("--include", each.include), ("--exclude", each.exclude)):
             words += [word for pattern in patterns for word in (option, pattern)]
         lines.append(wrapped("asset_fetch", f"{number}/{len(assets)}", *words))
@@ -148,7 +148,7 @@ def _start_lines(settings: Settings, paths: Paths) -> list[str]:
 
 def _ref_lines(assets: tuple[Asset, ...]) -> list[str]:
     """Return the lines that point branches to commits; main is a repo's first asset."""
-    names = {(each.folder, ref): each for each in assets for ref in each.refs}
+    names = {(each.directory, ref): each for each in assets for ref in each.refs}
     for each in reversed(assets):
-        names[each.folder, "main"] = each
+        names[each.directory, "main"] = each
     return [call("asset_set_ref", each.record, *name) for name, each in names.items()]

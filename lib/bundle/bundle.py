@@ -28,7 +28,7 @@ _LEFT_OUT = (".git", ".venv", ".cache", "configuration.local.toml")  # tracked o
 def pack_lines(
     settings: Settings,
     here: Paths,
-    folder: str,
+    directory: str,
     *,
     typed: str,
     python: str,
@@ -40,7 +40,7 @@ def pack_lines(
     SETTINGS are of the machine that will use the bundle, HERE are the paths of the one that packs.
     """
     here = here._replace(arch=settings.machine.arch)
-    outside = (Path(_folder(folder)), here.scratch_dir, here.project_dir)
+    outside = (Path(_directory(directory)), here.scratch_dir, here.project_dir)
     options: dict[str, Iterable[object]] = {
         "repository": [here.root],
         "offline": [here.offline],
@@ -51,7 +51,7 @@ def pack_lines(
     parts = [call(f"--{name}={each}") for name in options for each in options[name]]
     parts += [*([] if history else ["--no-history"]), *_needed(settings, here)]
     return [
-        *_start(here.root, folder, typed, python),
+        *_start(here.root, directory, typed, python),
         "parts=(\n    " + "\n    ".join(parts) + ")",
         "",
         call(*_WORKER, "check", _BUNDLE, _PARTS),
@@ -59,29 +59,31 @@ def pack_lines(
         call("lock_hold", here.cache / "bundle/pack"),
         call("lock_hold", Expansion('"$bundle/.partial"')),
         call(*_WORKER, "pack", _BUNDLE, "--step=1/3", _SECRET, _PARTS),
-        call("next_step", _copy(settings, _folder(folder))),
+        call("next_step", _copy(settings, _directory(directory))),
     ]
 
 
-def _start(root: Path, folder: str, typed: str, python: str) -> list[str]:
+def _start(root: Path, directory: str, typed: str, python: str) -> list[str]:
     """Return the lines that every script of a bundle begins with."""
     return [
         call("on_interrupt", typed),
-        assign("bundle", _folder(folder)),
+        assign("bundle", _directory(directory)),
         array("worker", [python, "-B", root / "lib/bundle/worker.py"]),
     ]
 
 
-def _folder(folder: str) -> str:
+def _directory(directory: str) -> str:
     """Return the absolute path of a bundle."""
-    if "\n" in folder:
-        raise LongshipError(f"the name contains a newline: {folder!r}", "name another directory")
-    return os.path.realpath(folder)
+    if "\n" in directory:
+        raise LongshipError(f"the name contains a newline: {directory!r}", "name another directory")
+    return os.path.realpath(directory)
 
 
-def _below(root: Path, folders: Iterable[Path]) -> list[str]:
+def _below(root: Path, directories: Iterable[Path]) -> list[str]:
     """Return those that are in the repository, relative to it."""
-    found = (os.path.relpath(os.path.realpath(each), os.path.realpath(root)) for each in folders)
+    found = (
+        os.path.relpath(os.path.realpath(each), os.path.realpath(root)) for each in directories
+    )
     return [each for each in found if each.partition("/")[0] not in ("..", ".")]
 
 
@@ -103,35 +105,35 @@ def _needed(settings: Settings, here: Paths) -> list[str]:
     return lines + [call("--need", name, "", set_up) for name in names]
 
 
-def _copy(settings: Settings, folder: str) -> str:
+def _copy(settings: Settings, directory: str) -> str:
     """Return how to continue, on the machine that the bundle is for."""
-    unpack = call("bash", f"{os.path.basename(folder)}/unpack.sh")
+    unpack = call("bash", f"{os.path.basename(directory)}/unpack.sh")
     if settings.machine.name == "local":  # any machine: nobody has a name for it
-        return f"copy {word(folder)} to the target machine; then run there: {unpack}"
-    copy = call("rsync", "-a", folder, f"{settings.machine.name}:")
+        return f"copy {word(directory)} to the target machine; then run there: {unpack}"
+    copy = call("rsync", "-a", directory, f"{settings.machine.name}:")
     return f"{copy}; then run there: {unpack}"
 
 
-def verify_lines(root: Path, folder: str, *, typed: str, python: str) -> list[str]:
+def verify_lines(root: Path, directory: str, *, typed: str, python: str) -> list[str]:
     """Return the lines of ``bundle.py verify``."""
     return [
-        *_start(root, folder, typed, python),
+        *_start(root, directory, typed, python),
         call(*_WORKER, "verify", _BUNDLE),
-        call("next_step", call("python3", "bundle.py", "unpack", _folder(folder))),
+        call("next_step", call("python3", "bundle.py", "unpack", _directory(directory))),
     ]
 
 
 def unpack_lines(
     settings: Settings,
     paths: Paths,
-    folder: str,
+    directory: str,
     *,
     typed: str,
     python: str,
     verified: bool = False,
 ) -> list[str]:
     """Return the lines of ``bundle.py unpack``; unpack.sh has VERIFIED the bundle already."""
-    bundle = Path(_folder(folder))
+    bundle = Path(_directory(directory))
     for name, path in ("project_dir", paths.project_dir), ("scratch_dir", paths.scratch_dir):
         if bundle in (path, *path.parents):
             raise LongshipError(
@@ -143,7 +145,7 @@ def unpack_lines(
     steps = [] if configured_runtime(settings) == "host" else steps
     steps += ["build_overlay.py offline"] if settings.configuration.packages.overlay else []
     return [
-        *_start(paths.root, folder, typed, python),
+        *_start(paths.root, directory, typed, python),
         *([] if verified else [call(*_WORKER, "verify", _BUNDLE, "--step=1/2")]),
         call("directory_make", paths.offline),
         call("lock_hold", paths.offline / ".unpack"),

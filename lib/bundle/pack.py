@@ -132,8 +132,8 @@ def _collect(options: Namespace) -> dict[str, str]:
     if history:
         files["longship.bundle"] = history
     links = []
-    for part, folder, name in _candidates(options):
-        source = f"{folder}/{name}"
+    for part, directory, name in _candidates(options):
+        source = f"{directory}/{name}"
         if not tree.is_inside(name):
             message = f"cannot pack {quote(source)}"
             reason = "the name contains a backslash or a control character"
@@ -248,10 +248,10 @@ def _human(size: float) -> str:
 
 def _wheels(options: Namespace) -> list[str]:
     """Return the wheels of the scripts' own packages, for every Python; download missing ones."""
-    folder = f"{options.work}/host"
+    directory = f"{options.work}/host"
     lines = tree.read_lines(f"{options.repository}/requirements/host.txt")
     needed = [re.sub("[#;].*", "", line).strip() for line in lines]  # pip would judge the markers
-    names = ["", *(each.partition("-")[0] for each in os.listdir(folder))]
+    names = ["", *(each.partition("-")[0] for each in os.listdir(directory))]
     missing = [each for each in needed if re.split("[<>=!~ ]", each)[0] not in names]
     if missing:
         what = " ".join(missing)
@@ -262,15 +262,15 @@ def _wheels(options: Namespace) -> list[str]:
         else:
             hint = "run: python3 -m venv .venv; then run the same command again"
             raise LongshipError(f"pip not found, to download {what}", hint)
-        done = tree.run(python, *_PIP.split(), f"{folder}.partial", *missing)
+        done = tree.run(python, *_PIP.split(), f"{directory}.partial", *missing)
         if done.returncode:
             print(done.stdout, done.stderr, file=sys.stderr)
             hint = "check the network; pip's output above has the details"
             message = f"cannot download the packages of the scripts: {what}"
-            raise write_error(folder, message, hint)
-        for wheel in os.listdir(f"{folder}.partial"):
-            os.replace(f"{folder}.partial/{wheel}", f"{folder}/{wheel}")
-    return [f"{folder}/{each}" for each in os.listdir(folder)]
+            raise write_error(directory, message, hint)
+        for wheel in os.listdir(f"{directory}.partial"):
+            os.replace(f"{directory}.partial/{wheel}", f"{directory}/{wheel}")
+    return [f"{directory}/{each}" for each in os.listdir(directory)]
 
 
 def _history(options: Namespace) -> str:

@@ -100,13 +100,13 @@ def read_links(bundle: str, names: Iterable[str]) -> dict[str, str]:
     return links
 
 
-def walk(folder: str, prefix: str = "") -> Iterator[tuple[str, str]]:
+def walk(directory: str, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield the name and kind (file, link or other) of everything below a directory."""
     try:
-        entries = sorted(os.scandir(f"{folder}/{prefix}"), key=lambda each: each.name)
+        entries = sorted(os.scandir(f"{directory}/{prefix}"), key=lambda each: each.name)
     except OSError as error:
-        hint = f"run: chmod u+rx {quote(f'{folder}/{prefix}')}"
-        raise LongshipError(f"cannot read the directory {folder}/{prefix}", hint) from error
+        hint = f"run: chmod u+rx {quote(f'{directory}/{prefix}')}"
+        raise LongshipError(f"cannot read the directory {directory}/{prefix}", hint) from error
     for entry in entries:
         name = prefix + entry.name
         if entry.is_symlink():
@@ -114,7 +114,7 @@ def walk(folder: str, prefix: str = "") -> Iterator[tuple[str, str]]:
         elif not entry.is_dir():
             yield name, "file" if entry.is_file() else "other"
         elif name != "lost+found":  # of ext4, readable for root only
-            yield from walk(folder, f"{name}/")
+            yield from walk(directory, f"{name}/")
 
 
 def verify(bundle: str) -> int:

@@ -19,77 +19,79 @@ from lib.script.errors import LongshipError, print_messages
 
 def verify(options: Namespace) -> None:
     """Verify the bundle; if it is to be unpacked, create the directory for this repository."""
-    bundle, folder = options.bundle, options.target
-    if folder and f"{folder}/".startswith(f"{bundle}/"):
-        raise LongshipError(f"{folder} is in the bundle", f"name a directory outside of {bundle}")
+    bundle, directory = options.bundle, options.target
+    if directory and f"{directory}/".startswith(f"{bundle}/"):
+        raise LongshipError(
+            f"{directory} is in the bundle", f"name a directory outside of {bundle}"
+        )
     # an interrupted unpacking has recorded what it was about to write
-    own = [f"{folder}/bundle.py", f"{folder}/.cache/bundle"]
-    if folder and os.path.lexists(folder) and not any(map(os.path.exists, own)):
-        names = os.listdir(folder) if os.path.isdir(folder) else [folder]
+    own = [f"{directory}/bundle.py", f"{directory}/.cache/bundle"]
+    if directory and os.path.lexists(directory) and not any(map(os.path.exists, own)):
+        names = os.listdir(directory) if os.path.isdir(directory) else [directory]
         if not all(name == ".cache" or name.startswith(".unpack.") for name in names):
-            message = f"the directory contains other files than this repository: {folder}"
+            message = f"the directory contains other files than this repository: {directory}"
             raise LongshipError(message, "name a new directory: bash unpack.sh TARGET")
     options.step("Verifying the bundle")
     print_messages(note=f"complete, {tree.verify(bundle)} files: {bundle}")
-    if folder:
-        os.makedirs(folder, exist_ok=True)
+    if directory:
+        os.makedirs(directory, exist_ok=True)
 
 
 def unpack_offline(options: Namespace) -> None:
     """Unpack what the offline modes read."""
-    folder = options.target
-    options.step(f"Unpacking the image, packages, repositories and assets to {folder}")
-    _unpack(options.bundle, "offline", folder, f"{folder}/.unpacked")
+    directory = options.target
+    options.step(f"Unpacking the image, packages, repositories and assets to {directory}")
+    _unpack(options.bundle, "offline", directory, f"{directory}/.unpacked")
 
 
 def unpack_repository(options: Namespace) -> None:
     """Unpack this repository, the packages of its scripts and its history."""
-    bundle, folder = options.bundle, options.target
-    options.step(f"Unpacking the repository to {folder}")
-    _unpack(bundle, "repository", folder, f"{folder}/.cache/bundle")
+    bundle, directory = options.bundle, options.target
+    options.step(f"Unpacking the repository to {directory}")
+    _unpack(bundle, "repository", directory, f"{directory}/.cache/bundle")
     options.step("Installing the packages of the scripts")
-    _install_packages(glob.glob(f"{glob.escape(bundle)}/host/*.whl"), folder)
+    _install_packages(glob.glob(f"{glob.escape(bundle)}/host/*.whl"), directory)
     options.step("Restoring the git history")
     if os.path.exists(f"{bundle}/longship.bundle"):
-        _restore_history(f"{bundle}/longship.bundle", folder)
+        _restore_history(f"{bundle}/longship.bundle", directory)
 
 
-def _unpack(bundle: str, part: str, folder: str, memory: str) -> None:
+def _unpack(bundle: str, part: str, directory: str, memory: str) -> None:
     """Unpack a directory of the bundle; MEMORY/unpacked lists what was unpacked."""
     manifest = tree.read_manifest(bundle)
     sums, links = (
         {name[len(part) + 1 :]: each for name, each in all_.items() if name.startswith(f"{part}/")}
         for all_ in (manifest, tree.read_links(bundle, manifest))
     )
-    _check_parents(folder, [*sums, *links])
+    _check_parents(directory, [*sums, *links])
     before = set(tree.read_lines(f"{memory}/unpacked"))
     now = [f"{sums[name]} {name}" for name in sums] + [f"-> {links[name]} {name}" for name in links]
-    new, kept = _compare(folder, sums, before)
+    new, kept = _compare(directory, sums, before)
     os.makedirs(memory, exist_ok=True)
     tree.replace_file(f"{memory}/unpacked", {*before, *now})
-    copies = {f"{folder}/{name}": f"{bundle}/{part}/{name}" for name in new}
+    copies = {f"{directory}/{name}": f"{bundle}/{part}/{name}" for name in new}
     for name in kept:
-        source, beside = f"{bundle}/{part}/{name}", f"{folder}/{name}.new"
+        source, beside = f"{bundle}/{part}/{name}", f"{directory}/{name}.new"
         number = 1
         while os.path.lexists(beside) and not _is_copy(source, beside):
             number += 1
-            beside = f"{folder}/{name}.new{number}"
-        text = f"kept your modified {folder}/{name}; the bundle's version is {beside}"
+            beside = f"{directory}/{name}.new{number}"
+        text = f"kept your modified {directory}/{name}; the bundle's version is {beside}"
         print_messages(note=text)
         if not os.path.lexists(beside):
             copies[beside] = source
-    tree.copy_files(copies, f"{folder}/.unpack.partial")
-    count = len(copies) + sum(_make_link(folder, name, links[name], before) for name in links)
+    tree.copy_files(copies, f"{directory}/.unpack.partial")
+    count = len(copies) + sum(_make_link(directory, name, links[name], before) for name in links)
     if part == "repository":
-        _remove_former(folder, before, sums)
+        _remove_former(directory, before, sums)
     tree.replace_file(f"{memory}/unpacked", now)
-    print_messages(note=f"{count} new files in {folder}")
+    print_messages(note=f"{count} new files in {directory}")
 
 
-def _check_parents(folder: str, names: Iterable[str]) -> None:
+def _check_parents(directory: str, names: Iterable[str]) -> None:
     """Stop if a link, which leads elsewhere, or a file has the name of a directory."""
     for parent, name in {each: file for file in names for each in tree.parents(file)}.items():
-        path = f"{folder}/{parent}"
+        path = f"{directory}/{parent}"
         if os.path.islink(path):
             hint = "replace the link by a directory, then run the same command again"
             raise LongshipError(f"cannot unpack {name}: {path} is a symbolic link", hint)
@@ -98,18 +100,18 @@ def _check_parents(folder: str, names: Iterable[str]) -> None:
             raise LongshipError(f"cannot unpack {name}: {path} is not a directory", hint)
 
 
-def _compare(folder: str, sums: dict[str, str], before: set[str]) -> tuple[list[str], list[str]]:
+def _compare(directory: str, sums: dict[str, str], before: set[str]) -> tuple[list[str], list[str]]:
     """Return the names of files to write, and of those that somebody has changed."""
-    present = [f"{folder}/{name}" for name in sums if tree.is_regular(f"{folder}/{name}")]
+    present = [f"{directory}/{name}" for name in sums if tree.is_regular(f"{directory}/{name}")]
     found = tree.hash_files(present)
     if len(found) < len(present):
-        message = f"cannot read some files in {folder}, to compare them with the bundle"
-        raise LongshipError(message, f"run: chmod -R u+r {quote(folder)}")
+        message = f"cannot read some files in {directory}, to compare them with the bundle"
+        raise LongshipError(message, f"run: chmod -R u+r {quote(directory)}")
     new, kept = [], []
     for name, wanted in sums.items():
-        checksum = found.get(f"{folder}/{name}")
+        checksum = found.get(f"{directory}/{name}")
         if checksum != wanted:
-            is_ours = f"{checksum} {name}" in before or not os.path.lexists(f"{folder}/{name}")
+            is_ours = f"{checksum} {name}" in before or not os.path.lexists(f"{directory}/{name}")
             (new if is_ours else kept).append(name)
     return new, kept
 
@@ -118,9 +120,9 @@ def _is_copy(source: str, path: str) -> bool:
     return tree.is_regular(path) and cmp(source, path, shallow=False)
 
 
-def _make_link(folder: str, name: str, target: str, before: set[str]) -> bool:
+def _make_link(directory: str, name: str, target: str, before: set[str]) -> bool:
     """Make a link, unless somebody has put something else there; tell whether it is new."""
-    link, new = f"{folder}/{name}", f"{folder}/.unpack.link"
+    link, new = f"{directory}/{name}", f"{directory}/.unpack.link"
     found = os.readlink(link) if os.path.islink(link) else ""
     if found == target:
         return False
@@ -136,24 +138,24 @@ def _make_link(folder: str, name: str, target: str, before: set[str]) -> bool:
     return True
 
 
-def _remove_former(folder: str, before: set[str], sums: dict[str, str]) -> None:
+def _remove_former(directory: str, before: set[str], sums: dict[str, str]) -> None:
     """Remove what was unpacked before, has not changed, and is not part of the repository any more.
 
     Its functions would still be found. Downloads can belong to another bundle, and stay.
     """
     names = {line.partition(" ")[2] for line in before if not line.startswith("-> ")} - sums.keys()
-    paths = (f"{folder}/{name}" for name in names if tree.is_inside(name))
+    paths = (f"{directory}/{name}" for name in names if tree.is_inside(name))
     for path, checksum in tree.hash_files(filter(tree.is_regular, paths)).items():
-        if f"{checksum} {path[len(folder) + 1 :]}" in before:
+        if f"{checksum} {path[len(directory) + 1 :]}" in before:
             os.unlink(path)
 
 
-def _install_packages(wheels: list[str], folder: str) -> None:
+def _install_packages(wheels: list[str], directory: str) -> None:
     """Install wheels into .venv, unless it has them already."""
-    if glob.glob(f"{glob.escape(folder)}/.venv/lib/*/site-packages/click/__init__.py"):
+    if glob.glob(f"{glob.escape(directory)}/.venv/lib/*/site-packages/click/__init__.py"):
         return
     version = "python{}.{}".format(*sys.version_info)
-    packages, new = f"{folder}/.venv/lib/{version}/site-packages", f"{folder}/.venv.partial"
+    packages, new = f"{directory}/.venv/lib/{version}/site-packages", f"{directory}/.venv.partial"
     shutil.rmtree(new, ignore_errors=True)
     os.makedirs(packages, exist_ok=True)
     for wheel in wheels:
@@ -165,7 +167,7 @@ def _install_packages(wheels: list[str], folder: str) -> None:
     shutil.rmtree(new)
 
 
-def _restore_history(file: str, folder: str) -> None:
+def _restore_history(file: str, directory: str) -> None:
     """Make a clone like the packed one, or bring it up to date.
 
     Its files are there already: those that differ from the commit are the changes packed with it.
@@ -175,12 +177,12 @@ def _restore_history(file: str, folder: str) -> None:
             "git not found: unpacked without history; once git is installed, run the same command"
         )
         return print_messages(note=f"{text} again")
-    git = ("git", "-C", folder)
+    git = ("git", "-C", directory)
     heads = tree.run("git", "bundle", "list-heads", file).stdout.split()
     commit, branch = heads[0], "".join(name for name in heads[1::2] if name != "HEAD")
     short = branch[len("refs/heads/") :]
-    if not os.path.lexists(f"{folder}/.git"):
-        return _make_clone(file, folder)
+    if not os.path.lexists(f"{directory}/.git"):
+        return _make_clone(file, directory)
     done = tree.run(*git, "fetch", "-q", file, f"+HEAD:refs/remotes/bundle/{short}")
     if done.returncode:
         text = f"git cannot fetch the history of the bundle: {tree.last_line(done)}"
@@ -201,14 +203,14 @@ def _restore_history(file: str, folder: str) -> None:
         print_messages(note=text)
 
 
-def _make_clone(file: str, folder: str) -> None:
+def _make_clone(file: str, directory: str) -> None:
     """Put the packed history around the files; the clone is complete or does not exist."""
-    new = f"{folder}/.unpack.partial"
+    new = f"{directory}/.unpack.partial"
     shutil.rmtree(new, ignore_errors=True)
     for command in (
         ("clone", "-q", "--no-checkout", file, new),
         ("-C", new, "remote", "remove", "origin"),
-        (f"--git-dir={new}/.git", f"--work-tree={folder}", "reset", "-q", "--mixed"),
+        (f"--git-dir={new}/.git", f"--work-tree={directory}", "reset", "-q", "--mixed"),
     ):
         done = tree.run("git", *command)
         if done.returncode:
@@ -216,5 +218,5 @@ def _make_clone(file: str, folder: str) -> None:
             print_messages(note=f"unpacked without history: git failed: {reason}")
             break
     else:
-        os.rename(f"{new}/.git", f"{folder}/.git")
+        os.rename(f"{new}/.git", f"{directory}/.git")
     shutil.rmtree(new, ignore_errors=True)

@@ -33,7 +33,7 @@ newest_python() {
 }
 
 main() {
-  local here folder=${1:-longship} python name
+  local here directory=${1:-longship} python name
   local -a worker
   here=$(cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
   case ${1:-} in
@@ -62,13 +62,13 @@ main() {
     return
   fi
   if (($# == 0)); then # not into the bundle
-    if [[ $PWD -ef $here ]]; then folder=$here/../longship; fi
-    if [[ $folder -ef $here ]]; then folder+=-clone; fi
+    if [[ $PWD -ef $here ]]; then directory=$here/../longship; fi
+    if [[ $directory -ef $here ]]; then directory+=-clone; fi
   fi
-  folder=$(realpath -m -- "$folder")
-  worker_run "${worker[@]}" verify "$here" "$folder" --step=1/4
-  lock_run "$folder/.unpack" worker_run "${worker[@]}" unpack-repository "$here" "$folder" --step=2/4
-  exec "$python" "$folder/bundle.py" unpack --verified "$here"
+  directory=$(realpath -m -- "$directory")
+  worker_run "${worker[@]}" verify "$here" "$directory" --step=1/4
+  lock_run "$directory/.unpack" worker_run "${worker[@]}" unpack-repository "$here" "$directory" --step=2/4
+  exec "$python" "$directory/bundle.py" unpack --verified "$here"
 }
 
 main "$@"

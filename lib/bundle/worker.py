@@ -46,8 +46,8 @@ def main() -> None:
     except OSError as error:
         path = str(error.filename2 or error.filename or options.bundle)
         hint = "check its permissions (ls -ld), or name a directory that you can write to"
-        folder = os.path.dirname(path)
-        write_error(folder, f"cannot read or write {path}", hint, error).print()
+        directory = os.path.dirname(path)
+        write_error(directory, f"cannot read or write {path}", hint, error).print()
         sys.exit(1)
 
 

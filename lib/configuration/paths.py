@@ -121,9 +121,9 @@ def pinned(path: Path) -> Path:
     return path.parent / os.readlink(path) if os.path.islink(path) else path
 
 
-def is_below(path: str, folder: str) -> bool:
+def is_below(path: str, directory: str) -> bool:
     """Return whether a path is a directory, or is in it."""
-    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
+    return f"{path}/".startswith(f"{directory.rstrip('/')}/")
 
 
 def derive_paths(settings: Settings) -> Paths:

@@ -67,7 +67,7 @@ class Machine(NamedTuple):
         Any, "price of an hour in partitions that have no price of their own", "table"
     ] = None
     required: Annotated[Strings, "sbatch options that every job requires, such as `account`"] = ()
-    compute_folders: Annotated[
+    compute_directories: Annotated[
         Strings, "the only directories that are mounted on compute nodes; empty: all"
     ] = ()
     rendezvous: Annotated[
@@ -87,7 +87,7 @@ MARKS = {
     "path": Key("string", "directory that only this site has"),
     "cluster": Key("string", "Slurm's ClusterName, which is known inside a job"),
 }
-_MARKS_SHOWN = {"host": "host name", "path": "the folder", "cluster": "Slurm's cluster"}
+_MARKS_SHOWN = {"host": "host name", "path": "the directory", "cluster": "Slurm's cluster"}
 FILE = {"newer_python": Key("string"), "common": Key("table"), "machines": Key("table")}
 _NAME = re.compile(r"\w[\w.-]*")
 

@@ -71,7 +71,7 @@ def diagnose(env: Environment, script: str, report: Report) -> None:
     checks = [_silent(job, nodes, text)]
     if nodes:
         form = "complete" if report.as_json else "brief"
-        checks += [_rendezvous(job, nodes), _resources(nodes, env.machine.compute_folders)]
+        checks += [_rendezvous(job, nodes), _resources(nodes, env.machine.compute_directories)]
         checks += [_ranks(job, nodes, script, program, form)]
     for each in itertools.chain.from_iterable(checks):
         report.add(each)

@@ -135,7 +135,7 @@ def find_temporary() -> Iterator[Finding]:
 
 def find_mounted(machine: Machine, folders: Sequence[Path]) -> Iterator[Finding]:
     """Report directories that compute nodes do not mount: on JUPITER a job then has no log."""
-    mounted, nodes = machine.compute_folders, f"compute nodes of {machine.name}"
+    mounted, nodes = machine.compute_directories, f"compute nodes of {machine.name}"
     away = [x for x in map(str, folders) if not any(is_below(x, each) for each in mounted)]
     for each in dict.fromkeys(away) if mounted else ():
         fix = f"move it to a directory under {' or '.join(mounted)}"

@@ -99,10 +99,10 @@ build_begin() {
 # build_make_directories: make the build's directories, and keep all caches and temporary files in them: not in the home
 # directory, nor in /tmp.
 build_make_directories() {
-  local -ra folders=("$build_work" "$build_work/cache" "$build_tmp")
-  directory_make "${folders[@]:1}"
-  # where a project's folder hands its group on: Apptainer's user namespace has no number for that group
-  { chgrp "$(id -g)" -- "${folders[@]}" && chmod g-s -- "${folders[@]}"; } 2>/dev/null || :
+  local -ra directories=("$build_work" "$build_work/cache" "$build_tmp")
+  directory_make "${directories[@]:1}"
+  # where a project's directory hands its group on: Apptainer's user namespace has no number for that group
+  { chgrp "$(id -g)" -- "${directories[@]}" && chmod g-s -- "${directories[@]}"; } 2>/dev/null || :
   export APPTAINER_CACHEDIR=$build_work/cache APPTAINER_TMPDIR=$build_tmp
   export SINGULARITY_CACHEDIR=$build_work/cache SINGULARITY_TMPDIR=$build_tmp
   export ENROOT_CACHE_PATH=$build_work/cache ENROOT_TEMP_PATH=$build_tmp PARALLEL_HOME=$build_tmp
@@ -246,7 +246,7 @@ build_run() {
 # sif_build PROGRAM TAG: build a SIF with apptainer or singularity; TAG is for an image that docker builds first.
 sif_build() {
   local -a options=(--force)
-  local folder=. address=$build_address
+  local directory=. address=$build_address
   # before version 4, SingularityCE's option of this name has another meaning
   if [[ $1 == apptainer ]]; then options+=(--arch "$arch"); fi
   case $build_kind in
@@ -261,12 +261,12 @@ sif_build() {
       ;;
     dockerfile)
       archive_build_dockerfile "$2" "$build_tmp/image.tar"
-      folder=$build_tmp address=docker-archive:image.tar
+      directory=$build_tmp address=docker-archive:image.tar
       ;;
-    *-archive) folder=${build_file%/*} address=$build_kind:${build_file##*/} ;;
+    *-archive) directory=${build_file%/*} address=$build_kind:${build_file##*/} ;;
   esac
-  # in the archive's folder: a path with a colon would be taken apart; not pulled: that keeps a second copy of the SIF
-  (cd -- "$folder" && build_run "$1" build "${options[@]}" "$build_partial" "$address")
+  # in the archive's directory: a path with a colon would be taken apart; not pulled: that keeps a second copy of the SIF
+  (cd -- "$directory" && build_run "$1" build "${options[@]}" "$build_partial" "$address")
   if [[ $build_kind == docker ]]; then build_digest=$(sif_fetched_digest "$build_work/cache"); fi
 }
 
@@ -491,7 +491,7 @@ archive_copy() {
     build_digest=$(file_checksum "$build_work/manifest")
     name=$(address_strip_tag "$name")@$build_digest
   fi
-  # in its folder: a path with a colon would be taken apart
+  # in its directory: a path with a colon would be taken apart
   (cd -- "${build_image%/*}" && build_run skopeo --tmpdir "$build_tmp" copy --override-os linux \
     --override-arch "$arch" "docker://$name" "docker-archive:${build_partial##*/}:$1")
 }

@@ -124,15 +124,15 @@ def _check_path(runtime: str, work: Path) -> None:
         )
 
 
-def _start_lines(env: Environment, command_line: str, folder: Path) -> list[str]:
-    """Return the lines that every build begins with; the folder is that of its result."""
+def _start_lines(env: Environment, command_line: str, directory: Path) -> list[str]:
+    """Return the lines that every build begins with; the directory is that of its result."""
     settings, paths = env.settings, env.paths
     return [
         assign("machine", settings.machine.name),
         assign("arch", paths.arch),
         assign("runtime", env.runtime),
         call("on_interrupt", command_line),
-        call("directory_make", folder),
+        call("directory_make", directory),
     ]
 
 

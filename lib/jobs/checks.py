@@ -159,7 +159,7 @@ def _check_visible(
 ) -> None:
     """Stop if a path is not visible to compute nodes. On JUPITER such a job has no log."""
     paths, machine = env.paths, env.machine
-    visible = machine.compute_folders
+    visible = machine.compute_directories
     for what, path in (
         ("this repository", str(paths.root)),
         ("paths.project_dir", str(paths.project_dir)),

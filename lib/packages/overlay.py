@@ -82,7 +82,7 @@ def build_lines(
         assign("overlay_target", MOUNTED_AT),
         call("overlay_check_arch", _job(settings)),
         *(export(*each) for each in _INSTALL),
-        *_folder_lines(paths, link),
+        *_directory_lines(paths, link),
         *repository_lines(settings, paths, action, paths.offline / "repos" if offline else None),
         "",
         call("lock_hold", paths.overlays),
@@ -99,14 +99,14 @@ def build_lines(
     ]
 
 
-def _folder_lines(paths: Paths, link: Path) -> list[str]:
+def _directory_lines(paths: Paths, link: Path) -> list[str]:
     """Return the lines that make the directories, which the group shares."""
-    folders = [paths.cache, paths.cache / "overlays", link.parent]
-    folders += [link.parent / each for each in ("versions", "unpacked", "pins")]
+    directories = [paths.cache, paths.cache / "overlays", link.parent]
+    directories += [link.parent / each for each in ("versions", "unpacked", "pins")]
     return [
         call("group_set_permissions", paths.scratch_dir),
-        wrapped("directory_make", *folders),
-        wrapped("group_share", paths.scratch_dir, *folders),
+        wrapped("directory_make", *directories),
+        wrapped("group_share", paths.scratch_dir, *directories),
         "",
     ]
 

@@ -81,7 +81,7 @@ def repositories_alone_lines(
         )
     goes_on = action == "continue" and wanted_venv(settings, paths) is not None
     following = [call("next_step", SET_UP_COMMAND)] if goes_on else []
-    return [*_folder_lines(paths, command_line), *lines, *following]
+    return [*_directory_lines(paths, command_line), *lines, *following]
 
 
 def download_lines(env: Environment, command_line: str) -> list[str]:
@@ -99,7 +99,7 @@ def download_lines(env: Environment, command_line: str) -> list[str]:
     wanted = packages_wanted(settings) or not (cloned or fetched)
     return [
         assign("LIBRARY", here.root / "lib"),
-        *_folder_lines(here, command_line),
+        *_directory_lines(here, command_line),
         *cloned,
         *(repositories.bundle_lines(here) if cloned else []),
         *(wheelhouse.download_lines(env) if wanted else []),
@@ -119,7 +119,7 @@ def _package_lines(env: Environment, *, alone: bool, force: bool, offline: bool)
     return install.venv_lines(env, force=force, offline=offline)
 
 
-def _folder_lines(paths: Paths, command_line: str) -> list[str]:
+def _directory_lines(paths: Paths, command_line: str) -> list[str]:
     """Return the lines that every mode begins with."""
     return [call("on_interrupt", command_line), wrapped("directory_make", *paths.roots)]
 
@@ -127,7 +127,7 @@ def _folder_lines(paths: Paths, command_line: str) -> list[str]:
 def _start_lines(env: Environment, mode: str) -> list[str]:
     """Return the lines that modes begin with; ``inside COMMAND...`` is defined if it is used."""
     settings, paths = env.settings, env.paths
-    lines = _folder_lines(paths, f"python3 set_up.py {mode}")
+    lines = _directory_lines(paths, f"python3 set_up.py {mode}")
     inside = env.venv or assets.configured_assets(settings)
     if repositories.configured_repositories(settings) and not inside:
         return lines

@@ -213,10 +213,10 @@ installer_choose() {
 
 # installer_run VENV TORCH OPTION...: install packages; TORCH is the file that contains PyTorch's requirement.
 installer_run() {
-  local folder='' output
-  if ((${#sources[@]})); then folder=$repositories_directory; fi
+  local directory='' output
+  if ((${#sources[@]})); then directory=$repositories_directory; fi
   local -ar install=("$1/bin/python" "$LIBRARY/packages/inside" install_packages.install "$wheelhouse"
-    "$folder" "$installer" "$uv" "${@:2}")
+    "$directory" "$installer" "$uv" "${@:2}")
   if inside "${install[@]}"; then return; fi
   if [[ -z $wheelhouse ]]; then # its output went to the terminal, for the progress: run it again to read it
     output=$(PIP_RETRIES=1 UV_HTTP_RETRIES=0 inside "${install[@]}" --dry-run --quiet 2>&1) || :

@@ -23,7 +23,7 @@ def download_lines(env: Environment) -> list[str]:
     target = here._replace(arch=settings.machine.arch)
     env = env._replace(paths=target)
     tools = here._replace(arch=own_arch()).tools
-    folder = here.offline / "pip"
+    directory = here.offline / "pip"
     return [
         assign("machine", settings.machine.name),
         *requirement_lines(env),
@@ -35,9 +35,15 @@ def download_lines(env: Environment) -> list[str]:
         *(f"  {line}" if line else "" for line in _start_here(env)),
         "}",
         "",
-        call("directory_make", folder),
+        call("directory_make", directory),
         wrapped(
-            *("lock_run", folder / "download", "wheelhouse_download", folder, tools / "fetcher"),
+            *(
+                "lock_run",
+                directory / "download",
+                "wheelhouse_download",
+                directory,
+                tools / "fetcher",
+            ),
             *(sys.executable or "python3", _archive(env), settings.configuration.packages.python),
             Expansion('"$@"'),
         ),

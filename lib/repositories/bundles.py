@@ -19,7 +19,7 @@ def download(configured: Configured, bundles: Path, mirrors: Path) -> None:
     """Make or renew the bundles of a repository; mirrors are kept for the next time."""
     name, url, ref = configured.name, configured.url, configured.ref
     mirror = Repository(configured, mirrors / f"{name}.git")
-    _clone_once(name, url, mirror.folder, "--bare")
+    _clone_once(name, url, mirror.directory, "--bare")
     refs = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*", "+HEAD:refs/longship/default")
     mirror.fetch(name, url, "fetch --quiet --prune --", url, *refs)
     mirror.run("update-ref --no-deref HEAD refs/longship/default")
@@ -33,14 +33,14 @@ def download(configured: Configured, bundles: Path, mirrors: Path) -> None:
     show(f"{name}: {mirror.shown(target)}, {bundle}")
 
 
-def _clone_once(name: str, source: str | Path, folder: Path, option: str) -> None:
+def _clone_once(name: str, source: str | Path, directory: Path, option: str) -> None:
     """Clone what is not there yet, complete or not at all."""
-    partial = folder.with_name(f"{folder.name}.partial")
-    if not folder.exists():
+    partial = directory.with_name(f"{directory.name}.partial")
+    if not directory.exists():
         if partial.exists():
             shutil.rmtree(partial)
         clone_from(name, source, partial, option)
-        partial.rename(folder)
+        partial.rename(directory)
 
 
 def _make_bundle(repository: Repository, file: Path, refs: str) -> None:
@@ -63,10 +63,10 @@ def _make_bundle(repository: Repository, file: Path, refs: str) -> None:
 def _download_submodules(mirror: Repository, bundles: Path, target: str) -> None:
     """Let git itself find and fetch submodules, in a working tree for that."""
     configured = mirror.configured
-    work = Repository(configured, mirror.folder.with_name(f"{configured.name}.work"))
-    _clone_once(work.name, mirror.folder, work.folder, "--no-checkout")
+    work = Repository(configured, mirror.directory.with_name(f"{configured.name}.work"))
+    _clone_once(work.name, mirror.directory, work.directory, "--no-checkout")
     work.run("remote set-url origin", configured.url)
-    work.run("fetch --quiet", mirror.folder, "refs/longship/wanted")
+    work.run("fetch --quiet", mirror.directory, "refs/longship/wanted")
     work.run("checkout --quiet --force --detach", target)
     for words in ("sync --recursive", "update --init --recursive --force"):
         fetched, output = work.attempt(f"submodule --quiet {words}")

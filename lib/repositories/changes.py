@@ -62,7 +62,7 @@ def _snapshot_untracked(repository: Repository) -> str:
     """Return a commit of the files that git does not track, empty where there are none."""
     files, index = [], repository.own / "longship-untracked"
     for name in repository.names("ls-files --full-name --others --exclude-standard -z"):
-        path = f"{repository.folder}/{name}"
+        path = f"{repository.directory}/{name}"
         if not os.path.lexists(path):
             continue
         if name.endswith("/"):
@@ -94,7 +94,7 @@ def has_changes(repository: Repository, commits: list[str]) -> bool:
     return bool(commits or state.load("untracked") or not unchanged)
 
 
-def save_unfiltered(repository: Repository, old: str, new: str, folder: Path) -> None:
+def save_unfiltered(repository: Repository, old: str, new: str, directory: Path) -> None:
     """Copy the files that new has and old has not, if a filter of git changes them.
 
     Such as notebooks, whose output a filter takes out, and line ends.
@@ -102,7 +102,7 @@ def save_unfiltered(repository: Repository, old: str, new: str, folder: Path) ->
     options = "-r -z --raw --no-abbrev --no-renames --diff-filter=AMT"
     found = repository.names(f"diff-tree {options}", old, new)
     for entry, name in zip(found[::2], found[1::2]):
-        path, copy = repository.folder / name, folder / name
+        path, copy = repository.directory / name, directory / name
         if not path.is_file() or path.is_symlink():
             continue
         if repository.text("hash-object --no-filters --", name) != entry.split()[3]:
@@ -116,7 +116,7 @@ def restore_unfiltered(repository: Repository) -> None:
     for copy in [path for path in raw.rglob("*") if path.is_file()]:
         name = str(copy.relative_to(raw))
         if is_as_in(repository, name, tracked):
-            shutil.copy2(copy, repository.folder / name)
+            shutil.copy2(copy, repository.directory / name)
 
 
 def is_as_in(repository: Repository, name: str, commit: str) -> bool:
@@ -136,13 +136,13 @@ def private() -> Iterator[None]:
 
 
 @contextmanager
-def writing(folder: Path, message: str) -> Iterator[None]:
+def writing(directory: Path, message: str) -> Iterator[None]:
     """Stop with a message if something cannot be written."""
     try:
         yield
     except (OSError, GitError) as error:
         show(str(error))
-        stop_writing(folder, message, "read the error above")
+        stop_writing(directory, message, "read the error above")
 
 
 def _this_time() -> str:
@@ -152,24 +152,24 @@ def _this_time() -> str:
 def save_changes(repository: Repository, commits: list[str]) -> None:
     """Keep snapshot and commits under a ref, and as patches in a directory."""
     state, this, saved = repository.state, _this_time(), repository.configured.saved
-    folder, ref = saved / repository.name / this, f"refs/longship/saved/{this}"
-    partial = folder.with_name(f"{this}.partial")
+    directory, ref = saved / repository.name / this, f"refs/longship/saved/{this}"
+    partial = directory.with_name(f"{this}.partial")
     parents = filter(None, [state.load(each) for each in ("head", "staged", "untracked")])
     tree = repository.tree_of(state.load("tracked"))
     commit = repository.own_commit(tree, "On update: saved by Longship", *parents)
     repository.run("update-ref", ref, commit)
-    state.save("saved_folder", str(folder))
-    with writing(saved, f"cannot write {folder}"), private():
+    state.save("saved_directory", str(directory))
+    with writing(saved, f"cannot write {directory}"), private():
         partial.mkdir(parents=True)
-    with writing(partial, f"cannot write the patches {folder}"):
-        _write_patches(repository, partial, folder, ref, commits)
-        partial.rename(folder)
+    with writing(partial, f"cannot write the patches {directory}"):
+        _write_patches(repository, partial, directory, ref, commits)
+        partial.rename(directory)
 
 
 def save_unfiltered_changes(repository: Repository) -> None:
     """Keep files before filters, and next to the patches; there are none if all are too large."""
     state = repository.state
-    raw, saved = state.path("raw"), state.load("saved_folder")
+    raw, saved = state.path("raw"), state.load("saved_directory")
     save_unfiltered(repository, "HEAD", state.load("tracked"), raw)
     if saved and raw.is_dir():
         with writing(Path(saved), f"cannot write {saved}/before-filters"), private():
@@ -177,10 +177,10 @@ def save_unfiltered_changes(repository: Repository) -> None:
 
 
 def _write_patches(
-    repository: Repository, partial: Path, folder: Path, ref: str, commits: list[str]
+    repository: Repository, partial: Path, directory: Path, ref: str, commits: list[str]
 ) -> None:
     """Write the changes as files that `git apply` reads, and how."""
-    shown, apply = quote(str(folder)), []
+    shown, apply = quote(str(directory)), []
     if commits:
         base = repository.state.load("base")
         write_series(repository, partial / "commits", f"{ref}^1", commits, base)
@@ -200,10 +200,10 @@ def _write_patches(
             apply.append(f"git apply --3way {shown}/{name}.patch")
     commands = "".join(f"  {each}\n" for each in apply)
     text = f"""\
-The changes in {repository.folder}, as they were before an update.
+The changes in {repository.directory}, as they were before an update.
 
 Exactly as they were, in a second working tree (DIR: a directory that does not exist yet):
-  git -C {quote(str(repository.folder))} worktree add DIR {ref}^1
+  git -C {quote(str(repository.directory))} worktree add DIR {ref}^1
   git -C DIR stash apply --index {ref}
 
 On top of the current files, in this order:
@@ -213,7 +213,7 @@ On top of the current files, in this order:
 
 def save_current_state(repository: Repository) -> None:
     """Save what the user has done since an update began, before it is taken back."""
-    state, index, folder = repository.state, repository.index, repository.folder
+    state, index, directory = repository.state, repository.index, repository.directory
     if not state.has("stopped") and state.load("step") == "restored":
         return
     this, configured = _this_time(), repository.configured
@@ -222,17 +222,17 @@ def save_current_state(repository: Repository) -> None:
         repository.run("read-tree HEAD", GIT_INDEX_FILE=index)
         repository.run("add --update -- :/", GIT_INDEX_FILE=index)
     except GitError:
-        stop_writing(folder, f"{folder}: cannot save the current state", READ_ABOVE)
+        stop_writing(directory, f"{directory}: cannot save the current state", READ_ABOVE)
     # without a file that nobody may read
     repository.succeeds("add --all --ignore-errors -- :/", GIT_INDEX_FILE=index)
     tree = _tree_in(repository, index)
     index.unlink()
     repository.run("update-ref", ref, repository.own_commit(tree, "given up", "HEAD"))
-    note(f"{folder}: the state before this command is saved: git show {ref}")
+    note(f"{directory}: the state before this command is saved: git show {ref}")
     with private():
         save_unfiltered(repository, "HEAD", tree, raw / repository.name)
     if raw.is_dir():
-        note(f"{folder}: files that git filters change are saved in {raw / repository.name}")
+        note(f"{directory}: files that git filters change are saved in {raw / repository.name}")
 
 
 def commit_uncommitted(repository: Repository) -> str:
@@ -257,12 +257,12 @@ def clear_untracked(repository: Repository, target: str) -> None:
     An ignored one is the user's to decide about.
     """
     names = _new_names(repository, target)
-    blocked = [found for name in names if (found := _blocking(repository.folder, name))]
+    blocked = [found for name in names if (found := _blocking(repository.directory, name))]
     files = _list_untracked(repository, blocked)
     ignored = _list_untracked(repository, blocked, "--ignored")
     ignored += [name for name in files if name.endswith("/")]  # repositories in this one
     if ignored:
-        path = str(repository.folder / ignored[0].rstrip("/"))
+        path = str(repository.directory / ignored[0].rstrip("/"))
         raise LongshipError(
             f"{path} blocks the update and is not tracked by git",
             f"move it away: mv {quote(path)} {quote(f'{path}.mine')}; then run the command again",
@@ -281,14 +281,14 @@ def _list_untracked(repository: Repository, names: list[str], option: str = "") 
     return found
 
 
-def _blocking(folder: Path, name: str) -> str:
+def _blocking(directory: Path, name: str) -> str:
     """Return what is at a name already, or is a file where the name has a directory; or nothing."""
-    path = folder
+    path = directory
     for part in Path(name).parts:
         path = path / part
         if not path.is_dir() or path.is_symlink():
             break
-    return str(path.relative_to(folder)) if os.path.lexists(path) else ""
+    return str(path.relative_to(directory)) if os.path.lexists(path) else ""
 
 
 def _new_names(repository: Repository, target: str) -> list[str]:

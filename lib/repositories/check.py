@@ -18,18 +18,18 @@ def check(configured: Configured) -> None:
 
     Stop where it is missing or in a state that no update begins from.
     """
-    name, folder, repository = configured.name, configured.folder, Repository(configured)
+    name, directory, repository = configured.name, configured.directory, Repository(configured)
     if not configured.exists():
-        raise LongshipError(f"{name} not found: {folder}", "python3 set_up.py install")
+        raise LongshipError(f"{name} not found: {directory}", "python3 set_up.py install")
     if not repository.is_cloned():
-        moved = f"mv {quote(str(folder))} {quote(f'{folder}.old')}"
+        moved = f"mv {quote(str(directory))} {quote(f'{directory}.old')}"
         raise LongshipError(
-            f"{folder} is not a git repository",
+            f"{directory} is not a git repository",
             f"move it away: {moved}; then run: python3 set_up.py install",
         )
     check_no_conflict(repository)
     if repository.state.has("target"):
-        message = f"{folder}: an update was interrupted"
+        message = f"{directory}: an update was interrupted"
         raise LongshipError(message, "run: python3 set_up.py update")
     repository.check_not_busy()
     text = f"{name} is at {repository.shown('HEAD')}"
@@ -64,7 +64,7 @@ def _changes_are_saved(repository: Repository) -> bool:
     patches = patches_in(repository.configured.patches)
     names = repository.names("ls-files --modified --others --exclude-standard --full-name -z")
     names += repository.names("diff --cached --name-only -z")
-    paths = [repository.folder / name for name in names]
+    paths = [repository.directory / name for name in names]
     times = [int(path.stat().st_mtime) for path in paths if path.exists()]
     times.append(int(repository.text("log -1 --format=%ct")))
     return bool(patches) and max(times) <= max(int(each.stat().st_mtime) for each in patches)

@@ -34,7 +34,7 @@ def clone(configured: Configured, partial: Path) -> Repository:
     try:
         _check_out(repository, target)
     except GitError:
-        message = f"cannot create {configured.folder}"
+        message = f"cannot create {configured.directory}"
         stop_writing(configured.repositories, message, READ_ABOVE)
     if (partial / ".gitmodules").exists():
         fetch_submodules(repository)
@@ -47,10 +47,10 @@ def clone(configured: Configured, partial: Path) -> Repository:
     return repository
 
 
-def clone_from(name: str, source: str | Path, folder: Path, options: str) -> None:
+def clone_from(name: str, source: str | Path, directory: Path, options: str) -> None:
     """Let git clone; stop with a reason where it fails."""
     command = f"clone --quiet {options} --"
-    Git(Path()).fetch(name, str(source), command, source, folder, writes=folder.parent)
+    Git(Path()).fetch(name, str(source), command, source, directory, writes=directory.parent)
 
 
 def _check_out(repository: Repository, target: str) -> None:
@@ -110,13 +110,13 @@ def find_commit(repository: Repository, *names: str) -> str:
 
 def fetch_submodules(repository: Repository, *paths: str) -> None:
     """Fetch submodules that are not there yet, with theirs; all if no path is given."""
-    folder, name, bundles = repository.folder, repository.name, repository.configured.bundles
+    directory, name, bundles = repository.directory, repository.name, repository.configured.bundles
     if not bundles:
         update = "submodule --quiet update --init --recursive --"
         fetched, output = repository.attempt(update, *paths)
         if not fetched:
             show(output)
-            stop_writing(folder, f"{name}: cannot fetch its submodules", READ_ABOVE)
+            stop_writing(directory, f"{name}: cannot fetch its submodules", READ_ABOVE)
         return
     repository.run("submodule --quiet init --", *paths)
     listed = r"config -z --file .gitmodules --get-regexp ^submodule\..*\.path$"
@@ -129,5 +129,5 @@ def fetch_submodules(repository: Repository, *paths: str) -> None:
             update = "-c protocol.file.allow=always submodule --quiet update --"
             repository.fetch(name, str(bundle), update, path)
             repository.run("submodule --quiet sync --", path)
-            if (submodule.folder / ".gitmodules").exists():
+            if (submodule.directory / ".gitmodules").exists():
                 fetch_submodules(submodule)

@@ -36,8 +36,8 @@ class GitError(Exception):
 class Git:
     """Git in a directory. Of a command, the first string is split at its blanks."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
 
     def _start(
         self, words: tuple[Any, ...], errors: int | None, **options: Any
@@ -46,7 +46,7 @@ class Git:
         given, timeout = options.pop("given", b""), options.pop("timeout", None)
         try:
             return subprocess.run(
-                ["git", "-C", self.folder, *_SETTINGS.split(), *words[0].split(), *words[1:]],
+                ["git", "-C", self.directory, *_SETTINGS.split(), *words[0].split(), *words[1:]],
                 input=given,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -62,7 +62,7 @@ class Git:
         """Return what git prints; a failure is an error."""
         done = self._start(words, None, **options)
         if done.returncode:
-            raise GitError(f"git {words[0]} failed in {self.folder}")
+            raise GitError(f"git {words[0]} failed in {self.directory}")
         return done.stdout
 
     def attempt(self, *words: Any, **options: Any) -> tuple[bool, str]:
@@ -91,7 +91,7 @@ class Git:
         """Run git where it needs a server; stop with a reason where it fails."""
         succeeded, output = self.attempt(*words)
         if not succeeded:
-            _explain_failure(name, url, output, writes or self.folder)
+            _explain_failure(name, url, output, writes or self.directory)
 
 
 def split_names(output: bytes) -> list[str]:
@@ -130,17 +130,17 @@ def show(text: str) -> None:
     os.write(2, os.fsencode(f"{text}\n"))
 
 
-def stop_writing(folder: Path, message: str, hint: str) -> NoReturn:
+def stop_writing(directory: Path, message: str, hint: str) -> NoReturn:
     """Stop because something could not be written; a full disk is named."""
-    raise write_error(folder, message, hint)
+    raise write_error(directory, message, hint)
 
 
-def _explain_failure(name: str, url: str, output: str, folder: Path) -> NoReturn:
-    """Stop with what git has said about a server; folder is where it was writing."""
+def _explain_failure(name: str, url: str, output: str, directory: Path) -> NoReturn:
+    """Stop with what git has said about a server; directory is where it was writing."""
     check_owner(output, f"{name}: {url}")
     said = output.lower()
     if "no space left" in said or "quota exceeded" in said:
-        stop_writing(folder, f"{name}: No space left on device", "")
+        stop_writing(directory, f"{name}: No space left on device", "")
     if any(part in said for part in _UNREACHABLE):
         raise LongshipError(
             f"{name}: cannot reach {url} from this machine",
@@ -159,4 +159,4 @@ def _explain_failure(name: str, url: str, output: str, folder: Path) -> NoReturn
             f"{name}: repository not found: {url}", "check its url in configuration.toml"
         )
     show(output)
-    stop_writing(folder, f"{name}: git cannot fetch {url}", READ_ABOVE)
+    stop_writing(directory, f"{name}: git cannot fetch {url}", READ_ABOVE)

@@ -105,16 +105,18 @@ def patch_between(repository: Git, old: str, new: str) -> bytes:
     return repository.run(f"diff-tree {options}", old, new)
 
 
-def write_series(repository: Git, folder: Path, head: str, commits: list[str], base: str) -> None:
+def write_series(
+    repository: Git, directory: Path, head: str, commits: list[str], base: str
+) -> None:
     """Write a patch for each commit, oldest first; one from base to head if there is a merge."""
-    folder.mkdir(parents=True)
+    directory.mkdir(parents=True)
     if has_merge(repository, commits):
-        (folder / ALL_PATCH).write_bytes(patch_between(repository, base, head))
+        (directory / ALL_PATCH).write_bytes(patch_between(repository, base, head))
         return
     for number, commit in enumerate(commits, 1):
         subject = repository.text("log -1 --format=%f", commit)
         name = re.sub("[-.]$", "", f"{number:04d}-{subject[:52]}")
-        write_commit(repository, commit, folder / f"{name}.patch")
+        write_commit(repository, commit, directory / f"{name}.patch")
 
 
 def has_merge(repository: Git, commits: list[str]) -> bool:
@@ -122,15 +124,15 @@ def has_merge(repository: Git, commits: list[str]) -> bool:
     return bool(commits and repository.text("rev-list --no-walk --merges", *commits))
 
 
-def patches_in(folder: Path) -> list[Path]:
+def patches_in(directory: Path) -> list[Path]:
     """Return the patches of a directory, in order."""
-    found = folder.glob("*.patch") if folder.is_dir() else ()
+    found = directory.glob("*.patch") if directory.is_dir() else ()
     return sorted(path for path in found if not path.name.startswith("."))
 
 
-def series_checksum(folder: Path) -> str:
+def series_checksum(directory: Path) -> str:
     """Return one checksum over all patches of a directory, empty where there are none."""
-    patches = patches_in(folder)
+    patches = patches_in(directory)
     text = b"".join(path.read_bytes() for path in patches)
     return hashlib.sha256(text).hexdigest() if patches else ""
 

@@ -52,7 +52,11 @@ def replay(repository: Repository) -> None:
 
 def _move(repository: Repository) -> None:
     """Go from the tracked changes, as if they were committed, to the target."""
-    state, folder, target = repository.state, repository.folder, repository.state.load("target")
+    state, directory, target = (
+        repository.state,
+        repository.directory,
+        repository.state.load("target"),
+    )
     _set_head(repository, state.load("tracked"), "update")
     repository.index.replace(repository.own / "index")
     checkout = "checkout --quiet --no-overwrite-ignore --detach"
@@ -60,8 +64,8 @@ def _move(repository: Repository) -> None:
     if not moved:
         undo_update(repository)
         show(output)
-        message = f"cannot move {folder} to {repository.shown(target)}"
-        stop_writing(folder, message, "read git's output above; the repository is unchanged")
+        message = f"cannot move {directory} to {repository.shown(target)}"
+        stop_writing(directory, message, "read git's output above; the repository is unchanged")
     state.save("step", "series")
 
 
@@ -94,7 +98,7 @@ def undo_update(repository: Repository) -> None:
         shutil.copy2(state.path("index"), own / "index")
     except (OSError, GitError):
         hint = "read the output above, then run: python3 set_up.py update --abort"
-        stop_writing(repository.folder, f"cannot restore {repository.folder}", hint)
+        stop_writing(repository.directory, f"cannot restore {repository.directory}", hint)
     restore_unfiltered(repository)
     repository.succeeds("update-index -q --refresh")
     state.save("step", "restored")
@@ -107,7 +111,7 @@ def _remove_left_over(repository: Repository, tracked: str) -> None:
     """
     target = repository.state.load("target")
     for name in repository.names(f"diff-tree {ADDED}", tracked, target):
-        path = repository.folder / name
+        path = repository.directory / name
         if path.is_symlink() or (
             path.is_file() and (not path.stat().st_size or is_as_in(repository, name, target))
         ):
@@ -119,13 +123,13 @@ def _remove_left_over(repository: Repository, tracked: str) -> None:
 
 def _replay_series(repository: Repository) -> None:
     """Apply the saved patches, and forget each that is in."""
-    state, folder = repository.state, repository.folder
+    state, directory = repository.state, repository.directory
     for patch in patches_in(state.path("patches")):
         if state.has("stopped"):
             _finish_patch(repository, patch)
         elif _is_upstreamed(repository, patch):
             there = f"{patch.name} is already in the new version"
-            note(f"{folder}: {there}; save-patches leaves it out")
+            note(f"{directory}: {there}; save-patches leaves it out")
         else:
             try:
                 _apply_patch(repository, patch)
@@ -181,11 +185,11 @@ def _commit_patch(repository: Repository, patch: Path, text: bytes) -> None:
 def _finish_patch(repository: Repository, patch: Path) -> None:
     """After a stop, commit what the user has resolved, unless that is done."""
     _check_resolved(repository)
-    folder, text = repository.folder, patch.read_bytes()
+    directory, text = repository.directory, patch.read_bytes()
     staged = _has_staged(repository)
     if not staged and not repository.succeeds("diff-files --quiet"):
         raise LongshipError(
-            f"{folder}: your changes for the patch {patch.name} are not staged",
+            f"{directory}: your changes for the patch {patch.name} are not staged",
             f"git add the files, then {GO_ON}",
         )
     picking = (repository.own / "rebase-apply").exists()
@@ -195,7 +199,7 @@ def _finish_patch(repository: Repository, patch: Path) -> None:
     elif staged and (unmoved or not is_commit(text)):
         _commit_patch(repository, patch, text)
     if not staged and (picking or (unmoved and is_commit(text))):
-        note(f"{folder}: the patch {patch.name} was left out")
+        note(f"{directory}: the patch {patch.name} was left out")
     repository.state.remove("stopped")
 
 
@@ -231,7 +235,7 @@ def _title(repository: Repository, commit: str) -> str:
 
 def _cherry_pick(repository: Repository, commit: str, option: str) -> None:
     """Pick a commit; one whose changes are there already is left out."""
-    folder = repository.folder
+    directory = repository.directory
     pick = f"-c commit.cleanup=verbatim cherry-pick {option}"
     picked, output = repository.attempt(pick, commit)
     if picked:
@@ -249,11 +253,11 @@ def _cherry_pick(repository: Repository, commit: str, option: str) -> None:
         "diff-index --quiet HEAD"
     ):
         repository.run("cherry-pick --quit")
-        note(f"{folder}: {title} is already in the new version")
+        note(f"{directory}: {title} is already in the new version")
         return
     show(output)
     hint = f"read git's output above; to cancel the update, run: {_UPDATE} --abort"
-    stop_writing(folder, f"{folder}: git cannot cherry-pick {title}", hint)
+    stop_writing(directory, f"{directory}: git cannot cherry-pick {title}", hint)
 
 
 def _finish_cherry_pick(repository: Repository, commit: str) -> None:
@@ -269,7 +273,7 @@ def _finish_cherry_pick(repository: Repository, commit: str) -> None:
             (own / "MERGE_MSG").unlink(missing_ok=True)
     if state.load("picked_on") == repository.commit_of("HEAD"):
         left_out = f"your commit {_title(repository, commit)} was left out"
-        note(f"{repository.folder}: {left_out}; it is saved in {state.load('saved_folder')}")
+        note(f"{repository.directory}: {left_out}; it is saved in {state.load('saved_directory')}")
     state.remove("stopped")
 
 
@@ -278,13 +282,13 @@ def _finish_cherry_pick(repository: Repository, commit: str) -> None:
 
 def _check_resolved(repository: Repository) -> None:
     """Stop where conflicts are left."""
-    folder = repository.folder
+    directory = repository.directory
     if files := ", ".join(_conflicts(repository)):
-        raise LongshipError(f"{folder}: unresolved conflicts in {files}", _RESOLVE)
+        raise LongshipError(f"{directory}: unresolved conflicts in {files}", _RESOLVE)
     names = repository.state.load_names("conflicts")
     if files := ", ".join(name for name in names if _has_markers(repository, name)):
         raise LongshipError(
-            f"{folder}: conflict markers left in {files}",
+            f"{directory}: conflict markers left in {files}",
             f"remove them and git add the files, then {GO_ON}",
         )
 
@@ -308,9 +312,9 @@ def _stop_for_conflict(repository: Repository, what: str, conflict: ConflictErro
     state.save("conflicts", "\0".join(files))
     state.save("stopped", "")
     where = f": conflicts in {', '.join(files)}" if files else ""
-    saved = state.load("saved_folder")
+    saved = state.load("saved_directory")
     raise LongshipError(
-        f"{repository.folder}: cannot apply {what} to the new version{where}",
+        f"{repository.directory}: cannot apply {what} to the new version{where}",
         _RESOLVE + (f"; your changes are saved in {saved}" if saved else ""),
     )
 

@@ -30,9 +30,9 @@ def repository_lines(
     listed = listed_lines(settings, paths, bundles)
     if not listed:
         return []
-    folder = paths.repositories
-    make = [call("directory_make", folder)] if action in ("install", "update") else []
-    return [*listed, *make, call("repositories_run", action, folder, WORKER)]
+    directory = paths.repositories
+    make = [call("directory_make", directory)] if action in ("install", "update") else []
+    return [*listed, *make, call("repositories_run", action, directory, WORKER)]
 
 
 def listed_lines(settings: Settings, paths: Paths, bundles: Path | None = None) -> list[str]:

@@ -41,13 +41,13 @@ class Configured:
     patches: Path
 
     @property
-    def folder(self) -> Path:
+    def directory(self) -> Path:
         """Return its directory."""
         return self.repositories / self.name
 
     def exists(self) -> bool:
         """Tell whether there is anything in its place."""
-        return os.path.lexists(self.folder)
+        return os.path.lexists(self.directory)
 
     def source(self) -> str:
         """Return what is cloned and fetched from: the server, or what was carried here."""
@@ -65,12 +65,12 @@ def bundle_of(bundles: Path, name: str) -> Path:
 class State:
     """What an update has to remember: a file each, which is complete or not there."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
 
     def path(self, name: str) -> Path:
         """Return the path of a file."""
-        return self.folder / name
+        return self.directory / name
 
     def has(self, name: str) -> bool:
         """Tell whether something was saved, be it nothing."""
@@ -96,19 +96,21 @@ class State:
 
     def forget(self) -> None:
         """Remove all values at once: one that is left of an old update would mislead the next."""
-        removed = self.folder.with_name(f"{self.folder.name}.removed")
+        removed = self.directory.with_name(f"{self.directory.name}.removed")
         if removed.exists():
             shutil.rmtree(removed)
-        if self.folder.exists():
-            self.folder.rename(removed)
+        if self.directory.exists():
+            self.directory.rename(removed)
             shutil.rmtree(removed)
 
 
 class Repository(Git):
     """A repository in its directory: one of those configured, or a submodule of it."""
 
-    def __init__(self, configured: Configured, folder: Path | None = None, name: str = "") -> None:
-        super().__init__(folder or configured.folder)
+    def __init__(
+        self, configured: Configured, directory: Path | None = None, name: str = ""
+    ) -> None:
+        super().__init__(directory or configured.directory)
         self.configured = configured
         self.name = name or configured.name  # of a submodule with its path
         self._own: Path | None = None
@@ -120,10 +122,10 @@ class Repository(Git):
             found = self.ask("rev-parse --absolute-git-dir")
             if not found:
                 reason = self.attempt("rev-parse")[1]
-                check_owner(reason, str(self.folder))
-                message = f"{self.folder}: git cannot read the repository"
+                check_owner(reason, str(self.directory))
+                message = f"{self.directory}: git cannot read the repository"
                 message += f": {reason.rpartition(chr(10))[2]}"
-                raise LongshipError(message, f"run: git -C {quote(str(self.folder))} status")
+                raise LongshipError(message, f"run: git -C {quote(str(self.directory))} status")
             self._own = Path(found)
         return self._own
 
@@ -139,7 +141,7 @@ class Repository(Git):
 
     def is_cloned(self) -> bool:
         """Tell whether there is a repository."""
-        return (self.folder / ".git").exists()
+        return (self.directory / ".git").exists()
 
     def commit_of(self, name: str) -> str:
         """Return the commit that a name stands for, empty where there is none."""
@@ -183,44 +185,48 @@ class Repository(Git):
 
     def submodule(self, path: str) -> Repository:
         """Return the repository of a submodule."""
-        return Repository(self.configured, self.folder / path, f"{self.name}/{path}")
+        return Repository(self.configured, self.directory / path, f"{self.name}/{path}")
 
     def submodules_in_update(self) -> Iterator[Repository]:
         """Give each submodule with an update under way."""
         for _, each in self.submodules():
-            if each.is_cloned() and each.state.folder.exists():
+            if each.is_cloned() and each.state.directory.exists():
                 yield each
 
     def check_not_busy(self) -> None:
         """Stop where something is in progress that an update would mix up."""
-        folder, typed, again = self.folder, quote(str(self.folder)), "then run the command again"
+        directory, typed, again = (
+            self.directory,
+            quote(str(self.directory)),
+            "then run the command again",
+        )
         if not self.commit_of("HEAD"):
             raise LongshipError(
-                f"{folder} has no commit",
+                f"{directory} has no commit",
                 f"move it away: mv {typed} {typed}.old; then run: python3 set_up.py install",
             )
         for mark, kind in _BUSY.items():
             if (self.own / mark).exists():
                 raise LongshipError(
-                    f"{folder}: a {kind} is in progress",
+                    f"{directory}: a {kind} is in progress",
                     f"finish or abort it, see: git -C {typed} status; {again}",
                 )
         if self.text("ls-files --unmerged"):
             raise LongshipError(
-                f"{folder}: unresolved conflicts",
+                f"{directory}: unresolved conflicts",
                 f"resolve them, see: git -C {typed} status; {again}",
             )
         for name in ("index", "HEAD", self.branch() or "HEAD"):
             lock = self.own / f"{name}.lock"
             if lock.exists():
                 raise LongshipError(
-                    f"{folder}: another git process is running, or was killed",
+                    f"{directory}: another git process is running, or was killed",
                     f"if none is running: rm {quote(str(lock))}; {again}",
                 )
         tags = {line[:1] for line in self.run("ls-files -v").split(b"\n")}
         if any(tag.islower() or tag == b"S" for tag in tags):
             raise LongshipError(
-                f"{folder}: git ignores changes of some files "
+                f"{directory}: git ignores changes of some files "
                 "(assume-unchanged, skip-worktree, sparse checkout)",
                 f"list them: git -C {typed} ls-files -v | grep '^[a-zS]'; "
                 "then: git update-index --no-assume-unchanged FILE",
@@ -229,16 +235,16 @@ class Repository(Git):
     def begin_work(self) -> None:
         """Begin with an empty state, and list git's locks: those that come are this program's."""
         self.state.forget()
-        self.state.folder.mkdir()
+        self.state.directory.mkdir()
         self.state.save("locks", join_names(self._locks()))
 
     def _locks(self) -> list[str]:
         """Return git's locks; a submodule has its own."""
         found, skipped = [], {"modules", "objects", "longship-update"}
-        for folder, folders, files in os.walk(self.own):
-            if folder == str(self.own):
-                folders[:] = [name for name in folders if name not in skipped]
-            found += [os.path.join(folder, name) for name in files if name.endswith(".lock")]
+        for directory, directories, files in os.walk(self.own):
+            if directory == str(self.own):
+                directories[:] = [name for name in directories if name not in skipped]
+            found += [os.path.join(directory, name) for name in files if name.endswith(".lock")]
         return found
 
     def remove_own_locks(self) -> None:

@@ -47,7 +47,7 @@ def install(configured: Configured) -> None:
     if not configured.exists():
         _install_new(configured)
     elif not repository.is_cloned():
-        note(f"{configured.folder} is not a git repository; left unchanged")
+        note(f"{configured.directory} is not a git repository; left unchanged")
     else:
         check_no_conflict(repository)
         if repository.state.has("step"):
@@ -78,14 +78,14 @@ def _removed_in_the_end(partial: Path) -> Iterator[None]:
 
 def _install_new(configured: Configured) -> None:
     """Clone a repository, complete or not there, and apply the patches of the group."""
-    partial = configured.folder.with_name(f"{configured.name}.partial")
+    partial = configured.directory.with_name(f"{configured.name}.partial")
     with _removed_in_the_end(partial):
         repository = clone(configured, partial)
         repository.begin_work()
         target = repository.commit_of("refs/longship/base")
         _start_update(repository, target, configured.patches)
         repository.state.save("step", "series")
-        partial.rename(configured.folder)
+        partial.rename(configured.directory)
     repository = Repository(configured)
     replay(repository)
     _finish_update(repository)
@@ -94,14 +94,14 @@ def _install_new(configured: Configured) -> None:
 
 def update(configured: Configured) -> None:
     """Update a repository to what is configured."""
-    name, folder, repository = configured.name, configured.folder, Repository(configured)
+    name, directory, repository = configured.name, configured.directory, Repository(configured)
     if not configured.exists():
         _install_new(configured)
         return
     if not repository.is_cloned():
-        moved = f"mv {quote(str(folder))} {quote(f'{folder}.old')}"
+        moved = f"mv {quote(str(directory))} {quote(f'{directory}.old')}"
         raise LongshipError(
-            f"{folder} is not a git repository",
+            f"{directory} is not a git repository",
             f"move it away: {moved}; then run the command again",
         )
     state = repository.state
@@ -130,7 +130,7 @@ def check_no_conflict(repository: Repository) -> None:
     """Stop where an update waits for the user."""
     if repository.state.has("stopped"):
         raise LongshipError(
-            f"{repository.folder}: an update is waiting for you to resolve conflicts",
+            f"{repository.directory}: an update is waiting for you to resolve conflicts",
             f"resolve them (see git status) and git add the files, then {GO_ON}",
         )
     for submodule in repository.submodules_in_update():
@@ -140,7 +140,7 @@ def check_no_conflict(repository: Repository) -> None:
 def is_in_update(configured: Configured) -> bool:
     """Tell whether an update of a repository is under way."""
     repository = Repository(configured)
-    return repository.is_cloned() and repository.state.folder.exists()
+    return repository.is_cloned() and repository.state.directory.exists()
 
 
 def resume(configured: Configured) -> None:
@@ -175,8 +175,8 @@ def _restore_all(repository: Repository) -> None:
         for path in state.load_names("new_submodules"):
             # it was not there before; if the user has worked in it meanwhile, it stays
             submodule = repository.submodule(path)
-            if submodule.folder.exists() and not submodule.ask("status --porcelain"):
-                shutil.rmtree(submodule.folder)
+            if submodule.directory.exists() and not submodule.ask("status --porcelain"):
+                shutil.rmtree(submodule.directory)
         _restore(repository)
 
 
@@ -317,7 +317,7 @@ def _report_dropped_patches(repository: Repository, patched: str) -> None:
     now = len(patches_in(repository.state.path("patches")))
     if before > now:
         text = f"{repository.name}: of {before} applied patches, {now} still exist"
-        note(f"{text}; all are saved in {repository.state.load('saved_folder')}")
+        note(f"{text}; all are saved in {repository.state.load('saved_directory')}")
 
 
 def _report_update(repository: Repository) -> None:
@@ -325,7 +325,7 @@ def _report_update(repository: Repository) -> None:
     name, state = repository.name, repository.state
     before, after = (repository.shown(state.load(each)) for each in ("head", "target"))
     show(f"{name}: {before} -> {after}")
-    if saved := state.load("saved_folder"):
+    if saved := state.load("saved_directory"):
         show(f"{name}: your changes are replayed; saved as they were in {saved}")
 
 
@@ -357,7 +357,7 @@ def _update_submodules(repository: Repository) -> None:
     state = repository.state
     staged = state.load("staged")
     for wanted, submodule in repository.submodules():
-        path = str(submodule.folder.relative_to(repository.folder))
+        path = str(submodule.directory.relative_to(repository.directory))
         before = repository.ask("rev-parse --verify --quiet", f"{staged}:{path}")
         if submodule.is_cloned() and before and before != wanted:
             _update_submodule(repository, submodule, path, before, wanted)
@@ -404,14 +404,14 @@ def _fetch_submodule(submodule: Repository, wanted: str) -> None:
 
 def save_patches(configured: Configured) -> None:
     """Write the changes of a repository to its directory in patches/."""
-    name, folder, repository = configured.name, configured.folder, Repository(configured)
+    name, directory, repository = configured.name, configured.directory, Repository(configured)
     if not repository.is_cloned():
-        note(f"repository not found: {folder}")
+        note(f"repository not found: {directory}")
         return
     state, again = repository.state, "then: python3 set_up.py save-patches"
     check_no_conflict(repository)
     if state.has("step"):
-        message = f"{folder}: an update was interrupted"
+        message = f"{directory}: an update was interrupted"
         raise LongshipError(message, f"run: python3 set_up.py update; {again}")
     repository.remove_own_locks()
     state.forget()
@@ -419,12 +419,12 @@ def save_patches(configured: Configured) -> None:
     base = repository.commit_of("refs/longship/base")
     if not base:
         raise LongshipError(
-            f"{folder} was not cloned by set_up.py, so the start of your changes is unknown",
+            f"{directory} was not cloned by set_up.py, so the start of your changes is unknown",
             "run: python3 set_up.py update",
         )
     # patches that somebody else has added must not be overwritten
     if (*repository.settings().split("\n"), "", "")[2] != series_checksum(configured.patches):
-        message = f"{configured.patches} has changed since it was applied to {folder}"
+        message = f"{configured.patches} has changed since it was applied to {directory}"
         raise LongshipError(message, f"run: python3 set_up.py update; {again}")
     repository.begin_work()
     take_snapshot(repository)
@@ -439,32 +439,32 @@ def save_patches(configured: Configured) -> None:
         if submodule.is_cloned() and (
             wanted != submodule.commit_of("HEAD") or submodule.text("status --porcelain")
         ):
-            path = submodule.folder.relative_to(folder)
+            path = submodule.directory.relative_to(directory)
             note(f"{name}: the patches do not contain your changes in the submodule {path}")
     state.forget()
 
 
 def _replace_series(repository: Repository) -> None:
     """Put the new patches in the place of the old ones."""
-    folder, new = repository.configured.patches, patches_in(repository.state.path("new"))
-    if not new and not patches_in(folder):
+    directory, new = repository.configured.patches, patches_in(repository.state.path("new"))
+    if not new and not patches_in(directory):
         note(f"{repository.name} has no local changes")
         return
-    partial = folder / ".partial"
-    with writing(folder, f"cannot write {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
+    partial = directory / ".partial"
+    with writing(directory, f"cannot write {directory}"):
+        directory.mkdir(parents=True, exist_ok=True)
         if partial.exists():
             shutil.rmtree(partial)
         partial.mkdir()
         for patch in new:
             shutil.copy(patch, partial)
         for patch in new:
-            (partial / patch.name).replace(folder / patch.name)
+            (partial / patch.name).replace(directory / patch.name)
         partial.rmdir()
-    for name in {each.name for each in patches_in(folder)} - {each.name for each in new}:
-        (folder / name).unlink()
+    for name in {each.name for each in patches_in(directory)} - {each.name for each in new}:
+        (directory / name).unlink()
     url, ref = repository.settings().split("\n")[:2]
-    repository.save_settings(f"{url}\n{ref}\n{series_checksum(folder)}\n")
+    repository.save_settings(f"{url}\n{ref}\n{series_checksum(directory)}\n")
     repository.run("update-ref refs/longship/patched HEAD")
     plural = "" if len(new) == 1 else "es"
-    show(f"{repository.name}: {len(new)} patch{plural} in {folder}")
+    show(f"{repository.name}: {len(new)} patch{plural} in {directory}")

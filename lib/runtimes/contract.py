@@ -108,7 +108,7 @@ def configured_binds(
     seen = [each.target for each in (*own, *site)]
     data = [
         Bind(each, each)
-        for each in dict.fromkeys(folder for _, folder in training.directories())
+        for each in dict.fromkeys(directory for _, directory in training.directories())
         if not any(is_below(each, target) for target in seen)
     ]
     return tuple(dict.fromkeys(own)), tuple(dict.fromkeys((*site, *data)))
@@ -136,11 +136,11 @@ def environment_script(
     training: Training,
     *,
     online: bool,
-    folders: Sequence[str] = (),
+    directories: Sequence[str] = (),
 ) -> str:
     """Return the POSIX sh text that sets the program's environment and becomes the program.
 
-    It is the source for ``/bin/sh -c TEXT longship COMMAND [ARGUMENT...]``. The folders are those
+    It is the source for ``/bin/sh -c TEXT longship COMMAND [ARGUMENT...]``. The directories are
     of overlay and venv; the last one comes first on PATH.
     """
     environment = settings.configuration.environment
@@ -156,12 +156,12 @@ def environment_script(
         export("LONGSHIP_REPOSITORIES", paths.repositories),
         *(export(name, value) for name, value in training.variables().items()),
         *(
-            f'export {variable}="$LONGSHIP_SCRATCH_DIR"/cache/{folder}'
-            for variable, folder in CACHES
+            f'export {variable}="$LONGSHIP_SCRATCH_DIR"/cache/{directory}'
+            for variable, directory in CACHES
         ),
         *(
-            f'export {variable}="${{{variable}:-$LONGSHIP_SCRATCH_DIR/cache/{folder}}}"'
-            for variable, folder in CACHES_UNLESS_SET
+            f'export {variable}="${{{variable}:-$LONGSHIP_SCRATCH_DIR/cache/{directory}}}"'
+            for variable, directory in CACHES_UNLESS_SET
         ),
         call("unset", *OFFLINE) if online else call("export", *(f"{each}=1" for each in OFFLINE)),
         *(export(variable, value) for variable, value in environment.set.items()),
@@ -170,8 +170,8 @@ def environment_script(
             for variable, file in environment.token_files.items()
         ),
     ]
-    for folder in folders:
-        lines += [export("VIRTUAL_ENV", folder), 'export PATH="$VIRTUAL_ENV"/bin:"$PATH"']
+    for directory in directories:
+        lines += [export("VIRTUAL_ENV", directory), 'export PATH="$VIRTUAL_ENV"/bin:"$PATH"']
         lines.append(_PUT_FIRST)
     mode = "build_overlay.py" if settings.configuration.packages.overlay else "set_up.py install"
     return "\n".join([*lines, _START.format(offline_modes(f"python3 {mode}"))])

@@ -114,7 +114,7 @@ class Environment(_Given):
         return {"image": self.image, "overlay": self.overlay, "venv": self.venv}
 
     @property
-    def package_folders(self) -> list[str]:
+    def package_directories(self) -> list[str]:
         """Directories with packages on top of the image, the lowest first."""
         overlay = [seen_at(self.overlay, self.runtime)] if self.overlay else []
         return [*overlay, *([self.venv] if self.venv else [])]

@@ -91,11 +91,11 @@ venv_check() {
 
 # directory_make DIR...: make the configured directories, or stop at one that cannot be made or entered.
 directory_make() {
-  local folder reason
-  for folder in "$@"; do
-    [[ -d $folder && -x $folder ]] && continue
-    reason=$({ mkdir -p -- "$folder" && cd -- "$folder"; } 2>&1) ||
-      fail_writing "$folder" "cannot use the directory $folder: ${reason##*: }" \
+  local directory reason
+  for directory in "$@"; do
+    [[ -d $directory && -x $directory ]] && continue
+    reason=$({ mkdir -p -- "$directory" && cd -- "$directory"; } 2>&1) ||
+      fail_writing "$directory" "cannot use the directory $directory: ${reason##*: }" \
         'set [paths] in configuration.toml to a directory that you can write to, or change the permissions'
   done
 }

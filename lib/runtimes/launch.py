@@ -17,7 +17,7 @@ from lib.script.quoting import Expansion, Word
 
 def run_lines(env: Environment, *, online: bool = False) -> list[str]:
     """Return the lines that become the command ``"$@"`` inside."""
-    script = _script(env, online=online, folders=env.package_folders)
+    script = _script(env, online=online, directories=env.package_directories)
     if env.in_pyxis:
         return pyxis.launcher_lines(env, script)
     return [
@@ -97,9 +97,9 @@ def _prepare_lines(env: Environment, script: str) -> list[str]:
     ]
 
 
-def _script(env: Environment, *, online: bool, folders: Sequence[str] = ()) -> str:
+def _script(env: Environment, *, online: bool, directories: Sequence[str] = ()) -> str:
     settings, paths = env.settings, env.paths
-    return environment_script(settings, paths, env.training, online=online, folders=folders)
+    return environment_script(settings, paths, env.training, online=online, directories=directories)
 
 
 def _inside(*words: Word) -> list[str]:

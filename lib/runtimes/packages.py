@@ -73,8 +73,8 @@ def seen_at(overlay: str, runtime: str) -> str:
 
 def unpacked(overlay: str) -> str:
     """Return the directory that a version is unpacked to, for runtimes that cannot mount it."""
-    folder, name = os.path.split(overlay)
-    return os.path.join(os.path.dirname(folder), "unpacked", name[: -len(".sqsh")])
+    directory, name = os.path.split(overlay)
+    return os.path.join(os.path.dirname(directory), "unpacked", name[: -len(".sqsh")])
 
 
 def packages_wanted(settings: Settings) -> bool:

@@ -46,7 +46,7 @@ class LongshipError(Exception):
 
 
 def write_error(
-    folder: str | Path, message: str, hint: str, reason: OSError | str = ""
+    directory: str | Path, message: str, hint: str, reason: OSError | str = ""
 ) -> LongshipError:
     """Return the error for a failed write to a directory.
 
@@ -56,7 +56,7 @@ def write_error(
     full = getattr(reason, "errno", 0) in (errno.ENOSPC, errno.EDQUOT)
     full = full or "quota exceeded" in said or "No space left" in said
     with suppress(OSError):
-        disk = os.statvfs(folder)
+        disk = os.statvfs(directory)
         full = full or disk.f_bavail * disk.f_frsize < _ENOUGH_BYTES
         full = full or disk.f_files > disk.f_favail == 0
     if full:

@@ -115,13 +115,13 @@ lock_remove() {
 
 # lock_remove_dead LOCK: remove what killed processes left of their own directories; the names say whose.
 lock_remove_dead() {
-  local folder host
-  for folder in "$1".new.* "$1.removal"; do
-    host=${folder##*.new.}
+  local directory host
+  for directory in "$1".new.* "$1.removal"; do
+    host=${directory##*.new.}
     host=${host%.*}
-    if [[ ! -d $folder ]]; then continue; fi
-    if [[ $host == "$(host_name)" && -O $folder && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
-      rm -rf -- "$folder" 2>/dev/null || : # another user's stays
+    if [[ ! -d $directory ]]; then continue; fi
+    if [[ $host == "$(host_name)" && -O $directory && ! -e /proc/${directory##*.} ]] || lock_is_stale "$directory"; then
+      rm -rf -- "$directory" 2>/dev/null || : # another user's stays
     fi
   done
 }

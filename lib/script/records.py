@@ -15,10 +15,10 @@ from lib.script.errors import LongshipError
 _VALUE = re.compile(r'^  "(\w+)": "(.*)"', re.MULTILINE)  # as bash reads it: a value on each line
 
 
-def is_own(folder: Path) -> bool:
-    """Tell whether a folder is the user's, and nobody else can write to it."""
+def is_own(directory: Path) -> bool:
+    """Tell whether a directory is the user's, and nobody else can write to it."""
     try:
-        found = folder.lstat()
+        found = directory.lstat()
     except OSError:
         return False
     return (

@@ -24,7 +24,7 @@ def test_nothing_configured_is_nothing_to_do(repository):
 def test_asset_is_read_with_its_defaults(repository):
     (asset,) = configured(repository, '[[assets]]\nrepo = "openai-community/gpt2"\n')
     assert asset.kind == "model" and asset.revision == "main" and asset.include == ()
-    assert asset.folder == "models--openai-community--gpt2"
+    assert asset.directory == "models--openai-community--gpt2"
 
 
 def test_later_layer_changes_the_asset_of_the_stack(repository):
@@ -42,7 +42,7 @@ def test_two_of_one_repo_have_names_and_records_of_their_own(repository):
         f'[[assets]]\nname = "weights"\nrepo = "lab/a"\nrevision = "{COMMIT}"\n'
     )
     first, second = configured(repository, text)
-    assert first.folder == second.folder and first.record != second.record
+    assert first.directory == second.directory and first.record != second.record
 
 
 def test_name_alone_leads_to_the_first_of_a_repo(repository):

@@ -377,7 +377,7 @@ def test_data_that_compute_nodes_do_not_see_are_told(stack, tmp_path):
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     seen = [str(stack.root), str(stack.scratch), "/home/me/longship-data"]
-    stack.write("local/site.toml", f"[machines.local]\ncompute_folders = {toml(seen)}\n")
+    stack.write("local/site.toml", f"[machines.local]\ncompute_directories = {toml(seen)}\n")
     submit(stack, "--", "--data=/not/there/x.jsonl")
     repository = stack.configure(f"[training]\ntokenizer = {toml(hidden)}\n")
     with pytest.raises(LongshipError) as error:
@@ -391,7 +391,7 @@ def test_argument_that_compute_nodes_do_not_see_is_told(word, stack, tmp_path, m
     file = tmp_path / "hidden.jsonl"
     file.touch()
     seen = [str(stack.root), str(stack.scratch), "/home/me/longship-data"]
-    stack.write("local/site.toml", f"[machines.local]\ncompute_folders = {toml(seen)}\n")
+    stack.write("local/site.toml", f"[machines.local]\ncompute_directories = {toml(seen)}\n")
     submit(stack, "--", "/usr")
     with pytest.raises(LongshipError, match="an argument is not visible to compute nodes"):
         submit(stack, "--", word.format(file))

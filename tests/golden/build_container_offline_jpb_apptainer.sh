@@ -42,13 +42,13 @@ exported_keep() {
 exported_keep LOCK_PATIENCE REPLY WRITTEN_TO address an anonymous arch beating blob \
     build_active build_address build_archive build_digest build_file build_hint build_image \
     build_kind build_next build_partial build_required build_source build_tmp build_tools \
-    build_work bytes character closed code comma config current_step digest digests each \
-    expected facts failed fetch file folder folders found free free_inodes heart held_locks \
-    hint holders host id index inodes interrupted_command kB key last layer left line lines \
-    lock lock_files lock_hearts lock_signs log machine magic manifest mark message mode now of \
-    opened options other own owner path place platform process program reason recorded removal \
-    runtime said same sha256 shown sign size source start stat status sum tag tenths terminal \
-    text the times told tries unit units versions
+    build_work bytes character closed code comma config current_step digest digests \
+    directories directory each expected facts failed fetch file found free free_inodes heart \
+    held_locks hint holders host id index inodes interrupted_command kB key last layer left \
+    line lines lock lock_files lock_hearts lock_signs log machine magic manifest mark message \
+    mode now of opened options other own owner path place platform process program reason \
+    recorded removal runtime said same sha256 shown sign size source start stat status sum tag \
+    tenths terminal text the times told tries unit units versions
 
 # ---------- lib/images/build.bash
 
@@ -123,10 +123,10 @@ build_begin() {
 # build_make_directories: make the build's directories, and keep all caches and temporary files in them: not in the home
 # directory, nor in /tmp.
 build_make_directories() {
-  local -ra folders=("$build_work" "$build_work/cache" "$build_tmp")
-  directory_make "${folders[@]:1}"
-  # where a project's folder hands its group on: Apptainer's user namespace has no number for that group
-  { chgrp "$(id -g)" -- "${folders[@]}" && chmod g-s -- "${folders[@]}"; } 2>/dev/null || :
+  local -ra directories=("$build_work" "$build_work/cache" "$build_tmp")
+  directory_make "${directories[@]:1}"
+  # where a project's directory hands its group on: Apptainer's user namespace has no number for that group
+  { chgrp "$(id -g)" -- "${directories[@]}" && chmod g-s -- "${directories[@]}"; } 2>/dev/null || :
   export APPTAINER_CACHEDIR=$build_work/cache APPTAINER_TMPDIR=$build_tmp
   export SINGULARITY_CACHEDIR=$build_work/cache SINGULARITY_TMPDIR=$build_tmp
   export ENROOT_CACHE_PATH=$build_work/cache ENROOT_TEMP_PATH=$build_tmp PARALLEL_HOME=$build_tmp
@@ -270,7 +270,7 @@ build_run() {
 # sif_build PROGRAM TAG: build a SIF with apptainer or singularity; TAG is for an image that docker builds first.
 sif_build() {
   local -a options=(--force)
-  local folder=. address=$build_address
+  local directory=. address=$build_address
   # before version 4, SingularityCE's option of this name has another meaning
   if [[ $1 == apptainer ]]; then options+=(--arch "$arch"); fi
   case $build_kind in
@@ -285,12 +285,12 @@ sif_build() {
       ;;
     dockerfile)
       archive_build_dockerfile "$2" "$build_tmp/image.tar"
-      folder=$build_tmp address=docker-archive:image.tar
+      directory=$build_tmp address=docker-archive:image.tar
       ;;
-    *-archive) folder=${build_file%/*} address=$build_kind:${build_file##*/} ;;
+    *-archive) directory=${build_file%/*} address=$build_kind:${build_file##*/} ;;
   esac
-  # in the archive's folder: a path with a colon would be taken apart; not pulled: that keeps a second copy of the SIF
-  (cd -- "$folder" && build_run "$1" build "${options[@]}" "$build_partial" "$address")
+  # in the archive's directory: a path with a colon would be taken apart; not pulled: that keeps a second copy of the SIF
+  (cd -- "$directory" && build_run "$1" build "${options[@]}" "$build_partial" "$address")
   if [[ $build_kind == docker ]]; then build_digest=$(sif_fetched_digest "$build_work/cache"); fi
 }
 
@@ -756,11 +756,11 @@ engine_check() {
 
 # directory_make DIR...: make the configured directories, or stop at one that cannot be made or entered.
 directory_make() {
-  local folder reason
-  for folder in "$@"; do
-    [[ -d $folder && -x $folder ]] && continue
-    reason=$({ mkdir -p -- "$folder" && cd -- "$folder"; } 2>&1) ||
-      fail_writing "$folder" "cannot use the directory $folder: ${reason##*: }" \
+  local directory reason
+  for directory in "$@"; do
+    [[ -d $directory && -x $directory ]] && continue
+    reason=$({ mkdir -p -- "$directory" && cd -- "$directory"; } 2>&1) ||
+      fail_writing "$directory" "cannot use the directory $directory: ${reason##*: }" \
         'set [paths] in configuration.toml to a directory that you can write to, or change the permissions'
   done
 }
@@ -910,13 +910,13 @@ lock_remove() {
 
 # lock_remove_dead LOCK: remove what killed processes left of their own directories; the names say whose.
 lock_remove_dead() {
-  local folder host
-  for folder in "$1".new.* "$1.removal"; do
-    host=${folder##*.new.}
+  local directory host
+  for directory in "$1".new.* "$1.removal"; do
+    host=${directory##*.new.}
     host=${host%.*}
-    if [[ ! -d $folder ]]; then continue; fi
-    if [[ $host == "$(host_name)" && -O $folder && ! -e /proc/${folder##*.} ]] || lock_is_stale "$folder"; then
-      rm -rf -- "$folder" 2>/dev/null || : # another user's stays
+    if [[ ! -d $directory ]]; then continue; fi
+    if [[ $host == "$(host_name)" && -O $directory && ! -e /proc/${directory##*.} ]] || lock_is_stale "$directory"; then
+      rm -rf -- "$directory" 2>/dev/null || : # another user's stays
     fi
   done
 }

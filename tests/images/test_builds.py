@@ -24,7 +24,7 @@ def build(repository, runtime, image="docker://x/base:1", site="", **given):
     return build_lines(env, **{**GIVEN, **given})
 
 
-CACHE = re.compile(r"\w*TMPDIR=|(APPTAINER|SINGULARITY|ENROOT)_|PARALLEL_HOME")
+CACHE = re.compile(r"\w*TMPDIR=|(APPTAINER|SINGULARITY|ENROOT)_(?!USERNS)|PARALLEL_HOME")
 
 # What would change this machine only says so.
 STUBS = r"""

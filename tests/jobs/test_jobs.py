@@ -104,7 +104,7 @@ def calls(submit, clean_environment, run, tmp_path):
 
 def see_only(site, *folders):
     """Let the site's compute nodes see nothing but these folders."""
-    key = f"compute_folders = {toml(list(folders))}"
+    key = f"compute_directories = {toml(list(folders))}"
     site.write("site/site.toml", SITE.replace("required", f"{key}\nrequired", 1))
 
 

@@ -127,7 +127,7 @@ def test_nothing_is_emitted_without_repositories(repository):
 
 def test_what_is_saved_of_an_update_is_complete_and_forgotten_at_once(tmp_path):
     state = State(tmp_path / "longship-update")
-    state.folder.mkdir()
+    state.directory.mkdir()
     state.save("step", "move")
     state.save("announced", b"a b\0\xff\0")
     assert (state.load("step"), state.load("branch")) == ("move", "")

@@ -41,7 +41,7 @@ def text_for(repository, configuration="", *, environ=None, online=False, venv=N
     settings, paths = repository.settings_and_paths(environ)
     training = Training.read(settings, paths)
     folders = [str(venv)] if venv else []
-    return environment_script(settings, paths, training, online=online, folders=folders)
+    return environment_script(settings, paths, training, online=online, directories=folders)
 
 
 def binds_of(repository, environ=None):

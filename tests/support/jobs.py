@@ -168,7 +168,9 @@ def make_job_clone(root, slurm_cluster, base_image, job_environment):
             text = re.sub(r'arch = "(amd|arm)64"', f'arch = "{own_arch()}"', site.read_text())
             # and its folders for those that JUPITER's compute nodes see
             seen = sorted({f"/{path.parts[1]}" for path in (folder, base_image)})
-            site.write_text(text.replace('compute_folders = ["/e"]', f"compute_folders = {seen}"))
+            site.write_text(
+                text.replace('compute_directories = ["/e"]', f"compute_directories = {seen}")
+            )
         return clone
 
     return make

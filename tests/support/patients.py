@@ -65,7 +65,9 @@ class Patient(Clone):
         self.token = home / ".cache/huggingface/token"
         self.write(self.token, f"{TOKEN}\n", 0o600)
         (self.root / "stacks/pytorch/stack.toml").write_text('description = "no torch"\n')
-        self.change('arch = "auto"', 'arch = "auto"\ncompute_folders = ["/"]', "local/site.toml")
+        self.change(
+            'arch = "auto"', 'arch = "auto"\ncompute_directories = ["/"]', "local/site.toml"
+        )
         (self.root / "requirements/tiny.txt").write_text(f"{TINY}\n")
         self.settings = (
             f'machine = "auto"\n[paths]\nproject_dir = {toml(self.project)}\n'

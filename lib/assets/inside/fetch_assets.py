@@ -56,7 +56,7 @@ def fetch(asset):
         revision=asset.revision,
     )
     wanted = wanted_files(found, asset)
-    folder = retry(
+    directory = retry(
         huggingface_hub.snapshot_download,
         asset.repo,
         repo_type=asset.kind,
@@ -65,12 +65,12 @@ def fetch(asset):
         allow_patterns=asset.include,
         ignore_patterns=asset.exclude,
     )
-    missing = [each for each in wanted if not os.path.exists(os.path.join(folder, each))]
+    missing = [each for each in wanted if not os.path.exists(os.path.join(directory, each))]
     if missing:
         raise AssetError(f"file of {asset.repo} was not downloaded: {missing[0]}", AGAIN)
     if len(wanted) < len(found.siblings):
-        forget_list(folder, found.sha)
-    return folder, found.sha, sorted(wanted)
+        forget_list(directory, found.sha)
+    return directory, found.sha, sorted(wanted)
 
 
 def wanted_files(found, asset):
@@ -92,13 +92,13 @@ def wanted_files(found, asset):
     return wanted
 
 
-def forget_list(folder, commit):
+def forget_list(directory, commit):
     """Remove the list of all files of a commit.
 
     Later versions of huggingface_hub keep one, and offline they call a directory incomplete if it
     lacks files that were not selected.
     """
-    listed = os.path.join(os.path.dirname(os.path.dirname(folder)), "trees", f"{commit}.json")
+    listed = os.path.join(os.path.dirname(os.path.dirname(directory)), "trees", f"{commit}.json")
     if os.path.exists(listed):
         os.remove(listed)
 
@@ -143,7 +143,7 @@ def checksum(path):
     return sha256.hexdigest()
 
 
-def write_record(record, folder, commit, files):
+def write_record(record, directory, commit, files):
     """Write the commit, the number of files, and their checksums in the form of sha256sum."""
     for each in files:
         if "\n" in each or "\\" in each:
@@ -151,7 +151,7 @@ def write_record(record, folder, commit, files):
                 f"cannot record the file name {each!r}", "add it to exclude in [[assets]]"
             )
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        sums = list(pool.map(checksum, [os.path.join(folder, each) for each in files]))
+        sums = list(pool.map(checksum, [os.path.join(directory, each) for each in files]))
     partial = f"{record}.partial"
     with open(partial, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(f"{commit} {len(files)}\n")

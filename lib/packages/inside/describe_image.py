@@ -27,12 +27,12 @@ def normalised(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def write_description(folder, python, glibc, metadata=()):
+def write_description(directory, python, glibc, metadata=()):
     """Write ``python``, ``glibc``, ``packages.txt`` and ``wheels/``, which describe the target.
 
     `metadata` gives the METADATA of each package; the first one of a name counts, as in an import.
     """
-    os.makedirs(os.path.join(folder, "wheels"), exist_ok=True)
+    os.makedirs(os.path.join(directory, "wheels"), exist_ok=True)
     found = {}
     for text in metadata:
         header = text.replace("\r\n", "\n").partition("\n\n")[0]
@@ -41,7 +41,7 @@ def write_description(folder, python, glibc, metadata=()):
         name, version = normalised(fields.get("Name", "")), fields.get("Version", "-")
         if name and "-" not in version and name not in NOT_OF_THE_IMAGE and name not in found:
             found[name] = version
-            stem = os.path.join(folder, "wheels", f"{name.replace('-', '_')}-{version}")
+            stem = os.path.join(directory, "wheels", f"{name.replace('-', '_')}-{version}")
             with zipfile.ZipFile(f"{stem}-py3-none-any.whl", "w") as wheel:
                 info = f"{os.path.basename(stem)}.dist-info"
                 wheel.writestr(f"{info}/METADATA", header + "\n")
@@ -49,21 +49,21 @@ def write_description(folder, python, glibc, metadata=()):
                 wheel.writestr(f"{info}/RECORD", "")
     pins = "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))
     for name, text in (("packages.txt", pins), ("glibc", glibc), ("python", python)):
-        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+        with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
             file.write(text)
 
 
-def describe_own(folder, base):
+def describe_own(directory, base):
     """Describe the Python that runs this; a venv shares no packages of a host."""
     own = [
         each.read_text("METADATA") or each.read_text("PKG-INFO") or ""
         for each in (importlib.metadata.distributions() if base != "host" else ())
     ]
     python = "{}.{}".format(*sys.version_info)
-    write_description(folder, python, platform.libc_ver()[1], own)
+    write_description(directory, python, platform.libc_ver()[1], own)
 
 
-def describe_archive(folder, archive):
+def describe_archive(directory, archive):
     """Describe the first python3 on the PATH of an image, from a docker archive of the image.
 
     No program of the image is run, so it can be for another architecture.
@@ -77,7 +77,7 @@ def describe_archive(folder, archive):
     found = image.python()
     if not found:
         sys.exit("python3 not found on the PATH of the image")
-    write_description(folder, found[1], image.glibc, image.packages(*found))
+    write_description(directory, found[1], image.glibc, image.packages(*found))
 
 
 class Image:
@@ -102,9 +102,9 @@ class Image:
 
     def _add(self, layer, member):
         path = posixpath.normpath(member.name).lstrip("/")
-        folder, name = posixpath.split(path)
+        directory, name = posixpath.split(path)
         if name.startswith(".wh."):
-            gone = folder if name == ".wh..wh..opq" else f"{folder}/{name[4:]}"
+            gone = directory if name == ".wh..wh..opq" else f"{directory}/{name[4:]}"
             for found in (self.links, self.metadata):
                 for each in list(found):
                     if f"{each}/".startswith(f"{gone}/"):
@@ -119,8 +119,8 @@ class Image:
 
     def python(self):
         """Return prefix and version of the first python3 on PATH, or None."""
-        for folder in self.search:
-            path = f"{folder}/python3"
+        for directory in self.search:
+            path = f"{directory}/python3"
             for _ in range(10):
                 target = self.links.get(path)
                 if not target:
@@ -134,11 +134,11 @@ class Image:
 
     def packages(self, prefix, version):
         """Yield the metadata of the packages of this Python, in the order of its search path."""
-        folders = [f"{prefix}/lib/python{version}/site-packages"]
+        directories = [f"{prefix}/lib/python{version}/site-packages"]
         if prefix == "usr":  # Debian and Ubuntu
             local = f"usr/local/lib/python{version}/dist-packages"
-            folders = [local, "usr/lib/python3/dist-packages", *folders]
-        for folder in folders:
+            directories = [local, "usr/lib/python3/dist-packages", *directories]
+        for directory in directories:
             for path, text in sorted(self.metadata.items()):
-                if _METADATA.fullmatch(path)[1] == folder:
+                if _METADATA.fullmatch(path)[1] == directory:
                     yield text

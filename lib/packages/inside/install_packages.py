@@ -29,13 +29,13 @@ NOT_SOURCES = {"PIP_CACHE_DIR", "UV_CACHE_DIR", "UV_LINK_MODE", "UV_NO_INSTALLER
 TORCH_INDEX = "https://download.pytorch.org/whl/"
 
 
-def install(wheelhouse, folder, installer, uv, torch, *options):
+def install(wheelhouse, directory, installer, uv, torch, *options):
     """Become the installer, with the sources and the PyTorch build that fit this machine.
 
     The directory `wheelhouse` is the only source, unless it is "". The options name repositories
-    in `folder`. `torch` is a file, see `torch_build`.
+    in `directory`. `torch` is a file, see `torch_build`.
     """
-    configuration = begin(wheelhouse, folder)
+    configuration = begin(wheelhouse, directory)
     build = "" if wheelhouse else torch_build(torch, options, configuration)
     if installer == "uv":
         os.environ.update(uv_environment(configuration))
@@ -49,34 +49,34 @@ def install(wheelhouse, folder, installer, uv, torch, *options):
     os.execv(sys.executable, [*pip, *options])
 
 
-def run_script(wheelhouse, folder, script):
-    """Become a script of the user in `folder`, with the venv of this Python active."""
-    os.environ.update(uv_environment(begin(wheelhouse, folder)))
+def run_script(wheelhouse, directory, script):
+    """Become a script of the user in `directory`, with the venv of this Python active."""
+    os.environ.update(uv_environment(begin(wheelhouse, directory)))
     os.environ["VIRTUAL_ENV"] = sys.prefix
     os.environ["PATH"] = os.path.join(sys.prefix, "bin") + os.pathsep + os.environ["PATH"]
     command = [script] if os.access(script, os.X_OK) else ["bash", script]
     os.execvp(command[0], command)
 
 
-def begin(wheelhouse, folder):
+def begin(wheelhouse, directory):
     """Return pip's configuration; a wheelhouse is the only source, also for every child process."""
     configuration = pip_configuration()
     if wheelhouse:
         for name in [each for each in os.environ if each.startswith(("PIP_", "UV_"))]:
             if name not in NOT_SOURCES:
                 del os.environ[name]
-        url = folder_url(wheelhouse)
+        url = directory_url(wheelhouse)
         os.environ.update(PIP_NO_INDEX="1", PIP_FIND_LINKS=url, PIP_CONFIG_FILE=os.devnull)
         os.environ.update(UV_OFFLINE="1", UV_NO_CONFIG="1")
         configuration = {"no-index": "1", "find-links": url}
-    if folder:
-        os.chdir(folder)
+    if directory:
+        os.chdir(directory)
     return configuration
 
 
-def folder_url(folder):
+def directory_url(directory):
     """Return the URL of a directory: pip splits a list of sources at spaces, uv at commas."""
-    return "file://" + urllib.parse.quote(os.path.abspath(folder))
+    return "file://" + urllib.parse.quote(os.path.abspath(directory))
 
 
 def pip_configuration():
@@ -147,7 +147,7 @@ def variables(options):
     for name, values in vars(parser.parse_known_args(list(options))[0]).items():
         variable = f"PIP_{name.upper()}"
         if values and name in lists:
-            values = [folder_url(each) if os.path.isdir(each) else each for each in values]
+            values = [directory_url(each) if os.path.isdir(each) else each for each in values]
             found[variable] = " ".join([*os.environ.get(variable, "").split(), *values])
         elif values:
             found[variable] = values[-1]
@@ -163,11 +163,11 @@ def has_wheel(torch, configuration, python=""):
     """
     with open(torch, encoding="utf-8") as file:
         versions = re.findall(r"^torch==([\w.]+)", file.read(), re.MULTILINE)
-    folders = map(_path, configuration.get("find-links", "").replace(",", " ").split())
+    directories = map(_path, configuration.get("find-links", "").replace(",", " ").split())
     python = python or "cp{}{}".format(*sys.version_info)
     return any(
-        glob.glob(os.path.join(glob.escape(folder), f"torch-{version}[+-]*{python}-*.whl"))
-        for folder in folders
+        glob.glob(os.path.join(glob.escape(directory), f"torch-{version}[+-]*{python}-*.whl"))
+        for directory in directories
         for version in versions
     )
 

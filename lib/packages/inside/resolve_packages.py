@@ -51,9 +51,9 @@ def resolve(uv, target, arch, gpu, torch, repositories, out, *requirements):
         file.writelines(lines)
 
 
-def read(folder, name):
+def read(directory, name):
     """Return one file of a target's description."""
-    with open(os.path.join(folder, name), encoding="utf-8") as file:
+    with open(os.path.join(directory, name), encoding="utf-8") as file:
         return file.read()
 
 
@@ -87,8 +87,8 @@ def sources(target, torch, gpu, present):
     """Return uv's environment, with the sources of packages; the image is one of them."""
     configuration = install_packages.pip_configuration()
     found = {**install_packages.uv_environment(configuration), **os.environ}
-    folders = [each for each in (found.get("UV_FIND_LINKS"), "wheels") if each]
-    found["UV_FIND_LINKS"] = ",".join(folders)
+    directories = [each for each in (found.get("UV_FIND_LINKS"), "wheels") if each]
+    found["UV_FIND_LINKS"] = ",".join(directories)
     python = "cp" + read(target, "python").replace(".", "")
     chosen_here = torch and "torch" not in present and gpu in ("cpu", "auto")
     if chosen_here and not install_packages.has_wheel(torch, configuration, python):
@@ -178,9 +178,9 @@ def asked_sources(path):
         option = re.match(rf"\s*({'|'.join(_SOURCES)})(?:\s*=\s*|\s+|(?<=-[if]))(\S+)", line)
         if option:
             name, value = _SOURCES[option[1]], option[2]
-            folder = os.path.join(os.path.dirname(os.path.abspath(file)), value)
-            if name == "--find-links" and os.path.isdir(folder):
-                value = install_packages.folder_url(folder)
+            directory = os.path.join(os.path.dirname(os.path.abspath(file)), value)
+            if name == "--find-links" and os.path.isdir(directory):
+                value = install_packages.directory_url(directory)
             found.append(f"{name} {value}\n")
         elif re.match(r"\s*--no-index\b", line):
             found.append("--no-index\n")
@@ -210,8 +210,8 @@ def print_changes(old, new):
     """Print the differences between two lock files; the old one need not exist."""
     found = []
     for path in (old, new):
-        folder, name = os.path.split(path)
-        found.append(read_pins(read(folder, name)) if os.path.exists(path) else None)
+        directory, name = os.path.split(path)
+        found.append(read_pins(read(directory, name)) if os.path.exists(path) else None)
     if found[0] is None:
         print(f"{len(found[1])} packages locked")
     else:

@@ -45,7 +45,7 @@ class Wanted:
                 self.file = urllib.parse.unquote(os.path.basename(self.url))
 
 
-def fetch(folder, name, arch, work, repositories, *arguments):
+def fetch(directory, name, arch, work, repositories, *arguments):
     """Download every wheel that exists, and list packages that have none in ``missing.txt``.
 
     The arguments are the repositories to build, ``--``, and options of pip.
@@ -53,16 +53,16 @@ def fetch(folder, name, arch, work, repositories, *arguments):
     split = arguments.index("--")
     build_requirements.resolve(work, arch, repositories, arguments[:split])
     wanted = choose(work, arch)
-    held = undamaged(folder, wanted)
+    held = undamaged(directory, wanted)
     todo = [each for each in wanted if each.file and each not in held]
-    download(folder, work, todo, arguments[split + 1 :])
+    download(directory, work, todo, arguments[split + 1 :])
     missing = [each.line for each in wanted if not each.file]
     sources = resolve_packages.index_options(resolve_packages.read(work, "pins.txt"))
     with open(os.path.join(work, "missing.txt"), "w", encoding="utf-8") as file:
         file.writelines([*sources, *missing] if missing else [])
 
 
-def finish(folder, name, arch, work, on_target):
+def finish(directory, name, arch, work, on_target):
     """Take the wheels that were built, write the lists and print the table.
 
     `on_target` is yes if the wheels were built by the target, which can use those for one machine.
@@ -72,19 +72,19 @@ def finish(folder, name, arch, work, on_target):
         file = os.path.basename(path)
         if on_target == "yes" or file.endswith("-none-any.whl"):
             built[utils.parse_wheel_filename(file)[:2]] = file
-            os.replace(path, os.path.join(folder, file))
+            os.replace(path, os.path.join(directory, file))
     wanted = choose(work, arch)
     for each in wanted:
         key = utils.canonicalize_name(each.name), utils.Version(each.version)
         if not each.file and key in built:
             each.file = built[key]
-            each.digest = checksum(os.path.join(folder, each.file))
+            each.digest = checksum(os.path.join(directory, each.file))
     missing = [f"{each.name} {each.version}" for each in wanted if not each.file]
     if missing:
         print(", ".join(missing))
         sys.exit(MISSING)
-    write_lists(folder, name, wanted, resolve_packages.read(work, "header"))
-    print_table(folder, wanted)
+    write_lists(directory, name, wanted, resolve_packages.read(work, "header"))
+    print_table(directory, wanted)
 
 
 def choose(work, arch):
@@ -108,10 +108,10 @@ def choose(work, arch):
     return list(found.values())
 
 
-def undamaged(folder, wanted):
+def undamaged(directory, wanted):
     """Return the packages whose file exists already."""
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        sums = pool.map(checksum, [os.path.join(folder, each.file) for each in wanted])
+        sums = pool.map(checksum, [os.path.join(directory, each.file) for each in wanted])
         return {each for each, found in zip(wanted, sums) if found and found == each.digest}
 
 
@@ -126,7 +126,7 @@ def checksum(path):
     return digest.hexdigest()
 
 
-def download(folder, work, wanted, options):
+def download(directory, work, wanted, options):
     """Download wheels; a pip takes only one version of each package."""
     done = os.path.join(work, "downloaded")
     requirements = os.path.join(work, "download.txt")
@@ -157,12 +157,12 @@ def download(folder, work, wanted, options):
         if result.returncode:
             sys.exit(1)
         for file in os.listdir(done):
-            os.replace(os.path.join(done, file), os.path.join(folder, file))
+            os.replace(os.path.join(done, file), os.path.join(directory, file))
 
 
-def write_lists(folder, name, wanted, header):
+def write_lists(directory, name, wanted, header):
     """Write both lists, and remove files that only the previous lists contained."""
-    before = listed(folder)
+    before = listed(directory)
     pins = sorted(
         f"{each.name}=={each.version} --hash=sha256:{each.digest}\n"
         for each in wanted
@@ -170,30 +170,30 @@ def write_lists(folder, name, wanted, header):
     )
     files = sorted({f"{each.digest}  {each.file}\n" for each in wanted})
     for kind, lines in (("sha256", files), ("lock", [header, *pins])):
-        path = os.path.join(folder, f"{name}.{kind}")
+        path = os.path.join(directory, f"{name}.{kind}")
         with open(f"{path}.partial", "w", encoding="utf-8") as file:
             file.writelines(lines)
         os.replace(f"{path}.partial", path)
-    for file in before - listed(folder):
+    for file in before - listed(directory):
         with contextlib.suppress(FileNotFoundError):
-            os.remove(os.path.join(folder, file))
+            os.remove(os.path.join(directory, file))
 
 
-def listed(folder):
+def listed(directory):
     """Return the names of the files of all lists."""
     found = set()
-    for path in glob.glob(os.path.join(glob.escape(folder), "*.sha256")):
+    for path in glob.glob(os.path.join(glob.escape(directory), "*.sha256")):
         with open(path, encoding="utf-8") as lines:
             found.update(line.rstrip("\n").partition("  ")[2] for line in lines)
     return found
 
 
-def print_table(folder, wanted):
+def print_table(directory, wanted):
     """Print a line for each package."""
     rows = [("package", "version", "file", "size")]
     total = 0
     for each in sorted(wanted, key=lambda each: each.name):
-        size = os.path.getsize(os.path.join(folder, each.file))
+        size = os.path.getsize(os.path.join(directory, each.file))
         total += size
         kind = "wheel" if each.url else "wheel built on this machine"
         use = ", for builds" if each.number else ""
