@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from directory_lock import DirectoryLock
+from training_run.directory_lock import DirectoryLock
 
 if TYPE_CHECKING:
     from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder

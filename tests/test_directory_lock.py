@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-import directory_lock
-from directory_lock import DirectoryLock
+from training_run import directory_lock
+from training_run.directory_lock import DirectoryLock
 
 ROOT = Path(__file__).resolve().parents[1]
 OTHER = (
-    "import sys; sys.path.insert(0, sys.argv[2]); import pathlib; from directory_lock import *; "
+    "import sys; sys.path.insert(0, sys.argv[2]); import pathlib; "
+    "from training_run.directory_lock import *; "
 )
 HOLD = "lock = DirectoryLock(pathlib.Path(sys.argv[1])); print(lock.acquire(), flush=True); "
 

@@ -17,6 +17,7 @@ import click
 
 from lib import ROOT
 from lib.commands.options import plain_options
+from training_run import fail
 from writers.markdown import code, page, plain, table
 
 _INTRO = """\
@@ -168,6 +169,7 @@ def payload_parser(name: str) -> argparse.ArgumentParser:
         "__doc__": ast.get_docstring(tree),
         "__name__": name,
         "argparse": argparse,
+        "fail": fail,
         "math": math,
         "os": SimpleNamespace(environ={"LONGSHIP_SCRATCH_DIR": "<scratch_dir>"}),
         "suppress": contextlib.suppress,

@@ -296,6 +296,19 @@ def test_run_is_trained_by_one_process(inside, command, train, tmp_path):
     assert not list((tmp_path / "run").glob("*.partial")) and not lock.exists()
 
 
+def test_run_that_another_process_takes_over_ends(inside, command, tmp_path):
+    process = inside.start(*command(tmp_path, *ENDLESS), env=ONE_THREAD)
+    wait_for_step(process, tmp_path, 5)
+    shutil.rmtree(tmp_path / "run/run.lock")  # as another process does with a silent owner's
+    errors = process.communicate(timeout=PATIENCE)[1].splitlines()
+    assert process.returncode == 1
+    assert errors == [
+        f"error: another process has taken over the run in {tmp_path}/run",
+        "hint: do nothing: that process resumes from the newest checkpoint",
+    ]
+    assert checkpoints(tmp_path) == []
+
+
 def test_unreadable_metrics_are_told_and_kept(train, finished, tmp_path):
     folder, _ = finished
     resumed = tmp_path / "resumed"

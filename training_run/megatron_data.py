@@ -1,0 +1,63 @@
+"""Datasets in Megatron's format, which `preprocess_data.py` writes.
+
+`PREFIX.bin` contains the token IDs of all documents in a row, `PREFIX.idx` their lengths, and
+`PREFIX.record.json` the size of the vocabulary. megatron-core's IndexedDataset opens the same
+files, but takes several seconds to import, on every rank.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+
+from training_run import fail
+
+HEADER = struct.Struct("<9sQBQQ")  # magic, version, type of the IDs, sequences, documents + 1
+TYPES = {4: np.int32, 8: np.uint16}
+MAKE_DATA = "run: python3 container_run.py python preprocess_data.py"
+
+
+def open_tokens(prefix: Path, validation_fraction: float) -> tuple[np.ndarray, np.ndarray]:
+    """Map a dataset into memory: the training tokens, and the held-out tokens.
+
+    The last documents are held out, as with Megatron's `--split`.
+
+    Parameters
+    ----------
+    prefix : Path
+        The .bin and the .idx file, without the suffix.
+    validation_fraction : float
+        Share of the documents to hold out; above 0 it is at least one document.
+    """
+    index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+    for path in (index, data):
+        if not path.is_file():
+            fail(f"training data not found: {path}", MAKE_DATA)
+    try:
+        with index.open("rb") as file:
+            magic, version, type_code, sequences, bounds = HEADER.unpack(file.read(HEADER.size))
+            lengths = np.fromfile(file, np.int32, sequences)
+            # The first sequence of each document, and the number of sequences; skips the offset of
+            # each sequence in the .bin.
+            documents = np.fromfile(file, np.int64, bounds, offset=8 * sequences)
+        tokens = np.memmap(data, TYPES[type_code], mode="r")
+        is_complete = (magic, version) == (b"MMIDIDX\0\0", 1) and lengths.sum() == tokens.size
+        held_out = math.ceil(validation_fraction * (bounds - 1))
+        first_held_out = lengths[: documents[bounds - 1 - held_out]].sum()
+    except (struct.error, KeyError, ValueError, IndexError):
+        is_complete = False
+    if not is_complete:
+        fail(f"{index} and .bin are not a complete dataset in Megatron's format", MAKE_DATA)
+    return tokens[:first_held_out], tokens[first_held_out:]
+
+
+def vocab_size_of(prefix: Path) -> int:
+    """Return the vocabulary size of a dataset; 0 without a record, as other programs write none."""
+    try:
+        return json.loads(Path(f"{prefix}.record.json").read_text("utf-8"))["result"]["vocab_size"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0
