@@ -10,7 +10,7 @@ from pathlib import Path
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, expand, is_below
 from lib.configuration.repositories import configured_repositories
-from lib.configuration.tables import open_file
+from lib.configuration.tables import find_files, open_file
 from lib.jobs.job_files import JobFile
 from lib.jobs.request import LONGEST_NAME, Request
 from lib.runtimes.environment import Environment
@@ -37,6 +37,7 @@ def check_job(
     """
     settings = env.settings
     _check_name(given["job-name"])
+    _check_script(settings, job)
     _check_secrets(settings, words)
     _check_colon(words)
     if not job.is_interactive:
@@ -95,6 +96,17 @@ def _check_name(name: str) -> None:
         raise LongshipError(
             f'the job name is too long: {len(os.fsencode(name))} bytes: "{name[:40]}..."',
             f"use at most {LONGEST_NAME} bytes: --job-name=NAME",
+        )
+
+
+def _check_script(settings: Settings, job: JobFile) -> None:
+    """Stop if the stack does not have the script that the job starts."""
+    stacks, stack = settings.root / "stacks", settings.stack.name
+    if job.script and not (stacks / stack / job.script).is_file():
+        able = [each.parent.name for each in find_files(stacks, f"*/{job.script}")]
+        raise LongshipError(
+            f"{job.path} starts {job.script}, which the stack {stack} does not have",
+            f"choose another stack: --stack {' or '.join(able) or 'NAME'}",
         )
 
 

@@ -17,6 +17,12 @@ from lib.script.errors import LongshipError, suggest
 _STARTS = re.compile(r"^start_job ([\w-]+)", re.MULTILINE)
 _BUILDS = re.compile(r"\.py --machine ([\w-]+)")
 _SHARDS = re.compile(r"^srun .* shard\b", re.MULTILINE)
+# The scripts of a stack, and the step of its settings that each reads.
+_STEPS = {
+    "run_training.sh": "training",
+    "run_evaluation.sh": "training",
+    "preprocess_data.sh": "data",
+}
 
 
 class JobFile(NamedTuple):
@@ -26,6 +32,7 @@ class JobFile(NamedTuple):
     machine: str  # "" if it names none
     header: list[Option]  # its #SBATCH directives
     needs_image: bool  # it starts something in the environment
+    script: str  # of the stack, which it starts; or ""
     step: str  # of the stack: training, data or ""
     mode: str  # of the data step: all, or shard in many tasks
 
@@ -59,14 +66,15 @@ def read_job_file(root: Path, name: str) -> JobFile:
     starts = _STARTS.search(text)
     machine = starts or _BUILDS.search(text)
     shown = path.relative_to(root) if root in path.parents else path
-    steps = {"run_training.sh": "training", "preprocess_data.sh": "data"}
+    script = next((each for each in _STEPS if each in text), "")
     header = read_header(text, str(shown))
     return JobFile(
         path=shown,
         machine=machine[1] if machine else "",
         header=header,
         needs_image=starts is not None,
-        step=next((step for script, step in steps.items() if script in text), ""),
+        script=script,
+        step=_STEPS.get(script, ""),
         mode="shard" if _SHARDS.search(text) else "all",
     )
 

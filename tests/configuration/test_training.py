@@ -40,6 +40,8 @@ srun "$LAUNCHER" bash "$STACK_DIR/run_training.sh"
 def stack(repository, tmp_path):
     """Give a repository whose stack has settings of all kinds; `configure` writes a group's."""
     repository.write("stacks/mine/stack.toml", STACK)
+    for script in ("run_training.sh", "preprocess_data.sh"):
+        repository.write(f"stacks/mine/{script}", "")
     repository.write("local/train.sbatch", JOB)
     repository.write("local/preprocess.sbatch", JOB.replace("run_training", "preprocess_data"))
     repository.scratch = tmp_path / "it's scratch"

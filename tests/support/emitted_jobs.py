@@ -25,9 +25,10 @@ TRAINING = {"jwc": "jsc/preprocess_data_parallel_jwc.sbatch"}
 
 
 def training_file(settings):
-    """Name the job that trains on a machine, or makes data on one without GPUs."""
+    """Name the job that trains or evaluates on a machine, or makes data on one without GPUs."""
     name, site = settings.machine.name, Path(settings.machine.site_file).parent
-    return TRAINING.get(name) or f"{site}/run_training_{name}.sbatch"
+    step = "evaluation" if settings.stack.name == "evaluate" else "training"
+    return TRAINING.get(name) or f"{site}/run_{step}_{name}.sbatch"
 
 
 def submit(settings, paths, runtime):
