@@ -28,7 +28,8 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from train import Checkpoints, fail, own_name  # noqa: E402
+from training_run import fail, unfinished  # noqa: E402
+from training_run.run_directory import is_intact  # noqa: E402
 
 
 def llama_weights(model: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -100,7 +101,7 @@ def find_tokenizer(data: Path, given: Path | None) -> tuple[Path, str]:
 def export(state: dict[str, Any], tokenizer: Path, end_of_text: str, directory: Path) -> None:
     """Write the model of a checkpoint to a directory, complete or not at all."""
     model, arguments = state["model"], state["arguments"]
-    partial = directory.with_name(own_name(directory.name))
+    partial = unfinished(directory)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     save_file(llama_weights(model), partial / "model.safetensors", {"format": "pt"})
@@ -124,7 +125,8 @@ def main() -> None:
     add("--tokenizer", type=Path, help="tokenizer.json (default: the one that made the dataset)")
     args = parser.parse_args()
     run = args.checkpoint_dir / args.run_name
-    newest = Checkpoints(run).newest()
+    checkpoints = sorted(run.glob("step-*.pt"), reverse=True)
+    newest = next(filter(is_intact, checkpoints), None)
     if newest is None:
         fail(f"no checkpoint in {run}", "give the name of a run: --run-name NAME")
     directory = newest.with_name(f"{newest.stem}-hf")

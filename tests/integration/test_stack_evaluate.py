@@ -15,25 +15,32 @@ from lib.configuration.sites import own_arch
 # The harness is installed whole; tests/test_stack_evaluate.py reads its command lines.
 pytestmark = [pytest.mark.slow, pytest.mark.needs("apptainer")]
 
-# The same logits from train.py's GPT and from transformers' Llama; float32, so only the order of
-# additions differs.
-COMPARE = """
+TEXT_TO_SCORE = "import os\ndef main(path):"
+# The loss of train.py's GPT, and that of transformers' Llama, each in the environment of its stack.
+OURS = """
 import sys
 from argparse import Namespace
-import torch, transformers
+import torch
+from tokenizers import Tokenizer
 sys.path.insert(0, sys.argv[1])
 from train import GPT
 state = torch.load(sys.argv[2], map_location="cpu", weights_only=True)
 gpt = GPT(Namespace(**state["arguments"]))
 gpt.load_state_dict(state["model"])
-model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[3]).eval()
-tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[3])
-ids = torch.tensor([tokenizer("import os\\ndef main(path):")["input_ids"]])
+ids = torch.tensor([Tokenizer.from_file(sys.argv[3] + "/tokenizer.json").encode(sys.argv[4]).ids])
 with torch.no_grad():
-    ours = gpt.eval()(ids[:, :-1], ids[:, 1:]).item()
+    print(gpt.eval()(ids[:, :-1], ids[:, 1:]).item())
+"""
+THEIRS = """
+import sys
+import torch, transformers
+model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1]).eval()
+tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1])
+ids = torch.tensor([tokenizer(sys.argv[2])["input_ids"]])
+with torch.no_grad():
     logits = model(ids[:, :-1]).logits[0]
-    theirs = torch.nn.functional.cross_entropy(logits, ids[0, 1:]).item()
-print(type(model).__name__, tokenizer.eos_token, abs(ours - theirs) < 1e-5)
+print(type(model).__name__, tokenizer.eos_token)
+print(torch.nn.functional.cross_entropy(logits, ids[0, 1:]).item())
 """
 TASK = """\
 task: tiny
@@ -52,11 +59,7 @@ metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
 def harness(root, install_once):
     """Give the venv with the packages of the stack, made on the base image once."""
     inputs = [root / "stacks/evaluate/requirements.txt", root / "requirements/torch.txt"]
-    torch = "stacks/evaluate/requirements.txt"
-    return install_once("evaluate", inputs, (root / torch).read_text() + TORCH)
-
-
-TORCH = "torch==2.13.0\n"
+    return install_once("evaluate", inputs, "".join(each.read_text() for each in inputs))
 
 
 def test_checkpoint_becomes_a_number(make_job_clone, harness, slurm, tmp_path):
@@ -71,12 +74,14 @@ def test_checkpoint_becomes_a_number(make_job_clone, harness, slurm, tmp_path):
     again = clone.container_run("bash", "stacks/pytorch/export.sh", "--run-name", "gpt")
     assert f"already exported: {model}" in again.stdout
 
+    scored = (model, TEXT_TO_SCORE)
+    ours = clone.container_run("python", "-c", OURS, clone.root, run / "step-00000050.pt", *scored)
     (clone.scratch / f"venv_evaluate_{own_arch()}").symlink_to(harness)
-    (tmp_path / "compare.py").write_text(COMPARE)
-    paths = [tmp_path / "compare.py", clone.root, run / "step-00000050.pt", model]
     chosen = {"LONGSHIP_STACK": "evaluate"}
-    said = clone.container_run("python", *paths, env=chosen).stdout
-    assert said.split() == ["LlamaForCausalLM", "<|endoftext|>", "True"]
+    theirs = clone.container_run("python", "-c", THEIRS, *scored, env=chosen).stdout.split()
+    assert theirs[:2] == ["LlamaForCausalLM", "<|endoftext|>"]
+    # float32; only the order of additions differs
+    assert float(theirs[2]) == pytest.approx(float(ours.stdout), abs=1e-5)
 
     tasks = clone.scratch / "tasks"
     tasks.mkdir()
