@@ -43,7 +43,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from training_run import fail
 from training_run.megatron_data import open_tokens, vocab_size_of
-from training_run.metrics import Recorder, summarize
+from training_run.metrics import Recorder, peak_flops, summarize
 from training_run.process import Process, Stop
 from training_run.run_directory import RunDirectory
 
@@ -116,8 +116,7 @@ def parse_arguments() -> Namespace:
     add("--weight-decay", type=size, default=0.1, help="weight decay of the weight matrices")
     add("--clip-norm", type=size, default=1.0, help="maximum gradient norm; 0: no clipping")
     add("--dropout", type=share, default=0.0, help="dropout of each residual branch")
-    seed = number(int, 0, 2**63)
-    add("--seed", type=seed, default=1, help="seed of weights, batches and dropout")
+    add("--seed", type=number(int, 0, 2**63), default=1, help="seed of weights, batches, dropout")
 
     add = parser.add_argument_group("validation").add_argument
     about = "share of the documents to hold out, from the end; 0: no validation "
@@ -337,10 +336,9 @@ class Trainer:
     @torch.no_grad()
     def validate(self) -> float:
         """Return the mean loss on the same held-out sequences each time."""
-        args, process = self.args, self.process
-        first, last = args.sequence_length + 1, self.held_out.size
-        ends = np.linspace(first, last, args.validation_sequences).astype(np.int64)
-        total = torch.zeros(2, device=process.device)
+        first, last = self.args.sequence_length + 1, self.held_out.size
+        ends = np.linspace(first, last, self.args.validation_sequences).astype(np.int64)
+        total = torch.zeros(2, device=self.process.device)
         self.gpt.eval()
         for inputs, targets in self.micro_batches(self.held_out, ends):
             with self.bfloat16:
@@ -349,8 +347,17 @@ class Trainer:
             count = torch.full_like(loss, len(inputs))
             total += torch.stack((loss * count, count))
         self.gpt.train()
-        loss_sum, sequences = process.mean(total)
+        loss_sum, sequences = self.process.mean(total)
         return loss_sum / sequences
+
+    def mfu_per_token(self) -> float | None:
+        """Return the MFU of a speed of one token per second; None if the device is not known."""
+        args, process = self.args, self.process
+        peak = peak_flops(torch.cuda.get_device_name()) if process.device.type == "cuda" else None
+        # Forward and backward: 6 per weight, and half of attention's products, which is causal.
+        weights = sum(weight.numel() for weight in self.gpt.parameters())
+        flops = 6 * weights + 6 * args.layers * args.width * args.sequence_length
+        return flops / (peak * process.world_size) if peak else None
 
 
 def load_checkpoint(path: Path, args: Namespace) -> tuple[State, list[str]]:
@@ -373,10 +380,10 @@ def load_checkpoint(path: Path, args: Namespace) -> tuple[State, list[str]]:
 
 def train(trainer: Trainer, run: RunDirectory, done: int) -> int:
     """Take the steps after `done`, and record them; return the last one."""
-    args = trainer.args
-    is_first = trainer.process.rank == 0
-    tokens_per_step = args.batch_size * args.sequence_length
-    recorder = Recorder(run.path, done, args.steps, tokens_per_step) if is_first else None
+    args, recorder = trainer.args, None
+    if trainer.process.rank == 0:
+        tokens = args.batch_size * args.sequence_length
+        recorder = Recorder(run.path, done, args.steps, tokens, trainer.mfu_per_token())
     try:
         for step in range(done + 1, args.steps + 1):
             begin = time.perf_counter()
@@ -402,11 +409,10 @@ def train(trainer: Trainer, run: RunDirectory, done: int) -> int:
 def main() -> None:
     """Train to the last step, from the newest checkpoint if one exists."""
     args = parse_arguments()
-    fraction = args.validation_fraction
-    data = open_tokens(args.data, HELD_OUT if fraction is None else fraction)
-    if fraction is None:
-        args.validation_fraction = HELD_OUT if data[1].size > args.sequence_length else 0.0
-        data = open_tokens(args.data, args.validation_fraction)
+    if args.validation_fraction is None:
+        held_out = open_tokens(args.data, HELD_OUT)[1].size
+        args.validation_fraction = HELD_OUT if held_out > args.sequence_length else 0.0
+    data = open_tokens(args.data, args.validation_fraction)
     process = Process.join(args.device)
     check_arguments(args, data[0].size, data[1].size, process.world_size)
     run = RunDirectory(args.checkpoint_dir / args.run_name)

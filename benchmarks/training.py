@@ -9,7 +9,7 @@ as benchmarks/megatron_loop.py, and the same bytes. Training: the same sizes and
 benchmarks/plain_gpt.py. The speed is that of the median step by wall time, as recorded by train.py,
 without the time of recording. CPU time is that of the whole program, including its start and its
 checkpoints. Ranks: train.py by torchrun with gloo, one core each. All run alternately. On a machine
-with a GPU, training uses it and its FLOPs are reported; this has not been tested on a GPU yet.
+with a GPU, training uses it and its MFU is reported; this has not been tested on a GPU yet.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ VERSIONS = """
 from importlib.metadata import version
 print(", ".join(f"{name} {version(name)}" for name in ("torch", "tokenizers", "megatron-core")))
 """
-PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}  # bfloat16, dense, by data sheets
 HAS_GPU = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
 
 
@@ -94,6 +93,7 @@ class Bench:
         record = json.loads(Path(f"{self.dataset}.record.json").read_text("utf-8"))
         self.vocab_size = record["result"]["vocab_size"]
         self.gpu = self.inside("-c", HAS_GPU)
+        self.metrics: list[dict[str, float]] = []  # of train.py's last run, without its start
 
     @property
     def dataset(self) -> Path:
@@ -175,22 +175,18 @@ class Bench:
         else:
             self.inside("train.py", *words)
         lines = (folder / "metrics.jsonl").read_text("utf-8").splitlines()
-        return statistics.median(json.loads(line)["tokens_per_s"] for line in lines[WARM_UP:])
+        self.metrics = [json.loads(line) for line in lines[WARM_UP:]]
+        return statistics.median(line["tokens_per_s"] for line in self.metrics)
 
     def utilisation(self, taken: dict[str, list[Round]]) -> str:
-        """Report the GPU utilisation: 6 FLOPs per parameter and token, plus those of attention."""
+        """Report the step time and the GPU utilisation that train.py recorded in its last run."""
         if not self.gpu:
             return ""
-        layers, width, length = (GPU_SIZES[each] for each in ("layers", "width", "sequence-length"))
-        weights = 12 * layers * width**2 + self.vocab_size * width
         speed = statistics.median(each.speed for each in taken["`train.py`"])
-        flops = speed * (
-            6 * weights + 6 * layers * width * length
-        )  # causal: half of them per token
-        peak = next((value for name, value in PEAK_FLOPS.items() if name in self.gpu), None)
-        share = f", {flops / peak:.0%} of its peak" if peak else ""
-        step = GPU_SIZES["batch-size"] * length / speed
-        return f"A step takes {step * 1000:.0f} ms; {flops / 1e12:.0f} TFLOP/s{share}."
+        step = GPU_SIZES["batch-size"] * GPU_SIZES["sequence-length"] / speed
+        mfu = [line["mfu"] for line in self.metrics if "mfu" in line]
+        share = f", {statistics.median(mfu):.0%} of the GPU's peak" if mfu else ""
+        return f"A step takes {step * 1000:.0f} ms{share}."
 
 
 def in_turn(ways: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[Round]]:

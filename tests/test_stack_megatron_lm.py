@@ -238,3 +238,83 @@ def test_profile_outside_of_a_job_lies_in_the_scratch_folder(profile_ranks, tmp_
 def test_other_ranks_become_the_trainer(profile_ranks):
     assert profile_ranks("1") == ["trainer", "--steps", "a b"]
     assert profile_ranks("80") == ["trainer", "--steps", "a b"]
+
+
+# Stand-ins for what record_metrics.py meets in the environment, and a trainer that logs as
+# Megatron's training_log() does at the pinned release.
+STANDINS = {
+    "torch/__init__.py": "class cuda:\n    get_device_name = lambda: 'NVIDIA A100-SXM4-40GB'\n",
+    "torch/utils/__init__.py": "",
+    "torch/utils/tensorboard.py": """
+class SummaryWriter:
+    def __init__(self, log_dir, max_queue): pass
+    def add_scalar(self, tag, value, step): print(tag, value, step)
+""",
+    "megatron/training.py": """
+class get_args:
+    global_batch_size, seq_length = 8, 100
+""",
+    "beside.py": "",
+    "trainer.py": """
+import sys
+import beside
+from torch.utils.tensorboard import SummaryWriter
+
+writer = SummaryWriter(log_dir=sys.argv[1], max_queue=9)
+for step in range(int(sys.argv[2]), int(sys.argv[3]) + 1):
+    writer.add_scalar("learning-rate", 0.1, step)
+    writer.add_scalar("learning-rate vs samples", 0.1, 8 * step)
+    writer.add_scalar("lm loss", 9.0 - step, step)
+    writer.add_scalar("lm loss vs samples", 9.0 - step, 8 * step)
+    writer.add_scalar("grad-norm", 0.5, step)
+    if step % 2 == 0:
+        writer.add_scalar("iteration-time", 2.0, step)
+        writer.add_scalar("throughput", 156.0, step)
+        writer.add_scalar("lm loss validation", 7.0, step)
+        writer.add_scalar("lm loss validation vs samples", 7.0, 8 * step)
+writer.add_scalar("lm loss validation", 7.5, step)  # of the test set
+sys.exit(3)
+""",
+}
+
+
+def test_metrics_are_recorded_in_the_form_of_all_stacks(root, tmp_path):
+    for name, text in STANDINS.items():
+        file = tmp_path / "it's here" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    run = tmp_path / "run"
+    script = root / "stacks/megatron-lm/record_metrics.py"
+
+    def train(first, last, rank="1"):
+        words = [script, tmp_path / "it's here/trainer.py", run / "tensorboard", first, last]
+        more = {"PYTHONPATH": str(tmp_path / "it's here"), "RANK": rank, "WORLD_SIZE": "2"}
+        command = [sys.executable, *map(str, words)]
+        environment = {**os.environ, **more}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert train(1, 2, rank="0").returncode == 3 and not run.exists()
+    done = train(1, 3)
+    assert done.returncode == 3, done.stderr
+    assert "learning-rate vs samples 0.1 24" in done.stdout  # the events are as before
+    assert train(3, 4).returncode == 3  # resumed from the checkpoint of step 2
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    every = {"learning_rate": 0.1, "grad_norm": 0.5}
+    speed = {"seconds": 2.0, "tokens_per_s": 400.0, "mfu": 0.5, "validation_loss": 7.0}
+    assert lines == [
+        {"step": 1, "loss": 8.0, **every},
+        {"step": 2, "loss": 7.0, **every, **speed},
+        {"step": 3, "loss": 6.0, **every},
+        {"step": 4, "loss": 5.0, **every, **speed},
+    ]
+
+
+def test_metrics_are_recorded_unless_ranks_are_profiled(root, tmp_path):
+    for number, (settings, expected) in enumerate((("", True), ('profile = "0"', False))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        given = {"configuration": f"[training]\n{settings}\n"}
+        _, calls = start(root, "megatron-lm", "berzelius", folder, (), **given)
+        ((_, words),) = calls
+        recorded = f"{words[words.index(TRAINER) - 1]}".endswith("/record_metrics.py")
+        assert recorded is expected

@@ -1,4 +1,9 @@
-"""The metrics of a run: one line of JSON per step, TensorBoard, a progress line, a loss curve."""
+"""The metrics of a run: one line of JSON per step, TensorBoard, a progress line, a loss curve.
+
+Every line of `metrics.jsonl` has `step` and `loss` (nats per token), and where the trainer knows it
+`tokens_per_s` of all ranks, `seconds` of the step, `grad_norm`, `learning_rate`, `validation_loss`
+and `mfu`, the share of the GPUs' peak that the model's own FLOPs need. All stacks write this form.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,25 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-
-import numpy as np
-from torch.utils.tensorboard import SummaryWriter
+from typing import TextIO
 
 from training_run import unfinished
+
+# FLOP/s of a device, as PyTorch names it: bfloat16, dense, by the vendors' data sheets. PyTorch
+# sees each half (GCD) of an MI250X as a device.
+PEAK_FLOPS = {
+    "A100": 312e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "GH200": 989e12,
+    "MI250X": 191.5e12,
+}
+
+
+def peak_flops(device: str) -> float | None:
+    """Return the peak of a device in FLOP/s, by its name; None if it is not known."""
+    return next((peak for name, peak in PEAK_FLOPS.items() if name in device), None)
 
 
 def read_metrics(path: Path, last_step: int) -> tuple[list[dict[str, float]], int]:
@@ -36,6 +55,42 @@ def read_metrics(path: Path, last_step: int) -> tuple[list[dict[str, float]], in
     return metrics, damaged
 
 
+class MetricsFile:
+    """`metrics.jsonl` in a run's directory; it has a line for every recorded step.
+
+    Nothing is written before the first step: what it shows of steps that a resumed run takes again
+    is removed then.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "metrics.jsonl"
+        self._lines: TextIO | None = None
+
+    def write(self, step: int, metrics: dict[str, float | None]) -> None:
+        """Write the metrics of a step; those that are None are left out."""
+        if not self._lines:
+            self._lines = self._open(step)
+        known = {name: value for name, value in metrics.items() if value is not None}
+        self._lines.write(json.dumps({"step": step, **known}) + "\n")
+        self._lines.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._lines:
+            self._lines.close()
+
+    def _open(self, step: int) -> TextIO:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        kept, damaged = read_metrics(self.path, step - 1)
+        if damaged:
+            copy = shutil.copy(self.path, self.path.with_suffix(".damaged"))
+            warning = f"cannot read {damaged} lines of {self.path}; all lines are kept in {copy}"
+            print(f"warning: {warning}", file=sys.stderr)
+        partial = unfinished(self.path)
+        partial.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
+        return partial.replace(self.path).open("a", encoding="utf-8")
+
+
 class Recorder:
     """Writes the metrics of each step as JSON Lines, for TensorBoard, and as a progress line.
 
@@ -47,19 +102,22 @@ class Recorder:
         Step that the run resumes from, and its last one.
     tokens_per_step : int
         Tokens of all ranks.
+    mfu_per_token : float or None
+        MFU of a speed of one token per second; None on a device whose peak is not known.
     """
 
-    def __init__(self, directory: Path, done: int, steps: int, tokens_per_step: int) -> None:
-        self.steps, self.tokens_per_step = steps, tokens_per_step
-        path = directory / "metrics.jsonl"
-        kept, damaged = read_metrics(path, done)
-        if damaged:
-            copy = shutil.copy(path, directory / "metrics.damaged")
-            warning = f"cannot read {damaged} lines of {path}; all lines are kept in {copy}"
-            print(f"warning: {warning}", file=sys.stderr)
-        partial = unfinished(path)
-        partial.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
-        self.lines = partial.replace(path).open("a", encoding="utf-8")
+    def __init__(
+        self,
+        directory: Path,
+        done: int,
+        steps: int,
+        tokens_per_step: int,
+        mfu_per_token: float | None,
+    ) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # other stacks may not have it
+
+        self.steps, self.tokens_per_step, self.mfu_per_token = steps, tokens_per_step, mfu_per_token
+        self.file = MetricsFile(directory)
         self.board = SummaryWriter(str(directory / "tensorboard"), purge_step=done + 1)
         self.first: tuple[int, float] | None = None
         self.shown = -math.inf
@@ -68,8 +126,9 @@ class Recorder:
         """Record a step: its metrics, losses in nats per token, and the time it took."""
         speed = self.tokens_per_step / seconds
         metrics = {**metrics, "tokens_per_s": speed, "seconds": seconds}
-        self.lines.write(json.dumps({"step": step, **metrics}) + "\n")
-        self.lines.flush()
+        if self.mfu_per_token:
+            metrics["mfu"] = speed * self.mfu_per_token
+        self.file.write(step, metrics)
         for name, value in metrics.items():
             self.board.add_scalar(name, value, step)
         self._show(step, metrics)
@@ -94,7 +153,7 @@ class Recorder:
         """End the progress line and close the files."""
         if sys.stdout.isatty():
             print()
-        self.lines.close()
+        self.file.close()
         self.board.close()
 
 
@@ -118,7 +177,9 @@ def summarize(directory: Path, last_step: int) -> None:
 
 def draw_loss(metrics: list[dict[str, float]], title: str, path: Path) -> None:
     """Draw the loss of each step and their moving average as PNG."""
-    from matplotlib.figure import Figure  # takes a second, so only at the end of a run
+    # These take a second, so only at the end of a run.
+    import numpy as np
+    from matplotlib.figure import Figure
 
     steps, losses = [line["step"] for line in metrics], [line["loss"] for line in metrics]
     window = 1 + len(losses) // 25

@@ -109,8 +109,9 @@ else
     arguments+=(
         --save="$checkpoints" --load="$checkpoints" --save-interval="$TRAINING_SAVE_INTERVAL"
         --exit-signal-handler
-        --tensorboard-dir="$checkpoints/tensorboard"
+        --tensorboard-dir="$checkpoints/tensorboard" --log-timers-to-tensorboard
     )
+    script=("$LONGSHIP_ROOT/stacks/megatron-lm/record_metrics.py" "${script[@]}")
 fi
 
 # Tensor parallelism requires this on A100 and GH200: kernels start in the order of their launch, communication

@@ -23,7 +23,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.utils.data import IterableDataset
 from torchtitan.components.dataloader import ParallelAwareDataloader
-from torchtitan.components.metrics import MetricsProcessor
+from torchtitan.components.metrics import BaseLogger, MetricsProcessor
 from torchtitan.components.tokenizer import Tokenizer
 from torchtitan.datasets.hf_datasets import build_hf_dataloader
 from torchtitan.distributed import utils as dist_utils
@@ -31,6 +31,9 @@ from torchtitan.protocols.train_spec import TrainSpec, apply_to_train_specs, get
 from torchtitan.tools import utils
 from torchtitan.tools.logging import logger
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
+from training_run.metrics import MetricsFile, peak_flops  # noqa: E402
 
 NAME = "megatron"
 END_OF_TEXT = "<|endoftext|>"  # of a tokenizer that preprocess_data.py trained
@@ -272,8 +275,28 @@ class Validator:
         return loss.full_tensor() if isinstance(loss, DTensor) else loss
 
 
+class Collector(BaseLogger):
+    """TorchTitan's logger, which also keeps what it logged of a step."""
+
+    def __init__(self, logger: BaseLogger) -> None:
+        self.logger = logger
+        self.logged: dict[str, Any] = {}
+
+    def log(self, metrics: dict[str, Any], step: int) -> None:
+        """Log the metrics of a step, or of its validation."""
+        self.logger.log(metrics, step)
+        self.logged.update(metrics)
+
+    def close(self) -> None:
+        """Close the logger."""
+        self.logger.close()
+
+
 class Metrics(MetricsProcessor):
     """TorchTitan's metrics, extended: they also validate, and stop the run on a signal.
+
+    The rank that logs for TensorBoard also writes `metrics.jsonl`, in the form of all stacks, but
+    without the gradient norm, which TorchTitan 0.1.0 does not report.
 
     After each logged step the ranks agree whether to stop, because the signal before the time
     limit reaches them in different steps. The trainer then ends, with a checkpoint, because its
@@ -282,6 +305,14 @@ class Metrics(MetricsProcessor):
 
     stop = False
     validator: Validator | None = None
+    next_rate: float | None = None
+
+    def __init__(self, job_config: Any, parallel_dims: Any) -> None:
+        super().__init__(job_config, parallel_dims)
+        is_only_one = not job_config.metrics.save_for_all_ranks or torch.distributed.get_rank() == 0
+        self.is_recorded = is_only_one and type(self.logger) is not BaseLogger
+        self.logger = Collector(self.logger)
+        self.file = MetricsFile(Path(job_config.job.dump_folder))
 
     def end(self, *_: Any) -> None:
         """Remember the signal."""
@@ -301,6 +332,24 @@ class Metrics(MetricsProcessor):
             self.job_config.training.steps = step
         elif self._is_validated(step):
             self._validate(step)
+        if self.is_recorded:
+            self.file.write(step, self._line())
+        self.logger.logged.clear()
+
+    def _line(self) -> dict[str, float | None]:
+        logged = self.logger.logged
+        speed = logged["throughput(tps)"]  # of a device
+        peak = peak_flops(self.device_memory_monitor.device_name)
+        # The optimizer has the rate of the next step already.
+        rate, self.next_rate = self.next_rate, self.optimizers.optimizers[0].param_groups[0]["lr"]
+        return {
+            "loss": logged["loss_metrics/global_avg_loss"],
+            "learning_rate": rate if self.job_config.metrics.log_freq == 1 else None,
+            "tokens_per_s": speed * torch.distributed.get_world_size(),
+            "seconds": logged["time_metrics/end_to_end(s)"],
+            "mfu": self.num_flops_per_token * speed / peak if peak else None,
+            "validation_loss": logged.get("validation_metrics/global_avg_loss"),
+        }
 
     def _is_validated(self, step: int) -> bool:
         last = self.job_config.training.steps

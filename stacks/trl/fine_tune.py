@@ -24,7 +24,7 @@ from arguments import TrainingArguments, TranslationArguments, parse_arguments
 from pairs import read_pairs
 from problem import InputError, check_model, first_line, is_local
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerState
-from translation import StopAtSignal, TranslationTrainer, with_prompts
+from translation import RecordMetrics, StopAtSignal, TranslationTrainer, with_prompts
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -155,6 +155,7 @@ def fine_tune(stop: threading.Event) -> None:
     if (training.do_eval or training.eval_on_start) and eval_pairs is None:
         message = "cannot evaluate without a dataset"
         raise InputError(message, "give --eval_dataset, or leave out the evaluation's options")
+    weights = 0 if peft_config else model.num_parameters(exclude_embeddings=True)
     try:
         trainer = TranslationTrainer(
             model,
@@ -163,7 +164,7 @@ def fine_tune(stop: threading.Event) -> None:
             eval_pairs=eval_pairs,
             processing_class=tokenizer,
             peft_config=peft_config,
-            callbacks=[StopAtSignal(stop)],
+            callbacks=[StopAtSignal(stop), RecordMetrics(Path(training.output_dir), weights)],
             generation={
                 "do_sample": False,
                 "num_beams": options.num_beams,

@@ -114,7 +114,10 @@ from torchtitan.protocols.train_spec import get_train_spec
 from torchtitan.tools import utils
 
 utils.device_type = "cpu"
-metrics.MetricsProcessor.__init__ = lambda self, config, dims: setattr(self, "job_config", config)
+def init(self, config, dims):
+    self.job_config, self.logger = config, metrics.BaseLogger()
+
+metrics.MetricsProcessor.__init__ = init
 metrics.MetricsProcessor.log = lambda self, step, loss: None
 config = ConfigManager().parse_args([*sys.argv[1:], "--validation.dataset_files="])
 processor = get_train_spec(config.model.name).build_metrics_processor_fn(config, None, None)
@@ -315,6 +318,10 @@ def test_torchtitan_trains_and_validates(root, titan, data, arguments_of, tmp_pa
         path = f"PYTHONPATH={root / STACK}"
         return losses(titan("env", path, *ranks, tmp_path / "train.py", *words).stderr)
 
+    def recorded():
+        newest = max(tmp_path.glob("*/metrics.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+        return [json.loads(line) for line in newest.read_text().splitlines()]
+
     both = train()
     # validated steps are logged too
     assert sorted(both) == [
@@ -322,9 +329,19 @@ def test_torchtitan_trains_and_validates(root, titan, data, arguments_of, tmp_pa
         *(("validate step", step) for step in (2, 4, 5)),
     ]
     assert both["validate step", 5] < both["validate step", 2]
+    # what it logs is also in the form of all stacks, each step in one line
+    lines = recorded()
+    assert {("step", line["step"]): round(line["loss"], 4) for line in lines} == {
+        key: loss for key, loss in both.items() if key[0] == "step"
+    }
+    validated = {line["step"]: round(line.get("validation_loss", 0), 4) for line in lines}
+    assert validated == {step: both.get(("validate step", step), 0) for step in range(1, 6)}
     # it changes nothing of the training, nor where a layer is split among two ranks
     alone = train("--validation.dataset_files=", "--metrics.log_freq=1")
     assert alone == {key: loss for key, loss in both.items() if key[0] == "step"}
+    rates = [line.get("learning_rate") for line in recorded()]
+    assert rates[0] is None and all(0 < rate < 1 for rate in rates[1:])
+    assert all(line["tokens_per_s"] > 0 and line["seconds"] > 0 for line in recorded())
     tensor = train(own=training + "gpus_per_replica = 2\ntensor_parallel = 2\n")
     assert tensor["validate step", 5] < tensor["validate step", 2]
 

@@ -117,6 +117,11 @@ def losses(folder, step):
 def check_that_it_learned(folder, step):
     found = losses(folder, step)
     assert len(found) == step
+    recorded = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in recorded] == list(range(1, step + 1))
+    assert [line["loss"] for line in recorded] == found
+    known = {"grad_norm", "learning_rate", "tokens_per_s", "seconds"}
+    assert all(known <= {*line} and line["tokens_per_s"] > 0 for line in recorded)
     assert found[-1] < found[0] / 10
     assert scores(folder)["eval_bleu"] > 50
     lines = [json.loads(line) for line in (folder / "translations.jsonl").read_text().splitlines()]

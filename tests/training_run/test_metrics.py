@@ -1,0 +1,60 @@
+"""`metrics.jsonl`: the lines that all stacks write, and what a resumed run keeps of them."""
+
+import json
+
+import pytest
+
+from training_run.metrics import MetricsFile, peak_flops
+
+
+def lines(directory):
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_metric_that_is_not_known_is_left_out(tmp_path):
+    file = MetricsFile(tmp_path / "a run")
+    file.write(1, {"loss": 2.5, "grad_norm": None, "mfu": 0.4})
+    assert lines(tmp_path / "a run") == [{"step": 1, "loss": 2.5, "mfu": 0.4}]  # while it is open
+    file.close()
+
+
+def test_resumed_run_takes_the_lines_before_its_first_step(tmp_path, capsys):
+    first = MetricsFile(tmp_path)
+    for step in (10, 20, 30):
+        first.write(step, {"loss": float(step)})
+    first.close()
+    second = MetricsFile(tmp_path)
+    assert len(lines(tmp_path)) == 3  # nothing is lost before there is something new
+    second.write(20, {"loss": 0.5})
+    second.close()
+    assert lines(tmp_path) == [{"step": 10, "loss": 10.0}, {"step": 20, "loss": 0.5}]
+    assert not list(tmp_path.glob("*.partial")) and not capsys.readouterr().err
+
+
+def test_line_that_cannot_be_read_is_told_and_kept(tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    before = '{"step": 1, "loss": 3.0}\n\0\0\n{"step": 2, "loss": 2.0}\n{"step": 3, "lo'
+    path.write_text(before)
+    file = MetricsFile(tmp_path)
+    file.write(3, {"loss": 1.0})
+    file.close()
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3]
+    assert (tmp_path / "metrics.damaged").read_text() == before
+    assert f"warning: cannot read 1 lines of {path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [  # as torch.cuda.get_device_name() writes them
+        ("NVIDIA A100-SXM4-40GB", 312e12),
+        ("NVIDIA GH200 120GB", 989e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H200", 989e12),
+        ("AMD Instinct MI250X", 191.5e12),
+        ("NVIDIA GeForce RTX 3060", None),
+        ("", None),
+    ],
+)
+def test_peak_is_that_of_the_device(device, peak):
+    assert peak_flops(device) == peak
