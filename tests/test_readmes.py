@@ -108,6 +108,7 @@ def test_each_job_of_the_page_on_jobs_is_taken(clone, run):
     (recorded / "launcher").write_text("")
     (recorded / "job.sbatch").write_text((ROOT / "jsc/run_training_jwb.sbatch").read_text())
     (recorded / "configuration.json").write_text('{ "project": { "account": "a" } }')
+    (clone.root / "lr.txt").write_text("1e-4\n" * 8)
     submitted = [words for words in commands("docs/how-to/jobs.md") if words[0] == "submit.py"]
     assert len(submitted) > 5
     for script, *arguments in submitted:

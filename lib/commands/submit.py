@@ -139,7 +139,8 @@ def submit(
     Image, packages, partition, time limit, GPUs, memory and account are checked first. The job uses
     the current configuration and code, frozen unless --live or jobs.freeze says otherwise, and the
     image and packages that are active when it starts. With --chain, each job resumes where the
-    previous one reached its time limit.
+    previous one reached its time limit. With --array, @{FILE} in an argument of the job is a line
+    of FILE, in each task another one: task 0 takes the first line.
     """
     given = {"chain": chain, "after": after, "agreed": yes, "live": live, "as_json": as_json}
     if job in ("status", "report") and words:

@@ -76,7 +76,7 @@ def request_from_options(options: Mapping[str, str], machine: Machine) -> Reques
         hours=hours(options["time"], "--time")
         if "time" in options
         else qos.max_hours or limits.max_hours,
-        jobs=_array_size(options.get("array", "")),
+        jobs=sum(map(len, array_tasks(options.get("array", "")))) or 1,
     )
 
 
@@ -139,9 +139,9 @@ def _memory(options: Mapping[str, str], nodes: int, cores: int, gpus: int) -> fl
     return 0
 
 
-def _array_size(text: str) -> int:
-    """Count the tasks of ``--array``, such as ``0-7``, ``1,4-10:2`` and ``0-99%5``."""
-    size = 0
+def array_tasks(text: str) -> list[range]:
+    """Return the tasks of ``--array``, such as ``0-7``, ``1,4-10:2`` and ``0-99%5``."""
+    tasks = []
     for part in text.partition("%")[0].strip("[]").split(",") if text else []:
         match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
         if not match:
@@ -149,8 +149,8 @@ def _array_size(text: str) -> int:
                 f'--array: expected indices, got "{text}"', "write --array=0-7 or --array=1,4,9%2"
             )
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        size += len(range(first, last + 1, max(step, 1)))
-    return size or 1
+        tasks.append(range(first, last + 1, max(step, 1)))
+    return tasks
 
 
 def slurm_facts(text: str, name: str = "") -> dict[str, str]:

@@ -13,6 +13,7 @@ from lib.configuration.tables import find_files
 from lib.jobs.job_files import JobFile, read_job_file
 from lib.jobs.options import Option, read_options
 from lib.jobs.request import slurm_facts
+from lib.jobs.sweep import escaped
 from lib.script.errors import LongshipError
 from lib.script.records import is_own, read_record
 
@@ -86,9 +87,12 @@ def recorded_job(run: Path) -> tuple[JobFile, list[Option], tuple[str, ...]]:
             f"the record of {run.name} is incomplete: {error.strerror}: {run / 'arguments'}",
             "submit the job again: python3 submit.py SITE/JOB.sbatch",
         ) from error
+    arguments = tuple(text.split("\0")[:-1])
+    if task:
+        arguments = tuple(map(escaped, arguments))
     name = "job.salloc" if (run / "job.salloc").exists() else "job.sbatch"
     job = read_job_file(run, str(run / name))._replace(path=run / name)
-    return job, options, tuple(text.split("\0")[:-1])
+    return job, options, arguments
 
 
 def _given_options(record: Mapping[str, str], run: Path) -> list[Option]:

@@ -6,14 +6,18 @@ import glob
 import heapq
 import os
 import re
+import shlex
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from lib.configuration.partitions import seconds
 from lib.configuration.tables import find_files
+from lib.jobs.request import array_tasks
 from lib.jobs.usage import Usage, cost_of_run, usage_of
 from lib.script.errors import LongshipError, printable
 from lib.script.execute import output
@@ -28,13 +32,15 @@ from lib.script.records import (
 
 _Row = dict[str, Any]
 _FORMAT = "%i|%T|%M|%l|%D|%r|%j"  # the name last: it can contain any character
-_SHOWN, _READ = 5, 50  # jobs that have ended, and records of which the newest are these
+# jobs that have ended, an array as one; tasks of each; records of which the newest are these
+_SHOWN, _TASKS, _READ = 5, 8, 50
 # what moves the cursor of a terminal or colours the rest
 _SEQUENCE = re.compile(r"\033\[[0-9;?]*[A-Za-z]|[\0-\010\013-\037]")
 _EMPTY: _Row = {
     **{"id": "", "name": "", "state": "ENDED", "nodes": None, "elapsed_seconds": None},
     **{"limit_seconds": None, "reason": "", "cost": None, "cost_unit": "", "exit_code": None},
     **{"ended": "", "failed": "", "log": "", "last_line": "", "run": ""},
+    "values": "",  # of a task of an array
     **{each: None for each in Usage._fields if each != "cost"},
 }
 
@@ -43,11 +49,13 @@ def status(runs: Path) -> Report:
     """Describe the user's jobs, those of the queue first."""
     width = columns()
     queued = list(_queue(runs))
-    lines = list(_table(queued, width)) if queued else ["you have no pending or running jobs"]
-    ended = list(_ended(runs, {row["id"] for row, *_ in queued}))
+    rows = [row for row, *_ in queued]
+    lines = list(_table(runs, queued, width)) if queued else ["you have no pending or running jobs"]
+    ended = list(_ended(runs, {each["id"] for each in rows}))
     if ended:
         lines += ["", "recently finished:"]
-        lines += [line[:width] for each in ended for line in (_ended_line(each), _usage_line(each))]
+        for _, tasks in groupby(ended, lambda each: _array(each["id"])):
+            lines += [each[:width] for each in _ended_lines(runs, list(tasks), rows)]
     failed = bool(ended) and ended[0]["exit_code"] != 0
     text = "".join(f"{printable(each)}\n" for each in lines)
     return Report(text, f"python3 doctor.py explain {ended[0]['id']}" if failed else "")
@@ -57,6 +65,39 @@ def status_as_json(runs: Path) -> Report:
     """Describe the same jobs for a program."""
     queued = [row for row, *_ in _queue(runs)]
     return as_json([*queued, *_ended(runs, {each["id"] for each in queued})])
+
+
+def _array(job: str) -> str:
+    """Return the job array that a task belongs to; another job itself."""
+    return job.partition("_")[0]
+
+
+def _array_line(runs: Path, row: _Row, queued: list[_Row]) -> Iterator[str]:
+    """Return a line with the number of tasks in each state, if a job is an array of several."""
+    array = _array(row["id"])
+    if array == row["id"]:
+        return
+    tasks = [each for each in queued if _array(each["id"]) == array]
+    states: Counter[str] = Counter()
+    for each in tasks:  # pending ones are in one row, such as 7_[3-7%2]
+        states[each["state"].lower()] += sum(map(len, array_tasks(each["id"].partition("_")[2])))
+    for path in find_files(runs, f"{glob.escape(array)}_*-*/record.json"):
+        record = readable_values(path)
+        if is_own(path.parent) and not any(record.get("job") == each["id"] for each in tasks):
+            states[_state(record)] += 1
+    if sum(states.values()) > 1:
+        counts = ", ".join(f"{number} {state}" for state, number in states.items() if state)
+        yield f"{array:<12} {row['name']:<16.16} {counts}"
+
+
+def _state(record: Mapping[str, str]) -> str:
+    """Return the state of a task that is no longer in the queue, or waits there again ("")."""
+    stopped = record.get("stopped", "")
+    if stopped == "requeued":
+        return ""
+    if not record.get("ended"):
+        return "lost"
+    return "completed" if record.get("exit_code") == "0" else stopped or "failed"
 
 
 def _queue(runs: Path) -> Iterator[tuple[_Row, str, str]]:
@@ -85,7 +126,10 @@ def _listed_jobs() -> str:
             "Slurm not found on this machine: squeue is missing",
             "run this command on a login node",
         )
-    text, code = output(["squeue", "--me", "--noheader", f"--format={_FORMAT}"], 30)
+    # a length of 0: all tasks of an array that wait
+    text, code = output(
+        ["env", "SLURM_BITSTR_LEN=0", "squeue", "--me", "--noheader", f"--format={_FORMAT}"], 30
+    )
     if code and "configuration source" in text:
         raise LongshipError(
             "Slurm is installed on this machine, but no cluster is configured",
@@ -110,7 +154,7 @@ def _ended(runs: Path, current: set[str]) -> Iterator[_Row]:
             found = each.lstat()
             if found.st_uid == os.geteuid():
                 records.append((found.st_mtime_ns, each))
-    shown = 0
+    shown: dict[str, list[_Row]] = {}
     for _, path in heapq.nlargest(_READ, records):
         record = readable_values(path)
         text = {each: record.get(each, "") for each in ("name", "ended", "failed")}
@@ -123,17 +167,22 @@ def _ended(runs: Path, current: set[str]) -> Iterator[_Row]:
             cost = cost_of_run(record, elapsed + earlier_seconds(record))
         numbers = {each: number(record.get(each, "")) for each in ("nodes", "exit_code")}
         times = {"elapsed_seconds": elapsed, "cost": cost}
-        yield _row(path.parent, record, id=job, **text, **numbers, **times)
-        shown += 1
-        if shown == _SHOWN:
-            return
+        row = _row(path.parent, record, id=job, **text, **numbers, **times)
+        if len(shown) < _SHOWN or _array(job) in shown:
+            shown.setdefault(_array(job), []).append(row)
+    for tasks in shown.values():
+        yield from tasks
 
 
 def _row(run: Path | None, record: Mapping[str, str], **values: Any) -> _Row:
     recorded = {each: record.get(each, "") for each in ("cost_unit", "log")}
     last_line = _last_line(recorded["log"])
     used = (usage_of(run, record)[0] if run else Usage())._asdict()
-    return {**_EMPTY, **used, **values, **recorded, "last_line": last_line, "run": str(run or "")}
+    varied = record.get("values", "")
+    with suppress(ValueError):  # of a damaged record
+        varied = shlex.join(shlex.split(varied))
+    found = {"last_line": last_line, "run": str(run or ""), "values": varied}
+    return {**_EMPTY, **used, **values, **recorded, **found}
 
 
 def _last_line(log: str) -> str:
@@ -150,18 +199,25 @@ def _last_line(log: str) -> str:
     return next((each for each in reversed(lines) if each.strip(" ")), "")
 
 
-def _table(jobs: list[tuple[_Row, str, str]], width: int) -> Iterator[str]:
+def _table(runs: Path, jobs: list[tuple[_Row, str, str]], width: int) -> Iterator[str]:
     """Return a line for each job, and further lines: why it waits, and what it printed last."""
     form = "{:<12} {:<16.16} {:<11} {:>11} {:>11} {:>6}  {}"
     if width < 100:
         form = "{:<10} {:<12.12} {:<10} {:>10} {:>10} {:>5}  {}"
     yield form.format("job", "name", "state", "elapsed", "limit", "nodes", "")
+    rows = [row for row, *_ in jobs]
+    arrays = set()
     for row, elapsed, limit in jobs:
+        if _array(row["id"]) not in arrays:
+            arrays.add(_array(row["id"]))
+            yield from _array_line(runs, row, rows)
         cost = "" if row["cost"] is None else f"{row['cost']:.2f} {row['cost_unit']} so far"
         nodes = "" if row["nodes"] is None else row["nodes"]
         yield form.format(row["id"], row["name"], row["state"], elapsed, limit, nodes, cost)
         if row["state"] == "PENDING":
             yield f"    pending: {row['reason']}"
+        if row["values"]:
+            yield f"    {row['values']}"[:width]
         if row["gpu_hours"] is not None:
             yield _usage_line(row)
         if row["last_line"]:
@@ -174,9 +230,15 @@ def _usage_line(row: _Row) -> str:
     return f"    {Usage(*(row[each] for each in Usage._fields)).words}{cost}"
 
 
-def _ended_line(row: _Row) -> str:
-    code = "unknown" if row["exit_code"] is None else row["exit_code"]
-    return (
-        f"{row['id']:<12} {row['name']:<16.16} {row['ended'] or 'end time unknown'}  "
-        f"exit code {code}  {row['failed']}"
-    )
+def _ended_lines(runs: Path, tasks: list[_Row], queued: list[_Row]) -> Iterator[str]:
+    """Describe a job that has ended, or the tasks of an array."""
+    yield from _array_line(runs, tasks[0], queued)
+    for row in tasks[:_TASKS]:
+        code = "unknown" if row["exit_code"] is None else row["exit_code"]
+        yield (
+            f"{row['id']:<12} {row['name']:<16.16} {row['ended'] or 'end time unknown'}  "
+            f"exit code {code}  {row['failed']}"
+        )
+        if row["values"]:
+            yield f"    {row['values']}"
+        yield _usage_line(row)

@@ -57,15 +57,20 @@ runs_make() {
   fi
 }
 
-# configuration_keep DIR NAME TEXT: write the configuration of the jobs to DIR-UID, to which only the user can write.
+# configuration_keep DIR NAME TEXT: keep the configuration of the jobs, and export where it is.
 configuration_keep() {
+  submission_keep "$@"
+  export LONGSHIP_CONFIGURATION=$1-$UID/$2
+}
+
+# submission_keep DIR NAME TEXT: write what jobs read at their start to DIR-UID, to which only the user can write.
+submission_keep() {
   local -r folder=$1-$UID
   if [[ ! -d $folder ]]; then (umask go-w && directory_make "$folder") || exit; fi
   is_own "$folder" ||
     fail "other users can write to $folder, which will contain what your jobs run" \
       "run: mv $(printf '%q %q' "$folder" "$folder.old")"
   text_write "$folder/$2" "$3"
-  export LONGSHIP_CONFIGURATION=$folder/$2
 }
 
 # text_write FILE TEXT: write a file, complete or not at all, that nobody else can change.

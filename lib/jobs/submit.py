@@ -16,10 +16,11 @@ from lib.jobs.frozen import repositories
 from lib.jobs.job_files import JobFile
 from lib.jobs.options import Option, combined, read_options, read_variables, same_gpus
 from lib.jobs.request import check_request, request_from_options
+from lib.jobs.sweep import Sweep, read_sweep
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import check_lines
 from lib.script.command import array, call, comment, export, wrapped
-from lib.script.errors import LongshipError
+from lib.script.errors import LongshipError, printable
 from lib.script.output import json_object
 from lib.script.quoting import Expansion, Word
 
@@ -55,7 +56,9 @@ def submit_lines(env: Environment, wanted: Submission) -> list[str]:
     named_log = log.replace("%x", request.name)
     typed = [each.word for each in wanted.typed]
     asked = [call(each.word) for each in (*account, *wanted.typed)]
-    check_job(env, job, given, [*typed, *wanted.arguments], log)
+    sweep = read_sweep(wanted.arguments, given.get("array", ""))
+    check_job(env, job, given, [*typed, *wanted.arguments, *sweep.words], log)
+    wanted = wanted._replace(arguments=sweep.frozen)
     if job.step == "training":
         variables = settings.configuration.environment.set
         env.training.check_parallel(request.gpus, request.nodes)
@@ -63,7 +66,7 @@ def submit_lines(env: Environment, wanted: Submission) -> list[str]:
     cost = cost_of(settings, request, wanted.chain)
     asks = not wanted.agreed and 0 < settings.configuration.jobs.ask_above < (cost.amount or 0)
     return [
-        *stack_lines(env, job, request, wanted.arguments),
+        *stack_lines(env, job, request, sweep.first),
         call("slurm_check", machine.name),
         call("check_python", paths.root),
         call("runs_make", paths.runs),
@@ -73,6 +76,7 @@ def submit_lines(env: Environment, wanted: Submission) -> list[str]:
         call("directory_check_room", paths.scratch_dir),
         call("cd", paths.root),
         *_kept(settings, paths),
+        *_sweep_lines(paths, sweep),
         # what another job has, in which this is typed, is not for this one
         "unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN",
         export("LONGSHIP_OPTIONS", "\n".join(asked)),
@@ -156,6 +160,18 @@ def _kept(settings: Settings, paths: Paths) -> list[str]:
         comment("shellcheck disable=SC2016  # the values as they are"),
         call("configuration_keep", paths.runs / "configurations", f"{digest}.json", text),
         export("LONGSHIP_STACK", settings.stack.name),
+    ]
+
+
+def _sweep_lines(paths: Paths, sweep: Sweep) -> list[str]:
+    """Return the lines that keep the values of an array as they are, and show some of them."""
+    if not sweep.lines:
+        return []
+    kept = [call("submission_keep", paths.runs / "values", *each) for each in sweep.kept.items()]
+    quiet = comment("shellcheck disable=SC2016  # the values as they are")
+    return [
+        *(line for each in kept for line in (quiet, each)),
+        call("note", printable(sweep.about)),
     ]
 
 

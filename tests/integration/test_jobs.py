@@ -302,6 +302,36 @@ def test_each_task_of_an_array_has_a_run(jobs):
         assert f"task {task}" in (jobs.runs / f"{name}-array.log").read_text()
 
 
+def test_each_task_of_a_sweep_has_its_values(jobs, tmp_path):
+    show = "python3 -c 'import sys; print(sys.argv[1:])'"
+    job = write_job(
+        jobs, "sweep", f'SLURM_LABELIO=0 srun "$LAUNCHER" {show} "${{JOB_ARGUMENTS[@]}}"'
+    )
+    lines = ["3e-4", 'it\'s  "2" $HOME', "@{x} @@{", "only later"]
+    (tmp_path / "my values").write_text("\n".join(lines))
+    words = [
+        "--value",
+        f"@{{{tmp_path}/my values}}",
+        f"--name=v-@{{{tmp_path}/my values}}",
+        "@@{x}",
+    ]
+    number = jobs.job(job, "--hold", "--array=0-2%2", "--", *words)
+    (tmp_path / "my values").unlink()  # the submission has kept them
+    jobs.slurm.run(["scontrol", "release", number])
+    for task, line in enumerate(lines[:3]):
+        assert jobs.slurm.wait(f"{number}_{task}") == "COMPLETED"
+        run = jobs.run(f"{number}_{task}")
+        values = ["--value", line, f"--name=v-{line}"]
+        assert f"{[*values, '@{x}']!r}\n" in run.log
+        assert run.written("arguments").split("\0")[:-1] == [*values, "@{x}"]
+    shown = jobs.submit("status").stdout
+    assert f"{number:<12} sweep            3 completed\n" in shown
+    assert "    --value 3e-4 --name=v-3e-4\n" in shown
+    again = jobs.job("rerun", f"{number}_2")
+    assert jobs.slurm.wait(f"{again}_2") == "COMPLETED"
+    assert jobs.run(f"{again}_2").log.splitlines()[-1] == run.log.splitlines()[-1]
+
+
 def test_rerun_is_the_same_job_again(make_job_clone, slurm, tmp_path):
     clone = make_job_clone(tmp_path, '[environment.set]\nMARK = "first"\n')
     body = 'srun "$LAUNCHER" sh -c "echo mark: \\$MARK with $*"'

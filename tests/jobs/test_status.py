@@ -145,3 +145,47 @@ def test_slurm_that_fails_is_told(script, message, show, tmp_path):
     (tmp_path / "squeue").chmod(0o755)
     with pytest.raises(LongshipError, match=message):
         status.status(tmp_path / "runs")
+
+
+@pytest.fixture
+def array(show, tmp_path):
+    """Give a function that writes the record of a task of array 9."""
+
+    def write(task, **values):
+        folder = tmp_path / f"runs/9_{task}-sweep"
+        folder.mkdir(parents=True, exist_ok=True)
+        record = {"job": f"9_{task}", "name": "sweep", "values": f"'--rate' '{task} x'", **values}
+        lines = (f'  "{name}": "{value}"' for name, value in record.items())
+        (folder / "record.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+    return write
+
+
+def test_array_is_one_line_and_its_tasks(array, show):
+    ended = {"ended": "2026-01-02T04:00:00Z", "exit_code": "0"}
+    for task in range(9):
+        array(task, **ended)
+    array(9)
+    array(10, **{**ended, "exit_code": "143", "stopped": "cancelled"})
+    array(11, **{**ended, "exit_code": "0", "stopped": "requeued"})
+    array(12, **{**ended, "exit_code": "1", "failed": "task 3"})
+    queued = (
+        "9_9|RUNNING|30:00|1:00:00|1|None|sweep\n9_11|PENDING|0:00|1:00:00|1|None|sweep\n"
+        "9_[13-20:2,30%2]|PENDING|0:00|1:00:00|1|Resources|sweep"
+    )
+    lines = show(queued, RECORD).splitlines()
+    head = "9            sweep            1 running, 6 pending, 9 completed, 1 cancelled, 1 failed"
+    assert lines[1] == head and lines.count(head) == 2
+    assert lines[2].split()[:3] == ["9_9", "sweep", "RUNNING"]
+    assert lines[3] == "    --rate '9 x'"
+    shown = lines[lines.index(head, 2) :]
+    assert sum(line.startswith("9_") for line in shown) == 8  # the newest
+    assert "    --rate '12 x'" in shown and any("exit code 1  task 3" in each for each in shown)
+    rows = jobs(show, queued, RECORD)
+    assert [each["id"] for each in rows[:3]] == ["9_9", "9_11", "9_[13-20:2,30%2]"]
+    assert rows[0]["values"] == "--rate '9 x'" and len(rows) == 3 + 11 + 1
+
+
+def test_single_task_of_an_array_needs_no_line_of_its_own(array, show):
+    array(3, ended="2026-01-02T04:00:00Z", exit_code="0")
+    assert not any(line.startswith("9 ") for line in show("", RECORD).splitlines())

@@ -1,0 +1,114 @@
+"""Arguments of a job array that are lines of files: at submission, and in each of its tasks."""
+
+import os
+
+import pytest
+from support import processes
+
+from lib import ROOT
+from lib.jobs.sweep import escaped, read_sweep
+from lib.script.errors import LongshipError
+
+LINES = [
+    b"1e-4",
+    b"it's  2 'x' \"y\"",
+    b"$HOME `id` \\n *",
+    b"",
+    b"@{rate.txt} @@{",
+    b"\xff\r",
+    b"a&\\&",
+]
+ARGUMENTS = [
+    "--rate",
+    "@{rate.txt}",
+    "--name=r-@{rate.txt}/@{my file}",
+    "@@{rate.txt}",
+    "@@@{",
+    "@{}",
+    "x@y",
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Give the working directory, with two files of values."""
+    (tmp_path / "rate.txt").write_bytes(b"\n".join(LINES))
+    (tmp_path / "my file").write_text("".join(f"{number}\n" for number in range(9)))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def in_task(folder, sweep, task):
+    """Give the arguments of a task, and its values, as a job has them."""
+    for name, text in sweep.kept.items():
+        (folder / name).write_bytes(os.fsencode(text))
+    script = (
+        f'source {ROOT}/lib/jobs/job.bash; JOB_ARGUMENTS=("${{@:2}}") JOB_VALUES=(); '
+        'job_fill_arguments "$1"; printf "%s\\0" "${JOB_ARGUMENTS[@]}" "${JOB_VALUES[@]}"'
+    )
+    environment = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": str(task)}
+    command = ["bash", "-euc", script, "bash", str(folder), *sweep.frozen]
+    words = os.fsencode(processes.run(command, env=environment).stdout).split(b"\0")[:-1]
+    return words[: len(sweep.arguments)], words[len(sweep.arguments) :]
+
+
+@pytest.mark.parametrize("task", range(len(LINES)))
+def test_line_is_an_argument_byte_for_byte(task, folder):
+    sweep = read_sweep(ARGUMENTS, f"0-{len(LINES) - 1}")
+    line, number = LINES[task], str(task).encode()
+    name = b"--name=r-" + line + b"/" + number
+    expected = [b"--rate", line, name, b"@{rate.txt}", b"@@{", b"@{}", b"x@y"]
+    (folder / "rate.txt").unlink()  # its content at submission counts
+    kept = folder / "kept"
+    kept.mkdir()
+    assert in_task(kept, sweep, task) == (expected, [b"--rate", line, name])
+    assert [os.fsencode(each) for each in sweep.of_task(task)] == expected
+
+
+@pytest.mark.parametrize("argument", ["@{rate.txt}", "@@{", "@", "{@{}}", "@@@{x"])
+def test_escaped_argument_is_passed_as_it_was(argument, folder):
+    sweep = read_sweep([escaped(argument)], "3")
+    assert in_task(folder, sweep, 3)[0] == [argument.encode()]
+    assert sweep.words == [argument]
+
+
+def test_argument_without_an_array_is_left_alone(folder):
+    assert read_sweep(["HEAD@{1}", "@@{rate.txt}"], "").frozen == ("HEAD@{1}", "@@{rate.txt}")
+
+
+@pytest.mark.parametrize(
+    ("argument", "array", "message", "hint"),
+    [
+        ("@{rate.txt}", "", "@{rate.txt} requires a job array", "add --array=0-7"),
+        (
+            "@{rat.txt}",
+            "0-1",
+            "cannot read rat.txt: No such file or directory",
+            "to pass @{rat.txt}: @@{rat.txt}",
+        ),
+        ("@{.}", "0-1", "cannot read .: Is a directory", "write a value for each task"),
+        ("@{my file}", "1-9", "my file has 9 lines, but task 9 takes line 10", "use --array=0-8"),
+        (
+            "@{my file}",
+            "0-10:5%2",
+            "my file has 9 lines, but task 10 takes line 11",
+            "use --array=0-8",
+        ),
+        ("@{empty}", "0", "empty has 0 lines, but task 0 takes line 1", "write a value"),
+        ("@{wide}", "0-1", "wide contains a zero byte", "iconv -f UTF-16"),
+    ],
+)
+def test_values_that_are_missing_are_told(argument, array, message, hint, folder):
+    (folder / "empty").touch()
+    (folder / "wide").write_bytes("1\n2\n".encode("utf-16"))
+    with pytest.raises(LongshipError) as error:
+        read_sweep(["--x", argument], array)
+    assert str(error.value).startswith(message)
+    assert hint in error.value.hint
+
+
+def test_tasks_of_a_step_and_of_a_limit_take_their_own_lines(folder):
+    sweep = read_sweep(["--n", "@{my file}"], "0-8:4,1%2")
+    assert sweep.tasks == (0, 1, 4, 8)
+    assert sweep.about == "task 0: 0; task 8: 8"
+    assert sweep.words == ["--n", "0", "1", "4", "8"]
