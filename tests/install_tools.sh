@@ -25,6 +25,7 @@ docker     | docker dockerd                       | docker.io
 registry   | docker-registry                      | docker-registry
 skopeo     | skopeo                               | skopeo
 rsync      | rsync                                | rsync
+ssh        | ssh scp ssh-keygen sshd              | openssh-client openssh-server
 umoci      | umoci                                | umoci
 mmdebstrap | mmdebstrap newuidmap                 | mmdebstrap uidmap
 shells     | zsh fish                             | zsh fish

@@ -16,6 +16,7 @@ from lib.script.errors import LongshipError, suggest
 # The machine in a job script; one that builds something starts no run.
 _STARTS = re.compile(r"^start_job ([\w-]+)", re.MULTILINE)
 _BUILDS = re.compile(r"\.py --machine ([\w-]+)")
+_SERVES_SSH = re.compile(r"^serve_ssh ", re.MULTILINE)
 _SHARDS = re.compile(r"^srun .* shard\b", re.MULTILINE)
 # The scripts of a stack, and the step of its settings that each reads.
 _STEPS = {
@@ -35,6 +36,7 @@ class JobFile(NamedTuple):
     script: str  # of the stack, which it starts; or ""
     step: str  # of the stack: training, data or ""
     mode: str  # of the data step: all, or shard in many tasks
+    serves_ssh: bool  # to an editor, in which users change the clone
 
     @property
     def is_interactive(self) -> bool:
@@ -76,6 +78,7 @@ def read_job_file(root: Path, name: str) -> JobFile:
         script=script,
         step=_STEPS.get(script, ""),
         mode="shard" if _SHARDS.search(text) else "all",
+        serves_ssh=_SERVES_SSH.search(text) is not None,
     )
 
 

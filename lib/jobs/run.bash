@@ -16,6 +16,8 @@
 #   packages.txt        the Python packages of the environment, with versions
 #   repositories/       for each repository NAME.commit, and NAME.patch with all local changes
 #   jupyter.token, jupyter.pem, jupyter.key     token and TLS files of JupyterLab; only the user can read the token
+#   ssh/                host key, accepted key and configuration of an SSH server
+#   longship-MACHINE/   its key, known_hosts and config for the user's own machine; only the user can read them
 
 # set_rendezvous PATTERN: export MASTER_ADDR and MASTER_PORT. In the pattern {node} is the name of the first node,
 # {address} its IP address.

@@ -178,14 +178,14 @@ def _sweep_lines(paths: Paths, sweep: Sweep) -> list[str]:
 def _code_lines(env: Environment, wanted: Submission) -> list[str]:
     """Return the lines that freeze the code of a job, or let it run from the clone.
 
-    A shell on a compute node is for working in the clone; a job that builds something writes lock
-    files into it.
+    A shell or an editor on a compute node is for working in the clone; a job that builds something
+    writes lock files into it.
     """
     settings, paths, job = env.settings, env.paths, wanted.job
     folder, code = paths.runs / "code", repositories(settings, paths)
     if wanted.again and not wanted.live:
         return [wrapped("code_restore", folder, wanted.again, *code)]
-    edited = job.is_interactive or not job.needs_image
+    edited = job.is_interactive or job.serves_ssh or not job.needs_image
     if wanted.live or edited or not settings.configuration.jobs.freeze:
         return [call("code_live", paths.root)]
     return [wrapped("code_freeze", folder, *code)]

@@ -1,9 +1,11 @@
-"""Jobs that somebody works in: a shell on a compute node, and JupyterLab there."""
+"""Jobs that somebody works in: a shell on a compute node, JupyterLab, an SSH server for editors."""
 
 import os
 import re
 import shlex
+import shutil
 import stat
+import subprocess
 import time
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SHELL = "jsc/interactive_jwb.salloc"
 JUPYTER = "jsc/jupyter_jwb.sbatch"
+SSH = "jsc/ssh_jwb.sbatch"
 ONE_GPU = "--gres=gpu:1"
 
 
@@ -169,3 +172,87 @@ def holds_token(folder, file, token):
             assert token not in path.read_text(errors="replace"), path
     for path in (file, folder / "jupyter.key"):
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600, path
+
+
+@pytest.fixture
+def connect(jobs, slurm, tmp_path):
+    """Give a function that runs a program of OpenSSH on another node, as the user's own machine."""
+
+    def client(number, program, *words, **options):
+        (own,) = jobs.run(number).folder.glob("longship-*/")
+        copy = tmp_path / own.name
+        if not copy.exists():
+            shutil.copytree(own, copy)
+        text = (copy / "config").read_text().replace("~/.ssh", str(tmp_path))
+        (tmp_path / "config").write_text(text)
+        node = "node2" if "HostName node1" in text else "node1"
+        start = [program, "-F", tmp_path / "config", "-o", "ProxyJump=none", "-o", "BatchMode=yes"]
+        return slurm.on_node(node, [*start, *words], timeout=120, **options)
+
+    return client
+
+
+@pytest.mark.needs("ssh")
+def test_editor_connects_with_the_key_of_the_job_alone(jobs, slurm, connect, tmp_path):
+    number = jobs.job(SSH, ONE_GPU, "--nodelist=node1", env={"HF_TOKEN": "hf_secret"})
+    jobs.wait_until(number, lambda: "Server listening" in slurm.log(number))
+    log, run = slurm.log(number), jobs.run(number)
+    assert f"{run.folder}'/longship-jwb ~/.ssh/" in log
+    assert (run.folder / "longship-jwb/config").read_text() in log
+    show = (
+        "echo $(hostname) has ${APPTAINER_CONTAINER##*/} $HF_TOKEN $LONGSHIP_ROOT $SSH_TTY; exit 7"
+    )
+    shown = connect(number, "ssh", "longship-jwb", show, check=False)
+    assert shown.returncode == 7
+    assert re.fullmatch(rf"node1 has base-\w+\.sif hf_secret {jobs.root}", shown.stdout.strip())
+    # as VS Code starts its server: from the input of a shell, to stay when the session has ended
+    left = f"setsid sh -c 'sleep 3; test -e /bin/true && echo $$ >{tmp_path}/left; exec sleep 600'"
+    typed = f"{left} >/dev/null 2>&1 </dev/null &\npython3 -c 'import torch'; echo [$?]\n"
+    told = connect(number, "ssh", "-T", "longship-jwb", "bash", input=typed)
+    assert told.stdout == "[0]\n"
+    jobs.wait_until(number, (tmp_path / "left").exists)
+    shell = connect(
+        number,
+        "ssh",
+        "-tt",
+        "longship-jwb",
+        input="echo $((40 + 2)) $SSH_TTY; exit 3\n",
+        check=False,
+    )
+    assert shell.returncode == 3
+    assert re.search(r"42 /dev/pts/\d+\r", shell.stdout) and "(pytorch) " in shell.stdout
+    assert "job control" not in shell.stdout
+    (tmp_path / "file").write_text("content")
+    connect(number, "scp", tmp_path / "file", f"longship-jwb:{tmp_path}/copy")
+    assert (tmp_path / "copy").read_text() == "content"
+    for path in run.folder.glob("longship-jwb/*"), run.folder.glob("ssh/*"):
+        assert {stat.S_IMODE(each.stat().st_mode) for each in path if each.suffix != ".pub"} == {
+            0o600
+        }
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"], check=True
+    )
+    other = ["-o", f"IdentityFile={tmp_path}/other"]
+    (tmp_path / "longship-jwb/key").unlink()
+    refused = connect(number, "ssh", *other, "longship-jwb", "true", check=False)
+    assert refused.returncode == 255 and "Permission denied (publickey)" in refused.stderr
+    slurm.run(["scancel", number])
+    assert slurm.wait(number) == "CANCELLED"
+    assert not any(b"hf_secret" in each.read_bytes() for each in run.folder.glob("ssh/*"))
+
+
+@pytest.mark.needs("ssh")
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(each, marks=() if each == "aws/ssh.sbatch" else pytest.mark.slow)
+        for each in files("ssh*.sbatch")
+        if each != SSH
+    ],
+)
+def test_editor_of_each_site(file, jobs, slurm, connect):
+    number = jobs.job(file)
+    jobs.wait_until(number, lambda: "Server listening" in slurm.log(number))
+    (name,) = re.findall(r"Host (longship-\w+)", slurm.log(number))
+    shown = connect(number, "ssh", name, "echo ${APPTAINER_CONTAINER##*/}")
+    assert re.match(r"base-\w+\.sif", shown.stdout)

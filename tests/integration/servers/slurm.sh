@@ -106,6 +106,8 @@ become_node() {
     fi
     mount --bind "$folder/hosts" /etc/hosts
     mount -t tmpfs -o mode=1777 longship-tests /dev/shm
+    # sshd needs terminals of the group tty, as real machines have them
+    mount -t devpts -o gid=tty,mode=620,ptmxmode=666 longship-tests /dev/pts
     exec slurmd -N "$1"
 }
 
