@@ -1,6 +1,6 @@
 """The metrics of a run: one line of JSON per step, TensorBoard, a progress line, a loss curve.
 
-Every line of `metrics.jsonl` has `step` and `loss` (nats per token), and where the trainer knows it
+A line of `metrics.jsonl` has `step`, and where the trainer knows it `loss` (nats per token),
 `tokens_per_s` of all ranks, `seconds` of the step, `grad_norm`, `learning_rate`, `validation_loss`
 and `mfu`, the share of the GPUs' peak that the model's own FLOPs need. All stacks write this form.
 """
@@ -48,7 +48,7 @@ def read_metrics(path: Path, last_step: int) -> tuple[list[dict[str, float]], in
         for line in lines:
             try:
                 found = json.loads(line)
-                if found["step"] <= last_step and math.isfinite(found["loss"]):
+                if found["step"] <= last_step and math.isfinite(found.get("loss", 0)):
                     metrics.append(found)
             except (ValueError, LookupError, TypeError):
                 damaged += line.endswith("\n")
@@ -67,10 +67,14 @@ class MetricsFile:
         self._lines: TextIO | None = None
 
     def write(self, step: int, metrics: dict[str, float | None]) -> None:
-        """Write the metrics of a step; those that are None are left out."""
+        """Write the metrics of a step without those that are None, infinite or not a number."""
         if not self._lines:
             self._lines = self._open(step)
-        known = {name: value for name, value in metrics.items() if value is not None}
+        known = {
+            name: value
+            for name, value in metrics.items()
+            if value is not None and math.isfinite(value)  # JSON has no NaN
+        }
         self._lines.write(json.dumps({"step": step, **known}) + "\n")
         self._lines.flush()
 
@@ -160,6 +164,7 @@ class Recorder:
 def summarize(directory: Path, last_step: int) -> None:
     """Print losses and speed of a finished run, and draw its loss curve."""
     metrics, _ = read_metrics(directory / "metrics.jsonl", last_step)
+    metrics = [line for line in metrics if "loss" in line]
     if not metrics:
         return
     losses = [line["loss"] for line in metrics]

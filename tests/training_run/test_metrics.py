@@ -18,6 +18,17 @@ def test_metric_that_is_not_known_is_left_out(tmp_path):
     file.close()
 
 
+def test_loss_that_is_not_a_number_leaves_a_line_of_json(tmp_path, capsys):
+    file = MetricsFile(tmp_path)
+    file.write(1, {"loss": float("nan"), "grad_norm": float("inf"), "learning_rate": 0.1})
+    file.close()
+    resumed = MetricsFile(tmp_path)
+    resumed.write(2, {"loss": 1.5})
+    resumed.close()
+    assert lines(tmp_path) == [{"step": 1, "learning_rate": 0.1}, {"step": 2, "loss": 1.5}]
+    assert not capsys.readouterr().err
+
+
 def test_resumed_run_takes_the_lines_before_its_first_step(tmp_path, capsys):
     first = MetricsFile(tmp_path)
     for step in (10, 20, 30):
