@@ -35,6 +35,10 @@ Variables are set in this order, and later ones override earlier ones: the follo
 `environment.set` of [configuration.toml](configuration.md#environment), tokens, then `VIRTUAL_ENV`
 and `PATH`, which begins with the venv, then the overlay."""
 
+_INDEX = """\
+If you set `LONGSHIP_MODULE_INDEX` to 0, Python searches the files of an overlay itself, and not
+[the module index](../explanation/parallel_file_systems.md#the-module-index)."""
+
 _OFFLINE = """\
 These variables are 1, so that a running job downloads nothing from the Hugging Face Hub;
 `container_run.py --online` unsets them:"""
@@ -71,6 +75,7 @@ def environment_page() -> str:
         "## Set",
         _SET,
         table(("variable", "value"), _exports(settings)),
+        _INDEX,
         "## Offline",
         _OFFLINE,
         f"{', '.join(map(code, OFFLINE))}.",

@@ -19,7 +19,7 @@
 # shellcheck source=lib/packages/venv.bash
 source "${BASH_SOURCE[0]%/*}/venv.bash"
 
-declare -g OVERLAY_FORMAT=3 # what is built changes with it, from the same inputs
+declare -g OVERLAY_FORMAT=4 # what is built changes with it, from the same inputs
 
 declare -g OVERLAY_TIME=315532800 # of all files in it: 1980-01-01, the oldest that a zip file can hold
 
@@ -168,15 +168,20 @@ overlay_install() {
   fi
 }
 
-# overlay_freeze UV_VERSION: byte-compile the packages, and write the manifest, the last of the files.
+# overlay_freeze UV_VERSION: byte-compile the packages, and write the module index, and the manifest, the last of the
+# files.
 overlay_freeze() {
-  local -r manifest=$overlay_tree/longship-overlay.json
+  local -r manifest=$overlay_tree/longship-overlay.json indexer=$LIBRARY/packages/inside/module_index.py
+  local -a packages=("$overlay_tree"/lib/python*/site-packages)
   step 4/5 'Byte-compiling the packages'
   # A compiled file contains the time of its source: here that of the packed file. By time and not by hash, so that
   # a file that is bound over one of these (container.patched_files) is noticed.
   rm -f -- "$overlay_tree/.lock" # of uv
+  cp -- "$indexer" "${packages[0]}/longship_module_index.py"
   find "$overlay_tree" -exec touch -h -d "@$OVERLAY_TIME" {} +
   venv_compile "$overlay_prefix" "$processors"
+  inside "$overlay_prefix/bin/python" "${indexer%/*}" module_index.write "$overlay_prefix${packages[0]#"$overlay_tree"}" ||
+    fail_writing "$overlay_tree" "cannot write the module index of $overlay_prefix" "read Python's output above"
   record_write "$manifest.partial" format "$OVERLAY_FORMAT" image "$image_id" python "$python" architecture "$arch" \
     uv "$1" requirements "$(requirements_print)" lock "$(overlay_print_pins)"
   file_publish "$manifest.partial" "$manifest"
@@ -225,14 +230,14 @@ overlay_can_pack() {
 }
 
 # overlay_pack DIR FILE COMPRESSION OPTION...: pack its content with one owner, one time, and modes independent
-# of the umask: the same content gives the same bytes. Large blocks, because a parallel file system reads a
-# megabyte as fast as a page. OPTIONs are those of mksquashfs.
+# of the umask: the same content gives the same bytes. Blocks of 128 KB, the most that a mount is asked for at once:
+# of larger ones half is read and unpacked for nothing. OPTIONs are those of mksquashfs.
 overlay_pack() {
   local -a how=(-comp "$3")
   # xz is a fifth smaller, but takes 30 times as long to pack and 4 times as long to import
   if [[ $3 == zstd ]]; then how+=(-Xcompression-level 3); fi
   rm -f -- "$2"
-  "${packer[@]}" "$1" "$2" "${how[@]}" "${@:4}" -b 1M -all-root -action 'chmod(u=rwX,go=rX)@true' -no-xattrs \
+  "${packer[@]}" "$1" "$2" "${how[@]}" "${@:4}" -b 128K -all-root -action 'chmod(u=rwX,go=rX)@true' -no-xattrs \
     -all-time "$OVERLAY_TIME" -mkfs-time "$OVERLAY_TIME" -noappend -quiet
 }
 

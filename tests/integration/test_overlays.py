@@ -66,6 +66,28 @@ def test_contract_is_that_of_a_venv(runtime, with_overlay):
     ).stdout.startswith("/usr/lib")
 
 
+LOADER = "import longship_tiny as tiny; print(type(tiny.__loader__).__name__, tiny.VERSION)"
+
+
+@pytest.mark.parametrize("runtime", [*IMAGES, HOST])
+def test_modules_come_from_the_index_where_files_cannot_change(runtime, with_overlay):
+    clone = with_overlay(runtime)
+    expected = "SourceFileLoader" if runtime == "host" else "IndexedLoader"
+    assert clone.container_run("python", "-c", LOADER).stdout == f"{expected} 1.0\n"
+    without = clone.container_run("python", "-c", LOADER, env={"LONGSHIP_MODULE_INDEX": "0"})
+    assert without.stdout == "SourceFileLoader 1.0\n"
+
+
+def test_patched_file_of_the_overlay_wins_over_its_index(with_overlay, tmp_path):
+    clone = with_overlay()
+    show = "import longship_tiny; print(longship_tiny.__file__)"
+    file = clone.container_run("python", "-c", show).stdout.strip()
+    (tmp_path / "tiny.py").write_text('VERSION = "patched"\n')
+    bind = f"{tmp_path}/tiny.py:{file}"
+    done = clone.container_run("python", "-c", LOADER, env={"APPTAINER_BIND": bind})
+    assert done.stdout == "SourceFileLoader patched\n"
+
+
 def test_manifest_says_what_it_was_made_from(with_overlay, base_image):
     clone = with_overlay()
     manifest = json.loads(clone.container_run("cat", f"{PREFIX}/longship-overlay.json").stdout)

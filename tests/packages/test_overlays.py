@@ -7,6 +7,7 @@ import sys
 import pytest
 from support.terminal import Terminal
 
+from lib import ROOT
 from lib.packages.overlay import build_lines, overlay_link
 from lib.packages.set_up import install_lines
 from lib.runtimes.environment import Environment
@@ -130,6 +131,7 @@ def freeze(run, clean_environment, tmp_path):
         lines = [
             'inside() { "$@"; }',
             f"requirements_begin '' '' '' -r {tmp_path}/requirements.txt",
+            f"LIBRARY={ROOT}/lib",
             f"work={tmp_path} overlay_tree={tree} overlay_prefix={tree} processors={processors}",
             "image_id='sha256:1\"' python=3.12.1 arch=amd64",
             "overlay_freeze 'uv 1'",
@@ -155,7 +157,7 @@ def test_frozen_packages_say_what_they_are_and_not_when_they_were_made(freeze, t
     packages = freeze()
     manifest = json.loads((tmp_path / "tree/longship-overlay.json").read_text())
     assert manifest == {
-        "format": "3",
+        "format": "4",
         "image": 'sha256:1"',
         "python": "3.12.1",
         "architecture": "amd64",
