@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support import processes
 from support.documentation import blocks, read, script_calls, simple_commands
+from support.repository import SITES as SHIPPED_SITES
 from support.repository import Clone
 
 from lib.configuration.sites import load_machines
@@ -20,6 +21,7 @@ except ModuleNotFoundError:
 
 ROOT = Path(__file__).resolve().parents[1]
 SITES = sorted(path.parent.name for path in ROOT.glob("*/site.toml"))
+SHIPPED_FILES = {f"{each}/site.toml" for each in SHIPPED_SITES}
 STACKS = sorted(f"stacks/{path.parent.name}" for path in ROOT.glob("stacks/*/README.md"))
 JOB_FILE = re.compile(r"[\w./-]+\.(?:sbatch|salloc)\b")
 
@@ -122,6 +124,16 @@ def test_job_files_that_are_named_are_those_that_are_there(site):
     own = {f"{site}/{path.name}" for path in (ROOT / site).iterdir() if JOB_FILE.match(path.name)}
     assert own <= named
     assert [each for each in named if not (ROOT / each).is_file()] == []
+
+
+def test_overview_lists_each_site_and_whether_a_user_has_confirmed_it():
+    lines = read(ROOT / "README.md").splitlines()
+    rows = {match[1]: line for line in lines if (match := re.match(r"\| \[.*?\]\((\w+)/", line))}
+    assert set(rows) >= set(SHIPPED_SITES)
+    assert all(line.count("|") == 7 and line.rstrip("| ")[-1] for line in rows.values())
+    machines = [each for each in load_machines(ROOT).values() if each.site_file in SHIPPED_FILES]
+    assert (len(machines), len(SHIPPED_SITES)) == (15, 12)
+    assert "Fifteen machines of twelve sites." in "\n".join(lines)
 
 
 @pytest.mark.parametrize("site", SITES)

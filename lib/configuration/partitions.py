@@ -20,11 +20,11 @@ class Price(NamedTuple):
     core: Annotated[float, "price per requested core"] = 0
     slice: Annotated[
         float,
-        "LUMI: price per slice; their number is the largest of GPUs, cores / slice_cores and "
-        "gigabytes / slice_memory",
+        "shared nodes: price per slice; their number is the largest of GPUs, cores / slice_cores "
+        "and gigabytes / slice_memory",
     ] = 0
-    slice_cores: Annotated[int, "LUMI: cores that belong to one GPU of a node"] = 1
-    slice_memory: Annotated[int, "LUMI: gigabytes that belong to one GPU of a node"] = 1
+    slice_cores: Annotated[int, "shared nodes: cores that belong to one GPU of a node"] = 1
+    slice_memory: Annotated[int, "shared nodes: gigabytes that belong to one GPU of a node"] = 1
     constraints: Annotated[
         Mapping[str, float], "factors of `--constraint`, such as Berzelius' fat nodes", "table"
     ] = {}

@@ -73,7 +73,13 @@ class Machine(NamedTuple):
     rendezvous: Annotated[
         str, "MASTER_ADDR: `{node}` is the first node's name, `{address}` its IP address"
     ] = "{node}"
-    pyxis: Annotated[str, "`yes` if `srun` itself starts enroot's containers", _YES_NO] = "no"
+    pyxis: Annotated[
+        str,
+        "`yes` if `srun` itself starts enroot's containers; `edf` if it reads an environment "
+        "definition file (EDF) for them, as at CSCS",
+        (*_YES_NO, "edf"),
+    ] = "no"
+    annotations: Annotated[Mapping[str, str], "annotations of the EDF, for the site's hooks"] = {}
     accounts: Annotated[str, "`no` if Slurm has no accounts", _YES_NO] = "yes"
     configuration: Annotated[
         Any, "the site's values for the keys of configuration.toml", "table"

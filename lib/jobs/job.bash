@@ -4,7 +4,7 @@
 #   LAUNCHER            starts a command inside the environment: srun "$LAUNCHER" COMMAND
 #   STACK_DIR           directory of the stack's scripts: run_training.sh, preprocess_data.sh
 #   JOB_ARGUMENTS       arguments of the job
-#   CONTAINER_OPTIONS   options of srun, if srun starts the containers itself (Pyxis, on AWS)
+#   CONTAINER_OPTIONS   options of srun, if srun starts the containers itself (Pyxis; AWS, Alps)
 #   RUN_DIR             run directory, with the record and the launcher
 #   MASTER_ADDR, MASTER_PORT, NUM_NODES, GPUS_PER_NODE      rendezvous and shape of the job, for torchrun
 

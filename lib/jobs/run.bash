@@ -15,6 +15,7 @@
 #   code/               with frozen code and without a container, links to the external repositories
 #   packages.txt        the Python packages of the environment, with versions
 #   repositories/       for each repository NAME.commit, and NAME.patch with all local changes
+#   environment.toml    the environment definition file, on a machine whose srun reads one (Alps)
 #   jupyter.token, jupyter.pem, jupyter.key     token and TLS files of JupyterLab; only the user can read the token
 #   ssh/                host key, accepted key and configuration of an SSH server
 #   longship-MACHINE/   its key, known_hosts and config for the user's own machine; only the user can read them

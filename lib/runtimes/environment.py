@@ -57,7 +57,7 @@ class Environment(_Given):
     @property
     def in_pyxis(self) -> bool:
         """Whether srun starts the container, so that a launcher runs inside it."""
-        return self.purpose == "job" and self.machine.pyxis == "yes" and self.runtime == "enroot"
+        return self.purpose == "job" and self.machine.pyxis != "no" and self.runtime == "enroot"
 
     @cached_property
     def training(self) -> Training:

@@ -5,13 +5,20 @@
 # where the container shows its own image, so that a launcher knows that it runs inside
 readonly longship_image_inside=/longship-image
 
-# of set_container_options, which a job script calls again; both empty if container.runtime is another one
-declare -g longship_image='' longship_image_hint=''
+# of set_container_options, which a job script calls again; all empty if container.runtime is another one. The last one
+# is the file of an engine that reads an environment definition file (EDF).
+declare -g longship_image='' longship_image_hint='' longship_edf=''
 
-# pyxis_begin_options IMAGE HINT: set CONTAINER_OPTIONS, now and again for this image; HINT is for one that is
-# missing.
+# the EDF's lines of annotations
+declare -ga longship_annotations=()
+
+# pyxis_begin_options IMAGE HINT [DIR ANNOTATION...]: set CONTAINER_OPTIONS, now and again for this image; HINT is for
+# one that is missing. With DIR, use an EDF: in the run directory, or outside of a run in DIR.
 pyxis_begin_options() {
   longship_image=$1 longship_image_hint=$2
+  if (($# > 2)); then
+    longship_edf=${RUN_DIR:-$3/$SLURM_JOB_ID}/environment.toml longship_annotations=("${@:4}")
+  fi
   set_container_options
 }
 
@@ -28,6 +35,8 @@ set_container_options() {
   local -a names=() options=() overlay_record=()
   local -A bound=()
   sqsh_check "$longship_image" "$longship_image_hint"
+  # home too, as under every runtime: it contains tokens
+  if [[ -n $longship_edf ]]; then pyxis_add_bind "$HOME" "$HOME" rw; fi
   bind_add "$longship_image" "$longship_image_inside" ro
   pyxis_add_binds
   export ENROOT_LOGIN_SHELL=no # /etc/profile would overwrite the image's PATH
@@ -36,13 +45,37 @@ set_container_options() {
     case ${!variable} in *$'\n'* | [\"\']*) continue ;; esac
     variable_is_hosts "$variable" || names+=("$variable")
   done < <(compgen -e)
-  # home too, as under every runtime: it contains tokens
+  if [[ -n $longship_edf ]]; then
+    pyxis_write_edf "$longship_edf" "${options[@]}"
+    # names only: the file would store the values, and secrets with them
+    CONTAINER_OPTIONS=(--environment="$longship_edf" --container-env="$(IFS=, && printf '%s' "${names[*]}")")
+    return
+  fi
   CONTAINER_OPTIONS=(
     --container-image="$longship_image" --container-workdir="$PWD" --container-mount-home
     --no-container-entrypoint --no-container-remap-root
     --container-mounts="$(IFS=, && printf '%s' "${options[*]}")"
     --container-env="$(IFS=, && printf '%s' "${names[*]}")"
   )
+}
+
+# pyxis_write_edf FILE MOUNT...: write the environment definition file; a step that starts meanwhile reads a complete one.
+pyxis_write_edf() {
+  local -a mounts=("${@:2}")
+  pyxis_add_bind "$PWD" "$PWD" rw # checks it: the file expands variables
+  if ! mkdir -p -- "${1%/*}" || ! {
+    printf 'image = "%s"\nworkdir = "%s"\nmounts = [\n' "$longship_image" "$PWD"
+    printf '  "%s",\n' "${mounts[@]%:rw}"
+    printf ']\n\n[annotations]\n'
+    printf '%s\n' "${longship_annotations[@]}"
+  } >"$1.partial" || ! mv -- "$1.partial" "$1"; then
+    fail "cannot write $1" 'free some space, then submit the job again'
+  fi
+}
+
+# pyxis_add_squashfs FILE TARGET: let an engine with an EDF mount a SquashFS file.
+pyxis_add_squashfs() {
+  options+=("$1:$2:sqsh")
 }
 
 # pyxis_add_bind SOURCE TARGET MODE: its list knows no quotes, and older versions read the paths as bash.

@@ -1,11 +1,13 @@
 """The runtime Pyxis, a plugin of Slurm (AWS): ``srun`` starts enroot's containers.
 
 A launcher runs inside the container, so options of ``srun`` contain what the launcher gives other
-runtimes. Images are enroot's.
+runtimes. Images are enroot's. CSCS' Container Engine is a Pyxis that reads most of these options
+from a file, an environment definition file (EDF).
 """
 
 from __future__ import annotations
 
+import json
 import re
 
 from lib.runtimes import enroot
@@ -43,18 +45,22 @@ def options(env: Environment) -> list[str]:
 
     On a machine with Pyxis a job script calls that function whatever the runtime is.
     """
-    if env.machine.pyxis != "yes":
+    if env.machine.pyxis == "no":
         return []
     if not env.in_pyxis:
         return [call("pyxis_begin_options", "", "")]
+    mount_overlay, edf = "overlay_bind_unpacked", []
+    if env.machine.pyxis == "edf":
+        annotations = (f"{k} = {json.dumps(v)}" for k, v in env.machine.annotations.items())
+        mount_overlay, edf = "pyxis_add_squashfs", [env.paths.runs, *annotations]
     return [
         *unset_lines(env.settings.configuration.environment),
         'bind_format() { pyxis_add_bind "$@"; }',
         "pyxis_add_binds() {",
         *("  " + line for line in bind_lines(env)),
-        *("  " + line for line in overlay_lines(env, "overlay_bind_unpacked")),
+        *("  " + line for line in overlay_lines(env, mount_overlay)),
         "}",
-        call("pyxis_begin_options", env.image, env.image_hint),
+        call("pyxis_begin_options", env.image, env.image_hint, *edf),
     ]
 
 

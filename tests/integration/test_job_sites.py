@@ -26,13 +26,17 @@ REAL = {
     "lumi/run_training_ranks_lumi.sbatch",  # a task for each rank
     "jsc/preprocess_data_parallel_jpb.sbatch",
     "olivia/preprocess_data_olivia.sbatch",
+    "alps/preprocess_data_alps.sbatch",  # whose nodes are exclusive
 }
+
+WITHOUT_PRICE = ("local", "arrhenius", "marenostrum")
 
 
 # MASTER_ADDR is the name with an i, or the IP address.
 OTHER_NETWORK = {
     *("jsc/run_training_jwb.sbatch", "jsc/run_training_jrc.sbatch"),
-    "olivia/run_training_olivia.sbatch",
+    *("olivia/run_training_olivia.sbatch", "frontier/run_training_frontier.sbatch"),
+    "frontier/run_training_ranks_frontier.sbatch",
 }
 
 
@@ -111,7 +115,7 @@ def check_record(jobs, run, file, arguments):
     assert "torch==" in run.written("packages.txt")
     assert f"JobId={run.job}" in run.written("slurm.txt")
     assert "scratch_dir" in run.written("configuration.json")
-    assert "cost_unit" in record or record["machine"] in ("local",)
+    assert ("cost_unit" in record) == (record["machine"] not in WITHOUT_PRICE)
 
 
 @pytest.mark.parametrize("file", files("preprocess_data_parallel_*.sbatch"))

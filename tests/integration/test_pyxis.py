@@ -1,11 +1,14 @@
-"""Jobs of AWS, whose srun starts the containers: unchanged job scripts, see support/pyxis.py."""
+"""Jobs of AWS and Alps, whose srun starts the containers: see support/pyxis.py."""
 
 import re
+from functools import partial
 
 import pytest
 from support.jobs import JobClone
 from support.pyxis import MARK, write_srun
 from support.repository import toml
+
+from lib.configuration.sites import own_arch
 
 TRAIN = "aws/run_training_aws.sbatch"
 # What a stack's training would be: it says where it runs, and as what.
@@ -19,20 +22,41 @@ echo
 
 
 @pytest.fixture(scope="module")
-def clone(root, slurm_cluster, squashfs_image, tmp_path_factory):
-    """Give a clone for AWS with a stack that only tells, and no packages."""
-    folder = tmp_path_factory.mktemp("pyxis")
+def make_clone(root, slurm_cluster, squashfs_image):
+    """Give a function that makes a clone with a stack that only tells, and no packages."""
+    return partial(_make_clone, root, slurm_cluster, squashfs_image)
+
+
+def _make_clone(root, slurm_cluster, squashfs_image, folder, **options):
     scratch = folder / "scratch"
     scratch.mkdir()
     clone = JobClone(root, folder / "clone", slurm_cluster, scratch)
     clone.configure(
         f"[paths]\nproject_dir = {toml(scratch / 'project')}\nscratch_dir = {toml(scratch)}\n"
+        'checkpoint_dir = ""\n'  # Alps' is elsewhere
         f'[container]\nimage = {toml(squashfs_image)}\n[packages]\nrequirements = ""\n'
+        '[project]\naccount = "acc"\n'
     )
     stack = clone.root / "stacks/pytorch"
     (stack / "stack.toml").write_text('description = "only tells"\n')
     (stack / "run_training.sh").write_text(STACK)
-    clone.environment["PATH"] = f"{write_srun(folder / 'bin')}:{clone.environment['PATH']}"
+    path = write_srun(folder / "bin", **options)
+    clone.environment["PATH"] = f"{path}:{clone.environment['PATH']}"
+    return clone
+
+
+@pytest.fixture(scope="module")
+def clone(make_clone, tmp_path_factory):
+    """Give a clone for AWS."""
+    return make_clone(tmp_path_factory.mktemp("pyxis"))
+
+
+@pytest.fixture(scope="module")
+def alps(make_clone, tmp_path_factory):
+    """Give a clone for Alps, whose nodes have this machine's architecture here."""
+    clone = make_clone(tmp_path_factory.mktemp("engine"), engine=True)
+    site = clone.root / "alps/site.toml"
+    site.write_text(site.read_text().replace('arch = "arm64"', f'arch = "{own_arch()}"'))
     return clone
 
 
@@ -98,3 +122,58 @@ def test_folder_that_pyxis_cannot_bind_is_told_before_submission(clone, tmp_path
         clone.configure(text)
     assert told.returncode == 1
     assert f"error: Pyxis cannot bind {scratch}" in told.stderr
+
+
+SMALL = ["--nodes=2", "--gpus-per-node=2", "--cpus-per-task=1"]
+
+
+def test_ranks_run_inside_by_an_environment_file(alps, squashfs_image):
+    env = {"LINES_OF_TEXT": "one", "QUOTED": "two", "WANDB_API_KEY": "a secret"}
+    run = alps.finish("alps/run_training_alps.sbatch", *SMALL, "--", "a b", "$HOME", env=env)
+    size = squashfs_image.stat().st_size
+    told = re.findall(r"\d: rank (\d) of 2 in the image, PATH (\S+), stack pytorch, (.*)", run.log)
+    assert sorted(rank for rank, _, _ in told) == ["0", "1"], run.log
+    assert {rest for _, _, rest in told} == {
+        f"GPUs 2, image {size}, arguments: <a b> <$HOME> <one> <two>"
+    }
+    assert "PyYAML" in run.written("packages.txt")
+    written = run.written("environment.toml")
+    assert f'image = "{squashfs_image}"\n' in written
+    assert 'com.hooks.aws_ofi_nccl.enabled = "true"\n' in written
+    assert "secret" not in written
+
+
+def test_overlay_is_mounted_by_the_engine(alps, tmp_path, run):
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages/mark").write_text("of the overlay\n")
+    overlay = alps.scratch / "x.sqsh"
+    run(["mksquashfs", tmp_path / "packages", overlay, "-quiet", "-no-progress"])
+    mounts = f"{alps.root}:{alps.root} {alps.scratch}:{alps.scratch} {overlay}:/packages:sqsh"
+    mount = f"pyxis_add_binds() {{ options+=({mounts}); }}"
+    text = (alps.root / "alps/preprocess_data_alps.sbatch").read_text()
+    text = text.replace("set_container_options", f"{mount}\nset_container_options", 1)
+    step = text.index('"$LAUNCHER"')
+    (alps.root / "alps/overlay.sbatch").write_text(text[:step] + "cat /packages/mark\n")
+    run = alps.finish("alps/overlay.sbatch", "--cpus-per-task=1")
+    assert "0: of the overlay\n" in run.log
+    assert f'  "{overlay}:/packages:sqsh",\n' in run.written("environment.toml")
+
+
+def test_environment_file_that_cannot_be_written_starts_nothing(alps):
+    full = "longship_edf=/proc/x/environment.toml"
+    text = (alps.root / "alps/run_training_alps.sbatch").read_text()
+    text = text.replace("set_container_options", f"{full}\nset_container_options", 1)
+    (alps.root / "alps/full.sbatch").write_text(text)
+    run = alps.finish("alps/full.sbatch", *SMALL, state="FAILED")
+    assert "error: cannot write /proc/x/environment.toml" in run.log
+    assert "rank 0 of" not in run.log
+
+
+def test_srun_without_the_engine_knows_no_environment_file(clone):
+    text = (clone.root / "alps/run_training_alps.sbatch").read_text()
+    (clone.root / "alps/other.sbatch").write_text(text)
+    site = (clone.root / "alps/site.toml").read_text()
+    local = site.replace('arch = "arm64"', f'arch = "{own_arch()}"')
+    (clone.root / "alps/site.toml").write_text(local)
+    run = clone.finish("alps/other.sbatch", *SMALL, state="FAILED")
+    assert "unrecognized option --environment" in run.log

@@ -3,6 +3,9 @@
 A stand-in, as the plugin cannot be installed here: the containers are Apptainer's. It takes the
 options that Pyxis 0.24 has, refuses others, and mounts nothing that was not asked for. Without its
 options a task runs on the bare host, as with the real one.
+
+With an engine, it is CSCS' Container Engine: it takes ``--environment`` too, a file with the keys
+that the site's reference has, in which it expands ``${NAME}`` as the reference says.
 """
 
 import shutil
@@ -17,20 +20,57 @@ MARK = "/etc/longship-tests-image"
 SRUN = """#!/usr/bin/env python3
 import os, sys
 
+ENGINE = {engine}
 VALUES = {{"container-image", "container-mounts", "container-workdir", "container-env"}}
 FLAGS = {{"container-mount-home", "no-container-mount-home", "no-container-remap-root",
          "container-remap-root", "no-container-entrypoint", "container-entrypoint"}}
+
+
+KEYS = {{"base_environment": (str, list), "image": str, "workdir": str, "entrypoint": bool,
+        "writable": bool, "mounts": list, "env": dict, "annotations": dict}}
 
 
 def refuse(text):
     sys.exit("srun: error: " + text)
 
 
+def expand(text):
+    found = os.path.expandvars(text)
+    return found if "$" not in found else refuse("pyxis: undefined variable: " + text)
+
+
+def read_environment(name):
+    import tomllib
+
+    if not name.startswith(("/", "./")):
+        refuse("pyxis: no environment of this name in EDF_PATH: " + name)
+    with open(name, "rb") as file:
+        found = tomllib.load(file)
+    for key, value in found.items():
+        if key not in KEYS or not isinstance(value, KEYS[key]):
+            refuse("pyxis: " + name + ": " + key)
+    tables = [found.get("annotations", {{}}), found.get("env", {{}})]
+    while tables:
+        for key, value in tables.pop().items():
+            if isinstance(value, dict):
+                tables.append(value)
+            elif not isinstance(value, str):
+                refuse("pyxis: " + name + ": " + key + " is no string")
+    mounts = [expand(each) for each in found.get("mounts", [])]
+    options = {{"container-image": expand(found.get("image", "")),
+               "container-mounts": ",".join(mounts)}}
+    if "workdir" in found:
+        options["container-workdir"] = expand(found["workdir"])
+    return options
+
+
 own, given, words = [], {{}}, sys.argv[1:]
 while words and words[0].startswith("-"):
     word = words.pop(0)
     name, equals, value = word.lstrip("-").partition("=")
-    if "container" not in name:
+    if ENGINE and name == "environment" and equals:
+        given.update(read_environment(value))
+    elif "container" not in name and name != "environment":
         own.append(word)
     elif name in VALUES and equals or name in FLAGS and not equals:
         given[name] = value
@@ -48,6 +88,9 @@ if given:
         start += ["--bind", os.environ["HOME"]]
     for each in filter(None, given.get("container-mounts", "").split(",")):
         source, target, *flags = each.split(":")
+        if ENGINE and flags == ["sqsh"]:
+            start += ["--mount", f"type=bind,src={{source}},dst={{target}},image-src=/,ro"]
+            continue
         if any(not set(flag.split("+")) <= {{"ro", "rw", "rprivate"}} for flag in flags):
             refuse("pyxis: mount flags: " + each)
         if not os.path.exists(source):
@@ -79,10 +122,10 @@ def squashfs_image(base_tar, require, session_environment):
     return cache.cached(f"{base_tar.stem}-marked.sqsh", build)
 
 
-def write_srun(folder):
+def write_srun(folder, *, engine=False):
     """Write the stand-in into a folder of its own, which jobs have first on PATH."""
     folder.mkdir()
-    text = SRUN.format(srun=shutil.which("srun"))
+    text = SRUN.format(srun=shutil.which("srun"), engine=engine)
     (folder / "srun").write_text(text)
     (folder / "srun").chmod(0o755)
     return folder

@@ -9,7 +9,10 @@ from support import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 # What comes with this repository; a group's own, in the same tree, is not ours to test.
-SITES = ("aws", "berzelius", "jsc", "local", "lumi", "olivia")
+SITES = (
+    *("alps", "arrhenius", "aws", "berzelius", "frontier", "isambard", "jsc", "leonardo", "local"),
+    *("lumi", "marenostrum", "olivia"),
+)
 
 SITE = '[machines.local]\ndescription = "this machine"\n'
 STACK = '[images]\ncpu = "docker://example.org/lab/base:1"\n'

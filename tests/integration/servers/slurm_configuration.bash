@@ -9,7 +9,10 @@ readonly CORES_PER_SOCKET=144 GPUS=8 # the most that a site's jobs ask of a node
 readonly PARTITIONS='
 02:00:00  develbooster dc-gpu-devel
 03:00:00  dev-g
+04:00:00  lrd_all_serial
+12:00:00  normal
 24:00:00  booster dc-gpu dc-cpu dc-cpu-devel batch devel small large standard debug berzelius-cpu
+24:00:00  boost_usr_prod gpu workq acc
 2-00      standard-g
 3-00      small-g berzelius
 7-00      accel
