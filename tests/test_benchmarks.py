@@ -79,6 +79,23 @@ def test_calls_of_the_container_are_told_from_the_hosts(benchmarks, traced):
     assert child.inside
 
 
+def test_requests_to_a_mount_are_read_from_a_trace(benchmarks):
+    parse = benchmarks("traces").parse
+    found = parse(r'read(6</dev/fuse>, "h\0\0\0\32\0\0\0"..., 1052672) = 104')
+    assert found == ("read", ("/dev/fuse",), 104, -1, False, False)
+
+
+def test_ranks_that_start_at_once_are_split(benchmarks, tmp_path):
+    """The launcher here only starts its command, and the interpreter is this one."""
+    ranks = benchmarks("ranks")
+    (tmp_path / "launcher").write_text('"$@"\n')
+    case = ranks.Case("x", tmp_path / "launcher", {"MARK": "1"})
+    command = case.command("")[:-3] + [sys.executable, "-c", ranks.STAMPED.format("import os")]
+    case = SimpleNamespace(name="x", variables=case.variables, command=lambda code: command)
+    rank = ranks.start(case, 3, "import os")
+    assert 0 < rank.container < rank.whole and rank.python > rank.imported >= 0
+
+
 def test_a_rank_is_counted_by_where_its_files_lie(benchmarks, traced):
     counting, traces = benchmarks("counting"), benchmarks("traces")
     counts = counting.counts(list(traces.calls(traced)), ["/shared"], ["/shared/image.sif"])
@@ -274,7 +291,8 @@ def test_a_missing_program_is_named(benchmarks):
 
 @pytest.mark.parametrize("page", ["one_script", "parallel_file_systems", "squashfs"])
 def test_figures_of_the_explanations_are_those_of_the_run(page):
-    results = Path(ROOT, "benchmarks/results/results.md").read_text()
+    files = ("results", "ranks")
+    results = "\n".join(Path(ROOT, f"benchmarks/results/{each}.md").read_text() for each in files)
     text = Path(ROOT, f"docs/explanation/{page}.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("|")]
     figures = {
