@@ -45,6 +45,7 @@ def recorded_run(paths: Paths, name: str) -> Path:
             return each.resolve()
     recorded = [each.parent for each in find_files(paths.runs, "*/record.json")]
     found = [each for each in recorded if name in each.name.split("-", 1)]
+    found = found or [each for each in recorded if each.name.partition("_")[0] == name]  # an array
     found = [each for each in found if is_own(each)] or found
     if len(found) == 1:
         return found[0].resolve()

@@ -101,11 +101,14 @@ def _state(record: Mapping[str, str]) -> str:
 
 
 def _queue(runs: Path) -> Iterator[tuple[_Row, str, str]]:
-    """Ask Slurm for the user's jobs; return each with its elapsed time and its time limit."""
-    for line in _listed_jobs().split("\n"):
-        values = line.split("|", 6)
-        if len(values) < 7 or not values[6]:  # the rest of a name with a newline
-            continue
+    """Ask Slurm for the user's jobs; return each with its elapsed time and its time limit.
+
+    The tasks of an array follow each other, wherever Slurm lists them.
+    """
+    listed = [line.split("|", 6) for line in _listed_jobs().split("\n")]
+    listed = [each for each in listed if len(each) == 7 and each[6]]  # not the rest of a name
+    order = [_array(each[0]) for each in listed]
+    for values in sorted(listed, key=lambda each: order.index(_array(each[0]))):
         job, state, elapsed, limit, nodes, reason, name = values
         # the last one of the same ID: clusters can share a file system
         found = [each.parent for each in find_files(runs, f"{glob.escape(job)}-*/record.json")]
@@ -206,10 +209,10 @@ def _table(runs: Path, jobs: list[tuple[_Row, str, str]], width: int) -> Iterato
         form = "{:<10} {:<12.12} {:<10} {:>10} {:>10} {:>5}  {}"
     yield form.format("job", "name", "state", "elapsed", "limit", "nodes", "")
     rows = [row for row, *_ in jobs]
-    arrays = set()
+    last = ""
     for row, elapsed, limit in jobs:
-        if _array(row["id"]) not in arrays:
-            arrays.add(_array(row["id"]))
+        if _array(row["id"]) != last:
+            last = _array(row["id"])
             yield from _array_line(runs, row, rows)
         cost = "" if row["cost"] is None else f"{row['cost']:.2f} {row['cost_unit']} so far"
         nodes = "" if row["nodes"] is None else row["nodes"]

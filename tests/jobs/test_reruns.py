@@ -58,6 +58,16 @@ def test_run_is_named_from_the_folder_at_hand(runs, monkeypatch):
     assert recorded_run(runs.paths, ".") == wanted
 
 
+def test_array_is_named_by_its_id_if_it_has_one_task(runs):
+    first = runs("12_3-train")
+    assert recorded_run(runs.paths, "12") == first
+    runs("12_4-train")
+    with pytest.raises(LongshipError) as error:
+        recorded_run(runs.paths, "12")
+    assert str(error.value) == '2 runs are named "12": 12_3-train, 12_4-train'
+    assert error.value.hint.endswith("rerun 12_4-train")
+
+
 def test_run_is_named_by_the_name_of_its_job_if_only_one_has_it(runs):
     first = runs("12-train-it")
     assert recorded_run(runs.paths, "train-it") == first

@@ -170,7 +170,7 @@ def test_array_is_one_line_and_its_tasks(array, show):
     array(11, **{**ended, "exit_code": "0", "stopped": "requeued"})
     array(12, **{**ended, "exit_code": "1", "failed": "task 3"})
     queued = (
-        "9_9|RUNNING|30:00|1:00:00|1|None|sweep\n9_11|PENDING|0:00|1:00:00|1|None|sweep\n"
+        "9_9|RUNNING|30:00|1:00:00|1|None|sweep\n7|RUNNING|30:00|1:00:00|1|None|train\n9_11|PENDING|0:00|1:00:00|1|None|sweep\n"
         "9_[13-20:2,30%2]|PENDING|0:00|1:00:00|1|Resources|sweep"
     )
     lines = show(queued, RECORD).splitlines()
@@ -183,7 +183,7 @@ def test_array_is_one_line_and_its_tasks(array, show):
     assert "    --rate '12 x'" in shown and any("exit code 1  task 3" in each for each in shown)
     rows = jobs(show, queued, RECORD)
     assert [each["id"] for each in rows[:3]] == ["9_9", "9_11", "9_[13-20:2,30%2]"]
-    assert rows[0]["values"] == "--rate '9 x'" and len(rows) == 3 + 11 + 1
+    assert rows[0]["values"] == "--rate '9 x'" and len(rows) == 4 + 11
 
 
 def test_single_task_of_an_array_needs_no_line_of_its_own(array, show):
