@@ -36,7 +36,10 @@ _TRACEBACK = b"Traceback (most recent call"
 _NEAR = 1 << 16  # bytes
 _LONG = 300  # lines
 _MANY = 200  # tracebacks read per block
-_FRAME = re.compile(r'\bFile "([^"]+)", line ([0-9]+)|[│┃] ([^\s:]+\.py):([0-9]+) in ')
+_FRAME = re.compile(
+    r'\bFile "(?P<file>[^"]+)", line (?P<line>[0-9]+)'
+    r"|(?:[│┃] |\bFile )(?P<short>[^\s:]+\.py):(?P<at>[0-9]+)(?: in |, in )"
+)
 _RAISED = re.compile(
     r"([\w.]*(?:Error|Exception|Exit|Interrupt|Iteration)|[a-z]\w*(?:\.\w+)*\.[A-Z]\w+)"
     r"(?:\((\w+)\))?(?:: ?(.*)|$)"
@@ -45,6 +48,7 @@ _CAUGHT = re.compile(r"Caught \w+ in ")
 _HANDLED = "During handling of the above exception"
 _CAUSE = "The above exception was the direct cause"
 _RANK = re.compile(r"(?:^ *[0-9]+: )?\[[Rr]ank ?[0-9]+\]:? $")
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.[0-9]+/")
 _INSTALLED = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+)")
 # What lines that look like errors contain (lower case), what shows that a line is none, and how
 # many lines are remembered.
@@ -52,19 +56,21 @@ _SUSPECT = (
     b"error|fail|fatal|cannot|can't|could not|couldn't|unable|denied|invalid|abort|exception:|panic"
     b"|fault:|no such|not found|not permitted|not available|not support|not exist|not match"
     b"|not recogni|did not|mismatch|unsupported|unavailable|unknown|refused|timed out|killed"
-    b"|exceed|expired|non-zero|nonzero|insufficient|[e000 |[f000 |e0000 |f0000 "
+    b"|exceed|expired|non-zero|nonzero|insufficient|not enough|unrecogni|is required"
+    b"|marked dead|[e000 |[f000 |e0000 |f0000 "
 ).split(b"|")
 _HARMLESS = re.compile(
     rb"(?<![=_])\b(?:INFO|VERBOSE|DEBUG|TRACE|DIAG|[Dd]ebug[0-9]?)\b|level=debug|<info>|\[W "
     rb"|\bWARNING\b|Warning: |: [IW] |\[?[IVWD][0-9]{3,4} |^(?:--|#) |[Ii]gnor|Skipping |/fail"
     rb"|libibverbs|dlerror|gds_ds12|oom_score_adj|spank: x11|frame #|asynchronously|File \""
     rb"|Exception raised from|error[_ ]file|errors\.html|suppress_errors|Token indices"
-    rb"|: tasks? [0-9,-]+: |be set automatically"
+    rb"|: tasks? [0-9,-]+: |be set automatically|UCX +WARN|[Ff]alling back|mask is not set"
+    rb"|disabled\.$"
 )
 _SUSPECTS = 1000
 _AROUND = 500  # characters
 _BARE = re.compile(
-    r"(?:^|[]:|)] +)(?=(?:[A-Z]\w*|[a-z]\w*(?:\.\w+)*\.[A-Z]\w*)(?:Error|Exception)"
+    r"(?:^|[]:|)] +)(?=(?:(?:[A-Z]\w*|[a-z]\w*(?:\.\w+)*\.[A-Z]\w*)(?:Error|Exception)|Exception)"
     r"(?:\(\w+\))?(?:: |:?$))"
 )
 _UNKNOWN = "Python exception"
@@ -118,7 +124,7 @@ class Raised(NamedTuple):
 
     def described(self) -> str:
         """Return the text and the file that raised the exception, which `likely` matches."""
-        files = [_INSTALLED.split(file)[-2:] for file, _ in self.places if file[0] != "<"]
+        files = [_LIBRARY.split(file)[-1:] for file, _ in self.places if file[0] != "<"]
         return f"{self.text} in {''.join(files[-1])}" if files else self.text
 
     def where(self) -> str:
@@ -163,6 +169,8 @@ class Scan:
         self._failed_in, self._is_explained = 0, False
         self._suspects: dict[bytes, Raised] = {}  # by kind of line
         self.last_error = (0, "")
+        self._before_error = b""  # lines before it: a traceback whose head is missing
+        self._end = b""  # of the block before
         self._raised: Raised | None = None
         self._traceback, self._caught = -_NEAR, 0
 
@@ -174,17 +182,21 @@ class Scan:
         )
         if found and not found[0].message.consequence:
             return found
-        raised = self._raised or (None if found else self._bare_exception())
+        raised = self._raised or self._bare_exception()
+        if found and raised and not raised.places:
+            raised = None
         likely = self._explain_exception(raised) if raised else self._explain_suspects()
         if not likely and not found:
             likely = self._explain_failed_task()
         return [likely, *found] if likely else found
 
     def _bare_exception(self) -> Raised | None:
-        """Return the last exception that has no traceback."""
+        """Return the last exception without the head of a traceback, with the places before it."""
         number, text = self.last_error
         if number != self._caught and (label := _BARE.search(text)):
-            return Raised(0, number, text[label.end() :], [])
+            frames = _FRAME.finditer(self._before_error.decode("utf-8", "replace"))
+            raised = Raised(0, number, text[label.end() :], [_place(each) for each in frames])
+            return raised if raised.places or raised.text != "Exception:" else None
         return None
 
     def _explain_exception(self, raised: Raised) -> Finding | None:
@@ -301,6 +313,9 @@ class Scan:
         if last >= 0:
             start, end = _line_around(block, last)
             self.last_error = (self._number(block, start), _shown(block[start:end]))
+            before = (self._end + block[:start])[-2 * _SEEN :]
+            self._before_error = b"" if start in taken else before
+        self._end = block[-2 * _SEEN :]
 
     def _remember_suspects(
         self, block: bytes, kinds: list[bytes], fresh: bytes, known: set[bytes]
@@ -383,7 +398,7 @@ def _read_traceback(block: bytes, at: int) -> tuple[Raised | None, int]:
             continue
         line = line[len(prefix) :]
         if frame := _FRAME.search(line):
-            places.append((frame[1] or frame[3], frame[2] or frame[4]))
+            places.append(_place(frame))
         elif places and (named := _RAISED.match(line)):
             found = (Raised(0, 0, _shown(line.encode()), places), begin)
             rest = block[begin : begin + 2 * _SEEN].decode("utf-8", "replace")
@@ -396,6 +411,10 @@ def _read_traceback(block: bytes, at: int) -> tuple[Raised | None, int]:
     if found[0] and _INSTALLED.search(found[0].places[0][0]) and not fatal:
         return None, found[1]  # it was caught in a package
     return found
+
+
+def _place(frame: re.Match[str]) -> tuple[str, str]:
+    return frame["file"] or frame["short"], frame["line"] or frame["at"]
 
 
 def _package(file: str) -> str:

@@ -72,7 +72,8 @@ def test_reported_messages_are_explained_and_none_wrongly():
         unknown += [each] * (not first)
     held_out = [each for each in REPORTED if each.get("held_out")]
     assert len(REPORTED) >= 150 and len(held_out) >= len(REPORTED) / 3
-    assert not [each["source"] for each in unknown if each not in held_out]
+    collected = [each for each in REPORTED if each.get("held_out") or each.get("round")]
+    assert not [each["source"] for each in unknown if each not in collected]
     assert len(unknown) <= len(held_out) / 10, [each["source"] for each in unknown]
 
 
@@ -249,6 +250,21 @@ def test_exception_without_a_known_message_is_told_with_its_place(log, line, sai
     assert not found.message.text and (found.line, found.line_text) == (line, said)
     cause = found.filled(found.message.cause)
     assert "/s/train.py, line 7" in cause and "{" not in cause
+
+
+def test_exception_without_the_head_of_its_traceback_is_explained_with_its_place(tmp_path):
+    frames = FRAMES.split("\n", 1)[1].replace("transformers/trainer.py", "awq/quantizer.py")
+    (found,) = scanned(tmp_path / "log", f"{frames}ValueError: odd".encode()).findings
+    assert (found.message.topic, found.line) == ("quantization", 5)
+    assert "/s/train.py, line 7" in found.filled("{where}")
+
+
+@pytest.mark.parametrize(
+    ("file", "topic"), [("File /v/site-packages/awq/a.py:7, in f(x)\n", "quantization"), ("", "")]
+)
+def test_exception_of_no_class_is_told_only_with_its_place(file, topic, tmp_path):
+    found = scanned(tmp_path / "log", f"{file}Exception: \n".encode()).findings
+    assert [each.message.topic for each in found] == [topic] * bool(topic)
 
 
 def test_known_cause_comes_before_an_exception(tmp_path):
