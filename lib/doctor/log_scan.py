@@ -48,7 +48,9 @@ _CAUGHT = re.compile(r"Caught \w+ in ")
 _HANDLED = "During handling of the above exception"
 _CAUSE = "The above exception was the direct cause"
 _RANK = re.compile(r"(?:^ *[0-9]+: )?\[[Rr]ank ?[0-9]+\]:? $")
-_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.[0-9]+/")
+_LIBRARY = re.compile(
+    r"(?:^|/)(?:(?:lib/python3\.[0-9]+/)?(?:site|dist)-packages|lib/python3\.[0-9]+)/"
+)
 _INSTALLED = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+)")
 # What lines that look like errors contain (lower case), what shows that a line is none, and how
 # many lines are remembered.

@@ -260,7 +260,16 @@ def test_exception_without_the_head_of_its_traceback_is_explained_with_its_place
 
 
 @pytest.mark.parametrize(
-    ("file", "topic"), [("File /v/site-packages/awq/a.py:7, in f(x)\n", "quantization"), ("", "")]
+    ("file", "topic"),
+    [
+        ("File /v/site-packages/awq/a.py:7, in f(x)\n", "quantization"),
+        (
+            '  File "/v/lib/python3.10/site-packages/torch/_inductor/a.py", line 7\n',
+            "torch.compile failed",
+        ),
+        ('  File "/usr/lib/python3.10/multiprocessing/a.py", line 7\n', "workers and their limits"),
+        ("", ""),
+    ],
 )
 def test_exception_of_no_class_is_told_only_with_its_place(file, topic, tmp_path):
     found = scanned(tmp_path / "log", f"{file}Exception: \n".encode()).findings
