@@ -164,12 +164,18 @@ def open_file(path: Path) -> BinaryIO:
     return os.fdopen(number, "rb")
 
 
-def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
-    """Read a TOML file, or what submit.py has written as JSON; `shown` is its name in messages."""
+def toml_reader() -> Any:
+    """Return the module that reads TOML: tomli before Python 3.11."""
     try:
         import tomllib
     except ModuleNotFoundError:
-        import tomli as tomllib  # before Python 3.11
+        import tomli as tomllib
+    return tomllib
+
+
+def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
+    """Read a TOML file, or what submit.py has written as JSON; `shown` is its name in messages."""
+    tomllib = toml_reader()
     try:
         with open_file(path) as file:
             data = file.read(_LARGEST + 1)

@@ -172,12 +172,12 @@ def configured_values(settings: Settings) -> list[tuple[str, str, str]]:
         value: Any = settings.configuration
         for part in key.split("."):
             value = getattr(value, part)
-        shown = _as_toml(value, masked=key in _NAMED_BY_USERS)
+        shown = as_toml(value, masked=key in _NAMED_BY_USERS)
         found.append((key, shown, settings.origins[key]))
     return found
 
 
-def _as_toml(value: Any, name: str = "", *, masked: bool = False) -> str:
+def as_toml(value: Any, name: str = "", *, masked: bool = False) -> str:
     """Write a value of a key; `masked` if the keys in this table show which values are secret."""
     if looks_secret(name):
         value = MASK
@@ -185,12 +185,12 @@ def _as_toml(value: Any, name: str = "", *, masked: bool = False) -> str:
         value = f"{MASK}@{str(value).rpartition('@')[2]}"
     if isinstance(value, Mapping):
         entries = (
-            f"{toml_key(key)} = {_as_toml(each, key if masked else '')}"
+            f"{toml_key(key)} = {as_toml(each, key if masked else '')}"
             for key, each in value.items()
         )
         return f"{{ {', '.join(entries)} }}" if value else "{}"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_as_toml, value))}]"
+        return f"[{', '.join(map(as_toml, value))}]"
     text = _LOGIN.sub(rf"\1{MASK}@", value) if isinstance(value, str) else value
     return json.dumps(text, ensure_ascii=False)
 

@@ -93,7 +93,7 @@ def find_servers(offline: Path | None, servers: Iterable[str]) -> Iterator[Findi
 
     No network is needed if `offline`, the downloads from another machine, contains files.
     """
-    urls = [*_package_index(), *servers]
+    urls = [*package_index(), *servers]
     reached = []
     for url, answer in zip(map(without_login, urls), in_parallel(_ask, urls, 8, "servers")):
         code, status = answer.result()
@@ -115,7 +115,7 @@ def find_servers(offline: Path | None, servers: Iterable[str]) -> Iterator[Findi
         yield ok("network", f"answers: {' '.join(reached)}")
 
 
-def _package_index() -> list[str]:
+def package_index() -> list[str]:
     """Return the URL of pip's index; none if pip is told to use none."""
     environ, home = os.environ, Path(os.environ.get("HOME", "/"))
     if environ.get("PIP_NO_INDEX"):

@@ -34,7 +34,7 @@ def find_node() -> Iterator[Finding]:
     release = _text_of("/etc/os-release")
     system = re.findall(r'^PRETTY_NAME="?([^"\n]*)', release, re.MULTILINE)
     in_job, now = f"in job {job}" if job else "in no job", time.strftime("%FT%TZ", time.gmtime())
-    facts = (here.nodename, *system, f"Linux {here.release}", _user(), in_job, now)
+    facts = (here.nodename, *system, f"Linux {here.release}", own_user(), in_job, now)
     yield ok("node", ", ".join(facts))
     if os.environ.get("LOADEDMODULES"):
         yield ok("modules", os.environ["LOADEDMODULES"].replace(":", " "))
@@ -44,7 +44,8 @@ def _text_of(file: str) -> str:
     return content_of(Path(file)).decode(errors="surrogateescape")
 
 
-def _user() -> str:
+def own_user() -> str:
+    """Return the name of the user, or the number where it has no name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:  # as in a container
@@ -230,7 +231,7 @@ def _fakeroot(machine: Machine | None) -> str:
     """Describe whether an ordinary user can build an image from a definition file."""
     if machine and machine.definition_builds == "forbidden":
         return "the site allows no builds from definition files"
-    user, hint = _user(), machine.build_hint if machine else ""
+    user, hint = own_user(), machine.build_hint if machine else ""
     own = re.compile(rf"^({re.escape(user)}|{os.getuid()}):", re.MULTILINE)
     ranges = all(own.search(_text_of(each)) for each in ("/etc/subuid", "/etc/subgid"))
     if ranges and shutil.which("newuidmap"):
@@ -324,7 +325,7 @@ def find_slurm(machine: Machine | None, account: str) -> Iterator[Finding]:
 def _find_account(account: str) -> Iterator[Finding]:
     """Compare the account with those of the user, if Slurm lists them."""
     command = "sacctmgr --noheader --parsable2 show associations format=account"
-    text, code = output([*command.split(), f"user={_user()}"], 10)
+    text, code = output([*command.split(), f"user={own_user()}"], 10)
     accounts = [] if code else sorted(set(text.split()))
     listed = ", ".join(accounts)
     if accounts and not account:

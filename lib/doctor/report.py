@@ -47,8 +47,9 @@ def hangs(topic: str) -> Finding:
 class Report:
     """Prints each finding at once, or everything as JSON at the end."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, widths: tuple[int, int] = (7, 13)) -> None:
         self.as_json = as_json
+        self.widths = widths  # columns of state and topic
         self.findings: list[Finding] = []
 
     def add(self, found: Finding) -> None:
@@ -56,11 +57,13 @@ class Report:
         found = found._replace(text=printable(found.text), fix=offline_modes(found.fix))
         self.findings.append(found)
         if not self.as_json:
+            state_width, topic_width = self.widths
+            indent = state_width + topic_width + 4
             wrapped = textwrap.wrap(found.text, 56, break_long_words=False, break_on_hyphens=False)
-            state = paint(found.state, sys.stdout) + " " * (7 - len(found.state))
-            _print(f"{state}  {found.topic:<13}  " + f"\n{'':24}".join(wrapped))
+            state = paint(found.state, sys.stdout) + " " * (state_width - len(found.state))
+            show(f"{state}  {found.topic:<{topic_width}}  " + f"\n{'':{indent}}".join(wrapped))
             if found.fix:
-                _print(f"{'':9}fix: {printable(found.fix)}")
+                show(f"{'':{state_width + 2}}fix: {printable(found.fix)}")
 
     def run(self, topic: str, check: Callable[[], Iterable[Finding]]) -> None:
         """Add what a check finds. It runs in a thread: nothing ends a call to a dead disk."""
@@ -92,32 +95,34 @@ class Report:
             for state in ("problem", "warning")
         )
         if self.as_json:
-            findings = _rows("state topic text fix", self.findings)
-            rows = _rows("key value origin", values)
+            findings = rows_of("state topic text fix", self.findings)
+            rows = rows_of("key value origin", values)
             counts = f'"problems": {len(problems)}, "warnings": {len(warnings)}'
-            _print(f'{{{counts}, "findings": {findings}, "values": {rows}}}')
+            show(f'{{{counts}, "findings": {findings}, "values": {rows}}}')
         else:
             if values:
                 rows = [("key", "value", "source"), *values]
                 lines = [
                     f"{key:<25} {source:<22} {printable(value)}" for key, value, source in rows
                 ]
-                _print("\n".join(["", *lines, ""]))
+                show("\n".join(["", *lines, ""]))
             for first in (problems or warnings)[:1]:
-                _print(f"problems: {len(problems)}, warnings: {len(warnings)}")
-                _print(f"{paint('next:', sys.stdout)} {printable(first.fix)}")
+                show(f"problems: {len(problems)}, warnings: {len(warnings)}")
+                show(f"{paint('next:', sys.stdout)} {printable(first.fix)}")
             share = "to share this report: python3 doctor.py --json"
-            _print(share if problems or warnings else "no problems found")
+            show(share if problems or warnings else "no problems found")
         if problems:
             sys.exit(1)
 
 
-def _rows(names: str, rows: Iterable[Sequence[str]]) -> str:
+def rows_of(names: str, rows: Iterable[Sequence[str]]) -> str:
+    """Return rows as a list of JSON objects, one per line; the names are those of the columns."""
     lines = (f"\n  {json_object(dict(zip(names.split(), each)))}" for each in rows)
     return f"[{','.join(lines)}\n]"
 
 
-def _print(text: str) -> None:
+def show(text: str) -> None:
+    """Print a text, whatever bytes the names in it have."""
     sys.stdout.buffer.write(f"{text}\n".encode(errors="surrogateescape"))
     sys.stdout.buffer.flush()
 

@@ -25,7 +25,7 @@ from lib.script.quoting import NAME
 from lib.script.records import readable_values
 
 SIF_RUNTIMES = ("apptainer", "singularity")
-_FORMATS = ("zstd", "lz4", "xz", "gzip")
+FORMATS = ("zstd", "lz4", "xz", "gzip")
 _ACTIVATE = "python3 move_built_container_to_active.py"
 _BUILD_ANEW = f"python3 build_container.py --force && {_ACTIVATE}"
 # In POSIX sh: the GPUs that are visible, the image's CUDA or ROCm, and whether the image brings the
@@ -45,7 +45,7 @@ _UNKNOWN = "of a version that it does not say"
 def find_software(env: Environment, why: str) -> Iterator[Finding]:
     """Check runtime, image, overlay and venv, as other scripts use them."""
     runtime = env.runtime
-    _load_modules(env.machine, runtime)
+    load_modules(env.machine, runtime)
     yield from find_runtime(runtime, why)
     if runtime in SIF_RUNTIMES:
         yield from find_user_rights(runtime, env.machine)
@@ -66,7 +66,7 @@ def find_software(env: Environment, why: str) -> Iterator[Finding]:
         yield from _find_venv(env, inside if starts else [])
 
 
-def _load_modules(machine: Machine, runtime: str) -> None:
+def load_modules(machine: Machine, runtime: str) -> None:
     """Load the modules that the site's runtime comes from, for all programs that follow."""
     if lines := module_lines(machine, runtime):
         variables = bash("exec 2>/dev/null", *lines, "env -0").text.split("\0")
@@ -157,19 +157,12 @@ def _find_mount(env: Environment) -> Iterator[Finding]:
     """
     compression, runtime = env.settings.configuration.packages.compression, env.runtime
     bad = problem if env.overlay else warning
-    facts = {"runtime": runtime, "base": env.image, "overlay_target": MOUNTED_AT}
-    assigned = [assign(name, value) for name, value in facts.items()]
-    if bash("overlay_can_pack mksquashfs", seconds=15).code:
+    works = mountable(runtime, env.image)
+    if works is None:
         text = "not tried: no mksquashfs 4.4 on this machine; the image's packs overlays"
         yield ok("mount", text)
         return
-    with tempfile.TemporaryDirectory(prefix="longship-doctor.") as work:
-        tests = {each: [call("overlay_can_mount", work, each)] for each in _FORMATS}
-        over = f"{work}/over.sqsh"
-        pack = call("overlay_pack", f"{work}/probe", over, "gzip", "-no-progress")
-        tests["--overlay"] = [pack, call("overlay_try", over, "overlay", "true")]
-        works = {name: not bash(*assigned, *test, seconds=15).code for name, test in tests.items()}
-    can, cannot = (" ".join(x for x in _FORMATS if works[x] is able) for able in (True, False))
+    can, cannot = (" ".join(x for x in FORMATS if works[x] is able) for able in (True, False))
     if works.get(compression):
         others = f", not with {cannot}" if cannot else ""
         over = f"--overlay {'works' if works['--overlay'] else 'does not work'}"
@@ -181,6 +174,24 @@ def _find_mount(env: Environment) -> Iterator[Finding]:
         text = f"{runtime} mounts no overlay packed with {compression}, but with {can}"
         fix = f'set packages.compression = "{can.split()[0]}" in configuration.toml, then run: '
         yield bad("mount", text, f"{fix}python3 build_overlay.py")
+
+
+def mountable(runtime: str, base: str, *before: str) -> dict[str, bool] | None:
+    """Tell for each compression, and for --overlay, whether the runtime mounts such a small file.
+
+    The base is an image or a directory; `before` are lines of bash that prepare the runtime. None:
+    there is no program to pack files.
+    """
+    facts = {"runtime": runtime, "base": base, "overlay_target": MOUNTED_AT}
+    assigned = [*before, *(assign(name, value) for name, value in facts.items())]
+    if bash("overlay_can_pack mksquashfs", seconds=15).code:
+        return None
+    with tempfile.TemporaryDirectory(prefix="longship-doctor.") as work:
+        tests = {each: [call("overlay_can_mount", work, each)] for each in FORMATS}
+        over = f"{work}/over.sqsh"
+        pack = call("overlay_pack", f"{work}/probe", over, "gzip", "-no-progress")
+        tests["--overlay"] = [pack, call("overlay_try", over, "overlay", "true")]
+        return {name: not bash(*assigned, *test, seconds=15).code for name, test in tests.items()}
 
 
 def _find_overlay(env: Environment) -> Iterator[Finding]:
