@@ -21,6 +21,7 @@ pytest_plugins = [
     "support.overlays",
     "support.patients",
     "support.slurm",
+    "support.controller",
     "support.jobs",
     "support.pyxis",
     "support.terminal",

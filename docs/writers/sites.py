@@ -10,7 +10,8 @@ _INTRO = """\
 This page lists the keys of `site.toml` in a site's directory. `[machines.NAME]` describes a
 machine, and `[common]` all machines of the site. `newer_python`, above these tables, is the command
 that provides a newer Python than the login nodes have. All keys are optional. Unknown keys and
-wrong types are errors."""
+wrong types are errors. `python3 doctor.py --site` compares the file with the machine
+([Check a site's description](../how-to/diagnose.md#check-a-sites-description))."""
 
 _MACHINE = """\
 `[common]` and each `[machines.NAME]` accept the same keys; `[machines.NAME]` overrides

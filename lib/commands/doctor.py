@@ -11,8 +11,9 @@ from lib import ROOT
 from lib.commands import Call, finish, script_of_report
 from lib.commands.options import WrongCall, complete, plain_options
 from lib.configuration.paths import Paths
-from lib.doctor import checks, explain
+from lib.doctor import checks, explain, site_new
 from lib.doctor import job as job_checks
+from lib.doctor import site as site_checks
 from lib.doctor.report import Report, exit_on_signals
 from lib.script.errors import LongshipError
 from lib.script.render import render
@@ -27,6 +28,8 @@ from lib.script.render import render
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, such as for a support request.")
 @click.option("--quiet", is_flag=True, help="With explain: print only what was found.")
 @click.option("--job", is_flag=True, help="Check every node of the current job.")
+@click.option("--site", is_flag=True, help="Compare site.toml with what the machine reports.")
+@click.option("--new", metavar="NAME", help="With --site: describe this machine in NAME/.")
 @plain_options
 def doctor(
     options: Mapping[str, str],
@@ -35,12 +38,20 @@ def doctor(
     as_json: bool,
     quiet: bool,
     job: bool,
+    site: bool,
+    new: str | None,
 ) -> None:
     r"""Check this machine and configuration, and suggest fixes.
 
     \b
     (default)     run all checks; print ok, warning or problem for each
     explain LOG   search a job's log: who failed first, known messages, fixes
+    --site        compare each value of site.toml, and the job scripts, with what
+                  this login node, Slurm and the file systems report: confirmed,
+                  different or undecided; write a patch for site.toml and a
+                  report for an issue. With --new NAME: write NAME/site.toml and
+                  job scripts for a machine that no site describes. With --job,
+                  in a job: also ask a compute node.
     --job         check every node of a job and the communication between its
                   ranks; about a minute on healthy nodes. Put it into a job
                   script before srun, or run:
@@ -48,8 +59,9 @@ def doctor(
                   Ranks are bound as in $SLURM_CPU_BIND (srun's --cpu-bind).
 
     Each warning and each problem comes with its fix, and each value of the configuration with its
-    source. The output contains no passwords or tokens and is safe to share. Nothing is changed. The
-    exit code is 1 if there is a problem, else 0.
+    source. The output contains no passwords or tokens and is safe to share. Nothing is changed;
+    --site writes to .cache/doctor/ only. The exit code is 1 if there is a problem, or a difference
+    with --site, else 0.
     """
     if words[:1] == ("explain",) and len(words) == 2:
         if dry_run:
@@ -65,10 +77,20 @@ def doctor(
         raise WrongCall(
             f'unexpected argument: "{" ".join(words)}"', "run: python3 doctor.py explain LOG"
         )
-    if dry_run and not job:
+    if new is not None and (job or not site):
+        raise WrongCall("--new is an option of --site alone", "doctor.py --site --new NAME")
+    if dry_run and (site or not job):
         finish(script_of_report("Longship: doctor.py"), "doctor.py", dry_run=True)
         return
     exit_on_signals()
+    if site:
+        settings = Call.read(options, dry_run=dry_run).settings
+        if new is None:
+            report = Report(as_json=as_json, widths=site_checks.WIDTHS)
+            site_checks.diagnose(settings, report, in_job=job)
+        else:
+            site_new.create(settings, new)
+        return
     report = Report(as_json=as_json)
     try:
         call = Call.read(options, dry_run=dry_run)

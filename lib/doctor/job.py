@@ -23,7 +23,7 @@ from lib.script.command import call, comment
 from lib.script.errors import LongshipError
 from lib.script.execute import output
 
-_FACTS = "lib/doctor/inside/node_facts.py"
+FACTS = "lib/doctor/inside/node_facts.py"
 _RANKS = "lib/doctor/inside/check_ranks.py"
 _EXCLUDE = "tell your site's support, and exclude the node: sbatch --exclude="
 _Node = Mapping[str, Any]  # what node_facts.py reports
@@ -65,7 +65,7 @@ def diagnose(env: Environment, script: str, report: Report) -> None:
     job, program = _find_job(env.machine.rendezvous), str(env.paths.root / _RANKS)
     files = [each for each in (env.image, env.overlay) if each.startswith("/")]
     files += [f"{env.venv}/pyvenv.cfg"] if env.venv else []
-    text = _ask(job, env.paths.root / _FACTS, [*files, program, *map(str, env.paths.roots)])
+    text = _ask(job, env.paths.root / FACTS, [*files, program, *map(str, env.paths.roots)])
     found = [json.loads(line) for line in text.split("\n") if line.startswith('{"node": ')]
     nodes = sorted(found, key=lambda each: job.nodes.index(each["node"]))
     checks = [_silent(job, nodes, text)]
@@ -78,21 +78,26 @@ def diagnose(env: Environment, script: str, report: Report) -> None:
     report.end()
 
 
-def _find_job(rendezvous: str) -> Job:
-    """Find the job, its nodes, and where its ranks meet; prepare the environment for srun."""
-    environ = os.environ
-    number = environ.get("SLURM_JOB_ID", "")
+def find_number(command: str) -> str:
+    """Return the number of the job that this runs in; the command is for hints."""
+    number = os.environ.get("SLURM_JOB_ID", "")
     if not number:
         raise LongshipError(
             "not in a job: SLURM_JOB_ID is not set",
-            "salloc --nodes=2 OPTION... python3 doctor.py --job; or add it to a job script, "
-            "before srun",
+            f"salloc --nodes=2 OPTION... {command}; or add it to a job script, before srun",
         )
     if not shutil.which("srun"):
         raise LongshipError(
             "srun not found: this may be a container",
-            f"on a login node, run: SLURM_JOB_ID={number} python3 doctor.py --job",
+            f"on a login node, run: SLURM_JOB_ID={number} {command}",
         )
+    return number
+
+
+def _find_job(rendezvous: str) -> Job:
+    """Find the job, its nodes, and where its ranks meet; prepare the environment for srun."""
+    environ = os.environ
+    number = find_number("python3 doctor.py --job")
     outside = not environ.get("SLURM_JOB_NODELIST")
     query = ["squeue", "--noheader", f"--jobs={number}", "--states=RUNNING", "--format=%N"]
     text, code = output(query, 60)
