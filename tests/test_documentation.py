@@ -260,7 +260,7 @@ def test_site_is_not_wider_than_the_window():
 
 def test_tutorial_repeats_a_job_under_a_name_that_has_not_trained():
     text = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
-    *before, last = [each for each in blocks(text, "bash") if "submit.py" in each]
+    *before, last = [each for each in blocks(text, "bash") if "--run-name" in each]
     assert "rerun" in last
     name = re.search(r"--run-name (\S+)", last)[1]
     assert not any(f"--run-name {name}" in each for each in before)

@@ -103,9 +103,10 @@ def test_readme_of_a_stack_names_each_of_its_settings(stack):
 
 def test_each_job_of_the_page_on_jobs_is_taken(clone, run):
     clone.configure('[project]\naccount = "a"\n[paths]\nscratch_dir = "~/scratch"\n')
-    recorded = Path(clone.environment["HOME"], "scratch/runs/4711-train")
-    recorded.mkdir(parents=True)
-    (recorded / "record.json").write_text('{\n  "job": "4711"\n}\n')
+    for number in ("4802", "4711"):
+        recorded = Path(clone.environment["HOME"], f"scratch/runs/{number}-train")
+        recorded.mkdir(parents=True)
+        (recorded / "record.json").write_text(f'{{\n  "job": "{number}"\n}}\n')
     (recorded / "arguments").write_text("")
     (recorded / "launcher").write_text("")
     (recorded / "job.sbatch").write_text((ROOT / "jsc/run_training_jwb.sbatch").read_text())

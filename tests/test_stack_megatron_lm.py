@@ -299,6 +299,7 @@ def test_metrics_are_recorded_in_the_form_of_all_stacks(root, tmp_path):
     assert "learning-rate vs samples 0.1 24" in done.stdout  # the events are as before
     assert train(3, 4).returncode == 3  # resumed from the checkpoint of step 2
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert all(line.pop("time") > 0 for line in lines)
     every = {"learning_rate": 0.1, "grad_norm": 0.5}
     speed = {"seconds": 2.0, "tokens_per_s": 400.0, "mfu": 0.5, "validation_loss": 7.0}
     assert lines == [

@@ -1,6 +1,6 @@
 """The metrics of a run: one line of JSON per step, TensorBoard, a progress line, a loss curve.
 
-A line of `metrics.jsonl` has `step`, and where the trainer knows it `loss` (nats per token),
+A line of `metrics.jsonl` has `step` and `time`, and where it is known `loss` (nats per token),
 `tokens_per_s` of all ranks, `seconds` of the step, `grad_norm`, `learning_rate`, `validation_loss`
 and `mfu`, the share of the GPUs' peak that the model's own FLOPs need. All stacks write this form.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import statistics
 import sys
@@ -75,7 +76,7 @@ class MetricsFile:
             for name, value in metrics.items()
             if value is not None and math.isfinite(value)  # JSON has no NaN
         }
-        self._lines.write(json.dumps({"step": step, **known}) + "\n")
+        self._lines.write(json.dumps({"step": step, "time": time.time(), **known}) + "\n")
         self._lines.flush()
 
     def close(self) -> None:
@@ -85,6 +86,11 @@ class MetricsFile:
 
     def _open(self, step: int) -> TextIO:
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        if job := os.environ.get("RUN_DIR"):  # for submit.py report
+            link = Path(job, "outputs")
+            with suppress(OSError):
+                link.unlink(missing_ok=True)
+                link.symlink_to(self.path.parent.absolute())
         kept, damaged = read_metrics(self.path, step - 1)
         if damaged:
             copy = shutil.copy(self.path, self.path.with_suffix(".damaged"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lib.configuration.stacks import FILE, IMAGES, KINDS, SETTING
+from lib.configuration.stacks import FILE, IMAGES, KINDS, METRICS, SETTING
 from lib.configuration.training import VARIABLES
 from writers.markdown import code, keys_table, kind, page, table
 
@@ -34,6 +34,8 @@ def stack_page() -> str:
             ("kind", "type", "meaning"),
             ((code(name), kind(key), key.help) for name, key in KINDS.items()),
         ),
+        "## `[metrics]`",
+        keys_table(METRICS, prefix="metrics."),
         "## `[configuration]`",
         "Any table of [configuration.toml](configuration.md); a group can override its values.",
         "## Variables in templates",

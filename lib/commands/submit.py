@@ -14,12 +14,14 @@ from lib.commands import Call, note_lost_names
 from lib.commands.options import WrongCall, complete, script_options
 from lib.configuration.sites import load_machines
 from lib.configuration.snapshot import resolved
+from lib.doctor.explain import findings_of
 from lib.jobs import rerun, start
 from lib.jobs import submit as submission
 from lib.jobs.frozen import with_frozen_code
 from lib.jobs.job_files import check_machine, read_job_file
 from lib.jobs.launcher import job_launcher
 from lib.jobs.options import is_option
+from lib.jobs.page import page_lines, page_of
 from lib.jobs.report import report
 from lib.jobs.request import slurm_facts
 from lib.jobs.status import status, status_as_json
@@ -82,7 +84,9 @@ class _Command(click.Command):
     epilog="Example: python3 submit.py jsc/run_training_jwb.sbatch --nodes=4 -- --steps 10000",
 )
 @click.argument(
-    "job", metavar="SITE/JOB.sbatch | status | report | rerun RUN", shell_complete=complete("job")
+    "job",
+    metavar="SITE/JOB.sbatch | status | report [RUN...] | rerun RUN",
+    shell_complete=complete("job"),
 )
 @click.argument(
     "words",
@@ -133,6 +137,8 @@ def submit(
     status            your jobs: state, time, cost so far, last line of the log
     report            GPU-hours, utilisation, energy and cost of all runs, by
                       user, project, month and stack
+    report RUN...     write an HTML page about RUN, or several to compare: loss,
+                      speed, usage, code, findings; --output FILE names it
     rerun RUN         re-run RUN with its recorded script, configuration, code,
                       image and arguments
 
@@ -143,13 +149,18 @@ def submit(
     of FILE, in each task another one: task 0 takes the first line.
     """
     given = {"chain": chain, "after": after, "agreed": yes, "live": live, "as_json": as_json}
-    if job in ("status", "report") and words:
-        raise click.UsageError(f'unexpected argument for {job}: "{words[0]}"')
+    if job == "status" and words:
+        raise click.UsageError(f'unexpected argument for status: "{words[0]}"')
     if job != "report" and (as_csv or since):
         raise click.UsageError(f"{'--csv' if as_csv else '--since'} requires report")
     if job == "status":
         shown = status_as_json if as_json else status
         call.show("submit.py status", lambda: shown(call.paths.runs))
+        return
+    if job == "report" and words:
+        if as_csv or since or as_json:
+            raise click.UsageError("--csv, --json and --since cannot be combined with RUN")
+        page.main(list(words), "submit.py report", standalone_mode=False, obj=call)
         return
     if job == "report":
         form = "csv" if as_csv else "json" if as_json else "table"
@@ -168,6 +179,23 @@ def _report(runs: Path, since: datetime | None, form: str) -> Report:
     for each in problems:
         print_messages(warning=str(each), hint=each.hint)
     return shown
+
+
+@click.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.option("--output", metavar="FILE", default="")
+@click.pass_obj
+def page(call: Call, runs: tuple[str, ...], output: str) -> None:
+    """Write a page about RUN, or several to compare: loss, speed, usage, code, findings in the log.
+
+    The page is one HTML file, by default report-RUN.html in the run directory.
+    """
+    trainings, file = page_of(call.paths, runs, output)
+    env = call.environment()
+    lines = page_lines(env, trainings, file, findings_of)
+    program = str(call.paths.root / "lib/jobs/inside/report_page.py")
+    command = ("python3", program, str(file))
+    call.finish(render(call.title("submit.py report"), lines), _NAME, command)
 
 
 def _submit(

@@ -50,7 +50,7 @@ def _stacks(context: click.Context, word: str) -> Values:
 def _jobs(context: click.Context, word: str) -> Values:
     """Offer the job scripts of this machine's site; those of other sites once a letter is typed."""
     yield "status", "your jobs"
-    yield "report", "what all runs have used"
+    yield "report", "what all runs have used; or a page about some"
     yield "rerun", "re-run a recorded job"
     own = ""
     with suppress(LongshipError):
@@ -63,7 +63,7 @@ def _jobs(context: click.Context, word: str) -> Values:
 def _words(context: click.Context, word: str) -> Values:
     """Offer what follows the job of submit.py: a run, or a partition of its machine."""
     job, words = context.params["job"], context.params["words"]
-    if job == "rerun" and not words:
+    if job == "report" or (job == "rerun" and not words):
         yield from _runs(context, word)
     elif pending_option(words) == "partition":
         machine = _call(context).settings.machine

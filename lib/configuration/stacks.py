@@ -25,12 +25,24 @@ FILE = {
     ),
     "torch": Key("string", "requirements file with PyTorch, for images that have none"),
     "training": Key("table", "settings of a group, one table per setting"),
+    "metrics": Key("table", "names of the metrics, for `submit.py report RUN`"),
     "configuration": Key("table", "the stack's values for the keys of configuration.toml"),
 }
 IMAGES = {
     "cuda": Key("string_by_arch", "for NVIDIA GPUs"),
     "rocm": Key("string_by_arch", "for AMD GPUs"),
     "cpu": Key("string_by_arch", "for machines without a GPU"),
+}
+METRICS = {
+    "files": Key(
+        "list",
+        "patterns relative to the training's results, which a job links as `<run>/outputs`: JSON "
+        "Lines with `step` and `time`, or events of TensorBoard",
+        default=("metrics.jsonl",),
+    ),
+    "loss": Key("string", "name of the training loss", default="loss"),
+    "validation_loss": Key("string", "name of the validation loss", default="validation_loss"),
+    "speed": Key("string", "name of the tokens per second of all GPUs", default="tokens_per_s"),
 }
 
 # What a setting can be. A ``path`` or one of ``paths`` that begins with a root is checked and shown
@@ -72,6 +84,7 @@ class Stack(NamedTuple):
     configuration: Layer
     settings: Mapping[str, Setting]
     images: Mapping[str, Any] = {}
+    metrics: Mapping[str, Any] = {}
     torch: str = ""
     description: str = ""
 
@@ -89,6 +102,8 @@ def load_stack(root: Path, name: str) -> Stack:
     tables, source = read_toml(path, f"stacks/{name}/stack.toml")
     facts = check_table(tables, FILE, source)
     check_table(facts.get("images", {}), IMAGES, source, "images")
+    given = check_table(facts.get("metrics", {}), METRICS, source, "metrics")
+    facts["metrics"] = {**{name: key.default for name, key in METRICS.items()}, **given}
     layer = check_layer(facts.pop("configuration", {}), source, "configuration")
     return Stack(name, layer, _settings(facts.pop("training", {}), source), **facts)
 

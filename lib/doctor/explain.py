@@ -98,6 +98,14 @@ def explain(log: str, paths_of: Callable[[], Paths], *, as_json: bool, quiet: bo
         click.echo(f"to search all lines: python3 doctor.py explain - <{word(name)}")
 
 
+def findings_of(log: str) -> list[dict[str, Any]]:
+    """Return the known messages of a log as data, causes first."""
+    scan = Scan(load_messages())
+    with open_file(Path(log)) as stream:
+        scan.read(stream, os.fstat(stream.fileno()).st_size)
+    return _as_data(log, scan)["findings"]
+
+
 def _where(finding: Finding) -> str:
     times = f", {finding.count} times" if finding.count > 1 else ""
     return f"line {finding.line}{times}" + (f", task {finding.task}" if finding.task else "")

@@ -55,7 +55,7 @@ def report(runs: Path, since: str, form: str) -> tuple[Report, list[LongshipErro
             if not usage.measured_percent:
                 unmeasured.append(path.parent.name)
             groups.setdefault(_group(path, record), []).append(usage)
-    rows = [{**dict(zip(_GROUP, key)), **_summed(groups[key])} for key in sorted(groups)]
+    rows = [{**dict(zip(_GROUP, key)), **summed(groups[key])} for key in sorted(groups)]
     if unmeasured:
         hint = "for the next runs: set jobs.usage = 30 in configuration.toml"
         problems.append(LongshipError(f"not measured: {_named(unmeasured)}", hint))
@@ -79,7 +79,7 @@ def _group(path: Path, record: Mapping[str, str]) -> tuple[str, ...]:
     return user, project, month, record.get("stack", ""), record.get("cost_unit", "")
 
 
-def _summed(used: list[Usage]) -> _Row:
+def summed(used: list[Usage]) -> _Row:
     """Sum the runs of a group; a mean counts a run by its GPU-hours, or each alike without GPUs."""
     hours = sum(each.gpu_hours or 0 for each in used)
     times = [(each.gpu_hours or 0) if hours else 1 for each in used]

@@ -38,8 +38,8 @@ NAMED = ("image", "image_sha256", "image_state", "overlay", "overlay_sha256", "v
 _ONCE = ("begin", "dependency", "hold")
 
 
-def recorded_run(paths: Paths, name: str) -> Path:
-    """Return the directory of a run, found by job ID, name or path."""
+def recorded_run(paths: Paths, name: str, command: str = "python3 submit.py rerun") -> Path:
+    """Return the directory of a run, found by job ID, name or path; the command is for hints."""
     for each in (Path(name), paths.runs / name):
         if os.path.isfile(each / "record.json"):
             return each.resolve()
@@ -53,7 +53,7 @@ def recorded_run(paths: Paths, name: str) -> Path:
         names = sorted(each.name for each in found)
         raise LongshipError(
             f'{len(found)} runs are named "{name}": {", ".join(names[-5:])}',
-            f"name one of them: python3 submit.py rerun {names[-1]}",
+            f"name one of them: {command} {names[-1]}",
         )
     newest = sorted(recorded, key=lambda each: (each / "record.json").stat().st_mtime)[-5:]
     names = ", ".join(each.name for each in reversed(newest))

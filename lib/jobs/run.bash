@@ -7,6 +7,8 @@
 #   start.bash          the functions that the job script sources
 #   sampler             the script that the first rank of each node starts to measure it
 #   usage/              the samples of each node, NODE.csv
+#   outputs             link to the directory of the training's results, once the training has started
+#   report-RUN.html     the page of submit.py report RUN
 #   job.sbatch          the job script at submission; job.salloc for an interactive job
 #   arguments           the arguments of the job, each followed by a zero byte
 #   options             the sbatch options, one per line, quoted for a shell

@@ -73,6 +73,7 @@ unless_zero global_batch_size "$TRAINING_GLOBAL_BATCH"
 # A wrong override ends the run here, before any rank starts.
 configuration=$(python "$LONGSHIP_ROOT/stacks/nemo/compose.py" "$launcher/conf" "${overrides[@]}" "${preset[@]}" "$@")
 readonly configuration
+ranks_link_outputs "${configuration%/*}"
 
 # NeMo records the commit of its current directory, which belongs to root in the image.
 if [[ -d /opt/NeMo ]]; then cd /opt/NeMo; fi

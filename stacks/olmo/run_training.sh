@@ -70,6 +70,7 @@ fi
 
 text run_name "$TRAINING_RUN_NAME"
 text save_folder "${LONGSHIP_CHECKPOINT_DIR:?}/$TRAINING_RUN_NAME"
+ranks_link_outputs "$LONGSHIP_CHECKPOINT_DIR/$TRAINING_RUN_NAME"
 # Resume from the previous job; its other files in save_folder are not an error.
 arguments+=(--try_load_latest_save --save_overwrite)
 name_data

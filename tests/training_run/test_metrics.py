@@ -1,6 +1,7 @@
 """`metrics.jsonl`: the lines that all stacks write, and what a resumed run keeps of them."""
 
 import json
+import time
 
 import pytest
 
@@ -8,7 +9,21 @@ from training_run.metrics import MetricsFile, peak_flops
 
 
 def lines(directory):
-    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    """Give the lines, without the time of those that were just written."""
+    found = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert all(abs(line.pop("time", time.time()) - time.time()) < 600 for line in found)
+    return found
+
+
+def test_job_links_the_results_of_its_training(tmp_path, monkeypatch):
+    job, results = tmp_path / "job", tmp_path / "results"
+    job.mkdir()
+    (job / "outputs").symlink_to("of an earlier start")
+    monkeypatch.setenv("RUN_DIR", str(job))
+    file = MetricsFile(results)
+    file.write(1, {"loss": 2.5})
+    file.close()
+    assert (job / "outputs/metrics.jsonl").samefile(results / "metrics.jsonl")
 
 
 def test_metric_that_is_not_known_is_left_out(tmp_path):

@@ -40,6 +40,11 @@ start_ranks() {
     --nnodes="$num_nodes" --nproc-per-node="$gpus_per_node" "${rendezvous[@]}" --tee=3 "$@"
 }
 
+# ranks_link_outputs DIR: link the directory of the training's results as <run>/outputs, for submit.py report and sync.
+ranks_link_outputs() {
+  if [[ -n ${RUN_DIR:-} ]] && ((${SLURM_PROCID:-0} == 0)); then ln -sfn -- "$1" "$RUN_DIR/outputs" 2>/dev/null || :; fi
+}
+
 # ranks_choose_rendezvous: set rendezvous to torchrun's options. Every rank gets MASTER_ADDR unchanged. With torchrun's
 # default (c10d) it would be the host name of the first node that starts, which is wrong if another network connects
 # the nodes (JUWELS, JURECA, Olivia), and the order of the ranks would not be Slurm's, which keeps neighbours together.

@@ -1,0 +1,188 @@
+"""What a training has written and what was measured on its nodes, as points of charts."""
+
+import csv
+import json
+import math
+from pathlib import Path
+from statistics import fmean, median
+
+NOT_MEASURED = "not measured"
+MARGIN = 30  # seconds by which the clocks of nodes can differ
+SAMPLE = (("time", max), ("utilisation", fmean), ("power", sum), ("memory", max))  # of a node
+
+
+def number(value):
+    """Return a finite number, or None."""
+    try:
+        value = float(value)
+    except (TypeError, ValueError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+class Training:
+    """The jobs that have written the same metrics, and the points of their charts."""
+
+    def __init__(self, data, install):
+        self.data = data
+        self.gaps = [tuple(each) for each in data["gaps"]]
+        self.curves = {"loss": {}, "validation_loss": {}, "speed": {}}  # by step: (time, value)
+        self.nodes = {}  # by node: the values of SAMPLE
+        self.has_gpus = False
+        for file in map(Path, data["files"]):
+            try:
+                self.read_metrics(file)
+            except ImportError:
+                hint = f"add tensorboard to the requirements, then run: {install}"
+                self.gaps.append((f"not read, as the environment has no tensorboard: {file}", hint))
+            except (OSError, ValueError) as error:
+                self.gaps.append((f"cannot read {file}: {error}", f"look at the file: {file}"))
+        for file in map(Path, data["samples"]):
+            self.read_samples(file)
+        self.complete_speed()
+        self.segments = self.find_segments()
+
+    def read_metrics(self, file):
+        """Read JSON Lines, or events of TensorBoard."""
+        if ".tfevents." in file.name:
+            from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+            events = EventAccumulator(str(file), size_guidance={"scalars": 0}).Reload()
+            for tag in events.Tags()["scalars"]:
+                for each in events.Scalars(tag):
+                    self.add({"step": each.step, "time": each.wall_time, tag: each.value})
+        else:
+            self.read_lines(file)
+
+    def read_lines(self, file):
+        """Read JSON Lines; a job that was killed can leave an incomplete last one."""
+        *lines, rest = file.read_text("utf-8", errors="replace").split("\n")
+        damaged = 0
+        for line in filter(None, lines):
+            try:
+                self.add(json.loads(line))
+            except (ValueError, AttributeError):
+                damaged += 1
+        if damaged:
+            hint = f"look for lines that are not JSON: {file}"
+            self.gaps.append((f"cannot read {damaged} lines of {file}: left out", hint))
+        if rest:
+            hint = f"remove it: sed -i '$d' {file}"
+            self.gaps.append((f"the last line of {file} is incomplete: left out", hint))
+
+    def add(self, line):
+        """Add the values of a step; those of a later start replace earlier ones."""
+        step, time = number(line.get("step")), number(line.get("time"))
+        for name, points in self.curves.items():
+            value = number(line.get(self.data["metrics"].get(name)))
+            if step is not None and value is not None:
+                points[step] = (time, value)
+
+    def complete_speed(self):
+        """Take steps per second if the metrics have no tokens per second."""
+        points = self.curves["speed"]
+        self.unit = "tokens/s" if points else "steps/s"
+        if not points:
+            timed = [
+                (step, time) for step, (time, _) in sorted(self.curves["loss"].items()) if time
+            ]
+            for (first, before), (step, time) in zip(timed, timed[1:]):
+                if time > before:
+                    points[step] = (time, (step - first) / (time - before))
+
+    def read_samples(self, file):
+        """Read the samples of a node (lib/jobs/usage.bash): each begins with its first device."""
+        node, sample = self.nodes.setdefault(file.stem, []), {}
+        with file.open(encoding="utf-8", errors="replace", newline="") as lines:
+            for row in (*csv.DictReader(lines), None):
+                if row is None or row["device"] in sample:
+                    gpus = [each for device, each in sample.items() if device != "cpu"]
+                    self.has_gpus = self.has_gpus or bool(gpus)
+                    columns = [
+                        [number(each[name]) for each in gpus or sample.values()]
+                        for name, _ in SAMPLE
+                    ]
+                    columns = [[each for each in column if each is not None] for column in columns]
+                    if columns[0]:
+                        node.append(
+                            [
+                                kind(each) if each else None
+                                for (_, kind), each in zip(SAMPLE, columns)
+                            ]
+                        )
+                    sample = {}
+                if row and None not in row.values():  # the last line can be incomplete
+                    sample[row["device"]] = row
+
+    def find_segments(self):
+        """Return start and end of each job, and of earlier attempts, which the record lacks."""
+        times = [time for points in self.curves.values() for time, _ in points.values() if time]
+        times = sorted([*times, *(each[0] for node in self.nodes.values() for each in node)])
+        jobs = [each for each in self.data["jobs"] if each["started"]]
+        jobs = [
+            [each["started"], each["ended"] or max(each["started"], *times, 0)] for each in jobs
+        ]
+        attempts = []
+        for time in times:
+            if any(start - MARGIN <= time <= end + MARGIN for start, end in jobs):
+                continue
+            last = attempts[-1] if attempts else None
+            if last and not any(last[1] < start < time for start, _ in jobs):
+                last[1] = time
+            else:
+                attempts.append([time, time])
+        return sorted(jobs + attempts)
+
+    def clock(self, time):
+        """Return the seconds that the jobs have run until then, without the time between them."""
+        passed = 0
+        for start, end in self.segments:
+            if time > start:
+                passed += min(time, end) - start
+        return passed
+
+    def restarts(self, axis):
+        """Return where the charts mark the start of each job but the first."""
+        starts = [start for start, _ in self.segments[1:]]
+        if axis == "time":
+            return [self.clock(start) for start in starts]
+        points = [(time, step) for step, (time, _) in self.curves["loss"].items() if time]
+        later = [[step for time, step in points if time >= start] for start in starts]
+        return [min(steps) for steps in later if steps]
+
+    def lines(self, name, axis):
+        """Return the lines of a chart, each a list of points."""
+        if name in self.curves:
+            lines = {}  # one for each job over time, which its start interrupts
+            for step, (time, value) in sorted(self.curves[name].items()):
+                if axis == "step":
+                    lines.setdefault(0, []).append((step, value))
+                elif time:
+                    job = sum(start <= time for start, _ in self.segments)
+                    lines.setdefault(job, []).append((self.clock(time), value))
+            return list(lines.values())
+        column = [each for each, _ in SAMPLE].index(name)
+        scale = {"memory": 1 / 1024, "utilisation": 1 if self.has_gpus else 0.01}.get(name, 1)
+        found = [
+            [
+                (self.clock(each[0]), each[column] * scale)
+                for each in samples
+                if each[column] is not None
+            ]
+            for samples in self.nodes.values()
+        ]
+        return [points for points in found if points]
+
+    def figures(self):
+        """Return heading and value of what the training has reached and used."""
+        loss, validation, speed = (
+            [value for _, (_, value) in sorted(points.items())] for points in self.curves.values()
+        )
+        typical = median(speed) if speed else 0
+        return [
+            ("loss", f"{fmean(loss[-20:]):.3f}" if loss else NOT_MEASURED),
+            *([("validation loss", f"{validation[-1]:.3f}")] if validation else []),
+            ("steps", f"{max(self.curves['loss']):,.0f}" if loss else NOT_MEASURED),
+            (self.unit, f"{typical:,.{0 if typical >= 100 else 2}f}" if speed else NOT_MEASURED),
+            *map(tuple, self.data["figures"]),
+        ]

@@ -1,0 +1,54 @@
+"""The report page of real jobs: a chain on two nodes, written inside the environment."""
+
+import re
+
+import pytest
+from support.jobs import TEXT, TRAINING
+
+LOCAL = "local/run_training_local.sbatch"
+
+
+@pytest.fixture
+def measured(make_job_clone, slurm, tmp_path):
+    """Give a clone with training data, whose jobs are measured each second."""
+    clone = make_job_clone(tmp_path, "[jobs]\nusage = 1\n")
+    clone.finish("local/preprocess_data_local.sbatch", "--", *TEXT)
+    return clone
+
+
+def test_page_of_a_chain_on_two_nodes(measured, tmp_path):
+    arguments = [*TRAINING, "--steps", "100000", "--run-name", "<b>mine"]
+    said = measured.submit(LOCAL, "--nodes=2", "--chain=2", "--", *arguments)
+    first, second = said.stdout.split()
+    for job, steps in ((first, 30), (second, 60)):
+        measured.wait_for_step(job, "<b>mine", steps)
+        measured.slurm.run(["scancel", "--signal=USR1", job])
+        assert measured.slurm.wait(job) == "COMPLETED", measured.slurm.log(job)
+    done = measured.submit("report", first)
+    folder = measured.run(first).folder
+    page = folder / f"report-{folder.name}.html"
+    assert done.stdout == f"{page}\n" and done.stderr == ""
+    text = page.read_text()
+    assert f"<h1>&lt;b&gt;mine ({first}, {second})</h1>" in text
+    assert "<b>mine" not in text and "<script" not in text
+    assert not re.search(r"https?://|url\(|@import|src=", text)
+    for expected in (
+        "CPU load",
+        "tokens/s",
+        "node1",
+        "node2",
+        "Python packages",
+        "no known message",
+    ):
+        assert expected in text
+    assert text.count("<svg") == 6  # power is not measured without GPUs
+    assert text.count("stroke-dasharray") == 6  # the restart, in each
+    figures = dict(re.findall(r"<dt>([^<]+)</dt><dd>([^<]+)</dd>", text))
+    assert int(figures["steps"]) == len(measured.losses("<b>mine"))
+
+    other = tmp_path / "a page.html"
+    preparing = next(measured.runs.glob("*-preprocess")).name
+    done = measured.submit("report", second, preparing, "--output", str(other))
+    assert done.stdout == f"{other}\n"
+    assert "warning: no metrics: the directory of the results is unknown\nhint: " in done.stderr
+    assert f"<h2>{preparing}</h2>" in other.read_text()
