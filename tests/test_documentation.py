@@ -103,7 +103,7 @@ def check_job(repository, job):
     made_up = (repository / job).parent != repository and (repository / job).parent.is_dir()
     shipped = (ROOT / job).parent.is_dir()
     placeholder = job.replace("/", "").partition(".")[0].isupper()
-    known = job in ("status", "report", "rerun") or placeholder
+    known = job in ("status", "report", "rerun", "sync") or placeholder
     assert known or (ROOT / job).is_file() or (made_up and not shipped), "there is no such job file"
 
 

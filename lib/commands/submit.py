@@ -21,13 +21,15 @@ from lib.jobs.frozen import with_frozen_code
 from lib.jobs.job_files import check_machine, read_job_file
 from lib.jobs.launcher import job_launcher
 from lib.jobs.options import is_option
-from lib.jobs.page import page_lines, page_of
+from lib.jobs.page import page_lines, page_of, synced_runs
 from lib.jobs.report import report
 from lib.jobs.request import slurm_facts
 from lib.jobs.status import status, status_as_json
 from lib.jobs.usage import recorded_values
+from lib.runtimes.launch import run_lines
+from lib.runtimes.packages import install_steps
 from lib.script.command import call as line
-from lib.script.errors import print_messages
+from lib.script.errors import offline_modes, print_messages
 from lib.script.execute import write_file
 from lib.script.output import Report
 from lib.script.records import read_record, readable_values
@@ -85,7 +87,7 @@ class _Command(click.Command):
 )
 @click.argument(
     "job",
-    metavar="SITE/JOB.sbatch | status | report [RUN...] | rerun RUN",
+    metavar="SITE/JOB.sbatch | status | report [RUN...] | sync [RUN...] | rerun RUN",
     shell_complete=complete("job"),
 )
 @click.argument(
@@ -139,6 +141,8 @@ def submit(
                       user, project, month and stack
     report RUN...     write an HTML page about RUN, or several to compare: loss,
                       speed, usage, code, findings; --output FILE names it
+    sync [RUN...]     upload what RUN, or all runs, have recorded offline for
+                      W&B; --follow: each minute until the jobs have ended
     rerun RUN         re-run RUN with its recorded script, configuration, code,
                       image and arguments
 
@@ -161,6 +165,9 @@ def submit(
         if as_csv or since or as_json:
             raise click.UsageError("--csv, --json and --since cannot be combined with RUN")
         page.main(list(words), "submit.py report", standalone_mode=False, obj=call)
+        return
+    if job == "sync":
+        sync.main(list(words), "submit.py sync", standalone_mode=False, obj=call)
         return
     if job == "report":
         form = "csv" if as_csv else "json" if as_json else "table"
@@ -196,6 +203,26 @@ def page(call: Call, runs: tuple[str, ...], output: str) -> None:
     program = str(call.paths.root / "lib/jobs/inside/report_page.py")
     command = ("python3", program, str(file))
     call.finish(render(call.title("submit.py report"), lines), _NAME, command)
+
+
+@click.command()
+@click.argument("runs", metavar="[RUN...]", nargs=-1)
+@click.option("--follow", is_flag=True)
+@click.pass_obj
+def sync(call: Call, runs: tuple[str, ...], follow: bool) -> None:
+    """Upload the offline runs of W&B of RUN, by default of all your runs.
+
+    With --follow, repeat it each minute until the jobs have ended.
+    """
+    if follow and not runs:
+        raise WrongCall("missing argument: RUN", f"python3 {_NAME} sync RUN --follow")
+    env = call.environment()
+    lines = run_lines(env, online=True)
+    program = str(call.paths.root / "lib/jobs/inside/sync_wandb.bash")
+    install = offline_modes(" && ".join(install_steps(env.settings, env.paths)))
+    names = [str(each) for each in synced_runs(call.paths, runs)]
+    command = ("bash", program, "follow" if follow else "once", install, *names)
+    call.finish(render(call.title("submit.py sync"), lines), _NAME, command)
 
 
 def _submit(

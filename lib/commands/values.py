@@ -52,6 +52,7 @@ def _jobs(context: click.Context, word: str) -> Values:
     yield "status", "your jobs"
     yield "report", "what all runs have used; or a page about some"
     yield "rerun", "re-run a recorded job"
+    yield "sync", "upload offline runs of W&B"
     own = ""
     with suppress(LongshipError):
         own = os.path.dirname(_call(context).settings.machine.site_file)
@@ -63,7 +64,7 @@ def _jobs(context: click.Context, word: str) -> Values:
 def _words(context: click.Context, word: str) -> Values:
     """Offer what follows the job of submit.py: a run, or a partition of its machine."""
     job, words = context.params["job"], context.params["words"]
-    if job == "report" or (job == "rerun" and not words):
+    if job in ("report", "sync") or (job == "rerun" and not words):
         yield from _runs(context, word)
     elif pending_option(words) == "partition":
         machine = _call(context).settings.machine
@@ -76,7 +77,7 @@ def _words(context: click.Context, word: str) -> Values:
 def _sbatch_options(context: click.Context, word: str) -> Values:
     """Offer sbatch's options after a job script, or after the run to re-run."""
     job, words = context.params.get("job"), context.params.get("words")
-    if job and job not in ("status", "report") and (job != "rerun" or words):
+    if job and job not in ("status", "report", "sync") and (job != "rerun" or words):
         own = {name for each in context.command.params for name in each.opts} | {"--help"}
         yield from ((each, "") for each in typed_options() if each not in own)
 

@@ -41,7 +41,6 @@ _INPUT = {
 }
 _ABOUT = ("project", "machine", "stack", "started")
 _JOB = ("job", "started", "duration", "nodes", "exit code", "first to fail")
-_COMMAND = "python3 submit.py report"
 _EPOCH = "1970-01-01T00:00:00Z"
 _NEEDED = ("started", "ended", "nodes", "gpus", "log")
 
@@ -52,9 +51,24 @@ def outputs_of(run: Path) -> str:
     return os.readlink(link) if link.is_symlink() else ""
 
 
+def _run(paths: Paths, name: str, command: str) -> Path:
+    """Return the directory of a run, where a container sees it: behind the links of the system."""
+    run = recorded_run(paths, name, f"python3 submit.py {command}")
+    own = paths.runs / run.name
+    return own if os.path.exists(own) and os.path.samefile(own, run) else run
+
+
+def synced_runs(paths: Paths, names: tuple[str, ...]) -> list[Path]:
+    """Return the runs of these names, or else all of the user's own, for `submit.py sync`."""
+    if names:
+        return [_run(paths, each, "sync") for each in names]
+    recorded = [each.parent for each in find_files(paths.runs, "*/record.json")]
+    return [each for each in recorded if is_own(each)]
+
+
 def page_of(paths: Paths, names: tuple[str, ...], output: str) -> tuple[list[list[Path]], Path]:
     """Return the runs of each training, by the names of some of them, and the file of the page."""
-    named = list(dict.fromkeys(recorded_run(paths, each, _COMMAND) for each in names))
+    named = list(dict.fromkeys(_run(paths, each, "report") for each in names))
     trainings: dict[str, list[Path]] = {}
     for run in named:
         trainings.setdefault(outputs_of(run) or str(run), [run])

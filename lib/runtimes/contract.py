@@ -43,6 +43,9 @@ CACHES = (
     ("CUDA_CACHE_PATH", "cuda"),
     ("NUMBA_CACHE_DIR", "numba"),
     ("MPLCONFIGDIR", "matplotlib"),
+    ("WANDB_CACHE_DIR", "wandb/cache"),
+    ("WANDB_CONFIG_DIR", "wandb/config"),
+    ("WANDB_DATA_DIR", "wandb/data"),
 )
 # These must be node-local on some machines (LUMI), where a job script sets them.
 CACHES_UNLESS_SET = (("MIOPEN_USER_DB_PATH", "miopen"), ("MIOPEN_CUSTOM_CACHE_DIR", "miopen"))

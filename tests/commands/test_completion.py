@@ -122,8 +122,8 @@ def test_option_that_was_given_is_not_offered_again(values):
 
 def test_jobs_of_the_recognised_machine_are_offered_before_anything_is_typed(values):
     offered = values("submit.py", "", env={"SYSTEMNAME": "juwelsbooster"})
-    assert offered[:3] == ["status", "report", "rerun"]
-    assert {each.partition("/")[0] for each in offered[3:]} == {"jsc"} and JOB in offered
+    assert offered[:4] == ["status", "report", "rerun", "sync"]
+    assert {each.partition("/")[0] for each in offered[4:]} == {"jsc"} and JOB in offered
 
 
 def test_jobs_of_a_site_that_was_typed(answer, values):

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 SHELL = "jsc/interactive_jwb.salloc"
@@ -126,6 +127,27 @@ def ask(slurm, node, address, token=None):
     curl = ["curl", "--silent", "--insecure", "--max-time", "20", "--output", "/dev/null"]
     asked = [*curl, "--write-out", "%{http_code}", f"https://{address}/api/status{query}"]
     return slurm.on_node(node, asked, check=False, timeout=60).stdout
+
+
+def test_tensorboard_is_served_through_jupyter(notebook, slurm):
+    number = notebook.job("local/jupyter.sbatch", "--nodelist=node1")
+    notebook.wait_until(number, lambda: "is running at" in slurm.log(number))
+    (port,) = re.findall(r"ssh -N -L (\d+):node1:\1 ", slurm.log(number))
+    run = notebook.run(number)
+    token = run.written("jupyter.token").strip()
+    step = ["srun", "--overlap", f"--jobid={number}", "--ntasks=1", run.folder / "launcher"]
+    command = [*step, "tensorboard", "--logdir", run.folder, "--port=6006"]
+    board = processes.start(command, env=slurm.environment)
+    query = f"proxy/6006/data/environment?token={token}"
+    curl = ["curl", "--silent", "--insecure", "--max-time", "20", f"https://node1:{port}/{query}"]
+    notebook.wait_until(
+        number,
+        lambda: '"version"' in slurm.on_node("node2", curl, check=False, timeout=60).stdout,
+        300,
+    )
+    assert ask(slurm, "node2", f"node1:{port}/proxy/6006") in ("302", "403")  # without a token
+    slurm.run(["scancel", number])
+    board.communicate(timeout=60)
 
 
 def command_lines():

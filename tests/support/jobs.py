@@ -120,8 +120,10 @@ def job_environment(root, install_once):
 
 @pytest.fixture(scope="session")
 def jupyter_environment(install_once):
-    """Give a venv with JupyterLab and without PyTorch, made in the same way."""
-    return install_once("jupyter", [], "jupyterlab>=4.4,<5\n")
+    """Give a venv with JupyterLab and TensorBoard, without PyTorch, made in the same way."""
+    return install_once(
+        "jupyter", [], "jupyterlab>=4.4,<5\njupyter-server-proxy>=4.4,<5\ntensorboard\n"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ checkpoint_signal=USR1
 # start_ranks SCRIPT|-m MODULE ARGUMENT...: start one process per GPU with torchrun, unless Slurm has started several
 # tasks per node. A script calls it last: it does not return.
 start_ranks() {
+  ranks_set_wandb
   if ((${LOCAL_WORLD_SIZE:-1} > 1)); then
     trap '' USR1 # it would end the rank before that has a handler: importing PyTorch can take a minute
     if [[ $checkpoint_signal == USR1 ]]; then exec python "$@"; fi
@@ -38,6 +39,14 @@ start_ranks() {
   # As a module, for torchrun's own script has the path of the Python that it was installed with.
   ranks_run python -m torch.distributed.run \
     --nnodes="$num_nodes" --nproc-per-node="$gpus_per_node" "${rendezvous[@]}" --tee=3 "$@"
+}
+
+# ranks_set_wandb: W&B writes to files in the run directory, which submit.py sync uploads; WANDB_MODE=online uploads during
+# the run, where compute nodes have a network.
+ranks_set_wandb() {
+  export WANDB_MODE=${WANDB_MODE:-offline} WANDB_QUIET=${WANDB_QUIET:-true}
+  export WANDB_DIR=${WANDB_DIR:-${RUN_DIR:-${LONGSHIP_SCRATCH_DIR:-}}}
+  if [[ $WANDB_MODE != online ]]; then export WANDB_ERROR_REPORTING=false; fi
 }
 
 # ranks_link_outputs DIR: link the directory of the training's results as <run>/outputs, for submit.py report and sync.

@@ -1,0 +1,56 @@
+# shellcheck shell=bash
+# Upload the offline runs of W&B that jobs have written, inside the environment, with its own wandb.
+#
+#   bash sync_wandb.bash once|follow INSTALL RUN...     follow: repeat it until the jobs have ended
+#
+# INSTALL is the command that installs packages, for a hint.
+set -euo pipefail
+source "${LONGSHIP_ROOT:?}/lib/script/messages.bash"
+
+# wandb_sync INSTALL RUN...: upload what jobs have written since the last upload. wandb continues where it has ended;
+# its mark gets the time at which the upload has begun, as a job can write meanwhile.
+wandb_sync() {
+  local -r install=$1
+  local run file now
+  local -A changed=()
+  for run in "${@:2}"; do
+    for file in "$run"{,/outputs,/outputs/*,/outputs/*/*}/wandb/offline-run-*/run-*.wandb; do
+      if [[ -e $file && ! $file.synced -nt $file ]]; then changed[$(realpath -- "$file")]=1; fi
+    done
+  done
+  if ((${#changed[@]} == 0)); then
+    note 'W&B: nothing to upload'
+    return
+  fi
+  printf -v now '%(%s)T' -1
+  command -v wandb >/dev/null ||
+    fail 'wandb not found inside the environment' "add wandb to the requirements, then run: $install"
+  wandb sync --include-synced "${!changed[@]}" || return
+  for file in "${!changed[@]}"; do touch -c -d "@$now" -- "$file.synced"; done
+}
+
+# jobs_have_ended RUN...
+jobs_have_ended() {
+  local run
+  for run in "$@"; do
+    grep -q '^  "ended": ' -- "$run/record.json" || return
+  done
+}
+
+mode=$1 install=$2 last=
+shift 2
+export WANDB_DIR=$LONGSHIP_SCRATCH_DIR/cache/wandb
+mkdir -p -- "$WANDB_DIR"
+until [[ $last ]]; do
+  if [[ $mode == once ]] || jobs_have_ended "$@"; then last=yes; fi
+  if ! wandb_sync "$install" "$@"; then
+    if [[ $last ]]; then
+      fail 'wandb cannot upload all runs' 'read its output above; for a missing key, run: export WANDB_API_KEY=...'
+    fi
+    print_messages warning 'wandb cannot upload all runs: the next attempt is in a minute'
+  fi
+  for ((second = 0; second < 60; second++)); do
+    if [[ $last ]] || jobs_have_ended "$@"; then break; fi
+    sleep 1
+  done
+done
