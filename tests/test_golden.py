@@ -220,6 +220,7 @@ OF_JOBS = [
     ),
     ("submit_array", "local", "host"),
     ("job_start", "local", "apptainer"),
+    ("job_start_watched", "jwb", "apptainer"),
     ("launcher", "jwb", "apptainer"),
     ("launcher", "aws", "enroot"),
 ]

@@ -150,7 +150,9 @@ def emitted(name, machine, runtime, configuration):
     if name in OVERLAYS:
         return render(name, OVERLAYS[name](env))
     if name in JOBS:
-        return render(name, JOBS[name](settings, paths, runtime), sourced=name == "job_start")
+        return render(
+            name, JOBS[name](settings, paths, runtime), sourced=name.startswith("job_start")
+        )
     if name in SET_UPS:
         return render(name, SET_UPS[name](env))
     if name in IMAGES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import click
 from lib import ROOT
 from lib.commands import Call, note_lost_names
 from lib.commands.options import WrongCall, complete, script_options
+from lib.configuration.partitions import hours
 from lib.configuration.sites import load_machines
 from lib.configuration.snapshot import resolved
 from lib.doctor.explain import findings_of
@@ -26,13 +27,14 @@ from lib.jobs.report import report
 from lib.jobs.request import slurm_facts
 from lib.jobs.status import status, status_as_json
 from lib.jobs.usage import recorded_values
+from lib.jobs.watcher import decide as decide_on
 from lib.runtimes.launch import run_lines
 from lib.runtimes.packages import install_steps
 from lib.script.command import call as line
 from lib.script.errors import offline_modes, print_messages
-from lib.script.execute import write_file
+from lib.script.execute import output, write_file
 from lib.script.output import Report
-from lib.script.records import read_record, readable_values
+from lib.script.records import read_record, readable_values, seconds_between
 from lib.script.render import render
 
 _NAME = "submit.py"
@@ -42,9 +44,9 @@ class _Command(click.Command):
     """A command whose own options may stand among those of sbatch, up to ``--``."""
 
     def main(self, args: Any = None, prog_name: Any = None, **options: Any) -> Any:
-        """Leave `begin` and `end`, which only jobs run, to their own commands."""
+        """Leave `begin`, `decide` and `end`, which only jobs run, to their own commands."""
         words = list(sys.argv[1:] if args is None else args)
-        for each in (begin, end):
+        for each in (begin, decide, end):
             if words[:1] == [each.name]:
                 return each.main(words[1:], f"{prog_name} {each.name}", **options)
         return super().main(args, prog_name, **options)
@@ -107,6 +109,12 @@ class _Command(click.Command):
     help="Start after JOB has completed successfully.",
     shell_complete=complete("job_id"),
 )
+@click.option(
+    "--restarts",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Start a failed or hanging step again, N times at most (default: jobs.restarts).",
+)
 @click.option("--live", is_flag=True, help="Run from the clone, with later changes of the code.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="With report: print CSV.")
@@ -124,6 +132,7 @@ def submit(
     words: tuple[str, ...],
     chain: int,
     after: str,
+    restarts: int | None,
     live: bool,
     as_json: bool,
     as_csv: bool,
@@ -153,6 +162,7 @@ def submit(
     of FILE, in each task another one: task 0 takes the first line.
     """
     given = {"chain": chain, "after": after, "agreed": yes, "live": live, "as_json": as_json}
+    given["restarts"] = restarts
     if job == "status" and words:
         raise click.UsageError(f'unexpected argument for status: "{words[0]}"')
     if job != "report" and (as_csv or since):
@@ -299,7 +309,40 @@ def begin(machine: str) -> None:
 
 @click.command()
 @click.argument("run", type=Path)
+@click.argument("code", type=int)
+@click.argument("restarts", type=int)
+def decide(run: Path, code: int, restarts: int) -> None:
+    """Print what follows from the exit CODE of a job step, after which RESTARTS are allowed.
+
+    Four values, each followed by a zero byte: again, requeue, next or stop; its line for the log;
+    the lines of all attempts; the nodes that the job must not get, separated by commas.
+    """
+    from lib.doctor.restart import end_of_step  # only a failure needs it
+
+    record = readable_values(run / "record.json")
+    facts = slurm_facts(
+        (run / "slurm.txt").read_text(encoding="utf-8", errors="surrogateescape"), record["name"]
+    )
+    nodes = output(["scontrol", "show", "hostnames", record["nodelist"]], 60).text.split()
+    ended = end_of_step(Path(record["log"]), code, nodes)
+    earlier = [each for each in record.get("attempts", "").split("\n") if each]
+    now = datetime.now(timezone.utc).isoformat()
+    limit = hours(record["time_limit"], "the time limit of the job")
+    left = 3600 * limit - seconds_between(record["started"], now)
+    decision = decide_on(ended, earlier, restarts, left)
+    excluded = [each for each in [facts.get("ExcNodeList", "(null)")] if each != "(null)"]
+    excluded += ended.nodes
+    lines = "\n".join([*earlier, decision.line])
+    _write_values([*decision, lines, ",".join(excluded)])
+
+
+@click.command()
+@click.argument("run", type=Path)
 def end(run: Path) -> None:
     """Print names and values, each followed by a zero byte, for the record of a job that ends."""
-    values = recorded_values(run, readable_values(run / "record.json"))
-    sys.stdout.buffer.write("".join(f"{each}\0" for each in values).encode())
+    _write_values(recorded_values(run, readable_values(run / "record.json")))
+
+
+def _write_values(values: list[str]) -> None:
+    text = "".join(f"{each}\0" for each in values)
+    sys.stdout.buffer.write(text.encode(errors="surrogateescape"))

@@ -119,6 +119,12 @@ class Jobs(NamedTuple):
     usage: Annotated[
         int, "seconds between two measurements of the GPUs that a job uses; 0: no measurement"
     ] = 30
+    restarts: Annotated[int, "how often a failed or hanging step is started again; 0: never"] = 0
+    silence: Annotated[
+        str,
+        "end a step that prints nothing for this time, such as 00:30:00; 0: never; "
+        "default: 00:30:00 with restarts, else never",
+    ] = ""
 
 
 class Configuration(NamedTuple):

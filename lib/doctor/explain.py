@@ -31,8 +31,9 @@ _INDENT = " " * 9
 def load_messages() -> list[Message]:
     """Read the table of known messages, the special ones before the general."""
     tables, _ = read_toml(TABLE, f"lib/doctor/{TABLE.name}")
+    restart = {each: word for word, topics in tables.pop("restart").items() for each in topics}
     return [
-        Message(topic, consequence=kind == "consequences", **entry)
+        Message(topic, consequence=kind == "consequences", restart=restart.get(topic, ""), **entry)
         for kind, entries in tables.items()
         for topic, entry in entries.items()
     ]

@@ -65,6 +65,10 @@ class FirstFailure:
         rank = f", rank {self.rank}," if self.rank else ""
         return f"task {task}{rank}{self._ended.get(task, '')}".rstrip(",")
 
+    def node_of(self, task: str) -> str:
+        """Return the node of a task, if srun reports its end."""
+        return self._ended.get(task, "").partition(": ")[0].removeprefix(" on ")
+
     @property
     def output(self) -> list[str]:
         """What it printed, as much as fits a screen: the error at the end of a traceback too."""

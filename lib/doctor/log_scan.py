@@ -87,6 +87,7 @@ class Message(NamedTuple):
     text: list[str] = []  # noqa: RUF012  # any is in the line; none: for the exception of this name
     pattern: str = ""  # the line must match it too
     consequence: bool = False  # it follows from something else, which is printed first
+    restart: str = ""  # of a job: `never`, as it would fail again; `node`, as one is faulty
     source: str = ""  # URL of a page about it
     sites: list[str] = []  # noqa: RUF012  # never changed
     likely: str = ""  # if nothing else is found: matches its exception, or a line like an error

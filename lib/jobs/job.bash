@@ -14,7 +14,10 @@ start_job() {
   export LONGSHIP_ROOT=${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}
   # shellcheck disable=SC2034  # for the job script
   JOB_ARGUMENTS=("${@:2}") CONTAINER_OPTIONS=() JOB_VALUES=()
-  RUN_DIR=$(job=$(job_show) && python3 "$LONGSHIP_ROOT/submit.py" begin "$1" <<<"$job") || exit
+  RUN_DIR=${LONGSHIP_WATCHED:-} # the run has begun: the watcher runs this script
+  if [[ -z $RUN_DIR ]]; then
+    RUN_DIR=$(job=$(job_show) && python3 "$LONGSHIP_ROOT/submit.py" begin "$1" <<<"$job") || exit
+  fi
   if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then job_fill_arguments "${RUN_DIR%/*}/values-$UID" || exit; fi
   # shellcheck source=/dev/null  # lib/jobs/start.py writes it
   source "$RUN_DIR/start.bash"

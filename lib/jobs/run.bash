@@ -2,7 +2,8 @@
 # Start and end of a run: part of <run>/start.bash, which a job script sources. The functions use the variables of
 # job.bash and of Slurm. A run directory contains:
 #
-#   record.json         inputs, nodes, start time, exit code, price per hour, GPU-hours, utilisation and energy
+#   record.json         inputs, nodes, start time, exit code, price per hour, GPU-hours, utilisation and energy; with
+#                       restarts, a line of `attempts` for each failed step and what followed
 #   launcher            the launcher script, which each rank starts
 #   start.bash          the functions that the job script sources
 #   sampler             the script that the first rank of each node starts to measure it
@@ -71,6 +72,7 @@ job_check_previous() {
     case $REPLY in
       cancelled | requeued) state=CANCELLED ;; # a requeued one was cancelled before it started again
       preempted) state= ;;                     # only Slurm knows whether it was to start again
+      resumable) state=143 ;;                  # its watcher had no time left for another attempt
     esac
   done
   if [[ -z $state ]]; then # killed, or its node is lost
@@ -116,6 +118,15 @@ run_keep_submission() {
   if [[ -n ${LONGSHIP_OPTIONS:-} ]]; then printf '%s\n' "$LONGSHIP_OPTIONS" >"$RUN_DIR/options"; fi
 }
 
+# run_set_fact NAME VALUE: of the record.
+run_set_fact() {
+  local -i index
+  for ((index = 0; index < ${#longship_facts[@]}; index += 2)); do
+    if [[ ${longship_facts[index]} == "$1" ]]; then longship_facts[index + 1]=$2; return; fi
+  done
+  longship_facts+=("$1" "$2")
+}
+
 # run_write_record: the file is complete at any moment.
 run_write_record() {
   record_write "$RUN_DIR/record.json.partial" "${longship_facts[@]}" &&
@@ -137,7 +148,7 @@ run_end() {
   if (($1 != 0)) && [[ -r $longship_log ]]; then failed=$(run_explain "$longship_log"); fi
   longship_facts+=(ended "$(run_time)" exit_code "$1")
   run_find_reason "$longship_log"
-  if [[ -n $REPLY ]]; then longship_facts+=(stopped "$REPLY"); fi
+  if [[ -n $REPLY ]]; then run_set_fact stopped "$REPLY"; fi
   if [[ $failed == 'first to fail: '* ]]; then
     REPLY=${failed%%$'\n'*}
     longship_facts+=(failed "${REPLY#*: }")

@@ -13,6 +13,7 @@ from lib.configuration.paths import Paths
 from lib.jobs.cost import hourly_cost
 from lib.jobs.frozen import clone_of, frozen_names, repositories
 from lib.jobs.request import processes_per_node, request_from_facts, run_name
+from lib.jobs.watcher import watch_limits
 from lib.runtimes import pyxis
 from lib.runtimes.environment import Environment, module_lines
 from lib.script.command import assign, call, comment, export, wrapped
@@ -80,6 +81,9 @@ def start_lines(
     on_node = settings.environ.get("SLURM_GPUS_ON_NODE", "")
     chained = settings.environ.get("LONGSHIP_CHAINED_AFTER", "")
     record = _record(env, run, facts, named)
+    jobs, origin = settings.configuration.jobs, settings.origins["jobs.silence"]
+    restarts, silence = watch_limits(jobs, origin) if is_batch else (0, 0)
+    is_watched, log = restarts > 0 or silence > 0, facts.get("StdOut", "")
     return [
         *module_lines(machine, env.runtime),
         export("LONGSHIP_ROOT", paths.root),
@@ -92,14 +96,16 @@ def start_lines(
         call("job_set_shape", str(processes_per_node(facts, on_node, machine))),
         *pyxis.options(env),
         *([call("job_label_output")] if is_batch else []),
+        *(["if watch_is_child; then return; fi"] if is_watched else []),
         wrapped("code_record_begin", Expansion('"$RUN_DIR"'), *repositories(settings, paths)),
         " \\\n    ".join(
             [
-                call("run_begin", facts.get("StdOut", "") if is_batch else ""),
+                call("run_begin", log if is_batch else ""),
                 *(call(*each) for each in record.items() if each[1] not in _NOTHING),
             ]
         ),
         *([call("job_check_previous", chained)] if chained else []),
+        *([call("watch_run", *map(str, (restarts, silence)), log)] if is_watched else []),
     ]
 
 
@@ -139,6 +145,7 @@ def _record(
         "submitted": facts.get("SubmitTime", ""),
         "restarts": facts.get("Restarts", "0"),
         "earlier_seconds": str(seconds_before(run, earlier)) if earlier else "",
+        "attempts": earlier.get("attempts", ""),
         "log": facts.get("StdOut", ""),
         "goes_on_from": environ.get("LONGSHIP_CHAINED_AFTER", ""),
         "run_again": environ.get("LONGSHIP_RERUN", ""),

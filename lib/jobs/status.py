@@ -39,7 +39,7 @@ _SEQUENCE = re.compile(r"\033\[[0-9;?]*[A-Za-z]|[\0-\010\013-\037]")
 _EMPTY: _Row = {
     **{"id": "", "name": "", "state": "ENDED", "nodes": None, "elapsed_seconds": None},
     **{"limit_seconds": None, "reason": "", "cost": None, "cost_unit": "", "exit_code": None},
-    **{"ended": "", "failed": "", "log": "", "last_line": "", "run": ""},
+    **{"ended": "", "failed": "", "attempts": [], "log": "", "last_line": "", "run": ""},
     "values": "",  # of a task of an array
     **{each: None for each in Usage._fields if each != "cost"},
 }
@@ -178,7 +178,8 @@ def _ended(runs: Path, current: set[str]) -> Iterator[_Row]:
 
 
 def _row(run: Path | None, record: Mapping[str, str], **values: Any) -> _Row:
-    recorded = {each: record.get(each, "") for each in ("cost_unit", "log")}
+    recorded: _Row = {each: record.get(each, "") for each in ("cost_unit", "log")}
+    recorded["attempts"] = [each for each in record.get("attempts", "").split("\n") if each]
     last_line = _last_line(recorded["log"])
     used = (usage_of(run, record)[0] if run else Usage())._asdict()
     varied = record.get("values", "")
@@ -223,6 +224,7 @@ def _table(runs: Path, jobs: list[tuple[_Row, str, str]], width: int) -> Iterato
             yield f"    {row['values']}"[:width]
         if row["gpu_hours"] is not None:
             yield _usage_line(row)
+        yield from _attempt_lines(row)
         if row["last_line"]:
             yield f"    {row['last_line'].expandtabs()[: min(width - 4, 110)]}"
 
@@ -231,6 +233,11 @@ def _usage_line(row: _Row) -> str:
     """Describe what a job has used, with its cost."""
     cost = "" if row["cost"] is None else f", cost {row['cost']:.2f} {row['cost_unit']}"
     return f"    {Usage(*(row[each] for each in Usage._fields)).words}{cost}"
+
+
+def _attempt_lines(row: _Row) -> list[str]:
+    """Return the last line of the watcher, if a step has failed."""
+    return [f"    {each}" for each in row["attempts"][-1:]]
 
 
 def _ended_lines(runs: Path, tasks: list[_Row], queued: list[_Row]) -> Iterator[str]:
@@ -245,3 +252,4 @@ def _ended_lines(runs: Path, tasks: list[_Row], queued: list[_Row]) -> Iterator[
         if row["values"]:
             yield f"    {row['values']}"
         yield _usage_line(row)
+        yield from _attempt_lines(row)

@@ -17,6 +17,7 @@ from lib.jobs.job_files import JobFile
 from lib.jobs.options import Option, combined, read_options, read_variables, same_gpus
 from lib.jobs.request import check_request, request_from_options
 from lib.jobs.sweep import Sweep, read_sweep
+from lib.jobs.watcher import with_restarts
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import check_lines
 from lib.script.command import array, call, comment, export, wrapped
@@ -35,6 +36,7 @@ class Submission(NamedTuple):
     arguments: tuple[str, ...]  # of the job
     chain: int = 1  # number of jobs, each of which resumes the previous one
     after: str = ""  # job that must complete first
+    restarts: int | None = None  # of a failed step, instead of jobs.restarts
     agreed: bool = False  # do not ask about the cost
     again: str = ""  # directory of the run that is re-run
     live: bool = False  # run from the clone, not from frozen code
@@ -43,10 +45,13 @@ class Submission(NamedTuple):
 
 def submit_lines(env: Environment, wanted: Submission) -> list[str]:
     """Return the lines that check a job, print its cost and submit it."""
-    settings, paths = env.settings, env.paths
+    settings, paths = with_restarts(env.settings, wanted.restarts), env.paths
     machine, job = settings.machine, wanted.job
     wanted = wanted._replace(typed=same_gpus(job.header, wanted.typed))
     own = _own_options(settings, wanted)
+    if settings.configuration.jobs.restarts and not job.is_interactive:
+        more = _requeue_options(combined(own))
+        own, wanted = [*own, *more], wanted._replace(typed=[*wanted.typed, *more])
     account = _account(settings, combined(own))
     given = combined([_default_name(job), *account, *own])
     request = request_from_options(given, machine)
@@ -110,6 +115,12 @@ def _own_options(settings: Settings, wanted: Submission) -> list[Option]:
     return [*wanted.job.header, *read_variables(settings.environ, program), *wanted.typed]
 
 
+def _requeue_options(given: Mapping[str, str]) -> list[Option]:
+    """Return the options of a job that its watcher can requeue; its log then continues."""
+    options = [Option("requeue", None), Option("open-mode", "append")]
+    return [each for each in options if not {each.name, f"no-{each.name}"} & given.keys()]
+
+
 def _environment_lines(env: Environment, wanted: Submission) -> list[str]:
     """Return the lines that check what the job will start."""
     if wanted.again or not wanted.job.needs_image:  # rerun.py has checked it
@@ -139,10 +150,11 @@ def _check_order(wanted: Submission, given: Mapping[str, str]) -> None:
             f"--after and --dependency={given['dependency']} cannot be combined",
             f"type one: --dependency=afterok:{wanted.after},{given['dependency']}",
         )
-    if wanted.job.is_interactive and (wanted.chain > 1 or wanted.after or wanted.as_json):
+    batch_only = wanted.chain > 1 or wanted.after or wanted.restarts or wanted.as_json
+    if wanted.job.is_interactive and batch_only:
         raise LongshipError(
             f"{wanted.job.path} is interactive",
-            "--chain, --after and --json require an .sbatch file",
+            "--chain, --after, --restarts and --json require an .sbatch file",
         )
 
 

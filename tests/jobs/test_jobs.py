@@ -429,6 +429,19 @@ def test_code_is_frozen_unless_the_user_or_the_job_needs_the_clone(
     assert [each.split()[0] for each in lines] == [line]
 
 
+def test_restarts_reach_the_job_and_let_it_be_requeued(calls, site):
+    """The header of the job has neither option."""
+    (sent,) = calls(restarts=3)[1:]
+    assert {"--requeue", "--open-mode=append"} <= set(sent)
+    (kept,) = (site.scratch / "runs").glob("configurations-*/*.json")
+    assert '"restarts": 3' in kept.read_text()
+
+
+def test_requeue_options_of_the_user_win(calls):
+    (sent,) = calls("--no-requeue", "--open-mode=truncate", restarts=3)[1:]
+    assert not {"--requeue", "--open-mode=append"} & set(sent)
+
+
 def test_chain_goes_on_from_each_other_after_another_job(calls):
     found = calls(chain=3, agreed=True, after="7")[1:]
     assert [words[1] for words in found] == ["", "101", "102"]

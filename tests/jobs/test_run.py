@@ -47,6 +47,8 @@ def test_gpus_that_are_dealt_out_unevenly_are_told(bash):
         ("COMPLETED", {"exit_code": "0", "stopped": "requeued"}, False),
         ("CANCELLED", {"exit_code": "143", "stopped": "preempted"}, False),
         ("PREEMPTED", {"exit_code": "143", "stopped": "preempted"}, True),
+        # its watcher had no time left for another attempt
+        ("FAILED", {"exit_code": "1", "stopped": "resumable"}, True),
         ("TIMEOUT", {"exit_code": "1"}, False),
         ("", None, False),
         ("", {"exit_code": "0", "cluster": "another"}, False),

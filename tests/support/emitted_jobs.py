@@ -10,6 +10,7 @@ from lib.jobs.request import slurm_facts
 from lib.jobs.rerun import NAMED
 from lib.jobs.start import start_lines
 from lib.jobs.submit import Submission, submit_lines
+from lib.jobs.watcher import with_restarts
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
 
@@ -58,6 +59,11 @@ def job_start(settings, paths, runtime):
     return start_lines(env, paths.runs / "12-train", slurm_facts(FACTS), named)
 
 
+def job_start_watched(settings, paths, runtime):
+    """The same of a job that is restarted."""
+    return job_start(with_restarts(settings, 3), paths, runtime)
+
+
 def launcher(settings, paths, runtime):
     """Give the lines of a launcher."""
     return run_lines(Environment(settings, paths, runtime, "job"))
@@ -72,6 +78,7 @@ JOBS = {
     "submit": submit,
     "submit_array": submit_array,
     "job_start": job_start,
+    "job_start_watched": job_start_watched,
     "launcher": launcher,
     "doctor_job": doctor_job,
 }

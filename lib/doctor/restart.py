@@ -1,0 +1,67 @@
+"""How a job step ended, as its log tells: the evidence for lib/jobs/watcher.py."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Collection
+from pathlib import Path
+
+from lib.configuration.tables import open_file
+from lib.doctor.explain import load_messages
+from lib.doctor.log_scan import Finding, Scan
+from lib.jobs.watcher import End
+
+_TAIL = 1 << 22  # bytes of a log that are searched for the step
+_ATTEMPT = b"\nlongship: run "
+# How the stacks print a step, also in colour, or name a checkpoint; "to step 400" is none.
+_STEP = re.compile(
+    rb"(?i)(?<!\bto )(?:\b|(?<=\dm))(?:step|iteration|checkpoint)[-_:= ]*(\d+)(?!\.?\d)"
+)
+# What NCCL's RAS prints of a process that does not answer, and of ranks that are behind the others.
+_BEHIND = re.compile(rb"longship: NCCL:.* on node (\S+)(?: managing GPU|\s*$)", re.MULTILINE)
+
+
+def end_of_step(log: Path, code: int, allocated: Collection[str]) -> End:
+    """Read how the last attempt in a log ended; nodes are those of the job, by name."""
+    if not log.is_file():  # /dev/null, or another device
+        return End(code)
+    scan = Scan(load_messages())
+    with open_file(log) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        scan.read(stream, size)
+        stream.seek(max(0, size - _TAIL))
+        begin, tail = stream.tell(), stream.read(_TAIL)
+    at = tail.rfind(_ATTEMPT) + 1
+    steps = list(_STEP.finditer(tail, at))
+    last = begin + steps[-1].end() if steps else 0
+    # what a run has survived is not why it ended
+    late = [each for each in scan.findings if each.offset >= last or not each.message.text]
+    found = late or scan.findings
+    suspects = [each for each in found if each.message.restart == "node"]
+    nodes = {_node_of(each, scan, allocated) for each in suspects} - {""}
+    behind = {_named(each.decode(), allocated) for each in _BEHIND.findall(tail, at)}
+    if len(behind) == 1:  # else they say only that some wait for others
+        nodes |= behind - {""}
+    first: Finding | None = (suspects or found or [None])[0]
+    return End(
+        code,
+        first.message.topic if first else "",
+        first.message.restart if first else "",
+        int(steps[-1][1]) if steps else None,
+        tuple(sorted(nodes)),
+    )
+
+
+def _node_of(finding: Finding, scan: Scan, allocated: Collection[str]) -> str:
+    """Return the node that the line names, or that of its task."""
+    words = re.findall(r"[\w.-]+", finding.line_text)
+    named = next((each for each in map(str, words) if each in allocated), "")
+    return named or scan.first.node_of(finding.task)
+
+
+def _named(address: str, allocated: Collection[str]) -> str:
+    """Return the node of an address; JSC's names of the fast network end in i."""
+    name = socket.getfqdn(address).partition(".")[0]
+    return next((each for each in (name, name[:-1]) if each in allocated), "")

@@ -1,0 +1,145 @@
+# shellcheck shell=bash
+# Restarts without a human. Slurm's job script becomes a watcher, which runs the same script once more, as its child:
+# there start_job only sets the variables of the run, and the rest of the script starts the step. The watcher ends a step
+# whose log is silent, and decides once after each failed step, by `submit.py decide`; while a step runs, it is bash alone.
+
+# the command of the job script, with its arguments
+declare -ga longship_script=()
+
+# not empty after a signal: what asks for the end of the step
+declare -g longship_ending=''
+
+# watch_is_child: whether this shell runs the script for a watcher.
+watch_is_child() {
+  if [[ -z ${LONGSHIP_WATCHED:-} ]]; then return 1; fi
+  unset LONGSHIP_WATCHED # not for what the script itself submits
+  trap 'exit 143' TERM # after srun has ended, which gets the same signal
+}
+
+# watch_run RESTARTS SILENCE LOG: run the rest of the job script until no decision starts it again, and exit with its code.
+# SILENCE is in seconds, 0 for never.
+watch_run() {
+  local name code
+  mapfile -d '' -t longship_script <"/proc/$$/cmdline"
+  for name in TERM HUP USR1 USR2; do # scancel, the time limit and --signal=B: signal this shell alone
+    # shellcheck disable=SC2064 # one for each name
+    trap "longship_ending=yes; kill -s $name \"\$longship_child\" 2>/dev/null || :" "$name"
+  done
+  while :; do
+    watch_attempt "$2" "$3" && code=0 || code=$?
+    if ((code == 0)) || [[ -n $longship_ending ]] || ! watch_decide "$code" "$1" "$3"; then break; fi
+    printf 'longship: run %s\n' "$RUN_DIR" >&2 # doctor.py explains what follows it
+  done
+  exit "$code"
+}
+
+# watch_attempt SILENCE LOG: run the script once, with the signals and input that it would have alone; return its exit code.
+watch_attempt() {
+  local code=0 own=0 observer=''
+  (
+    trap - INT QUIT
+    export LONGSHIP_WATCHED=$RUN_DIR
+    command_exec "${longship_script[@]}"
+  ) <&0 &
+  longship_child=$!
+  if (($1)) && [[ -f $2 ]]; then
+    watch_log "$1" "$2" &
+    observer=$!
+  fi
+  while :; do # a signal interrupts wait, not the script
+    wait "$longship_child" && code=0 || code=$?
+    if ! kill -0 "$longship_child" 2>/dev/null; then break; fi
+  done
+  # if it ended at the same moment, its own exit code is still available
+  wait "$longship_child" 2>/dev/null && own=0 || own=$?
+  if ((own != 127)); then code=$own; fi
+  if [[ -n $observer ]]; then kill "$observer" 2>/dev/null || :; fi
+  return "$code"
+}
+
+# watch_log SECONDS LOG: end the step when the log has not grown for so long. A size that cannot be read is no silence.
+watch_log() {
+  local size='' now pause=$(($1 / 10))
+  local -i quiet=0 # not by the clock, which goes on while Slurm suspends a job
+  exec {watch_idle}<> <(:) # nothing is ever written to it
+  pause=$((pause < 1 ? 1 : pause > 60 ? 60 : pause))
+  while :; do
+    read -r -t "$pause" -u "$watch_idle" || :
+    now=$(exec timeout 60 stat -c %s -- "$2" 2>/dev/null) || now=
+    quiet+=$pause
+    if [[ -z $now || $now != "$size" ]]; then
+      size=$now quiet=0
+    elif ((quiet >= $1)); then
+      watch_end_steps "$1"
+      size=''
+    fi
+  done
+}
+
+# watch_end_steps SECONDS: say who hangs, and end the steps of this job: TERM, after 30 s KILL.
+watch_end_steps() {
+  local -a steps
+  local signal
+  mapfile -t steps < <(timeout 60 squeue --steps --noheader --format=%i --jobs="$SLURM_JOB_ID" | grep -E '\.[0-9]+$')
+  if ((${#steps[@]} == 0)); then return; fi # the script itself works, or Slurm does not answer
+  printf 'longship: no output for %d seconds: ending %s\n' "$1" "${steps[*]}" >&2
+  watch_ask_nccl
+  for signal in TERM KILL; do
+    scancel --signal="$signal" "${steps[@]}" || :
+    read -r -t 30 -u "$watch_idle" || :
+  done
+}
+
+# watch_ask_nccl: print what NCCL's RAS, which the first rank of a node serves, knows of the ranks. Its protocol is text.
+watch_ask_nccl() {
+  local -r address=${NCCL_RAS_ADDR:-localhost:28028} deadline=$((SECONDS + 30))
+  local line ras
+  { exec {ras}<>"/dev/tcp/${address%:*}/${address##*:}"; } 2>/dev/null || return 0 # no NCCL, or an old one
+  printf 'verbose status\n' >&"$ras" || :
+  while ((SECONDS < deadline)) && IFS= read -r -t 10 -u "$ras" line; do
+    printable "$line"
+    printf 'longship: NCCL: %s\n' "$REPLY" >&2
+  done
+  exec {ras}>&-
+}
+
+# watch_decide CODE RESTARTS LOG: say what follows from a failed step, and record it; fail if this shell does not start the
+# step again.
+watch_decide() {
+  local -a decided # action, line, lines of all attempts, nodes to exclude
+  mapfile -d '' -t decided < <(timeout 300 python3 "$LONGSHIP_ROOT/submit.py" decide "$RUN_DIR" "$1" "$2")
+  if [[ -n $longship_ending ]]; then return 1; fi
+  if ((${#decided[@]} != 4)); then
+    print_messages error 'not restarted: submit.py decide failed' hint "run: python3 doctor.py explain $RUN_DIR"
+    return 1
+  fi
+  run_set_fact attempts "${decided[2]}"
+  if [[ ${decided[0]} == next ]]; then run_set_fact stopped resumable; fi
+  (run_write_record) || :
+  if [[ ${decided[0]} == again ]]; then
+    printf '%s\n' 'longship: explanation of the failure' "$(run_explain "$3")" >&2
+  fi
+  printf 'longship: %s\n' "${decided[1]}" >&2
+  case ${decided[0]} in
+    again) return ;;
+    requeue) watch_requeue "${decided[3]}" ;;
+  esac
+  return 1
+}
+
+# watch_requeue NODES: put the job back into the queue, without some nodes. Slurm excludes nodes of pending jobs only, and
+# starts this one after its processes have ended: this shell has until KillWait.
+watch_requeue() {
+  local output
+  output=$(exec scontrol requeue "$SLURM_JOB_ID" 2>&1) || {
+    print_messages error "Slurm does not requeue the job: ${output##*error: }" \
+      hint "run: python3 submit.py rerun $SLURM_JOB_ID --exclude=$1"
+    return
+  }
+  output=$(exec scontrol update JobId="$SLURM_JOB_ID" ExcNodeList="$1" 2>&1) ||
+    print_messages warning "cannot exclude $1: ${output##*error: }" hint "run: scontrol update JobId=$SLURM_JOB_ID ExcNodeList=$1"
+  for _ in {1..30}; do
+    if [[ -n $longship_ending ]]; then break; fi # Slurm's TERM
+    sleep 1
+  done
+}

@@ -1,0 +1,102 @@
+"""What follows from the end of a job step: another start, the queue, or the end of the job."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lib.configuration.layers import Settings
+from lib.configuration.partitions import hours
+from lib.configuration.schema import Jobs
+
+# With restarts and without jobs.silence. Three times NCCL's own timeout, which names the operation
+# that hangs; longer than a healthy run compiles, evaluates or writes a checkpoint.
+_SILENCE = 1800
+_LEAST = 300  # seconds before the time limit in which no step is started
+_LINE = re.compile(r"attempt \d+ ended(?: at step (\d+))?: (.*?)(?: \(exit code \d+\))?; ")
+
+
+class End(NamedTuple):
+    """How a step ended, by its exit code and its log."""
+
+    code: int
+    topic: str = ""  # of doctor.py explain, "" for none
+    restart: str = ""  # of that topic: `never`, or `node` where the evidence points to nodes
+    step: int | None = None  # of the training, the last one that the log names
+    nodes: tuple[str, ...] = ()  # to which the evidence points
+
+    @property
+    def way(self) -> str:
+        """What two ends of the same way have in common; the highest code of all ranks varies."""
+        return self.topic or f"exit code {self.code}"
+
+
+class Decision(NamedTuple):
+    """What follows, with its line for log and record."""
+
+    action: str  # again, requeue, next (only the next job of a chain goes on) or stop
+    line: str
+
+
+def with_restarts(settings: Settings, restarts: int | None) -> Settings:
+    """Return the checked settings of a job, with another number of restarts if one is given."""
+    configuration = settings.configuration
+    if restarts is not None:
+        jobs = configuration.jobs._replace(restarts=restarts)
+        settings = settings._replace(configuration=configuration._replace(jobs=jobs))
+    watch_limits(settings.configuration.jobs, settings.origins["jobs.silence"])
+    return settings
+
+
+def watch_limits(jobs: Jobs, origin: str) -> tuple[int, int]:
+    """Return how often a step starts again, and the seconds of silence that end it; 0: never.
+
+    The origin of jobs.silence is named in errors.
+    """
+    if not jobs.silence:
+        return jobs.restarts, _SILENCE if jobs.restarts else 0
+    silent = hours(jobs.silence, f"{origin}: jobs.silence")
+    return jobs.restarts, 0 if math.isinf(silent) else round(silent * 3600)
+
+
+def decide(end: End, earlier: Sequence[str], restarts: int, left: float) -> Decision:
+    """Decide what follows from a failed step.
+
+    Parameters
+    ----------
+    earlier : sequence of str
+        Lines of the earlier attempts of this job.
+    restarts : int
+        How many are allowed, in all.
+    left : float
+        Seconds until the time limit.
+    """
+    number = len(earlier) + 1
+    at = "" if end.step is None else f" at step {end.step}"
+    nodes = ", ".join(end.nodes)
+    code = f" (exit code {end.code})" if end.topic else ""
+    if end.restart == "never":
+        action, words = "stop", "not restarted: it would fail again"
+    elif any(_is_same(end, each) for each in earlier):
+        action, words = "stop", "not restarted: it failed twice in the same way at the same step"
+    elif number > restarts:
+        action, words = "stop", f"not restarted: jobs.restarts is {restarts}"
+    elif end.nodes:
+        action, words = "requeue", f"requeued without {nodes}: restart {number} of {restarts}"
+    elif left < _LEAST:
+        action = "next"
+        words = f"not restarted: less than {_LEAST // 60} minutes remain of the time limit"
+    else:
+        action, words = "again", f"restart {number} of {restarts} on the same nodes"
+    return Decision(action, f"attempt {number} ended{at}: {end.way}{code}; {words}")
+
+
+def _is_same(end: End, line: str) -> bool:
+    """Tell whether an earlier attempt ended in the same way, and this one got no further."""
+    found = _LINE.match(line)
+    if not found or found[2] != end.way:
+        return False
+    before, now = (-1 if each is None else int(each) for each in (found[1], end.step))
+    return now <= before

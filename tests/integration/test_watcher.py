@@ -1,0 +1,201 @@
+"""Jobs that start a failed or hanging step again, on a real Slurm: each decision of the watcher."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from integration.test_jobs import LOCAL, write_job
+from support.jobs import TRAINING, JobClone
+from support.repository import toml
+
+TWO = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1"
+SAME = "not restarted: it failed twice in the same way at the same step"
+
+
+def attempts(run):
+    """Give the lines of a run's attempts, which its log has too."""
+    lines = run.record.get("attempts", "").split("\n")
+    for each in lines:
+        assert f"longship: {each}\n" in run.log
+    return lines
+
+
+@pytest.fixture
+def watched(make_job_clone, tmp_path):
+    """Give a clone whose steps start again."""
+    return make_job_clone(tmp_path, "[jobs]\nrestarts = 2\n")
+
+
+def test_killed_rank_starts_again_and_losses_are_those_of_an_unbroken_run(jobs):
+    arguments = [*TRAINING, "--steps", "60", "--checkpoint-every", "5", "--run-name"]
+    given = [LOCAL, "--gpus-per-node=2", "--nodes=2"]
+    unbroken = jobs.job(*given, "--", *arguments, "unbroken")
+    number = jobs.job(*given, "--restarts=2", "--", *arguments, "broken")
+    jobs.wait_for_step(number, "broken", 12)
+    os.kill(max(_processes_of("train.py", "broken")), signal.SIGKILL)
+    for each in (number, unbroken):
+        assert jobs.slurm.wait(each) == "COMPLETED", jobs.slurm.log(each)
+    run = jobs.run(number)
+    (line,) = attempts(run)
+    assert line.startswith("attempt 1 ended") and line.endswith("restart 1 of 2 on the same nodes")
+    assert "/step-" in run.log.rsplit("longship: run ", 1)[1]  # from the checkpoint
+    assert run.log.count("longship: run ") == 2
+    assert run.record["exit_code"] == "0" and run.record["restarts"] == "0"
+    assert jobs.losses("broken") == pytest.approx(jobs.losses("unbroken"), rel=1e-5)
+    (shown,) = [
+        each for each in json.loads(jobs.submit("status", "--json").stdout) if each["id"] == number
+    ]
+    assert shown["attempts"] == [line]
+
+
+def _processes_of(*words):
+    """Give the IDs of the Python processes with these words in their arguments."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = each.read_bytes().split(b"\0")
+        except OSError:  # it has ended
+            continue
+        if line[0].endswith(b"python") and all(each.encode() in b" ".join(line) for each in words):
+            found.append(int(each.parent.name))
+    return found
+
+
+def test_silent_step_is_ended_and_starts_again(make_job_clone, slurm, tmp_path):
+    clone = make_job_clone(tmp_path, '[jobs]\nsilence = "00:00:10"\nrestarts = 2\n')
+    body = (
+        'srun "$LAUNCHER" sh -c \'\n'
+        'echo "step 7 begun"; if [ -e "$1/second" ]; then exit; fi\n'
+        'if [ "$SLURM_PROCID" = 1 ]; then touch "$1/second"; fi; trap "" TERM; exec sleep 600\' '
+        'sh "$RUN_DIR"'
+    )
+    run = clone.finish(write_job(clone, "sleeps", body, TWO), timeout=200)
+    assert f"longship: no output for 10 seconds: ending {run.job}.0\n" in run.log
+    (line,) = attempts(run)
+    assert line.startswith("attempt 1 ended at step 7: no output (exit code ")
+    assert "problem  no output: line " in run.log
+
+
+def test_ways_of_failing_lead_to_their_decisions(watched):
+    """All of them at once, as each waits for Slurm."""
+    python = 'srun "$LAUNCHER" python3 -c'
+    kill = f'{python} "import os; print({{}}, flush=True); os.kill(os.getpid(), 9)"'
+    grows = kill.format("'step', len(open(os.environ['RUN_DIR'] + '/record.json').read())")
+    bodies = {
+        "imports": f'{python} "import nothing_of_this_name"',
+        "arguments": 'srun "$LAUNCHER" python3 "$LONGSHIP_ROOT/train.py" --stepz 3',
+        "fills": "srun sh -c 'cat /dev/zero >/dev/full'",
+        "killed": kill.format("'step 5'"),
+        "grows": grows,
+    }
+    chains = {name: [f"--chain={1 + (name == 'imports')}"] for name in bodies}
+    numbers = {
+        name: watched.submit(write_job(watched, name, body), *chains[name]).stdout.split()
+        for name, body in bodies.items()
+    }
+    for first, *_ in numbers.values():
+        assert watched.slurm.wait(first, timeout=200) == "FAILED", watched.slurm.log(first)
+    found = {name: attempts(watched.run(first)) for name, (first, *_) in numbers.items()}
+    never = "not restarted: it would fail again"
+    assert found["imports"] == [f"attempt 1 ended: package missing (exit code 1); {never}"]
+    (line,) = found["arguments"]
+    assert line.endswith(f" (exit code 2); {never}")
+    assert found["fills"] == [f"attempt 1 ended: disk full (exit code 1); {never}"]
+    killed = ": out of host memory (exit code 137); "
+    assert found["killed"] == [
+        f"attempt 1 ended at step 5{killed}restart 1 of 2 on the same nodes",
+        f"attempt 2 ended at step 5{killed}{SAME}",
+    ]
+    assert [each.rpartition("; ")[2] for each in found["grows"]] == [
+        "restart 1 of 2 on the same nodes",
+        "restart 2 of 2 on the same nodes",
+        "not restarted: jobs.restarts is 2",
+    ]
+    first, second = numbers["imports"]
+    assert watched.slurm.wait(second) == "FAILED"
+    log = watched.slurm.log(second)
+    assert f"job {first}, which this job resumes, ended in state FAILED" in log
+
+
+def test_job_whose_node_is_faulty_is_requeued_without_it(watched):
+    body = (
+        'srun "$LAUNCHER" sh -c \'if [ "$SLURMD_NODENAME" = node2 ]; then\n'
+        'echo "RuntimeError: CUDA error: uncorrectable ECC error encountered"; exit 1; fi\n'
+        'echo "on $SLURMD_NODENAME"; sleep 1\''
+    )
+    number = watched.job(write_job(watched, "faulty", body, TWO))
+    assert watched.slurm.wait(number, timeout=300) == "COMPLETED", watched.slurm.log(number)
+    run = watched.run(number)
+    (line,) = attempts(run)
+    assert line.startswith("attempt 1 ended: GPU broken (exit code ")
+    assert line.endswith("; requeued without node2: restart 1 of 2")
+    assert "node2" not in run.record["nodelist"]
+    assert watched.slurm.facts(number)["ExcNodeList"] == "node2"
+    assert run.log.count("on node1") == 2 and run.log.count("on node3") == 1
+
+
+def test_signals_reach_the_step_and_end_the_watcher(watched):
+    body = (
+        "trap 'echo the script got USR1' USR1\n"
+        'srun "$LAUNCHER" python3 -u -c "\n'
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: (print('the step got USR1'), sys.exit(1)))\n"
+        "for i in range(100): print('step', i); time.sleep(1)\" &\n"
+        'while :; do wait $! && code=0 || code=$?; kill -0 $! 2>/dev/null || exit "$code"; done'
+    )
+    job = write_job(watched, "signals", body)
+    number = watched.job(job)
+    watched.wait_until(number, lambda: "step 1" in watched.slurm.log(number))
+    watched.slurm.run(["scancel", "--batch", "--signal=USR1", number])
+    watched.wait_until(number, lambda: "the script got USR1" in watched.slurm.log(number))
+    watched.slurm.run(["scancel", "--signal=USR1", number])
+    assert watched.slurm.wait(number) == "FAILED"
+    run = watched.run(number)
+    assert "the step got USR1" in run.log
+    assert "attempts" not in run.record and run.record["exit_code"] == "1"
+    number = watched.job(job)
+    watched.wait_until(number, lambda: "step 1" in watched.slurm.log(number))
+    watched.slurm.run(["scancel", number])
+    assert watched.slurm.wait(number) == "CANCELLED"
+    deadline = time.monotonic() + 60
+    while "exit_code" not in watched.run(number).record and time.monotonic() < deadline:
+        time.sleep(0.1)  # it is completing
+    record = watched.run(number).record
+    assert record["exit_code"] == "143" and record["stopped"] == "cancelled"
+    assert "attempts" not in record
+
+
+@pytest.mark.root
+@pytest.mark.only_root
+def test_node_whose_slurmd_does_not_answer_is_excluded(root, slurm, tmp_path):
+    """It runs again when the decision has been made, as Slurm waits for it for five minutes."""
+    clone = JobClone(root, tmp_path / "clone", slurm, tmp_path / "scratch")
+    clone.configure(
+        f"[paths]\nproject_dir = {toml(tmp_path)}\nscratch_dir = {toml(clone.scratch)}\n"
+        '[container]\nruntime = "host"\n[packages]\nrequirements = ""\n'
+    )
+    body = (
+        'srun "$LAUNCHER" sh -c \'if [ "${SLURM_RESTART_COUNT:-0}" = 1 ]; then exit; fi\n'
+        'if [ "$SLURMD_NODENAME" != node2 ]; then exec sleep 600; fi; touch "$1/ready"\n'
+        'until [ -e "$1/go" ]; do sleep 0.1; done; exit 1\' sh "$RUN_DIR"'
+    )
+    number = clone.job(write_job(clone, "unreachable", body, TWO), "--restarts=3")
+    clone.wait_until(number, lambda: list(clone.runs.glob(f"{number}-*/ready")))
+    folder = Path(slurm.environment["SLURM_CONF"]).parent
+    slurmd = int((folder / "run/slurmd-node2.pid").read_text())
+    os.kill(slurmd, signal.SIGSTOP)
+    try:
+        (clone.run(number).folder / "go").touch()
+        clone.wait_until(number, lambda: "requeued without node2" in slurm.log(number))
+    finally:
+        os.kill(slurmd, signal.SIGCONT)
+    assert slurm.wait(number) == "COMPLETED", slurm.log(number)
+    run = clone.run(number)
+    first, second = attempts(run)
+    assert first.endswith("; restart 1 of 3 on the same nodes")
+    assert second.startswith("attempt 2 ended: step not started (exit code ")
+    assert second.endswith("; requeued without node2: restart 2 of 3")
+    assert "node2" not in run.record["nodelist"]

@@ -1,0 +1,154 @@
+"""The decisions after a failed step, and the bash of the watcher: lib/jobs/watcher.{py,bash}."""
+
+import socket
+import threading
+
+import pytest
+from support.stacks import settings_of
+
+from lib.jobs.watcher import End, decide, watch_limits, with_restarts
+from lib.script.errors import LongshipError
+from lib.script.render import render
+
+HOUR = 3600
+SAME = "not restarted: it failed twice in the same way at the same step"
+NEVER = "not restarted: it would fail again"
+
+
+@pytest.mark.parametrize(
+    ("end", "action", "line"),
+    [
+        (End(137, "out of host memory"), "again", "restart 1 of 3 on the same nodes"),
+        (End(1), "again", "restart 1 of 3 on the same nodes"),
+        (End(1, "no output", "", 5), "again", "restart 1 of 3 on the same nodes"),
+        (End(1, "module missing", "never"), "stop", NEVER),
+        (End(1, "disk full", "never", 900, ("node2",)), "stop", NEVER),
+        (
+            End(1, "GPU broken", "node", 7, ("n2", "n4")),
+            "requeue",
+            "requeued without n2, n4: restart 1 of 3",
+        ),
+        # it is not known which one
+        (End(1, "node failed", "node"), "again", "restart 1 of 3 on the same nodes"),
+    ],
+)
+def test_first_failure(end, action, line):
+    found = decide(end, [], 3, HOUR)
+    assert found.action == action
+    assert found.line.endswith(f"; {line}")
+
+
+def test_line_names_step_way_and_exit_code():
+    assert decide(End(9, "", "", 30), [], 1, HOUR).line == (
+        "attempt 1 ended at step 30: exit code 9; restart 1 of 1 on the same nodes"
+    )
+    assert decide(End(9, "no output"), [], 0, HOUR).line == (
+        "attempt 1 ended: no output (exit code 9); not restarted: jobs.restarts is 0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "topics", "action"),
+    [
+        ((10, 10), ("a", "a"), "stop"),
+        ((10, 9), ("a", "a"), "stop"),  # another rank was the first to fail
+        ((None, None), ("a", "a"), "stop"),
+        ((10, None), ("a", "a"), "stop"),
+        ((None, 10), ("a", "a"), "again"),
+        ((10, 11), ("a", "a"), "again"),
+        ((10, 10), ("a", "b"), "again"),
+        ((10, 10), ("", ""), "stop"),
+        ((10, 10, 10), ("a", "b", "a"), "stop"),
+        ((10, 20, 30, 40), ("a", "a", "a", "a"), "stop"),  # three are allowed
+    ],
+)
+def test_same_way_at_the_same_step(steps, topics, action):
+    lines = []
+    for number, (step, topic) in enumerate(zip(steps, topics)):
+        # the exit code is that of any rank, which others have ended
+        found = decide(End(1 if topic == "" else 1 + number, topic, "", step), lines, 3, HOUR)
+        lines.append(found.line)
+    assert found.action == action
+    assert found.line.endswith(SAME) == (action == "stop" and len(steps) < 4)
+
+
+def test_requeued_twice_for_two_nodes():
+    first = decide(End(1, "GPU broken", "node", 5, ("n1",)), [], 2, HOUR)
+    second = decide(End(1, "GPU broken", "node", 6, ("n2",)), [first.line], 2, HOUR)
+    assert (first.action, second.action) == ("requeue", "requeue")
+
+
+def test_time_limit_is_left_to_the_next_job_of_a_chain():
+    end = End(1, "NCCL timeout")
+    assert decide(end, [], 3, 299).action == "next"
+    assert decide(end, [], 3, 301).action == "again"
+    # a requeued job has its whole time
+    assert decide(end._replace(nodes=("n1",)), [], 3, 10).action == "requeue"
+
+
+def limited(root, folder, text):
+    return settings_of(root, "pytorch", "local", folder, f"[jobs]\n{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("", (0, 0)),
+        ("restarts = 2", (2, 1800)),
+        ('restarts = 2\nsilence = "0"', (2, 0)),
+        ('restarts = 2\nsilence = "00:00:20"', (2, 20)),
+        ('silence = "90"', (0, 5400)),
+    ],
+)
+def test_limits(text, limits, root, tmp_path):
+    jobs = limited(root, tmp_path, text).configuration.jobs
+    assert watch_limits(jobs, "configuration.toml") == limits
+
+
+def test_silence_that_is_no_time(root, tmp_path):
+    with pytest.raises(LongshipError, match=r'jobs.silence: expected a time, got "soon"') as told:
+        with_restarts(limited(root, tmp_path, 'silence = "soon"'), 1)
+    assert told.value.hint == "write 90 (minutes), 24:00:00 or 2-12:00:00"
+
+
+@pytest.fixture
+def bash(run, clean_environment, tmp_path):
+    """Give a function that runs lines with the functions they use."""
+
+    def run_lines(*lines, **environment):
+        script = tmp_path / "script.sh"
+        script.write_text(render("a test", lines))
+        return run(["bash", script], env={**clean_environment, **environment})
+
+    return run_lines
+
+
+def test_nccl_is_asked_in_its_own_words(bash):
+    """A stand-in for the RAS of NCCL, which needs GPUs: it answers as its documentation shows."""
+    asked = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            peer, _ = server.accept()
+            with peer:
+                asked.append(peer.recv(100))
+                peer.sendall(b"Errors\n\n  Process 7 on node 10.0.0.2 managing GPU 5\n\x1b[2J\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        told = bash("watch_ask_nccl", NCCL_RAS_ADDR=address).stderr
+        thread.join()
+    assert asked == [b"verbose status\n"]
+    assert "longship: NCCL:   Process 7 on node 10.0.0.2 managing GPU 5\n" in told
+    assert "\x1b" not in told
+    assert bash("watch_ask_nccl", NCCL_RAS_ADDR=address).stderr == ""  # nobody answers
+
+
+def test_fact_of_the_record_is_replaced(bash):
+    done = bash(
+        "longship_facts=(a 1 b a)",
+        "run_set_fact a 2; run_set_fact b 'x y'; run_set_fact c 3",
+        "printf '[%s]' \"${longship_facts[@]}\"",
+    )
+    assert done.stdout == "[a][2][b][x y][c][3]"
