@@ -18,7 +18,7 @@ from lib.script.render import render
     epilog="Example: python3 bundle.py pack /media/stick/longship --machine jpb, on a laptop",
 )
 @click.argument("mode", type=Mode(["pack", "verify", "unpack"]))
-@click.argument("folder", metavar="DIR", shell_complete=complete("folder"))
+@click.argument("directory", metavar="DIR", shell_complete=complete("directory"))
 @click.option("--no-history", is_flag=True, help="With pack: leave out the git history.")
 @click.option(
     "--allow",
@@ -30,7 +30,7 @@ from lib.script.render import render
 @click.option("--verified", is_flag=True, hidden=True)
 @script_options
 def bundle(
-    call: Call, mode: str, folder: str, no_history: bool, allow: tuple[str, ...], verified: bool
+    call: Call, mode: str, directory: str, no_history: bool, allow: tuple[str, ...], verified: bool
 ) -> None:
     r"""Pack, verify or unpack a bundle: everything that an air-gapped machine needs.
 
@@ -57,13 +57,13 @@ def bundle(
         raise click.UsageError("--verified requires unpack")
     typed = command_line("bundle.py")
     if verified:  # by unpack.sh, which the user has typed
-        typed = shown("bash", f"{folder}/unpack.sh", call.settings.root)
+        typed = shown("bash", f"{directory}/unpack.sh", call.settings.root)
     always = {"typed": typed, "python": sys.executable}
     if mode == "pack":
         here, chosen = call.paths_here(), {"history": not no_history, "allowed": allow}
-        lines = pack_lines(call.settings, here, folder, **always, **chosen)
+        lines = pack_lines(call.settings, here, directory, **always, **chosen)
     elif mode == "verify":
-        lines = verify_lines(call.settings.root, folder, **always)
+        lines = verify_lines(call.settings.root, directory, **always)
     else:
-        lines = unpack_lines(call.settings, call.paths, folder, **always, verified=verified)
+        lines = unpack_lines(call.settings, call.paths, directory, **always, verified=verified)
     call.finish(render(call.title(f"bundle.py {mode}"), lines), "bundle.py")

@@ -40,7 +40,7 @@ class _Scripts(shell_completion.ShellComplete):
         """Return the values of the template."""
         return {
             **super().source_vars(),
-            "folder": quoted(ROOT),
+            "directory": quoted(ROOT),
             "names": " ".join([*_PYTHONS, *scripts()]),
             "scripts": f"({'|'.join(each[:-3] for each in scripts())})[.]py",
         }
@@ -53,11 +53,11 @@ class _Scripts(shell_completion.ShellComplete):
         if re.fullmatch(r"python[\d.]*", os.path.basename(words[0])):
             at = next((n for n, each in enumerate(words) if n and not each.startswith("-")), 0)
         path = os.path.expandvars(os.path.expanduser(words[at]))
-        folder, name = os.path.split(path if at or "/" in path else shutil.which(path) or path)
-        answering = os.path.join(folder or ".", "completion.py")
+        directory, name = os.path.split(path if at or "/" in path else shutil.which(path) or path)
+        answering = os.path.join(directory or ".", "completion.py")
         if name not in scripts() or not os.path.isfile(answering):
             return ["--"], incomplete
-        if not os.path.samefile(folder or ".", ROOT):
+        if not os.path.samefile(directory or ".", ROOT):
             become(call("exec", sys.executable, answering), "longship", (), os.environ)
         self.cli = getattr(import_module(f"lib.commands.{name[:-3]}"), name[:-3])
         return words[at + 1 :], incomplete
@@ -92,7 +92,7 @@ _longship() {
     local completion type value
     COMPREPLY=()
     if [[ "${COMP_WORDS[*]:0:COMP_CWORD}" =~ %(scripts)s ]]; then
-        PATH=%(folder)s:$PATH %(complete_func)s %(prog_name)s
+        PATH=%(directory)s:$PATH %(complete_func)s %(prog_name)s
     elif [[ -n $_longship_before && ${1##*/} == python* ]]; then
         "$_longship_before" "$@"
     fi
@@ -123,7 +123,7 @@ if (( ! $+functions[_longship] )); then
     _longship_before=${_comps[python3]:-${_postpatcomps[(K)python3]:-_default}}
 fi
 _longship() {
-    local -x PATH=%(folder)s:$PATH
+    local -x PATH=%(directory)s:$PATH
     if [[ "$words[1,CURRENT-1]" =~ '%(scripts)s' ]]; then
         compset -P '--*='
         %(complete_func)s
@@ -141,7 +141,7 @@ class _Fish(_Scripts, shell_completion.FishComplete):
         shell_completion.FishComplete.source_template
         + r"""
 function _longship
-    set -lx PATH %(folder)s $PATH
+    set -lx PATH %(directory)s $PATH
     %(complete_func)s
 end
 for name in %(names)s

@@ -291,7 +291,7 @@ def begin(machine: str) -> None:
     env = call.environment("job")
     restarted = facts.get("Restarts", "0") != "0"
     cluster = call.environ.get("SLURM_CLUSTER_NAME", "")
-    run = start.make_run_folder(env.paths, facts, cluster, restarted=restarted)
+    run = start.make_run_directory(env.paths, facts, cluster, restarted=restarted)
     write_file(run / "slurm.txt", text)
     write_file(run / "configuration.json", resolved(env.settings))
     title = call.title(f"launcher of job {run.name}; arguments: the command")

@@ -21,7 +21,7 @@ from lib.script.errors import LongshipError
 
 Values = Iterator[tuple[str, str]]  # each with its help
 # Completed by the shell itself; a user's command can start with a file.
-_PATHS = {"command": "file", "configuration": "file", "file": "file", "folder": "dir"}
+_PATHS = {"command": "file", "configuration": "file", "file": "file", "directory": "dir"}
 
 
 def values_of(kind: str, context: click.Context, word: str) -> list[CompletionItem]:

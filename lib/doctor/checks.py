@@ -98,11 +98,11 @@ def _check_clone(root: Path, report: Report) -> None:
 
 def _check_directories(settings: Settings, paths: Paths, report: Report) -> None:
     run, keys = report.run, {getattr(paths, key): key for key in _ROOTS}
-    for folder in dict.fromkeys(paths.roots):
-        (topic, room), setting = _ROOTS[keys[folder]], f"paths.{keys[folder]}"
-        run(topic, partial(node.find_directory, topic, setting, folder, room))
+    for directory in dict.fromkeys(paths.roots):
+        (topic, room), setting = _ROOTS[keys[directory]], f"paths.{keys[directory]}"
+        run(topic, partial(node.find_directory, topic, setting, directory, room))
     here = (paths.root, *paths.roots)
-    run("folders", lambda: node.find_mounted(settings.machine, here))
+    run("directories", lambda: node.find_mounted(settings.machine, here))
     run("home", node.find_home)
     run("temporary", node.find_temporary)
     run("caches", lambda: node.find_caches(paths.cache))

@@ -233,7 +233,7 @@ def _clocks(job: Job, nodes: Sequence[_Node]) -> Iterator[Finding]:
 
 def _resources(nodes: Sequence[_Node], mounted: Sequence[str]) -> Iterator[Finding]:
     """Check files, node-local space, memory and GPUs of each node."""
-    folder = _temporary()
+    directory = _temporary()
     for each in nodes:
         name = each["node"]
         if each["unseen"]:
@@ -244,7 +244,7 @@ def _resources(nodes: Sequence[_Node], mounted: Sequence[str]) -> Iterator[Findi
                 fix += "clone there, and set [paths] to it"
             yield problem("files", f"{name} cannot read {each['unseen']}", fix)
         if each["room"] < 1:
-            text = f"{name} has less than 1 GiB left in {folder} ({each['kind']})"
+            text = f"{name} has less than 1 GiB left in {directory} ({each['kind']})"
             fix = "set another directory: export TMPDIR=DIR; or delete files of earlier jobs there"
             yield warning("temporary", text, fix)
         if each["ecc"]:
@@ -259,7 +259,7 @@ def _resources(nodes: Sequence[_Node], mounted: Sequence[str]) -> Iterator[Findi
     least = min(nodes, key=lambda each: each["room"])
     in_memory = " is memory, counted against the job" * (least["kind"] == "tmpfs")
     room = f"{least['room']} GiB ({least['kind']}) on {least['node']}"
-    yield ok("temporary", f"{folder}{in_memory}: at least {room}")
+    yield ok("temporary", f"{directory}{in_memory}: at least {room}")
     least = min(nodes, key=lambda each: each["memory"])
     yield ok("memory", f"free: at least {least['memory']} GiB on {least['node']}")
     yield from _alike(nodes, "kernel", "kernel", "kernel")

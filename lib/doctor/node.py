@@ -84,19 +84,19 @@ def find_arch(machine: Machine) -> Iterator[Finding]:
 # ---------- directories
 
 
-def find_directory(topic: str, setting: str, folder: Path, room: int) -> Iterator[Finding]:
+def find_directory(topic: str, setting: str, directory: Path, room: int) -> Iterator[Finding]:
     """Check that files can be written and programs started in a directory, and its free space.
 
     Before it exists, its nearest parent is checked.
     """
     elsewhere = f"set {setting} to another directory"
-    existing = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+    existing = next(each for each in (directory, *directory.parents) if os.path.lexists(each))
     shown = quote(str(existing))
     if not existing.is_dir():
         wrong = f"{existing} is not a directory"
         if not existing.exists():
             wrong = f"the link {existing} is dangling"
-        yield problem(topic, f"{folder}: {wrong}", f"{elsewhere}, or run: rm {shown}")
+        yield problem(topic, f"{directory}: {wrong}", f"{elsewhere}, or run: rm {shown}")
         return
     try:
         with tempfile.NamedTemporaryFile(prefix=".longship-doctor.", dir=existing) as probe:
@@ -112,8 +112,8 @@ def find_directory(topic: str, setting: str, folder: Path, room: int) -> Iterato
         yield problem(topic, text, fix)
         return
     disk = os.statvfs(existing)
-    later = "" if existing == folder else " (created when needed)"
-    text = f"{folder}{later}, {size_text(disk.f_bavail * disk.f_frsize)} free"
+    later = "" if existing == directory else " (created when needed)"
+    text = f"{directory}{later}, {size_text(disk.f_bavail * disk.f_frsize)} free"
     more = f": du -h -d 1 {shown} | sort -h" if setting == "HOME" else f", or {elsewhere}"
     yield from asked(topic, call("directory_check_room", existing, str(room), more), text=text)
 
@@ -130,19 +130,19 @@ def find_home() -> Iterator[Finding]:
 
 def find_temporary() -> Iterator[Finding]:
     """Check the directory of temporary files."""
-    folder = Path(os.environ.get("TMPDIR") or "/tmp")
-    return find_directory("temporary", "TMPDIR", folder, GB)
+    directory = Path(os.environ.get("TMPDIR") or "/tmp")
+    return find_directory("temporary", "TMPDIR", directory, GB)
 
 
-def find_mounted(machine: Machine, folders: Sequence[Path]) -> Iterator[Finding]:
+def find_mounted(machine: Machine, directories: Sequence[Path]) -> Iterator[Finding]:
     """Report directories that compute nodes do not mount: on JUPITER a job then has no log."""
     mounted, nodes = machine.compute_directories, f"compute nodes of {machine.name}"
-    away = [x for x in map(str, folders) if not any(is_below(x, each) for each in mounted)]
+    away = [x for x in map(str, directories) if not any(is_below(x, each) for each in mounted)]
     for each in dict.fromkeys(away) if mounted else ():
         fix = f"move it to a directory under {' or '.join(mounted)}"
-        yield problem("folders", f"{nodes} do not mount {each}", fix)
+        yield problem("directories", f"{nodes} do not mount {each}", fix)
     if mounted and not away:
-        yield ok("folders", f"{nodes} mount this repository and all of them")
+        yield ok("directories", f"{nodes} mount this repository and all of them")
 
 
 def find_caches(cache: Path) -> Iterator[Finding]:
@@ -168,9 +168,9 @@ _WRITTEN = (
 def find_leftovers(root: Path, project: Path, scratch: Path) -> Iterator[Finding]:
     """Report stale locks and unfinished files."""
     locks, unfinished = [], []
-    for folder in (root / "requirements", project, *(scratch / each for each in _WRITTEN)):
+    for directory in (root / "requirements", project, *(scratch / each for each in _WRITTEN)):
         with suppress(OSError):
-            for each in os.scandir(folder):
+            for each in os.scandir(directory):
                 if each.name.endswith(".lock") and each.is_dir(follow_symlinks=False):
                     locks.append(each.path)
                 elif ".partial" in each.name and time.time() - _changed(each.path) > 3600:

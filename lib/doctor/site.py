@@ -74,10 +74,10 @@ def diagnose(settings: Settings, report: Report, *, in_job: bool) -> None:
         new = changed or new
     patch = unified_diff(machine.site_file, old, new)
     counts = {x: sum(each.state == x for each in report.findings) for x in _STATES}
-    folder, name = settings.root / ".cache/doctor", f".cache/doctor/site-{machine.name}"
-    make_directory(folder)
-    write_file(folder / f"site-{machine.name}.patch", patch)
-    write_file(folder / f"site-{machine.name}.txt", _to_share(settings, report, patch))
+    directory, name = settings.root / ".cache/doctor", f".cache/doctor/site-{machine.name}"
+    make_directory(directory)
+    write_file(directory / f"site-{machine.name}.patch", patch)
+    write_file(directory / f"site-{machine.name}.txt", _to_share(settings, report, patch))
     if report.as_json:
         findings, rest = rows_of("state topic text fix", report.findings), json.dumps(patch)
         show(f'{{"counts": {json.dumps(counts)}, "findings": {findings}, "patch": {rest}}}')

@@ -173,9 +173,9 @@ def mounted_formats(runtime: str) -> list[str] | None:
     return works and [each for each in FORMATS if works[each]]
 
 
-def describe_disk(folder: str) -> str:
+def describe_disk(directory: str) -> str:
     """Return the type of a file system, its free space, and the quotas of Lustre and GPFS."""
-    text, code = output(["df", "--output=fstype,avail", "--block-size=1", "--", folder], 20)
+    text, code = output(["df", "--output=fstype,avail", "--block-size=1", "--", directory], 20)
     kind, free = ["", "", *text.split()][-2:]
     if code or not free.isdigit():
         return "df does not respond"
@@ -183,9 +183,9 @@ def describe_disk(folder: str) -> str:
     if kind == "gpfs":
         quotas = [["/usr/lpp/mmfs/bin/mmlsquota", "--block-size=auto"]]
     elif kind == "lustre":
-        project = output(["lfs", "project", "-d", "--", folder], 20).text.split()
-        owners = zip("ugp", map(str, (os.getuid(), os.stat(folder).st_gid, *project[:1])))
-        quotas = [["lfs", "quota", "-hq", f"-{kind}", who, "--", folder] for kind, who in owners]
+        project = output(["lfs", "project", "-d", "--", directory], 20).text.split()
+        owners = zip("ugp", map(str, (os.getuid(), os.stat(directory).st_gid, *project[:1])))
+        quotas = [["lfs", "quota", "-hq", f"-{kind}", who, "--", directory] for kind, who in owners]
     told = ("; quota: " + " ".join(output(each, 20).text.split()) for each in quotas)
     return f"{kind}, {size_text(int(free))} free{''.join(told)}"
 

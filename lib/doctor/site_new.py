@@ -49,25 +49,25 @@ def create(settings: Settings, name: str) -> None:
     if slurm.error or not slurm.partitions:
         hint = 'run this on a login node; or use machine = "local", which needs no Slurm'
         raise LongshipError(slurm.error or "Slurm shows this user no partitions", hint)
-    folder = root / f".{name}.partial.{os.getpid()}"
+    directory = root / f".{name}.partial.{os.getpid()}"
     try:
-        folder.mkdir()
-        _write(settings, folder, name, slurm)
-        files = ", ".join(sorted(each.name for each in folder.iterdir()))
-        folder.rename(root / name)
+        directory.mkdir()
+        _write(settings, directory, name, slurm)
+        files = ", ".join(sorted(each.name for each in directory.iterdir()))
+        directory.rename(root / name)
     except OSError as error:
         hint = f"check its permissions: ls -ld {quote(str(root))}"
         raise LongshipError(f"cannot write {name}/: {error.strerror}", hint) from error
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
     print(f"{name}/: {files}")
     check = f"python3 submit.py {name}/run_training_{name}.sbatch --machine {name} --dry-run"
     print_messages(next=f"check the lines marked as proposals in {name}/, then run: {check}")
 
 
-def _write(settings: Settings, folder: Path, name: str, slurm: Slurm) -> None:
+def _write(settings: Settings, directory: Path, name: str, slurm: Slurm) -> None:
     """Write all files: what the comparison with an empty site.toml finds, and the job scripts."""
-    site = folder / "site.toml"
+    site = directory / "site.toml"
     write_file(site, _HEAD.format(name=name))
     own = settings._replace(machine=load_site(settings.root, site)[0])
     comparison = Comparison(own, read_toml(site, site.name)[0], slurm, {})
@@ -87,7 +87,7 @@ def _write(settings: Settings, folder: Path, name: str, slurm: Slurm) -> None:
         if path.parent.name == "local":
             text = path.read_text(encoding="utf-8")
             text = _job_text(text, name, usable or slurm.partitions, default)
-            write_file(folder / path.name.replace("_local.", f"_{name}."), text)
+            write_file(directory / path.name.replace("_local.", f"_{name}."), text)
 
 
 def _runtime_module(changes: Mapping[Key, Any]) -> dict[Key, Any]:

@@ -67,18 +67,18 @@ def stack_lines(
     return [wrapped("env", *named, "bash", script, step, *arguments)]
 
 
-def log_folders(paths: Paths, given: Mapping[str, str], log: str) -> list[str]:
+def log_directories(paths: Paths, given: Mapping[str, str], log: str) -> list[str]:
     """Return the directories of the log files: Slurm creates none, and the job fails silently."""
     files = [log, *([log_path(paths, given, given["error"])] if given.get("error") else [])]
     named = (each.replace("%x", given["job-name"]) for each in files)
-    folders = list(dict.fromkeys(os.path.dirname(each) for each in named))
-    for each in folders:
+    directories = list(dict.fromkeys(os.path.dirname(each) for each in named))
+    for each in directories:
         if "%" in each:
             raise LongshipError(
                 f"the log directory must be a fixed path, because Slurm does not create it: {each}",
                 "use patterns only in the file name: --output=DIR/%j.log",
             )
-    return folders
+    return directories
 
 
 def log_path(paths: Paths, given: Mapping[str, str], file: str) -> str:

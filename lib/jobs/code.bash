@@ -143,11 +143,11 @@ code_list_changed() {
 code_read_new() {
   local entry
   local -i size
-  local -a small=() folders=()
+  local -a small=() directories=()
   large=()
   while IFS= read -r -d '' size && IFS= read -r -d '' entry; do
     if [[ $entry == */ ]]; then
-      if code_is_large "$entry"; then large+=("${entry%/}"); else folders+=("$entry"); fi
+      if code_is_large "$entry"; then large+=("${entry%/}"); else directories+=("$entry"); fi
     elif [[ -L $top/$entry ]] || ((size <= 10000000)) && [[ -r $top/$entry ]]; then
       small+=("$entry")
     else
@@ -156,7 +156,7 @@ code_read_new() {
   done < <(code_list_new --directory --no-empty-directory | (cd -- "$top" && xargs -0 -r stat --printf '%s\0%n\0' --))
   {
     if ((${#small[@]})); then printf '%s\0' "${small[@]}"; fi
-    if ((${#folders[@]})); then code_list_new -- "${folders[@]}" | sed -z 's|/$||'; fi
+    if ((${#directories[@]})); then code_list_new -- "${directories[@]}" | sed -z 's|/$||'; fi
   } | git_borrowed update-index -z --add --replace --stdin
 }
 

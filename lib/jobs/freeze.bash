@@ -8,28 +8,28 @@
 #
 # Nothing is written to the repositories, which can be another user's: git works in a directory of its own.
 
-# code_freeze FOLDER NAME DIR [NAME DIR]...: keep the code of a job, of which the first one is this clone, and export
+# code_freeze STORE NAME DIR [NAME DIR]...: keep the code of a job, of which the first one is this clone, and export
 # where it is: LONGSHIP_ROOT and LONGSHIP_CLONE, and LONGSHIP_FROZEN with a NAME-ID-COMMIT for each.
 code_freeze() {
-  local -r folder=$1-$UID
+  local -r directory=$1-$UID
   local frozen='' id
   command -v git >/dev/null || fail 'cannot freeze the code: git not found on this machine' \
     'load its module (module load git); or to run the files as they are when the job starts, add: --live'
-  if [[ $3 == "$folder"/* && -n ${LONGSHIP_CLONE:-} ]]; then # a job submits this one
+  if [[ $3 == "$directory"/* && -n ${LONGSHIP_CLONE:-} ]]; then # a job submits this one
     print_messages code "frozen: the code of this job, $LONGSHIP_ROOT"
     return
   fi
-  code_make_folder "$folder"
+  code_make_directory "$directory"
   export LONGSHIP_CLONE=$3
   shift
   while (($#)); do
     if [[ -e $2 ]]; then
-      id=$(code_keep "$folder" "$1" "$2") || exit
+      id=$(code_keep "$directory" "$1" "$2") || exit
       frozen+=${id:+$id }
     fi
     shift 2
   done
-  code_export "$folder" "$frozen"
+  code_export "$directory" "$frozen"
 }
 
 # code_live CLONE: let a job run from the clone.
@@ -39,7 +39,7 @@ code_live() {
   print_messages code "not frozen: the job runs the files of $1 as they are when it starts"
 }
 
-# code_export FOLDER FROZEN: tell the job, and the user; remove what is no longer needed.
+# code_export STORE FROZEN: tell the job, and the user; remove what is no longer needed.
 code_export() {
   local -a names
   read -r -a names <<<"$2"
@@ -50,20 +50,20 @@ code_export() {
   print_messages code "frozen in $1: ${names[*]}; later changes do not reach this job"
 }
 
-# code_make_folder DIR: untracked files can contain what nobody else is to read.
-code_make_folder() {
+# code_make_directory STORE: untracked files can contain what nobody else is to read.
+code_make_directory() {
   if [[ ! -d $1 ]]; then (umask 077 && directory_make "$1") || exit; fi
   is_own "$1" || fail "other users can write to $1, which will contain what your jobs run" \
     "run: mv $(printf '%q %q' "$1" "$1.old")"
 }
 
-# code_keep FOLDER NAME DIR...: keep the files of a repository, and print NAME-ID-COMMIT; nothing for an external one
+# code_keep STORE NAME DIR...: keep the files of a repository, and print NAME-ID-COMMIT; nothing for an external one
 # that cannot be frozen.
 code_keep() {
   (code_borrow && code_keep_files "$@")
 }
 
-# code_keep_files FOLDER NAME DIR...: the same in a subshell, with variables of its own.
+# code_keep_files STORE NAME DIR...: the same in a subshell, with variables of its own.
 code_keep_files() {
   local -a large=() # set by code_read
   code_read "$3" "${1%/*/*}" || code_refuse "$2" "git cannot read $3"
@@ -86,7 +86,7 @@ code_is_whole() {
   fi
 }
 
-# code_store FOLDER NAME DIR...: copy what code_read has read, and print NAME-ID-COMMIT.
+# code_store STORE NAME DIR...: copy what code_read has read, and print NAME-ID-COMMIT.
 code_store() {
   partial=$1/.partial.${borrowed##*.}
   trap 'rm -rf -- "$borrowed" "$partial" "$partial.made"' EXIT
@@ -200,24 +200,24 @@ code_copy() {
   mv -T -- "$place" "$target" 2>/dev/null || [[ -d $target ]] # another submission has made it
 }
 
-# code_restore FOLDER RUN NAME DIR [NAME DIR]...: as code_freeze, with the code of a run; stop if it is not available.
+# code_restore STORE RUN NAME DIR [NAME DIR]...: as code_freeze, with the code of a run; stop if it is not available.
 code_restore() {
-  local -r folder=$1-$UID run=$2
+  local -r directory=$1-$UID run=$2
   local frozen='' id
-  code_make_folder "$folder"
+  code_make_directory "$directory"
   export LONGSHIP_CLONE=$4
   shift 2
   while (($#)); do
     if [[ $1 == longship || -e $run/repositories/$1.commit ]]; then
-      id=$(code_restore_one "$folder" "$1" "$2" "$run") || exit
+      id=$(code_restore_one "$directory" "$1" "$2" "$run") || exit
       frozen+=${id:+$id }
     fi
     shift 2
   done
-  code_export "$folder" "$frozen"
+  code_export "$directory" "$frozen"
 }
 
-# code_restore_one FOLDER NAME DIR RUN: print NAME-ID-COMMIT of a repository in the record of a run.
+# code_restore_one STORE NAME DIR RUN: print NAME-ID-COMMIT of a repository in the record of a run.
 code_restore_one() {
   local -r was=$4/repositories/$2
   local frozen
@@ -237,7 +237,7 @@ code_is_complete() {
   (cd -- "$1" && xargs -0 -r stat -- <"$1.made") >/dev/null 2>&1
 }
 
-# code_restore_files FOLDER NAME DIR RUN RECORD: make the copy again, from the repository as it is or from its commits.
+# code_restore_files STORE NAME DIR RUN RECORD: make the copy again, from the repository as it is or from its commits.
 code_restore_files() {
   local -r name=$2 directory=$3 record=$5
   local wanted
@@ -273,7 +273,7 @@ code_apply_record() {
   tree=$(git_borrowed write-tree --missing-ok)
 }
 
-# code_prune FOLDER: remove copies that no job has used for 30 days, but not those with files that a job wrote. A job that
+# code_prune STORE: remove copies that no job has used for 30 days, but not those with files that a job wrote. A job that
 # waits since longer may still need one.
 code_prune() {
   local copy queued submitted

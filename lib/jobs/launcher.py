@@ -62,21 +62,21 @@ def _pin_files(env: Environment, files: Mapping[str, str], launcher: Path, job: 
     """Pin image and overlay; a pin names the cluster too, as two can have a job of the same id."""
     cluster = env.settings.environ.get("SLURM_CLUSTER_NAME", "")
     owner = f"{job} {cluster}".strip() if job else ""
-    for kind, folder in (("image", env.paths.containers), ("overlay", env.paths.overlays)):
+    for kind, directory in (("image", env.paths.containers), ("overlay", env.paths.overlays)):
         if files[kind]:
-            pin(files[kind], launcher, owner, folder)
+            pin(files[kind], launcher, owner, directory)
 
 
-def pin(needed: str, launcher: Path, job: str, folder: Path) -> None:
+def pin(needed: str, launcher: Path, job: str, directory: Path) -> None:
     """Protect an image or overlay from pruning while a job runs, or while a launcher exists.
 
-    The pin is a file in `folder`/pins, which pins.bash reads; the job is such as ``4711 juwels``.
+    The pin is a file in its pins/, which pins.bash reads; the job is such as ``4711 juwels``.
     """
     import hashlib  # 5 ms that only the writing of a launcher needs
 
     launcher = launcher.absolute()
     own = hashlib.sha256(os.fsencode(launcher)).hexdigest()[:12]
-    file = folder / "pins" / f"{job.partition(' ')[0] or 'launcher'}-{own}"
+    file = directory / "pins" / f"{job.partition(' ')[0] or 'launcher'}-{own}"
     make_directory(file.parent)
     write_file(file, f"{needed}\n{job}\n{launcher}\n")
 

@@ -78,8 +78,8 @@ def page_of(paths: Paths, names: tuple[str, ...], output: str) -> tuple[list[lis
             found.append(run)
     for each in trainings.values():
         each.sort(key=lambda run: readable_values(run / "record.json").get("started", ""))
-    folder = named[0] if os.access(named[0], os.W_OK) else Path.cwd()
-    file = Path(output).expanduser() if output else folder / f"report-{named[0].name}.html"
+    directory = named[0] if os.access(named[0], os.W_OK) else Path.cwd()
+    file = Path(output).expanduser() if output else directory / f"report-{named[0].name}.html"
     if file.is_dir() or not file.parent.is_dir():
         what = "a directory" if file.is_dir() else "in a directory that does not exist"
         raise LongshipError(f"cannot write {file}: it is {what}", "give another --output FILE")

@@ -1,4 +1,4 @@
-"""The start of a job: its run's folder, and the script there that the job file sources."""
+"""The start of a job: its run's directory, and the script there that the job file sources."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lib.script.records import is_own, read_record, readable_values, seconds_bef
 _NOTHING = ("", "(null)")  # the latter is Slurm's
 
 
-def make_run_folder(
+def make_run_directory(
     paths: Paths, facts: Mapping[str, str], cluster: str, *, restarted: bool
 ) -> Path:
     """Create the directory of a run, which no other run has and only its user can write to.
@@ -44,7 +44,7 @@ def make_run_folder(
 
 
 def _make_runs(runs: Path) -> None:
-    """Let nobody who may write there put a folder in another one's place: the sticky bit."""
+    """Let nobody who may write there put a directory in another one's place: the sticky bit."""
     runs.mkdir(parents=True, exist_ok=True)
     found = os.stat(runs)
     if found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX:
@@ -53,22 +53,22 @@ def _make_runs(runs: Path) -> None:
 
 
 def _make_free(first: Path, cluster: str, *, restarted: bool) -> Path:
-    """Make a folder of a name that nothing has, or return the one that a requeued run has."""
+    """Make a directory of a name that nothing has, or return the one that a requeued run has."""
     own = None
     for number in itertools.count(1):
-        folder = first.with_name(f"{first.name}.{number}") if number > 1 else first
-        there = is_own(folder)
-        if there and (folder / "record.json").exists():
-            if read_record(folder / "record.json").get("cluster", "") == cluster:
-                own = folder
+        directory = first.with_name(f"{first.name}.{number}") if number > 1 else first
+        there = is_own(directory)
+        if there and (directory / "record.json").exists():
+            if read_record(directory / "record.json").get("cluster", "") == cluster:
+                own = directory
             continue
-        if os.path.lexists(folder) and not there:
+        if os.path.lexists(directory) and not there:
             continue
         if restarted and own:
             return own
         with suppress(FileExistsError):
-            folder.mkdir(mode=0o755, exist_ok=there)
-            return folder
+            directory.mkdir(mode=0o755, exist_ok=there)
+            return directory
     raise AssertionError
 
 

@@ -35,9 +35,9 @@ setting_check_path() {
 # setting_check_cache SETTING NAME DIR...: warn if the cache of a job, which is offline, does not contain what the hub
 # has under that name.
 setting_check_cache() {
-  local folder
-  for folder in "${@:3}"; do
-    if [[ -e $folder ]]; then return; fi
+  local directory
+  for directory in "${@:3}"; do
+    if [[ -e $directory ]]; then return; fi
   done
   warn_of "$1 is not in the Hugging Face cache, and jobs are offline: $2" \
     'add it to [[assets]] in configuration.toml, then run: python3 set_up.py install'
@@ -65,12 +65,12 @@ configuration_keep() {
 
 # submission_keep DIR NAME TEXT: write what jobs read at their start to DIR-UID, to which only the user can write.
 submission_keep() {
-  local -r folder=$1-$UID
-  if [[ ! -d $folder ]]; then (umask go-w && directory_make "$folder") || exit; fi
-  is_own "$folder" ||
-    fail "other users can write to $folder, which will contain what your jobs run" \
-      "run: mv $(printf '%q %q' "$folder" "$folder.old")"
-  text_write "$folder/$2" "$3"
+  local -r directory=$1-$UID
+  if [[ ! -d $directory ]]; then (umask go-w && directory_make "$directory") || exit; fi
+  is_own "$directory" ||
+    fail "other users can write to $directory, which will contain what your jobs run" \
+      "run: mv $(printf '%q %q' "$directory" "$directory.old")"
+  text_write "$directory/$2" "$3"
 }
 
 # text_write FILE TEXT: write a file, complete or not at all, that nobody else can change.
@@ -117,7 +117,7 @@ room_check_quota() {
   if [[ -n $8 ]]; then room_warn_of_quota "$1" "the quota of $2 for files" "${@:8:3}" files; fi
 }
 
-# room_warn_of_quota FOLDER WHAT USED QUOTA LIMIT [files]
+# room_warn_of_quota DIR WHAT USED QUOTA LIMIT [files]
 room_warn_of_quota() {
   local -i quota=$4
   if ((quota == 0)); then quota=$5; fi

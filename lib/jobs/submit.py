@@ -10,7 +10,7 @@ from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.configuration.snapshot import resolved
 from lib.configuration.training import hub_cache
-from lib.jobs.checks import check_job, log_folders, log_path, stack_lines
+from lib.jobs.checks import check_job, log_directories, log_path, stack_lines
 from lib.jobs.cost import Cost, cost_of, round_up
 from lib.jobs.frozen import repositories
 from lib.jobs.job_files import JobFile
@@ -77,7 +77,7 @@ def submit_lines(env: Environment, wanted: Submission) -> list[str]:
         call("runs_make", paths.runs),
         *_environment_lines(env, wanted),
         *_data_lines(env, wanted, given),
-        wrapped("directory_make", *log_folders(paths, given, log)),
+        wrapped("directory_make", *log_directories(paths, given, log)),
         call("directory_check_room", paths.scratch_dir),
         call("cd", paths.root),
         *_kept(settings, paths),
@@ -159,7 +159,7 @@ def _check_order(wanted: Submission, given: Mapping[str, str]) -> None:
 
 
 def _log(paths: Paths, given: Mapping[str, str]) -> str:
-    """Return the pattern of the log's path: beside the run's folder, whose name it has."""
+    """Return the pattern of the log's path: beside the run's directory, whose name it has."""
     job = "%A_%a" if "array" in given else "%j"
     return log_path(paths, given, given.get("output") or str(paths.runs / f"{job}-%x.log"))
 
@@ -194,13 +194,13 @@ def _code_lines(env: Environment, wanted: Submission) -> list[str]:
     writes lock files into it.
     """
     settings, paths, job = env.settings, env.paths, wanted.job
-    folder, code = paths.runs / "code", repositories(settings, paths)
+    directory, code = paths.runs / "code", repositories(settings, paths)
     if wanted.again and not wanted.live:
-        return [wrapped("code_restore", folder, wanted.again, *code)]
+        return [wrapped("code_restore", directory, wanted.again, *code)]
     edited = job.is_interactive or job.serves_ssh or not job.needs_image
     if wanted.live or edited or not settings.configuration.jobs.freeze:
         return [call("code_live", paths.root)]
-    return [wrapped("code_freeze", folder, *code)]
+    return [wrapped("code_freeze", directory, *code)]
 
 
 def _options(wanted: Submission, account: list[Option], own: list[Option], log: str) -> list[str]:

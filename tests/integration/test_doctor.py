@@ -353,7 +353,7 @@ FAULTS = [
         *("other machine", named_machine, "warning", "machine"),
         *("SYSTEMNAME=juwelsbooster identifies jwb", 'machine = "auto"'),
     ),
-    Fault("not seen", hidden_folders, "problem", "folders", "do not mount", "under /e"),
+    Fault("not seen", hidden_folders, "problem", "directories", "do not mount", "under /e"),
     Fault(
         *("copied job", lambda p: p.change("start_job local", "start_job lumi", JOB)),
         *("warning", "jobs", "is for the machine lumi", "start_job local"),

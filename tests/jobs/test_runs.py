@@ -13,7 +13,7 @@ from lib.jobs.request import (
     run_name,
     slurm_facts,
 )
-from lib.jobs.start import make_run_folder, start_lines
+from lib.jobs.start import make_run_directory, start_lines
 from lib.runtimes.environment import Environment
 from lib.script.errors import LongshipError
 from lib.script.render import render
@@ -240,13 +240,13 @@ def test_run_has_a_folder_of_its_own_and_keeps_it_when_requeued(repository, tmp_
     _, paths = repository.settings_and_paths()
     made = []
     for cluster in ("juwels", "jureca", "juwels"):  # the last one after Slurm counted anew
-        folder = make_run_folder(paths, facts(), cluster, restarted=False)
+        folder = make_run_directory(paths, facts(), cluster, restarted=False)
         (folder / "record.json").write_text(f'{{\n  "cluster": "{cluster}"\n}}\n')
         made.append(folder)
     assert [each.name.partition(".")[2] for each in made] == ["", "2", "3"]
-    assert make_run_folder(paths, facts(), "jureca", restarted=True) == made[1]
-    assert make_run_folder(paths, facts(), "juwels", restarted=True) == made[2]
-    assert make_run_folder(paths, facts(), "other", restarted=True).name.endswith(".4")
+    assert make_run_directory(paths, facts(), "jureca", restarted=True) == made[1]
+    assert make_run_directory(paths, facts(), "juwels", restarted=True) == made[2]
+    assert make_run_directory(paths, facts(), "other", restarted=True).name.endswith(".4")
 
 
 @pytest.mark.parametrize("planted", ["writable", "link", "another's"])
@@ -269,7 +269,7 @@ def test_folder_that_somebody_else_can_write_to_is_no_runs(
             monkeypatch.setattr("os.geteuid", lambda: os.stat(folder).st_uid + 1)
     before = os.umask(0)
     try:
-        made = make_run_folder(paths, facts(), "c", restarted=True)
+        made = make_run_directory(paths, facts(), "c", restarted=True)
     finally:
         os.umask(before)
     assert made == folder.with_name(f"{folder.name}.2")
@@ -281,5 +281,5 @@ def test_nobody_moves_the_runs_of_others(repository, tmp_path):
     _, paths = repository.settings_and_paths()
     paths.runs.mkdir(parents=True)
     paths.runs.chmod(0o770)
-    make_run_folder(paths, facts(), "c", restarted=False)
+    make_run_directory(paths, facts(), "c", restarted=False)
     assert stat.S_IMODE(paths.runs.stat().st_mode) == 0o1770

@@ -60,9 +60,9 @@ def facts_of_rank(task: int, gpus: int) -> dict[str, Any]:
     import torch
 
     cores, numa, gpu = os.sched_getaffinity(0), {}, None
-    for folder in glob.glob("/sys/devices/system/node/node[0-9]*"):
-        with open(f"{folder}/cpulist") as file:
-            numa[int(folder.rpartition("node")[2])] = rank_findings.parse_numbers(file.read())
+    for directory in glob.glob("/sys/devices/system/node/node[0-9]*"):
+        with open(f"{directory}/cpulist") as file:
+            numa[int(directory.rpartition("node")[2])] = rank_findings.parse_numbers(file.read())
     if torch.cuda.is_available():
         index = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
         torch.cuda.set_device(index)

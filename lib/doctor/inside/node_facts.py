@@ -110,7 +110,7 @@ def gpu_facts():
     }
 
 
-def site_facts(url, *folders):
+def site_facts(url, *directories):
     """Return what doctor.py --site compares, and under `shown` what it only reports."""
     import urllib.error
     import urllib.request
@@ -139,7 +139,7 @@ def site_facts(url, *folders):
         "gpus_per_node": gpus["gpus"] or None,
         "cores_per_node": len(cores) or None,
         "links": links,
-        "unseen": [each for each in folders if not os.path.exists(each)],
+        "unseen": [each for each in directories if not os.path.exists(each)],
         "shown": {
             "architecture": machine,
             "GPUs": " ".join([str(gpus["gpus"]), *sorted(set(names)), "driver", gpus["driver"]]),
@@ -159,7 +159,7 @@ def main():
     if sys.argv[1] == "--site":
         print(json.dumps(site_facts(*sys.argv[2:])))
         return
-    address, port, first, nodes, folder = sys.argv[1:6]
+    address, port, first, nodes, directory = sys.argv[1:6]
     clock, taken, port = None, "", int(port)
     if first == NODE:
         try:
@@ -168,8 +168,8 @@ def main():
         except OSError:
             taken = listener_at(port)
     known = (output_of("getent", "ahostsv4", address).split() or [""])[0]
-    kind = output_of("stat", "-f", "-c", "%T", "--", folder).strip()
-    disk = os.statvfs(folder) if kind else None
+    kind = output_of("stat", "-f", "-c", "%T", "--", directory).strip()
+    disk = os.statvfs(directory) if kind else None
     memory = re.search(r"MemAvailable: *(\d+)", content_of("/proc/meminfo"))
     facts = {
         "node": NODE,

@@ -100,8 +100,8 @@ def connect(connection: socket.socket) -> int:
 
 def become_sftp_server() -> None:
     """Become the node's program; each distribution has another place for it."""
-    for folder in ("lib/openssh", "libexec/openssh", "lib/ssh", "lib64/ssh", "libexec"):
-        program = f"/usr/{folder}/sftp-server"
+    for directory in ("lib/openssh", "libexec/openssh", "lib/ssh", "lib64/ssh", "libexec"):
+        program = f"/usr/{directory}/sftp-server"
         if os.path.exists(program):
             os.execv(program, [program])
     sys.exit("error: sftp-server not found on this node\nhint: copy with: ssh HOST cat FILE")
