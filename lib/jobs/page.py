@@ -13,7 +13,7 @@ from lib.configuration.paths import Paths
 from lib.configuration.stacks import load_stack
 from lib.configuration.tables import find_files
 from lib.jobs.report import summed
-from lib.jobs.rerun import recorded_run
+from lib.jobs.rerun import find_runs, recorded_run
 from lib.jobs.usage import NOT_MEASURED, Usage, usage_of
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
@@ -51,24 +51,31 @@ def outputs_of(run: Path) -> str:
     return os.readlink(link) if link.is_symlink() else ""
 
 
-def _run(paths: Paths, name: str, command: str) -> Path:
-    """Return the directory of a run, where a container sees it: behind the links of the system."""
-    run = recorded_run(paths, name, f"python3 submit.py {command}")
-    own = paths.runs / run.name
-    return own if os.path.exists(own) and os.path.samefile(own, run) else run
+def _runs(paths: Paths, names: tuple[str, ...], command: str) -> list[Path]:
+    """Return the directories of runs, of a job array those of its tasks.
+
+    They are paths that a container sees: behind the links of the system.
+    """
+    found = []
+    for name in names:
+        tasks = [each for each in find_runs(paths, name) if each.name.startswith(f"{name}_")]
+        for run in tasks or [recorded_run(paths, name, f"python3 submit.py {command}")]:
+            own = paths.runs / run.name
+            found.append(own if os.path.exists(own) and os.path.samefile(own, run) else run)
+    return list(dict.fromkeys(found))
 
 
 def synced_runs(paths: Paths, names: tuple[str, ...]) -> list[Path]:
     """Return the runs of these names, or else all of the user's own, for `submit.py sync`."""
     if names:
-        return [_run(paths, each, "sync") for each in names]
+        return _runs(paths, names, "sync")
     recorded = [each.parent for each in find_files(paths.runs, "*/record.json")]
     return [each for each in recorded if is_own(each)]
 
 
 def page_of(paths: Paths, names: tuple[str, ...], output: str) -> tuple[list[list[Path]], Path]:
     """Return the runs of each training, by the names of some of them, and the file of the page."""
-    named = list(dict.fromkeys(_run(paths, each, "report") for each in names))
+    named = _runs(paths, names, "report")
     trainings: dict[str, list[Path]] = {}
     for run in named:
         trainings.setdefault(outputs_of(run) or str(run), [run])

@@ -40,29 +40,36 @@ _ONCE = ("begin", "dependency", "hold")
 
 def recorded_run(paths: Paths, name: str, command: str = "python3 submit.py rerun") -> Path:
     """Return the directory of a run, found by job ID, name or path; the command is for hints."""
-    for each in (Path(name), paths.runs / name):
-        if os.path.isfile(each / "record.json"):
-            return each.resolve()
-    recorded = [each.parent for each in find_files(paths.runs, "*/record.json")]
-    found = [each for each in recorded if name in each.name.split("-", 1)]
-    found = found or [each for each in recorded if each.name.partition("_")[0] == name]  # an array
-    found = [each for each in found if is_own(each)] or found
+    found = find_runs(paths, name)
     if len(found) == 1:
-        return found[0].resolve()
+        return found[0]
     if found:
-        names = sorted(each.name for each in found)
+        names = [each.name for each in found]
         raise LongshipError(
             f'{len(found)} runs are named "{name}": {", ".join(names[-5:])}',
             f"name one of them: {command} {names[-1]}",
         )
-    newest = sorted(recorded, key=lambda each: (each / "record.json").stat().st_mtime)[-5:]
-    names = ", ".join(each.name for each in reversed(newest))
+    records = find_files(paths.runs, "*/record.json")
+    newest = sorted(records, key=lambda each: each.stat().st_mtime)[-5:]
+    names = ", ".join(each.parent.name for each in reversed(newest))
     raise LongshipError(
         f'no run "{name}" in {paths.runs}',
         f"newest runs: {names}"
         if names
         else "there are no runs yet; submit a job: python3 submit.py SITE/JOB.sbatch",
     )
+
+
+def find_runs(paths: Paths, name: str) -> list[Path]:
+    """Return the directories of all runs of a job ID, name or path; of an array, of its tasks."""
+    for each in (Path(name), paths.runs / name):
+        if os.path.isfile(each / "record.json"):
+            return [each.resolve()]
+    recorded = [each.parent for each in find_files(paths.runs, "*/record.json")]
+    found = [each for each in recorded if name in each.name.split("-", 1)]
+    found = found or [each for each in recorded if each.name.partition("_")[0] == name]
+    found = [each.resolve() for each in [*filter(is_own, found)] or found]
+    return sorted(found, key=lambda run: (len(run.name), run.name))  # task 2 before task 10
 
 
 def recorded_job(run: Path) -> tuple[JobFile, list[Option], tuple[str, ...]]:

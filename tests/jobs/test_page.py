@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.jobs.page import page_of, training_of
+from lib.jobs.page import page_of, synced_runs, training_of
 from lib.script.errors import LongshipError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,6 +101,13 @@ def test_jobs_of_a_training_are_shown_together(runs):
 def test_several_runs_without_results_are_not_one_training(runs):
     first, second = runs("3-train", None), runs("4-train", None)
     assert page_of(runs.paths, ("3", "4"), "")[0] == [[first], [second]]
+
+
+def test_tasks_of_an_array_are_overlaid(runs):
+    tasks = [runs(f"7_{number}-train", f"lr-{number}") for number in (10, 2, 0)]
+    runs("71-train", "other")
+    assert page_of(runs.paths, ("7",), "")[0] == [[each] for each in reversed(tasks)]
+    assert synced_runs(runs.paths, ("7",)) == list(reversed(tasks))
 
 
 @pytest.mark.parametrize(
