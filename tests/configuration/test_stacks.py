@@ -89,7 +89,11 @@ def test_any_stack_is_submitted_on_any_machine_that_it_has_an_image_for(name, ma
     # a clone below what JUPITER's nodes see, and without a space, which Pyxis does not bind
     root = Path("/e/project1/me/longship")
     paths = derive_paths(settings)._replace(root=root)
-    job = read_job_file(Path(ROOT), training_file(settings))
+    file = training_file(settings)
+    if not Path(ROOT, file).is_file():  # a group's own site need not evaluate
+        assert name == "evaluate"
+        return
+    job = read_job_file(Path(ROOT), file)
     vendor, arch = settings.machine.gpu, settings.machine.arch
     image = settings.stack.images.get("cpu" if vendor == "auto" else vendor, {})
     there = isinstance(image, str) or arch in image

@@ -142,6 +142,7 @@ def test_loss_falls_and_everything_is_recorded(finished):
     assert f"validation  {validated[60]:.4f} after the last step" in output
     assert set(read_metrics(folder)[0]) == {
         "step",
+        "time",
         "loss",
         "grad_norm",
         "learning_rate",

@@ -1,6 +1,7 @@
 """Arguments of a job array that are lines of files: at submission, and in each of its tasks."""
 
 import os
+from shlex import quote
 
 import pytest
 from support import processes
@@ -43,7 +44,7 @@ def in_task(folder, sweep, task):
     for name, text in sweep.kept.items():
         (folder / name).write_bytes(os.fsencode(text))
     script = (
-        f'source {ROOT}/lib/jobs/job.bash; JOB_ARGUMENTS=("${{@:2}}") JOB_VALUES=(); '
+        f'source {quote(str(ROOT))}/lib/jobs/job.bash; JOB_ARGUMENTS=("${{@:2}}") JOB_VALUES=(); '
         'job_fill_arguments "$1"; printf "%s\\0" "${JOB_ARGUMENTS[@]}" "${JOB_VALUES[@]}"'
     )
     environment = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": str(task)}

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from shlex import quote
 
 import pytest
 from support.terminal import Terminal
@@ -131,7 +132,7 @@ def freeze(run, clean_environment, tmp_path):
         lines = [
             'inside() { "$@"; }',
             f"requirements_begin '' '' '' -r {tmp_path}/requirements.txt",
-            f"LIBRARY={ROOT}/lib",
+            f"LIBRARY={quote(str(ROOT))}/lib",
             f"work={tmp_path} overlay_tree={tree} overlay_prefix={tree} processors={processors}",
             "image_id='sha256:1\"' python=3.12.1 arch=amd64",
             "overlay_freeze 'uv 1'",
