@@ -52,6 +52,7 @@ def test_first_argument_is_the_model(tmp_path):
     assert words[words.index("--model_args") + 1] == f"pretrained={model},dtype=auto"
     assert words[words.index("--output_path") + 1] == f"{model}/evaluation/results.json"
     assert words[-2:] == ["--tasks", "other"]
+    assert words.count("--tasks") == 1  # lm-eval would evaluate those of both
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,9 @@ if [[ ${1:--} != -* ]]; then
 fi
 
 options=(--tasks "$TRAINING_TASKS")
+for argument; do # lm-eval would evaluate both
+    if [[ $argument =~ ^(-t|--tasks(=.*)?)$ ]]; then options=(); fi
+done
 if [[ -n $TRAINING_TASKS_DIR ]]; then options+=(--include_path "$TRAINING_TASKS_DIR"); fi
 if ((TRAINING_LIMIT)); then options+=(--limit "$TRAINING_LIMIT"); fi
 if [[ -n $TRAINING_FEW_SHOT ]]; then options+=(--num_fewshot "$TRAINING_FEW_SHOT"); fi
