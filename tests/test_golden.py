@@ -16,7 +16,7 @@ import pytest
 from support.emitted_jobs import JOBS
 from support.plans import difference, placeless, plan_of
 from support.stacks import CLONE as STACK_CLONE
-from support.stacks import SHIPPED, STACKS, command_of, launcher_of, settings_of
+from support.stacks import OTHERS, SHIPPED, STACKS, command_of, launcher_of, settings_of
 
 from lib import ROOT
 from lib.assets.assets import download_lines as download_assets
@@ -309,17 +309,20 @@ def test_golden_files_can_be_read_in_a_review():
 
 
 def of_stack(stack, machine, runtime, per_rank, folder):
-    """Give the golden files of a stack on a machine: the launcher, and what is trained with.
+    """Give the golden files of a stack on a machine: the launcher, and what its script starts.
 
     The launcher is kept as its difference from the script of container_run.py there.
     """
     name = f"stacks/{stack}_{machine}"
     paths = derive_paths(settings_of(ROOT, stack, machine, folder))
-    script = launcher_of(ROOT, stack, machine, runtime, folder)
-    plan = placeless(plan_of(script), paths._replace(root=STACK_CLONE))
+    launcher = launcher_of(ROOT, stack, machine, runtime, folder)
+    plan = placeless(plan_of(launcher), paths._replace(root=STACK_CLONE))
+    script, arguments = OTHERS.get(stack, ("run_training.sh", []))
     return {
         f"{name}.diff": difference(plan, placeless_plan("container_run", machine, runtime)),
-        f"{name}.txt": command_of(ROOT, stack, machine, folder, per_rank=per_rank),
+        f"{name}.txt": command_of(
+            *(ROOT, stack, machine, folder, arguments), per_rank=per_rank, script=script
+        ),
     }
 
 
@@ -331,7 +334,7 @@ def test_stack_is_started_as_checked_in(stack, machine, runtime, per_rank, tmp_p
 
 def test_each_stack_has_golden_files_at_two_sites():
     sites = {(stack, machine) for stack, machine, *_ in STACKS}
-    assert len(SHIPPED) == 6
+    assert len(SHIPPED) == 7
     assert all(sum(stack == each for stack, _ in sites) >= 2 for each in SHIPPED)
     expected = {f"{stack}_{machine}{end}" for stack, machine in sites for end in (".diff", ".txt")}
     assert {path.name for path in (GOLDEN / "stacks").iterdir()} == expected

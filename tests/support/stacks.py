@@ -29,7 +29,11 @@ STACKS = [
     ("megatron-lm", "jpb", "apptainer", False),
     ("trl", "olivia", "apptainer", False),
     ("trl", "jwb", "apptainer", False),
+    ("evaluate", "jwb", "apptainer", False),
+    ("evaluate", "lumi", "singularity", False),
 ]
+# What starts a stack that trains nothing: its script, and the user's arguments.
+OTHERS = {"evaluate": ("run_evaluation.sh", ["lab/model"])}
 
 # A group's own stack, in the same tree, is not ours to test.
 SHIPPED = sorted({stack for stack, *_ in STACKS})
