@@ -8,10 +8,11 @@ set -euo pipefail
 source "${LONGSHIP_ROOT:?}/lib/script/messages.bash"
 
 # wandb_sync INSTALL RUN...: upload what jobs have written since the last upload. wandb continues where it has ended;
-# its mark gets the time at which the upload has begun, as a job can write meanwhile.
+# its mark gets the time at which the upload has begun, as a job can write meanwhile. The file `begun` has that time by
+# the clock of the file system, as the jobs' files do.
 wandb_sync() {
   local -r install=$1
-  local run file now
+  local run file
   local -A changed=()
   for run in "${@:2}"; do
     for file in "$run"{,/outputs,/outputs/*,/outputs/*/*}/wandb/offline-run-*/run-*.wandb; do
@@ -22,11 +23,11 @@ wandb_sync() {
     note 'W&B: nothing to upload'
     return
   fi
-  printf -v now '%(%s)T' -1
+  touch -- "$begun"
   command -v wandb >/dev/null ||
     fail 'wandb not found inside the environment' "add wandb to the requirements, then run: $install"
   wandb sync --include-synced "${!changed[@]}" || return
-  for file in "${!changed[@]}"; do touch -c -d "@$now" -- "$file.synced"; done
+  for file in "${!changed[@]}"; do touch -c -r "$begun" -- "$file.synced"; done
 }
 
 # jobs_have_ended RUN...
@@ -41,6 +42,8 @@ mode=$1 install=$2 last=
 shift 2
 export WANDB_DIR=$LONGSHIP_SCRATCH_DIR/cache/wandb
 mkdir -p -- "$WANDB_DIR"
+begun=$(mktemp -- "$WANDB_DIR/upload.XXXXXX")
+trap 'rm -f -- "$begun"' EXIT
 until [[ $last ]]; do
   if [[ $mode == once ]] || jobs_have_ended "$@"; then last=yes; fi
   if ! wandb_sync "$install" "$@"; then
