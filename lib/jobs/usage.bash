@@ -21,34 +21,54 @@ declare -g usage_heading='time,device,program,utilisation,memory,power,temperatu
 
 # the totals, such as `0 energy`, and time and energy counter of the last sample
 declare -gA usage_totals=() usage_last=()
+declare -ga usage_query=() # the command of nvidia-smi
 
-# usage_start: as the first rank of a node, start the sampler, without a stream of the rank: Slurm waits for their end.
-# The batch script, which is not a rank, has no variables with STEP.
+# usage_start RUNTIME: as the first rank of a node, start the sampler, without a stream of the rank: Slurm waits for their
+# end. Where the rank's process stays that of the runtime, the sampler is its child and ends with it, see usage_bind;
+# elsewhere it becomes the program, which must not have a child that it has not started. The batch script is no rank, and
+# has no variables with STEP.
 usage_start() {
   if [[ -n ${SLURM_STEP_NUM_TASKS:-} && $SLURM_LOCALID == 0 && -f ${RUN_DIR:-}/sampler ]]; then
-    (exec bash "$RUN_DIR/sampler" "$$" "$PPID" </dev/null >/dev/null 2>&1 &)
+    case $1 in
+      host | enroot) (exec bash "$RUN_DIR/sampler" "$$" "$PPID" </dev/null >/dev/null 2>&1 &) ;;
+      *) bash "$RUN_DIR/sampler" "$$" "$PPID" </dev/null >/dev/null 2>&1 & ;;
+    esac
   fi
 }
 
-# usage_sample SECONDS PROCESSES RANK STEP: measure this node until process RANK ends, with the first program that works.
-# STEP is its parent, which has started all ranks of the node; PROCESSES is no where they are not its children: docker.
+# usage_bind RANK STEP [bound]: start again as a process that the kernel ends with its parent, the rank (util-linux 2.33). At the
+# end of a step Slurm ends the processes that are left, and if there is one, it waits for a second. For the same reason
+# the sampler is one process between two samples, and its first one comes after two seconds. Apptainer is written in Go
+# and starts its second program from any thread, which the kernel takes for the end of the parent: wait for that.
+usage_bind() {
+  local program=
+  if [[ ${3:-} == bound || $PPID != "$1" ]] || ! setpriv --pdeathsig KILL true; then return; fi
+  while read -r program <"/proc/$1/comm" && [[ $program == @(bash|apptainer|singularity) ]]; do usage_sleep 0.02; done
+  exec setpriv --pdeathsig KILL bash "$0" "$@" bound
+}
+
+# usage_sample SECONDS PROCESSES RANK STEP [bound]: measure this node until process RANK ends, with the first program that
+# works. STEP is its parent, which has started all ranks of the node; PROCESSES is no where they are not its children:
+# docker.
 usage_sample() {
   local LC_ALL=C
+  exec {usage_idle}<> <(:) # nothing is ever written to it
+  usage_bind "${@:3}"
+  usage_sleep 2
   mkdir -p -- "$RUN_DIR/usage"
   exec {usage_file}>>"$RUN_DIR/usage/${SLURMD_NODENAME:-$(uname -n)}.csv"
-  exec {usage_idle}<> <(:) # nothing is ever written to it
   until flock --nonblock "$usage_file" || (($? != 1)); do # another step of this job measures
     kill -0 "$3" || return 0
     usage_sleep 2
   done
   usage_continue "$RUN_DIR/usage/${SLURMD_NODENAME:-$(uname -n)}.csv"
-  usage_follow "$3" dcgmi usage_run_dcgmi "$1"
-  usage_follow "$3" nvidia-smi usage_run_nvidia_smi "$1"
-  usage_follow "$3" amd-smi usage_repeat "$1" usage_print_table \
+  usage_repeat "$3" "$1" dcgmi usage_read_dcgmi
+  usage_repeat "$3" "$1" nvidia-smi usage_read_nvidia_smi
+  usage_repeat "$3" "$1" amd-smi usage_read_table \
     amd-smi metric --usage --power --temperature --mem-usage --energy --csv
-  usage_follow "$3" rocm-smi usage_repeat "$1" usage_print_table \
+  usage_repeat "$3" "$1" rocm-smi usage_read_table \
     rocm-smi --showuse --showpower --showtemp --showmeminfo vram --showenergycounter --csv
-  if [[ $2 != no ]]; then usage_follow "$3" ps usage_repeat "$1" usage_print_processes "$4"; fi
+  if [[ $2 != no ]]; then usage_repeat "$3" "$1" ps usage_read_processes "$4"; fi
 }
 
 # usage_sleep SECONDS: without a process, which could outlive this one.
@@ -70,23 +90,24 @@ usage_continue() {
   done < <(tail -n 64 -- "$1")
 }
 
-# usage_follow RANK PROGRAM COMMAND...: record what a command prints until it or the rank ends: a line for each device
-# and sample, with index, utilisation, memory, power, energy counter in mJ, temperature and throttling.
-usage_follow() {
-  local line='' more samples process code
-  exec {samples}< <(exec {usage_file}>&- && "${@:3}" 2>/dev/null) # without the lock
-  process=$!
-  while kill -0 "$1" 2>/dev/null; do
-    code=0
-    IFS= read -r -t 1 -u "$samples" more || code=$?
-    line+=$more
-    if ((code > 128)); then continue; fi # nothing new for a second
-    if ((code)); then break; fi
-    usage_record "$2" "$line"
-    line=
+# usage_repeat RANK SECONDS PROGRAM COMMAND...: record what a command prints, again and again until it fails or the rank
+# ends: a line for each device, with index, utilisation, memory, power, energy counter in mJ, temperature and throttling.
+# It runs so rarely that it takes 0.4 % of a core, not counting the start: AMD's programs start a Python each time. Fields
+# 14 to 17 of stat are the time of this process and its children, in hundredths of a second.
+usage_repeat() {
+  local stat line
+  local -a fields
+  local -i pause used before=-1
+  while kill -0 "$1" && "${@:4}"; do
+    while IFS= read -r line; do usage_record "$3" "$line"; done <<<"$REPLY"
+    read -r stat </proc/self/stat
+    read -r -a fields <<<"${stat##*) }"
+    used=$((fields[11] + fields[12] + fields[13] + fields[14]))
+    pause=$((before < 0 ? 0 : (used - before) * 250 / 100))
+    before=$used
+    if ((pause < $2)); then pause=$2; fi
+    while ((pause-- > 0)) && kill -0 "$1"; do usage_sleep 1; done
   done
-  kill "$process" 2>/dev/null || :
-  exec {samples}<&-
 }
 
 # usage_record PROGRAM LINE: append a sample, with the totals of its device.
@@ -134,27 +155,31 @@ usage_increase() {
   usage_totals[$1]=$((${usage_totals[$1]:-0} + $2))
 }
 
-# usage_run_dcgmi SECONDS: where NVIDIA's daemon runs, it measures anyway. Its profiling fields would take the counters
-# from Nsight.
-usage_run_dcgmi() {
+# usage_read_dcgmi: set REPLY to a sample; where NVIDIA's daemon runs, it measures anyway. Its profiling fields would
+# take the counters from Nsight.
+usage_read_dcgmi() {
   local found
   found=$(dcgmi discovery --list) || return
   found=${found%% GPU*}
   usage_choose_gpus "${found//[!0-9]/}"
-  exec stdbuf -oL dcgmi dmon -e 203,252,155,156,150,112 -d "$(($1 * 1000))" ${REPLY:+-i "$REPLY"}
+  REPLY=$(dcgmi dmon -e 203,252,155,156,150,112 --count 1 ${REPLY:+-i "$REPLY"})
 }
 
-# usage_run_nvidia_smi SECONDS: the driver decides which fields exist; gpu_name, no number, replaces a missing one.
-usage_run_nvidia_smi() {
-  local found known name fields=index
-  found=$(nvidia-smi --list-gpus) && known=$(nvidia-smi --help-query-gpu) || return
-  usage_choose_gpus "$(grep -c '^GPU ' <<<"$found")"
-  for name in utilization.gpu memory.used power.draw total_energy_consumption temperature.gpu clocks_event_reasons.active; do
-    if [[ $known != *"\"$name\""* ]]; then name=${name/clocks_event/clocks_throttle}; fi
-    if [[ $known != *"\"$name\""* ]]; then name=gpu_name; fi
-    fields+=,$name
-  done
-  exec stdbuf -oL nvidia-smi --query-gpu="$fields" --format=csv,noheader,nounits --loop="$1" ${REPLY:+--id="$REPLY"}
+# usage_read_nvidia_smi: set REPLY to a sample; the driver decides which fields exist, which is asked once; gpu_name, no
+# number, replaces a missing one.
+usage_read_nvidia_smi() {
+  local found known name query=index
+  if ((${#usage_query[@]} == 0)); then
+    found=$(nvidia-smi --list-gpus) && known=$(nvidia-smi --help-query-gpu) || return
+    for name in utilization.gpu memory.used power.draw total_energy_consumption temperature.gpu clocks_event_reasons.active; do
+      if [[ $known != *"\"$name\""* ]]; then name=${name/clocks_event/clocks_throttle}; fi
+      if [[ $known != *"\"$name\""* ]]; then name=gpu_name; fi
+      query+=,$name
+    done
+    usage_choose_gpus "$(grep -c '^GPU ' <<<"$found")"
+    usage_query=(nvidia-smi --query-gpu="$query" "--format=csv,noheader,nounits" ${REPLY:+--id="$REPLY"})
+  fi
+  REPLY=$("${usage_query[@]}")
 }
 
 # usage_choose_gpus VISIBLE: set REPLY to the GPUs of this job, if a node without cgroups shows those of others too.
@@ -164,29 +189,13 @@ usage_choose_gpus() {
   if (($1 <= ${#commas} + 1)); then REPLY=; fi
 }
 
-# usage_repeat SECONDS COMMAND...: run it again and again, so rarely that it takes 0.4 % of a core: AMD's programs start
-# a Python each time. Fields 14 to 17 of stat are the time of this process and its children, in hundredths of a second.
-usage_repeat() {
-  local stat
-  local -a fields
-  local -i pause used before=0
-  while "${@:2}"; do
-    read -r stat </proc/self/stat
-    read -r -a fields <<<"${stat##*) }"
-    used=$((fields[11] + fields[12] + fields[13] + fields[14]))
-    pause=$(((used - before) * 250 / 100))
-    before=$used
-    usage_sleep "$((pause > $1 ? pause : $1))"
-  done
-}
-
-# usage_print_table COMMAND...: print a sample from a table whose columns differ between versions. The second die of an
+# usage_read_table COMMAND...: set REPLY to a sample from a table whose columns differ between versions. The second die of an
 # MI250X has no power of its own: its energy is in that of the first.
-usage_print_table() {
+usage_read_table() {
   local table
   table=$("$@") || return
   usage_choose_gpus "$(grep -c -E '^(card)?[0-9]+,' <<<"$table")"
-  awk -F , -v gpus=",$REPLY," '
+  REPLY=$(awk -F , -v gpus=",$REPLY," '
     function number(column, factor) {
       return column && $column ~ /^[0-9]+([.][0-9]+)?$/ ? sprintf("%.3f", $column * factor) : ""
     }
@@ -205,11 +214,11 @@ usage_print_table() {
       if (gpus == ",," || index(gpus, "," $1 ","))
         print $1 "," number(use, 1) "," number(memory, mib) "," watts "," (watts > 0 ? number(energy, mj) : "") "," \
           number(heat, 1) "," (throttling ? $throttling : "")
-    }' <<<"$table"
+    }' <<<"$table")
 }
 
-# usage_print_processes STEP: print the load and memory of all processes that a process has started.
-usage_print_processes() {
+# usage_read_processes STEP: set REPLY to the load and memory of all processes that a process has started.
+usage_read_processes() {
   local memory used load='' found seconds=$SECONDS
   found=$(ps -e --cumulative -o pid=,ppid=,rss=,times= | awk -v step="$1" -v own="$$" '
     { parent[$1] = $2; memory[$1] = $3; time[$1] = $4 }
@@ -224,5 +233,5 @@ usage_print_processes() {
   local -r before=${usage_last[used]:-$used} then=${usage_last[at]:-$seconds}
   if ((used >= before && seconds > then)); then load=$(((used - before) * 100 / (seconds - then))); fi
   usage_last[used]=$used usage_last[at]=$seconds
-  printf 'cpu,%s,%s\n' "$load" "$memory"
+  REPLY=cpu,$load,$memory
 }

@@ -24,7 +24,7 @@ def run_lines(env: Environment, *, online: bool = False) -> list[str]:
         *([call("exit_delay")] if env.for_ranks else []),
         wrapped("directory_make", *env.paths.roots),
         *([call("rank_export")] if env.for_ranks else []),
-        *([call("usage_start")] if env.is_measured else []),
+        *([call("usage_start", env.runtime)] if env.is_measured else []),
         *_prepare_lines(env, script),
         *venv_check_lines(env),
         *([call("overlay_record_use", env.overlay)] if env.overlay and not env.for_ranks else []),

@@ -70,7 +70,7 @@ def launcher_lines(env: Environment, script: str) -> list[str]:
         call("pyxis_check_inside"),
         *([call("venv_check", env.venv, env.overlay or env.image)] if env.venv else []),
         call("rank_export"),
-        *([call("usage_start")] if env.is_measured else []),
+        *([call("usage_start", env.runtime)] if env.is_measured else []),
         command_line(env),
         text_below("longship_contract", script, CONTRACT),
         "",

@@ -149,6 +149,25 @@ def test_sampler_ends_with_its_rank_and_leaves_nothing(node, tmp_path):
     assert not left
 
 
+def test_kernel_ends_the_sampler_with_its_rank(node, tmp_path):
+    node("ps")[0].kill()
+    for each in ("setpriv", "true"):
+        (tmp_path / "programs" / each).symlink_to(shutil.which(each))
+    names = {"PATH": str(tmp_path / "programs"), "RUN_DIR": str(tmp_path)}
+    names |= {"SLURM_STEP_NUM_TASKS": "1", "SLURM_LOCALID": "0"}
+    lines = [call("usage_start", "apptainer"), call("exec", "sleep", "600")]
+    rank = subprocess.Popen(["bash", "-c", render("a rank", lines)], env=names)
+    wait_for(tmp_path, bool)
+    (sampler,) = Path(f"/proc/{rank.pid}/task/{rank.pid}/children").read_text().split()
+    os.kill(int(sampler), signal.SIGSTOP)  # so it does not look for its rank itself
+    rank.kill()
+    rank.wait()
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{sampler}/cwd").exists():
+        assert time.monotonic() < deadline, Path(f"/proc/{sampler}/status").read_text()
+        time.sleep(0.1)
+
+
 @pytest.mark.parametrize("tools", [[], ["ps"]])
 def test_nothing_is_made_up_where_nothing_can_be_measured(tools, node, tmp_path):
     _, sampler = node(*tools, processes="no" if tools else "yes")
