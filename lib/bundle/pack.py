@@ -13,6 +13,7 @@ from shlex import quote
 
 from lib.bundle import tree
 from lib.script.errors import LongshipError, print_messages, write_error
+from lib.script.secrets import SECRET
 
 _SECRET_NAME = re.compile(
     r"(.*/)?(\.netrc|_netrc|id_(rsa|dsa|ecdsa|ed25519).*|token|stored_tokens|\.env|\.git-credentials"
@@ -229,7 +230,7 @@ def _check_secrets(files: dict[str, str], changed: list[str], options: Namespace
     texts = [source for source in names if os.stat(source).st_size <= _TEXT_BYTES]
     for start in range(0, len(texts), 1000):
         batch = texts[start : start + 1000]
-        found += tree.run("grep", "-lIE", "-e", options.secret, "--", *batch).stdout.splitlines()
+        found += tree.run("grep", "-lIE", "-e", SECRET, "--", *batch).stdout.splitlines()
     for source in found:
         if names[source] not in options.allow:
             hint = "move that file elsewhere; or, if it is not a secret"
@@ -312,7 +313,7 @@ def _check_history(options: Namespace) -> None:
             raise LongshipError(message, hint)
     exclude = [f":(exclude,top,literal){each}" for each in options.allow]
     log = (*log, "-m", "--no-ext-diff", "--no-textconv", "--format=commit %h")
-    found = tree.run(*log, f"-G{options.secret}", "HEAD", "--", ".", *exclude).stdout.split("\n")
+    found = tree.run(*log, f"-G{SECRET}", "HEAD", "--", ".", *exclude).stdout.split("\n")
     if found[0]:
         message = "the git history contains what looks like a token or key"
         raise LongshipError(f"{message}: {' '.join(found[:3])}", hint)
