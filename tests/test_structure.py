@@ -98,6 +98,10 @@ def test_worker_for_repositories_needs_the_standard_library_alone(run):
             assert not used & {f"repositories.{name}" for name in WORKER}, shown(path)
 
 
+def test_worker_that_freezes_code_needs_the_standard_library_alone(run):
+    run([sys.executable, "-I", "-S", LIB / "jobs/freeze.py", "record", "."])
+
+
 def test_first_file_of_lib_imports_nothing_of_lib():
     assert imported_by(ast.parse((LIB / "__init__.py").read_text(encoding="utf-8"))) == set()
 

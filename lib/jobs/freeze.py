@@ -95,28 +95,33 @@ class Frozen:
 
         If files were removed from a copy, as sites do with old files, only these are made again.
         """
+        made = Path(f"{self.target}.made")
         if self.target.is_dir():
-            self._write(self.target)
+            if not made.exists():
+                made.write_bytes(join_names([*self.all]))
+            finished = made.stat().st_mtime_ns
+            for path in self._write(self.target):  # no job wrote it
+                os.utime(self.target / path, ns=(finished, finished), follow_symlinks=False)
         else:
             partial = Path(tempfile.mkdtemp(prefix=".partial.", dir=self.store))
-            made = Path(f"{partial}.made")
+            listed = Path(f"{partial}.made")
             try:
                 self._write(partial)
                 partial.chmod(0o755)
-                made.write_bytes(join_names([*self.all]))
-                made.replace(f"{self.target}.made")
+                listed.write_bytes(join_names([*self.all]))
+                listed.replace(made)
                 partial.rename(self.target)
             except OSError:
                 if not self.target.is_dir():  # another submission has made it
                     raise
             finally:
-                made.unlink(missing_ok=True)
+                listed.unlink(missing_ok=True)
                 shutil.rmtree(partial, ignore_errors=True)
         lines = (f"content {self.content}", f"frozen {self.name}")
         self.code.describe(self.store / self.name, *lines)
 
-    def _write(self, place: Path) -> None:
-        """Write the files that a directory lacks, read-only: nobody changes them by mistake."""
+    def _write(self, place: Path) -> list[str]:
+        """Write what a directory lacks, and return it; read-only: nobody changes it by mistake."""
         lacking = [path for path in self.all if not os.path.lexists(place / path)]
         tracked = {path for path in lacking if path not in self.links and path not in self.built}
         for below, part in self.parts.items():
@@ -134,6 +139,7 @@ class Frozen:
                 shutil.copy2(self.code.directory / path, file)
             if file.is_file() and not file.is_symlink():
                 file.chmod(file.stat().st_mode & ~0o222)
+        return lacking
 
 
 def freeze(store: str, *words: str, run: Path | None = None) -> None:
