@@ -186,13 +186,13 @@ class Code(Git):
             return (self.directory / path).lstat().st_size
         return 0
 
-    def apply(self, base: str, commit: str, patch: Path) -> bool:
-        """Replace the files by those of a commit and a patch; tell whether git can apply it."""
+    def apply(self, base: str, commit: str, patch: Path) -> None:
+        """Replace the files by those of a commit and a patch."""
         self.commit, self.base, self.is_changed = commit, base, True
         self.run("read-tree", base)
-        succeeded = not patch.exists() or self.succeeds("apply --cached", patch)
+        if patch.exists():
+            self.run("apply --cached", patch)
         self.files = {path: entry for path, (_, entry) in self._index().items()}
-        return succeeded
 
     def with_submodules(self) -> Iterator[tuple[str, Code]]:
         """Yield this repository and the submodules in it, each after its path and a slash."""

@@ -32,13 +32,7 @@ _INSTALL = (
 
 
 def overlay_link(settings: Settings, paths: Paths) -> Path:
-    """Return the path of the overlay for the current requirements.
-
-    Raises
-    ------
-    LongshipError
-        If the configuration names none.
-    """
+    """Return the path of the overlay for the current requirements."""
     link = configured_overlay(settings, paths)
     if link is None:
         raise LongshipError(
@@ -49,23 +43,9 @@ def overlay_link(settings: Settings, paths: Paths) -> Path:
 
 
 def build_lines(
-    env: Environment,
-    *,
-    offline: bool = False,
-    force: bool = False,
-    command_line: str,
+    env: Environment, *, offline: bool = False, force: bool = False, command_line: str
 ) -> list[str]:
-    """Return the lines that build the overlay.
-
-    Parameters
-    ----------
-    offline : bool
-        Install from downloaded packages, without network.
-    force : bool
-        Rebuild even if it exists.
-    command_line : str
-        The command line, for the hint after an interruption.
-    """
+    """Return the lines that build the overlay; ``offline``, from downloaded packages."""
     settings, paths = env.settings, env.paths
     link, packages = overlay_link(settings, paths), settings.configuration.packages
     action = "update" if offline else "install"
