@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import stat
 from pathlib import Path
 
@@ -195,6 +196,30 @@ def test_equal_content_is_kept_once_and_other_content_apart(frozen):
     assert (second / "train.py").read_text() == "second\n"
     assert not (first / "train.py").stat().st_mode & 0o222
     assert stat.S_IMODE(frozen.code.stat().st_mode) == 0o700
+
+
+def test_git_is_started_a_few_times(frozen, tmp_path):
+    """On a slow shared file system each start costs a second."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    shim = f'#!/bin/sh\necho >>"{tmp_path}/calls"\nexec {shutil.which("git")} "$@"\n'
+    (programs / "git").write_text(shim)
+    (programs / "git").chmod(0o755)
+    path = f"{programs}:{frozen.environment['PATH']}"
+
+    def calls():
+        frozen.freeze(PATH=path)
+        count = (tmp_path / "calls").read_text().count("\n")
+        (tmp_path / "calls").unlink()
+        return count
+
+    frozen.start("train.py", "lib/a.py")
+    assert (calls(), calls()) == (6, 5)
+    frozen.write("train.py", "mine\n")
+    (frozen.clone / "lib/a.py").unlink()
+    for number in range(20):
+        frozen.write(f"folder {number}/new.py", "new\n")
+    assert (calls(), calls()) == (10, 9)
 
 
 def test_two_submissions_at_once_make_one_copy(frozen):
