@@ -150,16 +150,18 @@ def freeze(store: str, *words: str, run: Path | None = None) -> None:
     """
     directory, frozen = _make_store(store), []
     for name, top in zip(words[::2], words[1::2]):
-        if name == "longship" or os.path.exists(
-            f"{run}/repositories/{name}.commit" if run else top
-        ):
-            try:
-                if run:
-                    frozen += _restore(directory, run, name, Path(top))
-                else:
-                    frozen += _keep(directory, name, _read(directory, Path(top)))
-            except (OSError, GitError) as error:
-                _refuse(name, str(error))
+        needed = f"{run}/repositories/{name}.commit" if run else top
+        if name != "longship" and not os.path.exists(needed):
+            continue
+        try:
+            if run:
+                frozen += _restore(directory, run, name, Path(top))
+            else:
+                code = Code(Path(top), directory.parents[1])  # without the scratch directory
+                frozen += _keep(Frozen(directory, name, code))
+        except (OSError, GitError) as error:
+            reason = getattr(error, "strerror", "see git's output above")
+            _refuse(name, f"cannot read {top}: {reason}")
     copies = [each.rpartition("-")[0] for each in frozen]
     for each in copies:
         os.utime(directory / each)
@@ -192,22 +194,18 @@ def _make_store(store: str) -> Path:
     return directory
 
 
-def _read(store: Path, top: Path) -> Code:
-    return Code(top, unread=store.parents[1])  # the scratch directory
-
-
 def _refuse(name: str, reason: str) -> NoReturn:
     """Stop, as the code of a job is not what it has to be."""
     raise LongshipError(f"cannot freeze the code of {name}: {reason}", _LIVE)
 
 
-def _keep(store: Path, name: str, code: Code, content: str = "") -> list[str]:
+def _keep(frozen: Frozen) -> list[str]:
     """Copy the files of a repository, and return NAME-ID-COMMIT.
 
     In this clone large files become links. An external repository with such files is not frozen:
     the copy is mounted over it, where a link to itself leads nowhere.
     """
-    frozen = Frozen(store, name, code)
+    name, directory = frozen.target.name.rpartition("-")[0], frozen.code.directory
     files = f"{', '.join(frozen.large[:5])}{', ...' if frozen.large[5:] else ''}"
     if files and name == "longship":
         reason = "as git does not track them and they are large"
@@ -216,18 +214,17 @@ def _keep(store: Path, name: str, code: Code, content: str = "") -> list[str]:
         reason = "git neither tracks nor ignores these large files in"
         hint = "move them to another directory, or add them to its .gitignore "
         print_messages(
-            warning=f"{name} is not frozen: {reason} {code.directory}: {files}",
+            warning=f"{name} is not frozen: {reason} {directory}: {files}",
             hint=f"{hint}if the job does not need them",
         )
         return []
-    if content not in ("", frozen.content):
-        _refuse(name, f"compiled files or submodules in {code.directory} have changed since then")
     try:
         frozen.keep()
     except (OSError, GitError, LongshipError) as error:
-        message = f"cannot copy the code of {name} to {store}"
+        reason = getattr(error, "strerror", str(error))
+        message = f"cannot copy the code of {name} to {frozen.store}"
         hint = "check the reason above, then run the command again"
-        raise write_error(store, message, hint, getattr(error, "strerror", str(error))) from error
+        raise write_error(frozen.store, message, hint, reason) from error
     return [frozen.name]
 
 
@@ -250,13 +247,16 @@ def _restore(store: Path, run: Path, name: str, top: Path) -> list[str]:
         return [frozen]
     if not top.is_dir():
         _refuse(name, f"it no longer exists: {top}")
-    code = _read(store, top)
+    code = Code(top, store.parents[1])
     if checksum(code.files) != facts["files"]:
         _apply(code, name, facts, Path(f"{record}.patch"))
     if checksum(code.files) != facts["files"]:
         left = " ".join(f"some files are {line}" for line in lines if line.startswith("left out"))
         _refuse(name, f"its record is not complete: {left}")
-    return _keep(store, name, code, facts.get("content", ""))
+    kept = Frozen(store, name, code)
+    if facts.get("content", kept.content) != kept.content:
+        _refuse(name, f"compiled files or submodules in {top} have changed since {run.name}")
+    return _keep(kept)
 
 
 def _is_complete(copy: Path) -> bool:
