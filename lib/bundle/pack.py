@@ -13,6 +13,7 @@ from shlex import quote
 
 from lib.bundle import tree
 from lib.script.errors import LongshipError, print_messages, write_error
+from lib.script.output import size_text
 from lib.script.secrets import SECRET
 
 _SECRET_NAME = re.compile(
@@ -121,7 +122,7 @@ def _pack(options: Namespace, bundle: str, manifest: str) -> None:
     tree.replace_file(f"{bundle}/.partial/SHA256SUMS", [*lines, f"# {len(files)} files in all"])
     os.replace(f"{bundle}/.partial/SHA256SUMS", manifest)
     size = sum(os.stat(each).st_size for each in files.values())
-    print_messages(note=f"{len(files)} files, {_human(size)}: {bundle}")
+    print_messages(note=f"{len(files)} files, {size_text(size)}: {bundle}")
 
 
 def _collect(options: Namespace) -> dict[str, str]:
@@ -236,15 +237,6 @@ def _check_secrets(files: dict[str, str], changed: list[str], options: Namespace
             hint = "move that file elsewhere; or, if it is not a secret"
             message = f"{source} looks like a token or key"
             raise LongshipError(message, f"{hint}: --allow {quote(names[source])}")
-
-
-def _human(size: float) -> str:
-    """Return a size with a unit, such as 9.4 GB."""
-    units = ["B", "kB", "MB", "GB", "TB"]
-    while size >= 999.5 and len(units) > 1:
-        size /= 1000
-        del units[0]
-    return f"{size:.{int(size < 99.95 and units[0] != 'B')}f} {units[0]}"
 
 
 def _wheels(options: Namespace) -> list[str]:

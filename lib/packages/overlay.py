@@ -12,7 +12,7 @@ from lib.packages.install import data_command, installer, requirement_lines, tar
 from lib.repositories.repositories import repository_lines
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
-from lib.runtimes.image import image_file
+from lib.runtimes.image import active_image
 from lib.runtimes.launch import inside_lines
 from lib.runtimes.packages import MOUNTED_AT, configured_overlay, install_steps
 from lib.script.command import assign, call, export, wrapped
@@ -121,8 +121,7 @@ def _image_record(env: Environment) -> str:
     """Return the record of the active image; "" if there is none."""
     if env.runtime == "host":
         return ""
-    active = env.paths.containers / image_file(env.runtime, env.source, env.paths)
-    return f"{pinned(active)}.json"
+    return f"{pinned(active_image(env.runtime, env.source, env.paths))}.json"
 
 
 def _job(settings: Settings) -> str:

@@ -13,12 +13,7 @@ from lib.repositories import repositories
 from lib.repositories.repositories import repository_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import inside_lines
-from lib.runtimes.packages import (
-    SET_UP_COMMAND,
-    install_steps,
-    packages_wanted,
-    wanted_venv,
-)
+from lib.runtimes.packages import SET_UP_COMMAND, install_steps, packages_wanted, wanted_venv
 from lib.script.command import assign, call, wrapped
 from lib.script.errors import LongshipError
 

@@ -160,15 +160,6 @@ def test_file_that_cannot_be_copied_is_named_and_ends_the_copying(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (99_949, "99.9 kB"), (9.96e9, "10.0 GB")]
-    + [(123e6, "123 MB"), (999_999, "1.0 MB"), (5e15, "5000 TB")],
-)
-def test_size_has_a_unit(size, text):
-    assert pack._human(size) == text
-
-
 def test_this_repository_holds_nothing_that_looks_like_a_secret(run):
     """Or nobody could pack it."""
     own = own_files(Path(ROOT))
