@@ -93,9 +93,13 @@ def test_worker_for_repositories_needs_the_standard_library_alone(run):
     used = {"lib.script", "lib.script.errors", "lib.script.worker"}
     assert found == {*imports, "lib.repositories", *used}
     for path in CORE:
-        if path.stem not in WORKER or path.parent.name != "repositories":
+        if path not in CODE and (path.stem not in WORKER or path.parent.name != "repositories"):
             used = imported_by(ast.parse(path.read_text("utf-8")))
             assert not used & {f"repositories.{name}" for name in WORKER}, shown(path)
+
+
+def test_worker_that_freezes_code_needs_the_standard_library_alone(run):
+    run([sys.executable, "-I", "-S", LIB / "jobs/freeze.py", "record", "."])
 
 
 def test_first_file_of_lib_imports_nothing_of_lib():
@@ -201,6 +205,8 @@ def starts_processes(tree):
 STARTING = {LIB / "script/execute.py", LIB / "script/worker.py", LIB / "bundle/tree.py"}
 STARTING |= {LIB / "repositories/git.py", LIB / "repositories/worker.py"}
 WORKER = {path.stem for path in LIB.glob("repositories/*.py")} - {"__init__", "repositories"}
+# The worker that freezes the code of jobs uses that of the repositories.
+CODE = {LIB / "jobs/code.py", LIB / "jobs/freeze.py"}
 
 
 @pytest.mark.parametrize("path", [*CORE, *ENTRIES], ids=shown)

@@ -20,7 +20,6 @@ from lib.script.quoting import Expansion, word
 
 _WORKER = ("worker_run", Expansion('"${worker[@]}"'))
 _BUNDLE = Expansion('"$bundle"')
-_SECRET = Expansion('"--secret=$SECRET"')
 _PARTS = Expansion('"${parts[@]}"')
 _LEFT_OUT = (".git", ".venv", ".cache", "configuration.local.toml")  # tracked or not
 
@@ -58,7 +57,7 @@ def pack_lines(
         call("directory_make", here.cache / "bundle"),
         call("lock_hold", here.cache / "bundle/pack"),
         call("lock_hold", Expansion('"$bundle/.partial"')),
-        call(*_WORKER, "pack", _BUNDLE, "--step=1/3", _SECRET, _PARTS),
+        call(*_WORKER, "pack", _BUNDLE, "--step=1/3", _PARTS),
         call("next_step", _copy(settings, _directory(directory))),
     ]
 

@@ -13,6 +13,8 @@ from shlex import quote
 
 from lib.bundle import tree
 from lib.script.errors import LongshipError, print_messages, write_error
+from lib.script.output import size_text
+from lib.script.secrets import SECRET
 
 _SECRET_NAME = re.compile(
     r"(.*/)?(\.netrc|_netrc|id_(rsa|dsa|ecdsa|ed25519).*|token|stored_tokens|\.env|\.git-credentials"
@@ -120,7 +122,7 @@ def _pack(options: Namespace, bundle: str, manifest: str) -> None:
     tree.replace_file(f"{bundle}/.partial/SHA256SUMS", [*lines, f"# {len(files)} files in all"])
     os.replace(f"{bundle}/.partial/SHA256SUMS", manifest)
     size = sum(os.stat(each).st_size for each in files.values())
-    print_messages(note=f"{len(files)} files, {_human(size)}: {bundle}")
+    print_messages(note=f"{len(files)} files, {size_text(size)}: {bundle}")
 
 
 def _collect(options: Namespace) -> dict[str, str]:
@@ -229,21 +231,12 @@ def _check_secrets(files: dict[str, str], changed: list[str], options: Namespace
     texts = [source for source in names if os.stat(source).st_size <= _TEXT_BYTES]
     for start in range(0, len(texts), 1000):
         batch = texts[start : start + 1000]
-        found += tree.run("grep", "-lIE", "-e", options.secret, "--", *batch).stdout.splitlines()
+        found += tree.run("grep", "-lIE", "-e", SECRET, "--", *batch).stdout.splitlines()
     for source in found:
         if names[source] not in options.allow:
             hint = "move that file elsewhere; or, if it is not a secret"
             message = f"{source} looks like a token or key"
             raise LongshipError(message, f"{hint}: --allow {quote(names[source])}")
-
-
-def _human(size: float) -> str:
-    """Return a size with a unit, such as 9.4 GB."""
-    units = ["B", "kB", "MB", "GB", "TB"]
-    while size >= 999.5 and len(units) > 1:
-        size /= 1000
-        del units[0]
-    return f"{size:.{int(size < 99.95 and units[0] != 'B')}f} {units[0]}"
 
 
 def _wheels(options: Namespace) -> list[str]:
@@ -312,7 +305,7 @@ def _check_history(options: Namespace) -> None:
             raise LongshipError(message, hint)
     exclude = [f":(exclude,top,literal){each}" for each in options.allow]
     log = (*log, "-m", "--no-ext-diff", "--no-textconv", "--format=commit %h")
-    found = tree.run(*log, f"-G{options.secret}", "HEAD", "--", ".", *exclude).stdout.split("\n")
+    found = tree.run(*log, f"-G{SECRET}", "HEAD", "--", ".", *exclude).stdout.split("\n")
     if found[0]:
         message = "the git history contains what looks like a token or key"
         raise LongshipError(f"{message}: {' '.join(found[:3])}", hint)

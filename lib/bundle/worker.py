@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("target", nargs="?")
     parser.add_argument("--step", default="1/1")
     parser.add_argument("--no-history", action="store_true")
-    for name in ("resume", "repository", "offline", "work", "secret"):
+    for name in ("resume", "repository", "offline", "work"):
         parser.add_argument(f"--{name}", default="")
     for name in ("leave-out", "allow"):
         parser.add_argument(f"--{name}", action="append", default=[])

@@ -49,14 +49,10 @@ class Limits(NamedTuple):
     max_nodes: Annotated[Optional[int], "size limit of a job", "integer"] = None
     max_gpus: Annotated[Optional[int], "size limit of a job", "integer"] = None
     cores_per_node: Annotated[
-        Optional[int],
-        "cores of its nodes, unless all nodes have as many",
-        "integer",
+        Optional[int], "cores of its nodes, unless all nodes have as many", "integer"
     ] = None
     gpus_per_node: Annotated[
-        Optional[int],
-        "GPUs of its nodes, unless all nodes have as many",
-        "integer",
+        Optional[int], "GPUs of its nodes, unless all nodes have as many", "integer"
     ] = None
     price: Annotated[
         Optional[Price],

@@ -24,9 +24,7 @@ class Repository(NamedTuple):
     ref: Annotated[str, "tag, branch or commit (default: the default branch)"] = ""
     upstream: Annotated[str, "URL of the original, if `url` is a fork"] = ""
     install: Annotated[
-        str,
-        "how it is installed into the venv",
-        ("editable", "plain", "requirements", "none"),
+        str, "how it is installed into the venv", ("editable", "plain", "requirements", "none")
     ] = "editable"
     extras: Annotated[Strings, "optional dependencies: NAME[extra]"] = ()
     requirements: Annotated[str, "its requirements file, for install = requirements"] = (

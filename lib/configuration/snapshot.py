@@ -24,11 +24,6 @@ def resolved(settings: Settings) -> str:
 
     With it, later changes of the configuration, the site or the stack change none of the values;
     only tables, such as ``environment.set``, gain new names of the site and the stack.
-
-    Raises
-    ------
-    LongshipError
-        If one of the values is a secret.
     """
     import json  # a launch does not pay for it
 

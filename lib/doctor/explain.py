@@ -72,14 +72,7 @@ def _opened(log: str, paths_of: Callable[[], Paths]) -> Iterator[tuple[str, Bina
 def explain(log: str, paths_of: Callable[[], Paths], *, as_json: bool, quiet: bool = False) -> None:
     """Print who failed first, and the known messages: causes first, then consequences.
 
-    Parameters
-    ----------
-    log : str
-        Path of a file; `-` for standard input; a run's directory or name, or a job's id.
-    paths_of : callable
-        Returns all paths of the machine; a log that is a file needs no configuration.
-    quiet : bool
-        Print only what was found, for the end of a job's log.
+    The log is a file, ``-`` for standard input, a run or a job; a file needs no configuration.
     """
     scan = Scan(load_messages())
     with _opened(log, paths_of) as (name, stream):

@@ -62,8 +62,8 @@ _SUSPECT = (
     b"|marked dead|[e000 |[f000 |e0000 |f0000 "
 ).split(b"|")
 _HARMLESS = re.compile(
-    rb"(?<![=_])\b(?:INFO|VERBOSE|DEBUG|TRACE|DIAG|[Dd]ebug[0-9]?)\b|level=debug|<info>|\[W "
-    rb"|\bWARNING\b|Warning: |: [IW] |\[?[IVWD][0-9]{3,4} |^(?:--|#) |[Ii]gnor|Skipping |/fail"
+    rb"(?<![=_])(?<!PKG-)\b(?:INFO|VERBOSE|DEBUG|TRACE|DIAG|[Dd]ebug[0-9]?)\b|level=debug|<info>"
+    rb"|\[W |\bWARNING\b|Warning: |: [IW] |\[?[IVWD][0-9]{3,4} |^(?:--|#) |[Ii]gnor|Skipping |/fail"
     rb"|libibverbs|dlerror|gds_ds12|oom_score_adj|spank: x11|frame #|asynchronously|File \""
     rb"|Exception raised from|error[_ ]file|errors\.html|suppress_errors|Token indices"
     rb"|: tasks? [0-9,-]+: |be set automatically|UCX +WARN|[Ff]alling back|mask is not set"
@@ -298,6 +298,8 @@ class Scan:
                 start, end = _line_around(block, at)
                 if start in taken or _DETAIL.search(block, start, end):
                     continue
+                if _is_code(_whole_line(block, max(0, start - 1)), block[start:end]):
+                    continue
                 if match := pattern.search(block[start:end]):
                     taken.add(start)
                     self._add_finding(message, block, start, at, match.groupdict())
@@ -332,9 +334,9 @@ class Scan:
         new = places.keys() - known - self._suspects.keys()
         if not new:
             return
-        for number, line in enumerate(block.split(b"\n")):
-            kind = kinds[number]
-            if kind not in new or _HARMLESS.search(line):
+        lines = block.split(b"\n")
+        for number, (kind, line) in enumerate(zip(kinds, lines)):
+            if kind not in new or _HARMLESS.search(line) or _is_code(lines[number - 1], line):
                 continue
             new.remove(kind)
             begin, end = _line_around(line, places[kind])
@@ -391,7 +393,7 @@ def _read_traceback(block: bytes, at: int) -> tuple[Raised | None, int]:
     digits = {ord(each): "0" for each in "123456789"} if len(prefix) > 20 else {}  # it has a time
     places: list[tuple[str, str]] = []
     found: tuple[Raised | None, int] = (None, -1)
-    rest = ""
+    code = rest = ""
     for _ in range(_LONG):
         begin = block.find(b"\n", begin) + 1
         if not begin:
@@ -402,13 +404,18 @@ def _read_traceback(block: bytes, at: int) -> tuple[Raised | None, int]:
         line = line[len(prefix) :]
         if frame := _FRAME.search(line):
             places.append(_place(frame))
+            code = ""
         elif places and (named := _RAISED.match(line)):
+            if code.startswith("assert ") and not named[3]:
+                line = f"{line}: {code}"
             found = (Raised(0, 0, _shown(line.encode()), places), begin)
             rest = block[begin : begin + 2 * _SEEN].decode("utf-8", "replace")
             reported = named[2] or _CAUGHT.match(named[3] or "")  # by Ray, by a data loader
             if not reported and _HANDLED not in rest.split("Traceback", 1)[0]:
                 break  # else the next one has more details
             places = []
+        else:
+            code = code or line.strip()
     fatal = label or "Original" in before or _CAUSE in rest  # PyTorch labels what ends a rank
     fatal = fatal or b"(RANK " in block[at : at + 60]
     if found[0] and _INSTALLED.search(found[0].places[0][0]) and not fatal:
@@ -442,6 +449,12 @@ def _positions(block: bytes, text: bytes) -> Iterator[int]:
     while at >= 0:
         yield at
         at = block.find(text, _line_around(block, at)[1])
+
+
+def _is_code(frame: bytes, line: bytes) -> bool:
+    """Tell whether a line is code that a traceback quotes: what it raises is in a later line."""
+    indent = frame.find(b'File "')
+    return indent >= 0 and line.startswith(frame[:indent] + b"  ")
 
 
 def _whole_line(block: bytes, at: int) -> bytes:

@@ -17,7 +17,7 @@ from lib.doctor.report import PRINTED, Finding, asked, bash, ok, problem, warnin
 from lib.images.list import find_damages, new_image
 from lib.repositories.repositories import WORKER, listed_lines
 from lib.runtimes.environment import Environment, module_lines
-from lib.runtimes.image import image_file
+from lib.runtimes.image import active_image
 from lib.runtimes.launch import image_lines, inside_lines
 from lib.runtimes.packages import MOUNTED_AT
 from lib.script.command import assign, call
@@ -89,7 +89,7 @@ def find_runtime(runtime: str, why: str) -> Iterator[Finding]:
 
 def _find_image(env: Environment) -> Generator[Finding, None, bool]:
     """Check that the active image is complete and unchanged; its checksum is not computed."""
-    active = env.paths.containers / image_file(env.runtime, env.source, env.paths)
+    active = active_image(env.runtime, env.source, env.paths)
     file = pinned(active) if os.path.islink(active) else Path(env.image)
     usable = (yield from asked("image", *image_lines(env))) is not None
     damage = find_damages([file])[str(file)] if usable and file.parent.name == "versions" else ""

@@ -9,13 +9,7 @@ from lib.configuration.paths import Paths
 from lib.configuration.transfer import step_after_download
 from lib.runtimes.choice import program_lines
 from lib.runtimes.environment import Environment
-from lib.runtimes.image import (
-    ImageSource,
-    check_usable,
-    image_file,
-    image_name,
-    image_tag,
-)
+from lib.runtimes.image import ImageSource, active_image, check_usable, image_name, image_tag
 from lib.script.command import assign, call, wrapped
 from lib.script.errors import LongshipError
 
@@ -25,12 +19,7 @@ _SIFS = ("apptainer", "singularity")
 
 
 def build_lines(
-    env: Environment,
-    *,
-    digest: str = "",
-    force: bool,
-    command_line: str,
-    offline: bool = False,
+    env: Environment, *, digest: str = "", force: bool, command_line: str, offline: bool = False
 ) -> list[str]:
     """Return the lines that build the image from its source or, offline, from its archive.
 
@@ -42,11 +31,11 @@ def build_lines(
     if not offline:
         check_usable(env.runtime, source)
         _check_allowed(source, settings)
-    file = image_file(env.runtime, source, paths)
-    work = paths.cache / "containers" / file
+    active = active_image(env.runtime, source, paths)
+    work = paths.cache / "containers" / active.name
     if env.runtime in _SIFS:
         _check_path(env.runtime, work)
-    image = paths.containers / "build" / file
+    image = paths.containers / "build" / active.name
     tag = image_tag(source, paths.arch)
     return [
         *_start_lines(env, command_line, image.parent),
@@ -55,14 +44,10 @@ def build_lines(
         call("build_from_archive", archive_base(source, paths))
         if offline
         else _source_line(settings, source, digest),
-        wrapped("build_begin", image, work, "1" if force else "", _MOVE, paths.containers / file),
+        wrapped("build_begin", image, work, "1" if force else "", _MOVE, active),
         call("enroot_build_image", tag)
         if env.runtime == "enroot"
-        else call(
-            "sif_build" if env.runtime in _SIFS else "engine_build_image",
-            env.runtime,
-            tag,
-        ),
+        else call("sif_build" if env.runtime in _SIFS else "engine_build_image", env.runtime, tag),
         call("build_end"),
     ]
 
@@ -79,7 +64,8 @@ def download_lines(env: Environment, *, digest: str, force: bool, command_line: 
         )
     here = here._replace(arch=settings.machine.arch)
     env = env._replace(paths=here)
-    work = here.cache / "containers" / f"{image_file(env.runtime, source, here)}.download"
+    name = active_image(env.runtime, source, here).name
+    work = here.cache / "containers" / f"{name}.download"
     _check_path("apptainer", work)
     sifs = _SIFS if env.runtime in _SIFS else ()  # of no use to another runtime
     following = step_after_download(settings, here, here.archives, _OFFLINE)

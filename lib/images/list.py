@@ -16,7 +16,7 @@ from typing import Any
 
 from lib.configuration.tables import find_files
 from lib.runtimes.environment import Environment
-from lib.runtimes.image import check_usable, image_file
+from lib.runtimes.image import active_image, check_usable
 from lib.script.errors import printable
 from lib.script.execute import output
 from lib.script.output import Report, as_json, columns, number, size_text
@@ -60,7 +60,7 @@ def _images(env: Environment) -> tuple[Path, list[Path]]:
     """Return the path of the active image, and what it would be for other names with versions."""
     paths = env.paths
     check_usable(env.runtime, env.source)
-    active = paths.containers / image_file(env.runtime, env.source, paths)
+    active = active_image(env.runtime, env.source, paths)
     versions = find_files(paths.containers, f"versions/*_{paths.arch}_[0-9]*_*{active.suffix}")
     names = dict.fromkeys(each.name.rsplit("_", 2)[0] + active.suffix for each in versions)
     return active, [paths.containers / each for each in names if each != active.name]

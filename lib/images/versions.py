@@ -10,7 +10,7 @@ from lib.configuration.paths import Paths
 from lib.images.patched_files import compare_lines
 from lib.runtimes.choice import program_lines
 from lib.runtimes.environment import Environment
-from lib.runtimes.image import check_usable, image_file, image_name
+from lib.runtimes.image import active_image, check_usable, image_name
 from lib.script.command import assign, call
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion, word
@@ -39,21 +39,17 @@ def move_lines(env: Environment, following: Sequence[str]) -> list[str]:
     ]
 
 
-def use_lines(
-    env: Environment,
-    following: Sequence[str],
-    version: str | None,
-) -> list[str]:
+def use_lines(env: Environment, following: Sequence[str], version: str | None) -> list[str]:
     """Return the lines that activate a version, by default the previously active one."""
     settings, paths = env.settings, env.paths
     active = _active(env)
-    use = [call("image_use", active, version)] if version is not None else []
+    use = ("image_roll_back", active) if version is None else ("image_use", active, version)
     return [
         *_facts(paths, env.runtime),
         call("directory_make", paths.containers),
         *program_lines(settings, env.runtime),
         "",
-        *(use or [call("image_roll_back", active)]),
+        call(*use),
         *(call("next_step", each) for each in following),
     ]
 
@@ -79,7 +75,7 @@ def _facts(paths: Paths, runtime: str) -> list[str]:
 def _active(env: Environment) -> Path:
     """Return the path of the active image."""
     check_usable(env.runtime, env.source)
-    return env.paths.containers / image_file(env.runtime, env.source, env.paths)
+    return active_image(env.runtime, env.source, env.paths)
 
 
 def recorded_digest(env: Environment) -> str:
@@ -97,14 +93,13 @@ def recorded_digest(env: Environment) -> str:
 
 def _records(env: Environment) -> list[Path]:
     source, paths = env.source, env.paths
-    file = image_file(env.runtime, source, paths)
-    active = paths.containers / file
-    name, _, ending = file.rpartition(".")
-    versions = sorted(paths.containers.glob(f"versions/{name}_*.{ending}.json"), reverse=True)
+    active = active_image(env.runtime, source, paths)
+    pattern = f"versions/{active.stem}_*{active.suffix}.json"
+    versions = sorted(paths.containers.glob(pattern), reverse=True)
     archives = paths.archives.glob(f"{image_name(source)}_{paths.arch}.*.json")
     return [
         *([Path(f"{active.resolve()}.json")] if os.path.islink(active) else []),
-        paths.containers / "build" / f"{file}.json",
+        paths.containers / "build" / f"{active.name}.json",
         *versions,
         *archives,
     ]

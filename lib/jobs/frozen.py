@@ -1,8 +1,10 @@
-"""Frozen code in a job: where it is, and how the program inside finds it (freeze.bash makes it)."""
+"""Frozen code in a job: where it is, and how the program inside finds it (freeze.py makes it)."""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from pathlib import Path
 
 from lib.configuration.layers import Settings
@@ -10,6 +12,7 @@ from lib.configuration.paths import Paths
 from lib.configuration.schema import entry_name
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
+from lib.script.command import call, export, wrapped
 from lib.script.execute import make_directory
 from lib.script.quoting import Word
 
@@ -34,6 +37,25 @@ def repositories(settings: Settings, paths: Paths) -> list[Word]:
     for each in frozen_names(settings).split():
         found[_name(each)] = paths.root.parent / each
     return [word for pair in found.items() for word in pair]
+
+
+def python() -> str:
+    """Return the Python that starts freeze.py: this one, which is new enough."""
+    return sys.executable or "python3"
+
+
+def freeze_lines(env: Environment, run: str = "") -> list[str]:
+    """Return the lines that freeze the code of a job, or find that of a run again."""
+    paths, store = env.paths, env.paths.runs / "code"
+    is_frozen = paths.root.parent == Path(f"{store}-{os.getuid()}")
+    if is_frozen and env.settings.environ.get("LONGSHIP_CLONE") and not run:  # a job submits it
+        return [call("print_messages", "code", f"frozen: the code of this job, {paths.root}")]
+    action = ("restore", store, run) if run else ("freeze", store)
+    worker = (python(), paths.root / "lib/jobs/freeze.py", *action)
+    return [
+        export("LONGSHIP_CLONE", paths.root),
+        wrapped("code_freeze", *worker, *repositories(env.settings, paths)),
+    ]
 
 
 def with_frozen_code(env: Environment, run: Path) -> Environment:

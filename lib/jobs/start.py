@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lib.configuration.paths import Paths
 from lib.jobs.cost import hourly_cost
-from lib.jobs.frozen import clone_of, frozen_names, repositories
+from lib.jobs.frozen import clone_of, frozen_names, python, repositories
 from lib.jobs.request import processes_per_node, request_from_facts, run_name
 from lib.jobs.watcher import watch_limits
 from lib.runtimes import pyxis
@@ -21,6 +21,7 @@ from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion
 from lib.script.records import is_own, read_record, readable_values, seconds_before
 
+_RUN = Expansion('"$RUN_DIR"')
 _NOTHING = ("", "(null)")  # the latter is Slurm's
 
 
@@ -97,7 +98,7 @@ def start_lines(
         *pyxis.options(env),
         *([call("job_label_output")] if is_batch else []),
         *(["if watch_is_child; then return; fi"] if is_watched else []),
-        wrapped("code_record_begin", Expansion('"$RUN_DIR"'), *repositories(settings, paths)),
+        wrapped("code_record_begin", python(), _RUN, *repositories(settings, paths)),
         " \\\n    ".join(
             [
                 call("run_begin", log if is_batch else ""),

@@ -12,7 +12,7 @@ from lib.configuration.snapshot import resolved
 from lib.configuration.training import hub_cache
 from lib.jobs.checks import check_job, log_directories, log_path, stack_lines
 from lib.jobs.cost import Cost, cost_of, round_up
-from lib.jobs.frozen import repositories
+from lib.jobs.frozen import freeze_lines
 from lib.jobs.job_files import JobFile
 from lib.jobs.options import Option, combined, read_options, read_variables, same_gpus
 from lib.jobs.request import check_request, request_from_options
@@ -193,14 +193,13 @@ def _code_lines(env: Environment, wanted: Submission) -> list[str]:
     A shell or an editor on a compute node is for working in the clone; a job that builds something
     writes lock files into it.
     """
-    settings, paths, job = env.settings, env.paths, wanted.job
-    directory, code = paths.runs / "code", repositories(settings, paths)
+    job = wanted.job
     if wanted.again and not wanted.live:
-        return [wrapped("code_restore", directory, wanted.again, *code)]
+        return freeze_lines(env, wanted.again)
     edited = job.is_interactive or job.serves_ssh or not job.needs_image
-    if wanted.live or edited or not settings.configuration.jobs.freeze:
-        return [call("code_live", paths.root)]
-    return [wrapped("code_freeze", directory, *code)]
+    if wanted.live or edited or not env.settings.configuration.jobs.freeze:
+        return [call("code_live", env.paths.root)]
+    return freeze_lines(env)
 
 
 def _options(wanted: Submission, account: list[Option], own: list[Option], log: str) -> list[str]:

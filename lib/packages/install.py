@@ -56,13 +56,7 @@ def update_lock_lines(env: Environment) -> list[str]:
 
 
 def requirement_lines(env: Environment, *, offline: bool = False) -> list[str]:
-    """Return the lines that set what is installed, and its lock file.
-
-    Raises
-    ------
-    LongshipError
-        If there is nothing to install.
-    """
+    """Return the lines that set what is installed, and its lock file."""
     settings, paths = env.settings, env.paths
     stack, packages = settings.stack, settings.configuration.packages
     if not packages_wanted(settings):

@@ -12,7 +12,7 @@ from lib.packages.install import data_command, installer, requirement_lines, tar
 from lib.repositories.repositories import repository_lines
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
-from lib.runtimes.image import image_file
+from lib.runtimes.image import active_image
 from lib.runtimes.launch import inside_lines
 from lib.runtimes.packages import MOUNTED_AT, configured_overlay, install_steps
 from lib.script.command import assign, call, export, wrapped
@@ -32,13 +32,7 @@ _INSTALL = (
 
 
 def overlay_link(settings: Settings, paths: Paths) -> Path:
-    """Return the path of the overlay for the current requirements.
-
-    Raises
-    ------
-    LongshipError
-        If the configuration names none.
-    """
+    """Return the path of the overlay for the current requirements."""
     link = configured_overlay(settings, paths)
     if link is None:
         raise LongshipError(
@@ -49,23 +43,9 @@ def overlay_link(settings: Settings, paths: Paths) -> Path:
 
 
 def build_lines(
-    env: Environment,
-    *,
-    offline: bool = False,
-    force: bool = False,
-    command_line: str,
+    env: Environment, *, offline: bool = False, force: bool = False, command_line: str
 ) -> list[str]:
-    """Return the lines that build the overlay.
-
-    Parameters
-    ----------
-    offline : bool
-        Install from downloaded packages, without network.
-    force : bool
-        Rebuild even if it exists.
-    command_line : str
-        The command line, for the hint after an interruption.
-    """
+    """Return the lines that build the overlay; ``offline``, from downloaded packages."""
     settings, paths = env.settings, env.paths
     link, packages = overlay_link(settings, paths), settings.configuration.packages
     action = "update" if offline else "install"
@@ -141,8 +121,7 @@ def _image_record(env: Environment) -> str:
     """Return the record of the active image; "" if there is none."""
     if env.runtime == "host":
         return ""
-    active = env.paths.containers / image_file(env.runtime, env.source, env.paths)
-    return f"{pinned(active)}.json"
+    return f"{pinned(active_image(env.runtime, env.source, env.paths))}.json"
 
 
 def _job(settings: Settings) -> str:

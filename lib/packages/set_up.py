@@ -13,12 +13,7 @@ from lib.repositories import repositories
 from lib.repositories.repositories import repository_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import inside_lines
-from lib.runtimes.packages import (
-    SET_UP_COMMAND,
-    install_steps,
-    packages_wanted,
-    wanted_venv,
-)
+from lib.runtimes.packages import SET_UP_COMMAND, install_steps, packages_wanted, wanted_venv
 from lib.script.command import assign, call, wrapped
 from lib.script.errors import LongshipError
 
@@ -60,20 +55,7 @@ def update_lines(env: Environment) -> list[str]:
 def repositories_alone_lines(
     settings: Settings, paths: Paths, action: str, command_line: str
 ) -> list[str]:
-    """Return the lines that do one thing with the repositories and nothing else.
-
-    Parameters
-    ----------
-    action : str
-        ``continue``, ``abort`` or ``save-patches``.
-    command_line : str
-        The command line, for the hint after an interruption.
-
-    Raises
-    ------
-    LongshipError
-        If no repository is configured.
-    """
+    """Return the lines that do nothing else with the repositories, such as ``save-patches``."""
     lines = repository_lines(settings, paths, action)
     if not lines:
         raise LongshipError(
@@ -85,13 +67,7 @@ def repositories_alone_lines(
 
 
 def download_lines(env: Environment, command_line: str) -> list[str]:
-    """Return the lines of ``set_up.py download``, with options of pip as ``"$@"``.
-
-    Parameters
-    ----------
-    command_line : str
-        The command line, for the hint after an interruption.
-    """
+    """Return the lines of ``set_up.py download``, with options of pip as ``"$@"``."""
     # the requirements of repositories are read in their clones
     settings, here = env.settings, env.paths
     cloned = repository_lines(settings, here, "install")

@@ -37,13 +37,8 @@ def download_lines(env: Environment) -> list[str]:
         "",
         call("directory_make", directory),
         wrapped(
-            *(
-                "lock_run",
-                directory / "download",
-                "wheelhouse_download",
-                directory,
-                tools / "fetcher",
-            ),
+            *("lock_run", directory / "download"),
+            *("wheelhouse_download", directory, tools / "fetcher"),
             *(sys.executable or "python3", _archive(env), settings.configuration.packages.python),
             Expansion('"$@"'),
         ),

@@ -18,14 +18,9 @@ WORKER = Expansion('"${repositories[@]}"')
 def repository_lines(
     settings: Settings, paths: Paths, action: str, bundles: Path | None = None
 ) -> list[str]:
-    """Return the lines that do something with all configured repositories; may be empty.
+    """Return the lines for an action of worker.py, such as ``update``; may be empty.
 
-    Parameters
-    ----------
-    action : str
-        Of ``lib/repositories/worker.py``, such as ``update``.
-    bundles : pathlib.Path or None
-        Directory of the git bundles on an air-gapped machine; None to use the servers.
+    The bundles are the directory of git bundles that an air-gapped machine has instead of servers.
     """
     listed = listed_lines(settings, paths, bundles)
     if not listed:
@@ -51,13 +46,7 @@ def listed_lines(settings: Settings, paths: Paths, bundles: Path | None = None) 
 
 
 def _series(settings: Settings, paths: Paths, name: str) -> Path:
-    """Return the directory of a repository's patches: the stack's if it exists, else the group's.
-
-    Raises
-    ------
-    LongshipError
-        If both exist, because their order is unknown.
-    """
+    """Return the directory of a repository's patches: the stack's, else the group's."""
     of_stack = Path("stacks", settings.stack.name, "patches", name)
     of_group = Path("patches", name)
     there = [each for each in (of_stack, of_group) if (settings.root / each).is_dir()]

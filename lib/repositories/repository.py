@@ -10,13 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from lib.repositories.git import (
-    OWN_AUTHOR,
-    OWN_COMMITTER,
-    Git,
-    join_names,
-    split_names,
-)
+from lib.repositories.git import OWN_AUTHOR, OWN_COMMITTER, Git, join_names, split_names
 from lib.script.errors import LongshipError, check_owner
 
 _BUSY = {"rebase-merge": "rebase", "rebase-apply": "rebase", "MERGE_HEAD": "merge"}

@@ -261,15 +261,7 @@ def _is_up_to_date(repository: Repository, target: str) -> bool:
 
 
 def _move(repository: Repository, target: str, patches: Path | None, *excluded: str) -> None:
-    """Move a repository to the target, with everything replayed.
-
-    Parameters
-    ----------
-    patches : Path or None
-        The group's, for the repository itself.
-    *excluded : str
-        Commits that are not the user's, with all before them.
-    """
+    """Move a repository to the target, with everything replayed but the EXCLUDED commits."""
     _start_update(repository, target, patches, *excluded)
     clear_untracked(repository, target)
     repository.state.save("step", "move")

@@ -159,9 +159,9 @@ def image_tag(source: ImageSource, arch: str) -> str:
     return f"longship/{image_name(source)}:{arch}"
 
 
-def image_file(runtime: str, source: ImageSource, paths: Paths) -> str:
-    """Return the name of an image's file: ``pytorch_25.06-py3_amd64.sif``."""
-    return f"{image_name(source)}_{paths.arch}.{ENDINGS[runtime]}"
+def active_image(runtime: str, source: ImageSource, paths: Paths) -> Path:
+    """Return the path of the active image, such as ``pytorch_25.06-py3_amd64.sif``."""
+    return paths.containers / f"{image_name(source)}_{paths.arch}.{ENDINGS[runtime]}"
 
 
 def image_to_start(runtime: str, source: ImageSource, paths: Paths) -> str:
@@ -170,7 +170,7 @@ def image_to_start(runtime: str, source: ImageSource, paths: Paths) -> str:
     A ready image of the site is used in its place until a copy of it has been activated.
     """
     check_usable(runtime, source)
-    active = paths.containers / image_file(runtime, source, paths)
+    active = active_image(runtime, source, paths)
     _check_origin(active, source)
     if ENDINGS[runtime] in ("docker", "podman"):
         if os.path.isfile(active):

@@ -288,6 +288,29 @@ def test_exception_that_a_package_caught_is_not_told(tmp_path):
     assert not scanned(tmp_path / "log", f"{caught}ValueError: odd\nfine\n".encode()).findings
 
 
+@pytest.mark.parametrize("label", ["", "[rank0]: ", " 3: "])
+def test_code_that_a_traceback_quotes_is_not_taken_for_a_message(label, tmp_path):
+    log = FRAMES.replace("raise ValueError", "raise OSError('No space left on device')")
+    log = "".join(f"{label}{line}\n" for line in f"{log}ValueError: odd".splitlines())
+    assert scanned(tmp_path / "log", log.encode()).findings[0].line_text.endswith("ValueError: odd")
+
+
+def test_assertion_without_a_text_is_explained_by_its_condition(tmp_path):
+    log = f"{FRAMES.replace('raise ValueError', 'assert world_size % 4 == 0')}AssertionError\n"
+    log = log.replace("/v/lib/python3.11/site-packages/transformers/trainer.py", "/s/model.py")
+    (found,) = scanned(tmp_path / "log", log.encode()).findings
+    assert found.line_text == "AssertionError: assert world_size % 4 == 0"
+    assert (found.message.topic, found.line) == ("sizes of the job", 6)
+
+
+def test_file_named_info_does_not_make_an_error_harmless(tmp_path):
+    line = (
+        b"FATAL:   While making image: packer failed to pack: a.egg-info/PKG-INFO: link: unpriv\n"
+    )
+    (found,) = scanned(tmp_path / "log", line).findings
+    assert found.message.topic == "image not built"
+
+
 def test_exception_names_the_lines_to_read(root, run, tmp_path):
     (tmp_path / "log").write_text(f"fine\n{FRAMES}ValueError: odd\n")
     said = run([sys.executable, root / "doctor.py", "explain", tmp_path / "log"]).stdout

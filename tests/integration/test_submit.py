@@ -256,9 +256,8 @@ def test_standard_output_is_the_job_id_alone(jobs):
 
 
 @pytest.mark.needs("strace")
-# git freezes the code of a job in about 80 steps, all of them on the files of one clone, and in two
-# more for each of the twenty directories of this one, of which git tracks none
-@pytest.mark.parametrize(("options", "most"), [(["--live"], 20), ([], 170)], ids=["live", "frozen"])
+# one more for freeze.py, and one for each of its calls of git
+@pytest.mark.parametrize(("options", "most"), [(["--live"], 20), ([], 24)], ids=["live", "frozen"])
 def test_submission_starts_few_processes(jobs, options, most, tmp_path):
     """On a slow shared file system each costs a second; with quotas of Lustre, a mock."""
     (tmp_path / "lfs").write_text("#!/bin/sh\necho 4711\n")

@@ -2,22 +2,28 @@
 
 import os
 import shlex
+import shutil
 import stat
+from pathlib import Path
 
 import pytest
+from support.git import record_code
 
-from lib.jobs.frozen import repositories, with_frozen_code
+from lib import ROOT
+from lib.jobs import freeze
+from lib.jobs.frozen import python, repositories, with_frozen_code
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
 from lib.script.command import call
 from lib.script.render import render
 
+WORKER = Path(ROOT, "lib/jobs/freeze.py")
 IDENTITY = ("-c", "user.name=n", "-c", "user.email=e@x")
 HOSTILE = ("it's new.py", "-rf.py", "new\nline.py", 'q"$(touch x)`.py', "ø/\u202e.py", "[a]*?.py")
 
 
 class Frozen:
-    """A clone, and what the functions of freeze.bash make of it."""
+    """A clone, and what freeze.py makes of it."""
 
     def __init__(self, run, environment, folder):
         self.run, self.environment = run, environment
@@ -54,10 +60,15 @@ class Frozen:
         script = render("a test", [*lines, show])
         return self.run(["bash", "-c", script], env={**self.environment, **variables}, check=check)
 
+    def line(self, action, *others):
+        """Give the line that freezes the clone, or finds the code of a run."""
+        words = ["longship", self.clone, *(word for each in others for word in (each.name, each))]
+        run = [self.record] if action == "restore" else []
+        return call("code_freeze", python(), WORKER, action, self.runs / "code", *run, *words)
+
     def freeze(self, *others, **variables):
         """Freeze the clone, and other repositories; give the copies."""
-        words = ["longship", self.clone, *(word for each in others for word in (each.name, each))]
-        self.said = self.bash(call("code_freeze", self.runs / "code", *words), **variables)
+        self.said = self.bash(self.line("freeze", *others), **variables)
         self.names = self.said.stdout.splitlines()[1].split()
         copies = [self.code / each.rpartition("-")[0] for each in self.names]
         assert self.said.stdout.splitlines()[0] == str(copies[0])
@@ -75,9 +86,7 @@ class Frozen:
                     target.write_bytes(source.read_bytes())
 
     def restore(self, *others, check=True):
-        words = ["longship", self.clone, *(word for each in others for word in (each.name, each))]
-        line = call("code_restore", self.runs / "code", self.record, *words)
-        self.said = self.bash(line, check=check)
+        self.said = self.bash(self.line("restore", *others), check=check)
         if check:
             return [
                 self.code / each.rpartition("-")[0]
@@ -189,9 +198,33 @@ def test_equal_content_is_kept_once_and_other_content_apart(frozen):
     assert stat.S_IMODE(frozen.code.stat().st_mode) == 0o700
 
 
+def test_git_is_started_a_few_times(frozen, tmp_path):
+    """On a slow shared file system each start costs a second."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    shim = f'#!/bin/sh\necho >>"{tmp_path}/calls"\nexec {shutil.which("git")} "$@"\n'
+    (programs / "git").write_text(shim)
+    (programs / "git").chmod(0o755)
+    path = f"{programs}:{frozen.environment['PATH']}"
+
+    def calls():
+        frozen.freeze(PATH=path)
+        count = (tmp_path / "calls").read_text().count("\n")
+        (tmp_path / "calls").unlink()
+        return count
+
+    frozen.start("train.py", "lib/a.py")
+    assert (calls(), calls()) == (6, 5)
+    frozen.write("train.py", "mine\n")
+    (frozen.clone / "lib/a.py").unlink()
+    for number in range(20):
+        frozen.write(f"folder {number}/new.py", "new\n")
+    assert (calls(), calls()) == (10, 9)
+
+
 def test_two_submissions_at_once_make_one_copy(frozen):
     frozen.start(*(f"file {number}" for number in range(50)))
-    line = call("code_freeze", frozen.runs / "code", "longship", frozen.clone)
+    line = frozen.line("freeze")
     script = render("a test", [f"({line}) & ({line}) & ({line}) & wait"])
     frozen.run(["bash", "-c", f"umask 0\n{script}"], env=frozen.environment)
     (copy,) = [each for each in frozen.code.iterdir() if each.is_dir()]
@@ -307,7 +340,7 @@ def external(frozen, tmp_path):
 
 def test_external_repository_is_copied_with_what_is_built_in_it(frozen, external):
     _, copy = frozen.freeze(external)
-    built = {"tool/fast.so", "tool.egg-info/PKG-INFO", "tool/_version.py"}
+    built = {"tool/fast.so", "tool.egg-info/PKG-INFO", "tool/_version.py", "tool/new\nline.so"}
     assert files_of(copy).keys() == {".gitignore", "tool/__init__.py", *built}
     frozen.write("tool/fast.so", "built again\n", at=external)
     assert frozen.freeze(external)[1] != copy
@@ -328,7 +361,7 @@ def test_files_that_a_site_has_removed_come_back(frozen):
     frozen.write("out/loss", "1\n", at=copy)
     assert frozen.freeze() == copy
     assert (copy / "lib/a.py").read_text() == "first\n"
-    assert (copy / "out/loss").exists()
+    assert list(freeze.written(copy)) == ["out/loss"]
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -389,9 +422,9 @@ def test_what_is_no_longer_available_is_named_before_anything_is_submitted(froze
 def test_run_of_code_that_was_not_frozen_is_restored_from_its_record(frozen):
     frozen.start("train.py")
     frozen.write("train.py", "mine\n")
-    (frozen.record / "repositories").mkdir(parents=True)
-    record = frozen.record / "repositories/longship"
-    frozen.bash(call("code_record_repository", frozen.clone, record))
+    record = record_code(frozen.run, frozen.clone, frozen.record, env=frozen.environment)
+    record.with_suffix(".commit").rename(record.with_name("longship.commit"))
+    record.with_suffix(".patch").rename(record.with_name("longship.patch"))
     frozen.git("checkout", "--quiet", "--", ".")
     (copy,) = frozen.restore()
     assert (copy / "train.py").read_text() == "mine\n"
@@ -400,18 +433,18 @@ def test_run_of_code_that_was_not_frozen_is_restored_from_its_record(frozen):
 def test_relative_files_of_a_job_are_found_in_the_clone(frozen):
     frozen.start("train.py")
     copy = frozen.freeze()
-    variables = {"LONGSHIP_ROOT": str(copy), "LONGSHIP_CLONE": str(frozen.clone)}
+    worker = [python(), "-X", "utf8", WORKER, "return", copy, frozen.clone]
     os.utime(f"{copy}.made", (1, 1))
     for path in (*copy.rglob("*"), copy):
         os.utime(path, (0, 0))
     frozen.write("out put/loss", "1\n", at=copy)
     frozen.write("__pycache__/train.pyc", "", at=copy)
-    told = frozen.bash("code_return_files", **variables).stderr
+    told = frozen.run(worker).stderr
     assert (frozen.clone / "out put/loss").read_text() == "1\n"
     assert (
         f"longship: {frozen.clone}/out put is now a link to what the job wrote in {copy}\n" == told
     )
-    assert frozen.bash("code_return_files", **variables).stderr == ""
+    assert frozen.run(worker).stderr == ""
     later = frozen.freeze()
     assert later != copy and (later / "out put/loss").read_text() == "1\n"
 
@@ -426,7 +459,6 @@ def test_relative_files_of_a_job_are_found_in_the_clone(frozen):
         ("linked", True),
         ("queued", True),
         ("no list", True),
-        ("no answer", True),  # of the file system
     ],
 )
 def test_copies_that_nobody_uses_are_removed(case, kept, frozen, tmp_path):
@@ -446,11 +478,6 @@ def test_copies_that_nobody_uses_are_removed(case, kept, frozen, tmp_path):
         (copy / "loss").symlink_to("elsewhere")
     if case == "no list":
         os.unlink(f"{copy}.made")
-    if case == "no answer":
-        (programs / "timeout").write_text(
-            '#!/bin/sh\nshift\n[ "$1" = find ] || exec "$@"\nexit 124\n'
-        )
-        (programs / "timeout").chmod(0o755)
     if case != "new":
         os.utime(copy, (0, 0))
     frozen.write("train.py", "second\n")
@@ -459,11 +486,20 @@ def test_copies_that_nobody_uses_are_removed(case, kept, frozen, tmp_path):
     assert bool(list(frozen.code.glob(f"{copy.name}*"))) == kept
 
 
+def test_listing_of_a_slow_file_system_is_not_taken_for_complete(frozen, monkeypatch):
+    frozen.start("train.py")
+    copy = frozen.freeze()
+    assert not list(freeze.written(copy))
+    monkeypatch.setattr(freeze, "_LONGEST_LISTING", 0)
+    with pytest.raises(TimeoutError):
+        list(freeze.written(copy))
+
+
 def test_folder_that_others_can_write_to_is_refused(frozen):
     frozen.start("train.py")
     frozen.code.mkdir()
     frozen.code.chmod(0o777)
-    line = call("code_freeze", frozen.runs / "code", "longship", frozen.clone)
+    line = frozen.line("freeze")
     told = frozen.bash(line, check=False)
     assert told.returncode == 1
     assert f"error: other users can write to {frozen.code}" in told.stderr
@@ -471,27 +507,13 @@ def test_folder_that_others_can_write_to_is_refused(frozen):
 
 
 def test_machine_without_git_is_told(frozen, tmp_path):
-    line = call("code_freeze", frozen.runs / "code", "longship", frozen.clone)
+    line = frozen.line("freeze")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/bash").symlink_to("/bin/bash")
     told = frozen.bash(line, check=False, PATH=str(tmp_path / "bin"))
     error, hint = told.stderr.splitlines()
     assert error == "error: cannot freeze the code: git not found on this machine"
     assert "--live" in hint
-
-
-def test_job_that_is_submitted_by_a_job_has_its_code(frozen):
-    frozen.start("train.py")
-    copy = frozen.freeze()
-    variables = {
-        "LONGSHIP_ROOT": str(copy),
-        "LONGSHIP_CLONE": str(frozen.clone),
-        "LONGSHIP_FROZEN": frozen.names[0],
-    }
-    line = call("code_freeze", frozen.runs / "code", "longship", copy)
-    told = frozen.bash(line, **variables)
-    assert told.stdout.split("\n")[:2] == [str(copy), frozen.names[0]]
-    assert told.stderr == f"code: frozen: the code of this job, {copy}\n"
 
 
 REPOSITORIES = "".join(

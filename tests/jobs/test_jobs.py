@@ -3,11 +3,13 @@
 import os
 import secrets
 import shlex
+from pathlib import Path
 
 import pytest
 from support.repository import toml
 from support.terminal import Terminal
 
+from lib import ROOT
 from lib.configuration.sites import load_machines
 from lib.jobs import submit as jobs
 from lib.jobs.job_files import check_machine, read_job_file
@@ -60,6 +62,7 @@ def site(repository, tmp_path):
     repository.write("site/train.sbatch", JOB)
     repository.write("site/shell.salloc", JOB)
     repository.write("submit.py", "")  # that it can be run is looked at
+    (repository.root / "lib").symlink_to(Path(ROOT, "lib"))
     repository.write("site/strict.sbatch", JOB.replace("start_job m", "start_job strict"))
     repository.write("other/site.toml", '[machines.o]\nrecognise.host = "login.o"\n')
     repository.write("other/own.sbatch", JOB.replace("start_job m", "start_job o"))
@@ -410,7 +413,7 @@ def test_words_reach_sbatch_as_they_are(calls, site, hostile_arguments):
         (TRAIN, {}, "false", "code_live"),
         ("site/shell.salloc", {}, "true", "code_live"),
         ("site/build.sbatch", {}, "true", "code_live"),
-        (TRAIN, {"again": "/it's/7-train"}, "false", "code_restore"),
+        (TRAIN, {"again": "/it's/7-train"}, "false", "code_freeze"),
         (TRAIN, {"again": "/it's/7-train", "live": True}, "true", "code_live"),
     ],
 )
@@ -427,6 +430,16 @@ def test_code_is_frozen_unless_the_user_or_the_job_needs_the_clone(
     )
     lines = [each for each in submit(job=job, **given) if each.startswith("code_")]
     assert [each.split()[0] for each in lines] == [line]
+    assert (" restore " in lines[0]) == (line == "code_freeze" and "again" in given)
+
+
+def test_job_that_a_job_submits_has_its_code(site, submit):
+    store = site.scratch / f"runs/code-{os.getuid()}"
+    store.mkdir(parents=True)
+    site.root = site.root.rename(store / "longship-1")
+    lines = submit(environ={"LONGSHIP_CLONE": "/a clone"})
+    assert call("print_messages", "code", f"frozen: the code of this job, {site.root}") in lines
+    assert not [each for each in lines if each.startswith(("code_", "export LONGSHIP_CLONE"))]
 
 
 def test_restarts_reach_the_job_and_let_it_be_requeued(calls, site):

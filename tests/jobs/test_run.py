@@ -1,4 +1,4 @@
-"""The bash of a job's start and end: lib/jobs/run.bash and code.bash."""
+"""The start and end of a job, and the record of its code."""
 
 import json
 import secrets
@@ -6,8 +6,8 @@ import shlex
 import stat
 
 import pytest
+from support.git import record_code
 
-from lib.script.command import call
 from lib.script.render import render
 
 
@@ -117,7 +117,7 @@ def test_end_keeps_the_exit_code_when_the_record_cannot_be_written(code, bash, t
 
 @pytest.mark.parametrize("submodule", [False, True])
 def test_code_of_somebody_else_is_recorded_and_nothing_of_it_is_run(
-    submodule, recorded, run, bash, tmp_path
+    submodule, recorded, run, tmp_path
 ):
     """All that a repository's own settings can start: filters, monitors, hooks, other programs."""
     folder, git = recorded
@@ -147,16 +147,16 @@ def test_code_of_somebody_else_is_recorded_and_nothing_of_it_is_run(
     run([*git, "config", "core.hooksPath", tmp_path / "hooks"])
     (tmp_path / "hooks").mkdir()
     (tmp_path / "hooks/post-index-change").symlink_to(program)
-    bash(call("code_record_repository", folder, tmp_path / "theirs"))
+    theirs = record_code(run, folder, tmp_path / "theirs")
     assert not (tmp_path / "was run").exists()
-    patch = (tmp_path / "theirs.patch").read_text()
+    patch = theirs.with_suffix(".patch").read_text()
     assert ("+mine again\n" if submodule else "+second\n") in patch
     # what is recorded can be applied to what it names
-    commit = (tmp_path / "theirs.commit").read_text().split()[1]
+    commit = theirs.with_suffix(".commit").read_text().split()[1]
     run(["git", "clone", "--quiet", "--no-checkout", folder, tmp_path / "again"])
     again = ["git", "-C", tmp_path / "again"]
     run([*again, "checkout", "--quiet", commit])
-    run([*again, "apply", tmp_path / "theirs.patch"])
+    run([*again, "apply", theirs.with_suffix(".patch")])
     for name in ["code"] if submodule else ["code", "filtered"]:
         assert (tmp_path / "again" / name).read_text() == (folder / name).read_text()
     run([*git, "status"])
@@ -164,7 +164,7 @@ def test_code_of_somebody_else_is_recorded_and_nothing_of_it_is_run(
 
 
 @pytest.mark.parametrize("place", ["added", "removed", "beside", "deleted"])
-def test_password_is_in_no_recorded_change(place, recorded, run, bash, tmp_path):
+def test_password_is_in_no_recorded_change(place, recorded, run, tmp_path):
     folder, git = recorded
     canary = secrets.token_hex(12)
     login = f"--index-url https://me:{canary}@example.org/simple\n"
@@ -178,12 +178,13 @@ def test_password_is_in_no_recorded_change(place, recorded, run, bash, tmp_path)
     else:
         (folder / name).write_text(texts[place])
     (folder / "code").write_text("mine again\n")
-    bash(call("code_record_repository", folder, tmp_path / "record"))
-    written = (tmp_path / "record.patch").read_text() + (tmp_path / "record.commit").read_text()
+    record = record_code(run, folder, tmp_path / "record")
+    patch = record.with_suffix(".patch")
+    written = patch.read_text() + record.with_suffix(".commit").read_text()
     assert canary not in written and "+mine again\n" in written
-    assert "left out, because it contains a password: $'it\\'s re\\tquired.txt'\n" in written
+    assert "left out, because it contains a password: it's re?quired.txt\n" in written
     run([*git, "checkout", "--quiet", "--", "."])
-    run([*git, "apply", tmp_path / "record.patch"])
+    run([*git, "apply", patch])
     assert (folder / "code").read_text() == "mine again\n"
     assert not list(tmp_path.glob("longship-git.*"))
 
@@ -223,7 +224,7 @@ def test_job_waits_for_a_slurm_that_is_busy(failures, code, run, root, clean_env
 
 
 @pytest.fixture
-def recorded(run, bash, tmp_path):
+def recorded(run, tmp_path):
     """Give a repository, its folder, and a run that has recorded its code."""
     folder = tmp_path / "it's a repository"
     folder.mkdir()
@@ -233,9 +234,7 @@ def recorded(run, bash, tmp_path):
     run([*git, "add", "."])
     run([*git, "commit", "--quiet", "--message=x"])
     (folder / "code").write_text("mine\n")
-    (tmp_path / "12-train/repositories").mkdir(parents=True)
-    file = tmp_path / "12-train/repositories/longship"
-    bash(call("code_record_repository", folder, file))
+    record_code(run, folder, tmp_path / "12-train")
     return folder, git
 
 

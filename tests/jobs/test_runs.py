@@ -41,7 +41,7 @@ job_set_shape() { printf 'shape\\0%s\\0' "$1"; }
 job_check_previous() { printf 'chain\\0%s\\0' "$1"; }
 modules_load() { printf 'module\\0%s\\0' "$2"; }
 job_label_output() { printf 'apart\\0yes\\0'; }
-code_record_begin() { printf 'code %s\\0%s\\0' "${@:2}"; }
+code_record_begin() { printf 'code %s\\0%s\\0' "${@:3}"; }
 run_begin() {
   printf '%s\\0' run "$RUN_DIR" launcher "$LAUNCHER" folder "$STACK_DIR" file "$1"
   printf '%s\\0' root "$LONGSHIP_ROOT" "${@:2}"

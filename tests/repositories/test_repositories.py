@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.git import record_code
 
 from lib import ROOT
 from lib.configuration.repositories import configured_repositories
@@ -195,7 +196,6 @@ def test_code_of_another_user_is_recorded_with_a_job(run, clean_environment, tmp
     run(["git", "init", "--quiet", tmp_path])
     run([*git, "commit", "--quiet", "--allow-empty", "--message=first"])
     commit = run([*git, "rev-parse", "HEAD"]).stdout
-    lines = [call("code_record_repository", tmp_path, tmp_path / "theirs")]
     environment = {**clean_environment, "HOME": str(tmp_path), **FOREIGN}
-    run(["bash", "-c", render("a test", lines)], env=environment)
-    assert (tmp_path / "theirs.commit").read_text().startswith(f"commit {commit}")
+    theirs = record_code(run, tmp_path, tmp_path / "theirs", env=environment)
+    assert theirs.with_suffix(".commit").read_text().startswith(f"commit {commit}")

@@ -5,9 +5,9 @@ import pytest
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import (
     ENDINGS,
+    active_image,
     can_use,
     check_usable,
-    image_file,
     image_name,
     image_source,
     image_tag,
@@ -112,7 +112,7 @@ def test_image_is_named_after_its_source(text, name, repository):
 def test_file_is_named_after_source_architecture_and_runtime(runtime, repository):
     source = source_of(repository, "docker://x/base:1")
     _, paths = repository.settings_and_paths(arch="arm64")
-    assert image_file(runtime, source, paths) == f"base_1_arm64.{ENDINGS[runtime]}"
+    assert active_image(runtime, source, paths).name == f"base_1_arm64.{ENDINGS[runtime]}"
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
+from lib import ROOT
 from support import processes
 from support.repository import Clone, toml
 
@@ -17,6 +19,13 @@ IDENTITY = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_ALLOW_PROTOCOL": "file:https",  # git forbids it for submodules since 2.38.1
 }
+
+
+def record_code(run, folder, directory, **options):
+    """Record a repository as a job does, in a directory; give the path without suffix."""
+    worker = [sys.executable, "-X", "utf8", Path(ROOT, "lib/jobs/freeze.py")]
+    run([*worker, "record", directory, "code", folder], **options)
+    return directory / "repositories/code"
 
 
 class Repository:
