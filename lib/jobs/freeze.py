@@ -163,9 +163,9 @@ def freeze(store: str, *words: str, run: Path | None = None) -> None:
             reason = getattr(error, "strerror", "see git's output above")
             _refuse(name, f"cannot read {top}: {reason}")
     copies = [each.rpartition("-")[0] for each in frozen]
-    for each in copies:
-        os.utime(directory / each)
     with suppress(OSError, ValueError):
+        for each in copies:
+            os.utime(directory / each)
         _prune(directory)
     print(*frozen)
     text = f"frozen in {directory}: {' '.join(copies)}; later changes do not reach this job"
@@ -372,6 +372,10 @@ def main() -> None:
             _ACTIONS[sys.argv[1]](*sys.argv[2:])
     except LongshipError as error:
         error.print()
+        sys.exit(1)
+    except OSError as error:
+        hint = "set TMPDIR to a directory that you can write to"
+        print_messages(error=f"cannot write temporary files: {error.strerror}", hint=hint)
         sys.exit(1)
 
 
