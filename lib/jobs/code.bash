@@ -10,7 +10,7 @@
 # STORE-UID, and export where they are: LONGSHIP_ROOT, and LONGSHIP_FROZEN with a NAME-ID-COMMIT for each repository.
 code_freeze() {
   local frozen
-  frozen=$(trap '' INT && exec "$1" -X utf8 "${@:2}") || exit # Python that starts would print a traceback
+  frozen=$(exec "$1" -X utf8 "${@:2}") || exit
   export LONGSHIP_FROZEN=$frozen
   frozen=${frozen%% *}
   export LONGSHIP_ROOT=$4-$UID/${frozen%-*}

@@ -8,11 +8,16 @@ The worker needs git and the standard library.
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while Python imports: no traceback
+
+# ruff: noqa: E402
 import hashlib
 import os
 import shlex
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -24,11 +29,11 @@ from typing import NoReturn
 
 sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from lib.jobs.code import Code, checksum  # noqa: E402
-from lib.repositories.git import GitError, join_names, split_names  # noqa: E402
-from lib.script.errors import LongshipError, print_messages, write_error  # noqa: E402
-from lib.script.execute import make_directory, output  # noqa: E402
-from lib.script.records import content_of, is_own  # noqa: E402
+from lib.jobs.code import Code, checksum
+from lib.repositories.git import GitError, join_names, split_names
+from lib.script.errors import LongshipError, print_messages, write_error
+from lib.script.execute import make_directory, output
+from lib.script.records import content_of, is_own
 
 _LIVE = "to run the files as they are when the job starts, add: --live"
 # compiled extensions, generated modules and metadata, which git ignores
