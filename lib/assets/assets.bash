@@ -123,6 +123,24 @@ asset_set_ref() {
     fail_writing "${ref%/*}" "cannot write $ref" 'check the permissions of the directory; the line above has the reason'
 }
 
+# asset_add_metric ASSET DIR: copy the code of a metric to where the library evaluate, offline, looks for what it has loaded
+# before: a directory with a name of 64 characters. It takes the newest.
+asset_add_metric() {
+  local -r name=${2##*--}.py modules=$hub_cache/modules/evaluate_modules/metrics/${2#spaces--}
+  asset_record "$1"
+  asset_commit "$REPLY"
+  local -r files=$hub_cache/hub/$2/snapshots/$REPLY to=$modules/${REPLY}000000000000000000000000
+  if [[ ! -e $files/$name ]]; then return; fi # another kind of Space
+  if [[ ! -e $to/$name ]]; then
+    directory_make "$modules"
+    rm -rf -- "$to.partial"
+    if ! mkdir -- "$to.partial" || ! cp -L -- "$files"/*.py "$to.partial" || ! mv -T -- "$to.partial" "$to"; then
+      fail_writing "$modules" "cannot write $to" 'check the permissions of the directory; the line above has the reason'
+    fi
+  fi
+  touch -c -- "$to/$name"
+}
+
 # asset_export ASSET DIR COPIES: copy it as plain files to the directory COPIES.
 asset_export() {
   local -r copy=$3/$1.asset

@@ -147,8 +147,12 @@ def _start_lines(settings: Settings, paths: Paths) -> list[str]:
 
 
 def _ref_lines(assets: tuple[Asset, ...]) -> list[str]:
-    """Return the lines that point branches to commits; main is a repo's first asset."""
+    """Return the lines with which programs find them by name; main is a repo's first asset."""
     names = {(each.directory, ref): each for each in assets for ref in each.refs}
     for each in reversed(assets):
         names[each.directory, "main"] = each
-    return [call("asset_set_ref", each.record, *name) for name, each in names.items()]
+    metrics = [each for each in assets if each.kind == "space"]
+    return [
+        *(call("asset_set_ref", each.record, *name) for name, each in names.items()),
+        *(call("asset_add_metric", each.record, each.directory) for each in metrics),
+    ]

@@ -39,7 +39,9 @@ class AssetEntry(NamedTuple):
     name: Annotated[str, "label that distinguishes entries with the same repo"] = ""
     repo: Annotated[str, "repository on the Hugging Face Hub, such as openai-community/gpt2"] = ""
     kind: Annotated[
-        str, "type of the repository; use model for a tokenizer", ("model", "dataset")
+        str,
+        "type of the repository; use model for a tokenizer, space for a metric of evaluate",
+        ("model", "dataset", "space"),
     ] = "model"
     revision: Annotated[str, "commit; a branch or tag can move, so its commit is printed"] = "main"
     include: Annotated[Strings, "patterns of files to download (default: all)"] = ()

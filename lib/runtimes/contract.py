@@ -53,7 +53,10 @@ CACHES_UNLESS_SET = (("MIOPEN_USER_DB_PATH", "miopen"), ("MIOPEN_CUSTOM_CACHE_DI
 # Comment above the text in emitted scripts.
 CONTRACT = "The environment inside, the same for every runtime: POSIX sh."
 
-OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+OFFLINE = (
+    *("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_EVALUATE_OFFLINE"),
+    "TRANSFORMERS_OFFLINE",
+)
 
 
 class Bind(NamedTuple):

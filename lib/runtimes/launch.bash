@@ -80,13 +80,14 @@ host_check_arch() {
 
 # venv_check DIR BASE: fail if the venv is missing or was built on something else.
 venv_check() {
-  local base=
+  local base='' stack=${1##*/}
+  stack=${stack#venv_} stack=${stack%_*} # of venv_STACK_ARCH, or of venvs/STACK_ARCH-TIME
   if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg ]]; then return 0; fi # the user's own, used unchanged
   [[ -e $1/longship-base ]] ||
-    fail "Python packages are not installed: $1 not found" 'python3 set_up.py install'
+    fail "Python packages are not installed: $1 not found" "python3 set_up.py install --stack $stack"
   IFS= read -r base <"$1/longship-base" || :
   [[ $base == "$2" ]] ||
-    fail "the Python packages in $1 were installed on top of $base, not of $2" 'python3 set_up.py install'
+    fail "the Python packages in $1 were installed on top of $base, not of $2" "python3 set_up.py install --stack $stack"
 }
 
 # directory_make DIR...: make the configured directories, or stop at one that cannot be made or entered.

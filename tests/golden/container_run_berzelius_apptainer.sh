@@ -55,7 +55,7 @@ export WANDB_CONFIG_DIR="$LONGSHIP_SCRATCH_DIR"/cache/wandb/config
 export WANDB_DATA_DIR="$LONGSHIP_SCRATCH_DIR"/cache/wandb/data
 export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
 export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
-export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TRANSFORMERS_OFFLINE=1
+export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_EVALUATE_OFFLINE=1 TRANSFORMERS_OFFLINE=1
 export OMP_NUM_THREADS=8
 export GREETING='"'"'it'"'"'"'"'"'"'"'"'s "$HOME"'"'"'
 if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
@@ -109,7 +109,7 @@ command_exec() {
 
 exported_keep REPLY UTF8 arch base block bound byte code command directory each file found \
     free free_inodes hint home image inodes lines magic mode number options own path pieces \
-    reason rest size source target text told valid variable word
+    reason rest size source stack target text told valid variable word
 
 # ---------- lib/runtimes/launch.bash
 
@@ -161,13 +161,14 @@ host_check_arch() {
 
 # venv_check DIR BASE: fail if the venv is missing or was built on something else.
 venv_check() {
-  local base=
+  local base='' stack=${1##*/}
+  stack=${stack#venv_} stack=${stack%_*} # of venv_STACK_ARCH, or of venvs/STACK_ARCH-TIME
   if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg ]]; then return 0; fi # the user's own, used unchanged
   [[ -e $1/longship-base ]] ||
-    fail "Python packages are not installed: $1 not found" 'python3 set_up.py install'
+    fail "Python packages are not installed: $1 not found" "python3 set_up.py install --stack $stack"
   IFS= read -r base <"$1/longship-base" || :
   [[ $base == "$2" ]] ||
-    fail "the Python packages in $1 were installed on top of $base, not of $2" 'python3 set_up.py install'
+    fail "the Python packages in $1 were installed on top of $base, not of $2" "python3 set_up.py install --stack $stack"
 }
 
 # directory_make DIR...: make the configured directories, or stop at one that cannot be made or entered.

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shutil
 import signal
 import stat
@@ -21,6 +22,22 @@ from lib.configuration.sites import own_arch
 from lib.script.command import assign, call
 from lib.script.render import render
 
+METRIC = {
+    "tiny.py": b"""\
+import datasets, evaluate
+from .parts import same
+class Tiny(evaluate.Metric):
+    def _info(self):
+        features = {name: datasets.Value("string") for name in ("predictions", "references")}
+        return evaluate.MetricInfo(
+            description="", citation="", inputs_description="", features=datasets.Features(features)
+        )
+    def _compute(self, predictions, references):
+        return {"tiny": sum(map(same, predictions, references)) / len(references)}
+""",
+    "parts.py": b"def same(a, b):\n    return a == b\n",
+    "README.md": b"a metric",
+}
 SECONDS = 120  # what a test waits for at most
 LARGE = random.Random(0).randbytes(2_000_000)
 FILES = {"config.json": b'{"a": 1}', "a folder/model.bin": LARGE, "README.md": b"hello"}
@@ -47,6 +64,8 @@ def hub():
         repo.new = repo.commit(FILES)
         hub.repos["datasets/lab/text"] = Repo()
         hub.repos["datasets/lab/text"].commit({"train.jsonl": b'{"text": "a"}\n'})
+        hub.repos["spaces/evaluate-metric/tiny"] = Repo()
+        hub.repos["spaces/evaluate-metric/tiny"].commit(METRIC)
         hub.repos["lab/gated"] = Repo(gated=True)
         hub.repos["lab/gated"].commit({"config.json": b"{}"})
         yield hub
@@ -367,3 +386,59 @@ def test_full_disk_of_the_target_is_told(carried, small_disk):
     ballast.unlink()
     run_lines(carried, offline_lines)  # copies, as links do not lead to another file system
     assert content(next(disk.glob("hf/hub/models*/snapshots/*"))) == FILES
+
+
+# Code of the hub, which the libraries import
+
+
+REMOTE = {
+    "config.json": b'{"auto_map": {"AutoConfig": "lab/code--tiny.TinyConfig"}, "size": 3}',
+}
+CODE = {
+    "tiny.py": b"""\
+import transformers
+class TinyConfig(transformers.PretrainedConfig):
+    model_type = "tiny"
+""",
+}
+LOAD = """
+import evaluate, transformers
+print(evaluate.load("tiny").compute(predictions=["a", "b"], references=["a", "c"]))
+configuration = transformers.AutoConfig.from_pretrained("lab/remote", trust_remote_code=True)
+print(type(configuration).__name__, configuration.size)
+"""
+
+
+@pytest.fixture(scope="session")
+def libraries(root, session_environment):
+    """Give a venv with evaluate and transformers, in the versions of the stack evaluate."""
+    file = root / "stacks/evaluate/requirements.txt"
+    pins = [
+        each for each in file.read_text().split() if re.match("(transformers|datasets)==", each)
+    ]
+
+    def build(partial):
+        processes.run(["/usr/bin/python3", "-m", "venv", partial], env=session_environment)
+        install = [partial / "bin/python", "-m", "pip", "install", "--quiet", "evaluate==0.4.6"]
+        processes.run([*install, *pins], env=session_environment)
+
+    return cache.cached(f"libraries-{cache.fingerprint(*pins)}", build)
+
+
+def test_code_of_metrics_and_models_is_found_without_a_network(
+    make, hub, libraries, airgapped, tmp_path
+):
+    hub.repos["lab/remote"], hub.repos["lab/code"] = Repo(), Repo()
+    hub.repos["lab/remote"].commit(REMOTE)
+    hub.repos["lab/code"].commit(CODE)
+    metric = asset("evaluate-metric/tiny", 'kind = "space"\n')
+    text = metric + asset("lab/remote") + asset("lab/code")
+    connected = make(text, tmp_path / "connected")
+    run_lines(connected, download_lines)
+    clone = make(text, tmp_path / "target")
+    shutil.copytree(connected.scratch / "offline/assets", clone.scratch / "offline/assets")
+    for _ in range(2):
+        run_lines(clone, offline_lines, airgapped)
+    command = clone.command("container_run.py", str(libraries / "bin/python"), "-c", LOAD)
+    done = processes.run(airgapped(command), env=clone.environment, cwd=clone.root)
+    assert done.stdout == "{'tiny': 0.5}\nTinyConfig 3\n"

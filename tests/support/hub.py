@@ -93,7 +93,7 @@ class Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         self.server.asked.append((self.command, path, self.headers.get("Range")))
         asked = re.fullmatch(
-            r"/(?P<api>api/)?(?P<repo>(?:models/|datasets/)?[^/]+/[^/]+)"
+            r"/(?P<api>api/)?(?P<repo>(?:models/|datasets/|spaces/)?[^/]+/[^/]+)"
             r"/(?P<what>revision|tree|resolve)/(?P<revision>[^/]+)(?:/(?P<file>.+))?",
             path,
         )

@@ -1,4 +1,4 @@
-"""Download a model or dataset of the Hugging Face Hub into its cache, and record its files.
+"""Download a model, dataset or Space of the Hugging Face Hub into its cache, and record its files.
 
 Runs inside the environment, with the Python of a venv that has huggingface_hub. The token is the
 environment's (HF_TOKEN). An interrupted download is resumed.
@@ -183,7 +183,7 @@ def explain(error, asset):
 
 def explain_hub(names, statuses, asset):
     """Return error and hint for the hub's answer, or for a hub that is not reachable, or None."""
-    page = f"{hub()}/{'datasets/' if asset.kind == 'dataset' else ''}{asset.repo}"
+    page = f"{hub()}/{'' if asset.kind == 'model' else f'{asset.kind}s/'}{asset.repo}"
     token = os.environ.get("HF_TOKEN")
     export = "run: export HF_TOKEN=..."
     if "GatedRepoError" in names:
