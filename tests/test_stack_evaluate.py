@@ -94,6 +94,24 @@ def test_each_machine_that_trains_has_a_job_script_that_evaluates():
     assert {each.replace("training", "evaluation") for each in trains} <= names
 
 
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (
+            ["--stack", "olmo", "local/run_training_local.sbatch"],
+            "--then starts export.sh, which the stack olmo does not have",
+            "--stack pytorch",
+        ),
+        (["local/preprocess_data_local.sbatch"], "does not start run_training.sh", "--after JOB"),
+        (["rerun", "7"], "--then requires the job script of a training", "--help"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_told(words, message, hint, root, clean_environment, run):
+    command = [sys.executable, root / "submit.py", "--dry-run", *words, "--then", "evaluate"]
+    done = run(command, env=clean_environment, check=False)
+    assert done.returncode in (1, 2) and message in done.stderr and hint in done.stderr
+
+
 def test_job_script_of_another_stack_is_refused(root, clean_environment, run):
     job = [sys.executable, root / "submit.py", "--dry-run", "local/run_evaluation_local.sbatch"]
     done = run(job, env=clean_environment, check=False)

@@ -18,8 +18,9 @@ from lib.configuration.snapshot import resolved
 from lib.doctor.explain import findings_of
 from lib.jobs import rerun, start
 from lib.jobs import submit as submission
+from lib.jobs.checks import check_script
 from lib.jobs.frozen import with_frozen_code
-from lib.jobs.job_files import check_machine, read_job_file
+from lib.jobs.job_files import check_machine, evaluation_file, read_job_file
 from lib.jobs.launcher import job_launcher
 from lib.jobs.options import is_option
 from lib.jobs.page import page_lines, page_of, synced_runs
@@ -28,10 +29,11 @@ from lib.jobs.request import slurm_facts
 from lib.jobs.status import status, status_as_json
 from lib.jobs.usage import recorded_values
 from lib.jobs.watcher import decide as decide_on
+from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
 from lib.runtimes.packages import install_steps
 from lib.script.command import call as line
-from lib.script.errors import offline_modes, print_messages
+from lib.script.errors import LongshipError, offline_modes, print_messages
 from lib.script.execute import output, write_file
 from lib.script.output import Report
 from lib.script.records import read_record, readable_values, seconds_between
@@ -110,6 +112,13 @@ class _Command(click.Command):
     shell_complete=complete("job_id"),
 )
 @click.option(
+    "--then",
+    default="",
+    metavar="STACK",
+    help="Evaluate the trained model with STACK, such as evaluate.",
+    shell_complete=complete("stack"),
+)
+@click.option(
     "--restarts",
     type=click.IntRange(min=0),
     metavar="N",
@@ -132,6 +141,7 @@ def submit(
     words: tuple[str, ...],
     chain: int,
     after: str,
+    then: str,
     restarts: int | None,
     live: bool,
     as_json: bool,
@@ -158,8 +168,9 @@ def submit(
     Image, packages, partition, time limit, GPUs, memory and account are checked first. The job uses
     the current configuration and code, frozen unless --live or jobs.freeze says otherwise, and the
     image and packages that are active when it starts. With --chain, each job resumes where the
-    previous one reached its time limit. With --array, @{FILE} in an argument of the job is a line
-    of FILE, in each task another one: task 0 takes the first line.
+    previous one reached its time limit. With --then, the site's evaluation job exports the newest
+    checkpoint and evaluates it, once the training has completed. With --array, @{FILE} in an
+    argument of the job is a line of FILE, in each task another one: task 0 takes the first line.
     """
     given = {"chain": chain, "after": after, "agreed": yes, "live": live, "as_json": as_json}
     given["restarts"] = restarts
@@ -167,6 +178,8 @@ def submit(
         raise click.UsageError(f'unexpected argument for status: "{words[0]}"')
     if job != "report" and (as_csv or since):
         raise click.UsageError(f"{'--csv' if as_csv else '--since'} requires report")
+    if then and not job.endswith(".sbatch"):
+        raise click.UsageError("--then requires the job script of a training")
     if job == "status":
         shown = status_as_json if as_json else status
         call.show("submit.py status", lambda: shown(call.paths.runs))
@@ -186,7 +199,7 @@ def submit(
     if job == "rerun":
         call, lines = _rerun(call, words, given)
     else:
-        call, lines = _submit(call, job, words, given)
+        call, lines = _submit(call, job, words, then, given)
     call.finish(render(call.title(f"submit.py {job}"), lines), _NAME)
 
 
@@ -236,7 +249,7 @@ def sync(call: Call, runs: tuple[str, ...], follow: bool) -> None:
 
 
 def _submit(
-    call: Call, name: str, words: tuple[str, ...], given: dict[str, Any]
+    call: Call, name: str, words: tuple[str, ...], then: str, given: dict[str, Any]
 ) -> tuple[Call, list[str]]:
     """Return the call for the job's own machine, and its lines."""
     typed, arguments = submission.split_typed(words)
@@ -246,7 +259,24 @@ def _submit(
     if job.machine in machines:
         call = call.changed(machine=job.machine)
     wanted = submission.Submission(job, typed, arguments, **given)
-    return call, submission.submit_lines(call.environment("job"), wanted)
+    env = call.environment("job")
+    following = _evaluation(call.changed(stack=then), wanted, env) if then else None
+    return call, submission.submit_lines(env, wanted, following)
+
+
+def _evaluation(
+    call: Call, trained: submission.Submission, env: Environment
+) -> tuple[Environment, submission.Submission]:
+    """Return the job that evaluates what another one trains, and its environment."""
+    if trained.job.script != "run_training.sh":
+        raise LongshipError(
+            f"--then requires a training, but {trained.job.path} does not start run_training.sh",
+            f"to start another job after it: python3 {_NAME} SITE/JOB.sbatch --after JOB",
+        )
+    check_script(env.settings, "--then", "export.sh")
+    job = evaluation_file(Path(ROOT), env.machine)
+    account = [each for each in trained.typed if each.name == "account"]
+    return call.environment("job"), submission.Submission(job, account, ())
 
 
 def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[Call, list[str]]:

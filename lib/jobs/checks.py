@@ -37,7 +37,8 @@ def check_job(
     """
     settings = env.settings
     _check_name(given["job-name"])
-    _check_script(settings, job)
+    if job.script:
+        check_script(settings, str(job.path), job.script)
     _check_secrets(settings, words)
     _check_colon(words)
     if not job.is_interactive:
@@ -99,13 +100,13 @@ def _check_name(name: str) -> None:
         )
 
 
-def _check_script(settings: Settings, job: JobFile) -> None:
-    """Stop if the stack does not have the script that the job starts."""
+def check_script(settings: Settings, starter: str, script: str) -> None:
+    """Stop if the stack does not have a script that something starts."""
     stacks, stack = settings.root / "stacks", settings.stack.name
-    if job.script and not (stacks / stack / job.script).is_file():
-        able = [each.parent.name for each in find_files(stacks, f"*/{job.script}")]
+    if not (stacks / stack / script).is_file():
+        able = [each.parent.name for each in find_files(stacks, f"*/{script}")]
         raise LongshipError(
-            f"{job.path} starts {job.script}, which the stack {stack} does not have",
+            f"{starter} starts {script}, which the stack {stack} does not have",
             f"choose another stack: --stack {' or '.join(able) or 'NAME'}",
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from lib.configuration.layers import Settings
@@ -62,3 +63,15 @@ def cost_of(settings: Settings, request: Request, chain: int) -> Cost:
         return Cost(words + "; cost unknown: the site file has no price" * bool(charges))
     cost = Cost(words, price[0] * request.hours * count, price[1])
     return cost._replace(words=f"{words}; at most {cost.text}")
+
+
+def together(costs: Sequence[Cost]) -> Cost:
+    """Describe what is submitted at once, and the cost of all of it."""
+    if len(costs) == 1:
+        return costs[0]
+    words = "; then ".join(each.words for each in costs)
+    amounts = [each.amount for each in costs if each.amount is not None]
+    if len(amounts) < len(costs):
+        return Cost(words)
+    cost = Cost(words, sum(amounts), costs[0].unit)
+    return cost._replace(words=f"{words}; together at most {cost.text}")

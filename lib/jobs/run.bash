@@ -9,6 +9,7 @@
 #   sampler             the script that the first rank of each node starts to measure it
 #   usage/              the samples of each node, NODE.csv
 #   outputs             link to the directory of the training's results, once the training has started
+#   exported            link to its newest checkpoint in Hugging Face's format, once a job evaluates it
 #   report-RUN.html     the page of submit.py report RUN
 #   job.sbatch          the job script at submission; job.salloc for an interactive job
 #   arguments           the arguments of the job, each followed by a zero byte
@@ -87,6 +88,35 @@ job_check_previous() {
     *) return ;;
   esac
   fail "job $1, which this job resumes, ended in state $state" "check its log, then run: python3 submit.py rerun $1"
+}
+
+# job_export MODEL: if it is RUN/exported, let it be a link to the newest checkpoint of that training in Hugging Face's
+# format, which is written in the environment of that run.
+job_export() {
+  local -r run=${1%/exported}
+  local model
+  if [[ $1 != "${RUN_DIR%/*}"/*/exported || -e $1 ]]; then return; fi
+  if ! is_own "$run" || [[ ! -d $run/outputs ]]; then
+    fail "${run##*/} has no results of a training of yours: $run/outputs" 'list your runs: python3 submit.py status'
+  fi
+  printf 'longship: exporting the newest checkpoint of %s\n' "$run" >&2
+  if ! model=$(job_export_inside "$run") || ! ln -sfn -- "$model" "$1"; then
+    fail "no checkpoint of ${run##*/} was exported" 'check the lines above'
+  fi
+}
+
+# job_export_inside RUN: start the export of its stack, and print the directory of the model. The run's start.bash sets its
+# launcher, options of srun and stack, and then returns, as for a script that is watched.
+job_export_inside() {
+  local -r own=$RUN_DIR outputs=$(realpath -- "$1/outputs")
+  local -a start=()
+  unset SLURM_GPUS # those of this job
+  export LONGSHIP_WATCHED=$1
+  # shellcheck source=/dev/null
+  source "$1/start.bash" >&2
+  export RUN_DIR=$own
+  if ((${#CONTAINER_OPTIONS[@]})); then start=(srun --nodes=1 --ntasks=1 "${CONTAINER_OPTIONS[@]}"); fi
+  env -u SLURM_LABELIO "${start[@]}" "$LAUNCHER" bash "$STACK_DIR/export.sh" "$outputs" | tail -n 1
 }
 
 # is_own DIR: whether it is the user's, and nobody else can write to it.

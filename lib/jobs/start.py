@@ -85,6 +85,9 @@ def start_lines(
     jobs, origin = settings.configuration.jobs, settings.origins["jobs.silence"]
     restarts, silence = watch_limits(jobs, origin) if is_batch else (0, 0)
     is_watched, log = restarts > 0 or silence > 0, facts.get("StdOut", "")
+    stack = paths.root / "stacks" / settings.stack.name
+    evaluates = (stack / "run_evaluation.sh").exists()
+    exports = ['job_export "${JOB_ARGUMENTS[0]-}"'] if evaluates else []
     return [
         *module_lines(machine, env.runtime),
         export("LONGSHIP_ROOT", paths.root),
@@ -92,12 +95,12 @@ def start_lines(
         comment("shellcheck disable=SC2034  # for the job file"),
         assign("LAUNCHER", run / "launcher"),
         comment("shellcheck disable=SC2034"),
-        assign("STACK_DIR", paths.root / "stacks" / settings.stack.name),
+        assign("STACK_DIR", stack),
         call("set_rendezvous", machine.rendezvous),
         call("job_set_shape", str(processes_per_node(facts, on_node, machine))),
         *pyxis.options(env),
         *([call("job_label_output")] if is_batch else []),
-        *(["if watch_is_child; then return; fi"] if is_watched else []),
+        *([f"if watch_is_child; then {'; '.join([*exports, 'return'])}; fi"] if is_batch else []),
         wrapped("code_record_begin", python(), _RUN, *repositories(settings, paths)),
         " \\\n    ".join(
             [
@@ -106,7 +109,7 @@ def start_lines(
             ]
         ),
         *([call("job_check_previous", chained)] if chained else []),
-        *([call("watch_run", *map(str, (restarts, silence)), log)] if is_watched else []),
+        *([call("watch_run", *map(str, (restarts, silence)), log)] if is_watched else exports),
     ]
 
 

@@ -195,20 +195,36 @@ cost_confirm() {
 # NUMBER arguments are sbatch options; a later --dependency replaces one of these.
 submission_send() {
   local -a after=()
-  local id output
   local -i number
   for ((number = 0; number < $1; number++)); do
-    output=$(command_exec sbatch --parsable "${@:3:$2}" "${after[@]}" "${@:3+$2}" 2>&1) || {
-      if ((number)); then warn_of "only ${#submitted_ids[@]} of $1 jobs were submitted" "to cancel these jobs, run: scancel ${submitted_ids[*]}"; fi
-      fail "Slurm rejected the job: $(slurm_last_error "$output")" 'change the sbatch options, or the #SBATCH directives of the job script'
-    }
-    id=${output##*$'\n'} # after warnings
-    id=${id%%;*}         # what follows is the cluster's name
-    [[ $id =~ ^[0-9]+$ ]] || fail "sbatch printed no job ID: $output" 'check with squeue --me, then try again'
-    submitted_ids+=("$id")
-    after=("--dependency=afterany:$id")
-    export LONGSHIP_CHAINED_AFTER=$id
+    submission_send_job "${@:3:$2}" "${after[@]}" "${@:3+$2}"
+    after=("--dependency=afterany:${submitted_ids[-1]}")
+    export LONGSHIP_CHAINED_AFTER=${submitted_ids[-1]}
   done
+}
+
+# submission_send_then RUNS NAME ARGUMENT...: submit the job that exports and evaluates what the last job of that NAME trains,
+# to start after that one has completed. job_export knows the path of the model.
+submission_send_then() {
+  local -r trained=${submitted_ids[-1]}
+  unset LONGSHIP_CHAINED_AFTER
+  submission_send_job --dependency="afterok:$trained" --kill-on-invalid-dep=yes "${@:3}" "$1/$trained-$2/exported"
+  print_messages results "$1/$trained-$2/exported/evaluation"
+}
+
+# submission_send_job ARGUMENT...: submit one job, and add it to submitted_ids.
+submission_send_job() {
+  local id output
+  output=$(command_exec sbatch --parsable "$@" 2>&1) || {
+    if ((${#submitted_ids[@]})); then
+      warn_of "not all jobs were submitted, only ${submitted_ids[*]}" "to cancel these jobs, run: scancel ${submitted_ids[*]}"
+    fi
+    fail "Slurm rejected the job: $(slurm_last_error "$output")" 'change the sbatch options, or the #SBATCH directives of the job script'
+  }
+  id=${output##*$'\n'} # after warnings
+  id=${id%%;*}         # what follows is the cluster's name
+  [[ $id =~ ^[0-9]+$ ]] || fail "sbatch printed no job ID: $output" 'check with squeue --me, then try again'
+  submitted_ids+=("$id")
 }
 
 # pins_restore RUN: keep what a pending re-run of RUN needs from being pruned.
@@ -241,11 +257,13 @@ jobs_print_ids() {
   [[ -t 1 ]] || printf '%s\n' "${submitted_ids[@]}"
 }
 
-# jobs_print_json OBJECT: print an object for each job, in JSON; %j and %A are replaced by its ID.
+# jobs_print_json OBJECT [LAST]: print an object for each job, in JSON; %j and %A are replaced by its ID. LAST is that of
+# the last job, if it is another one.
 jobs_print_json() {
   local id comma=''
   printf '['
   for id in "${submitted_ids[@]}"; do
+    if (($# > 1)) && [[ $id == "${submitted_ids[-1]}" ]]; then shift; fi
     log_resolve "$1" "$id"
     printf '%s\n  %s' "$comma" "$REPLY"
     comma=,

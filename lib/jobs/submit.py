@@ -11,11 +11,11 @@ from lib.configuration.paths import Paths
 from lib.configuration.snapshot import resolved
 from lib.configuration.training import hub_cache
 from lib.jobs.checks import check_job, log_directories, log_path, stack_lines
-from lib.jobs.cost import Cost, cost_of, round_up
+from lib.jobs.cost import Cost, cost_of, round_up, together
 from lib.jobs.frozen import freeze_lines
 from lib.jobs.job_files import JobFile
 from lib.jobs.options import Option, combined, read_options, read_variables, same_gpus
-from lib.jobs.request import check_request, request_from_options
+from lib.jobs.request import Request, check_request, request_from_options
 from lib.jobs.sweep import Sweep, read_sweep
 from lib.jobs.watcher import with_restarts
 from lib.runtimes.environment import Environment
@@ -24,8 +24,6 @@ from lib.script.command import array, call, comment, export, wrapped
 from lib.script.errors import LongshipError, printable
 from lib.script.output import json_object
 from lib.script.quoting import Expansion, Word
-
-_ARGUMENTS = (Expansion('"${options[@]}"'), Expansion('"${job[@]}"'))
 
 
 class Submission(NamedTuple):
@@ -43,10 +41,76 @@ class Submission(NamedTuple):
     as_json: bool = False
 
 
-def submit_lines(env: Environment, wanted: Submission) -> list[str]:
-    """Return the lines that check a job, print its cost and submit it."""
-    settings, paths = with_restarts(env.settings, wanted.restarts), env.paths
-    machine, job = settings.machine, wanted.job
+class _Job(NamedTuple):
+    """A submission whose values have been checked."""
+
+    env: Environment
+    wanted: Submission
+    request: Request
+    given: Mapping[str, str]  # all options by long name
+    own: list[Option]
+    account: list[Option]
+    log: str  # with Slurm's placeholders
+    sweep: Sweep
+    cost: Cost
+    prefix: str = ""  # of the arrays with its options and arguments
+
+    @property
+    def words(self) -> tuple[Word, ...]:
+        """The arguments of sbatch."""
+        arrays = (f"{self.prefix}options", f"{self.prefix}job")
+        return tuple(Expansion(f'"${{{each}[@]}}"') for each in arrays)
+
+
+def submit_lines(
+    env: Environment, wanted: Submission, then: tuple[Environment, Submission] | None = None
+) -> list[str]:
+    """Return the lines that check a job, print its cost and submit it.
+
+    Parameters
+    ----------
+    then : optional
+        The job that evaluates what this one trains, and its environment. It is checked, priced and
+        submitted with it.
+    """
+    first = _checked(env, wanted)
+    jobs = [first, *([_checked(*then)._replace(prefix="then_")] if then else [])]
+    if then and "array" in first.given:
+        raise LongshipError("--then cannot be used with job arrays", "leave out --then or --array")
+    env, wanted, paths = first.env, first.wanted, env.paths
+    cost = together([each.cost for each in jobs])
+    asks = 0 < env.settings.configuration.jobs.ask_above < (cost.amount or 0)
+    logs = [name for each in jobs for name in log_directories(paths, each.given, each.log)]
+    return [
+        *stack_lines(env, wanted.job, first.request, first.sweep.first),
+        call("slurm_check", env.machine.name),
+        call("check_python", paths.root),
+        call("runs_make", paths.runs),
+        *(line for each in jobs for line in _environment_lines(each.env, each.wanted)),
+        *_data_lines(env, wanted, first.given),
+        wrapped("directory_make", *dict.fromkeys(logs)),
+        call("directory_check_room", paths.scratch_dir),
+        call("cd", paths.root),
+        *_kept(first),
+        *_sweep_lines(paths, first.sweep),
+        # what another job has, in which this is typed, is not for this one
+        "unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN",
+        *([export("LONGSHIP_RERUN", wanted.again)] if wanted.again else []),
+        "",
+        *(line for each in jobs for line in _options(each)),
+        *([call("submission_check_after", wanted.after, paths.runs)] if wanted.after else []),
+        *(call("submission_test", *each.words) for each in jobs),
+        call("note", cost.words),
+        *([call("cost_confirm", cost.text)] if asks and not wanted.agreed else []),
+        *_code_lines(env, wanted),
+        *_start(jobs),
+    ]
+
+
+def _checked(env: Environment, wanted: Submission) -> _Job:
+    """Check the values of a submission, and return it with what follows from them."""
+    settings, paths, job = with_restarts(env.settings, wanted.restarts), env.paths, wanted.job
+    env, machine = env._replace(settings=settings), settings.machine
     wanted = wanted._replace(typed=same_gpus(job.header, wanted.typed))
     own = _own_options(settings, wanted)
     if settings.configuration.jobs.restarts and not job.is_interactive:
@@ -58,9 +122,7 @@ def submit_lines(env: Environment, wanted: Submission) -> list[str]:
     check_request(request, given, machine)
     _check_order(wanted, given)
     log = _log(paths, given)
-    named_log = log.replace("%x", request.name)
     typed = [each.word for each in wanted.typed]
-    asked = [call(each.word) for each in (*account, *wanted.typed)]
     sweep = read_sweep(wanted.arguments, given.get("array", ""))
     check_job(env, job, given, [*typed, *wanted.arguments, *sweep.words], log)
     wanted = wanted._replace(arguments=sweep.frozen)
@@ -69,32 +131,7 @@ def submit_lines(env: Environment, wanted: Submission) -> list[str]:
         env.training.check_parallel(request.gpus, request.nodes)
         env.training.check_templates(paths.root, settings.stack.name, variables)
     cost = cost_of(settings, request, wanted.chain)
-    asks = not wanted.agreed and 0 < settings.configuration.jobs.ask_above < (cost.amount or 0)
-    return [
-        *stack_lines(env, job, request, sweep.first),
-        call("slurm_check", machine.name),
-        call("check_python", paths.root),
-        call("runs_make", paths.runs),
-        *_environment_lines(env, wanted),
-        *_data_lines(env, wanted, given),
-        wrapped("directory_make", *log_directories(paths, given, log)),
-        call("directory_check_room", paths.scratch_dir),
-        call("cd", paths.root),
-        *_kept(settings, paths),
-        *_sweep_lines(paths, sweep),
-        # what another job has, in which this is typed, is not for this one
-        "unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN",
-        export("LONGSHIP_OPTIONS", "\n".join(asked)),
-        *([export("LONGSHIP_RERUN", wanted.again)] if wanted.again else []),
-        "",
-        *_options(wanted, account, own, log),
-        *([call("submission_check_after", wanted.after, paths.runs)] if wanted.after else []),
-        call("submission_test", *_ARGUMENTS),
-        call("note", cost.words),
-        *([call("cost_confirm", cost.text)] if asks else []),
-        *_code_lines(env, wanted),
-        *_start(wanted, named_log, cost),
-    ]
+    return _Job(env, wanted, request, given, own, account, log, sweep, cost)
 
 
 def _default_name(job: JobFile) -> Option:
@@ -164,14 +201,17 @@ def _log(paths: Paths, given: Mapping[str, str]) -> str:
     return log_path(paths, given, given.get("output") or str(paths.runs / f"{job}-%x.log"))
 
 
-def _kept(settings: Settings, paths: Paths) -> list[str]:
+def _kept(job: _Job) -> list[str]:
     """Return the lines that keep the configuration as it is; it may change while the job waits."""
+    settings, options = job.env.settings, (*job.account, *job.wanted.typed)
     text = resolved(settings)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    directory = job.env.paths.runs / "configurations"
     return [
         comment("shellcheck disable=SC2016  # the values as they are"),
-        call("configuration_keep", paths.runs / "configurations", f"{digest}.json", text),
+        call("configuration_keep", directory, f"{digest}.json", text),
         export("LONGSHIP_STACK", settings.stack.name),
+        export("LONGSHIP_OPTIONS", "\n".join(call(each.word) for each in options)),
     ]
 
 
@@ -202,36 +242,52 @@ def _code_lines(env: Environment, wanted: Submission) -> list[str]:
     return freeze_lines(env)
 
 
-def _options(wanted: Submission, account: list[Option], own: list[Option], log: str) -> list[str]:
-    """Return the lines that set ``options`` and ``job``."""
+def _options(job: _Job) -> list[str]:
+    """Return the lines that set the arrays ``options`` and ``job``."""
+    wanted, account, own = job.wanted, job.account, combined(job.own)
     options = [each.word for each in (*account, *wanted.typed)]
     if wanted.job.is_interactive:  # salloc reads no header
-        given = combined(own)
-        options = [Option(name, value or None).word for name, value in given.items()]
+        options = [Option(name, value or None).word for name, value in own.items()]
         options = [each.word for each in account] + options
     else:
-        if "output" not in combined(own):
-            options.append(f"--output={log}")
+        if "output" not in own:
+            options.append(f"--output={job.log}")
         if wanted.after:
             options += [f"--dependency=afterok:{wanted.after}", "--kill-on-invalid-dep=yes"]
-    job: list[Word] = [wanted.job.path, *wanted.arguments]
-    return [array("options", options), array("job", job)]
+    words: list[Word] = [wanted.job.path, *wanted.arguments]
+    return [array(f"{job.prefix}options", options), array(f"{job.prefix}job", words)]
 
 
-def _start(wanted: Submission, log: str, cost: Cost) -> list[str]:
+def _start(jobs: list[_Job]) -> list[str]:
+    first, *then = jobs
+    wanted = first.wanted
     if wanted.job.is_interactive:
         return ['command_exec salloc "${options[@]}" bash "${job[@]}"']
-    lines = [call("submission_send", str(wanted.chain), Expansion("${#options[@]}"), *_ARGUMENTS)]
+    count = Expansion("${#options[@]}")
+    lines = [call("submission_send", str(wanted.chain), count, *first.words)]
+    for each in then:
+        trained = (each.env.paths.runs, first.request.name)
+        lines += [*_kept(each), call("submission_send_then", *trained, *each.words)]
     if wanted.as_json:
-        each = None if cost.amount is None else round_up(cost.amount / wanted.chain, 2)
-        row = {"id": "%j", "log": log, "cost_at_most": each, "cost_unit": cost.unit}
-        lines.append(call("jobs_print_json", json_object(row)))
+        lines.append(call("jobs_print_json", *map(_row, jobs)))
     else:
         lines.append(call("jobs_print_ids"))
-    lines.append(call("jobs_print_commands", log))
+    lines.append(call("jobs_print_commands", _named_log(first)))
     if wanted.again:
         lines.append(call("pins_restore", wanted.again))
     return lines
+
+
+def _named_log(job: _Job) -> str:
+    return job.log.replace("%x", job.request.name)
+
+
+def _row(job: _Job) -> str:
+    """Return what --json prints of a job, as a JSON object with Slurm's placeholders."""
+    amount, unit = job.cost.amount, job.cost.unit
+    each = None if amount is None else round_up(amount / job.wanted.chain, 2)
+    row = {"id": "%j", "log": _named_log(job), "cost_at_most": each, "cost_unit": unit}
+    return json_object(row)
 
 
 def split_typed(words: Sequence[str]) -> tuple[list[Option], tuple[str, ...]]:

@@ -13,7 +13,7 @@ check_model() {
     [[ $model != *,* ]] || fail "lm-eval cannot read a path with a comma: $model" 'rename the directory'
     if [[ $model == /* || $model == .* ]]; then
         [[ -f $model/config.json ]] || fail "not a model in Hugging Face's format: $model has no config.json" \
-            'export the checkpoint: python3 container_run.py bash stacks/STACK/export.sh'
+            'export the checkpoint: python3 container_run.py bash stacks/STACK/export.sh RUN'
     fi
 }
 

@@ -1,11 +1,11 @@
 """Write the newest checkpoint of `train.py` as a model in Hugging Face's format.
 
-    python3 container_run.py bash stacks/pytorch/export.sh --run-name gpt
+    python3 container_run.py bash stacks/pytorch/export.sh gpt
 
-The directory CHECKPOINT_DIR/RUN_NAME/step-00000400-hf then contains what transformers, lm-eval and
-vLLM load: weights, configuration and tokenizer. The GPT of `train.py` computes the same as
-transformers' LlamaForCausalLM with tied embeddings, so no code of this repository is needed to use
-the model.
+The directory CHECKPOINT_DIR/gpt/step-00000400-hf, which is printed, then contains what
+transformers, lm-eval and vLLM load: weights, configuration and tokenizer. The GPT of `train.py`
+computes the same as transformers' LlamaForCausalLM with tied embeddings, so no code of this
+repository is needed to use the model.
 """
 
 from __future__ import annotations
@@ -120,18 +120,18 @@ def main() -> None:
     scratch = Path(os.environ.get("LONGSHIP_SCRATCH_DIR", "."))
     default = Path(os.environ.get("LONGSHIP_CHECKPOINT_DIR", scratch / "checkpoints"))
     add = parser.add_argument
-    add("--checkpoint-dir", type=Path, default=default, help="directory of all runs")
-    add("--run-name", default="gpt", help="directory of the run (default: gpt)")
+    add("run", type=Path, help=f"directory of the run, or its name in {default}")
     add("--tokenizer", type=Path, help="tokenizer.json (default: the one that made the dataset)")
     args = parser.parse_args()
-    run = args.checkpoint_dir / args.run_name
+    run = default / args.run
     checkpoints = sorted(run.glob("step-*.pt"), reverse=True)
     newest = next(filter(is_intact, checkpoints), None)
     if newest is None:
-        fail(f"no checkpoint in {run}", "give the name of a run: --run-name NAME")
+        fail(f"no checkpoint in {run}", f"list the runs: ls {default}")
     directory = newest.with_name(f"{newest.stem}-hf")
     if directory.exists():
-        print(f"already exported: {directory}")
+        print("already exported:", file=sys.stderr)
+        print(directory)
         return
     state = torch.load(newest, map_location="cpu", weights_only=True)
     tokenizer, end_of_text = find_tokenizer(Path(state["arguments"]["data"]), args.tokenizer)
@@ -139,7 +139,7 @@ def main() -> None:
         export(state, tokenizer, end_of_text, directory)
     except (OSError, SafetensorError) as error:
         fail(f"cannot write {directory}: {error}", "check permissions and free space")
-    print(f"exported: {directory}")
+    print(directory)
 
 
 if __name__ == "__main__":

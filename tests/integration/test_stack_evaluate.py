@@ -1,6 +1,7 @@
-"""From a checkpoint of train.py to a number: train, export, load with transformers, evaluate.
+"""From a training with train.py to a number: `submit.py --then evaluate`.
 
-All of it inside containers of the test's image, without network; the evaluation in a Slurm job.
+All of it in Slurm jobs, inside containers of the test's image, without network. The exported model
+computes what train.py's does.
 """
 
 import json
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from support.jobs import TEXT, TRAINING
+from support.lab import is_told
+from support.repository import toml
 
 from lib.configuration.sites import own_arch
 
@@ -62,38 +65,42 @@ def harness(root, install_once):
     return install_once("evaluate", inputs, "".join(each.read_text() for each in inputs))
 
 
-def test_checkpoint_becomes_a_number(make_job_clone, harness, slurm, tmp_path):
-    clone = make_job_clone(tmp_path)
-    clone.finish("local/preprocess_data_local.sbatch", "--", *TEXT)
-    trained = ("--run-name", "gpt", "--steps", "50")
-    clone.finish("local/run_training_local.sbatch", "--", *TRAINING, *trained)
-    run = clone.scratch / "checkpoints/gpt"
-    exported = clone.container_run("bash", "stacks/pytorch/export.sh", "--run-name", "gpt")
-    model = run / "step-00000050-hf"
-    assert f"exported: {model}" in exported.stdout
-    again = clone.container_run("bash", "stacks/pytorch/export.sh", "--run-name", "gpt")
-    assert f"already exported: {model}" in again.stdout
+def test_training_becomes_a_number_by_one_command(make_job_clone, harness, slurm, tmp_path):
+    tasks = tmp_path / "tasks"
+    tasks.mkdir()
+    (tasks / "tiny.yaml").write_text(TASK % json.dumps(str(tasks / "tiny.jsonl")))
+    rows = [{"text": f"def f{number}", "label": 0} for number in range(6)]
+    (tasks / "tiny.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    settings = f'[stacks.evaluate.training]\ntasks = "tiny"\ntasks_dir = {toml(tasks)}\n'
+    clone = make_job_clone(tmp_path, settings)
+    command = ("local/run_training_local.sbatch", "--then", "evaluate", "--", *TRAINING)
+    refused = clone.submit(*command, check=False)
+    is_told(refused, "not installed", "python3 set_up.py install --stack evaluate")
+    assert refused.stdout == ""
+    (clone.scratch / f"venv_evaluate_{own_arch()}").symlink_to(harness)
 
+    clone.finish("local/preprocess_data_local.sbatch", "--", *TEXT)
+    sent = clone.submit(*command, "--run-name", "gpt", "--steps", "50")
+    trained, evaluated = map(clone.run, sent.stdout.split())
+    for each in (trained, evaluated):
+        assert slurm.wait(each.job, timeout=600) == "COMPLETED", slurm.log(each.job)
+    exported = trained.folder / "exported"
+    (results,) = exported.glob("evaluation/results_*.json")
+    assert f"results: {exported}/evaluation\n" in sent.stderr
+    assert json.loads(results.read_text())["results"]["tiny"]["acc,none"] == 1.0
+    assert (trained.record["stack"], evaluated.record["stack"]) == ("pytorch", "evaluate")
+    assert "|tiny" in evaluated.log and str(exported) in evaluated.record["arguments"]
+    assert Path(evaluated.record["venv"]) == Path(os.path.realpath(harness))
+
+    run = clone.scratch / "checkpoints/gpt"
+    model = run / "step-00000050-hf"
+    assert exported.resolve() == model
+    again = clone.container_run("bash", "stacks/pytorch/export.sh", "gpt")
+    assert again.stdout == f"{model}\n" and "already exported" in again.stderr
     scored = (model, TEXT_TO_SCORE)
     ours = clone.container_run("python", "-c", OURS, clone.root, run / "step-00000050.pt", *scored)
-    (clone.scratch / f"venv_evaluate_{own_arch()}").symlink_to(harness)
     chosen = {"LONGSHIP_STACK": "evaluate"}
     theirs = clone.container_run("python", "-c", THEIRS, *scored, env=chosen).stdout.split()
     assert theirs[:2] == ["LlamaForCausalLM", "<|endoftext|>"]
     # float32; only the order of additions differs
     assert float(theirs[2]) == pytest.approx(float(ours.stdout), abs=1e-5)
-
-    tasks = clone.scratch / "tasks"
-    tasks.mkdir()
-    (tasks / "tiny.yaml").write_text(TASK % json.dumps(str(tasks / "tiny.jsonl")))
-    rows = [{"text": f"def f{number}", "label": 0} for number in range(6)]
-    (tasks / "tiny.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    options = ("--tasks", "tiny", "--include_path", str(tasks), "--device", "cpu")
-    done = clone.finish(
-        *("local/run_evaluation_local.sbatch", "--", str(model), *options), env=chosen
-    )
-    (results,) = (model / "evaluation").glob("results_*.json")
-    found = json.loads(results.read_text())["results"]["tiny"]
-    assert found["acc,none"] == 1.0
-    assert done.record["stack"] == "evaluate" and "|tiny" in done.log
-    assert Path(done.record["venv"]) == Path(os.path.realpath(harness))

@@ -1,5 +1,6 @@
 """What submit.py does with a job: what it refuses, what it costs, and what reaches sbatch."""
 
+import json
 import os
 import secrets
 import shlex
@@ -12,7 +13,7 @@ from support.terminal import Terminal
 from lib import ROOT
 from lib.configuration.sites import load_machines
 from lib.jobs import submit as jobs
-from lib.jobs.job_files import check_machine, read_job_file
+from lib.jobs.job_files import check_machine, evaluation_file, read_job_file
 from lib.jobs.rerun import recorded_job
 from lib.runtimes.environment import Environment
 from lib.script.command import assign, call
@@ -75,13 +76,13 @@ def site(repository, tmp_path):
 def submit(site):
     """Give a function that returns the lines for a job and the words that were typed after it."""
 
-    def lines(*words, job=TRAIN, runtime="host", environ=None, **given):
+    def lines(*words, job=TRAIN, runtime="host", environ=None, then=None, **given):
         typed, arguments = jobs.split_typed(words)
         job = read_job_file(site.root, job)
         check_machine(site.root, job, "m", load_machines(site.root))
         settings, paths = site.settings_and_paths(environ, machine=job.machine)
         wanted = jobs.Submission(job, typed, arguments, **given)
-        return jobs.submit_lines(Environment(settings, paths, runtime, "job"), wanted)
+        return jobs.submit_lines(Environment(settings, paths, runtime, "job"), wanted, then)
 
     lines.site = site
     return lines
@@ -463,6 +464,64 @@ def test_chain_goes_on_from_each_other_after_another_job(calls):
     then = [[*first, f"dependency=afterany:{job}"] for job in (101, 102)]
     assert after == [first, *then]
     assert calls.done.stdout == "101\n102\n103\n"
+
+
+@pytest.fixture
+def evaluation(site):
+    """Give a function that returns the job that evaluates, and the environment of its stack."""
+    site.write("site/evaluate.sbatch", f"{JOB.replace('train', 'evaluate')}run_evaluation.sh\n")
+    site.write("stacks/score/stack.toml", 'description = "scores"\n')
+    site.write("stacks/score/run_evaluation.sh", "")
+
+    def then(*typed):
+        settings, paths = site.settings_and_paths(machine="m", stack="score")
+        job = evaluation_file(site.root, settings.machine)
+        wanted = jobs.Submission(job, jobs.split_typed(typed)[0], ())
+        return Environment(settings, paths, "host", "job"), wanted
+
+    return then
+
+
+def test_evaluation_follows_the_last_training_of_a_chain(calls, site, evaluation):
+    first, then, *sent = calls(chain=2, agreed=True, then=evaluation("--account=other"))
+    assert first[2] == then[2] == "--test-only"  # both before one of them is submitted
+    trained, resumed, evaluated = sent
+    assert TRAIN in trained and TRAIN in resumed
+    assert [words[1] for words in sent] == ["", "102", ""]
+    assert {"--dependency=afterok:103", "--kill-on-invalid-dep=yes"} < set(evaluated)
+    exported = site.scratch / "runs/103-train/exported"
+    assert evaluated[-2:] == ["site/evaluate.sbatch", str(exported)]
+    assert "--account=other" in evaluated and "--account=acc" in trained
+    assert calls.done.stdout == "102\n103\n104\n"
+    assert f"results: {exported}/evaluation\n" in calls.done.stderr
+    kept = (site.scratch / "runs").glob("configurations-*/*.json")
+    assert {json.loads(each.read_text())["stack"] for each in kept} == {"pytorch", "score"}
+
+
+def test_training_and_evaluation_are_priced_and_confirmed_together(submit, evaluation):
+    lines = submit("--nodes=2", then=evaluation())
+    (note,) = [line for line in lines if line.startswith("note ")]
+    assert "at most 96.0 core-hours; then evaluate: " in note
+    assert note.endswith("; together at most 144.0 core-hours'")
+    assert "cost_confirm '144.0 core-hours'" in lines
+
+
+def test_each_of_both_has_its_own_row_in_json(calls, evaluation):
+    calls(agreed=True, then=evaluation(), as_json=True)
+    rows = json.loads(calls.done.stdout)
+    assert [os.path.basename(each["log"]) for each in rows] == ["102-train.log", "103-evaluate.log"]
+
+
+def test_evaluation_of_an_array_is_refused(submit, evaluation):
+    with pytest.raises(LongshipError, match="--then cannot be used with job arrays"):
+        submit("--array=0-3", then=evaluation())
+
+
+def test_site_without_an_evaluation_is_told(site):
+    with pytest.raises(LongshipError) as error:
+        evaluation_file(site.root, site.settings(machine="m").machine)
+    assert str(error.value) == "no job script in site starts run_evaluation.sh on m"
+    assert "copy local/run_evaluation_local.sbatch to site/" in error.value.hint
 
 
 def test_job_that_is_submitted_in_a_job_goes_on_from_nothing(calls, clean_environment):

@@ -8,6 +8,7 @@ import stat
 import pytest
 from support.git import record_code
 
+from lib.script.command import call
 from lib.script.render import render
 
 
@@ -77,6 +78,83 @@ def test_chain_goes_on_unless_the_program_failed(said, record, goes_on, bash, tm
     told = bash(f"RUN_DIR='{tmp_path}/8-train'", "job_check_previous 7", env=path, check=False)
     assert told.returncode == (0 if goes_on else 1), told.stderr
     assert goes_on or "error: job 7, which this job resumes, ended in state " in told.stderr
+
+
+START = """\
+[[ $LONGSHIP_WATCHED == %s ]]
+export RUN_DIR=%s
+LAUNCHER=%s STACK_DIR='/a stack' CONTAINER_OPTIONS=(%s)
+"""
+LAUNCHER = """\
+#!/bin/bash
+echo "launched in ${RUN_DIR##*/} by ${STARTED_BY:-the job}"
+printf '%s\\n' "$@"
+"""
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """Give a function that makes the directory of a training run with results and a launcher."""
+
+    def make(container_options=""):
+        run = tmp_path / "it's runs/7-train"
+        run.mkdir(parents=True)
+        (tmp_path / "gpt").mkdir()
+        (run / "outputs").symlink_to(tmp_path / "gpt")
+        (run / "launcher").write_text(LAUNCHER)
+        (run / "launcher").chmod(0o755)
+        paths = [shlex.quote(str(each)) for each in (run, run, run / "launcher")]
+        (run / "start.bash").write_text(START % (*paths, container_options))
+        return run
+
+    return make
+
+
+def export(bash, run, **options):
+    own = shlex.quote(str(run.with_name("8-evaluate")))
+    return bash(
+        f"RUN_DIR={own}", "CONTAINER_OPTIONS=()", call("job_export", run / "exported"), **options
+    )
+
+
+def test_checkpoint_is_exported_with_launcher_and_stack_of_its_run(bash, trained, tmp_path):
+    run = trained()
+    done = export(bash, run)
+    assert (run / "exported").readlink() == tmp_path / "gpt"  # the last line of the export
+    assert f"exporting the newest checkpoint of {run}" in done.stderr and not done.stdout
+    assert not export(bash, run).stderr  # once
+
+
+def test_export_in_a_container_of_srun_has_the_options_of_its_run(
+    bash, trained, tmp_path, clean_environment
+):
+    run, programs = trained("--container-image=/training.sqsh"), tmp_path / "bin"
+    programs.mkdir()
+    (programs / "srun").write_text(
+        '#!/bin/bash\n[[ $3 == --container-image=/training.sqsh ]] && shift 3 && "$@"\n'
+    )
+    (programs / "srun").chmod(0o755)
+    export(bash, run, env={"PATH": f"{programs}:{clean_environment['PATH']}"})
+    assert (run / "exported").exists()
+
+
+@pytest.mark.parametrize("what", ["results", "owner", "launcher"])
+def test_run_without_a_model_is_told(what, bash, trained):
+    run = trained()
+    if what == "results":
+        (run / "outputs").unlink()
+    elif what == "owner":
+        run.chmod(0o777)
+    else:
+        (run / "launcher").write_text("#!/bin/sh\necho 'error: no checkpoint' >&2\nexit 1\n")
+    done = export(bash, run, check=False)
+    message = "no checkpoint of 7-train was" if what == "launcher" else "7-train has no results"
+    assert done.returncode == 1 and f"error: {message}" in done.stderr
+    assert not (run / "exported").exists()
+
+
+def test_model_of_another_place_is_left_alone(bash, tmp_path):
+    assert not bash(f"RUN_DIR={tmp_path}/8-a", call("job_export", "lab/model")).stderr
 
 
 @pytest.mark.parametrize(
