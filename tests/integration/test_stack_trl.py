@@ -166,6 +166,8 @@ def test_trained_run_is_scored_again_and_not_trained_further(trl, toy, root, tmp
     assert "finished after step 2" in again.stdout
     assert f"skipping an incomplete checkpoint: {tmp_path}/checkpoint-3" in again.stderr
     assert "eval_bleu" in scores(tmp_path)
+    exported = trl("bash", root / "stacks/trl/export.sh", tmp_path, env=ONE_THREAD)
+    assert exported.stdout.splitlines()[-1] == str(tmp_path)
 
 
 # What the tutorial's job passes: NbAiLab/NB-Olivia-tutorial, commit 44263f2b, train_single.slurm.
@@ -214,6 +216,23 @@ def test_given_options_turn_on_what_they_are_for(trl, root):
     assert "rank of the adapters (default: 16) --" in shown
 
 
+# How far the adapters change the logits of their model, and the merged model those of the adapters.
+COMPARE = """
+import sys
+import torch
+from peft import AutoPeftModelForCausalLM
+from transformers import AutoModelForCausalLM
+with torch.no_grad():
+    model = AutoPeftModelForCausalLM.from_pretrained(sys.argv[1])
+    merged = AutoModelForCausalLM.from_pretrained(sys.argv[2])
+    ids = torch.arange(3, 35)[None]
+    adapted = model(ids).logits
+    with model.disable_adapter():
+        print((adapted - model(ids).logits).abs().max().item())
+    print((adapted - merged(ids).logits).abs().max().item())
+"""
+
+
 def test_lora_trains_adapters_and_resumes_them(trl, toy, root, tmp_path):
     data = ("--model", toy / "model", "--train_dataset", toy / "pairs.jsonl")
     to = ("--eval_dataset", toy / "pairs.jsonl", "--output_dir", tmp_path)
@@ -231,6 +250,14 @@ def test_lora_trains_adapters_and_resumes_them(trl, toy, root, tmp_path):
     assert "finished after step 4" in again and "eval_bleu" in scores(tmp_path)
     on = trl(*command, *lora, "--max_steps", "6", env=ONE_THREAD).stdout
     assert f"from {tmp_path}/checkpoint-4 on 1 x cpu" in on and "finished after step 6" in on
+
+    merged = tmp_path / "merged-model"
+    for _ in range(2):
+        exported = trl("bash", root / "stacks/trl/export.sh", tmp_path, env=ONE_THREAD)
+        assert exported.stdout.splitlines()[-1] == str(merged)
+    compared = trl("python", "-c", COMPARE, tmp_path, merged, env=ONE_THREAD).stdout
+    changed, difference = map(float, compared.split()[-2:])
+    assert changed > 1e-3 and difference < 1e-5  # float32; only the order of additions differs
 
     other = trl(*command, "--max_steps", "8", env=ONE_THREAD, check=False).stderr
     error, hint = other.splitlines()[-2:]

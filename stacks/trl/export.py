@@ -1,0 +1,82 @@
+"""Print the directory of the newest model of a run, with LoRA adapters merged into it.
+
+    python3 container_run.py bash stacks/trl/export.sh first
+
+The model is the final one, or that of the newest checkpoint if it was written later. Both have
+Hugging Face's format already. A merged model is RUN/merged-model or RUN/merged-checkpoint-400.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+
+from fine_tune import newest_checkpoint
+from problem import InputError, first_line
+
+ADAPTERS = "adapter_config.json"
+
+
+def newest_model(run: Path) -> Path:
+    """Return the directory of the final model or of the newest checkpoint, whichever is newer.
+
+    Raises
+    ------
+    InputError
+        If the run has none.
+    """
+    checkpoint = Path(newest_checkpoint(run)[0] or run)
+    files = [each / name for each in (run, checkpoint) for name in (ADAPTERS, "config.json")]
+    found = [each for each in files if each.is_file()]
+    if not found:
+        raise InputError(f"no model and no complete checkpoint in {run}", f"ls {run.parent}")
+    return max(found, key=lambda each: each.stat().st_mtime).parent
+
+
+def merge(adapters: Path, directory: Path) -> None:
+    """Write the model that LoRA adapters and the model under them are, complete or not at all."""
+    from peft import AutoPeftModelForCausalLM
+    from transformers import AutoTokenizer
+
+    partial = directory.with_name(f"{directory.name}.partial")
+    try:
+        model = AutoPeftModelForCausalLM.from_pretrained(adapters).merge_and_unload()
+        model.save_pretrained(partial)
+        AutoTokenizer.from_pretrained(adapters).save_pretrained(partial)
+        shutil.rmtree(directory, ignore_errors=True)
+        partial.rename(directory)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"cannot merge the adapters in {adapters}: {first_line(error)}",
+            "the model that was trained must be where it was; check permissions and free space",
+        ) from error
+
+
+def main() -> None:
+    """Print the directory of the model, after merging adapters unless that is done already."""
+    parser = ArgumentParser(description=__doc__.split("\n\n")[0])
+    checkpoints = Path(os.environ.get("LONGSHIP_CHECKPOINT_DIR", "."))
+    parser.add_argument(
+        "run", type=Path, help=f"directory of the run, or its name in {checkpoints}"
+    )
+    run = checkpoints / parser.parse_args().run
+    try:
+        model = newest_model(run)
+        adapters = model / ADAPTERS
+        if adapters.is_file():
+            name = "model" if model == run else model.name
+            merged = run / f"merged-{name}"
+            config = merged / "config.json"
+            if not config.is_file() or config.stat().st_mtime < adapters.stat().st_mtime:
+                merge(model, merged)
+            model = merged
+    except InputError as error:
+        sys.exit(f"error: {error}\nhint: {error.hint}")
+    print(model)
+
+
+if __name__ == "__main__":
+    main()
