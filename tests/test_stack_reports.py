@@ -16,11 +16,13 @@ STARTED = {
     "megatron-lm": ("berzelius", "--exit-signal-handler"),
     "nemo": ("aws", "training.exp_manager.resume_if_exists=True"),
     "olmo": ("lumi", "--time_limit="),
+    "olmo-core": ("lumi", "--trainer.callbacks.longship="),
     "torchtitan": ("jwb", "--experimental.custom_import=longship_titan"),
 }
 HANDLED = {
     "pytorch": "training_run/process.py",
     "trl": "stacks/trl/fine_tune.py",
+    "olmo-core": "stacks/olmo-core/longship_olmo.py",
     "torchtitan": "stacks/torchtitan/longship_titan.py",
 }
 

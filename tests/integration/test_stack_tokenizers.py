@@ -9,7 +9,7 @@ from support import cache, processes
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 10), reason="transformers 5 needs it")
 
-STACKS = ("trl", "torchtitan", "megatron-lm")
+STACKS = ("trl", "torchtitan", "megatron-lm", "olmo-core")
 TEXT = "w3 <sep> w19 w4"
 
 # What a fine-tuning leaves with its model; a token of one's own is where the formats differ.

@@ -23,6 +23,8 @@ STACKS = [
     ("torchtitan", "olivia", "apptainer", False),
     ("nemo", "aws", "enroot", False),
     ("nemo", "jwb", "apptainer", False),
+    ("olmo-core", "lumi", "singularity", True),
+    ("olmo-core", "jwb", "apptainer", False),
     ("olmo", "lumi", "singularity", True),
     ("olmo", "berzelius", "apptainer", False),
     ("megatron-lm", "berzelius", "apptainer", False),
