@@ -184,3 +184,9 @@ def test_data_step_takes_mode_and_tokenizer(arguments, expected, tokenizer, foun
         *words,
         *expected[1:],
     ]
+
+
+def test_readme_names_the_successor_first():
+    first, _, second, *_ = (ROOT / "stacks/olmo/README.md").read_text().splitlines()
+    assert first.startswith("# olmo: ") and "to repeat a run" in first
+    assert "olmo-core/README.md" in second
