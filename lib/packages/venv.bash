@@ -226,13 +226,15 @@ installer_run() {
     "the installer's output above has the reason; correct it and run the command again; without network: $offline_command"
 }
 
-# uv_find: set uv to one that runs inside; a missing one is fetched.
+# uv_find: set uv to one that runs inside; one that is missing or has another version than the pinned one is fetched.
 uv_find() {
+  local pinned
   if REPLY=$(inside sh -c 'command -v uv'); then
     uv=$REPLY
     return
   fi
-  if [[ ! -x $uv ]]; then
+  pinned=$(sed -n 's/^uv==/uv /p' "$LIBRARY/packages/inside/uv.txt")
+  if [[ $(inside "$uv" --version 2>/dev/null) != "$pinned"?( *) ]]; then
     directory_make "${uv%/*}"
     rm -rf -- "$uv.partial.$$"
     if [[ -n $wheelhouse ]]; then uv_unpack; else uv_fetch; fi

@@ -1,7 +1,9 @@
 """What is installed, and when there is nothing to install."""
 
 import os
+import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -42,7 +44,7 @@ def bash(run, tmp_path):
             "inside() { printf '%s\\n' \"$TEXT\" >&2; return 1; }",
             f"requirements_begin '' '' offline-mode -r {tmp_path}/r.txt -r {tmp_path}/other.txt",
             f"installer=uv uv={tmp_path}/tools/uv",
-            "LIBRARY=/lib",
+            f"LIBRARY={lib.ROOT}/lib",
         ]
         command = ["bash", "-c", render("a test", [*assigned, *lines])]
         return run(command, env={"PATH": os.environ["PATH"], "TEXT": said}, check=False, **options)
@@ -125,6 +127,21 @@ def test_index_without_uv_leaves_pip(bash):
         "venv_overlay= lockfile=", "installer_choose ''", "echo $installer", said="No match for uv"
     )
     assert (done.returncode, done.stdout) == (0, "pip\n")
+
+
+@pytest.mark.parametrize(
+    ("version", "kept"), [("PINNED", True), ("PINNED (arm64)", True), ("0.9", False)]
+)
+def test_uv_of_another_version_is_replaced(version, kept, bash, tmp_path):
+    (pin,) = re.findall(
+        r"^uv==([\d.]+)$", Path(lib.ROOT, "lib/packages/inside/uv.txt").read_text(), re.M
+    )
+    uv = tmp_path / "tools/uv"
+    uv.parent.mkdir()
+    uv.write_text(f"#!/bin/sh\necho 'uv {version.replace('PINNED', pin)}'\n")
+    uv.chmod(0o755)
+    done = bash('inside() { [[ $1 != sh ]] && "$@"; }', "uv_fetch() { echo fetched; }", "uv_find")
+    assert (done.returncode, done.stdout) == (0, "" if kept else "fetched\n")
 
 
 def test_index_of_pytorch_that_is_not_reached_leaves_the_other_one(monkeypatch, capsys, tmp_path):
