@@ -17,7 +17,7 @@ STARTED = {
     "nemo": ("aws", "training.exp_manager.resume_if_exists=True"),
     "olmo": ("lumi", "--time_limit="),
     "olmo-core": ("lumi", "--trainer.callbacks.longship="),
-    "torchtitan": ("jwb", "--experimental.custom_import=longship_titan"),
+    "torchtitan": ("jwb", "--module=longship_titan"),
 }
 HANDLED = {
     "pytorch": "training_run/process.py",

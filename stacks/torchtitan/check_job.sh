@@ -32,10 +32,6 @@ check_training() {
         'set data in [training] of configuration.toml to the output of preprocess_data_*.sbatch'
     for argument; do
         if [[ $argument == --parallelism.* ]]; then parallel=1; fi
-        if [[ -n $TRAINING_VALIDATION_DATA && $argument =~ ^--parallelism\.(pipeline|context)[-_]parallel[-_]degree ]]; then
-            fail "validation and $argument cannot be combined" \
-                'set validation_data = [] in [training] of configuration.toml'
-        fi
     done
     if [[ -z $parallel ]] && ((world_size)); then check_batch; fi
 }

@@ -1,72 +1,39 @@
-"""Additions to TorchTitan 0.1.0, by its own extension points.
+"""TorchTitan's configuration of a model, with components for this repository's data and jobs.
 
-That version tokenizes while it trains, only with tiktoken's tokenizers, and can neither validate
-nor stop early. ``--experimental.custom_args_module=longship_titan`` adds options for tokens in
-Megatron's format; ``--experimental.custom_import=longship_titan`` lets every model that trains on
-text use these tokens, validate, and write a checkpoint before the time limit.
+TorchTitan 0.3.0 starts with a configuration that a function returns, and that options change:
+``--module=longship_titan --config=configuration``. This one is TorchTitan's own for the model, with
+a data loader for tokens in Megatron's format, with metrics in the form of all stacks, and with a
+trainer that writes a checkpoint before the time limit.
 """
 
-import dataclasses
-import itertools
+import importlib
 import json
+import os
+import runpy
 import signal
 import struct
 import sys
-import time
 from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from torch.utils.data import IterableDataset
-from torchtitan.components.dataloader import ParallelAwareDataloader
-from torchtitan.components.metrics import BaseLogger, MetricsProcessor
-from torchtitan.components.tokenizer import Tokenizer
-from torchtitan.datasets.hf_datasets import build_hf_dataloader
-from torchtitan.distributed import utils as dist_utils
-from torchtitan.protocols.train_spec import TrainSpec, apply_to_train_specs, get_train_spec
-from torchtitan.tools import utils
+from torchtitan import trainer
+from torchtitan.components import metrics, validate
+from torchtitan.components.dataloader import BaseDataLoader, ParallelAwareDataloader
+from torchtitan.components.loss import IGNORE_INDEX
+from torchtitan.components.tokenizer import BaseTokenizer
 from torchtitan.tools.logging import logger
+from torchtitan.tools.utils import round_up
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
 from training_run.metrics import MetricsFile, peak_flops  # noqa: E402
 
-NAME = "megatron"
 END_OF_TEXT = "<|endoftext|>"  # of a tokenizer that preprocess_data.py trained
-
-
-@dataclasses.dataclass
-class Training:
-    """Additional options ``--training.*``."""
-
-    dataset_files: str = ""
-    """Datasets for --training.dataset=megatron, one per line, without .bin and .idx"""
-
-
-@dataclasses.dataclass
-class Validation:
-    """The options ``--validation.*``, named as in later versions of TorchTitan."""
-
-    dataset_files: str = ""
-    """Datasets to validate on, one per line, without .bin and .idx; empty: no validation"""
-
-    freq: int = 100
-    """Steps between validations; the last step is validated too"""
-
-    steps: int = 50
-    """Batches per data-parallel rank; -1: all"""
-
-
-@dataclasses.dataclass
-class JobConfig:
-    """Options that TorchTitan merges into its own configuration."""
-
-    training: Training = dataclasses.field(default_factory=Training)
-    validation: Validation = dataclasses.field(default_factory=Validation)
 
 
 def fail(message: str, hint: str) -> NoReturn:
@@ -74,31 +41,40 @@ def fail(message: str, hint: str) -> NoReturn:
     sys.exit(f"error: {message}\nhint: {hint}")
 
 
-class HuggingFaceTokenizer(Tokenizer):
+class HuggingFaceTokenizer(BaseTokenizer):
     """A tokenizer from a directory, the hub, or the file that preprocess_data.py trained.
 
-    Megatron's data need only its number of tokens; TorchTitan tokenizes its own datasets with it.
+    Megatron's data need only its size and its end token.
     """
 
-    def __init__(self, path: str) -> None:
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseTokenizer.Config):
+        """The options ``--tokenizer.*``."""
+
+        path: str = ""
+        """A directory, a name on the hub, or a tokenizer.json"""
+
+    def __init__(self, config: Config, *, tokenizer_path: str) -> None:
         super().__init__()
-        if path.endswith(".json"):
-            self._tokenizer = PreTrainedTokenizerFast(tokenizer_file=path, eos_token=END_OF_TEXT)
+        if config.path.endswith(".json"):
+            self._tokenizer = PreTrainedTokenizerFast(
+                tokenizer_file=config.path, eos_token=END_OF_TEXT
+            )
         else:
-            self._tokenizer = AutoTokenizer.from_pretrained(path)
+            self._tokenizer = AutoTokenizer.from_pretrained(config.path)
         self.eos_id = self._tokenizer.eos_token_id
-        self.bos_id = self._tokenizer.bos_token_id
-        self._n_words = len(self._tokenizer)
 
-    def encode(self, text: str, *, bos: bool, eos: bool) -> list[int]:
-        """Return the ids of a text, with a start token only if the tokenizer has one."""
-        ids = self._tokenizer.encode(text, add_special_tokens=False, verbose=False)
-        start = [self.bos_id] if bos and self.bos_id is not None else []
-        return [*start, *ids, *([self.eos_id] if eos else [])]
+    def encode(self, text: str, **_: Any) -> list[int]:
+        """Return the ids of a text."""
+        return self._tokenizer.encode(text, verbose=False)
 
-    def decode(self, ids: list[int]) -> str:
+    def decode(self, ids: list[int], **_: Any) -> str:
         """Return the text of some ids."""
         return self._tokenizer.decode(ids)
+
+    def get_vocab_size(self) -> int:
+        """Return the number of tokens."""
+        return len(self._tokenizer)
 
 
 def open_tokens(prefix: str, vocab_size: int) -> np.ndarray:
@@ -109,7 +85,7 @@ def open_tokens(prefix: str, vocab_size: int) -> np.ndarray:
     prefix : str
         Path of the .bin and the .idx file, without the suffix.
     vocab_size : int
-        Vocabulary size of the model; that of the data must not be larger.
+        Vocabulary size of the tokenizer; that of the data must not be larger.
     """
     hint = "make the data with this tokenizer: preprocess_data_*.sbatch"
     header = struct.Struct("<9sQB")  # magic, version, type of the ids
@@ -133,12 +109,16 @@ def open_tokens(prefix: str, vocab_size: int) -> np.ndarray:
 class TokenDataset(IterableDataset):
     """The sequences of a rank: every world_size-th one, in the order of the files.
 
+    A sequence goes over the ends of documents; its tokens attend only to those of their document.
+
     Parameters
     ----------
     files : list of numpy.ndarray
         The tokens of each dataset.
     length : int
         Tokens per sequence.
+    end : int
+        Token that ends a document; the model does not learn what follows it.
     rank, world_size : int
         Index and number of the shares, which all have the same size.
     infinite : bool
@@ -146,9 +126,15 @@ class TokenDataset(IterableDataset):
     """
 
     def __init__(
-        self, files: list[np.ndarray], length: int, rank: int, world_size: int, infinite: bool
+        self,
+        files: list[np.ndarray],
+        length: int,
+        end: int,
+        rank: int,
+        world_size: int,
+        infinite: bool,
     ) -> None:
-        self.files, self.length, self.infinite = files, length, infinite
+        self.files, self.length, self.end, self.infinite = files, length, end, infinite
         self.rank, self.world_size = rank, world_size
         # The label of a token is the next one, so the last token of a file has none.
         self.ends = np.cumsum([max(len(tokens) - 1, 0) // length for tokens in files])
@@ -156,7 +142,7 @@ class TokenDataset(IterableDataset):
         self.done = 0
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
-        """Yield sequences and their labels."""
+        """Yield sequences with the places of their tokens in the documents, and their labels."""
         while self.done < self.share or self.infinite:
             if self.done == self.share:
                 logger.warning("Reached the end of the data; starting again from the beginning.")
@@ -166,7 +152,14 @@ class TokenDataset(IterableDataset):
             file = int(np.searchsorted(self.ends, number, side="right"))
             first = (number - (self.ends[file - 1] if file else 0)) * self.length
             tokens = self.files[file][first : first + self.length + 1].astype(np.int64)
-            yield {"input": torch.from_numpy(tokens[:-1])}, torch.from_numpy(tokens[1:])
+            is_end = tokens[:-1] == self.end
+            labels = np.where(is_end, IGNORE_INDEX, tokens[1:])
+            places = np.arange(self.length)
+            begins = np.where(np.roll(is_end, 1), places, 0)  # the first one is 0 in any case
+            places = places - np.maximum.accumulate(begins)
+            inputs = {"input": tokens[:-1], "positions": places}
+            inputs = {name: torch.from_numpy(each) for name, each in inputs.items()}
+            yield inputs, torch.from_numpy(labels)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of sequences read."""
@@ -177,211 +170,187 @@ class TokenDataset(IterableDataset):
         self.done = state["done"]
 
 
-def build_dataset(
-    job_config: Any, prefixes: str, rank: int, world_size: int, vocab_size: int, infinite: bool
-) -> TokenDataset:
-    """Open the datasets, one per line of `prefixes`; every rank needs at least one batch."""
-    files = [open_tokens(prefix, vocab_size) for prefix in prefixes.splitlines()]
-    dataset = TokenDataset(files, job_config.training.seq_len, rank, world_size, infinite)
-    if dataset.share < job_config.training.local_batch_size:
-        fail(
-            f"{prefixes.splitlines()[0]}: {dataset.ends[-1]} sequences do not fill a batch on each "
-            f"of {world_size} data-parallel ranks",
-            "make more data, or reduce sequence_length or local_batch_size in [training]",
+class TokenLoader(ParallelAwareDataloader):
+    """The data loader of one data-parallel rank; every rank needs at least one batch."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseDataLoader.Config):
+        """The options ``--dataloader.*`` and ``--validator.dataloader.*``."""
+
+        files: str = ""
+        """Datasets in Megatron's format, one per line, without .bin and .idx"""
+
+        infinite: bool = True
+        """Start again at the end of the data"""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        dp_world_size: int,
+        dp_rank: int,
+        tokenizer: BaseTokenizer,
+        seq_len: int,
+        local_batch_size: int,
+        **_: Any,
+    ) -> None:
+        prefixes = config.files.splitlines()
+        files = [open_tokens(prefix, tokenizer.get_vocab_size()) for prefix in prefixes]
+        dataset = TokenDataset(
+            files, seq_len, tokenizer.eos_id, dp_rank, dp_world_size, config.infinite
         )
-    return dataset
+        if dataset.share < local_batch_size:
+            fail(
+                f"{prefixes[0]}: {dataset.ends[-1]} sequences do not fill a batch on each "
+                f"of {dp_world_size} data-parallel ranks",
+                "make more data, or reduce sequence_length or local_batch_size in [training]",
+            )
+        super().__init__(
+            dataset, dp_rank, dp_world_size, batch_size=local_batch_size, drop_last=True
+        )
 
 
-def build_dataloader(
-    dp_world_size: int,
-    dp_rank: int,
-    tokenizer: Tokenizer,
-    job_config: Any,
-    infinite: bool = True,
-) -> ParallelAwareDataloader:
-    """Build the data loader of one data-parallel rank, with the signature of TorchTitan's own."""
-    training = job_config.training
-    if training.dataset != NAME:
-        return build_hf_dataloader(dp_world_size, dp_rank, tokenizer, job_config, infinite)
-    dataset = build_dataset(
-        job_config, training.dataset_files, dp_rank, dp_world_size, tokenizer.n_words, infinite
-    )
-    return ParallelAwareDataloader(dataset, dp_rank, dp_world_size, training.local_batch_size)
+class Lines(metrics.BaseLogger):
+    """Writes what is logged of each step as a line of `metrics.jsonl`.
 
-
-def build_tokenizer(job_config: Any) -> HuggingFaceTokenizer:
-    """Build the tokenizer that ``--model.tokenizer_path`` names."""
-    return HuggingFaceTokenizer(job_config.model.tokenizer_path)
-
-
-class Validator:
-    """Mean loss on the same batches of the validation data each time.
-
-    TorchTitan has its own validator only in versions that need a newer PyTorch than the image's.
+    A validation is logged after its step, so a line is complete when the next step is logged.
     """
 
-    def __init__(self, job_config: Any, parallel_dims: Any, vocab_size: int) -> None:
-        self.settings, dims = job_config.validation, parallel_dims
-        if dims.pp_enabled or dims.cp_enabled:
-            fail(
-                "validation cannot be combined with pipeline or context parallelism",
-                "set validation_data = [] in [training] of configuration.toml",
-            )
-        # Tensor-parallel ranks are consecutive, and read the same data.
-        rank = torch.distributed.get_rank() // dims.tp
-        self.dataset = build_dataset(
-            job_config,
-            self.settings.dataset_files,
-            rank,
-            dims.dp_replicate * dims.dp_shard,
-            vocab_size,
-            infinite=False,
-        )
-        self.batch_size = job_config.training.local_batch_size
-        self.loss_fn = get_train_spec(job_config.model.name).build_loss_fn(job_config)
-        self.context = dist_utils.get_train_context(dims.loss_parallel_enabled, False)
-        self.amp = dist_utils.maybe_enable_amp(
-            dims, job_config.training.mixed_precision_param, utils.device_type
-        )
-
-    def is_due(self, step: int, last: int) -> bool:
-        """Tell whether to validate after a step."""
-        return step % self.settings.freq == 0 or step == last
-
-    @torch.no_grad()
-    def loss(self, model: torch.nn.Module) -> float:
-        """Return the mean loss of all ranks."""
-        self.dataset.done = 0
-        batches = self.dataset.share // self.batch_size
-        if self.settings.steps >= 0:
-            batches = min(batches, self.settings.steps)
-        loader = torch.utils.data.DataLoader(self.dataset, self.batch_size)
-        model.eval()
-        losses = [self._loss(model, *batch) for batch in itertools.islice(loader, batches)]
-        model.train()
-        for module in model.modules():  # or a checkpoint would find unsharded weights
-            if isinstance(module, FSDPModule):
-                module.reshard()
-        mean = torch.stack(losses).mean()
-        torch.distributed.all_reduce(mean)
-        return mean.item() / torch.distributed.get_world_size()
-
-    def _loss(
-        self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], labels: torch.Tensor
-    ) -> torch.Tensor:
-        with self.context(), self.amp:
-            prediction = model(inputs["input"].to(utils.device_type))
-            loss = self.loss_fn(prediction, labels.to(utils.device_type))
-        return loss.full_tensor() if isinstance(loss, DTensor) else loss
-
-
-class Collector(BaseLogger):
-    """TorchTitan's logger, which also keeps what it logged of a step."""
-
-    def __init__(self, logger: BaseLogger) -> None:
-        self.logger = logger
-        self.logged: dict[str, Any] = {}
+    def __init__(self, directory: Path, processor: metrics.MetricsProcessor) -> None:
+        self.file, self.processor = MetricsFile(directory), processor
+        self.step, self.logged = 0, {}
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        """Log the metrics of a step, or of its validation."""
-        self.logger.log(metrics, step)
+        """Remember the metrics of a step, or of its validation."""
+        if step != self.step:
+            self.write()
+        self.step = step
         self.logged.update(metrics)
 
+    def write(self) -> None:
+        """Write the line of the last step."""
+        logged, self.logged = self.logged, {}
+        if "throughput(tps)" not in logged:
+            return
+        speed = logged["throughput(tps)"]  # of a device
+        peak = peak_flops(self.processor.device_memory_monitor.device_name)
+        rates = [value for name, value in logged.items() if name.startswith("lr/")]
+        line = {
+            "loss": logged["loss_metrics/global_avg_loss"],
+            "grad_norm": logged["grad_norm"],
+            "learning_rate": rates[0],
+            "tokens_per_s": speed * torch.distributed.get_world_size(),
+            "seconds": logged["time_metrics/end_to_end(s)"],
+            "mfu": self.processor.num_flops_per_token * speed / peak if peak else None,
+            "validation_loss": logged.get("validation_metrics/loss"),
+        }
+        self.file.write(self.step, line)
+
     def close(self) -> None:
-        """Close the logger."""
-        self.logger.close()
+        """Write the last line."""
+        self.write()
+        self.file.close()
 
 
-class Metrics(MetricsProcessor):
-    """TorchTitan's metrics, extended: they also validate, and stop the run on a signal.
+class Metrics(metrics.MetricsProcessor):
+    """TorchTitan's metrics, which the rank that logs for TensorBoard also writes as lines."""
 
-    The rank that logs for TensorBoard also writes `metrics.jsonl`, in the form of all stacks, but
-    without the gradient norm, which TorchTitan 0.1.0 does not report.
+    @dataclass(kw_only=True, slots=True)
+    class Config(metrics.MetricsProcessor.Config):
+        """The options ``--metrics.*``."""
+
+    def __init__(self, config: Config, *, dump_folder: str, **options: Any) -> None:
+        super().__init__(config, dump_folder=dump_folder, **options)
+        is_only_one = not config.save_for_all_ranks or torch.distributed.get_rank() == 0
+        if is_only_one and isinstance(self.logger, metrics.LoggerContainer):
+            self.logger.add_logger(Lines(Path(dump_folder), self))
+
+
+class Validator(validate.Validator):
+    """TorchTitan's validator, on the same batches each time, and after the last step too."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(validate.Validator.Config):
+        """The options ``--validator.*``."""
+
+    last_step = 0
+
+    def __init__(self, config: Config, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.dl_config = replace(self.dl_config, infinite=False)
+
+    def should_validate(self, step: int) -> bool:
+        """Tell whether to validate after a step."""
+        return step % self.config.freq == 0 or step == self.last_step
+
+
+class Trainer(trainer.Trainer):
+    """TorchTitan's trainer, whose model has the tokenizer's vocabulary, and which stops on SIGUSR1.
 
     After each logged step the ranks agree whether to stop, because the signal before the time
-    limit reaches them in different steps. The trainer then ends, with a checkpoint, because its
+    limit reaches them in different steps. The trainer then ends with a checkpoint, because its
     configuration names this step as the last.
     """
 
-    stop = False
-    validator: Validator | None = None
-    next_rate: float | None = None
+    @dataclass(kw_only=True, slots=True)
+    class Config(trainer.Trainer.Config):
+        """All options."""
 
-    def __init__(self, job_config: Any, parallel_dims: Any) -> None:
-        super().__init__(job_config, parallel_dims)
-        is_only_one = not job_config.metrics.save_for_all_ranks or torch.distributed.get_rank() == 0
-        self.is_recorded = is_only_one and type(self.logger) is not BaseLogger
-        self.logger = Collector(self.logger)
-        self.file = MetricsFile(Path(job_config.job.dump_folder))
+        learning_rate: float = 3e-4
+        """Learning rate after the warm-up"""
+
+    stop = False
+
+    def __init__(self, config: Config) -> None:
+        for group in config.optimizer.param_groups:
+            group.optimizer_kwargs["lr"] = config.learning_rate
+        tokenizer = config.tokenizer.build(tokenizer_path=config.hf_assets_path)
+        size = round_up(tokenizer.get_vocab_size(), 128)  # which tensor parallelism divides
+        model = config.model_spec.model
+        model.vocab_size = model.tok_embeddings.num_embeddings = model.lm_head.out_features = size
+        getattr(config.loss, "loss_fn", config.loss).global_vocab_size = size
+        super().__init__(config)
+        if config.validator.enable:
+            self.validator.last_step = config.training.steps
+        signal.signal(signal.SIGUSR1, self.end)
 
     def end(self, *_: Any) -> None:
         """Remember the signal."""
         self.stop = True
 
-    def should_log(self, step: int) -> bool:
-        """Tell whether to log a step; every validated step is logged."""
-        return super().should_log(step) or self._is_validated(step)
-
-    def log(self, step: int, *values: Any, **more: Any) -> None:
-        """Log a step, and make it the last one if any rank has received the signal."""
-        super().log(step, *values, **more)
-        stop = torch.tensor(int(self.stop), device=utils.device_type)
+    def train_step(self, data_iterator: Iterator[Any]) -> None:
+        """Train a step, and make it the last one if any rank has received the signal."""
+        super().train_step(data_iterator)
+        if not self.metrics_processor.should_log(self.step):
+            return
+        stop = torch.tensor(int(self.stop), device=self.device)
         torch.distributed.all_reduce(stop, torch.distributed.ReduceOp.MAX)
-        if stop.item() and step < self.job_config.training.steps:
-            logger.info(f"Stopped by a signal: step {step} is the last.")
-            self.job_config.training.steps = step
-        elif self._is_validated(step):
-            self._validate(step)
-        if self.is_recorded:
-            self.file.write(step, self._line())
-        self.logger.logged.clear()
-
-    def _line(self) -> dict[str, float | None]:
-        logged = self.logger.logged
-        speed = logged["throughput(tps)"]  # of a device
-        peak = peak_flops(self.device_memory_monitor.device_name)
-        # The optimizer has the rate of the next step already.
-        rate, self.next_rate = self.next_rate, self.optimizers.optimizers[0].param_groups[0]["lr"]
-        return {
-            "loss": logged["loss_metrics/global_avg_loss"],
-            "learning_rate": rate if self.job_config.metrics.log_freq == 1 else None,
-            "tokens_per_s": speed * torch.distributed.get_world_size(),
-            "seconds": logged["time_metrics/end_to_end(s)"],
-            "mfu": self.num_flops_per_token * speed / peak if peak else None,
-            "validation_loss": logged.get("validation_metrics/global_avg_loss"),
-        }
-
-    def _is_validated(self, step: int) -> bool:
-        last = self.job_config.training.steps
-        return self.validator is not None and self.validator.is_due(step, last)
-
-    def _validate(self, step: int) -> None:
-        (model,) = self.optimizers.model_parts
-        loss = self.validator.loss(model)
-        self.logger.log({"validation_metrics/global_avg_loss": loss}, step)
-        logger.info(f"validate step: {step:2}  loss: {loss:7.4f}")
-        self.time_last_log = time.perf_counter()  # not a part of the next step's throughput
-        self.device_memory_monitor.reset_peak_stats()
+        if stop.item() and self.step < self.config.training.steps:
+            logger.info(f"Stopped by a signal: step {self.step} is the last.")
+            self.config.training.steps = self.step
+            self.config.validator.enable = False
 
 
-def build_metrics(job_config: Any, parallel_dims: Any, model_args: Any = None) -> Metrics:
-    """Build the metrics, and handle the signal from now on."""
-    metrics = Metrics(job_config, parallel_dims)
-    if job_config.validation.dataset_files:
-        metrics.validator = Validator(job_config, parallel_dims, model_args.vocab_size)
-    signal.signal(signal.SIGUSR1, metrics.end)
-    return metrics
-
-
-def _extend(spec: TrainSpec) -> TrainSpec:
-    if spec.build_dataloader_fn is not build_hf_dataloader:  # a model of images, for example
-        return spec
-    return dataclasses.replace(
-        spec,
-        build_dataloader_fn=build_dataloader,
-        build_tokenizer_fn=build_tokenizer,
-        build_metrics_processor_fn=build_metrics,
-    )
-
-
-apply_to_train_specs(_extend)
+def configuration() -> Trainer.Config:
+    """Return TorchTitan's configuration of the model in the settings, with our components."""
+    model, flavor = os.environ["TRAINING_MODEL"], os.environ["TRAINING_FLAVOR"]
+    name = f"{model}_{flavor}".lower().replace(".", "_")
+    hint = "set model, flavor and config in [training] of configuration.toml"
+    try:
+        if file := os.environ["TRAINING_CONFIG"]:
+            functions = runpy.run_path(file)
+        else:
+            functions = vars(importlib.import_module(f"torchtitan.models.{model}.config_registry"))
+    except (ImportError, OSError) as error:
+        fail(f"cannot read the configurations of {model}: {error}", hint)
+    if name not in functions:
+        fail(f"configuration {name} not found in {functions['__name__']}", hint)
+    config = functions[name]()
+    if type(config) is not trainer.Trainer.Config:
+        fail(f"{name} is not a configuration for text", hint)
+    config = Trainer.Config(**{each.name: getattr(config, each.name) for each in fields(config)})
+    config.tokenizer = HuggingFaceTokenizer.Config()
+    config.dataloader = TokenLoader.Config()
+    config.metrics = Metrics.Config()
+    config.validator = Validator.Config(dataloader=TokenLoader.Config())
+    return config

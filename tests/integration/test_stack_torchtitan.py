@@ -36,40 +36,46 @@ special = {"eos_token": "<end>", "unk_token": "<unknown>"}
 PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
 """
 
+# What the environment brings besides the arguments.
+MODEL = {"TRAINING_MODEL": "llama3", "TRAINING_FLAVOR": "debugmodel", "TRAINING_CONFIG": ""}
+
 # TorchTitan's own configuration as JSON, and whether it takes an option that it does not know.
-PARSE = """
+PARSE = (
+    "-c",
+    """
 import json, sys
-from torchtitan.config_manager import ConfigManager
+from torchtitan.config import ConfigManager
 
 print(json.dumps(ConfigManager().parse_args(sys.argv[1:]).to_dict()))
 try:
     ConfigManager().parse_args([*sys.argv[1:], "--training.stepz=3"])
 except SystemExit as end:
     print("refused" if end.code else "helped")
-"""
+""",
+)
 
 # Build what the trainer builds, for each of two ranks, and read all the data; then go on in the
 # middle from a saved state, and beyond the end.
-READ = """
-import json, sys
-from torchtitan.config_manager import ConfigManager
-from torchtitan.protocols.train_spec import get_train_spec
+READ = (
+    "-c",
+    """
+import dataclasses, json, sys
+from torchtitan.config import ConfigManager
 
 def read(batches, number):
     return [next(batches)[1].tolist() for _ in range(number)]
 
 config = ConfigManager().parse_args(sys.argv[1:])
-spec = get_train_spec(config.model.name)
-tokenizer = spec.build_tokenizer_fn(config)
-model = spec.config[config.model.flavor]
-model.update_from_config(config, tokenizer)
+tokenizer = config.tokenizer.build(tokenizer_path=config.hf_assets_path)
 
 def loader(rank, infinite):
-    return spec.build_dataloader_fn(2, rank, tokenizer, config, infinite)
+    return dataclasses.replace(config.dataloader, infinite=infinite).build(
+        dp_world_size=2, dp_rank=rank, tokenizer=tokenizer, seq_len=config.training.seq_len,
+        local_batch_size=config.training.local_batch_size, snapshot_every_n_steps=None)
 
 def rows(rank):
-    return [[*inputs[0].tolist(), labels[0, -1].item()] for inputs, labels in (
-        (batch["input"], labels) for batch, labels in loader(rank, False))]
+    return [[inputs["input"][0].tolist(), inputs["positions"][0].tolist(), labels[0].tolist()]
+            for inputs, labels in loader(rank, False)]
 
 first = loader(1, True)
 batches = iter(first)
@@ -79,19 +85,25 @@ second = loader(1, True)
 second.load_state_dict(state)
 resumed = read(batches, 60) == read(iter(second), 60)
 seen = [rows(rank) for rank in (0, 1)]
-facts = {"vocabulary": model.vocab_size, "end": model.eos_id}
+facts = {"vocabulary": tokenizer.get_vocab_size(), "end": tokenizer.eos_id}
 print(json.dumps({**facts, "seen": seen, "resumed": resumed}))
-"""
+""",
+)
 
-# TorchTitan's own trainer, on a CPU, of which it knows no memory and no name.
+# TorchTitan's own trainer, on a CPU, of which it knows no memory and no name; for which PyTorch
+# cannot compile attention to train; and between which gloo adds gradients but does not scale them.
+# PyTorch 2.13 has set_timeout() under another name. END_AT is the step in which the second rank
+# gets the signal.
 TRAIN = """
-import runpy, types
-import torch._utils
+import os, runpy, signal, types
+import torch._utils, torch.distributed.fsdp
+from torch.nn.attention.flex_attention import create_block_mask, create_mask
 
 def nothing(*_): pass
 
 device = types.SimpleNamespace(
-    set_device=nothing, current_device=lambda: 0, get_device_name=lambda _: "CPU",
+    device_count=lambda: 1, set_device=nothing, current_device=lambda: 0,
+    get_device_name=lambda _: "CPU",
     get_device_properties=lambda _: types.SimpleNamespace(total_memory=2**30),
     reset_peak_memory_stats=nothing, empty_cache=nothing, memory_stats=lambda _: {},
     synchronize=nothing,
@@ -99,52 +111,60 @@ device = types.SimpleNamespace(
 kept = torch._utils._get_available_device_type, torch._utils._get_device_module
 torch._utils._get_available_device_type = lambda: "cpu"
 torch._utils._get_device_module = lambda _: device
-import torchtitan
+import torchtitan.tools.utils
 torch._utils._get_available_device_type, torch._utils._get_device_module = kept
+from torchtitan.models.common import attention
+
+def attend(query, key, value, *, block_mask, scale, enable_gqa, **_):
+    batch, _, length, _ = query.shape
+    mask = create_mask(block_mask.mask_mod, batch, 1, length, length, "cpu")
+    return torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, scale=scale, enable_gqa=enable_gqa), None
+
+attention._compiled_create_block_mask = create_block_mask
+attention.FlexAttention.compiled_flex_attn = staticmethod(attend)
+
+set_factor = torch.distributed.fsdp.FSDPModule.set_gradient_divide_factor
+def set_factor_and_add(module, factor):
+    set_factor(module, factor)
+    module.set_force_sum_reduction_for_comms(True)
+torch.distributed.fsdp.FSDPModule.set_gradient_divide_factor = set_factor_and_add
+torch.distributed.set_timeout = torch.distributed.distributed_c10d._set_pg_timeout
+
+if "END_AT" in os.environ and os.environ["RANK"] == "1":
+    import longship_titan
+    train_step = longship_titan.Trainer.train_step
+    def end(self, data):
+        if self.step == int(os.environ["END_AT"]):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        train_step(self, data)
+    longship_titan.Trainer.train_step = end
 runpy.run_module("torchtitan.train", run_name="__main__", alter_sys=True)
 """
 
-# Two ranks, each in its own step; the second is asked to end.
-END = """
-import os, signal, sys
-import torch.distributed as dist
-from torchtitan.components import metrics
-from torchtitan.config_manager import ConfigManager
-from torchtitan.protocols.train_spec import get_train_spec
-from torchtitan.tools import utils
+# The size of the embedding in a checkpoint.
+SIZE = (
+    "-c",
+    """
+import sys
+from torch.distributed.checkpoint import FileSystemReader
 
-utils.device_type = "cpu"
-def init(self, config, dims):
-    self.job_config, self.logger = config, metrics.BaseLogger()
-
-metrics.MetricsProcessor.__init__ = init
-metrics.MetricsProcessor.log = lambda self, step, loss: None
-config = ConfigManager().parse_args([*sys.argv[1:], "--validation.dataset_files="])
-processor = get_train_spec(config.model.name).build_metrics_processor_fn(config, None, None)
-dist.init_process_group("gloo")
-step = 0
-while step < config.training.steps:
-    step += 1
-    if step == 3 and dist.get_rank() == 1:
-        os.kill(os.getpid(), signal.SIGUSR1)
-    processor.log(step, 0.5)
-# one write: two ranks' lines and their ends would mix
-os.write(1, f"rank {dist.get_rank()} ended at {step}\\n".encode())
-dist.barrier()  # one that leaves early can abort the other
-dist.destroy_process_group()
-"""
+metadata = FileSystemReader(sys.argv[1]).read_metadata().state_dict_metadata
+print(*metadata["tok_embeddings.weight"].size)
+""",
+)
 
 
 @pytest.fixture(scope="module")
 def titan(root, session_environment, tmp_path_factory):
     """Give ``titan(*argv)``, which runs a command where TorchTitan is installed by set_up.py."""
-    if sys.version_info < (3, 10):
-        pytest.skip("TorchTitan needs Python 3.10")
+    if sys.version_info < (3, 11):
+        pytest.skip("TorchTitan needs Python 3.11")
     inputs = [root / "requirements/torch.txt", root / STACK / "requirements.txt"]
     name = f"torchtitan-{cache.fingerprint(*inputs)}"
     folder = cache.cache_folder() / name
     own = tmp_path_factory.mktemp("titan")
-    (own / "requirements.txt").write_text(f"torchtitan==0.1.0\n-r {inputs[1]}\n")
+    (own / "requirements.txt").write_text(f"torchtitan==0.3.0\ntriton==3.9.0\n-r {inputs[1]}\n")
     (own / "configuration.toml").write_text(
         f"paths.project_dir = {toml(folder / 'project')}\n"
         f"paths.scratch_dir = {toml(folder / 'scratch')}\n"
@@ -224,12 +244,20 @@ def arguments_of(root, material, tmp_path):
     return make
 
 
-def test_torchtitan_understands_what_it_is_started_with(
-    root, titan, arguments_of, material, tmp_path
-):
-    (tmp_path / "titan.toml").write_text("[optimizer]\neps = 1e-7\n[training]\nsteps = 5\n")
-    training = f"""
-        config = {toml(tmp_path / "titan.toml")}
+@pytest.fixture
+def python(root, titan):
+    """Give ``python(program, *arguments)``, which runs Python in the environment of the stack."""
+
+    def run(program, *arguments, check=True, **variables):
+        given = {"PYTHONPATH": root / STACK, **MODEL, **variables}
+        words = [f"{name}={value}" for name, value in given.items()]
+        return titan("env", *words, "python", *program, *arguments, check=check)
+
+    return run
+
+
+def test_torchtitan_understands_what_it_is_started_with(python, arguments_of, material, tmp_path):
+    training = """
         gpus_per_replica = 2
         tensor_parallel = 2
         global_batch_size = 8
@@ -238,61 +266,98 @@ def test_torchtitan_understands_what_it_is_started_with(
         steps = 7
     """
     arguments = arguments_of(training, "--training.seq-len=128")
-    off = "--checkpoint.no_enable_checkpoint"  # of the README's try
-    path = f"PYTHONPATH={root / STACK}"
-    done = titan("env", path, "python", "-c", PARSE, *arguments, off)
-    assert json.loads(done.stdout.splitlines()[-2])["checkpoint"]["enable_checkpoint"] is False
-    done = titan("env", path, "python", "-c", PARSE, *arguments)
-    *_, config, unknown = done.stdout.splitlines()
+    done = python(PARSE, *arguments, "--checkpoint.no_enable")  # of the README's try
+    assert json.loads(done.stdout.splitlines()[-2])["checkpoint"]["enable"] is False
+    *_, config, unknown = python(PARSE, *arguments).stdout.splitlines()
     assert unknown == "refused"
     config = json.loads(config)
     assert (
-        config["training"] | {"steps": 7, "global_batch_size": 8, "seq_len": 128}
+        config["training"]
+        | {"steps": 7, "global_batch_size": 8, "seq_len": 128, "disable_cuda_graphs": True}
         == config["training"]
     )
-    assert config["training"]["compile"] is False
     prefix = f"{material}/data/torchtitan"
-    assert config["training"]["dataset_files"] == f"{prefix}_train_text_document"
-    assert config["validation"]["dataset_files"] == f"{prefix}_validation_text_document"
+    assert config["dataloader"]["files"] == f"{prefix}_train_text_document"
+    assert config["validator"]["enable"] is True
+    assert config["validator"]["dataloader"]["files"] == f"{prefix}_validation_text_document"
     assert config["parallelism"]["data_parallel_replicate_degree"] == 4
     assert config["parallelism"]["tensor_parallel_degree"] == 2
-    assert (config["optimizer"]["lr"], config["optimizer"]["eps"]) == (1e-4, 1e-7)
-    assert config["checkpoint"]["enable_checkpoint"] is True
+    assert (config["learning_rate"], config["compile"]["enable"]) == (1e-4, False)
+    assert (config["debug"]["seed"], config["profiler"]["enable_profiling"]) == (0, False)
+    assert config["checkpoint"]["enable"] is True
+    assert config["checkpoint"]["last_save_model_only"] is False
     assert config["checkpoint"]["async_mode"] == "async"
 
 
-def test_ranks_read_all_the_data_once_and_go_on_where_they_were(root, titan, data, arguments_of):
+OWN = """
+from torchtitan.models.llama3 import config_registry
+
+def llama3_debugmodel():
+    config = config_registry.llama3_debugmodel()
+    config.training.max_norm = 0.5
+    return config
+"""
+
+
+def test_configuration_can_be_ones_own(python, arguments_of, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    done = python(PARSE, *arguments_of(""), TRAINING_CONFIG=tmp_path / "own.py")
+    assert json.loads(done.stdout.splitlines()[-2])["training"]["max_norm"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("MODEL", "lama", "cannot read the configurations of lama: No module named"),
+        ("FLAVOR", "8c", "configuration llama3_8c not found in torchtitan."),
+        ("CONFIG", "/p/none.py", "cannot read the configurations of llama3: "),
+    ],
+)
+def test_unknown_configuration_is_told(name, value, message, python, arguments_of):
+    done = python(PARSE, *arguments_of(""), check=False, **{f"TRAINING_{name}": value})
+    assert done.returncode == 1
+    error, hint = done.stderr.splitlines()[-2:]
+    assert error.startswith(f"error: {message}")
+    assert hint == "hint: set model, flavor and config in [training] of configuration.toml"
+
+
+def test_ranks_read_all_the_data_once_and_go_on_where_they_were(python, data, arguments_of):
     length = 5
-    words = arguments_of(f"sequence_length = {length}\n")
-    done = titan("env", f"PYTHONPATH={root / STACK}", "python", "-c", READ, *words)
+    done = python(READ, *arguments_of(f"sequence_length = {length}\n"))
     read = json.loads(done.stdout.splitlines()[-1])
     assert (read["vocabulary"], read["end"], read["resumed"]) == (WORDS + 2, 0, True)
     tokens = [token for i in range(SAMPLES) for token in (i + 2, i + SAMPLES + 2, 0)]
-    rows = [tokens[k : k + length + 1] for k in range(0, SAMPLES * TOKENS - length, length)]
+    rows = []
+    for first in range(0, SAMPLES * TOKENS - length, length):
+        inputs = tokens[first : first + length]
+        places = [0]
+        for token in inputs[:-1]:
+            places.append(places[-1] + 1 if token else 0)
+        # nothing is learnt of the document that follows an end
+        labels = [tokens[first + i + 1] if token else -100 for i, token in enumerate(inputs)]
+        rows.append([inputs, places, labels])
     rows = rows[: len(rows) // 2 * 2]  # a share of each rank is as large as another's
     assert read["seen"] == [rows[0::2], rows[1::2]]
 
 
 @pytest.mark.parametrize(
-    ("files", "vocabulary", "message"),
+    ("files", "message"),
     [
-        ("none", WORDS, "error: cannot read {}/none.idx and .bin: "),
-        ("broken", WORDS, "error: {}/broken.idx is not an index in Megatron's format"),
-        ("small", WORDS, "sequences do not fill a batch on each of 2 data-parallel ranks"),
-        ("large", WORDS, "error: the vocabulary of {}/large has 999 tokens, but training.tok"),
+        ("none", "error: cannot read {}/none.idx and .bin: "),
+        ("broken", "error: {}/broken.idx is not an index in Megatron's format"),
+        ("small", "sequences do not fill a batch on each of 2 data-parallel ranks"),
+        ("large", "error: the vocabulary of {}/large has 999 tokens, but training.tok"),
     ],
 )
-def test_data_that_cannot_be_read_are_told(
-    files, vocabulary, message, root, titan, data, arguments_of, tmp_path
-):
+def test_data_that_cannot_be_read_are_told(files, message, python, data, arguments_of, tmp_path):
     for end in (".bin", ".idx"):
         whole = (data / f"torchtitan_validation_text_document{end}").read_bytes()
         (tmp_path / f"large{end}").write_bytes(whole)
         (tmp_path / f"broken{end}").write_bytes(whole.replace(b"MMIDIDX", b"MMIDIDY"))
         (tmp_path / f"small{end}").write_bytes(whole)
     (tmp_path / "large.record.json").write_text('{"result": {"vocab_size": 999}}')
-    words = arguments_of("", f"--training.dataset_files={tmp_path / files}")
-    done = titan("env", f"PYTHONPATH={root / STACK}", "python", "-c", READ, *words, check=False)
+    words = arguments_of("", f"--dataloader.files={tmp_path / files}")
+    done = python(READ, *words, check=False)
     assert done.returncode == 1
     error, hint = done.stderr.splitlines()[-2:]
     assert message.format(tmp_path) in error and hint.startswith("hint: make ")
@@ -304,54 +369,66 @@ def losses(text):
     return {(what, int(step)): float(loss) for what, step, loss in found}
 
 
-def test_torchtitan_trains_and_validates(root, titan, data, arguments_of, tmp_path):
+@pytest.fixture
+def train(python, data, arguments_of, tmp_path):
+    """Give ``train(run, training, *arguments)``: losses of two ranks, and lines of the metrics."""
     (tmp_path / "train.py").write_text(TRAIN)
-    training = "sequence_length = 8\nlocal_batch_size = 2\nsteps = 5\ncompile = 0\n"
-    training += "validation_interval = 2\ncheckpoint_interval = 2\n"
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     shape = {"nodes": 1, "more": {"GPUS_PER_NODE": "2"}}
-    ranks = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
-    def train(*more, own=training):
-        dump = f"--job.dump_folder={Path(tempfile.mkdtemp(dir=tmp_path))}"
+    def run(name, training, *more, **variables):
+        dump = tmp_path / name
         float32 = "--training.mixed_precision_param=float32"
-        words = arguments_of(own, dump, float32, "--metrics.log_freq=3", *more, **shape)
-        path = f"PYTHONPATH={root / STACK}"
-        return losses(titan("env", path, *ranks, tmp_path / "train.py", *words).stderr)
+        words = arguments_of(training, f"--dump_folder={dump}", float32, *more, **shape)
+        done = python([*ranks, tmp_path / "train.py"], *words, **variables)
+        lines = (dump / "metrics.jsonl").read_text().splitlines()
+        return losses(done.stdout), [json.loads(line) for line in lines]
 
-    def recorded():
-        newest = max(tmp_path.glob("*/metrics.jsonl"), key=lambda path: path.stat().st_mtime_ns)
-        return [json.loads(line) for line in newest.read_text().splitlines()]
+    return run
 
-    both = train()
-    # validated steps are logged too
+
+SMALL = """
+sequence_length = 8
+local_batch_size = 2
+steps = 5
+compile = 0
+validation_interval = 2
+checkpoint_interval = 2
+"""
+
+
+def test_torchtitan_trains_and_validates(python, train, tmp_path):
+    both, lines = train("both", SMALL)
     assert sorted(both) == [
         *(("step", step) for step in (1, 2, 3, 4, 5)),
         *(("validate step", step) for step in (2, 4, 5)),
     ]
     assert both["validate step", 5] < both["validate step", 2]
     # what it logs is also in the form of all stacks, each step in one line
-    lines = recorded()
-    assert {("step", line["step"]): round(line["loss"], 4) for line in lines} == {
+    assert {("step", line["step"]): round(line["loss"], 5) for line in lines} == {
         key: loss for key, loss in both.items() if key[0] == "step"
     }
     validated = {line["step"]: round(line.get("validation_loss", 0), 4) for line in lines}
     assert validated == {step: both.get(("validate step", step), 0) for step in range(1, 6)}
+    names = ("tokens_per_s", "seconds", "grad_norm", "learning_rate")
+    assert all(line[name] > 0 for line in lines for name in names)
+    size = python(SIZE, tmp_path / "both/checkpoint/step-5")
+    assert size.stdout.split() == ["256", "256"]  # of the tokenizer, rounded up; and the width
     # it changes nothing of the training, nor where a layer is split among two ranks
-    alone = train("--validation.dataset_files=", "--metrics.log_freq=1")
+    alone, _ = train("alone", SMALL, "--validator.no_enable")
     assert alone == {key: loss for key, loss in both.items() if key[0] == "step"}
-    rates = [line.get("learning_rate") for line in recorded()]
-    assert rates[0] is None and all(0 < rate < 1 for rate in rates[1:])
-    assert all(line["tokens_per_s"] > 0 and line["seconds"] > 0 for line in recorded())
-    tensor = train(own=training + "gpus_per_replica = 2\ntensor_parallel = 2\n")
+    tensor, _ = train("tensor", SMALL + "gpus_per_replica = 2\ntensor_parallel = 2\n")
     assert tensor["validate step", 5] < tensor["validate step", 2]
 
 
-def test_ranks_end_at_the_same_step_when_one_is_told(root, titan, arguments_of, tmp_path):
-    (tmp_path / "end.py").write_text(END)
-    ranks = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    path = f"PYTHONPATH={root / STACK}"
-    done = titan("env", path, *ranks, tmp_path / "end.py", *arguments_of("steps = 100"))
-    assert "rank 0 ended at 3\n" in done.stdout and "rank 1 ended at 3\n" in done.stdout
+def test_ranks_end_at_the_same_step_when_one_is_told_and_resume_there(train, tmp_path):
+    whole, _ = train("whole", SMALL)
+    ended, lines = train("ended", SMALL, END_AT="3")
+    assert [line["step"] for line in lines] == [1, 2, 3] and ("validate step", 3) not in ended
+    assert (tmp_path / "ended/checkpoint/step-3/.metadata").exists()
+    resumed, lines = train("ended", SMALL)
+    assert {**ended, **resumed} == whole
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
 
 
 def tokens_in(folder):
@@ -369,20 +446,19 @@ def test_ranks_in_parallel_make_what_one_process_makes(preprocess, data, tmp_pat
 
 
 def test_training_takes_the_tokenizer_that_the_data_step_trained(
-    root, titan, preprocess, arguments_of, tmp_path
+    python, preprocess, arguments_of, tmp_path
 ):
     preprocess(tmp_path, "all", TRAINING_TOKENIZER="")
     record = tmp_path / "data/torchtitan_validation_text_document.record.json"
     vocabulary = json.loads(record.read_text())["result"]["vocab_size"]
     words = arguments_of(
         "sequence_length = 5\n",
-        f"--model.tokenizer_path={tmp_path}/data/torchtitan_train_tokenizer.json",
-        f"--training.dataset_files={tmp_path}/data/torchtitan_train_text_document",
+        f"--tokenizer.path={tmp_path}/data/torchtitan_train_tokenizer.json",
+        f"--dataloader.files={tmp_path}/data/torchtitan_train_text_document",
     )
-    done = titan("env", f"PYTHONPATH={root / STACK}", "python", "-c", READ, *words)
-    read = json.loads(done.stdout.splitlines()[-1])
+    read = json.loads(python(READ, *words).stdout.splitlines()[-1])
     assert (read["vocabulary"], read["end"]) == (vocabulary, 0)
-    assert any(0 in row for row in read["seen"][0])
+    assert any(0 in inputs for inputs, _, _ in read["seen"][0])
 
 
 @pytest.mark.parametrize(
