@@ -10,13 +10,13 @@ longship_main() {
   directory_make /e/scratch/project_465000000/me/longship/containers/build
   program_check apptainer
 
-  build_from_archive /e/scratch/project_465000000/me/longship/offline/containers/pytorch_25.06-py3_arm64
+  build_from_archive /e/scratch/project_465000000/me/longship/offline/containers/pytorch_26.09-py3_arm64
   build_begin \
-    /e/scratch/project_465000000/me/longship/containers/build/pytorch_25.06-py3_arm64.sif \
-    /e/scratch/project_465000000/me/longship/cache/containers/pytorch_25.06-py3_arm64.sif '' \
+    /e/scratch/project_465000000/me/longship/containers/build/pytorch_26.09-py3_arm64.sif \
+    /e/scratch/project_465000000/me/longship/cache/containers/pytorch_26.09-py3_arm64.sif '' \
     'python3 move_built_container_to_active.py' \
-    /e/scratch/project_465000000/me/longship/containers/pytorch_25.06-py3_arm64.sif
-  sif_build apptainer longship/pytorch_25.06-py3:arm64
+    /e/scratch/project_465000000/me/longship/containers/pytorch_26.09-py3_arm64.sif
+  sif_build apptainer longship/pytorch_26.09-py3:arm64
   build_end
 }
 

@@ -12,7 +12,7 @@ longship_main() {
     MY_HOST_ONLY "${!MY_HOST_@}"
 
   program_check apptainer
-  image=/proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
+  image=/proj/nordic-llm/users/me/longship/containers/pytorch_26.09-py3_amd64.sif
   sif_check "$image" amd64 'run: python3 build_container.py && python3 move_built_container_to_active.py'
   host_check_arch amd64 "the image $image"
   options=()
@@ -23,7 +23,7 @@ longship_main() {
   bind_host_files
   bind_pip_sources
   sif_add_nvidia
-  venv_check /proj/nordic-llm/users/me/longship/venv_pytorch_amd64 /proj/nordic-llm/users/me/longship/containers/pytorch_25.06-py3_amd64.sif
+  venv_check /proj/nordic-llm/users/me/longship/venv_pytorch_amd64 /proj/nordic-llm/users/me/longship/containers/pytorch_26.09-py3_amd64.sif
   command_set '/home/me/long ship/lib/runtimes/inside/interactive.bash' "$@"
   command_encode
   command_exec apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "$longship_contract" longship "${command[@]}"
