@@ -43,6 +43,7 @@ documents = [ids.tolist() for ids in IndexedDataset(prefix)]
 class Tokenizer:  # what the dataset asks of Megatron's HuggingFaceTokenizer
     eod = hub.eos_token_id
     unique_identifiers = {}
+    vocab_size = len(hub)
 
 config = GPTDatasetConfig(
     random_seed=1, sequence_length=32, blend=([prefix], None), split="1,0,0", path_to_cache=cache,
@@ -168,7 +169,7 @@ def test_second_run_has_nothing_to_do(preprocess, data):
     folder = data / "corpus_tokenizer"
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     done = preprocess("all", "--data-dir", data, "--input", data / "text.jsonl", *SMALL)
-    assert done.stdout.count("nothing to do") == 2 and "for Megatron-LM" not in done.stdout
+    assert done.stdout.count("already done") == 2 and "for Megatron-LM" not in done.stdout
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
