@@ -21,7 +21,9 @@ declare -g usage_heading='time,device,program,utilisation,memory,power,temperatu
 
 # the totals, such as `0 energy`, and time and energy counter of the last sample
 declare -gA usage_totals=() usage_last=()
-declare -ga usage_query=() # the command of nvidia-smi
+
+# the command of nvidia-smi
+declare -ga usage_query=()
 
 # usage_start RUNTIME: as the first rank of a node, start the sampler, without a stream of the rank: Slurm waits for their
 # end. Where the rank's process stays that of the runtime, the sampler is its child and ends with it, see usage_bind;
