@@ -58,6 +58,8 @@ def test_node_is_that_of_the_line_or_of_its_task(read):
     broken = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
     ended = "srun: error: node2: task 3: Exited with exit code 1\n"
     assert read(f"{RUN}step 5/9\n3: {broken}{ended}") == End(1, "GPU broken", "node", 5, ("node2",))
+    ended = "srun: error: node1: tasks 0-1: Terminated\nsrun: error: node2: tasks 2,4-7: Killed\n"
+    assert read(f"{RUN}step 5/9\n5: {broken}{ended}").nodes == ("node2",)
     assert read(f"{RUN}3: {broken}").nodes == ()  # of an unknown one
     failed = (
         "srun: error: Task launch for StepId=7.1 failed on node jwb0456: Communication failure\n"
