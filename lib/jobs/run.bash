@@ -176,13 +176,13 @@ run_explain() {
 }
 
 # run_find_reason LOG: set REPLY to cancelled if somebody ended this job, to requeued if it is to start again, to
-# preempted if Slurm decides that, and else to nothing.
+# preempted if Slurm decides that, and else to nothing. The log of a requeued job contains its earlier starts too.
 run_find_reason() {
   REPLY=
   [[ -r $1 ]] || return 0
-  REPLY=$(grep -a -E "JOB $SLURM_JOB_ID ON [^ ]+ CANCELLED AT" -- "$1" | tail -n 1) || : # no such line
+  REPLY=$(tac -- "$1" | grep -a -m 1 -E "^longship: run |JOB $SLURM_JOB_ID ON [^ ]+ CANCELLED AT") || :
   case $REPLY in
-    '' | *'TIME LIMIT'*) REPLY= ;;
+    '' | 'longship: run '* | *'TIME LIMIT'*) REPLY= ;;
     *REQUEUE*) REPLY=requeued ;;
     *'NODE FAILURE'* | *PREEMPTION*) REPLY=preempted ;;
     *) REPLY=cancelled ;;

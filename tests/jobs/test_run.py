@@ -90,6 +90,7 @@ def test_chain_goes_on_unless_the_program_failed(said, record, goes_on, bash, tm
         ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO TIME LIMIT ***\n", ""),
         ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO PREEMPTION ***\n", "preempted"),
         ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO JOB REQUEUE ***\n", "requeued"),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\nlongship: run /r/7-train\nx\n", ""),
         ("*** JOB 77 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\n", ""),
         ("*** STEP 7.0 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\n", ""),
         ("", ""),
