@@ -120,15 +120,16 @@ watch_decide() {
     printf '%s\n' 'longship: explanation of the failure' "$(run_explain "$3")" >&2
   fi
   printf 'longship: %s\n' "${decided[1]}" >&2
-  case ${decided[0]} in
-    again) return ;;
-    requeue) watch_requeue "${decided[3]}" ;;
-  esac
+  if [[ ${decided[0]} == again ]]; then return; fi
+  if [[ ${decided[0]} == requeue ]]; then
+    watch_exclude_later "${decided[3]}"
+    watch_requeue "${decided[3]}"
+  fi
   return 1
 }
 
-# watch_requeue NODES: put the job back into the queue, without some nodes. Slurm excludes nodes of pending jobs only, and
-# starts this one after its processes have ended: this shell has until KillWait.
+# watch_requeue NODES: put the job back into the queue, without some nodes. Slurm starts it after its processes have ended:
+# this shell has until KillWait.
 watch_requeue() {
   local output
   output=$(exec scontrol requeue "$SLURM_JOB_ID" 2>&1) || {
@@ -136,10 +137,27 @@ watch_requeue() {
       hint "run: python3 submit.py rerun $SLURM_JOB_ID --exclude=$1"
     return
   }
-  output=$(exec scontrol update JobId="$SLURM_JOB_ID" ExcNodeList="$1" 2>&1) ||
-    print_messages warning "cannot exclude $1: ${output##*error: }" hint "run: scontrol update JobId=$SLURM_JOB_ID ExcNodeList=$1"
+  watch_exclude "$1" "$SLURM_JOB_ID"
   for _ in {1..30}; do
     if [[ -n $longship_ending ]]; then break; fi # Slurm's TERM
     sleep 1
   done
+}
+
+# watch_exclude_later NODES: from the later jobs of the chain, which have the name of this one; they are pending.
+watch_exclude_later() {
+  local id dependency name chain=,$SLURM_JOB_ID,
+  while IFS='|' read -r id dependency name; do # in the order of their submission
+    if [[ $name != "$SLURM_JOB_NAME" || ! $dependency =~ ^afterany:([0-9]+) ]]; then continue; fi
+    if [[ $chain == *,${BASH_REMATCH[1]},* ]]; then chain+=$id,; fi
+  done < <(timeout 60 squeue --me --states=PENDING --sort=i --noheader --format='%i|%E|%j')
+  chain=${chain#",$SLURM_JOB_ID,"}
+  if [[ -n $chain ]]; then watch_exclude "$1" "${chain%,}"; fi
+}
+
+# watch_exclude NODES JOBS: Slurm excludes nodes of pending jobs only.
+watch_exclude() {
+  local output
+  output=$(exec scontrol update JobId="$2" ExcNodeList="$1" 2>&1) ||
+    print_messages warning "cannot exclude $1: ${output##*error: }" hint "run: scontrol update JobId=$2 ExcNodeList=$1"
 }

@@ -120,21 +120,27 @@ def test_ways_of_failing_lead_to_their_decisions(watched):
     assert f"job {first}, which this job resumes, ended in state FAILED" in log
 
 
-def test_job_whose_node_is_faulty_is_requeued_without_it(watched):
+def test_faulty_node_is_excluded_from_a_requeued_job_and_its_chain(watched):
     body = (
         'srun "$LAUNCHER" sh -c \'if [ "$SLURMD_NODENAME" = node2 ]; then\n'
         'echo "RuntimeError: CUDA error: uncorrectable ECC error encountered"; exit 1; fi\n'
         'echo "on $SLURMD_NODENAME"; sleep 1\''
     )
-    number = watched.job(write_job(watched, "faulty", body, TWO))
+    job = write_job(watched, "faulty", body, TWO)
+    number, *later = watched.submit(job, "--chain=3").stdout.split()
+    after = watched.job(job, "--after", number)  # has nothing to do with the chain
     assert watched.slurm.wait(number, timeout=300) == "COMPLETED", watched.slurm.log(number)
     run = watched.run(number)
     (line,) = attempts(run)
     assert line.startswith("attempt 1 ended: GPU broken (exit code ")
     assert line.endswith("; requeued without node2: restart 1 of 2")
     assert "node2" not in run.record["nodelist"]
-    assert watched.slurm.facts(number)["ExcNodeList"] == "node2"
     assert run.log.count("on node1") == 2 and run.log.count("on node3") == 1
+    for each in (number, *later):
+        assert watched.slurm.facts(each)["ExcNodeList"] == "node2"
+    assert watched.slurm.facts(after)["ExcNodeList"] == "(null)"
+    watched.slurm.run(["scancel", after])
+    assert watched.slurm.wait(later[-1]) == "COMPLETED", watched.slurm.log(later[-1])
 
 
 def test_signals_reach_the_step_and_end_the_watcher(watched):
