@@ -326,14 +326,14 @@ def decide(run: Path, code: int, restarts: int) -> None:
     nodes = output(["scontrol", "show", "hostnames", record["nodelist"]], 60).text.split()
     ended = end_of_step(Path(record["log"]), code, nodes)
     earlier = [each for each in record.get("attempts", "").split("\n") if each]
-    now = datetime.now(timezone.utc).isoformat()
+    now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     limit = hours(record["time_limit"], "the time limit of the job")
     left = 3600 * limit - seconds_between(record["started"], now)
-    decision = decide_on(ended, earlier, restarts, left)
+    action, line = decide_on(ended, earlier, restarts, left)
     excluded = [each for each in [facts.get("ExcNodeList", "(null)")] if each != "(null)"]
     excluded += ended.nodes
-    lines = "\n".join([*earlier, decision.line])
-    _write_values([*decision, lines, ",".join(excluded)])
+    line = f"{now} {line}"
+    _write_values([action, line, "\n".join([*earlier, line]), ",".join(excluded)])
 
 
 @click.command()

@@ -95,7 +95,7 @@ def decide(end: End, earlier: Sequence[str], restarts: int, left: float) -> Deci
 
 def _is_same(end: End, line: str) -> bool:
     """Tell whether an earlier attempt ended in the same way, and this one got no further."""
-    found = _LINE.match(line)
+    found = _LINE.search(line)
     if not found or found[2] != end.way:
         return False
     before, now = (-1 if each is None else int(each) for each in (found[1], end.step))

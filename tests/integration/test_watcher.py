@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -16,11 +17,12 @@ SAME = "not restarted: it failed twice in the same way at the same step"
 
 
 def attempts(run):
-    """Give the lines of a run's attempts, which its log has too."""
+    """Give the lines of a run's attempts, which its log has too, without their times."""
     lines = run.record.get("attempts", "").split("\n")
     for each in lines:
         assert f"longship: {each}\n" in run.log
-    return lines
+        assert re.match(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ attempt", each)
+    return [each.partition(" ")[2] for each in lines]
 
 
 @pytest.fixture
@@ -48,7 +50,10 @@ def test_killed_rank_starts_again_and_losses_are_those_of_an_unbroken_run(jobs):
     (shown,) = [
         each for each in json.loads(jobs.submit("status", "--json").stdout) if each["id"] == number
     ]
-    assert shown["attempts"] == [line]
+    assert shown["attempts"] == [run.record["attempts"]]
+    jobs.submit("report", number)
+    page = (run.folder / f"report-{run.folder.name}.html").read_text()
+    assert run.record["attempts"] in page and "stroke-dasharray" in page
 
 
 def _processes_of(*words):

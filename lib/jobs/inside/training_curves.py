@@ -115,7 +115,7 @@ class Training:
                     sample[row["device"]] = row
 
     def find_segments(self):
-        """Return start and end of each job, and of earlier attempts, which the record lacks."""
+        """Return start and end of each attempt of a job; no record has those before a requeue."""
         times = [time for points in self.curves.values() for time, _ in points.values() if time]
         times = sorted([*times, *(each[0] for node in self.nodes.values() for each in node)])
         jobs = [each for each in self.data["jobs"] if each["started"]]
@@ -131,7 +131,12 @@ class Training:
                 last[1] = time
             else:
                 attempts.append([time, time])
-        return sorted(jobs + attempts)
+        restarts = sorted(each for job in self.data["jobs"] for each in job["restarts"])
+        segments = []
+        for start, end in sorted(jobs + attempts):
+            times = [start, *(each for each in restarts if start < each < end), end]
+            segments += zip(times, times[1:])
+        return segments
 
     def clock(self, time):
         """Return the seconds that the jobs have run until then, without the time between them."""
