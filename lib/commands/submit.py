@@ -115,6 +115,12 @@ class _Command(click.Command):
     metavar="N",
     help="Start a failed or hanging step again, N times at most (default: jobs.restarts).",
 )
+@click.option(
+    "--spare-nodes",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="With restarts: keep N of the nodes to replace faulty ones (default: jobs.spare_nodes).",
+)
 @click.option("--live", is_flag=True, help="Run from the clone, with later changes of the code.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="With report: print CSV.")
@@ -133,6 +139,7 @@ def submit(
     chain: int,
     after: str,
     restarts: int | None,
+    spare_nodes: int | None,
     live: bool,
     as_json: bool,
     as_csv: bool,
@@ -162,7 +169,7 @@ def submit(
     of FILE, in each task another one: task 0 takes the first line.
     """
     given = {"chain": chain, "after": after, "agreed": yes, "live": live, "as_json": as_json}
-    given["restarts"] = restarts
+    given.update(restarts=restarts, spare_nodes=spare_nodes)
     if job == "status" and words:
         raise click.UsageError(f'unexpected argument for status: "{words[0]}"')
     if job != "report" and (as_csv or since):
@@ -311,29 +318,30 @@ def begin(machine: str) -> None:
 @click.argument("run", type=Path)
 @click.argument("code", type=int)
 @click.argument("restarts", type=int)
-def decide(run: Path, code: int, restarts: int) -> None:
+@click.argument("spares", type=int)
+def decide(run: Path, code: int, restarts: int, spares: int) -> None:
     """Print what follows from the exit CODE of a job step, after which RESTARTS are allowed.
 
     Four values, each followed by a zero byte: again, requeue, next or stop; its line for the log;
-    the lines of all attempts; the nodes that the job must not get, separated by commas.
+    the lines of all attempts; if a faulty node is to be replaced, the nodes that the job must not
+    get, separated by commas. SPARES nodes can be replaced within the job, but not the first one,
+    which runs the job script.
     """
     from lib.doctor.restart import end_of_step  # only a failure needs it
 
     record = readable_values(run / "record.json")
-    facts = slurm_facts(
-        (run / "slurm.txt").read_text(encoding="utf-8", errors="surrogateescape"), record["name"]
-    )
     nodes = output(["scontrol", "show", "hostnames", record["nodelist"]], 60).text.split()
     ended = end_of_step(Path(record["log"]), code, nodes)
     earlier = [each for each in record.get("attempts", "").split("\n") if each]
     now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     limit = hours(record["time_limit"], "the time limit of the job")
     left = 3600 * limit - seconds_between(record["started"], now)
-    action, line = decide_on(ended, earlier, restarts, left)
-    excluded = [each for each in [facts.get("ExcNodeList", "(null)")] if each != "(null)"]
-    excluded += ended.nodes
+    spares = 0 if nodes[0] in ended.nodes else spares
+    action, line = decide_on(ended, earlier, restarts, left, spares)
+    replaced = ended.nodes and action != "stop"
+    excluded = [record.get("excluded", ""), *ended.nodes] if replaced else []
     line = f"{now} {line}"
-    _write_values([action, line, "\n".join([*earlier, line]), ",".join(excluded)])
+    _write_values([action, line, "\n".join([*earlier, line]), ",".join(filter(None, excluded))])
 
 
 @click.command()

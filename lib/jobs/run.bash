@@ -3,7 +3,7 @@
 # job.bash and of Slurm. A run directory contains:
 #
 #   record.json         inputs, nodes, start time, exit code, price per hour, GPU-hours, utilisation and energy; with
-#                       restarts, a line of `attempts` for each failed step and what followed
+#                       restarts, a line of `attempts` for each failed step and what followed, and `excluded` nodes
 #   launcher            the launcher script, which each rank starts
 #   start.bash          the functions that the job script sources
 #   sampler             the script that the first rank of each node starts to measure it
@@ -39,6 +39,12 @@ set_rendezvous() {
   # below the ports that Linux assigns automatically, and another one for each job of a node
   MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
   export MASTER_ADDR MASTER_PORT
+}
+
+# job_keep_spares NODES: let srun use so many nodes, the first ones; the others are spare.
+job_keep_spares() {
+  export SLURM_JOB_NUM_NODES=$1 SLURM_NNODES=$1
+  unset SLURM_NTASKS SLURM_NPROCS SLURM_TASKS_PER_NODE
 }
 
 # job_set_shape GPUS_PER_NODE: export NUM_NODES and GPUS_PER_NODE.

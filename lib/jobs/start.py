@@ -85,6 +85,8 @@ def start_lines(
     jobs, origin = settings.configuration.jobs, settings.origins["jobs.silence"]
     restarts, silence = watch_limits(jobs, origin) if is_batch else (0, 0)
     is_watched, log = restarts > 0 or silence > 0, facts.get("StdOut", "")
+    nodes = int(record["nodes"])
+    spares = min(jobs.spare_nodes, nodes - 1) if restarts else 0
     return [
         *module_lines(machine, env.runtime),
         export("LONGSHIP_ROOT", paths.root),
@@ -93,6 +95,7 @@ def start_lines(
         assign("LAUNCHER", run / "launcher"),
         comment("shellcheck disable=SC2034"),
         assign("STACK_DIR", paths.root / "stacks" / settings.stack.name),
+        *([call("job_keep_spares", str(nodes - spares))] if spares else []),
         call("set_rendezvous", machine.rendezvous),
         call("job_set_shape", str(processes_per_node(facts, on_node, machine))),
         *pyxis.options(env),
@@ -106,7 +109,7 @@ def start_lines(
             ]
         ),
         *([call("job_check_previous", chained)] if chained else []),
-        *([call("watch_run", *map(str, (restarts, silence)), log)] if is_watched else []),
+        *([call("watch_run", *map(str, (restarts, spares, silence)), log)] if is_watched else []),
     ]
 
 
@@ -145,6 +148,7 @@ def _record(
         "time_limit": facts["TimeLimit"],
         "submitted": facts.get("SubmitTime", ""),
         "restarts": facts.get("Restarts", "0"),
+        "excluded": facts.get("ExcNodeList", ""),
         "earlier_seconds": str(seconds_before(run, earlier)) if earlier else "",
         "attempts": earlier.get("attempts", ""),
         "log": facts.get("StdOut", ""),

@@ -9,6 +9,9 @@ declare -ga longship_script=()
 # not empty after a signal: what asks for the end of the step
 declare -g longship_ending=''
 
+# how many spare nodes the job has
+declare -gi longship_spares=0
+
 # watch_is_child: whether this shell runs the script for a watcher.
 watch_is_child() {
   if [[ -z ${LONGSHIP_WATCHED:-} ]]; then return 1; fi
@@ -16,18 +19,19 @@ watch_is_child() {
   trap 'exit 143' TERM # after srun has ended, which gets the same signal
 }
 
-# watch_run RESTARTS SILENCE LOG: run the rest of the job script until no decision starts it again, and exit with its code.
-# SILENCE is in seconds, 0 for never.
+# watch_run RESTARTS SPARES SILENCE LOG: run the rest of the job script until no decision starts it again, and exit with its
+# code. SILENCE is in seconds, 0 for never.
 watch_run() {
   local name code
+  longship_spares=$2
   mapfile -d '' -t longship_script <"/proc/$$/cmdline"
   for name in TERM HUP USR1 USR2; do # scancel, the time limit and --signal=B: signal this shell alone
     # shellcheck disable=SC2064 # one for each name
     trap "longship_ending=yes; kill -s $name \"\$longship_child\" 2>/dev/null || :" "$name"
   done
   while :; do
-    watch_attempt "$2" "$3" && code=0 || code=$?
-    if ((code == 0)) || [[ -n $longship_ending ]] || ! watch_decide "$code" "$1" "$3"; then break; fi
+    watch_attempt "$3" "$4" && code=0 || code=$?
+    if ((code == 0)) || [[ -n $longship_ending ]] || ! watch_decide "$code" "$1" "$4"; then break; fi
     printf 'longship: run %s\n' "$RUN_DIR" >&2 # doctor.py explains what follows it
   done
   exit "$code"
@@ -107,25 +111,40 @@ watch_ask_nccl() {
 # step again.
 watch_decide() {
   local -a decided # action, line, lines of all attempts, nodes to exclude
-  mapfile -d '' -t decided < <(timeout 300 python3 "$LONGSHIP_ROOT/submit.py" decide "$RUN_DIR" "$1" "$2")
+  mapfile -d '' -t decided < <(timeout 300 python3 "$LONGSHIP_ROOT/submit.py" decide "$RUN_DIR" "$1" "$2" "$longship_spares")
   if [[ -n $longship_ending ]]; then return 1; fi
   if ((${#decided[@]} != 4)); then
     print_messages error 'not restarted: submit.py decide failed' hint "run: python3 doctor.py explain $RUN_DIR"
     return 1
   fi
+  local -r action=${decided[0]} nodes=${decided[3]}
   run_set_fact attempts "${decided[2]}"
-  if [[ ${decided[0]} == next ]]; then run_set_fact stopped resumable; fi
+  if [[ -n $nodes ]]; then run_set_fact excluded "$nodes"; fi
+  if [[ $action == next ]]; then run_set_fact stopped resumable; fi
   (run_write_record) || :
-  if [[ ${decided[0]} == again ]]; then
+  if [[ $action == again ]]; then
     printf '%s\n' 'longship: explanation of the failure' "$(run_explain "$3")" >&2
   fi
   printf 'longship: %s\n' "${decided[1]}" >&2
-  if [[ ${decided[0]} == again ]]; then return; fi
-  if [[ ${decided[0]} == requeue ]]; then
-    watch_exclude_later "${decided[3]}"
-    watch_requeue "${decided[3]}"
-  fi
+  if [[ -n $nodes ]]; then watch_exclude_later "$nodes"; fi
+  if [[ $action == again ]] && { [[ -z $nodes ]] || watch_replace_nodes "$nodes"; }; then return; fi
+  if [[ -n $nodes ]]; then watch_requeue "$nodes"; fi
   return 1
+}
+
+# watch_replace_nodes NODES: give them back to Slurm, which then starts the step on spare ones.
+watch_replace_nodes() {
+  local node kept='' output
+  while read -r node; do
+    if [[ ,$1, == *,$node,* ]]; then longship_spares+=-1; else kept+=,$node; fi
+  done < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+  output=$(cd -- "$RUN_DIR" && exec scontrol update JobId="$SLURM_JOB_ID" NodeList="${kept#,}" 2>&1) || {
+    print_messages warning "Slurm does not take back $1, so the job is requeued: ${output##*error: }" \
+      hint 'train without spare nodes: --spare-nodes=0'
+    return 1
+  }
+  rm -f -- "$RUN_DIR"/slurm_job_*_resize.* # scontrol's, with these variables
+  export SLURM_JOB_NODELIST=${kept#,} SLURM_NODELIST=${kept#,}
 }
 
 # watch_requeue NODES: put the job back into the queue, without some nodes. Slurm starts it after its processes have ended:

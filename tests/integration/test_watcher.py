@@ -148,6 +148,37 @@ def test_faulty_node_is_excluded_from_a_requeued_job_and_its_chain(watched):
     assert watched.slurm.wait(later[-1]) == "COMPLETED", watched.slurm.log(later[-1])
 
 
+def test_faulty_node_is_replaced_by_a_spare_one(watched):
+    body = (
+        'srun "$LAUNCHER" sh -c \'\n'
+        'echo "on $SLURMD_NODENAME, $SLURM_NTASKS tasks, $NUM_NODES nodes, $MASTER_ADDR first"\n'
+        'if [ "$SLURMD_NODENAME" = "$1" ]; then sleep 1\n'
+        'echo "RuntimeError: CUDA error: uncorrectable ECC error encountered"; exit 1; fi\n'
+        'sleep 2\' sh "${JOB_ARGUMENTS[@]}"'
+    )
+    header = "#SBATCH --nodes=3\n#SBATCH --ntasks-per-node=2\n#SBATCH --gpus-per-node=2"
+    job = write_job(watched, "spare", body, header)
+    said = watched.submit(job, "--spare-nodes=1", "--chain=2", "--", "node2")
+    number, later = said.stdout.split()
+    assert watched.slurm.wait(number, timeout=300) == "COMPLETED", watched.slurm.log(number)
+    run = watched.run(number)
+    (line,) = attempts(run)
+    assert line.endswith("; restart 1 of 2 without node2")
+    first, second = run.log.split("longship: explanation of the failure")
+    for log, nodes in ((first, ("node1", "node2")), (second, ("node1", "node3"))):
+        for each in ("node1", "node2", "node3"):
+            said = f"on {each}, 4 tasks, 2 nodes, node1 first"
+            assert log.count(said) == (2 if each in nodes else 0)
+    facts = watched.slurm.facts(number)
+    assert facts["Restarts"] == "0" and facts["NodeList"] == "node[1,3]"
+    assert watched.slurm.facts(later)["ExcNodeList"] == "node2"
+    assert run.record["excluded"] == "node2" and not list(run.folder.glob("*resize*"))
+    watched.slurm.run(["scancel", later])
+    # the job script runs on the first node
+    number = watched.job(job, "--spare-nodes=1", "--", "node1")
+    watched.wait_until(number, lambda: "requeued without node1" in watched.slurm.log(number))
+
+
 def test_signals_reach_the_step_and_end_the_watcher(watched):
     body = (
         "trap 'echo the script got USR1' USR1\n"
