@@ -15,7 +15,7 @@ from lib.commands.options import WrongCall, complete, script_options
 from lib.configuration.partitions import hours
 from lib.configuration.sites import load_machines
 from lib.configuration.snapshot import resolved
-from lib.doctor.explain import findings_of
+from lib.doctor.explain import final_messages, findings_of
 from lib.jobs import rerun, start
 from lib.jobs import submit as submission
 from lib.jobs.frozen import with_frozen_code
@@ -307,7 +307,7 @@ def begin(machine: str) -> None:
     if env.is_measured:
         title = call.title(f"sampler of job {run.name}; arguments: RANK STEP, process IDs")
         write_file(run / "sampler", render(title, start.sampler_lines(env)))
-    lines = start.start_lines(env._replace(held=named), run, facts, named)
+    lines = start.start_lines(env._replace(held=named), run, facts, named, final_messages())
     write_file(
         run / "start.bash", render(call.title(f"start of job {run.name}"), lines, sourced=True)
     )

@@ -74,9 +74,12 @@ def _make_free(first: Path, cluster: str, *, restarted: bool) -> Path:
 
 
 def start_lines(
-    env: Environment, run: Path, facts: Mapping[str, str], named: Mapping[str, str]
+    env: Environment, run: Path, facts: Mapping[str, str], named: Mapping[str, str], messages: str
 ) -> list[str]:
-    """Return the lines of ``<run>/start.bash``; the record also gets what was pinned."""
+    """Return the lines of ``<run>/start.bash``; the record also gets what was pinned.
+
+    After a line of its log that matches the messages, a job cannot continue.
+    """
     settings, paths, machine = env.settings, env.paths, env.machine
     is_batch = facts.get("BatchFlag", "0") != "0"
     on_node = settings.environ.get("SLURM_GPUS_ON_NODE", "")
@@ -87,6 +90,7 @@ def start_lines(
     is_watched, log = restarts > 0 or silence > 0, facts.get("StdOut", "")
     nodes = int(record["nodes"])
     spares = min(jobs.spare_nodes, nodes - 1) if restarts else 0
+    limits = (restarts, spares, silence)
     return [
         *module_lines(machine, env.runtime),
         export("LONGSHIP_ROOT", paths.root),
@@ -109,7 +113,7 @@ def start_lines(
             ]
         ),
         *([call("job_check_previous", chained)] if chained else []),
-        *([call("watch_run", *map(str, (restarts, spares, silence)), log)] if is_watched else []),
+        *([call("watch_run", *map(str, limits), log, messages)] if is_watched else []),
     ]
 
 

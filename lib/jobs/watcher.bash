@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Restarts without a human. Slurm's job script becomes a watcher, which runs the same script once more, as its child:
 # there start_job only sets the variables of the run, and the rest of the script starts the step. The watcher ends a step
-# whose log is silent, and decides once after each failed step, by `submit.py decide`; while a step runs, it is bash alone.
+# whose log is silent or shows that it cannot continue, and decides once after each failed step, by `submit.py decide`; while a step runs, it is bash alone.
 
 # the command of the job script, with its arguments
 declare -ga longship_script=()
@@ -19,8 +19,8 @@ watch_is_child() {
   trap 'exit 143' TERM # after srun has ended, which gets the same signal
 }
 
-# watch_run RESTARTS SPARES SILENCE LOG: run the rest of the job script until no decision starts it again, and exit with its
-# code. SILENCE is in seconds, 0 for never.
+# watch_run RESTARTS SPARES SILENCE LOG MESSAGES: run the rest of the job script until no decision starts it again, and exit
+# with its code. SILENCE is in seconds, 0 for never; MESSAGES is for grep -E.
 watch_run() {
   local name code
   longship_spares=$2
@@ -30,14 +30,15 @@ watch_run() {
     trap "longship_ending=yes; kill -s $name \"\$longship_child\" 2>/dev/null || :" "$name"
   done
   while :; do
-    watch_attempt "$3" "$4" && code=0 || code=$?
+    watch_attempt "$3" "$4" "$5" && code=0 || code=$?
     if ((code == 0)) || [[ -n $longship_ending ]] || ! watch_decide "$code" "$1" "$4"; then break; fi
     printf 'longship: run %s\n' "$RUN_DIR" >&2 # doctor.py explains what follows it
   done
   exit "$code"
 }
 
-# watch_attempt SILENCE LOG: run the script once, with the signals and input that it would have alone; return its exit code.
+# watch_attempt SILENCE LOG MESSAGES: run the script once, with the signals and input that it would have alone; return its
+# exit code.
 watch_attempt() {
   local code=0 own=0 observer=''
   (
@@ -46,8 +47,8 @@ watch_attempt() {
     command_exec "${longship_script[@]}"
   ) <&0 &
   longship_child=$!
-  if (($1)) && [[ -f $2 ]]; then
-    watch_log "$1" "$2" &
+  if [[ -f $2 ]]; then
+    watch_log "$@" &
     observer=$!
   fi
   while :; do # a signal interrupts wait, not the script
@@ -61,32 +62,39 @@ watch_attempt() {
   return "$code"
 }
 
-# watch_log SECONDS LOG: end the step when the log has not grown for so long. A size that cannot be read is no silence.
+# watch_log SILENCE LOG MESSAGES: end a step whose log has not grown for SILENCE seconds, or that still runs some time after a
+# line that matches MESSAGES. A size that cannot be read is no silence.
 watch_log() {
-  local size='' now pause=$(($1 / 10))
+  local size='' now searched message='' pause=$(($1 ? $1 / 10 : 60))
   local -i quiet=0 # not by the clock, which goes on while Slurm suspends a job
   exec {watch_idle}<> <(:) # nothing is ever written to it
   pause=$((pause < 1 ? 1 : pause > 60 ? 60 : pause))
+  searched=$(exec timeout 60 stat -c %s -- "$2") || searched=0 # for an earlier attempt
   while :; do
     read -r -t "$pause" -u "$watch_idle" || :
     now=$(exec timeout 60 stat -c %s -- "$2" 2>/dev/null) || now=
     quiet+=$pause
-    if [[ -z $now || $now != "$size" ]]; then
-      size=$now quiet=0
-    elif ((quiet >= $1)); then
-      watch_end_steps "$1"
+    if [[ -n $message ]]; then
+      printable "${message:0:500}"
+      watch_end_steps "the ranks cannot continue: $REPLY"
+      message='' size='' searched=${now:-$searched}
+    elif [[ -z $now || $now != "$size" ]]; then
+      message=$(timeout 60 tail -c "+$((searched + 1))" -- "$2" | LC_ALL=C grep -a -m 1 -E -e "$3") || : # no such line
+      size=$now quiet=0 searched=$((now - 1000 > searched ? now - 1000 : searched)) # a line can be incomplete
+    elif (($1 && quiet >= $1)); then
+      watch_end_steps "no output for $1 seconds"
       size=''
     fi
   done
 }
 
-# watch_end_steps SECONDS: say who hangs, and end the steps of this job: TERM, after 30 s KILL.
+# watch_end_steps REASON: say who hangs, and end the steps of this job: TERM, after 30 s KILL.
 watch_end_steps() {
   local -a steps
   local signal
   mapfile -t steps < <(timeout 60 squeue --steps --noheader --format=%i --jobs="$SLURM_JOB_ID" | grep -E '\.[0-9]+$')
   if ((${#steps[@]} == 0)); then return; fi # the script itself works, or Slurm does not answer
-  printf 'longship: no output for %d seconds: ending %s\n' "$1" "${steps[*]}" >&2
+  printf 'longship: %s: ending %s\n' "$1" "${steps[*]}" >&2
   watch_ask_nccl
   for signal in TERM KILL; do
     scancel --signal="$signal" "${steps[@]}" || :

@@ -82,6 +82,16 @@ def test_what_a_run_has_survived_is_not_why_it_ended(read):
     assert read(f"{RUN}{early}0: step 5/9\n{late}").topic == "out of host memory"
 
 
+def test_a_message_for_which_the_watcher_ended_a_step_is_its_cause(read):
+    early = f"{RUN}0: OVERFLOW! Attempted loss scale: 0, reducing to 0.0\n0: step 5/9\n"
+    ended = (
+        "longship: the ranks cannot continue: 0: OVERFLOW! Attempted loss scale: 0, reducing to 0.0"
+    )
+    late = "srun: error: node1: task 0: Out Of Memory\n"
+    assert read(f"{early}{late}").topic == "out of host memory"
+    assert read(f"{early}{ended}: ending 7.0\n{late}") == End(1, "loss is not a number", "never", 5)
+
+
 def test_nccl_names_a_node_unless_it_names_several(read, monkeypatch):
     names = {"10.0.0.2": "node2.cluster", "10.0.1.9": "jwb0456i.juwels", "10.0.0.1": "node1"}
     monkeypatch.setattr(socket, "getfqdn", lambda address: names.get(address, address))

@@ -84,6 +84,22 @@ def test_silent_step_is_ended_and_starts_again(make_job_clone, slurm, tmp_path):
     assert "problem  no output: line " in run.log
 
 
+def test_step_that_cannot_continue_is_ended(make_job_clone, slurm, tmp_path):
+    """It prints steps after its message, which the restarted job must not find again."""
+    clone = make_job_clone(tmp_path, '[jobs]\nsilence = "00:00:20"\nrestarts = 2\n')
+    body = (
+        'srun "$LAUNCHER" sh -c \'\n'
+        'if [ -e "$1/second" ]; then sleep 8; exit; fi; touch "$1/second"\n'
+        'echo "Watchdog caught collective operation timeout: ran for 600000 ms"\n'
+        'for i in $(seq 100); do echo "step $i"; sleep 1; done\' sh "$RUN_DIR"'
+    )
+    run = clone.finish(write_job(clone, "useless", body), timeout=200)
+    said = "longship: the ranks cannot continue: 0: Watchdog caught collective operation timeout"
+    assert run.log.count(said) == 1 and f"ran for 600000 ms: ending {run.job}.0\n" in run.log
+    (line,) = attempts(run)
+    assert re.match(r"attempt 1 ended at step \d: NCCL timeout \(.*\); restart 1 of 2", line)
+
+
 def test_ways_of_failing_lead_to_their_decisions(watched):
     """All of them at once, as each waits for Slurm."""
     python = 'srun "$LAUNCHER" python3 -c'
