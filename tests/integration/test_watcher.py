@@ -34,7 +34,7 @@ def watched(make_job_clone, tmp_path):
 def test_killed_rank_starts_again_and_losses_are_those_of_an_unbroken_run(jobs):
     arguments = [*TRAINING, "--steps", "60", "--checkpoint-every", "5", "--run-name"]
     given = [LOCAL, "--gpus-per-node=2", "--nodes=2"]
-    unbroken = jobs.job(*given, "--", *arguments, "unbroken")
+    unbroken = jobs.job(*given, "--", *arguments, "whole")
     number = jobs.job(*given, "--restarts=2", "--", *arguments, "broken")
     jobs.wait_for_step(number, "broken", 12)
     os.kill(max(_processes_of("train.py", "broken")), signal.SIGKILL)
@@ -46,7 +46,7 @@ def test_killed_rank_starts_again_and_losses_are_those_of_an_unbroken_run(jobs):
     assert "/step-" in run.log.rsplit("longship: run ", 1)[1]  # from the checkpoint
     assert run.log.count("longship: run ") == 2
     assert run.record["exit_code"] == "0" and run.record["restarts"] == "0"
-    assert jobs.losses("broken") == pytest.approx(jobs.losses("unbroken"), rel=1e-5)
+    assert jobs.losses("broken") == pytest.approx(jobs.losses("whole"), rel=1e-5)
     (shown,) = [
         each for each in json.loads(jobs.submit("status", "--json").stdout) if each["id"] == number
     ]
