@@ -15,7 +15,7 @@ from lib.commands.options import WrongCall, complete, script_options
 from lib.configuration.partitions import hours
 from lib.configuration.sites import load_machines
 from lib.configuration.snapshot import resolved
-from lib.doctor.explain import findings_of
+from lib.doctor.explain import final_messages, findings_of
 from lib.jobs import rerun, start
 from lib.jobs import submit as submission
 from lib.jobs.checks import check_script
@@ -124,6 +124,12 @@ class _Command(click.Command):
     metavar="N",
     help="Start a failed or hanging step again, N times at most (default: jobs.restarts).",
 )
+@click.option(
+    "--spare-nodes",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="With restarts: keep N of the nodes to replace faulty ones (default: jobs.spare_nodes).",
+)
 @click.option("--live", is_flag=True, help="Run from the clone, with later changes of the code.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="With report: print CSV.")
@@ -143,6 +149,7 @@ def submit(
     after: str,
     then: str,
     restarts: int | None,
+    spare_nodes: int | None,
     live: bool,
     as_json: bool,
     as_csv: bool,
@@ -173,7 +180,7 @@ def submit(
     argument of the job is a line of FILE, in each task another one: task 0 takes the first line.
     """
     given = {"chain": chain, "after": after, "agreed": yes, "live": live, "as_json": as_json}
-    given["restarts"] = restarts
+    given.update(restarts=restarts, spare_nodes=spare_nodes)
     if job == "status" and words:
         raise click.UsageError(f'unexpected argument for status: "{words[0]}"')
     if job != "report" and (as_csv or since):
@@ -330,7 +337,7 @@ def begin(machine: str) -> None:
     if env.is_measured:
         title = call.title(f"sampler of job {run.name}; arguments: RANK STEP, process IDs")
         write_file(run / "sampler", render(title, start.sampler_lines(env)))
-    lines = start.start_lines(env._replace(held=named), run, facts, named)
+    lines = start.start_lines(env._replace(held=named), run, facts, named, final_messages())
     write_file(
         run / "start.bash", render(call.title(f"start of job {run.name}"), lines, sourced=True)
     )
@@ -341,29 +348,30 @@ def begin(machine: str) -> None:
 @click.argument("run", type=Path)
 @click.argument("code", type=int)
 @click.argument("restarts", type=int)
-def decide(run: Path, code: int, restarts: int) -> None:
+@click.argument("spares", type=int)
+def decide(run: Path, code: int, restarts: int, spares: int) -> None:
     """Print what follows from the exit CODE of a job step, after which RESTARTS are allowed.
 
     Four values, each followed by a zero byte: again, requeue, next or stop; its line for the log;
-    the lines of all attempts; the nodes that the job must not get, separated by commas.
+    the lines of all attempts; if a faulty node is to be replaced, the nodes that the job must not
+    get, separated by commas. SPARES nodes can be replaced within the job, but not the first one,
+    which runs the job script.
     """
     from lib.doctor.restart import end_of_step  # only a failure needs it
 
     record = readable_values(run / "record.json")
-    facts = slurm_facts(
-        (run / "slurm.txt").read_text(encoding="utf-8", errors="surrogateescape"), record["name"]
-    )
     nodes = output(["scontrol", "show", "hostnames", record["nodelist"]], 60).text.split()
     ended = end_of_step(Path(record["log"]), code, nodes)
     earlier = [each for each in record.get("attempts", "").split("\n") if each]
-    now = datetime.now(timezone.utc).isoformat()
+    now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     limit = hours(record["time_limit"], "the time limit of the job")
     left = 3600 * limit - seconds_between(record["started"], now)
-    decision = decide_on(ended, earlier, restarts, left)
-    excluded = [each for each in [facts.get("ExcNodeList", "(null)")] if each != "(null)"]
-    excluded += ended.nodes
-    lines = "\n".join([*earlier, decision.line])
-    _write_values([*decision, lines, ",".join(excluded)])
+    spares = 0 if nodes[0] in ended.nodes else spares
+    action, line = decide_on(ended, earlier, restarts, left, spares)
+    replaced = ended.nodes and action != "stop"
+    excluded = [record.get("excluded", ""), *ended.nodes] if replaced else []
+    line = f"{now} {line}"
+    _write_values([action, line, "\n".join([*earlier, line]), ",".join(filter(None, excluded))])
 
 
 @click.command()

@@ -120,6 +120,9 @@ class Jobs(NamedTuple):
         int, "seconds between two measurements of the GPUs that a job uses; 0: no measurement"
     ] = 30
     restarts: Annotated[int, "how often a failed or hanging step is started again; 0: never"] = 0
+    spare_nodes: Annotated[
+        int, "with restarts: how many nodes of a job are kept to replace faulty ones"
+    ] = 0
     silence: Annotated[
         str,
         "end a step that prints nothing for this time, such as 00:30:00; 0: never; "

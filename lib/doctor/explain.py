@@ -39,6 +39,11 @@ def load_messages() -> list[Message]:
     ]
 
 
+def final_messages() -> str:
+    """Return the extended regular expression of the lines after which no step can continue."""
+    return "|".join(each.final for each in load_messages() if each.final)
+
+
 @contextmanager
 def _opened(log: str, paths_of: Callable[[], Paths]) -> Iterator[tuple[str, BinaryIO]]:
     """Open a log by its path, `-`, or the directory, name or job of its run."""

@@ -6,8 +6,8 @@ import re
 
 from lib.script.errors import printable
 
-# How srun reports the end of a task: node, task, reason.
-_ENDED = re.compile(rb"\nsrun: error: ([^ :\n]+): tasks? ([0-9]+)[^:\n]*: (.*)")
+# How srun reports the end of tasks: node, tasks, reason.
+_ENDED = re.compile(rb"\nsrun: error: ([^ :\n]+): tasks? ([0-9][0-9,-]*)[^:\n]*: (.*)")
 # How programs, runtimes and Slurm begin to report a failure, after srun's and torchrun's labels.
 _FAILURE = re.compile(
     rb"\n( *([0-9]+): (?:\[rank ?([0-9]+)\] ?)?)(?:Traceback \(most recent|error: |FATAL: |ERROR: |"
@@ -22,7 +22,7 @@ class FirstFailure:
 
     def __init__(self) -> None:
         self.task = self.rank = ""
-        self._ended: dict[str, str] = {}
+        self._ended: dict[str, str] = {}  # by tasks, such as 0,2-3
         self._first_ended = ""
         self._output: list[bytes] = []
         self._line: re.Pattern[bytes] | None = None
@@ -50,11 +50,19 @@ class FirstFailure:
         if len(self._output) < _MOST:
             self._output += self._line.findall(block, begin)
 
-    def _add_end(self, node: str, task: str, reason: str) -> None:
-        """Note how a task ended; one that Slurm terminated did not fail first."""
-        self._ended[task] = f" on {node}: {reason}"
-        if not self._first_ended or self._ended[self._first_ended].endswith(": Terminated"):
-            self._first_ended = task
+    def _add_end(self, node: str, tasks: str, reason: str) -> None:
+        """Note how tasks ended; one that Slurm terminated did not fail first."""
+        if not self._first_ended or self._end_of(self._first_ended).endswith(": Terminated"):
+            self._first_ended = re.split("[,-]", tasks)[0]
+        self._ended[tasks] = f" on {node}: {reason}"
+
+    def _end_of(self, task: str) -> str:
+        """Return where and how a task ended, if srun reports it."""
+        for tasks, end in self._ended.items():
+            for first, last in re.findall("([0-9]{1,9})(?:-([0-9]{1,9}))?", tasks):
+                if task.isdecimal() and int(first) <= int(task) <= int(last or first):
+                    return end
+        return ""
 
     @property
     def who(self) -> str:
@@ -63,11 +71,11 @@ class FirstFailure:
         if not task:
             return ""
         rank = f", rank {self.rank}," if self.rank else ""
-        return f"task {task}{rank}{self._ended.get(task, '')}".rstrip(",")
+        return f"task {task}{rank}{self._end_of(task)}".rstrip(",")
 
     def node_of(self, task: str) -> str:
         """Return the node of a task, if srun reports its end."""
-        return self._ended.get(task, "").partition(": ")[0].removeprefix(" on ")
+        return self._end_of(task).partition(": ")[0].removeprefix(" on ")
 
     @property
     def output(self) -> list[str]:

@@ -88,6 +88,7 @@ class Message(NamedTuple):
     pattern: str = ""  # the line must match it too
     consequence: bool = False  # it follows from something else, which is printed first
     restart: str = ""  # of a job: `never`, as it would fail again; `node`, as one is faulty
+    final: str = ""  # regular expression of lines after which a step cannot continue
     source: str = ""  # URL of a page about it
     sites: list[str] = []  # noqa: RUF012  # never changed
     likely: str = ""  # if nothing else is found: matches its exception, or a line like an error

@@ -19,6 +19,7 @@ _ATTEMPT = b"\nlongship: run "
 _STEP = re.compile(
     rb"(?i)(?<!\bto )(?:\b|(?<=\dm))(?:step|iteration|checkpoint)[-_:= ]*(\d+)(?!\.?\d)"
 )
+_CAUSE = re.compile(rb"longship: the ranks cannot continue: .*")  # lib/jobs/watcher.bash
 # What NCCL's RAS prints of a process that does not answer, and of ranks that are behind the others.
 _BEHIND = re.compile(rb"longship: NCCL:.* on node (\S+)(?: managing GPU|\s*$)", re.MULTILINE)
 
@@ -36,8 +37,15 @@ def end_of_step(log: Path, code: int, allocated: Collection[str]) -> End:
     at = tail.rfind(_ATTEMPT) + 1
     steps = list(_STEP.finditer(tail, at))
     last = begin + steps[-1].end() if steps else 0
-    # what a run has survived is not why it ended
-    late = [each for each in scan.findings if each.offset >= last or not each.message.text]
+    # what a run has survived is not why it ended, unless its watcher ended it for that
+    cause = _CAUSE.search(tail, at)
+    late = [
+        each
+        for each in scan.findings
+        if each.offset >= last
+        or not each.message.text
+        or (cause and each.message.final and re.search(each.message.final.encode(), cause[0]))
+    ]
     found = late or scan.findings
     suspects = [each for each in found if each.message.restart == "node"]
     nodes = {_node_of(each, scan, allocated) for each in suspects} - {""}

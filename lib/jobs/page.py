@@ -168,6 +168,8 @@ def _job(run: Path, record: Mapping[str, str], findings: Findings) -> dict[str, 
     log = record.get("log", "") if os.path.isfile(record.get("log", "")) else ""
     cells = [_shown(started), _duration([record]) or "", record.get("nodes", "")]
     cells += [record.get("exit_code") or "no end recorded", record.get("failed", "")]
+    attempts = record.get("attempts", "").splitlines()
+    restarts = [each.partition(" ")[0] for each in attempts if "; restart " in each]
     facts = {name: [record.get(each, "") for each in keys] for name, keys in _INPUT.items()}
     facts["options"] = [content_of(run / "options").decode(errors="replace").replace("\n", " ")]
     facts["run directory"] = [str(run)]
@@ -183,6 +185,8 @@ def _job(run: Path, record: Mapping[str, str], findings: Findings) -> dict[str, 
         ],
         "code": [_repository(each) for each in find_files(run, "repositories/*.commit")],
         "packages": content_of(run / "packages.txt").decode(errors="replace").split(),
+        "attempts": attempts,
+        "restarts": [seconds_between(_EPOCH, each) for each in restarts],
         "findings": findings(log) if log else [],
     }
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import pwd
+import re
 import shlex
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ def report(runs: Path, since: str, form: str) -> tuple[Report, list[LongshipErro
 
     The form is table, csv or json.
     """
-    groups: dict[tuple[str, ...], list[Usage]] = {}
+    groups: dict[tuple[str, ...], dict[str, list[Usage]]] = {}  # by group and run
     problems: list[LongshipError] = []
     unmeasured, unended = [], []
     for path in find_files(runs, "*/record.json"):
@@ -47,15 +49,19 @@ def report(runs: Path, since: str, form: str) -> tuple[Report, list[LongshipErro
             message = f"{path} is left out: it has no {' and no '.join(lacks)}"
             problems.append(LongshipError(message, hint))
         elif record["started"][:7] >= since:
+            run = re.sub("^([0-9]+)_[0-9]+", r"\1", path.parent.name)  # of all tasks of an array
             usage, found = usage_of(path.parent, record)
             problems += found
             if usage.gpu_hours is None:
-                unended.append(path.parent.name)
+                unended.append(run)
                 continue
             if not usage.measured_percent:
-                unmeasured.append(path.parent.name)
-            groups.setdefault(_group(path, record), []).append(usage)
-    rows = [{**dict(zip(_GROUP, key)), **summed(groups[key])} for key in sorted(groups)]
+                unmeasured.append(run)
+            groups.setdefault(_group(path, record), {}).setdefault(run, []).append(usage)
+    rows = [
+        {**dict(zip(_GROUP, key)), "runs": len(found), **summed([*chain(*found.values())])}
+        for key, found in sorted(groups.items())
+    ]
     if unmeasured:
         hint = "for the next runs: set jobs.usage = 30 in configuration.toml"
         problems.append(LongshipError(f"not measured: {_named(unmeasured)}", hint))
@@ -80,12 +86,11 @@ def _group(path: Path, record: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def summed(used: list[Usage]) -> _Row:
-    """Sum the runs of a group; a mean counts a run by its GPU-hours, or each alike without GPUs."""
+    """Sum the jobs of a group; a mean counts a job by its GPU-hours, or each alike without GPUs."""
     hours = sum(each.gpu_hours or 0 for each in used)
     times = [(each.gpu_hours or 0) if hours else 1 for each in used]
     measured = [time * (each.measured_percent or 0) for each, time in zip(used, times)]
     return {
-        "runs": len(used),
         "gpu_hours": round(hours, 2),
         "measured_percent": _mean((each.measured_percent or 0 for each in used), times),
         "gpu_utilisation_percent": _mean((each.gpu_utilisation_percent for each in used), measured),
@@ -105,7 +110,8 @@ def _added(values: Iterable[float | None], digits: int) -> float | None:
     return round(sum(known), digits) if known else None
 
 
-def _named(runs: list[str]) -> str:
+def _named(names: list[str]) -> str:
+    runs = list(dict.fromkeys(names))
     return ", ".join(runs[:5]) + (f" and {len(runs) - 5} more" if len(runs) > 5 else "")
 
 

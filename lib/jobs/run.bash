@@ -3,7 +3,7 @@
 # job.bash and of Slurm. A run directory contains:
 #
 #   record.json         inputs, nodes, start time, exit code, price per hour, GPU-hours, utilisation and energy; with
-#                       restarts, a line of `attempts` for each failed step and what followed
+#                       restarts, a line of `attempts` for each failed step and what followed, and `excluded` nodes
 #   launcher            the launcher script, which each rank starts
 #   start.bash          the functions that the job script sources
 #   sampler             the script that the first rank of each node starts to measure it
@@ -40,6 +40,12 @@ set_rendezvous() {
   # below the ports that Linux assigns automatically, and another one for each job of a node
   MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
   export MASTER_ADDR MASTER_PORT
+}
+
+# job_keep_spares NODES: let srun use so many nodes, the first ones; the others are spare.
+job_keep_spares() {
+  export SLURM_JOB_NUM_NODES=$1 SLURM_NNODES=$1
+  unset SLURM_NTASKS SLURM_NPROCS SLURM_TASKS_PER_NODE
 }
 
 # job_set_shape GPUS_PER_NODE: export NUM_NODES and GPUS_PER_NODE.
@@ -206,13 +212,13 @@ run_explain() {
 }
 
 # run_find_reason LOG: set REPLY to cancelled if somebody ended this job, to requeued if it is to start again, to
-# preempted if Slurm decides that, and else to nothing.
+# preempted if Slurm decides that, and else to nothing. The log of a requeued job contains its earlier starts too.
 run_find_reason() {
   REPLY=
   [[ -r $1 ]] || return 0
-  REPLY=$(grep -a -E "JOB $SLURM_JOB_ID ON [^ ]+ CANCELLED AT" -- "$1" | tail -n 1) || : # no such line
+  REPLY=$(tac -- "$1" | grep -a -m 1 -E "^longship: run |JOB $SLURM_JOB_ID ON [^ ]+ CANCELLED AT") || :
   case $REPLY in
-    '' | *'TIME LIMIT'*) REPLY= ;;
+    '' | 'longship: run '* | *'TIME LIMIT'*) REPLY= ;;
     *REQUEUE*) REPLY=requeued ;;
     *'NODE FAILURE'* | *PREEMPTION*) REPLY=preempted ;;
     *) REPLY=cancelled ;;

@@ -74,9 +74,12 @@ def _make_free(first: Path, cluster: str, *, restarted: bool) -> Path:
 
 
 def start_lines(
-    env: Environment, run: Path, facts: Mapping[str, str], named: Mapping[str, str]
+    env: Environment, run: Path, facts: Mapping[str, str], named: Mapping[str, str], messages: str
 ) -> list[str]:
-    """Return the lines of ``<run>/start.bash``; the record also gets what was pinned."""
+    """Return the lines of ``<run>/start.bash``; the record also gets what was pinned.
+
+    After a line of its log that matches the messages, a job cannot continue.
+    """
     settings, paths, machine = env.settings, env.paths, env.machine
     is_batch = facts.get("BatchFlag", "0") != "0"
     on_node = settings.environ.get("SLURM_GPUS_ON_NODE", "")
@@ -88,6 +91,9 @@ def start_lines(
     stack = paths.root / "stacks" / settings.stack.name
     evaluates = (stack / "run_evaluation.sh").exists()
     exports = ['job_export "${JOB_ARGUMENTS[0]-}"'] if evaluates else []
+    nodes = int(record["nodes"])
+    spares = min(jobs.spare_nodes, nodes - 1) if restarts else 0
+    limits = (restarts, spares, silence)
     return [
         *module_lines(machine, env.runtime),
         export("LONGSHIP_ROOT", paths.root),
@@ -96,6 +102,7 @@ def start_lines(
         assign("LAUNCHER", run / "launcher"),
         comment("shellcheck disable=SC2034"),
         assign("STACK_DIR", stack),
+        *([call("job_keep_spares", str(nodes - spares))] if spares else []),
         call("set_rendezvous", machine.rendezvous),
         call("job_set_shape", str(processes_per_node(facts, on_node, machine))),
         *pyxis.options(env),
@@ -109,7 +116,7 @@ def start_lines(
             ]
         ),
         *([call("job_check_previous", chained)] if chained else []),
-        *([call("watch_run", *map(str, (restarts, silence)), log)] if is_watched else exports),
+        *([call("watch_run", *map(str, limits), log, messages)] if is_watched else exports),
     ]
 
 
@@ -148,6 +155,7 @@ def _record(
         "time_limit": facts["TimeLimit"],
         "submitted": facts.get("SubmitTime", ""),
         "restarts": facts.get("Restarts", "0"),
+        "excluded": facts.get("ExcNodeList", ""),
         "earlier_seconds": str(seconds_before(run, earlier)) if earlier else "",
         "attempts": earlier.get("attempts", ""),
         "log": facts.get("StdOut", ""),

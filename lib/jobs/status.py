@@ -224,7 +224,7 @@ def _table(runs: Path, jobs: list[tuple[_Row, str, str]], width: int) -> Iterato
             yield f"    {row['values']}"[:width]
         if row["gpu_hours"] is not None:
             yield _usage_line(row)
-        yield from _attempt_lines(row)
+        yield from (f"    {each}" for each in row["attempts"][-1:])
         if row["last_line"]:
             yield f"    {row['last_line'].expandtabs()[: min(width - 4, 110)]}"
 
@@ -233,11 +233,6 @@ def _usage_line(row: _Row) -> str:
     """Describe what a job has used, with its cost."""
     cost = "" if row["cost"] is None else f", cost {row['cost']:.2f} {row['cost_unit']}"
     return f"    {Usage(*(row[each] for each in Usage._fields)).words}{cost}"
-
-
-def _attempt_lines(row: _Row) -> list[str]:
-    """Return the last line of the watcher, if a step has failed."""
-    return [f"    {each}" for each in row["attempts"][-1:]]
 
 
 def _ended_lines(runs: Path, tasks: list[_Row], queued: list[_Row]) -> Iterator[str]:
@@ -252,4 +247,4 @@ def _ended_lines(runs: Path, tasks: list[_Row], queued: list[_Row]) -> Iterator[
         if row["values"]:
             yield f"    {row['values']}"
         yield _usage_line(row)
-        yield from _attempt_lines(row)
+        yield from (f"    {each}" for each in row["attempts"][-1:])

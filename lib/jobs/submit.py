@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
+from lib.configuration.schema import Jobs
 from lib.configuration.snapshot import resolved
 from lib.configuration.training import hub_cache
 from lib.jobs.checks import check_job, log_directories, log_path, stack_lines
@@ -35,6 +36,7 @@ class Submission(NamedTuple):
     chain: int = 1  # number of jobs, each of which resumes the previous one
     after: str = ""  # job that must complete first
     restarts: int | None = None  # of a failed step, instead of jobs.restarts
+    spare_nodes: int | None = None  # instead of jobs.spare_nodes
     agreed: bool = False  # do not ask about the cost
     again: str = ""  # directory of the run that is re-run
     live: bool = False  # run from the clone, not from frozen code
@@ -47,6 +49,7 @@ class _Job(NamedTuple):
     env: Environment
     wanted: Submission
     request: Request
+    trained_on: Request  # without spare nodes
     given: Mapping[str, str]  # all options by long name
     own: list[Option]
     account: list[Option]
@@ -82,7 +85,7 @@ def submit_lines(
     asks = 0 < env.settings.configuration.jobs.ask_above < (cost.amount or 0)
     logs = [name for each in jobs for name in log_directories(paths, each.given, each.log)]
     return [
-        *stack_lines(env, wanted.job, first.request, first.sweep.first),
+        *stack_lines(env, wanted.job, first.trained_on, first.sweep.first),
         call("slurm_check", env.machine.name),
         call("check_python", paths.root),
         call("runs_make", paths.runs),
@@ -109,7 +112,8 @@ def submit_lines(
 
 def _checked(env: Environment, wanted: Submission) -> _Job:
     """Check the values of a submission, and return it with what follows from them."""
-    settings, paths, job = with_restarts(env.settings, wanted.restarts), env.paths, wanted.job
+    settings = with_restarts(env.settings, wanted.restarts, wanted.spare_nodes)
+    paths, job = env.paths, wanted.job
     env, machine = env._replace(settings=settings), settings.machine
     wanted = wanted._replace(typed=same_gpus(job.header, wanted.typed))
     own = _own_options(settings, wanted)
@@ -121,6 +125,9 @@ def _checked(env: Environment, wanted: Submission) -> _Job:
     request = request_from_options(given, machine)
     check_request(request, given, machine)
     _check_order(wanted, given)
+    trained_on = request
+    if settings.configuration.jobs.spare_nodes and not job.is_interactive:
+        trained_on = _without_spares(request, settings.configuration.jobs, given)
     log = _log(paths, given)
     typed = [each.word for each in wanted.typed]
     sweep = read_sweep(wanted.arguments, given.get("array", ""))
@@ -128,10 +135,10 @@ def _checked(env: Environment, wanted: Submission) -> _Job:
     wanted = wanted._replace(arguments=sweep.frozen)
     if job.step == "training":
         variables = settings.configuration.environment.set
-        env.training.check_parallel(request.gpus, request.nodes)
+        env.training.check_parallel(trained_on.gpus, trained_on.nodes)
         env.training.check_templates(paths.root, settings.stack.name, variables)
     cost = cost_of(settings, request, wanted.chain)
-    return _Job(env, wanted, request, given, own, account, log, sweep, cost)
+    return _Job(env, wanted, request, trained_on, given, own, account, log, sweep, cost)
 
 
 def _default_name(job: JobFile) -> Option:
@@ -188,11 +195,31 @@ def _check_order(wanted: Submission, given: Mapping[str, str]) -> None:
             f"type one: --dependency=afterok:{wanted.after},{given['dependency']}",
         )
     batch_only = wanted.chain > 1 or wanted.after or wanted.restarts or wanted.as_json
+    batch_only = batch_only or wanted.spare_nodes
     if wanted.job.is_interactive and batch_only:
         raise LongshipError(
             f"{wanted.job.path} is interactive",
-            "--chain, --after, --restarts and --json require an .sbatch file",
+            "--chain, --after, --restarts, --spare-nodes and --json require an .sbatch file",
         )
+
+
+def _without_spares(request: Request, jobs: Jobs, given: Mapping[str, str]) -> Request:
+    """Return the request without its spare nodes; srun then knows only what is given per node."""
+    if not jobs.restarts:
+        raise LongshipError("spare nodes require restarts", "add --restarts=3, or --spare-nodes=0")
+    for name in ("gpus", "ntasks"):
+        if name in given:
+            raise LongshipError(
+                f"--{name} and spare nodes cannot be combined",
+                f"request --{name}-per-node instead, or add --spare-nodes=0",
+            )
+    nodes = request.nodes - jobs.spare_nodes
+    if nodes < 1:
+        raise LongshipError(
+            f"no node to train on: {request.nodes} requested, {jobs.spare_nodes} of them spare",
+            f"request more: --nodes={jobs.spare_nodes + 1}; or add --spare-nodes=0",
+        )
+    return request._replace(nodes=nodes, gpus=request.gpus // request.nodes * nodes)
 
 
 def _log(paths: Paths, given: Mapping[str, str]) -> str:

@@ -1,13 +1,16 @@
 # shellcheck shell=bash
 # Restarts without a human. Slurm's job script becomes a watcher, which runs the same script once more, as its child:
 # there start_job only sets the variables of the run, and the rest of the script starts the step. The watcher ends a step
-# whose log is silent, and decides once after each failed step, by `submit.py decide`; while a step runs, it is bash alone.
+# whose log is silent or shows that it cannot continue, and decides once after each failed step, by `submit.py decide`; while a step runs, it is bash alone.
 
 # the command of the job script, with its arguments
 declare -ga longship_script=()
 
 # not empty after a signal: what asks for the end of the step
 declare -g longship_ending=''
+
+# how many spare nodes the job has
+declare -gi longship_spares=0
 
 # watch_is_child: whether this shell runs the script for a watcher.
 watch_is_child() {
@@ -16,24 +19,26 @@ watch_is_child() {
   trap 'exit 143' TERM # after srun has ended, which gets the same signal
 }
 
-# watch_run RESTARTS SILENCE LOG: run the rest of the job script until no decision starts it again, and exit with its code.
-# SILENCE is in seconds, 0 for never.
+# watch_run RESTARTS SPARES SILENCE LOG MESSAGES: run the rest of the job script until no decision starts it again, and exit
+# with its code. SILENCE is in seconds, 0 for never; MESSAGES is for grep -E.
 watch_run() {
   local name code
+  longship_spares=$2
   mapfile -d '' -t longship_script <"/proc/$$/cmdline"
   for name in TERM HUP USR1 USR2; do # scancel, the time limit and --signal=B: signal this shell alone
     # shellcheck disable=SC2064 # one for each name
     trap "longship_ending=yes; kill -s $name \"\$longship_child\" 2>/dev/null || :" "$name"
   done
   while :; do
-    watch_attempt "$2" "$3" && code=0 || code=$?
-    if ((code == 0)) || [[ -n $longship_ending ]] || ! watch_decide "$code" "$1" "$3"; then break; fi
+    watch_attempt "$3" "$4" "$5" && code=0 || code=$?
+    if ((code == 0)) || [[ -n $longship_ending ]] || ! watch_decide "$code" "$1" "$4"; then break; fi
     printf 'longship: run %s\n' "$RUN_DIR" >&2 # doctor.py explains what follows it
   done
   exit "$code"
 }
 
-# watch_attempt SILENCE LOG: run the script once, with the signals and input that it would have alone; return its exit code.
+# watch_attempt SILENCE LOG MESSAGES: run the script once, with the signals and input that it would have alone; return its
+# exit code.
 watch_attempt() {
   local code=0 own=0 observer=''
   (
@@ -42,8 +47,8 @@ watch_attempt() {
     command_exec "${longship_script[@]}"
   ) <&0 &
   longship_child=$!
-  if (($1)) && [[ -f $2 ]]; then
-    watch_log "$1" "$2" &
+  if [[ -f $2 ]]; then
+    watch_log "$@" &
     observer=$!
   fi
   while :; do # a signal interrupts wait, not the script
@@ -57,32 +62,39 @@ watch_attempt() {
   return "$code"
 }
 
-# watch_log SECONDS LOG: end the step when the log has not grown for so long. A size that cannot be read is no silence.
+# watch_log SILENCE LOG MESSAGES: end a step whose log has not grown for SILENCE seconds, or that still runs some time after a
+# line that matches MESSAGES. A size that cannot be read is no silence.
 watch_log() {
-  local size='' now pause=$(($1 / 10))
+  local size='' now searched message='' pause=$(($1 ? $1 / 10 : 60))
   local -i quiet=0 # not by the clock, which goes on while Slurm suspends a job
   exec {watch_idle}<> <(:) # nothing is ever written to it
   pause=$((pause < 1 ? 1 : pause > 60 ? 60 : pause))
+  searched=$(exec timeout 60 stat -c %s -- "$2") || searched=0 # for an earlier attempt
   while :; do
     read -r -t "$pause" -u "$watch_idle" || :
     now=$(exec timeout 60 stat -c %s -- "$2" 2>/dev/null) || now=
     quiet+=$pause
-    if [[ -z $now || $now != "$size" ]]; then
-      size=$now quiet=0
-    elif ((quiet >= $1)); then
-      watch_end_steps "$1"
+    if [[ -n $message ]]; then
+      printable "${message:0:500}"
+      watch_end_steps "the ranks cannot continue: $REPLY"
+      message='' size='' searched=${now:-$searched}
+    elif [[ -z $now || $now != "$size" ]]; then
+      message=$(timeout 60 tail -c "+$((searched + 1))" -- "$2" | LC_ALL=C grep -a -m 1 -E -e "$3") || : # no such line
+      size=$now quiet=0 searched=$((now - 1000 > searched ? now - 1000 : searched)) # a line can be incomplete
+    elif (($1 && quiet >= $1)); then
+      watch_end_steps "no output for $1 seconds"
       size=''
     fi
   done
 }
 
-# watch_end_steps SECONDS: say who hangs, and end the steps of this job: TERM, after 30 s KILL.
+# watch_end_steps REASON: say who hangs, and end the steps of this job: TERM, after 30 s KILL.
 watch_end_steps() {
   local -a steps
   local signal
   mapfile -t steps < <(timeout 60 squeue --steps --noheader --format=%i --jobs="$SLURM_JOB_ID" | grep -E '\.[0-9]+$')
   if ((${#steps[@]} == 0)); then return; fi # the script itself works, or Slurm does not answer
-  printf 'longship: no output for %d seconds: ending %s\n' "$1" "${steps[*]}" >&2
+  printf 'longship: %s: ending %s\n' "$1" "${steps[*]}" >&2
   watch_ask_nccl
   for signal in TERM KILL; do
     scancel --signal="$signal" "${steps[@]}" || :
@@ -107,28 +119,44 @@ watch_ask_nccl() {
 # step again.
 watch_decide() {
   local -a decided # action, line, lines of all attempts, nodes to exclude
-  mapfile -d '' -t decided < <(timeout 300 python3 "$LONGSHIP_ROOT/submit.py" decide "$RUN_DIR" "$1" "$2")
+  mapfile -d '' -t decided < <(timeout 300 python3 "$LONGSHIP_ROOT/submit.py" decide "$RUN_DIR" "$1" "$2" "$longship_spares")
   if [[ -n $longship_ending ]]; then return 1; fi
   if ((${#decided[@]} != 4)); then
     print_messages error 'not restarted: submit.py decide failed' hint "run: python3 doctor.py explain $RUN_DIR"
     return 1
   fi
+  local -r action=${decided[0]} nodes=${decided[3]}
   run_set_fact attempts "${decided[2]}"
-  if [[ ${decided[0]} == next ]]; then run_set_fact stopped resumable; fi
+  if [[ -n $nodes ]]; then run_set_fact excluded "$nodes"; fi
+  if [[ $action == next ]]; then run_set_fact stopped resumable; fi
   (run_write_record) || :
-  if [[ ${decided[0]} == again ]]; then
+  if [[ $action == again ]]; then
     printf '%s\n' 'longship: explanation of the failure' "$(run_explain "$3")" >&2
   fi
   printf 'longship: %s\n' "${decided[1]}" >&2
-  case ${decided[0]} in
-    again) return ;;
-    requeue) watch_requeue "${decided[3]}" ;;
-  esac
+  if [[ -n $nodes ]]; then watch_exclude_later "$nodes"; fi
+  if [[ $action == again ]] && { [[ -z $nodes ]] || watch_replace_nodes "$nodes"; }; then return; fi
+  if [[ -n $nodes ]]; then watch_requeue "$nodes"; fi
   return 1
 }
 
-# watch_requeue NODES: put the job back into the queue, without some nodes. Slurm excludes nodes of pending jobs only, and
-# starts this one after its processes have ended: this shell has until KillWait.
+# watch_replace_nodes NODES: give them back to Slurm, which then starts the step on spare ones.
+watch_replace_nodes() {
+  local node kept='' output
+  while read -r node; do
+    if [[ ,$1, == *,$node,* ]]; then longship_spares+=-1; else kept+=,$node; fi
+  done < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+  output=$(cd -- "$RUN_DIR" && exec scontrol update JobId="$SLURM_JOB_ID" NodeList="${kept#,}" 2>&1) || {
+    print_messages warning "Slurm does not take back $1, so the job is requeued: ${output##*error: }" \
+      hint 'train without spare nodes: --spare-nodes=0'
+    return 1
+  }
+  rm -f -- "$RUN_DIR"/slurm_job_*_resize.* # scontrol's, with these variables
+  export SLURM_JOB_NODELIST=${kept#,} SLURM_NODELIST=${kept#,}
+}
+
+# watch_requeue NODES: put the job back into the queue, without some nodes. Slurm starts it after its processes have ended:
+# this shell has until KillWait.
 watch_requeue() {
   local output
   output=$(exec scontrol requeue "$SLURM_JOB_ID" 2>&1) || {
@@ -136,10 +164,27 @@ watch_requeue() {
       hint "run: python3 submit.py rerun $SLURM_JOB_ID --exclude=$1"
     return
   }
-  output=$(exec scontrol update JobId="$SLURM_JOB_ID" ExcNodeList="$1" 2>&1) ||
-    print_messages warning "cannot exclude $1: ${output##*error: }" hint "run: scontrol update JobId=$SLURM_JOB_ID ExcNodeList=$1"
+  watch_exclude "$1" "$SLURM_JOB_ID"
   for _ in {1..30}; do
     if [[ -n $longship_ending ]]; then break; fi # Slurm's TERM
     sleep 1
   done
+}
+
+# watch_exclude_later NODES: from the later jobs of the chain, which have the name of this one; they are pending.
+watch_exclude_later() {
+  local id dependency name chain=,$SLURM_JOB_ID,
+  while IFS='|' read -r id dependency name; do # in the order of their submission
+    if [[ $name != "$SLURM_JOB_NAME" || ! $dependency =~ ^afterany:([0-9]+) ]]; then continue; fi
+    if [[ $chain == *,${BASH_REMATCH[1]},* ]]; then chain+=$id,; fi
+  done < <(timeout 60 squeue --me --states=PENDING --sort=i --noheader --format='%i|%E|%j')
+  chain=${chain#",$SLURM_JOB_ID,"}
+  if [[ -n $chain ]]; then watch_exclude "$1" "${chain%,}"; fi
+}
+
+# watch_exclude NODES JOBS: Slurm excludes nodes of pending jobs only.
+watch_exclude() {
+  local output
+  output=$(exec scontrol update JobId="$2" ExcNodeList="$1" 2>&1) ||
+    print_messages warning "cannot exclude $1: ${output##*error: }" hint "run: scontrol update JobId=$2 ExcNodeList=$1"
 }

@@ -40,12 +40,15 @@ class Decision(NamedTuple):
     line: str
 
 
-def with_restarts(settings: Settings, restarts: int | None) -> Settings:
-    """Return the checked settings of a job, with another number of restarts if one is given."""
+def with_restarts(
+    settings: Settings, restarts: int | None, spare_nodes: int | None = None
+) -> Settings:
+    """Return the checked settings of a job, with other restarts and spare nodes if given."""
     configuration = settings.configuration
-    if restarts is not None:
-        jobs = configuration.jobs._replace(restarts=restarts)
-        settings = settings._replace(configuration=configuration._replace(jobs=jobs))
+    given = {"restarts": restarts, "spare_nodes": spare_nodes}
+    given = {name: value for name, value in given.items() if value is not None}
+    jobs = configuration.jobs._replace(**given)
+    settings = settings._replace(configuration=configuration._replace(jobs=jobs))
     watch_limits(settings.configuration.jobs, settings.origins["jobs.silence"])
     return settings
 
@@ -61,7 +64,9 @@ def watch_limits(jobs: Jobs, origin: str) -> tuple[int, int]:
     return jobs.restarts, 0 if math.isinf(silent) else round(silent * 3600)
 
 
-def decide(end: End, earlier: Sequence[str], restarts: int, left: float) -> Decision:
+def decide(
+    end: End, earlier: Sequence[str], restarts: int, left: float, spares: int = 0
+) -> Decision:
     """Decide what follows from a failed step.
 
     Parameters
@@ -72,6 +77,8 @@ def decide(end: End, earlier: Sequence[str], restarts: int, left: float) -> Deci
         How many are allowed, in all.
     left : float
         Seconds until the time limit.
+    spares : int
+        How many nodes of this job can be replaced.
     """
     number = len(earlier) + 1
     at = "" if end.step is None else f" at step {end.step}"
@@ -83,19 +90,20 @@ def decide(end: End, earlier: Sequence[str], restarts: int, left: float) -> Deci
         action, words = "stop", "not restarted: it failed twice in the same way at the same step"
     elif number > restarts:
         action, words = "stop", f"not restarted: jobs.restarts is {restarts}"
-    elif end.nodes:
+    elif end.nodes and (len(end.nodes) > spares or left < _LEAST):
         action, words = "requeue", f"requeued without {nodes}: restart {number} of {restarts}"
     elif left < _LEAST:
         action = "next"
         words = f"not restarted: less than {_LEAST // 60} minutes remain of the time limit"
     else:
-        action, words = "again", f"restart {number} of {restarts} on the same nodes"
+        on = f"without {nodes}" if nodes else "on the same nodes"
+        action, words = "again", f"restart {number} of {restarts} {on}"
     return Decision(action, f"attempt {number} ended{at}: {end.way}{code}; {words}")
 
 
 def _is_same(end: End, line: str) -> bool:
     """Tell whether an earlier attempt ended in the same way, and this one got no further."""
-    found = _LINE.match(line)
+    found = _LINE.search(line)
     if not found or found[2] != end.way:
         return False
     before, now = (-1 if each is None else int(each) for each in (found[1], end.step))

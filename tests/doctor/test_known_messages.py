@@ -13,7 +13,7 @@ import pytest
 from lib.configuration.schema import KEYS
 from lib.configuration.stacks import load_stack
 from lib.configuration.tables import read_toml
-from lib.doctor.explain import explain, load_messages
+from lib.doctor.explain import explain, final_messages, load_messages
 from lib.doctor.log_scan import END, Scan
 from lib.script.errors import LongshipError
 
@@ -101,6 +101,14 @@ def test_entries_are_complete_and_named_once(root):
         assert each.cause and each.fix
         assert not each.source or each.source.startswith("https://")
         assert all((root / site / "site.toml").is_file() for site in each.sites)
+
+
+def test_no_successful_run_has_a_line_after_which_it_cannot_continue():
+    for each in filter(lambda each: each.final, MESSAGES):
+        for part in each.final.split("|"):
+            assert any(re.search(part, line) for line in LINES[each.topic]), part
+    final = re.compile(final_messages().encode())
+    assert not [each for each in HEALTHY if final.search(gzip.decompress(each.read_bytes()))]
 
 
 def test_fixes_name_commands_and_keys_that_exist(root, run):

@@ -58,6 +58,8 @@ def test_node_is_that_of_the_line_or_of_its_task(read):
     broken = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
     ended = "srun: error: node2: task 3: Exited with exit code 1\n"
     assert read(f"{RUN}step 5/9\n3: {broken}{ended}") == End(1, "GPU broken", "node", 5, ("node2",))
+    ended = "srun: error: node1: tasks 0-1: Terminated\nsrun: error: node2: tasks 2,4-7: Killed\n"
+    assert read(f"{RUN}step 5/9\n5: {broken}{ended}").nodes == ("node2",)
     assert read(f"{RUN}3: {broken}").nodes == ()  # of an unknown one
     failed = (
         "srun: error: Task launch for StepId=7.1 failed on node jwb0456: Communication failure\n"
@@ -78,6 +80,16 @@ def test_what_a_run_has_survived_is_not_why_it_ended(read):
     late = "srun: error: node1: task 0: Out Of Memory\n"
     assert read(f"{RUN}{early}{late}").topic == "disk full"
     assert read(f"{RUN}{early}0: step 5/9\n{late}").topic == "out of host memory"
+
+
+def test_a_message_for_which_the_watcher_ended_a_step_is_its_cause(read):
+    early = f"{RUN}0: OVERFLOW! Attempted loss scale: 0, reducing to 0.0\n0: step 5/9\n"
+    ended = (
+        "longship: the ranks cannot continue: 0: OVERFLOW! Attempted loss scale: 0, reducing to 0.0"
+    )
+    late = "srun: error: node1: task 0: Out Of Memory\n"
+    assert read(f"{early}{late}").topic == "out of host memory"
+    assert read(f"{early}{ended}: ending 7.0\n{late}") == End(1, "loss is not a number", "never", 5)
 
 
 def test_nccl_names_a_node_unless_it_names_several(read, monkeypatch):

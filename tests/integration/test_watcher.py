@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -16,11 +17,12 @@ SAME = "not restarted: it failed twice in the same way at the same step"
 
 
 def attempts(run):
-    """Give the lines of a run's attempts, which its log has too."""
+    """Give the lines of a run's attempts, which its log has too, without their times."""
     lines = run.record.get("attempts", "").split("\n")
     for each in lines:
         assert f"longship: {each}\n" in run.log
-    return lines
+        assert re.match(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ attempt", each)
+    return [each.partition(" ")[2] for each in lines]
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def watched(make_job_clone, tmp_path):
 def test_killed_rank_starts_again_and_losses_are_those_of_an_unbroken_run(jobs):
     arguments = [*TRAINING, "--steps", "60", "--checkpoint-every", "5", "--run-name"]
     given = [LOCAL, "--gpus-per-node=2", "--nodes=2"]
-    unbroken = jobs.job(*given, "--", *arguments, "unbroken")
+    unbroken = jobs.job(*given, "--", *arguments, "whole")
     number = jobs.job(*given, "--restarts=2", "--", *arguments, "broken")
     jobs.wait_for_step(number, "broken", 12)
     os.kill(max(_processes_of("train.py", "broken")), signal.SIGKILL)
@@ -44,11 +46,14 @@ def test_killed_rank_starts_again_and_losses_are_those_of_an_unbroken_run(jobs):
     assert "/step-" in run.log.rsplit("longship: run ", 1)[1]  # from the checkpoint
     assert run.log.count("longship: run ") == 2
     assert run.record["exit_code"] == "0" and run.record["restarts"] == "0"
-    assert jobs.losses("broken") == pytest.approx(jobs.losses("unbroken"), rel=1e-5)
+    assert jobs.losses("broken") == pytest.approx(jobs.losses("whole"), rel=1e-5)
     (shown,) = [
         each for each in json.loads(jobs.submit("status", "--json").stdout) if each["id"] == number
     ]
-    assert shown["attempts"] == [line]
+    assert shown["attempts"] == [run.record["attempts"]]
+    jobs.submit("report", number)
+    page = (run.folder / f"report-{run.folder.name}.html").read_text()
+    assert run.record["attempts"] in page and "stroke-dasharray" in page
 
 
 def _processes_of(*words):
@@ -77,6 +82,22 @@ def test_silent_step_is_ended_and_starts_again(make_job_clone, slurm, tmp_path):
     (line,) = attempts(run)
     assert line.startswith("attempt 1 ended at step 7: no output (exit code ")
     assert "problem  no output: line " in run.log
+
+
+def test_step_that_cannot_continue_is_ended(make_job_clone, slurm, tmp_path):
+    """It prints steps after its message, which the restarted job must not find again."""
+    clone = make_job_clone(tmp_path, '[jobs]\nsilence = "00:00:20"\nrestarts = 2\n')
+    body = (
+        'srun "$LAUNCHER" sh -c \'\n'
+        'if [ -e "$1/second" ]; then sleep 8; exit; fi; touch "$1/second"\n'
+        'echo "Watchdog caught collective operation timeout: ran for 600000 ms"\n'
+        'for i in $(seq 100); do echo "step $i"; sleep 1; done\' sh "$RUN_DIR"'
+    )
+    run = clone.finish(write_job(clone, "useless", body), timeout=200)
+    said = "longship: the ranks cannot continue: 0: Watchdog caught collective operation timeout"
+    assert run.log.count(said) == 1 and f"ran for 600000 ms: ending {run.job}.0\n" in run.log
+    (line,) = attempts(run)
+    assert re.match(r"attempt 1 ended at step \d: NCCL timeout \(.*\); restart 1 of 2", line)
 
 
 def test_ways_of_failing_lead_to_their_decisions(watched):
@@ -120,21 +141,58 @@ def test_ways_of_failing_lead_to_their_decisions(watched):
     assert f"job {first}, which this job resumes, ended in state FAILED" in log
 
 
-def test_job_whose_node_is_faulty_is_requeued_without_it(watched):
+def test_faulty_node_is_excluded_from_a_requeued_job_and_its_chain(watched):
     body = (
         'srun "$LAUNCHER" sh -c \'if [ "$SLURMD_NODENAME" = node2 ]; then\n'
         'echo "RuntimeError: CUDA error: uncorrectable ECC error encountered"; exit 1; fi\n'
         'echo "on $SLURMD_NODENAME"; sleep 1\''
     )
-    number = watched.job(write_job(watched, "faulty", body, TWO))
+    job = write_job(watched, "faulty", body, TWO)
+    number, *later = watched.submit(job, "--chain=3").stdout.split()
+    after = watched.job(job, "--after", number)  # has nothing to do with the chain
     assert watched.slurm.wait(number, timeout=300) == "COMPLETED", watched.slurm.log(number)
     run = watched.run(number)
     (line,) = attempts(run)
     assert line.startswith("attempt 1 ended: GPU broken (exit code ")
     assert line.endswith("; requeued without node2: restart 1 of 2")
     assert "node2" not in run.record["nodelist"]
-    assert watched.slurm.facts(number)["ExcNodeList"] == "node2"
     assert run.log.count("on node1") == 2 and run.log.count("on node3") == 1
+    for each in (number, *later):
+        assert watched.slurm.facts(each)["ExcNodeList"] == "node2"
+    assert watched.slurm.facts(after)["ExcNodeList"] == "(null)"
+    watched.slurm.run(["scancel", after])
+    assert watched.slurm.wait(later[-1]) == "COMPLETED", watched.slurm.log(later[-1])
+
+
+def test_faulty_node_is_replaced_by_a_spare_one(watched):
+    body = (
+        'srun "$LAUNCHER" sh -c \'\n'
+        'echo "on $SLURMD_NODENAME, $SLURM_NTASKS tasks, $NUM_NODES nodes, $MASTER_ADDR first"\n'
+        'if [ "$SLURMD_NODENAME" = "$1" ]; then sleep 1\n'
+        'echo "RuntimeError: CUDA error: uncorrectable ECC error encountered"; exit 1; fi\n'
+        'sleep 2\' sh "${JOB_ARGUMENTS[@]}"'
+    )
+    header = "#SBATCH --nodes=3\n#SBATCH --ntasks-per-node=2\n#SBATCH --gpus-per-node=2"
+    job = write_job(watched, "spare", body, header)
+    said = watched.submit(job, "--spare-nodes=1", "--chain=2", "--", "node2")
+    number, later = said.stdout.split()
+    assert watched.slurm.wait(number, timeout=300) == "COMPLETED", watched.slurm.log(number)
+    run = watched.run(number)
+    (line,) = attempts(run)
+    assert line.endswith("; restart 1 of 2 without node2")
+    first, second = run.log.split("longship: explanation of the failure")
+    for log, nodes in ((first, ("node1", "node2")), (second, ("node1", "node3"))):
+        for each in ("node1", "node2", "node3"):
+            said = f"on {each}, 4 tasks, 2 nodes, node1 first"
+            assert log.count(said) == (2 if each in nodes else 0)
+    facts = watched.slurm.facts(number)
+    assert facts["Restarts"] == "0" and facts["NodeList"] == "node[1,3]"
+    assert watched.slurm.facts(later)["ExcNodeList"] == "node2"
+    assert run.record["excluded"] == "node2" and not list(run.folder.glob("*resize*"))
+    watched.slurm.run(["scancel", later])
+    # the job script runs on the first node
+    number = watched.job(job, "--spare-nodes=1", "--", "node1")
+    watched.wait_until(number, lambda: "requeued without node1" in watched.slurm.log(number))
 
 
 def test_signals_reach_the_step_and_end_the_watcher(watched):

@@ -451,6 +451,29 @@ def test_restarts_reach_the_job_and_let_it_be_requeued(calls, site):
     assert '"restarts": 3' in kept.read_text()
 
 
+@pytest.mark.parametrize(
+    ("words", "given", "error", "hint"),
+    [
+        (["-N3"], {}, "spare nodes require restarts", "add --restarts=3, or --spare-nodes=0"),
+        (["-N1"], {"restarts": 1}, "no node to train on: 1 requested, 1 of them", "--nodes=2;"),
+        (["-N3", "-n6"], {"restarts": 1}, "--ntasks and spare nodes cannot", "--ntasks-per-node"),
+        (["-N3", "-G6"], {"restarts": 1}, "--gpus and spare nodes cannot", "--gpus-per-node"),
+    ],
+)
+def test_spare_nodes_that_cannot_be(words, given, error, hint, submit):
+    with pytest.raises(LongshipError, match=error) as told:
+        submit(*words, spare_nodes=1, **given)
+    assert hint in told.value.hint
+
+
+def test_spare_nodes_reach_the_job_and_are_paid(calls, submit, site):
+    (said,) = cost_of(submit("-N2", restarts=1, spare_nodes=1))
+    assert said.endswith("at most 96.0 core-hours")
+    calls("-N2", restarts=1, spare_nodes=1)
+    (kept,) = (site.scratch / "runs").glob("configurations-*/*.json")
+    assert '"spare_nodes": 1' in kept.read_text()
+
+
 def test_requeue_options_of_the_user_win(calls):
     (sent,) = calls("--no-requeue", "--open-mode=truncate", restarts=3)[1:]
     assert not {"--requeue", "--open-mode=append"} & set(sent)

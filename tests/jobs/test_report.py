@@ -93,6 +93,15 @@ def test_run_without_measurements_lowers_no_mean(runs):
     assert str(problem).endswith("2-train, 3-train, 4-train, 5-train, 6-train and 2 more")
 
 
+def test_tasks_of_an_array_are_one_run(tmp_path):
+    for name in ("7_0-train", "7_10-train", "71-train", "8_0-train"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "record.json").write_text(json.dumps(RECORD, indent=2) + "\n")
+    (row,), (problem,) = rows_of(tmp_path)
+    assert (row["runs"], row["gpu_hours"]) == ("3", "16.0")
+    assert str(problem) == "not measured: 71-train, 7-train, 8-train"
+
+
 def test_run_without_gpus_has_no_gpu_hours_and_is_no_gap(runs):
     measured = {"gpu_hours": "0", "measured_percent": "90", "cpu_load": "40", "cost": "8"}
     (row,), problems = rows_of(runs({**RECORD, "gpus": "0", **measured}))

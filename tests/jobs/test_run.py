@@ -168,6 +168,7 @@ def test_model_of_another_place_is_left_alone(bash, tmp_path):
         ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO TIME LIMIT ***\n", ""),
         ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO PREEMPTION ***\n", "preempted"),
         ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 DUE TO JOB REQUEUE ***\n", "requeued"),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\nlongship: run /r/7-train\nx\n", ""),
         ("*** JOB 77 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\n", ""),
         ("*** STEP 7.0 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***\n", ""),
         ("", ""),

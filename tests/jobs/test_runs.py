@@ -177,7 +177,7 @@ def start(repository, run):
         settings, paths = repository.settings_and_paths(env)
         named = {**NAMED, **changed}
         env = Environment(settings, paths, "host", "job", named)
-        lines = start_lines(env, paths.runs / folder, found, named)
+        lines = start_lines(env, paths.runs / folder, found, named, "")
         assert run(["bash", "-n"], input=render("a test", lines)).stderr == ""
         done = run(["bash", "-c", "\n".join(["set -euo pipefail", SHOW, *lines])])
         words = done.stdout.split("\0")[:-1]

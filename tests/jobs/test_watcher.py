@@ -86,6 +86,22 @@ def test_time_limit_is_left_to_the_next_job_of_a_chain():
     assert decide(end._replace(nodes=("n1",)), [], 3, 10).action == "requeue"
 
 
+@pytest.mark.parametrize(
+    ("nodes", "left", "spares", "action"),
+    [
+        (("n1",), HOUR, 1, "again"),
+        (("n1", "n2"), HOUR, 1, "requeue"),
+        (("n1",), HOUR, 0, "requeue"),
+        (("n1",), 10, 1, "requeue"),  # which gives it its whole time
+        ((), 10, 1, "next"),
+    ],
+)
+def test_faulty_nodes_are_replaced_if_enough_are_spare(nodes, left, spares, action):
+    found = decide(End(1, "GPU broken", "node", 5, nodes), [], 2, left, spares)
+    assert found.action == action
+    assert ("restart 1 of 2 without n1" in found.line) == (action == "again")
+
+
 def limited(root, folder, text):
     return settings_of(root, "pytorch", "local", folder, f"[jobs]\n{text}\n")
 

@@ -56,7 +56,7 @@ def job_start(settings, paths, runtime):
     env = Environment(settings, paths, runtime, "job")
     named = {**dict.fromkeys(NAMED, ""), "image": "/i.sif", "venv": env.venv}
     env = env._replace(held=named)
-    return start_lines(env, paths.runs / "12-train", slurm_facts(FACTS), named)
+    return start_lines(env, paths.runs / "12-train", slurm_facts(FACTS), named, "GPU is lost|it's")
 
 
 def job_start_watched(settings, paths, runtime):

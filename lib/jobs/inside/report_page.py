@@ -46,7 +46,7 @@ ON_NODES = [name for name, _ in ON_GPUS]
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 NOTE = (
     "Thin lines are what was measured, thick lines their moving average, points the validation. "
-    "Dotted lines mark the start of another job; wall time does not include the time between jobs."
+    "Dotted lines mark restarts; wall time does not include the time between jobs."
 )
 
 # Tokens, passwords in addresses, and values whose names say it; records quote each argument.
@@ -215,6 +215,7 @@ def section(training):
         "section",
         element("h2", training.data["name"]),
         table([*training.data["headings"], "log"], rows),
+        *(element("p", line, class_="gap") for each in jobs for line in each["attempts"]),
         element("h3", "Input"),
         pairs(last["facts"]),
         table(["repository", "commit", "local changes"], code) if code else "",

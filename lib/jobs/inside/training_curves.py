@@ -96,26 +96,22 @@ class Training:
         with file.open(encoding="utf-8", errors="replace", newline="") as lines:
             for row in (*csv.DictReader(lines), None):
                 if row is None or row["device"] in sample:
-                    gpus = [each for device, each in sample.items() if device != "cpu"]
-                    self.has_gpus = self.has_gpus or bool(gpus)
-                    columns = [
-                        [number(each[name]) for each in gpus or sample.values()]
-                        for name, _ in SAMPLE
-                    ]
-                    columns = [[each for each in column if each is not None] for column in columns]
-                    if columns[0]:
-                        node.append(
-                            [
-                                kind(each) if each else None
-                                for (_, kind), each in zip(SAMPLE, columns)
-                            ]
-                        )
+                    self.add_sample(node, sample)
                     sample = {}
                 if row and None not in row.values():  # the last line can be incomplete
                     sample[row["device"]] = row
 
+    def add_sample(self, node, sample):
+        """Add the values of all devices of a node; without GPUs those of its processes."""
+        gpus = [each for device, each in sample.items() if device != "cpu"]
+        self.has_gpus = self.has_gpus or bool(gpus)
+        columns = [[number(each[name]) for each in gpus or sample.values()] for name, _ in SAMPLE]
+        columns = [[each for each in column if each is not None] for column in columns]
+        if columns[0]:
+            node.append([of(each) if each else None for (_, of), each in zip(SAMPLE, columns)])
+
     def find_segments(self):
-        """Return start and end of each job, and of earlier attempts, which the record lacks."""
+        """Return start and end of each attempt of a job; no record has those before a requeue."""
         times = [time for points in self.curves.values() for time, _ in points.values() if time]
         times = sorted([*times, *(each[0] for node in self.nodes.values() for each in node)])
         jobs = [each for each in self.data["jobs"] if each["started"]]
@@ -131,7 +127,12 @@ class Training:
                 last[1] = time
             else:
                 attempts.append([time, time])
-        return sorted(jobs + attempts)
+        restarts = sorted(each for job in self.data["jobs"] for each in job["restarts"])
+        segments = []
+        for start, end in sorted(jobs + attempts):
+            times = [start, *(each for each in restarts if start < each < end), end]
+            segments += zip(times, times[1:])
+        return segments
 
     def clock(self, time):
         """Return the seconds that the jobs have run until then, without the time between them."""
