@@ -12,7 +12,7 @@ import click
 
 from lib.commands import Call
 from lib.configuration.layers import warn_of_former_paths
-from lib.script.errors import LongshipError, suggest
+from lib.script.errors import LongshipError, closest, suggest
 
 
 class WrongCall(click.UsageError):
@@ -54,7 +54,8 @@ def _as_longship_error(error: click.ClickException, usage: str) -> LongshipError
     if isinstance(error, WrongCall):
         return LongshipError(error.message, error.hint)
     if isinstance(error, click.NoSuchOption):
-        near = f"did you mean {error.possibilities[0]}? " if error.possibilities else ""
+        close = closest(error.option_name, error.possibilities or (), cutoff=0.65)
+        near = f"did you mean {close}? " if close else ""
         return LongshipError(f"no such option: {error.option_name}", f"{near}see: {usage}")
     if isinstance(error, click.MissingParameter) and error.param:
         choices = getattr(error.param.type, "choices", ())

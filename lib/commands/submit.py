@@ -176,8 +176,8 @@ def submit(
     the current configuration and code, frozen unless --live or jobs.freeze says otherwise, and the
     image and packages that are active when it starts. With --chain, each job resumes where the
     previous one reached its time limit. With --then, the site's evaluation job exports the newest
-    checkpoint and evaluates it, once the training has completed. With --array, @{FILE} in an
-    argument of the job is a line of FILE, in each task another one: task 0 takes the first line.
+    checkpoint and evaluates it, once the training has completed. In an argument of a job
+    array (--array), @{FILE} is a line of FILE, in each task another one: task 0 takes the first.
     """
     given = {"chain": chain, "after": after, "agreed": yes, "live": live, "as_json": as_json}
     given.update(restarts=restarts, spare_nodes=spare_nodes)

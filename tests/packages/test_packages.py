@@ -13,6 +13,7 @@ from lib.packages.install import data_command
 from lib.packages.set_up import install_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.packages import wanted_venv
+from lib.script.command import assign
 from lib.script.errors import LongshipError
 from lib.script.render import render
 
@@ -44,7 +45,7 @@ def bash(run, tmp_path):
             "inside() { printf '%s\\n' \"$TEXT\" >&2; return 1; }",
             f"requirements_begin '' '' offline-mode -r {tmp_path}/r.txt -r {tmp_path}/other.txt",
             f"installer=uv uv={tmp_path}/tools/uv",
-            f"LIBRARY={lib.ROOT}/lib",
+            assign("LIBRARY", f"{lib.ROOT}/lib"),
         ]
         command = ["bash", "-c", render("a test", [*assigned, *lines])]
         return run(command, env={"PATH": os.environ["PATH"], "TEXT": said}, check=False, **options)
