@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # Restarts without a human. Slurm's job script becomes a watcher, which runs the same script once more, as its child:
 # there start_job only sets the variables of the run, and the rest of the script starts the step. The watcher ends a step
-# whose log is silent or shows that it cannot continue, and decides once after each failed step, by `submit.py decide`; while a step runs, it is bash alone.
+# whose log is silent or shows that it cannot continue, and decides once after each failed step, by `submit.py decide`;
+# while a step runs, it is bash alone.
 
 # the command of the job script, with its arguments
 declare -ga longship_script=()
