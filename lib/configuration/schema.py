@@ -121,7 +121,7 @@ class Jobs(NamedTuple):
     ] = 30
     restarts: Annotated[int, "how often a failed or hanging step is started again; 0: never"] = 0
     spare_nodes: Annotated[
-        int, "with restarts: how many nodes of a job are kept to replace faulty ones"
+        int, "with restarts: how many nodes of a training are kept to replace faulty ones"
     ] = 0
     silence: Annotated[
         str,

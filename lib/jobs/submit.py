@@ -112,8 +112,11 @@ def submit_lines(
 
 def _checked(env: Environment, wanted: Submission) -> _Job:
     """Check the values of a submission, and return it with what follows from them."""
-    settings = with_restarts(env.settings, wanted.restarts, wanted.spare_nodes)
     paths, job = env.paths, wanted.job
+    # the key is for trainings, also those of the user's own scripts; other jobs often have one node
+    trains = job.script in ("", "run_training.sh")
+    spares = wanted.spare_nodes if trains else wanted.spare_nodes or 0
+    settings = with_restarts(env.settings, wanted.restarts, spares)
     env, machine = env._replace(settings=settings), settings.machine
     wanted = wanted._replace(typed=same_gpus(job.header, wanted.typed))
     own = _own_options(settings, wanted)

@@ -474,6 +474,14 @@ def test_spare_nodes_reach_the_job_and_are_paid(calls, submit, site):
     assert '"spare_nodes": 1' in kept.read_text()
 
 
+def test_spare_nodes_of_the_configuration_are_those_of_trainings(submit, site, evaluation):
+    text = (site.root / "configuration.toml").read_text()
+    site.write("configuration.toml", f"{text}jobs.restarts = 1\njobs.spare_nodes = 1\n")
+    assert cost_of(submit("-N2", then=evaluation()))
+    with pytest.raises(LongshipError, match="no node to train on"):
+        submit("-N1")
+
+
 def test_requeue_options_of_the_user_win(calls):
     (sent,) = calls("--no-requeue", "--open-mode=truncate", restarts=3)[1:]
     assert not {"--requeue", "--open-mode=append"} & set(sent)
