@@ -526,7 +526,7 @@ def test_file_that_is_no_image_is_told(make_clone, tmp_path):
 def test_missing_venv_is_told_with_what_makes_it(runtime, make_clone, tmp_path):
     clone = make_clone(tmp_path, runtime, ["longship_tiny"])
     hint = is_told(clone.container_run("true", check=False), "packages are not installed")
-    assert hint == "hint: python3 set_up.py install"
+    assert hint == "hint: python3 set_up.py install --stack pytorch"
 
 
 def test_venv_of_another_image_is_told(prepared, make_clone, tmp_path):
