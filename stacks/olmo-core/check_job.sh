@@ -5,6 +5,7 @@
 set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
+source "$LONGSHIP_ROOT/lib/jobs/inside/data.bash"
 
 # check_training ARGUMENT...: check the sizes, unless arguments set the parallelism; a script has its own.
 check_training() {
@@ -21,22 +22,7 @@ check_training() {
         fail "training.global_batch = $TRAINING_GLOBAL_BATCH is not a multiple of the $pass sequences of a pass" "$hint"
 }
 
-# check_data ARGUMENT...: check the settings, and refuse arguments that would contradict them.
-check_data() {
-    local argument
-    [[ -n $TRAINING_TEXT ]] || fail 'training.text is empty' \
-        'set text in [training] of configuration.toml to a JSON Lines file'
-    for argument; do
-        case ${argument%%=*} in
-            --input | --name | --data-dir | --tokenizer | --end-of-text)
-                fail "the data step does not accept $argument" \
-                    'set text, validation_text and tokenizer in [training] of configuration.toml'
-                ;;
-        esac
-    done
-}
-
 case ${1:?} in
     training) check_training "${@:2}" ;;
-    *) check_data "${@:2}" ;;
+    *) data_check "${@:2}" ;;
 esac

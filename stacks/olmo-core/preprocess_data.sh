@@ -4,13 +4,11 @@
 # no tokenizer, a BPE is trained. OLMo-core reads the token IDs of the .bin files directly.
 set -euo pipefail
 
-case ${1:-} in
-    all | prepare | shard | merge)
-        mode=$1
-        shift
-        ;;
-    *) mode=all ;;
-esac
+mode=all
+if [[ ${1:-} == @(all|prepare|shard|merge) ]]; then
+    mode=$1
+    shift
+fi
 bash "${LONGSHIP_ROOT:?}/stacks/olmo-core/check_job.sh" "$mode" "$@"
 
 readonly trained=$LONGSHIP_SCRATCH_DIR/data/olmo-core_train_tokenizer

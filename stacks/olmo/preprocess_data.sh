@@ -4,13 +4,11 @@
 # .bin file directly; the .idx file is for other programs.
 set -euo pipefail
 
-case ${1:-} in
-    all | prepare | shard | merge)
-        mode=$1
-        shift
-        ;;
-    *) mode=all ;;
-esac
+mode=all
+if [[ ${1:-} == @(all|prepare|shard|merge) ]]; then
+    mode=$1
+    shift
+fi
 
 tokenizer=${TRAINING_TOKENIZER:?}
 if [[ $tokenizer != /* ]]; then tokenizer=${LONGSHIP_REPOSITORIES:?}/OLMo/$tokenizer; fi

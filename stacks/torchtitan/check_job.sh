@@ -5,6 +5,7 @@
 set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
+source "$LONGSHIP_ROOT/lib/jobs/inside/data.bash"
 
 readonly hint='change these values in [training] of configuration.toml'
 
@@ -36,22 +37,7 @@ check_training() {
     if [[ -z $parallel ]] && ((world_size)); then check_batch; fi
 }
 
-# check_data ARGUMENT...: check the settings, and refuse arguments that would contradict them.
-check_data() {
-    local argument
-    [[ -n $TRAINING_TEXT ]] || fail 'training.text is empty' \
-        'set text in [training] of configuration.toml to a JSON Lines file'
-    for argument; do
-        case ${argument%%=*} in
-            --input | --name | --data-dir | --tokenizer | --end-of-text)
-                fail "the data step does not accept $argument" \
-                    'set text, validation_text and tokenizer in [training] of configuration.toml'
-                ;;
-        esac
-    done
-}
-
 case ${1:?} in
     training) check_training "${@:2}" ;;
-    *) check_data "${@:2}" ;;
+    *) data_check "${@:2}" ;;
 esac

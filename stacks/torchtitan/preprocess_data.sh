@@ -4,13 +4,11 @@
 # preprocess_data.py. If [training] names no tokenizer, a BPE is trained.
 set -euo pipefail
 
-case ${1:-} in
-    all | prepare | shard | merge)
-        mode=$1
-        shift
-        ;;
-    *) mode=all ;;
-esac
+mode=all
+if [[ ${1:-} == @(all|prepare|shard|merge) ]]; then
+    mode=$1
+    shift
+fi
 bash "${LONGSHIP_ROOT:?}/stacks/torchtitan/check_job.sh" "$mode" "$@"
 
 # tokenize SPLIT TEXT ARGUMENT...: make the tokens of one split.

@@ -17,6 +17,9 @@ from pathlib import Path
 from fine_tune import newest_checkpoint
 from problem import InputError, first_line
 
+sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
+from training_run import unfinished  # noqa: E402
+
 ADAPTERS = "adapter_config.json"
 
 
@@ -41,7 +44,7 @@ def merge(adapters: Path, directory: Path) -> None:
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoTokenizer
 
-    partial = directory.with_name(f"{directory.name}.partial")
+    partial = unfinished(directory)
     try:
         model = AutoPeftModelForCausalLM.from_pretrained(adapters).merge_and_unload()
         model.save_pretrained(partial)
@@ -53,6 +56,8 @@ def merge(adapters: Path, directory: Path) -> None:
             f"cannot merge the adapters in {adapters}: {first_line(error)}",
             "the model that was trained must be where it was; check permissions and free space",
         ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def main() -> None:
