@@ -336,14 +336,15 @@ class Scan:
         if not new:
             return
         lines = block.split(b"\n")
-        for number, (kind, line) in enumerate(zip(kinds, lines)):
-            if kind not in new or _HARMLESS.search(line) or _is_code(lines[number - 1], line):
+        rows = zip(kinds, lines, [b"", *lines])
+        for number, (kind, line, before) in enumerate(rows, self.lines + 1):
+            if kind not in new or _HARMLESS.search(line) or _is_code(before, line):
                 continue
             new.remove(kind)
             begin, end = _line_around(line, places[kind])
             around = slice(max(begin, places[kind] - _AROUND), min(end, places[kind] + _AROUND))
             text = _shown(line[around])
-            self._suspects[kind] = Raised(self._offset, self.lines + number + 1, text, [])
+            self._suspects[kind] = Raised(self._offset, number, text, [])
         while len(self._suspects) > _SUSPECTS:
             del self._suspects[next(iter(self._suspects))]
 
