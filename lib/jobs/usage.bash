@@ -70,7 +70,7 @@ usage_sample() {
     amd-smi metric --usage --power --temperature --mem-usage --energy --csv
   usage_repeat "$3" "$1" rocm-smi usage_read_table \
     rocm-smi --showuse --showpower --showtemp --showmeminfo vram --showenergycounter --csv
-  if [[ $2 != no ]]; then usage_repeat "$3" "$1" ps usage_read_processes "$4"; fi
+  if [[ $2 != no ]]; then usage_repeat "$3" "$1" proc usage_read_processes "$4"; fi
 }
 
 # usage_sleep SECONDS: without a process, which could outlive this one.
@@ -219,21 +219,29 @@ usage_read_table() {
     }' <<<"$table")
 }
 
-# usage_read_processes STEP: set REPLY to the load and memory of all processes that a process has started.
+# usage_read_processes STEP: set REPLY to the load and memory of all processes that a process has started, with their
+# ended children. Memory is counted in pages, times in hundredths of a second, which ps would round to seconds. A process
+# can end while it is read.
 usage_read_processes() {
-  local memory used load='' found seconds=$SECONDS
-  found=$(ps -e --cumulative -o pid=,ppid=,rss=,times= | awk -v step="$1" -v own="$$" '
-    { parent[$1] = $2; memory[$1] = $3; time[$1] = $4 }
+  local memory used now load='' found
+  found=$({ cat /proc/[0-9]*/stat 2>/dev/null || :; } | awk -v step="$1" -v own="$$" '
+    {
+      id = $1
+      sub(/^.*\) /, "")
+      parent[id] = $2; time[id] = $12 + $13 + $14 + $15; memory[id] = $22
+    }
     END {
       for (id in parent) {
         for (up = id; up in parent && up != step && up != own; up = parent[up]);
-        if (up == step && id != step) { kib += memory[id]; used += time[id] }
+        if (up == step && id != step) { pages += memory[id]; used += time[id] }
       }
-      print int(kib / 1024), used + 0
-    }') || return
-  read -r memory used <<<"$found"
-  local -r before=${usage_last[used]:-$used} then=${usage_last[at]:-$seconds}
-  if ((used >= before && seconds > then)); then load=$(((used - before) * 100 / (seconds - then))); fi
-  usage_last[used]=$used usage_last[at]=$seconds
+      printf "%.0f %.0f\n", pages, used
+    }') && memory=$(getconf PAGESIZE) || return
+  memory=$((${found% *} * memory / 1048576)) used=${found#* }
+  read -r now _ </proc/uptime
+  now=${now/./}
+  local -r before=${usage_last[used]:-$used} then=${usage_last[at]:-$now}
+  if ((used >= before && now > then)); then load=$(((used - before) * 100 / (now - then))); fi
+  usage_last[used]=$used usage_last[at]=$now
   REPLY=cpu,$load,$memory
 }

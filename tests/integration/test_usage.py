@@ -127,9 +127,19 @@ def times_of(run):
 
 
 def test_load_and_memory_are_measured_without_gpus(measured):
-    busy = "python3 -c 'x = bytearray(b\"x\") * (200 << 20)\nwhile True: pass'"
-    job = write_job(measured, "busy", f'srun "$LAUNCHER" timeout 8 {busy} || :')
-    run = measured.finish(job)
+    busy = "import os, sys; x = bytearray(200 << 20)\nwhile not os.path.exists(sys.argv[1]): pass"
+    step = f'srun "$LAUNCHER" python3 -c "{busy}" "$RUN_DIR/enough"'
+    number = measured.job(write_job(measured, "busy", step))
+    run = measured.run(number)
+
+    def loads():
+        files = measured.runs.glob(f"{number}-*/usage/*.csv")
+        rows = [row.split(",") for file in files for row in file.read_text().splitlines()[1:]]
+        return [row[3] for row in rows if len(row) > 3 and row[3]]
+
+    measured.wait_until(number, lambda: len(loads()) >= 2)
+    (run.folder / "enough").touch()
+    assert measured.slurm.wait(number) == "COMPLETED", measured.slurm.log(number)
     record = run.record
     assert 0 < float(record["cpu_load"]) < 1.5  # the tests share the machine's cores
     assert 200 < int(record["cpu_peak_memory_mib"]) < 2000

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -15,7 +16,20 @@ from lib.script.quoting import Expansion
 from lib.script.render import render
 
 SMI = Path(__file__).resolve().parents[1] / "support/smi"
-TOOLS = ["awk", "bash", "cat", "flock", "grep", "mkdir", "seq", "sleep", "stdbuf", "tail", "uname"]
+TOOLS = [
+    "awk",
+    "bash",
+    "cat",
+    "flock",
+    "getconf",
+    "grep",
+    "mkdir",
+    "seq",
+    "sleep",
+    "stdbuf",
+    "tail",
+    "uname",
+]
 HEADING = (
     "time,device,program,utilisation,memory,power,temperature,throttling,"
     "seconds,utilisation_seconds,peak_memory,energy,throttled_seconds\n"
@@ -32,7 +46,7 @@ def node(tmp_path):
     script = tmp_path / "sampler"
     started = []
 
-    def start(*tools, processes="yes", rank=60, **environment):
+    def start(*tools, processes="yes", rank=60, step=100, **environment):
         for each in tools:
             shutil.copy(SMI / each, programs)
         script.write_text(
@@ -40,8 +54,8 @@ def node(tmp_path):
         )
         ranks = subprocess.Popen(["sleep", str(rank)])
         names = {"PATH": str(programs), "RUN_DIR": str(tmp_path), "SLURMD_NODENAME": "n1"}
-        names |= {"PS_CALLS": str(tmp_path / "calls"), **environment}
-        command = ["bash", script, str(ranks.pid), "100"]
+        names |= environment
+        command = ["bash", script, str(ranks.pid), str(step)]
         sampler = subprocess.Popen(command, env=names, stderr=subprocess.PIPE, text=True)
         started.extend((ranks, sampler))
         return ranks, sampler
@@ -101,7 +115,6 @@ def wait_for(tmp_path, condition):
             {},
             ["0,amd-smi,95,283,1180,78,UNTHROTTLED", "1,amd-smi,88,300,,72,THROTTLED"],
         ),
-        (["ps"], {}, ["cpu,ps,,3072,,,"]),
     ],
 )
 def test_programs_are_read(tools, environment, samples, node, tmp_path):
@@ -127,10 +140,21 @@ def test_energy_counter_is_used_where_there_is_one(node, tmp_path):
     assert first[-1][12] == "0" and second[-1][12] == second[-1][8]
 
 
-def test_load_is_that_of_the_step_alone(node, tmp_path):
-    node("ps")
-    rows = wait_for(tmp_path, lambda rows: len(rows) >= 2)
-    assert rows[1][4] == "3072" and 0 < int(rows[1][3]) <= 1200
+def test_load_and_memory_are_those_of_the_step_alone(node, tmp_path):
+    python = [sys.executable, "-c", "x = bytearray(300 << 20)\nwhile True: pass"]
+    other = subprocess.Popen(python)
+    step = subprocess.Popen(["bash", "-c", '"$@" & wait', "a step (1)", *python])
+    try:
+        node(step=step.pid)
+        row = wait_for(tmp_path, lambda rows: len(rows) >= 3 and int(rows[-1][4]) > 300)[-1]
+    finally:
+        other.kill()
+        subprocess.run(["pkill", "-KILL", "-P", str(step.pid)], check=True)
+        other.wait()
+        step.wait()
+    assert row[1:3] == ["cpu", "proc"] and row[5:8] == ["", "", ""]
+    assert 0 < int(row[3]) <= 105  # of one core; the other process has none of it
+    assert 300 < int(row[4]) < 400
 
 
 def test_sampler_ends_with_its_rank_and_leaves_nothing(node, tmp_path):
@@ -150,7 +174,7 @@ def test_sampler_ends_with_its_rank_and_leaves_nothing(node, tmp_path):
 
 
 def test_kernel_ends_the_sampler_with_its_rank(node, tmp_path):
-    node("ps")[0].kill()
+    node()[0].kill()
     for each in ("setpriv", "true"):
         (tmp_path / "programs" / each).symlink_to(shutil.which(each))
     names = {"PATH": str(tmp_path / "programs"), "RUN_DIR": str(tmp_path)}
@@ -168,9 +192,8 @@ def test_kernel_ends_the_sampler_with_its_rank(node, tmp_path):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("tools", [[], ["ps"]])
-def test_nothing_is_made_up_where_nothing_can_be_measured(tools, node, tmp_path):
-    _, sampler = node(*tools, processes="no" if tools else "yes")
+def test_nothing_is_made_up_where_nothing_can_be_measured(node, tmp_path):
+    _, sampler = node(processes="no")
     assert sampler.wait(60) == 0
     assert rows_of(tmp_path) == []
     assert (tmp_path / "usage/n1.csv").read_text() == HEADING
@@ -181,8 +204,8 @@ def test_driver_that_fails_is_followed_by_the_next_source(node, tmp_path):
         "#!/bin/sh\necho 'Failed to initialize NVML'\nexit 9\n"
     )
     (tmp_path / "programs/nvidia-smi").chmod(0o755)
-    node("ps")
-    assert wait_for(tmp_path, bool)[0][2] == "ps"
+    node()
+    assert wait_for(tmp_path, bool)[0][2] == "proc"
 
 
 def test_later_step_waits_for_the_first_and_continues_the_totals(node, tmp_path):
