@@ -200,13 +200,17 @@ def test_dry_run_of_a_report_is_a_script_that_runs_nothing(words, run, clean_env
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        ("CALL >/dev/full; echo $? >&2", "error: cannot read or write the output: No space left"),
-        ("{ CALL; echo $? >&2; } | true", "141\n"),  # SIGPIPE
-        ("CALL >&-; echo $? >&2", "0\n"),
+        (
+            ": >closed; CALL >/dev/full; echo $? >&2",
+            "error: cannot read or write the output: No space left",
+        ),
+        ("{ CALL; echo $? >&2; } | { exec <&-; : >closed; }", "141\n"),  # SIGPIPE
+        (": >closed; CALL >&-; echo $? >&2", "0\n"),
     ],
 )
 def test_report_that_nobody_can_read_ends_quietly(call, said, run, clean_environment, tmp_path):
-    (tmp_path / "squeue").write_text("#!/bin/bash\nsleep 0.1\n")
+    text = "#!/bin/bash\nuntil [[ -e closed ]]; do sleep 0.05; done\n"  # before anything is written
+    (tmp_path / "squeue").write_text(text)
     (tmp_path / "squeue").chmod(0o755)
     env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
     command = shlex.join([sys.executable, f"{ROOT}/submit.py", "status"])

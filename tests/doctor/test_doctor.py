@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.processes import PATIENCE, wait_until
 from support.repository import shared_configuration
 from support.terminal import Terminal
 
@@ -312,7 +313,6 @@ def test_what_other_scripts_say_becomes_a_finding(check, wanted):
 
 
 def test_check_that_hangs_or_fails_leaves_the_others(monkeypatch, capsys):
-    monkeypatch.setattr(reports, "_SILENCE", 0.1)
     report = Report(as_json=True)
 
     def hang():
@@ -322,7 +322,9 @@ def test_check_that_hangs_or_fails_leaves_the_others(monkeypatch, capsys):
     def fail():
         raise LongshipError("it is broken", "mend it")
 
-    report.run("disk", hang)
+    with monkeypatch.context() as impatient:
+        impatient.setattr(reports, "_SILENCE", 3)
+        report.run("disk", hang)
     report.run("it", fail)
     report.run("file", lambda: [Path("/no/where").stat()])
     report.run("last", lambda: [ok("last", "is told")])
@@ -332,11 +334,18 @@ def test_check_that_hangs_or_fails_leaves_the_others(monkeypatch, capsys):
     assert report.findings[3].text == "cannot read /no/where: No such file or directory"
 
 
-def test_what_takes_too_long_is_ended_with_all_it_started(tmp_path):
+def test_what_takes_too_long_is_ended_with_all_it_started(monkeypatch, tmp_path):
     mark = tmp_path / "pid"
-    hang = f"sleep 1000 & echo $! >{call(mark)}; echo before; wait"
+
+    class Begun(subprocess.Popen):
+        def communicate(self, *words, **options):  # the time begins here
+            wait_until(lambda: mark.exists() and mark.read_text())
+            return super().communicate(*words, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", Begun)
+    hang = f"echo before; sleep 1000 & echo $! >{call(mark)}; wait"
     assert bash(hang, seconds=1) == Output("before\n", 124)
-    wait_for_end(mark.read_text().strip())
+    wait_until(lambda: _is_dead(mark.read_text().strip()))
 
 
 def test_interruption_ends_what_was_started(tmp_path):
@@ -347,20 +356,10 @@ def test_interruption_ends_what_was_started(tmp_path):
     )
     command = [sys.executable, "-c", text, f"echo $$ >{call(mark)}; sleep 1000"]
     with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": ROOT}) as process:
-        deadline = time.monotonic() + 60
-        while not (mark.exists() and mark.read_text()):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: mark.exists() and mark.read_text())
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-    wait_for_end(mark.read_text().strip())
-
-
-def wait_for_end(pid):
-    deadline = time.monotonic() + 60
-    while not _is_dead(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        assert process.wait(PATIENCE) == 130
+    wait_until(lambda: _is_dead(mark.read_text().strip()))
 
 
 def _is_dead(pid):

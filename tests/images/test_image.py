@@ -1,6 +1,7 @@
 """lib/images/image.bash and its neighbours: records as JSON, sizes, architectures of archives."""
 
 import json
+import os
 import re
 import tarfile
 
@@ -104,23 +105,29 @@ def test_name_without_its_tag(name, untagged, bash):
     assert bash(call("address_strip_tag", name)).stdout == untagged
 
 
-STEP = (
-    "{ echo 'INFO:    Fetching'; echo 'warn rootless{x}'; sleep 1.5; } | build_show_progress /none"
-)
+def step(goes_on, *paths):
+    """Give lines that show the progress of a program for as long as a command goes on."""
+    program = f"echo 'INFO:    Fetching'; echo 'warn rootless{{x}}'; {goes_on}"
+    return f"{{ {program}; }} | {call('build_show_progress', *paths)}"
 
 
 def test_progress_is_a_line_per_message(bash):
-    assert bash(STEP).stderr == "      Fetching\n"
+    assert bash(step("sleep 1.5", "/none")).stderr == "      Fetching\n"
 
 
 def test_progress_on_a_terminal_is_one_line_with_time_and_bytes(clean_environment, tmp_path):
     (tmp_path / "work/cache").mkdir(parents=True)
     (tmp_path / "work/cache/blob").write_bytes(bytes(3_000_000))
-    (tmp_path / "step.sh").write_text(render("x", [f"{STEP} {tmp_path}/work/cache"]))
+    os.mkfifo(tmp_path / "fifo")
+    lines = [step("cat fifo", "/none", tmp_path / "work/cache")]
+    (tmp_path / "step.sh").write_text(render("x", lines))
     with Terminal(["bash", "step.sh"], env=clean_environment, cwd=tmp_path) as terminal:
+        terminal.expect(" s, 3.0 MB")
+        terminal.expect(" s, 3.0 MB")  # a second later
+        (tmp_path / "fifo").write_text("")
         assert terminal.end() == 0, terminal.said
     shown = terminal.said
-    assert re.search(r"\r\x1b\[K      Fetching  [1-9] s, 3\.0 MB", shown)
+    assert re.search(r"\r\x1b\[K      Fetching  [1-9]\d* s, 3\.0 MB", shown)
     assert shown.endswith("\r\x1b[K") and "\n" not in shown
 
 

@@ -13,7 +13,7 @@ from support import processes
 from support.lab import fill, is_told
 from support.repository import Clone, toml
 
-SECONDS = 60  # what a test waits for at most
+SECONDS = 300  # what a test waits for at most
 IMAGE = "containers/base_1_amd64.tar"
 # What an unpacking may use: bash, coreutils and python3; git and pip are not there.
 BARE = (

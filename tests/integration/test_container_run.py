@@ -15,7 +15,7 @@ from support.environments import AWKWARD, SECRET, put_tag_in_use
 from support.registry import without
 from support.repository import toml
 
-SECONDS = 60  # what a test waits for at most
+SECONDS = 300  # what a test waits for at most
 
 
 def show(clone, *names, env=None, options=()):

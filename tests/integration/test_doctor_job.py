@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import sys
-import time
 
 import pytest
 from support import processes
@@ -178,7 +177,7 @@ def test_clock_that_is_off(doctor, tmp_path):
 def test_port_that_is_taken(doctor):
     listen = (
         "import os, socket, time; s = socket.create_server(('', 20123)); "
-        "open(os.environ['READY'], 'w'); time.sleep(300)"
+        "open(os.environ['READY'], 'w'); time.sleep(600)"
     )
     doctor.run_beside("node1", f'exec python3 -c "{listen}"')
     doctor.environment.update(MASTER_ADDR="node1", MASTER_PORT="20123")
@@ -307,33 +306,28 @@ def test_environment_without_pytorch(doctor, make_job_clone, jupyter_environment
 
 
 def test_interrupted_from_outside_nothing_is_left(doctor, slurm):
-    job = slurm.submit("--nodes=2", "--output=/dev/null", "--wrap=sleep 300")
+    job = slurm.submit("--nodes=2", "--output=/dev/null", "--wrap=sleep 600")
     slurm.wait(job, "RUNNING")
     environment = {**doctor.environment, "SLURM_JOB_ID": job}
     process = doctor.clone.start("doctor.py", "--job", env=environment, cwd=doctor.clone.root)
     try:
-        deadline = time.monotonic() + 60
-        while not ranks_of(job):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.1)
+        processes.wait_until(lambda: ranks_of(job) or process.poll() is not None)
         process.send_signal(signal.SIGINT)
-        said, errors = process.communicate(timeout=60)
+        said, errors = process.communicate(timeout=processes.PATIENCE)
         assert process.returncode == 130, said + errors
     finally:
         processes.end_group(process)
         process.communicate()
     assert not list(doctor.temporary.iterdir())
-    deadline = time.monotonic() + 30
-    while ranks_of(job):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    processes.wait_until(lambda: not ranks_of(job))
 
 
-def test_job_that_trains_is_looked_at_from_outside_at_another_port(doctor, slurm):
+def test_job_that_trains_is_looked_at_from_outside_at_another_port(doctor, slurm, tmp_path):
     port = "20000 + int(os.environ['SLURM_JOB_ID']) % 12000"
-    listen = f"import os, socket, time; s = socket.create_server(('', {port})); time.sleep(300)"
+    listen = f"import os, socket, time; s = socket.create_server(('', {port})); "
+    listen += f"open('{tmp_path}/' + os.environ['SLURM_PROCID'], 'w'); time.sleep(600)"
     job = slurm.submit("--nodes=2", "--output=/dev/null", f'--wrap=srun python3 -c "{listen}"')
-    slurm.wait(job, "RUNNING")
+    processes.wait_until((tmp_path / "0").exists)
     report = doctor.look_at(job)
     assert report.wrong() == []
     (text,) = report.texts("ok", "port")

@@ -163,6 +163,6 @@ def test_requeued_job_runs_the_same_code(clone, slurm):
     clone.wait_until(job, lambda: "stack first" in slurm.log(job))
     change_everything(clone)
     slurm.run(["scontrol", "requeue", job])
-    assert slurm.wait(job, timeout=120) == "COMPLETED", slurm.log(job)
+    assert slurm.wait(job) == "COMPLETED", slurm.log(job)
     assert slurm.log(job).count("longship: run") == 2
     assert printed(slurm.log(job)) == [f"{FIRST[0]} wait", *FIRST[1:]]

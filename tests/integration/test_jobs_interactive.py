@@ -6,7 +6,6 @@ import shlex
 import shutil
 import stat
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -124,9 +123,9 @@ def notebook(make_job_clone, jupyter_environment, tmp_path_factory):
 def ask(slurm, node, address, token=None):
     """Ask the server from another node; return the HTTP status."""
     query = f"?token={token}" if token else ""
-    curl = ["curl", "--silent", "--insecure", "--max-time", "20", "--output", "/dev/null"]
+    curl = ["curl", "--silent", "--insecure", "--max-time", "100", "--output", "/dev/null"]
     asked = [*curl, "--write-out", "%{http_code}", f"https://{address}/api/status{query}"]
-    return slurm.on_node(node, asked, check=False, timeout=60).stdout
+    return slurm.on_node(node, asked, check=False).stdout
 
 
 def test_tensorboard_is_served_through_jupyter(notebook, slurm):
@@ -139,15 +138,14 @@ def test_tensorboard_is_served_through_jupyter(notebook, slurm):
     command = [*step, "tensorboard", "--logdir", run.folder, "--port=6006"]
     board = processes.start(command, env=slurm.environment)
     query = f"proxy/6006/data/environment?token={token}"
-    curl = ["curl", "--silent", "--insecure", "--max-time", "20", f"https://node1:{port}/{query}"]
+    curl = ["curl", "--silent", "--insecure", "--max-time", "100", f"https://node1:{port}/{query}"]
     notebook.wait_until(
         number,
-        lambda: '"version"' in slurm.on_node("node2", curl, check=False, timeout=60).stdout,
-        300,
+        lambda: '"version"' in slurm.on_node("node2", curl, check=False).stdout,
     )
     assert ask(slurm, "node2", f"node1:{port}/proxy/6006") in ("302", "403")  # without a token
     slurm.run(["scancel", number])
-    board.communicate(timeout=60)
+    board.communicate(timeout=processes.PATIENCE)
 
 
 def command_lines():
@@ -180,9 +178,7 @@ def test_jupyter_is_served_to_whoever_has_the_token(notebook, slurm):
     assert not any(token.encode() in line for line in lines)
     slurm.run(["scancel", number])
     assert slurm.wait(number) == "CANCELLED"
-    deadline = time.monotonic() + 60  # the job's own shell ends after its step
-    while "ended" not in run.record and time.monotonic() < deadline:
-        time.sleep(0.1)
+    processes.wait_until(lambda: "ended" in run.record)  # the job's own shell ends after its step
     assert run.record["exit_code"] == "143"
     assert "jupyterlab==" in run.written("packages.txt")
 
@@ -209,7 +205,7 @@ def connect(jobs, slurm, tmp_path):
         (tmp_path / "config").write_text(text)
         node = "node2" if "HostName node1" in text else "node1"
         start = [program, "-F", tmp_path / "config", "-o", "ProxyJump=none", "-o", "BatchMode=yes"]
-        return slurm.on_node(node, [*start, *words], timeout=120, **options)
+        return slurm.on_node(node, [*start, *words], **options)
 
     return client
 

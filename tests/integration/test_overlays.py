@@ -24,7 +24,7 @@ IMAGES = ("apptainer", "docker", "podman")
 HOST = pytest.param("host", marks=pytest.mark.needs("mksquashfs"))
 SLOW_HOST = pytest.param("host", marks=[pytest.mark.needs("mksquashfs"), pytest.mark.slow])
 PREFIX = "/user-software"
-SECONDS = 120  # what a test waits for at most
+SECONDS = 300  # what a test waits for at most
 
 
 def sha256(path):

@@ -60,7 +60,7 @@ if [[ -e $LOCK/owner ]]; then
   read -r _ owner _ <"$LOCK/owner"
   calls=$(wc -l <"$CALLS")
   if ((calls == AT)); then kill -KILL -- "$GROUP$owner"; fi
-  if ((calls >= AT)); then sleep 0.02; fi
+  if ((calls >= AT)); then sleep 0.2; fi
 fi
 exec "$GIT" "$@"
 """

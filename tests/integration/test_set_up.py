@@ -14,7 +14,7 @@ from support import processes
 from support.environments import SECRET, write_wheel
 from support.repository import toml
 
-SECONDS = 120  # what a test waits for at most
+SECONDS = 300  # what a test waits for at most
 
 
 def use_uv(clone, uv=None):

@@ -32,7 +32,7 @@ OPTIONS = (*FIELDS, *FAST, *LEARN, *SMALL)
 STEPS = ("--max_steps", "50")
 ENDLESS = ("--max_steps", "1000000")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-PATIENCE = 240  # seconds
+PATIENCE = 600  # seconds
 INPUTS = ("stacks/trl/requirements.txt", "stacks/trl/stack.toml", "requirements/torch.txt")
 
 

@@ -12,10 +12,10 @@ import pytest
 from integration.test_jobs import write_job
 
 TRAIN = """
-import pathlib, sys, time
+import itertools, pathlib, sys, time
 import wandb
 with wandb.init(project="toy") as run:
-    for step in range(1000):
+    for step in itertools.count():
         run.log({"loss": 1 / (step + 1)})
         time.sleep(0.1)
         if pathlib.Path(sys.argv[1]).exists():

@@ -18,11 +18,16 @@ pytestmark = [pytest.mark.root, pytest.mark.only_root]
 
 GROUP = 61000
 FIRST, SECOND = 61001, 61002  # no names: neither user is made, so neither has to be removed
-SECONDS = 60
+SECONDS = 300
 QUICK = 'sleep() { command sleep "${1/#5/0.07}"; }'  # the sign of life comes every five seconds
 # Each look takes 10 seconds of bash's clock, and a lock that is not taken over in 80 is alive.
-# Signs of life differ by their second, so a look must not be too fast.
-LOOK = "sleep() { SECONDS=$((SECONDS + 10)); command sleep 0.3; ((SECONDS < 80)) || exit 7; }"
+LOOK = "sleep() { SECONDS=$((SECONDS + 10)); ((SECONDS < 80)) || exit 7; }"
+# The same for a lock that is alive: between two looks comes a sign of life.
+ALIVE = (
+    "sign() { stat -c %Y lock.lock/owner; }; "
+    "sleep() { SECONDS=$((SECONDS + 10)); ((SECONDS < 80)) || exit 7; "
+    "while [[ $(sign) == ${seen-} ]]; do command sleep 0.05; done; seen=$(sign); }"
+)
 HOLD = "hold() { : >held.$1; until [[ -e stop ]]; do command sleep 0.05; done; }"
 WORK = "work() { : >worked; }"
 
@@ -65,7 +70,7 @@ def test_living_lock_of_another_user_is_waited_for(hidepid, start, shared):
     """
     first = start(FIRST, QUICK, HOLD, call("lock_run", shared / "lock", "hold", "first"))
     wait_until((shared / "held.first").exists)
-    lines = [LOOK, WORK, call("lock_run", shared / "lock", "work")]
+    lines = [ALIVE, WORK, call("lock_run", shared / "lock", "work")]
     code, errors = finish(start(SECOND, *lines, hidepid=hidepid))
     assert code == 7 and f"waiting for the lock held by process {first.pid} on " in errors
     assert not (shared / "worked").exists()
@@ -91,7 +96,7 @@ def test_lock_lasts_as_long_as_the_workers_of_another_user(start, shared):
     wait_until((shared / "held.1").exists)
     first.kill()
     first.wait(timeout=SECONDS)
-    code, errors = finish(start(SECOND, LOOK, WORK, call("lock_run", shared / "lock", "work")))
+    code, errors = finish(start(SECOND, ALIVE, WORK, call("lock_run", shared / "lock", "work")))
     assert code == 7 and "waiting for " in errors and "taking over" not in errors
     (shared / "stop").touch()
     assert finish(start(SECOND, WORK, call("lock_run", shared / "lock", "work")))[0] == 0

@@ -74,12 +74,8 @@ def words(tmp_path, name="arguments"):
 
 
 def until_ready(tmp_path, started):
-    for _ in range(600):
-        if (tmp_path / "ready").exists():
-            return
-        assert started.poll() is None
-        time.sleep(0.05)
-    pytest.fail("the rank did not start")
+    processes.wait_until(lambda: (tmp_path / "ready").exists() or started.poll() is not None)
+    assert started.poll() is None
 
 
 @pytest.mark.parametrize(
@@ -94,7 +90,7 @@ def test_ranks_are_told_and_torchrun_is_not(sent, before, told, start, tmp_path)
     started = start(before=before)
     until_ready(tmp_path, started)
     started.send_signal(sent)
-    assert started.wait(60) == 7  # torchrun's own
+    assert started.wait(processes.PATIENCE) == 7  # torchrun's own
     assert words(tmp_path, "told") == told
 
 
@@ -105,22 +101,22 @@ def test_ctrl_c_asks_the_ranks_for_a_checkpoint(before, told, start, tmp_path):
     started = start(before=before)
     until_ready(tmp_path, started)
     os.killpg(started.pid, signal.SIGINT)  # as a terminal: also to torchrun and the rank
-    assert started.wait(60) == 7
+    assert started.wait(processes.PATIENCE) == 7
     assert words(tmp_path, "told") == told
 
 
 def test_second_ctrl_c_ends_ranks_at_once(start, tmp_path):
     rank = tmp_path / "rank.py"
-    rank.write_text(rank.read_text().replace("    sys.exit()", "    time.sleep(60)"))
+    rank.write_text(rank.read_text().replace("    sys.exit()", "    time.sleep(1000)"))
     started = start()
     until_ready(tmp_path, started)
     os.killpg(started.pid, signal.SIGINT)
-    time.sleep(0.2)
+    processes.wait_until((tmp_path / "told").exists)
     os.killpg(started.pid, signal.SIGINT)  # the same one, passed on by a runtime
     time.sleep(2.5)
     assert started.poll() is None
     os.killpg(started.pid, signal.SIGINT)
-    assert started.wait(30) == 7
+    assert started.wait(processes.PATIENCE) == 7
     assert words(tmp_path, "told")[0] == "SIGUSR1"
 
 
@@ -130,7 +126,7 @@ def test_rank_that_slurm_starts_is_told_what_its_program_knows(sent, start, tmp_
     started = start(before="checkpoint_signal=TERM", LOCAL_WORLD_SIZE="8")
     until_ready(tmp_path, started)
     started.send_signal(sent)
-    assert started.wait(60) == 0
+    assert started.wait(processes.PATIENCE) == 0
     assert words(tmp_path, "told") == ["SIGTERM"]
 
 
@@ -178,13 +174,13 @@ def test_variables_of_the_user_reach_torchrun(start, tmp_path):
 
 def test_rank_that_slurm_starts_is_python_itself(start, tmp_path):
     started = start("more", LOCAL_WORLD_SIZE="8")
-    assert started.wait(60) == 5
+    assert started.wait(processes.PATIENCE) == 5
     assert words(tmp_path) == ["train.py", "--steps", "1 0", "more"]
     assert words(tmp_path, "traps") == ["trap -- '' SIGUSR1"]
 
 
 def test_without_an_address_several_nodes_are_told(start):
     started = start(NUM_NODES="2", NODE_RANK="0")
-    _, said = started.communicate(timeout=60)
+    _, said = started.communicate(timeout=processes.PATIENCE)
     assert started.returncode != 0
     assert "MASTER_ADDR" in said

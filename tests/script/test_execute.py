@@ -98,15 +98,15 @@ def test_command_that_is_tried_makes_no_sound_and_reads_nothing(capfd):
 
 
 @pytest.mark.parametrize(
-    ("command", "expected"),
+    ("command", "seconds", "expected"),
     [
-        (["sh", "-c", "echo out; printf '\\377' >&2; exit 3"], ("out\n\udcff", 3)),
-        (["sleep", "60"], ("", 124)),
-        (["/no/such/program"], ("", 127)),
+        (["sh", "-c", "echo out; printf '\\377' >&2; exit 3"], 60, ("out\n\udcff", 3)),
+        (["sleep", "1000"], 1, ("", 124)),
+        (["/no/such/program"], 60, ("", 127)),
     ],
 )
-def test_output_and_exit_code_of_a_command(command, expected):
-    assert output(command, 1) == expected
+def test_output_and_exit_code_of_a_command(command, seconds, expected):
+    assert output(command, seconds) == expected
 
 
 # The signal comes before Python knows that the program has begun: its start is made to wait for it.

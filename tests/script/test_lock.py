@@ -13,7 +13,7 @@ from support.processes import finish, wait_until
 from lib.script.command import call
 from lib.script.render import render
 
-SECONDS = 60  # what a test waits for at most
+SECONDS = 300  # what a test waits for at most
 
 
 @pytest.fixture

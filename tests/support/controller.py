@@ -76,9 +76,7 @@ class Controller:
         self._run(["slurmctld", "-c"])
         for each in self.nodes:
             self._run(["slurmd", "-N", each])
-        processes.wait_until(
-            lambda: self._shown("node").count("State=IDLE ") == len(self.nodes), 30
-        )
+        processes.wait_until(lambda: self._shown("node").count("State=IDLE ") == len(self.nodes))
 
     def change(self, partitions):
         """Let it have other partitions."""

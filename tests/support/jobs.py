@@ -77,8 +77,10 @@ class JobClone(Clone):
         """Wait for something that a running job brings about."""
         __tracebackhide__ = True
         deadline = time.monotonic() + timeout
-        while not condition():
-            state = self.slurm.facts(job)["JobState"]
+        while True:
+            state = self.slurm.facts(job)["JobState"]  # first: what it ended with counts too
+            if condition():
+                return
             if state in FINAL or time.monotonic() > deadline:
                 pytest.fail(f"job {job} is {state}:\n{self.slurm.log(job)}", pytrace=False)
             time.sleep(0.1)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+PATIENCE = 300  # seconds for what takes one: a machine can be busy, or stand still
 
 # How this machine reaches its package index and its proxy. A test must not depend on anything else
 # of the environment in which it is started.
@@ -111,7 +112,7 @@ def end_group(process):
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def wait_until(condition, seconds=60):
+def wait_until(condition, seconds=PATIENCE):
     """Wait for a condition, and fail if it does not become true."""
     end = time.monotonic() + seconds
     while not condition():
@@ -119,7 +120,7 @@ def wait_until(condition, seconds=60):
         time.sleep(0.05)
 
 
-def finish(process, seconds=60):
+def finish(process, seconds=PATIENCE):
     """Wait for a script and give its exit code and standard error."""
     _, errors = process.communicate(timeout=seconds)
     return process.returncode, errors
@@ -135,7 +136,7 @@ def end_session(process):
     for member in _session(process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(member, signal.SIGKILL)
-    process.wait(timeout=60)
+    process.wait(timeout=PATIENCE)
 
 
 def _session(leader):
