@@ -5,7 +5,8 @@
 
 Compares a directory on the local disk with the same packages in an overlay, with and without its
 module index. Needs apptainer, mksquashfs, unsquashfs, strace and 4 GB in DIR. All ranks of a case
-start at once; the cases alternate. `container` ends with the first program inside: runtime, mounts
+start at once: in one launch, as torchrun starts those of a node, and with a launch for each, as
+Slurm does. The cases alternate. `container` ends with the first program inside: runtime, mounts
 and the launcher. `Python` ends with Python's first statement. The rest of an import's time is
 waiting for files: `CPU` is that of Python alone, without the processes that serve the mounts.
 
@@ -47,8 +48,13 @@ PACKED = {
     "libraries not compressed": ("-b", "128K", "-action", "uncompressed@name(*.so*)"),
 }
 STAMPED = (
-    "import time; start = time.time(), time.process_time(); {}; "
-    "print(*start, time.time(), time.process_time())"
+    "import sys, time; start = time.time(), time.process_time(); {}; "
+    "print(sys.argv[1], *start, time.time(), time.process_time())"
+)
+# sh -c STARTED sh RANKS COMMAND...: the ranks of one launch, with the time as the last argument.
+STARTED = (
+    'left=$1; shift; while [ "$left" -gt 0 ]; do "$@" "$(date +%s.%N)" & left=$((left - 1)); done; '
+    "wait"
 )
 
 
@@ -72,11 +78,10 @@ class Case(NamedTuple):
     environ: dict[str, str]
     file: Path | None = None
 
-    def command(self, code: str) -> list[str]:
-        """Return the command of a rank that prints when it begins, and runs the code."""
-        inside = 'date +%s.%N; exec "$@"'
+    def command(self, code: str, ranks: int = 1) -> list[str]:
+        """Return the command of a launch whose ranks run the code."""
         python = (f"{MOUNTED_AT}/bin/python", "-c", code)
-        return ["bash", str(self.launcher), "/bin/sh", "-c", inside, "sh", *python]
+        return ["bash", str(self.launcher), "/bin/sh", "-c", STARTED, "sh", str(ranks), *python]
 
     @property
     def variables(self) -> dict[str, str]:
@@ -114,7 +119,9 @@ def main() -> None:
         code = f"import {given.module}"
         tables = [count_table([*cases, *packed], place.folder, code)]
         if given.rounds:
-            tables += [time_table(cases, each, given.rounds, code) for each in given.ranks]
+            for ranks in given.ranks:
+                for launches in sorted({1, ranks}):
+                    tables.append(time_table(cases, ranks, launches, given.rounds, code))
     load = f"{os.getloadavg()[0]:.0f}"
     print(
         f"# Time and requests of a rank\n\n{machine()}, load {load} at the end\n\n{written(tables)}"
@@ -168,12 +175,12 @@ def count_table(cases: Sequence[Case], folder: Path, code: str) -> Table:
     return Table((f"one rank, `{code}` from", *heads), rows)
 
 
-def time_table(cases: Sequence[Case], ranks: int, rounds: int, code: str) -> Table:
+def time_table(cases: Sequence[Case], ranks: int, launches: int, rounds: int, code: str) -> Table:
     """Split the time of ranks that start at once."""
     taken: dict[str, list[Rank]] = {case.name: [] for case in cases}
     for _ in range(1 + rounds):  # the first one fills the caches
         for case in cases:
-            taken[case.name].append(start(case, ranks, code))
+            taken[case.name].append(start(case, ranks, launches, code))
     rows = []
     for name, found in taken.items():
         parts = [seconds(statistics.median(each)) for each in zip(*found[1:])]
@@ -184,21 +191,22 @@ def time_table(cases: Sequence[Case], ranks: int, rounds: int, code: str) -> Tab
         ratios = (f"{statistics.median(each):.2f}" for each in (imports, whole))
         rows.append((name, *parts, seconds(least), *ratios, spread_text(quartiles(whole))))
     heads = ("container", "Python", "import", "CPU", "least import", "ratio of imports", "ratio")
-    return Table((f"{plural(ranks, 'rank')}, `{code}` from", *heads, "quartiles"), rows)
+    title = f"{plural(ranks, 'rank')}, {'one launch' if launches == 1 else 'a launch for each'}"
+    return Table((f"{title}, `{code}` from", *heads, "quartiles"), rows)
 
 
-def start(case: Case, ranks: int, code: str) -> Rank:
+def start(case: Case, ranks: int, launches: int, code: str) -> Rank:
     """Start ranks at once; return the mean of each part of their time."""
     begun = time.time()
-    command = case.command(STAMPED.format(code))
+    command = case.command(STAMPED.format(code), ranks // launches)
     options = {"env": case.variables, "stdout": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen(command, **options) for _ in range(ranks)]
+    processes = [subprocess.Popen(command, **options) for _ in range(launches)]
+    lines = "".join(process.communicate()[0] for process in processes).splitlines()
+    if len(lines) != ranks:
+        raise RuntimeError(f"{case.name}: {len(lines)} of {ranks} ranks succeeded")
     found = []
-    for process in processes:
-        words = process.communicate()[0].split()
-        if process.returncode:
-            raise RuntimeError(f"{case.name}: the rank ended with {process.returncode}")
-        inside, first, cpu, last, cpu_last = map(float, words[-5:])
+    for line in lines:
+        inside, first, cpu, last, cpu_last = map(float, line.split())
         found.append(Rank(inside - begun, first - inside, last - first, cpu_last - cpu))
     return Rank(*map(statistics.mean, zip(*found)))
 

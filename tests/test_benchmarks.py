@@ -85,15 +85,24 @@ def test_requests_to_a_mount_are_read_from_a_trace(benchmarks):
     assert found == ("read", ("/dev/fuse",), 104, -1, False, False)
 
 
-def test_ranks_that_start_at_once_are_split(benchmarks, tmp_path):
+@pytest.mark.parametrize("launches", [1, 3])
+def test_ranks_that_start_at_once_are_split(launches, benchmarks, tmp_path):
     """The launcher here only starts its command, and the interpreter is this one."""
     ranks = benchmarks("ranks")
-    (tmp_path / "launcher").write_text('"$@"\n')
+    started = tmp_path / "started"
+    (tmp_path / "launcher").write_text(f'echo "$MARK" >>{started}\n"$@"\n')
     case = ranks.Case("x", tmp_path / "launcher", {"MARK": "1"})
-    command = case.command("")[:-3] + [sys.executable, "-c", ranks.STAMPED.format("import os")]
-    case = SimpleNamespace(name="x", variables=case.variables, command=lambda code: command)
-    rank = ranks.start(case, 3, "import os")
+
+    def command(code, number):
+        found = case.command(code, number)
+        return [sys.executable if each.endswith("/bin/python") else each for each in found]
+
+    here = SimpleNamespace(name="x", variables=case.variables, command=command)
+    rank = ranks.start(here, 3, launches, "import os")
     assert 0 < rank.container < rank.whole and rank.python > rank.imported >= 0
+    assert started.read_text() == "1\n" * launches
+    with pytest.raises(RuntimeError, match="x: 0 of 3 ranks succeeded"):
+        ranks.start(here, 3, launches, "raise SystemExit(1)")
 
 
 def test_a_rank_is_counted_by_where_its_files_lie(benchmarks, traced):
