@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Split the time of a rank, from its launch to the end of an import, and count its requests.
 
-    python3 benchmarks/ranks.py IMAGE.sif [--scratch DIR] [--rounds 9] [--ranks 1 4]
+    python3 benchmarks/ranks.py IMAGE.sif [--scratch DIR] [--rounds 9] [--ranks 1 4] [--delays 1 10]
 
 Compares a directory on the local disk with the same packages in an overlay, with and without its
 module index. Needs apptainer, mksquashfs, unsquashfs, strace and 4 GB in DIR. All ranks of a case
@@ -13,17 +13,25 @@ waiting for files: `CPU` is that of Python alone, without the processes that ser
 On a machine with other work, times vary and the counts do not; `--rounds 0` only counts: path
 operations of the program in the directory with the packages, requests to the processes that serve
 image and overlay, and what the latter reads of the overlay's file.
+
+With `--delays`, packages are also imported from a file system that delays each operation by so many
+milliseconds (delayed.py; needs mfusepy and fusermount3), by one rank with empty caches.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
+import json
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +41,8 @@ from traces import PATH_CALLS, READ_CALLS, STRACE, below, calls
 from workplace import ROOT, Workplace, need, run
 
 MOUNTED_AT = "/user-software"
+TREE = "tree"  # the directory with the packages
+KINDS = ("paths", "reads")  # of operations, in the output of delayed.py
 REQUIREMENTS = ROOT / "requirements/torch.txt"
 MKSQUASHFS = (
     "-comp",
@@ -103,6 +113,24 @@ class Rank(NamedTuple):
         return self.container + self.python + self.imported
 
 
+class Delayed(NamedTuple):
+    """One launch with the packages on a file system that answers late.
+
+    Parameters
+    ----------
+    whole : float
+        Seconds from the launch to the end of the import.
+    ratio : float
+        The same relative to a local directory.
+    counts : collections.Counter
+        Operations that reached the file system, of `KINDS`.
+    """
+
+    whole: float
+    ratio: float
+    counts: Counter[str]
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -112,6 +140,8 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--requirements", default=str(REQUIREMENTS), metavar="FILE")
     parser.add_argument("--module", default="torch", help="module of these packages to import")
+    help_of_delays = "milliseconds, for a file system that answers late"
+    parser.add_argument("--delays", type=float, nargs="+", default=[], help=help_of_delays)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.scratch) as name:
         place = Workplace(Path(name).resolve(), given.image.resolve())
@@ -122,6 +152,9 @@ def main() -> None:
             for ranks in given.ranks:
                 for launches in sorted({1, ranks}):
                     tables.append(time_table(cases, ranks, launches, given.rounds, code))
+        if given.delays:
+            need("delays", ("fusermount3",))
+            tables.append(delay_table(cases, place.folder, given.delays, given.rounds or 1, code))
     load = f"{os.getloadavg()[0]:.0f}"
     print(
         f"# Time and requests of a rank\n\n{machine()}, load {load} at the end\n\n{written(tables)}"
@@ -135,13 +168,12 @@ def make_cases(place: Workplace, requirements: str) -> tuple[list[Case], list[Ca
     place.script("overlay", "build_overlay.py")
     file = Path(place.script("overlay", "build_overlay.py", "--print-path")).resolve()
     place.configure("directory")
-    tree = place.folder / "tree"
+    tree = place.folder / TREE
     run(["unsquashfs", "-no-progress", "-dest", str(tree), str(file)])
-    bound = {"APPTAINER_BIND": f"{tree}:{MOUNTED_AT}:ro"}
     plain, overlay = place.launcher("directory"), place.launcher("overlay")
     off = {"LONGSHIP_MODULE_INDEX": "0"}
     cases = [
-        Case("a local directory", plain, {**bound, **off}),
+        Case("a local directory", plain, {**bound(tree), **off}),
         Case("the overlay, without its index", overlay, off, file),
         Case("the overlay", overlay, {}, file),
     ]
@@ -149,9 +181,14 @@ def make_cases(place: Workplace, requirements: str) -> tuple[list[Case], list[Ca
     for name, options in PACKED.items():
         file = place.folder / f"{name}.sqsh"
         run(["mksquashfs", str(tree), str(file), *MKSQUASHFS, *options])
-        mounted = {"APPTAINER_BIND": f"{file}:{MOUNTED_AT}:image-src=/,ro"}
-        packed.append(Case(f"the overlay, {name}", plain, mounted, file))
+        packed.append(Case(f"the overlay, {name}", plain, bound(file), file))
     return cases, packed
+
+
+def bound(source: Path) -> dict[str, str]:
+    """Return the variable that mounts a file or directory."""
+    kind = "image-src=/," if source.is_file() else ""
+    return {"APPTAINER_BIND": f"{source}:{MOUNTED_AT}:{kind}ro"}
 
 
 def count_table(cases: Sequence[Case], folder: Path, code: str) -> Table:
@@ -209,6 +246,62 @@ def start(case: Case, ranks: int, launches: int, code: str) -> Rank:
         inside, first, cpu, last, cpu_last = map(float, line.split())
         found.append(Rank(inside - begun, first - inside, last - first, cpu_last - cpu))
     return Rank(*map(statistics.mean, zip(*found)))
+
+
+def delay_table(
+    cases: Sequence[Case], folder: Path, delays: Sequence[float], rounds: int, code: str
+) -> Table:
+    """Compare a local directory with directory and overlay on a file system that answers late."""
+    local, overlay = cases[0], cases[-1]
+    sources = {"the directory": folder / TREE, "the overlay": overlay.file}
+    taken: dict[tuple[str, ...], list[Delayed]] = {}
+    for _ in range(rounds):
+        base = start(local, 1, 1, code).whole
+        taken.setdefault((local.name, ""), []).append(Delayed(base, 1, Counter()))
+        for delay, (name, source) in itertools.product(delays, sources.items()):
+            with mounted(folder, delay) as (at, counts):
+                environ = bound(at / source.relative_to(folder))
+                whole = start(Case(name, local.launcher, environ), 1, 1, code).whole
+            found = taken.setdefault((name, f"{delay:g} ms"), [])
+            found.append(Delayed(whole, whole / base, counts))
+    rows = []
+    for titles, found in taken.items():
+        whole, ratio = (statistics.median(each) for each in list(zip(*found))[:2])
+        numbers = [statistics.median(each.counts[kind] for each in found) for kind in KINDS]
+        ratios = spread_text(quartiles([each.ratio for each in found]))
+        rows.append(
+            (*titles, seconds(whole), f"{ratio:.2f}", ratios, *map("{:,.0f}".format, numbers))
+        )
+    heads = ("delay", "from launch to import", "ratio", "quartiles", "path operations", "reads")
+    return Table((f"1 rank with empty caches, `{code}` from", *heads), rows)
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, delay: float) -> Iterator[tuple[Path, Counter[str]]]:
+    """Mount a directory so that it answers late; the operations are counted at the end."""
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as name:
+        at = Path(name, "mount")
+        at.mkdir()
+        command = [
+            sys.executable,
+            str(ROOT / "benchmarks/delayed.py"),
+            str(folder),
+            str(at),
+            str(delay),
+        ]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            while not os.path.ismount(at):
+                if process.poll() is not None:
+                    raise RuntimeError("delayed.py cannot mount, see above")
+                time.sleep(0.05)
+            yield at, counts
+        finally:
+            if process.poll() is None:
+                # lazily: the processes of a container may still be ending
+                subprocess.run(["fusermount3", "-u", "-z", str(at)], check=True)
+            counts.update(json.loads(process.communicate()[0] or "{}"))
 
 
 if __name__ == "__main__":

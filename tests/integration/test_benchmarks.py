@@ -9,7 +9,7 @@ from support import cache, processes
 
 pytestmark = [
     pytest.mark.slow,  # tests/test_benchmarks.py holds tables, plots and the model
-    pytest.mark.needs("apptainer", "slurm", "strace", "mksquashfs"),
+    pytest.mark.needs("apptainer", "fuse", "slurm", "strace", "mksquashfs"),
 ]
 CASES = (
     "a venv on the shared file system",
@@ -46,15 +46,26 @@ def results(root, python, make_clone, wheels, base_image, slurm_cluster, tmp_pat
     places = ["--image", base_image, "--output", output, "--scratch", scratch]
     environment = {**slurm_cluster.environment, "PIP_FIND_LINKS": str(wheels)}
     processes.run([*command, *packages, *places], env=environment, timeout=600)
+    ranks = [
+        python,
+        clone.root / "benchmarks/ranks.py",
+        base_image,
+        "--scratch",
+        scratch,
+        *packages,
+    ]
+    numbers = ["--rounds", "1", "--ranks", "1", "2", "--delays", "0", "5"]
+    done = processes.run([*ranks, *numbers], env=environment, timeout=600)
+    (output / "ranks.md").write_text(done.stdout)
     assert not list(scratch.iterdir())
     return output
 
 
-def rows(results, head):
+def rows(results, head, file="results.md"):
     """Give the cells of the table whose first column has this head, by line."""
-    text = (results / "results.md").read_text()
+    text = (results / file).read_text()
     table = next(each for each in text.split("\n\n") if each.startswith(f"| {head}"))
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.split("\n")][2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().split("\n")][2:]
 
 
 def test_plots_and_tables_are_written(results):
@@ -107,3 +118,21 @@ def test_what_is_missing_is_told(python, root, run, clean_environment, tmp_path)
     assert "Not measured: launching needs apptainer, which this machine does not have." in text
     assert "Not measured: counting needs apptainer, mksquashfs, unsquashfs, strace, which" in text
     assert "no apptainer; no sbatch" in text
+
+
+def test_ranks_are_timed_in_one_launch_and_in_several(results):
+    cases = ["a local directory", "the overlay, without its index", "the overlay"]
+    for head in ("1 rank, one launch", "2 ranks, one launch", "2 ranks, a launch for each"):
+        assert [row[0] for row in rows(results, head, "ranks.md")] == cases
+
+
+def test_overlay_needs_few_operations_of_a_file_system_that_answers_late(results):
+    table = rows(results, "1 rank with empty caches", "ranks.md")
+    assert [row[:2] for row in table] == [
+        ["a local directory", ""],
+        *(["the " + each, f"{delay} ms"] for delay in (0, 5) for each in ("directory", "overlay")),
+    ]
+    counts = [[int(cell.replace(",", "")) for cell in row[-2:]] for row in table]
+    assert counts[0] == [0, 0]
+    for (paths, reads), (overlay_paths, overlay_reads) in zip(counts[1::2], counts[2::2]):
+        assert paths > overlay_paths > 0 and reads > 0 and overlay_reads > 0
