@@ -65,7 +65,9 @@ def rows(results, head, file="results.md"):
     """Give the cells of the table whose first column has this head, by line."""
     text = (results / file).read_text()
     table = next(each for each in text.split("\n\n") if each.startswith(f"| {head}"))
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().split("\n")][2:]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().split("\n")
+    ][2:]
 
 
 def test_plots_and_tables_are_written(results):
