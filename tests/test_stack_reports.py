@@ -61,6 +61,11 @@ def test_stack_that_is_said_to_write_metrics_does(stack):
     assert said.startswith("a line per " if writes else "no: see ")
 
 
+@pytest.mark.parametrize("stack", STACKS)
+def test_stack_that_is_said_to_export_does(stack):
+    assert (rows()[stack][5] != "no") == (ROOT / f"stacks/{stack}/export.sh").is_file()
+
+
 @pytest.mark.parametrize("stack", STARTED)
 def test_directory_of_a_run_is_where_it_is_said(stack, tmp_path):
     # run_name is that of the stack by default

@@ -55,7 +55,8 @@ class RunDirectory:
                 f"rm -r {shlex.quote(str(self.lock.path))}",
             )
         for left in self.path.glob("*.partial"):  # from killed processes
-            left.unlink(missing_ok=True)
+            if not left.is_dir():  # which is of an export
+                left.unlink(missing_ok=True)
         for path in reversed(self._checkpoints()):
             if is_intact(path):
                 return path

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import sys
 from argparse import ArgumentParser
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -28,7 +26,8 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from training_run import fail, unfinished  # noqa: E402
+from training_run import fail  # noqa: E402
+from training_run.export import export, fail_without_checkpoint, read_run  # noqa: E402
 from training_run.run_directory import is_intact  # noqa: E402
 
 
@@ -98,48 +97,35 @@ def find_tokenizer(data: Path, given: Path | None) -> tuple[Path, str]:
     return path, made_from["end_of_text"]
 
 
-def export(state: dict[str, Any], tokenizer: Path, end_of_text: str, directory: Path) -> None:
-    """Write the model of a checkpoint to a directory, complete or not at all."""
+def write(state: dict[str, Any], tokenizer: Path, end_of_text: str, directory: Path) -> None:
+    """Write the model of a checkpoint to an empty directory."""
     model, arguments = state["model"], state["arguments"]
-    partial = unfinished(directory)
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    save_file(llama_weights(model), partial / "model.safetensors", {"format": "pt"})
-    shutil.copyfile(tokenizer, partial / "tokenizer.json")
+    save_file(llama_weights(model), directory / "model.safetensors", {"format": "pt"})
+    shutil.copyfile(tokenizer, directory / "tokenizer.json")
     token = Tokenizer.from_file(str(tokenizer)).token_to_id(end_of_text)
     names = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end_of_text}
     configuration = {**llama_configuration(arguments, model), "eos_token_id": token}
     for file, values in (("config", configuration), ("tokenizer_config", names)):
-        (partial / f"{file}.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
-    partial.rename(directory)
+        (directory / f"{file}.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
 
 
 def main() -> None:
     """Export the newest checkpoint, unless that is done already."""
     parser = ArgumentParser(description=__doc__.split("\n\n")[0])
-    scratch = Path(os.environ.get("LONGSHIP_SCRATCH_DIR", "."))
-    default = Path(os.environ.get("LONGSHIP_CHECKPOINT_DIR", scratch / "checkpoints"))
     add = parser.add_argument
-    add("run", type=Path, help=f"directory of the run, or its name in {default}")
     add("--tokenizer", type=Path, help="tokenizer.json (default: the one that made the dataset)")
-    args = parser.parse_args()
-    run = default / args.run
+    run, args = read_run(parser)
     checkpoints = sorted(run.glob("step-*.pt"), reverse=True)
     newest = next(filter(is_intact, checkpoints), None)
     if newest is None:
-        fail(f"no checkpoint in {run}", f"list the runs: ls {default}")
-    directory = newest.with_name(f"{newest.stem}-hf")
-    if directory.exists():
-        print("already exported:", file=sys.stderr)
-        print(directory)
-        return
-    state = torch.load(newest, map_location="cpu", weights_only=True)
-    tokenizer, end_of_text = find_tokenizer(Path(state["arguments"]["data"]), args.tokenizer)
-    try:
-        export(state, tokenizer, end_of_text, directory)
-    except (OSError, SafetensorError) as error:
-        fail(f"cannot write {directory}: {error}", "check permissions and free space")
-    print(directory)
+        fail_without_checkpoint(run)
+
+    def convert(directory: Path) -> None:
+        state = torch.load(newest, map_location="cpu", weights_only=True)
+        tokenizer, end_of_text = find_tokenizer(Path(state["arguments"]["data"]), args.tokenizer)
+        write(state, tokenizer, end_of_text, directory)
+
+    export(newest.with_name(f"{newest.stem}-hf"), convert)
 
 
 if __name__ == "__main__":

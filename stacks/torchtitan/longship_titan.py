@@ -28,7 +28,7 @@ from torchtitan.components.loss import IGNORE_INDEX
 from torchtitan.components.tokenizer import BaseTokenizer
 from torchtitan.tools.logging import logger
 from torchtitan.tools.utils import round_up
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
 from training_run.metrics import MetricsFile, peak_flops  # noqa: E402
@@ -41,8 +41,15 @@ def fail(message: str, hint: str) -> NoReturn:
     sys.exit(f"error: {message}\nhint: {hint}")
 
 
+def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+    """Load a tokenizer from a directory, the hub, or the file that preprocess_data.py trained."""
+    if path.endswith(".json"):
+        return PreTrainedTokenizerFast(tokenizer_file=path, eos_token=END_OF_TEXT)
+    return AutoTokenizer.from_pretrained(path)
+
+
 class HuggingFaceTokenizer(BaseTokenizer):
-    """A tokenizer from a directory, the hub, or the file that preprocess_data.py trained.
+    """A tokenizer of the Hugging Face libraries.
 
     Megatron's data need only its size and its end token.
     """
@@ -56,12 +63,7 @@ class HuggingFaceTokenizer(BaseTokenizer):
 
     def __init__(self, config: Config, *, tokenizer_path: str) -> None:
         super().__init__()
-        if config.path.endswith(".json"):
-            self._tokenizer = PreTrainedTokenizerFast(
-                tokenizer_file=config.path, eos_token=END_OF_TEXT
-            )
-        else:
-            self._tokenizer = AutoTokenizer.from_pretrained(config.path)
+        self._tokenizer = load_tokenizer(config.path)
         self.eos_id = self._tokenizer.eos_token_id
 
     def encode(self, text: str, **_: Any) -> list[int]:

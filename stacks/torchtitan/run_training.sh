@@ -23,7 +23,7 @@ export PYTHONPATH=$LONGSHIP_ROOT/stacks/torchtitan${PYTHONPATH:+:$PYTHONPATH}
 export PYTORCH_ALLOC_CONF=${PYTORCH_ALLOC_CONF:-expandable_segments:True}
 
 # Shard degree -1 is the rest of the GPUs, also if the arguments add pipeline or context parallelism.
-# The structured log is a file per rank, which a parallel file system does not need.
+# The structured log is a file per rank, which a parallel file system does not need. export.py reads configuration.json.
 start_ranks -m torchtitan.train \
     --module=longship_titan \
     --config=configuration \
@@ -54,5 +54,6 @@ start_ranks -m torchtitan.train \
     --profiler.no_enable_profiling \
     --debug.seed="$TRAINING_SEED" \
     --debug.print_config \
+    --debug.save_config_file=configuration.json \
     --debug.no_enable_structured_logging \
     "${options[@]}" "$@"

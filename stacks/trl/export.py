@@ -8,7 +8,6 @@ Hugging Face's format already. A merged model is RUN/merged-model or RUN/merged-
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from argparse import ArgumentParser
@@ -19,6 +18,7 @@ from problem import InputError, first_line
 
 sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
 from training_run import unfinished  # noqa: E402
+from training_run.export import read_run  # noqa: E402
 
 ADAPTERS = "adapter_config.json"
 
@@ -62,12 +62,7 @@ def merge(adapters: Path, directory: Path) -> None:
 
 def main() -> None:
     """Print the directory of the model, after merging adapters unless that is done already."""
-    parser = ArgumentParser(description=__doc__.split("\n\n")[0])
-    checkpoints = Path(os.environ.get("LONGSHIP_CHECKPOINT_DIR", "."))
-    parser.add_argument(
-        "run", type=Path, help=f"directory of the run, or its name in {checkpoints}"
-    )
-    run = checkpoints / parser.parse_args().run
+    run, _ = read_run(ArgumentParser(description=__doc__.split("\n\n")[0]))
     try:
         model = newest_model(run)
         adapters = model / ADAPTERS

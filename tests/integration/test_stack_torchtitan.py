@@ -90,14 +90,29 @@ print(json.dumps({**facts, "seen": seen, "resumed": resumed}))
 """,
 )
 
-# TorchTitan's own trainer, on a CPU, of which it knows no memory and no name; for which PyTorch
-# cannot compile attention to train; and between which gloo adds gradients but does not scale them.
-# PyTorch 2.13 has set_timeout() under another name. END_AT is the step in which the second rank
-# gets the signal.
-TRAIN = """
+# PyTorch cannot compile attention to train on a CPU.
+ATTEND = """
+import torch
+from torch.nn.attention.flex_attention import create_block_mask, create_mask
+from torchtitan.models.common import attention
+
+def attend(query, key, value, *, block_mask, scale, enable_gqa, **_):
+    batch, _, length, _ = query.shape
+    mask = create_mask(block_mask.mask_mod, batch, 1, length, length, "cpu")
+    return torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, scale=scale, enable_gqa=enable_gqa), None
+
+attention._compiled_create_block_mask = create_block_mask
+attention.FlexAttention.compiled_flex_attn = staticmethod(attend)
+"""
+
+# TorchTitan's own trainer, on a CPU, of which it knows no memory and no name; and between which
+# gloo adds gradients but does not scale them. PyTorch 2.13 has set_timeout() under another name.
+# END_AT is the step in which the second rank gets the signal.
+TRAIN = (
+    """
 import os, runpy, signal, types
 import torch._utils, torch.distributed.fsdp
-from torch.nn.attention.flex_attention import create_block_mask, create_mask
 
 def nothing(*_): pass
 
@@ -113,17 +128,9 @@ torch._utils._get_available_device_type = lambda: "cpu"
 torch._utils._get_device_module = lambda _: device
 import torchtitan.tools.utils
 torch._utils._get_available_device_type, torch._utils._get_device_module = kept
-from torchtitan.models.common import attention
-
-def attend(query, key, value, *, block_mask, scale, enable_gqa, **_):
-    batch, _, length, _ = query.shape
-    mask = create_mask(block_mask.mask_mod, batch, 1, length, length, "cpu")
-    return torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, scale=scale, enable_gqa=enable_gqa), None
-
-attention._compiled_create_block_mask = create_block_mask
-attention.FlexAttention.compiled_flex_attn = staticmethod(attend)
-
+"""
+    + ATTEND
+    + """
 set_factor = torch.distributed.fsdp.FSDPModule.set_gradient_divide_factor
 def set_factor_and_add(module, factor):
     set_factor(module, factor)
@@ -141,6 +148,38 @@ if "END_AT" in os.environ and os.environ["RANK"] == "1":
     longship_titan.Trainer.train_step = end
 runpy.run_module("torchtitan.train", run_name="__main__", alter_sys=True)
 """
+)
+
+# The logits of transformers, and those of TorchTitan's own model of the checkpoint.
+COMPARE = (
+    "-c",
+    ATTEND
+    + """
+import sys
+import torch.distributed.checkpoint as dcp
+from longship_titan import configuration
+from torchtitan.components.checkpointer import ModelWrapper
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+checkpoint, exported, text = sys.argv[1:]
+tokenizer = AutoTokenizer.from_pretrained(exported)
+ids = torch.tensor([tokenizer(text)["input_ids"]])
+theirs = AutoModelForCausalLM.from_pretrained(exported).eval()
+model = configuration().model_spec.model
+size = theirs.config.vocab_size
+model.vocab_size = model.tok_embeddings.num_embeddings = model.lm_head.out_features = size
+ours = model.build()
+state = ModelWrapper(ours).state_dict()
+dcp.load(state, checkpoint_id=checkpoint)
+ours.load_state_dict(state)
+places = torch.arange(ids.shape[1])[None]
+with torch.no_grad():
+    logits = theirs(ids).logits
+    difference = (ours(ids, places, ours.get_attention_masks(places)) - logits).abs().max().item()
+print(type(theirs).__name__, tokenizer.eos_token, theirs.config.eos_token_id, logits.dtype)
+print(ids.shape[1], logits.std().item(), difference)
+""",
+)
 
 # The size of the embedding in a checkpoint.
 SIZE = (
@@ -429,6 +468,112 @@ def test_ranks_end_at_the_same_step_when_one_is_told_and_resume_there(train, tmp
     resumed, lines = train("ended", SMALL)
     assert {**ended, **resumed} == whole
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
+
+
+# A Llama whose keys and values are fewer than its queries, which the tests' own models are not.
+SMALL_LLAMA = """
+from torchtitan.models import llama3
+from torchtitan.models.llama3 import config_registry
+
+def llama3_debugmodel():
+    config = config_registry.llama3_debugmodel()
+    model = config.model_spec.model
+    model.layers = llama3._build_llama3_layers(
+        n_layers=2, dim=256, n_heads=8, n_kv_heads=2, hidden_dim=512, attn_backend="flex",
+        rope=llama3.ComplexRoPE.Config(dim=32, max_seq_len=128, theta=5e5, scaling="llama"))
+    return config
+"""
+TWENTY_STEPS = SMALL.replace("steps = 5", "steps = 20").replace("interval = 2", "interval = 10")
+# Words whose order matters to the model; the text is longer than the sequences in training.
+TEXT = " ".join(f"w{i % 7} w{i}" for i in range(40))
+
+
+@pytest.fixture
+def export(root, titan, tmp_path):
+    """Give ``export(*arguments)``, which starts export.sh; the runs are in tmp_path."""
+    script = ("bash", root / STACK / "export.sh")
+    return lambda *more: titan.start("env", f"LONGSHIP_CHECKPOINT_DIR={tmp_path}", *script, *more)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"), [("llama3", "LlamaForCausalLM"), ("qwen3", "Qwen3ForCausalLM")]
+)
+def test_exported_model_has_the_same_logits(model, name, export, python, train, tmp_path):
+    given = {"TRAINING_MODEL": model}
+    if model == "llama3":
+        (tmp_path / "own.py").write_text(SMALL_LLAMA)
+        given["TRAINING_CONFIG"] = tmp_path / "own.py"
+    train("run", TWENTY_STEPS, "--learning_rate=1e-2", **given)
+    checkpoint, exported = tmp_path / "run/checkpoint/step-20", tmp_path / "run/step-20-hf"
+    assert len(list(checkpoint.glob("*.distcp"))) == 2  # a shard of each rank
+    both = [export("run") for _ in range(2)]
+    for each in both:
+        output, errors = each.communicate(timeout=600)
+        assert (each.returncode, output) == (0, f"{exported}\n"), errors
+    assert [each.name for each in tmp_path.glob("run/step-*")] == ["step-20-hf"]
+    facts, numbers = python(COMPARE, checkpoint, exported, TEXT, **given).stdout.splitlines()[-2:]
+    assert facts.split() == [name, "<end>", "0", "torch.float32"]
+    length, spread, difference = map(float, numbers.split())
+    assert length == 80 and spread > 0.1
+    assert difference < 1e-4  # float32; only the order of additions differs
+
+
+# export.py of several runs in one process, which imports the libraries once.
+EXPORT_EACH = (
+    "-c",
+    """
+import sys
+import export
+
+for sys.argv[1:] in [[run, "--dtype=bfloat16"] for run in sys.argv[1:]]:
+    try:
+        export.main()
+    except SystemExit as end:
+        print(f"exited with code {end.code}", file=sys.stderr)
+""",
+)
+
+
+def test_export_is_complete_or_told_why_not(python, train, tmp_path):
+    train("whole", SMALL)
+    text = (tmp_path / "whole/configuration.json").read_text()
+    changed = {
+        "other": ('"name": "llama3"', '"name": "deepseek_v3"'),
+        "yarn": ('"scaling": "llama"', '"scaling": "yarn"'),
+        "smaller": ('"vocab_size": 256', '"vocab_size": 128'),
+    }
+    for name, (old, new) in changed.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "checkpoint").symlink_to(tmp_path / "whole/checkpoint")
+        assert old in text
+        (tmp_path / name / "configuration.json").write_text(text.replace(old, new))
+    for name in ("unknown", "damaged"):
+        shutil.copytree(tmp_path / "whole", tmp_path / name)
+    (tmp_path / "unknown/configuration.json").unlink()
+    shards = (tmp_path / "damaged/checkpoint/step-5").glob("*.distcp")
+    max(shards, key=lambda each: each.stat().st_size).unlink()
+    (tmp_path / "whole/checkpoint/step-5/.metadata").unlink()  # it is not yet complete
+
+    names = ("none", "unknown", "damaged", *changed)
+    done = python(EXPORT_EACH, *names, "whole", "whole", LONGSHIP_CHECKPOINT_DIR=tmp_path)
+    lines = done.stderr.splitlines()
+    ends = [number for number, line in enumerate(lines) if line == "exited with code 1"]
+    errors = [lines[number - 2].replace(f"{tmp_path}/", "") for number in ends]
+    messages = [
+        "no checkpoint in none",
+        "cannot read unknown/configuration.json: ",
+        "cannot read damaged/checkpoint/step-5: ",
+        "cannot export other/checkpoint/step-4: model deepseek_v3",
+        "cannot export yarn/checkpoint/step-4: position embedding with scaling yarn",
+        "cannot export smaller/checkpoint/step-4: weights that are not those of LlamaConfig",
+    ]
+    for error, message in zip(errors, messages, strict=True):
+        assert error.startswith(f"error: {message}")
+    assert all(lines[number - 1].startswith("hint: ") for number in ends)
+    assert [each.name for each in tmp_path.glob("*/step-*")] == ["step-4-hf"]  # nothing incomplete
+    model = tmp_path / "whole/step-4-hf"
+    assert done.stdout == f"{model}\n" * 2 and lines[-1] == "already exported:"
+    assert json.loads((model / "config.json").read_text())["dtype"] == "bfloat16"
 
 
 def tokens_in(folder):

@@ -1,0 +1,59 @@
+"""What the programs share that write the newest checkpoint of a run in Hugging Face's format."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from safetensors import SafetensorError
+
+from training_run import fail, unfinished
+
+
+def read_run(parser: ArgumentParser) -> tuple[Path, Namespace]:
+    """Parse the arguments; return the directory of the run, which can be a name, and all."""
+    scratch = Path(os.environ.get("LONGSHIP_SCRATCH_DIR", "."))
+    default = Path(os.environ.get("LONGSHIP_CHECKPOINT_DIR", scratch / "checkpoints"))
+    parser.add_argument("run", type=Path, help=f"directory of the run, or its name in {default}")
+    arguments = parser.parse_args()
+    return default / arguments.run, arguments
+
+
+def fail_without_checkpoint(run: Path) -> NoReturn:
+    """Exit because a run has no complete checkpoint, or does not exist."""
+    fail(f"no checkpoint in {run}", f"list the runs: ls {run.parent}")
+
+
+def export(directory: Path, write: Callable[[Path], None]) -> None:
+    """Write a model to a directory, complete or not at all, and print it; do nothing if it exists.
+
+    Parameters
+    ----------
+    directory : Path
+        Directory of the model. Two exports can write it at the same time.
+    write : callable
+        Writes the model to an empty directory, its argument.
+    """
+    if directory.exists():
+        print("already exported:", file=sys.stderr)
+    else:
+        partial = unfinished(directory)
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            write(partial)
+            try:
+                partial.rename(directory)
+            except OSError:
+                if not directory.exists():  # another export of this checkpoint was faster
+                    raise
+        except (OSError, SafetensorError) as error:
+            fail(f"cannot write {directory}: {error}", "check permissions and free space")
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    print(directory)
