@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.processes import PATIENCE
 
 from training_run import directory_lock
 from training_run.directory_lock import DirectoryLock
@@ -57,7 +58,7 @@ def test_second_process_is_told_who_holds_it(path):
     lock = DirectoryLock(path)
     lock.acquire()
     second = other(path, HOLD)
-    said = second.communicate(timeout=60)[0].decode()
+    said = second.communicate(timeout=PATIENCE)[0].decode()
     assert said == f"process {os.getpid()} on {os.uname().nodename}\n"
     assert lock.is_held() and left(path) == ["run.lock"]
     lock.release()
@@ -78,7 +79,7 @@ def test_lock_of_a_killed_process_is_taken_over_at_once(path):
 
 def test_end_of_a_process_gives_the_lock_back(path):
     first = other(path, HOLD)
-    assert first.communicate(timeout=60)[0] == b"\n" and left(path) == []
+    assert first.communicate(timeout=PATIENCE)[0] == b"\n" and left(path) == []
 
 
 def test_silent_owner_of_another_machine_has_ended(path):
@@ -186,5 +187,5 @@ def test_many_at_once_hold_it_in_turn(path):
         "time.sleep(0.02); file.write_text(str(number + 1)); lock.release()"
     )
     many = [other(path, count) for _ in range(8)]
-    assert [each.communicate(timeout=120) and each.returncode for each in many] == [0] * 8
+    assert [each.communicate(timeout=PATIENCE) and each.returncode for each in many] == [0] * 8
     assert counter.read_text() == "8" and left(path) == ["counter"]

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from support import processes
 from support.lab import fill, is_told
 from support.registry import PASSWORD, without
 
@@ -503,7 +504,7 @@ def test_disk_that_fills_up_is_told(lab, registry, small_disk, tiny, tmp_path):
 def test_second_build_waits_and_uses_the_first(lab, registry):
     clone = lab(registry.name("lab/tiny:1"))
     both = [clone.start("build_container.py", cwd=clone.root) for _ in range(2)]
-    told = [process.communicate(timeout=120)[1] for process in both]
+    told = [process.communicate(timeout=processes.PATIENCE)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], told
     built = ["[1/3]" in text for text in told]
     assert sorted(built) == [False, True]

@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+from support.processes import PATIENCE
 from support.repository import Clone
 from support.terminal import Terminal
 
@@ -48,7 +49,7 @@ class Shell(Terminal):
 
     def read_until(self, pattern, begin):
         __tracebackhide__ = True
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE
         while not re.search(pattern, self.said[begin:], re.DOTALL):
             if not self._read(deadline):
                 pytest.fail(f"{pattern} was never shown:\n{self.said}", pytrace=False)

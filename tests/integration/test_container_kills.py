@@ -165,7 +165,7 @@ def test_build_that_gets_ctrl_c_leaves_nothing(two):
     process = clone.start("build_container.py", "--force", cwd=clone.root)
     assert any("Extracting" in line for line in process.stderr)
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=processes.PATIENCE)
     assert process.returncode == 130, errors
     assert "error: interrupted in step 1/3" in errors
     assert "hint: no work is lost; resume with: python3 build_container.py --force\n" in errors

@@ -316,7 +316,7 @@ def written_secret(patient):
 
 def dead_slurm(patient):
     text = Path(patient.environment["SLURM_CONF"]).read_text().splitlines()
-    host = [each for each in text if each.startswith(("SlurmctldPort", "SlurmctldTimeout"))]
+    host = [each for each in text if each.startswith(("SlurmctldPort", "MessageTimeout"))]
     kept = [each for each in text if each not in host]
     file = patient.folder / "slurm.conf"
     file.write_text("\n".join([*kept, "SlurmctldPort=9", "MessageTimeout=2"]) + "\n")

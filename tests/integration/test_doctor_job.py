@@ -191,7 +191,8 @@ def test_ranks_that_do_not_reach_the_first_node_by_its_name(doctor):
     # Inside, the plain names lead nowhere; torchrun would wait there in vain.
     doctor.environment.update(doctor.clone.only_second_names())
     doctor.environment.update(MASTER_ADDR="node1", MASTER_PORT="20124")
-    report = doctor("--nodes=2")
+    first_two = "--nodelist=node[1-2]"  # the nodes of the job before can still be completing
+    report = doctor("--nodes=2", first_two)
     texts = " ".join(report.texts("problem", "all_reduce"))
     # which of the two comes first depends on how long the ranks import PyTorch
     told = (
@@ -200,7 +201,7 @@ def test_ranks_that_do_not_reach_the_first_node_by_its_name(doctor):
     )
     assert any(each in texts for each in told)
     doctor.environment.update(MASTER_ADDR="node1i", GLOO_SOCKET_IFNAME="ib0")
-    report = doctor("--nodes=2")
+    report = doctor("--nodes=2", first_two)
     assert report.wrong() == []
     assert any("4 ranks on 2 nodes" in each for each in report.texts("ok", "all_reduce"))
 

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import time
 
 import pytest
 from support import processes
@@ -207,13 +206,11 @@ def test_running_program_keeps_its_image(swap):
     text = ': >"$1"; until [ -e "$2" ]; do :; done; read m </etc/mark; echo $m'
     process = clone.start("container_run.py", "sh", "-c", text, "sh", started, go_on)
     try:
-        deadline = time.monotonic() + 60
-        while not started.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        processes.wait_until(started.exists)
         swap("new")
         assert "deleted: " in clone.move("--prune").stderr
         go_on.touch()
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=processes.PATIENCE)
         assert (output, process.returncode) == ("old\n", 0), errors
     finally:
         processes.end_group(process)
@@ -326,7 +323,7 @@ def test_two_at_once(swap):
     clone, old = swap("old")
     clone.build("--force")
     both = [clone.start("move_built_container_to_active.py") for _ in range(2)]
-    told = [process.communicate(timeout=60)[1] for process in both]
+    told = [process.communicate(timeout=processes.PATIENCE)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], told
     assert clone.active() != old and not clone.left()
 

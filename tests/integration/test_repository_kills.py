@@ -4,6 +4,7 @@ import shutil
 import subprocess
 
 import pytest
+from support import processes
 from support.git import differences
 from support.kills import Points, WorkerPoints
 from support.lab import fill
@@ -89,7 +90,7 @@ def test_update_whose_workers_outlive_it(count, changed, told, tmp_path):
         }
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         process = work.start("set_up.py", "update", env=env, **silent)
-        return process.wait(timeout=120)
+        return process.wait(timeout=processes.PATIENCE)
 
     assert killed_at(LATER) == 0
     wanted = mine.state()[:3]
@@ -116,7 +117,7 @@ def test_update_whose_workers_outlive_it(count, changed, told, tmp_path):
 def test_two_updates_at_once(changed):
     work, mine = changed
     both = [work.start("set_up.py", "update") for _ in range(2)]
-    told = [process.communicate(timeout=120)[1] for process in both]
+    told = [process.communicate(timeout=processes.PATIENCE)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], told
     assert sorted("is up to date" in text for text in told) == [False, True], told
     assert "line five\n" in (mine.folder / "data.py").read_text()

@@ -106,6 +106,7 @@ def test_python_of_the_job_that_cannot_run_the_scripts_is_told(jobs, tmp_path):
 def test_slurm_that_does_not_answer_is_told(jobs, tmp_path):
     settings = Path(jobs.environment["SLURM_CONF"])
     text = re.sub(r"SlurmctldPort=\d+", "SlurmctldPort=1", settings.read_text())
+    text = re.sub(r"MessageTimeout=\d+", "MessageTimeout=10", text)
     (tmp_path / "slurm.conf").write_text(text)
     env = {"SLURM_CONF": str(tmp_path / "slurm.conf")}
     refused(jobs, [LOCAL], "Slurm does not respond", "try again later", env=env)
@@ -301,7 +302,7 @@ def test_it_may_be_called_from_anywhere(jobs, tmp_path):
 
 def test_two_submissions_at_once_are_two_jobs(own):
     started = [own.start("submit.py", LOCAL, LATER) for _ in range(2)]
-    ended = [process.communicate(timeout=120) for process in started]
+    ended = [process.communicate(timeout=processes.PATIENCE) for process in started]
     assert [process.returncode for process in started] == [0, 0], ended
     assert sorted(output.strip() for output, _ in ended) == sorted(queued(own))
     assert len(list((own.runs / f"configurations-{os.getuid()}").iterdir())) == 1

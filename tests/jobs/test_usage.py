@@ -1,5 +1,6 @@
 """What a run uses: the sampler of a node with stand-ins for its programs, and its totals."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.processes import PATIENCE, wait_until
 
 from lib.jobs.usage import Usage, recorded_values, usage_of
 from lib.script.command import call
@@ -46,7 +48,7 @@ def node(tmp_path):
     script = tmp_path / "sampler"
     started = []
 
-    def start(*tools, processes="yes", rank=60, step=100, **environment):
+    def start(*tools, processes="yes", rank=1000, step=100, **environment):
         for each in tools:
             shutil.copy(SMI / each, programs)
         script.write_text(
@@ -73,7 +75,7 @@ def rows_of(tmp_path):
 
 
 def wait_for(tmp_path, condition):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not condition(rows_of(tmp_path)):
         assert time.monotonic() < deadline, rows_of(tmp_path)
         time.sleep(0.1)
@@ -162,15 +164,17 @@ def test_sampler_ends_with_its_rank_and_leaves_nothing(node, tmp_path):
     wait_for(tmp_path, bool)
     rank.send_signal(signal.SIGKILL)
     rank.wait()
-    assert sampler.wait(60) == 0
-    left = []
-    for each in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            text = os.fsdecode(each.read_bytes())
-        except OSError:
-            continue
-        left += [text] * (str(tmp_path / "programs") in text and "nvidia-smi" in text)
-    assert not left
+    assert sampler.wait(PATIENCE) == 0
+
+    def is_left():
+        for each in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                text = os.fsdecode(each.read_bytes())
+                if str(tmp_path / "programs") in text and "nvidia-smi" in text:
+                    return True
+        return False
+
+    wait_until(lambda: not is_left())  # what was sent a signal takes a moment
 
 
 def test_kernel_ends_the_sampler_with_its_rank(node, tmp_path):
@@ -186,15 +190,12 @@ def test_kernel_ends_the_sampler_with_its_rank(node, tmp_path):
     os.kill(int(sampler), signal.SIGSTOP)  # so it does not look for its rank itself
     rank.kill()
     rank.wait()
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{sampler}/cwd").exists():
-        assert time.monotonic() < deadline, Path(f"/proc/{sampler}/status").read_text()
-        time.sleep(0.1)
+    wait_until(lambda: not Path(f"/proc/{sampler}/cwd").exists())
 
 
 def test_nothing_is_made_up_where_nothing_can_be_measured(node, tmp_path):
     _, sampler = node(processes="no")
-    assert sampler.wait(60) == 0
+    assert sampler.wait(PATIENCE) == 0
     assert rows_of(tmp_path) == []
     assert (tmp_path / "usage/n1.csv").read_text() == HEADING
 
@@ -214,7 +215,7 @@ def test_later_step_waits_for_the_first_and_continues_the_totals(node, tmp_path)
     node("nvidia-smi", SMI_GPUS="1")
     rank.kill()
     rank.wait()
-    sampler.wait(60)
+    sampler.wait(PATIENCE)
     before = int(rows_of(tmp_path)[-1][8])
     file = tmp_path / "usage/n1.csv"
     with file.open("a") as stream:

@@ -251,7 +251,7 @@ def test_command_of_any_name_is_looked_for_as_it_is(shell, name, repository, tmp
 def test_program_replaces_the_shell(shell, repository):
     command = [*shell, "-c", text_for(repository), "longship", "sh", "-c", "echo $$"]
     process = processes.start(command, env={"PATH": processes.PATH}, cwd="/")
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=processes.PATIENCE)
     assert output == f"{process.pid}\n"
 
 

@@ -12,7 +12,7 @@ class Inside:
         self._command = [sys.executable, root / "container_run.py"]
         self.environment = environment
 
-    def __call__(self, *argv, env=None, check=True, timeout=300, cwd=None):
+    def __call__(self, *argv, env=None, check=True, timeout=600, cwd=None):
         """Run a command to its end and return its CompletedProcess; `env` is added."""
         __tracebackhide__ = True
         return processes.run(

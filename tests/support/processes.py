@@ -56,7 +56,7 @@ def make_environment(home):
     return environment
 
 
-def run(argv, *, env, cwd=None, check=True, timeout=300, input=None):
+def run(argv, *, env, cwd=None, check=True, timeout=2 * PATIENCE, input=None):
     """Run a command list to its end and return its CompletedProcess, with output as text.
 
     Bytes that are no UTF-8 come and go as surrogate escapes. On failure (with `check`) and on
@@ -75,7 +75,7 @@ def run(argv, *, env, cwd=None, check=True, timeout=300, input=None):
     except subprocess.TimeoutExpired:
         end_group(process)
         # Not for ever: a process outside of the group may hold the pipes open.
-        output, errors = process.communicate(timeout=10)
+        output, errors = process.communicate(timeout=60)
         ending = f"did not end within {timeout} s"
         check = True
     except BaseException:

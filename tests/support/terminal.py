@@ -58,7 +58,7 @@ class Terminal:
         """Type a text; a newline is the key Enter, and \\x03 is Ctrl-C."""
         os.write(self.here, text.encode())
 
-    def expect(self, text, timeout=120):
+    def expect(self, text, timeout=processes.PATIENCE):
         """Read until a text is shown that was not there when this was last called."""
         __tracebackhide__ = True
         deadline = time.monotonic() + timeout
@@ -67,7 +67,7 @@ class Terminal:
             if not self._read(deadline):
                 pytest.fail(f"{text!r} was never shown:\n{self.said}", pytrace=False)
 
-    def end(self, timeout=120):
+    def end(self, timeout=processes.PATIENCE):
         """Read to the end; return the exit code."""
         __tracebackhide__ = True
         deadline = time.monotonic() + timeout

@@ -64,7 +64,7 @@ tracking() {
 
 # write_configuration: no other cgroups, which a container may not make; so nothing binds to cores, and
 # memory is asked for but not counted. cred_expire is how long a requeued job waits, by default 2
-# minutes.
+# minutes. The machine can be busy, or stand still: Slurm must not give up on a job for that.
 write_configuration() {
     local node
     cat <<EOF
@@ -90,6 +90,8 @@ SlurmdParameters=config_overrides
 GresTypes=gpu
 EnforcePartLimits=ALL
 JobRequeue=1
+BatchStartTimeout=120
+MessageTimeout=30
 KillWait=15
 MinJobAge=3600
 ReturnToService=2
