@@ -147,7 +147,7 @@ def _ask(job: Job, program: Path, files: Sequence[str]) -> str:
     )
     about = (job.address, str(job.port), job.nodes[0], count, _temporary())
     existing = [each for each in files if os.path.exists(each)]
-    return output([*step.split(), program.read_text(encoding="utf-8"), *about, *existing], 35).text
+    return output([*step.split(), program.read_text(encoding="utf-8"), *about, *existing], 60).text
 
 
 def _temporary() -> str:

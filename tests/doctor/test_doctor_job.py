@@ -227,11 +227,6 @@ def facts_of(text):
     return json.loads(line)
 
 
-def free_port():
-    with socket.create_server(("", 0)) as server:
-        return str(server.getsockname()[1])
-
-
 def test_node_names_who_has_the_port(run, listener, tmp_path):
     environment = {**os.environ, "SLURMD_NODENAME": "node1"}
     facts = facts_of(run([*FACTS, str(listener), "node1", "1", tmp_path], env=environment).stdout)
@@ -239,15 +234,15 @@ def test_node_names_who_has_the_port(run, listener, tmp_path):
 
 
 def test_nodes_compare_their_clocks_and_the_first_waits_for_the_others(tmp_path):
-    port, more = free_port(), [tmp_path, tmp_path, tmp_path / "gone"]
-    command = [*FACTS, port, "node1", "2", *more]
+    (port,), more = processes.free_ports(1), [tmp_path, tmp_path, tmp_path / "gone"]
+    command = [*FACTS, str(port), "node1", "2", *more]
     first = {**os.environ, "SLURMD_NODENAME": "node1", "SLURM_GPUS_ON_NODE": "4"}
     with subprocess.Popen(command, env=first, stdout=subprocess.PIPE, text=True) as server:
         here = facts_of(server.stdout.readline())
         assert server.poll() is None
         other = {**os.environ, "SLURMD_NODENAME": "node2"}
         there = subprocess.run(command, env=other, capture_output=True, text=True, check=True)
-        assert server.wait(30) == 0
+        assert server.wait(processes.PATIENCE) == 0
     there = facts_of(there.stdout)
     for facts, name, gpus in ((here, "node1", 4), (there, "node2", 0)):
         offset, exact = facts["clock"]

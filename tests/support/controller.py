@@ -47,7 +47,7 @@ class Controller:
     def __init__(self, folder, environment):
         self.folder = folder
         self.environment = {**environment, "SLURM_CONF": str(folder / "slurm.conf")}
-        self.ports = _free_ports(5)
+        self.ports = processes.free_ports(5)
         self.nodes = []
 
     def start(self, nodes, partitions):
@@ -110,16 +110,6 @@ class Controller:
             text=True,
         )
         assert done.returncode == 0, f"{command}: {done.stdout}"
-
-
-def _free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @pytest.fixture

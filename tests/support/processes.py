@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import random
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -149,6 +151,21 @@ def _session(leader):
                 words = (folder / "cmdline").read_bytes().split(b"\0")[:-1]
                 found[int(folder.name)] = os.fsdecode(b" ".join(words))
     return found
+
+
+def free_ports(count):
+    """Give ports that a server of a test can have.
+
+    They are below those that the kernel gives to connections: one of these could be taken before
+    the server has it.
+    """
+    found = set()
+    while len(found) < count:
+        port = random.SystemRandom().randrange(20000, 32000)
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("", port))
+            found.add(port)
+    return list(found)
 
 
 def program(name):

@@ -147,9 +147,8 @@ def _digest(blob):
 @contextlib.contextmanager
 def running(folder, environment, login=False):
     """Run a registry with its images in a folder; with `login`, only for who knows PASSWORD."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    (port,) = processes.free_ports(1)
+    address = f"127.0.0.1:{port}"
     folder.mkdir()
     lines = [
         "version: 0.1",

@@ -26,7 +26,7 @@ CLIENT_GONE = threading.Semaphore(0)
 def output_of(*command):
     """Return what a program prints; nothing if it fails, or hangs."""
     with suppress(OSError, subprocess.SubprocessError):
-        return subprocess.check_output(command, stderr=subprocess.DEVNULL, timeout=5).decode()
+        return subprocess.check_output(command, stderr=subprocess.DEVNULL, timeout=20).decode()
     return ""
 
 
@@ -74,7 +74,7 @@ def compare_clocks(address, port):
 
     Both are in milliseconds. Return None without a connection, [] without an answer.
     """
-    connection, deadline = None, time.monotonic() + 8  # the server may be about to start
+    connection, deadline = None, time.monotonic() + 20  # the server may be about to start
     while not connection:
         try:
             connection = socket.create_connection((address, port), timeout=3)
@@ -184,7 +184,7 @@ def main():
     }
     facts.update(gpu_facts())
     print(json.dumps(facts), flush=True)
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 30
     for _ in range(int(nodes) if clock else 0):
         CLIENT_GONE.acquire(timeout=max(deadline - time.monotonic(), 0))
 
