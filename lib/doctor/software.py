@@ -197,12 +197,16 @@ def mountable(runtime: str, base: str, *before: str) -> dict[str, bool] | None:
 def _find_overlay(env: Environment) -> Iterator[Finding]:
     """Check the overlay as each launch does, and compare it with its record."""
     file = Path(env.overlay)
-    if (yield from asked("overlay", call("overlay_check", file, env.base))) is None:
+    if (
+        yield from asked("overlay", call("overlay_check", file, env.base, env.settings.stack.name))
+    ) is None:
         return
     damage = find_damages([file])[str(file)]
     if damage:
         text = f"the overlay {file} may be damaged: {damage}"
-        yield problem("overlay", text, "python3 build_overlay.py")
+        yield problem(
+            "overlay", text, f"python3 build_overlay.py --stack {env.settings.stack.name}"
+        )
     else:
         yield ok("overlay", f"{file}{_built(file)}")
 

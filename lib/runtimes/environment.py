@@ -168,7 +168,10 @@ def overlay_lines(env: Environment, function: str) -> list[str]:
     if not env.overlay:
         return []
     target = [] if env.runtime == "host" else [MOUNTED_AT]
-    return [call("overlay_check", env.overlay, env.base), call(function, env.overlay, *target)]
+    return [
+        call("overlay_check", env.overlay, env.base, env.settings.stack.name),
+        call(function, env.overlay, *target),
+    ]
 
 
 def command_line(env: Environment) -> str:

@@ -63,7 +63,11 @@ def check_lines(env: Environment) -> list[str]:
     env.check_binds()
     return [
         *image_lines(env),
-        *([call("overlay_check", env.overlay, env.base)] if env.overlay else []),
+        *(
+            [call("overlay_check", env.overlay, env.base, env.settings.stack.name)]
+            if env.overlay
+            else []
+        ),
         *venv_check_lines(env),
     ]
 

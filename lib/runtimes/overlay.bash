@@ -5,9 +5,9 @@
 # the lines of the record, read once: each rank does this on the shared file system
 declare -ga overlay_record=()
 
-# overlay_check FILE BASE: fail if the overlay is missing or was built for another image than BASE.
+# overlay_check FILE BASE STACK: fail if the overlay is missing or was built for another image than BASE.
 overlay_check() {
-  local -r rebuild='run: python3 build_overlay.py'
+  local -r rebuild="run: python3 build_overlay.py --stack $3"
   { mapfile -t overlay_record <"$1.json"; } 2>/dev/null || overlay_fail_to_read "$1" "$rebuild"
   local bases
   [[ ${overlay_record[*]: -1} == '}' ]] || fail "the record of the overlay is damaged: $1.json" "$rebuild"
