@@ -118,7 +118,7 @@ def docker_environment(require, session_environment):
     environment = dict(session_environment)
     if "DOCKER_HOST" in os.environ:
         environment["DOCKER_HOST"] = os.environ["DOCKER_HOST"]
-    answer = processes.run(["docker", "version"], env=environment, check=False, timeout=30)
+    answer = processes.run(["docker", "version"], env=environment, check=False)
     if answer.returncode == 0:
         yield environment
         return

@@ -441,6 +441,7 @@ def test_status_shows_jobs_with_cost_and_last_line(jobs):
 
 def test_code_and_changes_are_recorded(make_job_clone, slurm, tmp_path):
     clone = make_job_clone(tmp_path)
+    (clone.root / ".gitignore").write_text("__pycache__/\n")
     git = ["git", "-c", "user.name=n", "-c", "user.email=e@x"]
     for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "x"]):
         processes.run([*git, *command], env=clone.environment, cwd=clone.root)

@@ -92,7 +92,7 @@ EnforcePartLimits=ALL
 JobRequeue=1
 BatchStartTimeout=120
 MessageTimeout=30
-KillWait=15
+KillWait=30
 MinJobAge=3600
 ReturnToService=2
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
