@@ -14,6 +14,7 @@ STACKS = sorted(path.parent.name for path in ROOT.glob("stacks/*/run_training.sh
 # trainer write a checkpoint and end before the time limit; the others have a handler in Python.
 STARTED = {
     "megatron-lm": ("berzelius", "--exit-signal-handler"),
+    "megatron-bridge": ("jwb", "train.exit_signal_handler=true"),
     "nemo": ("aws", "training.exp_manager.resume_if_exists=True"),
     "olmo": ("lumi", "--time_limit="),
     "olmo-core": ("lumi", "--trainer.callbacks.longship="),

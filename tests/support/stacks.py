@@ -29,6 +29,8 @@ STACKS = [
     ("olmo", "berzelius", "apptainer", False),
     ("megatron-lm", "berzelius", "apptainer", False),
     ("megatron-lm", "jpb", "apptainer", False),
+    ("megatron-bridge", "olivia", "apptainer", False),
+    ("megatron-bridge", "jpb", "apptainer", False),
     ("trl", "olivia", "apptainer", False),
     ("trl", "jwb", "apptainer", False),
     ("evaluate", "jwb", "apptainer", False),

@@ -1,0 +1,84 @@
+"""Write the newest checkpoint of a run in Hugging Face's format, with Megatron-Bridge's converter.
+
+    python3 container_run.py bash stacks/megatron-bridge/export.sh megatron-bridge
+
+The directory CHECKPOINT_DIR/RUN_NAME/iter_0000400-hf then contains what transformers, lm-eval and
+vLLM load: weights, configuration and tokenizer. The conversion runs in one process on the CPU.
+"""
+
+import os
+import shutil
+import sys
+from argparse import ArgumentParser
+from contextlib import redirect_stdout
+from pathlib import Path
+
+with redirect_stdout(sys.stderr):  # for the log
+    from megatron.bridge import AutoBridge
+    from megatron.bridge.training.utils.checkpoint_utils import read_run_config
+    from transformers import AutoConfig
+
+sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
+from training_run import fail, unfinished  # noqa: E402
+
+
+def newest_checkpoint(run: Path) -> Path:
+    """Return the checkpoint that Megatron names as the last complete one."""
+    try:
+        step = int((run / "latest_checkpointed_iteration.txt").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        fail(f"no checkpoint in {run}", f"list the runs: ls {run.parent}")
+    return run / f"iter_{step:07d}"
+
+
+def export(checkpoint: Path, like: str, directory: Path) -> None:
+    """Write the model of a checkpoint to a directory, complete or not at all."""
+    partial = unfinished(directory)
+    try:
+        bridge = AutoBridge.from_auto_config(str(checkpoint), like)
+        # Megatron only knows the length of the sequences that it was trained with
+        length = getattr(AutoConfig.from_pretrained(like), "max_position_embeddings", 0)
+        if length > getattr(bridge.hf_pretrained, "max_position_embeddings", length):
+            bridge.hf_pretrained.max_position_embeddings = length
+        bridge.export_ckpt(checkpoint, partial, show_progress=False, strict=True)
+        # that of the training, which need not be that of the model it is like
+        for file in (checkpoint / "tokenizer").glob("*.json"):
+            shutil.copy(file, partial)
+        partial.rename(directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def main() -> None:
+    """Export the newest checkpoint, unless that is done already."""
+    parser = ArgumentParser(description=__doc__.split("\n\n")[0])
+    scratch = Path(os.environ.get("LONGSHIP_SCRATCH_DIR", "."))
+    default = Path(os.environ.get("LONGSHIP_CHECKPOINT_DIR", scratch / "checkpoints"))
+    add = parser.add_argument
+    add("run", type=Path, help=f"directory of the run, or its name in {default}")
+    add("--like", help="model of the same architecture (default: training.model, or the recipe's)")
+    args = parser.parse_args()
+    newest = newest_checkpoint(default / args.run)
+    directory = newest.with_name(f"{newest.name}-hf")
+    if directory.exists():
+        print("already exported:", file=sys.stderr)
+        print(directory)
+        return
+    if read_run_config(str(newest / "run_config.yaml")).get("peft"):
+        hint = "merge them with examples/peft/merge_lora.py of Megatron-Bridge"
+        fail(f"{newest} contains adapters, not a model", hint)
+    like = args.like or AutoBridge.get_hf_model_id_from_checkpoint(newest)
+    hint = "name a model of the same architecture in Hugging Face's format: --like MODEL"
+    if not like:
+        fail(f"the recipe of {newest} has no model in Hugging Face's format", hint)
+    try:
+        with redirect_stdout(sys.stderr):
+            export(newest, like, directory)
+    except (KeyError, NotImplementedError, OSError, RuntimeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        fail(f"cannot export {newest} like {like}: {reason}", hint)
+    print(directory)
+
+
+if __name__ == "__main__":
+    main()
