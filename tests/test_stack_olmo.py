@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -33,8 +34,9 @@ def started(folder, arguments=(), *, machine="lumi", environment=(), **options):
     )
     assert done.returncode == 0, done.stderr
     ((variables, words),) = calls
-    assert words[0].endswith("/OLMo/scripts/train.py")
-    return dict(each.split("=", 1) for each in variables), words[1:]
+    assert words[0] == str(ROOT / "stacks/olmo/record_metrics.py")
+    assert words[1].endswith("/OLMo/scripts/train.py")
+    return dict(each.split("=", 1) for each in variables), words[2:]
 
 
 def values(words):
@@ -190,3 +192,13 @@ def test_readme_names_the_successor_first():
     first, _, second, *_ = (ROOT / "stacks/olmo/README.md").read_text().splitlines()
     assert first.startswith("# olmo: ") and "to repeat a run" in first
     assert "olmo-core/README.md" in second
+
+
+def test_only_the_first_rank_records_the_metrics(tmp_path, run, clean_environment):
+    script = tmp_path / "train it.py"
+    script.write_text("import sys; print(*sys.argv[1:], __name__, 'olmo' in sys.modules)")
+    record = [sys.executable, ROOT / "stacks/olmo/record_metrics.py", script, "a b", "--c"]
+    done = run(record, env={**clean_environment, "RANK": "3"})
+    assert done.stdout == "a b --c __main__ False\n"
+    done = run(record, env={**clean_environment, "RANK": "0"}, check=False)
+    assert "No module named" in done.stderr  # PyTorch, which is not needed here

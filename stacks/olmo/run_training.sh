@@ -116,4 +116,4 @@ export TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1
 # without a wheel, which download mode cannot fetch.
 export PYTHONWARNINGS="ignore:register_new_resolver() is deprecated:UserWarning${PYTHONWARNINGS:+,$PYTHONWARNINGS}"
 
-start_ranks "$repository/scripts/train.py" "$model" "${arguments[@]}" "$@"
+start_ranks "$LONGSHIP_ROOT/stacks/olmo/record_metrics.py" "$repository/scripts/train.py" "$model" "${arguments[@]}" "$@"

@@ -63,6 +63,43 @@ print(json.dumps({
 }, default=str))
 """
 
+# What scripts/train.py does after it has asked for GPUs: OLMo's own trainer, with a small model and
+# the data, as one rank on a CPU.
+TRAIN = """
+import sys
+import torch
+from olmo import OLMo
+from olmo.config import TrainConfig
+from olmo.data import build_train_dataloader
+from olmo.eval.evaluator import Evaluator
+from olmo.data import build_eval_dataloader
+from olmo.optim import build_optimizer, build_scheduler
+from olmo.train import Trainer
+from olmo.util import clean_opt
+from torchmetrics import MeanMetric
+
+torch.distributed.init_process_group(
+    "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+TrainConfig().save(sys.argv[1])
+cfg = TrainConfig.load(sys.argv[1], [clean_opt(each) for each in sys.argv[2:]])
+cfg.device_train_batch_size = cfg.global_train_batch_size
+model = OLMo(cfg.model)
+held_out = Evaluator(
+    "held-out", "lm", build_eval_dataloader(cfg, cfg.data, 2), MeanMetric(), 2)
+with Trainer(
+    cfg=cfg, model=model, dist_model=torch.nn.parallel.DistributedDataParallel(model),
+    optim=build_optimizer(cfg, model), scheduler=build_scheduler(cfg), evaluators=[held_out],
+    train_loader=build_train_dataloader(cfg), device=torch.device("cpu"),
+) as trainer:
+    reported = trainer.log_metrics_to_console
+    def report(prefix, metrics):
+        if prefix.startswith("[step"):
+            print(prefix.partition("/")[0], metrics["train/CrossEntropyLoss"])
+        reported(prefix, metrics)
+    trainer.log_metrics_to_console = report
+    trainer.fit()
+"""
+
 
 @pytest.fixture(scope="module")
 def olmo(root, session_environment, tmp_path_factory):
@@ -157,3 +194,46 @@ def test_olmo_takes_our_command_line_and_reads_our_data(root, olmo, tokenizer, d
     assert found["ends"] == found["text"].count("<|endoftext|>")
     assert found["restored"] == ["numpy"]
     assert found["file_system_rank"] == 8  # it writes nothing that the first of all writes
+
+
+def test_steps_that_olmo_logs_are_lines_of_metrics(root, olmo, data, tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    record = root / "stacks/olmo/record_metrics.py"
+    words = [
+        *(
+            "--model.d_model=32",
+            "--model.n_heads=2",
+            "--model.n_layers=1",
+            "--model.vocab_size=50280",
+        ),
+        *("--model.embedding_size=50304", "--model.eos_token_id=50279", "--model.pad_token_id=1"),
+        *(f"--model.max_sequence_length={SEQUENCE}", "--model.init_device=cpu", "--wandb=null"),
+        *(
+            f"--data.paths=[{json.dumps(str(data))}]",
+            "--data.num_workers=0",
+            "--data.drop_last=true",
+        ),
+        *("--distributed_strategy=ddp", "--ddp.grad_sync_mode=batch", "--max_duration=6"),
+        *("--global_train_batch_size=4", "--device_train_microbatch_size=2", "--eval_interval=4"),
+        *("--speed_monitor.window_size=1", "--stop_at=6", "--scheduler.t_warmup=2"),
+        *("--optimizer.name=adamw", "--optimizer.learning_rate=0.01"),
+        *("--precision=fp32", "--save_overwrite"),
+    ]
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
+    for interval, logged in ((1, [1, 2, 3, 4, 5, 6]), (2, [2, 4, 6])):
+        run = tmp_path / f"a run {interval}"
+        own = (f"--save_folder={run}", f"--console_log_interval={interval}")
+        script = (tmp_path / "train.py", tmp_path / "olmo.yaml")
+        done = olmo("python", record, *script, *words, *own, env=alone)
+        found = [line.split() for line in done.stdout.splitlines() if line.startswith("[step=")]
+        losses = {int(step.removeprefix("[step=")): float(loss) for step, loss in found}
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert list(losses) == logged
+        assert {line["step"]: line["loss"] for line in lines} == losses
+        assert [line["step"] for line in lines if "validation_loss" in line] == [4, 6]
+        assert all(line["grad_norm"] > 0 and line["time"] > 0 for line in lines)
+        rates = [line["learning_rate"] for line in lines if line["step"] >= 2]
+        assert max(rates) == rates[0] == pytest.approx(0.01)
+        timed = [line for line in lines if "seconds" in line]
+        assert timed and all(line["tokens_per_s"] > 0 for line in timed)
+        assert {round(each["tokens_per_s"] * each["seconds"]) for each in timed} == {4 * SEQUENCE}
