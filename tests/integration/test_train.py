@@ -294,13 +294,15 @@ def test_run_is_trained_by_one_process(inside, command, train, tmp_path):
     )
     wait_for_step(process, tmp_path, len(read_metrics(tmp_path)) + 5)
     (tmp_path / "run" / "checkpoint.other-1.partial").touch()
+    (tmp_path / "run" / "step-00000002-hf.other-1.partial").mkdir()  # of an export that runs
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert lock.exists()
     done = train(tmp_path, *FINITE)  # no minute of waiting: it was a process of this machine
     assert "waiting" not in done.stderr
     assert len(losses(tmp_path)) == 60
-    assert not list((tmp_path / "run").glob("*.partial")) and not lock.exists()
+    left = [each.name for each in (tmp_path / "run").glob("*.partial")]
+    assert left == ["step-00000002-hf.other-1.partial"] and not lock.exists()
 
 
 def test_run_that_another_process_takes_over_ends(inside, command, tmp_path):
