@@ -16,7 +16,7 @@ from lib.doctor.node import Driver, find_gpus, find_user_rights
 from lib.doctor.report import PRINTED, Finding, asked, bash, ok, problem, warning
 from lib.images.list import find_damages, new_image
 from lib.repositories.repositories import WORKER, listed_lines
-from lib.runtimes.environment import Environment, module_lines
+from lib.runtimes.environment import Environment, check_overlay, module_lines
 from lib.runtimes.image import active_image
 from lib.runtimes.launch import image_lines, inside_lines
 from lib.runtimes.packages import MOUNTED_AT
@@ -197,16 +197,13 @@ def mountable(runtime: str, base: str, *before: str) -> dict[str, bool] | None:
 def _find_overlay(env: Environment) -> Iterator[Finding]:
     """Check the overlay as each launch does, and compare it with its record."""
     file = Path(env.overlay)
-    if (
-        yield from asked("overlay", call("overlay_check", file, env.base, env.settings.stack.name))
-    ) is None:
+    if (yield from asked("overlay", check_overlay(env))) is None:
         return
     damage = find_damages([file])[str(file)]
     if damage:
         text = f"the overlay {file} may be damaged: {damage}"
-        yield problem(
-            "overlay", text, f"python3 build_overlay.py --stack {env.settings.stack.name}"
-        )
+        fix = f"python3 build_overlay.py --stack {env.settings.stack.name}"
+        yield problem("overlay", text, fix)
     else:
         yield ok("overlay", f"{file}{_built(file)}")
 

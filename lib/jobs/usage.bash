@@ -223,7 +223,7 @@ usage_read_table() {
 # ended children. Memory is counted in pages, times in hundredths of a second, which ps would round to seconds. A process
 # can end while it is read.
 usage_read_processes() {
-  local memory used now load='' found
+  local found page memory used now load=''
   found=$({ cat /proc/[0-9]*/stat 2>/dev/null || :; } | awk -v step="$1" -v own="$$" '
     {
       id = $1
@@ -236,8 +236,8 @@ usage_read_processes() {
         if (up == step && id != step) { pages += memory[id]; used += time[id] }
       }
       printf "%.0f %.0f\n", pages, used
-    }') && memory=$(getconf PAGESIZE) || return
-  memory=$((${found% *} * memory / 1048576)) used=${found#* }
+    }') && page=$(getconf PAGESIZE) || return
+  memory=$((${found% *} * page / 1048576)) used=${found#* }
   read -r now _ </proc/uptime
   now=${now/./}
   local -r before=${usage_last[used]:-$used} then=${usage_last[at]:-$now}

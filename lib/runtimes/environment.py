@@ -168,10 +168,12 @@ def overlay_lines(env: Environment, function: str) -> list[str]:
     if not env.overlay:
         return []
     target = [] if env.runtime == "host" else [MOUNTED_AT]
-    return [
-        call("overlay_check", env.overlay, env.base, env.settings.stack.name),
-        call(function, env.overlay, *target),
-    ]
+    return [check_overlay(env), call(function, env.overlay, *target)]
+
+
+def check_overlay(env: Environment) -> str:
+    """Return the line that checks the overlay."""
+    return call("overlay_check", env.overlay, env.base, env.settings.stack.name)
 
 
 def command_line(env: Environment) -> str:

@@ -10,7 +10,7 @@ from lib.configuration.training import Training
 from lib.runtimes import pyxis
 from lib.runtimes.choice import module_of
 from lib.runtimes.contract import CONTRACT, environment_script, unset_lines
-from lib.runtimes.environment import Environment, command_line, module_lines
+from lib.runtimes.environment import Environment, check_overlay, command_line, module_lines
 from lib.script.command import assign, call, comment, text_below, wrapped
 from lib.script.quoting import Expansion, Word
 
@@ -63,11 +63,7 @@ def check_lines(env: Environment) -> list[str]:
     env.check_binds()
     return [
         *image_lines(env),
-        *(
-            [call("overlay_check", env.overlay, env.base, env.settings.stack.name)]
-            if env.overlay
-            else []
-        ),
+        *([check_overlay(env)] if env.overlay else []),
         *venv_check_lines(env),
     ]
 
