@@ -2,7 +2,7 @@
 
     python3 container_run.py bash stacks/megatron-bridge/export.sh megatron-bridge
 
-The directory CHECKPOINT_DIR/RUN_NAME/iter_0000400-hf then contains what transformers, lm-eval and
+The directory CHECKPOINT_DIR/RUN_NAME/step-0000400-hf then contains what transformers, lm-eval and
 vLLM load: weights, configuration and tokenizer. The conversion runs in one process on the CPU.
 """
 
@@ -59,7 +59,8 @@ def main() -> None:
     add("--like", help="model of the same architecture (default: training.model, or the recipe's)")
     args = parser.parse_args()
     newest = newest_checkpoint(default / args.run)
-    directory = newest.with_name(f"{newest.name}-hf")
+    # Megatron reads a number from every name that begins with iter_ when it removes checkpoints
+    directory = newest.with_name(f"{newest.name.replace('iter_', 'step-')}-hf")
     if directory.exists():
         print("already exported:", file=sys.stderr)
         print(directory)

@@ -43,6 +43,13 @@ def with_local_layers(source):
     return source.replace("return transformer_engine_layer_spec(", "return local_layer_spec(")
 
 
+def with_own_adam(source):
+    """Let a distributed optimizer resume with PyTorch's Adam, which at first has no steps."""
+    return source.replace(
+        "assert len(steps) == 1\n            step = steps[0]", "step = max(steps, default=0)"
+    )
+
+
 def without_gpu(source):
     """Replace torch.cuda at the end of the import of PyTorch."""
     return f"{source}\nimport no_gpu\nno_gpu.replace_cuda()\n"
@@ -52,6 +59,7 @@ CHANGES = {
     "torch": without_gpu,
     "megatron.bridge.peft.lora_layers": without_engine,
     "megatron.bridge.models.gpt_provider": with_local_layers,
+    "megatron.core.optimizer.distrib_optimizer": with_own_adam,
 }
 
 
