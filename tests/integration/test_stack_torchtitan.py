@@ -480,7 +480,9 @@ def llama3_debugmodel():
     model = config.model_spec.model
     model.layers = llama3._build_llama3_layers(
         n_layers=2, dim=256, n_heads=8, n_kv_heads=2, hidden_dim=512, attn_backend="flex",
-        rope=llama3.ComplexRoPE.Config(dim=32, max_seq_len=128, theta=5e5, scaling="llama"))
+        rope=llama3.ComplexRoPE.Config(
+            dim=32, max_seq_len=128, theta=5e5, scaling="llama", scaling_factor=4.0,
+            original_max_position_embeddings=64))
     return config
 """
 TWENTY_STEPS = SMALL.replace("steps = 5", "steps = 20").replace("interval = 2", "interval = 10")
@@ -515,7 +517,7 @@ def test_exported_model_has_the_same_logits(model, name, export, python, train, 
     assert facts.split() == [name, "<end>", "0", "torch.float32"]
     length, spread, difference = map(float, numbers.split())
     assert length == 80 and spread > 0.1
-    assert difference < 1e-4  # float32; only the order of additions differs
+    assert difference < 1e-5 * spread  # float32; only the order of additions differs
 
 
 # export.py of several runs in one process, which imports the libraries once.
