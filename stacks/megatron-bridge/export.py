@@ -6,7 +6,6 @@ The directory CHECKPOINT_DIR/RUN_NAME/step-0000400-hf then contains what transfo
 vLLM load: weights, configuration and tokenizer. The conversion runs in one process on the CPU.
 """
 
-import os
 import shutil
 import sys
 from argparse import ArgumentParser
@@ -19,7 +18,8 @@ with redirect_stdout(sys.stderr):  # for the log
     from transformers import AutoConfig
 
 sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
-from training_run import fail, unfinished  # noqa: E402
+from training_run import fail  # noqa: E402
+from training_run.export import export, fail_without_checkpoint, read_run  # noqa: E402
 
 
 def newest_checkpoint(run: Path) -> Path:
@@ -27,44 +27,46 @@ def newest_checkpoint(run: Path) -> Path:
     try:
         step = int((run / "latest_checkpointed_iteration.txt").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        fail(f"no checkpoint in {run}", f"list the runs: ls {run.parent}")
+        fail_without_checkpoint(run)
     return run / f"iter_{step:07d}"
 
 
-def export(checkpoint: Path, like: str, directory: Path) -> None:
-    """Write the model of a checkpoint to a directory, complete or not at all."""
-    partial = unfinished(directory)
+def bridge_like(like: str, checkpoint: Path) -> AutoBridge:
+    """Return what converts a checkpoint to a model of the same architecture.
+
+    Raises
+    ------
+    ValueError
+        If that model cannot be read, or has no converter.
+    """
     try:
         bridge = AutoBridge.from_auto_config(str(checkpoint), like)
         # Megatron only knows the length of the sequences that it was trained with
         length = getattr(AutoConfig.from_pretrained(like), "max_position_embeddings", 0)
-        if length > getattr(bridge.hf_pretrained, "max_position_embeddings", length):
-            bridge.hf_pretrained.max_position_embeddings = length
-        bridge.export_ckpt(checkpoint, partial, show_progress=False, strict=True)
-        # that of the training, which need not be that of the model it is like
-        for file in (checkpoint / "tokenizer").glob("*.json"):
-            shutil.copy(file, partial)
-        partial.rename(directory)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    except OSError as error:
+        raise ValueError(str(error)) from error
+    if length > getattr(bridge.hf_pretrained, "max_position_embeddings", length):
+        bridge.hf_pretrained.max_position_embeddings = length
+    return bridge
+
+
+def write(checkpoint: Path, like: str, directory: Path) -> None:
+    """Write the model of a checkpoint to an empty directory."""
+    with redirect_stdout(sys.stderr):
+        bridge = bridge_like(like, checkpoint)
+        bridge.export_ckpt(checkpoint, directory, show_progress=False, strict=True)
+    # that of the training, which need not be that of the model it is like
+    for file in (checkpoint / "tokenizer").glob("*.json"):
+        shutil.copy(file, directory)
 
 
 def main() -> None:
     """Export the newest checkpoint, unless that is done already."""
     parser = ArgumentParser(description=__doc__.split("\n\n")[0])
-    scratch = Path(os.environ.get("LONGSHIP_SCRATCH_DIR", "."))
-    default = Path(os.environ.get("LONGSHIP_CHECKPOINT_DIR", scratch / "checkpoints"))
     add = parser.add_argument
-    add("run", type=Path, help=f"directory of the run, or its name in {default}")
     add("--like", help="model of the same architecture (default: training.model, or the recipe's)")
-    args = parser.parse_args()
-    newest = newest_checkpoint(default / args.run)
-    # Megatron reads a number from every name that begins with iter_ when it removes checkpoints
-    directory = newest.with_name(f"{newest.name.replace('iter_', 'step-')}-hf")
-    if directory.exists():
-        print("already exported:", file=sys.stderr)
-        print(directory)
-        return
+    run, args = read_run(parser)
+    newest = newest_checkpoint(run)
     if read_run_config(str(newest / "run_config.yaml")).get("peft"):
         hint = "merge them with examples/peft/merge_lora.py of Megatron-Bridge"
         fail(f"{newest} contains adapters, not a model", hint)
@@ -72,13 +74,13 @@ def main() -> None:
     hint = "name a model of the same architecture in Hugging Face's format: --like MODEL"
     if not like:
         fail(f"the recipe of {newest} has no model in Hugging Face's format", hint)
+    # Megatron reads a number from every name that begins with iter_ when it removes checkpoints
+    directory = newest.with_name(f"{newest.name.replace('iter_', 'step-')}-hf")
     try:
-        with redirect_stdout(sys.stderr):
-            export(newest, like, directory)
-    except (KeyError, NotImplementedError, OSError, RuntimeError, ValueError) as error:
+        export(directory, lambda partial: write(newest, like, partial))
+    except (KeyError, NotImplementedError, RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         fail(f"cannot export {newest} like {like}: {reason}", hint)
-    print(directory)
 
 
 if __name__ == "__main__":
