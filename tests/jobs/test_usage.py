@@ -145,13 +145,14 @@ def test_energy_counter_is_used_where_there_is_one(node, tmp_path):
 def test_load_and_memory_are_those_of_the_step_alone(node, tmp_path):
     python = [sys.executable, "-c", "x = bytearray(300 << 20)\nwhile True: pass"]
     other = subprocess.Popen(python)
-    step = subprocess.Popen(["bash", "-c", '"$@" & wait', "a step (1)", *python])
+    ranks = ["bash", "-c", '"$@" & wait', "a step (1)", *python]
+    step = subprocess.Popen(ranks, start_new_session=True)
     try:
         node(step=step.pid)
         row = wait_for(tmp_path, lambda rows: len(rows) >= 3 and int(rows[-1][4]) > 300)[-1]
     finally:
         other.kill()
-        subprocess.run(["pkill", "-KILL", "-P", str(step.pid)], check=True)
+        os.killpg(step.pid, signal.SIGKILL)
         other.wait()
         step.wait()
     assert row[1:3] == ["cpu", "proc"] and row[5:8] == ["", "", ""]
