@@ -223,8 +223,9 @@ usage_read_table() {
 # ended children. Memory is counted in pages, times in hundredths of a second, which ps would round to seconds. A process
 # can end while it is read.
 usage_read_processes() {
-  local found page memory used now load=''
-  found=$({ cat /proc/[0-9]*/stat 2>/dev/null || :; } | awk -v step="$1" -v own="$$" '
+  local found page pages used now load=''
+  found=$({ cat /proc/uptime /proc/[0-9]*/stat 2>/dev/null || :; } | awk -v step="$1" -v own="$$" '
+    NR == 1 { now = $1 * 100; next }
     {
       id = $1
       sub(/^.*\) /, "")
@@ -235,13 +236,11 @@ usage_read_processes() {
         for (up = id; up in parent && up != step && up != own; up = parent[up]);
         if (up == step && id != step) { pages += memory[id]; used += time[id] }
       }
-      printf "%.0f %.0f\n", pages, used
+      printf "%.0f %.0f %.0f\n", now, pages, used
     }') && page=$(getconf PAGESIZE) || return
-  memory=$((${found% *} * page / 1048576)) used=${found#* }
-  read -r now _ </proc/uptime
-  now=${now/./}
+  read -r now pages used <<<"$found"
   local -r before=${usage_last[used]:-$used} then=${usage_last[at]:-$now}
   if ((used >= before && now > then)); then load=$(((used - before) * 100 / (now - then))); fi
   usage_last[used]=$used usage_last[at]=$now
-  REPLY=cpu,$load,$memory
+  REPLY=cpu,$load,$((pages * page / 1048576))
 }

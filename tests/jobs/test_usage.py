@@ -156,7 +156,7 @@ def test_load_and_memory_are_those_of_the_step_alone(node, tmp_path):
         other.wait()
         step.wait()
     assert row[1:3] == ["cpu", "proc"] and row[5:8] == ["", "", ""]
-    assert 0 < int(row[3]) <= 105  # of one core; the other process has none of it
+    assert 0 < int(row[3]) < 150  # of one core; with the other process it would be twice that
     assert 300 < int(row[4]) < 400
 
 
