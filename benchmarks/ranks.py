@@ -57,9 +57,11 @@ PACKED = {
     "blocks of 1 MB": ("-b", "1M"),
     "libraries not compressed": ("-b", "128K", "-action", "uncompressed@name(*.so*)"),
 }
+# One write for a line: ranks of a launch share their output.
 STAMPED = (
     "import sys, time; start = time.time(), time.process_time(); {}; "
-    "print(sys.argv[1], *start, time.time(), time.process_time())"
+    "found = sys.argv[1], *start, time.time(), time.process_time(); "
+    "sys.stdout.write(' '.join(map(str, found)) + chr(10))"
 )
 # sh -c STARTED sh RANKS COMMAND...: the ranks of one launch, with the time as the last argument.
 STARTED = (
