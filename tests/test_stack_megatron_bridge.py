@@ -1,7 +1,7 @@
 """The stack megatron-bridge: what its scripts start; tests/integration/ runs the real one."""
 
 import pytest
-from support.stacks import refusal, start
+from support.stacks import refusal, start, words_of
 
 PRETRAIN = 'recipe = "qwen3_8b_pretrain_config"\n'
 TUNE = 'recipe = "qwen3_8b_sft_config"\n'
@@ -23,14 +23,6 @@ def training(root, folder, settings="", *arguments):
     folder.mkdir(exist_ok=True)
     configuration = f"[training]\n{settings}"
     return start(root, "megatron-bridge", "jwb", folder, arguments, configuration=configuration)
-
-
-def words_of(run):
-    """Give the script that the ranks run, and its arguments."""
-    done, calls = run
-    assert done.returncode == 0, done.stderr
-    ((_, words),) = calls
-    return words[words.index("--tee=3") + 1 :]
 
 
 def options_of(run):

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.stacks import refusal, start
+from support.stacks import refusal, start, words_of
 
 STACK = "stacks/olmo-core"
 CALLBACK = '--trainer.callbacks.longship={"_CLASS_":"longship_olmo.RunCallback"}'
@@ -15,14 +15,6 @@ def training(root, folder, *arguments, nodes=2, gpus=4, settings=""):
     folder.mkdir(exist_ok=True)
     given = {"configuration": f"[training]\n{settings}", "more": {"GPUS_PER_NODE": str(gpus)}}
     return start(root, "olmo-core", "jwb", folder, arguments, nodes=nodes, **given)
-
-
-def words_of(run):
-    """Give the script that the ranks run, and its arguments."""
-    done, calls = run
-    assert done.returncode == 0, done.stderr
-    ((_, words),) = calls
-    return words[words.index("--tee=3") + 1 :]
 
 
 def options_of(run):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support import processes
-from support.stacks import refusal, settings_of, start
+from support.stacks import refusal, settings_of, start, words_of
 
 from lib.assets.assets import configured_assets
 from lib.script.errors import LongshipError
@@ -30,17 +30,10 @@ def run_training(root, tmp_path):
     return run
 
 
-def trainer_arguments(run):
-    """Give what torchtitan.train was started with."""
-    done, calls = run
-    assert done.returncode == 0, done.stderr
-    ((_, words),) = calls
-    return words[words.index("torchtitan.train") + 1 :]
-
-
 def options_of(run):
     """Give the value of each option; the last one wins, as in TorchTitan."""
-    pairs = (word.partition("=") for word in trainer_arguments(run))
+    _, _, *words = words_of(run)  # -m torchtitan.train
+    pairs = (word.partition("=") for word in words)
     return {name: value for name, _, value in pairs}
 
 
@@ -73,7 +66,7 @@ def test_settings_arrive_as_they_are(run_training):
 
 def test_arguments_come_last(run_training):
     arguments = ["--training.steps=3", "--metrics.save_tb_folder=a b\n'c'"]
-    assert trainer_arguments(run_training(*arguments))[-2:] == arguments
+    assert words_of(run_training(*arguments))[-2:] == arguments
 
 
 @pytest.mark.parametrize(

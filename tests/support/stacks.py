@@ -171,3 +171,11 @@ def refusal(root, stack, job, folder, *words, configuration=""):
     check, *_ = submit_lines(env, wanted)
     assert "check_job.sh" in check
     return subprocess.run(["bash", "-c", check], capture_output=True, text=True)
+
+
+def words_of(run):
+    """Give the script or module that the ranks run, and its arguments."""
+    done, calls = run
+    assert done.returncode == 0, done.stderr
+    ((_, words),) = calls
+    return words[words.index("--tee=3") + 1 :]
