@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 
-from lib.repositories.git import READ_ABOVE, GitError, join_names, note, show, stop_writing
+from lib.repositories.git import READ_ABOVE, GitError, join_names, note, show
 from lib.repositories.patches import ALL_PATCH, empty_tree, patch_between, patches_in, write_series
 from lib.repositories.repository import Repository
-from lib.script.errors import LongshipError
+from lib.script.errors import LongshipError, write_error
 
 _MOST_SAVED_BYTES = 100 << 20  # of an untracked file; larger ones are results, not changes
 ADDED = "-r -z --name-only --no-renames --diff-filter=A"
@@ -94,13 +94,13 @@ def has_changes(repository: Repository, commits: list[str]) -> bool:
     return bool(commits or state.load("untracked") or not unchanged)
 
 
-def save_unfiltered(repository: Repository, old: str, new: str, directory: Path) -> None:
-    """Copy the files that new has and old has not, if a filter of git changes them.
+def save_unfiltered(repository: Repository, new: str, directory: Path) -> None:
+    """Copy the files that new has and HEAD has not, if a filter of git changes them.
 
     Such as notebooks, whose output a filter takes out, and line ends.
     """
     options = "-r -z --raw --no-abbrev --no-renames --diff-filter=AMT"
-    found = repository.names(f"diff-tree {options}", old, new)
+    found = repository.names(f"diff-tree {options} HEAD", new)
     for entry, name in zip(found[::2], found[1::2]):
         path, copy = repository.directory / name, directory / name
         if not path.is_file() or path.is_symlink():
@@ -142,7 +142,7 @@ def writing(directory: Path, message: str) -> Iterator[None]:
         yield
     except (OSError, GitError) as error:
         show(str(error))
-        stop_writing(directory, message, "read the error above")
+        raise write_error(directory, message, "read the error above") from error
 
 
 def _this_time() -> str:
@@ -170,7 +170,7 @@ def save_unfiltered_changes(repository: Repository) -> None:
     """Keep files before filters, and next to the patches; there are none if all are too large."""
     state = repository.state
     raw, saved = state.path("raw"), state.load("saved_directory")
-    save_unfiltered(repository, "HEAD", state.load("tracked"), raw)
+    save_unfiltered(repository, state.load("tracked"), raw)
     if saved and raw.is_dir():
         with writing(Path(saved), f"cannot write {saved}/before-filters"), private():
             shutil.copytree(raw, Path(saved, "before-filters"), dirs_exist_ok=True)
@@ -221,8 +221,9 @@ def save_current_state(repository: Repository) -> None:
     try:
         repository.run("read-tree HEAD", GIT_INDEX_FILE=index)
         repository.run("add --update -- :/", GIT_INDEX_FILE=index)
-    except GitError:
-        stop_writing(directory, f"{directory}: cannot save the current state", READ_ABOVE)
+    except GitError as error:
+        message = f"{directory}: cannot save the current state"
+        raise write_error(directory, message, READ_ABOVE) from error
     # without a file that nobody may read
     repository.succeeds("add --all --ignore-errors -- :/", GIT_INDEX_FILE=index)
     tree = _tree_in(repository, index)
@@ -230,7 +231,7 @@ def save_current_state(repository: Repository) -> None:
     repository.run("update-ref", ref, repository.own_commit(tree, "given up", "HEAD"))
     note(f"{directory}: the state before this command is saved: git show {ref}")
     with private():
-        save_unfiltered(repository, "HEAD", tree, raw / repository.name)
+        save_unfiltered(repository, tree, raw / repository.name)
     if raw.is_dir():
         note(f"{directory}: files that git filters change are saved in {raw / repository.name}")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from shlex import quote
-
 from lib.repositories.git import GitError
 from lib.repositories.patches import is_as_configured, patches_in
 from lib.repositories.repository import Configured, Repository
@@ -21,12 +19,7 @@ def check(configured: Configured) -> None:
     name, directory, repository = configured.name, configured.directory, Repository(configured)
     if not configured.exists():
         raise LongshipError(f"{name} not found: {directory}", "python3 set_up.py install")
-    if not repository.is_cloned():
-        moved = f"mv {quote(str(directory))} {quote(f'{directory}.old')}"
-        raise LongshipError(
-            f"{directory} is not a git repository",
-            f"move it away: {moved}; then run: python3 set_up.py install",
-        )
+    repository.check_cloned()
     check_no_conflict(repository)
     if repository.state.has("target"):
         message = f"{directory}: an update was interrupted"

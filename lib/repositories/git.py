@@ -130,17 +130,12 @@ def show(text: str) -> None:
     os.write(2, os.fsencode(f"{text}\n"))
 
 
-def stop_writing(directory: Path, message: str, hint: str) -> NoReturn:
-    """Stop because something could not be written; a full disk is named."""
-    raise write_error(directory, message, hint)
-
-
 def _explain_failure(name: str, url: str, output: str, directory: Path) -> NoReturn:
     """Stop with what git has said about a server; directory is where it was writing."""
     check_owner(output, f"{name}: {url}")
     said = output.lower()
     if "no space left" in said or "quota exceeded" in said:
-        stop_writing(directory, f"{name}: No space left on device", "")
+        raise write_error(directory, f"{name}: No space left on device", "")
     if any(part in said for part in _UNREACHABLE):
         raise LongshipError(
             f"{name}: cannot reach {url} from this machine",
@@ -159,4 +154,4 @@ def _explain_failure(name: str, url: str, output: str, directory: Path) -> NoRet
             f"{name}: repository not found: {url}", "check its url in configuration.toml"
         )
     show(output)
-    stop_writing(directory, f"{name}: git cannot fetch {url}", READ_ABOVE)
+    raise write_error(directory, f"{name}: git cannot fetch {url}", READ_ABOVE)

@@ -137,12 +137,11 @@ def series_checksum(directory: Path) -> str:
     return hashlib.sha256(text).hexdigest() if patches else ""
 
 
-def wanted_settings(configured: Configured) -> str:
+def wanted_settings(configured: Configured) -> list[str]:
     """Return what decides where a repository has to be, as `Repository.settings` does."""
-    return f"{configured.url}\n{configured.ref}\n{series_checksum(configured.patches)}\n"
+    return [configured.url, configured.ref, series_checksum(configured.patches)]
 
 
 def is_as_configured(repository: Repository) -> bool:
     """Tell whether a repository was last updated to what is configured now."""
-    settings = wanted_settings(repository.configured)
-    return repository.settings().rstrip("\n") == settings.rstrip("\n")
+    return repository.settings() == wanted_settings(repository.configured)

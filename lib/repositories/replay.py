@@ -1,13 +1,7 @@
 """Replay: a repository is moved to another commit, and the user's changes are put on top.
 
-What is done is saved in steps, so that the user can resolve a conflict with git's own commands:
-
-  move      the working tree holds something between the old and the new commit
-  series    patches/ of this repository are applied
-  commits   the user's commits are picked
-  changes   what was not committed is merged
-  finished  all is there; submodules follow
-  restored  all is as it was before
+What is done is saved in steps (docs/explanation/replay.md), so that the user can resolve a conflict
+with git's own commands. After the step ``restored`` all is as it was before.
 
 `git rebase --onto` could pick the commits, but it stores their messages in another encoding, and
 what is staged and what is not must be merged anyway.
@@ -20,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lib.repositories.changes import ADDED, add_to_index, is_as_in, restore_unfiltered
-from lib.repositories.git import OWN_AUTHOR, OWN_COMMITTER, GitError, note, show, stop_writing
+from lib.repositories.git import OWN_AUTHOR, OWN_COMMITTER, GitError, note, show
 from lib.repositories.patches import (
     commit_like,
     commit_staged,
@@ -30,7 +24,7 @@ from lib.repositories.patches import (
     words_of,
 )
 from lib.repositories.repository import Repository
-from lib.script.errors import LongshipError
+from lib.script.errors import LongshipError, write_error
 
 _STEPS = ("move", "series", "commits", "changes")
 _UPDATE = "python3 set_up.py update"
@@ -38,7 +32,7 @@ GO_ON = f"run: {_UPDATE} --continue; or cancel: {_UPDATE} --abort"
 _RESOLVE = f"resolve them and git add the files, then {GO_ON}"
 
 
-class ConflictError(Exception):
+class ConflictError(GitError):
     """Something that the user has to resolve; its text is what git has printed."""
 
 
@@ -52,11 +46,8 @@ def replay(repository: Repository) -> None:
 
 def _move(repository: Repository) -> None:
     """Go from the tracked changes, as if they were committed, to the target."""
-    state, directory, target = (
-        repository.state,
-        repository.directory,
-        repository.state.load("target"),
-    )
+    state, directory = repository.state, repository.directory
+    target = state.load("target")
     _set_head(repository, state.load("tracked"), "update")
     repository.index.replace(repository.own / "index")
     checkout = "checkout --quiet --no-overwrite-ignore --detach"
@@ -65,7 +56,9 @@ def _move(repository: Repository) -> None:
         undo_update(repository)
         show(output)
         message = f"cannot move {directory} to {repository.shown(target)}"
-        stop_writing(directory, message, "read git's output above; the repository is unchanged")
+        raise write_error(
+            directory, message, "read git's output above; the repository is unchanged"
+        )
     state.save("step", "series")
 
 
@@ -96,9 +89,10 @@ def undo_update(repository: Repository) -> None:
         repository.run("read-tree --reset -u", tracked)
         _set_head(repository, state.load("head"), "abort", state.load("branch"))
         shutil.copy2(state.path("index"), own / "index")
-    except (OSError, GitError):
+    except (OSError, GitError) as error:
         hint = "read the output above, then run: python3 set_up.py update --abort"
-        stop_writing(repository.directory, f"cannot restore {repository.directory}", hint)
+        message = f"cannot restore {repository.directory}"
+        raise write_error(repository.directory, message, hint) from error
     restore_unfiltered(repository)
     repository.succeeds("update-index -q --refresh")
     state.save("step", "restored")
@@ -229,7 +223,6 @@ def _replay_commits(repository: Repository) -> None:
 
 
 def _title(repository: Repository, commit: str) -> str:
-    """Return a commit's short name and subject."""
     return repository.text("show --no-patch", '--format=%h "%s"', commit)
 
 
@@ -257,7 +250,7 @@ def _cherry_pick(repository: Repository, commit: str, option: str) -> None:
         return
     show(output)
     hint = f"read git's output above; to cancel the update, run: {_UPDATE} --abort"
-    stop_writing(directory, f"{directory}: git cannot cherry-pick {title}", hint)
+    raise write_error(directory, f"{directory}: git cannot cherry-pick {title}", hint)
 
 
 def _finish_cherry_pick(repository: Repository, commit: str) -> None:
@@ -281,7 +274,6 @@ def _finish_cherry_pick(repository: Repository, commit: str) -> None:
 
 
 def _check_resolved(repository: Repository) -> None:
-    """Stop where conflicts are left."""
     directory = repository.directory
     if files := ", ".join(_conflicts(repository)):
         raise LongshipError(f"{directory}: unresolved conflicts in {files}", _RESOLVE)
@@ -300,7 +292,6 @@ def _has_markers(repository: Repository, name: str) -> bool:
 
 
 def _conflicts(repository: Repository) -> list[str]:
-    """Return the files with conflicts."""
     return repository.names("diff --name-only --diff-filter=U -z")
 
 

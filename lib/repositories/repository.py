@@ -159,16 +159,13 @@ class Repository(Git):
         own = {**OWN_COMMITTER, **OWN_AUTHOR}
         return self.text("commit-tree", tree, "-m", message, *words, **own)
 
-    def settings(self) -> str:
-        """Return URL, ref and patches' checksum that it was last updated to, a line each."""
-        file = self.own / "longship-settings"
-        return os.fsdecode(file.read_bytes()) if file.exists() else ""
+    def settings(self) -> list[str]:
+        """Return URL, ref and patches' checksum that it was last updated to, "" if unknown."""
+        return [*State(self.own).load("longship-settings").split("\n"), "", ""][:3]
 
-    def save_settings(self, settings: str) -> None:
+    def save_settings(self, settings: list[str]) -> None:
         """Save what it was updated to."""
-        partial = self.own / "longship-settings.partial"
-        partial.write_bytes(os.fsencode(settings))
-        partial.replace(self.own / "longship-settings")
+        State(self.own).save("longship-settings", "".join(f"{each}\n" for each in settings))
 
     def submodules(self) -> Iterator[tuple[str, Repository]]:
         """Give commit and repository of each submodule in the index."""
@@ -187,36 +184,35 @@ class Repository(Git):
             if each.is_cloned() and each.state.directory.exists():
                 yield each
 
+    def check_cloned(self) -> None:
+        """Stop where something else is in its place."""
+        if not self.is_cloned():
+            raise self._unusable("is not a git repository")
+
+    def _unusable(self, reason: str) -> LongshipError:
+        typed = quote(str(self.directory))
+        hint = f"move it away: mv {typed} {typed}.old; then run: python3 set_up.py install"
+        return LongshipError(f"{self.directory} {reason}", hint)
+
     def check_not_busy(self) -> None:
         """Stop where something is in progress that an update would mix up."""
-        directory, typed, again = (
-            self.directory,
-            quote(str(self.directory)),
-            "then run the command again",
-        )
+        directory, again = self.directory, "then run the command again"
+        typed = quote(str(directory))
         if not self.commit_of("HEAD"):
-            raise LongshipError(
-                f"{directory} has no commit",
-                f"move it away: mv {typed} {typed}.old; then run: python3 set_up.py install",
-            )
+            raise self._unusable("has no commit")
         for mark, kind in _BUSY.items():
             if (self.own / mark).exists():
-                raise LongshipError(
-                    f"{directory}: a {kind} is in progress",
-                    f"finish or abort it, see: git -C {typed} status; {again}",
-                )
+                hint = f"finish or abort it, see: git -C {typed} status; {again}"
+                raise LongshipError(f"{directory}: a {kind} is in progress", hint)
         if self.text("ls-files --unmerged"):
-            raise LongshipError(
-                f"{directory}: unresolved conflicts",
-                f"resolve them, see: git -C {typed} status; {again}",
-            )
+            hint = f"resolve them, see: git -C {typed} status; {again}"
+            raise LongshipError(f"{directory}: unresolved conflicts", hint)
         for name in ("index", "HEAD", self.branch() or "HEAD"):
             lock = self.own / f"{name}.lock"
             if lock.exists():
-                raise LongshipError(
-                    f"{directory}: another git process is running, or was killed",
-                    f"if none is running: rm {quote(str(lock))}; {again}",
-                )
+                hint = f"if none is running: rm {quote(str(lock))}; {again}"
+                message = f"{directory}: another git process is running, or was killed"
+                raise LongshipError(message, hint)
         tags = {line[:1] for line in self.run("ls-files -v").split(b"\n")}
         if any(tag.islower() or tag == b"S" for tag in tags):
             raise LongshipError(

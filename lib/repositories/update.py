@@ -7,14 +7,11 @@ changes that are not committed.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import sys
 from pathlib import Path
-from shlex import quote
 
 from lib.repositories.changes import (
     clear_untracked,
@@ -57,35 +54,21 @@ def install(configured: Configured) -> None:
             note(f"{text}; to update it, run: python3 set_up.py update")
 
 
-@contextmanager
-def _removed_in_the_end(partial: Path) -> Iterator[None]:
-    """Remove what is not complete, also when the script ends this process, and git with it."""
-
-    def end(*_: object) -> None:
-        with suppress(ChildProcessError):
-            while True:
-                os.wait()
-        shutil.rmtree(partial, ignore_errors=True)
-        os._exit(128 + signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        signal.signal(signal.SIGTERM, before)
-
-
 def _install_new(configured: Configured) -> None:
     """Clone a repository, complete or not there, and apply the patches of the group."""
     partial = configured.directory.with_name(f"{configured.name}.partial")
-    with _removed_in_the_end(partial):
+    # when the script ends this process, what is not complete is removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
         repository = clone(configured, partial)
         repository.begin_work()
         target = repository.commit_of("refs/longship/base")
         _start_update(repository, target, configured.patches)
         repository.state.save("step", "series")
         partial.rename(configured.directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     repository = Repository(configured)
     replay(repository)
     _finish_update(repository)
@@ -94,21 +77,16 @@ def _install_new(configured: Configured) -> None:
 
 def update(configured: Configured) -> None:
     """Update a repository to what is configured."""
-    name, directory, repository = configured.name, configured.directory, Repository(configured)
+    name, repository = configured.name, Repository(configured)
     if not configured.exists():
         _install_new(configured)
         return
-    if not repository.is_cloned():
-        moved = f"mv {quote(str(directory))} {quote(f'{directory}.old')}"
-        raise LongshipError(
-            f"{directory} is not a git repository",
-            f"move it away: {moved}; then run the command again",
-        )
+    repository.check_cloned()
     state = repository.state
     check_no_conflict(repository)
     step = state.load("step")
     if step == "finished":
-        _complete_update(repository)  # it stopped at a submodule
+        _finish_update(repository)  # it stopped at a submodule
     else:
         if step:
             note(f"{name}: the last update was interrupted; restarting from the state before it")
@@ -123,7 +101,7 @@ def update(configured: Configured) -> None:
         state.forget()
         return
     _move(repository, target, configured.patches)
-    _complete_update(repository)
+    _finish_update(repository)
 
 
 def check_no_conflict(repository: Repository) -> None:
@@ -153,7 +131,7 @@ def resume(configured: Configured) -> None:
     if not finished:
         replay(repository)
         _report_update(repository)
-    _complete_update(repository)
+    _finish_update(repository)
 
 
 def abort(configured: Configured) -> None:
@@ -181,7 +159,6 @@ def _restore_all(repository: Repository) -> None:
 
 
 def _restore(repository: Repository) -> None:
-    """Save what is there now, and bring the repository back."""
     repository.remove_own_locks()
     save_current_state(repository)
     undo_update(repository)
@@ -235,7 +212,7 @@ def _list_local_commits(repository: Repository, *excluded: str) -> list[str]:
     Those that neither some commits (such as the target) nor the server's default branch, configured
     branch and tags have. Other branches there can be where the user has pushed them.
     """
-    branch = (*repository.settings().split("\n"), "", "")[1]
+    branch = repository.settings()[1]
     names = ["refs/longship/base", "refs/longship/default", "refs/remotes/origin/HEAD"]
     names += [f"refs/remotes/origin/{branch}"] if branch else []
     theirs = [name for name in names if repository.commit_of(name)]
@@ -289,7 +266,12 @@ def _start_update(
         patched = repository.commit_of("refs/longship/patched") or target
         commits = _list_local_commits(repository, target, *excluded, patched)
         state.save("commits", "\n".join(_list_cherry_picks(repository, commits)))
-        _report_dropped_patches(repository, patched)
+        base = repository.commit_of("refs/longship/base")
+        before = int(repository.text("rev-list --count", patched, "--not", base)) if base else 0
+        now = len(patches_in(state.path("patches")))
+        if before > now:
+            text = f"{repository.name}: of {before} applied patches, {now} still exist"
+            note(f"{text}; all are saved in {state.load('saved_directory')}")
 
 
 def _list_cherry_picks(repository: Repository, commits: list[str]) -> list[str]:
@@ -302,18 +284,7 @@ def _list_cherry_picks(repository: Repository, commits: list[str]) -> list[str]:
     return [repository.text("commit-tree HEAD^{tree} -p", *words)]
 
 
-def _report_dropped_patches(repository: Repository, patched: str) -> None:
-    """Tell of commits that came from patches which are no longer there."""
-    base = repository.commit_of("refs/longship/base")
-    before = int(repository.text("rev-list --count", patched, "--not", base)) if base else 0
-    now = len(patches_in(repository.state.path("patches")))
-    if before > now:
-        text = f"{repository.name}: of {before} applied patches, {now} still exist"
-        note(f"{text}; all are saved in {repository.state.load('saved_directory')}")
-
-
 def _report_update(repository: Repository) -> None:
-    """Tell where it was and is, and where the changes are kept."""
     name, state = repository.name, repository.state
     before, after = (repository.shown(state.load(each)) for each in ("head", "target"))
     show(f"{name}: {before} -> {after}")
@@ -321,14 +292,9 @@ def _report_update(repository: Repository) -> None:
         show(f"{name}: your changes are replayed; saved as they were in {saved}")
 
 
-def _complete_update(repository: Repository) -> None:
-    """Update the submodules after the repository itself, and finish."""
-    _update_submodules(repository)
-    _finish_update(repository)
-
-
 def _finish_update(repository: Repository) -> None:
-    """Save that all is there, submodules too."""
+    """Let the submodules follow, and save that all is there."""
+    _update_submodules(repository)
     for name, ref in (("target", "base"), ("patched", "patched")):
         repository.run("update-ref", f"refs/longship/{ref}", repository.state.load(name))
     repository.save_settings(wanted_settings(repository.configured))
@@ -361,7 +327,6 @@ def _update_submodules(repository: Repository) -> None:
 def _update_submodule(
     repository: Repository, submodule: Repository, path: str, before: str, wanted: str
 ) -> None:
-    """Move a submodule from one commit to another."""
     state = submodule.state
     if state.has("stopped"):
         replay(submodule)
@@ -379,7 +344,6 @@ def _update_submodule(
 
 
 def _fetch_submodule(submodule: Repository, wanted: str) -> None:
-    """Fetch the commit that a submodule has to be at."""
     name, bundles = submodule.name, submodule.configured.bundles
     source = f"{bundles}/{name}.bundle" if bundles else "origin"
     for what in (HEADS, wanted):
@@ -415,7 +379,7 @@ def save_patches(configured: Configured) -> None:
             "run: python3 set_up.py update",
         )
     # patches that somebody else has added must not be overwritten
-    if (*repository.settings().split("\n"), "", "")[2] != series_checksum(configured.patches):
+    if repository.settings()[2] != series_checksum(configured.patches):
         message = f"{configured.patches} has changed since it was applied to {directory}"
         raise LongshipError(message, f"run: python3 set_up.py update; {again}")
     repository.begin_work()
@@ -437,7 +401,6 @@ def save_patches(configured: Configured) -> None:
 
 
 def _replace_series(repository: Repository) -> None:
-    """Put the new patches in the place of the old ones."""
     directory, new = repository.configured.patches, patches_in(repository.state.path("new"))
     if not new and not patches_in(directory):
         note(f"{repository.name} has no local changes")
@@ -455,8 +418,7 @@ def _replace_series(repository: Repository) -> None:
         partial.rmdir()
     for name in {each.name for each in patches_in(directory)} - {each.name for each in new}:
         (directory / name).unlink()
-    url, ref = repository.settings().split("\n")[:2]
-    repository.save_settings(f"{url}\n{ref}\n{series_checksum(directory)}\n")
+    repository.save_settings([*repository.settings()[:2], series_checksum(directory)])
     repository.run("update-ref refs/longship/patched HEAD")
     plural = "" if len(new) == 1 else "es"
     show(f"{repository.name}: {len(new)} patch{plural} in {directory}")

@@ -14,8 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from lib.repositories import bundles, check, git, update  # noqa: E402
-from lib.repositories.replay import ConflictError  # noqa: E402
+from lib.repositories import check, clone, git, update  # noqa: E402
 from lib.repositories.repository import Configured  # noqa: E402
 from lib.script.errors import LongshipError, print_messages, write_error  # noqa: E402
 from lib.script.worker import Steps, in_parallel  # noqa: E402
@@ -58,10 +57,10 @@ def main() -> None:
         return
     try:
         if given.action == "download":
-            bundles.download(configured[given.name], given.into, given.mirrors)
+            clone.download(configured[given.name], given.into, given.mirrors)
         else:
             _ACTIONS[given.action](configured[given.name])
-    except (OSError, git.GitError, ConflictError) as error:
+    except (OSError, git.GitError) as error:
         git.show(str(error))
         message = f"{given.name}: stopped unexpectedly"
         raise write_error(given.repositories, message, _SEE_OUTPUT) from error
