@@ -8,8 +8,7 @@ and stacks. Each is a `Layer`; later layers win (`lib/configuration/layers.py` h
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, NamedTuple
 
-from lib.configuration.tables import Key, Location, Source, check_value, keys_of
-from lib.script.errors import LongshipError, suggest
+from lib.configuration.tables import Key, Source, check_keys, check_value, keys_of
 
 RUNTIMES = ("auto", "apptainer", "singularity", "docker", "podman", "enroot", "host")
 Strings = tuple[str, ...]
@@ -155,14 +154,12 @@ TABLES = {
     for name, default in Configuration._field_defaults.items()
     if hasattr(default, "_fields")
 }
+_TOP = keys_of(Configuration)
+_TABLES = {name: Key("table", entries=keys_of(record)) for name, record in TABLES.items()}
 # Every key by its dotted name.
 KEYS = {
-    **keys_of(Configuration),
-    **{
-        f"{table}.{name}": key
-        for table, record in TABLES.items()
-        for name, key in keys_of(record).items()
-    },
+    **_TOP,
+    **{f"{table}.{name}": key for table in _TABLES for name, key in _TABLES[table].entries.items()},
 }
 
 
@@ -178,32 +175,16 @@ def check_layer(tables: Any, source: Source, prefix: str = "") -> Layer:
 
     The prefix is the table that they are in, such as ``machines.jwb``.
     """
-
-    def location(dotted: str) -> Location:
-        return source.location(f"{prefix}.{dotted}".strip("."))
-
-    values = {}
-    for name, value in check_value(prefix, tables, Key("table"), location("")).items():
+    location = source.location(prefix)
+    given = check_value(prefix, tables, Key("table"), location)
+    values: dict[str, Any] = {}
+    known = {**_TOP, **_TABLES}
+    for name, value in check_keys("", given, known, location, ("machines", "stacks")).items():
         if name in TABLES:
-            inside = check_value(name, value, Key("table"), location(name))
-            found = {f"{name}.{key}": each for key, each in inside.items()}
+            values.update({f"{name}.{key}": each for key, each in value.items()})
         else:
-            found = {name: value}
-        for dotted, each in found.items():
-            if dotted not in KEYS:
-                raise _unknown_key(dotted, each, location(dotted))
-            values[dotted] = check_value(dotted, each, KEYS[dotted], location(dotted))
+            values[name] = value
     return Layer(f"{source.shown} [{prefix}]" if prefix else source.shown, values)
-
-
-def _unknown_key(dotted: str, value: Any, location: Location) -> LongshipError:
-    table, _, key = dotted.rpartition(".")
-    if table:
-        hint = suggest(key, TABLES[table]._fields)
-        return LongshipError(f'{location}: [{table}] has no key "{key}"', hint)
-    kind = "table" if isinstance(value, dict) else "key"
-    hint = suggest(key, [*Configuration._fields, "machines", "stacks"])
-    return LongshipError(f'{location}: unknown {kind} "{key}"', hint)
 
 
 def combine(layers: Iterable[Layer]) -> tuple[Configuration, dict[str, str]]:

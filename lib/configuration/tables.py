@@ -7,7 +7,7 @@ import glob
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -122,6 +122,11 @@ class Location(NamedTuple):
 
     source: Source
     dotted: str
+    whole: bool = False  # also of the keys in it
+
+    def below(self, name: str) -> Location:
+        """Return the place of a key in this table."""
+        return self if self.whole else self.source.location(f"{self.dotted}.{name}".lstrip("."))
 
     def __str__(self) -> str:
         """Name the file, and the line of the key where it can be found."""
@@ -224,7 +229,10 @@ def check_value(dotted: str, value: Any, key: Key, location: Location) -> Any:
             f'{location}: unknown value of {dotted}: "{value}"', suggest(value, key.choices)
         )
     if key.kind == "tables":
-        return tuple(_check_entry(dotted, each, key.entries, location) for each in value)
+        whole = location._replace(whole=True)  # which of the tables has a key is not known
+        return tuple(check_keys(dotted, each, key.entries, whole) for each in value)
+    if key.kind == "table" and key.entries:
+        return check_keys(dotted, value, key.entries, location)
     if key.kind == "values":
         return {name: tuple(v) if isinstance(v, list) else v for name, v in value.items()}
     return tuple(value) if isinstance(value, list) else value
@@ -238,19 +246,6 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}..."
 
 
-def _check_entry(
-    dotted: str, entry: Mapping[str, Any], keys: Mapping[str, Key], location: Location
-) -> dict[str, Any]:
-    """Check one of several tables under the same name."""
-    found = {}
-    for name, value in entry.items():
-        if name not in keys:
-            hint = suggest(name, tuple(keys))
-            raise LongshipError(f'{location}: [[{dotted}]] has no key "{name}"', hint)
-        found[name] = check_value(f"{dotted}.{name}", value, keys[name], location)
-    return found
-
-
 def check_table(
     table: Any, keys: Mapping[str, Key], source: Source, prefix: str = ""
 ) -> dict[str, Any]:
@@ -258,11 +253,24 @@ def check_table(
 
     The prefix is its dotted name; empty for the whole file.
     """
+    location = source.location(prefix)
+    return check_keys(prefix, check_value(prefix, table, Key("table"), location), keys, location)
+
+
+def check_keys(
+    dotted: str,
+    table: Mapping[str, Any],
+    keys: Mapping[str, Key],
+    location: Location,
+    others: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Check the keys of a table, and of those in it; others are for suggestions."""
     found = {}
-    for name, value in check_value(prefix, table, Key("table"), source.location(prefix)).items():
-        dotted = f"{prefix}.{name}" if prefix else name
+    for name, value in table.items():
+        inner, place = f"{dotted}.{name}".lstrip("."), location.below(name)
         if name not in keys:
-            hint = suggest(name, tuple(keys))
-            raise LongshipError(f'{source.location(dotted)}: unknown key "{dotted}"', hint)
-        found[name] = check_value(dotted, value, keys[name], source.location(dotted))
+            kind = "table" if isinstance(value, dict) else "key"
+            hint = suggest(name, (*keys, *others))
+            raise LongshipError(f'{place}: unknown {kind} "{inner}"', hint)
+        found[name] = check_value(inner, value, keys[name], place)
     return found

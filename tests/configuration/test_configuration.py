@@ -67,10 +67,10 @@ def test_every_kind_of_value_is_taken(tmp_path):
     [
         ('machne = "jwb"', 'configuration.toml, line 1: unknown key "machne"', '"machine"'),
         ('\n[contaner]\nimage = "x"', 'line 2: unknown table "contaner"', '"container"'),
-        ('[container]\n\nimge = "x"', 'line 3: [container] has no key "imge"', '"image"'),
-        ('container.imge = "x"', 'line 1: [container] has no key "imge"', '"image"'),
-        ('container = { imge = "x" }', ': [container] has no key "imge"', '"image"'),
-        ('[container]\n"imge" = "x"', 'line 2: [container] has no key "imge"', '"image"'),
+        ('[container]\n\nimge = "x"', 'line 3: unknown key "container.imge"', '"image"'),
+        ('container.imge = "x"', 'line 1: unknown key "container.imge"', '"image"'),
+        ('container = { imge = "x" }', ': unknown key "container.imge"', '"image"'),
+        ('[container]\n"imge" = "x"', 'line 2: unknown key "container.imge"', '"image"'),
         (
             "[paths.scratch_dir]\nx = 1",
             "line 1: paths.scratch_dir: expected a string",

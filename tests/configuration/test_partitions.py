@@ -110,7 +110,7 @@ def test_partition_says_what_it_allows(tmp_path):
             "write ",
         ),
         ("qos", "cores_per_node = 3", "unknown key", "max_time, max_nodes, max_gpus"),
-        ("qos", "price = { gpu = 1 }", "unknown key", "max_time, max_nodes, max_gpus"),
+        ("qos", "price = { gpu = 1 }", "unknown table", "max_time, max_nodes, max_gpus"),
     ],
 )
 def test_mistake_is_told(kind, line, message, hint, tmp_path):

@@ -54,7 +54,7 @@ def test_architecture_is_this_machines_own_unless_said(repository):
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("[machine.x]\n", 'site/site.toml, line 1: unknown key "machine"', '"machines"'),
+        ("[machine.x]\n", 'site/site.toml, line 1: unknown table "machine"', '"machines"'),
         ('[common]\narhc = "arm64"\n', 'line 2: unknown key "common.arhc"', '"arch"'),
         ('[machines.x]\n\ngpuu = "cuda"\n', 'line 3: unknown key "machines.x.gpuu"', '"gpu"'),
         (
@@ -77,7 +77,7 @@ def test_architecture_is_this_machines_own_unless_said(repository):
         ("[machines]\nx = 3\n", "site/site.toml", ""),
         (
             '[machines.x.configuration.paths]\nscrach_dir = "/x"\n',
-            '[paths] has no key "scrach_dir"',
+            'unknown key "paths.scrach_dir"',
             '"scratch_dir"',
         ),
     ],

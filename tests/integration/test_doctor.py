@@ -347,7 +347,7 @@ FAULTS = [
     ),
     Fault(
         *("unknown key", lambda p: p.change("image =", "imgae ="), "problem", "configuration"),
-        *('has no key "imgae"', 'did you mean "image"'),
+        *('unknown key "container.imgae"', 'did you mean "image"'),
     ),
     Fault(
         *("other machine", named_machine, "warning", "machine"),

@@ -84,7 +84,7 @@ def test_entry_of_the_same_name_changes_the_stacks(repository):
             *(f'url = "{URL}"\nupstream = "https://me:{SECRET}@b.org/a"', "upstream", "credential"),
             id="password in upstream",
         ),
-        (f'url = "{URL}"\nreff = "v1"', 'no key "reff"', '"ref"'),
+        (f'url = "{URL}"\nreff = "v1"', 'unknown key "repositories.reff"', '"ref"'),
         (f'url = "{URL}"\ninstall = "edit"', 'install: "edit"', '"editable"'),
         (f'url = "{URL}"\nextras = "dev"', "extras: expected", "write "),
         (f'url = "{URL}"\n[[repositories]]\nurl = 3', "url: expected", "write "),
