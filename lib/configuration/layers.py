@@ -30,19 +30,6 @@ class Settings(NamedTuple):
 _CHOSEN = {"stacks": {"stack", "machine"}, "machines": {"machine"}}
 
 
-class _File(NamedTuple):
-    """One configuration file: its general layer, and one more for each stack and machine."""
-
-    general: Layer
-    stacks: Mapping[str, Layer]
-    machines: Mapping[str, Layer]
-
-    def layers(self, stack: str, machine: str) -> list[Layer]:
-        """Return the layers for this stack and machine; later ones win."""
-        found = (self.general, self.stacks.get(stack), self.machines.get(machine))
-        return [each for each in found if each is not None]
-
-
 def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, str]) -> Settings:
     """Read the files that apply; later layers win over earlier ones.
 
@@ -64,16 +51,18 @@ def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, 
         Layer("command line", _chosen(options.get)),
     ]
 
-    general = [each.general for each in files]
-    name = combine([*general, *last])[0].machine
+    def layers(*tables: str) -> list[Layer]:
+        return [each[name] for each in files for name in ("", *tables) if name in each]
+
+    name = combine([*layers(), *last])[0].machine
     if name == "auto":
         name = recognise(machines, environ, os.uname().nodename)
     _check_known("machine", name, list(machines))
 
     site = machines[name].configuration
-    named = [layer for each in files for layer in each.layers("", name)]
-    stack = load_stack(root, combine([site, *named, *last])[0].stack)
-    own = [layer for each in files for layer in each.layers(stack.name, name)]
+    named = f"machines.{name}"
+    stack = load_stack(root, combine([site, *layers(named), *last])[0].stack)
+    own = layers(f"stacks.{stack.name}", named)
     configuration, origins = combine([stack.configuration, site, *own, *last])
     check_settings(stack, configuration.training, origins["training"])
     # a new site is a file in any directory next to the scripts
@@ -109,16 +98,19 @@ def _chosen(value_of: Any) -> dict[str, str]:
     return {key: value for key, value in found.items() if value}
 
 
-def _read(path: Path, root: Path, known: Mapping[str, Machine]) -> _File:
+def _read(path: Path, root: Path, known: Mapping[str, Machine]) -> dict[str, Layer]:
+    """Return the layers of a file by its tables of stacks and machines; "" is the general one."""
     inside = path.parent.resolve() == root
     tables, source = read_toml(path, path.name if inside else str(path))
     there = {"machines": list(known), "stacks": stack_names(root)}
-    layers = {kind: _named_layers(kind, tables, source, there[kind]) for kind in there}
-    general = check_layer(tables, source)
+    layers: dict[str, Layer] = {}
+    for kind, names in there.items():
+        layers.update(_named_layers(kind, tables, source, names))
+    layers[""] = general = check_layer(tables, source)
     for kind, names in (("machine", ["auto", *known]), ("stack", there["stacks"])):
         if kind in general.values:
             _check_known(kind, general.values[kind], names, f"{source.location(kind)}: ")
-    return _File(general=general, **layers)
+    return layers
 
 
 def _check_known(kind: str, name: str, there: list[str], location: str = "") -> None:
@@ -141,4 +133,5 @@ def _named_layers(
                 f"{source.location(f'{kind}.{name}.{key}')}: [{kind}.{name}] cannot set the {key}",
                 "set it at the top level of the file",
             )
-    return {name: check_layer(table, source, f"{kind}.{name}") for name, table in named.items()}
+    dotted = {f"{kind}.{name}": table for name, table in named.items()}
+    return {name: check_layer(table, source, name) for name, table in dotted.items()}
