@@ -29,18 +29,6 @@ class Price(NamedTuple):
         Mapping[str, float], "factors of `--constraint`, such as Berzelius' fat nodes", "table"
     ] = {}
 
-    def per_hour(
-        self, *, nodes: int, cores: int, gpus: int, memory: float, constraint: str
-    ) -> float:
-        """Return what an hour of a job costs; its size is given in total, memory in gigabytes."""
-        shares = cores / max(self.slice_cores, 1), memory / max(self.slice_memory, 1)
-        slices = max(gpus, *map(math.ceil, shares))
-        words = re.findall(r"\w+", constraint)
-        factor = max((float(self.constraints.get(each, 1)) for each in words), default=1)
-        return factor * (
-            nodes * self.node + gpus * self.gpu + cores * self.core + slices * self.slice
-        )
-
 
 class Limits(NamedTuple):
     """Limits of a partition or a quality of service; None if unknown."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from lib.configuration.layers import Settings
-from lib.configuration.partitions import Limits, time_text
+from lib.configuration.partitions import Limits, Price, time_text
 from lib.configuration.sites import Machine
 from lib.jobs.request import Request
 
@@ -36,15 +37,18 @@ def hourly_cost(request: Request, machine: Machine) -> tuple[float, str] | None:
     for each in request.partitions:
         price = machine.partitions.get(each, Limits()).price or machine.price
         if price is not None:
-            amount = price.per_hour(
-                nodes=request.nodes,
-                cores=request.cores,
-                gpus=request.gpus,
-                memory=request.memory,
-                constraint=request.constraint,
-            )
-            found.append((amount, price.unit))
+            found.append((per_hour(request, price), price.unit))
     return max(found) if found and max(found)[0] else None
+
+
+def per_hour(request: Request, price: Price) -> float:
+    """Return what an hour of one job costs by this price."""
+    shares = request.cores / max(price.slice_cores, 1), request.memory / max(price.slice_memory, 1)
+    slices = max(request.gpus, *map(math.ceil, shares))
+    parts = request.nodes * price.node + request.gpus * price.gpu + request.cores * price.core
+    words = re.findall(r"\w+", request.constraint)
+    factor = max((float(price.constraints.get(each, 1)) for each in words), default=1)
+    return factor * (parts + slices * price.slice)
 
 
 def cost_of(settings: Settings, request: Request, chain: int) -> Cost:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from lib.configuration.partitions import Limits, Price, hours, read_limits, read_price, time_text
+from lib.configuration.partitions import Limits, Price, hours, read_limits, time_text
 from lib.configuration.tables import read_toml
 from lib.script.errors import LongshipError
 
@@ -32,10 +32,6 @@ def limits(text, tmp_path, kind="partitions"):
     (tmp_path / "site.toml").write_text(text, encoding="utf-8")
     tables, source = read_toml(tmp_path / "site.toml", "x/site.toml")
     return read_limits(kind, tables["machines"]["m"][kind], source, f"machines.m.{kind}")
-
-
-def cost(price, *, nodes=1, cores=1, gpus=0, memory=0, constraint=""):
-    return price.per_hour(nodes=nodes, cores=cores, gpus=gpus, memory=memory, constraint=constraint)
 
 
 @pytest.mark.parametrize(("text", "expected"), TIMES.items())
@@ -118,51 +114,3 @@ def test_mistake_is_told(kind, line, message, hint, tmp_path):
         limits(f"[machines.m.{kind}.a]\n{line}\n", tmp_path, kind)
     assert message in str(error.value) and "x/site.toml, line 2" in str(error.value)
     assert hint in error.value.hint
-
-
-def test_price_is_the_sum_of_what_is_asked_for():
-    price = Price("units", node=100, gpu=10, core=1)
-    assert cost(price, nodes=2, cores=7, gpus=3) == 237
-
-
-def test_whole_nodes_of_jsc_cost_their_cores():
-    assert cost(Price("core-hours", node=48), nodes=4, cores=4, gpus=16) == 192
-
-
-@pytest.mark.parametrize(
-    ("cores", "memory", "gpus", "slices"),
-    [
-        (1, 0, 1, 1),
-        (8, 64, 1, 1),
-        (9, 64, 1, 2),
-        (8, 64.5, 1, 2),
-        (7, 60, 4, 4),
-        (56, 480, 8, 8),
-        (8, 512, 1, 8),
-        (1, 0, 0, 1),
-    ],
-)
-def test_small_g_of_lumi_charges_the_largest_share(cores, memory, gpus, slices, tmp_path):
-    text = 'price = { unit = "GPU-hours", slice = 0.5, slice_cores = 8, slice_memory = 64 }\n'
-    (tmp_path / "site.toml").write_text(text)
-    tables, source = read_toml(tmp_path / "site.toml", "x/site.toml")
-    price = read_price(tables["price"], source, "price")
-    assert cost(price, cores=cores, memory=memory, gpus=gpus) == slices * 0.5
-    assert max(math.ceil(cores / 8), math.ceil(memory / 64), gpus) == slices
-
-
-@pytest.mark.parametrize(
-    ("constraint", "factor"),
-    [
-        ("", 1),
-        ("thin", 1),
-        ("fat", 2),
-        ("fat&ib", 2),
-        ("[thin|fat]", 2),
-        ("fat*1", 2),
-        ("fatter", 1),
-    ],
-)
-def test_fat_nodes_of_berzelius_cost_twice_as_much(constraint, factor):
-    price = Price("GPU-hours", gpu=1, constraints={"thin": 1, "fat": 2})
-    assert cost(price, gpus=4, constraint=constraint) == 4 * factor
