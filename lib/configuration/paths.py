@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lib.configuration.layers import Settings
-from lib.configuration.schema import Project
-from lib.configuration.sites import Machine
 from lib.script.errors import LongshipError
 
 # ~, $NAME, ${NAME}, {field}: all in one pass, so that no value is expanded again
@@ -150,8 +148,10 @@ def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | No
     dotted key is for messages.
     """
     origin = settings.origins.get(key) or settings.origins.get(key.partition(".")[0], "")
-    placeholders = _fields(settings.configuration.project, settings.machine, settings.environ)
-    fields = {**placeholders, **(more or {})}
+    project, machine = settings.configuration.project, settings.machine
+    user = settings.environ.get("USER") or settings.environ.get("LOGNAME") or _user()
+    values = (user, project.account, project.name, machine.name, machine.arch)
+    fields = {**dict(zip(FIELDS, values)), **(more or {})}
     settable = {
         "user": "the variable USER",
         "account": "project.account in configuration.toml",
@@ -195,11 +195,6 @@ def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | No
     if "\n" in path:
         raise LongshipError(f"{key} in {origin} contains a newline: {path!r}", "remove it")
     return os.path.normpath(path)
-
-
-def _fields(project: Project, machine: Machine, environ: Mapping[str, str]) -> dict[str, str]:
-    user = environ.get("USER") or environ.get("LOGNAME") or _user()
-    return dict(zip(FIELDS, (user, project.account, project.name, machine.name, machine.arch)))
 
 
 def _user() -> str:
