@@ -42,27 +42,12 @@ _SHORT = {
     **{"s": "oversubscribe", "V": "version", "v": "verbose", "W": "wait"},
 }
 # Variables of sbatch and salloc, after SBATCH_ and SALLOC_, for the options that lib/jobs reads.
-_VARIABLES = {
-    "ACCOUNT": "account",
-    "ARRAY_INX": "array",
-    "CONSTRAINT": "constraint",
-    "ERROR": "error",
-    "EXCLUSIVE": "exclusive",
-    "EXPORT": "export",
-    "GPUS": "gpus",
-    "GPUS_PER_NODE": "gpus-per-node",
-    "GPUS_PER_TASK": "gpus-per-task",
-    "GRES": "gres",
-    "JOB_NAME": "job-name",
-    "MEM_PER_CPU": "mem-per-cpu",
-    "MEM_PER_GPU": "mem-per-gpu",
-    "MEM_PER_NODE": "mem",
-    "OUTPUT": "output",
-    "PARTITION": "partition",
-    "QOS": "qos",
-    "RESERVATION": "reservation",
-    "TIMELIMIT": "time",
-}
+_VARIABLE_NAMES = """
+    account constraint error exclusive export gpus gpus-per-node gpus-per-task gres job-name
+    mem-per-cpu mem-per-gpu output partition qos reservation
+"""
+_VARIABLES = {each.upper().replace("-", "_"): each for each in _VARIABLE_NAMES.split()}
+_VARIABLES.update(ARRAY_INX="array", MEM_PER_NODE="mem", TIMELIMIT="time")
 
 
 class Option(NamedTuple):
