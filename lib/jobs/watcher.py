@@ -33,13 +33,6 @@ class End(NamedTuple):
         return self.topic or f"exit code {self.code}"
 
 
-class Decision(NamedTuple):
-    """What follows, with its line for log and record."""
-
-    action: str  # again, requeue, next (only the next job of a chain goes on) or stop
-    line: str
-
-
 def with_restarts(
     settings: Settings, restarts: int | None, spare_nodes: int | None = None
 ) -> Settings:
@@ -66,19 +59,12 @@ def watch_limits(jobs: Jobs, origin: str) -> tuple[int, int]:
 
 def decide(
     end: End, earlier: Sequence[str], restarts: int, left: float, spares: int = 0
-) -> Decision:
-    """Decide what follows from a failed step.
+) -> tuple[str, str]:
+    """Decide what follows from a failed step; return it, and its line for log and record.
 
-    Parameters
-    ----------
-    earlier : sequence of str
-        Lines of the earlier attempts of this job.
-    restarts : int
-        How many are allowed, in all.
-    left : float
-        Seconds until the time limit.
-    spares : int
-        How many nodes of this job can be replaced.
+    It is again, requeue, next (only the next job of a chain goes on) or stop.
+    Earlier are the lines of the attempts of this job before; left is in seconds until the time
+    limit; spares is how many of its nodes can be replaced.
     """
     number = len(earlier) + 1
     at = "" if end.step is None else f" at step {end.step}"
@@ -98,7 +84,7 @@ def decide(
     else:
         on = f"without {nodes}" if nodes else "on the same nodes"
         action, words = "again", f"restart {number} of {restarts} {on}"
-    return Decision(action, f"attempt {number} ended{at}: {end.way}{code}; {words}")
+    return action, f"attempt {number} ended{at}: {end.way}{code}; {words}"
 
 
 def _is_same(end: End, line: str) -> bool:

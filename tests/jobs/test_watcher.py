@@ -34,15 +34,15 @@ NEVER = "not restarted: it would fail again"
 )
 def test_first_failure(end, action, line):
     found = decide(end, [], 3, HOUR)
-    assert found.action == action
-    assert found.line.endswith(f"; {line}")
+    assert found[0] == action
+    assert found[1].endswith(f"; {line}")
 
 
 def test_line_names_step_way_and_exit_code():
-    assert decide(End(9, "", "", 30), [], 1, HOUR).line == (
+    assert decide(End(9, "", "", 30), [], 1, HOUR)[1] == (
         "attempt 1 ended at step 30: exit code 9; restart 1 of 1 on the same nodes"
     )
-    assert decide(End(9, "no output"), [], 0, HOUR).line == (
+    assert decide(End(9, "no output"), [], 0, HOUR)[1] == (
         "attempt 1 ended: no output (exit code 9); not restarted: jobs.restarts is 0"
     )
 
@@ -67,23 +67,23 @@ def test_same_way_at_the_same_step(steps, topics, action):
     for number, (step, topic) in enumerate(zip(steps, topics)):
         # the exit code is that of any rank, which others have ended
         found = decide(End(1 if topic == "" else 1 + number, topic, "", step), lines, 3, HOUR)
-        lines.append(found.line)
-    assert found.action == action
-    assert found.line.endswith(SAME) == (action == "stop" and len(steps) < 4)
+        lines.append(found[1])
+    assert found[0] == action
+    assert found[1].endswith(SAME) == (action == "stop" and len(steps) < 4)
 
 
 def test_requeued_twice_for_two_nodes():
     first = decide(End(1, "GPU broken", "node", 5, ("n1",)), [], 2, HOUR)
-    second = decide(End(1, "GPU broken", "node", 6, ("n2",)), [first.line], 2, HOUR)
-    assert (first.action, second.action) == ("requeue", "requeue")
+    second = decide(End(1, "GPU broken", "node", 6, ("n2",)), [first[1]], 2, HOUR)
+    assert (first[0], second[0]) == ("requeue", "requeue")
 
 
 def test_time_limit_is_left_to_the_next_job_of_a_chain():
     end = End(1, "NCCL timeout")
-    assert decide(end, [], 3, 299).action == "next"
-    assert decide(end, [], 3, 301).action == "again"
+    assert decide(end, [], 3, 299)[0] == "next"
+    assert decide(end, [], 3, 301)[0] == "again"
     # a requeued job has its whole time
-    assert decide(end._replace(nodes=("n1",)), [], 3, 10).action == "requeue"
+    assert decide(end._replace(nodes=("n1",)), [], 3, 10)[0] == "requeue"
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_time_limit_is_left_to_the_next_job_of_a_chain():
 )
 def test_faulty_nodes_are_replaced_if_enough_are_spare(nodes, left, spares, action):
     found = decide(End(1, "GPU broken", "node", 5, nodes), [], 2, left, spares)
-    assert found.action == action
-    assert ("restart 1 of 2 without n1" in found.line) == (action == "again")
+    assert found[0] == action
+    assert ("restart 1 of 2 without n1" in found[1]) == (action == "again")
 
 
 def limited(root, folder, text):
