@@ -21,6 +21,8 @@ from lib.script.errors import LongshipError, print_messages
 if TYPE_CHECKING:
     from lib.script.output import Report  # only reports import it
 
+LAUNCH = "container_run.py; arguments: the command"
+
 
 class Call(NamedTuple):
     """Everything that the script of one command is computed from."""
@@ -79,12 +81,15 @@ class Call(NamedTuple):
 
     def finish(self, script: str, name: str, arguments: tuple[str, ...] = ()) -> None:
         """Print a script, or run it in place of this process."""
-        finish(script, name, arguments, dry_run=self.dry_run)
+        if self.dry_run:
+            sys.stdout.buffer.write(script.encode(errors="surrogateescape"))
+        else:
+            execute.become(script, name, arguments, self.environ)
 
     def show(self, usage: str, report: Callable[[], Report]) -> None:
         """Print a report of a command that changes nothing."""
         if self.dry_run:
-            finish(script_of_report(self.title(usage)), usage, dry_run=True)
+            print_no_script(self.title(usage))
             return
         import signal
 
@@ -106,24 +111,16 @@ def _print_choice(choice: Choice) -> Choice:
     return choice
 
 
-def script_of_report(title: str) -> str:
-    """Return the output of --dry-run for a command that changes nothing."""
-    note = command.comment("This command only reads and reports; it runs no script.")
-    return f"#!/usr/bin/env bash\n{command.comment(title)}\n{note}\n"
+def print_no_script(title: str) -> None:
+    """Print what --dry-run shows of a command that changes nothing."""
+    note = "This command only reads and reports; it runs no script."
+    print("#!/usr/bin/env bash", command.comment(title), command.comment(note), sep="\n")
 
 
-def finish(script: str, name: str, arguments: tuple[str, ...] = (), *, dry_run: bool) -> None:
-    """Print a script, or run it in place of this process."""
-    if dry_run:
-        sys.stdout.buffer.write(script.encode(errors="surrogateescape"))
-    else:
-        execute.become(script, name, arguments, os.environ)
-
-
-def command_line(script: str, *, pip_options: bool = True) -> str:
-    """Return this command line; pip's options can contain an index's password."""
+def command_line(script: str) -> str:
+    """Return this command line without pip's options, which can contain an index's password."""
     arguments = sys.argv[1:]
-    if not pip_options and "--" in arguments:
+    if "--" in arguments:
         arguments = arguments[: arguments.index("--")]
     return command.call("python3", script, *(each for each in arguments if each != "--dry-run"))
 
@@ -133,6 +130,18 @@ def note_lost_names(environ: Mapping[str, str]) -> None:
     names = ", ".join(lost_names(environ))
     if names:
         print_messages(note=f"not passed on, because their names are not POSIX names: {names}")
+
+
+def launch(
+    call: Call, command: tuple[str, ...], *, online: bool = False, purpose: str = "run"
+) -> None:
+    """Run a command, or an interactive shell, inside the environment in place of this process."""
+    from lib.runtimes.launch import run_lines
+    from lib.script.render import render
+
+    note_lost_names(call.environ)
+    lines = run_lines(call.environment(purpose), online=online)
+    call.finish(render(call.title(LAUNCH), lines), "container_run.py", command)
 
 
 def main(name: str) -> None:
@@ -150,8 +159,6 @@ def main(name: str) -> None:
     try:
         _check_directory()
         if name == "container_run" and sys.argv[1:2] and not sys.argv[1].startswith("-"):
-            from lib.commands.launch import launch
-
             call = Call.read({}, dry_run=False)  # without options, a launch does not import click
             warn_of_former_paths(call.settings)
             launch(call, tuple(sys.argv[1:]))

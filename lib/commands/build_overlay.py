@@ -80,7 +80,7 @@ def build_overlay(
         lines = overlay.prune_lines(call.settings, call.paths, asked=yes)
     elif mode == "download":
         here = call.paths_here()
-        typed = command_line(_NAME, pip_options=False)
+        typed = command_line(_NAME)
         env = call.environment(choice=call.target_runtime(here), paths=here)
         lines = overlay.download_lines(env, typed)
     else:

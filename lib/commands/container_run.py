@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from lib.commands import Call
-from lib.commands.launch import TITLE, launch
+from lib.commands import LAUNCH, Call, launch
 from lib.commands.options import complete, script_options
 from lib.script.command import call as shown
 from lib.script.errors import print_messages
@@ -37,7 +36,7 @@ def container_run(call: Call, online: bool, launcher: str | None, command: tuple
 
         job = call.environ.get("SLURM_JOB_ID", "")
         env = call.environment("job" if job else "ranks")
-        write_launcher(env, Path(launcher), online=online, job=job, title=call.title(TITLE))
+        write_launcher(env, Path(launcher), online=online, job=job, title=call.title(LAUNCH))
         print_messages(next=shown("srun", launcher, "COMMAND"))
     else:
         launch(call, command, online=online, purpose="ranks" if launcher else "run")

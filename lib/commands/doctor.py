@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from lib import ROOT
-from lib.commands import Call, finish, script_of_report
+from lib.commands import Call, print_no_script
 from lib.commands.options import WrongCall, complete, plain_options
 from lib.configuration.paths import Paths
 from lib.doctor import checks, explain, site_new
@@ -65,7 +65,7 @@ def doctor(
     """
     if words[:1] == ("explain",) and len(words) == 2:
         if dry_run:
-            finish(script_of_report("Longship: doctor.py explain"), "doctor.py", dry_run=True)
+            print_no_script("Longship: doctor.py explain")
             return
 
         def paths() -> Paths:
@@ -80,7 +80,7 @@ def doctor(
     if new is not None and (job or not site):
         raise WrongCall("--new is an option of --site alone", "doctor.py --site --new NAME")
     if dry_run and (site or not job):
-        finish(script_of_report("Longship: doctor.py"), "doctor.py", dry_run=True)
+        print_no_script("Longship: doctor.py")
         return
     exit_on_signals()
     if site:

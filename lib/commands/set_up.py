@@ -56,7 +56,7 @@ def set_up(
         raise click.UsageError("use --force only with install or offline")
     if mode == "download":
         here = call.paths_here()
-        typed = command_line("set_up.py", pip_options=False)
+        typed = command_line("set_up.py")
         env = call.environment(choice=call.target_runtime(here), paths=here)
         lines = steps.download_lines(env, typed)
     elif go_on or abort or mode == "save-patches":

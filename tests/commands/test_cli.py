@@ -62,9 +62,7 @@ def test_options_of_submit_are_known_beside_those_of_sbatch():
 def test_what_is_typed_again_is_no_dry_run_and_holds_no_password(monkeypatch):
     words = ["download", "--dry-run", "--machine", "jwb", "--", "-i", "https://me:" + "secret@x"]
     monkeypatch.setattr("sys.argv", ["set_up.py", *words])
-    assert (
-        command_line("set_up.py", pip_options=False) == "python3 set_up.py download --machine jwb"
-    )
+    assert command_line("set_up.py") == "python3 set_up.py download --machine jwb"
 
 
 @pytest.mark.parametrize(
