@@ -299,7 +299,6 @@ def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[C
     job, options, recorded = rerun.recorded_job(run)
     rerun.check_clone(run, call.paths.root)
     rerun.check_still_there(run)
-    rerun.check_configuration(run)
     record = read_record(run / "record.json")  # the environment would win over the file
     chosen = {key: call.options[key] or record.get(key, "") for key in ("machine", "stack")}
     call = call.changed(configuration=str(run / "configuration.json"), **chosen)

@@ -147,15 +147,6 @@ def check_clone(run: Path, root: Path) -> None:
     raise LongshipError(f"run {run.name} belongs to the clone {clone}, not to {root}", hint)
 
 
-def check_configuration(run: Path) -> None:
-    """Stop if the record of a run has no configuration."""
-    if not os.path.isfile(run / "configuration.json"):
-        raise LongshipError(
-            f"run {run.name} cannot be re-run: an older version recorded it, in another form",
-            "submit the job again: python3 submit.py SITE/JOB.sbatch",
-        )
-
-
 def check_still_there(run: Path) -> dict[str, str]:
     """Stop if something that a run was started with no longer exists.
 
@@ -164,7 +155,8 @@ def check_still_there(run: Path) -> dict[str, str]:
     record = read_record(run / "record.json")
     found = {name: record.get(name, "") for name in NAMED}
     needed = {name: found[name] for name in ("image", "overlay", "venv")}
-    for name, path in {**needed, "launcher": str(run / "launcher")}.items():
+    needed.update(launcher=str(run / "launcher"), configuration=str(run / "configuration.json"))
+    for name, path in needed.items():
         if path.startswith("/") and not os.path.exists(path):
             raise LongshipError(
                 f"the {name} of run {run.name} no longer exists: {path}",

@@ -79,13 +79,14 @@ def test_run_is_named_by_the_name_of_its_job_if_only_one_has_it(runs):
         assert error.value.hint == f"name one of them: python3 submit.py rerun {newest}"
 
 
-def test_run_of_an_older_version_is_told(runs, run, root):
+def test_run_without_its_configuration_is_told(runs, run, root):
     folder = runs("12-train")
     (folder / "launcher").touch()
     done = run([sys.executable, root / "submit.py", "--dry-run", "rerun", folder], check=False)
     error, hint = done.stderr.splitlines()
-    assert done.returncode == 1 and "12-train cannot be re-run: an older version" in error
-    assert hint == "hint: submit the job again: python3 submit.py SITE/JOB.sbatch"
+    missing = f"{folder}/configuration.json"
+    assert error == f"error: the configuration of run 12-train no longer exists: {missing}"
+    assert hint.startswith("hint: submit the job with the current settings: python3 submit.py")
 
 
 def test_unknown_run_is_told_with_the_newest(runs):
