@@ -54,30 +54,23 @@ class _Command(click.Command):
         return super().main(args, prog_name, **options)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Move this script's own options to the front, where click looks for them."""
+        """Let click leave the options of sbatch among the words, and what follows ``--``."""
         end = args.index("--") if "--" in args else len(args)
-        own: list[str] = []
-        others: list[str] = []
-        words = iter(args[:end])
-        options = {name: each for each in self.params for name in each.opts}
-        options["--help"] = click.Option(["--help"], is_flag=True)
-        for word in words:
-            name, equals, _ = word.partition("=")
-            option = options.get(name)
-            if not isinstance(option, click.Option):
-                others.append(word)
-                continue
-            own.append(word)
-            if not option.is_flag and not equals:
-                own += [value for value in [next(words, None)] if value is not None]
-        if others and is_option(others[0]):
-            job = next((each for each in others if each.endswith((".sbatch", ".salloc"))), "")
-            words = [each for each in (*own, *others) if each != job]
+        typed, after = list(args[:end]), args[end:]
+        found = super().parse_args(ctx, list(typed))
+        first = ctx.params.get("job") or ""
+        if is_option(first):
+            job = next((each for each in typed if each.endswith((".sbatch", ".salloc"))), "")
+            words = [each for each in typed if each != job]
             raise WrongCall(
-                f"{others[0]} is an option of sbatch, which must follow the job script",
-                line("python3", _NAME, job or "SITE/JOB.sbatch", *words, *args[end:]),
+                f"{first} is an option of sbatch, which must follow the job script",
+                line("python3", _NAME, job or "SITE/JOB.sbatch", *words, *after),
             )
-        return super().parse_args(ctx, [*own, *others, *args[end:]])
+        if first.startswith("-"):
+            own = [name for each in self.params for name in each.opts]
+            raise click.NoSuchOption(first.partition("=")[0], possibilities=own, ctx=ctx)
+        ctx.params["words"] += tuple(after)
+        return found
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list:
         """Offer the options of sbatch too, behind a job."""
@@ -86,7 +79,7 @@ class _Command(click.Command):
 
 @click.command(
     cls=_Command,
-    context_settings={"allow_interspersed_args": False, "max_content_width": 100},
+    context_settings={"ignore_unknown_options": True, "max_content_width": 100},
     epilog="Example: python3 submit.py jsc/run_training_jwb.sbatch --nodes=4 -- --steps 10000",
 )
 @click.argument(

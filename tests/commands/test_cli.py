@@ -103,7 +103,7 @@ def test_what_is_typed_again_is_no_dry_run_and_holds_no_password(monkeypatch):
         (
             "submit.py --nodes=2 --yes local/run_training_local.sbatch -- --steps 1",
             "--nodes=2 is an option of sbatch, which must follow the job script",
-            "python3 submit.py local/run_training_local.sbatch --yes --nodes=2 -- --steps 1",
+            "python3 submit.py local/run_training_local.sbatch --nodes=2 --yes -- --steps 1",
         ),
         ("submit.py -N 2", "-N is an option of sbatch", "python3 submit.py SITE/JOB.sbatch -N 2"),
         ("submit.py --nods=2 x", "no such option: --nods", "see: python3 submit.py --help"),
