@@ -42,8 +42,7 @@ def check_job(
     _check_secrets(settings, words)
     _check_colon(words)
     if not job.is_interactive:
-        _reject_silent_options(given)
-        _check_export(given.get("export", "ALL"))
+        _check_batch_options(given)
     image = env.image if job.needs_image or env.runtime == "host" else env.source.address
     _check_visible(env, job, given, words, log, image)
     configured_repositories(settings)  # no password stands in a URL, which is recorded
@@ -143,17 +142,15 @@ def _check_colon(words: Sequence[str]) -> None:
         )
 
 
-def _reject_silent_options(given: Mapping[str, str]) -> None:
+def _check_batch_options(given: Mapping[str, str]) -> None:
+    """Require that sbatch submits a job and reports it, and that the job finds its variables."""
     for name in _SILENT:
         if name in given:
             raise LongshipError(
                 f"--{name} is not supported: sbatch would not report what it submits",
                 "to see what would be submitted, add --dry-run; for jobs: python3 submit.py status",
             )
-
-
-def _check_export(exported: str) -> None:
-    """Require ``ALL``: without it the job would not find its configuration."""
+    exported = given.get("export", "ALL")
     if "ALL" not in exported.upper().split(","):
         more = "" if exported.upper() in ("NONE", "NIL") else f",{exported}"
         raise LongshipError(

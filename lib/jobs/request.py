@@ -251,19 +251,14 @@ def check_request(request: Request, options: Mapping[str, str], machine: Machine
     for name in machine.required:
         names = (name, "mem-per-gpu", "mem-per-cpu") if name == "mem" else (name,)
         if not any(options.get(each) for each in names):
-            raise LongshipError(f"{machine.name} requires --{name}", _hint_for(name))
+            hint = f"add --{name}=VALUE after the job script, or a #SBATCH directive to it"
+            if name == "account":
+                hint = f"set project.account in configuration.toml, or {hint}"
+            raise LongshipError(f"{machine.name} requires --{name}", hint)
     for what, limits in _limits_of(request, machine):
         _check_limits(request, what, limits, site)
     for partition in request.partitions:
         _check_nodes(request, machine, partition)
-
-
-def _hint_for(name: str) -> str:
-    if name == "account":
-        return (
-            "set project.account in configuration.toml, or add --account=NAME after the job script"
-        )
-    return f"add --{name}=VALUE after the job script, or a #SBATCH directive to it"
 
 
 def _limits_of(request: Request, machine: Machine) -> Iterator[tuple[str, Limits]]:

@@ -228,7 +228,7 @@ def test_job_that_can_start_is_taken(options, refusal):
         ({"partition": "cpu", "gpus": "1"}, "but nodes of cpu have 0", "fewer"),
         ({"cpus_per_task": "97"}, "97 threads per node requested, but nodes have 96", "fewer"),
         ({"machine": "strict"}, "strict requires --account", "project.account"),
-        ({"machine": "strict", "account": ""}, "strict requires --account", "--account=NAME"),
+        ({"machine": "strict", "account": ""}, "strict requires --account", "add --account=VALUE"),
         (
             {"machine": "strict", "account": "a"},
             "strict requires --mem",
