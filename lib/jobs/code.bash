@@ -45,23 +45,15 @@ code_record() {
   fi
 }
 
-# code_record_end RUN: give the recorder 20 more seconds, as whole nodes wait for it.
-code_record_end() {
-  local attempt
+# code_end RUN: give the recorder 20 more seconds, as whole nodes wait for it; then give the clone links to what the job
+# wrote with relative paths, so that the next job finds it there.
+code_end() {
   if [[ -z ${longship_recorder:-} ]]; then return; fi
-  for ((attempt = 0; attempt < 200; attempt++)); do
-    kill -0 "$longship_recorder" 2>/dev/null || break
-    sleep 0.1
-  done
-  kill "$longship_recorder" 2>/dev/null
+  timeout 20 tail -s 0.1 --pid="$longship_recorder" -f /dev/null || kill "$longship_recorder" 2>/dev/null
   rm -f -- "$1/packages.partial"
   if [[ ! -e $1/packages.txt ]]; then
     printf 'longship: packages.txt not written: python3 could not list the packages in time\n' >&2
   fi
-}
-
-# code_return_files: give the clone links to what the job wrote with relative paths, so that the next job finds it there.
-code_return_files() {
   if [[ -z ${LONGSHIP_CLONE:-} ]]; then return; fi
   timeout 20 "$longship_python" -X utf8 "$LONGSHIP_ROOT/lib/jobs/freeze.py" return "$LONGSHIP_ROOT" "$LONGSHIP_CLONE"
 }

@@ -177,10 +177,10 @@ run_time() {
 # run_end CODE: complete the record, however the job ended; an error in it changes no exit code.
 run_end() {
   local failed=''
+  local -a used
   trap - EXIT
   set +e
-  code_record_end "$RUN_DIR"
-  code_return_files
+  code_end "$RUN_DIR"
   if (($1 != 0)) && [[ -r $longship_log ]]; then failed=$(run_explain "$longship_log"); fi
   longship_facts+=(ended "$(run_time)" exit_code "$1")
   run_find_reason "$longship_log"
@@ -192,18 +192,13 @@ run_end() {
   if ! (run_write_record); then
     print_messages error "the record $RUN_DIR/record.json cannot be completed: the job exited with code $1"
   fi
-  (run_add_usage)
+  # a slow file system does not delay the end for long
+  mapfile -d '' -t used < <(timeout 20 python3 "$LONGSHIP_ROOT/submit.py" end "$RUN_DIR" 2>/dev/null)
+  longship_facts+=("${used[@]}")
+  if ((${#used[@]})); then (run_write_record); fi
   # doctor.py recognises the first line, and does not explain its own words
   if [[ -n $failed ]]; then printf '%s\n' 'longship: explanation of the failure' "$failed" >&2; fi
   exit "$1"
-}
-
-# run_add_usage: add to the complete record what the job has used; a slow file system does not delay the end for long.
-run_add_usage() {
-  local -a used=()
-  mapfile -d '' -t used < <(timeout 20 python3 "$LONGSHIP_ROOT/submit.py" end "$RUN_DIR" 2>/dev/null)
-  longship_facts+=("${used[@]}")
-  if ((${#used[@]})); then run_write_record; fi
 }
 
 # run_explain LOG: print who failed first, and what doctor.py knows about the messages of the log.
