@@ -301,10 +301,11 @@ def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[C
     return call, submission.submit_lines(call.environment("job"), wanted)
 
 
-@click.command()
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("machine")
-def begin(machine: str) -> None:
-    """Start the run of a job; start_job in job scripts runs this command.
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def begin(machine: str, arguments: tuple[str, ...]) -> None:
+    """Start the run of a job with its ARGUMENTS; start_job in job scripts runs this command.
 
     It reads the output of `scontrol show job --oneliner JOB` from standard input, and the
     configuration that submit.py kept for the job ($LONGSHIP_CONFIGURATION, JSON; without it,
@@ -329,7 +330,8 @@ def begin(machine: str) -> None:
     if env.is_measured:
         title = call.title(f"sampler of job {run.name}; arguments: RANK STEP, process IDs")
         write_file(run / "sampler", render(title, start.sampler_lines(env)))
-    lines = start.start_lines(env._replace(held=named), run, facts, named, final_messages())
+    env = env._replace(held=named)
+    lines = start.start_lines(env, run, facts, named, final_messages(), arguments)
     write_file(
         run / "start.bash", render(call.title(f"start of job {run.name}"), lines, sourced=True)
     )

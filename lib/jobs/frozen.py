@@ -35,13 +35,8 @@ def repositories(settings: Settings, paths: Paths) -> list[Word]:
     names = [entry_name(each) for each in settings.configuration.repositories]
     found = {"longship": paths.root, **{each: paths.repositories / each for each in names}}
     for each in frozen_names(settings).split():
-        found[_name(each)] = paths.root.parent / each
+        found[each.rsplit("-", 2)[0]] = paths.root.parent / each
     return [word for pair in found.items() for word in pair]
-
-
-def python() -> str:
-    """Return the Python that starts freeze.py: this one, which is new enough."""
-    return sys.executable or "python3"
 
 
 def freeze_lines(env: Environment, run: str = "") -> list[str]:
@@ -51,7 +46,8 @@ def freeze_lines(env: Environment, run: str = "") -> list[str]:
     if is_frozen and env.settings.environ.get("LONGSHIP_CLONE") and not run:  # a job submits it
         return [call("print_messages", "code", f"frozen: the code of this job, {paths.root}")]
     action = ("restore", store, run) if run else ("freeze", store)
-    worker = (python(), paths.root / "lib/jobs/freeze.py", *action)
+    # this Python is new enough
+    worker = (sys.executable or "python3", paths.root / "lib/jobs/freeze.py", *action)
     return [
         export("LONGSHIP_CLONE", paths.root),
         wrapped("code_freeze", *worker, *repositories(env.settings, paths)),
@@ -65,7 +61,8 @@ def with_frozen_code(env: Environment, run: Path) -> Environment:
     links in the run, and PYTHONPATH comes before the paths of editable installations.
     """
     paths, clone = env.paths, clone_of(env.settings, env.paths)
-    copies = _copies(env.settings, paths)
+    frozen = [each.rsplit("-", 2) for each in frozen_names(env.settings).split()[1:]]
+    copies = {name: paths.root.parent / f"{name}-{content}" for name, content, _ in frozen}
     if clone == paths.root:
         return env
     if env.runtime != "host":
@@ -88,16 +85,6 @@ def with_frozen_code(env: Environment, run: Path) -> Environment:
     variables["PYTHONPATH"] = ":".join([*before, *imported])
     changed = configuration._replace(environment=configuration.environment._replace(set=variables))
     return env._replace(settings=env.settings._replace(configuration=changed))
-
-
-def _copies(settings: Settings, paths: Paths) -> dict[str, Path]:
-    """Return the frozen copies of external repositories by name."""
-    names = frozen_names(settings).split()[1:]
-    return {_name(each): paths.root.parent / each.rpartition("-")[0] for each in names}
-
-
-def _name(frozen: str) -> str:
-    return frozen.rsplit("-", 2)[0]
 
 
 def _import_paths(venv: str, repositories: Path, links: Path) -> list[str]:

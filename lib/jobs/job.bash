@@ -13,12 +13,11 @@
 start_job() {
   export LONGSHIP_ROOT=${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}
   # shellcheck disable=SC2034  # for the job script
-  JOB_ARGUMENTS=("${@:2}") CONTAINER_OPTIONS=() JOB_VALUES=()
+  JOB_ARGUMENTS=("${@:2}") CONTAINER_OPTIONS=()
   RUN_DIR=${LONGSHIP_WATCHED:-} # the run has begun: the watcher runs this script
   if [[ -z $RUN_DIR ]]; then
-    RUN_DIR=$(job=$(job_show) && python3 "$LONGSHIP_ROOT/submit.py" begin "$1" <<<"$job") || exit
+    RUN_DIR=$(job=$(job_show) && python3 "$LONGSHIP_ROOT/submit.py" begin "$@" <<<"$job") || exit
   fi
-  if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then job_fill_arguments "${RUN_DIR%/*}/values-$UID" || exit; fi
   # shellcheck source=/dev/null  # lib/jobs/start.py writes it
   source "$RUN_DIR/start.bash"
   # so that `python train.py` is the frozen file; what git does not track is a link to the clone's there
@@ -37,33 +36,4 @@ job_show() {
   printf 'error: %s\nhint: %s\n' "Slurm reports nothing about job $SLURM_JOB_ID" \
     'check the status page of the site, then submit the job again' >&2
   return 1
-}
-
-# job_fill_arguments DIR: in JOB_ARGUMENTS of a task of an array, replace @{NAME} by its line of DIR/NAME, and @@{ by @{.
-# Set JOB_VALUES to the arguments that contain a line, with the options before them.
-job_fill_arguments() {
-  local argument filled option='' rest LC_ALL=C
-  local -a arguments=() line
-  for argument in "${JOB_ARGUMENTS[@]}"; do
-    rest=$argument filled=''
-    while [[ $rest =~ @(@\{|\{([^}]+)\}) ]]; do
-      line=('@{')
-      if [[ ${BASH_REMATCH[0]} != '@@{' ]]; then
-        line=()
-        mapfile -t -s "$SLURM_ARRAY_TASK_ID" -n 1 line <"$1/${BASH_REMATCH[2]}"
-        if ((${#line[@]} == 0)); then
-          printf 'error: %s\nhint: %s\n' "cannot read the value of this task from $1/${BASH_REMATCH[2]}" \
-            'submit the array with submit.py, which keeps the values' >&2
-          return 1
-        fi
-      fi
-      filled+=${rest%%"${BASH_REMATCH[0]}"*}${line[0]}
-      rest=${rest#*"${BASH_REMATCH[0]}"}
-    done
-    arguments+=("$filled$rest")
-    if [[ $argument =~ (^|[^@])@\{[^}]+\} ]]; then JOB_VALUES+=(${option:+"$option"} "$filled$rest"); fi
-    option=''
-    if [[ $argument == -* && $argument != *=* ]]; then option=$argument; fi
-  done
-  JOB_ARGUMENTS=("${arguments[@]}")
 }

@@ -135,10 +135,9 @@ is_own() {
 run_begin() {
   longship_log=$1
   longship_facts=("${@:2}" started "$(run_time)" nodelist "$SLURM_JOB_NODELIST" arguments "${JOB_ARGUMENTS[*]@Q}")
-  if ((${#JOB_VALUES[@]})); then longship_facts+=(values "${JOB_VALUES[*]@Q}"); fi
   printf 'longship: run %s\n' "$RUN_DIR" >&2
   (run_keep_submission)
-  unset LONGSHIP_OPTIONS LONGSHIP_RERUN LONGSHIP_CHAINED_AFTER # not for what the job itself submits
+  unset LONGSHIP_OPTIONS LONGSHIP_RERUN LONGSHIP_CHAINED_AFTER LONGSHIP_VALUES # not for what the job itself submits
   run_write_record
   trap 'exit 143' TERM # after srun has ended, which gets the same signal
   trap 'run_end $?' EXIT

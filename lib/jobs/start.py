@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 import os
 import stat
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from lib.configuration.paths import Paths
 from lib.jobs.cost import hourly_cost
-from lib.jobs.frozen import clone_of, frozen_names, python, repositories
+from lib.jobs.frozen import clone_of, frozen_names, repositories
 from lib.jobs.request import processes_per_node, request_from_facts, run_name
+from lib.jobs.sweep import kept_sweep
 from lib.jobs.watcher import watch_limits
 from lib.runtimes import pyxis
 from lib.runtimes.environment import Environment, module_lines
-from lib.script.command import assign, call, comment, export, wrapped
+from lib.script.command import array, assign, call, comment, export, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion
 from lib.script.records import is_own, read_record, readable_values, seconds_before
@@ -35,22 +37,18 @@ def make_run_directory(
     requeued job keeps the newest one of its cluster.
     """
     try:
-        _make_runs(paths.runs)
+        paths.runs.mkdir(parents=True, exist_ok=True)
+        found = os.stat(paths.runs)
+        # nobody who can write there puts a directory in another one's place: the sticky bit
+        if found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX:
+            with suppress(OSError):
+                paths.runs.chmod(stat.S_IMODE(found.st_mode) | stat.S_ISVTX)
         return _make_free(paths.runs / run_name(facts), cluster, restarted=restarted)
     except OSError as error:
         raise LongshipError(
             f"cannot create the directory {error.filename}: {error.strerror}",
             "set [paths] in configuration.toml to a directory that you can write to",
         ) from error
-
-
-def _make_runs(runs: Path) -> None:
-    """Let nobody who may write there put a directory in another one's place: the sticky bit."""
-    runs.mkdir(parents=True, exist_ok=True)
-    found = os.stat(runs)
-    if found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX:
-        with suppress(OSError):
-            runs.chmod(stat.S_IMODE(found.st_mode) | stat.S_ISVTX)
 
 
 def _make_free(first: Path, cluster: str, *, restarted: bool) -> Path:
@@ -74,7 +72,12 @@ def _make_free(first: Path, cluster: str, *, restarted: bool) -> Path:
 
 
 def start_lines(
-    env: Environment, run: Path, facts: Mapping[str, str], named: Mapping[str, str], messages: str
+    env: Environment,
+    run: Path,
+    facts: Mapping[str, str],
+    named: Mapping[str, str],
+    messages: str,
+    arguments: Sequence[str] = (),
 ) -> list[str]:
     """Return the lines of ``<run>/start.bash``; the record also gets what was pinned.
 
@@ -84,7 +87,11 @@ def start_lines(
     is_batch = facts.get("BatchFlag", "0") != "0"
     on_node = settings.environ.get("SLURM_GPUS_ON_NODE", "")
     chained = settings.environ.get("LONGSHIP_CHAINED_AFTER", "")
-    record = _record(env, run, facts, named)
+    record, filled = _record(env, run, facts, named), []
+    task = settings.environ.get("SLURM_ARRAY_TASK_ID", "")
+    sweep = kept_sweep(arguments, settings.environ.get("LONGSHIP_VALUES", "")) if task else None
+    if sweep:
+        filled, record["values"] = sweep.of_task(int(task)), call(*sweep.values(int(task)))
     jobs, origin = settings.configuration.jobs, settings.origins["jobs.silence"]
     restarts, silence = watch_limits(jobs, origin) if is_batch else (0, 0)
     is_watched, log = restarts > 0 or silence > 0, facts.get("StdOut", "")
@@ -103,12 +110,15 @@ def start_lines(
         comment("shellcheck disable=SC2034"),
         assign("STACK_DIR", stack),
         *([call("job_keep_spares", str(nodes - spares))] if spares else []),
+        *([array("JOB_ARGUMENTS", filled)] if filled else []),
         call("set_rendezvous", machine.rendezvous),
         call("job_set_shape", str(processes_per_node(facts, on_node, machine))),
         *pyxis.options(env),
         *([call("job_label_output")] if is_batch else []),
         *([f"if watch_is_child; then {'; '.join([*exports, 'return'])}; fi"] if is_batch else []),
-        wrapped("code_record_begin", python(), _RUN, *repositories(settings, paths)),
+        wrapped(
+            "code_record_begin", sys.executable or "python3", _RUN, *repositories(settings, paths)
+        ),
         " \\\n    ".join(
             [
                 call("run_begin", log if is_batch else ""),

@@ -57,20 +57,16 @@ runs_make() {
   fi
 }
 
-# configuration_keep DIR NAME TEXT: keep the configuration of the jobs, and export where it is.
-configuration_keep() {
-  submission_keep "$@"
-  export LONGSHIP_CONFIGURATION=$1-$UID/$2
-}
-
-# submission_keep DIR NAME TEXT: write what jobs read at their start to DIR-UID, to which only the user can write.
+# submission_keep VARIABLE DIR NAME TEXT: write what jobs read at their start to DIR-UID, to which only the user can write,
+# and export where it is.
 submission_keep() {
-  local -r directory=$1-$UID
+  local -r directory=$2-$UID
   if [[ ! -d $directory ]]; then (umask go-w && directory_make "$directory") || exit; fi
   is_own "$directory" ||
     fail "other users can write to $directory, which will contain what your jobs run" \
       "run: mv $(printf '%q %q' "$directory" "$directory.old")"
-  text_write "$directory/$2" "$3"
+  text_write "$directory/$3" "$4"
+  export "$1=$directory/$3"
 }
 
 # text_write FILE TEXT: write a file, complete or not at all, that nobody else can change.
@@ -152,7 +148,9 @@ submission_test() {
   local output code=0
   output=$(exec timeout 60 sbatch --test-only "$@" 2>&1) || code=$?
   ((code)) || return 0
-  slurm_check_cluster "$output"
+  [[ $output != *'configuration source'* ]] || # Slurm's commands, which distributions package
+    fail 'Slurm is installed on this machine, but no cluster is configured' \
+      'run this on a login node of a cluster; or run without Slurm: python3 container_run.py COMMAND'
   if ((code == 124)) || [[ $output == *'ontact slurm controller'* || $output == *'imed out'* ]]; then
     fail "Slurm does not respond${output:+: $(slurm_last_error "$output")}" 'try again later'
   fi
@@ -162,13 +160,6 @@ submission_test() {
   fi
   fail "Slurm rejected the job: $(slurm_last_error "$output")" \
     'change the sbatch options after the job script, or its #SBATCH directives'
-}
-
-# slurm_check_cluster TEXT: stop if Slurm's commands, which distributions package, belong to no cluster.
-slurm_check_cluster() {
-  [[ $1 != *'configuration source'* ]] ||
-    fail 'Slurm is installed on this machine, but no cluster is configured' \
-      'run this on a login node of a cluster; or run without Slurm: python3 container_run.py COMMAND'
 }
 
 # slurm_last_error TEXT: print the last error in it, without the name of the program.
@@ -235,15 +226,9 @@ pins_restore() {
     if [[ $REPLY != */versions/* ]]; then continue; fi # none, or the site's
     needed=$REPLY
     for id in "${submitted_ids[@]}"; do
-      text_write "$(pins_directory "$needed")/$id-again" "$needed"$'\n'"$id"$'\n'"$1/launcher"$'\n'
+      text_write "${needed%/versions/*}/pins/$id-again" "$needed"$'\n'"$id"$'\n'"$1/launcher"$'\n'
     done
   done
-}
-
-# pins_directory FILE: print the directory of the pins of a version: next to `versions`.
-pins_directory() {
-  local -r versions=${1%/*}
-  printf '%s/pins' "${versions%/versions}"
 }
 
 # log_resolve PATTERN ID: set REPLY to the path of a job's log; %a, the number of an array's task, remains.

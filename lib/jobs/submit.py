@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths
 from lib.configuration.schema import Jobs
 from lib.configuration.snapshot import resolved
 from lib.configuration.training import hub_cache
@@ -70,35 +69,34 @@ def submit_lines(
 ) -> list[str]:
     """Return the lines that check a job, print its cost and submit it.
 
-    Parameters
-    ----------
-    then : optional
-        The job that evaluates what this one trains, and its environment. It is checked, priced and
-        submitted with it.
+    Then is the job that evaluates what this one trains, which is submitted with it.
     """
     first = _checked(env, wanted)
     jobs = [first, *([_checked(*then)._replace(prefix="then_")] if then else [])]
     if then and "array" in first.given:
         raise LongshipError("--then cannot be used with job arrays", "leave out --then or --array")
-    env, wanted, paths = first.env, first.wanted, env.paths
+    env, wanted, paths, sweep = first.env, first.wanted, env.paths, first.sweep
     cost = together([each.cost for each in jobs])
     asks = 0 < env.settings.configuration.jobs.ask_above < (cost.amount or 0)
     logs = [name for each in jobs for name in log_directories(paths, each.given, each.log)]
+    # rerun.py has checked the image of a run
+    unchecked = [each for each in jobs if each.wanted.job.needs_image and not each.wanted.again]
     return [
-        *stack_lines(env, wanted.job, first.trained_on, first.sweep.first),
+        *stack_lines(env, wanted.job, first.trained_on, sweep.first),
         call("slurm_check", env.machine.name),
         call("check_python", paths.root),
         call("runs_make", paths.runs),
-        *(line for each in jobs for line in _environment_lines(each.env, each.wanted)),
+        *(line for each in unchecked for line in check_lines(each.env)),
         *_data_lines(env, wanted, first.given),
         wrapped("directory_make", *dict.fromkeys(logs)),
         call("directory_check_room", paths.scratch_dir),
         call("cd", paths.root),
         *_kept(first),
-        *_sweep_lines(paths, first.sweep),
         # what another job has, in which this is typed, is not for this one
-        "unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN",
+        "unset LONGSHIP_CHAINED_AFTER LONGSHIP_RERUN LONGSHIP_VALUES",
         *([export("LONGSHIP_RERUN", wanted.again)] if wanted.again else []),
+        *(_keep("LONGSHIP_VALUES", paths.runs / "values", sweep.kept) if sweep.kept else []),
+        *([call("note", printable(sweep.about))] if sweep.lines else []),
         "",
         *(line for each in jobs for line in _options(each)),
         *([call("submission_check_after", wanted.after, paths.runs)] if wanted.after else []),
@@ -119,60 +117,37 @@ def _checked(env: Environment, wanted: Submission) -> _Job:
     settings = with_restarts(env.settings, wanted.restarts, spares)
     env, machine = env._replace(settings=settings), settings.machine
     wanted = wanted._replace(typed=same_gpus(job.header, wanted.typed))
-    own = _own_options(settings, wanted)
+    variables = read_variables(settings.environ, "SALLOC" if job.is_interactive else "SBATCH")
+    own = [*job.header, *variables, *wanted.typed]
     if settings.configuration.jobs.restarts and not job.is_interactive:
-        more = _requeue_options(combined(own))
+        # its watcher can requeue the job; the log then continues
+        names = {each.name for each in own}
+        more = [Option("requeue", None), Option("open-mode", "append")]
+        more = [each for each in more if not {each.name, f"no-{each.name}"} & names]
         own, wanted = [*own, *more], wanted._replace(typed=[*wanted.typed, *more])
-    account = _account(settings, combined(own))
-    given = combined([_default_name(job), *account, *own])
+    number = settings.configuration.project.account if machine.accounts == "yes" else ""
+    account = [Option("account", number)] if number and "account" not in combined(own) else []
+    # Slurm names a job without a name after its file, or what salloc starts
+    name = Option("job-name", "bash" if job.is_interactive else job.path.name)
+    given = combined([name, *account, *own])
     request = request_from_options(given, machine)
     check_request(request, given, machine)
     _check_order(wanted, given)
     trained_on = request
     if settings.configuration.jobs.spare_nodes and not job.is_interactive:
         trained_on = _without_spares(request, settings.configuration.jobs, given)
-    log = _log(paths, given)
+    # next to the run's directory, whose name it has
+    file = "%A_%a-%x.log" if "array" in given else "%j-%x.log"
+    log = log_path(paths, given, given.get("output") or str(paths.runs / file))
     typed = [each.word for each in wanted.typed]
     sweep = read_sweep(wanted.arguments, given.get("array", ""))
     check_job(env, job, given, [*typed, *wanted.arguments, *sweep.words], log)
-    wanted = wanted._replace(arguments=sweep.frozen)
     if job.step == "training":
-        variables = settings.configuration.environment.set
+        set_by_user = settings.configuration.environment.set
         env.training.check_parallel(trained_on.gpus, trained_on.nodes)
-        env.training.check_templates(paths.root, settings.stack.name, variables)
+        env.training.check_templates(paths.root, settings.stack.name, set_by_user)
     cost = cost_of(settings, request, wanted.chain)
     return _Job(env, wanted, request, trained_on, given, own, account, log, sweep, cost)
-
-
-def _default_name(job: JobFile) -> Option:
-    """Return the name that Slurm gives a job without one: the file's, or what salloc starts."""
-    return Option("job-name", "bash" if job.is_interactive else job.path.name)
-
-
-def _account(settings: Settings, given: Mapping[str, str]) -> list[Option]:
-    """Return the configured account, where nothing else says one and the site has them."""
-    account = settings.configuration.project.account
-    wanted = account and settings.machine.accounts == "yes" and "account" not in given
-    return [Option("account", account)] if wanted else []
-
-
-def _own_options(settings: Settings, wanted: Submission) -> list[Option]:
-    """Return the options of the header, of Slurm's variables and of the command line, in turn."""
-    program = "SALLOC" if wanted.job.is_interactive else "SBATCH"
-    return [*wanted.job.header, *read_variables(settings.environ, program), *wanted.typed]
-
-
-def _requeue_options(given: Mapping[str, str]) -> list[Option]:
-    """Return the options of a job that its watcher can requeue; its log then continues."""
-    options = [Option("requeue", None), Option("open-mode", "append")]
-    return [each for each in options if not {each.name, f"no-{each.name}"} & given.keys()]
-
-
-def _environment_lines(env: Environment, wanted: Submission) -> list[str]:
-    """Return the lines that check what the job will start."""
-    if wanted.again or not wanted.job.needs_image:  # rerun.py has checked it
-        return []
-    return check_lines(env)
 
 
 def _data_lines(env: Environment, wanted: Submission, given: Mapping[str, str]) -> list[str]:
@@ -225,36 +200,21 @@ def _without_spares(request: Request, jobs: Jobs, given: Mapping[str, str]) -> R
     return request._replace(nodes=nodes, gpus=request.gpus // request.nodes * nodes)
 
 
-def _log(paths: Paths, given: Mapping[str, str]) -> str:
-    """Return the pattern of the log's path: beside the run's directory, whose name it has."""
-    job = "%A_%a" if "array" in given else "%j"
-    return log_path(paths, given, given.get("output") or str(paths.runs / f"{job}-%x.log"))
-
-
 def _kept(job: _Job) -> list[str]:
     """Return the lines that keep the configuration as it is; it may change while the job waits."""
     settings, options = job.env.settings, (*job.account, *job.wanted.typed)
-    text = resolved(settings)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    directory = job.env.paths.runs / "configurations"
     return [
-        comment("shellcheck disable=SC2016  # the values as they are"),
-        call("configuration_keep", directory, f"{digest}.json", text),
+        *_keep("LONGSHIP_CONFIGURATION", job.env.paths.runs / "configurations", resolved(settings)),
         export("LONGSHIP_STACK", settings.stack.name),
         export("LONGSHIP_OPTIONS", "\n".join(call(each.word) for each in options)),
     ]
 
 
-def _sweep_lines(paths: Paths, sweep: Sweep) -> list[str]:
-    """Return the lines that keep the values of an array as they are, and show some of them."""
-    if not sweep.lines:
-        return []
-    kept = [call("submission_keep", paths.runs / "values", *each) for each in sweep.kept.items()]
+def _keep(variable: str, directory: Path, text: str) -> list[str]:
+    """Return the lines that keep a file for the jobs, and export where it is."""
+    name = f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
     quiet = comment("shellcheck disable=SC2016  # the values as they are")
-    return [
-        *(line for each in kept for line in (quiet, each)),
-        call("note", printable(sweep.about)),
-    ]
+    return [quiet, call("submission_keep", variable, directory, name, text)]
 
 
 def _code_lines(env: Environment, wanted: Submission) -> list[str]:

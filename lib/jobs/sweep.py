@@ -1,11 +1,11 @@
 """Sweeps: arguments of a job array in which ``@{FILE}`` is a line of a file, another in each task.
 
-Task 0 takes the first line. `job_fill_arguments` in job.bash does in a job what is computed here.
+Task 0 takes the first line. A submission keeps the lines, from which each task takes its own.
 """
 
 from __future__ import annotations
 
-import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -28,17 +28,10 @@ class Sweep(NamedTuple):
     lines: Mapping[str, Sequence[str]] = {}  # by the name of the file
 
     @property
-    def frozen(self) -> tuple[str, ...]:
-        """The arguments with the names of `kept` instead of those of the files."""
-        names = {name: f"@{{{_kept_name(name, each)}}}" for name, each in self.lines.items()}
-        return tuple(
-            _PLACE.sub(lambda place: names.get(place[1], place[0]), each) for each in self.arguments
-        )
-
-    @property
-    def kept(self) -> dict[str, str]:
-        """The content of the files by the names under which a submission keeps it."""
-        return {_kept_name(*each): "\n".join([*each[1], ""]) for each in self.lines.items()}
+    def kept(self) -> str:
+        """The file that a submission keeps for the tasks; "" if nothing in the arguments varies."""
+        varies = self.tasks and any(map(_PLACE.search, self.arguments))
+        return json.dumps(self._asdict()) if varies else ""
 
     def of_task(self, task: int) -> list[str]:
         """Return the arguments of a task."""
@@ -61,12 +54,29 @@ class Sweep(NamedTuple):
     def about(self) -> str:
         """The values of the first and the last task, in one line."""
         ends = dict.fromkeys((self.tasks[0], self.tasks[-1]))
-        return "; ".join(f"task {task}: {' '.join(self._values(task))}" for task in ends)
+        return "; ".join(f"task {task}: {' '.join(self.values(task))}" for task in ends)
 
-    def _values(self, task: int) -> list[str]:
-        """Return what a task has in place of arguments that name a file."""
-        pairs = zip(self.arguments, self.of_task(task))
-        return [filled for each, filled in pairs if any(_PLACE.findall(each))]
+    def values(self, task: int) -> list[str]:
+        """Return the arguments of a task that contain a line, with the options before them."""
+        found, option = [], []
+        for argument, filled in zip(self.arguments, self.of_task(task)):
+            if any(_PLACE.findall(argument)):
+                found += [*option, filled]
+            option = [argument] if argument.startswith("-") and "=" not in argument else []
+        return found
+
+
+def kept_sweep(arguments: Sequence[str], file: str) -> Sweep | None:
+    """Read what the submission of an array has kept; None if nothing in the arguments varies."""
+    if not any(map(_PLACE.search, arguments)):
+        return None
+    try:
+        return Sweep(**json.loads(Path(file).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise LongshipError(
+            f"cannot read the values of this task: {file or 'LONGSHIP_VALUES is not set'}",
+            "submit the array with submit.py, which keeps the values",
+        ) from error
 
 
 def read_sweep(arguments: Sequence[str], array: str) -> Sweep:
@@ -89,13 +99,6 @@ def read_sweep(arguments: Sequence[str], array: str) -> Sweep:
 def escaped(argument: str) -> str:
     """Return an argument that a job array passes as it was."""
     return argument.replace("@{", "@@{")
-
-
-def _kept_name(name: str, lines: Sequence[str]) -> str:
-    """Return a name by content, without characters that mean something in `_PLACE`."""
-    text = "\n".join(lines).encode(errors="surrogateescape")
-    digest = hashlib.sha256(text).hexdigest()[:12]
-    return re.sub(r"[^\w.+-]", "_", Path(name).name, flags=re.ASCII)[-100:] + f".{digest}"
 
 
 def _read_lines(name: str, last: int) -> list[str]:

@@ -40,7 +40,7 @@ def test_help_explains_each_mode_on_a_line_of_its_own(command):
 
 def test_start_of_a_job_explains_itself():
     text = CliRunner().invoke(submit, ["begin", "--help"], prog_name="submit.py").output
-    assert text.startswith("Usage: submit.py begin [OPTIONS] MACHINE\n")
+    assert text.startswith("Usage: submit.py begin [OPTIONS] MACHINE [ARGUMENTS]...\n")
     assert "scontrol show job" in text and "$LONGSHIP_CONFIGURATION" in text
 
 
@@ -97,7 +97,7 @@ def test_what_is_typed_again_is_no_dry_run_and_holds_no_password(monkeypatch):
         ("move_built_container_to_active.py --lis", "no such option: --lis", "did you mean --l"),
         ("submit.py", "missing argument: SITE/JOB.sbatch", "run: python3 submit.py --h"),
         ("submit.py begin", "missing argument: MACHINE", "run: python3 submit.py begin --help"),
-        ("submit.py begin a b", "got unexpected extra argument (b)", "run: python3 submit.py begi"),
+        ("submit.py end a b", "got unexpected extra argument (b)", "run: python3 submit.py end"),
         ("submit.py begin --mach a", "no such option: --mach", "see: python3 submit.py begin --h"),
         ("submit.py rerun", "missing argument: RUN", "python3 submit.py rerun RUN"),
         (

@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from support.git import record_code
 
 from lib import ROOT
 from lib.jobs import freeze
-from lib.jobs.frozen import python, repositories, with_frozen_code
+from lib.jobs.frozen import repositories, with_frozen_code
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
 from lib.script.command import call
@@ -64,7 +65,7 @@ class Frozen:
         """Give the line that freezes the clone, or finds the code of a run."""
         words = ["longship", self.clone, *(word for each in others for word in (each.name, each))]
         run = [self.record] if action == "restore" else []
-        return call("code_freeze", python(), WORKER, action, self.runs / "code", *run, *words)
+        return call("code_freeze", sys.executable, WORKER, action, self.runs / "code", *run, *words)
 
     def freeze(self, *others, **variables):
         """Freeze the clone, and other repositories; give the copies."""
@@ -433,7 +434,7 @@ def test_run_of_code_that_was_not_frozen_is_restored_from_its_record(frozen):
 def test_relative_files_of_a_job_are_found_in_the_clone(frozen):
     frozen.start("train.py")
     copy = frozen.freeze()
-    worker = [python(), "-X", "utf8", WORKER, "return", copy, frozen.clone]
+    worker = [sys.executable, "-X", "utf8", WORKER, "return", copy, frozen.clone]
     os.utime(f"{copy}.made", (1, 1))
     for path in (*copy.rglob("*"), copy):
         os.utime(path, (0, 0))

@@ -365,12 +365,12 @@ def test_values_of_an_array_are_kept_and_shown(submit, calls, tmp_path, monkeypa
     values = ["1e-4", "it's  2", "3\udcff"]
     (tmp_path / "my rates").write_bytes(os.fsencode("\n".join([*values, "later"])))
     words = ["--array=0-2%1", "--time=20", "--", "--rate", "@{my rates}", "r=@@{x}"]
-    assert cost_of(submit(*words))[0] == "task 0: 1e-4; task 2: 3\udcff"
+    assert cost_of(submit(*words))[0] == "task 0: --rate 1e-4; task 2: --rate 3\udcff"
     assert "3 jobs; at most 48.0 core-hours" in cost_of(submit(*words))[1]
     called = calls(*words)
     (kept,) = (submit.site.scratch / f"runs/values-{os.getuid()}").iterdir()
-    assert os.fsdecode(kept.read_bytes()) == "".join(f"{each}\n" for each in values)
-    assert called[-1][-3:] == ["--rate", f"@{{{kept.name}}}", "r=@@{x}"]
+    assert json.loads(kept.read_text())["lines"] == {"my rates": values}
+    assert called[-1][-3:] == ["--rate", "@{my rates}", "r=@@{x}"]
     with pytest.raises(LongshipError, match="my rates has 4 lines, but task 4 takes line 5"):
         submit("--array=0-4", *words[1:])
 
@@ -582,7 +582,7 @@ def test_configuration_is_kept_as_it_is(calls, site):
     ("lines", "message"),
     [
         (["runs_make"], "cannot write to {}, where each job records its run"),
-        (["configuration_keep"], "cannot use the directory {}/sub-{}: "),
+        (["submission_keep", "X"], "cannot use the directory {}/sub-{}: "),
     ],
 )
 def test_runs_that_cannot_be_written_to_are_told(lines, message, run, read_only_folder):
@@ -602,7 +602,7 @@ def test_options_are_recorded_as_they_were_typed(submit, run, tmp_path, hostile_
     words = [f"--comment={each}" for each in hostile_arguments]
     (exported,) = [each for each in submit(*words) if each.startswith("export LONGSHIP_OPTIONS")]
     record = [
-        "JOB_ARGUMENTS=() JOB_VALUES=()",
+        "JOB_ARGUMENTS=()",
         "SLURM_JOB_NODELIST=node1",
         "run_begin ''",
     ]

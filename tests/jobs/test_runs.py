@@ -1,6 +1,7 @@
 """The start of a job: what Slurm says of it, and the script that its job file sources."""
 
 import os
+import shlex
 import stat
 
 import pytest
@@ -14,6 +15,7 @@ from lib.jobs.request import (
     slurm_facts,
 )
 from lib.jobs.start import make_run_directory, start_lines
+from lib.jobs.sweep import Sweep
 from lib.runtimes.environment import Environment
 from lib.script.errors import LongshipError
 from lib.script.render import render
@@ -173,11 +175,11 @@ def test_name_with_facts_in_it_is_a_name():
 def start(repository, run):
     """Give a function that sources start.bash, with functions that show what they were given."""
 
-    def source(found, folder="/runs/7-train", env=None, **changed):
+    def source(found, folder="/runs/7-train", env=None, arguments=(), **changed):
         settings, paths = repository.settings_and_paths(env)
         named = {**NAMED, **changed}
         env = Environment(settings, paths, "host", "job", named)
-        lines = start_lines(env, paths.runs / folder, found, named, "")
+        lines = start_lines(env, paths.runs / folder, found, named, "", arguments)
         assert run(["bash", "-n"], input=render("a test", lines)).stderr == ""
         done = run(["bash", "-c", "\n".join(["set -euo pipefail", SHOW, *lines])])
         words = done.stdout.split("\0")[:-1]
@@ -221,6 +223,15 @@ def test_site_says_how_nodes_meet_and_what_they_cost(start, repository):
     assert (found["chain"], found["goes_on_from"]) == ("11", "11")
     assert found["module"] == "load it's"
     assert found["code one"] == "/home/me/longship-data/project/repos/one"
+
+
+def test_task_of_an_array_has_its_line(start, tmp_path):
+    kept = Sweep(("--rate", "@{r}"), (0, 1), {"r": ["1", "it's 2"]}).kept
+    (tmp_path / "kept.json").write_text(kept)
+    environ = {"SLURM_ARRAY_TASK_ID": "1", "LONGSHIP_VALUES": str(tmp_path / "kept.json")}
+    found = start(facts(), env=environ, arguments=("--rate", "@{r}"))
+    assert shlex.split(found["values"]) == ["--rate", "it's 2"]
+    assert "values" not in start(facts(), arguments=("--rate", "@{r}"))
 
 
 def test_interactive_job_has_no_log_and_its_ranks_are_not_told_apart(start):

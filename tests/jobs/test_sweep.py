@@ -1,13 +1,10 @@
 """Arguments of a job array that are lines of files: at submission, and in each of its tasks."""
 
 import os
-from shlex import quote
 
 import pytest
-from support import processes
 
-from lib import ROOT
-from lib.jobs.sweep import escaped, read_sweep
+from lib.jobs.sweep import escaped, kept_sweep, read_sweep
 from lib.script.errors import LongshipError
 
 LINES = [
@@ -41,16 +38,9 @@ def folder(tmp_path, monkeypatch):
 
 def in_task(folder, sweep, task):
     """Give the arguments of a task, and its values, as a job has them."""
-    for name, text in sweep.kept.items():
-        (folder / name).write_bytes(os.fsencode(text))
-    script = (
-        f'source {quote(str(ROOT))}/lib/jobs/job.bash; JOB_ARGUMENTS=("${{@:2}}") JOB_VALUES=(); '
-        'job_fill_arguments "$1"; printf "%s\\0" "${JOB_ARGUMENTS[@]}" "${JOB_VALUES[@]}"'
-    )
-    environment = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": str(task)}
-    command = ["bash", "-euc", script, "bash", str(folder), *sweep.frozen]
-    words = os.fsencode(processes.run(command, env=environment).stdout).split(b"\0")[:-1]
-    return words[: len(sweep.arguments)], words[len(sweep.arguments) :]
+    (folder / "kept.json").write_text(sweep.kept)
+    found = kept_sweep(sweep.arguments, str(folder / "kept.json"))
+    return tuple([*map(os.fsencode, each)] for each in (found.of_task(task), found.values(task)))
 
 
 @pytest.mark.parametrize("task", range(len(LINES)))
@@ -60,13 +50,11 @@ def test_line_is_an_argument_byte_for_byte(task, folder):
     name = b"--name=r-" + line + b"/" + number
     expected = [b"--rate", line, name, b"@{rate.txt}", b"@@{", b"@{}", b"x@y"]
     (folder / "rate.txt").unlink()  # its content at submission counts
-    kept = folder / "kept"
-    kept.mkdir()
-    assert in_task(kept, sweep, task) == (expected, [b"--rate", line, name])
+    assert in_task(folder, sweep, task) == (expected, [b"--rate", line, name])
     assert [os.fsencode(each) for each in sweep.of_task(task)] == expected
 
 
-@pytest.mark.parametrize("argument", ["@{rate.txt}", "@@{", "@", "{@{}}", "@@@{x"])
+@pytest.mark.parametrize("argument", ["@{rate.txt}", "@@{", "{@{}}", "@@@{x"])
 def test_escaped_argument_is_passed_as_it_was(argument, folder):
     sweep = read_sweep([escaped(argument)], "3")
     assert in_task(folder, sweep, 3)[0] == [argument.encode()]
@@ -74,7 +62,9 @@ def test_escaped_argument_is_passed_as_it_was(argument, folder):
 
 
 def test_argument_without_an_array_is_left_alone(folder):
-    assert read_sweep(["HEAD@{1}", "@@{rate.txt}"], "").frozen == ("HEAD@{1}", "@@{rate.txt}")
+    sweep = read_sweep(["HEAD@{1}", "@@{rate.txt}"], "")
+    assert (sweep.first, sweep.kept) == (["HEAD@{1}", "@@{rate.txt}"], "")
+    assert read_sweep(["--rate", "1"], "0-3").kept == ""
 
 
 @pytest.mark.parametrize(
@@ -108,8 +98,17 @@ def test_values_that_are_missing_are_told(argument, array, message, hint, folder
     assert hint in error.value.hint
 
 
+@pytest.mark.parametrize(("file", "shown"), [("", "LONGSHIP_VALUES is not set"), ("/x", "/x")])
+def test_task_whose_values_nobody_kept_is_told(file, shown):
+    with pytest.raises(LongshipError) as error:
+        kept_sweep(["--rate", "@{rate.txt}"], file)
+    assert str(error.value) == f"cannot read the values of this task: {shown}"
+    assert error.value.hint == "submit the array with submit.py, which keeps the values"
+    assert kept_sweep(["--rate", "1"], file) is None
+
+
 def test_tasks_of_a_step_and_of_a_limit_take_their_own_lines(folder):
     sweep = read_sweep(["--n", "@{my file}"], "0-8:4,1%2")
     assert sweep.tasks == (0, 1, 4, 8)
-    assert sweep.about == "task 0: 0; task 8: 8"
+    assert sweep.about == "task 0: --n 0; task 8: --n 8"
     assert sweep.words == ["--n", "0", "1", "4", "8"]
