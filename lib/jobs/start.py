@@ -19,7 +19,7 @@ from lib.jobs.watcher import watch_limits
 from lib.runtimes import pyxis
 from lib.runtimes.environment import Environment, module_lines
 from lib.script.command import array, assign, call, comment, export, wrapped
-from lib.script.errors import LongshipError
+from lib.script.execute import make_directory
 from lib.script.quoting import Expansion
 from lib.script.records import is_own, read_record, readable_values, seconds_before
 
@@ -36,24 +36,13 @@ def make_run_directory(
     directory of that name that another user owns is skipped: the job sources what is in its own. A
     requeued job keeps the newest one of its cluster.
     """
-    try:
-        paths.runs.mkdir(parents=True, exist_ok=True)
-        found = os.stat(paths.runs)
-        # nobody who can write there puts a directory in another one's place: the sticky bit
-        if found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX:
-            with suppress(OSError):
-                paths.runs.chmod(stat.S_IMODE(found.st_mode) | stat.S_ISVTX)
-        return _make_free(paths.runs / run_name(facts), cluster, restarted=restarted)
-    except OSError as error:
-        raise LongshipError(
-            f"cannot create the directory {error.filename}: {error.strerror}",
-            "set [paths] in configuration.toml to a directory that you can write to",
-        ) from error
-
-
-def _make_free(first: Path, cluster: str, *, restarted: bool) -> Path:
-    """Make a directory of a name that nothing has, or return the one that a requeued run has."""
-    own = None
+    make_directory(paths.runs)
+    found = os.stat(paths.runs)
+    # nobody who can write there puts a directory in another one's place: the sticky bit
+    if found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX:
+        with suppress(OSError):
+            paths.runs.chmod(stat.S_IMODE(found.st_mode) | stat.S_ISVTX)
+    first, own = paths.runs / run_name(facts), None
     for number in itertools.count(1):
         directory = first.with_name(f"{first.name}.{number}") if number > 1 else first
         there = is_own(directory)
