@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lib.configuration.layers import Settings
+from lib.script.command import call
 from lib.script.errors import LongshipError
 
 # ~, $NAME, ${NAME}, {field}: all in one pass, so that no value is expanded again
@@ -139,6 +140,19 @@ def derive_paths(settings: Settings) -> Paths:
         stack=settings.stack.name,
         arch=settings.machine.arch,
     )
+
+
+def step_after_download(settings: Settings, here: Paths, directory: Path, command: str) -> str:
+    """Return a command of the target machine, after the copy of a directory to it."""
+    relative = directory.relative_to(here.scratch_dir)
+    try:
+        target = derive_paths(settings).scratch_dir / relative
+    except LongshipError:  # the target's paths contain variables that only the target knows
+        target = Path("SCRATCH_DIR", relative)
+    if target == directory:
+        return command
+    copy = call("rsync", "-a", f"{directory}/", f"{settings.machine.name}:{target}/")
+    return f"{copy}; then, on {settings.machine.name}: {command}"
 
 
 def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | None = None) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths
-from lib.configuration.transfer import step_after_download
+from lib.configuration.paths import Paths, step_after_download
 from lib.runtimes.choice import program_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import ImageSource, active_image, check_usable, image_name, image_tag

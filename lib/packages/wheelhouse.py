@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths
+from lib.configuration.paths import Paths, step_after_download
 from lib.configuration.sites import own_arch
-from lib.configuration.transfer import step_after_download
 from lib.packages.install import requirement_lines, target_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import image_name
