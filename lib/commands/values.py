@@ -15,7 +15,7 @@ from lib.commands import Call
 from lib.configuration.sites import load_machines
 from lib.configuration.stacks import load_stack, stack_names
 from lib.jobs.job_files import job_files, read_job_file
-from lib.jobs.options import pending_option, typed_options
+from lib.jobs.options import OPTIONS, pending_option
 from lib.runtimes.image import image_name, image_source
 from lib.script.errors import LongshipError
 
@@ -79,7 +79,7 @@ def _sbatch_options(context: click.Context, word: str) -> Values:
     job, words = context.params.get("job"), context.params.get("words")
     if job and job not in ("status", "report", "sync") and (job != "rerun" or words):
         own = {name for each in context.command.params for name in each.opts} | {"--help"}
-        yield from ((each, "") for each in typed_options() if each not in own)
+        yield from ((f"--{each}", "") for each in OPTIONS if f"--{each}" not in own)
 
 
 def _runs(context: click.Context, word: str) -> Values:

@@ -63,11 +63,9 @@ LIMITS_OF = {
 def read_limits(kind: str, table: Any, source: Source, prefix: str) -> dict[str, Limits]:
     """Read the tables of all ``partitions``, or of all qualities of service (``qos``)."""
     found = {}
-    for name, each in check_table(
-        table, dict.fromkeys(table, Key("table")), source, prefix
-    ).items():
+    keys = dict.fromkeys(table, Key("table", entries=LIMITS_OF[kind]))
+    for name, values in check_table(table, keys, source, prefix).items():
         dotted = f"{prefix}.{name}"
-        values = check_table(each, LIMITS_OF[kind], source, dotted)
         if "max_time" in values:
             key = f"{dotted}.max_time"
             values["max_hours"] = hours(values.pop("max_time"), f"{source.location(key)}: {key}")

@@ -28,6 +28,7 @@ _FLAG_NAMES = """
     spread-job stepmgr test-only usage use-min-nodes verbose version wait x11
 """
 _WITH_VALUE, _FLAGS = _VALUE_NAMES.split(), _FLAG_NAMES.split()
+OPTIONS = [*_WITH_VALUE, *_FLAGS]
 
 # options of submit.py itself, for suggestions
 SUBMIT_OPTIONS = ["after", "chain", "configuration", "csv", "dry-run", "json", "live", "machine"]
@@ -91,10 +92,9 @@ def read_options(words: Sequence[str], *, strict: bool = True) -> list[Option]:
 
 def _full_name(name: str, strict: bool) -> str:
     """Complete an abbreviation, as getopt does."""
-    known = (*_WITH_VALUE, *_FLAGS)
-    if name in known:
+    if name in OPTIONS:
         return name
-    begun = [each for each in known if each.startswith(name)]
+    begun = [each for each in OPTIONS if each.startswith(name)]
     if len(begun) == 1:
         return begun[0]
     if not strict:
@@ -102,7 +102,7 @@ def _full_name(name: str, strict: bool) -> str:
     message = f"sbatch has no option --{name}"
     if begun:
         raise LongshipError(message, suggest(name, begun))
-    close = closest(name, (*known, *SUBMIT_OPTIONS), cutoff=0.75)
+    close = closest(name, (*OPTIONS, *SUBMIT_OPTIONS), cutoff=0.75)
     meant = f"did you mean --{close}? " if close else ""
     raise LongshipError(message, f"{meant}put job arguments after --: -- --{name}")
 
@@ -123,12 +123,7 @@ def _short_options(text: str) -> list[tuple[str, str | None]]:
 def is_option(text: str) -> bool:
     """Tell whether an argument is an sbatch option, with or without its value."""
     name = text[2:].partition("=")[0] if text.startswith("--") else _SHORT.get(text[1:2], "")
-    return text.startswith("-") and name in (*_WITH_VALUE, *_FLAGS)
-
-
-def typed_options() -> list[str]:
-    """Return every option as it is typed."""
-    return [f"--{each}" for each in (*_WITH_VALUE, *_FLAGS)]
+    return text.startswith("-") and name in OPTIONS
 
 
 def pending_option(words: Sequence[str]) -> str:
