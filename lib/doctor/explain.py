@@ -15,7 +15,6 @@ import click
 
 from lib.configuration.paths import Paths
 from lib.configuration.tables import open_file, read_toml
-from lib.doctor.first_failure import FirstFailure
 from lib.doctor.log_scan import Finding, Message, Scan
 from lib.jobs.rerun import recorded_run
 from lib.script.command import call
@@ -85,7 +84,10 @@ def explain(log: str, paths_of: Callable[[], Paths], *, as_json: bool, quiet: bo
     if as_json:
         click.echo(json.dumps(_as_data(name, scan), indent=1))
         return
-    _print_first_failure(scan.first)
+    if scan.first.who:
+        click.echo(f"first to fail: {scan.first.who}")
+    for line in scan.first.output:
+        click.echo(f"  {line}")
     if scan.findings:
         _print_findings(scan)
         if not scan.findings[0].message.text and log != "-":
@@ -145,14 +147,6 @@ def _as_data(name: str, scan: Scan) -> dict[str, Any]:
             for each in scan.findings
         ],
     }
-
-
-def _print_first_failure(first: FirstFailure) -> None:
-    """Print who failed first, and its output: the others only report that they lost it."""
-    if first.who:
-        click.echo(f"first to fail: {first.who}")
-    for line in first.output:
-        click.echo(f"  {line}")
 
 
 def _print_findings(scan: Scan) -> None:

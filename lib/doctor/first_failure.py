@@ -22,8 +22,7 @@ class FirstFailure:
 
     def __init__(self) -> None:
         self.task = self.rank = ""
-        self._ended: dict[str, str] = {}  # by tasks, such as 0,2-3
-        self._first_ended = ""
+        self._ends: list[tuple[str, str, str]] = []  # node, tasks such as 0,2-3, and reason
         self._output: list[bytes] = []
         self._line: re.Pattern[bytes] | None = None
 
@@ -31,8 +30,7 @@ class FirstFailure:
         """Search whole lines; return where srun reports the first end of a task in them, or -1."""
         block = b"\n" + block
         ends = list(_ENDED.finditer(block)) if b"\nsrun: error: " in block else []
-        for each in ends:
-            self._add_end(*map(_text, each.groups()))
+        self._ends += [(_text(x[1]), _text(x[2]), _text(x[3])) for x in ends]
         self._search(block)
         return ends[0].start() if ends else -1
 
@@ -50,32 +48,29 @@ class FirstFailure:
         if len(self._output) < _MOST:
             self._output += self._line.findall(block, begin)
 
-    def _add_end(self, node: str, tasks: str, reason: str) -> None:
-        """Note how tasks ended; one that Slurm terminated did not fail first."""
-        if not self._first_ended or self._end_of(self._first_ended).endswith(": Terminated"):
-            self._first_ended = re.split("[,-]", tasks)[0]
-        self._ended[tasks] = f" on {node}: {reason}"
-
-    def _end_of(self, task: str) -> str:
+    def _end_of(self, task: str) -> tuple[str, str]:
         """Return where and how a task ended, if srun reports it."""
-        for tasks, end in self._ended.items():
+        for node, tasks, reason in self._ends:
             for first, last in re.findall("([0-9]{1,9})(?:-([0-9]{1,9}))?", tasks):
                 if task.isdecimal() and int(first) <= int(task) <= int(last or first):
-                    return end
-        return ""
+                    return node, reason
+        return "", ""
 
     @property
     def who(self) -> str:
         """The task, with its rank, node and how it ended, if known; "" without a failure."""
-        task = self.task or self._first_ended
+        # a task that Slurm terminated did not fail first
+        ended = sorted(self._ends, key=lambda each: each[2] == "Terminated")
+        task = self.task or "".join(re.split("[,-]", tasks)[0] for _, tasks, _ in ended[:1])
         if not task:
             return ""
+        node, reason = self._end_of(task)
         rank = f", rank {self.rank}," if self.rank else ""
-        return f"task {task}{rank}{self._end_of(task)}".rstrip(",")
+        return f"task {task}{rank}{node and f' on {node}: {reason}'}".rstrip(",")
 
     def node_of(self, task: str) -> str:
         """Return the node of a task, if srun reports its end."""
-        return self._end_of(task).partition(": ")[0].removeprefix(" on ")
+        return self._end_of(task)[0]
 
     @property
     def output(self) -> list[str]:

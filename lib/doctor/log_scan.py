@@ -1,8 +1,8 @@
 """Search a log for known messages.
 
-A log can be gigabytes of any bytes. It is read once, in blocks. Each block is searched for fixed
-texts, which is fast; a regular expression is matched only against single lines. Of a large file
-only both ends are searched.
+A log can be gigabytes of any bytes. It is read once, in blocks. Most lines differ only in their
+numbers from earlier ones without a known text, and are skipped. Of a large file only both ends are
+searched.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import itertools
 import re
 import sys
 from collections.abc import Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from lib.doctor.first_failure import FirstFailure
 
@@ -121,7 +121,6 @@ class Finding(NamedTuple):
 class Raised(NamedTuple):
     """An exception or a line that no text of the table explains, with the places in a traceback."""
 
-    offset: int
     line: int
     text: str
     places: list[tuple[str, str]]
@@ -145,24 +144,30 @@ class Raised(NamedTuple):
         return f"{raised}, called from {called[1]}, line {called[2]}." if called else f"{raised}."
 
 
+class _Search(NamedTuple):
+    """A text of a message."""
+
+    message: Message
+    text: bytes
+    pattern: re.Pattern[bytes]
+    kind: bytes
+    has_digits: bool  # which a line must have
+
+
 class Scan:
     """The findings of a log; of a requeued job those of its last attempt."""
 
     def __init__(self, messages: list[Message]) -> None:
         """Search for messages, the special ones before the general."""
-        self._searches = [
-            (each, text.encode(), re.compile(each.pattern.encode()), _without_digits(each, text))
-            for each in messages
-            for text in each.text
-        ]
+        self._searches = [_search_for(each, text) for each in messages for text in each.text]
         self._families = [
             (each, re.compile(each.likely, re.IGNORECASE)) for each in messages if each.likely
         ]
         self._exceptions = {
             each.topic: each for each in messages if not each.text and not each.likely
         }
-        self._dull: set[bytes] = set()
-        self._met: set[bytes] = set()  # texts whose digits matter, found in a kind of line
+        # by kind of line: the searches whose result depends on the digits of a line
+        self._kinds: dict[bytes, list[_Search]] = {}
         self._offset = self.lines = self._attempts = 0
         self.skipped: tuple[int, int] | None = None
         self._forget()
@@ -189,7 +194,8 @@ class Scan:
         raised = self._raised or self._bare_exception()
         if found and raised and not raised.places:
             raised = None
-        likely = self._explain_exception(raised) if raised else self._explain_suspects()
+        suspects = self._suspects.values()
+        likely = self._explain_exception(raised) if raised else self._explain_by_family(*suspects)
         if not likely and not found:
             likely = self._explain_failed_task()
         return [likely, *found] if likely else found
@@ -199,7 +205,7 @@ class Scan:
         number, text = self.last_error
         if number != self._caught and (label := _BARE.search(text)):
             frames = _FRAME.finditer(self._before_error.decode("utf-8", "replace"))
-            raised = Raised(0, number, text[label.end() :], [_place(each) for each in frames])
+            raised = Raised(number, text[label.end() :], [_place(each) for each in frames])
             return raised if raised.places or raised.text != "Exception:" else None
         return None
 
@@ -213,20 +219,14 @@ class Scan:
         kind = named[2] or named[1].rpartition(".")[2]
         message = self._exceptions.get(kind) or self._exceptions.get(_UNKNOWN)
         values = {"exception": kind, "where": raised.where()}
-        return message and Finding(message, raised.offset, raised.line, raised.text, 0, values)
+        return message and Finding(message, 0, raised.line, raised.text, 0, values)
 
-    def _explain_suspects(self) -> Finding | None:
-        """Explain the line that looks like an error of the first family of the table."""
-        order = {message.topic: number for number, (message, _) in enumerate(self._families)}
-        found = (self._explain_by_family(each) for each in self._suspects.values())
-        return min(filter(None, found), key=lambda each: order[each.message.topic], default=None)
-
-    def _explain_by_family(self, raised: Raised) -> Finding | None:
-        text = raised.described()
-        values = {"where": raised.where()}
+    def _explain_by_family(self, *suspects: Raised) -> Finding | None:
+        """Explain what the first family of the table matches."""
         for message, likely in self._families:
-            if likely.search(text):
-                return Finding(message, raised.offset, raised.line, raised.text, 0, values)
+            for each in suspects:
+                if likely.search(each.described()):
+                    return Finding(message, 0, each.line, each.text, 0, {"where": each.where()})
         return None
 
     def _explain_failed_task(self) -> Finding | None:
@@ -247,146 +247,127 @@ class Scan:
         while block := stream.read(_BLOCK):
             block = rest + block
             end = block.rfind(b"\n") + 1 or (len(block) if len(block) > _LONGEST else 0)
-            if self._offset >= END and self._offset + end <= size - END:
-                self._skip(block[:end])
-            else:
-                self._feed(block[:end])
+            self._feed(block[:end], END <= self._offset <= size - END - end)
             rest = block[end:]
         self._feed(rest)
         self.lines += bool(rest)
 
-    def _skip(self, block: bytes) -> None:
-        """Count its lines, and look for the begin of another attempt."""
-        begun = block.count(b"\n" + _ATTEMPT) + block.startswith(_ATTEMPT)
-        self._attempts += begun
-        if begun and self._attempts > 1:
-            self._forget()
-        first = self.skipped[0] if self.skipped else self.lines + 1
-        self.lines += block.count(b"\n")
-        self._offset += len(block)
-        self.skipped = (first, self.lines)
-
-    def _feed(self, block: bytes) -> None:
+    def _feed(self, block: bytes, is_skipped: bool = False) -> None:
+        """Search a block; of one that is skipped only look for the begin of another attempt."""
         begin = 0
         for at in _positions(block, _ATTEMPT):
             if at and block[at - 1 : at] != b"\n":
                 continue
-            self._search(block[begin:at])
+            self._search(block[begin:at], is_skipped)
             begin = at
             self._attempts += 1
             if self._attempts > 1:
                 self._forget()
-        self._search(block[begin:])
+        self._search(block[begin:], is_skipped)
 
-    def _search(self, block: bytes) -> None:
-        end = 0 if self._is_explained else block.find(_EXPLANATION)
-        self._is_explained = end >= 0
-        self._search_lines(block[:end] if end >= 0 else block)
+    def _search(self, block: bytes, is_skipped: bool) -> None:
+        if is_skipped:
+            first = self.skipped[0] if self.skipped else self.lines + 1
+            self.skipped = (first, self.lines + block.count(b"\n"))
+        elif not self._is_explained:
+            text, mark, _ = block.partition(_EXPLANATION)
+            self._is_explained = bool(mark)
+            self._search_lines(text)
         self.lines += block.count(b"\n")
         self._offset += len(block)
 
     def _search_lines(self, block: bytes) -> None:
-        taken: set[int] = set()
-        kinds = block.translate(_DIGITS).split(b"\n")
-        # Most lines differ only in their numbers from others in which nothing was found.
-        fresh = b"\n".join({*kinds} - self._dull)
-        for message, text, pattern, kind in self._searches:
-            if (kind or text) in fresh:
-                self._met.add(kind)
-            elif not kind or kind not in self._met:
-                continue
-            for at in _positions(block, text):
-                start, end = _line_around(block, at)
-                if start in taken or _DETAIL.search(block, start, end):
-                    continue
-                if _is_code(_whole_line(block, max(0, start - 1)), block[start:end]):
-                    continue
-                if match := pattern.search(block[start:end]):
-                    taken.add(start)
-                    self._add_finding(message, block, start, at, match.groupdict())
-        if len(self._dull) > _KINDS:
-            self._dull.clear()
-        self._dull.update(kind for kind in kinds if len(kind) <= _SEEN)
-        known = {_whole_line(block, at).translate(_DIGITS) for at in taken}
-        self._dull -= known
-        self._remember_suspects(block, kinds, fresh, known)
+        lines, kinds = block.split(b"\n"), _kind(block).split(b"\n")
+        new = b"\n".join({*kinds} - self._kinds.keys())
+        searches = [each for each in self._searches if each.kind in new]
+        explained = set()
+        for number, kind in enumerate(kinds):
+            tried = self._kinds.get(kind)
+            if tried:
+                if self._explain_line(tried, lines, number):
+                    explained.add(number)
+            elif tried is None:
+                tried = [each for each in searches if each.kind in kind]
+                if self._explain_line(tried, lines, number):
+                    explained.add(number)
+                else:
+                    self._remember_suspect(kind, lines, number)
+                    tried = [each for each in tried if each.has_digits]
+                if len(kind) <= _SEEN:
+                    self._kinds[kind] = tried
+        if len(self._kinds) > _KINDS:
+            self._kinds.clear()
         at = self.first.feed(block)
         if at >= 0 and not self._failed_in:
-            self._failed_in = self._number(block, at)
+            self._failed_in = self.lines + block.count(b"\n", 0, at) + 1
         for at in itertools.islice(_positions(block, _TRACEBACK), _MANY):
-            self._trace(block, at, taken)
+            self._trace(lines, block.count(b"\n", 0, at), self._offset + at, explained)
         last = max(block.rfind(each) for each in _ERRORS)
         if last >= 0:
             start, end = _line_around(block, last)
-            self.last_error = (self._number(block, start), _shown(block[start:end]))
+            number = block.count(b"\n", 0, start)
+            self.last_error = (self.lines + number + 1, _shown(block[start:end]))
             before = (self._end + block[:start])[-2 * _SEEN :]
-            self._before_error = b"" if start in taken else before
+            self._before_error = b"" if number in explained else before
         self._end = block[-2 * _SEEN :]
 
-    def _remember_suspects(
-        self, block: bytes, kinds: list[bytes], fresh: bytes, known: set[bytes]
-    ) -> None:
-        """Remember the first line of each new kind that looks like an error."""
-        lower, places = fresh.lower(), {}
-        for text in _SUSPECT:
-            for at in _positions(lower, text):
-                begin = fresh.rfind(b"\n", 0, at) + 1
-                places.setdefault(_whole_line(fresh, at), at - begin)
-        new = places.keys() - known - self._suspects.keys()
-        if not new:
+    def _explain_line(self, searches: list[_Search], lines: list[bytes], number: int) -> bool:
+        """Count the messages in the parts of a line; tell whether there is any."""
+        line, taken = lines[number], set()
+        for message, text, pattern, *_ in searches:
+            for at in _positions(line, text):
+                start, end = _line_around(line, at)
+                part = line[start:end]
+                if start in taken or _DETAIL.search(part) or _is_code(lines, number, part):
+                    continue
+                if not (match := pattern.search(part)):
+                    continue
+                taken.add(start)
+                if known := self._found.get(message.topic):
+                    self._found[message.topic] = known._replace(count=known.count + 1)
+                    continue
+                values = {name: _shown(value or b"") for name, value in match.groupdict().items()}
+                offset = self._offset + sum(len(each) + 1 for each in lines[:number]) + start
+                self._found[message.topic] = Finding(
+                    message, offset, self.lines + number + 1, _shown(part), at - start, values
+                )
+        return bool(taken)
+
+    def _remember_suspect(self, kind: bytes, lines: list[bytes], number: int) -> None:
+        """Remember the first line of a kind that looks like an error."""
+        line, lower = lines[number], kind.lower()
+        text = next((each for each in _SUSPECT if each in lower), None)
+        if not text or kind in self._suspects:
             return
-        lines = block.split(b"\n")
-        rows = zip(kinds, lines, [b"", *lines])
-        for number, (kind, line, before) in enumerate(rows, self.lines + 1):
-            if kind not in new or _HARMLESS.search(line) or _is_code(before, line):
-                continue
-            new.remove(kind)
-            begin, end = _line_around(line, places[kind])
-            around = slice(max(begin, places[kind] - _AROUND), min(end, places[kind] + _AROUND))
-            text = _shown(line[around])
-            self._suspects[kind] = Raised(self._offset, number, text, [])
-        while len(self._suspects) > _SUSPECTS:
+        if _HARMLESS.search(line) or _is_code(lines, number, line):
+            return
+        at = lower.find(text)
+        begin, end = _line_around(line, at)
+        around = line[max(begin, at - _AROUND) : min(end, at + _AROUND)]
+        self._suspects[kind] = Raised(self.lines + number + 1, _shown(around), [])
+        if len(self._suspects) > _SUSPECTS:
             del self._suspects[next(iter(self._suspects))]
 
-    def _trace(self, block: bytes, at: int, known: set[int]) -> None:
+    def _trace(self, lines: list[bytes], number: int, offset: int, explained: set[int]) -> None:
         """Remember the first exception of a group of tracebacks that the table does not explain."""
-        near = self._offset + at - self._traceback < _NEAR
-        self._traceback = self._offset + at
+        near = offset - self._traceback < _NEAR
+        self._traceback = offset
         if near and self._raised:
             return
-        raised, start = _read_traceback(block, at)
-        line = self._number(block, start) if start >= 0 else 0
+        raised, last = _read_traceback(lines, number)
         if not raised:
-            self._caught = line
-        elif start not in known:
-            self._raised = raised._replace(offset=self._offset + start, line=line)
-
-    def _number(self, block: bytes, at: int) -> int:
-        return self.lines + block.count(b"\n", 0, at) + 1
-
-    def _add_finding(
-        self, message: Message, block: bytes, start: int, at: int, values: dict[str, Any]
-    ) -> None:
-        known = self._found.get(message.topic)
-        if known and known.offset < self._offset + start:
-            self._found[message.topic] = known._replace(count=known.count + 1)
-            return
-        text = _shown(block[start : _line_around(block, at)[1]])
-        values = {name: _shown(value or b"") for name, value in values.items()}
-        line = self._number(block, start)
-        count = known.count + 1 if known else 1
-        self._found[message.topic] = Finding(
-            message, self._offset + start, line, text, at - start, values, count
-        )
+            self._caught = self.lines + last + 1 if last >= 0 else 0
+        elif last not in explained:
+            self._raised = raised._replace(line=self.lines + last + 1)
 
 
-def _read_traceback(block: bytes, at: int) -> tuple[Raised | None, int]:
-    """Return the exception of a traceback, and where its line begins.
+def _read_traceback(lines: list[bytes], number: int) -> tuple[Raised | None, int]:
+    """Return the exception of a traceback, and the number of its line.
 
     Lines of other ranks between its lines are skipped: their prefixes differ.
     """
-    begin = max(block.rfind(b"\n", 0, at) + 1, at - _SEEN)
-    before = block[begin:at].decode("utf-8", "replace")
+    at = lines[number].find(_TRACEBACK)
+    before = lines[number][max(0, at - _SEEN) : at].decode("utf-8", "replace")
     prefix = re.sub("[╭┏].*|Original ", "", before.rpartition("\r")[2])
     if label := _RANK.search(prefix):  # after a progress bar
         prefix = label[0]
@@ -396,11 +377,8 @@ def _read_traceback(block: bytes, at: int) -> tuple[Raised | None, int]:
     places: list[tuple[str, str]] = []
     found: tuple[Raised | None, int] = (None, -1)
     code = rest = ""
-    for _ in range(_LONG):
-        begin = block.find(b"\n", begin) + 1
-        if not begin:
-            break
-        line = block[begin : begin + _SEEN].partition(b"\n")[0].decode("utf-8", "replace")
+    for last in range(number + 1, min(number + 1 + _LONG, len(lines))):
+        line = lines[last][:_SEEN].decode("utf-8", "replace")
         if line[: len(prefix)].translate(digits) != prefix.translate(digits):
             continue
         line = line[len(prefix) :]
@@ -410,8 +388,8 @@ def _read_traceback(block: bytes, at: int) -> tuple[Raised | None, int]:
         elif places and (named := _RAISED.match(line)):
             if code.startswith("assert ") and not named[3]:
                 line = f"{line}: {code}"
-            found = (Raised(0, 0, _shown(line.encode()), places), begin)
-            rest = block[begin : begin + 2 * _SEEN].decode("utf-8", "replace")
+            found = (Raised(0, _shown(line.encode()), places), last)
+            rest = b"\n".join(lines[last : last + 40])[: 2 * _SEEN].decode("utf-8", "replace")
             reported = named[2] or _CAUGHT.match(named[3] or "")  # by Ray, by a data loader
             if not reported and _HANDLED not in rest.split("Traceback", 1)[0]:
                 break  # else the next one has more details
@@ -419,7 +397,7 @@ def _read_traceback(block: bytes, at: int) -> tuple[Raised | None, int]:
         else:
             code = code or line.strip()
     fatal = label or "Original" in before or _CAUSE in rest  # PyTorch labels what ends a rank
-    fatal = fatal or b"(RANK " in block[at : at + 60]
+    fatal = fatal or b"(RANK " in lines[number][at : at + 60]
     if found[0] and _INSTALLED.search(found[0].places[0][0]) and not fatal:
         return None, found[1]  # it was caught in a package
     return found
@@ -438,11 +416,15 @@ def _package(file: str) -> str:
     return "Python's library" if re.search(r"/lib/python3\.[0-9]+/", file) else ""
 
 
-def _without_digits(message: Message, text: str) -> bytes:
-    """Return the text as in kinds of lines; empty if no digits of a line matter."""
-    pattern = re.sub(r"\[0-9\]|\{[0-9,]+\}", "", message.pattern)
-    matter = any(each.isdigit() for each in text + pattern)
-    return text.encode().translate(_DIGITS) if matter else b""
+def _search_for(message: Message, text: str) -> _Search:
+    pattern, plain = message.pattern, text.encode()
+    has_digits = re.search("[0-9]", text + re.sub(r"\[0-9\]|\{[0-9,]+\}", "", pattern))
+    return _Search(message, plain, re.compile(pattern.encode()), _kind(plain), bool(has_digits))
+
+
+def _kind(text: bytes) -> bytes:
+    """Return the text with each digit as 0."""
+    return text.translate(_DIGITS)
 
 
 def _positions(block: bytes, text: bytes) -> Iterator[int]:
@@ -453,15 +435,11 @@ def _positions(block: bytes, text: bytes) -> Iterator[int]:
         at = block.find(text, _line_around(block, at)[1])
 
 
-def _is_code(frame: bytes, line: bytes) -> bool:
+def _is_code(lines: list[bytes], number: int, part: bytes) -> bool:
     """Tell whether a line is code that a traceback quotes: what it raises is in a later line."""
+    frame = lines[number - 1] if number else b""
     indent = frame.find(b'File "')
-    return indent >= 0 and line.startswith(frame[:indent] + b"  ")
-
-
-def _whole_line(block: bytes, at: int) -> bytes:
-    begin, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
-    return block[begin : end if end >= 0 else None]
+    return indent >= 0 and part.startswith(frame[:indent] + b"  ")
 
 
 def _line_around(block: bytes, at: int) -> tuple[int, int]:
