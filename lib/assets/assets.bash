@@ -223,17 +223,12 @@ asset_install_files() {
 
 # asset_link_files RECORD FROM TO: make hard links, or copies on another file system.
 asset_link_files() {
-  local option
-  for option in --link --reflink=auto; do
-    rm -rf -- "$3"
-    directory_make "$3"
-    if asset_files "$1" | tr '\n' '\0' |
-      (cd -- "$2" && xargs -0 -r cp -L "$option" --parents -t "$3" --) 2>"$3.log"; then
-      rm -f -- "$3.log"
-      return
-    fi
-  done
-  cat -- "$3.log" >&2
-  rm -f -- "$3.log"
-  return 1
+  asset_copy_files "$@" --link 2>/dev/null || asset_copy_files "$@" --reflink=auto
+}
+
+# asset_copy_files RECORD FROM TO OPTION: copy them to the new directory TO, with an option of cp.
+asset_copy_files() {
+  rm -rf -- "$3"
+  mkdir -- "$3" && asset_files "$1" | tr '\n' '\0' |
+    (cd -- "$2" && xargs -0 -r cp -L "$4" --parents -t "$3" --)
 }

@@ -1,8 +1,4 @@
-"""Assets: models, tokenizers and datasets of the Hugging Face Hub, for this and other machines.
-
-They are stored in the cache that the environment uses. For a machine without network they are plain
-files under ``offline/assets``, with a record of their commit and checksums.
-"""
+"""Assets: models, tokenizers and datasets of the Hugging Face Hub, for this and other machines."""
 
 from __future__ import annotations
 
@@ -44,20 +40,9 @@ class Asset(NamedTuple):
         """The name of its record, different for each revision and selection of files."""
         return f"{self.directory}-{hashlib.sha256(repr(tuple(self)).encode()).hexdigest()[:12]}"
 
-    @property
-    def refs(self) -> tuple[str, ...]:
-        """The names other than the commit under which programs find it."""
-        return () if _COMMIT.fullmatch(self.revision) else (self.revision,)
-
 
 def configured_assets(settings: Settings) -> tuple[Asset, ...]:
-    """Return the assets of all layers.
-
-    Raises
-    ------
-    LongshipError
-        If one has no repo, or an invalid repo or revision.
-    """
+    """Return the assets of all layers; stop if one has no valid repo or revision."""
     origin = settings.origins["assets"]
     return tuple(_asset(each, origin) for each in settings.configuration.assets)
 
@@ -148,7 +133,8 @@ def _start_lines(settings: Settings, paths: Paths) -> list[str]:
 
 def _ref_lines(assets: tuple[Asset, ...]) -> list[str]:
     """Return the lines with which programs find them by name; main is a repo's first asset."""
-    names = {(each.directory, ref): each for each in assets for ref in each.refs}
+    named = [each for each in assets if not _COMMIT.fullmatch(each.revision)]
+    names = {(each.directory, each.revision): each for each in named}
     for each in reversed(assets):
         names[each.directory, "main"] = each
     metrics = [each for each in assets if each.kind == "space"]

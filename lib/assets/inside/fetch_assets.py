@@ -2,9 +2,6 @@
 
 Runs inside the environment, with the Python of a venv that has huggingface_hub. The token is the
 environment's (HF_TOKEN). An interrupted download is resumed.
-
-Usage: python fetch_assets.py CACHE RECORD MACHINE KIND REPO REVISION
-       [--include PATTERN]... [--exclude PATTERN]...
 """
 
 import argparse
