@@ -154,15 +154,13 @@ BUNDLES = {
     "bundle_pack": lambda settings, paths: pack_lines(
         *(settings, paths._replace(scratch_dir=HERE), BUNDLE),
         typed=f"python3 bundle.py pack '{BUNDLE}'",
-        python="/usr/bin/python3",
     ),
     "bundle_verify": lambda settings, paths: verify_lines(
-        *(paths.root, BUNDLE), typed="python3 bundle.py verify", python="/usr/bin/python3"
+        *(paths.root, BUNDLE), typed="python3 bundle.py verify"
     ),
     "bundle_unpack": lambda settings, paths: unpack_lines(
         *(settings, paths, BUNDLE),
         typed=f"python3 bundle.py unpack '{BUNDLE}'",
-        python="/usr/bin/python3",
     ),
 }
 

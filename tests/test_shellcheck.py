@@ -115,10 +115,10 @@ OVERLAYS = {
 }
 BUNDLES = {  # no matter the runtime
     "pack": lambda env: pack_lines(
-        *(env.settings, env.paths, "/it's"), typed="x", python="p", allowed=["a b", "it's"]
+        *(env.settings, env.paths, "/it's"), typed="x", allowed=["a b", "it's"]
     ),
-    "verify": lambda _: verify_lines(ROOT, "/it's", typed="x y", python="p"),
-    "unpack": lambda env: unpack_lines(*(env.settings, env.paths, "/it's"), typed="x", python="p"),
+    "verify": lambda _: verify_lines(ROOT, "/it's", typed="x y"),
+    "unpack": lambda env: unpack_lines(*(env.settings, env.paths, "/it's"), typed="x"),
 }
 IMAGES = {
     "online build": partial(build_image, digest="sha256:12", force=True, command_line="x y"),

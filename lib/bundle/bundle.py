@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,7 +31,6 @@ def pack_lines(
     directory: str,
     *,
     typed: str,
-    python: str,
     history: bool = True,
     allowed: Iterable[str] = (),
 ) -> list[str]:
@@ -50,7 +50,7 @@ def pack_lines(
     parts = [call(f"--{name}={each}") for name in options for each in options[name]]
     parts += [*([] if history else ["--no-history"]), *_needed(settings, here)]
     return [
-        *_start(here.root, directory, typed, python),
+        *_start(here.root, directory, typed),
         "parts=(\n    " + "\n    ".join(parts) + ")",
         "",
         call(*_WORKER, "check", _BUNDLE, _PARTS),
@@ -62,12 +62,12 @@ def pack_lines(
     ]
 
 
-def _start(root: Path, directory: str, typed: str, python: str) -> list[str]:
+def _start(root: Path, directory: str, typed: str) -> list[str]:
     """Return the lines that every script of a bundle begins with."""
     return [
         call("on_interrupt", typed),
         assign("bundle", _directory(directory)),
-        array("worker", [python, "-B", root / "lib/bundle/worker.py"]),
+        array("worker", [sys.executable, "-B", root / "lib/bundle/worker.py"]),
     ]
 
 
@@ -113,23 +113,17 @@ def _copy(settings: Settings, directory: str) -> str:
     return f"{copy}; then run there: {unpack}"
 
 
-def verify_lines(root: Path, directory: str, *, typed: str, python: str) -> list[str]:
+def verify_lines(root: Path, directory: str, *, typed: str) -> list[str]:
     """Return the lines of ``bundle.py verify``."""
     return [
-        *_start(root, directory, typed, python),
+        *_start(root, directory, typed),
         call(*_WORKER, "verify", _BUNDLE),
         call("next_step", call("python3", "bundle.py", "unpack", _directory(directory))),
     ]
 
 
 def unpack_lines(
-    settings: Settings,
-    paths: Paths,
-    directory: str,
-    *,
-    typed: str,
-    python: str,
-    verified: bool = False,
+    settings: Settings, paths: Paths, directory: str, *, typed: str, verified: bool = False
 ) -> list[str]:
     """Return the lines of ``bundle.py unpack``; unpack.sh has VERIFIED the bundle already."""
     bundle = Path(_directory(directory))
@@ -144,7 +138,7 @@ def unpack_lines(
     steps = [] if configured_runtime(settings) == "host" else steps
     steps += ["build_overlay.py offline"] if settings.configuration.packages.overlay else []
     return [
-        *_start(paths.root, directory, typed, python),
+        *_start(paths.root, directory, typed),
         *([] if verified else [call(*_WORKER, "verify", _BUNDLE, "--step=1/2")]),
         call("directory_make", paths.offline),
         call("lock_hold", paths.offline / ".unpack"),

@@ -73,7 +73,9 @@ def _unpack(bundle: str, part: str, directory: str, memory: str) -> None:
     for name in kept:
         source, beside = f"{bundle}/{part}/{name}", f"{directory}/{name}.new"
         number = 1
-        while os.path.lexists(beside) and not _is_copy(source, beside):
+        while os.path.lexists(beside) and not (
+            tree.is_regular(beside) and cmp(source, beside, shallow=False)
+        ):
             number += 1
             beside = f"{directory}/{name}.new{number}"
         text = f"kept your modified {directory}/{name}; the bundle's version is {beside}"
@@ -114,10 +116,6 @@ def _compare(directory: str, sums: dict[str, str], before: set[str]) -> tuple[li
             is_ours = f"{checksum} {name}" in before or not os.path.lexists(f"{directory}/{name}")
             (new if is_ours else kept).append(name)
     return new, kept
-
-
-def _is_copy(source: str, path: str) -> bool:
-    return tree.is_regular(path) and cmp(source, path, shallow=False)
 
 
 def _make_link(directory: str, name: str, target: str, before: set[str]) -> bool:

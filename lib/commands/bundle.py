@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from lib.bundle.bundle import pack_lines, unpack_lines, verify_lines
@@ -58,12 +56,11 @@ def bundle(
     typed = command_line("bundle.py")
     if verified:  # by unpack.sh, which the user has typed
         typed = shown("bash", f"{directory}/unpack.sh", call.settings.root)
-    always = {"typed": typed, "python": sys.executable}
     if mode == "pack":
-        here, chosen = call.paths_here(), {"history": not no_history, "allowed": allow}
-        lines = pack_lines(call.settings, here, directory, **always, **chosen)
+        chosen = {"typed": typed, "history": not no_history, "allowed": allow}
+        lines = pack_lines(call.settings, call.paths_here(), directory, **chosen)
     elif mode == "verify":
-        lines = verify_lines(call.settings.root, directory, **always)
+        lines = verify_lines(call.settings.root, directory, typed=typed)
     else:
-        lines = unpack_lines(call.settings, call.paths, directory, **always, verified=verified)
+        lines = unpack_lines(call.settings, call.paths, directory, typed=typed, verified=verified)
     call.finish(render(call.title(f"bundle.py {mode}"), lines), "bundle.py")

@@ -23,7 +23,7 @@ from lib.script.secrets import SECRET
 def packing(repository, folder="/b", configuration="", **options):
     repository.write("configuration.toml", configuration)
     settings, paths = repository.settings_and_paths()
-    return pack_lines(settings, paths, folder, typed="t", python="python3", **options)
+    return pack_lines(settings, paths, folder, typed="t", **options)
 
 
 def parts(lines):
@@ -82,7 +82,7 @@ def test_folder_with_a_newline_is_refused(repository):
 def test_next_steps_are_those_of_the_runtime(runtime, steps, repository):
     repository.write("configuration.toml", f'[container]\nruntime = "{runtime}"\n')
     settings, paths = repository.settings_and_paths()
-    lines = unpack_lines(settings, paths, "/b", typed="t", python="p")
+    lines = unpack_lines(settings, paths, "/b", typed="t")
     assert sum(line.startswith("next_step 'python3 ") for line in lines) == steps
 
 
