@@ -39,10 +39,7 @@ _LOGIN = re.compile(r"(://)[^/\s]*@")
 
 
 def diagnose(settings: Settings, report: Report) -> None:
-    """Check the machine and the configuration.
-
-    An error of the configuration is one of the findings, so that the other checks still run.
-    """
+    """Check the machine and the configuration; an error of either is one of the findings."""
     machine, run = settings.machine, report.run
     _check_clone(settings.root, report)
     run("configuration", lambda: [_configuration(settings)])

@@ -1,7 +1,4 @@
-"""The check of a job's nodes, and of how its ranks communicate: doctor.py --job.
-
-One srun lets each node report facts, another one starts all ranks, within a minute.
-"""
+"""The check of a job's nodes, and of how its ranks communicate: doctor.py --job."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from lib.script.command import call, comment
 from lib.script.errors import LongshipError
 from lib.script.execute import output
 
-FACTS = "lib/doctor/inside/node_facts.py"
+_FACTS = "lib/doctor/inside/node_facts.py"
 _RANKS = "lib/doctor/inside/check_ranks.py"
 _EXCLUDE = "tell your site's support, and exclude the node: sbatch --exclude="
 _Node = Mapping[str, Any]  # what node_facts.py reports
@@ -65,7 +62,10 @@ def diagnose(env: Environment, script: str, report: Report) -> None:
     job, program = _find_job(env.machine.rendezvous), str(env.paths.root / _RANKS)
     files = [each for each in (env.image, env.overlay) if each.startswith("/")]
     files += [f"{env.venv}/pyvenv.cfg"] if env.venv else []
-    text = _ask(job, env.paths.root / FACTS, [*files, program, *map(str, env.paths.roots)])
+    # a file that exists nowhere is reported by the command that needs it
+    files = list(filter(os.path.exists, [*files, program, *map(str, env.paths.roots)]))
+    about = (job.address, str(job.port), job.nodes[0], str(len(job.nodes)), _temporary())
+    text = ask_nodes(env.paths.root, len(job.nodes), [*about, *files])
     found = [json.loads(line) for line in text.split("\n") if line.startswith('{"node": ')]
     nodes = sorted(found, key=lambda each: job.nodes.index(each["node"]))
     checks = [_silent(job, nodes, text)]
@@ -136,18 +136,11 @@ def _find_job(rendezvous: str) -> Job:
 # ---------- what the nodes report
 
 
-def _ask(job: Job, program: Path, files: Sequence[str]) -> str:
-    """Return what each node prints about itself and the files that it must be able to read.
-
-    A file that exists nowhere is reported by the command that needs it.
-    """
-    count = str(len(job.nodes))
-    step = (
-        f"srun --overlap --nodes={count} --ntasks={count} --ntasks-per-node=1 --wait=0 python3 -c"
-    )
-    about = (job.address, str(job.port), job.nodes[0], count, _temporary())
-    existing = [each for each in files if os.path.exists(each)]
-    return output([*step.split(), program.read_text(encoding="utf-8"), *about, *existing], 60).text
+def ask_nodes(root: Path, count: int, about: Sequence[str], *before: str) -> str:
+    """Return what each of so many nodes of the job prints about itself; `before` precedes srun."""
+    step = f"srun --overlap --nodes={count} --ntasks={count} --ntasks-per-node=1 --wait=0"
+    program = (root / _FACTS).read_text(encoding="utf-8")
+    return output([*before, *step.split(), "python3", "-c", program, *about], 60).text
 
 
 def _temporary() -> str:
@@ -169,10 +162,8 @@ def _silent(job: Job, nodes: Sequence[_Node], text: str) -> Iterator[Finding]:
 def _rendezvous(job: Job, nodes: Sequence[_Node]) -> Iterator[Finding]:
     """Check name, port and network of the first node, as each node sees them, and the clocks."""
     wrong = [found for node in nodes for found in _address(job, nodes, node)]
-    yield from wrong
-    if not wrong:
-        address = nodes[0]["address"]
-        yield ok("address", f"MASTER_ADDR, {job.address}, is {address} on all nodes")
+    text = f"MASTER_ADDR, {job.address}, is {nodes[0]['address']} on all nodes"
+    yield from wrong or [ok("address", text)]
     first, port = job.nodes[0], f"MASTER_PORT, {job.port},"
     if nodes[0]["node"] != first:
         text = f"cannot test MASTER_PORT, {job.port}, without {first}"

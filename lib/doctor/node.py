@@ -6,6 +6,7 @@ import os
 import pwd
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -171,13 +172,14 @@ def find_leftovers(root: Path, project: Path, scratch: Path) -> Iterator[Finding
     for directory in (root / "requirements", project, *(scratch / each for each in _WRITTEN)):
         with suppress(OSError):
             for each in os.scandir(directory):
+                changed = each.stat(follow_symlinks=False).st_mtime
                 if each.name.endswith(".lock") and each.is_dir(follow_symlinks=False):
-                    locks.append(each.path)
-                elif ".partial" in each.name and time.time() - _changed(each.path) > 3600:
+                    locks.append((each.path, changed))
+                elif ".partial" in each.name and time.time() - changed > 3600:
                     unfinished.append(each.path)
-    for lock in locks:
+    for lock, changed in locks:
         owner, code = bash(call("lock_owner", lock), call("lock_is_stale", lock))
-        seen = time.strftime("%F %R", time.localtime(_changed(lock)))
+        seen = time.strftime("%F %R", time.localtime(changed))
         if code:
             yield ok("locks", f"{owner} holds the lock {lock}, last seen {seen}")
             return  # unfinished files may be its own
@@ -192,13 +194,6 @@ def find_leftovers(root: Path, project: Path, scratch: Path) -> Iterator[Finding
         yield ok("leftovers", "no locks and no unfinished files")
 
 
-def _changed(path: str) -> float:
-    """Return when a file was changed; now if it has gone meanwhile."""
-    with suppress(OSError):
-        return os.lstat(path).st_mtime
-    return time.time()
-
-
 # ---------- what apptainer and singularity require
 
 
@@ -206,7 +201,7 @@ def find_user_rights(runtime: str, machine: Machine | None) -> Iterator[Finding]
     """Check that an ordinary user can start, build and mount images."""
     user = succeeds(["unshare", "--user", "--map-root-user", "true"])
     fuse = os.access("/dev/fuse", os.R_OK | os.W_OK)
-    setuid = not (user and fuse) and bash(call("sif_has_setuid", runtime)).code == 0
+    setuid = not (user and fuse) and _has_setuid(runtime)
     instead = f"{runtime} is installed setuid and does not need"
     if user or setuid:
         without = f"not available to users; {instead} them"
@@ -225,6 +220,13 @@ def find_user_rights(runtime: str, machine: Machine | None) -> Iterator[Finding]
         fix = "ask your site for: chmod 666 /dev/fuse, or a setuid installation of apptainer"
         text = f"/dev/fuse is not accessible: {runtime} unpacks each image before it starts"
         yield warning("FUSE", text, fix)
+
+
+def _has_setuid(runtime: str) -> bool:
+    """Tell whether a runtime can mount images by the kernel, without user namespaces."""
+    directory = re.findall("^LIBEXECDIR=(.*)", output([runtime, "buildcfg"], 20).text, re.M)[:1]
+    starters = [Path(each, runtime, "bin/starter-suid") for each in directory]
+    return any(each.exists() and each.stat().st_mode & stat.S_ISUID for each in starters)
 
 
 def _fakeroot(machine: Machine | None) -> str:

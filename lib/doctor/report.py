@@ -14,7 +14,7 @@ from typing import Callable, NamedTuple
 
 from lib.script.errors import LongshipError, offline_modes, paint, printable
 from lib.script.execute import Output, output
-from lib.script.output import json_object
+from lib.script.output import as_json
 from lib.script.render import render
 
 _PATIENCE = 60  # seconds for a program
@@ -95,8 +95,9 @@ class Report:
             for state in ("problem", "warning")
         )
         if self.as_json:
-            findings = rows_of("state topic text fix", self.findings)
-            rows = rows_of("key value origin", values)
+            findings = as_json(each._asdict() for each in self.findings).text.rstrip()
+            named = (dict(zip(("key", "value", "origin"), each)) for each in values)
+            rows = as_json(named).text.rstrip()
             counts = f'"problems": {len(problems)}, "warnings": {len(warnings)}'
             show(f'{{{counts}, "findings": {findings}, "values": {rows}}}')
         else:
@@ -113,12 +114,6 @@ class Report:
             show(share if problems or warnings else "no problems found")
         if problems:
             sys.exit(1)
-
-
-def rows_of(names: str, rows: Iterable[Sequence[str]]) -> str:
-    """Return rows as a list of JSON objects, one per line; the names are those of the columns."""
-    lines = (f"\n  {json_object(dict(zip(names.split(), each)))}" for each in rows)
-    return f"[{','.join(lines)}\n]"
 
 
 def show(text: str) -> None:

@@ -22,7 +22,7 @@ from lib.doctor import job, site_facts
 from lib.doctor.checks import as_toml
 from lib.doctor.network import find_proxies, package_index, without_login
 from lib.doctor.node import own_user
-from lib.doctor.report import Finding, Report, rows_of, show
+from lib.doctor.report import Finding, Report, show
 from lib.doctor.site_edit import Key, change, unified_diff
 from lib.doctor.site_facts import NAME, PER_NODE, Slurm
 from lib.doctor.software import SIF_RUNTIMES, load_modules
@@ -30,6 +30,7 @@ from lib.jobs.job_files import job_files, read_job_file
 from lib.jobs.status import last_error
 from lib.script.errors import LongshipError, paint
 from lib.script.execute import make_directory, output, write_file
+from lib.script.output import as_json
 
 WIDTHS = (9, 28)  # of the report's columns
 _STATES = ("confirmed", "different", "undecided")
@@ -79,7 +80,8 @@ def diagnose(settings: Settings, report: Report, *, in_job: bool) -> None:
     write_file(directory / f"site-{machine.name}.patch", patch)
     write_file(directory / f"site-{machine.name}.txt", _to_share(settings, report, patch))
     if report.as_json:
-        findings, rest = rows_of("state topic text fix", report.findings), json.dumps(patch)
+        findings = as_json(each._asdict() for each in report.findings).text.rstrip()
+        rest = json.dumps(patch)
         show(f'{{"counts": {json.dumps(counts)}, "findings": {findings}, "patch": {rest}}}')
     else:
         show("\n" + f"{patch}\n" * bool(patch) + ", ".join(f"{x}: {n}" for x, n in counts.items()))
@@ -115,11 +117,9 @@ def _ask_node(settings: Settings) -> dict[str, Any]:
     number = job.find_number("python3 doctor.py --site --job")
     machine, variables = settings.machine, settings.configuration.environment.set
     proxies = [f"{name}={value}" for name, value in variables.items() if name.endswith("_proxy")]
-    step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "python3", "-c"]
-    program = (settings.root / job.FACTS).read_text(encoding="utf-8")
     url = re.sub("://.*@", "://", (package_index() or ["https://pypi.org/"])[0])
     about = ["--site", url, *machine.binds, *machine.compute_directories]
-    text = output(["env", *proxies, *step, program, *about], 60).text.strip()
+    text = job.ask_nodes(settings.root, 1, about, "env", *proxies).strip()
     last = text.rpartition("\n")[2]
     if not last.startswith('{"node": '):
         what = f"the node of job {number} does not respond: {last or 'no output'}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -192,6 +193,5 @@ def describe_disk(directory: str) -> str:
 
 def interfaces() -> list[str]:
     """Return the names of the network interfaces of this node."""
-    lines = output(["ip", "-br", "link"], 10).text.split("\n")
-    names = [re.split("[ @]", line)[0] for line in lines]
+    names = [name for _, name in socket.if_nameindex()]
     return [each for each in names if NAME.fullmatch(each) and each != "lo"]

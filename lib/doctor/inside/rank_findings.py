@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
@@ -52,7 +53,10 @@ def map_findings(ranks: Sequence[Facts], *, complete: bool) -> list[Finding]:
     on: dict[str, list[Facts]] = {}
     for each in ranks:
         on.setdefault(each["node"], []).append(each)
-    layouts = {node: repr([_layout(each) for each in own]) for node, own in on.items()}
+    layouts = {
+        node: repr([(sorted(x["cores"]), x["gpu"] and x["gpu"]["index"]) for x in own])
+        for node, own in on.items()
+    }
     usual = statistics.mode(layouts.values()) if layouts else ""
     alike = [node for node in on if layouts[node] == usual]
     told = [node for node in on if complete or node in alike[:1] or node not in alike]
@@ -72,10 +76,6 @@ def map_findings(ranks: Sequence[Facts], *, complete: bool) -> list[Finding]:
     return found
 
 
-def _layout(rank: Facts) -> tuple[list[int], int | None]:
-    return sorted(rank["cores"]), rank["gpu"] and rank["gpu"]["index"]
-
-
 def _binding(rank: Facts) -> str:
     gpu, cores, numa = rank["gpu"], format_numbers(rank["cores"]), format_numbers(rank["numa"])
     on = f"GPU {gpu['index']} ({gpu['name']}, {gpu['bus'] or gpu['uuid']})" if gpu else "no GPU"
@@ -93,11 +93,8 @@ def _node_problems(node: str, ranks: Sequence[Facts]) -> list[Finding]:
             found.append(Finding(state, "binding", text, fix))
 
     # the ranks of one task, which torchrun starts, are not bound one by one
-    users: dict[int, set[int]] = {}
-    for each in ranks:
-        for core in each["cores"]:
-            users.setdefault(core, set()).add(each["task"])
-    contested = {core for core, using in users.items() if len(using) > 1}
+    users = Counter(core for core, _ in {(core, x["task"]) for x in ranks for core in x["cores"]})
+    contested = {core for core, count in users.items() if count > 1}
     text = f"share cores {format_numbers(contested)}"
     add("warning", text, BINDING, lambda x: contested & set(x["cores"]))
     cores, tasks = ranks[0]["cores_of_node"], [each["task"] for each in ranks]
@@ -106,14 +103,10 @@ def _node_problems(node: str, ranks: Sequence[Facts]) -> list[Finding]:
         add("problem", text, BINDING, lambda x: len(x["cores"]) <= tasks.count(x["task"]))
     text = f"sees no GPU, but the job has {ranks[0]['gpus_asked']} on each node"
     add("problem", text, NO_GPU, lambda x: x["gpus_asked"] and not x["gpu"])
-    near = {x["rank"]: set(x["gpu"]["cores"] if x["gpu"] else ()) for x in ranks}
+    # all cores where those near the GPU are not known
+    near = {x["rank"]: set((x["gpu"] or x)["cores"] or x["cores"]) for x in ranks}
     text = "has no core near its GPU"
-    add(
-        "warning",
-        text,
-        BINDING,
-        lambda x: near[x["rank"]] and not near[x["rank"]] & set(x["cores"]),
-    )
+    add("warning", text, BINDING, lambda x: near[x["rank"]].isdisjoint(x["cores"]))
     uuids = [each["gpu"]["uuid"] for each in ranks if each["gpu"] and each["gpu"]["uuid"]]
     fix = "start one rank per GPU: --ntasks-per-node"
     add("problem", "share a GPU", fix, lambda x: x["gpu"] and uuids.count(x["gpu"]["uuid"]) > 1)
