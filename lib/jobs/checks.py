@@ -43,8 +43,7 @@ def check_job(
     _check_colon(words)
     if not job.is_interactive:
         _check_batch_options(given)
-    image = env.image if job.needs_image or env.runtime == "host" else env.source.address
-    _check_visible(env, job, given, words, log, image)
+    _check_visible(env, job, given, words, log)
     configured_repositories(settings)  # no password stands in a URL, which is recorded
 
 
@@ -160,15 +159,11 @@ def _check_batch_options(given: Mapping[str, str]) -> None:
 
 
 def _check_visible(
-    env: Environment,
-    job: JobFile,
-    given: Mapping[str, str],
-    words: Sequence[str],
-    log: str,
-    image: str,
+    env: Environment, job: JobFile, given: Mapping[str, str], words: Sequence[str], log: str
 ) -> None:
     """Stop if a path is not visible to compute nodes. On JUPITER such a job has no log."""
     paths, machine = env.paths, env.machine
+    image = env.image if job.needs_image or env.runtime == "host" else env.source.address
     visible = machine.compute_directories
     for what, path in (
         ("this repository", str(paths.root)),
