@@ -1,8 +1,4 @@
-"""Sites: the facts of each machine, from the ``site.toml`` of its directory.
-
-A site is a directory next to the entry scripts with a ``site.toml``, which describes one or more
-machines. Adding one needs no Python.
-"""
+"""Sites: a directory next to the entry scripts each, whose ``site.toml`` describes its machines."""
 
 import os
 import re

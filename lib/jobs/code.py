@@ -36,15 +36,9 @@ class Code(Git):
     its own, without any user's settings, and with only those of the repository that say how files
     are read: others can start programs (filters, monitors, hooks, transports), in submodules too.
 
-    Attributes
-    ----------
-    commit, base : str
-        What the files follow from: HEAD, and the version that the repository was last updated to.
-        Both are empty, and `reason` says why, where that is not known.
-    files : dict of str
-        Mode and git's ID of each file; of a submodule its commit.
-    large : list of str
-        New files and directories that are too large to be code, or unreadable; `files` has none.
+    The files follow from `commit`, HEAD, and `base`, the version that the repository was last
+    updated to; both are empty, and `reason` says why, where that is not known. `files` has mode and
+    git's ID of each file, of a submodule its commit; `large` what is not code or unreadable.
     """
 
     def __init__(self, top: Path, unread: Path | None = None) -> None:

@@ -3,7 +3,6 @@
   python3 -X utf8 freeze.py ACTION ARGUMENT...
 
 A job runs the files of this clone and of the external repositories as they were at submission.
-The worker needs git and the standard library.
 """
 
 from __future__ import annotations
@@ -309,10 +308,7 @@ def _prune(store: Path) -> None:
 def written(copy: Path) -> Iterator[str]:
     """Yield the files that jobs wrote into a copy, also those with an old time (cp -p, tar).
 
-    Raises
-    ------
-    OSError
-        If some may be missing: the list of the frozen ones is, or the file system is too slow.
+    It is an OSError if some may be missing: the list is, or the file system is too slow.
     """
     made, end = Path(f"{copy}.made"), time.monotonic() + _LONGEST_LISTING
     frozen, finished = set(split_names(made.read_bytes())), made.stat().st_mtime_ns

@@ -1,10 +1,8 @@
 """Write the report page of runs: one HTML file with charts, which requests nothing.
 
 Runs inside the environment, with its matplotlib, and its tensorboard if a stack writes event files.
-The charts are matplotlib's SVG, inline: 10 to 20 kB each, sharp at any size, and in the colours of
-the page, light or dark, by CSS alone. Plotly's would be interactive, but each page would contain
-4 MB of JavaScript. A page without scripts can forbid all scripts, whatever the text of logs and
-arguments that it shows.
+The charts are SVG of 10 to 20 kB in the colours of the page; Plotly's JavaScript would be 4 MB. And
+a page without scripts can forbid those in the text of logs and arguments.
 
 Usage: python report_page.py PAGE <DATA, the JSON of lib/jobs/page.py
 """
