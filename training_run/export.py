@@ -29,6 +29,16 @@ def fail_without_checkpoint(run: Path) -> NoReturn:
     fail(f"no checkpoint in {run}", f"list the runs: ls {run.parent}")
 
 
+def newest_of_megatron(run: Path) -> tuple[Path, Path]:
+    """Return the last complete checkpoint of a run of Megatron, and where its export goes."""
+    try:
+        step = int((run / "latest_checkpointed_iteration.txt").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        fail_without_checkpoint(run)
+    # Megatron reads a number from every name that begins with iter_ when it removes checkpoints
+    return run / f"iter_{step:07d}", run / f"step-{step:07d}-hf"
+
+
 def export(directory: Path, write: Callable[[Path], None]) -> None:
     """Write a model to a directory, complete or not at all, and print it; do nothing if it exists.
 

@@ -19,16 +19,7 @@ with redirect_stdout(sys.stderr):  # for the log
 
 sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
 from training_run import fail  # noqa: E402
-from training_run.export import export, fail_without_checkpoint, read_run  # noqa: E402
-
-
-def newest_checkpoint(run: Path) -> Path:
-    """Return the checkpoint that Megatron names as the last complete one."""
-    try:
-        step = int((run / "latest_checkpointed_iteration.txt").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        fail_without_checkpoint(run)
-    return run / f"iter_{step:07d}"
+from training_run.export import export, newest_of_megatron, read_run  # noqa: E402
 
 
 def bridge_like(like: str, checkpoint: Path) -> AutoBridge:
@@ -66,7 +57,7 @@ def main() -> None:
     add = parser.add_argument
     add("--like", help="model of the same architecture (default: training.model, or the recipe's)")
     run, args = read_run(parser)
-    newest = newest_checkpoint(run)
+    newest, directory = newest_of_megatron(run)
     if read_run_config(str(newest / "run_config.yaml")).get("peft"):
         hint = "merge them with examples/peft/merge_lora.py of Megatron-Bridge"
         fail(f"{newest} contains adapters, not a model", hint)
@@ -74,8 +65,6 @@ def main() -> None:
     hint = "name a model of the same architecture in Hugging Face's format: --like MODEL"
     if not like:
         fail(f"the recipe of {newest} has no model in Hugging Face's format", hint)
-    # Megatron reads a number from every name that begins with iter_ when it removes checkpoints
-    directory = newest.with_name(f"{newest.name.replace('iter_', 'step-')}-hf")
     try:
         export(directory, lambda partial: write(newest, like, partial))
     except (KeyError, NotImplementedError, RuntimeError, ValueError) as error:
