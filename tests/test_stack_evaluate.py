@@ -100,7 +100,7 @@ def test_each_machine_that_trains_has_a_job_script_that_evaluates():
         (
             ["--stack", "olmo", "local/run_training_local.sbatch"],
             "--then starts export.sh, which the stack olmo does not have",
-            "--stack megatron-bridge or olmo-core or pytorch or torchtitan or trl",
+            "--stack megatron-bridge or megatron-lm or olmo-core or pytorch or torchtitan or trl",
         ),
         (["local/preprocess_data_local.sbatch"], "does not start run_training.sh", "--after JOB"),
         (["rerun", "7"], "--then requires the job script of a training", "--help"),

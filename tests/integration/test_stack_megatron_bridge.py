@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support import cache, processes
+from support.git import clone_of
 from support.hub import Repo, running_hub
 from support.inside import Inside
 from support.repository import toml
@@ -97,19 +98,6 @@ assert first.keys() == second.keys()
 same = all(torch.equal(first[each], second[each]) for each in first)
 print(same, models[1].config.max_position_embeddings, tokenizer.eos_token, *losses)
 """
-
-
-def clone_of(repository, environment):
-    """Give the clone of a repository of the stack, which is fetched once."""
-    url, ref = repository["url"], repository["ref"]
-
-    def build(partial):
-        words = ["git", "clone", "--quiet", "--depth=1", f"--branch={ref}", url, partial]
-        done = processes.run(words, env=environment, check=False, timeout=PATIENCE)
-        if done.returncode:
-            pytest.skip(f"needs {url}, which git cannot clone: {done.stderr.splitlines()[-1]}")
-
-    return cache.cached(f"{Path(url).stem}-{ref}", build)
 
 
 @pytest.fixture(scope="module")

@@ -1,19 +1,23 @@
-"""What preprocess_data.sh of megatron-lm makes is what Megatron reads.
+"""What preprocess_data.sh of megatron-lm makes is what Megatron reads; a trained model is exported.
 
-megatron-core comes as the newest wheel, of an earlier release than the pinned one, of which the
-registry has none. It has the datasets, not pretrain_gpt.py.
+For the data, megatron-core comes as the newest wheel, of an earlier release than the pinned one, of
+which the registry has none. A training and its export run the pinned release, with stand-ins for
+GPU, TransformerEngine and Python 3.12, see tests/support/no_gpu.py.
 """
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 from support import cache, processes
-from support.git import Repository
+from support.git import Repository, clone_of
 from support.inside import Inside
 from support.repository import toml
+
+from lib.configuration.stacks import load_stack
 
 # The framework is installed whole; tests/test_stack_megatron_lm.py reads its command lines.
 pytestmark = pytest.mark.slow
@@ -68,13 +72,14 @@ json.dump({
 @pytest.fixture(scope="module")
 def inside(root, session_environment, tmp_path_factory):
     """Give the environment of the stack, with the released megatron-core for its repositories."""
-    core = "megatron-core==0.16.1"
+    # The others are in the image.
+    more = ["megatron-core==0.16.1", "pybind11==3.0.4", "triton==3.9.0"]
     requirements = root / "stacks/megatron-lm/requirements.txt"
-    marks = cache.fingerprint(requirements, root / "requirements/torch.txt", core)
+    marks = cache.fingerprint(requirements, root / "requirements/torch.txt", more)
     folder = cache.cache_folder() / f"megatron-lm-{marks}"
     made = tmp_path_factory.mktemp("inside")
     wanted = made / "requirements.txt"
-    wanted.write_text(f"{requirements.read_text()}\n{core}\n")
+    wanted.write_text("\n".join([requirements.read_text(), *more, ""]))
     lines = [
         'stack = "megatron-lm"',
         "[container]",
@@ -199,3 +204,200 @@ def test_tokenizer_that_is_not_there_is_told(inside, root, tmp_path):
     error, hint = done.stderr.splitlines()[-2:]
     assert error.startswith("error: cannot read the tokenizer me/nowhere: ")
     assert hint.startswith("hint: set training.tokenizer to a directory")
+
+
+SIZES = """
+[training]
+layers = 2
+hidden_size = 64
+heads = 4
+sequence_length = 32
+micro_batch = 2
+global_batch = 8
+steps = 8
+save_interval = 8
+learning_rate = "1e-2"
+split = "1,0,0"
+"""
+# Megatron's own layers instead of TransformerEngine's, and no kernels of GPUs.
+ON_CPU = (
+    *("--transformer-impl=local", "--distributed-backend=gloo", "--eval-iters=0"),
+    *("--no-gradient-accumulation-fusion", "--no-persist-layer-norm", "--no-rope-fusion"),
+    *("--no-masked-softmax-fusion", "--no-bias-gelu-fusion", "--no-bias-swiglu-fusion"),
+    "--no-bias-dropout-fusion",
+)
+VARIABLES = ("OMP_NUM_THREADS=1", "TORCHDYNAMO_DISABLE=1", "PYTHONWARNINGS=ignore")
+
+# The logits of transformers, and those of the model that Megatron-LM builds for the checkpoint.
+COMPARE = """
+import sys
+import torch
+from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.training.argument_utils import gpt_config_from_args
+from megatron.training.models.gpt import GPTModelBuilder
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+checkpoint, exported, text = sys.argv[1:]
+tokenizer = AutoTokenizer.from_pretrained(exported)
+theirs = AutoModelForCausalLM.from_pretrained(exported)
+stored = theirs.dtype
+ids = torch.tensor([tokenizer(text)["input_ids"]])
+common = dist_checkpointing.load_common_state_dict(checkpoint)
+store = torch.distributed.HashStore()
+torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+parallel_state.initialize_model_parallel()
+tensor_parallel.model_parallel_cuda_manual_seed(1)
+builder = GPTModelBuilder(gpt_config_from_args(common["args"]))
+ours = builder.build_model(ProcessGroupCollection.use_mpu_process_groups())
+metadata = dist_checkpointing.load_content_metadata(preloaded_state_dict=common)
+state = {"model": ours.sharded_state_dict(metadata=metadata)}
+ours.load_state_dict(dist_checkpointing.load(state, checkpoint)["model"])
+places = torch.arange(ids.shape[1])[None]
+with torch.no_grad():
+    logits = theirs.float().eval()(ids).logits
+    difference = (ours.float().eval()(ids, places, None) - logits).abs().max().item()
+print(type(theirs).__name__, tokenizer.eos_token, theirs.config.eos_token_id, stored)
+print(*logits.shape, logits.std().item(), difference)
+"""
+
+# What the export says of each argument of a training that is not a Llama's.
+REFUSE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import export
+
+args = export.dist_checkpointing.load_common_state_dict(sys.argv[2])["args"]
+export.llama_configuration(args)
+for name in export.LLAMA:
+    before = getattr(args, name)
+    setattr(args, name, "other")
+    try:
+        export.llama_configuration(args)
+        sys.exit(f"{name} is not refused")
+    except ValueError as error:
+        print(error)
+    setattr(args, name, before)
+"""
+
+
+@pytest.fixture(scope="module")
+def megatron(root, session_environment, inside, data, tmp_path_factory):
+    """Give ``megatron(*argv)``, which runs a command with the pinned Megatron-LM, on a CPU.
+
+    The runs are in ``megatron.runs``.
+    """
+    if sys.version_info < (3, 11):
+        pytest.skip("Megatron-LM needs Python 3.12, for which the stand-ins make 3.11 do")
+    repository = load_stack(root, "megatron-lm").configuration.values["repositories"][0]
+    clone = clone_of(repository, session_environment)
+    own = tmp_path_factory.mktemp("it's megatron")
+    (own / "repos").mkdir()
+    (own / "repos/Megatron-LM").symlink_to(clone)
+    (own / "python").mkdir()
+    shutil.copy(root / "tests/support/no_gpu.py", own / "python")
+    (own / "python/sitecustomize.py").write_text("import no_gpu\n")
+    base = Path(inside.environment["LONGSHIP_CONFIGURATION"]).read_text()
+    prefix = toml(data / "corpus_text_document")
+    settings = f"{SIZES}data = [{prefix}]\n"
+    (own / "configuration.toml").write_text(
+        base.replace("[paths]", f"[paths]\ncheckpoint_dir = {toml(own / 'runs')}") + settings
+    )
+    environment = {**inside.environment, "LONGSHIP_CONFIGURATION": str(own / "configuration.toml")}
+    places = (f"PYTHONPATH={clone}:{own}/python", f"LONGSHIP_REPOSITORIES={own}/repos")
+    command = Inside(root, environment)
+
+    def run(*argv, **options):
+        return command("env", *VARIABLES, *places, *argv, timeout=900, **options)
+
+    run.runs = own / "runs"
+    return run
+
+
+@pytest.fixture(scope="module")
+def train(root, megatron):
+    """Give a function that trains a run on two ranks, and returns its directory."""
+
+    def run(name, *arguments):
+        script = root / "stacks/megatron-lm/run_training.sh"
+        given = ("GPUS_PER_NODE=2", f"TRAINING_RUN_NAME={name}")
+        megatron(*given, "bash", script, *ON_CPU, *arguments)
+        return megatron.runs / name
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def llama(root):
+    """Give the arguments with which the README trains a Llama."""
+    readme = (root / "stacks/megatron-lm/README.md").read_text()
+    (words,) = re.findall(r"-- (--swiglu .*?)\n```", readme, re.S)
+    return words.replace("\\\n", " ").split()
+
+
+@pytest.fixture(scope="module")
+def whole(train, llama):
+    """Train a Llama with fewer keys than queries; give the directory of the run."""
+    return train("whole", *llama, "--group-query-attention", "--num-query-groups=2")
+
+
+@pytest.fixture
+def export(root, megatron):
+    """Give a function that exports a run."""
+    script = root / "stacks/megatron-lm/export.sh"
+    return lambda name, **options: megatron("bash", script, name, **options)
+
+
+def test_exported_llama_has_the_logits_of_megatrons_model(megatron, whole, export):
+    checkpoint, exported = whole / "iter_0000008", whole / "step-0000008-hf"
+    assert len(list(checkpoint.glob("*.distcp"))) > 1  # of both ranks
+    assert export("whole").stdout == f"{exported}\n"
+    assert "already exported:" in export("whole").stderr
+    assert not list(whole.glob("*.partial")) and not list(exported.glob("model-*.json"))
+    text = " ".join(TEXTS[-1].split()[:12])
+    done = megatron("python", "-c", COMPARE, checkpoint, exported, text)
+    facts, numbers = done.stdout.splitlines()[-2:]
+    assert facts.split() == ["LlamaForCausalLM", "<|endoftext|>", "0", "torch.bfloat16"]
+    _, length, vocabulary, spread, difference = map(float, numbers.split())
+    assert length > 10 and vocabulary == 512 and spread > 0.1  # with the padding
+    assert difference < 1e-5 * spread  # in float32; only the order of additions differs
+
+
+def refusal(run, export):
+    """Give the error of an export that fails, without the directories, and its hint."""
+    done = export(run.name, check=False)
+    assert done.returncode == 1 and not done.stdout
+    assert not list(run.glob("step-*"))
+    error, hint = done.stderr.splitlines()[-2:]
+    return error.replace(f"{run.parent}/", ""), hint
+
+
+def test_model_with_other_weights_is_refused(train, llama, export):
+    biased = [word for word in llama if word != "--disable-bias-linear"]
+    error, hint = refusal(train("biased", *biased, "--train-iters=1"), export)
+    name = "decoder.layers.mlp.linear_fc1.bias"
+    assert error == f"error: cannot export biased/iter_0000001: it also has {name}"
+    assert hint.startswith("hint: train a model with the arguments of a Llama")
+
+
+def test_model_that_computes_otherwise_is_refused(root, megatron, whole):
+    words = (REFUSE, root / "stacks/megatron-lm", whole / "iter_0000008")
+    errors = megatron("python", "-c", *words).stdout.splitlines()
+    assert "position_embedding_type is other, not rope" in errors
+    assert "tokenizer_type is other, not HuggingFaceTokenizer" in errors
+
+
+def test_damaged_checkpoint_is_told(whole, export):
+    damaged = whole.with_name("damaged")
+    shutil.copytree(whole, damaged, ignore=shutil.ignore_patterns("step-*"))
+    for shard in damaged.glob("iter_*/__1_*.distcp"):
+        with shard.open("r+b") as file:
+            file.truncate(1000)
+    error, hint = refusal(damaged, export)
+    assert re.fullmatch("error: cannot read damaged/iter_0000008: .+", error)
+    assert hint.endswith("/damaged/latest_checkpointed_iteration.txt")
+
+
+def test_run_without_a_checkpoint_is_told(megatron, export):
+    error, _ = refusal(megatron.runs / "none", export)
+    assert error == "error: no checkpoint in none"

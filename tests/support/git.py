@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lib import ROOT
-from support import processes
+from support import cache, processes
 from support.repository import Clone, toml
 
 IDENTITY = {
@@ -19,6 +19,19 @@ IDENTITY = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_ALLOW_PROTOCOL": "file:https",  # git forbids it for submodules since 2.38.1
 }
+
+
+def clone_of(repository, environment):
+    """Give the clone of a repository of a stack, which is fetched once."""
+    url, ref = repository["url"], repository["ref"]
+
+    def build(partial):
+        words = ["git", "clone", "--quiet", "--depth=1", f"--branch={ref}", url, partial]
+        done = processes.run(words, env=environment, check=False, timeout=900)
+        if done.returncode:
+            pytest.skip(f"needs {url}, which git cannot clone: {done.stderr.splitlines()[-1]}")
+
+    return cache.cached(f"{Path(url).stem}-{ref}", build)
 
 
 def record_code(run, folder, directory, **options):
