@@ -80,9 +80,7 @@ def find_runtime(runtime: str, why: str) -> Iterator[Finding]:
         yield ok("runtime", f"host (no container){why and f': {why}'}")
         return
     broken = call("fail", f"{runtime} is installed but does not work", f"run: {runtime} version")
-    works = " || ".join(
-        [*(f"{call(runtime, x)} &>/dev/null" for x in ("--version", "version")), broken]
-    )
+    works = f"{call(runtime, 'version')} &>/dev/null || {broken}"
     lines = (call("program_check", runtime), works, call("program_version", runtime))
     yield from asked("runtime", *lines, text=f"{PRINTED}{why and f', {why}'}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lib.runtimes.contract import SHELL
 from lib.runtimes.environment import IMAGE, Environment, bind_lines, overlay_lines
 from lib.script.command import array, call
 from lib.script.quoting import Expansion, Word
@@ -19,24 +20,10 @@ def options(env: Environment) -> list[str]:
         call("sif_add_home"),
         *bind_lines(env),
         *overlay_lines(env, "overlay_mount"),
-        *([call("sif_add_nvidia")] if env.machine.gpu in ("cuda", "auto") else []),
-        *([call("sif_add_amd")] if env.machine.gpu == "auto" else []),
+        *([call("sif_add_gpus")] if env.machine.gpu in ("cuda", "auto") else []),
     ]
 
 
 def command_prefix(env: Environment) -> list[Word]:
     """Return the arguments before the user's command."""
-    return [
-        *(env.runtime, "--quiet", "exec", Expansion('"${options[@]}"'), IMAGE),
-        *("/bin/sh", "-c", Expansion('"$longship_contract"'), "longship"),
-    ]
-
-
-def start_probe(program: str, image: str) -> list[str]:
-    """Return the command that succeeds if this runtime can start this image."""
-    return [program, "--quiet", "exec", image, "/bin/true"]
-
-
-def build_probe(program: str) -> list[str]:
-    """Return the command that succeeds if this runtime can build."""
-    return [program, "--version"]
+    return [env.runtime, "--quiet", "exec", Expansion('"${options[@]}"'), IMAGE, *SHELL]

@@ -27,12 +27,6 @@ class Runtime(Protocol):
     def command_prefix(self, env: Environment) -> list[Word]:
         """Return the arguments before the user's command."""
 
-    def start_probe(self, program: str, image: str) -> list[str]:
-        """Return the command that succeeds if this runtime can start this image."""
-
-    def build_probe(self, program: str) -> list[str]:
-        """Return the command that succeeds if this runtime can build."""
-
 
 MODULES: dict[str, Runtime] = {
     "apptainer": apptainer,
@@ -68,11 +62,21 @@ def choose_runtime(
     failed = []
     for runtime in _installed(settings):
         image = image_to_start(runtime, image_source(settings), paths)
-        if succeeds(MODULES[runtime].start_probe(runtime, image)):
+        if succeeds(_start_probe(runtime, image, paths)):
             return Choice(runtime, _FIRST)
         failed.append(runtime)
     why = f"found {', '.join(failed)}, but no image" if failed else "no container runtime found"
     return Choice("host", why)
+
+
+def _start_probe(runtime: str, image: str, paths: Paths) -> list[str]:
+    """Return the command that succeeds if a runtime can start an image, or its store has it."""
+    if runtime in ("docker", "podman"):
+        return [runtime, "image", "inspect", image]
+    if runtime == "enroot":
+        start = map(str, enroot.start(paths.root))
+        return ["env", "NVIDIA_VISIBLE_DEVICES=void", *start, image, "/bin/true"]
+    return [runtime, "--quiet", "exec", image, "/bin/true"]
 
 
 def choose_target_runtime(
@@ -94,11 +98,15 @@ def choose_target_runtime(
 def choose_builder(settings: Settings, succeeds: Callable[[list[str]], bool]) -> Choice:
     """Choose the runtime that builds: as `choose_runtime`, but without an image yet."""
     configured = configured_runtime(settings)
+    if configured == "host":
+        raise LongshipError(
+            "the runtime host uses no image",
+            'choose another runtime in configuration.toml, such as container.runtime = "apptainer"',
+        )
     if configured:
-        MODULES[configured].build_probe(configured)  # host refuses
         return Choice(configured, "")
     for runtime in _installed(settings):
-        if succeeds(MODULES[runtime].build_probe(runtime)):
+        if succeeds([runtime, "version"]):  # docker and podman ask their daemon
             return Choice(runtime, _FIRST)
     raise LongshipError(
         f"no installed runtime can build from {image_source(settings).address}",

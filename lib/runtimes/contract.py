@@ -18,7 +18,7 @@ from lib.configuration.snapshot import refuse_secrets
 from lib.configuration.training import Training
 from lib.script.command import call, export, wrapped
 from lib.script.errors import LongshipError, offline_modes
-from lib.script.quoting import NAME, Expansion, name, word
+from lib.script.quoting import NAME, Expansion, Word, name, word
 
 # Compilers, Python, preloaded libraries and conda of the host are wrong inside the container.
 # JSC's modules rely on PYTHONPATH and set the compiler's paths.
@@ -52,6 +52,8 @@ CACHES_UNLESS_SET = (("MIOPEN_USER_DB_PATH", "miopen"), ("MIOPEN_CUSTOM_CACHE_DI
 
 # Comment above the text in emitted scripts.
 CONTRACT = "The environment inside, the same for every runtime: POSIX sh."
+# What runs it, before the user's command.
+SHELL: tuple[Word, ...] = ("/bin/sh", "-c", Expansion('"$longship_contract"'), "longship")
 
 OFFLINE = (
     *("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_EVALUATE_OFFLINE"),

@@ -43,13 +43,3 @@ def command_prefix(env: Environment) -> list[Word]:
         *(env.runtime, "run", Expansion('"${options[@]}"'), "--entrypoint=/bin/sh"),
         *(IMAGE, "-c", _TEXT, "longship"),
     ]
-
-
-def start_probe(program: str, image: str) -> list[str]:
-    """Return the command that succeeds if this runtime has this image; it queries the daemon."""
-    return [program, "image", "inspect", image]
-
-
-def build_probe(program: str) -> list[str]:
-    """Return the command that succeeds if this runtime can build; it queries the daemon."""
-    return [program, "version"]

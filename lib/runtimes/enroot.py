@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lib import ROOT
+from lib.runtimes.contract import SHELL
 from lib.runtimes.environment import IMAGE, Environment, bind_lines, overlay_lines
 from lib.script.command import array, call, export
 from lib.script.quoting import Expansion, Word
@@ -22,7 +22,7 @@ def check(env: Environment) -> list[str]:
 def options(env: Environment) -> list[str]:
     """Return the lines that collect the options, after the command itself."""
     return [
-        array("options", [*_start(env.runtime, env.paths.root), *env.machine.runtime_options]),
+        array("options", [*start(env.paths.root), *env.machine.runtime_options]),
         call("enroot_hide_gpus"),
         'bind_format() { enroot_add_bind "$@"; }',
         *bind_lines(env),
@@ -37,22 +37,9 @@ def options(env: Environment) -> list[str]:
 
 def command_prefix(env: Environment) -> list[Word]:
     """Return the arguments before the user's command."""
-    return [
-        *(Expansion('"${options[@]}"'), IMAGE),
-        *("/bin/sh", "-c", Expansion('"$longship_contract"'), "longship"),
-    ]
+    return [Expansion('"${options[@]}"'), IMAGE, *SHELL]
 
 
-def start_probe(program: str, image: str) -> list[str]:
-    """Return the command that succeeds if this runtime can start this image."""
-    start = map(str, _start(program, Path(ROOT)))
-    return ["env", "NVIDIA_VISIBLE_DEVICES=void", *start, image, "/bin/true"]
-
-
-def build_probe(program: str) -> list[str]:
-    """Return the command that succeeds if this runtime can build."""
-    return [program, "version"]
-
-
-def _start(program: str, root: Path) -> list[Word]:
-    return [program, "start", "--rc", root / "lib/runtimes/inside/enroot.rc"]
+def start(root: Path) -> list[Word]:
+    """Return the program and its first options."""
+    return ["enroot", "start", "--rc", root / "lib/runtimes/inside/enroot.rc"]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
+from lib.runtimes.contract import SHELL
 from lib.runtimes.environment import Environment, overlay_lines
-from lib.script.errors import LongshipError
-from lib.script.quoting import Expansion, Word
+from lib.script.quoting import Word
 
 
 def check(env: Environment) -> list[str]:
@@ -21,17 +19,4 @@ def options(env: Environment) -> list[str]:
 
 def command_prefix(env: Environment) -> list[Word]:
     """Return the arguments before the user's command."""
-    return ["/bin/sh", "-c", Expansion('"$longship_contract"'), "longship"]
-
-
-def start_probe(program: str, image: str) -> list[str]:
-    """Return a command that succeeds: the machine itself always runs programs."""
-    return ["true"]
-
-
-def build_probe(program: str) -> NoReturn:
-    """Refuse: the machine itself builds no image."""
-    raise LongshipError(
-        "the runtime host uses no image",
-        'choose another runtime in configuration.toml, such as container.runtime = "apptainer"',
-    )
+    return [*SHELL]

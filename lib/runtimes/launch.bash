@@ -182,13 +182,9 @@ sif_add_home() {
   options+=(--home "$home")
 }
 
-# sif_add_nvidia: if the node has a GPU; else --nv only warns.
-sif_add_nvidia() {
+# sif_add_gpus: pass the node's GPUs, if it has some; else --nv only warns.
+sif_add_gpus() {
   if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi
-}
-
-# sif_add_amd: the same for AMD.
-sif_add_amd() {
   if [[ -e /dev/kfd ]]; then options+=(--rocm); fi
 }
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.configuration.training import Training
-from lib.runtimes import pyxis
 from lib.runtimes.choice import module_of
-from lib.runtimes.contract import CONTRACT, environment_script, unset_lines
+from lib.runtimes.contract import CONTRACT, SHELL, environment_script, unset_lines
 from lib.runtimes.environment import Environment, check_overlay, command_line, module_lines
 from lib.script.command import assign, call, comment, text_below, wrapped
 from lib.script.quoting import Expansion, Word
@@ -18,18 +17,22 @@ from lib.script.quoting import Expansion, Word
 def run_lines(env: Environment, *, online: bool = False) -> list[str]:
     """Return the lines that become the command ``"$@"`` inside."""
     script = _script(env, online=online, directories=env.package_directories)
-    if env.in_pyxis:
-        return pyxis.launcher_lines(env, script)
+    if env.in_pyxis:  # these lines run inside the container
+        begin = call("pyxis_check_inside")
+        prepare = [text_below("longship_contract", script, CONTRACT), ""]
+    else:
+        begin = wrapped("directory_make", *env.paths.roots)
+        prepare = _prepare_lines(env, script)
+    encode = env.image and not env.in_pyxis
     return [
-        *([call("exit_delay")] if env.for_ranks else []),
-        wrapped("directory_make", *env.paths.roots),
-        *([call("rank_export")] if env.for_ranks else []),
+        *([call("exit_delay"), call("rank_export")] if env.for_ranks else []),
+        begin,
         *([call("usage_start", env.runtime)] if env.is_measured else []),
-        *_prepare_lines(env, script),
+        *prepare,
         *venv_check_lines(env),
         *([call("overlay_record_use", env.overlay)] if env.overlay and not env.for_ranks else []),
         command_line(env),
-        *([call("command_encode")] if env.runtime != "host" else []),
+        *([call("command_encode")] if encode else []),
         call("command_exec", *module_of(env).command_prefix(env), Expansion('"${command[@]}"')),
     ]
 
@@ -45,17 +48,10 @@ def inside_lines(env: Environment) -> list[str]:
 
 
 def here_lines(settings: Settings, here: Paths) -> list[str]:
-    """Return the lines that define ``inside COMMAND...`` on this machine, without a container.
-
-    The settings may be those of another machine.
-    """
+    """Return the lines that define ``inside COMMAND...`` on this machine, without a container."""
     training = Training.read(settings, here)
     script = environment_script(settings, here, training, online=True)
-    return [
-        text_below("longship_contract", script, CONTRACT),
-        *_inside("/bin/sh", "-c", Expansion('"$longship_contract"'), "longship"),
-        "",
-    ]
+    return [text_below("longship_contract", script, CONTRACT), *_inside(*SHELL), ""]
 
 
 def check_lines(env: Environment) -> list[str]:

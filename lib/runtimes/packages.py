@@ -66,13 +66,10 @@ def _digest(path: Path) -> str:
 def seen_at(overlay: str, runtime: str) -> str:
     """Return the path of an overlay's packages for the program.
 
-    Without a container there is no mount point: they are unpacked to a directory next to the file.
+    Without a container there is no mount point: they are unpacked (lib/runtimes/overlay.bash).
     """
-    return unpacked(overlay) if runtime == "host" else MOUNTED_AT
-
-
-def unpacked(overlay: str) -> str:
-    """Return the directory that a version is unpacked to, for runtimes that cannot mount it."""
+    if runtime != "host":
+        return MOUNTED_AT
     directory, name = os.path.split(overlay)
     return os.path.join(os.path.dirname(directory), "unpacked", name[: -len(".sqsh")])
 

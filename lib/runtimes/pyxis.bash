@@ -78,10 +78,20 @@ pyxis_add_squashfs() {
   options+=("$1:$2:sqsh")
 }
 
-# pyxis_add_bind SOURCE TARGET MODE: its list knows no quotes, and older versions read the paths as bash.
+# pyxis_check_paths PATH...: stop at one that it cannot bind: its list of mounts knows no quotes, and older versions read
+# the paths as bash.
+pyxis_check_paths() {
+  local path
+  for path in "$@"; do
+    [[ $path != *[[:space:],:\"\$\`\\]* ]] ||
+      fail "Pyxis cannot bind $path: it contains a space or one of , : \" \$ \` \\" \
+        'rename it, or set another path: [paths], container.binds in configuration.toml'
+  done
+}
+
+# pyxis_add_bind SOURCE TARGET MODE
 pyxis_add_bind() {
-  [[ $1$2 != *[[:space:],:\"\$\`\\]* ]] ||
-    fail "Pyxis cannot bind $1: it contains a space or one of , : \" \$ \` \\" 'rename it, or set another path: [paths], container.binds'
+  pyxis_check_paths "$1" "$2"
   options+=("$1:$2:$3")
 }
 

@@ -22,7 +22,7 @@ longship_main() {
   bind_add /data /data ro
   bind_host_files
   bind_pip_sources
-  sif_add_nvidia
+  sif_add_gpus
   venv_check /proj/nordic-llm/users/me/longship/venv_pytorch_amd64 /proj/nordic-llm/users/me/longship/containers/pytorch_26.09-py3_amd64.sif
   command_set '/home/me/long ship/lib/runtimes/inside/interactive.bash' "$@"
   command_encode
@@ -255,9 +255,10 @@ sif_add_home() {
   options+=(--home "$home")
 }
 
-# sif_add_nvidia: if the node has a GPU; else --nv only warns.
-sif_add_nvidia() {
+# sif_add_gpus: pass the node's GPUs, if it has some; else --nv only warns.
+sif_add_gpus() {
   if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi
+  if [[ -e /dev/kfd ]]; then options+=(--rocm); fi
 }
 
 # command_set INTERACTIVE_FILE ARGUMENT...: set command to the arguments, or to an interactive shell: sh if an image has
