@@ -68,6 +68,7 @@ build_from_archive() {
 # WORK. If the image is already there, or is the active one, end the script, unless FORCE is given; NEXT is the
 # command to run after the build.
 build_begin() {
+  local found
   build_image=$1 build_next=$4 build_active=${5:-}
   build_work=$2.$UID # what a killed build leaves is not another member's to delete
   if ((${#build_tools[@]} == 0)); then build_tools=("$runtime"); fi
@@ -85,14 +86,16 @@ build_begin() {
   build_check_cache "$build_work/cache/cache/blob"
   step 1/3 "Building the image from ${build_archive:-$build_source}"
   if [[ -n $build_archive ]]; then
-    archive_verify
-  else
-    local found
-    found=$(build_source_digest) || exit
-    if [[ -n $found ]]; then
-      build_digest=$found
-      build_check_digest
-    fi
+    note "checking $build_archive"
+    found=$(file_checksum "$build_archive")
+    record_value "$build_archive.json" sha256
+    [[ $found == "$REPLY" ]] ||
+      fail "archive $build_archive is damaged: checksum $found, recorded: $REPLY" 'copy the archive again'
+  fi
+  found=$(build_source_digest) || exit
+  if [[ -n $found ]]; then
+    build_digest=$found
+    build_check_digest
   fi
 }
 
@@ -119,7 +122,12 @@ build_end() {
   build_check_digest
   step 3/3 'Recording and naming the image'
   build_record "$sha256"
-  build_name_image
+  rm -f -- "$build_image.json" # it belongs to the image that goes away now
+  if engine_has_tag "$build_image" && [[ $(engine_tag_in "$build_image") != "$(engine_tag_in "$build_partial")" ]]; then
+    image_delete "$build_image" || :
+  fi
+  file_publish "$build_partial" "$build_image"
+  file_publish "$build_partial.json" "$build_image.json"
   directory_remove "$build_work"
   trap lock_release_all EXIT
   next_step "$build_next"
@@ -132,29 +140,9 @@ build_record() {
   bytes=$(image_bytes "$build_partial")
   mark=$(image_fingerprint "$build_partial")
   for program in "${build_tools[@]}"; do versions+=("$(program_version "$program")"); done
-  local -ra facts=(
-    source "$build_source"
-    digest "$build_digest"
-    sha256 "$1"
-    bytes "$bytes"
-    modified "$mark"
-    architecture "$arch"
-    date "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
-    host "$(host_name)"
-    tools "$(IFS=';' && printf '%s' "${versions[*]-}")"
-    script "$(script_text)"
-  )
-  record_write "$build_partial.json" "${facts[@]}"
-}
-
-# build_name_image: make it the new image, with its record.
-build_name_image() {
-  rm -f -- "$build_image.json" # it belongs to the image that goes away now
-  if engine_has_tag "$build_image" && [[ $(engine_tag_in "$build_image") != "$(engine_tag_in "$build_partial")" ]]; then
-    image_delete "$build_image" || :
-  fi
-  file_publish "$build_partial" "$build_image"
-  file_publish "$build_partial.json" "$build_image.json"
+  record_write "$build_partial.json" source "$build_source" digest "$build_digest" sha256 "$1" bytes "$bytes" \
+    modified "$mark" architecture "$arch" date "$(date -u +%Y-%m-%dT%H:%M:%SZ)" host "$(host_name)" \
+    tools "$(IFS=';' && printf '%s' "${versions[*]-}")" script "$(script_text)"
 }
 
 # build_check_digest: stop if it is not the required digest.
@@ -494,14 +482,4 @@ archive_copy() {
   # in its directory: a path with a colon would be taken apart
   (cd -- "${build_image%/*}" && build_run skopeo --tmpdir "$build_tmp" copy --override-os linux \
     --override-arch "$arch" "docker://$name" "docker-archive:${build_partial##*/}:$1")
-}
-
-# archive_verify: stop if its checksum is not the recorded one.
-archive_verify() {
-  local sum
-  note "checking $build_archive"
-  sum=$(file_checksum "$build_archive")
-  record_value "$build_archive.json" sha256
-  [[ $sum == "$REPLY" ]] ||
-    fail "archive $build_archive is damaged: checksum $sum, recorded: $REPLY" 'copy the archive again'
 }

@@ -29,7 +29,11 @@ def build_lines(
     source = env.source
     if not offline:
         check_usable(env.runtime, source)
-        _check_allowed(source, settings)
+        if source.runs_programs and settings.machine.definition_builds == "forbidden":
+            raise LongshipError(
+                f"building from {source.address} is not allowed on {settings.machine.description}",
+                _build_hint(settings),
+            )
     active = active_image(env.runtime, source, paths)
     work = paths.cache / "containers" / active.name
     if env.runtime in _SIFS:
@@ -84,14 +88,6 @@ def archive_base(source: ImageSource, paths: Paths) -> str:
     return str(paths.archives / f"{image_name(source)}_{paths.arch}")
 
 
-def _check_allowed(source: ImageSource, settings: Settings) -> None:
-    if source.runs_programs and settings.machine.definition_builds == "forbidden":
-        raise LongshipError(
-            f"building from {source.address} is not allowed on {settings.machine.description}",
-            _build_hint(settings),
-        )
-
-
 def _build_hint(settings: Settings) -> str:
     elsewhere = (
         "on a machine that allows builds, run: python3 build_container.py download --machine "
@@ -122,6 +118,5 @@ def _start_lines(env: Environment, command_line: str, directory: Path) -> list[s
 
 
 def _source_line(settings: Settings, source: ImageSource, digest: str) -> str:
-    """Return the line that describes the source."""
     hint = [_build_hint(settings)] if source.file else []
     return call("build_from", source.kind, source.address, digest or source.digest, *hint)

@@ -149,16 +149,18 @@ record_is_complete() {
 }
 
 # image_damage FILE: set REPLY to how an image differs from its record, or to nothing; the checksum is not computed,
-# as that can take minutes. An image that Longship did not build has no record.
+# as that can take minutes. An image that Longship did not build can have no record.
 image_damage() {
   local bytes
   REPLY=
-  if [[ $1 == *_unrecorded.* ]]; then return; fi
+  if [[ $1 == *_unrecorded.* && ! -e $1.json ]]; then return; fi
   if ! record_is_complete "$1.json"; then
     REPLY='the record is missing or damaged'
   elif ! image_exists "$1"; then
     REPLY='the image is missing'
-  elif ! engine_has_tag "$1"; then
+  elif engine_has_tag "$1"; then
+    REPLY=
+  else
     bytes=$(stat -L -c %s -- "$1")
     record_value "$1.json" bytes
     if [[ $bytes != "$REPLY" ]]; then
@@ -167,8 +169,6 @@ image_damage() {
     fi
     record_value "$1.json" modified
     if [[ $(image_fingerprint "$1") == "$REPLY" ]]; then REPLY=; else REPLY=$WRITTEN_TO; fi
-  else
-    REPLY=
   fi
 }
 
@@ -177,23 +177,19 @@ image_damage() {
 image_matches_record() {
   local sum
   image_damage "$1"
-  if [[ -z $REPLY || $REPLY == "$WRITTEN_TO" ]] && [[ $1 != *_unrecorded.* ]]; then
+  if [[ -z $REPLY || $REPLY == "$WRITTEN_TO" ]] && [[ -e $1.json ]]; then
     if [[ -z $REPLY && ${2:-} != always ]] && ! engine_has_tag "$1"; then return; fi
     sum=$(image_checksum "$1") || exit
     record_value "$1.json" sha256
     if [[ $sum == "$REPLY" ]]; then
-      image_renew_fingerprint "$1"
+      if engine_has_tag "$1"; then return; fi
+      # nothing has to compute it again; another user's record stays
+      (record_change "$1.json" modified "$(image_fingerprint "$1")") 2>/dev/null || :
       return
     fi
     REPLY="checksum $sum, recorded: ${REPLY:-none}"
   fi
   [[ -z $REPLY ]]
-}
-
-# image_renew_fingerprint FILE: its checksum was right: nothing has to compute it again. Another user's record stays.
-image_renew_fingerprint() {
-  if engine_has_tag "$1"; then return; fi
-  (record_change "$1.json" modified "$(image_fingerprint "$1")") 2>/dev/null || :
 }
 
 # script_text: the text of the script that runs, however it was started.

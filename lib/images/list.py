@@ -125,7 +125,6 @@ def _active_version(active: Path) -> tuple[str, str]:
 
 
 def _lines(active: Path, width: int, damages: Mapping[str, str]) -> Iterator[str]:
-    """Return the lines of one image."""
     rows = list(_rows(active))
     new = rows.pop() if new_image(active) else None
     foreign = rows.pop() if rows and not rows[-1]["version"] else None

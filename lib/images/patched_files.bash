@@ -10,18 +10,8 @@ patched_file_add() {
   bind_add "$1" "$2" ro
 }
 
-# patched_files_check IMAGE [OURS TARGET]...: warn if IMAGE has another original than the one that ours was made from,
-# or none. No launch waits for this: it runs when an image is activated.
-patched_files_check() {
-  local -r image=$1
-  shift
-  while (($#)); do
-    patched_file_check "$image" "$1" "$2"
-    shift 2
-  done
-}
-
-# patched_file_check IMAGE OURS TARGET: the same for one file.
+# patched_file_check IMAGE OURS TARGET: warn if IMAGE has another original than the one that ours was made from, or none.
+# No launch waits for this: it runs when an image is activated.
 patched_file_check() {
   local -r image=$1 ours=$2 target=$3
   local found='' own
@@ -47,6 +37,7 @@ patched_file_check() {
 patched_file_compare() {
   local -r image=$1 ours=$2 target=$3 own=$4
   local -r original=$ours.original new=$ours.new
+  local merge
   if [[ ! -e $original ]]; then
     if patched_file_keep "$own" "$original"; then
       note "saved the image's own $target as $original; commit it with your change"
@@ -55,8 +46,9 @@ patched_file_compare() {
     rm -f -- "$new" 2>/dev/null || :
   else
     patched_file_keep "$own" "$new" || :
-    warn_of "image $image has another $target than the one that $ours was made from" \
-      "$(patched_file_merge_command "$ours" "$original" "$new")"
+    printf -v merge 'compare: diff -u %q %q; to merge: git merge-file %q %q %q && mv %q %q' \
+      "$original" "$new" "$ours" "$original" "$new" "$new" "$original"
+    warn_of "image $image has another $target than the one that $ours was made from" "$merge"
   fi
 }
 
@@ -70,14 +62,4 @@ patched_file_keep() {
   warn_of "cannot save the image's own file as $2" \
     "free some space, or make its directory writable: $(printf '%q' "${2%/*}")"
   return 1
-}
-
-# patched_file_merge_command OURS ORIGINAL NEW: print the commands that merge the image's changes into our file.
-patched_file_merge_command() {
-  local ours original new
-  printf -v ours '%q' "$1"
-  printf -v original '%q' "$2"
-  printf -v new '%q' "$3"
-  printf 'compare: diff -u %s %s; to merge: git merge-file %s %s %s && mv %s %s' \
-    "$original" "$new" "$ours" "$original" "$new" "$new" "$original"
 }

@@ -107,13 +107,18 @@ image_check_whole() {
 
 # version_activate ACTIVE VERSION KIND: activate the version's file; KIND, use or rollback, goes into the history.
 version_activate() {
-  local -r name=${2##*/}
+  local -r name=${2##*/} history=${1%/*}/versions/${1##*/}.history
   local from
   [[ -e $2 ]] || fail "no such version: $2" "$LIST_VERSIONS"
   version_keep_foreign "$1"
   from=$(version_active "$1")
   if [[ $from != "$name" ]]; then
-    history_add "$1" "$3 ${from:--} $name"
+    # before it becomes true: a line that never became true does not count
+    {
+      if [[ -f $history ]]; then cat -- "$history"; fi
+      printf '%s %s %s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$3" "${from:--}" "$name"
+    } >"$history.partial" || version_fail_to_write "$history"
+    mv -- "$history.partial" "$history"
     version_link "$1" "$name"
   fi
   printf 'active image: %s\n' "$name" >&2
@@ -130,35 +135,25 @@ version_active() {
   if [[ -L $1 ]]; then basename -- "$(readlink -- "$1")"; fi
 }
 
-# version_keep_foreign ACTIVE: make an image that Longship did not build a version too.
+# version_keep_foreign ACTIVE: make a file that Longship did not build, or a link to one, a version too. The target of a
+# link is never changed or deleted.
 version_keep_foreign() {
-  [[ -f $1 && ! -L $1 ]] || return 0
-  local -r name=${1##*/}
-  local kept
-  kept=${1%/*}/versions/${name%.*}_$(date -u -r "$1" +%Y%m%dT%H%M%S)_unrecorded.${name##*.}
+  if [[ ! -f $1 || -L $1 && $(readlink -- "$1") == versions/* ]]; then return; fi
+  local name=${1##*/} kept
+  kept=${1%/*}/versions/${name%.*}_$(date -u -r "$1" +%Y%m%dT%H%M%S)
+  name=_unrecorded.${name##*.}
+  until [[ ! -e $kept$name || $kept$name -ef $1 ]]; do kept+=+; done
+  kept+=$name
   directory_make "${kept%/*}"
-  [[ -e $kept ]] || ln -- "$1" "$kept" 2>/dev/null || {
+  if [[ -L $1 ]]; then
+    ln -sfn -- "$(readlink -f -- "$1")" "$kept"
+  elif [[ ! -e $kept ]] && ! ln -- "$1" "$kept" 2>/dev/null; then
     cp --reflink=auto -- "$1" "$kept.partial" && mv -- "$kept.partial" "$kept"
-  } || version_fail_to_write "$kept"
+  fi || version_fail_to_write "$kept"
   version_link "$1" "${kept##*/}"
 }
 
-# history_add ACTIVE TEXT: add a line before it becomes true; a line that never became true does not count.
-history_add() {
-  local -r file=${1%/*}/versions/${1##*/}.history
-  {
-    if [[ -f $file ]]; then cat -- "$file"; fi
-    printf '%s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$2"
-  } >"$file.partial" || version_fail_to_write "$file"
-  mv -- "$file.partial" "$file"
-}
-
-# image_roll_back ACTIVE: activate the version that was active before the active one.
-image_roll_back() {
-  lock_run "$1" version_roll_back "$1"
-}
-
-# version_roll_back ACTIVE: the lock is held.
+# version_roll_back ACTIVE: activate the version that was active before the active one. The lock is held.
 version_roll_back() {
   local kind from to previous=- now
   [[ -L $1 ]] || fail "no active image: $1" 'run: python3 build_container.py'
@@ -170,13 +165,8 @@ version_roll_back() {
   version_use "$1" "$previous" rollback
 }
 
-# image_use ACTIVE VERSION: activate one of the versions, named as in the list.
-image_use() {
-  lock_run "$1" version_use "$1" "$2" use
-}
-
-# version_use ACTIVE VERSION KIND: the lock is held. A version's bytes can have decayed since it was built, so its
-# checksum is computed.
+# version_use ACTIVE VERSION KIND: activate one of the versions, named as in the list. The lock is held. A version's
+# bytes can have decayed since it was built, so its checksum is computed.
 version_use() {
   local -r name=${1##*/}
   local version=$2
@@ -237,33 +227,27 @@ versions_prune_other() {
 versions_delete() {
   local -r name=${1##*/}
   local -r begin=${1%/*}/versions/${name%.*} waiting=$(version_name "${1%/*}/build/$name.json")
+  local -i bytes
   local file
   for file in "$begin"_[0-9]*_*."${name##*.}"; do
     if [[ ! -e $file || ${file##*/} == "$2" || ${file##*/} == "$waiting" ]]; then
       continue
     elif version_is_pinned "$file"; then
       note "kept, pinned by $REPLY: ${file##*/}"
+      continue
+    fi
+    bytes=0 # in a store other names can still need the image
+    if ! engine_has_tag "$file"; then bytes=$(stat -c %s -- "$file"); fi
+    if image_delete "$file"; then
+      rm -f -- "$file.json"
+      printf 'deleted: %s\n' "${file##*/}" >&2
+      freed=$((freed + bytes))
     else
-      version_delete "$file"
-      freed=$((freed + REPLY))
+      note "kept, used by a container: ${file##*/}"
     fi
   done
   for file in "$begin"_*.partial; do rm -f -- "$file"; done
   for file in "$begin"_*."${name##*.}.json"; do
     if [[ ! -e ${file%.json} ]]; then rm -f -- "$file"; fi
   done
-}
-
-# version_delete FILE: set REPLY to the bytes that this frees; in a store other names can still need the image.
-version_delete() {
-  local -i bytes=0
-  if ! engine_has_tag "$1"; then bytes=$(stat -c %s -- "$1"); fi
-  if image_delete "$1"; then
-    rm -f -- "$1.json"
-    printf 'deleted: %s\n' "${1##*/}" >&2
-  else
-    note "kept, used by a container: ${1##*/}"
-    bytes=0
-  fi
-  REPLY=$bytes
 }

@@ -6,14 +6,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from lib.configuration.paths import Paths
-from lib.images.patched_files import compare_lines
 from lib.runtimes.choice import program_lines
-from lib.runtimes.environment import Environment
+from lib.runtimes.environment import IMAGE, Environment
 from lib.runtimes.image import active_image, check_usable, image_name
-from lib.script.command import assign, call
+from lib.script.command import assign, call, wrapped
 from lib.script.errors import LongshipError
-from lib.script.quoting import Expansion, word
+from lib.script.quoting import Expansion, Word, word
 from lib.script.records import read_record
 
 _SCRIPT = "python3 move_built_container_to_active.py"
@@ -24,32 +22,31 @@ def move_lines(env: Environment, following: Sequence[str]) -> list[str]:
 
     ``following`` are the commands to run next: packages belong to an image.
     """
-    settings, paths = env.settings, env.paths
     active = _active(env)
     reference = Expansion(f'"$(image_reference {word(active)})"')
-    return [
-        *_facts(paths, env.runtime),
-        call("on_interrupt", _SCRIPT),
-        call("directory_make", paths.containers / "build"),
-        *program_lines(settings, env.runtime),
-        "",
-        call("image_activate", active),
-        *compare_lines(env, reference),
-        *(call("next_step", each) for each in following),
-    ]
+    activate = [call("on_interrupt", _SCRIPT), call("image_activate", active)]
+    return _script(env, [*activate, *compare_patched_files(env, reference)], following)
 
 
 def use_lines(env: Environment, following: Sequence[str], version: str | None) -> list[str]:
     """Return the lines that activate a version, by default the previously active one."""
-    settings, paths = env.settings, env.paths
     active = _active(env)
-    use = ("image_roll_back", active) if version is None else ("image_use", active, version)
+    use = ("version_roll_back", active)
+    if version is not None:
+        use = ("version_use", active, version, "use")
+    return _script(env, [call("lock_run", active, *use)], following)
+
+
+def _script(env: Environment, lines: list[str], following: Sequence[str]) -> list[str]:
+    paths = env.paths
     return [
-        *_facts(paths, env.runtime),
-        call("directory_make", paths.containers),
-        *program_lines(settings, env.runtime),
+        assign("arch", paths.arch),
+        assign("runtime", env.runtime),
+        assign("LIBRARY", paths.root / "lib"),
+        call("directory_make", paths.containers / "build"),
+        *program_lines(env.settings, env.runtime),
         "",
-        call(*use),
+        *lines,
         *(call("next_step", each) for each in following),
     ]
 
@@ -64,18 +61,24 @@ def prune_lines(env: Environment) -> list[str]:
     ]
 
 
-def _facts(paths: Paths, runtime: str) -> list[str]:
-    return [
-        assign("arch", paths.arch),
-        assign("runtime", runtime),
-        assign("LIBRARY", paths.root / "lib"),
-    ]
-
-
 def _active(env: Environment) -> Path:
-    """Return the path of the active image."""
     check_usable(env.runtime, env.source)
     return active_image(env.runtime, env.source, env.paths)
+
+
+def check_patched_files(env: Environment) -> list[str]:
+    """Return the lines that compare the originals of patched files with those of ``image``."""
+    if env.runtime != "host":
+        compared = compare_patched_files(env, IMAGE)
+        return [assign("runtime", env.runtime), *compared] if compared else []
+    text = "container.patched_files has no effect with the runtime host"
+    return [call("note", text)] if env.patched_files else []
+
+
+def compare_patched_files(env: Environment, image: Word) -> list[str]:
+    """Return the lines that notice if an image has another original of a patched file."""
+    words = [(each.source, each.target) for each in env.patched_files]
+    return [wrapped("patched_file_check", image, *each) for each in words]
 
 
 def recorded_digest(env: Environment) -> str:

@@ -1,28 +1,12 @@
 # shellcheck shell=bash
 # An overlay that Longship did not build: a user has put a file, or a link to one, at the path of the overlay
 # for the requirements, such as the file of the tutorial that the name's form is from. It becomes one of the
-# versions and is checked once; with a record it is used like any other overlay. It is not copied, and the target
-# of a link is never changed or deleted.
+# versions and is checked once; with a record it is used like any other overlay.
 
 # shellcheck source=lib/packages/overlay.bash
 source "${BASH_SOURCE[0]%/*}/overlay.bash"
 
 declare -g TAKEN_OVER='taken over' # instead of the checksum of its inputs: an overlay that Longship did not build
-
-# foreign_overlay_keep: keep the user's file as one of the versions, whatever is built later.
-foreign_overlay_keep() {
-  local when
-  if [[ ! -f $active || -L $active && $(readlink -- "$active") == versions/* ]]; then return; fi
-  when=$(date -u -r "$active" +%Y%m%dT%H%M%S)
-  version=${active%/*}/versions/$(basename -- "$active" .sqsh)_$when.sqsh
-  until [[ ! -e $version || $version -ef $active ]]; do version=${version%.sqsh}+.sqsh; done
-  if [[ -L $active ]]; then
-    ln -sfn -- "$(readlink -f -- "$active")" "$version"
-  else
-    ln -f -- "$active" "$version"
-  fi || fail_writing "${version%/*}" "cannot write $version" 'check the permissions of the directory; the line above has the reason'
-  version_link "$active" "${version##*/}"
-}
 
 # foreign_overlay_take: use a foreign overlay; false if it was built by Longship, or is missing.
 foreign_overlay_take() {
@@ -34,8 +18,7 @@ foreign_overlay_take() {
     overlay_add_base "$version.json"
   else
     step 1/1 "Checking $(readlink -f -- "$version")"
-    overlay_write_record '' "$TAKEN_OVER" "$(requirements_print | overlay_join_requirements)" \
-      "$(date -u -r "$version" +%Y-%m-%dT%H:%M:%SZ)"
+    overlay_write_record '' "$TAKEN_OVER" "$(date -u -r "$version" +%Y-%m-%dT%H:%M:%SZ)"
   fi
   note "the overlay was not built by Longship and is used unchanged: $active"
   note 'to build it from the requirements instead, run: python3 build_overlay.py --force'

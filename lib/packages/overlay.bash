@@ -54,7 +54,7 @@ overlay_build() {
   trap 'overlay_discard; lock_release_all' EXIT
   unset SOURCE_DATE_EPOCH # mksquashfs refuses it beside its own options
   overlay_identify_image
-  foreign_overlay_keep
+  version_keep_foreign "$active"
   if [[ -z $1 ]] && foreign_overlay_take; then return; fi
   requirements_check
   lockfile_choose
@@ -75,8 +75,8 @@ overlay_build() {
     overlay_install
     overlay_freeze "$uv_version"
     overlay_pack_version
-    overlay_write_record "$image_id" "$inputs" "$(requirements_print | overlay_join_requirements)" \
-      "$(date -u +%Y-%m-%dT%H:%M:%SZ)" packages "$(grep -c '^[^-].*==' "$work/pins.txt")" compression "$compression"
+    overlay_write_record "$image_id" "$inputs" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" \
+      packages "$(grep -c '^[^-].*==' "$work/pins.txt")" compression "$compression"
     overlay_date_record "$version.json"
   else
     note "an overlay with these versions exists: $version"
@@ -173,6 +173,7 @@ overlay_install() {
 overlay_freeze() {
   local -r manifest=$overlay_tree/longship-overlay.json indexer=$LIBRARY/packages/inside/module_index.py
   local -a packages=("$overlay_tree"/lib/python*/site-packages)
+  local pins
   step 4/5 'Byte-compiling the packages'
   # A compiled file contains the time of its source: here that of the packed file. By time and not by hash, so that
   # a file that is bound over one of these (container.patched_files) is noticed.
@@ -182,15 +183,11 @@ overlay_freeze() {
   venv_compile "$overlay_prefix" "$processors"
   inside "$overlay_prefix/bin/python" "${indexer%/*}" module_index.write "$overlay_prefix${packages[0]#"$overlay_tree"}" ||
     fail_writing "$overlay_tree" "cannot write the module index of $overlay_prefix" "read Python's output above"
+  # without hashes: online they are those of all files of a version, offline of the one used
+  pins=$(sed -E '/^([ #-]|$)/d; s/ (\\|--hash).*//' "$work/pins.txt" | strip_passwords | LC_ALL=C sort)
   record_write "$manifest.partial" format "$OVERLAY_FORMAT" image "$image_id" python "$python" architecture "$arch" \
-    uv "$1" requirements "$(requirements_print)" lock "$(overlay_print_pins)"
+    uv "$1" requirements "$(requirements_print)" lock "$pins"
   file_publish "$manifest.partial" "$manifest"
-}
-
-# overlay_print_pins: print the installed versions. Without hashes: online they are those of all files of a version,
-# offline of the one used.
-overlay_print_pins() {
-  sed -E '/^([ #-]|$)/d; s/ (\\|--hash).*//' "$work/pins.txt" | strip_passwords | LC_ALL=C sort
 }
 
 # overlay_pack_version: pack it, test it, and give it its name.
@@ -212,10 +209,57 @@ overlay_pack_version() {
   file_publish "$version.partial" "$version"
 }
 
+# overlay_write_record IMAGE INPUTS DATE [NAME VALUE]...: write the record that launches and lists read; its requirements
+# are in one line, without comments.
+overlay_write_record() {
+  local requirements_line
+  requirements_line=$(requirements_print | sed -e 's/ *#.*//' -e '/^ *$/d' | paste -s -d ' ')
+  record_write "$version.json.partial" base "$base" image "$1" python "$python" interpreter "$interpreter" \
+    mounted_by "${method:-unpacking}" wanted "$2" requirements "$requirements_line" "${@:4}" \
+    bytes "$(stat -L -c %s -- "$version")" modified "$(image_fingerprint "$version")" sha256 "$(file_checksum "$version")" \
+    date "$3" host "$(host_name)"
+  file_publish "$version.json.partial" "$version.json"
+}
+
+# overlay_add_base RECORD: add this image to those that the overlay is for; a job can run the same one under another
+# name.
+overlay_add_base() {
+  local bases
+  record_value "$1" base
+  bases=$REPLY
+  if ! overlay_has_base "$base" "$bases"; then
+    json_text "$base"
+    record_change "$1" base "$bases"'\n'"$REPLY"
+  fi
+  overlay_date_record "$1"
+}
+
+# overlay_date_record RECORD: make it no older than the image, see overlay_check.
+overlay_date_record() {
+  if [[ $base == /* && $base -nt $1 ]]; then touch -r "$base" -- "$1"; fi
+}
+
+# overlay_is_built INPUTS: whether the active overlay is what would be built for this image.
+overlay_is_built() {
+  local found
+  [[ -e $active ]] || return 1
+  found=$(readlink -f -- "$active")
+  record_value "$found.json" wanted
+  [[ $REPLY == "$1" ]] && overlay_is_whole "$found" || return 1
+  overlay_add_base "$found.json"
+}
+
+# overlay_is_whole FILE: whether it exists, unchanged since it was built.
+overlay_is_whole() {
+  [[ -e $1 ]] || return 1
+  if image_matches_record "$1"; then return; fi
+  note "$1 has changed since it was built: $REPLY"
+  return 1
+}
+
 # overlay_find_packer: set packer to the mksquashfs of this machine, or else of the image. Versions before 4.4 can
 # neither set times nor pack with zstd.
 overlay_find_packer() {
-  packer=(mksquashfs)
   if overlay_can_pack "${packer[@]}"; then return; fi
   packer=(inside mksquashfs)
   overlay_can_pack "${packer[@]}" || fail 'mksquashfs 4.4 or newer not found, neither on this machine nor in the image; it packs the overlay' \

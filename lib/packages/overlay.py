@@ -53,6 +53,8 @@ def build_lines(
     if binds and packages.work_dir:
         binds.append(Bind(_WORK, _WORK))
     env = env._replace(purpose="set_up", held={"overlay": ""}, more_binds=tuple(binds))
+    directories = [paths.cache, paths.cache / "overlays", link.parent]
+    directories += [link.parent / each for each in ("versions", "unpacked", "pins")]
     return [
         assign("LIBRARY", paths.root / "lib"),
         call("on_interrupt", command_line),
@@ -62,7 +64,8 @@ def build_lines(
         assign("overlay_target", MOUNTED_AT),
         call("overlay_check_arch", _job(settings)),
         *(export(*each) for each in _INSTALL),
-        *_directory_lines(paths, link),
+        wrapped("group_make", paths.scratch_dir, *directories),
+        "",
         *repository_lines(settings, paths, action, paths.offline / "repos" if offline else None),
         "",
         call("lock_hold", paths.overlays),
@@ -76,18 +79,6 @@ def build_lines(
         "",
         wrapped("overlay_build", "force" if force else "", *installer(settings, paths)),
         call("next_step", _next_step(settings, paths, offline)),
-    ]
-
-
-def _directory_lines(paths: Paths, link: Path) -> list[str]:
-    """Return the lines that make the directories, which the group shares."""
-    directories = [paths.cache, paths.cache / "overlays", link.parent]
-    directories += [link.parent / each for each in ("versions", "unpacked", "pins")]
-    return [
-        call("group_set_permissions", paths.scratch_dir),
-        wrapped("directory_make", *directories),
-        wrapped("group_share", paths.scratch_dir, *directories),
-        "",
     ]
 
 

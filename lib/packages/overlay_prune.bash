@@ -5,34 +5,26 @@
 # shellcheck source=lib/runtimes/overlay.bash
 source "${BASH_SOURCE[0]%/*}/../runtimes/overlay.bash"
 
-# overlay_is_active FILE: whether the link for the current requirements leads to it.
-overlay_is_active() {
-  [[ -L $active && $(readlink -- "$active") == "versions/${1##*/}" ]]
-}
-
 # overlay_last_use FILE: set REPLY to the date; a launcher's pin counts too.
 overlay_last_use() {
-  local pin day
-  REPLY=never
-  if [[ -e $1.used ]]; then REPLY=$(date -r "$1.used" +%Y-%m-%d); fi
-  for pin in "${active%/*}"/pins/*; do
-    if [[ -f $pin ]] && grep -qF -- "${1##*/}" "$pin"; then
-      day=$(date -r "$pin" +%Y-%m-%d)
-      if [[ $REPLY == never || $day > $REPLY ]]; then REPLY=$day; fi
-    fi
-  done
+  local -a pins=()
+  mapfile -t pins < <(grep -l -s -D skip -F -e "${1##*/}" -- "${active%/*}"/pins/*)
+  REPLY=$(stat -c %y -- "$1.used" ${pins[@]+"${pins[@]}"} 2>/dev/null | sort | tail -n 1) || :
+  REPLY=${REPLY%% *}
+  REPLY=${REPLY:-never}
 }
 
 # overlay_prune ACTIVE WORKS YES: delete all unused ones and the files of killed builds, in WORKS.UID too; ask first,
 # unless YES is given. The lock of all overlays is held: no build is running.
 overlay_prune() {
   local -a unused=()
-  local path
+  local path now
   local -i bytes=0 size
   active=$1
+  now=$(version_active "$active")
   while IFS= read -r path; do
     path=${active%/*}/versions/${path#*/}
-    if overlay_is_active "$path"; then
+    if [[ ${path##*/} == "$now" ]]; then
       continue
     elif version_is_pinned "$path"; then
       note "kept, $REPLY uses it: ${path##*/}"
@@ -53,9 +45,16 @@ overlay_prune() {
   bytes=0
   for path in "${unused[@]}"; do
     # the answer can have taken a while
-    if overlay_is_active "$path" || version_is_pinned "$path"; then continue; fi
+    if version_is_pinned "$path"; then continue; fi
     size=$(stat -c %s -- "$path")
-    if overlay_delete "$path"; then bytes=$((bytes + size)); fi
+    if ! rm -f -- "$path.json" "$path" "$path.used"; then
+      note "kept, owned by $(stat -c %U -- "$path"): ${path##*/}"
+      continue
+    fi
+    overlay_unpacked_directory "$path"
+    overlay_delete_unpacked "$REPLY"
+    printf 'deleted: %s\n' "${path##*/}" >&2
+    bytes+=$size
   done
   overlay_prune_leftovers "$2"
   bytes_format "$bytes"
@@ -72,17 +71,6 @@ confirm() {
     note 'nothing was deleted'
     exit 0
   fi
-}
-
-# overlay_delete FILE: delete it with its record and its directory; false if another user's permissions forbid it.
-overlay_delete() {
-  if ! rm -f -- "$1.json" "$1" "$1.used"; then
-    note "kept, owned by $(stat -c %U -- "$1"): ${1##*/}"
-    return 1
-  fi
-  overlay_unpacked_directory "$1"
-  overlay_delete_unpacked "$REPLY"
-  printf 'deleted: %s\n' "${1##*/}" >&2
 }
 
 # overlay_delete_unpacked DIR: rename it first, because a part of it would count as complete.

@@ -7,7 +7,7 @@ import os
 from lib.assets import assets
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
-from lib.images.patched_files import check_lines
+from lib.images.versions import check_patched_files
 from lib.packages import install, wheelhouse
 from lib.repositories import repositories
 from lib.repositories.repositories import repository_lines
@@ -112,7 +112,7 @@ def _start_lines(env: Environment, mode: str) -> list[str]:
         assign("LIBRARY", paths.root / "lib"),
         *lines,
         *inside_lines(env._replace(held={"overlay": overlay})),
-        *check_lines(env),
+        *check_patched_files(env),
         "",
     ]
 

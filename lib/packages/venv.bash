@@ -42,7 +42,10 @@ venv_install() {
   if [[ -z $lockfile && -n $torch && $base != host && -z $venv_overlay ]]; then image_torch=$(torch_in_image); fi
   installer_choose "$image_torch"
   venv_create "$venv_new"
-  if [[ -n $venv_overlay ]]; then venv_layer; fi
+  if [[ -n $venv_overlay ]]; then
+    inside "$venv_new/bin/python" "$LIBRARY/packages/inside" layer_venv.layer "$overlay_target" ||
+      fail_writing "$venv_new" "cannot layer the venv $venv_new above the overlay" "read Python's output above"
+  fi
   step 2/4 'Installing the packages'
   venv_install_packages "$image_torch"
   venv_run_scripts
@@ -103,12 +106,6 @@ venv_create() {
   inside python3 -m venv ${sharing[@]+"${sharing[@]}"} "$1" ||
     fail_writing "${1%/*}" "cannot create the venv $1" \
       "read Python's output above; on Debian and Ubuntu, run: apt install python3-venv"
-}
-
-# venv_layer: layer the new venv above the overlay: its packages come first, then the overlay's.
-venv_layer() {
-  inside "$venv_new/bin/python" "$LIBRARY/packages/inside" layer_venv.layer "$overlay_target" ||
-    fail_writing "$venv_new" "cannot layer the venv $venv_new above the overlay" "read Python's output above"
 }
 
 # venv_install_packages IMAGE_TORCH: install the packages of the lock file, or the newest versions.

@@ -7,12 +7,14 @@ file_publish() {
   mv -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
 }
 
-# group_set_permissions DIR: let the group write to new files, if it may write to the directory and the
-# directory is setgid. Without setgid, new files have the user's primary group, which can contain everybody.
-group_set_permissions() {
+# group_make ROOT DIR...: make directories that the group of ROOT shares. It can write to all new files if it may write to
+# ROOT, and ROOT is setgid. Without setgid, new files have the user's primary group, which can contain everybody.
+group_make() {
   local mode
   mode=$(stat -c %A -- "$1")
   if [[ ${mode:5:2} == ws ]]; then umask g=rwx; fi
+  directory_make "${@:2}"
+  group_share "$@"
 }
 
 # group_share DIR PATH...: give paths the group of a directory, and who may read or write it the same

@@ -43,7 +43,7 @@ exported_keep LOCK_PATIENCE REPLY WRITTEN_TO address an anonymous arch beating b
     build_active build_address build_archive build_digest build_file build_hint build_image \
     build_kind build_next build_partial build_required build_source build_tmp build_tools \
     build_work bytes character closed code comma config current_step digest digests \
-    directories directory each expected facts failed fetch file found free free_inodes heart \
+    directories directory each expected failed fetch file found free free_inodes heart \
     held_locks hint holders host id index inodes interrupted_command kB key last layer left \
     line lines lock lock_files lock_hearts lock_signs log machine magic manifest mark message \
     mode now of opened options other own owner path place platform process program reason \
@@ -92,6 +92,7 @@ build_from_archive() {
 # WORK. If the image is already there, or is the active one, end the script, unless FORCE is given; NEXT is the
 # command to run after the build.
 build_begin() {
+  local found
   build_image=$1 build_next=$4 build_active=${5:-}
   build_work=$2.$UID # what a killed build leaves is not another member's to delete
   if ((${#build_tools[@]} == 0)); then build_tools=("$runtime"); fi
@@ -109,14 +110,16 @@ build_begin() {
   build_check_cache "$build_work/cache/cache/blob"
   step 1/3 "Building the image from ${build_archive:-$build_source}"
   if [[ -n $build_archive ]]; then
-    archive_verify
-  else
-    local found
-    found=$(build_source_digest) || exit
-    if [[ -n $found ]]; then
-      build_digest=$found
-      build_check_digest
-    fi
+    note "checking $build_archive"
+    found=$(file_checksum "$build_archive")
+    record_value "$build_archive.json" sha256
+    [[ $found == "$REPLY" ]] ||
+      fail "archive $build_archive is damaged: checksum $found, recorded: $REPLY" 'copy the archive again'
+  fi
+  found=$(build_source_digest) || exit
+  if [[ -n $found ]]; then
+    build_digest=$found
+    build_check_digest
   fi
 }
 
@@ -143,7 +146,12 @@ build_end() {
   build_check_digest
   step 3/3 'Recording and naming the image'
   build_record "$sha256"
-  build_name_image
+  rm -f -- "$build_image.json" # it belongs to the image that goes away now
+  if engine_has_tag "$build_image" && [[ $(engine_tag_in "$build_image") != "$(engine_tag_in "$build_partial")" ]]; then
+    image_delete "$build_image" || :
+  fi
+  file_publish "$build_partial" "$build_image"
+  file_publish "$build_partial.json" "$build_image.json"
   directory_remove "$build_work"
   trap lock_release_all EXIT
   next_step "$build_next"
@@ -156,29 +164,9 @@ build_record() {
   bytes=$(image_bytes "$build_partial")
   mark=$(image_fingerprint "$build_partial")
   for program in "${build_tools[@]}"; do versions+=("$(program_version "$program")"); done
-  local -ra facts=(
-    source "$build_source"
-    digest "$build_digest"
-    sha256 "$1"
-    bytes "$bytes"
-    modified "$mark"
-    architecture "$arch"
-    date "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
-    host "$(host_name)"
-    tools "$(IFS=';' && printf '%s' "${versions[*]-}")"
-    script "$(script_text)"
-  )
-  record_write "$build_partial.json" "${facts[@]}"
-}
-
-# build_name_image: make it the new image, with its record.
-build_name_image() {
-  rm -f -- "$build_image.json" # it belongs to the image that goes away now
-  if engine_has_tag "$build_image" && [[ $(engine_tag_in "$build_image") != "$(engine_tag_in "$build_partial")" ]]; then
-    image_delete "$build_image" || :
-  fi
-  file_publish "$build_partial" "$build_image"
-  file_publish "$build_partial.json" "$build_image.json"
+  record_write "$build_partial.json" source "$build_source" digest "$build_digest" sha256 "$1" bytes "$bytes" \
+    modified "$mark" architecture "$arch" date "$(date -u +%Y-%m-%dT%H:%M:%SZ)" host "$(host_name)" \
+    tools "$(IFS=';' && printf '%s' "${versions[*]-}")" script "$(script_text)"
 }
 
 # build_check_digest: stop if it is not the required digest.
@@ -334,16 +322,6 @@ sif_fetched_digest() {
   printf '%s' "${digests:+sha256:${digests%\"}}"
 }
 
-# archive_verify: stop if its checksum is not the recorded one.
-archive_verify() {
-  local sum
-  note "checking $build_archive"
-  sum=$(file_checksum "$build_archive")
-  record_value "$build_archive.json" sha256
-  [[ $sum == "$REPLY" ]] ||
-    fail "archive $build_archive is damaged: checksum $sum, recorded: $REPLY" 'copy the archive again'
-}
-
 # ---------- lib/images/image.bash
 
 declare -g WRITTEN_TO='modified after it was built'
@@ -470,16 +448,18 @@ record_is_complete() {
 }
 
 # image_damage FILE: set REPLY to how an image differs from its record, or to nothing; the checksum is not computed,
-# as that can take minutes. An image that Longship did not build has no record.
+# as that can take minutes. An image that Longship did not build can have no record.
 image_damage() {
   local bytes
   REPLY=
-  if [[ $1 == *_unrecorded.* ]]; then return; fi
+  if [[ $1 == *_unrecorded.* && ! -e $1.json ]]; then return; fi
   if ! record_is_complete "$1.json"; then
     REPLY='the record is missing or damaged'
   elif ! image_exists "$1"; then
     REPLY='the image is missing'
-  elif ! engine_has_tag "$1"; then
+  elif engine_has_tag "$1"; then
+    REPLY=
+  else
     bytes=$(stat -L -c %s -- "$1")
     record_value "$1.json" bytes
     if [[ $bytes != "$REPLY" ]]; then
@@ -488,8 +468,6 @@ image_damage() {
     fi
     record_value "$1.json" modified
     if [[ $(image_fingerprint "$1") == "$REPLY" ]]; then REPLY=; else REPLY=$WRITTEN_TO; fi
-  else
-    REPLY=
   fi
 }
 
@@ -498,23 +476,19 @@ image_damage() {
 image_matches_record() {
   local sum
   image_damage "$1"
-  if [[ -z $REPLY || $REPLY == "$WRITTEN_TO" ]] && [[ $1 != *_unrecorded.* ]]; then
+  if [[ -z $REPLY || $REPLY == "$WRITTEN_TO" ]] && [[ -e $1.json ]]; then
     if [[ -z $REPLY && ${2:-} != always ]] && ! engine_has_tag "$1"; then return; fi
     sum=$(image_checksum "$1") || exit
     record_value "$1.json" sha256
     if [[ $sum == "$REPLY" ]]; then
-      image_renew_fingerprint "$1"
+      if engine_has_tag "$1"; then return; fi
+      # nothing has to compute it again; another user's record stays
+      (record_change "$1.json" modified "$(image_fingerprint "$1")") 2>/dev/null || :
       return
     fi
     REPLY="checksum $sum, recorded: ${REPLY:-none}"
   fi
   [[ -z $REPLY ]]
-}
-
-# image_renew_fingerprint FILE: its checksum was right: nothing has to compute it again. Another user's record stays.
-image_renew_fingerprint() {
-  if engine_has_tag "$1"; then return; fi
-  (record_change "$1.json" modified "$(image_fingerprint "$1")") 2>/dev/null || :
 }
 
 # script_text: the text of the script that runs, however it was started.

@@ -39,6 +39,25 @@ def test_value_of_a_record(bash, tmp_path):
     assert bash('record_value /none x; echo "<$REPLY>"').stdout == "<>\n"
 
 
+def test_files_of_the_user_become_versions_and_none_is_lost(bash, tmp_path):
+    """Also two of the same second, as `cp -p` makes them, and a link, whose target stays."""
+    active, target = tmp_path / "base_1_amd64.sif", tmp_path / "theirs.sif"
+    for text in ("first", "second"):
+        active.unlink(missing_ok=True)
+        active.write_text(text)
+        os.utime(active, (0, 0))
+        for _ in range(2):  # a version is left as it is
+            bash(call("version_keep_foreign", active))
+    target.write_text("third")
+    active.unlink()
+    active.symlink_to(target)
+    bash(call("version_keep_foreign", active))
+    versions = sorted((tmp_path / "versions").iterdir())
+    assert [path.read_text() for path in versions] == ["second", "first", "third"]
+    assert {path.name[-15:] for path in versions} == {"_unrecorded.sif"}
+    assert versions[-1].is_symlink() and os.readlink(active) == f"versions/{versions[-1].name}"
+
+
 @pytest.mark.parametrize(
     ("size", "text"),
     [

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from lib.images.patched_files import check_lines, compare_lines
+from lib.images.versions import check_patched_files, compare_patched_files
 from lib.runtimes.contract import patched_files
 from lib.runtimes.environment import IMAGE, Environment
 from lib.script.command import call
@@ -38,8 +38,8 @@ def test_what_cannot_be_a_file_is_told(line, repository):
 
 def test_nothing_configured_adds_no_line(repository):
     settings, paths = repository.settings_and_paths()
-    assert check_lines(Environment(settings, paths, "apptainer")) == []
-    assert compare_lines(Environment(settings, paths, "apptainer"), IMAGE) == []
+    assert check_patched_files(Environment(settings, paths, "apptainer")) == []
+    assert compare_patched_files(Environment(settings, paths, "apptainer"), IMAGE) == []
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def compare(run, tmp_path):
     ours.write_text("ours")
 
     def compare(start=START, **options):
-        line = call("patched_files_check", "the image", ours, target)
+        line = call("patched_file_check", "the image", ours, target)
         done = run(["bash", "-c", render("a test", [start, "", line])], **options)
         return done.stderr
 
