@@ -1,17 +1,21 @@
-"""The Python packages on top of the image."""
+"""The Python packages on top of the image: installed, locked, or downloaded for another machine."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.configuration.repositories import Repository
+from lib.configuration.sites import own_arch
 from lib.runtimes.environment import Environment
+from lib.runtimes.image import image_name
+from lib.runtimes.launch import inside_lines
 from lib.runtimes.packages import installed_repositories, packages_wanted, seen_at
-from lib.script.command import assign, call, wrapped
+from lib.script.command import assign, call, export, wrapped
 from lib.script.errors import LongshipError
-from lib.script.quoting import Word
+from lib.script.quoting import Expansion
 
 
 def data_command(settings: Settings) -> str:
@@ -36,7 +40,8 @@ def venv_lines(env: Environment, *, force: bool, offline: bool) -> list[str]:
         *requirement_lines(env, offline=offline),
         wrapped(
             *("lock_run", paths.venv, "venv_install", paths.venv, env.overlay),
-            *("force" if force else "", *installer(settings, paths)),
+            *("force" if force else "", settings.configuration.packages.installer),
+            paths.tools / "uv",
         ),
     ]
 
@@ -82,7 +87,6 @@ def requirement_lines(env: Environment, *, offline: bool = False) -> list[str]:
 
 
 def _add_line(paths: Paths, repository: Repository) -> str:
-    """Return the line that adds a repository to what is installed."""
     name, install = repository.name, repository.install
     extras = f"[{','.join(repository.extras)}]" if repository.extras else ""
     words = {
@@ -104,6 +108,48 @@ def target_lines(settings: Settings, paths: Paths) -> list[str]:
     return [assign("arch", paths.arch), assign("gpu", settings.machine.gpu)]
 
 
-def installer(settings: Settings, paths: Paths) -> tuple[Word, ...]:
-    """Return the installer, and where uv is kept unless the image has it."""
-    return settings.configuration.packages.installer, paths.tools / "uv"
+def download_lines(env: Environment) -> list[str]:
+    """Return the lines that download the packages, with options of pip as ``"$@"``."""
+    settings, here = env.settings, env.paths
+    target = here._replace(arch=settings.machine.arch)
+    env = env._replace(paths=target)
+    tools = here._replace(arch=own_arch()).tools
+    directory = here.offline / "pip"
+    return [
+        assign("machine", settings.machine.name),
+        *requirement_lines(env),
+        *target_lines(settings, target),
+        export("PIP_CACHE_DIR", here.cache / "pip"),
+        export("UV_CACHE_DIR", here.cache / "uv"),
+        "",
+        "start_image() {",
+        *(f"  {line}" if line else "" for line in _start_here(env)),
+        "}",
+        "",
+        call("directory_make", directory),
+        wrapped(
+            *("lock_run", directory / "download"),
+            *("wheelhouse_download", directory, tools / "fetcher"),
+            *(sys.executable or "python3", _archive(env), settings.configuration.packages.python),
+            Expansion('"$@"'),
+        ),
+    ]
+
+
+def _archive(env: Environment) -> str:
+    """Return the image archive; the packages of a SIF cannot be read."""
+    target = env.paths
+    if env.runtime == "host":
+        return ""
+    source = env.source
+    if source.kind == "docker-archive":
+        return source.file
+    return str(target.archives / f"{image_name(source)}_{target.arch}.tar")
+
+
+def _start_here(env: Environment) -> list[str]:
+    """Return the lines that define ``inside COMMAND...`` for the target's image on this machine."""
+    try:
+        return inside_lines(env._replace(held={"overlay": ""}))
+    except LongshipError:  # its binds contain variables that only the target knows
+        return [call("false")]

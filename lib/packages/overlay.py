@@ -7,8 +7,8 @@ from pathlib import Path
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, expand, pinned
-from lib.packages import wheelhouse
-from lib.packages.install import data_command, installer, requirement_lines, target_lines
+from lib.packages import set_up
+from lib.packages.install import data_command, requirement_lines, target_lines
 from lib.repositories.repositories import repository_lines
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
@@ -77,7 +77,7 @@ def build_lines(
         assign("machine", settings.machine.name),
         *requirement_lines(env, offline=offline),
         "",
-        wrapped("overlay_build", "force" if force else "", *installer(settings, paths)),
+        call("overlay_build", "force" if force else "", packages.installer, paths.tools / "uv"),
         call("next_step", _next_step(settings, paths, offline)),
     ]
 
@@ -130,17 +130,8 @@ def _next_step(settings: Settings, paths: Paths, offline: bool) -> str:
 
 def download_lines(env: Environment, command_line: str) -> list[str]:
     """Return the lines that download the overlay's packages for a machine without network."""
-    settings, here = env.settings, env.paths
-    overlay_link(settings, here)
-    return [
-        assign("LIBRARY", here.root / "lib"),
-        call("on_interrupt", command_line),
-        call("directory_make", here.project_dir, here.scratch_dir),
-        # the requirements of repositories are read in their clones
-        *repository_lines(settings, here, "install"),
-        *wheelhouse.download_lines(env),
-        call("next_step", wheelhouse.next_step(settings, here, "build_overlay.py")),
-    ]
+    overlay_link(env.settings, env.paths)
+    return set_up.download_lines(env, command_line, overlay=True)
 
 
 def prune_lines(settings: Settings, paths: Paths, *, asked: bool) -> list[str]:

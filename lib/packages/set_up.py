@@ -6,9 +6,9 @@ import os
 
 from lib.assets import assets
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths
+from lib.configuration.paths import Paths, step_after_download
 from lib.images.versions import check_patched_files
-from lib.packages import install, wheelhouse
+from lib.packages import install
 from lib.repositories import repositories
 from lib.repositories.repositories import repository_lines
 from lib.runtimes.environment import Environment
@@ -66,21 +66,26 @@ def repositories_alone_lines(
     return [*_directory_lines(paths, command_line), *lines, *following]
 
 
-def download_lines(env: Environment, command_line: str) -> list[str]:
-    """Return the lines of ``set_up.py download``, with options of pip as ``"$@"``."""
+def download_lines(env: Environment, command_line: str, *, overlay: bool = False) -> list[str]:
+    """Return the lines of ``set_up.py download``, with options of pip as ``"$@"``.
+
+    The ``overlay`` needs only the packages.
+    """
     # the requirements of repositories are read in their clones
     settings, here = env.settings, env.paths
     cloned = repository_lines(settings, here, "install")
-    fetched = assets.download_lines(settings, here)
+    bundled = repositories.bundle_lines(here) if cloned and not overlay else []
+    fetched = [] if overlay else assets.download_lines(settings, here)
     wanted = packages_wanted(settings) or not (cloned or fetched)
+    offline = f"python3 {'build_overlay.py' if overlay else 'set_up.py'} offline"
     return [
         assign("LIBRARY", here.root / "lib"),
         *_directory_lines(here, command_line),
         *cloned,
-        *(repositories.bundle_lines(here) if cloned else []),
-        *(wheelhouse.download_lines(env) if wanted else []),
+        *bundled,
+        *(install.download_lines(env) if wanted else []),
         *fetched,
-        call("next_step", wheelhouse.next_step(settings, here)),
+        call("next_step", step_after_download(settings, here, here.offline, offline)),
     ]
 
 
@@ -96,7 +101,6 @@ def _package_lines(env: Environment, *, alone: bool, force: bool, offline: bool)
 
 
 def _directory_lines(paths: Paths, command_line: str) -> list[str]:
-    """Return the lines that every mode begins with."""
     return [call("on_interrupt", command_line), wrapped("directory_make", *paths.roots)]
 
 
@@ -118,7 +122,6 @@ def _start_lines(env: Environment, mode: str) -> list[str]:
 
 
 def _next_lines(env: Environment, *, offline: bool) -> list[str]:
-    """Return the line that prints the next command, if packages are configured."""
     if not packages_wanted(env.settings):
         return []
     if not env.venv and not os.path.exists(env.overlay):

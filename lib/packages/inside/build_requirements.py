@@ -1,7 +1,6 @@
 """Lock the build requirements of repositories: an installation without network builds them too."""
 
 import os
-import shutil
 import subprocess
 import sys
 
@@ -37,10 +36,9 @@ def resolve(work, arch, repositories, sources):
             sys.exit(f"cannot list the build requirements of repository {name}: {error}")
     own = os.path.join(work, "target")
     described = [resolve_packages.read(own, each) for each in ("python", "glibc")]
+    target = os.path.join(work, "build target")  # a build does not see the image's packages
+    describe_image.write_description(target, *described)
     for name, requirements in wanted.items():
-        target = os.path.join(work, "build target")  # a build does not see the image's packages
-        shutil.rmtree(target, ignore_errors=True)
-        describe_image.write_description(target, *described)
         out = os.path.join(work, f"build_{name}")
         resolve_packages.resolve(UV, target, arch, "", "", repositories, out, *requirements)
 

@@ -22,11 +22,6 @@ _LIBC = re.compile(r"(?:.*/)?libc(?:-2\.\d+)?\.so(?:\.6)?")
 _GLIBC_VERSION = re.compile(rb"GNU C Library [^\n]*release version (\d+\.\d+)")
 
 
-def normalised(name):
-    """Return a package's name as installers compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def write_description(directory, python, glibc, metadata=()):
     """Write ``python``, ``glibc``, ``packages.txt`` and ``wheels/``, which describe the target.
 
@@ -38,7 +33,8 @@ def write_description(directory, python, glibc, metadata=()):
         header = text.replace("\r\n", "\n").partition("\n\n")[0]
         # a version that the name of a wheel cannot contain is in no index either
         fields = dict(re.findall(r"^(Name|Version): *([\w.+!-]+) *$", header, re.MULTILINE))
-        name, version = normalised(fields.get("Name", "")), fields.get("Version", "-")
+        name, version = fields.get("Name", ""), fields.get("Version", "-")
+        name = re.sub(r"[-_.]+", "-", name).lower()  # as installers compare it
         if name and "-" not in version and name not in NOT_OF_THE_IMAGE and name not in found:
             found[name] = version
             stem = os.path.join(directory, "wheels", f"{name.replace('-', '_')}-{version}")

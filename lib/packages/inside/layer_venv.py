@@ -24,10 +24,8 @@ def layer(overlay):
         with open(path, "rb") as file:
             is_program = file.read(max(map(len, beginnings))).startswith(beginnings)
         if is_program:
-            _write_program(os.path.join(sys.prefix, "bin", os.path.basename(path)), path)
-
-
-def _write_program(own, path):
-    with open(own, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(path)} "$@"\n')
-    os.chmod(own, 0o755)
+            own = os.path.join(sys.prefix, "bin", os.path.basename(path))
+            text = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(path)} "$@"\n'
+            with open(own, "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(text)
+            os.chmod(own, 0o755)

@@ -34,7 +34,11 @@ def resolve(uv, target, arch, gpu, torch, repositories, out, *requirements):
     present = dict(line.split("==") for line in read(target, "packages.txt").splitlines())
     arguments = prepare(target, torch, repositories, requirements, present)
     environment = sources(target, torch, gpu, present)
-    chosen = read_pins(compile_versions(uv, target, arch, environment, arguments))
+    with open(os.path.join(target, "pins.txt"), "w", encoding="utf-8") as file:
+        file.write(read(target, "packages.txt"))  # uv keeps these versions if they fit
+    options = ["--generate-hashes", "--no-annotate", "--output-file", "pins.txt", *arguments]
+    run_uv(uv, target, arch, environment, options)
+    chosen = read_pins(read(target, "pins.txt"))
     own = {re.sub(r"\[.*", "", each) for each in requirements if each.startswith("./")}
     files = [path for option, path in zip(requirements, requirements[1:]) if option == "-r"]
     lines = dict.fromkeys(line for path in files for line in asked_sources(path))
@@ -94,15 +98,6 @@ def sources(target, torch, gpu, present):
     if chosen_here and not install_packages.has_wheel(torch, configuration, python):
         found.setdefault("UV_TORCH_BACKEND", gpu)
     return found
-
-
-def compile_versions(uv, target, arch, environment, arguments):
-    """Let uv resolve the versions, and return its output."""
-    with open(os.path.join(target, "pins.txt"), "w", encoding="utf-8") as file:
-        file.write(read(target, "packages.txt"))  # uv keeps these versions if they fit
-    options = ["--generate-hashes", "--no-annotate", "--output-file", "pins.txt", *arguments]
-    run_uv(uv, target, arch, environment, options)
-    return read(target, "pins.txt")
 
 
 def choose_wheels(uv, work, arch, pins, out):

@@ -53,8 +53,9 @@ def fetch(directory, name, arch, work, repositories, *arguments):
     split = arguments.index("--")
     build_requirements.resolve(work, arch, repositories, arguments[:split])
     wanted = choose(work, arch)
-    held = undamaged(directory, wanted)
-    todo = [each for each in wanted if each.file and each not in held]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        sums = pool.map(checksum, [os.path.join(directory, each.file) for each in wanted])
+        todo = [each for each, found in zip(wanted, sums) if each.file and found != each.digest]
     download(directory, work, todo, arguments[split + 1 :])
     missing = [each.line for each in wanted if not each.file]
     sources = resolve_packages.index_options(resolve_packages.read(work, "pins.txt"))
@@ -106,13 +107,6 @@ def choose(work, arch):
                 )
             found.setdefault(pin, Wanted(number, packages[pin], line))
     return list(found.values())
-
-
-def undamaged(directory, wanted):
-    """Return the packages whose file exists already."""
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        sums = pool.map(checksum, [os.path.join(directory, each.file) for each in wanted])
-        return {each for each, found in zip(wanted, sums) if found and found == each.digest}
 
 
 def checksum(path):
