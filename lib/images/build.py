@@ -20,11 +20,7 @@ _SIFS = ("apptainer", "singularity")
 def build_lines(
     env: Environment, *, digest: str = "", force: bool, command_line: str, offline: bool = False
 ) -> list[str]:
-    """Return the lines that build the image from its source or, offline, from its archive.
-
-    The digest is the required one of the source, or empty; the command line resumes the build
-    after an interruption.
-    """
+    """Return the lines that build the image from its source or, offline, from its archive."""
     settings, paths = env.settings, env.paths
     source = env.source
     if not offline:

@@ -1,8 +1,4 @@
-"""The versions of images, listed: `move_built_container_to_active.py --list`.
-
-The configured image comes first, then those of other names: of an earlier tag, or of another
-configuration that shares the scratch directory.
-"""
+"""The versions of images, listed: `move_built_container_to_active.py --list`."""
 
 from __future__ import annotations
 

@@ -184,39 +184,33 @@ image_prune() {
   local -i freed=0
   local file name
   local -A seen=(["${1##*/}"]=1)
-  lock_run "$1" versions_prune_configured "$1"
+  lock_run "$1" versions_prune "$1" "$1"
   for file in "${1%/*}"/versions/*_"$arch"_[0-9]*_*."${1##*.}"; do
     name=${file##*/}
     name=${name%_*_*}.${1##*.}
     if [[ ! -e $file || -n ${seen[$name]:-} ]]; then continue; fi
     seen[$name]=1
-    lock_run "${1%/*}/$name" versions_prune_other "${1%/*}/$name"
+    lock_run "${1%/*}/$name" versions_prune "${1%/*}/$name" "$1"
   done
   bytes_format "$freed"
   printf 'freed: %s\n' "$REPLY" >&2
 }
 
-# versions_prune_configured ACTIVE: the lock is held.
-versions_prune_configured() {
+# versions_prune ACTIVE CONFIGURED: the active version stays, also that of another image than the configured one, as another
+# configuration can use it. Nothing is deleted if it is damaged: the last whole one could be among those. The lock is held.
+versions_prune() {
   local -r now=$(version_active "$1")
-  [[ -n $now ]] || fail "nothing was deleted: no active image: $1" \
-    'run: python3 move_built_container_to_active.py'
-  # the last whole one could be among those that would go
-  image_damage "${1%/*}/versions/$now"
-  [[ -z $REPLY ]] || fail "nothing was deleted: the active image is damaged, $now: $REPLY" \
-    "run: python3 move_built_container_to_active.py --use VERSION; or $BUILD_ANEW"
-  versions_delete "$1" "$now"
-}
-
-# versions_prune_other ACTIVE: its active version stays, as another configuration can use it. The lock is held.
-versions_prune_other() {
-  local -r now=$(version_active "$1")
-  if [[ -n $now ]]; then
-    image_damage "${1%/*}/versions/$now"
-    if [[ -n $REPLY ]]; then
-      note "kept all versions of ${1##*/}, because the active one is damaged, $now: $REPLY"
-      return
-    fi
+  REPLY=
+  if [[ -n $now ]]; then image_damage "${1%/*}/versions/$now"; fi
+  if [[ $1 == "$2" ]]; then
+    [[ -n $now ]] || fail "nothing was deleted: no active image: $1" \
+      'run: python3 move_built_container_to_active.py'
+    [[ -z $REPLY ]] || fail "nothing was deleted: the active image is damaged, $now: $REPLY" \
+      "run: python3 move_built_container_to_active.py --use VERSION; or $BUILD_ANEW"
+  elif [[ -n $REPLY ]]; then
+    note "kept all versions of ${1##*/}, because the active one is damaged, $now: $REPLY"
+    return
+  elif [[ -n $now ]]; then
     note "kept, active but not configured: $now; if no configuration uses it: rm $(printf %q "$1"), then prune again"
   fi
   versions_delete "$1" "$now"

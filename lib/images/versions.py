@@ -84,7 +84,14 @@ def compare_patched_files(env: Environment, image: Word) -> list[str]:
 def recorded_digest(env: Environment) -> str:
     """Return the recorded digest of the source: of the active image, else the latest."""
     source, paths = env.source, env.paths
-    for record in _records(env):
+    active = active_image(env.runtime, source, paths)
+    pattern = f"versions/{active.stem}_*{active.suffix}.json"
+    for record in (
+        *([Path(f"{active.resolve()}.json")] if os.path.islink(active) else []),
+        paths.containers / "build" / f"{active.name}.json",
+        *sorted(paths.containers.glob(pattern), reverse=True),
+        *paths.archives.glob(f"{image_name(source)}_{paths.arch}.*.json"),
+    ):
         found = read_record(record)
         if found.get("source") == source.address and found.get("digest"):
             return found["digest"]
@@ -92,17 +99,3 @@ def recorded_digest(env: Environment) -> str:
         f"no digest of {source.address} was recorded in {paths.containers}",
         "to build the current one, run: python3 build_container.py",
     )
-
-
-def _records(env: Environment) -> list[Path]:
-    source, paths = env.source, env.paths
-    active = active_image(env.runtime, source, paths)
-    pattern = f"versions/{active.stem}_*{active.suffix}.json"
-    versions = sorted(paths.containers.glob(pattern), reverse=True)
-    archives = paths.archives.glob(f"{image_name(source)}_{paths.arch}.*.json")
-    return [
-        *([Path(f"{active.resolve()}.json")] if os.path.islink(active) else []),
-        paths.containers / "build" / f"{active.name}.json",
-        *versions,
-        *archives,
-    ]

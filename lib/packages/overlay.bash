@@ -69,7 +69,7 @@ overlay_build() {
   overlay_choose_method
   overlay_resolve
   if [[ $installer == uv ]]; then uv_version=$(inside "$uv" --version); fi
-  overlay_name_version "$(overlay_version_hash "$inputs" "$uv_version")"
+  overlay_name_version "$inputs" "$uv_version"
   # without a container it is built where programs run from it: an existing one stays unchanged
   if [[ -n $1 && $base != host ]] || ! overlay_is_whole "$version"; then
     overlay_install
@@ -121,14 +121,6 @@ overlay_inputs() {
     "$(if [[ -n $lockfile ]]; then sed '/^#/d' "$lockfile" | sha256sum; fi)" | sha256sum | cut -d ' ' -f 1
 }
 
-# overlay_version_hash INPUTS UV_VERSION: print a checksum of everything that the version is made of.
-overlay_version_hash() {
-  {
-    printf '%s\n' "$1" "$installer $2" "$method"
-    sed '/^--/d' "$work/pins.txt" # with paths of this machine
-  } | sha256sum | cut -c -12
-}
-
 # overlay_resolve: write pins.txt, every package to install.
 overlay_resolve() {
   if ! uv_find; then
@@ -144,10 +136,15 @@ overlay_resolve() {
   packages_resolve "$work" "$uv" inside python3
 }
 
-# overlay_name_version HASH: set version, whose record has the inputs in full, overlay_prefix and overlay_tree.
+# overlay_name_version INPUTS UV_VERSION: set version, whose name has a checksum of everything that it is made of,
+# overlay_prefix and overlay_tree.
 overlay_name_version() {
-  local name=${active##*/}
-  version=${active%/*}/versions/${name%.sqsh}_$1.sqsh
+  local name=${active##*/} hash
+  hash=$({
+    printf '%s\n' "$1" "$installer $2" "$method"
+    sed '/^--/d' "$work/pins.txt" # with paths of this machine
+  } | sha256sum | cut -c -12)
+  version=${active%/*}/versions/${name%.sqsh}_$hash.sqsh
   overlay_prefix=$overlay_target overlay_tree=$work/root$overlay_target
   if [[ $base == host ]]; then
     overlay_unpacked_directory "$version"

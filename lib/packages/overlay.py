@@ -49,6 +49,8 @@ def build_lines(
     settings, paths = env.settings, env.paths
     link, packages = overlay_link(settings, paths), settings.configuration.packages
     action = "update" if offline else "install"
+    job = Path(settings.machine.site_file).with_name("build_overlay.sbatch")
+    submit = call("python3", "submit.py", job)
     binds = [] if env.runtime == "host" else [Bind(_TREE, MOUNTED_AT)]
     if binds and packages.work_dir:
         binds.append(Bind(_WORK, _WORK))
@@ -62,7 +64,7 @@ def build_lines(
         *target_lines(settings, paths),
         assign("runtime", env.runtime),
         assign("overlay_target", MOUNTED_AT),
-        call("overlay_check_arch", _job(settings)),
+        call("overlay_check_arch", submit if (settings.root / job).is_file() else ""),
         *(export(*each) for each in _INSTALL),
         wrapped("group_make", paths.scratch_dir, *directories),
         "",
@@ -113,12 +115,6 @@ def _image_record(env: Environment) -> str:
     if env.runtime == "host":
         return ""
     return f"{pinned(active_image(env.runtime, env.source, env.paths))}.json"
-
-
-def _job(settings: Settings) -> str:
-    """Return the command that submits the site's build job; "" if it has none."""
-    job = Path(settings.machine.site_file).with_name("build_overlay.sbatch")
-    return call("python3", "submit.py", job) if (settings.root / job).is_file() else ""
 
 
 def _next_step(settings: Settings, paths: Paths, offline: bool) -> str:

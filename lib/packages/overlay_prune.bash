@@ -5,20 +5,11 @@
 # shellcheck source=lib/runtimes/overlay.bash
 source "${BASH_SOURCE[0]%/*}/../runtimes/overlay.bash"
 
-# overlay_last_use FILE: set REPLY to the date; a launcher's pin counts too.
-overlay_last_use() {
-  local -a pins=()
-  mapfile -t pins < <(grep -l -s -D skip -F -e "${1##*/}" -- "${active%/*}"/pins/*)
-  REPLY=$(stat -c %y -- "$1.used" ${pins[@]+"${pins[@]}"} 2>/dev/null | sort | tail -n 1) || :
-  REPLY=${REPLY%% *}
-  REPLY=${REPLY:-never}
-}
-
 # overlay_prune ACTIVE WORKS YES: delete all unused ones and the files of killed builds, in WORKS.UID too; ask first,
 # unless YES is given. The lock of all overlays is held: no build is running.
 overlay_prune() {
-  local -a unused=()
-  local path now
+  local -a unused=() pins=()
+  local path now used
   local -i bytes=0 size
   active=$1
   now=$(version_active "$active")
@@ -31,8 +22,11 @@ overlay_prune() {
     else
       unused+=("$path")
       bytes+=$(stat -c %s -- "$path")
-      overlay_last_use "$path"
-      printf '%s, last used: %s\n' "$(basename -- "$path" .sqsh)" "$REPLY" >&2
+      # a launcher's pin counts as a use
+      mapfile -t pins < <(grep -l -s -D skip -F -e "${path##*/}" -- "${active%/*}"/pins/*)
+      used=$(stat -c %y -- "$path.used" ${pins[@]+"${pins[@]}"} 2>/dev/null | sort | tail -n 1) || :
+      used=${used%% *}
+      printf '%s, last used: %s\n' "$(basename -- "$path" .sqsh)" "${used:-never}" >&2
     fi
   done < <(cd -- "${active%/*}/versions" 2>/dev/null && stat -L -c '%Y/%n' -- *.sqsh 2>/dev/null | sort -n)
   if ((${#unused[@]} == 0)); then

@@ -20,7 +20,10 @@ declare -g VENV_KEPT_DAYS=14 # longer than the longest job of any site (Olivia: 
 # OVERLAY, if given; build it anew if FORCE is given.
 venv_install() {
   venv=$1 venv_overlay=$2 installer=$4 uv=$5
-  venv_check_place
+  if [[ -d $venv && ! -L $venv ]]; then # it must not be moved: the programs of a venv contain its path
+    fail "$venv is a directory that Longship did not create; its link to a venv must be there" \
+      "to build a venv, move it first: $(printf 'mv %q %q' "$venv" "$venv.old"); or keep using it, without set_up.py install"
+  fi
   requirements_check
   lockfile_choose
   local -r inputs=$(venv_inputs)
@@ -54,14 +57,6 @@ venv_install() {
   step 4/4 'Activating the venv'
   venv_activate "$inputs"
   venv_remove_replaced "$venvs"
-}
-
-# venv_check_place: fail if a directory is at the path of the link. A venv of the user can be there; it must not
-# be moved, because its programs contain its path.
-venv_check_place() {
-  if [[ ! -d $venv || -L $venv ]]; then return; fi
-  fail "$venv is a directory that Longship did not create; its link to a venv must be there" \
-    "to build a venv, move it first: $(printf 'mv %q %q' "$venv" "$venv.old"); or keep using it, without set_up.py install"
 }
 
 # venv_inputs: print one checksum of everything that decides what is installed.

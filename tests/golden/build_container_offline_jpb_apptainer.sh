@@ -139,13 +139,19 @@ build_make_directories() {
 
 # build_end: check, record and name the new image.
 build_end() {
-  local sha256
+  local sha256 bytes mark program
+  local -a versions=()
   step 2/3 'Checking the image'
   image_check "$build_partial" "$arch" "set container.image in configuration.toml to an image for $arch"
   sha256=$(image_checksum "$build_partial")
   build_check_digest
   step 3/3 'Recording and naming the image'
-  build_record "$sha256"
+  bytes=$(image_bytes "$build_partial")
+  mark=$(image_fingerprint "$build_partial")
+  for program in "${build_tools[@]}"; do versions+=("$(program_version "$program")"); done
+  record_write "$build_partial.json" source "$build_source" digest "$build_digest" sha256 "$sha256" bytes "$bytes" \
+    modified "$mark" architecture "$arch" date "$(date -u +%Y-%m-%dT%H:%M:%SZ)" host "$(host_name)" \
+    tools "$(IFS=';' && printf '%s' "${versions[*]-}")" script "$(script_text)"
   rm -f -- "$build_image.json" # it belongs to the image that goes away now
   if engine_has_tag "$build_image" && [[ $(engine_tag_in "$build_image") != "$(engine_tag_in "$build_partial")" ]]; then
     image_delete "$build_image" || :
@@ -155,18 +161,6 @@ build_end() {
   directory_remove "$build_work"
   trap lock_release_all EXIT
   next_step "$build_next"
-}
-
-# build_record SHA256: record what the image is, where it comes from, and what has built it.
-build_record() {
-  local program bytes mark
-  local -a versions=()
-  bytes=$(image_bytes "$build_partial")
-  mark=$(image_fingerprint "$build_partial")
-  for program in "${build_tools[@]}"; do versions+=("$(program_version "$program")"); done
-  record_write "$build_partial.json" source "$build_source" digest "$build_digest" sha256 "$1" bytes "$bytes" \
-    modified "$mark" architecture "$arch" date "$(date -u +%Y-%m-%dT%H:%M:%SZ)" host "$(host_name)" \
-    tools "$(IFS=';' && printf '%s' "${versions[*]-}")" script "$(script_text)"
 }
 
 # build_check_digest: stop if it is not the required digest.
