@@ -1,0 +1,54 @@
+# shellcheck shell=bash
+# The record of an overlay, versions/<name>.sqsh.json: what it was built from, the images that it is for, and how
+# Apptainer mounts it. A build and a foreign overlay write it; launches and lists read it.
+
+# shellcheck source=lib/packages/overlay.bash
+source "${BASH_SOURCE[0]%/*}/overlay.bash"
+
+# overlay_write_record IMAGE INPUTS DATE [NAME VALUE]...: write the record that launches and lists read; its requirements
+# are in one line, without comments.
+overlay_write_record() {
+  local requirements_line
+  requirements_line=$(requirements_print | sed -e 's/ *#.*//' -e '/^ *$/d' | paste -s -d ' ')
+  record_write "$version.json.partial" base "$base" image "$1" python "$python" interpreter "$interpreter" \
+    mounted_by "${method:-unpacking}" wanted "$2" requirements "$requirements_line" "${@:4}" \
+    bytes "$(stat -L -c %s -- "$version")" modified "$(image_fingerprint "$version")" sha256 "$(file_checksum "$version")" \
+    date "$3" host "$(host_name)"
+  file_publish "$version.json.partial" "$version.json"
+}
+
+# overlay_add_base RECORD: add this image to those that the overlay is for; a job can run the same one under another
+# name.
+overlay_add_base() {
+  local bases
+  record_value "$1" base
+  bases=$REPLY
+  if ! overlay_has_base "$base" "$bases"; then
+    json_text "$base"
+    record_change "$1" base "$bases"'\n'"$REPLY"
+  fi
+  overlay_date_record "$1"
+}
+
+# overlay_date_record RECORD: make it no older than the image, see overlay_check.
+overlay_date_record() {
+  if [[ $base == /* && $base -nt $1 ]]; then touch -r "$base" -- "$1"; fi
+}
+
+# overlay_is_built INPUTS: whether the active overlay is what would be built for this image.
+overlay_is_built() {
+  local found
+  [[ -e $active ]] || return 1
+  found=$(readlink -f -- "$active")
+  record_value "$found.json" wanted
+  [[ $REPLY == "$1" ]] && overlay_is_whole "$found" || return 1
+  overlay_add_base "$found.json"
+}
+
+# overlay_is_whole FILE: whether it exists, unchanged since it was built.
+overlay_is_whole() {
+  [[ -e $1 ]] || return 1
+  if image_matches_record "$1"; then return; fi
+  note "$1 has changed since it was built: $REPLY"
+  return 1
+}
