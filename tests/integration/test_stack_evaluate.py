@@ -9,9 +9,8 @@ import os
 from pathlib import Path
 
 import pytest
-from support.jobs import TEXT, TRAINING
+from support.jobs import TEXT, TRAINING, tiny_task
 from support.lab import is_told
-from support.repository import toml
 
 from lib.configuration.sites import own_arch
 
@@ -45,34 +44,10 @@ with torch.no_grad():
 print(type(model).__name__, tokenizer.eos_token)
 print(torch.nn.functional.cross_entropy(logits, ids[0, 1:]).item())
 """
-TASK = """\
-task: tiny
-dataset_path: json
-dataset_kwargs: {data_files: {test: %s}}
-test_split: test
-output_type: multiple_choice
-doc_to_text: "{{text}}"
-doc_to_choice: ["(self", "zebra zebra zebra zebra"]
-doc_to_target: "{{label}}"
-metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
-"""
-
-
-@pytest.fixture(scope="session")
-def harness(root, install_once):
-    """Give the venv with the packages of the stack, made on the base image once."""
-    inputs = [root / "stacks/evaluate/requirements.txt", root / "requirements/torch.txt"]
-    return install_once("evaluate", inputs, "".join(each.read_text() for each in inputs))
 
 
 def test_training_becomes_a_number_by_one_command(make_job_clone, harness, slurm, tmp_path):
-    tasks = tmp_path / "tasks"
-    tasks.mkdir()
-    (tasks / "tiny.yaml").write_text(TASK % json.dumps(str(tasks / "tiny.jsonl")))
-    rows = [{"text": f"def f{number}", "label": 0} for number in range(6)]
-    (tasks / "tiny.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    settings = f'[stacks.evaluate.training]\ntasks = "tiny"\ntasks_dir = {toml(tasks)}\n'
-    clone = make_job_clone(tmp_path, settings)
+    clone = make_job_clone(tmp_path, tiny_task(tmp_path / "tasks"))
     command = ("local/run_training_local.sbatch", "--then", "evaluate", "--", *TRAINING)
     refused = clone.submit(*command, check=False)
     is_told(refused, "not installed", "python3 set_up.py install --stack evaluate")

@@ -5,13 +5,17 @@ import re
 import shutil
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 import pytest
 from support import cache, processes
 from support.inside import Inside
+from support.jobs import tiny_task
 from support.repository import toml
 from support.stacks import start
+
+from lib.configuration.sites import own_arch
 
 # The framework is installed whole; tests/test_stack_torchtitan.py reads its command lines.
 pytestmark = pytest.mark.slow
@@ -108,10 +112,9 @@ attention.FlexAttention.compiled_flex_attn = staticmethod(attend)
 
 # TorchTitan's own trainer, on a CPU, of which it knows no memory and no name; and between which
 # gloo adds gradients but does not scale them. PyTorch 2.13 has set_timeout() under another name.
-# END_AT is the step in which the second rank gets the signal.
-TRAIN = (
+STAND_INS = (
     """
-import os, runpy, signal, types
+import types
 import torch._utils, torch.distributed.fsdp
 
 def nothing(*_): pass
@@ -137,6 +140,14 @@ def set_factor_and_add(module, factor):
     module.set_force_sum_reduction_for_comms(True)
 torch.distributed.fsdp.FSDPModule.set_gradient_divide_factor = set_factor_and_add
 torch.distributed.set_timeout = torch.distributed.distributed_c10d._set_pg_timeout
+"""
+)
+
+# END_AT is the step in which the second rank gets the signal.
+TRAIN = (
+    STAND_INS
+    + """
+import os, runpy, signal
 
 if "END_AT" in os.environ and os.environ["RANK"] == "1":
     import longship_titan
@@ -576,6 +587,36 @@ def test_export_is_complete_or_told_why_not(python, train, tmp_path):
     model = tmp_path / "whole/step-4-hf"
     assert done.stdout == f"{model}\n" * 2 and lines[-1] == "already exported:"
     assert json.loads((model / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+@pytest.mark.needs("apptainer")
+def test_training_becomes_a_number_by_one_command(
+    titan, material, data, make_job_clone, harness, slurm, tmp_path
+):
+    (tmp_path / "python").mkdir()
+    ranks = textwrap.indent(STAND_INS, "    ")
+    site = f"import os\nif 'RANK' in os.environ:\n{ranks}"
+    (tmp_path / "python/sitecustomize.py").write_text(site)
+    prefix = data / "torchtitan_train_text_document"
+    settings = (
+        f'[stacks.torchtitan]\ncontainer.runtime = "host"\n'
+        f"environment.set = {{ PYTHONPATH = {toml(tmp_path / 'python')} }}\n"
+        f"[stacks.torchtitan.training]\n{SMALL}data = [{toml(prefix)}]\nvalidation_data = []\n"
+        f"tokenizer = {toml(material / 'tokenizer')}\n"
+    )
+    clone = make_job_clone(tmp_path, settings + tiny_task(tmp_path / "tasks"))
+    venv = titan("python", "-c", "import sys; print(sys.prefix)").stdout.strip()
+    for stack, packages in (("torchtitan", venv), ("evaluate", harness)):
+        (clone.scratch / f"venv_{stack}_{own_arch()}").symlink_to(packages)
+    job = ("--stack", "torchtitan", "local/run_training_local.sbatch", "--then", "evaluate")
+    sent = clone.submit(*job, "--", "--training.mixed_precision_param=float32")
+    trained, evaluated = map(clone.run, sent.stdout.split())
+    for each in (trained, evaluated):
+        assert slurm.wait(each.job, timeout=600) == "COMPLETED", slurm.log(each.job)
+    exported = trained.folder / "exported"
+    assert exported.resolve() == clone.scratch / "checkpoints/torchtitan/step-5-hf"
+    (results,) = exported.glob("evaluation/results_*.json")
+    assert json.loads(results.read_text())["results"]["tiny"]["acc,none"] == 1.0
 
 
 def tokens_in(folder):

@@ -22,6 +22,27 @@ TEXT = ("--max-megabytes", "0.3", "--vocab-size", "500")
 # `module` it is a function of the submitting shell that reaches the job by the environment.
 MODULE = "() {  export EBROOTLIBFABRIC=/usr EBROOTNCCL=/usr EBROOTAWSMINOFIMINNCCL=/usr\n}"
 
+TASK = """\
+task: tiny
+dataset_path: json
+dataset_kwargs: {data_files: {test: %s}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{text}}"
+doc_to_choice: ["(self", "zebra zebra zebra zebra"]
+doc_to_target: "{{label}}"
+metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
+"""
+
+
+def tiny_task(folder):
+    """Make a task of lm-eval that every model solves; give the settings that name it."""
+    folder.mkdir()
+    (folder / "tiny.yaml").write_text(TASK % json.dumps(str(folder / "tiny.jsonl")))
+    rows = [{"text": f"def f{number}", "label": 0} for number in range(6)]
+    (folder / "tiny.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return f'[stacks.evaluate.training]\ntasks = "tiny"\ntasks_dir = {toml(folder)}\n'
+
 
 class JobClone(Clone):
     """What a test of jobs asks of a clone."""
@@ -126,6 +147,13 @@ def jupyter_environment(install_once):
     return install_once(
         "jupyter", [], "jupyterlab>=4.4,<5\njupyter-server-proxy>=4.4,<5\ntensorboard\n"
     )
+
+
+@pytest.fixture(scope="session")
+def harness(root, install_once):
+    """Give the venv with the packages of the stack evaluate, made in the same way."""
+    inputs = [root / "stacks/evaluate/requirements.txt", root / "requirements/torch.txt"]
+    return install_once("evaluate", inputs, "".join(each.read_text() for each in inputs))
 
 
 @pytest.fixture(scope="session")
