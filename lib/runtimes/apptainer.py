@@ -27,3 +27,8 @@ def options(env: Environment) -> list[str]:
 def command_prefix(env: Environment) -> list[Word]:
     """Return the arguments before the user's command."""
     return [env.runtime, "--quiet", "exec", Expansion('"${options[@]}"'), IMAGE, *SHELL]
+
+
+def start_probe(program: str, image: str) -> list[str]:
+    """Return the command that succeeds if this runtime can start this image."""
+    return [program, "--quiet", "exec", image, "/bin/true"]

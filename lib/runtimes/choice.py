@@ -27,6 +27,9 @@ class Runtime(Protocol):
     def command_prefix(self, env: Environment) -> list[Word]:
         """Return the arguments before the user's command."""
 
+    def start_probe(self, program: str, image: str) -> list[str]:
+        """Return the command that succeeds if this runtime can start this image."""
+
 
 MODULES: dict[str, Runtime] = {
     "apptainer": apptainer,
@@ -62,21 +65,11 @@ def choose_runtime(
     failed = []
     for runtime in _installed(settings):
         image = image_to_start(runtime, image_source(settings), paths)
-        if succeeds(_start_probe(runtime, image, paths)):
+        if succeeds(MODULES[runtime].start_probe(runtime, image)):
             return Choice(runtime, _FIRST)
         failed.append(runtime)
     why = f"found {', '.join(failed)}, but no image" if failed else "no container runtime found"
     return Choice("host", why)
-
-
-def _start_probe(runtime: str, image: str, paths: Paths) -> list[str]:
-    """Return the command that succeeds if a runtime can start an image, or its store has it."""
-    if runtime in ("docker", "podman"):
-        return [runtime, "image", "inspect", image]
-    if runtime == "enroot":
-        start = map(str, enroot.start(paths.root))
-        return ["env", "NVIDIA_VISIBLE_DEVICES=void", *start, image, "/bin/true"]
-    return [runtime, "--quiet", "exec", image, "/bin/true"]
 
 
 def choose_target_runtime(

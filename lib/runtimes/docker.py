@@ -43,3 +43,8 @@ def command_prefix(env: Environment) -> list[Word]:
         *(env.runtime, "run", Expansion('"${options[@]}"'), "--entrypoint=/bin/sh"),
         *(IMAGE, "-c", _TEXT, "longship"),
     ]
+
+
+def start_probe(program: str, image: str) -> list[str]:
+    """Return the command that succeeds if this runtime has this image; it queries the daemon."""
+    return [program, "image", "inspect", image]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lib import ROOT
 from lib.runtimes.contract import SHELL
 from lib.runtimes.environment import IMAGE, Environment, bind_lines, overlay_lines
 from lib.script.command import array, call, export
@@ -22,7 +23,7 @@ def check(env: Environment) -> list[str]:
 def options(env: Environment) -> list[str]:
     """Return the lines that collect the options, after the command itself."""
     return [
-        array("options", [*start(env.paths.root), *env.machine.runtime_options]),
+        array("options", [*_start(env.paths.root), *env.machine.runtime_options]),
         call("enroot_hide_gpus"),
         'bind_format() { enroot_add_bind "$@"; }',
         *bind_lines(env),
@@ -40,6 +41,10 @@ def command_prefix(env: Environment) -> list[Word]:
     return [Expansion('"${options[@]}"'), IMAGE, *SHELL]
 
 
-def start(root: Path) -> list[Word]:
-    """Return the program and its first options."""
+def start_probe(program: str, image: str) -> list[str]:
+    """Return the command that succeeds if this runtime can start this image."""
+    return ["env", "NVIDIA_VISIBLE_DEVICES=void", *map(str, _start(Path(ROOT))), image, "/bin/true"]
+
+
+def _start(root: Path) -> list[Word]:
     return ["enroot", "start", "--rc", root / "lib/runtimes/inside/enroot.rc"]

@@ -11,11 +11,12 @@ import json
 
 from lib.runtimes import enroot
 from lib.runtimes.contract import unset_lines
+from lib.runtimes.enroot import start_probe
 from lib.runtimes.environment import Environment, bind_lines, overlay_lines
 from lib.runtimes.host import command_prefix
 from lib.script.command import call, wrapped
 
-__all__ = ["command_prefix"]
+__all__ = ["command_prefix", "start_probe"]
 
 
 def check(env: Environment) -> list[str]:
