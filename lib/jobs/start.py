@@ -19,6 +19,7 @@ from lib.jobs.watcher import watch_limits
 from lib.runtimes import pyxis
 from lib.runtimes.environment import Environment, module_lines
 from lib.script.command import array, assign, call, comment, export, wrapped
+from lib.script.errors import write_error
 from lib.script.execute import make_directory
 from lib.script.quoting import Expansion
 from lib.script.records import is_own, read_record, readable_values, seconds_before
@@ -54,9 +55,15 @@ def make_run_directory(
             continue
         if restarted and own:
             return own
-        with suppress(FileExistsError):
+        try:
             directory.mkdir(mode=0o755, exist_ok=there)
-            return directory
+        except FileExistsError:  # of a job that starts at the same time
+            continue
+        except OSError as error:
+            hint = "make it writable, or set paths.scratch_dir in configuration.toml"
+            message = f"cannot create the directory {directory}"
+            raise write_error(paths.runs, message, hint, error) from error
+        return directory
     raise AssertionError
 
 

@@ -294,3 +294,14 @@ def test_nobody_moves_the_runs_of_others(repository, tmp_path):
     paths.runs.chmod(0o770)
     make_run_directory(paths, facts(), "c", restarted=False)
     assert stat.S_IMODE(paths.runs.stat().st_mode) == 0o1770
+
+
+def test_run_directory_that_cannot_be_made_is_named(repository, tmp_path):
+    repository.write("configuration.toml", f'[paths]\nscratch_dir = "{tmp_path}/s"\n')
+    _, paths = repository.settings_and_paths()
+    paths.runs.mkdir(parents=True, mode=0o500)
+    with pytest.raises(LongshipError) as caught:
+        make_run_directory(paths, facts(), "c", restarted=False)
+    directory = paths.runs / run_name(facts())
+    assert str(caught.value) == f"cannot create the directory {directory}: Permission denied"
+    assert caught.value.hint == "make it writable, or set paths.scratch_dir in configuration.toml"
