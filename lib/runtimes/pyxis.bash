@@ -78,20 +78,14 @@ pyxis_add_squashfs() {
   options+=("$1:$2:sqsh")
 }
 
-# pyxis_check_paths PATH...: stop at one that it cannot bind: its list of mounts knows no quotes, and older versions read
-# the paths as bash.
-pyxis_check_paths() {
+# pyxis_add_bind SOURCE TARGET MODE: stop at a path that its list of mounts cannot contain, as pyxis.py does.
+pyxis_add_bind() {
   local path
-  for path in "$@"; do
+  for path in "$1" "$2"; do
     [[ $path != *[[:space:],:\"\$\`\\]* ]] ||
       fail "Pyxis cannot bind $path: it contains a space or one of , : \" \$ \` \\" \
         'rename it, or set another path: [paths], container.binds in configuration.toml'
   done
-}
-
-# pyxis_add_bind SOURCE TARGET MODE
-pyxis_add_bind() {
-  pyxis_check_paths "$1" "$2"
   options+=("$1:$2:$3")
 }
 

@@ -8,22 +8,35 @@ from a file, an environment definition file (EDF).
 from __future__ import annotations
 
 import json
+import re
 
 from lib.runtimes import enroot
 from lib.runtimes.contract import unset_lines
 from lib.runtimes.enroot import start_probe
 from lib.runtimes.environment import Environment, bind_lines, overlay_lines
 from lib.runtimes.host import command_prefix
-from lib.script.command import call, wrapped
+from lib.script.command import call
+from lib.script.errors import LongshipError
 
 __all__ = ["command_prefix", "start_probe"]
 
+# Its list of mounts knows no quotes, and older versions read the paths as bash.
+_UNBINDABLE = re.compile(r'[\s,:"$`\\]')
+
 
 def check(env: Environment) -> list[str]:
-    """Return the lines that check the image, and all paths that are to be bound."""
+    """Return the lines that check the image, if Pyxis can bind all configured paths.
+
+    pyxis.bash checks the binds that only the job knows.
+    """
     binds = (*env.binds, *env.site_binds, *env.patched_files)
-    paths = dict.fromkeys(path for each in binds for path in (each.source, each.target))
-    return [wrapped("pyxis_check_paths", *paths), *enroot.check(env)]
+    for path in (path for each in binds for path in (each.source, each.target)):
+        if _UNBINDABLE.search(path):
+            raise LongshipError(
+                f'Pyxis cannot bind {path}: it contains a space or one of , : " $ ` \\',
+                "rename it, or set another path: [paths], container.binds in configuration.toml",
+            )
+    return enroot.check(env)
 
 
 def options(env: Environment) -> list[str]:

@@ -7,6 +7,8 @@ from support.repository import toml
 
 from lib.runtimes import pyxis
 from lib.runtimes.environment import Environment
+from lib.runtimes.launch import check_lines
+from lib.script.errors import LongshipError
 from lib.script.render import render
 
 try:
@@ -86,6 +88,18 @@ def test_folder_that_the_file_would_change_is_refused(name, start, tmp_path):
     done = start(tmp_path / name, RUN_DIR=str(tmp_path / "run"))
     assert (done.returncode, done.stdout) == (1, "")
     assert f"error: Pyxis cannot bind {tmp_path}" in done.stderr
+
+
+@pytest.mark.parametrize("bind", ["/a,b:/c", "/a:/b c"])
+@pytest.mark.parametrize("pyxis", ["yes", "edf"])
+def test_bind_that_pyxis_cannot_make_is_refused_without_a_script(bind, pyxis, repository):
+    """So ``--dry-run`` reports it too."""
+    repository.write("local/site.toml", SITE.replace("edf", pyxis))
+    repository.write("configuration.toml", f"container.binds = {toml([bind])}\n")
+    env = Environment(*repository.settings_and_paths(), "enroot", "job")
+    path = max(bind.split(":"), key=len)
+    with pytest.raises(LongshipError, match=f"Pyxis cannot bind {path}: it contains a space"):
+        check_lines(env)
 
 
 def test_overlay_is_mounted_as_a_squashfs_file(start, repository, tmp_path):
