@@ -13,6 +13,7 @@ from typing import NoReturn
 from safetensors import SafetensorError
 
 from training_run import fail, unfinished
+from training_run.directory_lock import DirectoryLock
 
 
 def read_run(parser: ArgumentParser) -> tuple[Path, Namespace]:
@@ -45,7 +46,7 @@ def export(directory: Path, write: Callable[[Path], None]) -> None:
     Parameters
     ----------
     directory : Path
-        Directory of the model. Two exports can write it at the same time.
+        Directory of the model. A second export of the run waits for the first.
     write : callable
         Writes the model to an empty directory, its argument.
     """
@@ -53,17 +54,18 @@ def export(directory: Path, write: Callable[[Path], None]) -> None:
         print("already exported:", file=sys.stderr)
     else:
         partial = unfinished(directory)
+        lock = DirectoryLock(directory.with_name("export.lock"))
         try:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            write(partial)
-            try:
+            lock.acquire(wait=True)
+            for left in directory.parent.glob("*.partial"):  # directories of killed exports
+                shutil.rmtree(left, ignore_errors=True)
+            if not directory.exists():  # or the other export has written it
+                partial.mkdir()
+                write(partial)
                 partial.rename(directory)
-            except OSError:
-                if not directory.exists():  # another export of this checkpoint was faster
-                    raise
         except (OSError, SafetensorError) as error:
             fail(f"cannot write {directory}: {error}", "check permissions and free space")
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+            lock.release()
     print(directory)

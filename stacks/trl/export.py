@@ -17,8 +17,7 @@ from fine_tune import newest_checkpoint
 from problem import InputError, first_line
 
 sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
-from training_run import unfinished  # noqa: E402
-from training_run.export import read_run  # noqa: E402
+from training_run.export import export, read_run  # noqa: E402
 
 ADAPTERS = "adapter_config.json"
 
@@ -40,24 +39,19 @@ def newest_model(run: Path) -> Path:
 
 
 def merge(adapters: Path, directory: Path) -> None:
-    """Write the model that LoRA adapters and the model under them are, complete or not at all."""
+    """Write the model that LoRA adapters and the model under them are to an empty directory."""
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoTokenizer
 
-    partial = unfinished(directory)
     try:
         model = AutoPeftModelForCausalLM.from_pretrained(adapters).merge_and_unload()
-        model.save_pretrained(partial)
-        AutoTokenizer.from_pretrained(adapters).save_pretrained(partial)
-        shutil.rmtree(directory, ignore_errors=True)
-        partial.rename(directory)
+        model.save_pretrained(directory)
+        AutoTokenizer.from_pretrained(adapters).save_pretrained(directory)
     except (OSError, ValueError) as error:
         raise InputError(
             f"cannot merge the adapters in {adapters}: {first_line(error)}",
             "the model that was trained must be where it was; check permissions and free space",
         ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def main() -> None:
@@ -66,16 +60,16 @@ def main() -> None:
     try:
         model = newest_model(run)
         adapters = model / ADAPTERS
-        if adapters.is_file():
-            name = "model" if model == run else model.name
-            merged = run / f"merged-{name}"
-            config = merged / "config.json"
-            if not config.is_file() or config.stat().st_mtime < adapters.stat().st_mtime:
-                merge(model, merged)
-            model = merged
+        if not adapters.is_file():
+            print(model)
+            return
+        merged = run / ("merged-model" if model == run else f"merged-{model.name}")
+        config = merged / "config.json"
+        if not config.is_file() or config.stat().st_mtime < adapters.stat().st_mtime:
+            shutil.rmtree(merged, ignore_errors=True)
+        export(merged, lambda partial: merge(model, partial))
     except InputError as error:
         sys.exit(f"error: {error}\nhint: {error.hint}")
-    print(model)
 
 
 if __name__ == "__main__":
