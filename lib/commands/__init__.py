@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
 from lib import ROOT, find_packages
-from lib.configuration.layers import Settings, load_settings, warn_of_former_paths
+from lib.configuration.layers import Settings, load_settings
 from lib.configuration.paths import Paths, derive_paths
 from lib.configuration.sites import load_machines, recognise
 from lib.runtimes.choice import Choice, choose_builder, choose_runtime, choose_target_runtime
@@ -160,7 +160,6 @@ def main(name: str) -> None:
         _check_directory()
         if name == "container_run" and sys.argv[1:2] and not sys.argv[1].startswith("-"):
             call = Call.read({}, dry_run=False)  # without options, a launch does not import click
-            warn_of_former_paths(call.settings)
             launch(call, tuple(sys.argv[1:]))
         else:
             from lib.commands.options import run_command

@@ -11,7 +11,6 @@ from typing import Any, Callable
 import click
 
 from lib.commands import Call
-from lib.configuration.layers import warn_of_former_paths
 from lib.script.errors import LongshipError, closest, suggest
 
 
@@ -82,9 +81,7 @@ def script_options(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def with_call(*, dry_run: bool, options: Mapping[str, str], **others: Any) -> None:
-        call = Call.read(options, dry_run=dry_run)
-        warn_of_former_paths(call.settings)
-        function(call, **others)
+        function(Call.read(options, dry_run=dry_run), **others)
 
     return plain_options(with_call)
 

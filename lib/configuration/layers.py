@@ -11,7 +11,7 @@ from lib.configuration.schema import Configuration, Layer, check_layer, combine
 from lib.configuration.sites import Machine, load_machines, recognise
 from lib.configuration.stacks import Stack, check_settings, load_stack, stack_names
 from lib.configuration.tables import Key, Source, check_value, read_toml
-from lib.script.errors import LongshipError, print_messages, suggest
+from lib.script.errors import LongshipError, suggest
 
 
 class Settings(NamedTuple):
@@ -77,19 +77,6 @@ def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, 
         files=tuple(map(str, looked_at)),
         environ=environ,
     )
-
-
-def warn_of_former_paths(settings: Settings) -> None:
-    """Warn where the data are still in ~/longship, the default of earlier versions."""
-    if settings.origins["paths.scratch_dir"] != "default":
-        return
-    home = settings.environ.get("HOME", "")
-    if os.path.isdir(f"{home}/longship/scratch") and not os.path.exists(f"{home}/longship-data"):
-        print_messages(
-            warning="your data are in ~/longship, and the default is now ~/longship-data",
-            hint="to keep using them, write at the top of configuration.local.toml: "
-            'paths = { project_dir = "~/longship/project", scratch_dir = "~/longship/scratch" }',
-        )
 
 
 def _chosen(value_of: Any) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import pytest
 from support.repository import shared_configuration
 
-from lib.configuration.layers import load_settings, warn_of_former_paths
+from lib.configuration.layers import load_settings
 from lib.script.errors import LongshipError
 
 TWO_MACHINES = "[machines.one]\n[machines.two]\n"
@@ -172,23 +172,6 @@ def test_local_file_is_named_when_the_mistake_is_there(repository):
     repository.write("configuration.local.toml", "x = 1\n")
     with pytest.raises(LongshipError, match="configuration.local.toml, line 1"):
         repository.settings()
-
-
-def test_data_of_the_former_default_are_pointed_to(repository, tmp_path, capfd):
-    def said():
-        warn_of_former_paths(repository.settings({"HOME": str(tmp_path)}))
-        return capfd.readouterr().err
-
-    assert said() == ""
-    (tmp_path / "longship/scratch").mkdir(parents=True)
-    warning, hint = said().splitlines()
-    assert warning.startswith("warning: your data are in ~/longship, and the default is now ~/l")
-    repository.write("configuration.local.toml", hint.partition("local.toml: ")[2])
-    assert said() == ""
-    assert repository.settings().configuration.paths.scratch_dir == "~/longship/scratch"
-    repository.write("configuration.local.toml", "")
-    (tmp_path / "longship-data").mkdir()
-    assert said() == ""
 
 
 def test_site_can_choose_the_stack(repository):
