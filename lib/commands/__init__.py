@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Mapping
@@ -101,8 +102,9 @@ class Call(NamedTuple):
             print_messages(next=following)
 
 
+@functools.cache  # two jobs can be submitted at once
 def _print_choice(choice: Choice) -> Choice:
-    """Name the runtime if the configuration does not."""
+    """Name the runtime if the configuration does not, once."""
     if choice.why:
         text = f"runtime {choice.runtime}"
         if choice.runtime == "host":

@@ -195,6 +195,13 @@ def test_dry_run_of_a_report_is_a_script_that_runs_nothing(words, run, clean_env
     assert done.stdout + done.stderr == ""
 
 
+def test_runtime_of_two_jobs_is_named_once(run, clean_environment, tmp_path):
+    (tmp_path / "c.toml").write_text(f'machine = "local"\npaths.scratch_dir = "{tmp_path}"\n')
+    command = [sys.executable, f"{ROOT}/submit.py", f"--configuration={tmp_path}/c.toml"]
+    job = ["local/run_training_local.sbatch", "--then", "evaluate", "--dry-run"]
+    assert run([*command, *job], env=clean_environment).stderr.count("note: running dir") == 1
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
