@@ -152,9 +152,10 @@ def receivers_of_settings(function, *arguments):
     ],
     ids=["local", "jwb", "lumi"],
 )
-def test_settings_make_few_stops(machine, runtime, job, tmp_path):
+@pytest.mark.parametrize("packages", ["", 'overlay = "myenv"'], ids=["venv", "overlay"])
+def test_settings_make_few_stops(machine, runtime, job, packages, tmp_path):
     """Values are resolved once: what renders them gets them, not what they are resolved from."""
-    settings = settings_of(ROOT, "pytorch", machine, tmp_path)
+    settings = settings_of(ROOT, "pytorch", machine, tmp_path, f"[packages]\n{packages}\n")
     paths = derive_paths(settings)
     launching = receivers_of_settings(run_lines, Environment(settings, paths, runtime))
     assert "lib/runtimes/contract.py: environment_script" in launching

@@ -14,7 +14,7 @@ from lib.configuration.repositories import configured_repositories
 from lib.images.build import archive_base
 from lib.runtimes.choice import configured_runtime
 from lib.runtimes.image import image_source
-from lib.runtimes.packages import packages_wanted
+from lib.runtimes.packages import Packages
 from lib.script.command import array, assign, call
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion, word
@@ -96,7 +96,7 @@ def _needed(settings: Settings, here: Paths) -> list[str]:
         base, image = archive_base(source, here), source.address
         build = call("python3", "build_container.py", "download", "--machine", machine)
         lines.append(call("--archive", base, build))
-    if packages_wanted(settings):
+    if Packages.read(settings, here).wanted:
         lock = f"pip/{settings.stack.name}_{here.arch}.lock"
         lines.append(call("--need", lock, image, set_up))
     names = [f"repos/{each.name}.bundle" for each in configured_repositories(settings)]

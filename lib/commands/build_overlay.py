@@ -10,6 +10,7 @@ from lib.commands import Call, command_line
 from lib.commands.options import Mode, WrongCall, script_options
 from lib.packages import overlay
 from lib.packages.list import list_overlays, overlays_as_json
+from lib.runtimes.packages import Packages
 from lib.script.output import Report
 from lib.script.render import render
 
@@ -69,8 +70,8 @@ def build_overlay(
             "pass pip options after --: python3 build_overlay.py download -- OPTION...",
         )
     if print_path:
-        link = overlay.overlay_link
-        call.show(f"{_NAME} --print-path", lambda: Report(f"{link(call.settings, call.paths)}\n"))
+        packages = Packages.read(call.settings, call.paths)
+        call.show(f"{_NAME} --print-path", lambda: Report(f"{overlay.overlay_link(packages)}\n"))
         return
     if show:
         report = overlays_as_json if as_json else list_overlays

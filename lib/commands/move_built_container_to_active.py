@@ -8,7 +8,7 @@ from lib.commands import Call
 from lib.commands.options import complete, script_options
 from lib.images import versions
 from lib.images.list import images_as_json, list_images
-from lib.runtimes.packages import SET_UP_COMMAND, install_steps
+from lib.runtimes.packages import SET_UP_COMMAND
 from lib.script.render import render
 
 _NAME = "move_built_container_to_active.py"
@@ -42,7 +42,7 @@ def move_built_container_to_active(
         call.show(f"{_NAME} --list", lambda: report(call.environment(choice=call.builder())))
         return
     env = call.environment(choice=call.builder())
-    following = install_steps(call.settings, call.paths) or [SET_UP_COMMAND]
+    following = env.packages.steps or [SET_UP_COMMAND]
     if rollback or use is not None:
         lines = versions.use_lines(env, following, use)
     elif prune:

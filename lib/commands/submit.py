@@ -31,7 +31,6 @@ from lib.jobs.usage import recorded_values
 from lib.jobs.watcher import decide as decide_on
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
-from lib.runtimes.packages import install_steps
 from lib.script.command import call as line
 from lib.script.errors import LongshipError, offline_modes, print_messages
 from lib.script.execute import output, write_file
@@ -242,7 +241,7 @@ def sync(call: Call, runs: tuple[str, ...], follow: bool) -> None:
     env = call.environment()
     lines = run_lines(env, online=True)
     program = str(call.paths.root / "lib/jobs/inside/sync_wandb.bash")
-    install = offline_modes(" && ".join(install_steps(env.settings, env.paths)))
+    install = offline_modes(" && ".join(env.packages.steps))
     names = [str(each) for each in synced_runs(call.paths, runs)]
     command = ("bash", program, "follow" if follow else "once", install, *names)
     call.finish(render(call.title("submit.py sync"), lines), _NAME, command)

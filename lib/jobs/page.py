@@ -18,7 +18,6 @@ from lib.jobs.usage import NOT_MEASURED, Usage, usage_of
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
-from lib.runtimes.packages import install_steps
 from lib.script.command import text_below
 from lib.script.errors import LongshipError, offline_modes
 from lib.script.records import content_of, earlier_seconds, is_own, readable_values, seconds_between
@@ -97,7 +96,7 @@ def page_lines(
     env: Environment, trainings: list[list[Path]], file: Path, findings: Findings
 ) -> list[str]:
     """Return the lines that write the page, inside the environment: ``"$@"`` is the command."""
-    steps = " && ".join(install_steps(env.settings, env.paths))
+    steps = " && ".join(env.packages.steps)
     described = [training_of(env.paths.root, runs, findings) for runs in trainings]
     data = {"install": offline_modes(steps), "trainings": described}
     env = env._replace(more_binds=(Bind(str(file.parent), str(file.parent)),))

@@ -12,7 +12,7 @@ from lib.configuration.sites import own_arch
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import image_name
 from lib.runtimes.launch import inside_lines
-from lib.runtimes.packages import installed_repositories, packages_wanted, seen_at
+from lib.runtimes.packages import seen_at
 from lib.script.command import assign, call, export, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion
@@ -64,7 +64,7 @@ def requirement_lines(env: Environment, *, offline: bool = False) -> list[str]:
     """Return the lines that set what is installed, and its lock file."""
     settings, paths = env.settings, env.paths
     stack, packages = settings.stack, settings.configuration.packages
-    if not packages_wanted(settings):
+    if not env.packages.wanted:
         raise LongshipError(
             "nothing to install: packages.requirements is empty, and no repository is installed",
             'set packages.requirements = "requirements/environment.txt" in configuration.toml',
@@ -78,7 +78,7 @@ def requirement_lines(env: Environment, *, offline: bool = False) -> list[str]:
             *(paths.offline / "pip" if offline else "", f"python3 {script} offline"),
             *(["-r", paths.root / packages.requirements] if packages.requirements else []),
         ),
-        *(_add_line(paths, each) for each in installed_repositories(settings)),
+        *(_add_line(paths, each) for each in env.packages.installed),
         wrapped(
             *("lockfile_begin", _lock_file(settings, paths)),
             env.source.address if env.image else "host",

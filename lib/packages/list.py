@@ -22,7 +22,7 @@ _WIDE = 142  # columns: each overlay is on one line
 
 def list_overlays(environment: Environment) -> Report:
     """Describe all overlays and mark the active one."""
-    base, link = environment.base, overlay_link(environment.settings, environment.paths)
+    base, link = environment.base, overlay_link(environment.packages)
     width = columns()
     lines = [line for each in _rows(link) for line in _lines(each, base, width)]
     if lines:
@@ -36,7 +36,7 @@ def list_overlays(environment: Environment) -> Report:
 def overlays_as_json(environment: Environment) -> Report:
     """Describe the same overlays for a program; the images of each are on a line each."""
     _ = environment.base  # an image that cannot be used is an error, as above
-    return as_json(_rows(overlay_link(environment.settings, environment.paths)))
+    return as_json(_rows(overlay_link(environment.packages)))
 
 
 def _rows(link: Path) -> Iterator[_Row]:

@@ -14,7 +14,7 @@ from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import active_image
 from lib.runtimes.launch import inside_lines
-from lib.runtimes.packages import MOUNTED_AT, configured_overlay, install_steps
+from lib.runtimes.packages import MOUNTED_AT, Packages
 from lib.script.command import assign, call, export, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion
@@ -31,9 +31,9 @@ _INSTALL = (
 )
 
 
-def overlay_link(settings: Settings, paths: Paths) -> Path:
+def overlay_link(packages: Packages) -> Path:
     """Return the path of the overlay for the current requirements."""
-    link = configured_overlay(settings, paths)
+    link = packages.overlay
     if link is None:
         raise LongshipError(
             "no overlay is configured: packages.overlay is empty",
@@ -47,7 +47,7 @@ def build_lines(
 ) -> list[str]:
     """Return the lines that build the overlay; ``offline``, from downloaded packages."""
     settings, paths = env.settings, env.paths
-    link, packages = overlay_link(settings, paths), settings.configuration.packages
+    link, packages = overlay_link(env.packages), settings.configuration.packages
     action = "update" if offline else "install"
     job = Path(settings.machine.site_file).with_name("build_overlay.sbatch")
     submit = call("python3", "submit.py", job)
@@ -80,7 +80,7 @@ def build_lines(
         *requirement_lines(env, offline=offline),
         "",
         call("overlay_build", "force" if force else "", packages.installer, paths.tools / "uv"),
-        call("next_step", _next_step(settings, paths, offline)),
+        call("next_step", _next_step(env, offline)),
     ]
 
 
@@ -117,22 +117,22 @@ def _image_record(env: Environment) -> str:
     return f"{pinned(active_image(env.runtime, env.source, env.paths))}.json"
 
 
-def _next_step(settings: Settings, paths: Paths, offline: bool) -> str:
+def _next_step(env: Environment, offline: bool) -> str:
     """Return the next command: for the venv above the overlay, if there is one."""
-    if len(install_steps(settings, paths)) == 1:
-        return data_command(settings)
+    if len(env.packages.steps) == 1:
+        return data_command(env.settings)
     return f"python3 set_up.py {'offline' if offline else 'install'}"
 
 
 def download_lines(env: Environment, command_line: str) -> list[str]:
     """Return the lines that download the overlay's packages for a machine without network."""
-    overlay_link(env.settings, env.paths)
+    overlay_link(env.packages)
     return set_up.download_lines(env, command_line, overlay=True)
 
 
 def prune_lines(settings: Settings, paths: Paths, *, asked: bool) -> list[str]:
     """Return the lines that delete unused overlays; `asked` if the user has confirmed it."""
-    link = overlay_link(settings, paths)
+    link = overlay_link(Packages.read(settings, paths))
     return [
         call("directory_make", link.parent),
         wrapped(

@@ -13,7 +13,7 @@ from lib.repositories import repositories
 from lib.repositories.repositories import repository_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import inside_lines
-from lib.runtimes.packages import SET_UP_COMMAND, install_steps, packages_wanted, wanted_venv
+from lib.runtimes.packages import SET_UP_COMMAND, Packages
 from lib.script.command import assign, call, wrapped
 from lib.script.errors import LongshipError
 
@@ -42,8 +42,8 @@ def update_lines(env: Environment) -> list[str]:
     """Return the lines of ``set_up.py update``: repositories as configured, the newest packages."""
     settings, paths = env.settings, env.paths
     updated = repository_lines(settings, paths, "update")
-    wanted = packages_wanted(settings) or not updated
-    steps = install_steps(settings, paths) if wanted else []
+    wanted = env.packages.wanted or not updated
+    steps = env.packages.steps if wanted else []
     return [
         *_start_lines(env, "update"),
         *updated,
@@ -61,7 +61,7 @@ def repositories_alone_lines(
         raise LongshipError(
             "no repository is configured", "add one to configuration.toml: [[repositories]]"
         )
-    goes_on = action == "continue" and wanted_venv(settings, paths) is not None
+    goes_on = action == "continue" and Packages.read(settings, paths).venv is not None
     following = [call("next_step", SET_UP_COMMAND)] if goes_on else []
     return [*_directory_lines(paths, command_line), *lines, *following]
 
@@ -76,7 +76,7 @@ def download_lines(env: Environment, command_line: str, *, overlay: bool = False
     cloned = repository_lines(settings, here, "install")
     bundled = repositories.bundle_lines(here) if cloned and not overlay else []
     fetched = [] if overlay else assets.download_lines(settings, here)
-    wanted = packages_wanted(settings) or not (cloned or fetched)
+    wanted = env.packages.wanted or not (cloned or fetched)
     offline = f"python3 {'build_overlay.py' if overlay else 'set_up.py'} offline"
     return [
         assign("LIBRARY", here.root / "lib"),
@@ -92,7 +92,7 @@ def download_lines(env: Environment, command_line: str, *, overlay: bool = False
 def _package_lines(env: Environment, *, alone: bool, force: bool, offline: bool) -> list[str]:
     """Return the lines that create the venv; none if only other things are configured."""
     if not env.venv:
-        if env.settings.configuration.packages.overlay:
+        if env.packages.overlay_name:
             text = "the Python packages are in the overlay, see: python3 build_overlay.py"
             return [call("note", text)]
         if not alone:
@@ -122,7 +122,7 @@ def _start_lines(env: Environment, mode: str) -> list[str]:
 
 
 def _next_lines(env: Environment, *, offline: bool) -> list[str]:
-    if not packages_wanted(env.settings):
+    if not env.packages.wanted:
         return []
     if not env.venv and not os.path.exists(env.overlay):
         return [call("next_step", f"python3 build_overlay.py{' offline' if offline else ''}")]

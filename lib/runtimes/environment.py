@@ -12,7 +12,7 @@ from lib.configuration.sites import Machine
 from lib.configuration.training import Training
 from lib.runtimes.contract import Bind, configured_binds, patched_files
 from lib.runtimes.image import ImageSource, image_source, image_to_start
-from lib.runtimes.packages import MOUNTED_AT, configured_overlay, seen_at, wanted_venv
+from lib.runtimes.packages import MOUNTED_AT, Packages, seen_at
 from lib.script.command import call
 from lib.script.quoting import Expansion
 
@@ -93,11 +93,16 @@ class Environment(_Given):
         return self.image or "host"
 
     @cached_property
+    def packages(self) -> Packages:
+        """The configured packages, whether they are installed or not."""
+        return Packages.read(self.settings, self.paths)
+
+    @cached_property
     def overlay(self) -> str:
         """File of the overlay, the target of its link; empty for none."""
         if "overlay" in self.held:
             return self.held["overlay"]
-        overlay = configured_overlay(self.settings, self.paths)
+        overlay = self.packages.overlay
         return str(pinned(overlay)) if overlay else ""
 
     @cached_property
@@ -105,7 +110,7 @@ class Environment(_Given):
         """Directory of the active version of the venv; empty for none."""
         if "venv" in self.held:
             return self.held["venv"]
-        venv = wanted_venv(self.settings, self.paths)
+        venv = self.packages.venv
         return str(pinned(venv)) if venv else ""
 
     @property

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from pathlib import Path
+from typing import Callable, NamedTuple
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
@@ -21,34 +23,72 @@ SET_UP_COMMAND = "python3 set_up.py install"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def configured_overlay(settings: Settings, paths: Paths) -> Path | None:
-    """Return the path of the overlay for the current requirements; None if none is configured.
+class Packages(NamedTuple):
+    """The packages that the configuration installs: into an overlay, a venv, or both."""
 
-    Its name contains the first 12 hex digits of the SHA-256 of the requirements file. Once the
-    overlay is built, the path is a link to one of the versions.
-    """
-    packages = settings.configuration.packages
-    if not packages.overlay:
-        return None
-    if not _NAME.fullmatch(packages.overlay):
-        raise LongshipError(
-            f"packages.overlay in {settings.origins['packages.overlay']} is not a valid name: "
-            f'"{packages.overlay}"',
-            "use letters, digits, dots, - and _",
-        )
-    digest = _digest(requirements_file(settings))
-    return paths.overlays / f"{packages.overlay}_{digest[:12]}_{paths.arch}.sqsh"
+    overlay_name: str  # "" for a venv alone
+    overlay_origin: str
+    requirements: Path | None
+    repositories: Callable[[], tuple[Repository, ...]]  # an error in one concerns its users only
+    paths: Paths
 
+    @classmethod
+    def read(cls, settings: Settings, paths: Paths) -> Packages:
+        """Take the values from the configuration."""
+        given, origin = settings.configuration.packages, settings.origins["packages.overlay"]
+        requirements = settings.root / given.requirements if given.requirements else None
+        repositories = partial(configured_repositories, settings)
+        return cls(given.overlay, origin, requirements, repositories, paths)
 
-def requirements_file(settings: Settings) -> Path:
-    """Return the requirements file, whose checksum is in the overlay's name."""
-    name = settings.configuration.packages.requirements
-    if not name:
-        raise LongshipError(
-            "packages.overlay requires packages.requirements, which is empty",
-            'set packages.requirements = "requirements/environment.txt" in configuration.toml',
-        )
-    return settings.root / name
+    @property
+    def overlay(self) -> Path | None:
+        """Path of the overlay for the current requirements; None if none is configured.
+
+        Its name contains the first 12 hex digits of the SHA-256 of the requirements file. Once the
+        overlay is built, the path is a link to one of the versions.
+        """
+        name = self.overlay_name
+        if not name:
+            return None
+        if not _NAME.fullmatch(name):
+            raise LongshipError(
+                f'packages.overlay in {self.overlay_origin} is not a valid name: "{name}"',
+                "use letters, digits, dots, - and _",
+            )
+        if not self.requirements:
+            raise LongshipError(
+                "packages.overlay requires packages.requirements, which is empty",
+                'set packages.requirements = "requirements/environment.txt" in configuration.toml',
+            )
+        digest = _digest(self.requirements)
+        return self.paths.overlays / f"{name}_{digest[:12]}_{self.paths.arch}.sqsh"
+
+    @property
+    def installed(self) -> list[Repository]:
+        """The repositories that are installed or have an install script."""
+        return [each for each in self.repositories() if each.install != "none" or each.script]
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the configuration installs any package."""
+        return bool(self.requirements or self.installed)
+
+    @property
+    def venv(self) -> Path | None:
+        """Path of the venv, or None if nothing is installed into one.
+
+        With an overlay it has only repositories: users edit those, and an overlay is read-only.
+        """
+        if not self.overlay_name:
+            return self.paths.venv if self.wanted else None
+        in_venv = any(each.install != "requirements" or each.script for each in self.installed)
+        return self.paths.venv if in_venv else None
+
+    @property
+    def steps(self) -> list[str]:
+        """The commands that install the packages on this machine, in order."""
+        overlay = [OVERLAY_COMMAND] if self.overlay_name else []
+        return [*overlay, *([SET_UP_COMMAND] if self.venv else [])]
 
 
 def _digest(path: Path) -> str:
@@ -72,34 +112,3 @@ def seen_at(overlay: str, runtime: str) -> str:
         return MOUNTED_AT
     directory, name = os.path.split(overlay)
     return os.path.join(os.path.dirname(directory), "unpacked", name[: -len(".sqsh")])
-
-
-def packages_wanted(settings: Settings) -> bool:
-    """Return whether the configuration installs any package."""
-    packages = settings.configuration.packages
-    return bool(packages.requirements or installed_repositories(settings))
-
-
-def wanted_venv(settings: Settings, paths: Paths) -> Path | None:
-    """Return the venv's path, or None if nothing is installed into one.
-
-    With an overlay it contains only repositories: users work in them, and an overlay is read-only.
-    """
-    if not settings.configuration.packages.overlay:
-        return paths.venv if packages_wanted(settings) else None
-    installed = installed_repositories(settings)
-    in_venv = any(each.install != "requirements" or each.script for each in installed)
-    return paths.venv if in_venv else None
-
-
-def install_steps(settings: Settings, paths: Paths) -> list[str]:
-    """Return the commands that install the packages on this machine, in order."""
-    overlay = [OVERLAY_COMMAND] if settings.configuration.packages.overlay else []
-    venv = [SET_UP_COMMAND] if wanted_venv(settings, paths) else []
-    return [*overlay, *venv]
-
-
-def installed_repositories(settings: Settings) -> list[Repository]:
-    """Return the repositories that are installed or have an install script."""
-    wanted = configured_repositories(settings)
-    return [each for each in wanted if each.install != "none" or each.script]

@@ -36,7 +36,7 @@ def listed(repository, folder, monkeypatch):
         monkeypatch.setattr(overlay_list, "columns", lambda: columns)
         return overlay_list.list_overlays(given)
 
-    show.link = overlay_list.overlay_link(given.settings, given.paths)
+    show.link = overlay_list.overlay_link(given.packages)
     return show
 
 

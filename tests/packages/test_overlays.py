@@ -12,12 +12,7 @@ from lib import ROOT
 from lib.packages.overlay import build_lines, overlay_link
 from lib.packages.set_up import install_lines
 from lib.runtimes.environment import Environment
-from lib.runtimes.packages import (
-    configured_overlay,
-    install_steps,
-    seen_at,
-    wanted_venv,
-)
+from lib.runtimes.packages import Packages, seen_at
 from lib.script.errors import LongshipError
 from lib.script.render import render
 
@@ -38,37 +33,39 @@ def configured(repository):
 
 
 def test_name_holds_the_requirements_checksum(configured):
-    link = configured_overlay(*configured(arch="arm64"))
+    link = Packages.read(*configured(arch="arm64")).overlay
     assert str(link) == "/home/me/longship-data/scratch/overlays/myenv_998211f8576b_arm64.sqsh"
 
 
 def test_none_is_configured_unless_it_has_a_name(configured):
     given = configured(text='[packages]\nrequirements = "r.txt"\n')
-    assert configured_overlay(*given) is None
+    assert Packages.read(*given).overlay is None
     assert Environment(*given, "host").overlay == ""
     with pytest.raises(LongshipError, match="no overlay is configured"):
-        overlay_link(*given)
+        overlay_link(Packages.read(*given))
 
 
 @pytest.mark.parametrize("name", ["a/b", ".hidden", "-n", "a b", "a\\nb", "ü"])
 def test_name_that_no_file_can_have_is_told(name, configured):
+    packages = Packages.read(*configured(text=CONFIGURED.replace("myenv", name)))
     with pytest.raises(LongshipError, match="packages.overlay in configuration.toml") as error:
-        configured_overlay(*configured(text=CONFIGURED.replace("myenv", name)))
+        _ = packages.overlay
     assert "letters, digits" in error.value.hint
 
 
 def test_missing_requirements_are_told(configured):
     for text, message in (("r.txt", "cannot read"), ('"r.txt"', "is empty")):
         changed = CONFIGURED.replace(text, {"r.txt": "x.txt"}.get(text, '""'))
+        packages = Packages.read(*configured(text=changed))
         with pytest.raises(LongshipError, match=message):
-            configured_overlay(*configured(text=changed))
+            _ = packages.overlay
 
 
 def test_version_that_the_link_leads_to_is_started(repository, tmp_path):
     repository.write("r.txt", "trl\n")
     repository.write("configuration.toml", f'{CONFIGURED}[paths]\nscratch_dir = "{tmp_path}"\n')
     given = repository.settings_and_paths()
-    link = configured_overlay(*given)
+    link = Packages.read(*given).overlay
     # not built yet: what is missing is told by its name
     assert Environment(*given, "host").overlay == str(link)
     link.parent.mkdir()
@@ -83,14 +80,14 @@ def test_packages_are_seen_at_one_path_but_without_a_container():
 
 
 def test_venv_above_it_is_for_repositories_alone(configured):
-    settings, paths = configured()
-    assert wanted_venv(settings, paths) is None
-    assert install_steps(settings, paths) == ["python3 build_overlay.py"]
-    settings, paths = configured(REPOSITORY)
-    assert wanted_venv(settings, paths) == paths.venv
-    assert install_steps(settings, paths)[-1] == "python3 set_up.py install"
-    settings, paths = configured(f'{REPOSITORY}install = "requirements"\n')
-    assert wanted_venv(settings, paths) is None  # a list of packages goes into the overlay
+    packages = Packages.read(*configured())
+    assert packages.venv is None
+    assert packages.steps == ["python3 build_overlay.py"]
+    packages = Packages.read(*configured(REPOSITORY))
+    assert packages.venv == packages.paths.venv
+    assert packages.steps[-1] == "python3 set_up.py install"
+    packages = Packages.read(*configured(f'{REPOSITORY}install = "requirements"\n'))
+    assert packages.venv is None  # a list of packages goes into the overlay
 
 
 def test_set_up_without_repositories_leaves_the_packages_to_the_overlay(configured):

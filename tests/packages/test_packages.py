@@ -12,7 +12,7 @@ from lib.configuration.layers import load_settings
 from lib.packages.install import data_command
 from lib.packages.set_up import install_lines
 from lib.runtimes.environment import Environment
-from lib.runtimes.packages import wanted_venv
+from lib.runtimes.packages import Packages
 from lib.script.command import assign
 from lib.script.errors import LongshipError
 from lib.script.render import render
@@ -55,13 +55,13 @@ def bash(run, tmp_path):
 
 def test_venv_is_wanted_for_a_requirements_file(repository):
     settings, paths = repository.settings_and_paths()
-    assert wanted_venv(settings, paths) == paths.venv
+    assert Packages.read(settings, paths).venv == paths.venv
 
 
 def test_no_requirements_want_no_venv_and_nothing_is_installed(repository):
     repository.write("configuration.toml", '[packages]\nrequirements = ""\n')
     settings, paths = repository.settings_and_paths()
-    assert wanted_venv(settings, paths) is None
+    assert Packages.read(settings, paths).venv is None
     with pytest.raises(
         LongshipError, match="nothing to install: packages.requirements is empty"
     ) as error:
