@@ -96,6 +96,7 @@ def start_lines(
     exports = ['job_export "${JOB_ARGUMENTS[0]-}"'] if evaluates else []
     nodes = int(record["nodes"])
     spares = min(jobs.spare_nodes, nodes - 1) if restarts else 0
+    record["spare_nodes"] = str(spares or "")
     limits = (restarts, spares, silence)
     return [
         *module_lines(machine, env.runtime),

@@ -124,7 +124,9 @@ def _summed(rows: list[_Row], record: Mapping[str, str]) -> Usage:
         return Usage()
     duration = max(0, seconds_between(record.get("started", ""), ended)) + earlier_seconds(record)
     count = _count(record, "gpus") or len(gpus)
-    most = duration * (count or _count(record, "nodes"))
+    allocated = _count(record, "nodes")
+    spare = min(allocated, _count(record, "spare_nodes")) / max(allocated, 1)  # without ranks
+    most = duration * (count or allocated) * (1 - spare)
     energy = _total(gpus, "energy")
     measured = _total(gpus if count else nodes, "seconds") or 0
     loads = [

@@ -41,6 +41,8 @@ SHOW = """
 set_rendezvous() { printf 'rendezvous\\0%s\\0' "$1"; }
 job_set_shape() { printf 'shape\\0%s\\0' "$1"; }
 job_check_previous() { printf 'chain\\0%s\\0' "$1"; }
+job_keep_spares() { printf 'trained_on\\0%s\\0' "$1"; }
+watch_run() { printf 'watched\\0yes\\0'; }
 modules_load() { printf 'module\\0%s\\0' "$2"; }
 job_label_output() { printf 'apart\\0yes\\0'; }
 code_record_begin() { printf 'code %s\\0%s\\0' "${@:3}"; }
@@ -232,6 +234,13 @@ def test_task_of_an_array_has_its_line(start, tmp_path):
     found = start(facts(), env=environ, arguments=("--rate", "@{r}"))
     assert shlex.split(found["values"]) == ["--rate", "it's 2"]
     assert "values" not in start(facts(), arguments=("--rate", "@{r}"))
+
+
+def test_spare_nodes_are_recorded(start, repository):
+    repository.write("configuration.toml", "jobs.restarts = 1\njobs.spare_nodes = 1\n")
+    found = start(facts())
+    assert (found["nodes"], found["spare_nodes"], found["trained_on"]) == ("2", "1", "1")
+    assert "spare_nodes" not in start(facts(NumNodes="1"))
 
 
 def test_interactive_job_has_no_log_and_its_ranks_are_not_told_apart(start):

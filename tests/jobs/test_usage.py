@@ -264,6 +264,14 @@ def test_usage_is_that_of_all_nodes(tmp_path):
     assert usage.words == ("GPU-hours 4.00, GPU use 84 %, peak memory 69.3 GiB, energy 0.600 kWh")
 
 
+@pytest.mark.parametrize(("gpus", "devices"), [("4", "01"), ("0", ["cpu"])])
+def test_spare_nodes_need_no_measurement(gpus, devices, tmp_path):
+    rows = [f"1767326400,{each},x,90,1,,60,none,1800,162000,1,,0" for each in devices]
+    write(tmp_path, "n1", *rows)
+    record = {**RECORD, "gpus": gpus, "spare_nodes": "1"}
+    assert usage_of(tmp_path, record)[0].measured_percent == 50
+
+
 def test_run_without_measurements_says_so(tmp_path):
     usage, problems = usage_of(tmp_path, RECORD)
     assert (usage.gpu_hours, usage.measured_percent, problems) == (4, 0, [])
