@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.stacks import start
+from support.stacks import refusal, start
 
 TRAINER = "/proj/my-project/users/me/longship/repos/Megatron-LM/pretrain_gpt.py"
 
@@ -77,6 +77,50 @@ def test_sizes_that_do_not_fit_are_told_before_a_rank_starts(settings, told, tra
 def test_replicas_are_counted_without_the_parallel_sizes(train):
     words = train("tensor_parallel = 4\nglobal_batch = 16")  # 4 replicas of 4 GPUs, 4 samples each
     assert value_of(words, "--global-batch-size") == "16"
+
+
+JOB = "berzelius/run_training_berzelius.sbatch"
+LLAMA = [
+    "--swiglu",
+    "--normalization=RMSNorm",
+    "--position-embedding-type=rope",
+    "--disable-bias-linear",
+]
+DATA = '[stacks.megatron-lm.training]\ndata = ["/proj/d_text_document"]\n'
+
+
+@pytest.fixture
+def check(root, tmp_path):
+    """Give a function that tells what the stack says of a training before its submission."""
+
+    def run(arguments, configuration=DATA, then="evaluate"):
+        words = ("--", *arguments)
+        options = {"configuration": configuration, "then": then}
+        return refusal(root, "megatron-lm", JOB, tmp_path, *words, **options).stderr
+
+    return run
+
+
+@pytest.mark.parametrize("without", LLAMA)
+def test_evaluation_of_a_model_without_an_export_is_refused(without, check):
+    arguments = [each for each in LLAMA if each != without]
+    error, hint = check(arguments).splitlines()
+    assert error.startswith("error: --then evaluate requires a Llama, but the arguments")
+    assert error.endswith(f" do not contain {without.replace('=', ' ')}")
+    assert "stacks/megatron-lm/README.md" in hint and "leave out --then" in hint
+    assert check(arguments, then="") == ""
+
+
+def test_evaluation_after_mock_data_is_refused(check):
+    error, hint = check(LLAMA, configuration="").splitlines()
+    assert error == "error: --then evaluate requires a tokenizer, which mock data do not have"
+    assert hint.startswith("hint: set data in [training]")
+
+
+def test_evaluation_of_a_llama_is_not_refused(check):
+    assert check(LLAMA) == check(" ".join(LLAMA).replace("=", " ").split()) == ""
+    assert check([*LLAMA[:2], "--use-rotary-position-embeddings", LLAMA[3]]) == ""
+    assert check(["--use-checkpoint-args"]) == ""
 
 
 NAMES = ("attention-dropout", "hidden-dropout", "weight-decay", "adam-beta2", "min-lr", "clip-grad")

@@ -48,9 +48,12 @@ def check_job(
 
 
 def stack_lines(
-    env: Environment, job: JobFile, request: Request, arguments: Sequence[str]
+    env: Environment, job: JobFile, request: Request, arguments: Sequence[str], then: str
 ) -> list[str]:
-    """Return the line that lets the stack check its job, if it has a script for that."""
+    """Return the line that lets the stack check its job, if it has a script for that.
+
+    Then is the stack that evaluates the trained model, if any.
+    """
     root = env.paths.root
     script = root / "stacks" / env.settings.stack.name / "check_job.sh"
     if not job.step or not script.is_file():
@@ -59,6 +62,7 @@ def stack_lines(
         "LONGSHIP_ROOT": root,
         "NUM_NODES": request.nodes,
         "GPUS_PER_NODE": request.gpus // request.nodes,  # 0 if unknown
+        **({"LONGSHIP_THEN": then} if then else {}),
         **env.training.variables(),
     }
     named = [f"{name}={value}" for name, value in variables.items()]

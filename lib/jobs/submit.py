@@ -81,8 +81,9 @@ def submit_lines(
     logs = [name for each in jobs for name in log_directories(paths, each.given, each.log)]
     # rerun.py has checked the image of a run
     unchecked = [each for each in jobs if each.wanted.job.needs_image and not each.wanted.again]
+    evaluated = then[0].settings.stack.name if then else ""
     return [
-        *stack_lines(env, wanted.job, first.trained_on, sweep.first),
+        *stack_lines(env, wanted.job, first.trained_on, sweep.first, evaluated),
         call("slurm_check", env.machine.name),
         call("check_python", paths.root),
         call("runs_make", paths.runs),
