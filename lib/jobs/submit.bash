@@ -195,11 +195,13 @@ submission_send() {
 }
 
 # submission_send_then RUNS NAME ARGUMENT...: submit the job that exports and evaluates what the last job of that NAME trains,
-# to start after that one has completed. job_export knows the path of the model.
+# to start after that one has completed. job_export knows the path of the model. The file
+# RUN.then keeps what the training uses from being pruned, whoever prunes (pins.bash).
 submission_send_then() {
   local -r trained=${submitted_ids[-1]}
   unset LONGSHIP_CHAINED_AFTER
   submission_send_job --dependency="afterok:$trained" --kill-on-invalid-dep=yes "${@:3}" "$1/$trained-$2/exported"
+  (umask a+r && text_write "$1/$trained-$2.then" "${submitted_ids[-1]}") || exit
   print_messages results "$1/$trained-$2/exported/evaluation"
 }
 

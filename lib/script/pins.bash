@@ -1,11 +1,12 @@
 # shellcheck shell=bash
 # Pins protect versions that launchers start. A pin is a file of three lines in pins/: the image or overlay, the
-# job that wrote the launcher and its cluster (empty outside a job), and the launcher.
+# job that wrote the launcher and its cluster (empty outside a job), and the launcher. RUN.then names a job that starts
+# RUN/launcher again: it exports what the run has trained.
 
 # version_is_pinned VERSION: succeed if a version is pinned, and set REPLY to the job or the launcher that pins it.
-# The pin of a job counts until the job ends, any other while its launcher exists.
+# The pin of a job counts until the job, and that of RUN.then, has ended; any other while its launcher exists.
 version_is_pinned() {
-  local pin image job launcher
+  local pin image job launcher later
   for pin in "${1%/versions/*}"/pins/*; do
     [[ -f $pin ]] || continue
     { IFS= read -r image && IFS= read -r job && IFS= read -r launcher; } 2>/dev/null <"$pin" || {
@@ -16,6 +17,8 @@ version_is_pinned() {
     if [[ ${image##*/} != "${1##*/}" ]] && ! { engine_has_tag "$1" && [[ $image == "$(engine_tag_in "$1")" ]]; }; then
       continue
     fi
+    later=${launcher%/launcher}.then
+    if [[ -n $job && -r $later ]] && job_is_over "$job"; then job=$(<"$later")${job#"${job%% *}"}; fi
     if [[ -n $job ]] && job_is_over "$job" || [[ -z $job && ! -e $launcher ]]; then
       rm -f -- "$pin"
       continue

@@ -525,6 +525,8 @@ def test_evaluation_follows_the_last_training_of_a_chain(calls, site, evaluation
     assert "--account=other" in evaluated and "--account=acc" in trained
     assert calls.done.stdout == "102\n103\n104\n"
     assert f"results: {exported}/evaluation\n" in calls.done.stderr
+    kept = site.scratch / "runs/103-train.then"  # pins.bash reads it
+    assert (kept.read_text(), kept.stat().st_mode & 0o777) == ("104", 0o644)
     kept = (site.scratch / "runs").glob("configurations-*/*.json")
     assert {json.loads(each.read_text())["stack"] for each in kept} == {"pytorch", "score"}
 

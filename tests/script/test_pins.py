@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from lib.jobs.launcher import pin
+from lib.script.command import call
 from lib.script.errors import LongshipError
+from lib.script.render import render
 
 ROOT = Path(__file__).resolve().parents[2]
 PIN = """
@@ -62,3 +64,24 @@ def test_scratch_folder_that_cannot_be_written_to_is_told(repository, read_only_
     with pytest.raises(LongshipError, match="cannot create the directory") as error:
         pin("/images/x.sif", read_only_folder / "launcher", "", paths.containers)
     assert "set [paths] in configuration.toml" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("queued", "pinned"),
+    [("4711", "job 4711 of juwels"), ("4712", "job 4712 of juwels"), ("4713", ""), ("", "")],
+)
+def test_evaluation_keeps_what_its_training_has_pinned(queued, pinned, run, tmp_path):
+    """Stand-ins for Slurm, as a real queue does not hold still; 4712 exports what 4711 trains."""
+    launcher, image = tmp_path / "runs/4711-train/launcher", tmp_path / "versions/x.sif"
+    pin(str(image), launcher, "4711 juwels", tmp_path)
+    launcher.parent.mkdir(parents=True)
+    (tmp_path / "runs/4711-train.then").write_text("4712")
+    slurm = [
+        'timeout() { "${@:2}"; }',
+        "scontrol() { echo 'ClusterName = juwels'; }",
+        f"squeue() {{ if [[ $2 == --jobs={queued or 'none'} ]]; then echo PENDING; fi; }}",
+    ]
+    ask = f'if version_is_pinned {call(image)}; then echo "$REPLY"; fi'
+    done = run(["bash", "-c", render("a test", [*slurm, ask])])
+    assert (done.stdout, done.stderr) == (f"{pinned}\n" if pinned else "", "")
+    assert bool(list((tmp_path / "pins").iterdir())) == bool(pinned)
