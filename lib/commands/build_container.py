@@ -6,8 +6,7 @@ import click
 
 from lib.commands import Call, command_line
 from lib.commands.options import Mode, script_options
-from lib.images.build import build_lines, download_lines
-from lib.images.versions import recorded_digest
+from lib.images.build import build_lines, download_lines, recorded_digest
 from lib.script.render import render
 
 

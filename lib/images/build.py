@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from lib.configuration.layers import Settings
@@ -11,6 +12,7 @@ from lib.runtimes.environment import Environment
 from lib.runtimes.image import ImageSource, active_image, check_usable, image_name, image_tag
 from lib.script.command import assign, call, wrapped
 from lib.script.errors import LongshipError
+from lib.script.records import read_record
 
 _OFFLINE = "python3 build_container.py offline"
 _MOVE = "python3 move_built_container_to_active.py"
@@ -116,3 +118,23 @@ def _start_lines(env: Environment, command_line: str, directory: Path) -> list[s
 def _source_line(settings: Settings, source: ImageSource, digest: str) -> str:
     hint = [_build_hint(settings)] if source.file else []
     return call("build_from", source.kind, source.address, digest or source.digest, *hint)
+
+
+def recorded_digest(env: Environment) -> str:
+    """Return the recorded digest of the source: of the active image, else the latest."""
+    source, paths = env.source, env.paths
+    active = active_image(env.runtime, source, paths)
+    pattern = f"versions/{active.stem}_*{active.suffix}.json"
+    for record in (
+        *([Path(f"{active.resolve()}.json")] if os.path.islink(active) else []),
+        paths.containers / "build" / f"{active.name}.json",
+        *sorted(paths.containers.glob(pattern), reverse=True),
+        *paths.archives.glob(f"{image_name(source)}_{paths.arch}.*.json"),
+    ):
+        found = read_record(record)
+        if found.get("source") == source.address and found.get("digest"):
+            return found["digest"]
+    raise LongshipError(
+        f"no digest of {source.address} was recorded in {paths.containers}",
+        "to build the current one, run: python3 build_container.py",
+    )

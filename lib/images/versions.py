@@ -1,18 +1,16 @@
-"""The active image and its earlier versions: the lines of `move_built_container_to_active.py`."""
+"""Versions of the image, activated or deleted: the lines of `move_built_container_to_active.py`."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from lib.images.patched_files import compare_patched_files
 from lib.runtimes.choice import program_lines
-from lib.runtimes.environment import IMAGE, Environment
-from lib.runtimes.image import active_image, check_usable, image_name
-from lib.script.command import assign, call, wrapped
-from lib.script.errors import LongshipError
-from lib.script.quoting import Expansion, Word, word
-from lib.script.records import read_record
+from lib.runtimes.environment import Environment
+from lib.runtimes.image import active_image, check_usable
+from lib.script.command import assign, call
+from lib.script.quoting import Expansion, word
 
 _SCRIPT = "python3 move_built_container_to_active.py"
 
@@ -64,38 +62,3 @@ def prune_lines(env: Environment) -> list[str]:
 def _active(env: Environment) -> Path:
     check_usable(env.runtime, env.source)
     return active_image(env.runtime, env.source, env.paths)
-
-
-def check_patched_files(env: Environment) -> list[str]:
-    """Return the lines that compare the originals of patched files with those of ``image``."""
-    if env.runtime != "host":
-        compared = compare_patched_files(env, IMAGE)
-        return [assign("runtime", env.runtime), *compared] if compared else []
-    text = "container.patched_files has no effect with the runtime host"
-    return [call("note", text)] if env.patched_files else []
-
-
-def compare_patched_files(env: Environment, image: Word) -> list[str]:
-    """Return the lines that notice if an image has another original of a patched file."""
-    words = [(each.source, each.target) for each in env.patched_files]
-    return [wrapped("patched_file_check", image, *each) for each in words]
-
-
-def recorded_digest(env: Environment) -> str:
-    """Return the recorded digest of the source: of the active image, else the latest."""
-    source, paths = env.source, env.paths
-    active = active_image(env.runtime, source, paths)
-    pattern = f"versions/{active.stem}_*{active.suffix}.json"
-    for record in (
-        *([Path(f"{active.resolve()}.json")] if os.path.islink(active) else []),
-        paths.containers / "build" / f"{active.name}.json",
-        *sorted(paths.containers.glob(pattern), reverse=True),
-        *paths.archives.glob(f"{image_name(source)}_{paths.arch}.*.json"),
-    ):
-        found = read_record(record)
-        if found.get("source") == source.address and found.get("digest"):
-            return found["digest"]
-    raise LongshipError(
-        f"no digest of {source.address} was recorded in {paths.containers}",
-        "to build the current one, run: python3 build_container.py",
-    )

@@ -7,7 +7,7 @@ import os
 from lib.assets import assets
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, step_after_download
-from lib.images.versions import check_patched_files
+from lib.images.patched_files import check_patched_files
 from lib.packages import install
 from lib.repositories import repositories
 from lib.repositories.repositories import repository_lines

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from lib.images.versions import check_patched_files, compare_patched_files
+from lib.images.patched_files import check_patched_files, compare_patched_files
 from lib.runtimes.contract import patched_files
 from lib.runtimes.environment import IMAGE, Environment
 from lib.script.command import call

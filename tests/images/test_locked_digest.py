@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lib.images.versions import recorded_digest
+from lib.images.build import recorded_digest
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import image_source
 from lib.script.errors import LongshipError
