@@ -7,8 +7,8 @@
 #   hub_cache   directory that is HF_HOME
 #   hub_tools   venv that is created for huggingface_hub
 
-# shellcheck source=lib/script/facts.bash
-source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
+# shellcheck source=lib/script/target_facts.bash
+source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
 
 # assets_begin HUB_CACHE
 assets_begin() {

@@ -5,8 +5,8 @@
 # One script builds one image: build_from or build_from_archive, build_begin or archive_begin, then one of sif_build,
 # engine_build_image, enroot_build_image and archive_build, then build_end.
 
-# shellcheck source=lib/script/facts.bash
-source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
+# shellcheck source=lib/script/target_facts.bash
+source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
 
 # The build of this script:
 #   image, active       the file that is built, and the active image; none for an archive

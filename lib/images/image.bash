@@ -8,8 +8,8 @@
 #   date, host, tools   when, where and with which programs it was built
 #   script              the whole script that built it
 
-# shellcheck source=lib/script/facts.bash
-source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
+# shellcheck source=lib/script/target_facts.bash
+source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
 
 declare -g WRITTEN_TO='modified after it was built'
 

@@ -10,8 +10,8 @@
 #   versions/<image>_<arch>.sif.history     what was active when: time, use or rollback, from, to
 #   pins/                           a file for each launcher: the version that it needs
 
-# shellcheck source=lib/script/facts.bash
-source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
+# shellcheck source=lib/script/target_facts.bash
+source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
 
 declare -g BUILD_ANEW='python3 build_container.py --force && python3 move_built_container_to_active.py'
 

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # Long steps of other programs that build an image: their progress, and the causes of their failures.
 
-# shellcheck source=lib/script/facts.bash
-source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
+# shellcheck source=lib/script/target_facts.bash
+source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
 
 # build_show_progress PATH...: print a program's messages; on a terminal only the latest, with the time and the size of PATHs,
 # which the program writes.

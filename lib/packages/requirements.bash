@@ -13,8 +13,8 @@
 #   wheelhouse        directory that is the only source of packages; "" for the package index
 #   offline_command   the command that needs no network, for hints
 
-# shellcheck source=lib/script/facts.bash
-source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
+# shellcheck source=lib/script/target_facts.bash
+source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
 
 # requirements_begin TORCH WHEELHOUSE OFFLINE_COMMAND [-r FILE]
 requirements_begin() {

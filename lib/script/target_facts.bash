@@ -3,8 +3,8 @@
 # first step, and nothing changes them afterwards. Everything else reaches a function as an argument. A file that
 # reads one names this file, so that ShellCheck knows them:
 #
-#   # shellcheck source=lib/script/facts.bash
-#   source "${BASH_SOURCE[0]%/*}/../script/facts.bash"
+#   # shellcheck source=lib/script/target_facts.bash
+#   source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
 #
 # `:` does nothing: these lines only name the variables.
 
