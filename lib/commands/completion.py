@@ -2,7 +2,7 @@
 
 The shell gets click's function and a wrapper. The wrapper calls click's function if one of the
 scripts is on the command line, and otherwise the completion that was there before. TAB runs this
-script, never the script on the command line. lib/commands/values.py completes values.
+script, never the script on the command line. lib/commands/completion_values.py completes values.
 """
 
 from __future__ import annotations

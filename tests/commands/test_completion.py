@@ -274,7 +274,7 @@ def test_a_launch_reads_nothing_of_it(clone, run):
     watch = [sys.executable, "-X", "importtime", clone.root / "container_run.py"]
     said = run([*watch, "--dry-run", "true"], env=clone.environment).stderr
     assert "lib.runtimes.launch" in said and "click.core" in said
-    assert "lib.commands.values" not in said and "shell_completion" not in said
+    assert "lib.commands.completion_values" not in said and "shell_completion" not in said
     said = run([*watch, "true"], env=clone.environment).stderr
     assert "lib.runtimes.launch" in said
     assert not {"click", "dataclasses", "inspect"} & set(re.findall(r"([\w.]+)$", said, re.M))
