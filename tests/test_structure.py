@@ -99,7 +99,7 @@ def test_worker_for_repositories_needs_the_standard_library_alone(run):
 
 
 def test_worker_that_freezes_code_needs_the_standard_library_alone(run):
-    run([sys.executable, "-I", "-S", LIB / "jobs/freeze.py", "record", "."])
+    run([sys.executable, "-I", "-S", LIB / "jobs/freeze_worker.py", "record", "."])
 
 
 def test_first_file_of_lib_imports_nothing_of_lib():
@@ -207,7 +207,7 @@ STARTING = {LIB / "script/execute.py", LIB / "script/worker.py", LIB / "bundle/t
 STARTING |= {LIB / "repositories/git.py", LIB / "repositories/worker.py"}
 WORKER = {path.stem for path in LIB.glob("repositories/*.py")} - {"__init__", "repositories"}
 # The worker that freezes the code of jobs uses that of the repositories.
-CODE = {LIB / "jobs/code.py", LIB / "jobs/freeze.py"}
+CODE = {LIB / "jobs/working_tree.py", LIB / "jobs/freeze_worker.py"}
 
 
 @pytest.mark.parametrize("path", [*CORE, *ENTRIES], ids=shown)

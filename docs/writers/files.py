@@ -57,7 +57,7 @@ def files_page() -> str:
         _listed("jobs/run.bash"),
         "In `<scratch_dir>/runs/code-<uid>/`, the frozen code of all jobs; "
         "see [Frozen code](../how-to/jobs.md#frozen-code):",
-        _listed("jobs/code.bash"),
+        _listed("jobs/frozen_code.bash"),
         "Each line of `usage/NODE.csv` has these columns; empty: not measured:",
         _listed("jobs/usage.bash"),
         "## Repositories",

@@ -19,12 +19,12 @@ from lib.doctor.explain import final_messages, findings_of
 from lib.jobs import rerun, start
 from lib.jobs import submit as submission
 from lib.jobs.checks import check_script
-from lib.jobs.frozen import with_frozen_code
+from lib.jobs.frozen_code import with_frozen_code
 from lib.jobs.job_files import check_machine, evaluation_file, read_job_file
 from lib.jobs.launcher import job_launcher
 from lib.jobs.options import is_option
-from lib.jobs.page import page_lines, page_of, synced_runs
 from lib.jobs.report import report
+from lib.jobs.report_page import page_lines, page_of, synced_runs
 from lib.jobs.request import slurm_facts
 from lib.jobs.status import status, status_as_json
 from lib.jobs.usage import recorded_values

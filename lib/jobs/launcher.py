@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from lib.jobs.frozen import frozen_names
+from lib.jobs.frozen_code import frozen_names
 from lib.jobs.rerun import NAMED, check_own, check_still_there
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines

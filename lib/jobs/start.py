@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lib.configuration.paths import Paths
 from lib.jobs.cost import hourly_cost
-from lib.jobs.frozen import clone_of, frozen_names, repositories
+from lib.jobs.frozen_code import clone_of, frozen_names, repositories
 from lib.jobs.request import processes_per_node, request_from_facts, run_name
 from lib.jobs.sweep import kept_sweep
 from lib.jobs.watcher import watch_limits

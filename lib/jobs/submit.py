@@ -12,7 +12,7 @@ from lib.configuration.snapshot import resolved
 from lib.configuration.training import hub_cache
 from lib.jobs.checks import check_job, log_directories, log_path, stack_lines
 from lib.jobs.cost import Cost, cost_of, round_up, together
-from lib.jobs.frozen import freeze_lines
+from lib.jobs.frozen_code import freeze_lines
 from lib.jobs.job_files import JobFile
 from lib.jobs.options import Option, combined, read_options, read_variables, same_gpus
 from lib.jobs.request import Request, check_request, request_from_options

@@ -11,20 +11,20 @@ import pytest
 from support.git import record_code
 
 from lib import ROOT
-from lib.jobs import freeze
-from lib.jobs.frozen import repositories, with_frozen_code
+from lib.jobs import freeze_worker
+from lib.jobs.frozen_code import repositories, with_frozen_code
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
 from lib.script.command import call
 from lib.script.render import render
 
-WORKER = Path(ROOT, "lib/jobs/freeze.py")
+WORKER = Path(ROOT, "lib/jobs/freeze_worker.py")
 IDENTITY = ("-c", "user.name=n", "-c", "user.email=e@x")
 HOSTILE = ("it's new.py", "-rf.py", "new\nline.py", 'q"$(touch x)`.py', "ø/\u202e.py", "[a]*?.py")
 
 
 class Frozen:
-    """A clone, and what freeze.py makes of it."""
+    """A clone, and what freeze_worker.py makes of it."""
 
     def __init__(self, run, environment, folder):
         self.run, self.environment = run, environment
@@ -362,7 +362,7 @@ def test_files_that_a_site_has_removed_come_back(frozen):
     frozen.write("out/loss", "1\n", at=copy)
     assert frozen.freeze() == copy
     assert (copy / "lib/a.py").read_text() == "first\n"
-    assert list(freeze.written(copy)) == ["out/loss"]
+    assert list(freeze_worker.written(copy)) == ["out/loss"]
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -490,10 +490,10 @@ def test_copies_that_nobody_uses_are_removed(case, kept, frozen, tmp_path):
 def test_listing_of_a_slow_file_system_is_not_taken_for_complete(frozen, monkeypatch):
     frozen.start("train.py")
     copy = frozen.freeze()
-    assert not list(freeze.written(copy))
-    monkeypatch.setattr(freeze, "_LONGEST_LISTING", 0)
+    assert not list(freeze_worker.written(copy))
+    monkeypatch.setattr(freeze_worker, "_LONGEST_LISTING", 0)
     with pytest.raises(TimeoutError):
-        list(freeze.written(copy))
+        list(freeze_worker.written(copy))
 
 
 def test_folder_that_others_can_write_to_is_refused(frozen):

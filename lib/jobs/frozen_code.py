@@ -1,4 +1,4 @@
-"""Frozen code in a job: where it is, and how the program inside finds it (freeze.py makes it)."""
+"""Frozen code of a job: what makes it, where it is, and how the program inside finds it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def freeze_lines(env: Environment, run: str = "") -> list[str]:
         return [call("print_messages", "code", f"frozen: the code of this job, {paths.root}")]
     action = ("restore", store, run) if run else ("freeze", store)
     # this Python is new enough
-    worker = (sys.executable or "python3", paths.root / "lib/jobs/freeze.py", *action)
+    worker = (sys.executable or "python3", paths.root / "lib/jobs/freeze_worker.py", *action)
     return [
         export("LONGSHIP_CLONE", paths.root),
         wrapped("code_freeze", *worker, *repositories(env.settings, paths)),

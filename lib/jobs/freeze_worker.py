@@ -1,6 +1,6 @@
-"""The worker that freezes the code of jobs, and records it; code.bash starts it.
+"""The worker that freezes the code of jobs, and records it; frozen_code.bash starts it.
 
-  python3 -X utf8 freeze.py ACTION ARGUMENT...
+  python3 -X utf8 freeze_worker.py ACTION ARGUMENT...
 
 A job runs the files of this clone and of the external repositories as they were at submission.
 """
@@ -28,7 +28,7 @@ from typing import NoReturn
 
 sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from lib.jobs.code import Code, checksum
+from lib.jobs.working_tree import WorkingTree, checksum
 from lib.repositories.git import GitError, join_names, split_names
 from lib.script.errors import LongshipError, print_messages, write_error
 from lib.script.execute import make_directory, output
@@ -45,7 +45,7 @@ _LONGEST_LISTING = 20  # seconds
 class Frozen:
     """The copy of a repository: where it is, what is in it, and how it is made."""
 
-    def __init__(self, store: Path, name: str, code: Code) -> None:
+    def __init__(self, store: Path, name: str, code: WorkingTree) -> None:
         """Find what git does not track, but a job needs.
 
         Of an external repository this is what its installation has built in it; of this clone,
@@ -161,7 +161,7 @@ def freeze(store: str, *words: str, run: Path | None = None) -> None:
             if run:
                 frozen += _restore(directory, run, name, Path(top))
             else:
-                code = Code(Path(top), directory.parents[1])  # without the scratch directory
+                code = WorkingTree(Path(top), directory.parents[1])  # without the scratch directory
                 frozen += _keep(Frozen(directory, name, code))
         except (OSError, GitError) as error:
             reason = getattr(error, "strerror", "see git's output above")
@@ -251,7 +251,7 @@ def _restore(store: Path, run: Path, name: str, top: Path) -> list[str]:
         return [frozen]
     if not top.is_dir():
         _refuse(name, f"it no longer exists: {top}")
-    code = Code(top, store.parents[1])
+    code = WorkingTree(top, store.parents[1])
     if checksum(code.files) != facts["files"]:
         _apply(code, name, facts, Path(f"{record}.patch"))
     if checksum(code.files) != facts["files"]:
@@ -270,7 +270,7 @@ def _is_complete(copy: Path) -> bool:
     return made.exists() and all(os.path.lexists(copy / each) for each in names)
 
 
-def _apply(code: Code, name: str, facts: dict[str, str], patch: Path) -> None:
+def _apply(code: WorkingTree, name: str, facts: dict[str, str], patch: Path) -> None:
     """Replace the files by the recorded commit and changes."""
     base = facts.get("base", "")
     if not base:
@@ -340,7 +340,7 @@ def record(run: str, *words: str) -> None:
                     shutil.copy(f"{top}.{kind}", directory / f"{name}.{kind}")
             continue
         with suppress(OSError, GitError, LongshipError):
-            Code(Path(top)).describe(directory / name)
+            WorkingTree(Path(top)).describe(directory / name)
 
 
 def return_files(copy: str, clone: str) -> None:

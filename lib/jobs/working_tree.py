@@ -1,4 +1,4 @@
-"""The code of a repository: its files as they are now, and how they differ from a commit."""
+"""The working tree of a repository: its files as they are, and how they differ from a commit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _IN_NO_PATCH = compiled(
 )
 
 
-class Code(Git):
+class WorkingTree(Git):
     """The files of a repository: what git tracks, with local changes, and new files.
 
     Nothing is written to the repository, which can be another user's. Git works in a directory of
@@ -46,7 +46,7 @@ class Code(Git):
         super().__init__(top)
         self.commit, self.base, self.reason = "", "", "not a git repository"
         self.work = Path(tempfile.mkdtemp())
-        self.parts: dict[str, Code] = {}  # submodules by path: see `with_submodules`
+        self.parts: dict[str, WorkingTree] = {}  # submodules by path: see `with_submodules`
         self.large: list[str] = []
         self._borrow(top / ".git", unread)
         self.files = self._read()
@@ -188,11 +188,11 @@ class Code(Git):
             self.run("apply --cached", patch)
         self.files = {path: entry for path, (_, entry) in self._index().items()}
 
-    def with_submodules(self) -> Iterator[tuple[str, Code]]:
+    def with_submodules(self) -> Iterator[tuple[str, WorkingTree]]:
         """Yield this repository and the submodules in it, each after its path and a slash."""
         for path, entry in self.files.items():
             if path not in self.parts and self._is_submodule(path, entry):
-                self.parts[path] = Code(self.directory / path)
+                self.parts[path] = WorkingTree(self.directory / path)
         yield "", self
         for path, part in self.parts.items():
             for below, each in part.with_submodules():

@@ -205,7 +205,7 @@ def _duration(records: Iterable[Mapping[str, str]]) -> str | None:
 
 
 def _repository(file: Path) -> tuple[str, str, str, str]:
-    """Return name, commit, local changes and the file with them (lib/jobs/code.bash)."""
+    """Return name, commit, local changes and the file with them (lib/jobs/frozen_code.bash)."""
     commit = re.search(r"^commit (\S+)", content_of(file).decode(errors="replace"), re.MULTILINE)
     patch = file.with_suffix(".patch")
     count = content_of(patch).count(b"diff --git ")

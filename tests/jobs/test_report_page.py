@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.jobs.page import page_of, synced_runs, training_of
+from lib.jobs.report_page import page_of, synced_runs, training_of
 from lib.script.errors import LongshipError
 
 ROOT = Path(__file__).resolve().parents[2]

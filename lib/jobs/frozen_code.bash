@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The code of a job: frozen at its submission, and its record in <run>/repositories. freeze.py keeps the files once per
-# content in <scratch_dir>/runs/code-UID, which only the user can read; all jobs of the same content share them:
+# The code of a job: frozen at its submission, and its record in <run>/repositories. freeze_worker.py keeps the files
+# once per content in <scratch_dir>/runs/code-UID, which only the user can read; all jobs of the same content share them:
 #
 #   NAME-ID                  the files of a repository, longship for this clone; ID is a checksum of them
 #   NAME-ID.made             a list of them, as old as the copy: what is newer or not in it, a job has written
@@ -35,7 +35,7 @@ code_record_begin() {
 code_record() {
   local -r run=$2
   local -a start=()
-  "$1" -X utf8 "$LONGSHIP_ROOT/lib/jobs/freeze.py" record "${@:2}" || :
+  "$1" -X utf8 "$LONGSHIP_ROOT/lib/jobs/freeze_worker.py" record "${@:2}" || :
   if ((${#CONTAINER_OPTIONS[@]})); then start=(srun --overlap --nodes=1 --ntasks=1 "${CONTAINER_OPTIONS[@]}"); fi
   if env -u SLURM_LABELIO timeout 600 "${start[@]}" "$run/launcher" python3 \
     "$LONGSHIP_ROOT/lib/jobs/inside/list_packages.py" >"$run/packages.partial"; then
@@ -55,5 +55,6 @@ code_end() {
     printf 'longship: packages.txt not written: python3 could not list the packages in time\n' >&2
   fi
   if [[ -z ${LONGSHIP_CLONE:-} ]]; then return; fi
-  timeout 20 "$longship_python" -X utf8 "$LONGSHIP_ROOT/lib/jobs/freeze.py" return "$LONGSHIP_ROOT" "$LONGSHIP_CLONE"
+  timeout 20 "$longship_python" -X utf8 "$LONGSHIP_ROOT/lib/jobs/freeze_worker.py" return \
+    "$LONGSHIP_ROOT" "$LONGSHIP_CLONE"
 }
