@@ -461,7 +461,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--tokenizer", type=Path, help="path to a tokenizer.json (default: a BPE, trained here)")
     end_help = "token that ends a document (default: %(default)s)"
     add("--end-of-text", default="<|endoftext|>", help=end_help)
-    vocabulary_help = "tokens of the BPE (default: %(default)s)"
+    vocabulary_help = "vocabulary size of the BPE (default: %(default)s)"
     vocabulary = number(int, 257)  # each byte, and the end of a document
     add("--vocab-size", type=vocabulary, default=4096, help=vocabulary_help)
     size_help = "size of the standard library's text, and of the text to train the BPE on"

@@ -39,7 +39,7 @@ make_host_environment() {
   rm -f .venv/host.txt # first: what is half deleted must not look complete
   rm -rf .venv
   "$python" -m venv .venv ||
-    fail "$python cannot make a venv" 'on Debian and Ubuntu: apt install python3-venv'
+    fail "cannot create a venv with $python" 'on Debian and Ubuntu: apt install python3-venv'
   .venv/bin/python -m pip --quiet --disable-pip-version-check install -r requirements/host.txt ||
     fail 'cannot install requirements/host.txt' "check the network; pip's output is above"
   cp requirements/host.txt .venv/host.txt

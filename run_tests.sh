@@ -7,14 +7,14 @@
 #   ./run_tests.sh --all    fast and real: containers, Slurm, registry, git, pip;
 #                           half an hour. Nothing may be missing on this machine:
 #                           sudo tests/install_tools.sh
-#   ./run_tests.sh --slow   all that, every kill point, long histories and whole
-#                           frameworks: hours
+#   ./run_tests.sh --slow   all of these, every kill point, long histories and
+#                           whole frameworks: hours
 #   ./run_tests.sh tests/script/test_lock.py -k name
 #                           any arguments of pytest; paths are relative to the
 #                           repository. Named tests run whatever their tier
 #
-# The first run creates the test environment in .venv-tests; PYTHON chooses its
-# Python.
+# The first run creates the test environment in .venv-tests, with the Python that
+# the variable PYTHON names (default: python3).
 set -euo pipefail
 
 fail() {

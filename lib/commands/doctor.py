@@ -56,12 +56,12 @@ def doctor(
                   ranks; about a minute on healthy nodes. Put it into a job
                   script before srun, or run:
                   salloc --nodes=2 OPTION... python3 doctor.py --job
-                  Ranks are bound as in $SLURM_CPU_BIND (srun's --cpu-bind).
+                  (ranks are bound as in $SLURM_CPU_BIND, srun's --cpu-bind)
 
     Each warning and each problem comes with its fix, and each value of the configuration with its
-    source. The output contains no passwords or tokens and is safe to share. Nothing is changed;
-    --site writes to .cache/doctor/ only. The exit code is 1 if there is a problem, or a difference
-    with --site, else 0.
+    source. The output contains no passwords or tokens and is safe to share. This command changes
+    nothing; --site writes only to .cache/doctor/. The exit code is 1 if there is a problem, or a
+    difference with --site, else 0.
     """
     if words[:1] == ("explain",) and len(words) == 2:
         if dry_run:

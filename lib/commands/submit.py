@@ -114,7 +114,7 @@ class _Command(click.Command):
     "--restarts",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Start a failed or hanging step again, N times at most (default: jobs.restarts).",
+    help="Restart a failed or hanging job step, N times at most (default: jobs.restarts).",
 )
 @click.option(
     "--spare-nodes",
@@ -160,7 +160,7 @@ def submit(
     report RUN...     write an HTML page about RUN, or several to compare: loss,
                       speed, usage, code, findings; --output FILE names it
     sync [RUN...]     upload what RUN, or all runs, have recorded offline for
-                      W&B; --follow: each minute until the jobs have ended
+                      W&B; with --follow, each minute until the jobs have ended
     rerun RUN         re-run RUN with its recorded script, configuration, code,
                       image and arguments
 
@@ -168,8 +168,8 @@ def submit(
     the current configuration and code, frozen unless --live or jobs.freeze says otherwise, and the
     image and packages that are active when it starts. With --chain, each job resumes where the
     previous one reached its time limit. With --then, the site's evaluation job exports the newest
-    checkpoint and evaluates it, once the training has completed. In an argument of a job
-    array (--array), @{FILE} is a line of FILE, in each task another one: task 0 takes the first.
+    checkpoint and evaluates it, once the training has completed. With --array, each task replaces
+    @{FILE} in its arguments by a line of FILE; task 0 takes the first line.
     """
     given = {"chain": chain, "after": after, "agreed": yes, "live": live, "as_json": as_json}
     given.update(restarts=restarts, spare_nodes=spare_nodes)

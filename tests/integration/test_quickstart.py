@@ -181,7 +181,7 @@ def test_old_python_is_passed_over(fresh, run, clean_environment, tmp_path):
     env = {**clean_environment, "PATH": str(path)}
     done = run([fresh / "quickstart.sh"], env=env, check=False)
     assert "chosen" in done.stderr
-    assert "python3.12 cannot make a venv" in done.stderr
+    assert f"cannot create a venv with {path}/python3.12\n" in done.stderr
     assert done.returncode == 1
 
 
