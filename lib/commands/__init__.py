@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Callable, NamedTuple
 from lib import ROOT, find_packages
 from lib.configuration.layers import Settings, load_settings
 from lib.configuration.paths import Paths, derive_paths
-from lib.configuration.sites import load_machines, recognise
+from lib.configuration.sites import read_sites, recognise
 from lib.runtimes.choice import Choice, choose_builder, choose_runtime, choose_target_runtime
 from lib.runtimes.contract import lost_names
 from lib.runtimes.environment import Environment
@@ -72,7 +72,7 @@ class Call(NamedTuple):
     def paths_here(self) -> Paths:
         """Return the paths on this machine, which can be another than the target machine."""
         root = self.settings.root
-        here = recognise(load_machines(root), self.environ, os.uname().nodename)
+        here = recognise(read_sites(root), self.environ, os.uname().nodename)
         return derive_paths(load_settings(root, {**self.options, "machine": here}, self.environ))
 
     def title(self, usage: str) -> str:

@@ -11,6 +11,7 @@ from lib import ROOT
 from lib.commands import Call, print_no_script
 from lib.commands.options import WrongCall, complete, plain_options
 from lib.configuration.paths import Paths
+from lib.configuration.sites import load_machines
 from lib.doctor import checks, explain, site_new
 from lib.doctor import job as job_checks
 from lib.doctor import site as site_checks
@@ -84,7 +85,7 @@ def doctor(
         return
     exit_on_signals()
     if site:
-        settings = Call.read(options, dry_run=dry_run).settings
+        settings = _call(options, dry_run=dry_run).settings
         if new is None:
             report = Report(as_json=as_json, widths=site_checks.WIDTHS)
             site_checks.diagnose(settings, report, in_job=job)
@@ -93,7 +94,7 @@ def doctor(
         return
     report = Report(as_json=as_json)
     try:
-        call = Call.read(options, dry_run=dry_run)
+        call = _call(options, dry_run=dry_run)
     except LongshipError as error:
         if job:
             raise
@@ -108,3 +109,9 @@ def doctor(
         call.finish(script, "doctor.py")
     else:
         job_checks.diagnose(env, script, report)
+
+
+def _call(options: Mapping[str, str], *, dry_run: bool) -> Call:
+    """Read the configuration, and check the file of every site; a launch checks that of its own."""
+    load_machines(Path(ROOT))
+    return Call.read(options, dry_run=dry_run)

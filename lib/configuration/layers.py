@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lib.configuration.schema import Configuration, Layer, check_layer, combine
-from lib.configuration.sites import Machine, load_machines, recognise
+from lib.configuration.sites import Machine, read_sites, recognise
 from lib.configuration.stacks import Stack, check_settings, load_stack, stack_names
 from lib.configuration.tables import Key, Source, check_value, read_toml
 from lib.script.errors import LongshipError, suggest
@@ -44,8 +44,9 @@ def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, 
             f"configuration file not found: {path}", "check the path given to --configuration"
         )
     local = main.with_name(f"{main.stem}.local.toml")
-    machines = load_machines(root)
-    files = [_read(each, root, machines) for each in (main, local) if os.path.lexists(each)]
+    sites = read_sites(root)
+    names = [name for site in sites for name in site.marks]
+    files = [_read(each, root, names) for each in (main, local) if os.path.lexists(each)]
     last = [
         Layer("environment", _chosen(lambda key: environ.get(f"LONGSHIP_{key.upper()}"))),
         Layer("command line", _chosen(options.get)),
@@ -56,21 +57,22 @@ def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, 
 
     name = combine([*layers(), *last])[0].machine
     if name == "auto":
-        name = recognise(machines, environ, os.uname().nodename)
-    _check_known("machine", name, list(machines))
+        name = recognise(sites, environ, os.uname().nodename)
+    _check_known("machine", name, names)
 
-    site = machines[name].configuration
+    machine = next(each for each in sites if name in each.marks).machines()[name]
+    site = machine.configuration
     named = f"machines.{name}"
     stack = load_stack(root, combine([site, *layers(named), *last])[0].stack)
     own = layers(f"stacks.{stack.name}", named)
     configuration, origins = combine([stack.configuration, site, *own, *last])
     check_settings(stack, configuration.training, origins["training"])
     # a new site is a file in any directory next to the scripts
-    sites = [each / "site.toml" for each in sorted(root.iterdir()) if os.path.isdir(each)]
-    looked_at = [main, local, root / "stacks" / stack.name / "stack.toml", *sites]
+    site_files = [each / "site.toml" for each in sorted(root.iterdir()) if os.path.isdir(each)]
+    looked_at = [main, local, root / "stacks" / stack.name / "stack.toml", *site_files]
     return Settings(
         root=root,
-        machine=machines[name],
+        machine=machine,
         stack=stack,
         configuration=configuration,
         origins=origins,
@@ -85,11 +87,11 @@ def _chosen(value_of: Any) -> dict[str, str]:
     return {key: value for key, value in found.items() if value}
 
 
-def _read(path: Path, root: Path, known: Mapping[str, Machine]) -> dict[str, Layer]:
+def _read(path: Path, root: Path, known: list[str]) -> dict[str, Layer]:
     """Return the layers of a file by its tables of stacks and machines; "" is the general one."""
     inside = path.parent.resolve() == root
     tables, source = read_toml(path, path.name if inside else str(path))
-    there = {"machines": list(known), "stacks": stack_names(root)}
+    there = {"machines": known, "stacks": stack_names(root)}
     layers: dict[str, Layer] = {}
     for kind, names in there.items():
         layers.update(_named_layers(kind, tables, source, names))

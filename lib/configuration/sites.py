@@ -2,14 +2,23 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from lib.configuration.partitions import LIMITS_OF, Limits, read_limits, read_price
 from lib.configuration.schema import RUNTIMES, Layer, Strings, check_layer
-from lib.configuration.tables import Key, Source, check_table, find_files, keys_of, read_toml
+from lib.configuration.tables import (
+    Key,
+    Source,
+    check_keys,
+    check_table,
+    check_value,
+    find_files,
+    keys_of,
+    read_toml,
+)
 from lib.script.errors import LongshipError
 
 _YES_NO = ("yes", "no")
@@ -82,13 +91,14 @@ class Machine(NamedTuple):
     ] = None
 
 
-FACTS = keys_of(Machine)
 MARKS = {
     "environment": Key("string_table", "variables and their values"),
     "host": Key("string", "pattern of the host name"),
     "path": Key("string", "directory that only this site has"),
     "cluster": Key("string", "Slurm's ClusterName, which is known inside a job"),
 }
+FACTS = keys_of(Machine)
+FACTS["recognise"] = FACTS["recognise"]._replace(entries=MARKS)
 _MARKS_SHOWN = {"host": "host name", "path": "the directory", "cluster": "Slurm's cluster"}
 FILE = {"newer_python": Key("string"), "common": Key("table"), "machines": Key("table")}
 _NAME = re.compile(r"\w[\w.-]*")
@@ -100,43 +110,78 @@ def own_arch() -> str:
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(found, found)
 
 
-def load_machines(root: Path) -> dict[str, Machine]:
-    """Read every site, and return the machines by name."""
-    machines: dict[str, Machine] = {}
+class Site(NamedTuple):
+    """A ``site.toml``; so far only what can hide one of its machines is checked."""
+
+    source: Source
+    tables: Mapping[str, Any]
+    marks: Mapping[str, Mapping[str, Any]]  # of each machine
+
+    def machines(self) -> dict[str, Machine]:
+        """Check the whole file, and return its machines by name."""
+        common, common_layer = _facts(self.tables.get("common", {}), self.source, "common")
+        machines = {}
+        for name in self.marks:
+            facts, layer = _facts(self.tables["machines"][name], self.source, f"machines.{name}")
+            merged = Layer(self.source.shown, {**common_layer.values, **layer.values})
+            facts = {**common, **facts, "configuration": merged}
+            if facts.get("arch", "auto") == "auto":
+                facts["arch"] = own_arch()
+            machines[name] = Machine(name, self.source.shown, **facts)
+        return machines
+
+
+def read_sites(root: Path) -> list[Site]:
+    """Read every site; a launch completely checks its own alone."""
+    sites: list[Site] = []
+    files: dict[str, str] = {}
     for path in find_files(root, "*/site.toml"):
-        for machine in load_site(root, path):
-            if machine.name in machines:
-                files = f"{machine.site_file} and {machines[machine.name].site_file}"
-                what = f"{files} both have a machine {machine.name}"
+        site = read_site(root, path)
+        for name in site.marks:
+            if name in files:
+                what = f"{site.source.shown} and {files[name]} both have a machine {name}"
                 raise LongshipError(what, "rename one of them")
-            machines[machine.name] = machine
-    return machines
+            files[name] = site.source.shown
+        sites.append(site)
+    return sites
 
 
-def load_site(root: Path, path: Path) -> list[Machine]:
-    """Read one ``site.toml`` of a repository; errors are those of `load_machines`."""
+def read_site(root: Path, path: Path) -> Site:
+    """Read one ``site.toml`` of a repository."""
     tables, source = read_toml(path, str(path.relative_to(root)))
     check_table(tables, FILE, source)
-    common, common_layer = _facts(tables.get("common", {}), source, "common")
-    machines = []
+    common = _marks(tables.get("common", {}), source, "common", {})
+    marks = {}
     for name, table in tables.get("machines", {}).items():
         if not _NAME.fullmatch(name):
             location = source.location(f"machines.{name}")
             what = f"{location}: {name!r} cannot name a machine"
             raise LongshipError(what, "it names files: letters, digits and . _ - only")
-        facts, layer = _facts(table, source, f"machines.{name}")
-        merged = Layer(source.shown, {**common_layer.values, **layer.values})
-        facts = {**common, **facts, "configuration": merged}
-        if facts.get("arch", "auto") == "auto":
-            facts["arch"] = own_arch()
-        machines.append(Machine(name, source.shown, **facts))
+        marks[name] = _marks(table, source, f"machines.{name}", common)
+    return Site(source, tables, marks)
+
+
+def load_machines(root: Path) -> dict[str, Machine]:
+    """Read and check every site, and return the machines by name."""
+    machines: dict[str, Machine] = {}
+    for site in read_sites(root):
+        machines.update(site.machines())
     return machines
+
+
+def _marks(
+    table: Any, source: Source, prefix: str, default: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Check what can hide a machine: the names of all keys, and the rules, which are returned."""
+    location = source.location(prefix)
+    check_value(prefix, table, Key("table"), location)
+    seen = {key: table[key] for key in table if key == "recognise" or key not in FACTS}
+    return check_keys(prefix, seen, FACTS, location).get("recognise", default)
 
 
 def _facts(table: Any, source: Source, prefix: str) -> tuple[dict[str, Any], Layer]:
     """Check one table of a machine; return its facts, and its values for configuration.toml."""
     facts = check_table(table, FACTS, source, prefix)
-    check_table(facts.get("recognise", {}), MARKS, source, f"{prefix}.recognise")
     for kind in LIMITS_OF.keys() & facts.keys():
         facts[kind] = read_limits(kind, facts[kind], source, f"{prefix}.{kind}")
     if "price" in facts:
@@ -145,12 +190,13 @@ def _facts(table: Any, source: Source, prefix: str) -> tuple[dict[str, Any], Lay
     return facts, check_layer(tables, source, f"{prefix}.configuration")
 
 
-def recognise(machines: Mapping[str, Machine], environ: Mapping[str, str], host: str) -> str:
+def recognise(sites: Iterable[Site], environ: Mapping[str, str], host: str) -> str:
     """Return the name of this machine by the detection rules; ``local`` if none match."""
-    for name, machine in machines.items():
-        marks = machine.recognise.items()
-        if marks and all(_fits(mark, wanted, environ, host) for mark, wanted in marks):
-            return name
+    for site in sites:
+        for name, marks in site.marks.items():
+            rules = marks.items()
+            if rules and all(_fits(mark, wanted, environ, host) for mark, wanted in rules):
+                return name
     return "local"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, derive_paths, expand
 from lib.configuration.schema import KEYS
-from lib.configuration.sites import load_machines, recognise, shown_marks
+from lib.configuration.sites import load_machines, read_sites, recognise, shown_marks
 from lib.configuration.snapshot import looks_secret, refused_secrets, toml_key, without_secrets
 from lib.doctor import network, node, software
 from lib.doctor.report import Finding, Report, ok, problem, warning
@@ -128,7 +128,7 @@ def _configuration(settings: Settings) -> Finding:
 def _site(settings: Settings) -> Finding:
     """Report the target machine, and the mark by which this machine was detected."""
     machines = load_machines(settings.root)
-    here = recognise(machines, settings.environ, os.uname().nodename)
+    here = recognise(read_sites(settings.root), settings.environ, os.uname().nodename)
     machine, origin = settings.machine, settings.origins["machine"]
     text = f"{machine.name}, {machine.description} ({machine.site_file})"
     marks = shown_marks(machines[here]) if here in machines else ""

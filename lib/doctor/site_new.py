@@ -12,7 +12,7 @@ from typing import Any
 
 from lib.configuration.layers import Settings
 from lib.configuration.partitions import seconds
-from lib.configuration.sites import load_machines, load_site
+from lib.configuration.sites import load_machines, read_site
 from lib.configuration.tables import read_toml
 from lib.doctor.node import own_user
 from lib.doctor.report import Report
@@ -69,14 +69,14 @@ def _write(settings: Settings, directory: Path, name: str, slurm: Slurm) -> None
     """Write all files: what the comparison with an empty site.toml finds, and the job scripts."""
     site = directory / "site.toml"
     write_file(site, _HEAD.format(name=name))
-    own = settings._replace(machine=load_site(settings.root, site)[0])
+    own = settings._replace(machine=read_site(settings.root, site).machines()[name])
     comparison = Comparison(own, read_toml(site, site.name)[0], slurm, {})
     report = Report(as_json=True)  # it prints nothing before its end
     for topic, check in comparison.checks():
         report.run(topic, check)
     changes = {**comparison.changes, **_runtime_module(comparison.changes), **_roots(settings)}
     write_file(site, _site_text(name, changes))
-    load_site(settings.root, site)
+    read_site(settings.root, site).machines()
     arch, default = (changes.get((each,)) for each in ("arch", "default_partition"))
     usable = {
         each: partition

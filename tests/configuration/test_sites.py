@@ -1,5 +1,6 @@
 """A site is a folder with a site.toml; its machines are recognised by their marks."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from support.repository import shared_configuration
 
 from lib.configuration.layers import load_settings
-from lib.configuration.sites import load_machines, own_arch, recognise
+from lib.configuration.sites import load_machines, own_arch, read_sites, recognise
 from lib.script.errors import LongshipError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,6 +92,30 @@ def test_mistake_in_a_site_is_told(text, message, hint, repository):
     assert hint in error.value.hint
 
 
+def test_mistake_in_a_site_stops_the_commands_on_its_machines(repository):
+    repository.write("site/site.toml", '[machines.x]\n[machines.y]\ngpu = "nvidia"\n')
+    for name in ("x", "y"):
+        with pytest.raises(LongshipError, match="line 3: unknown value of machines.y.gpu"):
+            repository.settings(machine=name)
+    assert repository.settings().machine.name == "local"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[", "invalid TOML in site/site.toml"),
+        ("[machine.x]\n", 'site/site.toml, line 1: unknown table "machine"'),
+        ('[machines.x]\nrecognize.host = "x"\n', 'unknown table "machines.x.recognize"'),
+        ('[machines.x]\nrecognise.hots = "x*"\n', 'unknown key "machines.x.recognise.hots"'),
+        ("[common]\nrecognise.host = 3\n", "common.recognise.host: expected a string, got 3"),
+    ],
+)
+def test_mistake_that_can_hide_a_machine_stops_every_command(text, message, repository):
+    repository.write("site/site.toml", text)
+    with pytest.raises(LongshipError, match=re.escape(message)):
+        repository.settings()
+
+
 def test_two_sites_with_the_same_machine_are_refused(repository):
     repository.write("a/site.toml", "[machines.x]\n")
     repository.write("b/site.toml", "[machines.x]\n")
@@ -117,7 +142,7 @@ def test_two_sites_with_the_same_machine_are_refused(repository):
 )
 def test_machine_is_recognised_by_all_of_its_marks(marks, environ, host, fits, repository):
     repository.write("site/site.toml", f"[machines.one]\n{marks}\n")
-    name = recognise(load_machines(repository.root), environ, host)
+    name = recognise(read_sites(repository.root), environ, host)
     assert name == ("one" if fits else "local")
 
 
@@ -140,7 +165,7 @@ def test_machine_is_recognised_by_all_of_its_marks(marks, environ, host, fits, r
     ],
 )
 def test_real_machines_are_recognised(name, environ, host, root):
-    assert recognise(load_machines(root), environ, host) == name
+    assert recognise(read_sites(root), environ, host) == name
 
 
 @pytest.mark.parametrize("name", load_machines(ROOT))

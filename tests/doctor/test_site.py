@@ -511,6 +511,16 @@ def test_wrong_call_is_explained_and_changes_nothing(arguments, code, error, clo
     assert not list(clone.root.glob(".*partial*"))
 
 
+@pytest.mark.parametrize("option", [(), ("--site",), ("--job",)])
+def test_mistake_in_the_file_of_another_site_is_found(option, clone):
+    (clone.root / "jsc/site.toml").write_text('[machines.jwb]\ngpu = "nvidia"\n')
+    assert clone.dry_run("container_run.py", "true")
+    done = clone.type("doctor.py", *option, check=False)
+    assert done.returncode == 1
+    told = " ".join(f"{done.stdout} {done.stderr}".split())  # a report is wrapped
+    assert 'jsc/site.toml, line 2: unknown value of machines.jwb.gpu: "nvidia"' in told
+
+
 def test_new_site_needs_slurm(clone, tmp_path):
     (tmp_path / "programs/scontrol").write_text("#!/bin/sh\nexit 127\n")
     done = clone.type("doctor.py", "--site", "--new", "skald", check=False)
