@@ -15,7 +15,8 @@ operations of the program in the directory with the packages, requests to the pr
 image and overlay, and what the latter reads of the overlay's file.
 
 With `--delays`, packages are also imported from a file system that delays each operation by so many
-milliseconds (delayed.py; needs mfusepy and fusermount3), by one rank with empty caches.
+milliseconds (delayed.py; needs mfusepy and fusermount3), by one rank with empty caches: from a
+directory, from the overlay, and without reading ahead what an import reads.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ from workplace import ROOT, Workplace, need, run
 
 MOUNTED_AT = "/user-software"
 TREE = "tree"  # the directory with the packages
+UNREAD = {"LONGSHIP_READ_AHEAD": "0"}
+SLOW = ("the directory", "the overlay, not read ahead", "the overlay")
 KINDS = ("paths", "reads")  # of operations, in the output of delayed.py
 REQUIREMENTS = ROOT / "requirements/torch.txt"
 MKSQUASHFS = (
@@ -200,7 +203,8 @@ def count_table(cases: Sequence[Case], folder: Path, code: str) -> Table:
         with tempfile.TemporaryDirectory(dir=folder) as traces:
             trace = [*STRACE, "-o", f"{traces}/process"]
             command = [*trace, *case.command(code)]
-            subprocess.run(command, env=case.variables, check=True, stdout=subprocess.DEVNULL)
+            environ = {**case.variables, **UNREAD}
+            subprocess.run(command, env=environ, check=True, stdout=subprocess.DEVNULL)
             found = list(calls(Path(traces)))
         paths = sum(each.name in PATH_CALLS and below(each.paths, [MOUNTED_AT]) for each in found)
         requests = sum(each.paths == ("/dev/fuse",) and each.size > 0 for each in found)
@@ -255,15 +259,13 @@ def delay_table(
 ) -> Table:
     """Compare a local directory with directory and overlay on a file system that answers late."""
     local, overlay = cases[0], cases[-1]
-    sources = {"the directory": folder / TREE, "the overlay": overlay.file}
     taken: dict[tuple[str, ...], list[Delayed]] = {}
     for _ in range(rounds):
         base = start(local, 1, 1, code).whole
         taken.setdefault((local.name, ""), []).append(Delayed(base, 1, Counter()))
-        for delay, (name, source) in itertools.product(delays, sources.items()):
+        for delay, name in itertools.product(delays, SLOW):
             with mounted(folder, delay) as (at, counts):
-                environ = bound(at / source.relative_to(folder))
-                whole = start(Case(name, local.launcher, environ), 1, 1, code).whole
+                whole = start(case_at(name, at, local, overlay), 1, 1, code).whole
             found = taken.setdefault((name, f"{delay:g} ms"), [])
             found.append(Delayed(whole, whole / base, counts))
     rows = []
@@ -276,6 +278,18 @@ def delay_table(
         )
     heads = ("delay", "from launch to import", "ratio", "quartiles", "path operations", "reads")
     return Table((f"1 rank with empty caches, `{code}` from", *heads), rows)
+
+
+def case_at(name: str, at: Path, local: Case, overlay: Case) -> Case:
+    """Return a case of `SLOW` with the packages below a mount."""
+    if name == SLOW[0]:
+        return Case(name, local.launcher, bound(at / TREE))
+    folder = overlay.launcher.parent
+    launcher = folder / "slow.launcher"
+    text = overlay.launcher.read_text(encoding="utf-8")
+    moved = text.replace(f"{folder}/overlay", f"{at}/overlay")
+    launcher.write_text(moved, encoding="utf-8")
+    return Case(name, launcher, UNREAD if name == SLOW[1] else {})
 
 
 @contextlib.contextmanager

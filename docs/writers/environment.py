@@ -37,7 +37,9 @@ and `PATH`, which begins with the venv, then the overlay."""
 
 _INDEX = """\
 If you set `LONGSHIP_MODULE_INDEX` to 0, Python searches the files of an overlay itself, and not
-[the module index](../explanation/parallel_file_systems.md#the-module-index)."""
+[the module index](../explanation/parallel_file_systems.md#the-module-index). If you set
+`LONGSHIP_READ_AHEAD` to 0, a launch does not
+[read ahead](../explanation/parallel_file_systems.md#reading-ahead) what an import will read."""
 
 _OFFLINE = """\
 These variables are 1, so that a running job downloads nothing from the Hugging Face Hub;

@@ -14,6 +14,7 @@
 # image_id, python, interpreter   of the image, and of its Python: overlay_identify_image
 # version                         file of the new version: overlay_name_version
 # overlay_prefix, overlay_tree    path of its packages for programs, and on this machine: overlay_name_version
+# overlay_reads, image_reads      parts of these files that an import reads: overlay_find_reads
 # method                          how the runtime mounts it, bind or overlay, "" if it is unpacked: overlay_can_mount
 
 # shellcheck source=lib/packages/venv.bash
@@ -65,7 +66,7 @@ overlay_build() {
     return
   fi
   lockfile_check ''
-  step 1/5 'Resolving the versions'
+  step 1/6 'Resolving the versions'
   overlay_choose_method
   overlay_resolve
   if [[ $installer == uv ]]; then uv_version=$(inside "$uv" --version); fi
@@ -76,7 +77,8 @@ overlay_build() {
     overlay_freeze "$uv_version"
     overlay_pack_version
     overlay_write_record "$image_id" "$inputs" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" \
-      packages "$(grep -c '^[^-].*==' "$work/pins.txt")" compression "$compression"
+      packages "$(grep -c '^[^-].*==' "$work/pins.txt")" compression "$compression" \
+      overlay_reads "$overlay_reads" image_reads "$image_reads"
     overlay_date_record "$version.json"
   else
     note "an overlay with these versions exists: $version"
@@ -156,10 +158,10 @@ overlay_name_version() {
 
 # overlay_install: install the packages of pins.txt.
 overlay_install() {
-  step 2/5 "Creating the venv for ${version##*/}"
+  step 2/6 "Creating the venv for ${version##*/}"
   if [[ $base == host ]]; then rm -rf -- "$overlay_prefix"; fi
   venv_create "$overlay_prefix"
-  step 3/5 'Installing the packages'
+  step 3/6 'Installing the packages'
   if [[ -s $work/pins.txt ]]; then
     installer_run "$overlay_prefix" "$work/pins.txt" --no-deps --require-hashes -r "$work/pins.txt"
   fi
@@ -171,7 +173,7 @@ overlay_freeze() {
   local -r manifest=$overlay_tree/longship-overlay.json indexer=$LIBRARY/packages/inside/module_index.py
   local -a packages=("$overlay_tree"/lib/python*/site-packages)
   local pins
-  step 4/5 'Byte-compiling the packages'
+  step 4/6 'Byte-compiling the packages'
   # A compiled file contains the time of its source: here that of the packed file. By time and not by hash, so that
   # a file that is bound over one of these (container.patched_files) is noticed.
   rm -f -- "$overlay_tree/.lock" # of uv
@@ -191,7 +193,7 @@ overlay_freeze() {
 overlay_pack_version() {
   local tree=$overlay_tree output
   if [[ $method == overlay ]]; then tree=$work/root; fi
-  step 5/5 "Packing the overlay with $compression"
+  step 5/6 "Packing the overlay with $compression"
   directory_make "${version%/*}"
   if [[ -t 2 ]]; then packing+=(-progress); else packing+=(-no-progress); fi
   # in a subshell: the trap for Ctrl-C would write where a function's output goes
@@ -203,7 +205,29 @@ overlay_pack_version() {
     overlay_try "$version.partial" "$method" "$overlay_target/bin/python" -I -c '' ||
       fail "cannot start python from the new overlay $version" "read $runtime's output above"
   fi
+  overlay_find_reads
   file_publish "$version.partial" "$version"
+}
+
+# overlay_find_reads: set overlay_reads and image_reads to the parts of the new overlay and of the image that an import
+# of the packages reads; "" if that is not known. It writes no file: its home and temporary directories are in memory.
+overlay_find_reads() {
+  local -a options=(--contain --cleanenv) found=()
+  local file
+  overlay_reads='' image_reads=''
+  if [[ -z $method ]]; then return; fi
+  step 6/6 'Recording what an import reads'
+  for file in "$version.partial" "$base"; do
+    # forget what is in memory, then only what the import reads is
+    { sync -- "$file" && dd if="$file" iflag=nocache count=0; } &>/dev/null || :
+  done
+  overlay_add_file "$version.partial" "$overlay_target" "$method"
+  bind_format "$version.partial" /longship/overlay ro
+  bind_format "$base" /longship/image ro
+  bind_format "$LIBRARY/packages/inside" /longship/inside ro
+  mapfile -t found < <(requirements_print | "$runtime" --quiet exec "${options[@]}" "$base" "$overlay_target/bin/python" \
+    /longship/inside import_reads.print_parts /longship/overlay /longship/image 2>/dev/null)
+  overlay_reads=${found[0]-} image_reads=${found[1]-}
 }
 
 # overlay_find_packer: set packer to the mksquashfs of this machine, or else of the image. Versions before 4.4 can

@@ -19,7 +19,7 @@ def options(env: Environment) -> list[str]:
         array("options", env.machine.runtime_options),
         call("sif_add_home"),
         *bind_lines(env),
-        *overlay_lines(env, "overlay_mount"),
+        *overlay_lines(env, "overlay_mount", IMAGE),
         *([call("sif_add_gpus")] if env.machine.gpu in ("cuda", "auto") else []),
     ]
 

@@ -14,7 +14,7 @@ from lib.runtimes.contract import Bind, configured_binds, patched_files
 from lib.runtimes.image import ImageSource, image_source, image_to_start
 from lib.runtimes.packages import MOUNTED_AT, Packages, seen_at
 from lib.script.command import call
-from lib.script.quoting import Expansion
+from lib.script.quoting import Expansion, Word
 
 IMAGE = Expansion('"$image"')
 
@@ -168,12 +168,15 @@ def bind_lines(env: Environment) -> list[str]:
     ]
 
 
-def overlay_lines(env: Environment, function: str) -> list[str]:
-    """Return the lines that check the overlay and mount it, by a function of the runtime."""
+def overlay_lines(env: Environment, function: str, *arguments: Word) -> list[str]:
+    """Return the lines that check the overlay and mount it, by a function of the runtime.
+
+    Its arguments are the overlay, the mount point, if there is a container, and further ones.
+    """
     if not env.overlay:
         return []
     target = [] if env.runtime == "host" else [MOUNTED_AT]
-    return [check_overlay(env), call(function, env.overlay, *target)]
+    return [check_overlay(env), call(function, env.overlay, *target, *arguments)]
 
 
 def check_overlay(env: Environment) -> str:

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # The overlay of a launch: FILE contains the Python packages, which are mounted at TARGET. If the runtime is apptainer
-# and the overlay exists, no function here starts a process: each rank of a job runs them.
+# and the overlay exists, no function here starts a process, except file_read_ahead in the first rank of a node: each
+# rank of a job runs them.
 
 # the lines of the record, read once: each rank does this on the shared file system
 declare -ga overlay_record=()
@@ -47,10 +48,25 @@ overlay_check_python() {
     fail "overlay $1 was built for Python $REPLY, but this machine has $found" "$2"
 }
 
-# overlay_mount FILE TARGET: let Apptainer mount it, with the method that worked when it was built.
+# overlay_mount FILE TARGET IMAGE: let Apptainer mount it on the image, with the method that worked when it was built.
 overlay_mount() {
   record_find mounted_by "${overlay_record[@]}"
   overlay_add_file "$1" "$2" "$REPLY"
+  # what one rank of a node has read, the others find in memory
+  if [[ ${SLURM_LOCALID:-0} != 0 || ${LONGSHIP_READ_AHEAD:-1} == 0 ]]; then return; fi
+  record_find overlay_reads "${overlay_record[@]}"
+  file_read_ahead "$1" "$REPLY"
+  record_find image_reads "${overlay_record[@]}"
+  file_read_ahead "$3" "$REPLY"
+}
+
+# file_read_ahead FILE PARTS: read parts of a file into the node's memory, all at once and in the background; PARTS are
+# the options of a dd for each. A program reads one part after the other, and a parallel file system can answer late.
+file_read_ahead() {
+  local -r only='^(skip=[0-9]+ count=[0-9]+ ?)+$' # nothing else: dd can write too
+  [[ $2 =~ $only ]] || return 0
+  # a grandchild: the runtime, which takes the place of this bash, has no child that it does not know
+  (printf '%s' "$2" | xargs -n 2 -P 32 dd if="$1" bs=1M iflag=skip_bytes,count_bytes of=/dev/null &>/dev/null &)
 }
 
 # overlay_add_file FILE TARGET METHOD: bind the file if that works, else lay it over the whole image.

@@ -58,7 +58,7 @@ def test_overlay_is_built_in_a_job_and_used_by_the_next(builder):
     early = builder.submit(*job, check=False)
     assert early.stderr.endswith("\nhint: run: python3 build_overlay.py --stack pytorch\n")
     log = built(builder, "olivia/build_overlay.sbatch")
-    assert "[5/5]" in log
+    assert "[5/6]" in log
     run = builder.finish(*job)
     assert "from '/user-software/" in run.log
     record = run.record

@@ -3,12 +3,14 @@
 import hashlib
 import json
 import os
+import random
 import re
 import shutil
 import signal
 import ssl
 import stat
 import time
+from pathlib import Path
 
 import pytest
 from support import processes
@@ -124,12 +126,36 @@ def test_launcher_mounts_it_and_starts_no_process_of_its_own(with_overlay, tmp_p
     assert run([launcher, "longship_tiny"], env=clone.environment).stdout == "1.0\n"
     trace = tmp_path / "trace"
     strace = ["strace", "-f", "-e", "trace=execve,fork,vfork,clone,clone3", "-o", trace]
-    run([*strace, "bash", launcher, "true"], env=clone.environment)
+    second = {**clone.environment, "SLURM_LOCALID": "1"}  # the first rank of a node reads ahead
+    run([*strace, "bash", launcher, "true"], env=second)
     calls = [line.split(maxsplit=1)[1] for line in trace.read_text().splitlines()]
     calls = [call for call in calls if " = -1 " not in call]
     # bash becomes the runtime; it starts nothing before that, no subshell either
     assert calls[0].startswith("execve(") and "bash" in calls[0]
     assert calls[1].startswith("execve(") and '/apptainer"' in calls[1], calls[:3]
+
+
+def test_launch_reads_ahead_what_an_import_reads(make_overlay_clone, base_image, tmp_path, run):
+    image = shutil.copy(base_image, tmp_path)  # nobody else reads it now
+    folder = tmp_path / "clone"
+    clone = make_overlay_clone(folder, requirements=[TINY, "longship_large"], image=image)
+    more = tmp_path / "wheels"
+    more.mkdir()
+    # text that no compression makes small, and no import reads
+    write_wheel(more, "longship_large", "1.0", data=random.randbytes(24 << 20).hex())
+    clone.overlay(env={"PIP_FIND_LINKS": f"{clone.find['PIP_FIND_LINKS']} {more}"})
+    file = clone.link().resolve()
+    record = json.loads(Path(f"{file}.json").read_text())
+    size = {"overlay_reads": file.stat().st_size, "image_reads": os.path.getsize(image)}
+    for name, all_bytes in size.items():
+        parts = [int(each) for each in re.findall("count=([0-9]+)", record[name])]
+        assert 0 < sum(parts) < 0.95 * all_bytes, name
+    trace, launcher = tmp_path / "trace", tmp_path / "launcher"
+    clone.container_run("--launcher", launcher)
+    strace = ["strace", "-f", "-qq", "-e", "trace=execve", "-s", "999", "-o", trace]
+    run([*strace, "bash", launcher, "true"], env=clone.environment)
+    started = re.findall(r'execve\("[^"]*/dd", \["dd", "if=([^"]*)"', trace.read_text())
+    assert set(started) == {str(file), str(image)}
 
 
 # --- the same inputs, the same bytes
@@ -232,7 +258,7 @@ def test_packing_shows_on_a_terminal_how_far_it_is(fresh):
     command, environment = clone.command("build_overlay.py"), {**clone.environment, **fresh.find}
     with Terminal(command, env=environment, cwd=clone.root) as terminal:
         assert terminal.end() == 0, terminal.said
-    packing = terminal.said.partition("[5/5] Packing the overlay with ")[2]
+    packing = terminal.said.partition("[5/6] Packing the overlay with ")[2]
     assert re.search(r"\[=+[-/|\\]?\] +\d+/\d+ +100%", packing)
     assert sha256(fresh.link()) in packing
 
@@ -267,7 +293,7 @@ def test_overlay_of_another_image_is_told_and_made_for_this_one(fresh, base_imag
     is_told(done, f"was built for {base_image} with Python 3.", "python3 build_overlay.py")
     before = sha256(fresh.link())
     done = fresh.overlay()
-    assert "[1/5]" not in done.stderr  # the same image by another name: nothing is built
+    assert "[1/6]" not in done.stderr  # the same image by another name: nothing is built
     assert sha256(fresh.link()) == before
     assert fresh.container_run("longship_tiny").stdout == "1.0\n"
     # and a launcher that was written for the other name goes on
@@ -294,7 +320,7 @@ def test_second_build_does_nothing(with_overlay):
     clone = with_overlay()
     before = os.stat(clone.link()).st_mtime_ns
     done = clone.overlay(env={"PIP_FIND_LINKS": "/nowhere"})  # nothing could be installed
-    assert "the overlay is up to date" in done.stderr and "[1/5]" not in done.stderr
+    assert "the overlay is up to date" in done.stderr and "[1/6]" not in done.stderr
     assert os.stat(clone.link()).st_mtime_ns == before
 
 
@@ -458,7 +484,7 @@ def test_two_at_once_build_once(runtime, make_overlay_clone, tmp_path):
     started = [clone.start("build_overlay.py", env=clone.find) for _ in range(2)]
     texts = [process.communicate(timeout=SECONDS)[1] for process in started]
     assert [process.returncode for process in started] == [0, 0], texts
-    assert sorted("[5/5]" in text for text in texts) == [False, True]
+    assert sorted("[5/6]" in text for text in texts) == [False, True]
     assert clone.left() == []
 
 
@@ -500,7 +526,7 @@ def test_interrupted_build_leaves_no_file(ending, runtime, make_overlay_clone, t
     errors = process.communicate(timeout=SECONDS)[1]
     if ending == signal.SIGINT:
         assert process.returncode == 130
-        assert "error: interrupted in step 5/5" in errors
+        assert "error: interrupted in step 5/6" in errors
         assert "resume with: python3 build_overlay.py" in errors
         assert clone.left() == []
     assert clone.versions() == [] and not os.path.lexists(clone.link())
@@ -535,7 +561,7 @@ def test_full_disk_is_told_and_nothing_is_left(step, on_host, small_disk, wheels
     assert done.returncode == 1
     assert error.startswith("error: ") and error.endswith("No space left on device")
     assert hint.startswith("hint: free some space")
-    assert ("[5/5]" in done.stderr) == (step == "pack")
+    assert ("[5/6]" in done.stderr) == (step == "pack")
     assert not list(disk.glob("overlays/versions/*")) and not list(disk.glob("overlays/unpacked/*"))
     ballast.unlink()
     on_host.overlay(env=find)
@@ -613,7 +639,7 @@ def test_overlay_is_built_without_network(fresh, airgapped):
     command = airgapped(fresh.command("build_overlay.py", "offline", "--force"))
     done = processes.run(command, env=fresh.environment, cwd=fresh.root)
     assert "next: python3 container_run.py" in done.stderr
-    assert "[5/5]" in done.stderr and sha256(fresh.link()) == online
+    assert "[5/6]" in done.stderr and sha256(fresh.link()) == online
     assert fresh.container_run("longship_tiny").stdout == "1.0\n"
     assert fresh.left() == []
 

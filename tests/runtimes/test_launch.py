@@ -4,8 +4,10 @@ import csv
 import io
 import itertools
 import os
+import shutil
 
 import pytest
+from support import processes
 
 from lib.configuration.sites import own_arch
 from lib.script.command import call
@@ -484,3 +486,67 @@ def test_secrets_that_cannot_be_read_inside_are_told(bash):
     assert (done.returncode, done.stdout) == (1, "")
     error, hint = done.stderr.splitlines()
     assert error.startswith("error: cannot read /dev/shm/") and "environment.token_files" in hint
+
+
+# --- reading ahead
+
+# dd, with what it reads in a file of its own
+STORE = 'exec "$DD" "$@" of="$STORED/$$" 2>"$STORED.errors"\n'
+RECORD = """\
+{
+  "mounted_by": "bind",
+  "overlay_reads": "skip=1 count=2",
+  "image_reads": "skip=3 count=4"
+}
+"""
+
+
+def test_parts_that_an_import_reads_are_read_ahead(bash, repository, tmp_path):
+    file = tmp_path / 'over "lay" $x'
+    file.write_text("".join(f"{number:05}" for number in range(2000)))
+    stored = tmp_path / "stored"
+    stored.mkdir()
+    program = repository.write("bin/dd", f"#!/bin/bash\n{STORE}")
+    program.chmod(0o755)
+    env = {"DD": shutil.which("dd"), "STORED": str(stored)}
+    env["PATH"] = f"{program.parent}:{os.environ['PATH']}"
+    line = call("file_read_ahead", file, "skip=10 count=5 skip=9000 count=1000")
+    done = bash(line, "echo started", env=env)
+    assert (done.stdout, done.stderr) == ("started\n", "")
+    expected = ["00002", "".join(f"{x:05}" for x in range(1800, 2000))]
+    processes.wait_until(lambda: sorted(x.read_text() for x in stored.iterdir()) == expected)
+
+
+@pytest.mark.parametrize("parts", ["", "skip=1", "skip=1 count=2 of=file", "skip=1 count=2"])
+def test_only_the_options_of_a_record_are_passed_to_dd(parts, bash, tmp_path):
+    """A record of the group could be damaged; the output ends after the last process."""
+    lines = ["exec 5>&1", "xargs() { touch started; }", call("file_read_ahead", "file", parts)]
+    bash(*lines, cwd=tmp_path)
+    assert (tmp_path / "started").exists() == (parts == "skip=1 count=2")
+
+
+@pytest.mark.parametrize("variables", [{}, {"SLURM_LOCALID": "0"}])
+def test_first_rank_of_a_node_reads_ahead(variables, mount):
+    assert mount(**variables) == ["overlay: skip=1 count=2", "image: skip=3 count=4"]
+
+
+@pytest.mark.parametrize("variables", [{"SLURM_LOCALID": "1"}, {"LONGSHIP_READ_AHEAD": "0"}])
+def test_other_ranks_do_not(variables, mount):
+    assert mount(**variables) == []
+
+
+@pytest.fixture
+def mount(bash, repository):
+    """Give a function that mounts an overlay; it returns what is read ahead."""
+    record = repository.write("record", RECORD)
+
+    def give(**variables):
+        lines = [
+            "options=()",
+            f"mapfile -t overlay_record <{record}",
+            'file_read_ahead() { echo "$1: $2"; }',
+            call("overlay_mount", "overlay", "/user-software", "image"),
+        ]
+        return bash(*lines, env=variables).stdout.splitlines()
+
+    return give

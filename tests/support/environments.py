@@ -60,8 +60,8 @@ def fetcher(session_environment):
     return cache.cached(f"fetcher-{cache.fingerprint(wanted)}", build)
 
 
-def write_wheel(folder, name, version, tag="py3-none-any", payload=0, requires=""):
-    """Write a wheel with one module, one console script, and a file of so many megabytes."""
+def write_wheel(folder, name, version, tag="py3-none-any", payload=0, requires="", data=""):
+    """Write a wheel with a module, a console script, and text: of so many megabytes, and data."""
     info = f"{name}-{version}.dist-info"
     files = {
         f"{name}.py": f'VERSION = "{version}"\n\ndef main():\n    print(VERSION)\n',
@@ -70,8 +70,8 @@ def write_wheel(folder, name, version, tag="py3-none-any", payload=0, requires="
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n",
         f"{info}/entry_points.txt": f"[console_scripts]\n{name} = {name}:main\n",
     }
-    if payload:
-        files[f"{name}.txt"] = "0" * (payload << 20)
+    if payload or data:
+        files[f"{name}.txt"] = "0" * (payload << 20) + data
     record = "".join(
         f"{path},sha256={_digest(text)},{len(text.encode())}\n" for path, text in files.items()
     )
