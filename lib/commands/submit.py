@@ -168,8 +168,8 @@ def submit(
     the current configuration and code, frozen unless --live or jobs.freeze says otherwise, and the
     image and packages that are active when it starts. With --chain, each job resumes where the
     previous one reached its time limit. With --then, the site's evaluation job exports the newest
-    checkpoint and evaluates it, once the training has completed. With --array, each task replaces
-    @{FILE} in its arguments by a line of FILE; task 0 takes the first line.
+    checkpoint and evaluates it, once the training has completed. In a job array (--array), each
+    task replaces @{FILE} in its arguments by a line of FILE; task 0 takes the first line.
     """
     given = {"chain": chain, "after": after, "agreed": yes, "live": live, "as_json": as_json}
     given.update(restarts=restarts, spare_nodes=spare_nodes)
