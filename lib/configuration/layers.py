@@ -22,7 +22,7 @@ class Settings(NamedTuple):
     stack: Stack
     configuration: Configuration
     origins: Mapping[str, str]  # of each value, by dotted key
-    files: tuple[str, ...]  # every file that was looked for, whether it exists or not
+    files: tuple[str, ...]  # of configuration, whether they exist or not, stack and sites
     environ: Mapping[str, str]  # of the caller
 
 
@@ -67,8 +67,7 @@ def load_settings(root: Path, options: Mapping[str, str], environ: Mapping[str, 
     own = layers(f"stacks.{stack.name}", named)
     configuration, origins = combine([stack.configuration, site, *own, *last])
     check_settings(stack, configuration.training, origins["training"])
-    # a new site is a file in any directory next to the scripts
-    site_files = [each / "site.toml" for each in sorted(root.iterdir()) if os.path.isdir(each)]
+    site_files = [root / each.source.shown for each in sites]
     looked_at = [main, local, root / "stacks" / stack.name / "stack.toml", *site_files]
     return Settings(
         root=root,

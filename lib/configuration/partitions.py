@@ -83,7 +83,7 @@ def read_price(table: Any, source: Source, prefix: str) -> Price:
     return Price(**values)
 
 
-_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
+_TIME = r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?"
 
 
 def hours(text: str, location: str) -> float:
@@ -101,7 +101,7 @@ def hours(text: str, location: str) -> float:
 
 def seconds(text: str) -> Optional[int]:
     """Read the same times; None for UNLIMITED and whatever is not a time."""
-    match = _TIME.fullmatch(text)
+    match = re.fullmatch(_TIME, text)
     if not match:
         return None
     first, second, third = (int(match[each] or 0) for each in ("first", "second", "third"))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lib.script.errors import LongshipError
 
-_VALUE = re.compile(r'^  "(\w+)": "(.*)"', re.MULTILINE)  # as bash reads it: a value on each line
+_VALUE = r'(?m)^  "(\w+)": "(.*)"'  # as bash reads it: a value on each line
 
 
 def is_own(directory: Path) -> bool:
@@ -48,7 +48,7 @@ def read_record(record: Path, hint: str = "") -> dict[str, str]:
 def readable_values(record: Path) -> dict[str, str]:
     """Return what can be read of a record: a report shows damaged and foreign records too."""
     text = content_of(record).decode(errors="surrogateescape")
-    return {name: _unescaped(value) for name, value in reversed(_VALUE.findall(text))}
+    return {name: _unescaped(value) for name, value in reversed(re.findall(_VALUE, text))}
 
 
 def content_of(file: Path) -> bytes:
