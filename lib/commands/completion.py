@@ -37,7 +37,7 @@ class _Scripts(shell_completion.ShellComplete):
     """Shared by the shells: the script can follow `python3`, and can be another clone's."""
 
     def source_vars(self) -> dict[str, str]:
-        """Return the values of the template."""
+        """Return the values of click's template of shell code."""
         return {
             **super().source_vars(),
             "directory": quoted(ROOT),

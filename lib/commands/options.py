@@ -26,7 +26,7 @@ class Mode(click.Choice):
     """The mode of a script; the error for a mistyped one names the closest."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the mode if it is one of the choices."""
+        """Return the mode unchanged."""
         if value not in self.choices:
             raise WrongCall(f'unknown mode: "{value}"', suggest(value, self.choices))
         return value

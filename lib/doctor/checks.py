@@ -202,7 +202,7 @@ def _check_network(offline: Path | None, servers: list[str], report: Report) -> 
 
 
 def _servers(settings: Settings) -> list[str]:
-    """Return the URLs of the registry of the image."""
+    """Return the URL of the registry of the image; none if its source is a file or is wrong."""
     try:
         source = image_source(settings)
     except LongshipError:  # a finding of the image
@@ -218,7 +218,7 @@ def _own_token_files() -> list[str]:
 
 
 def _tokens(settings: Settings) -> Iterator[Finding]:
-    """Check token files and secrets."""
+    """Report secrets in the configuration, who can read token files, and which secrets are set."""
     environment = settings.configuration.environment
     for error in refused_secrets(environment, settings.origins).values():
         yield problem("secrets", str(error), error.hint)

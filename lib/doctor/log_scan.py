@@ -145,7 +145,7 @@ class Raised(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """A text of a message."""
+    """A text to search for, of a message."""
 
     message: Message
     text: bytes
@@ -423,7 +423,7 @@ def _search_for(message: Message, text: str) -> _Search:
 
 
 def _kind(text: bytes) -> bytes:
-    """Return the text with each digit as 0."""
+    """Return the text with each digit as 0: lines that differ only in numbers are of one kind."""
     return text.translate(_DIGITS)
 
 

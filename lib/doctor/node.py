@@ -130,7 +130,7 @@ def find_home() -> Iterator[Finding]:
 
 
 def find_temporary() -> Iterator[Finding]:
-    """Check the directory of temporary files."""
+    """Check $TMPDIR, or /tmp without it."""
     directory = Path(os.environ.get("TMPDIR") or "/tmp")
     return find_directory("temporary", "TMPDIR", directory, GB)
 
@@ -253,7 +253,7 @@ class Driver(NamedTuple):
 
 
 def find_gpus(machine: Machine | None) -> Generator[Finding, None, Driver]:
-    """Report GPUs and driver."""
+    """Report GPUs and driver of this node, and a driver that fails or that a job lacks."""
     kind, per_node = (machine.gpu, machine.gpus_per_node) if machine else ("auto", 0)
     if kind == "cpu":
         yield ok("GPU", "this machine has none")

@@ -115,7 +115,7 @@ def _roots(settings: Settings) -> dict[Key, Any]:
 
 
 def _site_text(name: str, changes: Mapping[Key, Any]) -> str:
-    """Return site.toml with all changes, each marked."""
+    """Return site.toml with all changes; each is marked as a proposal."""
     text = _HEAD.format(name=name)
     for key, value in changes.items():
         text = change(text, ("machines", name, *key), value) or text

@@ -42,7 +42,7 @@ def hourly_cost(request: Request, machine: Machine) -> tuple[float, str] | None:
 
 
 def per_hour(request: Request, price: Price) -> float:
-    """Return what an hour of one job costs by this price."""
+    """Return the price of an hour of one job, in the price's unit; a started slice counts whole."""
     shares = request.cores / max(price.slice_cores, 1), request.memory / max(price.slice_memory, 1)
     slices = max(request.gpus, *map(math.ceil, shares))
     parts = request.nodes * price.node + request.gpus * price.gpu + request.cores * price.core

@@ -162,7 +162,7 @@ def _metrics(
 
 
 def _job(run: Path, record: Mapping[str, str], findings: Findings) -> dict[str, Any]:
-    """Return what the page shows of a job."""
+    """Return what the page shows of a job; times are in seconds since 1970."""
     started, ended = record.get("started", ""), record.get("ended", "")
     log = record.get("log", "") if os.path.isfile(record.get("log", "")) else ""
     cells = [_shown(started), _duration([record]) or "", record.get("nodes", "")]
@@ -191,7 +191,7 @@ def _job(run: Path, record: Mapping[str, str], findings: Findings) -> dict[str, 
 
 
 def _shown(time: str) -> str:
-    """Return a time of a record for people."""
+    """Return a time of a record like this: ``2026-05-03 14:07 UTC``; other text unchanged."""
     return re.sub(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\dZ$", r"\1 \2 UTC", time)
 
 

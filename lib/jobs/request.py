@@ -271,7 +271,7 @@ def _limits_of(request: Request, machine: Machine) -> Iterator[tuple[str, Limits
 
 
 def _check_limits(request: Request, what: str, limits: Limits, site: str) -> None:
-    """Compare with the largest job of a partition or QOS."""
+    """Stop if a job is larger or longer than `what`, a partition or a QOS, allows."""
     if request.hours and limits.max_hours and request.hours > limits.max_hours:
         raise LongshipError(
             f"--time={time_text(request.hours)} exceeds the limit of {what}",
@@ -288,7 +288,7 @@ def _check_limits(request: Request, what: str, limits: Limits, site: str) -> Non
 
 
 def _check_nodes(request: Request, machine: Machine, partition: str) -> None:
-    """Compare with what one node has."""
+    """Stop if a job requests more GPUs or threads of each node than it has."""
     limits = machine.partitions.get(partition, Limits())
     for what, asked, own, common, times in (
         ("GPUs", request.gpus, limits.gpus_per_node, machine.gpus_per_node, 1),

@@ -34,7 +34,7 @@ class Sweep(NamedTuple):
         return json.dumps(self._asdict()) if varies else ""
 
     def of_task(self, task: int) -> list[str]:
-        """Return the arguments of a task."""
+        """Return the arguments with the lines that a task takes."""
         lines = {name: each[task] for name, each in self.lines.items()}
         return [
             _PLACE.sub(lambda place: lines.get(place[1], "@{"), each) for each in self.arguments

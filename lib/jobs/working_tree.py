@@ -228,7 +228,7 @@ class WorkingTree(Git):
 
 
 def checksum(files: Mapping[str, str]) -> str:
-    """Return a checksum of the description of files."""
+    """Return the SHA-256 of paths with their descriptions, such as mode and git's ID."""
     text = "".join(f"{files[path]}\t{path}\0" for path in sorted(files))
     return hashlib.sha256(os.fsencode(text)).hexdigest()
 

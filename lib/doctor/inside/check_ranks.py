@@ -283,7 +283,7 @@ class RankMonitor:
         return found
 
     def signs_of_life(self) -> dict[int, bytes]:
-        """Return each rank's last sign of life."""
+        """Return when each rank last showed that it runs, as text."""
         return {rank: self.store.get(f"alive/{rank}") for rank in self.ranks}
 
     def speeds(self, reports: Mapping[str, Mapping[int, Any]]) -> list[Finding]:
@@ -316,7 +316,7 @@ class RankMonitor:
         return Finding("ok", "all_reduce", f"{text}{size >> 20} MiB in {seconds * 1e3:.2f} ms")
 
     def network(self, reports: Mapping[int, Any], backend: str) -> list[Finding]:
-        """Return which network was used."""
+        """Return the network that NCCL used between nodes, or why none was tested."""
         if len(self.nodes) == 1:
             return [Finding("ok", "network", "not tested: requires two nodes")]
         if backend != "nccl":
@@ -326,18 +326,18 @@ class RankMonitor:
 
 
 def problem(text: str, fix: str) -> Finding:
-    """Return a problem of the ranks."""
+    """Return a problem of the topic all_reduce."""
     return Finding("problem", "all_reduce", text, fix)
 
 
 def print_findings(findings: Iterable[Finding]) -> None:
-    """Print findings for doctor.py."""
+    """Print a line for each finding, its parts between tabs."""
     for each in findings:
         print("finding", *(" ".join(part.split()) for part in each), sep="\t", flush=True)
 
 
 def start_rank(number: int, count: int, gpus: str) -> subprocess.Popen[bytes]:
-    """Start one of a task's ranks."""
+    """Start one of the `count` ranks of this task, with torchrun's variables."""
     environ = dict(os.environ)
     environ["RANK"] = str(TASK * count + number)
     environ["LOCAL_RANK"] = str(int(environ.get("LOCAL_RANK", "0")) * count + number)

@@ -83,7 +83,7 @@ def _binding(rank: Facts) -> str:
 
 
 def _node_problems(node: str, ranks: Sequence[Facts]) -> list[Finding]:
-    """Return the problems of the binding on one node."""
+    """Return the ranks of a node that share cores or a GPU, or have too few or distant ones."""
     found = []
 
     def add(state: str, text: str, fix: str, is_wrong: Callable[[Facts], Any]) -> None:

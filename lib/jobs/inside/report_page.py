@@ -89,7 +89,7 @@ def table(heading, rows):
 
 
 def pairs(values, **attributes):
-    """Return a list of names and values."""
+    """Return names and values as a list, in which values that were not measured are marked."""
     rows = []
     for name, value in values:
         gap = {"class_": "gap"} if value == NOT_MEASURED else {}
@@ -106,7 +106,7 @@ def thinned(points, scale):
 
 
 def smoothed(values):
-    """Return the moving average."""
+    """Return for each value the mean of those around it, a 25th of all."""
     reach = len(values) // 50
     return [fmean(values[max(0, i - reach) : i + reach + 1]) for i in range(len(values))]
 
@@ -238,7 +238,7 @@ def finding(job, found):
 
 
 def page(trainings):
-    """Return the whole page."""
+    """Return the HTML of the page, with its style in it: it requests nothing."""
     title = ", ".join(each.data["name"] for each in trainings)
     usage = ON_GPUS if any(each.has_gpus for each in trainings) else ON_CPUS
     css = Html(Path(__file__).with_suffix(".css").read_text("utf-8"))
