@@ -70,7 +70,7 @@ def start(main):
     import _signal  # importing `signal` takes a millisecond
     import gc
 
-    gc.set_threshold(100_000)  # modules are kept: to search them for garbage takes 4 ms of a launch
+    gc.set_threshold(100_000)  # modules are kept: to search them for garbage takes 3 ms of a launch
 
     # not an exception: Python would drop one that comes during its clean-up
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
