@@ -70,7 +70,9 @@ class Delayed(mfusepy.Operations):
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
         """Read from an open file."""
         self.wait("reads")
-        return os.pread(fh, size, offset)
+        content = os.pread(fh, size, offset)
+        self.counts["bytes"] += len(content)
+        return content
 
     def release(self, path: str, fh: int) -> int:
         """Close a file, without a delay."""

@@ -45,7 +45,7 @@ MOUNTED_AT = "/user-software"
 TREE = "tree"  # the directory with the packages
 UNREAD = {"LONGSHIP_READ_AHEAD": "0"}
 SLOW = ("the directory", "the overlay, not read ahead", "the overlay")
-KINDS = ("paths", "reads")  # of operations, in the output of delayed.py
+KINDS = ("paths", "reads")  # of operations, in the output of delayed.py, which has bytes too
 REQUIREMENTS = ROOT / "requirements/torch.txt"
 MKSQUASHFS = (
     "-comp",
@@ -273,10 +273,11 @@ def delay_table(
         whole, ratio = (statistics.median(each) for each in list(zip(*found))[:2])
         numbers = [statistics.median(each.counts[kind] for each in found) for kind in KINDS]
         ratios = spread_text(quartiles([each.ratio for each in found]))
-        rows.append(
-            (*titles, seconds(whole), f"{ratio:.2f}", ratios, *map("{:,.0f}".format, numbers))
-        )
+        read = megabytes(statistics.median(each.counts["bytes"] for each in found))
+        figures = (seconds(whole), f"{ratio:.2f}", ratios, *map("{:,.0f}".format, numbers), read)
+        rows.append((*titles, *figures))
     heads = ("delay", "from launch to import", "ratio", "quartiles", "path operations", "reads")
+    heads += ("bytes",)
     return Table((f"1 rank with empty caches, `{code}` from", *heads), rows)
 
 

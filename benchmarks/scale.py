@@ -194,13 +194,13 @@ def demands(traced: Traced, taken: dict[str, float]) -> dict[str, Demand]:
     Parameters
     ----------
     traced : mapping
-        The nodes of each case, the first with the fewest ranks.
+        The nodes of each case, the last with the most ranks.
     taken : mapping
         Seconds of a launch and the import with a warm cache, without strace.
     """
     return {
         name: Demand(
-            statistics.mean(rank.shared for rank in nodes[0].ranks),
+            statistics.mean(rank.shared for rank in nodes[-1].ranks),
             nodes[-1].fetched,
             taken[name],
         )
