@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Mount a directory whose file system answers late, as a loaded parallel file system does.
 
-    python3 benchmarks/delayed.py DIR MOUNT MILLISECONDS
+    python3 benchmarks/delayed.py DIR MILLISECONDS
 
-DIR is mounted read-only until it is unmounted. Each operation that reaches this process waits;
-those that the kernel answers do not, so the operations are counted here, and their numbers are
-printed as JSON at the end. Each mount begins with empty caches, as a node that has read nothing
+DIR is mounted read-only over itself until it is unmounted. Each operation that reaches this process
+waits; those that the kernel answers do not, so the operations are counted here, and their numbers
+are printed as JSON at the end. Each mount begins with empty caches, as a node that has read nothing
 yet; then the kernel keeps what it has read, as it does for a parallel file system.
 """
 
@@ -81,7 +81,8 @@ class Delayed(mfusepy.Operations):
 
 
 if __name__ == "__main__":
-    folder, mount, milliseconds = sys.argv[1:]
-    delayed = Delayed(folder, float(milliseconds) / 1000)
-    mfusepy.FUSE(delayed, mount, foreground=True, ro=True, kernel_cache=True)
+    folder, milliseconds = sys.argv[1:]
+    below = os.open(folder, os.O_PATH)  # what the mount hides
+    delayed = Delayed(f"/proc/self/fd/{below}", float(milliseconds) / 1000)
+    mfusepy.FUSE(delayed, folder, foreground=True, ro=True, kernel_cache=True)
     print(json.dumps(delayed.counts))

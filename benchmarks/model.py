@@ -6,11 +6,13 @@ disks, Lustre 2.7.15): 34,000 stats per second with 12 threads, at most 544,000 
 at most 18.5 GB/s, 1.5 GB/s by one client (figure 10).
 
 A file system that other jobs also use is slower, so the model favours the alternative with the most
-requests. It leaves out the latency of single reads and the effect of a client's name cache.
+requests. It leaves out the effect of a client's name cache. How a job waits for a file system that
+answers late is measured: see `waits`.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from tables import Table, plural, seconds
@@ -20,6 +22,7 @@ STATS_PER_SECOND_AND_THREAD = 34_000 / 12
 READ_BANDWIDTH = 18.5e9
 CLIENT_BANDWIDTH = 1.5e9
 NODES = (1, 8, 64, 512, 4096)
+LATENCIES = (0, 1, 10)  # milliseconds that each request waits, in addition
 
 
 @dataclass(frozen=True)
@@ -34,14 +37,17 @@ class Demand:
         Per node, because its ranks share the page cache.
     seconds : float
         Launch and import of a rank with a warm cache, which do not depend on the number of nodes.
+    waits : float
+        Requests of a node with empty caches that wait for each other; others wait at the same time.
     """
 
     path_operations: float
     read_bytes: float
     seconds: float
+    waits: float
 
 
-def first_import(demand: Demand, nodes: int, ranks: int) -> float:
+def first_import(demand: Demand, nodes: int, ranks: int, latency: float = 0) -> float:
     """Return the seconds from the start of the job's step to the last rank's import.
 
     Parameters
@@ -52,12 +58,15 @@ def first_import(demand: Demand, nodes: int, ranks: int) -> float:
         Number of nodes.
     ranks : int
         Ranks per node.
+    latency : float
+        Milliseconds that each request waits, in addition.
     """
     requests = demand.path_operations
     one_rank = requests / STATS_PER_SECOND_AND_THREAD  # a rank sends one request after the other
     metadata = max(one_rank, nodes * ranks * requests / STATS_PER_SECOND)
     bandwidth = min(CLIENT_BANDWIDTH, READ_BANDWIDTH / nodes)
-    return metadata + demand.read_bytes / bandwidth + demand.seconds
+    waiting = demand.waits * latency / 1000
+    return metadata + demand.read_bytes / bandwidth + demand.seconds + waiting
 
 
 def model_table(demands: dict[str, Demand], ranks: int) -> Table:
@@ -71,14 +80,19 @@ def model_table(demands: dict[str, Demand], ranks: int) -> Table:
         Ranks per node.
     """
     rows, figures = [], {}
-    for name, demand in demands.items():
-        figures[name] = [first_import(demand, nodes, ranks) for nodes in NODES]
-        rows.append((name, *map(seconds, figures[name])))
+    for latency, (name, demand) in itertools.product(LATENCIES, demands.items()):
+        found = [first_import(demand, nodes, ranks, latency) for nodes in NODES]
+        figures.setdefault(name, found)  # the plot has those without latency
+        rows.append((name, f"{latency} ms", *map(seconds, found)))
     note = (
         "**A model, not a measurement.** Measured on one node: path operations of a rank, bytes of "
-        "a node, seconds of a warm launch. Published: what a Lustre of 240 disks serves "
-        "(Dell), which benchmarks/model.py cites."
+        "a node, seconds of a warm launch, requests that wait for each other. Published: what a "
+        "Lustre of 240 disks serves (Dell), which benchmarks/model.py cites."
     )
     heads = [f"{plural(each, 'node')}" for each in NODES]
-    columns = (f"model: seconds to the last rank's import, {plural(ranks, 'rank')} a node", *heads)
+    columns = (
+        f"model: seconds to the last rank's import, {plural(ranks, 'rank')} a node",
+        "latency",
+        *heads,
+    )
     return Table(columns, rows, note, figures=figures)

@@ -16,23 +16,20 @@ image and overlay, and what the latter reads of the overlay's file.
 
 With `--delays`, packages are also imported from a file system that delays each operation by so many
 milliseconds (delayed.py; needs mfusepy and fusermount3), by one rank with empty caches: from a
-directory, from the overlay, and without reading ahead what an import reads.
+directory, from the overlay, and without reading ahead what an import reads. The image is there too.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
-import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +41,6 @@ from workplace import ROOT, Workplace, need, run
 MOUNTED_AT = "/user-software"
 TREE = "tree"  # the directory with the packages
 UNREAD = {"LONGSHIP_READ_AHEAD": "0"}
-SLOW = ("the directory", "the overlay, not read ahead", "the overlay")
 KINDS = ("paths", "reads")  # of operations, in the output of delayed.py, which has bytes too
 REQUIREMENTS = ROOT / "requirements/torch.txt"
 MKSQUASHFS = (
@@ -65,6 +61,13 @@ STAMPED = (
     "import sys, time; start = time.time(), time.process_time(); {}; "
     "found = sys.argv[1], *start, time.time(), time.process_time(); "
     "sys.stdout.write(' '.join(map(str, found)) + chr(10))"
+)
+# After 20 seconds all ranks have imported, and they stay until all have looked: a page that two of
+# them map counts half for each.
+HELD = (
+    "import sys, time; {}; time.sleep(max(0, float(sys.argv[1]) + 20 - time.time())); "
+    "rollup = open('/proc/self/smaps_rollup').read(); time.sleep(3); "
+    "sys.stdout.write(rollup.partition('Pss:')[2].split()[0] + chr(10))"
 )
 # sh -c STARTED sh RANKS COMMAND...: the ranks of one launch, with the time as the last argument.
 STARTED = (
@@ -157,9 +160,10 @@ def main() -> None:
             for ranks in given.ranks:
                 for launches in sorted({1, ranks}):
                     tables.append(time_table(cases, ranks, launches, given.rounds, code))
+        if given.rounds:
+            tables.append(memory_table([cases[0], cases[-1]], max(given.ranks), code))
         if given.delays:
-            need("delays", ("fusermount3",))
-            tables.append(delay_table(cases, place.folder, given.delays, given.rounds or 1, code))
+            tables.append(delay_table(cases, place, given.delays, given.rounds or 1, code))
     load = f"{os.getloadavg()[0]:.0f}"
     print(
         f"# Time and requests of a rank\n\n{machine()}, load {load} at the end\n\n{written(tables)}"
@@ -241,32 +245,60 @@ def time_table(cases: Sequence[Case], ranks: int, launches: int, rounds: int, co
 def start(case: Case, ranks: int, launches: int, code: str) -> Rank:
     """Start ranks at once; return the mean of each part of their time."""
     begun = time.time()
-    command = case.command(STAMPED.format(code), ranks // launches)
-    options = {"env": case.variables, "stdout": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen(command, **options) for _ in range(launches)]
-    lines = "".join(process.communicate()[0] for process in processes).splitlines()
-    if len(lines) != ranks:
-        raise RuntimeError(f"{case.name}: {len(lines)} of {ranks} ranks succeeded")
     found = []
-    for line in lines:
+    for line in output_of(case, ranks, launches, STAMPED.format(code)):
         inside, first, cpu, last, cpu_last = map(float, line.split())
         found.append(Rank(inside - begun, first - inside, last - first, cpu_last - cpu))
     return Rank(*map(statistics.mean, zip(*found)))
 
 
+def output_of(case: Case, ranks: int, launches: int, code: str) -> list[str]:
+    """Start ranks at once; return the line of each."""
+    command = case.command(code, ranks // launches)
+    options = {"env": case.variables, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, **options) for _ in range(launches)]
+    lines = "".join(process.communicate()[0] for process in processes).splitlines()
+    if len(lines) != ranks:
+        raise RuntimeError(f"{case.name}: {len(lines)} of {ranks} ranks succeeded")
+    return lines
+
+
+def memory_table(cases: Sequence[Case], ranks: int, code: str) -> Table:
+    """Measure the memory of ranks that run at once, without the processes that serve mounts."""
+    rows: list[tuple[str, ...]] = []
+    base: dict[int, float] = {}
+    for case in cases:
+        one, *several = (
+            1024 * sum(map(int, output_of(case, number, launches, HELD.format(code))))
+            for number, launches in ((1, 1), (ranks, 1), (ranks, ranks))
+        )
+        cells = [megabytes(one)]
+        for launches, all_ranks in zip((1, ranks), several):
+            further = (all_ranks - one) / max(ranks - 1, 1)
+            ratio = further / base.setdefault(launches, further)
+            cells += [megabytes(further), f"{ratio:.2f}"]
+        rows.append((case.name, *cells))
+    heads = ["one rank"]
+    for launches in ("one launch", "a launch for each"):
+        heads += [f"each further of {plural(ranks, 'rank')}, {launches}", "ratio"]
+    return Table((f"memory after `{code}` from", *heads), rows)
+
+
 def delay_table(
-    cases: Sequence[Case], folder: Path, delays: Sequence[float], rounds: int, code: str
+    cases: Sequence[Case], place: Workplace, delays: Sequence[float], rounds: int, code: str
 ) -> Table:
     """Compare a local directory with directory and overlay on a file system that answers late."""
     local, overlay = cases[0], cases[-1]
+    unread = overlay._replace(name="the overlay, not read ahead", environ=UNREAD)
+    slow = (local._replace(name="the directory"), unread, overlay)
     taken: dict[tuple[str, ...], list[Delayed]] = {}
     for _ in range(rounds):
         base = start(local, 1, 1, code).whole
         taken.setdefault((local.name, ""), []).append(Delayed(base, 1, Counter()))
-        for delay, name in itertools.product(delays, SLOW):
-            with mounted(folder, delay) as (at, counts):
-                whole = start(case_at(name, at, local, overlay), 1, 1, code).whole
-            found = taken.setdefault((name, f"{delay:g} ms"), [])
+        for delay, case in itertools.product(delays, slow):
+            with place.answering_late(delay) as counts:
+                whole = start(case, 1, 1, code).whole
+            found = taken.setdefault((case.name, f"{delay:g} ms"), [])
             found.append(Delayed(whole, whole / base, counts))
     rows = []
     for titles, found in taken.items():
@@ -279,46 +311,6 @@ def delay_table(
     heads = ("delay", "from launch to import", "ratio", "quartiles", "path operations", "reads")
     heads += ("bytes",)
     return Table((f"1 rank with empty caches, `{code}` from", *heads), rows)
-
-
-def case_at(name: str, at: Path, local: Case, overlay: Case) -> Case:
-    """Return a case of `SLOW` with the packages below a mount."""
-    if name == SLOW[0]:
-        return Case(name, local.launcher, bound(at / TREE))
-    folder = overlay.launcher.parent
-    launcher = folder / "slow.launcher"
-    text = overlay.launcher.read_text(encoding="utf-8")
-    moved = text.replace(f"{folder}/overlay", f"{at}/overlay")
-    launcher.write_text(moved, encoding="utf-8")
-    return Case(name, launcher, UNREAD if name == SLOW[1] else {})
-
-
-@contextlib.contextmanager
-def mounted(folder: Path, delay: float) -> Iterator[tuple[Path, Counter[str]]]:
-    """Mount a directory so that it answers late; the operations are counted at the end."""
-    counts: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as name:
-        at = Path(name, "mount")
-        at.mkdir()
-        command = [
-            sys.executable,
-            str(ROOT / "benchmarks/delayed.py"),
-            str(folder),
-            str(at),
-            str(delay),
-        ]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            while not os.path.ismount(at):
-                if process.poll() is not None:
-                    raise RuntimeError("delayed.py cannot mount, see above")
-                time.sleep(0.05)
-            yield at, counts
-        finally:
-            if process.poll() is None:
-                # lazily: the processes of a container may still be ending
-                subprocess.run(["fusermount3", "-u", "-z", str(at)], check=True)
-            counts.update(json.loads(process.communicate()[0] or "{}"))
 
 
 if __name__ == "__main__":

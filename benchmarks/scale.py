@@ -3,8 +3,9 @@
 
     python3 benchmarks/scale.py IMAGE.sif [--scratch DIR] [--ranks 1 2 4 8]
 
-Needs apptainer, mksquashfs, strace, 8 GB in DIR, an Apptainer that uses user namespaces, because
-strace cannot follow a setuid one, and Slurm for the ranks; without Slurm they are started directly.
+Needs apptainer, mksquashfs, strace, fusermount3, 8 GB in DIR, an Apptainer that uses user
+namespaces, because strace cannot follow a setuid one, and Slurm for the ranks; without Slurm they
+are started directly.
 Each rank is traced separately, with all its children, so the counts are exact: they include
 Apptainer and the FUSE processes of its mounts.
 
@@ -35,6 +36,7 @@ from workplace import ROOT, Workplace, has_slurm, need, run
 MOUNTED_AT = "/user-software"
 PACK = "-comp lz4"  # for the image with the packages: fast to build
 ROUNDS = 3  # of launches without strace
+LATE = 10  # milliseconds
 Traced = dict[str, list[Node]]  # by case: one node per number of ranks
 
 
@@ -68,14 +70,16 @@ def results(
     requirements, module : str
         Packages in addition to the stack's torch, and the module to import.
     """
-    need("counting", ("apptainer", "mksquashfs", "unsquashfs", "strace"))
+    need("counting", ("apptainer", "mksquashfs", "unsquashfs", "strace", "fusermount3"))
     place = Workplace(folder, image)
     cases, code = make_cases(place, requirements), f"import {module}"
     traced = {case.name: count(place, case, ranks, code) for case in cases}
     return [
         _rank_table(traced, ranks, code),
         _node_table(traced),
-        model_table(demands(traced, launch_seconds(cases, code)), max(ranks)),
+        model_table(
+            demands(traced, launch_seconds(cases, code), waits(place, cases, code)), max(ranks)
+        ),
     ]
 
 
@@ -188,7 +192,9 @@ def _span(values: Iterable[int]) -> str:
     return f"{found[0]:,}" if same else f"{found[0]:,} to {found[-1]:,}"
 
 
-def demands(traced: Traced, taken: dict[str, float]) -> dict[str, Demand]:
+def demands(
+    traced: Traced, taken: dict[str, float], waiting: dict[str, float]
+) -> dict[str, Demand]:
     """Return the input of the model, by the names of the cases.
 
     Parameters
@@ -197,12 +203,15 @@ def demands(traced: Traced, taken: dict[str, float]) -> dict[str, Demand]:
         The nodes of each case, the last with the most ranks.
     taken : mapping
         Seconds of a launch and the import with a warm cache, without strace.
+    waiting : mapping
+        Requests that wait for each other, see `waits`.
     """
     return {
         name: Demand(
             statistics.mean(rank.shared for rank in nodes[-1].ranks),
             nodes[-1].fetched,
             taken[name],
+            waiting[name],
         )
         for name, nodes in traced.items()
     }
@@ -217,6 +226,24 @@ def launch_seconds(cases: Sequence[Case], code: str) -> dict[str, float]:
             subprocess.run([case.launcher.strip('"'), case.python, "-c", code], check=True)
             taken[case.name].append(time.perf_counter() - start)
     return {name: statistics.median(each[1:]) for name, each in taken.items()}
+
+
+def waits(place: Workplace, cases: Sequence[Case], code: str) -> dict[str, float]:
+    """Return how many requests wait for each other, by case: one launch with empty caches.
+
+    Each request is answered late, and those that are sent at the same time wait together.
+    """
+    found = {}
+    for case in cases:
+        taken = []
+        for delay in (0, LATE):
+            with place.answering_late(delay):
+                start = time.perf_counter()
+                command = ["bash", case.launcher.strip('"'), case.python, "-c", code]
+                subprocess.run(command, check=True)
+                taken.append(time.perf_counter() - start)
+        found[case.name] = max(0, taken[1] - taken[0]) * 1000 / LATE
+    return found
 
 
 if __name__ == "__main__":

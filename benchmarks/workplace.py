@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tables import MissingError
@@ -79,6 +82,29 @@ class Workplace:
         file = self.folder / f"{kind}.launcher"
         self.script(kind, "container_run.py", "--launcher", str(file))
         return file
+
+    @contextlib.contextmanager
+    def answering_late(self, delay: float) -> Iterator[Counter[str]]:
+        """Let each operation in the directory take so many milliseconds longer, with empty caches.
+
+        Yields the numbers of operations, which are there after the end.
+        """
+        need("a file system that answers late", ("fusermount3",))
+        counts: Counter[str] = Counter()
+        folder = str(self.folder)
+        command = [sys.executable, str(ROOT / "benchmarks/delayed.py"), folder, str(delay)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            while not os.path.ismount(folder):
+                if process.poll() is not None:
+                    raise RuntimeError("delayed.py cannot mount, see above")
+                time.sleep(0.05)
+            yield counts
+        finally:
+            if process.poll() is None:
+                # lazily: the processes of a container may still be ending
+                subprocess.run(["fusermount3", "-u", "-z", folder], check=True)
+            counts.update(json.loads(process.communicate()[0] or "{}"))
 
 
 def for_jobs(environ: dict[str, str]) -> dict[str, str]:

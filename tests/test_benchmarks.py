@@ -154,21 +154,22 @@ def test_a_call_about_no_file_is_none(benchmarks):
 
 def test_the_model_is_bound_by_a_rank_and_then_by_the_server(benchmarks):
     model = benchmarks("model")
-    demand = model.Demand(path_operations=34_000, read_bytes=0, seconds=1)
+    demand = model.Demand(path_operations=34_000, read_bytes=0, seconds=1, waits=0)
     # one after the other: 12 threads do 34,000 in a second
     assert model.first_import(demand, 1, 1) == pytest.approx(13)
     # 4,096 ranks x 34,000 by 544,000 a second
     assert model.first_import(demand, 4096, 1) == pytest.approx(1 + 256)
     # reading: a client's 1.5 GB/s on one node, a share of 18.5 GB/s on many
-    reading = model.Demand(path_operations=0, read_bytes=1.5e9, seconds=0)
+    reading = model.Demand(path_operations=0, read_bytes=1.5e9, seconds=0, waits=300)
     assert model.first_import(reading, 1, 4) == pytest.approx(1)
+    assert model.first_import(reading, 1, 4, latency=10) == pytest.approx(4)
     assert model.first_import(reading, 37, 4) == pytest.approx(3)
 
 
 def test_the_models_table_says_that_it_is_one(benchmarks):
     model, tables = benchmarks("model"), benchmarks("tables")
-    venv = model.Demand(path_operations=14_833, read_bytes=4e8, seconds=2)
-    overlay = model.Demand(path_operations=54, read_bytes=8e7, seconds=3)
+    venv = model.Demand(path_operations=14_833, read_bytes=4e8, seconds=2, waits=2600)
+    overlay = model.Demand(path_operations=54, read_bytes=8e7, seconds=3, waits=100)
     table = model.model_table({"venv": venv, "overlay": overlay}, 4)
     written = tables.markdown(table)
     assert "A model, not a measurement" in written

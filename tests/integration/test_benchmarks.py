@@ -125,7 +125,8 @@ def test_what_is_missing_is_told(python, root, run, clean_environment, tmp_path)
     run([*command, "--output", tmp_path], env=environment)
     text = (tmp_path / "results.md").read_text()
     assert "Not measured: launching needs apptainer, which this machine does not have." in text
-    assert "Not measured: counting needs apptainer, mksquashfs, unsquashfs, strace, which" in text
+    needed = "apptainer, mksquashfs, unsquashfs, strace, fusermount3"
+    assert f"Not measured: counting needs {needed}, which" in text
     assert "no apptainer; no sbatch" in text
 
 
@@ -133,6 +134,14 @@ def test_ranks_are_timed_in_one_launch_and_in_several(results):
     cases = ["a local directory", "the overlay, without its index", "the overlay"]
     for head in ("1 rank, one launch", "2 ranks, one launch", "2 ranks, a launch for each"):
         assert [row[0] for row in rows(results, head, "ranks.md")] == cases
+
+
+def test_memory_of_further_ranks_is_measured(results):
+    directory, overlay = rows(results, "memory after", "ranks.md")
+    assert all(
+        cell.endswith(" MB") for row in (directory, overlay) for cell in (row[1], row[2], row[4])
+    )
+    assert directory[3] == directory[5] == "1.00" and float(overlay[3]) > 0
 
 
 def test_overlay_needs_few_operations_of_a_file_system_that_answers_late(results):
