@@ -218,7 +218,7 @@ overlay_find_reads() {
   if [[ -z $method ]]; then return; fi
   step 6/6 'Recording what an import reads'
   for file in "$version.partial" "$base"; do
-    # forget what is in memory, then only what the import reads is
+    # what is in memory afterwards, the import has read
     { sync -- "$file" && dd if="$file" iflag=nocache count=0; } &>/dev/null || :
   done
   overlay_add_file "$version.partial" "$overlay_target" "$method"

@@ -75,9 +75,11 @@ def cached_ranges(file):
 
 def balanced(ranges):
     """Return about `READERS` ranges of similar size: small gaps are closed, large ones are cut."""
-    ranges = list(ranges)
-    while len(ranges) > READERS:
-        least = min(range(1, len(ranges)), key=lambda i: ranges[i][0] - ranges[i - 1][1])
-        ranges[least - 1 : least + 1] = [(ranges[least - 1][0], ranges[least][1])]
-    most = max(LEAST // READERS, sum(end - begin for begin, end in ranges) // READERS)
-    return [(at, min(at + most, end)) for begin, end in ranges for at in range(begin, end, most)]
+    if not ranges:
+        return []
+    by_gap = sorted(range(1, len(ranges)), key=lambda i: ranges[i][0] - ranges[i - 1][1])
+    firsts = [0, *sorted(by_gap[1 - READERS :])]
+    lasts = [first - 1 for first in (*firsts[1:], len(ranges))]
+    joined = [(ranges[first][0], ranges[last][1]) for first, last in zip(firsts, lasts)]
+    most = max(LEAST // READERS, sum(end - begin for begin, end in joined) // READERS)
+    return [(at, min(at + most, end)) for begin, end in joined for at in range(begin, end, most)]
