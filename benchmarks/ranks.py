@@ -255,8 +255,11 @@ def start(case: Case, ranks: int, launches: int, code: str) -> Rank:
 def output_of(case: Case, ranks: int, launches: int, code: str) -> list[str]:
     """Start ranks at once; return the line of each."""
     command = case.command(code, ranks // launches)
-    options = {"env": case.variables, "stdout": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen(command, **options) for _ in range(launches)]
+    options = {"stdout": subprocess.PIPE, "text": True}
+    processes = [
+        subprocess.Popen(command, env={**case.variables, "SLURM_LOCALID": str(rank)}, **options)
+        for rank in range(launches)
+    ]
     lines = "".join(process.communicate()[0] for process in processes).splitlines()
     if len(lines) != ranks:
         raise RuntimeError(f"{case.name}: {len(lines)} of {ranks} ranks succeeded")

@@ -62,11 +62,12 @@ overlay_mount() {
 
 # file_read_ahead FILE PARTS: read parts of a file into the node's memory, all at once and in the background; PARTS are
 # the options of a dd for each. A program reads one part after the other, and a parallel file system can answer late.
+# If all is in memory already this is for nothing, so the program comes first (nice).
 file_read_ahead() {
   local -r only='^(skip=[0-9]+ count=[0-9]+ ?)+$' # nothing else: dd can write too
   [[ $2 =~ $only ]] || return 0
   # a grandchild: the runtime, which takes the place of this bash, has no child that it does not know
-  (printf '%s' "$2" | xargs -n 2 -P 32 dd if="$1" bs=1M iflag=skip_bytes,count_bytes of=/dev/null &>/dev/null &)
+  (printf '%s' "$2" | nice -n 19 xargs -n 2 -P 32 dd if="$1" bs=1M iflag=skip_bytes,count_bytes of=/dev/null &>/dev/null &)
 }
 
 # overlay_add_file FILE TARGET METHOD: bind the file if that works, else lay it over the whole image.

@@ -520,7 +520,7 @@ def test_parts_that_an_import_reads_are_read_ahead(bash, repository, tmp_path):
 @pytest.mark.parametrize("parts", ["", "skip=1", "skip=1 count=2 of=file", "skip=1 count=2"])
 def test_only_the_options_of_a_record_are_passed_to_dd(parts, bash, tmp_path):
     """A record of the group could be damaged; the output ends after the last process."""
-    lines = ["exec 5>&1", "xargs() { touch started; }", call("file_read_ahead", "file", parts)]
+    lines = ["exec 5>&1", "nice() { touch started; }", call("file_read_ahead", "file", parts)]
     bash(*lines, cwd=tmp_path)
     assert (tmp_path / "started").exists() == (parts == "skip=1 count=2")
 
