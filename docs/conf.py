@@ -20,6 +20,7 @@ include_patterns = [
     "*/README.md",
     "stacks/*/README.md",
     "benchmarks/results/results.md",
+    "benchmarks/results/launch.md",
     "benchmarks/results/ranks.md",
 ]
 # Directories without pages, or with terabytes of data, are not searched.

@@ -301,7 +301,7 @@ def test_a_missing_program_is_named(benchmarks):
 
 @pytest.mark.parametrize("page", ["one_script", "parallel_file_systems", "squashfs"])
 def test_figures_of_the_explanations_are_those_of_the_run(page):
-    files = ("results", "ranks")
+    files = ("results", "ranks", "launch")
     results = "\n".join(Path(ROOT, f"benchmarks/results/{each}.md").read_text() for each in files)
     text = Path(ROOT, f"docs/explanation/{page}.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("|")]
@@ -310,7 +310,7 @@ def test_figures_of_the_explanations_are_those_of_the_run(page):
         *re.findall(r"(?<![\d.,])\d+,\d{3}(?![\d,])", text),
         *(each for row in rows for each in re.findall(r"(?<=\| )[\d.,]+(?= \|)", row)),
     }
-    measured = figures - {"1 MB", "100,000"}  # a block, and a quota of LUMI's
+    measured = figures - {"1 MB", "8 MB", "100,000"}  # a block, a kernel's setting, LUMI's quota
     assert len(measured) > 3
     known = {each for each in measured if re.search(rf"(?<![\d.,]){each}(?!\d)", results)}
     assert measured - known == set()
@@ -329,6 +329,9 @@ def test_figures_of_the_readme_are_those_of_the_run():
     )
     for fact in re.search(r"(\S+), (\d+ cores of [^,]+),", results).groups():
         assert fact in section, "the README does not say where and when"
-    assert all(each in results for each in re.findall(r"\d+\.\d+\.\d+|\d+\.\d+ s", section))
+    for file in ("ranks", "launch"):
+        results += Path(ROOT, f"benchmarks/results/{file}.md").read_text()
+    figures = re.findall(r"\d+\.\d+\.\d+|\d+\.\d+ s|(?<=\()\d\.\d+ to \d\.\d+", section)
+    assert all(each in results for each in figures)
     plots = re.findall(r"\]\((benchmarks/results/[^)]+)\)", readme)
     assert plots and all(Path(ROOT, each).is_file() for each in plots)
