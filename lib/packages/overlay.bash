@@ -212,8 +212,8 @@ overlay_pack_version() {
 # overlay_find_reads: set overlay_reads and image_reads to the parts of the new overlay and of the image that an import
 # of the packages reads; "" if that is not known. It writes no file: its home and temporary directories are in memory.
 overlay_find_reads() {
-  local -a options=(--contain --cleanenv) found=()
-  local file
+  local -a options=(--contain --cleanenv)
+  local file output
   overlay_reads='' image_reads=''
   if [[ -z $method ]]; then return; fi
   step 6/6 'Recording what an import reads'
@@ -225,9 +225,12 @@ overlay_find_reads() {
   bind_format "$version.partial" /longship/overlay ro
   bind_format "$base" /longship/image ro
   bind_format "$LIBRARY/packages/inside" /longship/inside ro
-  mapfile -t found < <(requirements_print | "$runtime" --quiet exec "${options[@]}" "$base" "$overlay_target/bin/python" \
-    /longship/inside import_reads.print_parts /longship/overlay /longship/image 2>/dev/null)
-  overlay_reads=${found[0]-} image_reads=${found[1]-}
+  output=$(requirements_print | "$runtime" --quiet exec "${options[@]}" "$base" "$overlay_target/bin/python" \
+    /longship/inside import_reads.print_parts /longship/overlay /longship/image) || {
+    note "launches will not read ahead: cannot record what an import reads; $runtime's output above has the reason"
+    return 0
+  }
+  { read -r overlay_reads && read -r image_reads; } <<<"$output" || :
 }
 
 # overlay_find_packer: set packer to the mksquashfs of this machine, or else of the image. Versions before 4.4 can

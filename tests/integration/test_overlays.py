@@ -158,6 +158,23 @@ def test_launch_reads_ahead_what_an_import_reads(make_overlay_clone, base_image,
     assert set(started) == {str(file), str(image)}
 
 
+def test_reads_that_cannot_be_recorded_are_told(fresh, tmp_path):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    real = shutil.which("apptainer", path=processes.PATH)
+    (programs / "apptainer").write_text(
+        '#!/bin/bash\nif [[ "$*" == *--contain* ]]; then echo refused >&2; exit 255; fi\n'
+        f'exec {real} "$@"\n'
+    )
+    (programs / "apptainer").chmod(0o755)
+    done = fresh.overlay(env={"PATH": f"{programs}:{processes.PATH}"})
+    assert "refused\n" in done.stderr
+    assert "note: launches will not read ahead: cannot record what an import reads;" in done.stderr
+    assert fresh.container_run("longship_tiny").stdout == "1.0\n"
+    record = json.loads(fresh.link().resolve().with_suffix(".sqsh.json").read_text())
+    assert record["overlay_reads"] == record["image_reads"] == ""
+
+
 # --- the same inputs, the same bytes
 
 

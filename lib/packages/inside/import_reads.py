@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 SECONDS = 300  # for the import: some packages wait for devices that a login node lacks
-READERS = 16  # at least so many read ahead at once
+READERS = 16  # so many read ahead at once, and as many again where large parts are cut
 LEAST = 1 << 23  # bytes: smaller files are read in a moment
 IMPORT = """
 import importlib, sys
@@ -32,6 +32,7 @@ def print_parts(*files):
     A line is what `dd` needs to read each part, and empty if nothing is known of the file.
     """
     distributions = re.findall(r"^\s*([A-Za-z0-9][\w.-]*)", sys.stdin.read(), re.MULTILINE)
+    # the image can have torch, which every stack imports
     names = sorted({"torch", *(name for each in distributions for name in modules_of(each))})
     command = [sys.executable, "-I", "-c", IMPORT, *names]
     null = subprocess.DEVNULL
