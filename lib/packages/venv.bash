@@ -220,13 +220,11 @@ installer_run() {
 
 # uv_find: set uv to one that runs inside; one that is missing or has another version than the pinned one is fetched.
 uv_find() {
-  local pinned
   if REPLY=$(inside sh -c 'command -v uv'); then
     uv=$REPLY
     return
   fi
-  pinned=$(sed -n 's/^uv==/uv /p' "$LIBRARY/packages/inside/uv.txt")
-  if [[ $(inside "$uv" --version 2>/dev/null) != "$pinned"?( *) ]]; then
+  if ! uv_is_pinned inside "$uv"; then
     directory_make "${uv%/*}"
     rm -rf -- "$uv.partial.$$"
     if [[ -n $wheelhouse ]]; then uv_unpack; else uv_fetch; fi
@@ -235,6 +233,13 @@ uv_find() {
   if [[ -x $uv ]]; then return; fi
   note 'uv is not available; installing with pip'
   return 1
+}
+
+# uv_is_pinned COMMAND...: whether this uv can be started and has the pinned version.
+uv_is_pinned() {
+  local pinned
+  pinned=$(sed -n 's/^uv==/uv /p' "$LIBRARY/packages/inside/uv.txt")
+  [[ $("$@" --version 2>/dev/null) == "$pinned"?( *) ]]
 }
 
 # uv_fetch: fetch uv from the package index; fail if the disk is full or the index is not reachable.

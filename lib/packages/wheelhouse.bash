@@ -95,9 +95,9 @@ wheelhouse_read_archive() {
   return 1
 }
 
-# wheelhouse_make_fetcher: create a venv with pip, build and uv for downloads, once on this machine.
+# wheelhouse_make_fetcher: create a venv with pip, build and the pinned uv for downloads, once on this machine.
 wheelhouse_make_fetcher() {
-  if [[ -x $fetcher/bin/uv ]] && "$fetcher/bin/python" -c 'import build'; then return; fi
+  if uv_is_pinned "$fetcher/bin/uv" && "$fetcher/bin/python" -c 'import build'; then return; fi
   directory_make "${fetcher%/*}"
   rm -rf -- "$fetcher" "$fetcher.partial"
   if ! "$host_python" -m venv "$fetcher.partial" >&2 ||

@@ -145,6 +145,21 @@ def test_uv_of_another_version_is_replaced(version, kept, bash, tmp_path):
     assert (done.returncode, done.stdout) == (0, "" if kept else "fetched\n")
 
 
+@pytest.mark.parametrize(("version", "kept"), [("PINNED", True), ("0.9", False)])
+def test_venv_for_downloads_with_another_uv_is_replaced(version, kept, bash, tmp_path):
+    (pin,) = re.findall(
+        r"^uv==([\d.]+)$", Path(lib.ROOT, "lib/packages/inside/uv.txt").read_text(), re.M
+    )
+    programs = tmp_path / "fetcher/bin"
+    programs.mkdir(parents=True)
+    for name, said in (("uv", f"uv {version.replace('PINNED', pin)}"), ("python", "")):
+        (programs / name).write_text(f"#!/bin/sh\necho {said}\n")
+        (programs / name).chmod(0o755)
+    stop = "directory_make() { echo replaced; exit; }"
+    done = bash(stop, f"fetcher={tmp_path}/fetcher", "wheelhouse_make_fetcher")
+    assert (done.returncode, done.stdout.strip()) == (0, "" if kept else "replaced")
+
+
 def test_index_of_pytorch_that_is_not_reached_leaves_the_other_one(monkeypatch, capsys, tmp_path):
     monkeypatch.syspath_prepend(f"{lib.ROOT}/lib/packages/inside")
     install_packages = pytest.importorskip("install_packages")
