@@ -48,8 +48,9 @@ image_activate_new() {
 # version_make ACTIVE IMAGE VERSION: make the new image a version, with its record, and activate it.
 version_make() {
   directory_make "${3%/*}"
+  group_share "${1%/*}" "${3%/*}"
   cp -- "$2.json" "$3.json.partial" || version_fail_to_write "$3.json"
-  mv -- "$3.json.partial" "$3.json"
+  file_publish "$3.json.partial" "$3.json"
   if [[ -e $2 ]]; then mv -- "$2" "$3"; fi
   version_activate "$1" "$3" use
   rm -f -- "$2.json"
@@ -115,10 +116,10 @@ version_activate() {
   if [[ $from != "$name" ]]; then
     # before it becomes true: a line that never became true does not count
     {
-      if [[ -f $history ]]; then cat -- "$history"; fi
-      printf '%s %s %s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$3" "${from:--}" "$name"
+      if [[ -f $history ]]; then cat -- "$history"; fi &&
+        printf '%s %s %s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$3" "${from:--}" "$name"
     } >"$history.partial" || version_fail_to_write "$history"
-    mv -- "$history.partial" "$history"
+    file_publish "$history.partial" "$history"
     version_link "$1" "$name"
   fi
   printf 'active image: %s\n' "$name" >&2

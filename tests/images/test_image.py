@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import stat
 import tarfile
 
 import pytest
@@ -56,6 +57,34 @@ def test_files_of_the_user_become_versions_and_none_is_lost(bash, tmp_path):
     assert [path.read_text() for path in versions] == ["second", "first", "third"]
     assert {path.name[-15:] for path in versions} == {"_unrecorded.sif"}
     assert versions[-1].is_symlink() and os.readlink(active) == f"versions/{versions[-1].name}"
+
+
+def test_group_can_use_what_a_member_with_a_narrow_umask_activates(bash, tmp_path):
+    tmp_path.chmod(0o2770)
+    active, image = tmp_path / "base_amd64.sif", tmp_path / "build/base_amd64.sif"
+    image.parent.mkdir()
+    image.write_text("an image")
+    image.with_name("base_amd64.sif.json").write_text("{}\n")
+    version = tmp_path / "versions/base_amd64_1_2.sif"
+    bash("umask 077", call("version_make", active, image, version))
+    history = version.with_name("base_amd64.sif.history")
+    for path in (version.with_name(f"{version.name}.json"), history):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0o060, path
+    assert stat.S_IMODE(version.parent.stat().st_mode) & 0o077 == 0o070
+
+
+def test_history_that_cannot_be_read_is_kept(bash, tmp_path):
+    version = tmp_path / "versions/base_amd64_1_2.sif"
+    version.parent.mkdir()
+    version.write_text("an image")
+    history = version.with_name("base_amd64.sif.history")
+    history.write_text("what was active\n")
+    activate = call("version_activate", tmp_path / "base_amd64.sif", version, "use")
+    done = bash("cat() { return 1; }", activate, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: cannot write {history}\n")
+    assert history.read_text() == "what was active\n"
+    assert not os.path.lexists(tmp_path / "base_amd64.sif")
 
 
 @pytest.mark.parametrize(
