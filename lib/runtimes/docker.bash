@@ -1,6 +1,9 @@
 # shellcheck shell=bash
 # The container engines, docker and podman: options for what Apptainer does automatically.
 
+# shellcheck source=lib/runtimes/launch.bash
+source "${BASH_SOURCE[0]%/*}/launch.bash"
+
 # engine_add_user PROGRAM: run as the caller, with home and /tmp.
 engine_add_user() {
   engine_add_groups "$1"
@@ -92,12 +95,18 @@ engine_secrets_text() {
 
 # engine_add_working_directory: keep the working directory if it is visible inside, as Apptainer does.
 engine_add_working_directory() {
+  local target
   if [[ -t 0 && -t 1 ]]; then options+=(--tty); fi
+  for target in "${!bound[@]}"; do # homes can be in /var, as on Fedora Silverblue, and clones in /opt
+    if [[ ${bound[$target]} == "$target" && $PWD/ == "$target"/* ]]; then
+      options+=(--workdir "$PWD")
+      return
+    fi
+  done
   case $PWD/ in
-    / | /bin/* | /boot/* | /dev/* | /etc/* | /lib/* | /lib32/* | /lib64/* | /libx32/* | /opt/* | /proc/* | /run/* | /sbin/* | /sys/* | /usr/* | /var/*)
+    // | /bin/* | /boot/* | /dev/* | /etc/* | /lib/* | /lib32/* | /lib64/* | /libx32/* | /opt/* | /proc/* | /run/* | /sbin/* | /sys/* | /usr/* | /var/*)
       options+=(--workdir=/)
       ;;
-    "${HOME:-/tmp}"/* | /tmp/*) options+=(--workdir "$PWD") ;;
     *)
       bind_add "$PWD"
       options+=(--workdir "$PWD")

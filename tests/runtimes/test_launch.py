@@ -241,6 +241,23 @@ def test_groups_of_the_caller_are_kept(program, runtime, added, bash, tmp_path):
     assert done.stdout.split() == added
 
 
+@pytest.mark.parametrize(
+    ("folder", "bound", "there"),
+    [
+        ("/var/home/me/clone", "/var/home/me", "/var/home/me/clone"),  # Fedora Silverblue
+        ("/opt/clone", "/opt/clone", "/opt/clone"),
+        ("/var/home/me", "/var/home/m", "/"),
+        ("/usr/lib", "", "/"),
+        ("/", "", "/"),
+    ],
+)
+def test_engine_keeps_a_working_directory_that_is_visible_inside(folder, bound, there, bash):
+    bind = f"bound[{bound}]={bound}" if bound else ":"
+    show = 'printf "%s\n" "${options[@]}"'
+    done = bash("options=()", bind, f"PWD={folder}", "engine_add_working_directory", show)
+    assert "".join(done.stdout.split()).replace("=", "") == f"--workdir{there}"
+
+
 def test_home_with_a_colon_is_told(bash, tmp_path):
     home = tmp_path / "a:b"
     home.mkdir()
