@@ -42,6 +42,13 @@ overlay_begin() {
   active=$1 work=$2.$UID/${name%.sqsh} image_record=$3 compression=$4 processors=$5 packing=()
   if [[ $5 != 0 ]]; then packing+=(-processors "$5"); fi
   if [[ -n $6 ]]; then packing+=(-mem "$6"); fi
+  if [[ -k ${2%/*} ]]; then # such as /tmp: everybody can create a directory of this name
+    (umask 077 && directory_make "${work%/*}") || exit
+    [[ -O ${work%/*} && ! -L ${work%/*} ]] ||
+      fail "the build directory belongs to another user: ${work%/*}" \
+        'set packages.work_dir in configuration.toml to another directory'
+    chmod 700 -- "${work%/*}" # the group of its files can contain everybody
+  fi
   rm -rf -- "${work:?}"/*
   directory_make "$work/root$overlay_target"
   chmod 755 -- "$work/root" "$work/root$overlay_target" # they are packed too

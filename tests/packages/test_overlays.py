@@ -1,7 +1,9 @@
 """What an overlay is called, where its packages are seen, and what goes into it or into a venv."""
 
 import json
+import os
 import shutil
+import stat
 import sys
 from shlex import quote
 
@@ -225,6 +227,42 @@ def test_record_can_have_several_bases(run, clean_environment, tmp_path):
     done = run(["bash", "-c", render("a test", lines)], env=clean_environment)
     assert done.stdout == 'a "b"\nit\'s\n'
     assert json.loads(file.read_text()) == {"base": 'a "b"\nit\'s', "wanted": "1", "last": "x"}
+
+
+def begin_build(run, clean_environment, works):
+    lines = [
+        "umask 007",  # of a group's scratch directory
+        "overlay_target=/user-software",
+        f"overlay_begin /scratch/overlays/my_1_amd64.sqsh '{works}' '' zstd 0 ''",
+    ]
+    return run(["bash", "-c", render("a test", lines)], env=clean_environment, check=False)
+
+
+def test_build_directory_in_tmp_is_for_the_user_alone(run, clean_environment, tmp_path):
+    works, own = tmp_path / "tmp/longship-1", tmp_path / f"tmp/longship-1.{os.getuid()}"
+    works.parent.mkdir()
+    works.parent.chmod(0o1777)
+    for _ in range(2):
+        assert begin_build(run, clean_environment, works).returncode == 0
+        assert stat.S_IMODE(own.stat().st_mode) == 0o700
+        own.chmod(0o770)  # of an earlier version
+    assert (own / "my_1_amd64/root/user-software").is_dir()
+
+
+def test_build_directory_that_another_user_has_prepared_is_refused(
+    run, clean_environment, tmp_path
+):
+    works, own = tmp_path / "tmp/longship-1", tmp_path / f"tmp/longship-1.{os.getuid()}"
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    works.parent.mkdir()
+    works.parent.chmod(0o1777)
+    own.symlink_to(theirs)
+    done = begin_build(run, clean_environment, works)
+    error, hint = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert error == f"error: the build directory belongs to another user: {own}"
+    assert hint.startswith("hint: set packages.work_dir") and not list(theirs.iterdir())
 
 
 def test_passwords_are_left_out(run, clean_environment):
