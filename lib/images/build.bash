@@ -77,7 +77,14 @@ build_begin() {
     next_step "$4"
     exit
   fi
-  if [[ -z $3 && -L $build_active ]] && build_is_done "${build_active%/*}/$(readlink -- "$build_active").json"; then exit; fi
+  if [[ -z $3 && -L $build_active ]] && build_is_done "${build_active%/*}/$(readlink -- "$build_active").json"; then
+    if [[ -e $1 ]]; then # built before the configuration was changed back: it would be activated next
+      rm -f -- "$1.json"
+      image_delete "$1" || rm -f -- "$1"
+      note "removed the new image $1: the configured image is active already"
+    fi
+    exit
+  fi
   # its own for each process: what a killed one started can go on writing for a while
   build_partial=${1%/*}/partial-$$-${1##*/} build_tmp=$build_work/tmp-$$
   trap 'build_discard; lock_release_all' EXIT

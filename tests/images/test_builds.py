@@ -1,12 +1,16 @@
 """The lines that make an image, and the commands that the functions run for them."""
 
+import hashlib
+import json
 import re
 
 import pytest
 
+from lib.configuration.sites import own_arch
 from lib.images.build import build_lines, download_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import ENDINGS
+from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.render import render
 
@@ -72,6 +76,38 @@ def test_image_is_made_by(runtime, image, line, repository, run, tmp_path):
     done = run(["bash", "-c", render("x", [STUBS, "host_arch() { REPLY=amd64; }", *lines])])
     said = done.stdout.splitlines()
     assert any(each.startswith(line.format(file=file)) for each in said), said
+
+
+@pytest.mark.parametrize("waiting", ["configured", "other"])
+def test_new_image_is_not_activated_once_the_configuration_is_changed_back(waiting, run, tmp_path):
+    """The active image is the configured one, and a new one of an edited file waits."""
+    definition, new = tmp_path / "x.def", tmp_path / "build/x.sif"
+    active, version = tmp_path / "x.sif", tmp_path / "versions/x_1_2.sif"
+    definition.write_text("configured")
+    write_image(version, definition, "configured")
+    write_image(new, definition, waiting)
+    active.symlink_to("versions/x_1_2.sif")
+    lines = [
+        f"arch={own_arch()} machine=local runtime=apptainer",
+        call("build_from", "definition", definition, ""),
+        call("build_begin", new, tmp_path / "work", "", "activate", active),
+        "echo built",
+    ]
+    done = run(["bash", "-c", render("x", lines)])
+    assert done.stdout == "" and active.read_text() == "configured"
+    left = sorted(each.name for each in new.parent.iterdir())
+    assert left == (["x.sif", "x.sif.json"] if waiting == "configured" else [])
+    assert (f"note: removed the new image {new}: " in done.stderr) == (waiting == "other")
+
+
+def write_image(file, definition, text):
+    """Write a file with a record, as the build of a definition file with this text leaves them."""
+    file.parent.mkdir()
+    file.write_text(text)
+    digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    values = {"source": str(definition), "digest": digest, "sha256": digest}
+    values.update(bytes=str(len(text)), modified="", script="")
+    file.with_name(f"{file.name}.json").write_text(json.dumps(values, indent=2) + "\n")
 
 
 def test_required_digest_is_what_is_fetched(repository, run):
