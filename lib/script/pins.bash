@@ -18,8 +18,8 @@ version_is_pinned() {
       continue
     fi
     later=${launcher%/launcher}.then
-    if [[ -n $job && -r $later ]] && job_is_over "$job"; then job=$(<"$later")${job#"${job%% *}"}; fi
-    if [[ -n $job ]] && job_is_over "$job" || [[ -z $job && ! -e $launcher ]]; then
+    if [[ -n $job && -r $later ]] && job_is_over "$job" "$pin"; then job=$(<"$later")${job#"${job%% *}"}; fi
+    if [[ -n $job ]] && job_is_over "$job" "$pin" || [[ -z $job && ! -e $launcher ]]; then
       rm -f -- "$pin"
       continue
     fi
@@ -30,13 +30,17 @@ version_is_pinned() {
   return 1
 }
 
-# job_is_over "ID [CLUSTER]": succeed if Slurm reports that the job has ended. It fails if Slurm does not answer,
-# or is the Slurm of another cluster: JUWELS and JURECA share their file systems.
+# job_is_over "ID [CLUSTER]" PIN: succeed if Slurm reports that the job has ended. It fails if Slurm does not answer,
+# or is the Slurm of another cluster: JUWELS and JURECA share their file systems. It also fails if PIN is another
+# user's and Slurm hides the jobs of other users: a hidden job looks like one that has ended.
 job_is_over() {
-  local -r id=${1%% *} cluster=${1#* }
-  local states settings
-  if [[ $1 == *' '* ]]; then
+  local -r id=${1%% *} cluster=${1#* } hidden=$'PrivateData *=[^\n]*jobs'
+  local states settings=''
+  if [[ $1 == *' '* || ! -O $2 ]]; then
     settings=$(timeout 20 scontrol show config 2>/dev/null) || return 1
+  fi
+  if [[ ! -O $2 && $settings =~ $hidden ]]; then return 1; fi
+  if [[ $1 == *' '* ]]; then
     [[ $settings =~ ClusterName\ *=\ ([^[:space:]]+) && ${BASH_REMATCH[1]} == "$cluster" ]] || return 1
   fi
   if states=$(timeout 20 squeue --noheader --jobs="$id" --format=%T 2>&1); then

@@ -1,5 +1,6 @@
 """What a launcher leaves, so that its image is not pruned."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -64,6 +65,27 @@ def test_scratch_folder_that_cannot_be_written_to_is_told(repository, read_only_
     with pytest.raises(LongshipError, match="cannot create the directory") as error:
         pin("/images/x.sif", read_only_folder / "launcher", "", paths.containers)
     assert "set [paths] in configuration.toml" in error.value.hint
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root sees all jobs")
+@pytest.mark.parametrize(
+    ("private", "own", "over"),
+    [
+        ("none", False, True),
+        ("accounts,usage", False, True),
+        ("accounts,jobs,usage", False, False),
+        ("jobs", True, True),
+    ],
+)
+def test_job_of_another_user_that_slurm_hides_is_not_over(private, own, over, run, tmp_path):
+    slurm = [
+        'timeout() { "${@:2}"; }',
+        f"scontrol() {{ printf '%s\n' 'ClusterName = x' 'PrivateData   = {private}' 'y = jobs'; }}",
+        "squeue() { :; }",
+    ]
+    for job in ("4711 x", "4711"):
+        ask = f"if {call('job_is_over', job, tmp_path if own else '/')}; then echo over; fi"
+        assert run(["bash", "-c", render("a test", [*slurm, ask])]).stdout == "over\n" * over
 
 
 @pytest.mark.parametrize(
