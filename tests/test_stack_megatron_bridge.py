@@ -1,5 +1,7 @@
 """The stack megatron-bridge: what its scripts start; tests/integration/ runs the real one."""
 
+import os
+
 import pytest
 from support.stacks import refusal, start, words_of
 
@@ -53,6 +55,17 @@ def test_settings_arrive_as_they_are(root, tmp_path):
     assert options["dataset.split"] == "'98,1,1'"
     assert (options["--tensor_model_parallel_size"], options["--lr"]) == ("2", "1e-4")
     assert options["model.sequence_parallel"] == "true"
+
+
+def test_indices_of_data_that_were_made_again_are_others(root, tmp_path):
+    found = []
+    for text in ("", "", "more"):
+        (tmp_path / "my data.idx").write_text(text)
+        os.utime(tmp_path / "my data.idx", (1, 1))
+        folder = tmp_path / str(len(found))
+        data = f'{PRETRAIN}data = ["{tmp_path}/my data"]\ntokenizer = "/p/t"\n'
+        found.append(options_of(training(root, folder, data))["dataset.path_to_cache"])
+    assert found[0] == found[1] != found[2]
 
 
 def test_what_is_not_set_is_the_recipes(root, tmp_path):

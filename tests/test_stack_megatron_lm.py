@@ -168,6 +168,21 @@ def test_weights_stand_between_the_prefixes(train):
     assert value_of(words, "--tokenizer-model") == "me/tokens"
 
 
+def test_indices_of_data_that_were_made_again_are_others(train, tmp_path):
+    prefix = tmp_path / "my data"
+    data = f'data = ["1.0", {json.dumps(str(prefix))}]\ntokenizer = "me/tokens"\nsplit = "1"'
+    found = []
+    for number, made in enumerate((1, 1, 2)):
+        header = b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little") + b"\x08"
+        Path(f"{prefix}.idx").write_bytes(header + (3).to_bytes(8, "little"))
+        os.utime(f"{prefix}.idx", (made, made))
+        found.append(value_of(train(data), "--data-cache-path"))
+        (tmp_path / "start").rename(tmp_path / f"start-{number}")
+    first, second, other = found
+    assert first == second != other
+    assert first.startswith("/proj/my-project/users/me/longship/cache/megatron-lm/")
+
+
 def test_data_without_a_tokenizer_are_told(train):
     error, hint = train('data = ["/x/a_text_document"]')
     assert error == "error: the data's tokenizer was not found: /x/a_tokenizer"

@@ -4,6 +4,7 @@
 set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
+source "$LONGSHIP_ROOT/lib/jobs/inside/data.bash"
 source "$LONGSHIP_ROOT/stacks/megatron-bridge/python_path.bash"
 
 bash "$LONGSHIP_ROOT/stacks/megatron-bridge/check_job.sh" training "$@"
@@ -52,7 +53,7 @@ if [[ -n $TRAINING_DATA ]]; then
         overrides+=(
             dataset.data_path="[$(quote "${data[@]}")]"
             dataset.split="$(quote "$TRAINING_SPLIT")"
-            dataset.path_to_cache="$(quote "$LONGSHIP_SCRATCH_DIR/cache/megatron-bridge")"
+            dataset.path_to_cache="$(quote "$(data_cache megatron-bridge "${data[@]}")")"
         )
         if [[ -z $tokenizer$TRAINING_MODEL ]]; then
             tokenizer=${data[-1]%_text_document}_tokenizer # the first can be a weight

@@ -4,6 +4,7 @@
 set -euo pipefail
 
 source "${LONGSHIP_ROOT:?}/lib/jobs/inside/ranks.bash"
+source "$LONGSHIP_ROOT/lib/jobs/inside/data.bash"
 
 readonly tensor=$TRAINING_TENSOR_PARALLEL pipeline=$TRAINING_PIPELINE_PARALLEL
 readonly hint='change these values in [training] of configuration.toml'
@@ -81,7 +82,7 @@ if [[ -n $TRAINING_DATA ]]; then
     arguments+=(
         --data-path "${data[@]}"
         --split="$TRAINING_SPLIT"
-        --data-cache-path="$LONGSHIP_SCRATCH_DIR/cache/megatron-lm"
+        --data-cache-path="$(data_cache megatron-lm "${data[@]}")"
     )
     if [[ -z $tokenizer ]]; then
         tokenizer=${data[-1]%_text_document}_tokenizer # the first can be a weight

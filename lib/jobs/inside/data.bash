@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The data step of stacks whose settings name the text and the tokenizer, for their check_job.sh.
+# The data of stacks: checks of a data step whose text and tokenizer are settings, and the cache of Megatron's indices.
 
 source "${LONGSHIP_ROOT:?}/lib/script/messages.bash"
 
@@ -16,4 +16,14 @@ data_check() {
         ;;
     esac
   done
+}
+
+# data_cache STACK PREFIX...: print the directory for Megatron's indices of these .bin and .idx files. Megatron finds an
+# index by the paths alone: in data that were made again, it would read from where the documents were before.
+data_cache() {
+  local -r stack=$1
+  local version
+  shift
+  version=$({ stat --format='%s %Y' -- "${@/%/.idx}" 2>/dev/null || :; } | cksum) # an entry can be a weight
+  printf '%s/cache/%s/%s' "${LONGSHIP_SCRATCH_DIR:?}" "$stack" "${version%% *}"
 }
