@@ -1,6 +1,7 @@
 """The lock of training runs and datasets: one owner at a time, on any file system."""
 
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -146,6 +147,21 @@ def test_owner_sees_that_it_has_lost_the_lock(path):
     paused.release()
     assert next_owner.is_held() and (path / "owner").read_text() == before
     next_owner.release()
+
+
+def test_owner_that_cannot_be_read_for_a_moment_is_no_other(path, monkeypatch):
+    lock = DirectoryLock(path)
+    lock.acquire()
+
+    def fail(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(directory_lock, "open", fail, raising=False)
+        assert lock.is_held() and not lock.lost
+    assert lock.is_held()
+    lock.release()
+    assert left(path) == []
 
 
 def test_signs_of_life_are_given(path):

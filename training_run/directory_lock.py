@@ -26,6 +26,7 @@ from typing import Any
 
 BEAT = 5.0  # seconds between refreshes
 PATIENCE = 60.0  # seconds without a refresh until an owner counts as ended
+UNREADABLE = "", 0  # sign of an owner that cannot be read, and so counts as alive
 
 
 class DirectoryLock:
@@ -95,9 +96,10 @@ class DirectoryLock:
         return ""
 
     def is_held(self) -> bool:
-        """Check whether this process still holds the lock."""
+        """Check whether this process still holds the lock; an unreadable owner changes nothing."""
         sign = self._sign()
-        self.lost = self.lost or sign is None or parse(sign[0]).get("token") != self._token
+        if sign != UNREADABLE:  # a shared file system can fail for a moment
+            self.lost = self.lost or sign is None or parse(sign[0]).get("token") != self._token
         return not self.lost
 
     def release(self) -> None:
@@ -138,7 +140,7 @@ class DirectoryLock:
         except FileNotFoundError:
             return None
         except OSError:
-            return "", 0  # an unreadable owner counts as alive
+            return UNREADABLE
 
     def _refresh(self) -> None:
         while not self._ended.wait(self.beat) and self.is_held():
