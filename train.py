@@ -275,7 +275,7 @@ class Trainer:
         args, process = self.args, self.process
         length = args.sequence_length + 1
         mine = ends[process.rank :: process.world_size]
-        size = args.micro_batch_size or max(1, mine.size)
+        size = args.micro_batch_size or args.batch_size // process.world_size
         for begin in range(0, mine.size, size):
             rows = np.stack([data[end - length : end] for end in mine[begin : begin + size]])
             wrong = rows[(rows < 0) | (rows >= args.vocab_size)]

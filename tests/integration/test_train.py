@@ -234,6 +234,22 @@ def test_gradients_of_micro_batches_add_up_to_those_of_the_batch(train, finished
     assert validation_losses(tmp_path / "0") == {}
 
 
+def test_validation_needs_no_more_memory_than_training(inside, root):
+    code = """
+from types import SimpleNamespace as Given
+import numpy
+import torch
+import train
+args = Given(data="x", vocab_size=9, sequence_length=2, batch_size=4, micro_batch_size=0)
+process = Given(rank=0, world_size=2, device=torch.device("cpu"))
+ends = numpy.arange(3, 13)  # of more sequences than a step has
+held_out = numpy.zeros(12, numpy.uint16)
+for inputs, _ in train.Trainer.micro_batches(Given(args=args, process=process), held_out, ends):
+    print(len(inputs))
+"""
+    assert inside("python", "-c", code, cwd=root).stdout.split() == ["2", "2", "1"]
+
+
 def test_held_out_documents_are_the_last_ones_and_not_trained_on(inside, root, data):
     code = """
 import sys
