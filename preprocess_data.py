@@ -27,6 +27,7 @@ import sys
 import sysconfig
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -398,16 +399,19 @@ def merge(layout: Layout, world_size: int) -> None:
 
 
 def sharded_world_size(shards_dir: Path) -> int:
-    """Return the world size of the shards, from their names."""
-    found = sorted({int(file.stem.split("-of-")[1]) for file in shards_dir.glob("*-of-*.idx")})
+    """Return the world size of the shards, from their names; of several, one that is complete."""
+    found = Counter(int(file.stem.split("-of-")[1]) for file in shards_dir.glob("*-of-*.idx"))
     if not found:
         fail(f"no shards found in {shards_dir}", f"run: {COMMAND} shard")
-    if len(found) > 1:
+    # A job that was ended leaves shards, and the next one can have another number of ranks.
+    complete = [size for size, shards in found.items() if shards == size]
+    if len(found) > 1 and not complete:
+        sizes = ", ".join(map(str, sorted(found)))
         fail(
-            f"the shards in {shards_dir} have different world sizes: {', '.join(map(str, found))}",
+            f"the shards in {shards_dir} have different world sizes: {sizes}",
             "select one with --world-size",
         )
-    return found[0]
+    return (complete or list(found))[0]
 
 
 def summary(result: dict[str, int]) -> str:

@@ -195,6 +195,17 @@ def test_shards_of_other_inputs_are_other_files(inside, root, serial, same_text,
     assert len(list(tmp_path.glob("corpus_shards/*/*.idx"))) == 1  # those of the other inputs
 
 
+def test_shards_that_an_ended_job_of_another_size_left_are_no_obstacle(
+    inside, root, serial, same_text, tmp_path
+):
+    where = ["--data-dir", tmp_path, *same_text]
+    shards = [(2, 3), (0, 2), (1, 2)]
+    calls = [["shard", *where, "--rank", rank, "--world-size", size] for rank, size in shards]
+    make_calls(inside, root, [*calls, ["merge", *where]], tmp_path)
+    assert read_dataset(tmp_path) == read_dataset(serial)
+    assert not list(tmp_path.glob("corpus_shards"))
+
+
 def test_standard_library_is_the_same_text_every_time(inside, root, preprocess, tmp_path):
     folders = [tmp_path / "scratch" / "data", tmp_path / "other"]
     size = ("--max-megabytes", "0.3", *SMALL)
