@@ -280,6 +280,14 @@ class Validator(validate.Validator):
     def __init__(self, config: Config, **options: Any) -> None:
         super().__init__(config, **options)
         self.dl_config = replace(self.dl_config, infinite=False)
+        # What is wrong with the data is told now, and not after hundreds of steps.
+        self.dl_config.build(
+            dp_world_size=self.dp_world_size,
+            dp_rank=self.dp_rank,
+            tokenizer=self.tokenizer,
+            seq_len=self.seq_len,
+            local_batch_size=self.local_batch_size,
+        )
 
     def should_validate(self, step: int) -> bool:
         """Tell whether to validate after a step."""

@@ -94,6 +94,23 @@ print(json.dumps({**facts, "seen": seen, "resumed": resumed}))
 """,
 )
 
+# Build the validator, as the trainer does before its first step.
+VALIDATOR = (
+    "-c",
+    """
+import sys
+from torchtitan.config import ConfigManager
+
+config = ConfigManager().parse_args(sys.argv[1:])
+tokenizer = config.tokenizer.build(tokenizer_path=config.hf_assets_path)
+others = ("parallelism", "parallel_dims", "loss_fn", "validation_context", "metrics_processor")
+config.validator.build(
+    dp_world_size=2, dp_rank=0, tokenizer=tokenizer, seq_len=config.training.seq_len,
+    local_batch_size=config.training.local_batch_size, **dict.fromkeys(others))
+print("built")
+""",
+)
+
 # PyTorch cannot compile attention to train on a CPU.
 ATTEND = """
 import torch
@@ -411,6 +428,20 @@ def test_data_that_cannot_be_read_are_told(files, message, python, data, argumen
     assert done.returncode == 1
     error, hint = done.stderr.splitlines()[-2:]
     assert message.format(tmp_path) in error and hint.startswith("hint: make ")
+
+
+def test_validation_data_are_checked_before_the_first_step(python, data, arguments_of):
+    small = "sequence_length = 8\n"
+    assert "built" in python(VALIDATOR, *arguments_of(small)).stdout
+    none = "--validator.dataloader.files=/p/none"
+    for words, message in (
+        (arguments_of(f"{small}local_batch_size = 9\n"), "7 sequences do not fill a batch on each"),
+        (arguments_of(small, none), "error: cannot read /p/none.idx and .bin: "),
+    ):
+        done = python(VALIDATOR, *words, check=False)
+        assert done.returncode == 1
+        error, hint = done.stderr.splitlines()[-2:]
+        assert message in error and hint.startswith("hint: make ")
 
 
 def losses(text):
