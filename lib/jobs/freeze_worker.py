@@ -140,7 +140,8 @@ class Frozen:
             if path in self.links:
                 file.symlink_to(self.links[path])
             elif path in self.built:
-                shutil.copy2(self.code.directory / path, file)
+                # With a new time: make, which Megatron-LM calls, would build again what is older.
+                shutil.copy(self.code.directory / path, file)
             if file.is_file() and not file.is_symlink():
                 file.chmod(file.stat().st_mode & ~0o222)
         return lacking

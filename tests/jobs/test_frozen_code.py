@@ -348,6 +348,15 @@ def test_external_repository_is_copied_with_what_is_built_in_it(frozen, external
     assert (copy / "tool/fast.so").read_text() == "built\n"
 
 
+def test_what_is_built_is_not_older_than_its_sources(frozen, external):
+    os.utime(external / "tool/__init__.py", (1, 1))
+    os.utime(external / "tool/fast.so", (2, 2))
+    _, copy = frozen.freeze(external)
+    source, built = (copy / "tool/__init__.py", copy / "tool/fast.so")
+    assert source.stat().st_mtime_ns <= built.stat().st_mtime_ns
+    assert not list(freeze_worker.written(copy))
+
+
 def test_external_repository_with_large_files_is_not_frozen_and_named(frozen, external):
     (external / "weights").write_bytes(bytes(10_000_001))
     assert len(frozen.freeze(external)) == 1
