@@ -16,7 +16,7 @@ from lib.script.errors import LongshipError, suggest
 # The machine in a job script; one that builds something starts no run.
 _STARTS = re.compile(r"^start_job ([\w-]+)", re.MULTILINE)
 _BUILDS = re.compile(r"\.py --machine ([\w-]+)")
-_SERVES_SSH = re.compile(r"^serve_ssh ", re.MULTILINE)
+_SERVES = re.compile(r"^serve_(ssh|jupyter)\b", re.MULTILINE)
 _SHARDS = re.compile(r"^srun .* shard\b", re.MULTILINE)
 # The scripts of a stack, and the step of its settings that each reads.
 _STEPS = {
@@ -36,7 +36,7 @@ class JobFile(NamedTuple):
     script: str  # of the stack, which it starts; or ""
     step: str  # of the stack: training, data or ""
     mode: str  # of the data step: all, or shard in many tasks
-    serves_ssh: bool  # to an editor, in which users change the clone
+    serves: str  # ssh, to an editor in which users change the clone; jupyter; or ""
 
     @property
     def is_interactive(self) -> bool:
@@ -68,6 +68,7 @@ def read_job_file(root: Path, name: str) -> JobFile:
     starts = _STARTS.search(text)
     machine = starts or _BUILDS.search(text)
     shown = path.relative_to(root) if root in path.parents else path
+    serves = _SERVES.search(text)
     script = next((each for each in _STEPS if each in text), "")
     header = read_header(text, str(shown))
     return JobFile(
@@ -78,7 +79,7 @@ def read_job_file(root: Path, name: str) -> JobFile:
         script=script,
         step=_STEPS.get(script, ""),
         mode="shard" if _SHARDS.search(text) else "all",
-        serves_ssh=_SERVES_SSH.search(text) is not None,
+        serves=serves[1] if serves else "",
     )
 
 

@@ -113,9 +113,12 @@ def _checked(env: Environment, wanted: Submission) -> _Job:
     """Check the values of a submission, and return it with what follows from them."""
     paths, job = env.paths, wanted.job
     # the key is for trainings, also those of the user's own scripts; other jobs often have one node
-    trains = job.script in ("", "run_training.sh")
+    trains = job.script in ("", "run_training.sh") and not job.serves
     spares = wanted.spare_nodes if trains else wanted.spare_nodes or 0
-    settings = with_restarts(env.settings, wanted.restarts, spares)
+    restarts = wanted.restarts or 0 if job.serves else wanted.restarts
+    # a server prints nothing while nobody uses it, and preprocess_data.py nothing while it works
+    silent = job.serves or (job.step == "data" and not env.settings.configuration.jobs.silence)
+    settings = with_restarts(env.settings, restarts, spares, "0" if silent else None)
     env, machine = env._replace(settings=settings), settings.machine
     wanted = wanted._replace(typed=same_gpus(job.header, wanted.typed))
     variables = read_variables(settings.environ, "SALLOC" if job.is_interactive else "SBATCH")
@@ -227,7 +230,7 @@ def _code_lines(env: Environment, wanted: Submission) -> list[str]:
     job = wanted.job
     if wanted.again and not wanted.live:
         return freeze_lines(env, wanted.again)
-    edited = job.is_interactive or job.serves_ssh or not job.needs_image
+    edited = job.is_interactive or job.serves == "ssh" or not job.needs_image
     if wanted.live or edited or not env.settings.configuration.jobs.freeze:
         return [call("code_live", env.paths.root)]
     return freeze_lines(env)

@@ -34,11 +34,14 @@ class End(NamedTuple):
 
 
 def with_restarts(
-    settings: Settings, restarts: int | None, spare_nodes: int | None = None
+    settings: Settings,
+    restarts: int | None,
+    spare_nodes: int | None = None,
+    silence: str | None = None,
 ) -> Settings:
-    """Return the checked settings of a job, with other restarts and spare nodes if given."""
+    """Return the checked settings of a job, with other values of these keys if given."""
     configuration = settings.configuration
-    given = {"restarts": restarts, "spare_nodes": spare_nodes}
+    given = {"restarts": restarts, "spare_nodes": spare_nodes, "silence": silence}
     given = {name: value for name, value in given.items() if value is not None}
     jobs = configuration.jobs._replace(**given)
     settings = settings._replace(configuration=configuration._replace(jobs=jobs))

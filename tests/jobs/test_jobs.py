@@ -482,6 +482,32 @@ def test_spare_nodes_of_the_configuration_are_those_of_trainings(submit, site, e
         submit("-N1")
 
 
+@pytest.mark.parametrize(
+    ("line", "silence", "kept"),
+    [
+        ('srun "$LAUNCHER" bash "$STACK_DIR/run_training.sh"', "", (3, "")),
+        ('srun "$LAUNCHER" bash "$STACK_DIR/preprocess_data.sh" all', "", (3, "0")),
+        ('srun "$LAUNCHER" bash "$STACK_DIR/preprocess_data.sh" all', "00:10:00", (3, "00:10:00")),
+        ('serve_jupyter "${JOB_ARGUMENTS[@]}"', "00:10:00", (0, "0")),
+        ("serve_ssh m", "00:10:00", (0, "0")),
+    ],
+)
+def test_job_that_is_silent_while_it_is_well_is_not_ended_for_that(
+    line, silence, kept, calls, site
+):
+    """An editor or notebook that nobody uses, and a data step, whose progress needs a terminal."""
+    site.write("site/train.sbatch", JOB + line + "\n")
+    for file in ("stack.toml", "run_training.sh", "preprocess_data.sh"):
+        site.write(f"stacks/pytorch/{file}", "")
+    keys = f'jobs.restarts = 3\njobs.silence = "{silence}"\n'
+    site.write("configuration.toml", (site.root / "configuration.toml").read_text() + keys)
+    (sent,) = calls()[1:]
+    assert ("--requeue" in sent) == (kept[0] > 0)
+    (file,) = (site.scratch / "runs").glob("configurations-*/*.json")
+    jobs_of = json.loads(file.read_text())["jobs"]
+    assert (jobs_of["restarts"], jobs_of["silence"]) == kept
+
+
 def test_requeue_options_of_the_user_win(calls):
     (sent,) = calls("--no-requeue", "--open-mode=truncate", restarts=3)[1:]
     assert not {"--requeue", "--open-mode=append"} & set(sent)
