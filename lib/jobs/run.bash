@@ -173,28 +173,29 @@ run_time() {
   date -u +%Y-%m-%dT%H:%M:%SZ
 }
 
-# run_end CODE: complete the record, however the job ended; an error in it changes no exit code.
+# run_end CODE: complete the record, however the job ended; an error in it changes no exit code. The end comes first: after
+# scancel and at the time limit Slurm kills this shell soon, and the next job of a chain reads how this one has ended.
 run_end() {
   local failed=''
   local -a used
   trap - EXIT
   set +e
-  code_end "$RUN_DIR"
-  if (($1 != 0)) && [[ -r $longship_log ]]; then failed=$(run_explain "$longship_log"); fi
   longship_facts+=(ended "$(run_time)" exit_code "$1")
   run_find_reason "$longship_log"
-  if [[ -n $REPLY ]]; then run_set_fact stopped "$REPLY"; fi
+  if ! (run_write_record); then
+    print_messages error "the record $RUN_DIR/record.json cannot be completed: the job exited with code $1"
+  fi
+  code_end "$RUN_DIR"
+  if (($1 != 0)) && [[ -r $longship_log ]]; then failed=$(run_explain "$longship_log"); fi
   if [[ $failed == 'first to fail: '* ]]; then
     REPLY=${failed%%$'\n'*}
     longship_facts+=(failed "${REPLY#*: }")
   fi
-  if ! (run_write_record); then
-    print_messages error "the record $RUN_DIR/record.json cannot be completed: the job exited with code $1"
-  fi
+  run_find_reason "$longship_log" # again, as Slurm's line can come after its signal
   # a slow file system does not delay the end for long
   mapfile -d '' -t used < <(timeout 20 python3 "$LONGSHIP_ROOT/submit.py" end "$RUN_DIR" 2>/dev/null)
   longship_facts+=("${used[@]}")
-  if ((${#used[@]})); then (run_write_record); fi
+  (run_write_record)
   # doctor.py recognises the first line, and does not explain its own words
   if [[ -n $failed ]]; then printf '%s\n' 'longship: explanation of the failure' "$failed" >&2; fi
   exit "$1"
@@ -205,16 +206,16 @@ run_explain() {
   exec timeout 60 python3 "$LONGSHIP_ROOT/doctor.py" explain --quiet "$1" 2>/dev/null
 }
 
-# run_find_reason LOG: set REPLY to cancelled if somebody ended this job, to requeued if it is to start again, to
-# preempted if Slurm decides that, and else to nothing. The log of a requeued job contains its earlier starts too.
+# run_find_reason LOG: record as `stopped` that somebody has cancelled this job, that it is to start again (requeued), or that
+# Slurm decides that (preempted). The log of a requeued job contains its earlier starts too.
 run_find_reason() {
   REPLY=
   [[ -r $1 ]] || return 0
   REPLY=$(tac -- "$1" | grep -a -m 1 -E "^longship: run |JOB $SLURM_JOB_ID ON [^ ]+ CANCELLED AT") || :
   case $REPLY in
-    '' | 'longship: run '* | *'TIME LIMIT'*) REPLY= ;;
-    *REQUEUE*) REPLY=requeued ;;
-    *'NODE FAILURE'* | *PREEMPTION*) REPLY=preempted ;;
-    *) REPLY=cancelled ;;
+    '' | 'longship: run '* | *'TIME LIMIT'*) ;;
+    *REQUEUE*) run_set_fact stopped requeued ;;
+    *'NODE FAILURE'* | *PREEMPTION*) run_set_fact stopped preempted ;;
+    *) run_set_fact stopped cancelled ;;
   esac
 }

@@ -178,8 +178,9 @@ def test_model_of_another_place_is_left_alone(bash, tmp_path):
 def test_who_has_stopped_a_job_is_known_by_its_log(log, stopped, bash, tmp_path):
     if log is not None:
         (tmp_path / "a log").write_text(f"{log}more\n")
-    ask = f"run_find_reason '{tmp_path}/a log'; printf %s \"$REPLY\""
-    assert bash("SLURM_JOB_ID=7", ask).stdout == stopped
+    ask = f"run_find_reason '{tmp_path}/a log'; printf %s \"${{longship_facts[*]}}\""
+    found = bash("SLURM_JOB_ID=7 longship_facts=()", ask).stdout
+    assert found == (f"stopped {stopped}" if stopped else "")
 
 
 @pytest.mark.parametrize("code", [0, 1, 7, 143])
@@ -192,6 +193,39 @@ def test_end_keeps_the_exit_code_when_the_record_cannot_be_written(code, bash, t
     done = bash(*lines, check=False)
     assert done.returncode == code
     assert f"none/record.json cannot be completed: the job exited with code {code}\n" in done.stderr
+
+
+CANCELLED = "*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***"
+# stand-ins, which take long on a slow file system: Slurm can kill the job meanwhile
+EXPLAIN = """
+import os, shutil
+shutil.copy(os.environ["RUN_DIR"] + "/record.json", os.environ["RUN_DIR"] + "/meanwhile")
+print("first to fail: task 3")
+with open(os.environ["RUN_DIR"] + "/log", "a") as log:
+    log.write(os.environ["LATE"])
+"""
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_end_is_recorded_before_what_takes_long(late, bash, tmp_path):
+    """A chain that was cancelled would go on after a job without an end in its record."""
+    (tmp_path / "doctor.py").write_text(EXPLAIN)
+    (tmp_path / "submit.py").write_text("print('gpu_hours\\0001.5\\0', end='')")
+    (tmp_path / "log").write_text("" if late else f"{CANCELLED}\n")
+    lines = (
+        f"longship_log='{tmp_path}/log' longship_facts=(job 7) SLURM_JOB_ID=7",
+        "trap 'run_end $?' EXIT",
+        "exit 143",
+    )
+    env = {"RUN_DIR": str(tmp_path), "LONGSHIP_ROOT": str(tmp_path)}
+    env["LATE"] = f"{CANCELLED}\n" if late else ""
+    assert bash(*lines, env=env, check=False).returncode == 143
+    first = json.loads((tmp_path / "meanwhile").read_text())
+    last = json.loads((tmp_path / "record.json").read_text())
+    assert first["exit_code"] == "143" and first["ended"] == last["ended"]
+    assert first.get("stopped") == (None if late else "cancelled")
+    assert last["stopped"] == "cancelled" and last["gpu_hours"] == "1.5"
+    assert last["failed"] == "task 3"
 
 
 @pytest.mark.parametrize("submodule", [False, True])
