@@ -133,14 +133,20 @@ room_warn() {
   warn_of "$1" "free some space there$room_elsewhere"
 }
 
-# submission_check_after JOB RUNS: stop if neither Slurm nor a record in RUNS knows the job: Slurm assumes that one
-# which it does not know has ended.
+# submission_check_after JOB RUNS: if Slurm does not know the job, stop unless a record in RUNS says that it has succeeded:
+# Slurm assumes that of a job which it has forgotten.
 submission_check_after() {
-  local output
+  local output record=
   output=$(exec timeout 30 scontrol show job "$1" 2>&1) && return
-  if [[ $output == *'Invalid job id'* ]] && ! compgen -G "$2/$1-*/record.json" >/dev/null; then
-    fail "--after names an unknown job: $1" 'list your jobs: python3 submit.py status'
+  if [[ $output != *'Invalid job id'* ]]; then return; fi
+  for record in "$2/$1"-*/record.json; do # clusters that share a file system can have jobs of the same ID
+    record_value "$record" exit_code
+    if [[ $REPLY == 0 ]]; then return; fi
+  done
+  if [[ -e $record ]]; then
+    fail "--after names a job that has not succeeded: $1" "check its log, then run: python3 submit.py rerun $1"
   fi
+  fail "--after names an unknown job: $1" 'list your jobs: python3 submit.py status'
 }
 
 # submission_test ARGUMENT...: let sbatch check options and job without submitting it.

@@ -184,26 +184,34 @@ def test_slurm_without_a_cluster_is_told(clean_environment, run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "recorded", "told"),
+    ("said", "codes", "told"),
     [
-        ("Invalid job id specified", False, True),
-        ("Invalid job id", True, False),
-        ("", False, False),
+        ("Invalid job id specified", [], "names an unknown job: 999999"),
+        ("Invalid job id", ["0"], ""),
+        ("Invalid job id", ["1"], "names a job that has not succeeded: 999999"),
+        ("Invalid job id", [""], "names a job that has not succeeded: 999999"),  # its node was lost
+        ("Invalid job id", ["0", "1"], ""),  # of two clusters that share a file system
+        ("", [], ""),
+        ("", ["1"], ""),
     ],
 )
-def test_job_after_one_that_nobody_knows_is_refused(
-    said, recorded, told, clean_environment, run, tmp_path
+def test_job_after_one_that_slurm_does_not_know_needs_its_record(
+    said, codes, told, clean_environment, run, tmp_path
 ):
+    """Slurm would start it at once, also after a job that has failed."""
     (tmp_path / "scontrol").write_text(f"#!/bin/bash\necho '{said}' >&2\nexit 1\n")
     (tmp_path / "scontrol").chmod(0o755)
-    if recorded:
-        (tmp_path / "runs/999999-train").mkdir(parents=True)
-        (tmp_path / "runs/999999-train/record.json").touch()
+    for number, code in enumerate(codes):
+        folder = tmp_path / f"runs/999999-train.{number}"
+        folder.mkdir(parents=True)
+        values = {"job": "999999", "exit_code": code} if code else {"job": "999999"}
+        (folder / "record.json").write_text(json.dumps(values, indent=2))
     env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
     script = render("a test", [call("submission_check_after", "999999", tmp_path / "runs")])
     done = run(["bash", "-c", script], env=env, check=False)
-    assert done.returncode == told
-    assert ("error: --after names an unknown job: 999999" in done.stderr) == told
+    assert done.returncode == bool(told)
+    assert done.stderr.startswith(f"error: --after {told}\nhint: " if told else "")
+    assert told or not done.stderr
 
 
 def test_job_to_follow_is_looked_for(submit):
