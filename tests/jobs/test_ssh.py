@@ -52,10 +52,36 @@ def test_session_of_a_terminal_is_a_shell_that_controls_it(session):
     assert "is 42" in done.stdout and "job control" not in done.stdout
 
 
-def test_node_without_sshd_is_told(clean_environment):
-    start = ["type() { false; }", "serve_ssh jwb"]
+@pytest.fixture
+def serve(clean_environment, tmp_path):
+    """Give a function that runs lines in a job, with the variables that it has."""
     env = {**clean_environment, "USER": "me", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "node1"}
-    env |= {"RUN_DIR": "/nowhere", "LONGSHIP_ROOT": "/nowhere"}
-    told = processes.run(["bash", "-c", render("a test", start)], env=env, check=False)
+    env |= {"RUN_DIR": str(tmp_path), "LONGSHIP_ROOT": "/the clone", "LAUNCHER": "/launcher"}
+    env["PATH"] = f"{tmp_path}/bin:{env['PATH']}"
+
+    def start(*lines):
+        script = ["bash", "-c", render("a test", lines)]
+        return processes.run(script, env=env, check=False)
+
+    return start
+
+
+def test_sessions_begin_with_the_python_of_the_job(serve, tmp_path):
+    """A node's own python3 can be older than the job's, which is that of .venv then."""
+    keys = 'for file; do :; done\necho a key | tee "$file" >"$file.pub"\n'
+    for name, text in (("sshd", ""), ("srun", ""), ("ssh-keygen", keys)):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{text}")
+        program.chmod(0o755)
+    done = serve("longship_python='/clone/.venv/bin/python'", "serve_ssh jwb")
+    assert done.returncode == 0, done.stderr
+    sessions = "'/the clone/lib/jobs/inside/ssh_sessions.py'"
+    start = f"ForceCommand exec '/clone/.venv/bin/python' {sessions} connect longship-7-"
+    assert f"\n{start}" in (tmp_path / "ssh/config").read_text()
+
+
+def test_node_without_sshd_is_told(serve):
+    told = serve("type() { false; }", "serve_ssh jwb")
     assert told.returncode == 1
     assert told.stderr.startswith("error: sshd not found on node1\nhint: ask your site")
