@@ -226,15 +226,17 @@ submission_send_job() {
   submitted_ids+=("$id")
 }
 
-# pins_restore RUN: keep what a pending re-run of RUN needs from being pruned.
+# pins_restore RUN: keep what a pending re-run of RUN needs from being pruned, on another cluster of the site too.
 pins_restore() {
-  local needed id
+  local needed id cluster
+  record_value "$1/record.json" cluster
+  cluster=$REPLY
   for needed in image overlay; do
     record_value "$1/record.json" "$needed"
     if [[ $REPLY != */versions/* ]]; then continue; fi # none, or the site's
     needed=$REPLY
     for id in "${submitted_ids[@]}"; do
-      text_write "${needed%/versions/*}/pins/$id-again" "$needed"$'\n'"$id"$'\n'"$1/launcher"$'\n'
+      text_write "${needed%/versions/*}/pins/$id-again" "$needed"$'\n'"$id${cluster:+ $cluster}"$'\n'"$1/launcher"$'\n'
     done
   done
 }

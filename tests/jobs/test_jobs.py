@@ -596,6 +596,19 @@ def test_job_that_is_submitted_in_a_job_goes_on_from_nothing(calls, clean_enviro
     assert [words[1] for words in calls()] == ["", ""]
 
 
+@pytest.mark.parametrize(("cluster", "owner"), [("juwels", "9 juwels"), ("", "9")])
+def test_pin_of_a_rerun_names_its_cluster(cluster, owner, run, tmp_path):
+    """Or --prune on another cluster, whose Slurm does not know the job, deletes the image."""
+    image, folder = tmp_path / "containers/versions/it's one.sif", tmp_path / "7-train"
+    folder.mkdir()
+    record = {"job": "7", "cluster": cluster, "image": str(image), "overlay": ""}
+    (folder / "record.json").write_text(json.dumps(record, indent=2))
+    lines = ["submitted_ids=(9)", call("pins_restore", folder)]
+    run(["bash", "-c", render("a test", lines)])
+    (pin,) = (tmp_path / "containers/pins").iterdir()
+    assert pin.read_text() == f"{image}\n{owner}\n{folder}/launcher\n"
+
+
 def test_shell_on_a_node_gets_the_header_from_here(calls):
     trial, words = calls("--nodes=2", "--", "a b", job="site/shell.salloc")
     options = ["--account=acc", "--job-name=train", "--time=1:00:00", "--nodes=2"]
