@@ -61,6 +61,7 @@ def request_from_options(options: Mapping[str, str], machine: Machine) -> Reques
         or nodes * (_number(options, "gpus-per-node", _GPUS) + count_gpus(options.get("gres", "")))
         or tasks * _number(options, "gpus-per-task", _GPUS)
     )
+    cores = max(cores, gpus * _number(options, "cpus-per-gpu"))
     if "exclusive" in options or options.get("mem") == "0":  # whole nodes
         cores, gpus = max(cores, nodes * has_cores), max(gpus, nodes * has_gpus)
     return Request(

@@ -90,6 +90,7 @@ def test_words_are_taken_as_they_are(request_of):
         ({"nodes": "2", "exclusive": ""}, (2, 96)),
         ({"nodes": "2", "exclusive": "", "partition": "cpu"}, (2, 256)),
         ({"nodes": "1", "ntasks": "40", "exclusive": "user"}, (1, 48)),
+        ({"nodes": "2", "gpus_per_node": "a100:2", "cpus_per_gpu": "12"}, (2, 48)),
     ],
 )
 def test_nodes_and_cores_are_counted(options, size, request_of):
