@@ -2,10 +2,10 @@
 
     python3 container_run.py python preprocess_data.py           all three steps, one process
 
-Large inputs are divided among ranks, and the result is the same, byte for byte:
+Large inputs are divided among ranks and their workers, and the result is the same, byte for byte:
 
     prepare     write the text as JSON Lines, `{"text": ...}`, and train a tokenizer; once
-    shard       tokenize this rank's shard of the text; once per rank, in parallel
+    shard       tokenize this rank's shards of the text, one per worker; once per rank, in parallel
     merge       join all shards, in order, to one dataset; once
 
 The text is the source code of Python's standard library, or your own file (`--input`). The dataset
@@ -19,6 +19,7 @@ import argparse
 import hashlib
 import json
 import math
+import multiprocessing
 import os
 import platform
 import shutil
@@ -32,7 +33,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from multiprocessing import connection
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -300,14 +303,18 @@ def train_tokenizer(product: Product, layout: Layout) -> None:
     print(f"tokenizer: {result['vocab_size']:,} tokens in {product.files[0]}")
 
 
+def import_indexed_dataset() -> ModuleType:
+    """Import Megatron's format only if there is something to write, because it takes seconds."""
+    with warnings.catch_warnings():  # of optional GPU packages, which the data step does not use
+        warnings.simplefilter("ignore")
+        from megatron.core.datasets import indexed_dataset
+    return indexed_dataset
+
+
 def open_builder(file: Path, vocab_size: int) -> IndexedDatasetBuilder:
     """Open a dataset's .bin for writing, with the smallest type that holds every token id."""
-    # Imported only if there is something to write, because it takes seconds; silently, because its
-    # warnings are about optional GPU packages, which the data step does not use.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
-    return IndexedDatasetBuilder(str(file), dtype=DType.optimal_dtype(vocab_size))
+    module = import_indexed_dataset()
+    return module.IndexedDatasetBuilder(str(file), dtype=module.DType.optimal_dtype(vocab_size))
 
 
 def open_tokenizer(layout: Layout) -> tuple[Tokenizer, int]:
@@ -367,6 +374,40 @@ def make_shard(layout: Layout, rank: int, world_size: int) -> None:
         seconds = time.perf_counter() - start
         result.update(documents=documents, tokens=tokens)
     print(f"{name}: {summary(result)}, {tokens / seconds:,.0f} tokens/s")
+
+
+def make_shards(layout: Layout, rank: int, world_size: int, workers: int) -> None:
+    """Tokenize this rank's share of the text, each worker a part of it.
+
+    Workers are forked after the imports: a node with hundreds of cores reads and keeps them once.
+    """
+    if workers == 1:
+        make_shard(layout, rank, world_size)
+        return
+    import_indexed_dataset()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # or each worker uses all cores
+    context = multiprocessing.get_context("fork")
+    running = {}
+    try:
+        for part in range(rank * workers, (rank + 1) * workers):
+            arguments = (make_shard, layout, part, world_size * workers)
+            process = context.Process(target=report_errors, args=arguments)
+            process.start()
+            running[process.sentinel] = process
+        while running:
+            for ended in connection.wait(list(running)):
+                process = running.pop(ended)
+                process.join()
+                if process.exitcode < 0:
+                    hint = "request more memory; or start fewer processes: --workers"
+                    fail(f"a worker was killed by signal {-process.exitcode}", hint)
+                if process.exitcode:
+                    sys.exit(process.exitcode)
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.join()
 
 
 def merge(layout: Layout, world_size: int) -> None:
@@ -476,16 +517,22 @@ def parse_arguments() -> argparse.Namespace:
     shares_help = "with shard or merge: number of shards"
     shares_help += " (default: WORLD_SIZE, SLURM_NTASKS, or 1; for merge: all)"
     add("--world-size", type=number(int, 1), help=shares_help)
+    workers_help = "with shard: processes of this rank, each of which writes a shard"
+    workers_help += " (default: SLURM_CPUS_PER_TASK, or 1; with --rank or --world-size: 1)"
+    add("--workers", type=number(int, 1), help=workers_help)
     options = parser.parse_args()
-    if options.rank is not None and options.mode != "shard":
-        parser.error(f"--rank cannot be used with the mode {options.mode}, only with shard")
+    for name in ("rank", "workers"):
+        if getattr(options, name) is not None and options.mode != "shard":
+            parser.error(f"--{name} cannot be used with the mode {options.mode}, only with shard")
     if options.world_size is not None and options.mode not in ("shard", "merge"):
         message = f"--world-size cannot be used with the mode {options.mode}"
         parser.error(f"{message}, only with shard and merge")
     if not options.end_of_text:
         parser.error("argument --end-of-text: expected a token, got ''")
     if options.mode == "shard":
-        launched = launched_rank()
+        launched, chosen = launched_rank(), options.rank is not None or options.world_size
+        default = 1 if chosen else int(os.environ.get("SLURM_CPUS_PER_TASK", 1))
+        options.workers = options.workers or default
         options.rank = launched[0] if options.rank is None else options.rank
         options.world_size = options.world_size or launched[1]
         if not 0 <= options.rank < options.world_size:
@@ -506,7 +553,7 @@ def make(layout: Layout) -> None:
     if done is not None:
         print(f"dataset: already done, {summary(done)}, see {layout.dataset().files[0]}")
     elif options.mode == "shard":
-        make_shard(layout, options.rank, options.world_size)
+        make_shards(layout, options.rank, options.world_size, options.workers)
     elif options.mode == "merge":
         merge(layout, options.world_size or sharded_world_size(layout.shards_dir))
     else:
@@ -531,12 +578,17 @@ def main() -> None:
         lock.release()
 
 
-if __name__ == "__main__":
-    # SIGTERM, at the time limit, unwinds like Ctrl-C, so that no partial file is left.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+def report_errors(function: Callable[..., None], *arguments: Any) -> None:
+    """Run a function; an error of the file system ends this process with a message."""
     try:
-        main()
+        function(*arguments)
     except OSError as error:
         fail(f"cannot read or write: {error}", "check permissions and free space")
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+
+
+if __name__ == "__main__":
+    # SIGTERM, at the time limit, unwinds like Ctrl-C, so that no partial file is left.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    report_errors(main)

@@ -5,6 +5,7 @@ machines' architecture is this one's. Compute nodes have no route out.
 """
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -121,9 +122,10 @@ def check_record(jobs, run, file, arguments):
 @pytest.mark.parametrize("file", files("preprocess_data_parallel_*.sbatch"))
 def test_data_made_in_parallel_are_those_of_one_process(file, jobs):
     name = Path(file).stem
-    text = (ROOT / file).read_text()
-    fewer = ["--ntasks-per-node=3"] if "--ntasks-per-node" in text else ["--ntasks=5"]
-    jobs.finish(file, *fewer, "--", *TEXT, "--name", name)
+    shards = 3 * int(re.findall(r"#SBATCH --nodes=(\d)", (ROOT / file).read_text())[0])
+    run = jobs.finish(file, "--cpus-per-task=3", "--", *TEXT, "--name", name)
+    written = re.findall(r"shard of rank (\d) of (\d): ", jobs.slurm.log(run.job))
+    assert sorted(written) == [(str(each), str(shards)) for each in range(shards)]
     data = jobs.scratch / "data"
     for ending in ("bin", "idx"):
         made = (data / f"{name}_text_document.{ending}").read_bytes()

@@ -110,6 +110,33 @@ def test_ranks_in_parallel_make_what_one_process_makes(
     assert names == [f"corpus_text_document.{end}" for end in ("bin", "idx", "record.json")]
 
 
+def test_workers_of_ranks_make_what_one_process_makes(preprocess, serial, same_text, tmp_path):
+    where = ("--data-dir", tmp_path, *same_text)
+    for rank in range(2):
+        environment = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "2", "SLURM_CPUS_PER_TASK": "2"}
+        said = preprocess("shard", *where, env=environment).stdout
+        for shard in (2 * rank, 2 * rank + 1):
+            assert f"shard of rank {shard} of 4: " in said
+    # what a message tells to type makes that shard alone
+    command = ("shard", "--rank", "1", "--world-size", "4", *where)
+    said = preprocess(*command, env={"SLURM_CPUS_PER_TASK": "2"}).stdout
+    assert said.startswith("shard of rank 1 of 4: already done")
+    preprocess("merge", *where)
+    assert read_dataset(tmp_path) == read_dataset(serial)
+
+
+def test_worker_that_fails_ends_the_others(preprocess, same_text, tmp_path):
+    line = json.dumps({"text": "row, row, row the boat. " * 40}) + "\n"
+    first, wrong = line * 10_000, "plain words\n"  # the first half takes a worker some seconds
+    text = tmp_path / "text.jsonl"
+    text.write_text(first + wrong + "\n" * (len(first) - len(wrong)))
+    where = ("--data-dir", tmp_path / "data", *same_text[2:], "--input", text)
+    done = preprocess("shard", "--workers=2", *where, check=False)
+    assert_error(done, str(text), "is not a JSON object")
+    assert done.stdout == ""  # the first one has not finished
+    assert not list(tmp_path.rglob("*.partial*"))
+
+
 @pytest.mark.slow  # three ranks: the test above
 def test_any_world_size_makes_the_same(inside, root, serial, same_text, tmp_path):
     world_sizes = (3, len(TEXTS) + 9)
