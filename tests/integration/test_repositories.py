@@ -210,6 +210,20 @@ def test_history_with_merges_is_replayed_as_one(work):
     assert mine.git("rev-list", "--count", "origin/main..HEAD") == "1\n"
 
 
+def test_history_with_merges_stays_where_nothing_is_new(work):
+    mine = work.install()
+    mine.git("branch", "mine")
+    mine.git("branch", "side")
+    for number, branch in enumerate(["mine", "side", "mine", "side"]):  # each commit is a day later
+        mine.environment["GIT_COMMITTER_DATE"] = f"2026-01-0{number + 1}T00:00:00Z"
+        mine.git("checkout", "-q", branch)
+        mine.commit(branch, **{f"{branch}{number}": "x\n"})
+    mine.git("merge", "-q", "--no-edit", "mine")
+    before = mine.state()
+    assert "torchtitan is up to date" in work.update().stderr
+    assert mine.state() == before
+
+
 def test_untracked_file_that_upstream_has_now(work):
     mine = work.install()
     mine.write("same.py", "same\n")
