@@ -145,6 +145,12 @@ class Repository(Git):
         """Return the tree of a commit."""
         return self.text("rev-parse --verify --quiet", f"{commit}^{{tree}}")
 
+    def has_work(self, fetched: str) -> bool:
+        """Tell whether it has, or may have, changes, or commits besides those that were fetched."""
+        commits = ("rev-list HEAD --branches --not --remotes --tags", fetched)
+        asked = (("status --porcelain",), commits)
+        return any(self.attempt(*each) != (True, "") for each in asked)  # git can fail
+
     def branch(self) -> str:
         """Return the branch as a full name, empty where HEAD is detached."""
         return self.ask("symbolic-ref --quiet HEAD")

@@ -153,7 +153,8 @@ def _restore_all(repository: Repository) -> None:
         for path in state.load_names("new_submodules"):
             # it was not there before; if the user has worked in it meanwhile, it stays
             submodule = repository.submodule(path)
-            if submodule.directory.exists() and not submodule.ask("status --porcelain"):
+            fetched = repository.ask("rev-parse --verify", f"{state.load('replayed')}:{path}")
+            if submodule.is_cloned() and not submodule.has_work(fetched):
                 shutil.rmtree(submodule.directory)
         _restore(repository)
 

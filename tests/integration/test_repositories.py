@@ -885,6 +885,33 @@ def test_submodule_that_is_new(work, with_submodule, run):
     assert other.files()["model.py"] == before[0]["model.py"]
 
 
+@pytest.mark.parametrize("kind", ["commit", "untracked", "nothing"])
+def test_work_in_a_new_submodule_stays_when_the_update_is_taken_back(kind, work, with_submodule):
+    mine, inner, sub = with_submodule
+    up = work.upstream
+    up.git("submodule", "--quiet", "add", f"file://{sub.folder}", "added")
+    up.commit("another submodule")
+    up.git("tag", "v3s")
+    inner.replace("model.py", "line 25\n", "mine\n")
+    before = mine.state()
+    work.use("v3s")
+    is_told(work.update(check=False), "third party/sub", "--continue")
+    added = Repository(mine.folder / "added", work.environment)
+    assert added.head() == sub.head("main")
+    if kind == "commit":
+        added.commit("precious", precious="x\n")
+    elif kind == "untracked":
+        Path(work.environment["HOME"], ".gitconfig").write_text(
+            "[status]\nshowUntrackedFiles = no\n"
+        )
+        added.write("precious", "x\n")
+    work.update("--abort")
+    if kind == "nothing":
+        assert mine.state() == before
+    else:
+        assert (added.folder / "precious").read_text() == "x\n"
+
+
 def test_ctrl_c_ends_what_was_started(work):
     waiting = work.folder / "a server that never answers"
     waiting.write_text("#!/bin/sh\necho $$ >" + f"'{work.folder}/pid'" + "\nexec sleep 1000\n")
