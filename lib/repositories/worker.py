@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from shlex import quote
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
@@ -28,6 +29,7 @@ _ACTIONS = {
     "check": check.check,
 }
 _STEPS = {"install": "Cloning", "update": "Updating", "download": "Fetching"}
+_SET_UP = "python3 set_up.py"
 _SEE_OUTPUT = "read the output above, then run the command again"
 _MOST_AT_ONCE = 8  # login nodes are shared
 
@@ -40,6 +42,7 @@ def main() -> None:
     parser.add_argument("--bundles", type=Path, help="bundles to use instead of the servers")
     parser.add_argument("--into", type=Path, help="download: directory of the bundles")
     parser.add_argument("--mirrors", type=Path, help="download: directory of the mirrors")
+    parser.add_argument("--stack", default="", help="stack of the command line, for hints")
     parser.add_argument("--configured", nargs=5, action="append", help="a repository")
     parser.add_argument("--resume", default="", help="command to resume with")
     parser.add_argument("action", choices=[*_ACTIONS, "download"])
@@ -69,6 +72,7 @@ def main() -> None:
 def _run_all(given: argparse.Namespace, configured: dict[str, Configured]) -> None:
     """Run an action for all repositories at once; what each prints is shown in one piece."""
     step, names = Steps("1/1", given.resume), list(configured)
+    typed = f"{_SET_UP} --stack={quote(given.stack)}" if given.stack else _SET_UP
     named = [each for each in names if given.action != "install" or not configured[each].exists()]
     if given.action in _STEPS and named:
         step(f"{_STEPS[given.action]} {' '.join(named)}")
@@ -76,7 +80,7 @@ def _run_all(given: argparse.Namespace, configured: dict[str, Configured]) -> No
         names = [name for name, each in configured.items() if update.is_in_update(each)]
         if not names:
             message = f"no update in progress in {given.repositories}"
-            raise LongshipError(message, "to start one, run: python3 set_up.py update")
+            raise LongshipError(message, f"to start one, run: {typed} update")
 
     def run(name: str) -> subprocess.CompletedProcess[bytes]:
         command = [sys.executable, "-X", "utf8", *sys.argv, f"--name={name}"]
@@ -88,7 +92,8 @@ def _run_all(given: argparse.Namespace, configured: dict[str, Configured]) -> No
     failed = []
     for name, result in zip(names, in_parallel(run, names, _MOST_AT_ONCE, "done")):
         done = result.result()
-        lines = os.fsdecode(done.stdout).rstrip("\n").split("\n") if done.stdout else []
+        printed = os.fsdecode(done.stdout).replace(_SET_UP, typed)
+        lines = printed.rstrip("\n").split("\n") if printed else []
         for line in lines:
             kind, _, text = line.partition(": ")
             if kind in ("error", "warning", "hint", "note"):

@@ -109,6 +109,20 @@ def test_conflict_stops_and_can_be_taken_back(work):
     is_told(work.update("--abort", check=False), "no update in progress", "update")
 
 
+def test_hints_name_the_stack_of_the_command_line(work):
+    mine = work.install()
+    stack = ("--stack", "pytorch")
+    done = work.update("--abort", *stack, check=False)
+    is_told(done, "no update in progress", "python3 set_up.py --stack=pytorch update")
+    mine.replace("model.py", "line 5\n", "mine\n")
+    work.release(model__py=("line 5\n", "theirs\n"))
+    done = work.update(*stack, check=False)
+    is_told(done, "conflicts in model.py", "python3 set_up.py --stack=pytorch update --continue")
+    assert "on_interrupt 'python3 set_up.py update --stack=pytorch'" in (
+        work.update(*stack, "--dry-run").stdout
+    )
+
+
 def test_resolved_conflict_goes_on_and_the_index_is_as_it_was(work):
     mine = work.install()
     mine.write("staged.py", "staged\n")
