@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # From a fresh clone to a trained model on this machine. Completed steps are skipped on later runs.
 set -euo pipefail
+unset CDPATH # with it, cd looks elsewhere
 cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")"
 source lib/script/messages.bash
 

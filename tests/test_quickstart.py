@@ -26,6 +26,14 @@ def test_unknown_argument_is_refused(words, run):
     assert done.stderr == f"error: unknown argument: {words[0]}\nhint: ./quickstart.sh --help\n"
 
 
+def test_own_clone_is_found_whatever_cdpath_says(run, clean_environment, tmp_path):
+    clone = SCRIPT.parent
+    (tmp_path / clone.name).mkdir()
+    env = {**clean_environment, "CDPATH": str(tmp_path)}
+    done = run(["bash", f"{clone.name}/{SCRIPT.name}", "--help"], env=env, cwd=clone.parent)
+    assert done.stdout.startswith("Usage: ./quickstart.sh\n") and done.stderr == ""
+
+
 def test_what_it_prints_fits_a_terminal():
     texts = TEXT.split("cat <<'EOF'\n")[1:]
     assert len(texts) == 2

@@ -4,6 +4,7 @@
 #   bash unpack.sh [TARGET]      put the repository into TARGET (default: ./longship)
 #   bash unpack.sh --verify      check every file of the bundle and unpack nothing
 set -euo pipefail
+unset CDPATH # with it, cd prints
 
 # stop CODE MESSAGE HINT
 stop() {

@@ -372,7 +372,8 @@ def test_unpack_puts_the_repository_beside_the_bundle(there):
     # as `bundle.py pack /media/stick/longship` says to go on
     (other / "thing").unlink()
     there.bundle.rename(other / "longship")
-    processes.run(["bash", "longship/unpack.sh"], env=there.environment, cwd=other)
+    environment = {**there.environment, "CDPATH": "."}  # cd prints what it finds so
+    processes.run(["bash", "longship/unpack.sh"], env=environment, cwd=other)
     assert (other / "longship-clone/bundle.py").exists()
 
 
