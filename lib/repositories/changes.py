@@ -258,7 +258,7 @@ def clear_untracked(repository: Repository, target: str) -> None:
     An ignored one is the user's to decide about.
     """
     names = _new_names(repository, target)
-    blocked = [found for name in names if (found := _blocking(repository.directory, name))]
+    blocked = [found for name in names if (found := blocking(repository.directory, name))]
     files = _list_untracked(repository, blocked)
     ignored = _list_untracked(repository, blocked, "--ignored")
     ignored += [name for name in files if name.endswith("/")]  # repositories in this one
@@ -282,7 +282,7 @@ def _list_untracked(repository: Repository, names: list[str], option: str = "") 
     return found
 
 
-def _blocking(directory: Path, name: str) -> str:
+def blocking(directory: Path, name: str) -> str:
     """Return what is at a name already, or is a file where the name has a directory; or nothing."""
     path = directory
     for part in Path(name).parts:

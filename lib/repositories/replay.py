@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lib.repositories.changes import ADDED, add_to_index, is_as_in, restore_unfiltered
+from lib.repositories.changes import ADDED, add_to_index, blocking, is_as_in, restore_unfiltered
 from lib.repositories.git import OWN_AUTHOR, OWN_COMMITTER, GitError, note, show
 from lib.repositories.patches import (
     commit_like,
@@ -106,6 +106,8 @@ def _remove_left_over(repository: Repository, tracked: str) -> None:
     target = repository.state.load("target")
     for name in repository.names(f"diff-tree {ADDED}", tracked, target):
         path = repository.directory / name
+        if blocking(repository.directory, name) != name:
+            continue  # nothing is there, or it is in a directory to which a link of the user leads
         if path.is_symlink() or (
             path.is_file() and (not path.stat().st_size or is_as_in(repository, name, target))
         ):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -258,6 +259,27 @@ def test_ignored_file_that_upstream_has_now_is_not_overwritten(work):
     work.release(**{"outputs/result": "theirs\n"})
     is_told(work.update(check=False), "outputs/result", "mv ")
     assert mine.state() == before
+
+
+def test_files_to_which_a_link_leads_stay(work):
+    work.upstream.commit("with data", **{"data/empty": "", "data/x": "x\n"})
+    work.upstream.git("tag", "v1d")
+    mine = work.install(ref="v1d")
+    elsewhere = (mine.folder / "data").rename(work.folder / "elsewhere")
+    (mine.folder / "data").symlink_to(elsewhere)
+    before = mine.state()
+    work.release(model__py=("line 5\n", "theirs\n"))
+    program = work.folder / "bin/git"  # does not move to the new version
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\ncase "$*" in *--no-overwrite-ignore*) exit 1 ;; esac\n'
+        f'exec {shutil.which("git", path=processes.PATH)} "$@"\n'
+    )
+    program.chmod(0o755)
+    done = work.update(check=False, env={"PATH": f"{program.parent}:{processes.PATH}"})
+    is_told(done, "cannot move", "the repository is unchanged")
+    assert mine.state() == before
+    assert sorted(each.name for each in elsewhere.iterdir()) == ["empty", "x"]
 
 
 def test_what_lies_beside_new_files_is_not_in_their_way(work):
