@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
+import termios
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any, NoReturn
@@ -117,6 +120,9 @@ def prepare_environment() -> None:
     os.environ.pop("LC_ALL", None)
     os.environ.update(LC_MESSAGES="C", GIT_TERMINAL_PROMPT="0", GIT_EDITOR="true")
     os.environ["GIT_MERGE_AUTOEDIT"] = "no"
+    # a worker is in the background of the terminal: it would be stopped when an ssh asked there
+    with suppress(OSError), open("/dev/tty", "rb", buffering=0) as terminal:
+        fcntl.ioctl(terminal, termios.TIOCNOTTY)
     if not git.succeeds("var GIT_COMMITTER_IDENT"):
         os.environ.update({**OWN_COMMITTER, **OWN_AUTHOR})
 

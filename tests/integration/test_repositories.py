@@ -11,6 +11,7 @@ import pytest
 from support import processes
 from support.git import Repository, configuration
 from support.lab import is_told
+from support.terminal import Terminal
 
 
 def test_install_clones_at_the_configured_ref(work):
@@ -969,6 +970,23 @@ def test_ctrl_c_ends_what_was_started(work):
     server = Path("/proc", (work.folder / "pid").read_text().strip())
     processes.wait_until(lambda: not server.exists())  # it was sent a signal, and takes a moment
     assert list((work.scratch / "project").rglob("*")) == [work.scratch / "project/repos"]
+
+
+def test_ssh_that_asks_on_the_terminal_gets_no_answer(work):
+    program = work.folder / "bin/ssh"  # as ssh at a server that it does not know
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\n(read -r answer </dev/tty) 2>/dev/null\n"
+        "echo 'Host key verification failed.' >&2\nexit 255\n"
+    )
+    program.chmod(0o755)
+    work.use(url="ssh://git@example.org/torchtitan.git")
+    path = f"{program.parent}:{processes.PATH}"
+    env = {**work.environment, "PATH": path, "GIT_ALLOW_PROTOCOL": "ssh"}
+    with Terminal(work.command("set_up.py", "install"), env=env, cwd=work.root) as terminal:
+        assert terminal.end(60) == 1
+    assert "torchtitan.git requires a login that git does not have" in terminal.said
+    assert "hint: log in once: git ls-remote ssh://git@example.org/torchtitan.git" in terminal.said
 
 
 def test_two_updates_at_once(work):
