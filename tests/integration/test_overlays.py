@@ -158,16 +158,21 @@ def test_launch_reads_ahead_what_an_import_reads(make_overlay_clone, base_image,
     assert set(started) == {str(file), str(image)}
 
 
-def test_reads_that_cannot_be_recorded_are_told(fresh, tmp_path):
-    programs = tmp_path / "programs"
-    programs.mkdir()
+def path_with_refusal(folder, words):
+    """Give a PATH with the real Apptainer, which refuses calls that contain these words."""
+    program = folder / "programs/apptainer"
+    program.parent.mkdir()
     real = shutil.which("apptainer", path=processes.PATH)
-    (programs / "apptainer").write_text(
-        '#!/bin/bash\nif [[ "$*" == *--contain* ]]; then echo refused >&2; exit 255; fi\n'
+    program.write_text(
+        f'#!/bin/bash\nif [[ "$*" == *{words}* ]]; then echo refused >&2; exit 255; fi\n'
         f'exec {real} "$@"\n'
     )
-    (programs / "apptainer").chmod(0o755)
-    done = fresh.overlay(env={"PATH": f"{programs}:{processes.PATH}"})
+    program.chmod(0o755)
+    return f"{program.parent}:{processes.PATH}"
+
+
+def test_reads_that_cannot_be_recorded_are_told(fresh, tmp_path):
+    done = fresh.overlay(env={"PATH": path_with_refusal(tmp_path, "--contain")})
     assert "refused\n" in done.stderr
     assert "note: launches will not read ahead: cannot record what an import reads;" in done.stderr
     assert fresh.container_run("longship_tiny").stdout == "1.0\n"
@@ -236,15 +241,7 @@ def add_packer(folder, text):
 
 def test_file_that_cannot_be_bound_is_laid_over_the_image(fresh, tmp_path, run):
     """The Apptainer here refuses to bind a file's content, as older ones do."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    real = shutil.which("apptainer", path=processes.PATH)
-    (programs / "apptainer").write_text(
-        '#!/bin/bash\nif [[ "$*" == *image-src=* ]]; then echo refused >&2; exit 255; fi\n'
-        f'exec {real} "$@"\n'
-    )
-    (programs / "apptainer").chmod(0o755)
-    env = {"PATH": f"{programs}:{processes.PATH}"}
+    env = {"PATH": path_with_refusal(tmp_path, "image-src=")}
     fresh.overlay(env=env)
     assert fresh.container_run("longship_tiny", env=env).stdout == "1.0\n"
     show = "import sys, yaml; print(sys.prefix)"
