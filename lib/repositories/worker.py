@@ -92,12 +92,12 @@ def _run_all(given: argparse.Namespace, configured: dict[str, Configured]) -> No
     failed = []
     for name, result in zip(names, in_parallel(run, names, _MOST_AT_ONCE, "done")):
         done = result.result()
-        printed = os.fsdecode(done.stdout).replace(_SET_UP, typed)
-        lines = printed.rstrip("\n").split("\n") if printed else []
+        lines = os.fsdecode(done.stdout).rstrip("\n").split("\n") if done.stdout else []
         for line in lines:
             kind, _, text = line.partition(": ")
             if kind in ("error", "warning", "hint", "note"):
-                print_messages(**{kind: text})  # in its colour on a terminal
+                # in its colour on a terminal
+                print_messages(**{kind: text.replace(_SET_UP, typed)})
             else:
                 git.show(line)
         if done.returncode:
