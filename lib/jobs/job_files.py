@@ -35,7 +35,7 @@ class JobFile(NamedTuple):
     needs_image: bool  # it starts something in the environment
     script: str  # of the stack, which it starts; or ""
     step: str  # of the stack: training, data or ""
-    mode: str  # of the data step: all, or shard in many tasks
+    mode: str  # of the data step: all, or shard in many processes
     serves: str  # ssh, to an editor in which users change the clone; jupyter; or ""
 
     @property

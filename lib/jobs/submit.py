@@ -115,7 +115,7 @@ def _checked(env: Environment, wanted: Submission) -> _Job:
     # the key is for trainings, also those of the user's own scripts; other jobs often have one node
     trains = job.script in ("", "run_training.sh") and not job.serves
     spares = wanted.spare_nodes if trains else wanted.spare_nodes or 0
-    restarts = wanted.restarts or 0 if job.serves else wanted.restarts
+    restarts = (wanted.restarts or 0) if job.serves else wanted.restarts
     # a server prints nothing while nobody uses it, and preprocess_data.py nothing while it works
     silent = job.serves or (job.step == "data" and not env.settings.configuration.jobs.silence)
     settings = with_restarts(env.settings, restarts, spares, "0" if silent else None)
