@@ -160,18 +160,27 @@ def test_line_of_a_job_file_looks_at_tasks_that_slurm_starts(doctor, slurm):
     assert log.count("the job goes on") == 4
 
 
-def test_clock_that_is_off(doctor, tmp_path):
+def test_clock_that_is_off_and_gpus_that_are_not_there(doctor, tmp_path):
+    """Two faults in one job, as most of its time goes into the ranks, which import PyTorch."""
     late = "import time\nnow = time.time\ntime.time = lambda: now() - 90\n"
     (tmp_path / "sitecustomize.py").write_text(late)
     doctor.break_program("python3", "node2", f"export PYTHONPATH={tmp_path}")
-    text, fix = (report := doctor("--nodes=2")).problem("clock")
+    report = doctor("--nodes=2", "--gpus-per-node=2")  # of this Slurm: no GPU is behind them
+    text, fix = report.problem("clock")
     offset, exact = re.match(
         r"node2 differs from node1 by (-\d+) ms \(measured to (\d+) ms\)", text
     ).groups()
     assert abs(int(offset) + 90000) <= int(exact)
     assert "--exclude=node2" in fix
+    gpus = [f"node{number} has 0 visible GPUs, but the job has 2 on it" for number in (1, 2)]
+    assert report.texts("problem", "gpus") == gpus
+    binding = [
+        f"node{number}: rank {ranks} sees no GPU, but the job has 2 on each node"
+        for number, ranks in ((1, "0-1"), (2, "2-3"))
+    ]
+    assert report.texts("problem", "binding") == binding
     assert report.code == 1
-    assert len(report.wrong()) == 1
+    assert len(report.wrong()) == 5
 
 
 def test_port_that_is_taken(doctor):
@@ -276,17 +285,6 @@ def test_node_with_other_cores(doctor):
     report = doctor("--nodes=3")
     assert report.texts("warning", "binding") == ["node2 has another layout than node1"]
     assert [each for each in report.texts("ok", "binding") if "node2, cores 0, " in each]
-
-
-def test_gpus_that_are_not_there(doctor):
-    report = doctor("--nodes=2", "--gpus-per-node=2")  # of this Slurm: no GPU is behind them
-    assert report.texts("problem", "gpus") == [
-        f"node{number} has 0 visible GPUs, but the job has 2 on it" for number in (1, 2)
-    ]
-    assert report.texts("problem", "binding") == [
-        f"node{number}: rank {ranks} sees no GPU, but the job has 2 on each node"
-        for number, ranks in ((1, "0-1"), (2, "2-3"))
-    ]
 
 
 def test_missing_image_leaves_the_rest_of_the_report(doctor, make_job_clone, tmp_path):
