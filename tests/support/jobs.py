@@ -12,7 +12,7 @@ import pytest
 from lib.configuration.sites import own_arch
 from support import cache, processes
 from support.repository import Clone, toml
-from support.slurm import FINAL
+from support.slurm import FINAL, POLL
 
 TOY = ("--layers", "1", "--heads", "2", "--width", "32", "--sequence-length", "32")
 # The same numbers whatever the number of ranks, but for the order in which gradients are added.
@@ -104,7 +104,7 @@ class JobClone(Clone):
                 return
             if state in FINAL or time.monotonic() > deadline:
                 pytest.fail(f"job {job} is {state}:\n{self.slurm.log(job)}", pytrace=False)
-            time.sleep(0.1)
+            time.sleep(POLL)
 
 
 class Run:

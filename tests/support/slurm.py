@@ -17,6 +17,8 @@ FINAL = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
     *("OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"),
 }
+# Seconds between two questions to Slurm: each starts a program, which the tests beside pay for.
+POLL = 0.3
 # Values are not quoted: a folder's blanks are told from the next name by its capital and its "=".
 FACT = re.compile(r"([A-Z][\w:/]*)=(.*?)(?= +[A-Z][\w:/]*=| *$)", re.DOTALL)
 
@@ -64,7 +66,7 @@ class Slurm:
             if state in FINAL or time.monotonic() > deadline:
                 wanted = " or ".join(states) or "at its end"
                 pytest.fail(f"job {job} is {state}, not {wanted}:\n{self.log(job)}", pytrace=False)
-            time.sleep(0.1)
+            time.sleep(POLL)
 
     def log(self, job):
         """Give what a job has printed so far, or that it has printed nothing."""
