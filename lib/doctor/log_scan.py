@@ -166,13 +166,13 @@ class Scan:
         self._exceptions = {
             each.topic: each for each in messages if not each.text and not each.likely
         }
-        # by kind of line: the searches whose result depends on the digits of a line
-        self._kinds: dict[bytes, list[_Search]] = {}
         self._offset = self.lines = self._attempts = 0
         self.skipped: tuple[int, int] | None = None
         self._forget()
 
     def _forget(self) -> None:
+        # by kind of line: the searches whose result depends on the digits of a line
+        self._kinds: dict[bytes, list[_Search]] = {}
         self._found: dict[str, Finding] = {}
         self.first = FirstFailure()
         self._failed_in, self._is_explained = 0, False

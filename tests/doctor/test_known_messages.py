@@ -157,6 +157,13 @@ def test_only_the_last_attempt_of_a_requeued_job_counts(tmp_path):
     ]
 
 
+def test_attempt_that_fails_like_the_one_before_is_explained(tmp_path):
+    """By its family too, for which a line that looks like an error is remembered."""
+    attempt = b"longship: run /r/1-a\nmksquashfs command failed: exit status 1\n"
+    (found,) = scanned(tmp_path / "log", attempt * 2).findings
+    assert (found.message.topic, found.line) == ("image not built", 4)
+
+
 def test_lines_that_differ_only_in_numbers_are_told_apart_where_it_matters(tmp_path):
     line = b"srun: error: n1: task 0: Exited with exit code %d\n"
     many, seen = line % 101 * (1 << 16), b"iteration %d | CUDA out of memory\n"
