@@ -15,6 +15,7 @@ pytest_plugins = [
     "support.tiers",
     "support.needs",
     "support.environments",
+    "support.forks",
     "support.registry",
     "support.lab",
     "support.git",

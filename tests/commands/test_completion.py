@@ -1,13 +1,16 @@
 """completion.py: what is answered on TAB, as the shells ask for it, from another folder."""
 
+import copy
 import json
 import os
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from support.forks import Forks
 from support.repository import Clone
 from test_structure import ENTRIES
 
@@ -15,11 +18,23 @@ ROOT = Path(__file__).resolve().parents[2]
 JOB = "jsc/run_training_jwb.sbatch"
 
 
+@pytest.fixture(scope="module")
+def shared_clone(root, tmp_path_factory):
+    """Give a clone whose path needs quoting."""
+    folder = tmp_path_factory.mktemp("completion")
+    clone = Clone(root, folder / "it's a clone", {})
+    clone.forks = Forks(clone.root, folder)
+    yield clone
+    clone.forks.close()
+
+
 @pytest.fixture
-def clone(root, clean_environment, tmp_path):
-    """Give a clone whose path needs quoting, on a machine that no site describes."""
-    clone = Clone(root, tmp_path / "it's a clone", clean_environment)
+def clone(shared_clone, clean_environment):
+    """Give that clone on a machine that no site describes; a test may change these two files."""
+    clone = copy.copy(shared_clone)
+    clone.environment = clean_environment
     clone.configure("")
+    shutil.copy(ROOT / "jsc/site.toml", clone.root / "jsc")
     return clone
 
 
@@ -29,14 +44,13 @@ def scratch(clone):
 
 
 @pytest.fixture
-def answer(clone, run):
+def answer(clone):
     """Give a function that asks as zsh what the last word can become: (kind, value, help)..."""
 
     def ask(script, *words, env=None):
         __tracebackhide__ = True
-        done = run(
-            clone.command("completion.py"), env={**asked(clone, script, *words), **(env or {})}
-        )
+        env = {**asked(clone, script, *words), **(env or {})}
+        done = clone.type("completion.py", env=env, cwd="/")
         assert done.stderr == ""
         lines = done.stdout.splitlines()
         helps = ("" if each == "_" else each for each in lines[2::3])
@@ -76,8 +90,8 @@ def record(scratch, name):
 
 
 @pytest.mark.parametrize("script", [path.name for path in ENTRIES])
-def test_options_are_those_of_help(script, values, clone, run):
-    said = run(clone.command(script, "--help")).stdout
+def test_options_are_those_of_help(script, values, clone):
+    said = clone.type(script, "--help").stdout
     shown = set(re.findall(r"^  (--[\w-]+)", said, re.MULTILINE))
     assert "--help" in shown
     assert set(values(script, "-")) == shown
@@ -280,24 +294,24 @@ def test_a_launch_reads_nothing_of_it(clone, run):
     assert not {"click", "dataclasses", "inspect"} & set(re.findall(r"([\w.]+)$", said, re.M))
 
 
-def test_clone_of_the_script_answers(clone, run, tmp_path):
+def test_clone_of_the_script_answers(clone, tmp_path):
     other = Clone(ROOT, tmp_path / "other", clone.environment)
     (other.root / "lumi/mine.sbatch").touch()
     env = {**asked(other, "submit.py", "lumi/mi"), "_LONGSHIP_COMPLETE": "fish_complete"}
-    said = run(clone.command("completion.py"), env={**env, "COMP_CWORD": "lumi/mi"}).stdout
+    said = clone.type("completion.py", env={**env, "COMP_CWORD": "lumi/mi"}).stdout
     assert said == "plain,lumi/mine.sbatch\n"
 
 
 @pytest.mark.parametrize(
     "typed", ["python3 submit.py al", "python3 -m submit.py al", "python3 other.py al", "ls al"]
 )
-def test_files_are_offered_where_no_script_of_ours_is_called(typed, clone, run):
+def test_files_are_offered_where_no_script_of_ours_is_called(typed, clone):
     words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
     env = {**asked(clone, ""), **words}
-    assert run(clone.command("completion.py"), env=env, cwd="/").stdout == "file\nal\n_\n"
+    assert clone.type("completion.py", env=env, cwd="/").stdout == "file\nal\n_\n"
 
 
-def test_bash_takes_words_apart_and_wants_them_quoted(clone, run, scratch):
+def test_bash_takes_words_apart_and_wants_them_quoted(clone, scratch):
     record(scratch, "10001-it's long")
     for words, value in (
         (["--machine", "=", "lu"], "lumi"),
@@ -305,22 +319,22 @@ def test_bash_takes_words_apart_and_wants_them_quoted(clone, run, scratch):
         (["--machine", "=", "local", "rerun", "1"], "'10001-it'\"'\"'s long'"),
     ):
         env = asked(clone, "submit.py", *words, shell="bash")
-        said = run(clone.command("completion.py"), env=env).stdout.splitlines()
+        said = clone.type("completion.py", env=env).stdout.splitlines()
         assert f"plain,{value}" in said
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_text_registers_the_names_of_all_scripts(shell, clone, run):
-    said = run(clone.command("completion.py", shell)).stdout
+def test_text_registers_the_names_of_all_scripts(shell, clone):
+    said = clone.type("completion.py", shell).stdout
     names = max((line.split() for line in said.splitlines()), key=len)
     assert {path.name for path in ENTRIES} | {"python", "python3", "python3.9"} <= set(names)
 
 
 @pytest.mark.parametrize("words", [[], ["tcsh"], ["bash", "x"]])
-def test_wrong_call_says_what_to_type(words, clone, run):
-    done = run(clone.command("completion.py", *words), check=False)
+def test_wrong_call_says_what_to_type(words, clone):
+    done = clone.type("completion.py", *words, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "hint: run: python3 completion.py --help" in done.stderr
-    shown = run(clone.command("completion.py", "--help")).stdout
+    shown = clone.type("completion.py", "--help").stdout
     for shell in ("bash", "zsh", "fish"):
         assert f"python3 ~/longship/completion.py {shell}" in shown

@@ -87,7 +87,7 @@ def run(argv, *, env, cwd=None, check=True, timeout=2 * PATIENCE, input=None):
     # Decoded here, as Popen's text mode would turn carriage returns into newlines.
     output, errors = (text.decode("utf-8", "surrogateescape") for text in (output, errors))
     if check and ending != "ended with 0":
-        pytest.fail(_story(argv, cwd, ending, output, errors), pytrace=False)
+        pytest.fail(story(argv, cwd, ending, output, errors), pytrace=False)
     return subprocess.CompletedProcess(argv, process.returncode, output, errors)
 
 
@@ -168,6 +168,16 @@ def free_ports(count):
     return list(found)
 
 
+def story(argv, cwd, ending, output, errors):
+    """Tell what a command has done, for a test that fails."""
+    command = shlex.join(os.fspath(argument) for argument in argv)
+    text = (
+        f"{command}\n{ending} (in {cwd or os.getcwd()})\n"
+        f"--- standard output\n{output}\n--- standard error\n{errors}"
+    )
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def program(name):
     """Give the path of a program of the test environment (ruff, shellcheck, vermin)."""
     return str(Path(sys.executable).parent / name)
@@ -175,15 +185,6 @@ def program(name):
 
 def _encoded(text):
     return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
-
-
-def _story(argv, cwd, ending, output, errors):
-    command = shlex.join(os.fspath(argument) for argument in argv)
-    text = (
-        f"{command}\n{ending} (in {cwd or os.getcwd()})\n"
-        f"--- standard output\n{output}\n--- standard error\n{errors}"
-    )
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _lacks_capabilities():

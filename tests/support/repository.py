@@ -57,6 +57,8 @@ class BareRepository:
 class Clone:
     """A copy of the working tree with a configuration of its own, to run the scripts from."""
 
+    forks = None  # starts them, see support/forks.py; otherwise each is a Python of its own
+
     def __init__(self, source, folder, environment):
         self.root = copy_tree(source, folder, compiled=True)
         self.environment = environment
@@ -111,8 +113,10 @@ class Clone:
     def _run(self, script, arguments, env, options):
         __tracebackhide__ = True
         options = {"cwd": self.root, **options}
-        environment = {**self.environment, **(env or {})}
-        return processes.run(self.command(script, *arguments), env=environment, **options)
+        options["env"] = {**self.environment, **(env or {})}
+        if self.forks:
+            return self.forks.run(script, *arguments, **options)
+        return processes.run(self.command(script, *arguments), **options)
 
 
 def shared_configuration(folder):
