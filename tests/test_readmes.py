@@ -1,13 +1,14 @@
 """What the READMEs of sites and stacks say: their commands are taken, their files are there."""
 
+import copy
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 from support import processes
 from support.documentation import blocks, read, script_calls, simple_commands
+from support.forks import Forks
 from support.repository import SITES as SHIPPED_SITES
 from support.repository import Clone
 
@@ -41,38 +42,47 @@ def commands(page):
     return [words for block in code for words in script_calls(simple_commands(block))]
 
 
-@pytest.fixture
-def clone(root, clean_environment, tmp_path):
+@pytest.fixture(scope="module")
+def shared_clone(root, tmp_path_factory):
     """Give a clone that JUPITER's compute nodes see."""
-    clone = Clone(root, tmp_path / "clone", clean_environment)
+    folder = tmp_path_factory.mktemp("readmes")
+    clone = Clone(root, folder / "clone", {})
     site = clone.root / "jsc/site.toml"
     folders = site.read_text().replace('["/e"]', f'["/e", "{clone.root}"]')
     assert str(clone.root) in folders
     site.write_text(folders)
+    clone.forks = Forks(clone.root, folder)
+    yield clone
+    clone.forks.close()
+
+
+@pytest.fixture
+def clone(shared_clone, clean_environment, tmp_path):
+    """Give that clone; a test may change its configuration."""
+    clone = copy.copy(shared_clone)
+    clone.configure("")
     # Where no site says what makes images, a program on PATH does; it is not run.
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "apptainer").write_text("#!/bin/sh\n")
     (programs / "apptainer").chmod(0o755)
-    clone.environment = {**clone.environment, "PATH": f"{programs}:{processes.PATH}"}
+    clone.environment = {**clean_environment, "PATH": f"{programs}:{processes.PATH}"}
     return clone
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_each_command_is_taken_with_the_configuration_shown(site, clone, run):
+def test_each_command_is_taken_with_the_configuration_shown(site, clone):
     machines = load_machines(ROOT).values()
     first = next(each.name for each in machines if each.site_file == f"{site}/site.toml")
-    environment = {**clone.environment, "LONGSHIP_MACHINE": first}
     clone.configure("\n".join(toml_of(site)))
     assert commands(site)
     for script, *arguments in commands(site):
         assert (ROOT / script).is_file()
-        command = [sys.executable, script, "--dry-run", *arguments]
-        assert run(command, env=environment, cwd=clone.root).stdout
+        assert clone.type(script, "--dry-run", *arguments, env={"LONGSHIP_MACHINE": first}).stdout
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_each_command_of_a_stack_is_taken_with_each_configuration_shown(stack, clone, run):
+def test_each_command_of_a_stack_is_taken_with_each_configuration_shown(stack, clone):
     job = '[project]\naccount = "a"\nname = "p"\n[paths]\nscratch_dir = "/e/scratch/me"\n'
     assert commands(stack)
     # without an account: here, or where there are none
@@ -80,19 +90,15 @@ def test_each_command_of_a_stack_is_taken_with_each_configuration_shown(stack, c
     for text in toml_of(stack):
         (clone.root / "shown.toml").write_text(text)
         settings = {"LONGSHIP_CONFIGURATION": "shown.toml", "LONGSHIP_STACK": Path(stack).name}
-        run(
-            [sys.executable, "container_run.py", "--dry-run", "true"],
-            env={**clone.environment, **settings, "LONGSHIP_MACHINE": machine},
-            cwd=clone.root,
-        )
+        environment = {**settings, "LONGSHIP_MACHINE": machine}
+        clone.type("container_run.py", "--dry-run", "true", env=environment)
     shown = tomllib.loads("".join(toml_of(stack)[:1]))
     own = {"machine": "auto", "stack": Path(stack).name, **tomllib.loads(job)}
     (clone.root / "shown.json").write_text(json.dumps({**shown, **own}))
-    environment = {**clone.environment, "LONGSHIP_CONFIGURATION": str(clone.root / "shown.json")}
+    environment = {"LONGSHIP_CONFIGURATION": str(clone.root / "shown.json")}
     for script, *arguments in commands(stack):
         assert (ROOT / script).is_file()
-        command = [sys.executable, script, "--dry-run", *arguments]
-        assert run(command, env=environment, cwd=clone.root).stdout
+        assert clone.type(script, "--dry-run", *arguments, env=environment).stdout
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -101,7 +107,7 @@ def test_readme_of_a_stack_names_each_of_its_settings(stack):
         assert f"`{name}`" in text_of(stack), name
 
 
-def test_each_job_of_the_page_on_jobs_is_taken(clone, run):
+def test_each_job_of_the_page_on_jobs_is_taken(clone):
     clone.configure('[project]\naccount = "a"\n[paths]\nscratch_dir = "~/scratch"\n')
     for number in ("4802", "4711"):
         recorded = Path(clone.environment["HOME"], f"scratch/runs/{number}-train")
@@ -115,8 +121,7 @@ def test_each_job_of_the_page_on_jobs_is_taken(clone, run):
     submitted = [words for words in commands("docs/how-to/jobs.md") if words[0] == "submit.py"]
     assert len(submitted) > 5
     for script, *arguments in submitted:
-        command = [sys.executable, script, "--dry-run", *arguments]
-        assert run(command, env=clone.environment, cwd=clone.root).stdout
+        assert clone.type(script, "--dry-run", *arguments).stdout
 
 
 @pytest.mark.parametrize("site", SITES)

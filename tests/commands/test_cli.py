@@ -114,9 +114,8 @@ def test_what_is_typed_again_is_no_dry_run_and_holds_no_password(monkeypatch):
         ),
     ],
 )
-def test_wrong_call_is_two_lines(call, error, hint, run):
-    script, *words = call.split()
-    done = run([sys.executable, f"{ROOT}/{script}", *words], check=False)
+def test_wrong_call_is_two_lines(call, error, hint, script):
+    done = script(*call.split(), check=False)
     assert (done.returncode, done.stdout) == (2, "")
     first, second = done.stderr.splitlines()
     assert first.startswith(f"error: {error}")
@@ -186,20 +185,18 @@ REPORTS = [
 
 
 @pytest.mark.parametrize("words", REPORTS)
-def test_dry_run_of_a_report_is_a_script_that_runs_nothing(words, run, clean_environment):
-    script, *arguments = words.split()
-    command = [sys.executable, f"{ROOT}/{script}", *arguments, "--dry-run"]
-    text = run(command, env=clean_environment).stdout
+def test_dry_run_of_a_report_is_a_script_that_runs_nothing(words, script, run):
+    text = script(*words.split(), "--dry-run").stdout
     assert re.fullmatch(r"#!/usr/bin/env bash\n# Longship: [^\n]+\n# [^\n]+\n", text)
-    done = run(["bash", "-c", text], env=clean_environment)
+    done = run(["bash", "-c", text])
     assert done.stdout + done.stderr == ""
 
 
-def test_runtime_of_two_jobs_is_named_once(run, clean_environment, tmp_path):
+def test_runtime_of_two_jobs_is_named_once(script, tmp_path):
     (tmp_path / "c.toml").write_text(f'machine = "local"\npaths.scratch_dir = "{tmp_path}"\n')
-    command = [sys.executable, f"{ROOT}/submit.py", f"--configuration={tmp_path}/c.toml"]
     job = ["local/run_training_local.sbatch", "--then", "evaluate", "--dry-run"]
-    assert run([*command, *job], env=clean_environment).stderr.count("note: running dir") == 1
+    done = script("submit.py", f"--configuration={tmp_path}/c.toml", *job)
+    assert done.stderr.count("note: running dir") == 1
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """doctor.py --site: changes of site.toml, and what is made of whatever the machine reports."""
 
+import copy
 import itertools
 import json
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import processes
+from support.forks import Forks
 from support.repository import Clone
 
 from lib import ROOT
@@ -442,9 +445,21 @@ esac
 """
 
 
+@pytest.fixture(scope="module")
+def shared_clone(root, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    clone = Clone(root, folder / "a clone", {})
+    clone.forks = Forks(clone.root, folder)
+    yield clone
+    clone.forks.close()
+
+
 @pytest.fixture
-def clone(root, clean_environment, tmp_path):
-    """Give a clone on a machine whose Slurm has one partition."""
+def clone(shared_clone, root, clean_environment, tmp_path):
+    """Give a clone on a machine whose Slurm has one partition; a test may change jsc/site.toml."""
+    for each in (shared_clone.root / "skald", shared_clone.root / ".cache"):
+        shutil.rmtree(each, ignore_errors=True)  # what the test before has made
+    shutil.copy(root / "jsc/site.toml", shared_clone.root / "jsc")
     for name, text in {
         "scontrol": STAND_IN,
         "sacctmgr": "#!/bin/sh\nexit 1\n",
@@ -457,7 +472,9 @@ def clone(root, clean_environment, tmp_path):
         file.write_text(text)
         file.chmod(0o755)
     path = f"{tmp_path}/programs:{clean_environment['PATH']}"
-    return Clone(root, tmp_path / "a clone", {**clean_environment, "PATH": path})
+    clone = copy.copy(shared_clone)
+    clone.environment = {**clean_environment, "PATH": path}
+    return clone
 
 
 def test_new_site_is_complete_and_read(clone):
