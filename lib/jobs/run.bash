@@ -88,7 +88,7 @@ job_check_previous() {
     state=${state%% *}
   fi
   case $state in
-    0 | 143) return ;; # 143: SIGTERM, as at the time limit
+    0 | 138 | 143) return ;; # SIGTERM, as at the time limit, and SIGUSR1 before it, before the ranks had a handler
     [1-9]*) state=FAILED ;;
     CANCELLED | OUT_OF_MEMORY | not*) ;;
     *) return ;;
@@ -97,16 +97,22 @@ job_check_previous() {
 }
 
 # job_export MODEL: if it is RUN/exported, let it be a link to the newest checkpoint of that training in Hugging Face's
-# format, which is written in the environment of that run.
+# format, which is written in the environment of that run. If another cluster has a job of the same ID, the run of this
+# one is RUN.2: JOB_ARGUMENTS then names that.
 job_export() {
-  local -r run=${1%/exported}
-  local model
-  if [[ $1 != "${RUN_DIR%/*}"/*/exported || -e $1 ]]; then return; fi
+  local run=${1%/exported} each model
+  if [[ $1 != "${RUN_DIR%/*}"/*/exported ]]; then return; fi
+  for each in "$run" "$run".[2-9]*; do
+    record_value "$each/record.json" cluster
+    if [[ $REPLY == "${SLURM_CLUSTER_NAME:-}" ]] && is_own "$each"; then run=$each; break; fi
+  done
+  JOB_ARGUMENTS[0]=$run/exported
+  if [[ -e ${JOB_ARGUMENTS[0]} ]]; then return; fi
   if ! is_own "$run" || [[ ! -d $run/outputs ]]; then
     fail "${run##*/} has no results of a training of yours: $run/outputs" 'list your runs: python3 submit.py status'
   fi
   printf 'longship: exporting the newest checkpoint of %s\n' "$run" >&2
-  if ! model=$(job_export_inside "$run") || ! ln -sfn -- "$model" "$1"; then
+  if ! model=$(job_export_inside "$run") || ! ln -sfn -- "$model" "$run/exported"; then
     fail "no checkpoint of ${run##*/} was exported" 'check the lines above'
   fi
 }

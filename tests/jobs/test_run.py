@@ -41,6 +41,7 @@ def test_gpus_that_are_dealt_out_unevenly_are_told(bash):
         ("", {"exit_code": "0"}, True),
         ("CANCELLED", {"exit_code": "0"}, True),
         ("", {"exit_code": "143"}, True),
+        ("FAILED", {"exit_code": "138"}, True),  # USR1, while the container was starting
         ("", {"exit_code": "143", "stopped": "cancelled"}, False),
         ("", {"exit_code": "0", "stopped": "cancelled"}, False),
         # it was to start again, and was cancelled as it waited for that
@@ -136,6 +137,27 @@ def test_export_in_a_container_of_srun_has_the_options_of_its_run(
     (programs / "srun").chmod(0o755)
     export(bash, run, env={"PATH": f"{programs}:{clean_environment['PATH']}"})
     assert (run / "exported").exists()
+
+
+def test_export_of_then_is_of_the_run_of_its_cluster(bash, trained, tmp_path):
+    """JUWELS and JURECA share their file systems, and can have jobs of one ID."""
+    run = trained()
+    own = run.rename(f"{run}.2")
+    (own / "start.bash").write_text(
+        (own / "start.bash").read_text().replace("7-train", "7-train.2")
+    )
+    for each, cluster in ((run, "jureca"), (own, "juwels")):
+        each.mkdir(exist_ok=True)
+        (each / "record.json").write_text(json.dumps({"cluster": cluster, "job": "7"}, indent=2))
+    lines = [
+        "SLURM_CLUSTER_NAME=juwels",
+        "JOB_ARGUMENTS=(MODEL 'a b')",
+        f"RUN_DIR={shlex.quote(str(run.with_name('8-evaluate')))}",
+    ]
+    show = "printf '%s\\n' \"${JOB_ARGUMENTS[@]}\""
+    done = bash(*lines, "CONTAINER_OPTIONS=()", call("job_export", run / "exported"), show)
+    assert done.stdout == f"{own}/exported\na b\n"
+    assert (own / "exported").readlink() == tmp_path / "gpt" and not (run / "exported").exists()
 
 
 @pytest.mark.parametrize("what", ["results", "owner", "launcher"])
