@@ -47,7 +47,7 @@ build_from_archive() {
   local size
   local -r fetch="on a machine with network access, run: python3 build_container.py download --machine $machine"
   build_kind=docker-archive build_archive=$1.tar
-  if [[ $1.sif -nt $build_archive ]]; then build_kind=sif build_archive=$1.sif; fi
+  if [[ $runtime == @(apptainer|singularity) && $1.sif -nt $build_archive ]]; then build_kind=sif build_archive=$1.sif; fi
   build_file=$build_archive
   [[ -e $build_archive ]] || fail "archive not found: $build_archive" "$fetch; then copy the archive here"
   [[ -e $build_archive.json ]] || fail "record of the archive not found: $build_archive.json" \
@@ -266,6 +266,9 @@ enroot_build_image() {
     docker-daemon) build_run enroot import --output "$build_partial" "dockerd://${build_address#*:}" ;;
     sqsh) image_copy "$build_file" "$build_partial" ;;
     *)
+      command -v docker >/dev/null ||
+        fail "docker not found, with which enroot reads $build_file" \
+          'with a network, run: python3 build_container.py; or import the image on a machine with docker, and set container.image in configuration.toml to its .sqsh file'
       if [[ $build_kind == dockerfile ]]; then
         engine_build docker "$1-partial"
       else

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -177,6 +179,31 @@ def test_download_of_a_file_that_is_ready_is_refused(repository):
     settings, paths = configure(repository, "/x.sqsh")
     with pytest.raises(LongshipError, match="it is a file already"):
         download_lines(Environment(settings, paths, "enroot"), **GIVEN)
+
+
+@pytest.mark.parametrize("runtime", ["apptainer", "docker", "enroot"])
+def test_archive_is_of_a_form_that_the_runtime_can_read(runtime, run, tmp_path):
+    base = tmp_path / "x_amd64"
+    for each in (f"{base}.tar", f"{base}.sif"):
+        Path(each).write_text("")
+        Path(f"{each}.json").write_text('{\n  "bytes": "0",\n  "last": ""\n}\n')
+    os.utime(f"{base}.tar", (0, 0))
+    lines = ["machine=here", "arch=amd64", f"runtime={runtime}", "image_check() { :; }"]
+    lines += [call("build_from_archive", base), 'echo "$build_kind $build_file"']
+    found = run(["bash", "-c", render("x", lines)]).stdout
+    form = "sif" if runtime == "apptainer" else "docker-archive"
+    assert found == f"{form} {base}.{form.replace('docker-archive', 'tar')}\n"
+
+
+def test_archive_without_docker_is_told_before_enroot_starts(run, tmp_path, clean_environment):
+    lines = ["docker() { exit 127; }", "unset -f docker", "build_kind=docker-archive"]
+    lines += [f"build_file={tmp_path}/x.tar build_partial=x", call("enroot_build_image", "x")]
+    (tmp_path / "bash").symlink_to("/bin/bash")
+    path = {**clean_environment, "PATH": str(tmp_path)}
+    done = run(["bash", "-c", render("x", lines)], env=path, check=False)
+    error, hint = done.stderr.splitlines()
+    assert error == f"error: docker not found, with which enroot reads {tmp_path}/x.tar"
+    assert "python3 build_container.py; or " in hint
 
 
 def test_offline_asks_no_registry(repository):
