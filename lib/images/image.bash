@@ -213,15 +213,13 @@ program_version() {
 
 # record_write FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them.
 record_write() {
-  local comma='{' index
-  {
-    for ((index = 2; index < $#; index += 2)); do
-      json_text "${@:index+1:1}"
-      printf '%s\n  "%s": "%s"' "$comma" "${!index}" "$REPLY"
-      comma=,
-    done
-    printf '\n}\n'
-  } >"$1" || fail_writing "${1%/*}" "cannot write $1" 'see the error above'
+  local text='' comma='{' index
+  for ((index = 2; index < $#; index += 2)); do
+    json_text "${@:index+1:1}"
+    text+="$comma"$'\n'"  \"${!index}\": \"$REPLY\""
+    comma=,
+  done
+  printf '%s\n}\n' "$text" >"$1" || fail_writing "${1%/*}" "cannot write $1" 'see the error above'
 }
 
 # record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is none.

@@ -201,7 +201,7 @@ run_end() {
   # a slow file system does not delay the end for long
   mapfile -d '' -t used < <(timeout 20 python3 "$LONGSHIP_ROOT/submit.py" end "$RUN_DIR" 2>/dev/null)
   longship_facts+=("${used[@]}")
-  (run_write_record)
+  (run_write_record) 2>/dev/null # an error of the record is reported above
   # doctor.py recognises the first line, and does not explain its own words
   if [[ -n $failed ]]; then printf '%s\n' 'longship: explanation of the failure' "$failed" >&2; fi
   exit "$1"

@@ -71,7 +71,7 @@ build_from_archive() {
   local size
   local -r fetch="on a machine with network access, run: python3 build_container.py download --machine $machine"
   build_kind=docker-archive build_archive=$1.tar
-  if [[ $1.sif -nt $build_archive ]]; then build_kind=sif build_archive=$1.sif; fi
+  if [[ $runtime == @(apptainer|singularity) && $1.sif -nt $build_archive ]]; then build_kind=sif build_archive=$1.sif; fi
   build_file=$build_archive
   [[ -e $build_archive ]] || fail "archive not found: $build_archive" "$fetch; then copy the archive here"
   [[ -e $build_archive.json ]] || fail "record of the archive not found: $build_archive.json" \
@@ -513,15 +513,13 @@ program_version() {
 
 # record_write FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them.
 record_write() {
-  local comma='{' index
-  {
-    for ((index = 2; index < $#; index += 2)); do
-      json_text "${@:index+1:1}"
-      printf '%s\n  "%s": "%s"' "$comma" "${!index}" "$REPLY"
-      comma=,
-    done
-    printf '\n}\n'
-  } >"$1" || fail_writing "${1%/*}" "cannot write $1" 'see the error above'
+  local text='' comma='{' index
+  for ((index = 2; index < $#; index += 2)); do
+    json_text "${@:index+1:1}"
+    text+="$comma"$'\n'"  \"${!index}\": \"$REPLY\""
+    comma=,
+  done
+  printf '%s\n}\n' "$text" >"$1" || fail_writing "${1%/*}" "cannot write $1" 'see the error above'
 }
 
 # record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is none.

@@ -215,6 +215,13 @@ def test_end_keeps_the_exit_code_when_the_record_cannot_be_written(code, bash, t
     done = bash(*lines, check=False)
     assert done.returncode == code
     assert f"none/record.json cannot be completed: the job exited with code {code}\n" in done.stderr
+    assert done.stderr.count("error: cannot write ") == 1
+
+
+def test_record_of_which_a_part_could_not_be_written_is_an_error(bash, tmp_path):
+    fill = 'printf() { [[ $1 == -v || $* != *value* ]] && builtin printf "$@"; }'
+    done = bash(fill, f"record_write '{tmp_path}/x' name value last x", check=False)
+    assert done.returncode == 1 and f"error: cannot write {tmp_path}/x\n" in done.stderr
 
 
 CANCELLED = "*** JOB 7 ON n1 CANCELLED AT 2026-11-23T03:10:00 ***"
