@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from lib.repositories.git import GitError
 from lib.repositories.patches import is_as_configured, patches_in
 from lib.repositories.repository import Configured, Repository
@@ -47,9 +49,10 @@ def _is_changed(repository: Repository) -> bool:
     if repository.text("rev-list HEAD --not", *theirs):
         return True
     try:
-        return bool(repository.ask("--no-optional-locks status --porcelain", timeout=_PATIENCE))
-    except GitError:
-        return False
+        return bool(repository.run("--no-optional-locks status --porcelain", timeout=_PATIENCE))
+    except GitError as error:
+        hint = f"run: git -C {quote(str(repository.directory))} status"
+        raise LongshipError(f"cannot tell whether it is changed: {error}", hint) from error
 
 
 def _changes_are_saved(repository: Repository) -> bool:

@@ -1,6 +1,7 @@
 """[[repositories]]: names, layers, and what git would misread."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from support.git import record_code
 from lib import ROOT
 from lib.configuration.repositories import configured_repositories
 from lib.packages.set_up import repositories_alone_lines
+from lib.repositories import check
+from lib.repositories.git import Git
 from lib.repositories.repositories import repository_lines
-from lib.repositories.repository import State
+from lib.repositories.repository import Configured, Repository, State
 from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.render import render
@@ -202,3 +205,38 @@ def test_code_of_another_user_is_recorded_with_a_job(run, clean_environment, tmp
     environment = {**clean_environment, "HOME": str(tmp_path), **FOREIGN}
     theirs = record_code(run, tmp_path, tmp_path / "theirs", env=environment)
     assert theirs.with_suffix(".commit").read_text().startswith(f"commit {commit}")
+
+
+def test_repository_whose_status_takes_too_long_is_not_called_unchanged(tmp_path, monkeypatch):
+    """As on a slow file system."""
+
+    def run(command, **options):
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    given = (tmp_path, tmp_path, None, "titan", URL, "", "", tmp_path)
+    repository = Repository(Configured(*given))
+    monkeypatch.setattr(Repository, "text", lambda *_: "")
+    monkeypatch.setattr(Repository, "commit_of", lambda *_: "")
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(LongshipError, match="no response within 30 s") as error:
+        check._is_changed(repository)
+    assert error.value.hint == f"run: git -C {tmp_path / 'titan'} status"
+
+
+def test_signature_is_no_part_of_what_git_prints(tmp_path, run, clean_environment, monkeypatch):
+    """Of a user who has log.showSignature; gpg prints what it says of the signature first."""
+    gpg = tmp_path / "gpg"
+    gpg.write_text("#!/bin/sh\necho 'gpg: Good signature' >&2\n")
+    gpg.chmod(0o755)
+    text = f"[log]\nshowSignature = true\n[gpg]\nprogram = {gpg}\n"
+    (tmp_path / "config").write_text(text)
+    git = ("git", "-C", tmp_path)
+    run([*git, "init", "-q"])
+    tree = run([*git, "mktree"], input="").stdout.strip()
+    who = "a <a@b> 1000000000 +0000"
+    signed = f"tree {tree}\nauthor {who}\ncommitter {who}\ngpgsig -----BEGIN PGP SIGNATURE-----\n"
+    signed += " \n -----END PGP SIGNATURE-----\n\nx\n"
+    commit = run([*git, "hash-object", "-t", "commit", "-w", "--stdin"], input=signed).stdout
+    run([*git, "update-ref", "HEAD", commit.strip()])
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    assert Git(tmp_path).text("log -1 --format=%at") == "1000000000"
