@@ -26,7 +26,10 @@ def _check_python():
         return
     own = os.path.join(ROOT, ".venv", "bin", "python")
     if os.access(own, os.X_OK) and os.path.join(ROOT, ".venv") != sys.prefix:
-        os.execv(own, [own] + sys.argv)
+        import contextlib
+
+        with contextlib.suppress(OSError):  # it is for another architecture
+            os.execv(own, [own] + sys.argv)
     wanted, found = (".".join(map(str, each[:2])) for each in (OLDEST_PYTHON, sys.version_info))
     sys.stderr.write(
         f"error: Longship needs Python {wanted} or newer; {sys.executable} is {found}\n"

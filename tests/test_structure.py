@@ -317,3 +317,7 @@ def test_old_python_faked_becomes_the_one_of_the_clone(root, run, tmp_path):
     own.chmod(0o755)
     done = run_as_old_python(clone, run, "container_run.py", "a b", "")
     assert done.stdout == f"{clone}/container_run.py\na b\n\n"
+    own.write_bytes(b"\x7fELF of another architecture")
+    done = run_as_old_python(clone, run, "container_run.py", "true")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: Longship needs Python 3.9 or newer; ")
