@@ -20,9 +20,9 @@ STEPS = 20  # what is compared; no run ends by itself
 ENDLESS = ["--steps", "100000"]
 
 
-# Each way of starting ranks once, and each way of making data; the others at night.
+# Each way of starting ranks once, and each way of making data; the others at night. Containers that
+# Slurm starts are in test_pyxis.py.
 REAL = {
-    "aws/run_training_aws.sbatch",  # Slurm starts containers there
     "jsc/run_training_jwb.sbatch",  # torchrun
     "lumi/run_training_ranks_lumi.sbatch",  # a task for each rank
     "jsc/preprocess_data_parallel_jpb.sbatch",
@@ -66,9 +66,9 @@ def two_gpus(file):
 
 @pytest.fixture(scope="module")
 def reference(jobs_made):
-    """Give the losses of a run that nothing interrupts."""
+    """Give the losses of a run of one process that nothing interrupts."""
     arguments = [*TRAINING, *ENDLESS, "--run-name", "reference"]
-    job = jobs_made.job("jsc/run_training_jwb.sbatch", "--gres=gpu:2", "--", *arguments)
+    job = jobs_made.job("local/run_training_local.sbatch", "--", *arguments)
     stop_after(jobs_made, job, "reference", STEPS)
     return jobs_made.losses("reference")[:STEPS]
 
