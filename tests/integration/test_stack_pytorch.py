@@ -6,7 +6,7 @@ in test_air_gap.py, and on the machine at hand in test_train.py and test_quickst
 
 import pytest
 from support import cache
-from support.jobs import TEXT, TRAINING, configuration
+from support.jobs import TRAINING, configuration
 from support.repository import Clone
 
 OVERLAY = '[packages]\noverlay = "myenv"\ncompression = "lz4"\n'
@@ -26,15 +26,13 @@ def packed(root, base_image, session_environment, tmp_path_factory):
 
 
 @pytest.mark.needs("apptainer")
-def test_two_nodes_train_from_an_overlay_and_go_on(make_job_clone, packed, slurm, tmp_path):
+def test_two_nodes_train_from_an_overlay(make_job_clone, jobs_made, packed, slurm, tmp_path):
     clone = make_job_clone(tmp_path, OVERLAY)
     (clone.scratch / "overlays").symlink_to(packed)
-    clone.finish("local/preprocess_data_local.sbatch", "--", *TEXT)
-    arguments = [*TRAINING, "--run-name", "overlay", "--steps"]
-    first = clone.finish("local/run_training_local.sbatch", "--nodes=2", "--", *arguments, "3")
-    assert first.record["overlay"].endswith(".sqsh") and "venv" not in first.record
-    assert "on 2 x cpu" in first.log
-    second = clone.finish("local/run_training_local.sbatch", "--nodes=2", "--", *arguments, "6")
-    assert "from the beginning" not in second.log
+    (clone.scratch / "data").symlink_to(jobs_made.scratch / "data")
+    arguments = [*TRAINING, "--run-name", "overlay", "--steps", "6"]
+    run = clone.finish("local/run_training_local.sbatch", "--nodes=2", "--", *arguments)
+    assert run.record["overlay"].endswith(".sqsh") and "venv" not in run.record
+    assert "on 2 x cpu" in run.log
     losses = clone.losses("overlay")
     assert len(losses) == 6 and losses[-1] < losses[0]
