@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def sphinx(session_environment):
     """Give the Python of an environment with Sphinx, which needs 3.11."""
     pins = ROOT / "requirements/docs.txt"
-    names = [sys.executable] if sys.version_info >= (3, 11) else []
+    # not that of the test environment, whose path is another one in each clone
+    names = [os.path.realpath(sys.executable)] if sys.version_info >= (3, 11) else []
     names += ["python3.14", "python3.13", "python3.12", "python3.11"]
     python = next(filter(None, map(shutil.which, names)), None)
     if python is None:
