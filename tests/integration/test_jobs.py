@@ -21,7 +21,7 @@ from lib.configuration.sites import own_arch
 
 TRAIN = "jsc/run_training_jwb.sbatch"
 LOCAL = "local/run_training_local.sbatch"
-SMALL = ("--nodes=2", "--gpus-per-node=2", "--ntasks-per-node=2")
+SMALL = ("--nodes=2", "--gpus-per-node=1", "--ntasks-per-node=1")
 
 
 def write_job(clone, name, body, header=""):
@@ -176,7 +176,7 @@ def test_two_jobs_on_one_node_do_not_share_a_port(jobs):
 
 def test_requeued_job_goes_on_with_its_launcher_and_its_checkpoint(jobs):
     arguments = [*TRAINING, "--steps", "400", "--checkpoint-every", "5", "--run-name", "requeued"]
-    number = jobs.job(LOCAL, "--gpus-per-node=2", "--", *arguments)
+    number = jobs.job(LOCAL, "--", *arguments)
     jobs.wait_for_step(number, "requeued", 12)
     launcher = jobs.run(number).folder / "launcher"
     before = launcher.stat().st_ino
@@ -396,7 +396,7 @@ def test_signal_before_the_time_limit_is_slurms_own(jobs):
 def test_signal_that_comes_before_pytorch_is_there_ends_nothing(jobs):
     arguments = [*TRAINING, "--steps", "3", "--run-name", "early"]
     number = jobs.job("lumi/run_training_ranks_lumi.sbatch", *SMALL, "--", *arguments)
-    jobs.wait_until(number, lambda: _processes(b"train.py", b"early") == 4)
+    jobs.wait_until(number, lambda: _processes(b"train.py", b"early") == 2)
     jobs.slurm.run(["scancel", "--signal=USR1", number])
     assert jobs.slurm.wait(number) == "COMPLETED", jobs.slurm.log(number)
 

@@ -33,7 +33,7 @@ def watched(make_job_clone, tmp_path):
 
 def test_killed_rank_starts_again_and_losses_are_those_of_an_unbroken_run(jobs):
     arguments = [*TRAINING, "--steps", "150", "--checkpoint-every", "5", "--run-name"]
-    given = [LOCAL, "--gpus-per-node=2", "--nodes=2"]
+    given = [LOCAL, "--nodes=2"]
     unbroken = jobs.job(*given, "--", *arguments, "whole")
     number = jobs.job(*given, "--restarts=2", "--", *arguments, "broken")
     jobs.wait_for_step(number, "broken", 12)
