@@ -4,19 +4,22 @@ import re
 import sys
 
 import pytest
+from support import processes
 from support.walkthrough import Page, alone, changed, follow, run_own_tests
 
-pytestmark = pytest.mark.real  # the page's own tests are run, in a clone
+# The page's own tests are run, in a clone.
+pytestmark = [pytest.mark.real, pytest.mark.xdist_group("docs_add_a_site")]
 
 PAGE = Page("docs/how-to/add_a_site.md")
 FOLDER = "skald"
 OWN = "configuration.local.toml"  # git does not track it
 
 
-@pytest.fixture
-def followed(clean_environment, tmp_path):
-    """Give a clone with the files of the page, and its git."""
-    return follow(PAGE, tmp_path / "clone", clean_environment)
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory):
+    """Give a clone with the files of the page, and its git; leave it as it is."""
+    folder = tmp_path_factory.mktemp("followed")
+    return follow(PAGE, folder / "clone", processes.make_environment(folder / "home"))
 
 
 def test_page_has_one_folder_and_no_python():
@@ -57,12 +60,15 @@ def test_price_and_limits_are_those_of_the_page(followed, run):
     assert f"hint: use at most --time=2-00:00:00 ({FOLDER}/site.toml)" in done.stderr
 
 
-def test_tests_named_on_the_page_pass(followed, run):
+@pytest.mark.parametrize(
+    "words", [FOLDER, pytest.param(alone(FOLDER), marks=pytest.mark.slow)], ids=["own", "all"]
+)
+def test_tests_named_on_the_page_pass(words, followed, run):
     clone, git = followed
     calls = PAGE.calls("./run_tests.sh")
     assert len(calls) == 2
     for arguments in calls:
-        chosen = [] if "-k" in arguments else alone(FOLDER)
+        chosen = [] if "-k" in arguments else ["-k", words]
         assert re.search(r"\d+ passed", run_own_tests(clone, run, *arguments, *chosen))
     assert changed(git) == sorted({*PAGE.files} - {OWN})
 

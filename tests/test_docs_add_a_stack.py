@@ -4,18 +4,21 @@ import re
 import sys
 
 import pytest
+from support import processes
 from support.walkthrough import Page, alone, changed, follow, run_own_tests
 
-pytestmark = pytest.mark.real  # the page's own tests are run, in a clone
+# The page's own tests are run, in a clone.
+pytestmark = [pytest.mark.real, pytest.mark.xdist_group("docs_add_a_stack")]
 
 PAGE = Page("docs/how-to/add_a_stack.md")
 NAME = "nanogpt"
 
 
-@pytest.fixture
-def followed(clean_environment, tmp_path):
-    """Give a clone with the files of the page, and its git."""
-    return follow(PAGE, tmp_path / "clone", clean_environment)
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory):
+    """Give a clone with the files of the page, and its git; leave it as it is."""
+    folder = tmp_path_factory.mktemp("followed")
+    return follow(PAGE, folder / "clone", processes.make_environment(folder / "home"))
 
 
 def test_page_has_one_folder_and_no_python():
@@ -39,24 +42,29 @@ def test_commands_of_the_page_are_taken_and_change_nothing_else(followed, run):
 
 
 @pytest.mark.parametrize("machine", ["jwb", "lumi"])
-def test_job_of_a_site_trains_it_where_there_is_an_image(machine, followed, run):
+def test_job_of_a_site_trains_it_where_there_is_an_image(machine, followed, run, tmp_path):
     clone, _ = followed
-    clone.configure(f'stack = "{NAME}"\n[project]\naccount = "a"\n')
+    configuration = tmp_path / "configuration.toml"
+    configuration.write_text(f'stack = "{NAME}"\n[project]\naccount = "a"\n')
+    environment = {**clone.environment, "LONGSHIP_CONFIGURATION": str(configuration)}
     folder = {"jwb": "jsc"}.get(machine, machine)
     job = [sys.executable, "submit.py", f"{folder}/run_training_{machine}.sbatch", "--dry-run"]
-    done = run(job, env=clone.environment, cwd=clone.root, check=False)
+    done = run(job, env=environment, cwd=clone.root, check=False)
     if machine == "jwb":
         assert f"export LONGSHIP_STACK={NAME}" in done.stdout
     else:
         assert done.stderr.startswith(f"error: stack {NAME} has no image for")
 
 
-def test_tests_named_on_the_page_pass(followed, run):
+@pytest.mark.parametrize(
+    "words", [NAME, pytest.param(alone(NAME), marks=pytest.mark.slow)], ids=["own", "all"]
+)
+def test_tests_named_on_the_page_pass(words, followed, run):
     clone, git = followed
     calls = PAGE.calls("./run_tests.sh")
     assert len(calls) == 2
     for arguments in calls:
-        chosen = [] if "-k" in arguments else alone(NAME)
+        chosen = [] if "-k" in arguments else ["-k", words]
         assert re.search(r"\d+ passed", run_own_tests(clone, run, *arguments, *chosen))
     assert changed(git) == sorted(PAGE.files)
 

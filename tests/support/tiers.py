@@ -45,9 +45,8 @@ OF_PODMAN = {
 LONG = (
     *("doctor_job", "test_train", "test_repositories", "test_air_gap", "docker", "test_job_sites"),
     *("test_doctor", "test_stack_tokenizers", "test_set_up", "test_stack_pytorch", "podman"),
-    *("test_overlays", "test_preprocess_data", "test_bundle", "tests/test_docs_add_a_site.py"),
-    *("test_repository_kills", "tests/test_docs_add_a_stack.py", "test_submit", "test_jobs"),
-    "test_pyxis",
+    *("test_overlays", "test_preprocess_data", "test_bundle", "test_repository_kills"),
+    *("test_submit", "test_jobs", "test_pyxis"),
 )
 
 

@@ -65,7 +65,7 @@ def changed(git):
 
 
 def alone(folder):
-    """Give options of pytest that leave out what only repeats a test for another site or stack.
+    """Give the words for pytest's -k that leave out what only repeats a test for another one.
 
     Such tests are run in this repository too, and for them a new folder changes nothing.
     """
@@ -73,7 +73,7 @@ def alone(folder):
         path.parent.name for path in (*ROOT.glob("*/site.toml"), *ROOT.glob("stacks/*/*.toml"))
     }
     others = " or ".join(sorted({*names, *load_machines(ROOT)} - {"local", "pytorch"}))
-    return ["-k", f"{folder} or not ({others})"]
+    return f"{folder} or not ({others})"
 
 
 def run_own_tests(clone, run, *arguments):
