@@ -4,6 +4,7 @@ import shutil
 import sys
 
 import pytest
+from support.inside import Copies
 from support.terminal import Terminal
 
 TEXTS = [
@@ -14,16 +15,6 @@ TEXTS = [
     *(f"document {number}: " + "row, row, row the boat. " * number for number in range(20)),
 ]
 SMALL = ("--vocab-size", "400")
-
-# Several calls in one process, one per line of standard input, as the import of megatron-core takes
-# most of a call's time.
-MANY_CALLS = """
-import runpy, sys
-script = sys.argv[1]
-for line in sys.stdin:
-    sys.argv = [script, *line.rstrip("\\n").split("\\t")]
-    runpy.run_path(script, run_name="__main__")
-"""
 
 READ_BACK = """
 import json, sys
@@ -41,14 +32,6 @@ json.dump({
 """
 
 
-def make_calls(inside, root, calls, folder):
-    """Run preprocess_data.py for each of the calls, all in one process."""
-    lines = "".join("\t".join(map(str, call)) + "\n" for call in calls)
-    (folder / "calls").write_text(lines)
-    feed = ["bash", "-c", 'python -c "$1" "$2" <"$3"', "feed", MANY_CALLS]
-    inside(*feed, root / "preprocess_data.py", folder / "calls")
-
-
 def write_texts(path, texts):
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return path
@@ -62,21 +45,21 @@ def read_dataset(data_dir):
     return [file.read_bytes() for file in dataset_files(data_dir)]
 
 
-@pytest.fixture
-def preprocess(inside, root):
-    def run(*arguments, **options):
-        return inside("python", root / "preprocess_data.py", *arguments, **options)
-
-    return run
+@pytest.fixture(scope="module")
+def preprocess(inside, root, tmp_path_factory):
+    """Give a function that runs preprocess_data.py to its end."""
+    module = "megatron.core.datasets.indexed_dataset"
+    copies = Copies(inside, tmp_path_factory.mktemp("copies"), module)
+    yield lambda *arguments, **options: copies(root / "preprocess_data.py", *arguments, **options)
+    copies.end()
 
 
 @pytest.fixture(scope="module")
-def serial(inside, root, tmp_path_factory):
+def serial(preprocess, tmp_path_factory):
     """Give a folder with a text, its tokenizer, and its dataset, made by one process."""
     folder = tmp_path_factory.mktemp("serial")
     text = write_texts(folder / "text.jsonl", TEXTS)
-    script = root / "preprocess_data.py"
-    result = inside("python", script, "--data-dir", folder, "--input", text, *SMALL)
+    result = preprocess("--data-dir", folder, "--input", text, *SMALL)
     assert f"{len(TEXTS)} documents" in result.stdout
     return folder
 
@@ -138,17 +121,12 @@ def test_worker_that_fails_ends_the_others(preprocess, same_text, tmp_path):
 
 
 @pytest.mark.slow  # three ranks: the test above
-def test_any_world_size_makes_the_same(inside, root, serial, same_text, tmp_path):
-    world_sizes = (3, len(TEXTS) + 9)
-    calls = []
-    for world_size in world_sizes:
-        where = ["--data-dir", str(tmp_path / str(world_size)), *map(str, same_text)]
+def test_any_world_size_makes_the_same(preprocess, serial, same_text, tmp_path):
+    for world_size in (3, len(TEXTS) + 9):
+        where = ["--data-dir", tmp_path / str(world_size), *same_text]
         for rank in reversed(range(world_size)):
-            share = ["--rank", str(rank), "--world-size", str(world_size)]
-            calls.append(["shard", *share, *where])
-        calls.append(["merge", *where])
-    make_calls(inside, root, calls, tmp_path)
-    for world_size in world_sizes:
+            preprocess("shard", "--rank", rank, "--world-size", world_size, *where)
+        preprocess("merge", *where)
         assert read_dataset(tmp_path / str(world_size)) == read_dataset(serial)
 
 
@@ -213,22 +191,22 @@ def test_two_at_once_make_the_data_once(inside, root, serial, tmp_path):
     assert not list(tmp_path.glob("*lock*"))
 
 
-def test_shards_of_other_inputs_are_other_files(inside, root, serial, same_text, tmp_path):
+def test_shards_of_other_inputs_are_other_files(preprocess, serial, same_text, tmp_path):
     """Two jobs at once, one of which ends documents with another token, cannot mix their files."""
     where = ["--data-dir", tmp_path, *same_text]
-    calls = [["shard", *where], ["shard", *where, "--end-of-text", "a"], ["merge", *where]]
-    make_calls(inside, root, calls, tmp_path)
+    for call in (["shard"], ["shard", "--end-of-text", "a"], ["merge"]):
+        preprocess(*call, *where)
     assert read_dataset(tmp_path) == read_dataset(serial)
     assert len(list(tmp_path.glob("corpus_shards/*/*.idx"))) == 1  # those of the other inputs
 
 
 def test_shards_that_an_ended_job_of_another_size_left_are_no_obstacle(
-    inside, root, serial, same_text, tmp_path
+    preprocess, serial, same_text, tmp_path
 ):
     where = ["--data-dir", tmp_path, *same_text]
-    shards = [(2, 3), (0, 2), (1, 2)]
-    calls = [["shard", *where, "--rank", rank, "--world-size", size] for rank, size in shards]
-    make_calls(inside, root, [*calls, ["merge", *where]], tmp_path)
+    for rank, size in ((2, 3), (0, 2), (1, 2)):
+        preprocess("shard", *where, "--rank", rank, "--world-size", size)
+    preprocess("merge", *where)
     assert read_dataset(tmp_path) == read_dataset(serial)
     assert not list(tmp_path.glob("corpus_shards"))
 

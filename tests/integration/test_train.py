@@ -44,7 +44,8 @@ def command(root, data):
 @pytest.fixture(scope="module")
 def train(inside, command, tmp_path_factory):
     """Give a function that runs train.py to its end; `inside.start` is for what gets signals."""
-    copies = Copies(inside, tmp_path_factory.mktemp("copies"), ONE_THREAD)
+    modules = ("torch._dynamo", "torch.utils.tensorboard", "matplotlib.figure")
+    copies = Copies(inside, tmp_path_factory.mktemp("copies"), *modules, env=ONE_THREAD)
     yield lambda *arguments, **options: copies(*command(*arguments)[1:], **options)
     copies.end()
 

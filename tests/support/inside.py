@@ -9,7 +9,6 @@ from support import processes
 # It becomes each program that a line of its input names, in a copy of itself.
 COPIES = """
 import json, os, runpy, sys, traceback
-import matplotlib.figure, torch, torch._dynamo, torch.utils.tensorboard
 for line in sys.stdin:
     argv, env, *files = json.loads(line)
     copy = os.fork()
@@ -57,14 +56,15 @@ class Inside:
 
 
 class Copies:
-    """Runs Python programs inside the environment that need PyTorch, whose import takes seconds.
+    """Runs Python programs inside the environment that import what takes seconds each time.
 
-    Each runs in a copy of one process that has imported it already.
+    Each runs in a copy of one process that has imported these modules already.
     """
 
-    def __init__(self, inside, folder, env):
+    def __init__(self, inside, folder, *modules, env=None):
         self._files = [folder / "standard output", folder / "standard error"]
-        self._process = inside.start("python", "-c", COPIES, env=env, stdin=subprocess.PIPE)
+        code = f"import {', '.join(modules)}\n{COPIES}"
+        self._process = inside.start("python", "-c", code, env=env, stdin=subprocess.PIPE)
 
     def __call__(self, *argv, env=None, check=True):
         """Run a program with its arguments to its end and return its CompletedProcess."""
