@@ -3,16 +3,17 @@
 import re
 
 import pytest
-from support.jobs import TEXT, TRAINING
+from integration.test_jobs import write_job
+from support.jobs import TRAINING
 
 LOCAL = "local/run_training_local.sbatch"
 
 
 @pytest.fixture
-def measured(make_job_clone, slurm, tmp_path):
+def measured(make_job_clone, jobs_made, slurm, tmp_path):
     """Give a clone with training data, whose jobs are measured each second."""
     clone = make_job_clone(tmp_path, "[jobs]\nusage = 1\n")
-    clone.finish("local/preprocess_data_local.sbatch", "--", *TEXT)
+    (clone.scratch / "data").symlink_to(jobs_made.scratch / "data")
     return clone
 
 
@@ -47,8 +48,8 @@ def test_page_of_a_chain_on_two_nodes(measured, tmp_path):
     assert int(figures["steps"]) == len(measured.losses("<b>mine"))
 
     other = tmp_path / "a page.html"
-    preparing = next(measured.runs.glob("*-preprocess")).name
-    done = measured.submit("report", second, preparing, "--output", str(other))
+    plain = measured.finish(write_job(measured, "plain", 'srun "$LAUNCHER" true')).folder.name
+    done = measured.submit("report", second, plain, "--output", str(other))
     assert done.stdout == f"{other}\n"
     assert "warning: no metrics: the directory of the results is unknown\nhint: " in done.stderr
-    assert f"<h2>{preparing}</h2>" in other.read_text()
+    assert f"<h2>{plain}</h2>" in other.read_text()
