@@ -38,7 +38,7 @@ def is_told(done, message, code=1):
 # Exit codes
 
 
-@pytest.mark.parametrize("code", [0, 1, 7, 255])
+@pytest.mark.parametrize("code", [1, 255])  # 0 is that of most tests
 def test_exit_code_is_the_programs(code, clone):
     done = clone.container_run("sh", "-c", f"exit {code}", check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
