@@ -107,9 +107,9 @@ command_exec() {
   exec "$@"
 }
 
-exported_keep REPLY UTF8 arch base block bound byte code command directory each file found \
-    free free_inodes hint home image inodes lines magic mode number options own path pieces \
-    reason rest size source stack target text told valid variable word
+exported_keep REPLY UTF8 arch base bound byte code command directory each file found free \
+    free_inodes hint home image inodes lines magic mode options own path pieces reason size \
+    source stack target text told variable word
 
 # ---------- lib/runtimes/launch.bash
 
@@ -271,20 +271,38 @@ command_set() {
   fi
 }
 
+# UTF-8, by well-formed byte sequences: the Unicode Standard, table 3-7.
+declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
+$'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
+$'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*$'
+
+# bytes_escape TEXT: set REPLY to input for printf %b in ASCII: an octal escape for each other byte, and two backslashes for
+# each.
+bytes_escape() {
+  local LC_ALL=C
+  local code byte
+  REPLY=${1//\\/\\\\}
+  for code in {128..255}; do
+    printf -v code '\\0%o' "$code"
+    printf -v byte '%b' "$code"
+    REPLY=${REPLY//"$byte"/"$code"}
+  done
+}
+
 # command_encode: encode a command with bytes that are not UTF-8 as octal escapes, which the contract decodes: the
 # runtimes pass arguments as JSON, with U+FFFD for such bytes. An argument is passed in pieces, which begin with + and
 # the last with =, as it can become longer than the kernel allows.
 command_encode() {
   local LC_ALL=C
-  [[ ! ${command[*]} =~ $UTF8$ ]] || return 0
+  [[ ! ${command[*]} =~ $UTF8 ]] || return 0
   local word
   local -a pieces=()
   for word in "${command[@]}"; do
-    while utf8_first_bytes 20000 "$word" && word=${word:${#REPLY}} && [[ -n $word ]]; do
-      utf8_escape "$REPLY"
-      pieces+=("+$REPLY")
+    while ((${#word} > 20000)); do
+      bytes_escape "${word:0:20000}"
+      pieces+=("+$REPLY") word=${word:20000}
     done
-    utf8_escape "$REPLY"
+    bytes_escape "$word"
     pieces+=("=$REPLY")
   done
   command=("${pieces[@]}")
@@ -303,44 +321,6 @@ while [ "$longship_left" -gt 0 ]; do
 done
 unset longship_left longship_word
 '${longship_contract-}
-}
-
-# ---------- lib/script/json.bash
-
-# The longest UTF-8 prefix of a text, by well-formed byte sequences: the Unicode Standard, table 3-7.
-declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
-$'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
-$'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*'
-
-# utf8_escape TEXT: set REPLY to input for printf %b, with an octal escape for each byte that is not UTF-8, and two
-# backslashes for each.
-utf8_escape() {
-  local LC_ALL=C
-  local rest=$1 block valid byte text=''
-  while [[ -n $rest ]]; do
-    utf8_first_bytes 200 "$rest" # in blocks: bash copies the remaining text for each removed byte
-    block=$REPLY rest=${rest:${#REPLY}}
-    while [[ -n $block ]]; do
-      [[ $block =~ $UTF8 ]]
-      valid=${BASH_REMATCH[0]}
-      block=${block:${#valid}}
-      text+=${valid//\\/\\\\}
-      if [[ -n $block ]]; then
-        printf -v byte '%d' "'$block"
-        printf -v byte '\\0%03o' "$((byte & 255))"
-        text+=$byte block=${block:1}
-      fi
-    done
-  done
-  REPLY=$text
-}
-
-# utf8_first_bytes NUMBER TEXT: set REPLY to the first bytes, and up to three more that complete the last character.
-utf8_first_bytes() {
-  local LC_ALL=C
-  local -i number=$1
-  while ((number < $1 + 3)) && [[ ${2:number:1} == [$'\x80'-$'\xbf'] ]]; do number+=1; done
-  REPLY=${2:0:number}
 }
 
 # ---------- lib/script/messages.bash

@@ -361,13 +361,13 @@ def test_only_what_is_no_utf8_is_encoded(bash, some):
     assert (done.stdout == f"a\0{some}\0b\0") == (some in UTF8)
 
 
-def test_only_bytes_that_are_not_utf8_are_encoded(bash):
+def test_only_a_command_that_is_not_utf8_is_encoded(bash):
     take = call("command_set", "rc file", Expansion('"$@"'))
     show = "printf '%s\\0' \"${command[@]}\""
-    plain = bash(take, "command_encode", show, arguments=["a b", "\\n", "$x"])
-    assert plain.stdout == "a b\0\\n\0$x\0"
+    plain = bash(take, "command_encode", show, arguments=["a b", "\\n", "$x", "é"])
+    assert plain.stdout == "a b\0\\n\0$x\0é\0"
     encoded = bash(take, "command_encode", show, arguments=["a b", "\\n", "é", "é\udcff"])
-    assert encoded.stdout == "=a b\0=\\\\n\0=é\0=é\\0377\0"
+    assert encoded.stdout == "=a b\0=\\\\n\0=\\0303\\0251\0=\\0303\\0251\\0377\0"
 
 
 @pytest.mark.parametrize(("there", "shown"), [("bash", "--rcfile /rc file -i"), ("sh", "-i")])
