@@ -2,27 +2,17 @@
 # Assets: models and datasets of the Hugging Face Hub, in the cache that its libraries use. Each has a record, which
 # is written last: the commit and the number of files, then the files with their SHA-256 in the form of sha256sum.
 # For the transfer to another machine they are plain files, DIR/COMMIT/..., because not every copy keeps the
-# cache's links; the record is in the same directory. assets_begin and hub_begin set:
+# cache's links; the record is in the same directory. assets_begin sets:
 #
-#   hub_cache   directory that is HF_HOME
-#   hub_tools   venv that is created for huggingface_hub
+#   hub_cache   directory that is HF_HOME; the record of an asset is longship/ASSET.asset in it
+#   hub_tools   venv that is created for huggingface_hub; only for downloads
 
 # shellcheck source=lib/script/target_facts.bash
 source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
 
-# assets_begin HUB_CACHE
+# assets_begin HUB_CACHE [TOOLS]
 assets_begin() {
-  hub_cache=$1
-}
-
-# hub_begin TOOLS
-hub_begin() {
-  hub_tools=$1
-}
-
-# asset_record ASSET: set REPLY to the file.
-asset_record() {
-  REPLY=$hub_cache/longship/$1.asset
+  hub_cache=$1 hub_tools=${2:-}
 }
 
 # asset_commit RECORD: set REPLY to the commit; empty if it has none.
@@ -38,8 +28,7 @@ asset_files() {
 
 # asset_is_complete ASSET DIR: whether all of its files exist. Starts no process, uses no network.
 asset_is_complete() {
-  asset_record "$1"
-  local -r record=$REPLY
+  local -r record=$hub_cache/longship/$1.asset
   asset_commit "$record"
   asset_has_files "$record" "$hub_cache/hub/$2/snapshots/$REPLY"
 }
@@ -72,29 +61,23 @@ asset_fetch() {
 
 # asset_fetch_locked NUMBER ASSET DIR KIND REPO REVISION [OPTION]...: the lock is held.
 asset_fetch_locked() {
-  local -r number=$1 asset=$2 directory=$3 kind=$4 repo=$5 revision=$6
+  local -r number=$1 asset=$2 directory=$3 kind=$4 repo=$5 revision=$6 record=$hub_cache/longship/$2.asset
   shift 6
   if asset_is_complete "$asset" "$directory"; then return; fi # another process has just done it
   step "$number" "Downloading the $kind $repo, $revision"
-  hub_find
-  asset_record "$asset"
-  inside "$hub_tools/bin/python" "$LIBRARY/assets/inside/fetch_assets.py" "$hub_cache/hub" "$REPLY" "$machine" \
+  if ! inside "$hub_tools/bin/python" -c 'import huggingface_hub' >/dev/null 2>&1; then
+    directory_make "${hub_tools%/*}"
+    lock_run "$hub_tools" hub_make_tools
+  fi
+  inside "$hub_tools/bin/python" "$LIBRARY/assets/inside/fetch_assets.py" "$hub_cache/hub" "$record" "$machine" \
     "$kind" "$repo" "$revision" "$@" || exit 1
-  asset_record "$asset"
-  asset_commit "$REPLY"
+  asset_commit "$record"
   if [[ $REPLY != "$revision" ]]; then
     note "$revision of $repo is now commit $REPLY; to keep this version, set: revision = \"$REPLY\""
   fi
 }
 
-# hub_find: create the venv for huggingface_hub, unless it exists and its Python starts.
-hub_find() {
-  if inside "$hub_tools/bin/python" -c 'import huggingface_hub' >/dev/null 2>&1; then return; fi
-  directory_make "${hub_tools%/*}"
-  lock_run "$hub_tools" hub_make_tools
-}
-
-# hub_make_tools: create the venv for it; an incomplete one is removed.
+# hub_make_tools: create the venv for huggingface_hub; an incomplete one is removed.
 hub_make_tools() {
   note 'installing huggingface_hub'
   rm -rf -- "$hub_tools"
@@ -113,8 +96,7 @@ hub_make_tools() {
 asset_set_ref() {
   local found=''
   local -r ref=$hub_cache/hub/$2/refs/$3
-  asset_record "$1"
-  asset_commit "$REPLY"
+  asset_commit "$hub_cache/longship/$1.asset"
   local -r commit=$REPLY
   if [[ -r $ref ]]; then IFS= read -r found <"$ref" || :; fi
   if [[ $found == "$commit" ]]; then return; fi
@@ -127,8 +109,7 @@ asset_set_ref() {
 # before: a directory with a name of 64 characters. It takes the newest.
 asset_add_metric() {
   local -r name=${2##*--}.py modules=$hub_cache/modules/evaluate_modules/metrics/${2#spaces--}
-  asset_record "$1"
-  asset_commit "$REPLY"
+  asset_commit "$hub_cache/longship/$1.asset"
   local -r files=$hub_cache/hub/$2/snapshots/$REPLY to=$modules/${REPLY}000000000000000000000000
   if [[ ! -e $files/$name ]]; then return; fi # another kind of Space
   if [[ ! -e $to/$name ]]; then
@@ -143,9 +124,7 @@ asset_add_metric() {
 
 # asset_export ASSET DIR COPIES: copy it as plain files to the directory COPIES.
 asset_export() {
-  local -r copy=$3/$1.asset
-  asset_record "$1"
-  local -r record=$REPLY
+  local -r record=$hub_cache/longship/$1.asset copy=$3/$1.asset
   asset_commit "$record"
   local -r commit=$REPLY
   directory_make "$3/$2"
@@ -158,14 +137,12 @@ asset_export() {
 # asset_import NUMBER ASSET DIR REPO COPIES: copy it from COPIES into the cache, if it is complete and unchanged.
 asset_import() {
   local -r number=$1 asset=$2 directory=$3 repo=$4 copies=$5
-  local -r record=$copies/$asset.asset
+  local -r record=$copies/$asset.asset own=$hub_cache/longship/$asset.asset
   local -r again="on a machine with network access, run: python3 set_up.py download --machine $machine; then copy $copies to this machine"
   if [[ ! -e $record ]]; then
     if asset_is_complete "$asset" "$directory"; then return; fi
     fail "asset $repo has not been downloaded: $record not found" "$again"
   fi
-  asset_record "$asset"
-  local -r own=$REPLY
   if cmp -s -- "$record" "$own" && asset_is_complete "$asset" "$directory"; then
     note "$repo is already installed"
     return
@@ -201,7 +178,9 @@ asset_install_files() {
   local -r partial=$to.partial.$$
   local file
   rm -rf -- "$to".partial.*
-  asset_link_files "$record" "$from" "$partial" || {
+  # hard links, or copies on another file system
+  asset_copy_files "$record" "$from" "$partial" --link 2>/dev/null ||
+    asset_copy_files "$record" "$from" "$partial" --reflink=auto || {
     rm -rf -- "$partial"
     fail_writing "${to%/*}" "cannot copy the files of $from" "read cp's output above"
   }
@@ -219,11 +198,6 @@ asset_install_files() {
   fi
   { cp -- "$record" "$copy.partial" && mv -f -- "$copy.partial" "$copy"; } ||
     fail_writing "${copy%/*}" "cannot write $copy" 'check the permissions of the directory; the line above has the reason'
-}
-
-# asset_link_files RECORD FROM TO: make hard links, or copies on another file system.
-asset_link_files() {
-  asset_copy_files "$@" --link 2>/dev/null || asset_copy_files "$@" --reflink=auto
 }
 
 # asset_copy_files RECORD FROM TO OPTION: copy them to the new directory TO, with an option of cp.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
-from lib.configuration.schema import KEYS, entry_name
+from lib.configuration.schema import AssetEntry, entry_name
 from lib.configuration.training import hub_cache
 from lib.runtimes.launch import here_lines
 from lib.script.command import assign, call, wrapped
@@ -17,18 +18,11 @@ from lib.script.errors import LongshipError
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_KEYS = KEYS["assets"].entries
 _REVISION = re.compile(r"[A-Za-z0-9_][\w./+-]*", re.ASCII)
 
 
-class Asset(NamedTuple):
-    """One of the [[assets]]; `include` and `exclude` are patterns of files."""
-
-    repo: str
-    kind: str = _KEYS["kind"].default
-    revision: str = _KEYS["revision"].default
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
+class Asset(AssetEntry):
+    """One of the [[assets]], and its names on this machine."""
 
     @property
     def directory(self) -> str:
@@ -38,7 +32,7 @@ class Asset(NamedTuple):
     @property
     def record(self) -> str:
         """The name of its record, different for each revision and selection of files."""
-        return f"{self.directory}-{hashlib.sha256(repr(tuple(self)).encode()).hexdigest()[:12]}"
+        return f"{self.directory}-{hashlib.sha256(repr(tuple(self)[1:]).encode()).hexdigest()[:12]}"
 
 
 def configured_assets(settings: Settings) -> tuple[Asset, ...]:
@@ -48,7 +42,7 @@ def configured_assets(settings: Settings) -> tuple[Asset, ...]:
 
 
 def _asset(entry: Mapping[str, Any], origin: str) -> Asset:
-    asset = Asset(**{"repo": "", **{key: entry[key] for key in entry if key != "name"}})
+    asset = Asset(**entry)
     if not _REPO.fullmatch(asset.repo) or "--" in asset.repo or ".." in asset.repo:
         raise LongshipError(
             f'{origin}: repo of asset "{entry_name(entry)}" is not a name on the hub: '
@@ -113,7 +107,7 @@ def offline_lines(settings: Settings, paths: Paths) -> list[str]:
 
 def _fetch_lines(settings: Settings, paths: Paths, assets: tuple[Asset, ...]) -> list[str]:
     """Return the lines that download them."""
-    lines = [*_start_lines(settings, paths), call("hub_begin", paths.tools / "hub")]
+    lines = _start_lines(settings, paths, paths.tools / "hub")
     for number, each in enumerate(assets, 1):
         words = [each.record, each.directory, each.kind, each.repo, each.revision]
         for option, patterns in (("--include", each.include), ("--exclude", each.exclude)):
@@ -122,13 +116,10 @@ def _fetch_lines(settings: Settings, paths: Paths, assets: tuple[Asset, ...]) ->
     return lines
 
 
-def _start_lines(settings: Settings, paths: Paths) -> list[str]:
+def _start_lines(settings: Settings, paths: Paths, *tools: Path) -> list[str]:
     """Return the lines that set what all functions read."""
     cache = hub_cache(settings.configuration.environment, paths)
-    return [
-        assign("machine", settings.machine.name),
-        call("assets_begin", cache),
-    ]
+    return [assign("machine", settings.machine.name), call("assets_begin", cache, *tools)]
 
 
 def _ref_lines(assets: tuple[Asset, ...]) -> list[str]:
