@@ -19,6 +19,8 @@ from support.lab import fill
 from support.patients import ARCH, TOKEN, Report
 from support.repository import toml
 
+# What starts no container is looked at in half the time.
+without_container = pytest.mark.usefixtures("without_container")
 HOST = Path("/proc/sys/kernel/hostname")
 PASSWORD = "pass/w@rd"
 NVIDIA_SMI = """case ${1-} in
@@ -469,6 +471,11 @@ ALONE = {
     *("scratch is a file", "dead link", "no home", "no TMPDIR", "no runtime", "no image"),
     *("no SIF", "other CPU", "no bind", "dead Slurm"),
 }
+# Of those alone, each that is looked at outside of a container.
+OUTSIDE = {
+    *("old python", "no click", "typing error", "unknown key", "other machine"),
+    *("scratch is a file", "dead link", "no home", "no TMPDIR", "dead Slurm"),
+}
 # What is said of one of these topics can hide what would be said of another.
 TOGETHER = ({"image", "overlay", "packages", "mount"}, {"certificates", "proxy", "network"})
 
@@ -497,6 +504,8 @@ def test_faults_are_named_with_their_fixes(faults, patient, healthy):
     for fault in faults:
         assert healthy.states(fault.topic) <= {"ok"}
         assert healthy.of(fault.topic) or fault.topic == "locks"
+    if faults[0].name in OUTSIDE:
+        patient.use_no_container()
     env = {name: value for fault in faults for name, value in (fault.plant(patient) or {}).items()}
     report = patient.report(env=env or None)
     for fault in faults:
@@ -522,6 +531,7 @@ def found(report, state, topic, text, fix=""):
     return told[0]
 
 
+@without_container
 def test_full_disk_is_a_problem(patient, healthy, small_disk):
     disk = small_disk(16)
     scratch_at(patient, disk)
@@ -531,18 +541,21 @@ def test_full_disk_is_a_problem(patient, healthy, small_disk):
     assert healthy.states("scratch") == {"ok"}
 
 
+@without_container
 def test_disk_without_inodes_is_told(patient, small_disk):
     disk = small_disk(16)
     scratch_at(patient, disk)
     found(patient.report(), "warning", "scratch", "more files", "free some space there")
 
 
+@without_container
 def test_folder_without_a_right_to_write_is_a_problem(patient, healthy, read_only_folder):
     scratch_at(patient, read_only_folder)
     found(patient.report(), "problem", "scratch", "cannot write to", "paths.scratch_dir")
     assert healthy.states("scratch") == {"ok"}
 
 
+@without_container
 def test_folder_that_starts_no_programs_is_a_problem(patient, healthy, small_disk):
     disk = small_disk(16, options="rw,noexec")
     scratch_at(patient, disk)
@@ -582,6 +595,7 @@ def test_missing_user_namespaces_are_a_problem(patient, healthy):
     assert healthy.states("namespaces") == {"ok"}
 
 
+@without_container
 @pytest.mark.parametrize("program", ["curl", "python3"])
 def test_certificate_that_is_not_trusted_is_a_problem(program, patient, https_server):
     environment = {"PIP_INDEX_URL": f"{https_server.url}/simple"}
@@ -594,6 +608,7 @@ def test_certificate_that_is_not_trusted_is_a_problem(program, patient, https_se
     found(patient.report(env=environment), "ok", "network", f"answers: {https_server.url}")
 
 
+@without_container
 def test_password_is_in_no_argument(patient):
     seen = patient.folder / "seen"
     patient.program(
@@ -607,6 +622,7 @@ def test_password_is_in_no_argument(patient):
     assert "hidden" not in seen.read_text() + report.text
 
 
+@without_container
 @pytest.mark.parametrize(("account", "state"), [("lab", "ok"), ("ours", "problem")])
 def test_account_is_compared_with_those_that_slurm_knows(account, state, patient):
     # A mock: the tests' Slurm keeps no accounts.
@@ -616,6 +632,7 @@ def test_account_is_compared_with_those_that_slurm_knows(account, state, patient
     found(patient.report(), state, "account", account, fix)
 
 
+@without_container
 @pytest.mark.parametrize(
     ("cuda", "state", "text"),
     [
@@ -627,15 +644,14 @@ def test_account_is_compared_with_those_that_slurm_knows(account, state, patient
 def test_driver_is_compared_with_the_cuda_of_the_image(cuda, state, text, patient):
     # A mock of the driver's program, seen without a container only.
     patient.program("nvidia-smi", NVIDIA_SMI)
-    patient.change('runtime = "apptainer"', 'runtime = "host"')
     report = patient.report(env={"CUDA_VERSION": cuda})
     found(report, "ok", "GPU", "1 x NVIDIA A100-SXM4-40GB, driver 550.54.15, for CUDA up to 12.4")
     found(report, state, "GPU inside", text)
 
 
+@without_container
 def test_newer_driver_is_understood(patient):
     patient.program("nvidia-smi", SINCE_610)
-    patient.change('runtime = "apptainer"', 'runtime = "host"')
     report = patient.report(env={"CUDA_VERSION": "13.4"})
     found(report, "ok", "GPU", "2 x NVIDIA B200, driver 610.43.02, for CUDA up to 13.3")
     found(report, "ok", "GPU inside", "2 visible; the image has CUDA 13.4")
@@ -651,6 +667,7 @@ def test_gpu_that_is_not_seen_inside_is_a_problem(patient):
 # --- what looks like a fault and is none
 
 
+@without_container
 def test_lock_of_a_process_that_works_is_no_fault(patient):
     with subprocess.Popen(["sleep", "600"]) as process:
         stat = Path(f"/proc/{process.pid}/stat").read_text()
@@ -661,6 +678,7 @@ def test_lock_of_a_process_that_works_is_no_fault(patient):
     found(report, "ok", "locks", f"process {process.pid} on ")
 
 
+@without_container
 def test_changes_that_are_saved_are_no_fault(patient):
     unsaved_changes(patient)
     found(patient.report(), "warning", "repository", "with changes that are not saved in patches/")
@@ -668,6 +686,7 @@ def test_changes_that_are_saved_are_no_fault(patient):
     found(patient.report(), "ok", "repository", "with changes that are in ")
 
 
+@without_container
 @pytest.mark.parametrize("why", ["in a job", "carried here"])
 def test_no_way_out_is_no_fault_where_there_need_be_none(why, patient):
     env = dead_index(patient)
@@ -716,6 +735,7 @@ def test_text_fits_a_screen_and_ends_with_the_next_step(patient):
     assert all(len(each.split()[-1]) > 56 for each in words), words
 
 
+@without_container
 def test_all_values_are_told_with_their_origin(patient):
     patient.write(patient.root / "configuration.local.toml", "[packages]\nprocessors = 2\n")
     shown = patient.doctor("--stack", "pytorch").stdout
@@ -743,6 +763,7 @@ def test_nothing_is_changed(arguments, patient):
     assert state() == before
 
 
+@without_container
 def test_names_of_files_do_not_break_json(patient):
     folder = os.fsencode(patient.scratch / "containers")
     path = folder + b'/\xff\n"x\x1b[31m.partial'

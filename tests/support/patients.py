@@ -123,6 +123,10 @@ class Patient(Clone):
         assert old in text
         path.write_text(text.replace(old, new))
 
+    def use_no_container(self):
+        """Choose the runtime `host`."""
+        self.change('runtime = "apptainer"', 'runtime = "host"')
+
     def program(self, name, script):
         """Put a program in front of all others."""
         self.write(self.bin / name, f"#!/bin/bash\n{script}\n", 0o755)
@@ -161,6 +165,12 @@ def make_patient(
 def patient(make_patient, tmp_path):
     """Give a clone in which all is well; a test may spoil it."""
     return make_patient(tmp_path)
+
+
+@pytest.fixture
+def without_container(patient):
+    """Let the test's patient start no containers."""
+    patient.use_no_container()
 
 
 @pytest.fixture(scope="session")
