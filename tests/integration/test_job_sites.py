@@ -27,7 +27,6 @@ REAL = {
     "lumi/run_training_ranks_lumi.sbatch",  # a task for each rank
     "jsc/preprocess_data_parallel_jpb.sbatch",
     "olivia/preprocess_data_olivia.sbatch",
-    "alps/preprocess_data_alps.sbatch",  # whose nodes are exclusive
 }
 
 WITHOUT_PRICE = ("local", "arrhenius", "marenostrum")
