@@ -14,6 +14,7 @@ from support.lab import fill, is_told
 from support.repository import Clone, toml
 
 SECONDS = 300  # what a test waits for at most
+OWN = ("local", "pytorch")  # site and stack
 IMAGE = "containers/base_1_amd64.tar"
 # What an unpacking may use: bash, coreutils and python3; git and pip are not there.
 BARE = (
@@ -36,6 +37,11 @@ class Place:
             shutil.copytree(template.folder, folder, symlinks=True)
             return
         Clone(processes_root(), self.root, environment)
+        # Each test copies it several times: other sites and stacks, and the pages, are left out.
+        others = [*self.root.glob("*/site.toml"), *self.root.glob("stacks/*/stack.toml")]
+        for path in (each.parent for each in others if each.parent.name not in OWN):
+            shutil.rmtree(path)
+        shutil.rmtree(self.root / "docs")
         (self.root / "configuration.toml").write_text(
             'machine = "local"\n[paths]\nproject_dir = "~/the project"\n'
             'scratch_dir = "~/a scratch"\n[container]\nruntime = "apptainer"\n'
