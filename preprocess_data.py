@@ -16,6 +16,7 @@ documents, `NAME_text_document.idx` the positions of the documents.
 from __future__ import annotations
 
 import argparse
+import glob
 import hashlib
 import json
 import math
@@ -98,16 +99,21 @@ class Product:
         return [file.stat().st_size for file in self.files]
 
     @contextmanager
-    def write(self) -> Iterator[tuple[list[Path], dict[str, Any]]]:
+    def write(self, *, locked: bool = True) -> Iterator[tuple[list[Path], dict[str, Any]]]:
         """Make the product: yield the files to write, and a dictionary for the result's properties.
 
-        All files get their final names at the end, or none of them on an error.
+        All files get their final names at the end, or none of them on an error. The owner of the
+        lock removes what killed processes have left.
         """
         # Host and process ID, because two users or two jobs can make the same product.
         mark = f".partial-{platform.node()}-{os.getpid()}"
         partial = [file.with_name(file.name + mark) for file in (*self.files, self.record)]
         result: dict[str, Any] = {}
         self.record.parent.mkdir(parents=True, exist_ok=True)
+        for file in (*self.files, self.record) if locked else ():
+            for left in file.parent.glob(f"{glob.escape(file.name)}.partial-*"):
+                with suppress(OSError):  # it can be another user's
+                    left.unlink()
         try:
             yield partial[:-1], result
             sizes = [file.stat().st_size for file in partial[:-1]]
@@ -358,7 +364,7 @@ def make_shard(layout: Layout, rank: int, world_size: int) -> None:
         print(f"{name}: already done, see {product.files[0]}")
         return
     tokenizer, end_of_text = open_tokenizer(layout)
-    with product.write() as ((bin_file, idx_file), result):
+    with product.write(locked=False) as ((bin_file, idx_file), result):
         builder = open_builder(bin_file, tokenizer.get_vocab_size())
         documents = tokens = 0
         start = time.perf_counter()

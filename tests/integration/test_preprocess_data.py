@@ -87,6 +87,7 @@ def test_ranks_in_parallel_make_what_one_process_makes(
     ]
     for rank in ranks:
         assert rank.communicate(timeout=300) and rank.returncode == 0
+    (tmp_path / "corpus_text_document.bin.partial-node7-1").touch()  # a kill on another node
     preprocess("merge", *where)
     assert read_dataset(tmp_path) == read_dataset(serial)
     names = sorted(file.name for file in tmp_path.iterdir())
