@@ -45,7 +45,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from training_run import fail
-from training_run.megatron_data import open_tokens, vocab_size_of
+from training_run.megatron_data import open_tokens, recorded
 from training_run.metrics import Recorder, peak_flops, summarize
 from training_run.process import Process, Stop
 from training_run.run_directory import RunDirectory
@@ -139,7 +139,8 @@ def check_arguments(args: Namespace, training: int, held_out: int, world_size: i
 
     `training` and `held_out` are the numbers of tokens to train on, and to validate on.
     """
-    vocab_size = vocab_size_of(args.data) or args.vocab_size
+    args.tokenizer_sha256 = recorded(args.data, "made_from", "tokenizer_sha256")  # for the export
+    vocab_size = recorded(args.data, "result", "vocab_size") or args.vocab_size
     if not vocab_size:
         message = f"the vocabulary size is unknown: cannot read {args.data}.record.json"
         fail(message, "give it with --vocab-size")

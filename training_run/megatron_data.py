@@ -11,6 +11,7 @@ import json
 import math
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -55,9 +56,9 @@ def open_tokens(prefix: Path, validation_fraction: float) -> tuple[np.ndarray, n
     return tokens[:first_held_out], tokens[first_held_out:]
 
 
-def vocab_size_of(prefix: Path) -> int:
-    """Return the vocabulary size of a dataset; 0 without a record, as other programs write none."""
+def recorded(prefix: Path, part: str, name: str) -> Any:
+    """Return a value of a dataset's record; None without one, as other programs write none."""
     try:
-        return json.loads(Path(f"{prefix}.record.json").read_text("utf-8"))["result"]["vocab_size"]
+        return json.loads(Path(f"{prefix}.record.json").read_text("utf-8"))[part][name]
     except (OSError, ValueError, LookupError, TypeError):
-        return 0
+        return None

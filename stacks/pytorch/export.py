@@ -75,24 +75,24 @@ def llama_configuration(arguments: dict[str, Any], model: dict[str, Tensor]) -> 
     }
 
 
-def find_tokenizer(data: Path, given: Path | None) -> tuple[Path, str]:
-    """Return the tokenizer that made a dataset, and its end-of-text token; fail if it is another.
+def find_tokenizer(arguments: dict[str, Any], given: Path | None) -> tuple[Path, str]:
+    """Return the tokenizer of a dataset, and its end-of-text token; fail if it is another.
 
     Parameters
     ----------
-    data : Path
-        The dataset of the run, without .bin and .idx.
+    arguments : dict
+        Those of train.py: the dataset can have been made again since, with another tokenizer.
     given : Path, optional
         Tokenizer to use instead of the one next to the dataset.
     """
-    hint = "give it with --tokenizer FILE"
+    data, hint = Path(arguments["data"]), "give it with --tokenizer FILE"
     path = given or data.with_name(data.name.replace("_text_document", "_tokenizer.json"))
     try:
         made_from = json.loads(Path(f"{data}.record.json").read_text("utf-8"))["made_from"]
         checksum = hashlib.sha256(path.read_bytes()).hexdigest()
     except (OSError, ValueError, LookupError) as error:
         fail(f"the tokenizer of {data} was not found: {error}", hint)
-    if checksum != made_from["tokenizer_sha256"]:
+    if checksum != (arguments.get("tokenizer_sha256") or made_from["tokenizer_sha256"]):
         fail(f"{path} is not the tokenizer that made {data}", hint)
     return path, made_from["end_of_text"]
 
@@ -122,7 +122,7 @@ def main() -> None:
 
     def convert(directory: Path) -> None:
         state = torch.load(newest, map_location="cpu", weights_only=True)
-        tokenizer, end_of_text = find_tokenizer(Path(state["arguments"]["data"]), args.tokenizer)
+        tokenizer, end_of_text = find_tokenizer(state["arguments"], args.tokenizer)
         write(state, tokenizer, end_of_text, directory)
 
     export(newest.with_name(f"{newest.stem}-hf"), convert)

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import random
@@ -301,6 +302,29 @@ def test_steps_after_the_checkpoint_are_done_again(inside, command, tmp_path):
     output = stop_at(process, tmp_path, len(killed) + 1)
     assert f"step-{first:08d}.pt to step" in output
     assert losses(tmp_path)[: len(killed)] == killed
+
+
+def test_export_has_the_tokenizer_that_the_run_was_trained_with(
+    inside, train, data, root, tmp_path
+):
+    """And not the one with which its dataset was made again since."""
+    train(tmp_path, *FINITE)
+    record, export = data.with_suffix(".record.json"), root / "stacks/pytorch/export.sh"
+    tokenizer = data.with_name("corpus_tokenizer.json")
+    before, text = record.read_text(), tokenizer.read_text()
+    used = tmp_path / "used.json"
+    used.write_text(text)
+    try:
+        tokenizer.write_text(f"{text} ")
+        sums = (hashlib.sha256(each.read_bytes()).hexdigest() for each in (used, tokenizer))
+        record.write_text(before.replace(*sums))
+        refused = inside("bash", export, tmp_path / "run", check=False)
+        assert_error(refused, f"{tokenizer} is not the tokenizer that made", "--tokenizer FILE")
+        inside("bash", export, tmp_path / "run", "--tokenizer", used)
+        assert (tmp_path / "run/step-00000060-hf/tokenizer.json").read_text() == text
+    finally:
+        record.write_text(before)
+        tokenizer.write_text(text)
 
 
 def test_run_is_trained_by_one_process(inside, command, train, tmp_path):
