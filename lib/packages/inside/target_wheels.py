@@ -3,7 +3,7 @@
 Two files of the wheelhouse list the needs of one stack on one architecture: ``NAME.lock``, what is
 installed, and ``NAME.sha256``, every file, with what builds need. WORK is a directory for
 unfinished files, with ``target/`` (describe_image.py) and ``pins.txt`` (resolve_packages.py).
-Everything here runs with a Python whose venv contains pip and uv.
+Everything here runs with a Python whose venv contains pip, build and uv.
 """
 
 import concurrent.futures
@@ -17,7 +17,10 @@ import subprocess
 import sys
 import urllib.parse
 
-import build_requirements
+import build
+import build.env
+import describe_image
+import pyproject_hooks
 import resolve_packages
 from packaging import utils
 
@@ -27,6 +30,9 @@ except ModuleNotFoundError:  # before Python 3.11
     from pip._vendor import tomli as tomllib
 
 MISSING, FULL = 3, 4  # exit codes: a package has no wheel, the disk is full
+UV = os.path.join(os.path.dirname(sys.executable), "uv")
+# the backend of repositories that name none, and what a script of the user may need
+ALWAYS = ("setuptools", "wheel", "pip", "-r", os.path.join(os.path.dirname(__file__), "uv.txt"))
 
 
 class Wanted:
@@ -51,7 +57,7 @@ def fetch(directory, name, arch, work, repositories, *arguments):
     The arguments are the repositories to build, ``--``, and options of pip.
     """
     split = arguments.index("--")
-    build_requirements.resolve(work, arch, repositories, arguments[:split])
+    resolve_builds(work, arch, repositories, arguments[:split])
     wanted = choose(work, arch)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         sums = pool.map(checksum, [os.path.join(directory, each.file) for each in wanted])
@@ -61,6 +67,43 @@ def fetch(directory, name, arch, work, repositories, *arguments):
     sources = resolve_packages.index_options(resolve_packages.read(work, "pins.txt"))
     with open(os.path.join(work, "missing.txt"), "w", encoding="utf-8") as file:
         file.writelines([*sources, *missing] if missing else [])
+
+
+def resolve_builds(work, arch, repositories, sources):
+    """Resolve the build requirements, one file ``build_NAME`` for each repository.
+
+    Two repositories may need different versions; ``build_`` is for all of them. The sources are
+    ``./NAME[EXTRA]``, after ``-e`` if they are editable.
+    """
+    wanted = {"": ALWAYS}
+    words = iter(sources)
+    for word in words:
+        name = (next(words) if word == "-e" else word)[len("./") :].partition("[")[0]
+        kind = "editable" if word == "-e" else "wheel"
+        try:
+            wanted[name] = required_by(os.path.join(repositories, name), kind)
+        except subprocess.CalledProcessError as error:
+            sys.stderr.buffer.write(error.stdout or b"")
+            sys.stderr.buffer.write(error.stderr or b"")
+            sys.exit(f"cannot list the build requirements of repository {name}")
+        except (build.BuildException, build.BuildBackendException) as error:
+            sys.exit(f"cannot list the build requirements of repository {name}: {error}")
+    own = os.path.join(work, "target")
+    described = [resolve_packages.read(own, each) for each in ("python", "glibc")]
+    target = os.path.join(work, "build target")  # a build does not see the image's packages
+    describe_image.write_description(target, *described)
+    for name, requirements in wanted.items():
+        out = os.path.join(work, f"build_{name}")
+        resolve_packages.resolve(UV, target, arch, "", "", repositories, out, *requirements)
+
+
+def required_by(repository, kind):
+    """Return what the build of a repository requires: what it lists, and what its backend adds."""
+    with build.env.DefaultIsolatedEnv() as environment:
+        run = pyproject_hooks.quiet_subprocess_runner
+        builder = build.ProjectBuilder.from_isolated_env(environment, repository, run)
+        environment.install(builder.build_system_requires)
+        return sorted(builder.build_system_requires | builder.get_requires_for_build(kind))
 
 
 def finish(directory, name, arch, work, on_target):
@@ -96,7 +139,7 @@ def choose(work, arch):
         pins = resolve_packages.read_pins(resolve_packages.read(work, name))
         out = f"pylock.{number}.toml"
         if not os.path.exists(os.path.join(work, out)):
-            resolve_packages.choose_wheels(build_requirements.UV, work, arch, name, out)
+            resolve_packages.choose_wheels(UV, work, arch, name, out)
         packages = tomllib.loads(resolve_packages.read(work, out)).get("packages", ())
         packages = {f"{each['name']}=={each.get('version')}": each for each in packages}
         for pin, line in pins.items():
