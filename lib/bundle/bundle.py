@@ -96,7 +96,7 @@ def _needed(settings: Settings, here: Paths) -> list[str]:
         base, image = archive_base(source, here), source.address
         build = call("python3", "build_container.py", "download", "--machine", machine)
         lines.append(call("--archive", base, build))
-    if Packages.read(settings, here).wanted:
+    if Packages(settings, here).wanted:
         lock = f"pip/{settings.stack.name}_{here.arch}.lock"
         lines.append(call("--need", lock, image, set_up))
     names = [f"repos/{each.name}.bundle" for each in configured_repositories(settings)]

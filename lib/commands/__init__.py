@@ -50,16 +50,13 @@ class Call(NamedTuple):
         settings = load_settings(self.settings.root, changed, self.environ)
         return self._replace(settings=settings, options=changed)
 
-    def runtime(self, paths: Paths | None = None) -> Choice:
-        """Choose the runtime that starts the image."""
-        return _print_choice(choose_runtime(self.settings, paths or self.paths, execute.succeeds))
-
     def environment(
         self, purpose: str = "run", *, choice: Choice | None = None, paths: Paths | None = None
     ) -> Environment:
         """Resolve the environment for one purpose, by default on the target machine."""
-        runtime = (choice or self.runtime()).runtime
-        return Environment(self.settings, paths or self.paths, runtime, purpose)
+        if choice is None:
+            choice = _print_choice(choose_runtime(self.settings, self.paths, execute.succeeds))
+        return Environment(self.settings, paths or self.paths, choice.runtime, purpose)
 
     def target_runtime(self, here: Paths) -> Choice:
         """Choose the runtime of a machine that is installed offline."""

@@ -70,7 +70,7 @@ def build_overlay(
             "pass pip options after --: python3 build_overlay.py download -- OPTION...",
         )
     if print_path:
-        packages = Packages.read(call.settings, call.paths)
+        packages = Packages(call.settings, call.paths)
         call.show(f"{_NAME} --print-path", lambda: Report(f"{overlay.overlay_link(packages)}\n"))
         return
     if show:

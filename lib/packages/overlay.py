@@ -132,7 +132,7 @@ def download_lines(env: Environment, command_line: str) -> list[str]:
 
 def prune_lines(settings: Settings, paths: Paths, *, asked: bool) -> list[str]:
     """Return the lines that delete unused overlays; `asked` if the user has confirmed it."""
-    link = overlay_link(Packages.read(settings, paths))
+    link = overlay_link(Packages(settings, paths))
     return [
         call("directory_make", link.parent),
         wrapped(

@@ -61,7 +61,7 @@ def repositories_alone_lines(
         raise LongshipError(
             "no repository is configured", "add one to configuration.toml: [[repositories]]"
         )
-    goes_on = action == "continue" and Packages.read(settings, paths).venv is not None
+    goes_on = action == "continue" and Packages(settings, paths).venv is not None
     following = [call("next_step", SET_UP_COMMAND)] if goes_on else []
     return [*_directory_lines(paths, command_line), *lines, *following]
 

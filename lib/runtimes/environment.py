@@ -95,7 +95,7 @@ class Environment(_Given):
     @cached_property
     def packages(self) -> Packages:
         """The configured packages, whether they are installed or not."""
-        return Packages.read(self.settings, self.paths)
+        return Packages(self.settings, self.paths)
 
     @cached_property
     def overlay(self) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from functools import partial
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
@@ -26,19 +25,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class Packages(NamedTuple):
     """The packages that the configuration installs: into an overlay, a venv, or both."""
 
-    overlay_name: str  # "" for a venv alone
-    overlay_origin: str
-    requirements: Path | None
-    repositories: Callable[[], tuple[Repository, ...]]  # an error in one concerns its users only
+    settings: Settings
     paths: Paths
 
-    @classmethod
-    def read(cls, settings: Settings, paths: Paths) -> Packages:
-        """Take the values from the configuration."""
-        given, origin = settings.configuration.packages, settings.origins["packages.overlay"]
-        requirements = settings.root / given.requirements if given.requirements else None
-        repositories = partial(configured_repositories, settings)
-        return cls(given.overlay, origin, requirements, repositories, paths)
+    @property
+    def overlay_name(self) -> str:
+        """Name of the overlay; "" for a venv alone."""
+        return self.settings.configuration.packages.overlay
 
     @property
     def overlay(self) -> Path | None:
@@ -47,31 +40,33 @@ class Packages(NamedTuple):
         Its name contains the first 12 hex digits of the SHA-256 of the requirements file. Once the
         overlay is built, the path is a link to one of the versions.
         """
-        name = self.overlay_name
+        name, requirements = self.overlay_name, self.settings.configuration.packages.requirements
         if not name:
             return None
         if not _NAME.fullmatch(name):
             raise LongshipError(
-                f'packages.overlay in {self.overlay_origin} is not a valid name: "{name}"',
+                f"packages.overlay in {self.settings.origins['packages.overlay']} is not a valid "
+                f'name: "{name}"',
                 "use letters, digits, dots, - and _",
             )
-        if not self.requirements:
+        if not requirements:
             raise LongshipError(
                 "packages.overlay requires packages.requirements, which is empty",
                 'set packages.requirements = "requirements/environment.txt" in configuration.toml',
             )
-        digest = _digest(self.requirements)
+        digest = _digest(self.settings.root / requirements)
         return self.paths.overlays / f"{name}_{digest[:12]}_{self.paths.arch}.sqsh"
 
     @property
     def installed(self) -> list[Repository]:
         """The repositories that are installed or have an install script."""
-        return [each for each in self.repositories() if each.install != "none" or each.script]
+        found = configured_repositories(self.settings)
+        return [each for each in found if each.install != "none" or each.script]
 
     @property
     def wanted(self) -> bool:
         """Whether the configuration installs any package."""
-        return bool(self.requirements or self.installed)
+        return bool(self.settings.configuration.packages.requirements or self.installed)
 
     @property
     def venv(self) -> Path | None:

@@ -35,21 +35,21 @@ def configured(repository):
 
 
 def test_name_holds_the_requirements_checksum(configured):
-    link = Packages.read(*configured(arch="arm64")).overlay
+    link = Packages(*configured(arch="arm64")).overlay
     assert str(link) == "/home/me/longship-data/scratch/overlays/myenv_998211f8576b_arm64.sqsh"
 
 
 def test_none_is_configured_unless_it_has_a_name(configured):
     given = configured(text='[packages]\nrequirements = "r.txt"\n')
-    assert Packages.read(*given).overlay is None
+    assert Packages(*given).overlay is None
     assert Environment(*given, "host").overlay == ""
     with pytest.raises(LongshipError, match="no overlay is configured"):
-        overlay_link(Packages.read(*given))
+        overlay_link(Packages(*given))
 
 
 @pytest.mark.parametrize("name", ["a/b", ".hidden", "-n", "a b", "a\\nb", "ü"])
 def test_name_that_no_file_can_have_is_told(name, configured):
-    packages = Packages.read(*configured(text=CONFIGURED.replace("myenv", name)))
+    packages = Packages(*configured(text=CONFIGURED.replace("myenv", name)))
     with pytest.raises(LongshipError, match="packages.overlay in configuration.toml") as error:
         _ = packages.overlay
     assert "letters, digits" in error.value.hint
@@ -58,7 +58,7 @@ def test_name_that_no_file_can_have_is_told(name, configured):
 def test_missing_requirements_are_told(configured):
     for text, message in (("r.txt", "cannot read"), ('"r.txt"', "is empty")):
         changed = CONFIGURED.replace(text, {"r.txt": "x.txt"}.get(text, '""'))
-        packages = Packages.read(*configured(text=changed))
+        packages = Packages(*configured(text=changed))
         with pytest.raises(LongshipError, match=message):
             _ = packages.overlay
 
@@ -67,7 +67,7 @@ def test_version_that_the_link_leads_to_is_started(repository, tmp_path):
     repository.write("r.txt", "trl\n")
     repository.write("configuration.toml", f'{CONFIGURED}[paths]\nscratch_dir = "{tmp_path}"\n')
     given = repository.settings_and_paths()
-    link = Packages.read(*given).overlay
+    link = Packages(*given).overlay
     # not built yet: what is missing is told by its name
     assert Environment(*given, "host").overlay == str(link)
     link.parent.mkdir()
@@ -82,13 +82,13 @@ def test_packages_are_seen_at_one_path_but_without_a_container():
 
 
 def test_venv_above_it_is_for_repositories_alone(configured):
-    packages = Packages.read(*configured())
+    packages = Packages(*configured())
     assert packages.venv is None
     assert packages.steps == ["python3 build_overlay.py"]
-    packages = Packages.read(*configured(REPOSITORY))
+    packages = Packages(*configured(REPOSITORY))
     assert packages.venv == packages.paths.venv
     assert packages.steps[-1] == "python3 set_up.py install"
-    packages = Packages.read(*configured(f'{REPOSITORY}install = "requirements"\n'))
+    packages = Packages(*configured(f'{REPOSITORY}install = "requirements"\n'))
     assert packages.venv is None  # a list of packages goes into the overlay
 
 

@@ -55,13 +55,13 @@ def bash(run, tmp_path):
 
 def test_venv_is_wanted_for_a_requirements_file(repository):
     settings, paths = repository.settings_and_paths()
-    assert Packages.read(settings, paths).venv == paths.venv
+    assert Packages(settings, paths).venv == paths.venv
 
 
 def test_no_requirements_want_no_venv_and_nothing_is_installed(repository):
     repository.write("configuration.toml", '[packages]\nrequirements = ""\n')
     settings, paths = repository.settings_and_paths()
-    assert Packages.read(settings, paths).venv is None
+    assert Packages(settings, paths).venv is None
     with pytest.raises(
         LongshipError, match="nothing to install: packages.requirements is empty"
     ) as error:
