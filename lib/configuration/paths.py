@@ -172,33 +172,24 @@ def expand(key: str, text: str, settings: Settings, more: Mapping[str, str] | No
         "project": "project.name in configuration.toml",
     }
 
-    def field(match: re.Match[str]) -> str:
-        value = fields.get(match[3])
-        if value:
-            return value
-        known = ", ".join(f"{{{each}}}" for each in fields)
-        what = "is not set" if match[3] in fields else "is unknown"
-        raise LongshipError(
-            f'{key} in {origin} is "{text}", and {match[0]} {what}',
-            f"set {settable[match[3]]}" if match[3] in settable else known,
-        )
-
-    def variable(match: re.Match[str]) -> str:
-        value = settings.environ.get(match[1] or match[2])
-        if value:
-            return value
-        raise LongshipError(
-            f'{key} in {origin} is "{text}", and the variable {match[0]} is not set',
-            f"set the variable, or set {key} in configuration.local.toml",
-        )
-
     def part(match: re.Match[str]) -> str:
         if match[0] == "~":
             home = settings.environ.get("HOME") or os.path.expanduser("~")
             if home.startswith("/"):
                 return home
             raise LongshipError(f'HOME is not an absolute path: "{home}"', "run: unset HOME")
-        return variable(match) if match[3] is None else field(match)
+        field, variable = match[3], match[1] or match[2]
+        value = settings.environ.get(variable) if variable else fields.get(field)
+        if value:
+            return value
+        what = f"{match[0]} {'is not set' if field in fields else 'is unknown'}"
+        hint = ", ".join(f"{{{each}}}" for each in fields)
+        if variable:
+            what = f"the variable {match[0]} is not set"
+            hint = f"set the variable, or set {key} in configuration.local.toml"
+        elif field in settable:
+            hint = f"set {settable[field]}"
+        raise LongshipError(f'{key} in {origin} is "{text}", and {what}', hint)
 
     path = _PART.sub(part, text)
     if not path.startswith("/"):
