@@ -397,7 +397,6 @@ def train(trainer: Trainer, run: RunDirectory, done: int) -> int:
             if trainer.held_out.size and (step % args.validate_every == 0 or step == args.steps):
                 metrics["validation_loss"] = trainer.validate()
             if recorder:
-                run.check_lock()
                 recorder.record(step, metrics, seconds)
                 if is_last or step % args.checkpoint_every == 0:
                     run.save(step, trainer.state(step))

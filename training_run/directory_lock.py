@@ -1,10 +1,11 @@
 """Lock an output directory, so that two jobs cannot write to it at once.
 
-`train.py` and `preprocess_data.py` use it. The lock is a directory that gets its name by one
-rename, which is atomic on every shared file system; `flock` does not work on all of them. Its file
-`owner` names the process that holds the lock, and its modification time is refreshed every few
-seconds. An owner that has not refreshed it for a minute counts as ended, independent of the clocks
-of the nodes; if it was only paused, it notices afterwards that it has lost the lock.
+The trainings of all stacks but `nemo` use it, and `preprocess_data.py`. The lock is a directory
+that gets its name by one rename, which is atomic on every shared file system; `flock` does not work
+on all of them. Its file `owner` names the process that holds the lock, and its modification time is
+refreshed every few seconds. An owner that has not refreshed it for a minute counts as ended,
+independent of the clocks of the nodes; if it was only paused, it notices afterwards that it has
+lost the lock.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from training_run import fail
 
 BEAT = 5.0  # seconds between refreshes
 PATIENCE = 60.0  # seconds without a refresh until an owner counts as ended
@@ -102,6 +105,15 @@ class DirectoryLock:
             self.lost = self.lost or sign is None or parse(sign[0]).get("token") != self._token
         return not self.lost
 
+    def check(self) -> None:
+        """Fail if another process has taken over the run, for example while this one was paused."""
+        if self.lost:
+            fail(
+                f"another process has taken over the run in {self.path.parent}",
+                "do nothing: that process resumes from the newest checkpoint",
+                every_rank=True,
+            )
+
     def release(self) -> None:
         """Release the lock if this process holds it."""
         self._ended.set()
@@ -160,6 +172,35 @@ class DirectoryLock:
                 stale.rename(self.path)
             return
         shutil.rmtree(stale, ignore_errors=True)
+
+
+_runs: dict[Path, DirectoryLock] = {}
+
+
+def lock_run(directory: Path) -> DirectoryLock:
+    """Create the directory of a training's results, and lock it for this process.
+
+    Exit if another process trains there. One rank calls it, as often as it likes.
+    """
+    path = directory.absolute() / "run.lock"
+    if path in _runs and not _runs[path].lost:
+        return _runs[path]
+    lock = DirectoryLock(path)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        owner = lock.acquire()
+    except OSError as error:
+        hint = "make it writable, or choose another run name"
+        fail(f"cannot write to {directory}: {error.strerror}", hint, every_rank=True)
+    if owner:
+        fail(
+            f"another process already trains the run in {directory}: {owner}",
+            "wait until it ends, or choose another run name; if it no longer exists, run: "
+            f"rm -r {shlex.quote(str(path))}",
+            every_rank=True,
+        )
+    _runs[path] = lock
+    return lock
 
 
 def identity() -> dict[str, Any]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TextIO
 
 from training_run import unfinished
+from training_run.directory_lock import lock_run
 
 # FLOP/s of a device, as PyTorch names it: bfloat16, dense, by the vendors' data sheets. PyTorch
 # sees each half (GCD) of an MI250X as a device.
@@ -59,16 +60,19 @@ def read_metrics(path: Path, last_step: int) -> tuple[list[dict[str, float]], in
 class MetricsFile:
     """`metrics.jsonl` in a run's directory; it has a line for every recorded step.
 
+    Only the rank that writes it opens it, before the training begins: the directory is locked then.
     Nothing is written before the first step: what it shows of steps that a resumed run takes again
     is removed then.
     """
 
     def __init__(self, directory: Path) -> None:
+        self._lock = lock_run(directory)
         self.path = directory / "metrics.jsonl"
         self._lines: TextIO | None = None
 
     def write(self, step: int, metrics: dict[str, float | None]) -> None:
         """Write the metrics of a step without those that are None, infinite or not a number."""
+        self._lock.check()
         if not self._lines:
             self._lines = self._open(step)
         known = {
@@ -85,7 +89,6 @@ class MetricsFile:
             self._lines.close()
 
     def _open(self, step: int) -> TextIO:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         if job := os.environ.get("RUN_DIR"):  # for submit.py report
             link = Path(job, "outputs")
             with suppress(OSError):

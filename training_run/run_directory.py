@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 
 from training_run import fail, unfinished
-from training_run.directory_lock import DirectoryLock
+from training_run.directory_lock import DirectoryLock, lock_run
 
 KEPT = 2  # checkpoints
 CHECKSUM_BYTES = hashlib.sha256().digest_size
@@ -36,24 +35,13 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lock = DirectoryLock(path / "run.lock")
+        self.lock: DirectoryLock
         self._writer = ThreadPoolExecutor(max_workers=1)
         self._pending: Future[None] | None = None
 
     def open(self) -> Path | None:
         """Create and lock the directory; return the newest intact checkpoint."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            owner = self.lock.acquire()
-        except OSError as error:
-            hint = "choose another --checkpoint-dir or --run-name"
-            fail(f"cannot write to {self.path}: {error.strerror}", hint)
-        if owner:
-            fail(
-                f"another process already trains the run in {self.path}: {owner}",
-                "wait until it ends, or choose another --run-name; if it no longer exists, run: "
-                f"rm -r {shlex.quote(str(self.lock.path))}",
-            )
+        self.lock = lock_run(self.path)
         for left in self.path.glob("*.partial"):  # from killed processes
             if not left.is_dir():  # which is of an export
                 left.unlink(missing_ok=True)
@@ -63,14 +51,6 @@ class RunDirectory:
             damaged = path.replace(path.with_suffix(".damaged"))
             print(f"warning: skipping a damaged checkpoint: {damaged}", file=sys.stderr)
         return None
-
-    def check_lock(self) -> None:
-        """Fail if another process has taken over the run, for example while this one was paused."""
-        if self.lock.lost:
-            fail(
-                f"another process has taken over the run in {self.path}",
-                "do nothing: that process resumes from the newest checkpoint",
-            )
 
     def checkpoint(self, step: int) -> Path:
         """Return the path of the checkpoint after a step."""
@@ -88,7 +68,7 @@ class RunDirectory:
                 self._pending.result()
         except (OSError, RuntimeError) as error:  # PyTorch reports a full disk as the latter
             fail(f"cannot write a checkpoint: {error}", f"free some space in {self.path}")
-        self.check_lock()
+        self.lock.check()
 
     def _checkpoints(self) -> list[Path]:
         return sorted(self.path.glob("step-*.pt"))

@@ -42,7 +42,8 @@ class Metrics(Callback):
     def on_train_start(self, context: Any) -> None:
         """Open the file of the run."""
         self._writes = torch.distributed.get_rank() == torch.distributed.get_world_size() - 1
-        self._file = MetricsFile(Path(context.state.cfg.checkpoint.save))
+        if self._writes:
+            self._file = MetricsFile(Path(context.state.cfg.checkpoint.save))
 
     def on_train_step_start(self, context: Any) -> None:
         """Write the line of the step before, which a validation may have completed."""

@@ -28,11 +28,17 @@ class RunCallback(Callback):
         """Handle the signal from now on."""
         self._stop = False
         self._line_step, self._line = 0, {}
-        self._file = MetricsFile(Path(self.trainer.save_folder))
+        if get_rank() == 0:
+            self._file = MetricsFile(Path(self.trainer.save_folder))
         signal.signal(signal.SIGUSR1, self._handle)
 
     def _handle(self, *_: Any) -> None:
         self._stop = True
+
+    def pre_train(self) -> None:
+        """Keep the checkpoint of a finished run, which OLMo-core would clear and write again."""
+        if self.trainer.checkpoint_loaded:
+            self.trainer.callbacks["checkpointer"]._latest_checkpoint_step = self.step
 
     def post_step(self) -> None:
         """End the run if any rank has the signal, which reaches the ranks in different steps.
@@ -61,7 +67,8 @@ class RunCallback(Callback):
     def close(self) -> None:
         """Write the last line."""
         self._write()
-        self._file.close()
+        if get_rank() == 0:
+            self._file.close()
 
     def _write(self) -> None:
         found, self._line = self._line, {}

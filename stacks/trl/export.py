@@ -13,7 +13,7 @@ import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
-from fine_tune import newest_checkpoint
+from fine_tune import LAST, newest_checkpoint
 from problem import InputError, first_line
 
 sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
@@ -23,7 +23,7 @@ ADAPTERS = "adapter_config.json"
 
 
 def newest_model(run: Path) -> Path:
-    """Return the directory of the final model or of the newest checkpoint, whichever is newer.
+    """Return the directory of the complete final model or newest checkpoint, whichever is newer.
 
     Raises
     ------
@@ -31,8 +31,7 @@ def newest_model(run: Path) -> Path:
         If the run has none.
     """
     checkpoint = Path(newest_checkpoint(run)[0] or run)
-    files = [each / name for each in (run, checkpoint) for name in (ADAPTERS, "config.json")]
-    found = [each for each in files if each.is_file()]
+    found = [each / LAST for each in (run, checkpoint) if (each / LAST).is_file()]
     if not found:
         raise InputError(f"no model and no complete checkpoint in {run}", f"ls {run.parent}")
     return max(found, key=lambda each: each.stat().st_mtime).parent

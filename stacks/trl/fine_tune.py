@@ -24,12 +24,16 @@ from arguments import TrainingArguments, TranslationArguments, parse_arguments
 from pairs import read_pairs
 from problem import InputError, check_model, first_line, is_local
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerState
-from translation import RecordMetrics, StopAtSignal, TranslationTrainer, with_prompts
+from translation import RecordMetrics, StopAtSignal, TranslationTrainer, any_has, with_prompts
+
+sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
+from training_run.directory_lock import lock_run  # noqa: E402
 
 if TYPE_CHECKING:
     from peft import LoraConfig
 
 STATE = "trainer_state.json"
+LAST = "training_args.bin"  # the last file that the trainer writes of a model
 
 
 def load_model(
@@ -140,6 +144,9 @@ def fine_tune(stop: threading.Event) -> None:
     if training.disable_tqdm:
         datasets.disable_progress_bars()
         transformers.utils.logging.disable_progress_bar()
+    is_first = training.process_index == 0
+    if is_first:
+        lock_run(Path(training.output_dir))
     checkpoint, step = find_checkpoint(training)
     # The trainer would take one more step.
     is_trained = 0 < training.max_steps <= step
@@ -176,7 +183,6 @@ def fine_tune(stop: threading.Event) -> None:
         )
     except ValueError as error:  # incompatible options, or an unknown module of the model
         raise InputError(first_line(error), "see the options: fine_tune.py --help") from error
-    is_first = training.process_index == 0
     if not is_first:
         trainer.remove_callback(PrinterCallback)  # it would print on every node
     else:
@@ -186,11 +192,14 @@ def fine_tune(stop: threading.Event) -> None:
         step = trainer.train(resume_from_checkpoint=checkpoint or None).global_step
     is_trained = is_trained or step >= trainer.state.max_steps
     if is_trained:
+        if is_first:
+            Path(training.output_dir, LAST).unlink(missing_ok=True)
         trainer.save_model()
-    if is_trained and eval_pairs is not None and not stop.is_set():
+    if is_trained and eval_pairs is not None and not any_has(stop, training):
         trainer.save_metrics("eval", trainer.evaluate())
     if is_first:
         summarize(trainer, step, is_trained)
+        lock_run(Path(training.output_dir)).release()  # `end` leaves no time for it
 
 
 def summarize(trainer: TranslationTrainer, step: int, is_trained: bool) -> None:

@@ -52,6 +52,14 @@ def with_prompts(pairs: Dataset, template: str, is_chat: bool) -> Dataset:
     return pairs.map(add)
 
 
+def any_has(stop: threading.Event, training: TrainingArguments) -> bool:
+    """Agree with all ranks whether one has the signal, which reaches them at different times."""
+    found = torch.tensor(float(stop.is_set()), device=training.device)
+    if training.world_size > 1:
+        dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    return bool(found.item())
+
+
 class StopAtSignal(TrainerCallback):
     """Write a checkpoint and end the training after the step in which a rank received a signal."""
 
@@ -65,11 +73,8 @@ class StopAtSignal(TrainerCallback):
         control: TrainerControl,
         **_: Any,
     ) -> None:
-        """Agree with all ranks, because a signal reaches them in different steps."""
-        stop = torch.tensor(float(self.stop.is_set()), device=args.device)
-        if args.world_size > 1:
-            dist.all_reduce(stop, op=dist.ReduceOp.MAX)
-        if stop.item():
+        """End after this step if a rank has the signal."""
+        if any_has(self.stop, args):
             self.stop.set()
             control.should_save = control.should_training_stop = True
             control.should_evaluate = False
@@ -98,7 +103,7 @@ class RecordMetrics(TrainerCallback):
     """
 
     def __init__(self, directory: Path, weights: int) -> None:
-        self.file, self.weights = MetricsFile(directory), weights
+        self.directory, self.weights = directory, weights
         self.line: dict[str, float | None] = {}
         # The trainer's count of tokens; None after a pause between two logged steps.
         self.tokens: float | None = 0
@@ -108,6 +113,8 @@ class RecordMetrics(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """Start the clock."""
+        if state.is_world_process_zero:
+            self.file = MetricsFile(self.directory)
         self.step, self.since = state.global_step, time.perf_counter()
 
     def on_step_begin(
@@ -121,7 +128,8 @@ class RecordMetrics(TrainerCallback):
     ) -> None:
         """Write the last line."""
         self._write(state)
-        self.file.close()
+        if state.is_world_process_zero:
+            self.file.close()
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

@@ -193,12 +193,23 @@ def test_signal_of_one_rank_stops_all_with_a_checkpoint(olmo_core, checkpoints, 
 
 def test_signal_of_the_job_stops_the_run(olmo_core, checkpoints, command):
     run = checkpoints / "asked"
-    process = olmo_core.start(*command("asked"))
+    endless = command("asked", "--trainer.max_duration.value=1000000")
+    process = olmo_core.start(*endless)
     wait_for_step(process, run, 3)
+    second = olmo_core(*endless, check=False, timeout=PATIENCE)
+    assert second.returncode == 1
+    assert f"another process already trains the run in {run}: process " in second.stderr
     process.send_signal(signal.SIGUSR1)  # as Slurm does, to the first process of a task
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
     assert (run / f"step{lines_of(run)[-1]['step']}/.metadata.json").exists()
+
+
+def test_finished_run_keeps_its_last_checkpoint(olmo_core, checkpoints, command, whole):
+    record = checkpoints / f"whole/step{STEPS}/.metadata.json"
+    before = record.stat()
+    olmo_core(*command("whole"), timeout=PATIENCE)
+    assert record.stat().st_mtime_ns == before.st_mtime_ns
 
 
 def test_exported_model_has_the_same_logits(root, olmo_core, checkpoints, whole):

@@ -138,6 +138,9 @@ def test_run_goes_on_where_a_signal_stopped_it(trl, toy, root, tmp_path):
     for line in running.stdout:
         said += line
         if "'loss'" in line:
+            second = trl(*command, *ENDLESS, env=ONE_THREAD, check=False)
+            told = f"another process already trains the run in {tmp_path}/run: process "
+            assert second.returncode == 1 and told in second.stderr
             running.send_signal(signal.SIGUSR1)
             break
     output, errors = running.communicate(timeout=PATIENCE)
@@ -168,6 +171,31 @@ def test_trained_run_is_scored_again_and_not_trained_further(trl, toy, root, tmp
     assert "eval_bleu" in scores(tmp_path)
     exported = trl("bash", root / "stacks/trl/export.sh", tmp_path, env=ONE_THREAD)
     assert exported.stdout.splitlines()[-1] == str(tmp_path)
+    (tmp_path / "training_args.bin").unlink()  # a kill left the final model incomplete
+    exported = trl("bash", root / "stacks/trl/export.sh", tmp_path, env=ONE_THREAD)
+    assert exported.stdout.splitlines()[-1] == str(tmp_path / "checkpoint-2")
+
+
+AGREE = """
+import threading
+from types import SimpleNamespace
+import torch.distributed as dist
+from translation import any_has
+
+dist.init_process_group("gloo")
+stop = threading.Event()
+if dist.get_rank() == 1:
+    stop.set()
+print(any_has(stop, SimpleNamespace(world_size=2, device="cpu")))
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_agree_on_a_signal_that_one_has(trl, root, tmp_path):
+    (tmp_path / "agree.py").write_text(AGREE)
+    ranks = ("python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    command = ("env", f"PYTHONPATH={root}/stacks/trl", *ranks, tmp_path / "agree.py")
+    assert trl(*command, env=ONE_THREAD, timeout=PATIENCE).stdout.split() == ["True", "True"]
 
 
 # What the tutorial's job passes: NbAiLab/NB-Olivia-tutorial, commit 44263f2b, train_single.slurm.

@@ -1,7 +1,11 @@
 """`metrics.jsonl`: the lines that all stacks write, and what a resumed run keeps of them."""
 
 import json
+import shutil
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +28,37 @@ def test_job_links_the_results_of_its_training(tmp_path, monkeypatch):
     file.write(1, {"loss": 2.5})
     file.close()
     assert (job / "outputs/metrics.jsonl").samefile(results / "metrics.jsonl")
+
+
+ROOT = Path(__file__).resolve().parents[2]
+HOLD = "import pathlib, sys; from training_run.metrics import MetricsFile; "
+HOLD += "MetricsFile(pathlib.Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
+
+
+def test_results_that_another_process_writes_are_refused(tmp_path, capsys):
+    """A job of the same run, which would write the same checkpoints."""
+    results = tmp_path / "it's a run"
+    command = [sys.executable, "-c", HOLD, results]
+    with subprocess.Popen(command, cwd=ROOT, stdin=-1, stdout=-1) as other:
+        other.stdout.readline()
+        with pytest.raises(SystemExit, match="1"):
+            MetricsFile(results)
+        error, hint = capsys.readouterr().err.splitlines()
+        assert error.startswith(f"error: another process already trains the run in {results}: ")
+        assert f"process {other.pid} on " in error and "choose another run name" in hint
+        other.kill()
+    MetricsFile(results)  # a dead one blocks nobody
+
+
+def test_results_that_another_process_has_taken_over_are_left_to_it(tmp_path, capsys):
+    file = MetricsFile(tmp_path)
+    file.write(1, {"loss": 2.5})
+    shutil.rmtree(tmp_path / "run.lock")
+    assert not file._lock.is_held()
+    with pytest.raises(SystemExit, match="1"):
+        file.write(2, {"loss": 2.5})
+    file.close()
+    assert "another process has taken over the run in" in capsys.readouterr().err
 
 
 def test_metric_that_is_not_known_is_left_out(tmp_path):
