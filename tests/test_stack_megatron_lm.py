@@ -313,12 +313,18 @@ class SummaryWriter:
 class get_args:
     global_batch_size, seq_length = 8, 100
 """,
+    "numpy.py": """
+int32 = uint16 = None
+def save(file, array): file.write(array)  # an open file, which is not yet the index
+""",
     "beside.py": "",
     "trainer.py": """
 import sys
 import beside
+import numpy
 from torch.utils.tensorboard import SummaryWriter
 
+numpy.save(f"{sys.argv[0]}.npy", b"index")
 writer = SummaryWriter(log_dir=sys.argv[1], max_queue=9)
 for step in range(int(sys.argv[2]), int(sys.argv[3]) + 1):
     writer.add_scalar("learning-rate", 0.1, step)
@@ -353,6 +359,7 @@ def test_metrics_are_recorded_in_the_form_of_all_stacks(root, tmp_path):
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     assert train(1, 2, rank="0").returncode == 3 and not run.exists()
+    assert [each.name for each in (tmp_path / "it's here").glob("*.npy*")] == ["trainer.py.npy"]
     done = train(1, 3)
     assert done.returncode == 3, done.stderr
     assert "learning-rate vs samples 0.1 24" in done.stdout  # the events are as before

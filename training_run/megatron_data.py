@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from training_run import fail
+from training_run import fail, unfinished
 
 HEADER = struct.Struct("<9sQBQQ")  # magic, version, type of the IDs, sequences, documents + 1
 TYPES = {4: np.int32, 8: np.uint16}
@@ -62,3 +62,22 @@ def recorded(prefix: Path, part: str, name: str) -> Any:
         return json.loads(Path(f"{prefix}.record.json").read_text("utf-8"))[part][name]
     except (OSError, ValueError, LookupError, TypeError):
         return None
+
+
+def save_whole_files() -> None:
+    """Let `numpy.save` name a file when it is complete.
+
+    Megatron caches its indices with it. A killed job would leave a part, which the next one reads.
+    """
+    save = np.save
+
+    def save_whole(file: Any, *arguments: Any, **options: Any) -> None:
+        if not str(file).endswith(".npy"):  # not a path, or one without the ending that NumPy adds
+            save(file, *arguments, **options)
+            return
+        partial = unfinished(Path(file))
+        with partial.open("wb") as opened:
+            save(opened, *arguments, **options)
+        partial.replace(file)
+
+    np.save = save_whole

@@ -17,6 +17,7 @@ from megatron.bridge.training.config import ConfigContainer
 from megatron.bridge.training.utils.flop_utils import num_floating_point_operations
 
 sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
+from training_run.megatron_data import save_whole_files  # noqa: E402
 from training_run.metrics import MetricsFile, peak_flops  # noqa: E402
 
 # Of a recipe's model, for they belong to the machine and the data.
@@ -125,6 +126,7 @@ def main() -> None:
     for mode in recipe_runner.TRAIN_FUNCTIONS:
         train = recipe_runner._load_train_function(mode)
         recipe_runner.TRAIN_FUNCTIONS[mode] = partial(train, callbacks=[Metrics()])
+    save_whole_files()
     run_recipe.load_recipe = load_recipe
     run_recipe.__file__ = sys.argv[0]  # a recipe that sets variables starts the script again
     run_recipe.main()

@@ -4,7 +4,7 @@
 
 Megatron-LM writes TensorBoard's events with PyTorch's SummaryWriter, in its last rank. There, this
 script replaces the writer by one that also writes the lines, in the parent of --tensorboard-dir.
-All other ranks become the training script.
+The first rank writes the cache of indices. All other ranks become the training script.
 """
 
 import atexit
@@ -30,7 +30,6 @@ def replace_writer() -> None:
     import torch
     from torch.utils import tensorboard
 
-    sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
     from training_run.metrics import MetricsFile, peak_flops
 
     class Writer(tensorboard.SummaryWriter):
@@ -69,9 +68,15 @@ def replace_writer() -> None:
 def main() -> None:
     """Become the script, or run it with the other writer."""
     del sys.argv[0]
-    if int(os.environ["RANK"]) != int(os.environ["WORLD_SIZE"]) - 1:
+    rank, last = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]) - 1
+    if rank not in (0, last):
         os.execv(sys.executable, [sys.executable, *sys.argv])
-    replace_writer()
+    sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
+    from training_run.megatron_data import save_whole_files
+
+    save_whole_files()
+    if rank == last:
+        replace_writer()
     sys.path[0] = str(Path(sys.argv[0]).parent)
     runpy.run_path(sys.argv[0], run_name="__main__")
 

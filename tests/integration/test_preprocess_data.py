@@ -296,3 +296,28 @@ def test_wrong_mode_is_an_error(preprocess, tmp_path):
     assert result.returncode == 2
     assert "mrege" in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+# The object ends the writing of an array, as a kill does.
+SAVE = """
+import sys
+import numpy
+sys.path.append(sys.argv[1])
+from training_run.megatron_data import save_whole_files
+
+class Wrong:
+    def __reduce__(self):
+        raise ZeroDivisionError
+
+save_whole_files()
+try:
+    numpy.save("broken.npy", numpy.array([Wrong()]), allow_pickle=True)
+except ZeroDivisionError:
+    numpy.save("whole.npy", numpy.arange(3), allow_pickle=True)
+    numpy.save("other", numpy.load("whole.npy", mmap_mode="r"))
+"""
+
+
+def test_part_of_an_index_has_no_name_that_megatron_reads(inside, root, tmp_path):
+    inside("env", "-C", tmp_path, "python", "-c", SAVE, root)
+    assert sorted(each.name for each in tmp_path.glob("*.npy")) == ["other.npy", "whole.npy"]
