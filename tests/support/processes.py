@@ -1,6 +1,7 @@
 """Run programs in tests: in a clean environment, with a time limit, and readable when they fail."""
 
 import contextlib
+import functools
 import os
 import random
 import shlex
@@ -44,8 +45,7 @@ def make_environment(home):
         for name, value in os.environ.items()
         if name in _KEPT or name.startswith(_KEPT_PREFIXES)
     }
-    user = subprocess.run(["id", "-un"], stdout=subprocess.PIPE, text=True, check=True)
-    environment.update(PATH=PATH, HOME=str(home), LANG="C.UTF-8", USER=user.stdout.strip())
+    environment.update(PATH=PATH, HOME=str(home), LANG="C.UTF-8", USER=_user())
     # As a login makes it. Without it skopeo looks for passwords below /run/containers, which nobody
     # but root may read once root has run podman.
     runtime = home / ".local/run"
@@ -185,6 +185,11 @@ def program(name):
 
 def _encoded(text):
     return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+
+
+@functools.cache
+def _user():
+    return subprocess.check_output(["id", "-un"], text=True).strip()
 
 
 def _lacks_capabilities():
