@@ -151,7 +151,7 @@ SHOW = "import {0}; print({0}.VALUE, type({0}.__loader__).__name__)"
 WITH, WITHOUT = "IndexedLoader", "SourceFileLoader"
 
 
-@pytest.mark.parametrize("options", [(), ("-O",), ("-I",)])
+@pytest.mark.parametrize("options", [(), ("-I",)])
 def test_everything_is_the_same_with_and_without_it(packages, options):
     with_it = json.loads(python(packages, LOOK, *options))
     without = json.loads(python(packages, LOOK, *options, LONGSHIP_MODULE_INDEX="0"))
