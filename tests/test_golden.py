@@ -8,7 +8,7 @@ tests/test_golden.py writes the files anew; read the diff.
 """
 
 import tempfile
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from unittest import mock
 
@@ -175,6 +175,7 @@ def configured(command, machine):
     return settings, paths._replace(root=CLONE, arch=_arch(settings))
 
 
+@cache  # others are kept as the difference from it
 @mock.patch("sys.executable", "/usr/bin/python3")
 def emit(command, machine, runtime):
     settings, paths = configured(command, machine)

@@ -1,6 +1,7 @@
 """The frame: packages of lib/, one place that starts processes, old Pythons."""
 
 import ast
+import functools
 import graphlib
 import re
 import sys
@@ -48,6 +49,11 @@ def shown(path):
     return str(path.relative_to(ROOT))
 
 
+@functools.cache
+def tree_of(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imported_by(tree):
     """Give the modules of lib that are imported anywhere in a file, in functions too."""
     names = set()
@@ -69,7 +75,7 @@ def test_every_package_is_in_the_list():
 @pytest.mark.parametrize("path", [each for each in CORE if each.parent != LIB], ids=shown)
 def test_module_imports_from_listed_packages_only(path):
     own = path.parent.name
-    imported = {name.split(".")[0] for name in imported_by(ast.parse(path.read_text("utf-8")))}
+    imported = {name.split(".")[0] for name in imported_by(tree_of(path))}
     assert imported - {own} <= set(MAY_IMPORT[own])
 
 
@@ -78,7 +84,7 @@ def test_modules_of_a_package_import_each_other_in_one_direction():
     for path in CORE:
         if path.parent != LIB and path.name != "__init__.py":
             own = f"{path.parent.name}.{path.stem}"
-            arrows[own] = imported_by(ast.parse(path.read_text("utf-8"))) - {own}
+            arrows[own] = imported_by(tree_of(path)) - {own}
     graphlib.TopologicalSorter(arrows).prepare()  # raises a CycleError
 
 
@@ -94,7 +100,7 @@ def test_worker_for_repositories_needs_the_standard_library_alone(run):
     assert found == {*imports, "lib.repositories", *used}
     for path in CORE:
         if path not in CODE and (path.stem not in WORKER or path.parent.name != "repositories"):
-            used = imported_by(ast.parse(path.read_text("utf-8")))
+            used = imported_by(tree_of(path))
             assert not used & {f"repositories.{name}" for name in WORKER}, shown(path)
 
 
@@ -103,7 +109,7 @@ def test_worker_that_freezes_code_needs_the_standard_library_alone(run):
 
 
 def test_first_file_of_lib_imports_nothing_of_lib():
-    assert imported_by(ast.parse((LIB / "__init__.py").read_text(encoding="utf-8"))) == set()
+    assert imported_by(tree_of(LIB / "__init__.py")) == set()
 
 
 def test_imports_in_functions_are_seen():
@@ -115,7 +121,7 @@ def test_imports_in_functions_are_seen():
 @pytest.mark.parametrize("path", CORE, ids=shown)
 def test_text_is_read_in_no_encoding_of_a_locale(path):
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             named = {keyword.arg for keyword in node.keywords}
             if node.func.attr in ("read_text", "write_text") and "encoding" not in named:
@@ -212,7 +218,7 @@ CODE = {LIB / "jobs/working_tree.py", LIB / "jobs/freeze_worker.py"}
 
 @pytest.mark.parametrize("path", [*CORE, *ENTRIES], ids=shown)
 def test_only_listed_modules_start_processes(path):
-    found = starts_processes(ast.parse(path.read_text(encoding="utf-8")))
+    found = starts_processes(tree_of(path))
     if path in STARTING:
         assert found
     elif path == LIB / "__init__.py":
@@ -250,7 +256,7 @@ def test_sites_and_stacks_are_named_in_no_python():
     for path in [*CORE, *ENTRIES]:
         constants = {
             node.value
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for node in ast.walk(tree_of(path))
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
         assert not constants & names, shown(path)
