@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import functools
 import glob
 import os
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Callable, NamedTuple
 
 from lib.script.errors import LongshipError, suggest
 
@@ -187,6 +188,11 @@ def _parser_of(path: Path) -> tuple[str, Any, type[ValueError]]:
     return "TOML", tomllib.loads, tomllib.TOMLDecodeError
 
 
+@functools.cache  # submit.py reads the sites three times
+def _parsed(parse: Callable[[str], Any], text: str) -> Any:
+    return parse(text)
+
+
 def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
     """Read a TOML file, or what submit.py has written as JSON; `shown` is its name in messages."""
     language, parse, invalid = _parser_of(path)
@@ -197,10 +203,10 @@ def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
         if large:
             raise LongshipError(f"{shown} is larger than {_LARGEST} bytes", f"look at: head {path}")
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
-        tables = parse(text)
+        tables = _parsed(parse, text)
         if not isinstance(tables, dict):
             raise invalid("expected an object", text, 0)
-        return tables, Source(shown, text)
+        return {**tables}, Source(shown, text)
     except OSError as error:
         raise LongshipError(
             f"cannot read {shown}: {error.strerror}", f"look at: ls -l {path}"

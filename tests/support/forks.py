@@ -17,10 +17,11 @@ from support import processes
 
 # One request on each line of standard input. The copy leaves the loop and becomes the script.
 _SERVER = """
-import gc, importlib, json, os, runpy, sys
+import gc, importlib, json, os, pathlib, runpy, sys
 sys.path[0] = sys.argv[1]
 for each in sys.argv[2:]:
     importlib.import_module(each)
+importlib.import_module("lib.configuration.sites").load_machines(pathlib.Path(sys.argv[1]))
 gc.freeze()
 for line in sys.stdin:
     child = os.fork()
@@ -61,8 +62,9 @@ class Forks:
 
     def __init__(self, root, folder):
         self._root, self._folder = Path(root), folder
-        names = sorted(each.stem for each in Path(root, "lib/commands").glob("[!_]*.py"))
-        words = [sys.executable, "-c", _SERVER, root, *(f"lib.commands.{each}" for each in names)]
+        files = sorted(Path(root, "lib").glob("*/[!_]*.py"))
+        names = [f"lib.{each.parent.name}.{each.stem}" for each in files]
+        words = [sys.executable, "-c", _SERVER, root, *names]
         environment = processes.make_environment(folder)
         self._server = processes.start(words, env=environment, stdin=subprocess.PIPE, stderr=None)
 
