@@ -33,6 +33,15 @@ def test_file_is_read_with_its_text(tmp_path):
     )
 
 
+def test_file_is_read_again_whatever_became_of_its_tables(tmp_path):
+    (tmp_path / "a.toml").write_text("a = 1\n")
+    for _ in range(2):
+        tables, _ = read_toml(tmp_path / "a.toml", "a.toml")
+        assert tables.pop("a") == 1
+    (tmp_path / "a.toml").write_text("a = 2\n")
+    assert read_toml(tmp_path / "a.toml", "a.toml")[0] == {"a": 2}
+
+
 def test_missing_file_is_told(tmp_path):
     with pytest.raises(LongshipError, match="cannot read it.toml: No such file"):
         read_toml(tmp_path / "it.toml", "it.toml")
