@@ -13,8 +13,9 @@ import pytest
 from lib.configuration.schema import KEYS
 from lib.configuration.stacks import load_stack
 from lib.configuration.tables import read_toml
+from lib.doctor import log_scan
 from lib.doctor.explain import explain, final_messages, load_messages
-from lib.doctor.log_scan import END, Scan
+from lib.doctor.log_scan import Scan
 from lib.script.errors import LongshipError
 
 MESSAGES = load_messages()
@@ -385,16 +386,19 @@ def test_log_that_cannot_be_looked_at_is_told(repository, unseen, tmp_path):
 
 
 @pytest.mark.parametrize("attempts", [0, 1, 2])
-def test_of_a_large_file_both_ends_are_searched_and_that_is_told(attempts, root, run, tmp_path):
+def test_of_a_large_file_both_ends_are_searched_and_that_is_told(
+    attempts, capsys, monkeypatch, tmp_path
+):
+    end = 1 << 22  # a few blocks
+    monkeypatch.setattr(log_scan, "END", end)
     line, log = b"step 1 loss 2.5 of all the others\n", tmp_path / "a log"
-    lines = 5 * END // 4 // len(line)
+    lines = 5 * end // 4 // len(line)
     with log.open("wb") as file:
         file.write(b"Disk quota exceeded\n")
         file.write(line * lines)
         file.write(b"CUDA out of memory\n" + b"longship: run /r/1-a\n" * attempts)
         file.write(line * lines + b"Bus error\n")
-    doctor = [sys.executable, root / "doctor.py", "explain", log]
-    found = json.loads(run([*doctor, "--json"]).stdout)
+    found = explained(capsys, log)
     first, last = found["not_searched"]
     assert 1 < first < last < found["lines"] == 2 * lines + 3 + attempts
     named = {each["topic"]: each["line"] for each in found["findings"]}
@@ -402,7 +406,8 @@ def test_of_a_large_file_both_ends_are_searched_and_that_is_told(attempts, root,
     assert list(named.values()) == ([] if attempts == 2 else [1])
     if attempts:  # as is said of any large file
         return
-    said = run(doctor).stdout.splitlines()
+    explain(str(log), lambda: None, as_json=False)
+    said = capsys.readouterr().out.splitlines()
     assert said[-2] == f"not searched: lines {first} to {last} of a large log"
     assert said[-1] == f"to search all lines: python3 doctor.py explain - <'{log}'"
 
