@@ -1,4 +1,4 @@
-"""Start entry scripts as copies of one Python that has read their modules: a tenth of the time.
+"""Start entry scripts as copies of one Python that has read their modules: a third of the time.
 
 How Python itself starts is not part of it, so tests/commands/test_cli.py starts each of them alone.
 """
