@@ -3,7 +3,7 @@
 # one line for each missing program.
 #
 #   ./run_tests.sh          fast: no container, no cluster, no network;
-#                           about 4 minutes on 2 cores
+#                           about 5 minutes on 2 cores
 #   ./run_tests.sh --all    fast and real: containers, Slurm, registry, git, pip;
 #                           half an hour. Nothing may be missing on this machine:
 #                           sudo tests/install_tools.sh
