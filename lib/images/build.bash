@@ -357,15 +357,11 @@ engine_keep_tag() {
 
 # archive_build_dockerfile TAG ARCHIVE: build the Dockerfile with docker or podman, whichever works, as an archive.
 archive_build_dockerfile() {
-  local program
-  for program in docker podman; do
-    if command -v "$program" >/dev/null && "$program" version >/dev/null 2>&1; then
-      engine_build "$program" "$1-archive"
-      engine_save "$program" "$1-archive" "$2"
-      return
-    fi
-  done
-  fail "neither docker nor podman works on this machine, and $build_file requires one of them" "$build_hint"
+  local -a build_tools=() # of this step alone
+  archive_choose docker podman ||
+    fail "neither docker nor podman works on this machine, and $build_file requires one of them" "$build_hint"
+  engine_build "${build_tools[0]}" "$1-archive"
+  engine_save "${build_tools[0]}" "$1-archive" "$2"
 }
 
 # engine_save PROGRAM TAG ARCHIVE: save it as an archive and remove it from the store.
@@ -442,7 +438,7 @@ archive_choose() {
   local program
   for program in "$@"; do
     command -v "$program" >/dev/null || continue
-    if [[ $program != docker ]] || docker version >/dev/null 2>&1; then
+    if [[ $program != @(docker|podman) ]] || "$program" version >/dev/null 2>&1; then
       build_tools=("$program")
       return
     fi

@@ -170,13 +170,9 @@ submission_test() {
 
 # slurm_last_error TEXT: print the last error in it, without the name of the program.
 slurm_last_error() {
-  local line reason='no reason given'
-  while IFS= read -r line; do
-    if [[ $line == *error:* ]]; then reason=${line##*error: }; fi
-    if [[ $line == *failure:* ]]; then reason=${line##*failure: }; fi
-    if [[ $line == *fatal:* ]]; then reason=${line##*fatal: }; fi
-  done <<<"$1"
-  printf '%s' "$reason"
+  local reason
+  reason=$(sed -n -E 's/.*(error|failure|fatal): //p' <<<"$1" | tail -n 1)
+  printf '%s' "${reason:-no reason given}"
 }
 
 # cost_confirm TEXT: ask whether a job is submitted that can cost more than jobs.ask_above.

@@ -290,15 +290,11 @@ engine_build() {
 
 # archive_build_dockerfile TAG ARCHIVE: build the Dockerfile with docker or podman, whichever works, as an archive.
 archive_build_dockerfile() {
-  local program
-  for program in docker podman; do
-    if command -v "$program" >/dev/null && "$program" version >/dev/null 2>&1; then
-      engine_build "$program" "$1-archive"
-      engine_save "$program" "$1-archive" "$2"
-      return
-    fi
-  done
-  fail "neither docker nor podman works on this machine, and $build_file requires one of them" "$build_hint"
+  local -a build_tools=() # of this step alone
+  archive_choose docker podman ||
+    fail "neither docker nor podman works on this machine, and $build_file requires one of them" "$build_hint"
+  engine_build "${build_tools[0]}" "$1-archive"
+  engine_save "${build_tools[0]}" "$1-archive" "$2"
 }
 
 # engine_save PROGRAM TAG ARCHIVE: save it as an archive and remove it from the store.
@@ -321,6 +317,19 @@ sif_fetched_digest() {
   if [[ -f $index ]]; then digests=$(grep -o '"digest": *"sha256:[0-9a-f]*"' "$index") || :; fi
   digests=${digests##*\"sha256:}
   printf '%s' "${digests:+sha256:${digests%\"}}"
+}
+
+# archive_choose PROGRAM...: set build_tools to the first that works on this machine.
+archive_choose() {
+  local program
+  for program in "$@"; do
+    command -v "$program" >/dev/null || continue
+    if [[ $program != @(docker|podman) ]] || "$program" version >/dev/null 2>&1; then
+      build_tools=("$program")
+      return
+    fi
+  done
+  return 1
 }
 
 # ---------- lib/images/image.bash
