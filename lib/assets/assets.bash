@@ -5,14 +5,13 @@
 # cache's links; the record is in the same directory. assets_begin sets:
 #
 #   hub_cache   directory that is HF_HOME; the record of an asset is longship/ASSET.asset in it
-#   hub_tools   venv that is created for huggingface_hub; only for downloads
 
 # shellcheck source=lib/script/target_facts.bash
 source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
 
-# assets_begin HUB_CACHE [TOOLS]
+# assets_begin HUB_CACHE
 assets_begin() {
-  hub_cache=$1 hub_tools=${2:-}
+  hub_cache=$1
 }
 
 # asset_commit RECORD: set REPLY to the commit; empty if it has none.
@@ -48,28 +47,28 @@ asset_has_files() {
   ((count == 0))
 }
 
-# asset_fetch NUMBER ASSET DIR KIND REPO REVISION [--include PATTERN | --exclude PATTERN]...: download it from the
-# hub, unless it exists.
+# asset_fetch NUMBER ASSET DIR TOOLS KIND REPO REVISION [--include PATTERN | --exclude PATTERN]...: download it from the
+# hub, unless it exists; TOOLS is the venv that is created for huggingface_hub.
 asset_fetch() {
   if asset_is_complete "$2" "$3"; then
-    note "$4 $5 is already downloaded"
+    note "$5 $6 is already downloaded"
     return
   fi
   directory_make "$hub_cache/longship"
   lock_run "$hub_cache/longship/$3" asset_fetch_locked "$@"
 }
 
-# asset_fetch_locked NUMBER ASSET DIR KIND REPO REVISION [OPTION]...: the lock is held.
+# asset_fetch_locked NUMBER ASSET DIR TOOLS KIND REPO REVISION [OPTION]...: the lock is held.
 asset_fetch_locked() {
-  local -r number=$1 asset=$2 directory=$3 kind=$4 repo=$5 revision=$6 record=$hub_cache/longship/$2.asset
-  shift 6
+  local -r number=$1 asset=$2 directory=$3 tools=$4 kind=$5 repo=$6 revision=$7 record=$hub_cache/longship/$2.asset
+  shift 7
   if asset_is_complete "$asset" "$directory"; then return; fi # another process has just done it
   step "$number" "Downloading the $kind $repo, $revision"
-  if ! inside "$hub_tools/bin/python" -c 'import huggingface_hub' >/dev/null 2>&1; then
-    directory_make "${hub_tools%/*}"
-    lock_run "$hub_tools" hub_make_tools
+  if ! inside "$tools/bin/python" -c 'import huggingface_hub' >/dev/null 2>&1; then
+    directory_make "${tools%/*}"
+    lock_run "$tools" hub_make_tools "$tools"
   fi
-  inside "$hub_tools/bin/python" "$LIBRARY/assets/inside/fetch_assets.py" "$hub_cache/hub" "$record" "$machine" \
+  inside "$tools/bin/python" "$LIBRARY/assets/inside/fetch_assets.py" "$hub_cache/hub" "$record" "$machine" \
     "$kind" "$repo" "$revision" "$@" || exit 1
   asset_commit "$record"
   if [[ $REPLY != "$revision" ]]; then
@@ -77,17 +76,17 @@ asset_fetch_locked() {
   fi
 }
 
-# hub_make_tools: create the venv for huggingface_hub; an incomplete one is removed.
+# hub_make_tools DIR: create the venv for huggingface_hub; an incomplete one is removed.
 hub_make_tools() {
   note 'installing huggingface_hub'
-  rm -rf -- "$hub_tools"
-  if inside python3 -m venv "$hub_tools" >&2 &&
-    inside "$hub_tools/bin/python" -m pip --quiet --disable-pip-version-check \
+  rm -rf -- "$1"
+  if inside python3 -m venv "$1" >&2 &&
+    inside "$1/bin/python" -m pip --quiet --disable-pip-version-check \
       install -r "$LIBRARY/assets/inside/hub.txt" >&2; then
     return
   fi
-  rm -rf -- "$hub_tools"
-  fail_writing "${hub_tools%/*}" 'cannot install huggingface_hub' \
+  rm -rf -- "$1"
+  fail_writing "${1%/*}" 'cannot install huggingface_hub' \
     "check the network; pip's output above has the details"
 }
 

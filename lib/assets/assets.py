@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from lib.configuration.layers import Settings
@@ -15,6 +14,7 @@ from lib.configuration.training import hub_cache
 from lib.runtimes.launch import here_lines
 from lib.script.command import assign, call, wrapped
 from lib.script.errors import LongshipError
+from lib.script.quoting import Word
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -107,19 +107,20 @@ def offline_lines(settings: Settings, paths: Paths) -> list[str]:
 
 def _fetch_lines(settings: Settings, paths: Paths, assets: tuple[Asset, ...]) -> list[str]:
     """Return the lines that download them."""
-    lines = _start_lines(settings, paths, paths.tools / "hub")
+    lines = _start_lines(settings, paths)
     for number, each in enumerate(assets, 1):
-        words = [each.record, each.directory, each.kind, each.repo, each.revision]
+        words: list[Word] = [each.record, each.directory, paths.tools / "hub"]
+        words += [each.kind, each.repo, each.revision]
         for option, patterns in (("--include", each.include), ("--exclude", each.exclude)):
             words += [word for pattern in patterns for word in (option, pattern)]
         lines.append(wrapped("asset_fetch", f"{number}/{len(assets)}", *words))
     return lines
 
 
-def _start_lines(settings: Settings, paths: Paths, *tools: Path) -> list[str]:
+def _start_lines(settings: Settings, paths: Paths) -> list[str]:
     """Return the lines that set what all functions read."""
     cache = hub_cache(settings.configuration.environment, paths)
-    return [assign("machine", settings.machine.name), call("assets_begin", cache, *tools)]
+    return [assign("machine", settings.machine.name), call("assets_begin", cache)]
 
 
 def _ref_lines(assets: tuple[Asset, ...]) -> list[str]:
