@@ -4,7 +4,7 @@ import shutil
 import sys
 
 import pytest
-from support.inside import Copies
+from support.inside import CopiesInside
 from support.terminal import Terminal
 
 TEXTS = [
@@ -49,9 +49,9 @@ def read_dataset(data_dir):
 def preprocess(inside, root, tmp_path_factory):
     """Give a function that runs preprocess_data.py to its end."""
     module = "megatron.core.datasets.indexed_dataset"
-    copies = Copies(inside, tmp_path_factory.mktemp("copies"), module)
+    copies = CopiesInside(inside, tmp_path_factory.mktemp("copies"), module)
     yield lambda *arguments, **options: copies(root / "preprocess_data.py", *arguments, **options)
-    copies.end()
+    copies.close()
 
 
 @pytest.fixture(scope="module")

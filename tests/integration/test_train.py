@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.inside import Copies
+from support.inside import CopiesInside
 from support.processes import wait_until
 
 MODEL = ("--layers", "1", "--heads", "2", "--width", "32", "--sequence-length", "32")
@@ -46,9 +46,9 @@ def command(root, data):
 def train(inside, command, tmp_path_factory):
     """Give a function that runs train.py to its end; `inside.start` is for what gets signals."""
     modules = ("torch._dynamo", "torch.utils.tensorboard", "matplotlib.figure")
-    copies = Copies(inside, tmp_path_factory.mktemp("copies"), *modules, env=ONE_THREAD)
+    copies = CopiesInside(inside, tmp_path_factory.mktemp("copies"), *modules, env=ONE_THREAD)
     yield lambda *arguments, **options: copies(*command(*arguments)[1:], **options)
-    copies.end()
+    copies.close()
 
 
 @pytest.fixture(scope="module")

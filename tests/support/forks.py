@@ -1,4 +1,4 @@
-"""Start entry scripts as copies of one Python that has read their modules: a third of the time.
+"""Start scripts as copies of one Python that has read their modules: a third of the time.
 
 How Python itself starts is not part of it, so tests/commands/test_cli.py starts each of them alone.
 """
@@ -16,12 +16,13 @@ import pytest
 from support import processes
 
 # One request on each line of standard input. The copy leaves the loop and becomes the script.
-_SERVER = """
+SERVER = """
 import gc, importlib, json, os, pathlib, runpy, sys
 sys.path[0] = sys.argv[1]
 for each in sys.argv[2:]:
     importlib.import_module(each)
-importlib.import_module("lib.configuration.sites").load_machines(pathlib.Path(sys.argv[1]))
+if sites := sys.modules.get("lib.configuration.sites"):
+    sites.load_machines(pathlib.Path(sys.argv[1]))
 gc.freeze()
 for line in sys.stdin:
     child = os.fork()
@@ -41,7 +42,8 @@ sys.stdin, sys.stdout = (
     open(each.fileno(), each.mode, encoding=each.encoding, errors=each.errors, closefd=False)
     for each in (sys.stdin, sys.stdout)
 )
-os.environ.clear()
+if wanted["whole"]:
+    os.environ.clear()
 os.environ.update(wanted["env"])
 sys.argv = wanted["argv"]
 sys.path[0] = os.path.dirname(sys.argv[0])
@@ -49,34 +51,28 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-class Forks:
-    """Starts the entry scripts of one clone, whose modules nobody changes meanwhile.
+class Copies:
+    """Runs scripts as copies of a Python.
 
     Parameters
     ----------
-    root : pathlib.Path
-        The clone.
+    server : subprocess.Popen
+        The Python: it runs `SERVER`, with a folder of modules and the names of those to import.
     folder : pathlib.Path
         An empty folder, for what the scripts read and write.
     """
 
-    def __init__(self, root, folder):
-        self._root, self._folder = Path(root), folder
-        files = sorted(Path(root, "lib").glob("*/[!_]*.py"))
-        names = [f"lib.{each.parent.name}.{each.stem}" for each in files]
-        words = [sys.executable, "-c", _SERVER, root, *names]
-        environment = processes.make_environment(folder)
-        self._server = processes.start(words, env=environment, stdin=subprocess.PIPE, stderr=None)
+    def __init__(self, server, folder):
+        self._server, self._folder = server, folder
 
-    def run(self, script, *arguments, env, cwd, check=True, input=""):
-        """Run an entry script to its end, as `processes.run` does."""
+    def become(self, argv, *, env, cwd, whole, check=True, input=""):
+        """Run a script to its end, as `processes.run` does; `env` is added if it is not whole."""
         __tracebackhide__ = True
-        argv = [str(self._root / script), *map(os.fspath, arguments)]
         given, *said = (self._folder / each for each in ("input", "output", "errors"))
         given.write_text(input, "utf-8", "surrogateescape")
         written = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         streams = [(str(given), os.O_RDONLY), *((str(each), written) for each in said)]
-        wanted = {"argv": argv, "env": env, "cwd": str(cwd), "streams": streams}
+        wanted = {"argv": argv, "env": env, "whole": whole, "cwd": str(cwd), "streams": streams}
         print(json.dumps(wanted), file=self._server.stdin, flush=True)
         child = int(self._server.stdout.readline())
         try:
@@ -94,6 +90,25 @@ class Forks:
     def close(self):
         """End the Python that is copied."""
         self._server.communicate()
+
+
+class Forks(Copies):
+    """Starts the entry scripts of one clone, whose modules nobody changes meanwhile."""
+
+    def __init__(self, root, folder):
+        self._root = Path(root)
+        files = sorted(Path(root, "lib").glob("*/[!_]*.py"))
+        names = [f"lib.{each.parent.name}.{each.stem}" for each in files]
+        words = [sys.executable, "-c", SERVER, root, *names]
+        environment = processes.make_environment(folder)
+        server = processes.start(words, env=environment, stdin=subprocess.PIPE, stderr=None)
+        super().__init__(server, folder)
+
+    def run(self, script, *arguments, **options):
+        """Run an entry script to its end, as `processes.run` does."""
+        __tracebackhide__ = True
+        argv = [str(self._root / script), *map(os.fspath, arguments)]
+        return self.become(argv, whole=True, **options)
 
 
 @pytest.fixture(scope="session")
