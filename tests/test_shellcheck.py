@@ -1,6 +1,5 @@
 """Every script in the tree, and every emitted one, passes shellcheck; what is exported stays."""
 
-import functools
 import itertools
 import os
 import re
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.emitted_jobs import JOBS
 from support.repository import toml
-from support.shellchecks import QUICK, of_different_functions, read_emitted, shellcheck
+from support.shellchecks import of_different_functions, read_emitted, shellcheck
 from support.tree import own_files
 
 from lib.assets.assets import download_lines as download_assets
@@ -61,34 +60,10 @@ def scripts():
 SCRIPTS = scripts()
 
 
-@functools.cache
-def names_in(path):
-    return {*re.findall(r"[\w.-]+", path.read_text(encoding="utf-8"))}
-
-
-def followed(files):
-    """Give the files that some scripts can source: those that they name, and that these name."""
-    sourced = [each for paths in SCRIPTS.values() for each in paths if each.suffix == ".bash"]
-    found = {*files}
-    while (
-        more := {path for path in sourced if any(path.name in names_in(each) for each in found)}
-        - found
-    ):
-        found |= more
-    return sorted(found - {*files})
-
-
 @pytest.mark.parametrize("folder", sorted(SCRIPTS))
 def test_scripts_of_a_folder_pass(folder, run):
-    files = SCRIPTS[folder]
-    shellcheck(run, "--external-sources", *files, reads=followed(files), cwd=ROOT)
-
-
-def test_scripts_that_shellcheck_follows_are_found():
-    (job,) = [each for each in SCRIPTS["jsc"] if each.name == "run_training_jwb.sbatch"]
-    names = {str(path.relative_to(ROOT)) for path in followed([job])}
-    assert names >= {"lib/shell/job.bash", "lib/jobs/job.bash"}
-    assert "lib/packages/overlay.bash" not in names
+    files = [path for paths in SCRIPTS.values() for path in paths]
+    shellcheck(run, "--external-sources", *SCRIPTS[folder], reads=files, cwd=ROOT)
 
 
 def test_scripts_of_all_kinds_are_found():
@@ -221,14 +196,14 @@ def test_emitted_scripts_pass(name, run, tmp_path):
     read_emitted(run, all_emitted(name, tmp_path), tmp_path)
 
 
-def test_emitted_script_of_each_machine_passes(run, tmp_path):
+@pytest.mark.parametrize("machine", sorted(load_machines(ROOT)))
+def test_emitted_script_of_a_machine_passes(machine, run, tmp_path):
     configuration = tmp_path / "configuration.toml"
     configuration.write_text(CONFIGURATION)
-    emitted_for = {}
-    for machine, facts in load_machines(ROOT).items():
-        runtime = facts.runtime.replace("auto", "apptainer")
-        emitted_for[machine] = emitted("container_run", machine, runtime, configuration)
-    read_emitted(run, emitted_for, tmp_path)
+    runtime = load_machines(ROOT)[machine].runtime.replace("auto", "apptainer")
+    file = tmp_path / "container_run.sh"
+    file.write_text(emitted("container_run", machine, runtime, configuration))
+    shellcheck(run, file)
 
 
 def test_emitted_script_with_every_value_hostile_passes(run, tmp_path, hostile_arguments):
@@ -244,7 +219,7 @@ def test_emitted_script_with_every_value_hostile_passes(run, tmp_path, hostile_a
         files[-1].write_text(emitted(name, "local", runtime, configuration))
     # Values that look like expansions stand in single quotes, as they must: only that is remarked.
     remarks = "--exclude=SC1003,SC2016"
-    shellcheck(run, QUICK, remarks, *files)
+    shellcheck(run, remarks, *files)
 
 
 # Where bash gives a variable a value, in the form in which it prints functions.

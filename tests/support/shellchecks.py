@@ -12,8 +12,8 @@ from support import cache, processes
 
 # A third of the time: it does not follow what variables hold. In each bash file of lib/, where the
 # functions of emitted scripts come from, that is followed when the tree is read.
-QUICK = "--extended-analysis=false"
-_LONG = 25_000  # bytes of a script that takes a second to follow
+_QUICK = "--extended-analysis=false"
+_LONG = 50_000  # bytes of a script that takes seconds to follow
 
 
 def shellcheck(run, *words, reads=(), **options):
@@ -59,7 +59,7 @@ def read_emitted(run, scripts, folder):
     else:
         shorter.append(longest)
     if shorter:
-        shellcheck(run, QUICK, *shorter)
+        shellcheck(run, _QUICK, *shorter)
 
 
 def of_different_functions(scripts):
