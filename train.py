@@ -405,7 +405,8 @@ def train(trainer: Trainer, run: RunDirectory, done: int) -> int:
     finally:
         if recorder:
             recorder.close()
-    run.wait()
+    if recorder:
+        run.wait()
     return step
 
 
