@@ -112,7 +112,7 @@ def test_host_is_what_is_left(repository, install):
 
 def test_choice_and_reason_are_told(repository, install, capfd):
     settings, paths = repository.settings_and_paths()
-    Call(settings, False, {}, {}).runtime(paths)
+    Call(settings, False, {}, {}).environment(paths=paths)
     told = "running directly on this machine, without a container (no container runtime found)"
     assert capfd.readouterr().err == f"note: {told}\n"
 
