@@ -177,10 +177,11 @@ class DirectoryLock:
 _runs: dict[Path, DirectoryLock] = {}
 
 
-def lock_run(directory: Path) -> DirectoryLock:
+def lock_run(directory: Path, elsewhere: str = "another run name") -> DirectoryLock:
     """Create the directory of a training's results, and lock it for this process.
 
-    Exit if another process trains there. One rank calls it, as often as it likes.
+    Exit if another process trains there; the hint is to choose `elsewhere`. One rank calls it, as
+    often as it likes.
     """
     path = directory.absolute() / "run.lock"
     if path in _runs and not _runs[path].lost:
@@ -190,12 +191,12 @@ def lock_run(directory: Path) -> DirectoryLock:
         directory.mkdir(parents=True, exist_ok=True)
         owner = lock.acquire()
     except OSError as error:
-        hint = "make it writable, or choose another run name"
+        hint = f"make it writable, or choose {elsewhere}"
         fail(f"cannot write to {directory}: {error.strerror}", hint, every_rank=True)
     if owner:
         fail(
             f"another process already trains the run in {directory}: {owner}",
-            "wait until it ends, or choose another run name; if it no longer exists, run: "
+            f"wait until it ends, or choose {elsewhere}; if it no longer exists, run: "
             f"rm -r {shlex.quote(str(path))}",
             every_rank=True,
         )

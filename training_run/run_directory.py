@@ -41,7 +41,7 @@ class RunDirectory:
 
     def open(self) -> Path | None:
         """Create and lock the directory; return the newest intact checkpoint."""
-        self.lock = lock_run(self.path)
+        self.lock = lock_run(self.path, "another --checkpoint-dir or --run-name")
         for left in self.path.glob("*.partial"):  # from killed processes
             if not left.is_dir():  # which is of an export
                 left.unlink(missing_ok=True)
