@@ -35,7 +35,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lock: DirectoryLock
+        self.lock: DirectoryLock  # only on the rank that calls open()
         self._writer = ThreadPoolExecutor(max_workers=1)
         self._pending: Future[None] | None = None
 

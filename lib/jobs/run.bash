@@ -182,13 +182,14 @@ run_time() {
 # run_end CODE: complete the record, however the job ended; an error in it changes no exit code. The end comes first: after
 # scancel and at the time limit Slurm kills this shell soon, and the next job of a chain reads how this one has ended.
 run_end() {
-  local failed=''
+  local failed='' unwritten=''
   local -a used
   trap - EXIT
   set +e
   longship_facts+=(ended "$(run_time)" exit_code "$1")
   run_find_reason "$longship_log"
   if ! (run_write_record); then
+    unwritten=1
     print_messages error "the record $RUN_DIR/record.json cannot be completed: the job exited with code $1"
   fi
   code_end "$RUN_DIR"
@@ -201,7 +202,11 @@ run_end() {
   # a slow file system does not delay the end for long
   mapfile -d '' -t used < <(timeout 20 python3 "$LONGSHIP_ROOT/submit.py" end "$RUN_DIR" 2>/dev/null)
   longship_facts+=("${used[@]}")
-  (run_write_record) 2>/dev/null # an error of the record is reported above
+  if [[ -z $unwritten ]]; then
+    (run_write_record)
+  else
+    (run_write_record) 2>/dev/null # the error is reported above
+  fi
   # doctor.py recognises the first line, and does not explain its own words
   if [[ -n $failed ]]; then printf '%s\n' 'longship: explanation of the failure' "$failed" >&2; fi
   exit "$1"

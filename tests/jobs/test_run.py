@@ -218,6 +218,17 @@ def test_end_keeps_the_exit_code_when_the_record_cannot_be_written(code, bash, t
     assert done.stderr.count("error: cannot write ") == 1
 
 
+def test_record_that_cannot_be_completed_at_last_is_an_error(bash, tmp_path):
+    lines = (
+        f"RUN_DIR='{tmp_path}/run' longship_log= longship_facts=(job 1)",
+        'code_end() { mkdir "$RUN_DIR/record.json.partial"; }',
+        'mkdir "$RUN_DIR"; run_end 0',
+    )
+    done = bash(*lines, check=False)
+    assert done.returncode == 0 and json.loads((tmp_path / "run/record.json").read_text())["ended"]
+    assert done.stderr.count("error: cannot write ") == 1
+
+
 def test_record_of_which_a_part_could_not_be_written_is_an_error(bash, tmp_path):
     fill = 'printf() { [[ $1 == -v || $* != *value* ]] && builtin printf "$@"; }'
     done = bash(fill, f"record_write '{tmp_path}/x' name value last x", check=False)
