@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from support import processes
 from support.documentation import blocks, read, script_calls, simple_commands
-from support.forks import Forks
+from support.forks import clone_with_forks
 from support.repository import SITES as SHIPPED_SITES
-from support.repository import Clone
 
 from lib.configuration.sites import load_machines
 from lib.configuration.stacks import load_stack
@@ -45,15 +44,12 @@ def commands(page):
 @pytest.fixture(scope="module")
 def shared_clone(root, tmp_path_factory):
     """Give a clone that JUPITER's compute nodes see."""
-    folder = tmp_path_factory.mktemp("readmes")
-    clone = Clone(root, folder / "clone", {})
-    site = clone.root / "jsc/site.toml"
-    folders = site.read_text().replace('["/e"]', f'["/e", "{clone.root}"]')
-    assert str(clone.root) in folders
-    site.write_text(folders)
-    clone.forks = Forks(clone.root, folder)
-    yield clone
-    clone.forks.close()
+    with clone_with_forks(root, tmp_path_factory.mktemp("readmes") / "clone") as clone:
+        site = clone.root / "jsc/site.toml"
+        folders = site.read_text().replace('["/e"]', f'["/e", "{clone.root}"]')
+        assert str(clone.root) in folders
+        site.write_text(folders)
+        yield clone
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.forks import Forks
+from support.forks import clone_with_forks
 from support.repository import Clone
 from test_structure import ENTRIES
 
@@ -21,11 +21,8 @@ JOB = "jsc/run_training_jwb.sbatch"
 @pytest.fixture(scope="module")
 def shared_clone(root, tmp_path_factory):
     """Give a clone whose path needs quoting."""
-    folder = tmp_path_factory.mktemp("completion")
-    clone = Clone(root, folder / "it's a clone", {})
-    clone.forks = Forks(clone.root, folder)
-    yield clone
-    clone.forks.close()
+    with clone_with_forks(root, tmp_path_factory.mktemp("completion") / "it's a clone") as clone:
+        yield clone
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import processes
-from support.forks import Forks
-from support.repository import Clone
+from support.forks import clone_with_forks
 
 from lib import ROOT
 from lib.configuration.layers import load_settings
@@ -447,11 +446,8 @@ esac
 
 @pytest.fixture(scope="module")
 def shared_clone(root, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("site")
-    clone = Clone(root, folder / "a clone", {})
-    clone.forks = Forks(clone.root, folder)
-    yield clone
-    clone.forks.close()
+    with clone_with_forks(root, tmp_path_factory.mktemp("site") / "a clone") as clone:
+        yield clone
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from support import processes
+from support.repository import Clone
 
 # One request on each line of standard input. The copy leaves the loop and becomes the script.
 SERVER = """
@@ -24,6 +25,7 @@ for each in sys.argv[2:]:
 if sites := sys.modules.get("lib.configuration.sites"):
     sites.load_machines(pathlib.Path(sys.argv[1]))
 gc.freeze()
+print('ready', flush=True)
 for line in sys.stdin:
     child = os.fork()
     if not child:
@@ -64,6 +66,8 @@ class Copies:
 
     def __init__(self, server, folder):
         self._server, self._folder = server, folder
+        # until then it reads files that a test changes
+        assert server.stdout.readline() == "ready\n", "the Python to copy does not start, see above"
 
     def become(self, argv, *, env, cwd, whole, check=True, input=""):
         """Run a script to its end, as `processes.run` does; `env` is added if it is not whole."""
@@ -109,6 +113,15 @@ class Forks(Copies):
         __tracebackhide__ = True
         argv = [str(self._root / script), *map(os.fspath, arguments)]
         return self.become(argv, whole=True, **options)
+
+
+@contextlib.contextmanager
+def clone_with_forks(root, folder):
+    """Give a clone that starts its scripts so; those who share it undo what they change."""
+    clone = Clone(root, folder, {})
+    clone.forks = Forks(clone.root, folder.parent)
+    yield clone
+    clone.forks.close()
 
 
 @pytest.fixture(scope="session")
