@@ -17,6 +17,9 @@ image and overlay, and what the latter reads of the overlay's file.
 With `--delays`, packages are also imported from a file system that delays each operation by so many
 milliseconds (delayed.py; needs mfusepy and fusermount3), by one rank with empty caches: from a
 directory, from the overlay, and without reading ahead what an import reads. The image is there too.
+
+With `--kernel`, the overlay is also compared as a mount by the kernel, as a setuid runtime may make
+it. That needs root, once: the program prints the command, and waits until the mount is there.
 """
 
 from __future__ import annotations
@@ -24,8 +27,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import shlex
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -150,18 +155,23 @@ def main() -> None:
     parser.add_argument("--module", default="torch", help="module of these packages to import")
     help_of_delays = "milliseconds, for a file system that answers late"
     parser.add_argument("--delays", type=float, nargs="+", default=[], help=help_of_delays)
+    help_of_kernel = "empty directory on which root mounts the overlay, to compare that mount too"
+    parser.add_argument("--kernel", type=Path, metavar="DIR", help=help_of_kernel)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.scratch) as name:
         place = Workplace(Path(name).resolve(), given.image.resolve())
         cases, packed = make_cases(place, given.requirements)
+        by_kernel = [mounted_by_root(cases, given.kernel.resolve())] if given.kernel else []
+        compared = [*cases, *by_kernel]
         code = f"import {given.module}"
         tables = [count_table([*cases, *packed], place.folder, code)]
         if given.rounds:
             for ranks in given.ranks:
                 for launches in sorted({1, ranks}):
-                    tables.append(time_table(cases, ranks, launches, given.rounds, code))
+                    tables.append(time_table(compared, ranks, launches, given.rounds, code))
         if given.rounds:
-            tables.append(memory_table([cases[0], cases[-1]], max(given.ranks), code))
+            remembered = [cases[0], *compared[2:]]
+            tables.append(memory_table(remembered, max(given.ranks), code))
         if given.delays:
             tables.append(delay_table(cases, place, given.delays, given.rounds or 1, code))
     load = f"{os.getloadavg()[0]:.0f}"
@@ -192,6 +202,16 @@ def make_cases(place: Workplace, requirements: str) -> tuple[list[Case], list[Ca
         run(["mksquashfs", str(tree), str(file), *MKSQUASHFS, *options])
         packed.append(Case(f"the overlay, {name}", plain, bound(file), file))
     return cases, packed
+
+
+def mounted_by_root(cases: Sequence[Case], folder: Path) -> Case:
+    """Wait until root has mounted the overlay; return the case of this mount."""
+    directory, *_, overlay = cases
+    command = ("mount", "-t", "squashfs", "-o", "loop,ro", str(overlay.file), str(folder))
+    print(f"as root, run: {shlex.join(command)}", file=sys.stderr, flush=True)
+    while not folder.is_mount():
+        time.sleep(1)
+    return directory._replace(name="the overlay, mounted by the kernel", environ=bound(folder))
 
 
 def bound(source: Path) -> dict[str, str]:

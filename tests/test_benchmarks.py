@@ -299,6 +299,17 @@ def test_a_missing_program_is_named(benchmarks):
         workplace.need("a topic", ("bash", "no-such-program"))
 
 
+def test_root_is_asked_for_the_mount_that_is_compared(benchmarks, tmp_path, capsys):
+    ranks = benchmarks("ranks")
+    directory = ranks.Case("directory", tmp_path / "plain", {"LONGSHIP_MODULE_INDEX": "0"})
+    overlay = ranks.Case("overlay", tmp_path / "with overlay", {}, tmp_path / "my overlay.sqsh")
+    found = ranks.mounted_by_root([directory, overlay], Path("/proc"))  # which is a mount
+    assert found.launcher == directory.launcher, "a rank would mount the overlay itself too"
+    assert found.environ == {"APPTAINER_BIND": f"/proc:{ranks.MOUNTED_AT}:ro"}
+    told = capsys.readouterr().err
+    assert told == f"as root, run: mount -t squashfs -o loop,ro '{overlay.file}' /proc\n"
+
+
 @pytest.mark.parametrize("page", ["one_script", "parallel_file_systems", "squashfs"])
 def test_figures_of_the_explanations_are_those_of_the_run(page):
     files = ("results", "ranks", "launch")
