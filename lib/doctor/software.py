@@ -163,8 +163,9 @@ def _find_mount(env: Environment) -> Iterator[Finding]:
     can, cannot = (" ".join(x for x in FORMATS if works[x] is able) for able in (True, False))
     if works.get(compression):
         others = f", not with {cannot}" if cannot else ""
+        by = "the kernel" if works["kernel"] else "FUSE"
         over = f"--overlay {'works' if works['--overlay'] else 'does not work'}"
-        yield ok("mount", f"{runtime} mounts overlays packed with {can}{others}; {over}")
+        yield ok("mount", f"{runtime} mounts overlays by {by}, packed with {can}{others}; {over}")
     elif not can:
         fix = 'use a venv instead: set packages.overlay = "", then run: python3 set_up.py install'
         yield bad("mount", f"{runtime} cannot mount SquashFS files on this machine", fix)
@@ -175,8 +176,9 @@ def _find_mount(env: Environment) -> Iterator[Finding]:
 
 
 def mountable(runtime: str, base: str, *before: str) -> dict[str, bool] | None:
-    """Tell for each compression, and for --overlay, whether the runtime mounts such a small file.
+    """Tell for each compression whether the runtime mounts such a small file.
 
+    The same for --overlay, and whether the kernel serves the mount, under the name "kernel".
     The base is an image or a directory; `before` are lines of bash that prepare the runtime. None:
     there is no program to pack files.
     """
@@ -186,6 +188,8 @@ def mountable(runtime: str, base: str, *before: str) -> dict[str, bool] | None:
         return None
     with tempfile.TemporaryDirectory(prefix="longship-doctor.") as work:
         tests = {each: [call("overlay_can_mount", work, each)] for each in FORMATS}
+        by_kernel = ("grep", "-q", f" {MOUNTED_AT} .* - squashfs ", "/proc/self/mountinfo")
+        tests["kernel"] = [call("overlay_try", f"{work}/probe.sqsh", "bind", *by_kernel)]
         over = f"{work}/over.sqsh"
         pack = call("overlay_pack", f"{work}/probe", over, "gzip", "-no-progress")
         tests["--overlay"] = [pack, call("overlay_try", over, "overlay", "true")]
