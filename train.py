@@ -139,7 +139,7 @@ def check_arguments(args: Namespace, training: int, held_out: int, world_size: i
 
     `training` and `held_out` are the numbers of tokens to train on, and to validate on.
     """
-    args.tokenizer_sha256 = recorded(args.data, "made_from", "tokenizer_sha256")  # for the export
+    args.tokenizer_sha256 = recorded(args.data, "made_from", "tokenizer_sha256")
     vocab_size = recorded(args.data, "result", "vocab_size") or args.vocab_size
     if not vocab_size:
         message = f"the vocabulary size is unknown: cannot read {args.data}.record.json"
@@ -367,10 +367,14 @@ class Trainer:
 def load_checkpoint(path: Path, args: Namespace) -> tuple[State, list[str]]:
     """Read a checkpoint to host memory; return it, and the options that have changed since.
 
-    Fails if the options describe another model.
+    Fails if the options describe another model, or the data are of another tokenizer.
     """
     state = torch.load(path, map_location="cpu", weights_only=True)
     changes = []
+    tokenizers = {args.tokenizer_sha256, state["arguments"].get("tokenizer_sha256")} - {None}
+    if len(tokenizers) > 1:
+        message = f"{args.data} was made with another tokenizer than the data of {path}"
+        fail(message, "give --data of the first tokenizer, or another --run-name")
     for name in (*MODEL_OPTIONS, *TRAINING_OPTIONS):
         option, given = f"--{name.replace('_', '-')}", getattr(args, name)
         saved = state["arguments"].get(name, given)  # missing in a checkpoint of an older train.py

@@ -211,6 +211,17 @@ def test_options_that_contradict_the_checkpoint_are_an_error(train, finished):
     assert_error(result, "--width is 64, but 32 in the checkpoint", "--width 32", "--run-name")
 
 
+def test_data_of_another_tokenizer_are_an_error(train, finished, data, tmp_path):
+    for suffix in (".bin", ".idx"):
+        shutil.copy(f"{data}{suffix}", tmp_path / f"other{suffix}")
+    record = json.loads(Path(f"{data}.record.json").read_text())
+    record["made_from"]["tokenizer_sha256"] = "0" * 64  # with a vocabulary of the same size
+    (tmp_path / "other.record.json").write_text(json.dumps(record))
+    folder, _ = finished
+    result = train(folder, *FINITE, "--data", tmp_path / "other", check=False)
+    assert_error(result, "other was made with another tokenizer than", "--data", "--run-name")
+
+
 def test_other_options_than_those_of_the_checkpoint_are_told(inside, train, finished, tmp_path):
     resumed = tmp_path / "resumed"
     shutil.copytree(finished[0], resumed)
