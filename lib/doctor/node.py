@@ -201,10 +201,9 @@ def find_user_rights(runtime: str, machine: Machine | None) -> Iterator[Finding]
     """Check that an ordinary user can start, build and mount images."""
     user = succeeds(["unshare", "--user", "--map-root-user", "true"])
     fuse = os.access("/dev/fuse", os.R_OK | os.W_OK)
-    setuid = not (user and fuse) and _has_setuid(runtime)
-    instead = f"{runtime} is installed setuid and does not need"
+    setuid, by_kernel = (False, False) if user and fuse else _setuid_rights(runtime)
     if user or setuid:
-        without = f"not available to users; {instead} them"
+        without = f"not available to users; {runtime} is installed setuid and does not need them"
         yield ok("namespaces", "user namespaces are available" if user else without)
     else:
         fix = (
@@ -213,20 +212,29 @@ def find_user_rights(runtime: str, machine: Machine | None) -> Iterator[Finding]
         text = f"user namespaces are not available, and {runtime} requires them"
         yield problem("namespaces", text, fix)
     yield ok("fakeroot", _fakeroot(machine))
-    if fuse or setuid:
-        without = f"/dev/fuse is not accessible; {instead} it"
-        yield ok("FUSE", "/dev/fuse is accessible" if fuse else without)
+    without, fix = "/dev/fuse is not accessible", "ask your site for: chmod 666 /dev/fuse"
+    fix += ", or a setuid apptainer with: allow setuid-mount squashfs = yes"
+    if fuse:
+        yield ok("FUSE", "/dev/fuse is accessible")
+    elif by_kernel:
+        yield ok("FUSE", f"{without}; {runtime} is installed setuid and does not need it")
+    elif setuid:
+        yield problem("FUSE", f"{without}, and {runtime} mounts images with it", fix)
     else:
-        fix = "ask your site for: chmod 666 /dev/fuse, or a setuid installation of apptainer"
-        text = f"/dev/fuse is not accessible: {runtime} unpacks each image before it starts"
-        yield warning("FUSE", text, fix)
+        yield warning("FUSE", f"{without}: {runtime} unpacks each image before it starts", fix)
 
 
-def _has_setuid(runtime: str) -> bool:
-    """Tell whether a runtime can mount images by the kernel, without user namespaces."""
-    directory = re.findall("^LIBEXECDIR=(.*)", output([runtime, "buildcfg"], 20).text, re.M)[:1]
-    starters = [Path(each, runtime, "bin/starter-suid") for each in directory]
-    return any(each.exists() and each.stat().st_mode & stat.S_ISUID for each in starters)
+def _setuid_rights(runtime: str) -> tuple[bool, bool]:
+    """Tell whether a runtime is installed setuid, and whether it then mounts by the kernel."""
+    told = output([runtime, "buildcfg"], 20).text
+    facts = dict(re.findall(r"^(?:\w+_)?(LIBEXECDIR|CONF_FILE)=(.+)", told, re.MULTILINE))
+    starter = Path(facts.get("LIBEXECDIR", "/nowhere"), runtime, "bin/starter-suid")
+    setuid = starter.exists() and bool(starter.stat().st_mode & stat.S_ISUID)
+    # Apptainer since 1.3; a line sorts before the comment that shows the default
+    allowed = r"^(# *)?allow setuid-mount squashfs *= *(\w+)"
+    written = re.findall(allowed, _text_of(facts.get("CONF_FILE", "/nowhere")), re.MULTILINE)
+    by_kernel = not written or min(written)[1] == "yes"
+    return setuid, setuid and by_kernel
 
 
 def _fakeroot(machine: Machine | None) -> str:

@@ -58,7 +58,7 @@ def find_software(env: Environment, why: str) -> Iterator[Finding]:
     if starts and (driver.cuda or driver.amd):
         asked_inside = bash(*inside, call("inside", "sh", "-c", _ASK_ABOUT_GPU))
         yield from find_gpus_inside(driver, asked_inside.text)
-    if usable and runtime in SIF_RUNTIMES:
+    if starts and runtime in SIF_RUNTIMES:
         yield from _find_mount(env)
     if env.overlay:
         yield from _find_overlay(env)

@@ -423,17 +423,32 @@ def test_all_functions_have_their_name_alone():
     assert twice == []
 
 
-@pytest.mark.parametrize("setuid", [True, False])
-def test_setuid_starter_is_found_where_the_runtime_says(tmp_path, setuid, monkeypatch):
+@pytest.mark.parametrize(
+    ("setuid", "allowed", "state"),
+    [
+        (False, "allow setuid-mount squashfs = yes", "warning"),  # unpacks
+        (True, "allow setuid-mount squashfs = yes", "ok"),
+        (True, "max loop devices = 256", "ok"),  # SingularityCE
+        (True, "# allow setuid-mount squashfs = iflimited", "problem"),  # the default since 1.3
+        (True, "# allow setuid-mount squashfs = no\nallow setuid-mount squashfs = yes", "ok"),
+        (True, "allow setuid-mount squashfs = no", "problem"),
+    ],
+)
+def test_setuid_runtime_needs_fuse_unless_the_kernel_mounts(
+    tmp_path, setuid, allowed, state, monkeypatch
+):
     folder = tmp_path / "it's lib"
     starter = folder / "apptainer/bin/starter-suid"
     starter.parent.mkdir(parents=True)
     starter.touch()
     starter.chmod(0o4755 if setuid else 0o755)
     runtime = tmp_path / "apptainer"
-    runtime.write_text(f'#!/bin/sh\necho "BINDIR=/x"\necho "LIBEXECDIR={folder}"\n')
+    settings = tmp_path / "apptainer.conf"
+    settings.write_text(f"# allow setuid-mount extfs = no\n{allowed}\n")
+    facts = f"BINDIR=/x\nLIBEXECDIR={folder}\nAPPTAINER_CONF_FILE={settings}"
+    runtime.write_text(f'#!/bin/sh\necho "{facts}"\n')
     runtime.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(os, "access", lambda *_: False)  # /dev/fuse
     states = {each.topic: each.state for each in node.find_user_rights("apptainer", None)}
-    assert states["FUSE"] == ("ok" if setuid else "warning")
+    assert states["FUSE"] == state
