@@ -296,11 +296,12 @@ def _ranks(
     reported = re.findall(r"finding\t(\w+)\t(.*?)\t(.*?)\t(.*)", text)
     yield from failures
     yield from (Finding(*each) for each in reported if each[0] != "end")
-    if not failures and not reported:
+    if not failures and "end" not in {each[0] for each in reported}:
+        what = "the ranks have not reported all" if reported else "no rank has reported"
         told = [line for line in text.strip().split("\n") if "job_node" not in line]
         reason = f": {told[-1]}" if told and told[-1] else ""
         fix = "test a single rank: srun --overlap --ntasks=1 python3 container_run.py python "
-        yield problem("all_reduce", f"no rank has reported{reason}", f"{fix}-c 'import torch'")
+        yield problem("all_reduce", f"{what}{reason}", f"{fix}-c 'import torch'")
 
 
 def _failures(text: str) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support import processes
@@ -44,6 +45,25 @@ SLINGSHOT = """\
 [0] NCCL INFO NET/OFI Selected Provider is cxi (found 8 nics)
 [0] NCCL INFO Using network AWS Libfabric
 """
+
+
+@pytest.mark.parametrize(
+    ("printed", "texts"),
+    [
+        (r"finding\tok\tbinding\tcores 0-1\t\nfinding\tend\t\t\t\n", ["cores 0-1"]),
+        (
+            r"finding\tok\tbinding\tcores 0-1\t\n0: killed\n",
+            ["cores 0-1", "the ranks have not reported all: 0: killed"],
+        ),
+        (r"0: killed\n", ["no rank has reported: 0: killed"]),
+    ],
+)
+def test_measurement_that_does_not_end_is_a_problem(printed, texts):
+    one = {"node": "n1", "clock": [0, 0], "unseen": "", "taken": "", "asked": 0, "gpus": 0}
+    given = (SimpleNamespace(nodes=["n1"]), [one], f"printf '{printed}'", "check_ranks.py", "brief")
+    found = list(job_diagnosis._ranks(*given))
+    assert [each.text for each in found] == texts
+    assert all((each.state == "problem") == ("reported" in each.text) for each in found)
 
 
 @pytest.fixture

@@ -280,7 +280,8 @@ def test_node_that_is_slow(doctor):
 
 
 @pytest.mark.slow  # it waits for what does not come
-def test_ranks_that_stop(doctor):
+def test_ranks_that_stop(doctor, make_job_clone, tmp_path):
+    doctor.clone = make_job_clone(tmp_path)  # which waits as long as that of a user
     # two sockets are those of the store; with more it is among the others
     sockets = "$(ls -l /proc/$pid/fd | grep -c socket:)"
     action = f"(while (({sockets} < 3)); do sleep 0.02; done; kill -STOP $pid)"
