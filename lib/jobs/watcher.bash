@@ -13,6 +13,9 @@ declare -g longship_ending=''
 # how many spare nodes the job has
 declare -gi longship_spares=0
 
+# the job as Slurm's commands take it: the last task of an array that starts has the ID of the whole array
+declare -g longship_job=''
+
 # watch_is_child: whether this shell runs the script for a watcher.
 watch_is_child() {
   if [[ -z ${LONGSHIP_WATCHED:-} ]]; then return 1; fi
@@ -25,6 +28,8 @@ watch_is_child() {
 watch_run() {
   local name code
   longship_spares=$2
+  longship_job=${RUN_DIR##*/}
+  longship_job=${longship_job%%-*} # 4711_3 for a task of an array
   mapfile -d '' -t longship_script <"/proc/$$/cmdline"
   for name in TERM HUP USR1 USR2; do # scancel, the time limit and --signal=B: signal this shell alone
     # shellcheck disable=SC2064 # one for each name
@@ -93,7 +98,7 @@ watch_log() {
 watch_end_steps() {
   local -a steps
   local signal
-  mapfile -t steps < <(timeout 60 squeue --steps --noheader --format=%i --jobs="$SLURM_JOB_ID" | grep -E '\.[0-9]+$')
+  mapfile -t steps < <(timeout 60 squeue --steps --noheader --format=%i --jobs="$longship_job" | grep -E '\.[0-9]+$')
   if ((${#steps[@]} == 0)); then return; fi # the script itself works, or Slurm does not answer
   printf 'longship: %s: ending %s\n' "$1" "${steps[*]}" >&2
   watch_ask_nccl
@@ -147,7 +152,7 @@ watch_replace_nodes() {
   while read -r node; do
     if [[ ,$1, == *,$node,* ]]; then longship_spares+=-1; else kept+=,$node; fi
   done < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-  output=$(cd -- "$RUN_DIR" && exec scontrol update JobId="$SLURM_JOB_ID" NodeList="${kept#,}" 2>&1) || {
+  output=$(cd -- "$RUN_DIR" && exec scontrol update JobId="$longship_job" NodeList="${kept#,}" 2>&1) || {
     print_messages warning "Slurm does not take back $1, so the job is requeued: ${output##*error: }" \
       hint 'train without spare nodes: --spare-nodes=0'
     return 1
@@ -160,12 +165,12 @@ watch_replace_nodes() {
 # this shell has until KillWait.
 watch_requeue() {
   local output
-  output=$(exec scontrol requeue "$SLURM_JOB_ID" 2>&1) || {
+  output=$(exec scontrol requeue "$longship_job" 2>&1) || {
     print_messages error "Slurm does not requeue the job: ${output##*error: }" \
-      hint "run: python3 submit.py rerun $SLURM_JOB_ID --exclude=$1"
+      hint "run: python3 submit.py rerun $longship_job --exclude=$1"
     return
   }
-  watch_exclude "$1" "$SLURM_JOB_ID"
+  watch_exclude "$1" "$longship_job"
   for _ in {1..30}; do
     if [[ -n $longship_ending ]]; then break; fi # Slurm's TERM
     sleep 1

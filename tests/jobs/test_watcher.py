@@ -168,3 +168,28 @@ def test_fact_of_the_record_is_replaced(bash):
         "printf '[%s]' \"${longship_facts[@]}\"",
     )
     assert done.stdout == "[a][2][b][x y][c][3]"
+
+
+def test_last_task_of_an_array_acts_on_itself_alone(bash, clean_environment, tmp_path):
+    """Slurm gives it the ID of the array, by which its commands would take every task."""
+    for name in ("squeue", "scancel", "scontrol"):
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >>"{tmp_path}/calls"\necho 4711_3.0\n')
+        program.chmod(0o755)
+    bash(
+        "read() { :; }; sleep() { :; }  # no pauses",
+        "watch_attempt() { watch_idle=0; watch_end_steps silent; watch_requeue n1; }",
+        "watch_run 1 0 0 log message",
+        RUN_DIR=str(tmp_path / "4711_3-sweep-8.2"),
+        SLURM_JOB_ID="4711",
+        NCCL_RAS_ADDR="127.0.0.1:1",
+        PATH=f"{tmp_path}:{clean_environment['PATH']}",
+    )
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls == [
+        "squeue --steps --noheader --format=%i --jobs=4711_3",
+        "scancel --signal=TERM 4711_3.0",
+        "scancel --signal=KILL 4711_3.0",
+        "scontrol requeue 4711_3",
+        "scontrol update JobId=4711_3 ExcNodeList=n1",
+    ]
