@@ -112,7 +112,8 @@ def start_lines(
         call("job_set_shape", str(processes_per_node(facts, on_node, machine))),
         *pyxis.options(env),
         *([call("job_label_output")] if is_batch else []),
-        *([f"if watch_is_child; then {'; '.join([*exports, 'return'])}; fi"] if is_batch else []),
+        # also of an interactive job, from whose run another job exports a model: job_export
+        f"if watch_is_child; then {'; '.join([*exports, 'return'])}; fi",
         wrapped(
             "code_record_begin", sys.executable or "python3", _RUN, *repositories(settings, paths)
         ),

@@ -43,6 +43,7 @@ job_set_shape() { printf 'shape\\0%s\\0' "$1"; }
 job_check_previous() { printf 'chain\\0%s\\0' "$1"; }
 job_keep_spares() { printf 'trained_on\\0%s\\0' "$1"; }
 watch_run() { printf 'watched\\0yes\\0'; }
+watch_is_child() { [[ -n ${LONGSHIP_WATCHED:-} ]]; }
 modules_load() { printf 'module\\0%s\\0' "$2"; }
 job_label_output() { printf 'apart\\0yes\\0'; }
 code_record_begin() { printf 'code %s\\0%s\\0' "${@:3}"; }
@@ -177,13 +178,14 @@ def test_name_with_facts_in_it_is_a_name():
 def start(repository, run):
     """Give a function that sources start.bash, with functions that show what they were given."""
 
-    def source(found, folder="/runs/7-train", env=None, arguments=(), **changed):
+    def source(found, folder="/runs/7-train", env=None, arguments=(), watched="", **changed):
         settings, paths = repository.settings_and_paths(env)
         named = {**NAMED, **changed}
         env = Environment(settings, paths, "host", "job", named)
         lines = start_lines(env, paths.runs / folder, found, named, "", arguments)
         assert run(["bash", "-n"], input=render("a test", lines)).stderr == ""
-        done = run(["bash", "-c", "\n".join(["set -euo pipefail", SHOW, *lines])])
+        before = f"set -euo pipefail\nLONGSHIP_WATCHED={watched}\n{SHOW}start() {{"
+        done = run(["bash", "-c", "\n".join([before, *lines, "}; start"])])
         words = done.stdout.split("\0")[:-1]
         return dict(zip(words[::2], words[1::2]))
 
@@ -246,6 +248,12 @@ def test_spare_nodes_are_recorded(start, repository):
 def test_interactive_job_has_no_log_and_its_ranks_are_not_told_apart(start):
     found = start(facts(BatchFlag="0"))
     assert found["file"] == "" and "apart" not in found
+
+
+@pytest.mark.parametrize("is_batch", ["0", "1"])
+def test_run_does_not_begin_again_when_a_model_is_exported_from_it(is_batch, start):
+    found = start(facts(BatchFlag=is_batch), watched="/runs/7-train")
+    assert found["shape"] == "4" and "run" not in found
 
 
 def test_hostile_texts_are_read_back(start, hostile_arguments):
