@@ -38,6 +38,7 @@ watch_run() {
   while :; do
     watch_attempt "$3" "$4" "$5" && code=0 || code=$?
     if ((code == 0)) || [[ -n $longship_ending ]] || ! watch_decide "$code" "$1" "$4"; then break; fi
+    if [[ -n $longship_ending ]]; then break; fi # meanwhile
     printf 'longship: run %s\n' "$RUN_DIR" >&2 # doctor.py explains what follows it
   done
   exit "$code"

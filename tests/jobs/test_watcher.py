@@ -131,10 +131,10 @@ def test_silence_that_is_no_time(root, tmp_path):
 def bash(run, clean_environment, tmp_path):
     """Give a function that runs lines with the functions they use."""
 
-    def run_lines(*lines, **environment):
+    def run_lines(*lines, check=True, **environment):
         script = tmp_path / "script.sh"
         script.write_text(render("a test", lines))
-        return run(["bash", script], env={**clean_environment, **environment})
+        return run(["bash", script], env={**clean_environment, **environment}, check=check)
 
     return run_lines
 
@@ -193,3 +193,19 @@ def test_last_task_of_an_array_acts_on_itself_alone(bash, clean_environment, tmp
         "scontrol requeue 4711_3",
         "scontrol update JobId=4711_3 ExcNodeList=n1",
     ]
+
+
+def test_signal_while_the_next_attempt_is_prepared_ends_the_job(bash, tmp_path):
+    """Slurm sends it once, and kills what is left half a minute later."""
+    done = bash(
+        "watch_attempt() { echo attempt; true & longship_child=$!; wait; return 7; }",
+        "run_explain() { kill -s TERM $$; }",
+        "timeout() { printf '%s\\0' again line lines ''; }  # submit.py decide",
+        "longship_facts=()",
+        "watch_run 3 0 0 log message",
+        RUN_DIR=str(tmp_path),
+        LONGSHIP_ROOT="/clone",
+        SLURM_JOB_ID="7",
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (7, "attempt\n")
