@@ -133,11 +133,17 @@ room_warn() {
   warn_of "$1" "free some space there$room_elsewhere"
 }
 
-# submission_check_after JOB RUNS: if Slurm does not know the job, stop unless a record in RUNS says that it has succeeded:
-# Slurm assumes that of a job which it has forgotten.
+# submission_check_after JOB RUNS: stop if the job, or a task of it, has ended without success: Slurm would take the new job,
+# and cancel it. If Slurm does not know the job, stop unless a record in RUNS says that it has succeeded: Slurm assumes
+# that of a job which it has forgotten.
 submission_check_after() {
   local output record=
-  output=$(exec timeout 30 scontrol show job "$1" 2>&1) && return
+  local -r failed='[[:space:]]JobState=(BOOT_FAIL|CANCELLED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|TIMEOUT)[[:space:]]'
+  if output=$(exec timeout 30 scontrol show job "$1" 2>&1); then
+    [[ ! $output =~ $failed ]] ||
+      fail "--after names a job that has not succeeded: $1" "check its log, then run: python3 submit.py rerun $1"
+    return
+  fi
   if [[ $output != *'Invalid job id'* ]]; then return; fi
   for record in "$2/$1"-*/record.json; do # clusters that share a file system can have jobs of the same ID
     record_value "$record" exit_code

@@ -288,9 +288,12 @@ def test_job_after_another_one(jobs):
     second = jobs.job(write_job(jobs, "second", "srun true"), f"--after={first}")
     assert jobs.slurm.wait(second) == "COMPLETED"
     assert jobs.run(first).record["ended"] <= jobs.run(second).record["started"]
-    failed = jobs.job(write_job(jobs, "failed", "false"))
+    failed = jobs.job(write_job(jobs, "failed", "false"), "--hold")
     never = jobs.job(write_job(jobs, "never", "true"), f"--after={failed}")
+    jobs.slurm.run(["scontrol", "release", failed])
     assert jobs.slurm.wait(never) == "CANCELLED"
+    refused = jobs.submit("local/never.sbatch", f"--after={failed}", check=False)
+    assert f"error: --after names a job that has not succeeded: {failed}\n" in refused.stderr
 
 
 def test_each_task_of_an_array_has_a_run(jobs):

@@ -214,6 +214,30 @@ def test_job_after_one_that_slurm_does_not_know_needs_its_record(
     assert told or not done.stderr
 
 
+@pytest.mark.parametrize(
+    ("states", "refused"),
+    [
+        (["FAILED"], True),
+        (["COMPLETED", "TIMEOUT"], True),  # tasks of an array
+        (["COMPLETED", "RUNNING"], False),
+        (["PENDING"], False),
+    ],
+)
+def test_job_after_one_that_has_failed_is_refused(
+    states, refused, clean_environment, run, tmp_path
+):
+    """Slurm would cancel it, and nobody would be told."""
+    lines = [f"JobId={each}\n   JobState={each} Reason=None" for each in states]
+    (tmp_path / "scontrol").write_text(f"#!/bin/bash\ncat <<'X'\n{chr(10).join(lines)}\nX\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
+    script = render("a test", [call("submission_check_after", "7", tmp_path / "runs")])
+    done = run(["bash", "-c", script], env=env, check=False)
+    assert done.returncode == refused
+    assert done.stderr.startswith("error: --after names a job that has not" if refused else "")
+    assert refused or not done.stderr
+
+
 def test_job_to_follow_is_looked_for(submit):
     assert any(each.startswith("submission_check_after 999999 ") for each in submit(after="999999"))
 
