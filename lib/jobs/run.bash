@@ -137,7 +137,7 @@ is_own() {
 }
 
 # run_begin LOG [NAME VALUE]...: write what is known at the start to the record, and complete it when the job ends.
-# LOG is empty for an interactive job.
+# LOG has the errors; it is empty for an interactive job.
 run_begin() {
   longship_log=$1
   longship_facts=("${@:2}" started "$(run_time)" nodelist "$SLURM_JOB_NODELIST" arguments "${JOB_ARGUMENTS[*]@Q}")

@@ -91,6 +91,7 @@ def start_lines(
     jobs, origin = settings.configuration.jobs, settings.origins["jobs.silence"]
     restarts, silence = watch_limits(jobs, origin) if is_batch else (0, 0)
     is_watched, log = restarts > 0 or silence > 0, facts.get("StdOut", "")
+    errors = facts.get("StdErr") or log  # with --error another file, which tells why the job ended
     stack = paths.root / "stacks" / settings.stack.name
     evaluates = (stack / "run_evaluation.sh").exists()
     exports = ['job_export "${JOB_ARGUMENTS[0]-}"'] if evaluates else []
@@ -119,7 +120,7 @@ def start_lines(
         ),
         " \\\n    ".join(
             [
-                call("run_begin", log if is_batch else ""),
+                call("run_begin", errors if is_batch else ""),
                 *(call(*each) for each in record.items() if each[1] not in _NOTHING),
             ]
         ),

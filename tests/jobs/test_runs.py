@@ -250,6 +250,11 @@ def test_interactive_job_has_no_log_and_its_ranks_are_not_told_apart(start):
     assert found["file"] == "" and "apart" not in found
 
 
+def test_errors_in_another_file_tell_why_the_job_ended(start):
+    found = start(facts(StdErr="/home/me/a b/12_1.err"))
+    assert (found["file"], found["log"]) == ("/home/me/a b/12_1.err", "/home/me/a b/12_1.log")
+
+
 @pytest.mark.parametrize("is_batch", ["0", "1"])
 def test_run_does_not_begin_again_when_a_model_is_exported_from_it(is_batch, start):
     found = start(facts(BatchFlag=is_batch), watched="/runs/7-train")
