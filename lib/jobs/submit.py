@@ -17,7 +17,7 @@ from lib.jobs.job_files import JobFile
 from lib.jobs.options import Option, combined, read_options, read_variables, same_gpus
 from lib.jobs.request import Request, check_request, request_from_options
 from lib.jobs.sweep import Sweep, read_sweep
-from lib.jobs.watcher import with_restarts
+from lib.jobs.watcher import watch_limits, with_restarts
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import check_lines
 from lib.script.command import array, call, comment, export, wrapped
@@ -143,6 +143,7 @@ def _checked(env: Environment, wanted: Submission) -> _Job:
     # next to the run's directory, whose name it has
     file = "%A_%a-%x.log" if "array" in given else "%j-%x.log"
     log = log_path(paths, given, given.get("output") or str(paths.runs / file))
+    _check_watched(env, job, given, log)
     typed = [each.word for each in wanted.typed]
     sweep = read_sweep(wanted.arguments, given.get("array", ""))
     check_job(env, job, given, [*typed, *wanted.arguments, *sweep.words], log)
@@ -182,6 +183,18 @@ def _check_order(wanted: Submission, given: Mapping[str, str]) -> None:
         raise LongshipError(
             f"{wanted.job.path} is interactive",
             "--chain, --after, --restarts, --spare-nodes and --json require an .sbatch file",
+        )
+
+
+def _check_watched(env: Environment, job: JobFile, given: Mapping[str, str], log: str) -> None:
+    """Stop if the watcher, which reads one log, would take errors in another one for silence."""
+    if job.is_interactive or not given.get("error"):
+        return
+    limits = watch_limits(env.settings.configuration.jobs, env.settings.origins["jobs.silence"])
+    if any(limits) and log_path(env.paths, given, given["error"]) != log:
+        raise LongshipError(
+            f"--error={given['error']} cannot be combined with restarts or jobs.silence",
+            "leave out --error, also in the job script: the log then contains the errors too",
         )
 
 

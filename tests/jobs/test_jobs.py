@@ -330,6 +330,14 @@ def test_folders_of_the_log_are_made(calls, submit, tmp_path):
         submit("--output=/x/%j/log")
 
 
+def test_watcher_needs_output_and_errors_in_one_file(submit):
+    words = ("--output=a.log", "--error=e.log")
+    submit(*words)
+    with pytest.raises(LongshipError, match="--error=e.log cannot be combined with restarts"):
+        submit(*words, restarts=1)
+    submit("--output=a.log", "--error=a.log", restarts=1)
+
+
 def test_log_lies_where_the_job_runs(site, submit, tmp_path):
     words = ("--output=a.log", "--error=e/%j")
     for folder in (str(tmp_path), "below"):
