@@ -45,7 +45,8 @@ watch_run() {
 }
 
 # watch_attempt SILENCE LOG MESSAGES: run the script once, with the signals and input that it would have alone; return its
-# exit code.
+# exit code. A step that had to be ended has failed, even if it then writes a checkpoint and exits with code 0, and the next
+# job of a chain must not take code 143 for the time limit.
 watch_attempt() {
   local code=0 own=0 observer=''
   (
@@ -55,6 +56,7 @@ watch_attempt() {
   ) <&0 &
   longship_child=$!
   if [[ -f $2 ]]; then
+    exec {watch_ended}<> <(:) # to which the observer writes
     watch_log "$@" &
     observer=$!
   fi
@@ -65,7 +67,11 @@ watch_attempt() {
   # if it ended at the same moment, its own exit code is still available
   wait "$longship_child" 2>/dev/null && own=0 || own=$?
   if ((own != 127)); then code=$own; fi
-  if [[ -n $observer ]]; then kill "$observer" 2>/dev/null || :; fi
+  if [[ -n $observer ]]; then
+    kill "$observer" 2>/dev/null || :
+    if [[ $code == @(0|143) ]] && read -r -t 0 -u "$watch_ended"; then code=1; fi
+    exec {watch_ended}>&-
+  fi
   return "$code"
 }
 
@@ -102,6 +108,7 @@ watch_end_steps() {
   mapfile -t steps < <(timeout 60 squeue --steps --noheader --format=%i --jobs="$longship_job" | grep -E '\.[0-9]+$')
   if ((${#steps[@]} == 0)); then return; fi # the script itself works, or Slurm does not answer
   printf 'longship: %s: ending %s\n' "$1" "${steps[*]}" >&2
+  printf '\n' >&"$watch_ended"
   watch_ask_nccl
   for signal in TERM KILL; do
     scancel --signal="$signal" "${steps[@]}" || :

@@ -7,6 +7,7 @@ import pytest
 from support.stacks import settings_of
 
 from lib.jobs.watcher import End, decide, watch_limits, with_restarts
+from lib.script.command import array
 from lib.script.errors import LongshipError
 from lib.script.render import render
 
@@ -178,7 +179,7 @@ def test_last_task_of_an_array_acts_on_itself_alone(bash, clean_environment, tmp
         program.chmod(0o755)
     bash(
         "read() { :; }; sleep() { :; }  # no pauses",
-        "watch_attempt() { watch_idle=0; watch_end_steps silent; watch_requeue n1; }",
+        "watch_attempt() { watch_idle=0 watch_ended=1; watch_end_steps silent; watch_requeue n1; }",
         "watch_run 1 0 0 log message",
         RUN_DIR=str(tmp_path / "4711_3-sweep-8.2"),
         SLURM_JOB_ID="4711",
@@ -209,3 +210,25 @@ def test_signal_while_the_next_attempt_is_prepared_ends_the_job(bash, tmp_path):
         check=False,
     )
     assert (done.returncode, done.stdout) == (7, "attempt\n")
+
+
+@pytest.mark.parametrize(("code", "ended", "told"), [(0, 1, 1), (143, 1, 1), (9, 1, 9), (0, 0, 0)])
+def test_step_that_had_to_be_ended_has_failed(code, ended, told, bash, clean_environment, tmp_path):
+    """On TERM the stacks write a checkpoint and exit with code 0."""
+    (tmp_path / "squeue").write_text("#!/bin/sh\necho 7.0\n")
+    (tmp_path / "scancel").write_text(f'#!/bin/sh\nkill "$(cat {tmp_path}/step)"\n')
+    for name in ("squeue", "scancel"):
+        (tmp_path / name).chmod(0o755)
+    wait = "while :; do sleep 0.1; done" if ended else ":"
+    step = f"trap 'exit {code}' TERM; echo $$ >{tmp_path}/step; {wait}"
+    (tmp_path / "log").touch()
+    done = bash(
+        array("longship_script", ["bash", "-c", step]),
+        f"watch_attempt 1 {tmp_path}/log '^never$' || exit",
+        RUN_DIR=str(tmp_path),
+        NCCL_RAS_ADDR="127.0.0.1:1",
+        PATH=f"{tmp_path}:{clean_environment['PATH']}",
+        check=False,
+    )
+    assert done.returncode == told
+    assert ("no output for 1 seconds: ending 7.0" in done.stderr) == bool(ended)
