@@ -363,6 +363,18 @@ def make_shard(layout: Layout, rank: int, world_size: int) -> None:
     if product.result() is not None:
         print(f"{name}: already done, see {product.files[0]}")
         return
+    try:
+        write_shard(product, name, layout, rank, world_size)
+    except OSError:
+        # another job that makes the same data has merged the shards, and removed them
+        done = layout.dataset().result()
+        if done is None:
+            raise
+        print(f"dataset: already done, {summary(done)}, see {layout.dataset().files[0]}")
+
+
+def write_shard(product: Product, name: str, layout: Layout, rank: int, world_size: int) -> None:
+    """Write the tokens of a share of the text."""
     tokenizer, end_of_text = open_tokenizer(layout)
     with product.write(locked=False) as ((bin_file, idx_file), result):
         builder = open_builder(bin_file, tokenizer.get_vocab_size())
@@ -439,10 +451,15 @@ def merge(layout: Layout, world_size: int) -> None:
             builder.add_index(str(product.files[0].with_suffix("")))
         builder.finalize(str(idx_file))
         result.update(merged, vocab_size=vocab_size)
-    shutil.rmtree(layout.shards_dir)
+    remove_shards(layout)
+    print(f"dataset: {summary(merged)} in {dataset.files[0]} and .idx")
+
+
+def remove_shards(layout: Layout) -> None:
+    """Remove all shards of the dataset; another job can still write some."""
+    shutil.rmtree(layout.shards_dir, ignore_errors=True)
     with suppress(OSError):  # keep shards of other inputs
         layout.shards_dir.parent.rmdir()
-    print(f"dataset: {summary(merged)} in {dataset.files[0]} and .idx")
 
 
 def sharded_world_size(shards_dir: Path) -> int:
@@ -558,6 +575,8 @@ def make(layout: Layout) -> None:
     done = layout.dataset().result()
     if done is not None:
         print(f"dataset: already done, {summary(done)}, see {layout.dataset().files[0]}")
+        if options.mode == "merge":
+            remove_shards(layout)
     elif options.mode == "shard":
         make_shards(layout, options.rank, options.world_size, options.workers)
     elif options.mode == "merge":
