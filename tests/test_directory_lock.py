@@ -112,6 +112,24 @@ def test_owner_of_another_machine_that_gives_signs_is_alive(path):
         thread.join()
 
 
+def test_owner_is_alive_whose_signs_a_file_system_has_held_up(path, monkeypatch):
+    """It answers the waiting process before it writes the owner's sign of life."""
+    write_owner(path)
+    lock, read, reads = DirectoryLock(path, beat=0.05, patience=1), DirectoryLock._sign, []
+
+    def hold_up(self):
+        reads.append(1)
+        if len(reads) == 2:
+            time.sleep(1.5)
+        if len(reads) == 4:
+            os.utime(path / "owner")
+        return read(self)
+
+    monkeypatch.setattr(DirectoryLock, "_sign", hold_up)
+    assert lock.acquire() == "process 7 on node9"
+    assert left(path) == ["run.lock"]
+
+
 def test_requeued_job_outlives_its_earlier_start(path, monkeypatch):
     """Slurm has ended that one; where its node is cut off, it may give signs for ever."""
     write_owner(path, job="4711", restarts=0)

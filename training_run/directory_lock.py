@@ -66,7 +66,7 @@ class DirectoryLock:
             The owner of the lock, or an empty string if this process now holds it.
         """
         self._make()
-        begin = since = time.monotonic()
+        begin = since = last = time.monotonic()
         before: tuple[str, int] | None = None
         is_announced = False
         try:
@@ -80,6 +80,9 @@ class DirectoryLock:
                     if sign and is_alive and not waits:
                         return describe(owner)
                     before, since = sign, now
+                if now - last > self.patience / 2:
+                    since = now  # the file system did not answer, and so not the owner either
+                last = now
                 silent = now - since > self.patience
                 overdue = is_earlier_start(owner) and now - begin > 2 * self.patience
                 if sign and owner and (has_ended(owner) or silent or overdue):
