@@ -18,12 +18,16 @@ tokenize() {
     python "$LONGSHIP_ROOT/preprocess_data.py" "$mode" --name="olmo-core_$1" --input="$2" "${@:3}"
 }
 
-# save_tokenizer: save the trained BPE also as a directory in Hugging Face's format, which the training reads.
+# save_tokenizer: save the trained BPE also as a directory in Hugging Face's format, which the training reads, maybe now.
 save_tokenizer() {
-    mkdir -p -- "$trained"
-    cp -- "$trained.json" "$trained/tokenizer.json"
+    local -r partial=$trained.partial-$(uname -n)-$$
+    rm -rf -- "$partial"
+    mkdir -p -- "$trained" "$partial"
+    cp -- "$trained.json" "$partial/tokenizer.json"
     printf '{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}\n' \
-        >"$trained/tokenizer_config.json"
+        >"$partial/tokenizer_config.json"
+    mv -- "$partial"/* "$trained"
+    rmdir -- "$partial"
 }
 
 tokenizer=()
