@@ -24,6 +24,7 @@ from trl import SFTTrainer
 from trl.models import unwrap_model_for_generation
 
 sys.path.append(str(Path(__file__).parents[2]))  # last, so that its files replace no package
+from training_run import unfinished  # noqa: E402
 from training_run.metrics import MetricsFile, peak_flops  # noqa: E402
 
 
@@ -272,7 +273,9 @@ class TranslationTrainer(SFTTrainer):
         """Write source, reference and translation of each pair, to be read by people."""
         pairs = zip(self.eval_pairs["source"], self.eval_pairs["target"], translations, strict=True)
         path = Path(self.args.output_dir) / "translations.jsonl"
-        with path.open("w", encoding="utf-8") as file:
+        partial = unfinished(path)
+        with partial.open("w", encoding="utf-8") as file:
             for source, target, translation in pairs:
                 line = {"source": source, "target": target, "translation": translation}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        partial.replace(path)
