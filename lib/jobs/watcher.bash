@@ -89,24 +89,23 @@ watch_log() {
     quiet+=$pause
     if [[ -n $message ]]; then
       printable "${message:0:500}"
-      watch_end_steps "the ranks cannot continue: $REPLY"
-      message='' size='' searched=${now:-$searched}
+      if watch_end_steps "the ranks cannot continue: $REPLY"; then message='' size='' searched=${now:-$searched}; fi
     elif [[ -z $now || $now != "$size" ]]; then
       message=$(timeout 60 tail -c "+$((searched + 1))" -- "$2" | LC_ALL=C grep -a -m 1 -E -e "$3") || : # no such line
       size=$now quiet=0 searched=$((now - 1000 > searched ? now - 1000 : searched)) # a line can be incomplete
     elif (($1 && quiet >= $1)); then
-      watch_end_steps "no output for $1 seconds"
-      size=''
+      if watch_end_steps "no output for $1 seconds"; then size=''; fi
     fi
   done
 }
 
-# watch_end_steps REASON: say who hangs, and end the steps of this job: TERM, after 30 s KILL.
+# watch_end_steps REASON: say who hangs, and end the steps of this job: TERM, after 30 s KILL; fail if Slurm does not answer.
 watch_end_steps() {
   local -a steps
-  local signal
-  mapfile -t steps < <(timeout 60 squeue --steps --noheader --format=%i --jobs="$longship_job" | grep -E '\.[0-9]+$')
-  if ((${#steps[@]} == 0)); then return; fi # the script itself works, or Slurm does not answer
+  local signal output
+  output=$(exec timeout 60 squeue --steps --noheader --format=%i --jobs="$longship_job" 2>/dev/null) || return
+  mapfile -t steps < <(grep -E '\.[0-9]+$' <<<"$output")
+  if ((${#steps[@]} == 0)); then return 0; fi # the script itself works
   printf 'longship: %s: ending %s\n' "$1" "${steps[*]}" >&2
   printf '\n' >&"$watch_ended"
   watch_ask_nccl

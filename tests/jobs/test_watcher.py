@@ -232,3 +232,27 @@ def test_step_that_had_to_be_ended_has_failed(code, ended, told, bash, clean_env
     )
     assert done.returncode == told
     assert ("no output for 1 seconds: ending 7.0" in done.stderr) == bool(ended)
+
+
+def test_slurm_that_does_not_answer_is_asked_again(bash, clean_environment, tmp_path):
+    busy = (
+        "#!/bin/sh\nif [ -e asked ]; then echo 7.0; else touch asked; echo busy >&2; exit 1; fi\n"
+    )
+    (tmp_path / "squeue").write_text(busy.replace("asked", f"{tmp_path}/asked"))
+    (tmp_path / "scancel").write_text(f'#!/bin/sh\nkill "$(cat {tmp_path}/step)"\n')
+    for name in ("squeue", "scancel"):
+        (tmp_path / name).chmod(0o755)
+    step = (
+        f"echo $$ >{tmp_path}/step; sleep 1; echo lost >{tmp_path}/log; while :; do sleep 0.1; done"
+    )
+    (tmp_path / "log").touch()
+    done = bash(
+        array("longship_script", ["bash", "-c", step]),
+        f"watch_attempt 10 {tmp_path}/log '^lost$' || exit",
+        RUN_DIR=str(tmp_path),
+        NCCL_RAS_ADDR="127.0.0.1:1",
+        PATH=f"{tmp_path}:{clean_environment['PATH']}",
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "longship: the ranks cannot continue: lost: ending 7.0\n" in done.stderr
