@@ -293,7 +293,8 @@ def test_data_are_made_by_nemo(tmp_path):
     script, *options = done.stdout.splitlines()
     assert script.endswith("/preprocess_data_for_megatron.py")
     assert options[-2:] == ["--input=a b.jsonl", "--workers=2"]
-    assert f"--output-prefix={tmp_path}/it's/data/nemo.partial/nemo" in options
+    (prefix,) = [each for each in options if each.startswith("--output-prefix=")]
+    assert prefix.startswith(f"--output-prefix={tmp_path}/it's/data/nemo.partial-")
     assert {each.partition("=")[0] for each in options[:-2]} <= set(FLAGS)
     assert (tmp_path / "it's/data").is_dir()
 
@@ -319,6 +320,18 @@ def test_data_that_were_not_finished_replace_nothing(tmp_path):
     done = preprocess(tmp_path, MADE="text_document.bin", CODE="3")
     assert done.returncode == 3
     assert {each.read_text() for each in data.glob("nemo_text*")} == {"old\n"}
+    assert len(list(data.iterdir())) == 2
+
+
+def test_data_of_another_job_are_left_to_it(tmp_path):
+    """Both wrote to one directory: an index got its name with the tokens of the other text."""
+    other = tmp_path / "it's/data/nemo.partial-node9-x/nemo_text_document.idx"
+    other.parent.mkdir(parents=True)
+    other.write_text("other\n")
+    done = preprocess(tmp_path, MADE=MADE)
+    assert done.returncode == 0, done.stderr
+    assert other.read_text() == "other\n"
+    assert (tmp_path / "it's/data/nemo_text_document.idx").read_text() == "new\n"
 
 
 def test_data_stay_where_the_user_wants_them(tmp_path):
