@@ -152,6 +152,11 @@ submission_check_after() {
   if [[ -e $record ]]; then
     fail "--after names a job that has not succeeded: $1" "check its log, then run: python3 submit.py rerun $1"
   fi
+  for record in "$2/$1"_*-*/record.json; do # of a task; one that was cancelled before its start has none
+    [[ ! -e $record ]] ||
+      fail "--after names a job array that Slurm no longer knows: $1" \
+        'leave out --after if all of its tasks have succeeded: python3 submit.py status'
+  done
   fail "--after names an unknown job: $1" 'list your jobs: python3 submit.py status'
 }
 

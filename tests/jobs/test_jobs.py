@@ -238,6 +238,19 @@ def test_job_after_one_that_has_failed_is_refused(
     assert refused or not done.stderr
 
 
+def test_array_that_slurm_has_forgotten_is_not_unknown(clean_environment, run, tmp_path):
+    (tmp_path / "scontrol").write_text("#!/bin/bash\necho 'Invalid job id' >&2\nexit 1\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    folder = tmp_path / "runs/7_0-train"
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_text('{\n  "exit_code": "0"\n}')
+    env = {**clean_environment, "PATH": f"{tmp_path}:{clean_environment['PATH']}"}
+    script = render("a test", [call("submission_check_after", "7", tmp_path / "runs")])
+    done = run(["bash", "-c", script], env=env, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: --after names a job array that Slurm no longer knows: 7")
+
+
 def test_job_to_follow_is_looked_for(submit):
     assert any(each.startswith("submission_check_after 999999 ") for each in submit(after="999999"))
 
