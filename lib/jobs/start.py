@@ -90,8 +90,8 @@ def start_lines(
         filled, record["values"] = sweep.of_task(int(task)), call(*sweep.values(int(task)))
     jobs, origin = settings.configuration.jobs, settings.origins["jobs.silence"]
     restarts, silence = watch_limits(jobs, origin) if is_batch else (0, 0)
-    is_watched, log = restarts > 0 or silence > 0, facts.get("StdOut", "")
-    errors = facts.get("StdErr") or log  # with --error another file, which tells why the job ended
+    is_watched, log = restarts > 0 or silence > 0, _file(facts, "StdOut")
+    errors = _file(facts, "StdErr") or log  # another one with --error: it tells why the job ended
     stack = paths.root / "stacks" / settings.stack.name
     evaluates = (stack / "run_evaluation.sh").exists()
     exports = ['job_export "${JOB_ARGUMENTS[0]-}"'] if evaluates else []
@@ -127,6 +127,11 @@ def start_lines(
         *([call("job_check_previous", chained)] if chained else []),
         *([call("watch_run", *map(str, limits), log, messages)] if is_watched else exports),
     ]
+
+
+def _file(facts: Mapping[str, str], name: str) -> str:
+    """Return the path of a log, in which Slurm up to 24.11 leaves the name of the node open."""
+    return facts.get(name, "").replace("%N", facts.get("BatchHost", "%N"))
 
 
 def sampler_lines(env: Environment) -> list[str]:
@@ -167,7 +172,7 @@ def _record(
         "excluded": facts.get("ExcNodeList", ""),
         "earlier_seconds": str(seconds_before(run, earlier)) if earlier else "",
         "attempts": earlier.get("attempts", ""),
-        "log": facts.get("StdOut", ""),
+        "log": _file(facts, "StdOut"),
         "goes_on_from": environ.get("LONGSHIP_CHAINED_AFTER", ""),
         "run_again": environ.get("LONGSHIP_RERUN", ""),
         "cost_per_hour": f"{price[0]:g}" if price else "",

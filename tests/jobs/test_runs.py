@@ -250,6 +250,11 @@ def test_interactive_job_has_no_log_and_its_ranks_are_not_told_apart(start):
     assert found["file"] == "" and "apart" not in found
 
 
+def test_log_with_the_name_of_the_node_is_found(start):
+    found = start(facts(StdOut="/l/%N-12.log", StdErr="/l/%N-12.log", BatchHost="node1"))
+    assert found["file"] == found["log"] == "/l/node1-12.log"
+
+
 def test_errors_in_another_file_tell_why_the_job_ended(start):
     found = start(facts(StdErr="/home/me/a b/12_1.err"))
     assert (found["file"], found["log"]) == ("/home/me/a b/12_1.err", "/home/me/a b/12_1.log")
