@@ -40,8 +40,8 @@ def newest_of_megatron(run: Path) -> tuple[Path, Path]:
     return run / f"iter_{step:07d}", run / f"step-{step:07d}-hf"
 
 
-def export(directory: Path, write: Callable[[Path], None]) -> None:
-    """Write a model to a directory, complete or not at all, and print it; do nothing if it exists.
+def export(directory: Path, write: Callable[[Path], None], checkpoint: Path) -> None:
+    """Write a model to a directory, complete or not at all, and print it; once for a checkpoint.
 
     Parameters
     ----------
@@ -49,8 +49,15 @@ def export(directory: Path, write: Callable[[Path], None]) -> None:
         Directory of the model. A second export of the run waits for the first.
     write : callable
         Writes the model to an empty directory, its argument.
+    checkpoint : Path
+        What the model is made from. It is newer than the directory if the run went back to an
+        earlier checkpoint, and took the step again.
     """
-    if directory.exists():
+
+    def is_exported() -> bool:
+        return directory.exists() and directory.stat().st_mtime >= checkpoint.stat().st_mtime
+
+    if is_exported():
         print("already exported:", file=sys.stderr)
     else:
         partial = unfinished(directory)
@@ -59,9 +66,10 @@ def export(directory: Path, write: Callable[[Path], None]) -> None:
             lock.acquire(wait=True)
             for left in directory.parent.glob("*.partial"):  # directories of killed exports
                 shutil.rmtree(left, ignore_errors=True)
-            if not directory.exists():  # or the other export has written it
+            if not is_exported():  # or the other export has written it
                 partial.mkdir()
                 write(partial)
+                shutil.rmtree(directory, ignore_errors=True)
                 partial.rename(directory)
         except (OSError, SafetensorError) as error:
             fail(f"cannot write {directory}: {error}", "check permissions and free space")

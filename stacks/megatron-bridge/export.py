@@ -66,7 +66,7 @@ def main() -> None:
     if not like:
         fail(f"the recipe of {newest} has no model in Hugging Face's format", hint)
     try:
-        export(directory, lambda partial: write(newest, like, partial))
+        export(directory, lambda partial: write(newest, like, partial), newest)
     except (KeyError, NotImplementedError, RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         fail(f"cannot export {newest} like {like}: {reason}", hint)

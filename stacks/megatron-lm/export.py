@@ -188,7 +188,7 @@ def main() -> None:
     newest, directory = newest_of_megatron(run)
     try:
         args = dist_checkpointing.load_common_state_dict(str(newest))["args"]
-        export(directory, lambda partial: write(newest, args, partial))
+        export(directory, lambda partial: write(newest, args, partial), newest)
     except ValueError as error:
         reason = str(error).partition("\n")[0]
         hint = "train a model with the arguments of a Llama in stacks/megatron-lm/README.md"

@@ -48,7 +48,7 @@ def main() -> None:
         fail_without_checkpoint(run)
     directory = newest.with_name(f"{newest.name}-hf")
     try:
-        export(directory, lambda partial: write(newest, partial, args.dtype))
+        export(directory, lambda partial: write(newest, partial, args.dtype), newest)
     except (AssertionError, NotImplementedError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         fail(f"cannot export {newest}: {reason}", "export a model of OLMo 2 or OLMo 3")

@@ -125,7 +125,7 @@ def main() -> None:
         tokenizer, end_of_text = find_tokenizer(state["arguments"], args.tokenizer)
         write(state, tokenizer, end_of_text, directory)
 
-    export(newest.with_name(f"{newest.stem}-hf"), convert)
+    export(newest.with_name(f"{newest.stem}-hf"), convert, newest)
 
 
 if __name__ == "__main__":

@@ -159,6 +159,7 @@ def main() -> None:
         export(
             run / f"{newest.name}-hf",
             lambda directory: write(newest, recorded, types[args.dtype], directory),
+            newest / ".metadata",
         )
     except (KeyError, ValueError) as error:
         reason = str(error).partition("\n")[0]

@@ -8,7 +8,6 @@ Hugging Face's format already. A merged model is RUN/merged-model or RUN/merged-
 
 from __future__ import annotations
 
-import shutil
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
@@ -63,10 +62,7 @@ def main() -> None:
             print(model)
             return
         merged = run / ("merged-model" if model == run else f"merged-{model.name}")
-        config = merged / "config.json"
-        if not config.is_file() or config.stat().st_mtime < adapters.stat().st_mtime:
-            shutil.rmtree(merged, ignore_errors=True)
-        export(merged, lambda partial: merge(model, partial))
+        export(merged, lambda partial: merge(model, partial), adapters)
     except InputError as error:
         sys.exit(f"error: {error}\nhint: {error.hint}")
 

@@ -1,5 +1,6 @@
 """The export of a model: complete or not at all, by one process at a time."""
 
+import os
 import subprocess
 import sys
 
@@ -17,7 +18,7 @@ def write(directory):
     (directory / "model").write_text(sys.argv[3])
     print("writing", flush=True)
     sys.stdin.readline()
-export(Path(sys.argv[2]), write)
+export(Path(sys.argv[2]), write, Path(f"{sys.argv[2]}.pt"))
 """
 
 
@@ -26,6 +27,9 @@ def start(tmp_path):
     """Give a function that starts an export, whose writing ends after a line on its input."""
 
     def start(content, name="step-2-hf"):
+        checkpoint = tmp_path / f"{name}.pt"
+        if not checkpoint.exists():
+            checkpoint.touch()
         command = [sys.executable, "-c", EXPORT, ROOT, tmp_path / name, content]
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -41,7 +45,7 @@ def start(tmp_path):
 
 
 def names(directory):
-    return sorted(each.name for each in directory.iterdir())
+    return sorted(each.name for each in directory.iterdir() if each.suffix != ".pt")
 
 
 def test_export_removes_what_a_killed_one_has_left(start, tmp_path):
@@ -66,4 +70,14 @@ def test_second_export_waits_for_the_first_and_uses_its_model(start, tmp_path):
     output, _ = second.communicate(timeout=PATIENCE)
     assert output == f"{tmp_path}/step-2-hf\n"
     assert (tmp_path / "step-2-hf/model").read_text() == "of the first"
+    assert names(tmp_path) == ["step-2-hf"]
+
+
+def test_step_that_was_taken_again_is_exported_again(start, tmp_path):
+    """A run can go back to an earlier checkpoint, and go on with other options."""
+    for content in ("first", "second"):
+        start(content).communicate("\n", timeout=PATIENCE)
+        assert (tmp_path / "step-2-hf/model").read_text() == content
+        later = (tmp_path / "step-2-hf").stat().st_mtime + 9
+        os.utime(tmp_path / "step-2-hf.pt", (later, later))
     assert names(tmp_path) == ["step-2-hf"]
