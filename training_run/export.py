@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -69,7 +70,8 @@ def export(directory: Path, write: Callable[[Path], None], checkpoint: Path) -> 
             if not is_exported():  # or the other export has written it
                 partial.mkdir()
                 write(partial)
-                shutil.rmtree(directory, ignore_errors=True)
+                if directory.exists():  # with its evaluations
+                    set_aside(directory)
                 partial.rename(directory)
         except (OSError, SafetensorError) as error:
             fail(f"cannot write {directory}: {error}", "check permissions and free space")
@@ -77,3 +79,11 @@ def export(directory: Path, write: Callable[[Path], None], checkpoint: Path) -> 
             shutil.rmtree(partial, ignore_errors=True)
             lock.release()
     print(directory)
+
+
+def set_aside(directory: Path) -> None:
+    """Give the model of an earlier checkpoint a name with the time at which it was made."""
+    made = time.localtime(directory.stat().st_mtime)
+    former = directory.with_name(f"{directory.name}-{time.strftime('%Y%m%d-%H%M%S', made)}")
+    directory.rename(former)
+    print(f"the model of the earlier checkpoint is now {former}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """The export of a model: complete or not at all, by one process at a time."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -80,4 +81,6 @@ def test_step_that_was_taken_again_is_exported_again(start, tmp_path):
         assert (tmp_path / "step-2-hf/model").read_text() == content
         later = (tmp_path / "step-2-hf").stat().st_mtime + 9
         os.utime(tmp_path / "step-2-hf.pt", (later, later))
-    assert names(tmp_path) == ["step-2-hf"]
+    second, first = names(tmp_path)
+    assert second == "step-2-hf" and re.fullmatch(r"step-2-hf-\d{8}-\d{6}", first)
+    assert (tmp_path / first / "model").read_text() == "first", "its evaluations are lost"
