@@ -135,7 +135,7 @@ lockfile_update() {
     note "$lockfile_group was for the image $(lockfile_value image "$lockfile_group"); it is now for $lockfile_image"
   fi
   inside python3 "$LIBRARY/packages/inside" resolve_packages.print_changes "$lockfile_group" "$lockfile_group.partial"
-  mv -- "$lockfile_group.partial" "$lockfile_group"
+  mv -f -- "$lockfile_group.partial" "$lockfile_group"
   note "the locked versions are in $lockfile_group; commit this file"
   rm -rf -- "$lockfile_work"
 }

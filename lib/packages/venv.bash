@@ -249,7 +249,7 @@ uv_fetch() {
   if output=$({ inside python3 -m venv "$uv.partial.$$" &&
     inside "$uv.partial.$$/bin/python" -m pip --quiet --disable-pip-version-check \
       install -r "$LIBRARY/packages/inside/uv.txt"; } 2>&1); then
-    mv -- "$uv.partial.$$/bin/uv" "$uv"
+    mv -f -- "$uv.partial.$$/bin/uv" "$uv"
     return
   fi
   full=$(fail_writing "${uv%/*}" "$output" '' 2>&1) || : # before its files are removed
@@ -268,7 +268,7 @@ uv_unpack() {
     if grep -qF -- "  ${wheel##*/}" "${lockfile%.lock}.sha256" &&
       inside python3 -m zipfile -e "$wheel" "$uv.partial.$$"; then
       chmod +x "$uv.partial.$$"/uv-*.data/scripts/uv
-      mv -- "$uv.partial.$$"/uv-*.data/scripts/uv "$uv"
+      mv -f -- "$uv.partial.$$"/uv-*.data/scripts/uv "$uv"
     fi
   done
 }

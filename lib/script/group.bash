@@ -1,10 +1,11 @@
 # shellcheck shell=bash
 # Directories of several users: who may read or write a directory can read or replace its files.
 
-# file_publish PARTIAL FILE: rename a complete file to its final name; who may read its directory can read it.
+# file_publish PARTIAL FILE: rename a complete file to its final name; who may read its directory can read it. -f:
+# on a terminal mv would ask before it replaces a file that this user cannot write to.
 file_publish() {
   group_share "${2%/*}" "$1"
-  mv -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
+  mv -f -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
 }
 
 # group_make ROOT DIR...: make directories that the group of ROOT shares. It can write to all new files if it may write to

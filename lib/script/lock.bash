@@ -67,12 +67,13 @@ lock_take() {
 }
 
 # lock_make DIR LOCK: create a directory that names its owner, and move it to the lock's name. Everybody
-# can read it, whatever this user's umask.
+# can read it, whatever this user's umask. -f: on a terminal mv would ask before it replaces another user's
+# lock, with the question captured, and could report "no" as a success.
 lock_make() {
   local host start
   host=$(host_name)
   start=$(process_start "$$")
-  (umask a+rx && mkdir -- "$1" && printf '%s %s %s\n' "$host" "$$" "$start" >"$1/owner") && mv -T -- "$1" "$2"
+  (umask a+rx && mkdir -- "$1" && printf '%s %s %s\n' "$host" "$$" "$start" >"$1/owner") && mv -f -T -- "$1" "$2"
 }
 
 # lock_beat LOCK: refresh the lock until no process holds it, or another owner does. The process that

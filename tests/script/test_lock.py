@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import time
@@ -9,6 +10,7 @@ import time
 import pytest
 from support import processes
 from support.processes import finish, wait_until
+from support.terminal import Terminal
 
 from lib.script.command import call
 from lib.script.render import render
@@ -87,6 +89,22 @@ def test_waiting_is_told_once_with_the_owner(start, tmp_path):
     stop.touch()
     assert finish(first) == (0, "")
     assert finish(second) == (0, "")
+    assert (tmp_path / "result").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="mv asks root nothing")
+def test_lock_of_another_user_is_waited_for_on_a_terminal(clean_environment, tmp_path):
+    """There mv asks before it replaces what the user cannot write to, as with umask 022."""
+    held = abandon(tmp_path / "lock", "another-host", 1)
+    held.chmod(0o555)
+    script = render("a test", [*TAKEN, call("lock_run", tmp_path / "lock", "work")])
+    with Terminal(["bash", "-c", script], env=clean_environment, cwd=tmp_path) as second:
+        second.expect("waiting for the lock held by process 1 on another-host")
+        second.type("\n")
+        assert not (tmp_path / "result").exists()
+        held.chmod(0o755)
+        shutil.rmtree(held)
+        assert second.end() == 0
     assert (tmp_path / "result").exists()
 
 
