@@ -147,5 +147,14 @@ class Training(NamedTuple):
 
 
 def hub_cache(environment: Environment, paths: Paths) -> Path:
-    """Return the cache of the hub: HF_HOME of the environment inside."""
-    return Path(environment.set.get("HF_HOME") or paths.hub)
+    """Return the cache of the hub: HF_HOME of the environment inside.
+
+    Variables are set as they are written: the libraries would expand ~, and a script would not.
+    """
+    given = environment.set.get("HF_HOME") or str(paths.hub)
+    if not given.startswith("/"):
+        raise LongshipError(
+            f'environment.set has HF_HOME = "{given}", which is not an absolute path',
+            'write the whole path, without ~ and variables: HF_HOME = "/..."',
+        )
+    return Path(given)

@@ -311,6 +311,13 @@ def test_own_cache_of_the_environment_is_looked_into(stack):
     assert str(dataset) == "/group/hf/hub/datasets--lab--tokenizer"
 
 
+@pytest.mark.parametrize("text", ["~/hf", "$SCRATCH/hf", "hf"])
+def test_own_cache_that_the_scripts_cannot_find_is_refused(text, stack):
+    given = stack.configure(f'[environment.set]\nHF_HOME = "{text}"\n').settings_and_paths()
+    with pytest.raises(LongshipError, match="not an absolute path"):
+        hub_cache(given[0].configuration.environment, given[1])
+
+
 @pytest.mark.parametrize("text", ["", "a/b/c", "configs/a.yaml", "/a/b", "word"])
 def test_what_is_no_name_of_the_hub_is_not_looked_for(text, stack):
     repository = stack.configure(f"[training]\ntokenizer = {toml(text)}\n")
