@@ -82,7 +82,7 @@ lockfile_check() {
   if [[ -z $lockfile ]]; then return; fi
   own=$(python_in_image)
   own=${own%% *} own=${own%.*}
-  if [[ -n $wheelhouse && $base == host ]]; then # the connected machine would take its own again
+  if [[ -n $wheelhouse ]]; then # the connected machine would take its own, or the configured one, again
     lockfile_renew=${lockfile_renew/run: /set packages.python = \"$own\" in configuration.toml, then run: }
   fi
   lockfile_matches "$lockfile" python "$own" ||

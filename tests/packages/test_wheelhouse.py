@@ -12,6 +12,7 @@ from lib import ROOT
 from lib.packages.install import update_lock_lines
 from lib.packages.set_up import download_lines, install_lines
 from lib.runtimes.environment import Environment
+from lib.script.errors import LongshipError
 
 REPOSITORIES = """
 [[repositories]]
@@ -93,6 +94,15 @@ def test_download_is_for_the_target_and_goes_to_the_folders_of_this_machine(repo
     assert f"wheelhouse_download {here.offline}/pip " in begin.replace(" \\\n   ", "")
     assert f" {here.archives}/base_1_arm64.tar '' \"$@\"" in begin
     assert "SCRATCH_DIR/offline/; then, on far: python3 set_up.py offline" in lines[-1]
+
+
+@pytest.mark.parametrize("python", ["3.12.4", "312", "python3.12", "3"])
+def test_python_that_no_target_matches_is_refused(python, repository):
+    repository.write("configuration.toml", f'[packages]\npython = "{python}"\n')
+    env = Environment(*repository.settings_and_paths(), "host")
+    with pytest.raises(LongshipError, match=f'packages.python .*: expected .*"{python}"') as error:
+        download_lines(env, "python3 set_up.py download")
+    assert '"3.12"' in error.value.hint
 
 
 def test_pins_are_read_with_their_hashes(inside):
