@@ -30,9 +30,13 @@ overlay_add_base() {
   overlay_date_record "$1"
 }
 
-# overlay_date_record RECORD: make it no older than the image, see overlay_check.
+# overlay_date_record RECORD: make it no older than the image, see overlay_check. It is replaced: only its owner may set
+# its time.
 overlay_date_record() {
-  if [[ $base == /* && $base -nt $1 ]]; then touch -r "$base" -- "$1"; fi
+  if [[ $base != /* || ! $base -nt $1 ]]; then return 0; fi
+  { cp -- "$1" "$1.partial" && touch -r "$base" -- "$1.partial"; } ||
+    fail_writing "${1%/*}" "cannot write $1" 'check the permissions of the directory; the line above has the reason'
+  file_publish "$1.partial" "$1"
 }
 
 # overlay_is_built INPUTS: whether the active overlay is what would be built for this image.

@@ -229,6 +229,22 @@ def test_record_can_have_several_bases(run, clean_environment, tmp_path):
     assert json.loads(file.read_text()) == {"base": 'a "b"\nit\'s', "wanted": "1", "last": "x"}
 
 
+def test_record_of_another_user_is_made_as_new_as_the_image(run, clean_environment, tmp_path):
+    """In a group's directory anybody can replace it, but only its owner may set its time."""
+    record, image = tmp_path / "r.json", tmp_path / "base.sif"
+    record.write_text("{\n}\n")
+    image.touch()
+    os.utime(record, (1, 1))
+    lines = [
+        f'touch() {{ [[ ${{*: -1}} != {record} ]] && command touch "$@"; }}',
+        f"base={image}",
+        f"overlay_date_record {record}",
+    ]
+    run(["bash", "-c", render("a test", lines)], env=clean_environment)
+    assert record.stat().st_mtime_ns == image.stat().st_mtime_ns
+    assert record.read_text() == "{\n}\n"
+
+
 def begin_build(run, clean_environment, works):
     lines = [
         "umask 007",  # of a group's scratch directory
