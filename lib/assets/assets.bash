@@ -118,7 +118,7 @@ asset_add_metric() {
       fail_writing "$modules" "cannot write $to" 'check the permissions of the directory; the line above has the reason'
     fi
   fi
-  touch -c -- "$to/$name"
+  touch -c -- "$to/$name" 2>/dev/null || : # another member's
 }
 
 # asset_export ASSET DIR COPIES: copy it as plain files to the directory COPIES.

@@ -91,6 +91,22 @@ def test_own_cache_of_the_environment_is_used(repository):
     assert "assets_begin /group/hf" in install_lines(settings, paths)
 
 
+def test_metric_of_another_user_is_used(run, tmp_path):
+    commit, name = "a" * 40, "spaces--evaluate-metric--accuracy"
+    files = tmp_path / f"hub/{name}/snapshots/{commit}"
+    files.mkdir(parents=True)
+    (files / "accuracy.py").touch()
+    (tmp_path / "longship").mkdir()
+    (tmp_path / "longship/record.asset").write_text(f"{commit} 1\n")
+    lines = [
+        "touch() { echo 'touch: Permission denied' >&2; return 1; }",
+        call("assets_begin", tmp_path),
+        call("asset_add_metric", "record", name),
+    ]
+    assert run(["bash", "-c", render("a test", lines)]).stderr == ""
+    assert list(tmp_path.glob("modules/evaluate_modules/metrics/*/*/accuracy.py"))
+
+
 def test_long_record_that_leads_outside_is_refused(run, tmp_path):
     """Its first file leads outside: what reads a record must not stop there, and call it good."""
     names = ["../../home/me/.bashrc", *(f"file-{number}" for number in range(20000))]
