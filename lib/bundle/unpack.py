@@ -86,6 +86,9 @@ def _unpack(bundle: str, part: str, directory: str, memory: str) -> None:
     count = len(copies) + sum(_make_link(directory, name, links[name], before) for name in links)
     if part == "repository":
         _remove_former(directory, before, sums)
+    else:  # downloads of another bundle stay, and can be in the next one again
+        files = (line for line in before if not line.startswith("-> "))
+        now += [line for line in files if line.partition(" ")[2] not in sums]
     tree.replace_file(f"{memory}/unpacked", now)
     print_messages(note=f"{count} new files in {directory}")
 

@@ -10,7 +10,7 @@ import pytest
 from support.tree import own_files
 
 from lib import ROOT
-from lib.bundle import pack, tree
+from lib.bundle import pack, tree, unpack
 from lib.bundle.bundle import pack_lines, unpack_lines
 from lib.configuration.sites import own_arch
 from lib.doctor.report import Report, problem
@@ -127,6 +127,24 @@ def test_names_that_differ_in_case_are_refused_where_one_file_has_both(
             pack._check_bundle(str(tmp_path), own, {*own, ".PARTIAL"})
     else:
         pack._check_bundle(str(tmp_path), own, own)
+
+
+def test_download_is_renewed_after_another_bundle_was_unpacked(tmp_path):
+    """Nobody has modified it, although the second bundle does not contain it."""
+
+    def unpacked(name, text):
+        file = tmp_path / name / f"offline/containers/{name}.tar"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        line = f"{hashlib.sha256(text.encode()).hexdigest()}  offline/containers/{name}.tar\n"
+        (tmp_path / name / "SHA256SUMS").write_text(f"{line}# 1 files in all\n")
+        target = str(tmp_path / "target")
+        unpack.unpack_offline(Namespace(bundle=str(file.parents[2]), target=target, step=str))
+
+    for name, text in (("one", "old"), ("two", "old"), ("one", "new")):
+        unpacked(name, text)
+    found = {each.name: each.read_text() for each in tmp_path.glob("target/containers/*")}
+    assert found == {"one.tar": "new", "two.tar": "old"}
 
 
 def test_every_file_is_copied_once_with_its_checksum(tmp_path):
