@@ -146,7 +146,8 @@ sources_sum() {
 sources_code_sum() {
   local name
   for name in ${copied_names[@]+"${copied_names[@]}"}; do
-    (cd -- "$repositories_directory/$name" && git rev-parse HEAD && git diff --binary HEAD &&
+    (cd -- "$repositories_directory/$name" && git rev-parse HEAD &&
+      git diff --no-ext-diff --no-textconv --binary HEAD &&
       git ls-files --others --exclude-standard -z -x build -x '*.egg-info' | xargs -0 -r sha256sum --)
   done | sha256sum | cut -d ' ' -f 1
 }

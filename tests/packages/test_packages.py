@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.git import make_upstream
 
 import lib
 from lib.configuration.layers import load_settings
@@ -73,6 +74,17 @@ def test_requirements_stand_behind_their_option(repository):
     settings, paths = repository.settings_and_paths()
     lines = "\n".join(install_lines(Environment(settings, paths, "host"))).replace(" \\\n   ", "")
     assert f"-r {paths.root}/requirements/environment.txt" in lines
+
+
+def test_change_of_a_copied_repository_is_noticed_with_an_external_diff(
+    bash, clean_environment, tmp_path
+):
+    repository = make_upstream(tmp_path / "repos/one", clean_environment)
+    repository.git("config", "diff.external", "true")  # git itself then prints nothing
+    lines = [f"repositories_directory={tmp_path}/repos", "requirements_add one '' ./one"]
+    before = bash(*lines, "sources_code_sum").stdout
+    repository.replace("model.py", "line 1\n", "line one\n")
+    assert before and bash(*lines, "sources_code_sum").stdout not in ("", before)
 
 
 def test_update_says_where_the_locked_versions_are(bash, tmp_path):
