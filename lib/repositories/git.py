@@ -19,7 +19,7 @@ _SETTINGS = (
     "-c submodule.recurse=false -c fetch.recurseSubmodules=false -c apply.whitespace=nowarn "
     "-c diff.noprefix=false -c diff.mnemonicPrefix=false -c diff.orderFile=/dev/null "
     "-c merge.renames=true -c rerere.enabled=false -c core.quotePath=false -c core.safecrlf=false "
-    "-c status.showUntrackedFiles=normal -c log.showSignature=false"
+    "-c status.showUntrackedFiles=normal -c log.showSignature=false -c safe.bareRepository=all"
 )
 READ_ABOVE = "read git's output above, then run the command again"
 OWN_COMMITTER = {"GIT_COMMITTER_NAME": "Longship", "GIT_COMMITTER_EMAIL": "longship@localhost"}

@@ -240,3 +240,10 @@ def test_signature_is_no_part_of_what_git_prints(tmp_path, run, clean_environmen
     run([*git, "update-ref", "HEAD", commit.strip()])
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
     assert Git(tmp_path).text("log -1 --format=%at") == "1000000000"
+
+
+def test_mirror_is_read_where_git_trusts_no_bare_repository(tmp_path, run, monkeypatch):
+    run(["git", "init", "-q", "--bare", tmp_path / "mirror.git"])
+    (tmp_path / "config").write_text("[safe]\nbareRepository = explicit\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    assert Git(tmp_path / "mirror.git").text("rev-parse --is-bare-repository") == "true"
