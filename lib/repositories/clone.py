@@ -146,6 +146,7 @@ def download(configured: Configured, bundles: Path, mirrors: Path) -> None:
     name, url, ref = configured.name, configured.url, configured.ref
     mirror = Repository(configured, mirrors / f"{name}.git")
     _clone_once(name, url, mirror.directory, "--bare")
+    _begin(mirror)
     refs = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*", "+HEAD:refs/longship/default")
     mirror.fetch(name, url, "fetch --quiet --prune --", url, *refs)
     mirror.run("update-ref --no-deref HEAD refs/longship/default")
@@ -169,6 +170,12 @@ def _clone_once(name: str, source: str | Path, directory: Path, option: str) -> 
         partial.rename(directory)
 
 
+def _begin(repository: Repository) -> None:
+    """Remove the locks that a killed git has left since the last time: nobody else works here."""
+    repository.remove_own_locks()
+    repository.begin_work()
+
+
 def _make_bundle(repository: Repository, file: Path, refs: str) -> None:
     """Make a bundle, complete or not there; one that holds the same is left as it is."""
     state = hashlib.sha256(repository.run("show-ref --head")).hexdigest().encode()
@@ -177,6 +184,7 @@ def _make_bundle(repository: Repository, file: Path, refs: str) -> None:
         return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
+        partial.with_name(f"{partial.name}.lock").unlink(missing_ok=True)  # of a killed git
         repository.run("bundle create --quiet", partial, *refs.split())
         partial.replace(file)
         state_file.write_bytes(state)
@@ -191,6 +199,7 @@ def _download_submodules(mirror: Repository, bundles: Path, target: str) -> None
     configured = mirror.configured
     work = Repository(configured, mirror.directory.with_name(f"{configured.name}.work"))
     _clone_once(work.name, mirror.directory, work.directory, "--no-checkout")
+    _begin(work)
     work.run("remote set-url origin", configured.url)
     work.run("fetch --quiet", mirror.directory, "refs/longship/wanted")
     work.run("checkout --quiet --force --detach", target)

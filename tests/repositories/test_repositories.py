@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.git import record_code
+from support.git import make_upstream, record_code
 
 from lib import ROOT
 from lib.configuration.repositories import configured_repositories
 from lib.packages.set_up import repositories_alone_lines
-from lib.repositories import check
+from lib.repositories import check, clone
 from lib.repositories.git import Git
 from lib.repositories.repositories import repository_lines
 from lib.repositories.repository import Configured, Repository, State
@@ -247,3 +247,17 @@ def test_mirror_is_read_where_git_trusts_no_bare_repository(tmp_path, run, monke
     (tmp_path / "config").write_text("[safe]\nbareRepository = explicit\n")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
     assert Git(tmp_path / "mirror.git").text("rev-parse --is-bare-repository") == "true"
+
+
+def test_download_goes_on_after_a_git_that_was_killed(tmp_path, clean_environment, monkeypatch):
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    upstream = make_upstream(tmp_path / "group", clean_environment)
+    bundles, mirrors = tmp_path / "bundles", tmp_path / "mirrors"
+    mirrors.mkdir()
+    where = (tmp_path, tmp_path, None, "group", str(upstream.folder), "", "", Path("/patches"))
+    clone.download(Configured(*where), bundles, mirrors)
+    commit = upstream.commit("second")
+    (mirrors / "group.git/refs/heads/main.lock").touch()
+    (bundles / "group.bundle.partial.lock").touch()
+    clone.download(Configured(*where), bundles, mirrors)
+    assert commit in upstream.git("bundle", "list-heads", bundles / "group.bundle")
