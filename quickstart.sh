@@ -34,6 +34,10 @@ newest_python() {
 make_host_environment() {
   local python
   cmp -s requirements/host.txt .venv/host.txt && return
+  if [[ -e .cache/bundle/unpacked ]]; then # .venv is the bundle's: without a network there is no other
+    fail 'this clone was unpacked from a bundle, and quickstart.sh requires a network' \
+      'set it up without one: python3 set_up.py offline'
+  fi
   printf 'Creating .venv for the scripts\n' >&2
   python=$(newest_python) ||
     fail 'Python 3.9 or newer not found' 'install Python, or load its module'

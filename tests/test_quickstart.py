@@ -1,6 +1,7 @@
 """What quickstart.sh says, and what it does before anything is installed."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,18 @@ def test_own_clone_is_found_whatever_cdpath_says(run, clean_environment, tmp_pat
     env = {**clean_environment, "CDPATH": str(tmp_path)}
     done = run(["bash", f"{clone.name}/{SCRIPT.name}", "--help"], env=env, cwd=clone.parent)
     assert done.stdout.startswith("Usage: ./quickstart.sh\n") and done.stderr == ""
+
+
+def test_packages_that_a_bundle_brought_are_kept(run, clean_environment, tmp_path):
+    for name in ("quickstart.sh", "lib/script/messages.bash", "requirements/host.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(SCRIPT.parent / name, tmp_path / name)
+    for name in (".cache/bundle/unpacked", ".venv/lib/click.py"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    done = run([tmp_path / "quickstart.sh"], env=clean_environment, check=False)
+    assert (done.returncode, "unpacked from a bundle" in done.stderr) == (1, True)
+    assert (tmp_path / ".venv/lib/click.py").exists()
 
 
 def test_what_it_prints_fits_a_terminal():
