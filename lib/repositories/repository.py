@@ -15,6 +15,7 @@ from lib.script.errors import LongshipError, check_owner
 
 _BUSY = {"rebase-merge": "rebase", "rebase-apply": "rebase", "MERGE_HEAD": "merge"}
 _BUSY |= {"CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert", "BISECT_LOG": "bisect"}
+_BUSY |= {"sequencer": "cherry-pick or revert"}  # of several commits, some of them to come
 
 BRING_BUNDLES = (
     "on a machine with network access, run: python3 set_up.py download; then copy the bundles here"

@@ -261,3 +261,20 @@ def test_download_goes_on_after_a_git_that_was_killed(tmp_path, clean_environmen
     (bundles / "group.bundle.partial.lock").touch()
     clone.download(Configured(*where), bundles, mirrors)
     assert commit in upstream.git("bundle", "list-heads", bundles / "group.bundle")
+
+
+def test_cherry_pick_with_commits_to_come_is_not_mixed_up(tmp_path, clean_environment):
+    """As after a conflict that was resolved with `git commit`; --quit would forget the others."""
+    mine = make_upstream(tmp_path / "titan", clean_environment)
+    repository = Repository(
+        Configured(tmp_path, tmp_path, None, "titan", URL, "", "", Path("/patches"))
+    )
+    repository.check_not_busy()
+    for number in range(2):
+        mine.commit(f"change {number}", model__py=f"{number}\n")
+    mine.git("checkout", "-q", "-b", "mine", "v1")
+    mine.commit("mine", model__py="mine\n")
+    mine.git("cherry-pick", "v1..main", check=False)
+    mine.commit("resolved", model__py="resolved\n")
+    with pytest.raises(LongshipError, match="a cherry-pick or revert is in progress"):
+        repository.check_not_busy()
