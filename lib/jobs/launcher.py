@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -77,7 +78,10 @@ def pin(needed: str, launcher: Path, job: str, directory: Path) -> None:
     launcher = launcher.absolute()
     own = hashlib.sha256(os.fsencode(launcher)).hexdigest()[:12]
     file = directory / "pins" / f"{job.partition(' ')[0] or 'launcher'}-{own}"
-    make_directory(file.parent)
+    if not file.parent.is_dir():
+        make_directory(file.parent)
+        # whoever may write to the directory pins too, whatever this member's umask
+        file.parent.chmod(stat.S_IMODE(directory.stat().st_mode))
     write_file(file, f"{needed}\n{job}\n{launcher}\n")
 
 

@@ -7,7 +7,12 @@
 # The pin of a job counts until the job, and that of RUN.then, has ended; any other while its launcher exists.
 version_is_pinned() {
   local pin image job launcher later
-  for pin in "${1%/versions/*}"/pins/*; do
+  local -r pins=${1%/versions/*}/pins
+  if [[ -d $pins && ! (-r $pins && -x $pins) ]]; then
+    REPLY="a pin in the unreadable $pins"
+    return
+  fi
+  for pin in "$pins"/*; do
     [[ -f $pin ]] || continue
     { IFS= read -r image && IFS= read -r job && IFS= read -r launcher; } 2>/dev/null <"$pin" || {
       REPLY="the damaged pin $pin"

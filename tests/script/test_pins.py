@@ -45,6 +45,26 @@ def test_pin_of_a_job_names_its_cluster(repository, tmp_path):
     assert file.read_text() == f"/images/x.sif\n4711 juwels\n{tmp_path}/launcher\n"
 
 
+def test_others_who_may_write_to_the_directory_pin_too(tmp_path):
+    tmp_path.chmod(0o2770)
+    before = os.umask(0o077)
+    try:
+        pin("/images/x.sif", tmp_path / "launcher", "", tmp_path)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "pins").stat().st_mode & 0o7777 == 0o2770
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_version_with_pins_that_cannot_be_read_is_kept(run, tmp_path):
+    pin("/images/x.sif", tmp_path / "launcher", "", tmp_path)
+    (tmp_path / "pins").chmod(0)
+    lines = [call("version_is_pinned", tmp_path / "versions/x.sif"), 'echo "$REPLY"']
+    done = run(["bash", "-c", render("a test", lines)])
+    (tmp_path / "pins").chmod(0o755)
+    assert done.stdout == f"a pin in the unreadable {tmp_path}/pins\n"
+
+
 def test_two_can_write_a_launcher_at_once(run, tmp_path, monkeypatch):
     write_text = Path.write_text
 
