@@ -113,7 +113,7 @@ requirements_print() {
 
 # strip_passwords: copy text, without the credentials in URLs.
 strip_passwords() {
-  sed -E 's#(://)[^/@[:space:]]+@#\1#g'
+  sed -E 's#(://)[^/[:space:]]+@#\1#g'
 }
 
 # requirements_sums WORD...: print the checksum of each requirements file, and any other word itself.

@@ -284,6 +284,7 @@ def test_build_directory_that_another_user_has_prepared_is_refused(
 def test_passwords_are_left_out(run, clean_environment):
     text = (
         "--extra-index-url https://me:" + "secret@example.org/simple\nx @ https://a.org/x@1.whl\n"
+        "--index-url https://me:" + "an@secret@example.org/simple\n"
     )
     command = ["bash", "-c", render("a test", ["strip_passwords"])]
     done = run(command, env=clean_environment, input=text)
