@@ -154,10 +154,11 @@ venv_compile() {
 
 # venv_activate INPUTS: mark the new venv as complete, and move the link to it.
 venv_activate() {
-  venv_names "$venv_new" >"$venv_new/longship-names"
-  printf '%s\n' "$1" >"$venv_new/longship-inputs"
+  { venv_names "$venv_new" >"$venv_new/longship-names" && printf '%s\n' "$1" >"$venv_new/longship-inputs" &&
+    printf '%s\n' "${venv_overlay:-$base}" >"$venv_new/longship-base.partial"; } ||
+    fail_writing "$venv_new" "cannot complete the venv $venv_new" 'see the line above'
   # the last file: with it the venv is complete
-  printf '%s\n' "${venv_overlay:-$base}" >"$venv_new/longship-base"
+  mv -- "$venv_new/longship-base.partial" "$venv_new/longship-base"
   if [[ -e $venv/longship-base ]]; then
     touch -- "$venv/." 2>/dev/null || : # from now on the old one counts as replaced, unless it is another's
   elif [[ -e $venv/pyvenv.cfg ]]; then

@@ -135,6 +135,17 @@ def test_full_disk_is_told_before_pip_is_tried(bash):
     assert hint.startswith("hint: free some space")
 
 
+def test_disk_that_is_full_at_the_end_is_told(bash, tmp_path):
+    done = bash(
+        "venv_names() { echo 'sort: write error' >&2; return 2; }",
+        f"venv={tmp_path}/venv venv_new={tmp_path}/new venv_overlay='' base=host",
+        'mkdir "$venv_new"; trap venv_discard EXIT; venv_activate inputs',
+    )
+    error, hint = done.stderr.splitlines()[1:]
+    assert (done.returncode, error) == (1, f"error: cannot complete the venv {tmp_path}/new")
+    assert hint.startswith("hint: ") and not (tmp_path / "new").exists()
+
+
 def test_index_without_uv_leaves_pip(bash):
     done = bash(
         "venv_overlay= lockfile=", "installer_choose ''", "echo $installer", said="No match for uv"
