@@ -73,14 +73,15 @@ lock_make() {
   local host start
   host=$(host_name)
   start=$(process_start "$$")
-  (umask a+rx && mkdir -- "$1" && printf '%s %s %s\n' "$host" "$$" "$start" >"$1/owner") && mv -f -T -- "$1" "$2"
+  (umask a+rx && mkdir -- "$1" && printf '%s %s %s %s\n' "$host" "$$" "$start" "$(host_boot)" >"$1/owner") && mv -f -T -- "$1" "$2"
 }
 
 # lock_beat LOCK: refresh the lock until no process holds it, or another owner does. The process that
 # refreshes it is recorded for other users, who cannot see which processes hold the lock.
 lock_beat() {
-  local -r owner=$(<"$1/owner")
-  local -r start=${owner##* } heart=$BASHPID
+  local -r owner=$(<"$1/owner") heart=$BASHPID
+  local start
+  read -r _ _ start _ <<<"$owner"
   (umask a+r && printf '%s %s\n' "$heart" "$(process_start "$heart")" >"$1/heart.partial") &&
     mv -- "$1/heart.partial" "$1/heart" || : # a full disk does not stop the refreshes
   while sleep 5 && [[ $(<"$1/owner") == "$owner" ]]; do
@@ -148,6 +149,11 @@ host_name() {
   printf '%s' "$(</proc/sys/kernel/hostname)"
 }
 
+# host_boot: print what distinguishes this host from one of the same name, such as in another cluster.
+host_boot() {
+  { printf '%s' "$(</proc/sys/kernel/random/boot_id)"; } 2>/dev/null
+}
+
 # lock_owner LOCK: describe the owner for a message.
 lock_owner() {
   local host='' process=''
@@ -169,10 +175,10 @@ process_start() {
 # future must change while this process waits.
 lock_is_stale() {
   local -r now=$1.new.$(host_name).now.$$
-  local host='' process='' start='' heart beating found sign
+  local host='' process='' start='' boot='' heart beating found sign
   if [[ -d $1 && ! (-r $1 && -x $1) || -e $1/owner && ! -r $1/owner ]]; then return 1; fi # cannot be known
-  read -r host process start 2>/dev/null <"$1/owner" || :
-  if [[ $host == "$(host_name)" ]]; then
+  read -r host process start boot 2>/dev/null <"$1/owner" || :
+  if [[ $host == "$(host_name)" && ${boot:-$(host_boot)} == "$(host_boot)" ]]; then
     found=$(process_start "$process")
     if [[ $found == "$start" ]]; then return 1; fi
     if [[ -O $1/owner ]]; then return 0; fi # its children are ended later

@@ -162,6 +162,14 @@ def test_lock_of_an_earlier_process_with_the_same_number_is_taken_over(start, tm
     assert code == 0 and "taking over" in errors
 
 
+def test_lock_of_another_host_with_this_name_may_be_alive(start, tmp_path):
+    """As of two clusters that share a file system: the host shows nothing of its processes."""
+    lock = abandon(tmp_path / "lock", os.uname().nodename, 1, "0 another-boot")
+    assert finish(start(call("lock_is_stale", lock)))[0] == 1
+    make_old(lock)
+    assert finish(start(call("lock_is_stale", lock)))[0] == 0
+
+
 def test_old_lock_of_another_host_is_taken_over(start, tmp_path):
     make_old(abandon(tmp_path / "lock", "another-host", 1))
     code, errors = finish(start(*TAKEN, call("lock_run", tmp_path / "lock", "work")))
