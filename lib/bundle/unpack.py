@@ -181,7 +181,7 @@ def _restore_history(file: str, directory: str) -> None:
     git = ("git", "-C", directory)
     heads = tree.run("git", "bundle", "list-heads", file).stdout.split()
     commit, branch = heads[0], "".join(name for name in heads[1::2] if name != "HEAD")
-    short = branch[len("refs/heads/") :]
+    short = branch[len("refs/heads/") :] or "HEAD"  # it was packed on no branch
     if not os.path.lexists(f"{directory}/.git"):
         return _make_clone(file, directory)
     done = tree.run(*git, "fetch", "-q", file, f"+HEAD:refs/remotes/bundle/{short}")

@@ -7,6 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from support.git import make_upstream
 from support.tree import own_files
 
 from lib import ROOT
@@ -145,6 +146,19 @@ def test_download_is_renewed_after_another_bundle_was_unpacked(tmp_path):
         unpacked(name, text)
     found = {each.name: each.read_text() for each in tmp_path.glob("target/containers/*")}
     assert found == {"one.tar": "new", "two.tar": "old"}
+
+
+def test_history_without_a_branch_is_brought_up_to_date(tmp_path, clean_environment):
+    """As of a clone that a group keeps at a tag."""
+    packed = make_upstream(tmp_path / "packed", clean_environment)
+    packed.git("checkout", "-q", "--detach")
+    bundle, target = tmp_path / "longship.bundle", tmp_path / "target"
+    target.mkdir()
+    for _ in range(2):
+        commit = packed.commit()
+        packed.git("bundle", "create", "-q", bundle, "HEAD")
+        unpack._restore_history(str(bundle), str(target))
+        assert packed.git("-C", target, "rev-parse", "HEAD").strip() == commit
 
 
 def test_every_file_is_copied_once_with_its_checksum(tmp_path):
