@@ -11,6 +11,7 @@ from lib.configuration.schema import Configuration, Layer, check_layer, combine
 from lib.configuration.sites import Machine, read_sites, recognise
 from lib.configuration.stacks import Stack, check_settings, load_stack, stack_names
 from lib.configuration.tables import Key, Source, check_value, read_toml
+from lib.script.command import call
 from lib.script.errors import LongshipError, suggest
 
 
@@ -24,6 +25,16 @@ class Settings(NamedTuple):
     origins: Mapping[str, str]  # of each value, by dotted key
     files: tuple[str, ...]  # of configuration, whether they exist or not, stack and sites
     environ: Mapping[str, str]  # of the caller
+
+    @property
+    def typed_stack(self) -> list[str]:
+        """The option that named the stack, if there was one: hints must name the stack too."""
+        typed = self.origins["stack"] == "command line"
+        return [f"--stack={self.stack.name}"] if typed else []
+
+    def command(self, *words: str) -> str:
+        """Return a command for a hint."""
+        return call(*words, *self.typed_stack)
 
 
 # Keys that cannot depend on the stack or the machine, because they choose it.

@@ -14,8 +14,8 @@ from lib.script.command import assign, call, wrapped
 from lib.script.errors import LongshipError
 from lib.script.records import read_record
 
-_OFFLINE = "python3 build_container.py offline"
-_MOVE = "python3 move_built_container_to_active.py"
+_OFFLINE = ("python3", "build_container.py", "offline")
+_MOVE = ("python3", "move_built_container_to_active.py")
 _SIFS = ("apptainer", "singularity")
 
 
@@ -45,7 +45,7 @@ def build_lines(
         call("build_from_archive", archive_base(source, paths))
         if offline
         else _source_line(settings, source, digest),
-        wrapped("build_begin", image, work, "1" if force else "", _MOVE, active),
+        wrapped("build_begin", image, work, "1" if force else "", settings.command(*_MOVE), active),
         call("enroot_build_image", tag)
         if env.runtime == "enroot"
         else call("sif_build" if env.runtime in _SIFS else "engine_build_image", env.runtime, tag),
@@ -69,7 +69,8 @@ def download_lines(env: Environment, *, digest: str, force: bool, command_line: 
     work = here.cache / "containers" / f"{name}.download"
     _check_path("apptainer", work)
     sifs = _SIFS if env.runtime in _SIFS else ()  # of no use to another runtime
-    following = step_after_download(settings, here, here.archives, _OFFLINE)
+    offline = settings.command(*_OFFLINE)
+    following = step_after_download(settings, here, here.archives, offline)
     begin = (archive_base(source, here), work, "1" if force else "", following)
     return [
         *_start_lines(env, command_line, here.archives),
@@ -87,9 +88,10 @@ def archive_base(source: ImageSource, paths: Paths) -> str:
 
 
 def _build_hint(settings: Settings) -> str:
+    download = ("python3", "build_container.py", "download", "--machine", settings.machine.name)
     elsewhere = (
-        "on a machine that allows builds, run: python3 build_container.py download --machine "
-        f"{settings.machine.name}; copy the archive here; then run: {_OFFLINE}"
+        f"on a machine that allows builds, run: {settings.command(*download)}; copy the archive "
+        f"here; then run: {settings.command(*_OFFLINE)}"
     )
     return settings.machine.build_hint or elsewhere
 

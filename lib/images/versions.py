@@ -12,8 +12,6 @@ from lib.runtimes.image import active_image, check_usable
 from lib.script.command import assign, call
 from lib.script.quoting import Expansion, word
 
-_SCRIPT = "python3 move_built_container_to_active.py"
-
 
 def move_lines(env: Environment, following: Sequence[str]) -> list[str]:
     """Return the lines that check the new image and activate it.
@@ -22,7 +20,8 @@ def move_lines(env: Environment, following: Sequence[str]) -> list[str]:
     """
     active = _active(env)
     reference = Expansion(f'"$(image_reference {word(active)})"')
-    activate = [call("on_interrupt", _SCRIPT), call("image_activate", active)]
+    typed = env.settings.command("python3", "move_built_container_to_active.py")
+    activate = [call("on_interrupt", typed), call("image_activate", active)]
     return _script(env, [*activate, *compare_patched_files(env, reference)], following)
 
 

@@ -107,7 +107,7 @@ def _directory_lines(paths: Paths, command_line: str) -> list[str]:
 def _start_lines(env: Environment, mode: str) -> list[str]:
     """Return the lines that modes begin with; ``inside COMMAND...`` is defined if it is used."""
     settings, paths = env.settings, env.paths
-    typed = call("python3", "set_up.py", mode, *repositories.typed_stack(settings))
+    typed = call("python3", "set_up.py", mode, *settings.typed_stack)
     lines = _directory_lines(paths, typed)
     inside = env.venv or assets.configured_assets(settings)
     if repositories.configured_repositories(settings) and not inside:

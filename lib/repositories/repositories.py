@@ -37,18 +37,12 @@ def listed_lines(settings: Settings, paths: Paths, bundles: Path | None = None) 
         return []
     worker = [sys.executable or "python3", "-X", "utf8", paths.root / "lib/repositories/worker.py"]
     options = [f"--repositories={paths.repositories}", f"--saved={paths.saved_changes}"]
-    options += [*([f"--bundles={bundles}"] if bundles else []), *typed_stack(settings)]
+    options += [*([f"--bundles={bundles}"] if bundles else []), *settings.typed_stack]
     lines = [call(*worker), *map(call, options)]
     for each in configured:
         words = (each.name, each.url, each.ref, each.upstream)
         lines.append(call("--configured", *words, _series(settings, paths, each.name)))
     return ["repositories=(\n    " + "\n    ".join(lines) + ")"]
-
-
-def typed_stack(settings: Settings) -> list[str]:
-    """Return the option that named the stack, if there was one: hints must name the stack too."""
-    typed = settings.origins["stack"] == "command line"
-    return [f"--stack={settings.stack.name}"] if typed else []
 
 
 def _series(settings: Settings, paths: Paths, name: str) -> Path:

@@ -85,7 +85,8 @@ class Environment(_Given):
             return ""
         if self.source.ready:
             return "ask the site's support; or set container.image in configuration.toml"
-        return "run: python3 build_container.py && python3 move_built_container_to_active.py"
+        scripts = ("build_container.py", "move_built_container_to_active.py")
+        return "run: " + " && ".join(self.settings.command("python3", each) for each in scripts)
 
     @property
     def base(self) -> str:

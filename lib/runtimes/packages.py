@@ -83,7 +83,8 @@ class Packages(NamedTuple):
     def steps(self) -> list[str]:
         """The commands that install the packages on this machine, in order."""
         overlay = [OVERLAY_COMMAND] if self.overlay_name else []
-        return [*overlay, *([SET_UP_COMMAND] if self.venv else [])]
+        typed = "".join(f" {each}" for each in self.settings.typed_stack)
+        return [f"{each}{typed}" for each in (*overlay, *([SET_UP_COMMAND] if self.venv else []))]
 
 
 def _digest(path: Path) -> str:

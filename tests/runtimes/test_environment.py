@@ -3,8 +3,10 @@
 import pytest
 from support.repository import toml
 
+from lib.images.build import build_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import inside_lines, run_lines
+from lib.script.command import call
 
 ALL = ("apptainer", "singularity", "docker", "podman", "enroot")
 
@@ -25,6 +27,16 @@ def test_image_that_is_a_file_is_taken_where_it_lies(repository, tmp_path):
 @pytest.mark.parametrize("runtime", ALL)
 def test_hint_names_what_makes_the_missing_image(runtime, repository):
     assert "python3 build_container.py" in describe(repository, runtime).image_hint
+
+
+def test_hints_name_the_stack_of_the_command_line(repository):
+    """Else they would build and install what the configured stack needs, again and again."""
+    env = Environment(*repository.settings_and_paths(stack="pytorch"), "apptainer")
+    build = "python3 build_container.py --stack=pytorch"
+    move = "python3 move_built_container_to_active.py --stack=pytorch"
+    assert env.image_hint == f"run: {build} && {move}"
+    assert call(move) in "\n".join(build_lines(env, force=False, command_line=""))
+    assert env.packages.steps == ["python3 set_up.py install --stack=pytorch"]
 
 
 def test_host_needs_no_image(repository):
