@@ -7,13 +7,15 @@
 #   lockfile_group  the group's file, which need not exist
 #   lockfile_image  address of the image, or host
 #   lockfile_renew  the hint that renews `lockfile`
+#   lockfile_stack  the stack, for hints: the command line can have named it
 
 # shellcheck source=lib/packages/requirements.bash
 source "${BASH_SOURCE[0]%/*}/requirements.bash"
 
 # lockfile_begin FILE IMAGE
 lockfile_begin() {
-  lockfile='' lockfile_group=$1 lockfile_image=$2
+  lockfile='' lockfile_group=$1 lockfile_image=$2 lockfile_stack=${1##*/}
+  lockfile_stack=${lockfile_stack%_*} # of STACK_ARCH.lock
 }
 
 # lockfile_choose: set lockfile and lockfile_renew: the wheelhouse's file, else the group's if it exists for this image.
@@ -23,7 +25,7 @@ lockfile_choose() {
     return
   fi
   lockfile=
-  lockfile_renew='to renew it, run: python3 set_up.py update; or delete it to install without a lock file'
+  lockfile_renew="to renew it, run: python3 set_up.py update --stack $lockfile_stack; or delete it to install without a lock file"
   if [[ ! -e $lockfile_group ]]; then return; fi
   if ! lockfile_matches "$lockfile_group" image "$lockfile_image"; then
     note "ignoring $lockfile_group: it is for the image $(lockfile_value image "$lockfile_group")"
@@ -38,17 +40,17 @@ lockfile_choose() {
 # lockfile_choose_downloaded: fail if the wheelhouse is for something else.
 lockfile_choose_downloaded() {
   local -r before='on a machine with network access, run:' after="then copy $wheelhouse to this machine"
-  local -r download="python3 set_up.py download --machine $machine"
+  local -r download="python3 set_up.py download --machine $machine --stack $lockfile_stack"
   lockfile=$wheelhouse/${lockfile_group##*/}
   lockfile_renew="$before $download; $after"
   [[ -e $lockfile ]] || fail "packages have not been downloaded: $lockfile not found" "$lockfile_renew"
   if ! lockfile_matches "$lockfile" image "$lockfile_image"; then
     if [[ $lockfile_image == host ]]; then
       fail "packages were downloaded for the image $(lockfile_value image "$lockfile"), but no image is active" \
-        'run: python3 build_container.py offline && python3 move_built_container_to_active.py'
+        "run: python3 build_container.py offline --stack $lockfile_stack && python3 move_built_container_to_active.py --stack $lockfile_stack"
     fi
     fail "packages were downloaded for $(lockfile_value image "$lockfile"), not for the image $lockfile_image" \
-      "$before python3 build_container.py download --machine $machine && $download; $after"
+      "$before python3 build_container.py download --machine $machine --stack $lockfile_stack && $download; $after"
   fi
   lockfile_matches "$lockfile" requirements "$(requirements_sum)" ||
     fail "packages in $wheelhouse were downloaded for other requirements" "$lockfile_renew"

@@ -146,6 +146,15 @@ def test_disk_that_is_full_at_the_end_is_told(bash, tmp_path):
     assert hint.startswith("hint: ") and not (tmp_path / "new").exists()
 
 
+def test_lock_that_does_not_match_is_renewed_for_its_stack(bash, tmp_path):
+    """The command line can have named the stack: the configured one has another lock file."""
+    lock = tmp_path / "my_stack_amd64.lock"
+    lock.write_text("# image: host\n# requirements: others\n")
+    done = bash(f"repositories_directory={tmp_path}; lockfile_begin {lock} host; lockfile_choose")
+    assert "does not match" in done.stderr
+    assert "run: python3 set_up.py update --stack my_stack;" in done.stderr
+
+
 def test_index_without_uv_leaves_pip(bash):
     done = bash(
         "venv_overlay= lockfile=", "installer_choose ''", "echo $installer", said="No match for uv"
