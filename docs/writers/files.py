@@ -15,8 +15,9 @@ This page shows where Longship stores files on a machine. `<project_dir>`, `<scr
 The repository itself contains `.venv/` and `.cache/`, the lock files in `requirements/`, and the
 patches that `save-patches` writes.
 
-A file under its final name is complete: the name of an unfinished file ends in `.partial`. A
-directory whose name ends in `.lock` names the owner of a lock; a stale lock is taken over."""
+A file under its final name is complete: the name of an unfinished file ends in `.partial`, and
+that of an image begins with `partial-`. A directory whose name ends in `.lock` names the owner of a
+lock; a stale lock is taken over."""
 
 # Paths of the code -> paths of the page.
 PLACES = Paths(

@@ -166,6 +166,10 @@ _WRITTEN = (
 )
 
 
+# an image that is built has its ending for Apptainer, and an archive that of its kind
+_UNFINISHED = re.compile(r"\.partial|^partial-[0-9]+-")
+
+
 def find_leftovers(root: Path, project: Path, scratch: Path) -> Iterator[Finding]:
     """Report stale locks and unfinished files."""
     locks, unfinished = [], []
@@ -175,7 +179,7 @@ def find_leftovers(root: Path, project: Path, scratch: Path) -> Iterator[Finding
                 changed = each.stat(follow_symlinks=False).st_mtime
                 if each.name.endswith(".lock") and each.is_dir(follow_symlinks=False):
                     locks.append((each.path, changed))
-                elif ".partial" in each.name and time.time() - changed > 3600:
+                elif _UNFINISHED.search(each.name) and time.time() - changed > 3600:
                     unfinished.append(each.path)
     for lock, changed in locks:
         owner, code = bash(call("lock_owner", lock), call("lock_is_stale", lock))

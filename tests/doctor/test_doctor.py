@@ -452,3 +452,12 @@ def test_setuid_runtime_needs_fuse_unless_the_kernel_mounts(
     monkeypatch.setattr(os, "access", lambda *_: False)  # /dev/fuse
     states = {each.topic: each.state for each in node.find_user_rights("apptainer", None)}
     assert states["FUSE"] == state
+
+
+def test_image_of_a_killed_build_is_a_leftover(tmp_path):
+    image = tmp_path / "scratch/containers/build/partial-4711-pytorch_amd64.sif"
+    image.parent.mkdir(parents=True)
+    image.touch()
+    os.utime(image, (1, 1))
+    (found,) = node.find_leftovers(tmp_path, tmp_path / "project", tmp_path / "scratch")
+    assert (found.state, found.fix) == ("warning", f"rm -r {image}")
