@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from lib.jobs.frozen_code import frozen_names
@@ -81,7 +82,8 @@ def pin(needed: str, launcher: Path, job: str, directory: Path) -> None:
     if not file.parent.is_dir():
         make_directory(file.parent)
         # whoever may write to the directory pins too, whatever this member's umask
-        file.parent.chmod(stat.S_IMODE(directory.stat().st_mode))
+        with suppress(OSError):  # not every file system has permissions
+            file.parent.chmod(stat.S_IMODE(directory.stat().st_mode))
     write_file(file, f"{needed}\n{job}\n{launcher}\n")
 
 
