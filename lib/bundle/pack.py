@@ -231,7 +231,7 @@ def _check_secrets(files: dict[str, str], changed: list[str], options: Namespace
     texts = [source for source in names if os.stat(source).st_size <= _TEXT_BYTES]
     for start in range(0, len(texts), 1000):
         batch = texts[start : start + 1000]
-        found += tree.run("grep", "-lIE", "-e", SECRET, "--", *batch).stdout.splitlines()
+        found += tree.run("grep", "-lIE", "-e", SECRET, "--", *batch).stdout.split("\n")[:-1]
     for source in found:
         if names[source] not in options.allow:
             hint = "move that file elsewhere; or, if it is not a secret"

@@ -148,6 +148,15 @@ def test_download_is_renewed_after_another_bundle_was_unpacked(tmp_path):
     assert found == {"one.tar": "new", "two.tar": "old"}
 
 
+def test_secret_in_a_file_with_an_odd_name_is_told(tmp_path):
+    """Python ends a line at U+2028, and grep does not."""
+    file = tmp_path / "a\u2028b"
+    file.write_text("hf_" + "a" * 34 + "\n")
+    name = f"repository/{file.name}"
+    with pytest.raises(LongshipError, match="looks like a token or key"):
+        pack._check_secrets({name: str(file)}, [name], Namespace(allow=[]))
+
+
 def test_history_without_a_branch_is_brought_up_to_date(tmp_path, clean_environment):
     """As of a clone that a group keeps at a tag."""
     packed = make_upstream(tmp_path / "packed", clean_environment)
