@@ -7,12 +7,12 @@
 # The pin of a job counts until the job, and that of RUN.then, has ended; any other while its launcher exists.
 version_is_pinned() {
   local pin image job launcher later
-  local -r pins=${1%/versions/*}/pins
-  if [[ -d $pins && ! (-r $pins && -x $pins) ]]; then
-    REPLY="a pin in the unreadable $pins"
+  local -r where=${1%/versions/*}/pins
+  if [[ -d $where && ! (-r $where && -x $where) ]]; then
+    REPLY="a pin in the unreadable $where"
     return
   fi
-  for pin in "$pins"/*; do
+  for pin in "$where"/*; do
     [[ -f $pin ]] || continue
     { IFS= read -r image && IFS= read -r job && IFS= read -r launcher; } 2>/dev/null <"$pin" || {
       REPLY="the damaged pin $pin"
