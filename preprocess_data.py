@@ -515,7 +515,9 @@ def number(kind: type, low: float) -> Callable[[str], float]:
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # submit.py looks for some of the options
     )
     parser.error = lambda message: fail(message, f"list all options: {COMMAND} --help", code=2)
     add = parser.add_argument

@@ -40,3 +40,11 @@ def test_edges_of_the_ranges_are_taken():
     given = payload_parser("train.py").parse_args([*edges, "--learning-rate=1e-5"])
     assert (given.steps, given.batch_size, given.learning_rate) == (99999999, 0, 1e-5)
     assert payload_parser("preprocess_data.py").parse_args(["--vocab-size=257"]).vocab_size == 257
+
+
+def test_data_options_cannot_be_shortened(capsys):
+    """submit.py checks the file of --input before the job, and would not see --inp."""
+    with pytest.raises(SystemExit) as ended:
+        payload_parser("preprocess_data.py").parse_args(["--inp=text.jsonl"])
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --inp=text.jsonl" in capsys.readouterr().err

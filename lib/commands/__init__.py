@@ -151,7 +151,8 @@ def main(name: str) -> None:
     2         usage error: unknown option, mode or argument
     126       `container_run.py`: the command is a file that cannot be executed
     127       `container_run.py`: command not found inside the environment
-    128 + n   ended by signal n: 130 after Ctrl-C, 143 at a time limit or after `scancel`
+    130       interrupted by Ctrl-C; building and installing also by SIGTERM or SIGHUP
+    128 + n   ended by signal n: 143 at a time limit or after `scancel`
     other     `container_run.py`: exit code of the command
     """
     find_packages()
