@@ -166,7 +166,7 @@ _WRITTEN = (
 )
 
 
-# an image that is built has its ending for Apptainer, and an archive that of its kind
+# partial-4711-pytorch_amd64.sif: what is built needs its ending, by which Apptainer recognises it
 _UNFINISHED = re.compile(r"\.partial|^partial-[0-9]+-")
 
 

@@ -38,7 +38,7 @@ watch_run() {
   while :; do
     watch_attempt "$3" "$4" "$5" && code=0 || code=$?
     if ((code == 0)) || [[ -n $longship_ending ]] || ! watch_decide "$code" "$1" "$4"; then break; fi
-    if [[ -n $longship_ending ]]; then break; fi # meanwhile
+    if [[ -n $longship_ending ]]; then break; fi # a signal can come while it decides
     printf 'longship: run %s\n' "$RUN_DIR" >&2 # doctor.py explains what follows it
   done
   exit "$code"
@@ -56,7 +56,8 @@ watch_attempt() {
   ) <&0 &
   longship_child=$!
   if [[ -f $2 ]]; then
-    exec {watch_ended}<> <(:) # to which the observer writes
+    local +x watch_ended
+    exec {watch_ended}<> <(:) # a pipe: the observer writes to it that it ends the steps
     watch_log "$@" &
     observer=$!
   fi

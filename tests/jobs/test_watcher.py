@@ -212,47 +212,47 @@ def test_signal_while_the_next_attempt_is_prepared_ends_the_job(bash, tmp_path):
     assert (done.returncode, done.stdout) == (7, "attempt\n")
 
 
+@pytest.fixture
+def attempt(bash, clean_environment, tmp_path):
+    """Give a function that lets the watcher run a step, whose process writes its id to `step`.
+
+    scancel sends TERM to it, and squeue is the given line of sh.
+    """
+
+    def attempt(squeue, step, silence, message):
+        programs = {"squeue": squeue, "scancel": f'kill "$(cat {tmp_path}/step)"'}
+        for name, line in programs.items():
+            (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+            (tmp_path / name).chmod(0o755)
+        (tmp_path / "log").touch()
+        return bash(
+            array("longship_script", ["bash", "-c", step]),
+            f"watch_attempt {silence} {tmp_path}/log '^{message}$' || exit",
+            RUN_DIR=str(tmp_path),
+            NCCL_RAS_ADDR="127.0.0.1:1",
+            PATH=f"{tmp_path}:{clean_environment['PATH']}",
+            check=False,
+        )
+
+    return attempt
+
+
 @pytest.mark.parametrize(("code", "ended", "told"), [(0, 1, 1), (143, 1, 1), (9, 1, 9), (0, 0, 0)])
-def test_step_that_had_to_be_ended_has_failed(code, ended, told, bash, clean_environment, tmp_path):
+def test_step_that_had_to_be_ended_has_failed(code, ended, told, attempt, tmp_path):
     """On TERM the stacks write a checkpoint and exit with code 0."""
-    (tmp_path / "squeue").write_text("#!/bin/sh\necho 7.0\n")
-    (tmp_path / "scancel").write_text(f'#!/bin/sh\nkill "$(cat {tmp_path}/step)"\n')
-    for name in ("squeue", "scancel"):
-        (tmp_path / name).chmod(0o755)
     wait = "while :; do sleep 0.1; done" if ended else ":"
     step = f"trap 'exit {code}' TERM; echo $$ >{tmp_path}/step; {wait}"
-    (tmp_path / "log").touch()
-    done = bash(
-        array("longship_script", ["bash", "-c", step]),
-        f"watch_attempt 1 {tmp_path}/log '^never$' || exit",
-        RUN_DIR=str(tmp_path),
-        NCCL_RAS_ADDR="127.0.0.1:1",
-        PATH=f"{tmp_path}:{clean_environment['PATH']}",
-        check=False,
-    )
+    done = attempt("echo 7.0", step, 1, "never")
     assert done.returncode == told
     assert ("no output for 1 seconds: ending 7.0" in done.stderr) == bool(ended)
 
 
-def test_slurm_that_does_not_answer_is_asked_again(bash, clean_environment, tmp_path):
-    busy = (
-        "#!/bin/sh\nif [ -e asked ]; then echo 7.0; else touch asked; echo busy >&2; exit 1; fi\n"
-    )
-    (tmp_path / "squeue").write_text(busy.replace("asked", f"{tmp_path}/asked"))
-    (tmp_path / "scancel").write_text(f'#!/bin/sh\nkill "$(cat {tmp_path}/step)"\n')
-    for name in ("squeue", "scancel"):
-        (tmp_path / name).chmod(0o755)
+def test_slurm_that_does_not_answer_is_asked_again(attempt, tmp_path):
+    asked = tmp_path / "asked"
+    busy = f"if [ -e {asked} ]; then echo 7.0; else touch {asked}; echo busy >&2; exit 1; fi"
     step = (
         f"echo $$ >{tmp_path}/step; sleep 1; echo lost >{tmp_path}/log; while :; do sleep 0.1; done"
     )
-    (tmp_path / "log").touch()
-    done = bash(
-        array("longship_script", ["bash", "-c", step]),
-        f"watch_attempt 10 {tmp_path}/log '^lost$' || exit",
-        RUN_DIR=str(tmp_path),
-        NCCL_RAS_ADDR="127.0.0.1:1",
-        PATH=f"{tmp_path}:{clean_environment['PATH']}",
-        check=False,
-    )
+    done = attempt(busy, step, 10, "lost")
     assert done.returncode == 1
     assert "longship: the ranks cannot continue: lost: ending 7.0\n" in done.stderr
