@@ -10,8 +10,9 @@ from lib.configuration.paths import Paths
 from writers.markdown import code, first_line, listed, page, plain, table
 
 _INTRO = """\
-This page shows where Longship stores files on a machine. `<project_dir>`, `<scratch_dir>` and
-`<checkpoint_dir>` are set in [`[paths]`](configuration.md#paths); `<arch>` is `amd64` or `arm64`.
+This page shows where Longship stores files on a machine. `<project_dir>`, `<scratch_dir>`,
+`<checkpoint_dir>` and `<shared_dir>` are set in [`[paths]`](configuration.md#paths); `<shared_dir>`
+is `<scratch_dir>` unless it is set; `<arch>` is `amd64` or `arm64`.
 The repository itself contains `.venv/` and `.cache/`, the lock files in `requirements/`, and the
 patches that `save-patches` writes.
 
@@ -25,6 +26,8 @@ PLACES = Paths(
     project_dir=Path("<project_dir>"),
     scratch_dir=Path("<scratch_dir>"),
     checkpoint_dir=Path("<checkpoint_dir>"),
+    shared_dir=Path("<shared_dir>"),
+    shared_owner="",
     stack="<stack>",
     arch="<arch>",
 )
@@ -45,18 +48,18 @@ def files_page() -> str:
         "## Directories",
         table(("path", "meaning"), _folders()),
         "## Images",
-        "In `<scratch_dir>/containers/`:",
+        "In `<shared_dir>/containers/`:",
         _listed("images/versions.bash"),
         "Each image and each archive has a record next to it, `<file>.json`:",
         _listed("images/image.bash"),
         "## Overlays",
-        "In `<scratch_dir>/overlays/`:",
+        "In `<shared_dir>/overlays/`:",
         _listed("packages/overlay.bash"),
         "## Runs",
         "In `<scratch_dir>/runs/<job>-<name>/`, the run directory; the log is next to it. "
         "`python3 submit.py rerun RUN` re-runs the job:",
         _listed("jobs/run.bash"),
-        "In `<scratch_dir>/runs/code-<uid>/`, the frozen code of all jobs; "
+        "In `<scratch_dir>/runs/code/`, the frozen code of all jobs; "
         "see [Frozen code](../how-to/jobs.md#frozen-code):",
         _listed("jobs/frozen_code.bash"),
         "Each line of `usage/NODE.csv` has these columns; empty: not measured:",
@@ -72,7 +75,7 @@ def _folders() -> Iterable[tuple[str, str]]:
     found = [
         (str(getattr(PLACES, name)), f"{first_line(declared)}.")
         for name, declared in vars(Paths).items()
-        if isinstance(declared, property) and name != "roots"
+        if isinstance(declared, property) and name not in ("roots", "trees", "is_shared")
     ]
     return [(code(path), about) for path, about in sorted([*found, *_ROOTS])]
 

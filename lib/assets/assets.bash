@@ -4,14 +4,27 @@
 # For the transfer to another machine they are plain files, DIR/COMMIT/..., because not every copy keeps the
 # cache's links; the record is in the same directory. assets_begin sets:
 #
-#   hub_cache   directory that is HF_HOME; the record of an asset is longship/ASSET.asset in it
+#   hub_cache   directory of the cache, hub; the record of an asset is longship/ASSET.asset in it
+#   hub_home    the user's HF_HOME, usually the same directory
+#   hub_shared  paths.shared_dir, if the cache is in it
 
 # shellcheck source=lib/script/target_facts.bash
 source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
 
-# assets_begin HUB_CACHE
+# assets_begin HUB_CACHE HF_HOME SHARED_DIR
 assets_begin() {
-  hub_cache=$1
+  hub_cache=$1 hub_home=$2 hub_shared=$3
+}
+
+# hub_make: make the directory of the cache; only who builds for a group writes to a shared one.
+hub_make() {
+  if [[ -n $hub_shared ]]; then shared_make "$hub_shared" cache cache/huggingface; fi
+  directory_make "$hub_cache/longship"
+}
+
+# hub_open: let the group read a shared cache.
+hub_open() {
+  if [[ -n $hub_shared ]]; then shared_open "$hub_cache"; fi
 }
 
 # asset_commit RECORD: set REPLY to the commit; empty if it has none.
@@ -54,8 +67,9 @@ asset_fetch() {
     note "$5 $6 is already downloaded"
     return
   fi
-  directory_make "$hub_cache/longship"
+  hub_make
   lock_run "$hub_cache/longship/$3" asset_fetch_locked "$@"
+  hub_open
 }
 
 # asset_fetch_locked NUMBER ASSET DIR TOOLS KIND REPO REVISION [OPTION]...: the lock is held.
@@ -99,15 +113,15 @@ asset_set_ref() {
   local -r commit=$REPLY
   if [[ -r $ref ]]; then IFS= read -r found <"$ref" || :; fi
   if [[ $found == "$commit" ]]; then return; fi
+  hub_make
   directory_make "${ref%/*}"
-  { printf '%s' "$commit" >"$ref.partial" && mv -f -- "$ref.partial" "$ref"; } ||
-    fail_writing "${ref%/*}" "cannot write $ref" 'check the permissions of the directory; the line above has the reason'
+  file_write "$ref" "$commit"
 }
 
 # asset_add_metric ASSET DIR: copy the code of a metric to where the library evaluate, offline, looks for what it has loaded
 # before: a directory with a name of 64 characters. It takes the newest.
 asset_add_metric() {
-  local -r name=${2##*--}.py modules=$hub_cache/modules/evaluate_modules/metrics/${2#spaces--}
+  local -r name=${2##*--}.py modules=$hub_home/modules/evaluate_modules/metrics/${2#spaces--}
   asset_commit "$hub_cache/longship/$1.asset"
   local -r files=$hub_cache/hub/$2/snapshots/$REPLY to=$modules/${REPLY}000000000000000000000000
   if [[ ! -e $files/$name ]]; then return; fi # another kind of Space
@@ -118,7 +132,7 @@ asset_add_metric() {
       fail_writing "$modules" "cannot write $to" 'check the permissions of the directory; the line above has the reason'
     fi
   fi
-  touch -c -- "$to/$name" 2>/dev/null || : # another member's
+  touch -c -- "$to/$name"
 }
 
 # asset_export ASSET DIR COPIES: copy it as plain files to the directory COPIES.
@@ -150,8 +164,10 @@ asset_import() {
   asset_commit "$record"
   local -r files=$copies/$directory/$REPLY target=$hub_cache/hub/$directory/snapshots/$REPLY
   asset_check_files "$record" "$files" "$repo"
-  directory_make "${own%/*}" "${target%/*}"
+  hub_make
+  directory_make "${target%/*}"
   lock_run "$hub_cache/longship/$directory" asset_install_files "$record" "$files" "$target" "$own"
+  hub_open
 }
 
 # asset_check_files RECORD DIR REPO: fail if a file is missing or does not match the record, and name it.
@@ -195,8 +211,7 @@ asset_install_files() {
   else
     mv -T -- "$partial" "$to"
   fi
-  { cp -- "$record" "$copy.partial" && mv -f -- "$copy.partial" "$copy"; } ||
-    fail_writing "${copy%/*}" "cannot write $copy" 'check the permissions of the directory; the line above has the reason'
+  file_write "$copy" "$(<"$record")"$'\n'
 }
 
 # asset_copy_files RECORD FROM TO OPTION: copy them to the new directory TO, with an option of cp.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths
+from lib.configuration.paths import Paths, check_shared
 from lib.configuration.schema import AssetEntry, entry_name
 from lib.configuration.training import hub_cache
 from lib.runtimes.launch import here_lines
@@ -120,7 +120,13 @@ def _fetch_lines(settings: Settings, paths: Paths, assets: tuple[Asset, ...]) ->
 def _start_lines(settings: Settings, paths: Paths) -> list[str]:
     """Return the lines that set what all functions read."""
     cache = hub_cache(settings.configuration.environment, paths)
-    return [assign("machine", settings.machine.name), call("assets_begin", cache)]
+    shared = paths.shared_dir if paths.is_shared and cache == paths.hub else ""
+    home = paths.cache / "huggingface" if shared else cache
+    check_shared(paths, cache)
+    return [
+        assign("machine", settings.machine.name),
+        call("assets_begin", cache, home, shared),
+    ]
 
 
 def _ref_lines(assets: tuple[Asset, ...]) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lib.assets.assets import configured_assets
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths
+from lib.configuration.paths import Paths, make_lines
 from lib.configuration.repositories import configured_repositories
 from lib.images.build import archive_base
 from lib.runtimes.choice import configured_runtime
@@ -140,9 +140,10 @@ def unpack_lines(
     return [
         *_start(paths.root, directory, typed),
         *([] if verified else [call(*_WORKER, "verify", _BUNDLE, "--step=1/2")]),
-        call("directory_make", paths.offline),
+        *make_lines(paths, paths.offline),
         call("lock_hold", paths.offline / ".unpack"),
         call(*_WORKER, "unpack-offline", _BUNDLE, paths.offline, step),
+        call("shared_open", paths.offline),
         call("next_step", call("cd", paths.root)),
         *(call("next_step", f"python3 {each}") for each in [*steps, "set_up.py offline"]),
     ]

@@ -287,7 +287,7 @@ def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[C
         )
     typed, arguments = submission.split_typed(words[1:])
     run = rerun.recorded_run(call.paths, words[0])
-    rerun.check_own(run)
+    rerun.check_own(run, call.paths)
     job, options, recorded = rerun.recorded_job(run)
     rerun.check_clone(run, call.paths.root)
     rerun.check_still_there(run)
@@ -318,6 +318,7 @@ def begin(machine: str, arguments: tuple[str, ...]) -> None:
     facts = slurm_facts(text, call.environ.get("SLURM_JOB_NAME", ""))
     note_lost_names(call.environ)
     env = call.environment("job")
+    start.check_own(env.paths, call.environ.get("LONGSHIP_CONFIGURATION", ""))
     restarted = facts.get("Restarts", "0") != "0"
     cluster = call.environ.get("SLURM_CLUSTER_NAME", "")
     run = start.make_run_directory(env.paths, facts, cluster, restarted=restarted)

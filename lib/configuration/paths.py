@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lib.configuration.layers import Settings
-from lib.script.command import call
+from lib.script.command import call, wrapped
 from lib.script.errors import LongshipError
+from lib.script.trust import check_trusted
 
 # ~, $NAME, ${NAME}, {field}: all in one pass, so that no value is expanded again
 _PART = re.compile(r"^~(?=/|$)|\$(\w+)|\$\{(\w+)\}|\{(\w*)\}")
@@ -35,20 +36,32 @@ class Paths(NamedTuple):
     project_dir: Path
     scratch_dir: Path
     checkpoint_dir: Path
+    shared_dir: Path  # what one member builds for a group; scratch_dir by default
+    shared_owner: str  # login name of that member; "" for the user
     stack: str
     arch: str  # amd64 or arm64; part of every name that depends on it
 
     @property
     def roots(self) -> tuple[Path, ...]:
-        """The directories that contain all others."""
+        """The user's directories, which contain all others but what is in shared_dir."""
         inside = self.scratch_dir in self.checkpoint_dir.parents
         more = () if inside else (self.checkpoint_dir,)
         return (self.project_dir, self.scratch_dir, *more)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether one member builds images and overlays for a group."""
+        return self.shared_dir != self.scratch_dir
+
+    @property
+    def trees(self) -> tuple[Path, ...]:
+        """The directories that contain all others."""
+        return (*self.roots, self.shared_dir) if self.is_shared else self.roots
+
+    @property
     def containers(self) -> Path:
         """Active images: links into its directory `versions`."""
-        return self.scratch_dir / "containers"
+        return self.shared_dir / "containers"
 
     @property
     def archives(self) -> Path:
@@ -68,7 +81,7 @@ class Paths(NamedTuple):
     @property
     def offline(self) -> Path:
         """Everything for an air-gapped machine: containers, pip, repos, assets."""
-        return self.scratch_dir / "offline"
+        return self.shared_dir / "offline"
 
     @property
     def assets(self) -> Path:
@@ -77,8 +90,8 @@ class Paths(NamedTuple):
 
     @property
     def hub(self) -> Path:
-        """Cache of models and datasets: HF_HOME (`lib/runtimes/contract.py`)."""
-        return self.cache / "huggingface"
+        """Cache of models and datasets, in its directory `hub` (`lib/runtimes/contract.py`)."""
+        return self.shared_dir / "cache/huggingface"
 
     @property
     def venv(self) -> Path:
@@ -93,7 +106,7 @@ class Paths(NamedTuple):
     @property
     def overlays(self) -> Path:
         """Active overlays: links into its directory `versions`, named after their requirements."""
-        return self.scratch_dir / "overlays"
+        return self.shared_dir / "overlays"
 
     @property
     def tools(self) -> Path:
@@ -109,6 +122,23 @@ class Paths(NamedTuple):
     def cache(self) -> Path:
         """Caches of all programs that would otherwise fill the home directory."""
         return self.scratch_dir / "cache"
+
+
+def make_lines(paths: Paths, *shared: Path) -> list[str]:
+    """Return the lines that make the user's directories, and those that are to be shared."""
+    names = [each.relative_to(paths.shared_dir) for each in shared]
+    others = [each for each in paths.roots if each != paths.scratch_dir]
+    return [
+        wrapped("roots_make", paths.scratch_dir, *others),
+        *([wrapped("shared_make", paths.shared_dir, *names)] if shared else []),
+    ]
+
+
+def check_shared(paths: Paths, path: Path) -> None:
+    """Stop if others than who builds in shared_dir can change a file, or a directory's files."""
+    if is_below(str(path), str(paths.shared_dir)):
+        for each in (path, *(path.iterdir() if path.is_dir() else ())):
+            check_trusted(each, paths.shared_dir, paths.shared_owner)
 
 
 def pinned(path: Path) -> Path:
@@ -132,11 +162,16 @@ def derive_paths(settings: Settings) -> Paths:
     checkpoint_dir = scratch_dir / "checkpoints"
     if roots.checkpoint_dir:
         checkpoint_dir = Path(expand("paths.checkpoint_dir", roots.checkpoint_dir, settings))
+    shared_dir = scratch_dir
+    if roots.shared_dir:
+        shared_dir = Path(expand("paths.shared_dir", roots.shared_dir, settings))
     return Paths(
         root=settings.root,
         project_dir=Path(expand("paths.project_dir", roots.project_dir, settings)),
         scratch_dir=scratch_dir,
         checkpoint_dir=checkpoint_dir,
+        shared_dir=shared_dir,
+        shared_owner=roots.shared_owner,
         stack=settings.stack.name,
         arch=settings.machine.arch,
     )
@@ -144,9 +179,9 @@ def derive_paths(settings: Settings) -> Paths:
 
 def step_after_download(settings: Settings, here: Paths, directory: Path, command: str) -> str:
     """Return a command of the target machine, after the copy of a directory to it."""
-    relative = directory.relative_to(here.scratch_dir)
+    relative = directory.relative_to(here.shared_dir)
     try:
-        target = derive_paths(settings).scratch_dir / relative
+        target = derive_paths(settings).shared_dir / relative
     except LongshipError:  # the target's paths contain variables that only the target knows
         target = Path("SCRATCH_DIR", relative)
     if target == directory:

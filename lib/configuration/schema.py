@@ -58,10 +58,14 @@ class PathRoots(NamedTuple):
     """[paths]: the roots that everything else is derived from (`lib/configuration/paths.py`)."""
 
     project_dir: Annotated[str, "long-lived: repositories, patches"] = "~/longship-data/project"
-    scratch_dir: Annotated[str, "large and fast: images, packages, caches, runs"] = (
+    scratch_dir: Annotated[str, "large and fast, yours alone: packages, caches, runs"] = (
         "~/longship-data/scratch"
     )
     checkpoint_dir: Annotated[str, "for training (default: scratch_dir/checkpoints)"] = ""
+    shared_dir: Annotated[
+        str, "images, overlays and downloads that one member builds for a group"
+    ] = ""
+    shared_owner: Annotated[str, "login name of the member who builds in shared_dir"] = ""
 
 
 class Container(NamedTuple):

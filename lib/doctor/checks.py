@@ -98,7 +98,8 @@ def _check_directories(settings: Settings, paths: Paths, report: Report) -> None
     for directory in dict.fromkeys(paths.roots):
         (topic, room), setting = _ROOTS[keys[directory]], f"paths.{keys[directory]}"
         run(topic, partial(node.find_directory, topic, setting, directory, room))
-    here = (paths.root, *paths.roots)
+    run("owners", lambda: node.find_owners(paths))
+    here = (paths.root, *paths.trees)
     run("directories", lambda: node.find_mounted(settings.machine, here))
     run("home", node.find_home)
     run("temporary", node.find_temporary)

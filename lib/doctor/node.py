@@ -16,7 +16,7 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-from lib.configuration.paths import is_below
+from lib.configuration.paths import Paths, check_shared, is_below
 from lib.configuration.sites import Machine, own_arch
 from lib.doctor.report import Finding, asked, bash, ok, problem, warning
 from lib.jobs.status import last_error
@@ -117,6 +117,20 @@ def find_directory(topic: str, setting: str, directory: Path, room: int) -> Iter
     text = f"{directory}{later}, {size_text(disk.f_bavail * disk.f_frsize)} free"
     more = f": du -h -d 1 {shown} | sort -h" if setting == "HOME" else f", or {elsewhere}"
     yield from asked(topic, call("directory_check_room", existing, str(room), more), text=text)
+
+
+def find_owners(paths: Paths) -> Iterator[Finding]:
+    """Check that nobody else can change what runs, in the user's directories and the group's."""
+    existing = [each for each in (paths.scratch_dir, *paths.roots) if each.is_dir()]
+    text = "only you can write to your directories"
+    yield from asked("owners", call("roots_make", *existing) if existing else ":", text=text)
+    check_shared(paths, paths.shared_dir)
+    for each in dict.fromkeys((paths.scratch_dir, paths.shared_dir)):
+        with suppress(OSError):
+            os.getxattr(each, "system.posix_acl_default")
+            if each.stat().st_mode & 0o011:
+                text = f"the default ACL of {each} decides who can write to new files"
+                yield warning("owners", text, f"run: setfacl -k {quote(str(each))}")
 
 
 def find_home() -> Iterator[Finding]:

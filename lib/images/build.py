@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, step_after_download
+from lib.configuration.paths import Paths, make_lines, step_after_download
 from lib.runtimes.choice import program_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import ImageSource, active_image, check_usable, image_name, image_tag
@@ -39,7 +39,7 @@ def build_lines(
     image = paths.containers / "build" / active.name
     tag = image_tag(source, paths.arch)
     return [
-        *_start_lines(env, command_line, image.parent),
+        *_start_lines(env, command_line, paths.containers, image.parent),
         *program_lines(settings, env.runtime),
         "",
         call("build_from_archive", archive_base(source, paths))
@@ -73,7 +73,7 @@ def download_lines(env: Environment, *, digest: str, force: bool, command_line: 
     following = step_after_download(settings, here, here.archives, offline)
     begin = (archive_base(source, here), work, "1" if force else "", following)
     return [
-        *_start_lines(env, command_line, here.archives),
+        *_start_lines(env, command_line, here.offline, here.archives),
         "",
         _source_line(settings, source, digest),
         wrapped("archive_begin", *begin, *sifs),
@@ -105,15 +105,15 @@ def _check_path(runtime: str, work: Path) -> None:
         )
 
 
-def _start_lines(env: Environment, command_line: str, directory: Path) -> list[str]:
-    """Return the lines that every build begins with; the directory is that of its result."""
+def _start_lines(env: Environment, command_line: str, *directories: Path) -> list[str]:
+    """Return the lines that every build begins with; the directories are those of its result."""
     settings, paths = env.settings, env.paths
     return [
         assign("machine", settings.machine.name),
         assign("arch", paths.arch),
         assign("runtime", env.runtime),
         call("on_interrupt", command_line),
-        call("directory_make", directory),
+        *make_lines(paths, *directories),
     ]
 
 

@@ -183,7 +183,7 @@ image_matches_record() {
     record_value "$1.json" sha256
     if [[ $sum == "$REPLY" ]]; then
       if engine_has_tag "$1"; then return; fi
-      # nothing has to compute it again; another user's record stays
+      # nothing has to compute it again; another member's record stays
       (record_change "$1.json" modified "$(image_fingerprint "$1")") 2>/dev/null || :
       return
     fi
@@ -211,7 +211,7 @@ program_version() {
   esac || :
 }
 
-# record_write FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them.
+# record_write FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them; complete or not at all.
 record_write() {
   local text='' comma='{' index
   for ((index = 2; index < $#; index += 2)); do
@@ -219,7 +219,7 @@ record_write() {
     text+="$comma"$'\n'"  \"${!index}\": \"$REPLY\""
     comma=,
   done
-  printf '%s\n}\n' "$text" >"$1" || fail_writing "${1%/*}" "cannot write $1" 'see the error above'
+  file_write "$1" "$text"$'\n}\n'
 }
 
 # record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is none.
@@ -233,12 +233,12 @@ record_value() {
 
 # record_change FILE NAME TEXT: replace one of its values, not the last one; TEXT is in JSON.
 record_change() {
-  local line
+  local line text=''
   while IFS= read -r line || [[ -n $line ]]; do
     if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
-    printf '%s\n' "$line"
-  done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'check the permissions of the directory; the line above has the reason'
-  file_publish "$1.partial" "$1"
+    text+=$line$'\n'
+  done <"$1" || fail "cannot read $1" 'check the permissions of the directory; the line above has the reason'
+  file_write "$1" "$text"
 }
 
 # record_find NAME LINE...: the same, of a record's lines.

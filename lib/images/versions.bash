@@ -47,10 +47,7 @@ image_activate_new() {
 
 # version_make ACTIVE IMAGE VERSION: make the new image a version, with its record, and activate it.
 version_make() {
-  directory_make "${3%/*}"
-  group_share "${1%/*}" "${3%/*}"
-  cp -- "$2.json" "$3.json.partial" || version_fail_to_write "$3.json"
-  file_publish "$3.json.partial" "$3.json"
+  file_write "$3.json" "$(<"$2.json")"$'\n'
   if [[ -e $2 ]]; then mv -- "$2" "$3"; fi
   version_activate "$1" "$3" use
   rm -f -- "$2.json"
@@ -109,17 +106,14 @@ image_check_whole() {
 # version_activate ACTIVE VERSION KIND: activate the version's file; KIND, use or rollback, goes into the history.
 version_activate() {
   local -r name=${2##*/} history=${1%/*}/versions/${1##*/}.history
-  local from
+  local from lines=''
   [[ -e $2 ]] || fail "no such version: $2" "$LIST_VERSIONS"
   version_keep_foreign "$1"
   from=$(version_active "$1")
   if [[ $from != "$name" ]]; then
     # before it becomes true: a line that never became true does not count
-    {
-      if [[ -f $history ]]; then cat -- "$history"; fi &&
-        printf '%s %s %s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$3" "${from:--}" "$name"
-    } >"$history.partial" || version_fail_to_write "$history"
-    file_publish "$history.partial" "$history"
+    if [[ -f $history ]]; then lines=$(<"$history")$'\n'; fi
+    file_write "$history" "$lines$(date -u +%Y-%m-%dT%H:%M:%SZ) $3 ${from:--} $name"$'\n'
     version_link "$1" "$name"
   fi
   printf 'active image: %s\n' "$name" >&2
@@ -145,7 +139,6 @@ version_keep_foreign() {
   name=_unrecorded.${name##*.}
   until [[ ! -e $kept$name || $kept$name -ef $1 ]]; do kept+=+; done
   kept+=$name
-  directory_make "${kept%/*}"
   if [[ -L $1 ]]; then
     ln -sfn -- "$(readlink -f -- "$1")" "$kept"
   elif [[ ! -e $kept ]] && ! ln -- "$1" "$kept" 2>/dev/null; then

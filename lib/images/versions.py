@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from lib.configuration.paths import Paths, make_lines
 from lib.images.patched_files import compare_patched_files
 from lib.runtimes.choice import program_lines
 from lib.runtimes.environment import Environment
@@ -40,7 +41,7 @@ def _script(env: Environment, lines: list[str], following: Sequence[str]) -> lis
         assign("arch", paths.arch),
         assign("runtime", env.runtime),
         assign("LIBRARY", paths.root / "lib"),
-        call("directory_make", paths.containers / "build"),
+        *_directory_lines(paths),
         *program_lines(env.settings, env.runtime),
         "",
         *lines,
@@ -53,8 +54,17 @@ def prune_lines(env: Environment) -> list[str]:
     paths = env.paths
     return [
         assign("arch", paths.arch),
-        call("directory_make", paths.containers),
+        *_directory_lines(paths),
         call("image_prune", _active(env)),
+    ]
+
+
+def _directory_lines(paths: Paths) -> list[str]:
+    """Return the lines that make the directories of the images."""
+    inside = (paths.containers / each for each in ("build", "versions"))
+    return [
+        *make_lines(paths, paths.containers, *inside),
+        call("pins_make", paths.containers / "pins"),
     ]
 
 

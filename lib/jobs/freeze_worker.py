@@ -15,7 +15,7 @@ if __name__ == "__main__":
 # ruff: noqa: E402
 import hashlib
 import os
-import shlex
+import re
 import shutil
 import sys
 import tempfile
@@ -32,12 +32,14 @@ from lib.jobs.working_tree import WorkingTree, checksum
 from lib.repositories.git import GitError, join_names, split_names
 from lib.script.errors import LongshipError, print_messages, write_error
 from lib.script.execute import make_directory, output
-from lib.script.records import content_of, is_own
+from lib.script.records import content_of
+from lib.script.trust import check_trusted
 
 _LIVE = "to run the files as they are when the job starts, add: --live"
 # compiled extensions, generated modules and metadata, which git ignores
 _BUILT = ("*.so", "*.so.*", "*.py", "*.egg-info/*", ":(exclude,glob)**/site-packages/**")
 _IGNORED = "ls-files -z --others --ignored --exclude-standard"
+_ID = "[0-9a-f]{12}"
 _UNUSED_DAYS = 30
 _LONGEST_LISTING = 20  # seconds
 
@@ -183,19 +185,14 @@ def restore(store: str, run: str, *words: str) -> None:
 
 
 def _make_store(store: str) -> Path:
-    """Make the directory of all copies: new files can contain what nobody else is to read."""
+    """Make the directory of all copies, which can contain what nobody else is to read."""
     if not shutil.which("git"):
         hint = f"load its module (module load git); or {_LIVE}"
         raise LongshipError("cannot freeze the code: git not found on this machine", hint)
-    directory = Path(f"{store}-{os.getuid()}")
-    os.umask(0o077)
+    directory = Path(store)
     make_directory(directory)
+    check_trusted(directory, directory)
     os.umask(0o022)
-    if not is_own(directory):
-        message = f"other users can write to {directory}, which will contain what your jobs run"
-        raise LongshipError(
-            message, f"run: {shlex.join(['mv', str(directory), f'{directory}.old'])}"
-        )
     return directory
 
 
@@ -245,7 +242,8 @@ def _restore(store: Path, run: Path, name: str, top: Path) -> list[str]:
             f"run it with the current code: python3 submit.py rerun {run.name} --live",
         )
     frozen = facts.get("frozen", "")
-    if frozen and _is_complete(store / frozen.rpartition("-")[0]):
+    is_name = re.fullmatch(f"{re.escape(name)}-{_ID}-{_ID}", frozen)
+    if is_name and _is_complete(store / frozen.rpartition("-")[0]):
         for kind in ("commit", "patch"):
             with suppress(FileNotFoundError):
                 shutil.copy(f"{record}.{kind}", store / f"{frozen}.{kind}")

@@ -1,19 +1,19 @@
 # shellcheck shell=bash
 # The code of a job: frozen at its submission, and its record in <run>/repositories. freeze_worker.py keeps the files
-# once per content in <scratch_dir>/runs/code-UID, which only the user can read; all jobs of the same content share them:
+# once per content in <scratch_dir>/runs/code, which only the user can read; all jobs of the same content share them:
 #
 #   NAME-ID                  the files of a repository, longship for this clone; ID is a checksum of them
 #   NAME-ID.made             a list of them, as old as the copy: what is newer or not in it, a job has written
 #   NAME-ID-COMMIT.commit    commit and base that the files follow from, for the record; with NAME-ID-COMMIT.patch
 
 # code_freeze PYTHON WORKER ACTION STORE ARGUMENT...: let a job run the files that the worker finds or makes in
-# STORE-UID, and export where they are: LONGSHIP_ROOT, and LONGSHIP_FROZEN with a NAME-ID-COMMIT for each repository.
+# STORE, and export where they are: LONGSHIP_ROOT, and LONGSHIP_FROZEN with a NAME-ID-COMMIT for each repository.
 code_freeze() {
   local frozen
   frozen=$(exec "$1" -X utf8 "${@:2}") || exit
   export LONGSHIP_FROZEN=$frozen
   frozen=${frozen%% *}
-  export LONGSHIP_ROOT=$4-$UID/${frozen%-*}
+  export LONGSHIP_ROOT=$4/${frozen%-*}
 }
 
 # code_live CLONE: let a job run from the clone.
@@ -37,11 +37,12 @@ code_record() {
   local -a start=()
   "$1" -X utf8 "$LONGSHIP_ROOT/lib/jobs/freeze_worker.py" record "${@:2}" || :
   if ((${#CONTAINER_OPTIONS[@]})); then start=(srun --overlap --nodes=1 --ntasks=1 "${CONTAINER_OPTIONS[@]}"); fi
+  file_begin "$run/packages"
   if env -u SLURM_LABELIO timeout 600 "${start[@]}" "$run/launcher" python3 \
-    "$LONGSHIP_ROOT/lib/jobs/inside/list_packages.py" >"$run/packages.partial"; then
-    mv -- "$run/packages.partial" "$run/packages.txt"
+    "$LONGSHIP_ROOT/lib/jobs/inside/list_packages.py" >"$REPLY"; then
+    file_publish "$REPLY" "$run/packages.txt"
   else
-    rm -f -- "$run/packages.partial"
+    rm -f -- "$REPLY"
   fi
 }
 
@@ -50,7 +51,7 @@ code_record() {
 code_end() {
   if [[ -z ${longship_recorder:-} ]]; then return; fi
   timeout 20 tail -s 0.1 --pid="$longship_recorder" -f /dev/null || kill "$longship_recorder" 2>/dev/null
-  rm -f -- "$1/packages.partial"
+  rm -f -- "$1"/packages.partial.*
   if [[ ! -e $1/packages.txt ]]; then
     printf 'longship: packages.txt not written: python3 could not list the packages in time\n' >&2
   fi

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -42,7 +41,7 @@ def repositories(settings: Settings, paths: Paths) -> list[Word]:
 def freeze_lines(env: Environment, run: str = "") -> list[str]:
     """Return the lines that freeze the code of a job, or find that of a run again."""
     paths, store = env.paths, env.paths.runs / "code"
-    is_frozen = paths.root.parent == Path(f"{store}-{os.getuid()}")
+    is_frozen = paths.root.parent == store
     if is_frozen and env.settings.environ.get("LONGSHIP_CLONE") and not run:  # a job submits it
         return [call("print_messages", "code", f"frozen: the code of this job, {paths.root}")]
     action = ("restore", store, run) if run else ("freeze", store)

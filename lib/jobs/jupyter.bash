@@ -7,15 +7,16 @@ TASK_PREFIX=() # a command of the site before the launcher; never from the calle
 # serve_jupyter [OPTION...]: serve until the job ends, with options of jupyter lab.
 serve_jupyter() {
   local -r node=$SLURMD_NODENAME port=$MASTER_PORT
+  directory_make "$RUN_DIR/jupyter"
   jupyter_make_certificate "$node"
   jupyter_make_token
   # for the log, which does not contain the token
   printf '%s\n' '' "on your own machine:  ssh -N -L $port:$node:$port $USER@${SLURM_SUBMIT_HOST:-LOGIN_NODE}" \
     "in its browser:       https://localhost:$port/lab (it asks whether you trust the certificate)" \
-    "its token:            cat ${RUN_DIR@Q}/jupyter.token" '' >&2
+    "its token:            cat ${RUN_DIR@Q}/jupyter/token" '' >&2
   srun --ntasks=1 ${CONTAINER_OPTIONS[@]+"${CONTAINER_OPTIONS[@]}"} ${TASK_PREFIX[@]+"${TASK_PREFIX[@]}"} "$LAUNCHER" \
     jupyter lab --no-browser --ip="$node" --port="$port" --port-retries=0 \
-    --certfile="$RUN_DIR/jupyter.pem" --keyfile="$RUN_DIR/jupyter.key" \
+    --certfile="$RUN_DIR/jupyter/pem" --keyfile="$RUN_DIR/jupyter/key" \
     --ServerApp.root_dir="${LONGSHIP_CLONE:-$LONGSHIP_ROOT}" "$@"
 }
 
@@ -24,13 +25,13 @@ jupyter_make_certificate() {
   local output
   output=$(umask 077 && openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj "/CN=$1" \
     -addext "subjectAltName=DNS:localhost,DNS:$1" \
-    -keyout "$RUN_DIR/jupyter.key" -out "$RUN_DIR/jupyter.pem" 2>&1) ||
+    -keyout "$RUN_DIR/jupyter/key" -out "$RUN_DIR/jupyter/pem" 2>&1) ||
     fail "openssl cannot create a certificate: ${output##*$'\n'}" 'ask your site for openssl 1.1.1 or newer'
 }
 
-# jupyter_make_token: export JUPYTER_TOKEN, 48 hex digits, and write it to a file that nobody else can read.
+# jupyter_make_token: export JUPYTER_TOKEN, 48 hex digits, and write it to a file in a directory that nobody else can enter.
 jupyter_make_token() {
   JUPYTER_TOKEN=$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')
   export JUPYTER_TOKEN
-  (umask 077 && printf '%s\n' "$JUPYTER_TOKEN" >"$RUN_DIR/jupyter.token")
+  file_write "$RUN_DIR/jupyter/token" "$JUPYTER_TOKEN"$'\n' 600
 }

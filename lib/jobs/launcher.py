@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from lib.jobs.frozen_code import frozen_names
@@ -30,7 +28,7 @@ def job_launcher(
     old = run if requeued else Path(again) if again else None
     if old is None:
         return _described(write_launcher(env, file, online=False, job=job, title=title))
-    check_own(old)
+    check_own(old, env.paths)
     found = check_still_there(old)
     if read_record(old / "record.json").get("code", "") != code:  # it starts other code
         write_launcher(env._replace(held=found), file, online=False, job=job, title=title)
@@ -65,8 +63,9 @@ def _pin_files(env: Environment, files: Mapping[str, str], launcher: Path, job: 
     cluster = env.settings.environ.get("SLURM_CLUSTER_NAME", "")
     owner = f"{job} {cluster}".strip() if job else ""
     for kind, directory in (("image", env.paths.containers), ("overlay", env.paths.overlays)):
-        if files[kind]:
-            pin(files[kind], launcher, owner, directory)
+        needed = files[kind]
+        if needed and (needed.startswith(f"{directory}/") or not needed.startswith("/")):
+            pin(needed, launcher, owner, directory)
 
 
 def pin(needed: str, launcher: Path, job: str, directory: Path) -> None:
@@ -79,11 +78,7 @@ def pin(needed: str, launcher: Path, job: str, directory: Path) -> None:
     launcher = launcher.absolute()
     own = hashlib.sha256(os.fsencode(launcher)).hexdigest()[:12]
     file = directory / "pins" / f"{job.partition(' ')[0] or 'launcher'}-{own}"
-    if not file.parent.is_dir():
-        make_directory(file.parent)
-        # whoever may write to the directory pins too, whatever this member's umask
-        with suppress(OSError):  # not every file system has permissions
-            file.parent.chmod(stat.S_IMODE(directory.stat().st_mode))
+    make_directory(file.parent)
     write_file(file, f"{needed}\n{job}\n{launcher}\n")
 
 

@@ -20,7 +20,8 @@ from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
 from lib.script.command import text_below
 from lib.script.errors import LongshipError, offline_modes
-from lib.script.records import content_of, earlier_seconds, is_own, readable_values, seconds_between
+from lib.script.records import content_of, earlier_seconds, readable_values, seconds_between
+from lib.script.trust import is_own
 
 Findings = Callable[[str], list[dict[str, Any]]]  # what doctor.py explain knows of a log
 

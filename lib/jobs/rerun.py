@@ -15,7 +15,8 @@ from lib.jobs.options import Option, read_options
 from lib.jobs.request import slurm_facts
 from lib.jobs.sweep import escaped
 from lib.script.errors import LongshipError
-from lib.script.records import is_own, read_record
+from lib.script.records import read_record
+from lib.script.trust import check_trusted, is_own
 
 # What the record says of a job that sbatch itself submitted, and the option that asks for it. The
 # header says the rest.
@@ -125,13 +126,17 @@ def _given_options(record: Mapping[str, str], run: Path) -> list[Option]:
     return options + [Option(name, value) for name, value in wanted.items() if value not in unasked]
 
 
-def check_own(run: Path) -> None:
-    """Stop if others own a run or can change it: a re-run would execute its files."""
-    if not is_own(run):
+def check_own(run: Path, paths: Paths) -> None:
+    """Stop if others own a run or can change it: a re-run executes its files."""
+    own = paths.runs / run.name
+    if not own.is_dir() or not own.samefile(run):
         raise LongshipError(
-            f"cannot re-run {run}: other users can write to it or own it",
+            f"cannot re-run {run}: it is not one of your runs in {paths.runs}",
             "submit the job itself: python3 submit.py SITE/JOB.sbatch",
         )
+    for each in (own, *own.iterdir(), *find_files(own, "repositories/*")):
+        if not each.is_symlink():  # to what the job has written
+            check_trusted(each, paths.scratch_dir)
 
 
 def check_clone(run: Path, root: Path) -> None:

@@ -20,9 +20,9 @@
 #   packages.txt        the Python packages of the environment, with versions
 #   repositories/       for each repository NAME.commit, and NAME.patch with all local changes
 #   environment.toml    the environment definition file, on a machine whose srun reads one (Alps)
-#   jupyter.token, jupyter.pem, jupyter.key     token and TLS files of JupyterLab; only the user can read the token
+#   jupyter/            token and TLS files of JupyterLab; only the user can enter this and the next two
 #   ssh/                host key, accepted key and configuration of an SSH server
-#   longship-MACHINE/   its key, known_hosts and config for the user's own machine; only the user can read them
+#   longship-MACHINE/   its key, known_hosts and config for the user's own machine
 
 # set_rendezvous PATTERN: export MASTER_ADDR and MASTER_PORT. In the pattern {node} is the name of the first node,
 # {address} its IP address.
@@ -108,7 +108,7 @@ job_export() {
   done
   JOB_ARGUMENTS[0]=$run/exported
   if [[ -e ${JOB_ARGUMENTS[0]} ]]; then return; fi
-  if ! is_own "$run" || [[ ! -d $run/outputs ]]; then
+  if ! is_own "$run" "$run/start.bash" "$run/launcher" || [[ ! -d $run/outputs ]]; then
     fail "${run##*/} has no results of a training of yours: $run/outputs" 'list your runs: python3 submit.py status'
   fi
   printf 'longship: exporting the newest checkpoint of %s\n' "$run" >&2
@@ -131,11 +131,6 @@ job_export_inside() {
   env -u SLURM_LABELIO "${start[@]}" "$LAUNCHER" bash "$STACK_DIR/export.sh" "$outputs" | tail -n 1
 }
 
-# is_own DIR: whether it is the user's, and nobody else can write to it.
-is_own() {
-  [[ -n $(exec find "$1" -maxdepth 0 -type d -user "$UID" ! -perm /022 2>/dev/null) ]]
-}
-
 # run_begin LOG [NAME VALUE]...: write what is known at the start to the record, and complete it when the job ends.
 # LOG has the errors; it is empty for an interactive job.
 run_begin() {
@@ -149,14 +144,19 @@ run_begin() {
   trap 'run_end $?' EXIT
 }
 
-# run_keep_submission: keep what the job is started again with, where nobody else can change it.
+# run_keep_submission: keep what the job is started again with.
 run_keep_submission() {
-  umask go-w
+  local -r script=$RUN_DIR/job.$([[ -n $longship_log ]] && printf sbatch || printf salloc)
   # a shell's is not a file for sbatch
-  if [[ -f $0 ]]; then cp -- "$0" "$RUN_DIR/job.$([[ -n $longship_log ]] && printf sbatch || printf salloc)"; fi
-  : >"$RUN_DIR/arguments"
-  if ((${#JOB_ARGUMENTS[@]})); then printf '%s\0' "${JOB_ARGUMENTS[@]}" >"$RUN_DIR/arguments"; fi
-  if [[ -n ${LONGSHIP_OPTIONS:-} ]]; then printf '%s\n' "$LONGSHIP_OPTIONS" >"$RUN_DIR/options"; fi
+  if [[ -f $0 ]]; then
+    file_begin "$script"
+    cp -- "$0" "$REPLY"
+    file_publish "$REPLY" "$script"
+  fi
+  file_begin "$RUN_DIR/arguments"
+  if ((${#JOB_ARGUMENTS[@]})); then printf '%s\0' "${JOB_ARGUMENTS[@]}" >"$REPLY"; fi
+  file_publish "$REPLY" "$RUN_DIR/arguments"
+  if [[ -n ${LONGSHIP_OPTIONS:-} ]]; then file_write "$RUN_DIR/options" "$LONGSHIP_OPTIONS"$'\n'; fi
 }
 
 # run_set_fact NAME VALUE: of the record.
@@ -170,8 +170,7 @@ run_set_fact() {
 
 # run_write_record: the file is complete at any moment.
 run_write_record() {
-  record_write "$RUN_DIR/record.json.partial" "${longship_facts[@]}" &&
-    mv -- "$RUN_DIR/record.json.partial" "$RUN_DIR/record.json"
+  record_write "$RUN_DIR/record.json" "${longship_facts[@]}"
 }
 
 # run_time: print the time as in all records.

@@ -30,14 +30,14 @@ serve_ssh() {
 
 # ssh_make_keys NAME: make the key of the server and that of the user, for this job alone.
 ssh_make_keys() {
-  mkdir -p -- "$RUN_DIR/ssh" "$RUN_DIR/$1" || return
+  directory_make "$RUN_DIR/ssh" "$RUN_DIR/$1"
   rm -f -- "$RUN_DIR/ssh/host_key"* "$RUN_DIR/$1/key"* # of a requeued job
   ssh-keygen -q -t ed25519 -N '' -C "$1" -f "$RUN_DIR/ssh/host_key" &&
     ssh-keygen -q -t ed25519 -N '' -C "$1, job $SLURM_JOB_ID" -f "$RUN_DIR/$1/key" &&
     mv -- "$RUN_DIR/$1/key.pub" "$RUN_DIR/ssh/accepted_keys"
 }
 
-# ssh_configure_server PORT SESSION: an ordinary user cannot use PAM, and the directories above the run can be a group's.
+# ssh_configure_server PORT SESSION: an ordinary user cannot use PAM, and the directories above the project's can be a group's.
 # The python3 of a module needs its libraries.
 ssh_configure_server() {
   printf '%s\n' "Port $1" "HostKey \"$RUN_DIR/ssh/host_key\"" "AuthorizedKeysFile \"$RUN_DIR/ssh/accepted_keys\"" \

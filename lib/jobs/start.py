@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
-import stat
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from lib.configuration.paths import Paths
+from lib.configuration.paths import Paths, is_below
 from lib.jobs.cost import hourly_cost
 from lib.jobs.frozen_code import clone_of, frozen_names, repositories
 from lib.jobs.request import processes_per_node, request_from_facts, run_name
@@ -22,10 +19,19 @@ from lib.script.command import array, assign, call, comment, export, wrapped
 from lib.script.errors import write_error
 from lib.script.execute import make_directory
 from lib.script.quoting import Expansion
-from lib.script.records import is_own, read_record, readable_values, seconds_before
+from lib.script.records import read_record, readable_values, seconds_before
+from lib.script.trust import check_trusted, is_own
 
 _RUN = Expansion('"$RUN_DIR"')
 _NOTHING = ("", "(null)")  # the latter is Slurm's
+
+
+def check_own(paths: Paths, configuration: str) -> None:
+    """Stop if others can change what a job reads; sbatch itself may have submitted it."""
+    for each in paths.roots:
+        check_trusted(each, each)
+    if is_below(configuration, str(paths.runs)):
+        check_trusted(Path(configuration), paths.scratch_dir)
 
 
 def make_run_directory(
@@ -34,15 +40,10 @@ def make_run_directory(
     """Create the directory of a run, which no other run has and only its user can write to.
 
     Clusters that share a file system, such as JUWELS and JURECA, have jobs of the same ID. A
-    directory of that name that another user owns is skipped: the job sources what is in its own. A
     requeued job keeps the newest one of its cluster.
     """
     make_directory(paths.runs)
-    found = os.stat(paths.runs)
-    # nobody who can write there puts a directory in another one's place: the sticky bit
-    if found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX:
-        with suppress(OSError):
-            paths.runs.chmod(stat.S_IMODE(found.st_mode) | stat.S_ISVTX)
+    check_trusted(paths.runs, paths.scratch_dir)
     first, own = paths.runs / run_name(facts), None
     for number in itertools.count(1):
         directory = first.with_name(f"{first.name}.{number}") if number > 1 else first
@@ -50,8 +51,6 @@ def make_run_directory(
         if there and (directory / "record.json").exists():
             if read_record(directory / "record.json").get("cluster", "") == cluster:
                 own = directory
-            continue
-        if os.path.lexists(directory) and not there:
             continue
         if restarted and own:
             return own

@@ -24,11 +24,11 @@ from lib.script.execute import output
 from lib.script.output import Report, as_json, columns, number
 from lib.script.records import (
     earlier_seconds,
-    is_own,
     readable_values,
     seconds_before,
     seconds_between,
 )
+from lib.script.trust import is_own
 
 _Row = dict[str, Any]
 _FORMAT = "%i|%T|%M|%l|%D|%r|%j"  # the name last: it can contain any character

@@ -43,37 +43,11 @@ setting_check_cache() {
     'add it to [[assets]] in configuration.toml, then run: python3 set_up.py install'
 }
 
-# runs_make DIR: make the directory of all runs, in which nobody can replace what is another user's: the sticky bit.
-runs_make() {
-  directory_make "$1"
-  [[ -w $1 ]] || fail "cannot write to $1, where each job records its run" \
-    'make it writable, or set paths.scratch_dir in configuration.toml'
-  if [[ -k $1 ]]; then return; fi
-  if [[ -O $1 ]]; then
-    chmod +t -- "$1" 2>/dev/null || : # a file system without it
-  elif [[ -n $(find "$1/" -maxdepth 0 -perm /022) ]]; then
-    warn_of "other users can replace your runs in $1" \
-      "ask its owner, $(stat -c %U -- "$1"), to run: chmod +t $(printf %q "$1")"
-  fi
-}
-
-# submission_keep VARIABLE DIR NAME TEXT: write what jobs read at their start to DIR-UID, to which only the user can write,
-# and export where it is.
+# submission_keep VARIABLE FILE TEXT: write what jobs read at their start, and export where it is.
 submission_keep() {
-  local -r directory=$2-$UID
-  if [[ ! -d $directory ]]; then (umask go-w && directory_make "$directory") || exit; fi
-  is_own "$directory" ||
-    fail "other users can write to $directory, which will contain what your jobs run" \
-      "run: mv $(printf '%q %q' "$directory" "$directory.old")"
-  text_write "$directory/$3" "$4"
-  export "$1=$directory/$3"
-}
-
-# text_write FILE TEXT: write a file, complete or not at all, that nobody else can change.
-text_write() {
-  directory_make "${1%/*}"
-  (umask go-w && printf '%s' "$2" >"$1.partial.$$" && mv -- "$1.partial.$$" "$1") ||
-    fail_writing "${1%/*}" "cannot write $1" 'check the reason in the line above'
+  directory_make "${2%/*}"
+  file_write "$2" "$3" 600
+  export "$1=$2"
 }
 
 # directory_check_room DIR [BYTES [ELSEWHERE]]: warn if there is little room for files; ELSEWHERE ends the hint.
@@ -214,7 +188,7 @@ submission_send_then() {
   local -r trained=${submitted_ids[-1]}
   unset LONGSHIP_CHAINED_AFTER
   submission_send_job --dependency="afterok:$trained" --kill-on-invalid-dep=yes "${@:3}" "$1/$trained-$2/exported"
-  (umask a+r && text_write "$1/$trained-$2.then" "${submitted_ids[-1]}") || exit
+  file_write "$1/$trained-$2.then" "${submitted_ids[-1]}"
   print_messages results "$1/$trained-$2/exported/evaluation"
 }
 
@@ -243,7 +217,7 @@ pins_restore() {
     if [[ $REPLY != */versions/* ]]; then continue; fi # none, or the site's
     needed=$REPLY
     for id in "${submitted_ids[@]}"; do
-      text_write "${needed%/versions/*}/pins/$id-again" "$needed"$'\n'"$id${cluster:+ $cluster}"$'\n'"$1/launcher"$'\n'
+      file_write "${needed%/versions/*}/pins/$id-again" "$needed"$'\n'"$id${cluster:+ $cluster}"$'\n'"$1/launcher"$'\n'
     done
   done
 }

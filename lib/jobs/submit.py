@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from lib.configuration.paths import make_lines
 from lib.configuration.schema import Jobs
 from lib.configuration.snapshot import resolved
 from lib.configuration.training import hub_cache
@@ -86,7 +87,8 @@ def submit_lines(
         *stack_lines(env, wanted.job, first.trained_on, sweep.first, evaluated),
         call("slurm_check", env.machine.name),
         call("check_python", paths.root),
-        call("runs_make", paths.runs),
+        *make_lines(paths),
+        call("directory_make", paths.runs),
         *(line for each in unchecked for line in check_lines(each.env)),
         *_data_lines(env, wanted, first.given),
         wrapped("directory_make", *dict.fromkeys(logs)),
@@ -229,9 +231,9 @@ def _kept(job: _Job) -> list[str]:
 
 def _keep(variable: str, directory: Path, text: str) -> list[str]:
     """Return the lines that keep a file for the jobs, and export where it is."""
-    name = f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
+    file = directory / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
     quiet = comment("shellcheck disable=SC2016  # the values as they are")
-    return [quiet, call("submission_keep", variable, directory, name, text)]
+    return [quiet, call("submission_keep", variable, file, text)]
 
 
 def _code_lines(env: Environment, wanted: Submission) -> list[str]:

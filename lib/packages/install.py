@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths
+from lib.configuration.paths import Paths, check_shared
 from lib.configuration.repositories import Repository
 from lib.configuration.sites import own_arch
 from lib.runtimes.environment import Environment
@@ -71,6 +71,8 @@ def requirement_lines(env: Environment, *, offline: bool = False) -> list[str]:
             'set packages.requirements = "requirements/environment.txt" in configuration.toml',
         )
     script = "build_overlay.py" if packages.overlay else "set_up.py"
+    if offline:
+        check_shared(paths, paths.offline / "pip")
     return [
         assign("base", env.base),
         assign("repositories_directory", paths.repositories),

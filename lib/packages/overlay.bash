@@ -42,13 +42,10 @@ overlay_begin() {
   active=$1 work=$2.$UID/${name%.sqsh} image_record=$3 compression=$4 processors=$5 packing=()
   if [[ $5 != 0 ]]; then packing+=(-processors "$5"); fi
   if [[ -n $6 ]]; then packing+=(-mem "$6"); fi
-  if [[ -k ${2%/*} ]]; then # such as /tmp: everybody can create a directory of this name
-    (umask 077 && directory_make "${work%/*}") || exit
-    [[ -O ${work%/*} && ! -L ${work%/*} ]] ||
-      fail "the build directory belongs to another user: ${work%/*}" \
-        'set packages.work_dir in configuration.toml to another directory'
-    chmod 700 -- "${work%/*}" # the group of its files can contain everybody
-  fi
+  directory_make "${work%/*}"
+  is_own "${work%/*}" || # in /tmp everybody can create a directory of this name
+    fail "other users own the build directory, or can write to it: ${work%/*}" \
+      "run: rm -r $(printf %q "${work%/*}"); or set packages.work_dir in configuration.toml to another directory"
   rm -rf -- "${work:?}"/*
   directory_make "$work/root$overlay_target"
   chmod 755 -- "$work/root" "$work/root$overlay_target" # they are packed too
@@ -99,7 +96,7 @@ overlay_build() {
 # overlay_discard: remove incomplete files and the directory of the build, whatever ended it.
 overlay_discard() {
   if [[ -n $version && $base == host && ! -e $version ]]; then rm -rf -- "$overlay_prefix" || :; fi
-  rm -rf -- ${version:+"$version.partial" "$version.json.partial"} || :
+  rm -rf -- ${version:+"$version.partial"} || :
   rm -rf -- "$work" || :
   rmdir -- "${work%/*}" 2>/dev/null || :
 }
@@ -158,8 +155,6 @@ overlay_name_version() {
   if [[ $base == host ]]; then
     overlay_unpacked_directory "$version"
     overlay_prefix=$REPLY overlay_tree=$REPLY # no container mounts it elsewhere
-    directory_make "${overlay_prefix%/*}"
-    group_share "${active%/*}" "${overlay_prefix%/*}"
   fi
 }
 
@@ -191,9 +186,9 @@ overlay_freeze() {
     fail_writing "$overlay_tree" "cannot write the module index of $overlay_prefix" "read Python's output above"
   # without hashes: online they are those of all files of a version, offline of the one used
   pins=$(sed -E '/^([ #-]|$)/d; s/ (\\|--hash).*//' "$work/pins.txt" | strip_passwords | LC_ALL=C sort)
-  record_write "$manifest.partial" format "$OVERLAY_FORMAT" image "$image_id" python "$python" architecture "$arch" \
+  record_write "$manifest" format "$OVERLAY_FORMAT" image "$image_id" python "$python" architecture "$arch" \
     uv "$1" requirements "$(requirements_print)" lock "$pins"
-  file_publish "$manifest.partial" "$manifest"
+  if [[ $base == host ]]; then shared_open "$overlay_tree"; fi
 }
 
 # overlay_pack_version: pack it, test it, and give it its name.
@@ -201,7 +196,6 @@ overlay_pack_version() {
   local tree=$overlay_tree output
   if [[ $method == overlay ]]; then tree=$work/root; fi
   step 5/6 "Packing the overlay with $compression"
-  directory_make "${version%/*}"
   if [[ -t 2 ]]; then packing+=(-progress); else packing+=(-no-progress); fi
   # in a subshell: the trap for Ctrl-C would write where a function's output goes
   { output=$(overlay_pack "$tree" "$version.partial" "$compression" "${packing[@]}" 2>&1 >&3); } 3>&2 || {

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, expand, pinned
+from lib.configuration.paths import Paths, expand, make_lines, pinned
 from lib.packages import set_up
 from lib.packages.install import data_command, requirement_lines, target_lines
 from lib.repositories.repositories import repository_lines
@@ -25,7 +25,6 @@ _TREE = Expansion(f'"$work"/root{MOUNTED_AT}')
 _INSTALL = (
     ("UV_COMPILE_BYTECODE", "0"),  # compiled later, by overlay_freeze
     ("PIP_NO_COMPILE", "1"),
-    ("UV_LINK_MODE", "copy"),  # the files get another time: no hard links to uv's cache
     ("UV_NO_INSTALLER_METADATA", "1"),  # it tells when a wheel was seen
     ("PYTHONHASHSEED", "0"),  # before Python 3.11 compiled files depend on it
 )
@@ -55,18 +54,17 @@ def build_lines(
     if binds and packages.work_dir:
         binds.append(Bind(_WORK, _WORK))
     env = env._replace(purpose="set_up", held={"overlay": ""}, more_binds=tuple(binds))
-    directories = [paths.cache, paths.cache / "overlays", link.parent]
-    directories += [link.parent / each for each in ("versions", "unpacked", "pins")]
+    shared = (link.parent, *(link.parent / each for each in ("versions", "unpacked")))
     return [
         assign("LIBRARY", paths.root / "lib"),
         call("on_interrupt", command_line),
-        wrapped("directory_make", *paths.roots),
+        *make_lines(paths, *shared),
+        call("pins_make", link.parent / "pins"),
         *target_lines(settings, paths),
         assign("runtime", env.runtime),
         assign("overlay_target", MOUNTED_AT),
         call("overlay_check_arch", submit if (settings.root / job).is_file() else ""),
         *(export(*each) for each in _INSTALL),
-        wrapped("group_make", paths.scratch_dir, *directories),
         "",
         *repository_lines(settings, paths, action, paths.offline / "repos" if offline else None),
         "",

@@ -10,11 +10,10 @@ source "${BASH_SOURCE[0]%/*}/overlay.bash"
 overlay_write_record() {
   local requirements_line
   requirements_line=$(requirements_print | sed -e 's/ *#.*//' -e '/^ *$/d' | paste -s -d ' ')
-  record_write "$version.json.partial" base "$base" image "$1" python "$python" interpreter "$interpreter" \
+  record_write "$version.json" base "$base" image "$1" python "$python" interpreter "$interpreter" \
     mounted_by "${method:-unpacking}" wanted "$2" requirements "$requirements_line" "${@:4}" \
     bytes "$(stat -L -c %s -- "$version")" modified "$(image_fingerprint "$version")" sha256 "$(file_checksum "$version")" \
     date "$3" host "$(host_name)"
-  file_publish "$version.json.partial" "$version.json"
 }
 
 # overlay_add_base RECORD: add this image to those that the overlay is for; a job can run the same one under another
@@ -30,13 +29,10 @@ overlay_add_base() {
   overlay_date_record "$1"
 }
 
-# overlay_date_record RECORD: make it no older than the image, see overlay_check. It is replaced: only its owner may set
-# its time.
+# overlay_date_record RECORD: make it no older than the image, see overlay_check.
 overlay_date_record() {
   if [[ $base != /* || ! $base -nt $1 ]]; then return 0; fi
-  { cp -- "$1" "$1.partial" && touch -r "$base" -- "$1.partial"; } ||
-    fail_writing "${1%/*}" "cannot write $1" 'check the permissions of the directory; the line above has the reason'
-  file_publish "$1.partial" "$1"
+  touch -r "$base" -- "$1" || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
 }
 
 # overlay_is_built INPUTS: whether the active overlay is what would be built for this image.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from lib.assets import assets
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, step_after_download
+from lib.configuration.paths import Paths, make_lines, step_after_download
 from lib.images.patched_files import check_patched_files
 from lib.packages import install
 from lib.repositories import repositories
@@ -14,7 +15,7 @@ from lib.repositories.repositories import repository_lines
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import inside_lines
 from lib.runtimes.packages import SET_UP_COMMAND, Packages
-from lib.script.command import assign, call, wrapped
+from lib.script.command import assign, call
 from lib.script.errors import LongshipError
 
 
@@ -80,11 +81,12 @@ def download_lines(env: Environment, command_line: str, *, overlay: bool = False
     offline = f"python3 {'build_overlay.py' if overlay else 'set_up.py'} offline"
     return [
         assign("LIBRARY", here.root / "lib"),
-        *_directory_lines(here, command_line),
+        *_directory_lines(here, command_line, here.offline),
         *cloned,
         *bundled,
         *(install.download_lines(env) if wanted else []),
         *fetched,
+        call("shared_open", here.offline),
         call("next_step", step_after_download(settings, here, here.offline, offline)),
     ]
 
@@ -100,8 +102,8 @@ def _package_lines(env: Environment, *, alone: bool, force: bool, offline: bool)
     return install.venv_lines(env, force=force, offline=offline)
 
 
-def _directory_lines(paths: Paths, command_line: str) -> list[str]:
-    return [call("on_interrupt", command_line), wrapped("directory_make", *paths.roots)]
+def _directory_lines(paths: Paths, command_line: str, *shared: Path) -> list[str]:
+    return [call("on_interrupt", command_line), *make_lines(paths, *shared)]
 
 
 def _start_lines(env: Environment, mode: str) -> list[str]:

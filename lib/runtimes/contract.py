@@ -47,6 +47,7 @@ CACHES = (
     ("WANDB_CONFIG_DIR", "wandb/config"),
     ("WANDB_DATA_DIR", "wandb/data"),
 )
+LOGINS = (("HF_TOKEN_PATH", "token"), ("HF_STORED_TOKENS_PATH", "stored_tokens"))
 # These must be node-local on some machines (LUMI), where a job script sets them.
 CACHES_UNLESS_SET = (("MIOPEN_USER_DB_PATH", "miopen"), ("MIOPEN_CUSTOM_CACHE_DIR", "miopen"))
 
@@ -112,7 +113,7 @@ def configured_binds(
 
     own = [Bind(str(paths.root), str(paths.root))]
     own += [bind(text) for text in settings.configuration.container.binds]
-    site = [Bind(each, each) for each in (*settings.machine.binds, *map(str, paths.roots))]
+    site = [Bind(each, each) for each in (*settings.machine.binds, *map(str, paths.trees))]
     seen = [each.target for each in (*own, *site)]
     data = [
         Bind(each, each)
@@ -153,8 +154,10 @@ def environment_script(
     """
     environment = settings.configuration.environment
     refuse_secrets(environment, settings.origins)
+    shares_hub = paths.is_shared and "HF_HOME" not in environment.set
     lines = [
         export("PYTHONNOUSERSITE", "1"),
+        export("UV_LINK_MODE", "copy"),  # a change in one venv must not reach uv's cache and others
         export("LONGSHIP_ROOT", paths.root),
         export("LONGSHIP_MACHINE", settings.machine.name),
         export("LONGSHIP_STACK", settings.stack.name),
@@ -171,6 +174,9 @@ def environment_script(
             f'export {variable}="${{{variable}:-$LONGSHIP_SCRATCH_DIR/cache/{directory}}}"'
             for variable, directory in CACHES_UNLESS_SET
         ),
+        # a login is the user's own, whatever cache is used
+        *(f'export {variable}="$HOME"/.cache/huggingface/{file}' for variable, file in LOGINS),
+        *([export("HF_HUB_CACHE", paths.hub / "hub")] if shares_hub else []),
         call("unset", *OFFLINE) if online else call("export", *(f"{each}=1" for each in OFFLINE)),
         *(export(variable, value) for variable, value in environment.set.items()),
         *(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, is_below, pinned
+from lib.configuration.paths import Paths, check_shared, is_below, pinned
 from lib.configuration.sites import Machine
 from lib.configuration.training import Training
 from lib.runtimes.contract import Bind, configured_binds, patched_files
@@ -73,10 +74,10 @@ class Environment(_Given):
     def image(self) -> str:
         """File or tag of the image; empty for ``host``."""
         if "image" in self.held:
-            return self.held["image"]
+            return self._checked(self.held["image"])
         if self.runtime == "host":
             return ""
-        return image_to_start(self.runtime, self.source, self.paths)
+        return self._checked(image_to_start(self.runtime, self.source, self.paths))
 
     @property
     def image_hint(self) -> str:
@@ -102,9 +103,14 @@ class Environment(_Given):
     def overlay(self) -> str:
         """File of the overlay, the target of its link; empty for none."""
         if "overlay" in self.held:
-            return self.held["overlay"]
+            return self._checked(self.held["overlay"])
         overlay = self.packages.overlay
-        return str(pinned(overlay)) if overlay else ""
+        return self._checked(str(pinned(overlay))) if overlay else ""
+
+    def _checked(self, file: str) -> str:
+        """Return a file that nobody can change but who builds it."""
+        check_shared(self.paths, Path(file))
+        return file
 
     @cached_property
     def venv(self) -> str:
@@ -143,7 +149,7 @@ class Environment(_Given):
     @property
     def venv_binds(self) -> list[Bind]:
         """The bind of a venv outside the configured directories."""
-        if not self.venv or any(is_below(self.venv, str(each)) for each in self.paths.roots):
+        if not self.venv or any(is_below(self.venv, str(each)) for each in self.paths.trees):
             return []
         return [Bind(self.venv, self.venv)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import ROOTED, Paths, expand, pinned
+from lib.configuration.paths import ROOTED, Paths, check_shared, expand, pinned
 from lib.script.errors import LongshipError, suggest
 from lib.script.records import read_record
 
@@ -174,6 +174,7 @@ def image_to_start(runtime: str, source: ImageSource, paths: Paths) -> str:
     _check_origin(active, source)
     if ENDINGS[runtime] in ("docker", "podman"):
         if os.path.isfile(active):
+            check_shared(paths, pinned(active))
             return active.read_text(encoding="utf-8").strip()
         return image_tag(source, paths.arch)
     if source.ready and not os.path.lexists(active):

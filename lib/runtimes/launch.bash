@@ -90,17 +90,6 @@ venv_check() {
     fail "the Python packages in $1 were installed on top of $base, not of $2" "python3 set_up.py install --stack $stack"
 }
 
-# directory_make DIR...: make the configured directories, or stop at one that cannot be made or entered.
-directory_make() {
-  local directory reason
-  for directory in "$@"; do
-    [[ -d $directory && -x $directory ]] && continue
-    reason=$({ mkdir -p -- "$directory" && cd -- "$directory"; } 2>&1) ||
-      fail_writing "$directory" "cannot use the directory $directory: ${reason##*: }" \
-        'set [paths] in configuration.toml to a directory that you can write to, or change the permissions'
-  done
-}
-
 # what is bound already, by its path inside
 declare -gA bound=()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths
+from lib.configuration.paths import Paths, make_lines
 from lib.configuration.training import Training
 from lib.runtimes.choice import module_of
 from lib.runtimes.contract import CONTRACT, SHELL, environment_script, unset_lines
@@ -21,7 +21,10 @@ def run_lines(env: Environment, *, online: bool = False) -> list[str]:
         begin = call("pyxis_check_inside")
         prepare = [text_below("longship_contract", script, CONTRACT), ""]
     else:
+        # the ranks' job has checked them
         begin = wrapped("directory_make", *env.paths.roots)
+        if not env.for_ranks:
+            (begin,) = make_lines(env.paths)
         prepare = _prepare_lines(env, script)
     encode = env.image and not env.in_pyxis
     return [

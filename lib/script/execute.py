@@ -133,9 +133,11 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its parents, unless it exists."""
+    """Create a directory and its parents, which only the user can enter, unless it exists."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        for each in (*reversed(path.parents), path):
+            if not each.is_dir():
+                each.mkdir(0o700, exist_ok=True)
     except OSError as error:
         raise LongshipError(
             f"cannot create the directory {path}: {error.strerror}",
@@ -144,15 +146,22 @@ def make_directory(path: Path) -> None:
 
 
 def write_file(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a file with these permissions: the whole text or, on an error, nothing."""
-    partial = path.with_name(f"{path.name}.partial.{os.getpid()}")
+    """Write a file, all of it or nothing, that has these permissions before its content.
+
+    No umask and no default ACL widens them, and nobody else can have opened the file before.
+    """
+    import tempfile  # a launch writes no file
+
+    partial = ""
     try:
-        partial.write_text(text, encoding="utf-8", errors="surrogateescape")
-        partial.chmod(mode)
-        partial.replace(path)
+        file, partial = tempfile.mkstemp(prefix=f"{path.name}.partial.", dir=path.parent)
+        with open(file, "w", encoding="utf-8", errors="surrogateescape") as opened:
+            os.fchmod(file, mode)
+            opened.write(text)
+        os.replace(partial, path)
     except OSError as error:
         with suppress(OSError):
-            partial.unlink()
+            os.unlink(partial)
         raise LongshipError(
             f"cannot write {path}: {error.strerror}",
             "give a path that you can write to, or set [paths] in configuration.toml",

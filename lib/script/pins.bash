@@ -1,10 +1,11 @@
 # shellcheck shell=bash
 # Pins protect versions that launchers start. A pin is a file of three lines in pins/: the image or overlay, the
 # job that wrote the launcher and its cluster (empty outside a job), and the launcher. RUN.then names a job that starts
-# RUN/launcher again: it exports what the run has trained.
+# RUN/launcher again: it exports what the run has trained. Every member of a group can write pins.
 
 # version_is_pinned VERSION: succeed if a version is pinned, and set REPLY to the job or the launcher that pins it.
-# The pin of a job counts until the job, and that of RUN.then, has ended; any other while its launcher exists.
+# The pin of a job counts until the job, and that of RUN.then, has ended; any other while its launcher exists, which
+# is known of one's own.
 version_is_pinned() {
   local pin image job launcher later
   local -r where=${1%/versions/*}/pins
@@ -14,7 +15,7 @@ version_is_pinned() {
   fi
   for pin in "$where"/*; do
     [[ -f $pin ]] || continue
-    { IFS= read -r image && IFS= read -r job && IFS= read -r launcher; } 2>/dev/null <"$pin" || {
+    { IFS= read -r -n 4096 image && IFS= read -r -n 4096 job && IFS= read -r -n 4096 launcher; } 2>/dev/null <"$pin" || {
       REPLY="the damaged pin $pin"
       return
     }
@@ -23,8 +24,8 @@ version_is_pinned() {
       continue
     fi
     later=${launcher%/launcher}.then
-    if [[ -n $job && -r $later ]] && job_is_over "$job" "$pin"; then job=$(<"$later")${job#"${job%% *}"}; fi
-    if [[ -n $job ]] && job_is_over "$job" "$pin" || [[ -z $job && ! -e $launcher ]]; then
+    if [[ -n $job && -O $later && -f $later ]] && job_is_over "$job" "$pin"; then job=$(<"$later")${job#"${job%% *}"}; fi
+    if [[ -n $job ]] && job_is_over "$job" "$pin" || [[ -z $job && -O $pin && ! -e $launcher ]]; then
       rm -f -- "$pin"
       continue
     fi

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,19 +11,6 @@ from pathlib import Path
 from lib.script.errors import LongshipError
 
 _VALUE = r'(?m)^  "(\w+)": "(.*)"'  # as bash reads it: a value on each line
-
-
-def is_own(directory: Path) -> bool:
-    """Tell whether a directory is the user's, and nobody else can write to it."""
-    try:
-        found = directory.lstat()
-    except OSError:
-        return False
-    return (
-        stat.S_ISDIR(found.st_mode)
-        and found.st_uid == os.geteuid()
-        and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    )
 
 
 def read_record(record: Path, hint: str = "") -> dict[str, str]:

@@ -7,7 +7,9 @@ longship_main() {
   arch=arm64
   runtime=apptainer
   on_interrupt 'python3 build_container.py offline'
-  directory_make /e/scratch/project_465000000/me/longship/containers/build
+  roots_make /e/scratch/project_465000000/me/longship \
+    /e/project1/project_465000000/me/longship
+  shared_make /e/scratch/project_465000000/me/longship containers containers/build
   program_check apptainer
 
   build_from_archive /e/scratch/project_465000000/me/longship/offline/containers/pytorch_26.09-py3_arm64
@@ -46,7 +48,7 @@ exported_keep LOCK_PATIENCE REPLY WRITTEN_TO address an anonymous arch beating b
     directories directory each expected failed fetch file found free free_inodes heart \
     held_locks hint holders host id index inodes interrupted_command kB key last layer left \
     line lines lock lock_files lock_hearts lock_signs log machine magic manifest mark message \
-    mode now of opened options other own owner path place platform process program reason \
+    name now of opened options other own owner parent place platform process program reason \
     recorded removal runtime said same sha256 shown sign size source start stat status sum tag \
     tenths terminal text the times told tries unit units versions
 
@@ -492,7 +494,7 @@ image_matches_record() {
     record_value "$1.json" sha256
     if [[ $sum == "$REPLY" ]]; then
       if engine_has_tag "$1"; then return; fi
-      # nothing has to compute it again; another user's record stays
+      # nothing has to compute it again; another member's record stays
       (record_change "$1.json" modified "$(image_fingerprint "$1")") 2>/dev/null || :
       return
     fi
@@ -520,7 +522,7 @@ program_version() {
   esac || :
 }
 
-# record_write FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them.
+# record_write FILE [NAME VALUE]...: as JSON, a line each, as record_value reads them; complete or not at all.
 record_write() {
   local text='' comma='{' index
   for ((index = 2; index < $#; index += 2)); do
@@ -528,7 +530,7 @@ record_write() {
     text+="$comma"$'\n'"  \"${!index}\": \"$REPLY\""
     comma=,
   done
-  printf '%s\n}\n' "$text" >"$1" || fail_writing "${1%/*}" "cannot write $1" 'see the error above'
+  file_write "$1" "$text"$'\n}\n'
 }
 
 # record_value RECORD NAME: set REPLY to one of its values, as JSON has it; empty where there is none.
@@ -542,12 +544,12 @@ record_value() {
 
 # record_change FILE NAME TEXT: replace one of its values, not the last one; TEXT is in JSON.
 record_change() {
-  local line
+  local line text=''
   while IFS= read -r line || [[ -n $line ]]; do
     if [[ $line == "  \"$2\": "* ]]; then line="  \"$2\": \"$3\","; fi
-    printf '%s\n' "$line"
-  done <"$1" >"$1.partial" || fail_writing "${1%/*}" "cannot write $1" 'check the permissions of the directory; the line above has the reason'
-  file_publish "$1.partial" "$1"
+    text+=$line$'\n'
+  done <"$1" || fail "cannot read $1" 'check the permissions of the directory; the line above has the reason'
+  file_write "$1" "$text"
 }
 
 # record_find NAME LINE...: the same, of a record's lines.
@@ -734,39 +736,6 @@ engine_check() {
     fail "$1 has no image $2" "$4"
   }
   [[ $found == "$3" ]] || fail "image $2 has the wrong architecture: $found, expected $3" "$4"
-}
-
-# directory_make DIR...: make the configured directories, or stop at one that cannot be made or entered.
-directory_make() {
-  local directory reason
-  for directory in "$@"; do
-    [[ -d $directory && -x $directory ]] && continue
-    reason=$({ mkdir -p -- "$directory" && cd -- "$directory"; } 2>&1) ||
-      fail_writing "$directory" "cannot use the directory $directory: ${reason##*: }" \
-        'set [paths] in configuration.toml to a directory that you can write to, or change the permissions'
-  done
-}
-
-# ---------- lib/script/group.bash
-
-# file_publish PARTIAL FILE: rename a complete file to its final name; who may read its directory can read it. -f:
-# on a terminal mv would ask before it replaces a file that this user cannot write to.
-file_publish() {
-  group_share "${2%/*}" "$1"
-  mv -f -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
-}
-
-# group_share DIR PATH...: give paths the group of a directory, and who may read or write it the same
-# permission, whatever the umask. Paths of other users are left unchanged.
-group_share() {
-  local mode path
-  mode=$(stat -c %A -- "$1")
-  for path in "${@:2}"; do
-    chgrp --reference="$1" -- "$path" 2>/dev/null || continue
-    if [[ ${mode:4:1} == r ]]; then chmod g+rX -- "$path"; fi
-    if [[ ${mode:5:1} == w ]]; then chmod g+wX -- "$path"; fi
-    if [[ ${mode:7:1} == r ]]; then chmod o+rX -- "$path"; fi
-  done
 }
 
 # ---------- lib/script/json.bash
@@ -1113,6 +1082,82 @@ on_interrupt() {
 # next_step COMMAND: print what to type next, unless quickstart.sh runs it.
 next_step() {
   [[ -n ${LONGSHIP_QUICKSTART:-} ]] || print_messages next "$1"
+}
+
+# ---------- lib/script/private.bash
+
+# directory_make DIR...: make directories, with missing parents, that only the user can enter; stop at one that cannot
+# be made or entered.
+directory_make() {
+  local directory reason
+  for directory in "$@"; do
+    [[ -d $directory && -x $directory ]] && continue
+    reason=$({ directory_create "$directory" && cd -- "$directory"; } 2>&1) ||
+      fail_writing "$directory" "cannot use the directory $directory: ${reason##*: }" \
+        'set [paths] in configuration.toml to a directory that you can write to, or change the permissions'
+  done
+}
+
+# directory_create DIR: mkdir's own -p gives only the last directory a mode.
+directory_create() {
+  local parent=${1%/*}
+  if [[ $1 != */* ]]; then parent=.; fi
+  if [[ ! -d ${parent:-/} ]]; then directory_create "$parent" || return; fi
+  mkdir -m 700 -- "$1" || [[ -d $1 ]] # another process has made it meanwhile
+}
+
+# roots_make SCRATCH DIR...: make the user's directories, and stop at one that another user owns or can change; where
+# others can enter SCRATCH, at one in it too: they contain what runs.
+roots_make() {
+  local found
+  directory_make "$@"
+  found=$(find -H "$@" -maxdepth 1 -type d \( \( ! -uid "$UID" -o -perm /022 \) -print -quit \
+    -o ! -samefile "$1" -prune -o ! -perm /011 -prune \)) || found=
+  if [[ -z $found ]]; then return; fi
+  if [[ ! -O $found ]]; then
+    fail "$found belongs to $(stat -c %U -- "$found"), who would decide what you run" \
+      'set [paths] in configuration.toml to directories of your own; what a group builds once can be in paths.shared_dir'
+  fi
+  fail "other users can write to $found, and would decide what you run" "run: chmod go-w $(printf %q "$found")"
+}
+
+# shared_make ROOT NAME...: make the directories in ROOT that contain what the user builds, alone or for a group: only the
+# user writes to them, and who can enter ROOT reads them.
+shared_make() {
+  local name
+  if [[ ! -d $1 ]]; then
+    directory_make "$1"
+    chmod 750 -- "$1"
+  fi
+  [[ -O $1 ]] || fail "$1 belongs to $(stat -c %U -- "$1"), who builds what it contains" \
+    'to build your own, set paths.shared_dir = "" in configuration.local.toml'
+  roots_make "$1"
+  for name in "${@:2}"; do
+    [[ -d $1/$name ]] || mkdir -m 755 -- "$1/$name" || [[ -d $1/$name ]] ||
+      fail_writing "$1" "cannot create the directory $1/$name" 'see the line above'
+  done
+}
+
+# file_begin FILE: set REPLY to a new file next to it, for its content.
+file_begin() {
+  REPLY=$(mktemp -- "$1.partial.XXXXXX") || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+}
+
+# file_publish PARTIAL FILE [MODE]: rename a complete file to its final name; who can enter its directory can read it. -f:
+# on a terminal mv would ask before it replaces a file.
+file_publish() {
+  { chmod "${3:-644}" -- "$1" && mv -f -T -- "$1" "$2"; } || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
+}
+
+# file_write FILE TEXT [MODE]: write a file, complete or not at all.
+file_write() {
+  local REPLY
+  file_begin "$1"
+  printf '%s' "$2" >"$REPLY" || {
+    rm -f -- "$REPLY"
+    fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+  }
+  file_publish "$REPLY" "$1" "${@:3}"
 }
 
 # ---------- lib/script/progress.bash

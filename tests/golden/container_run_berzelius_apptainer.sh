@@ -3,7 +3,7 @@
 set -euo pipefail
 
 longship_main() {
-  directory_make /proj/nordic-llm/users/me/longship /proj/nordic-llm/users/me/longship
+  roots_make /proj/nordic-llm/users/me/longship
 
   # The host's compilers and Python must not leak into the environment.
   unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
@@ -32,6 +32,7 @@ longship_main() {
 # The environment inside, the same for every runtime: POSIX sh.
 # shellcheck disable=SC2016,SC2034 # expanded where it is used, not here
 longship_contract='export PYTHONNOUSERSITE=1
+export UV_LINK_MODE=copy
 export LONGSHIP_ROOT='"'"'/home/me/long ship'"'"'
 export LONGSHIP_MACHINE=berzelius
 export LONGSHIP_STACK=pytorch
@@ -55,6 +56,8 @@ export WANDB_CONFIG_DIR="$LONGSHIP_SCRATCH_DIR"/cache/wandb/config
 export WANDB_DATA_DIR="$LONGSHIP_SCRATCH_DIR"/cache/wandb/data
 export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
 export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+export HF_TOKEN_PATH="$HOME"/.cache/huggingface/token
+export HF_STORED_TOKENS_PATH="$HOME"/.cache/huggingface/stored_tokens
 export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_EVALUATE_OFFLINE=1 TRANSFORMERS_OFFLINE=1
 export OMP_NUM_THREADS=8
 export GREETING='"'"'it'"'"'"'"'"'"'"'"'s "$HOME"'"'"'
@@ -108,8 +111,8 @@ command_exec() {
 }
 
 exported_keep REPLY UTF8 arch base bound byte code command directory each file found free \
-    free_inodes hint home image inodes lines magic mode options own path pieces reason size \
-    source stack target text told variable word
+    free_inodes hint home image inodes lines magic mode options own parent path pieces reason \
+    size source stack target text told variable word
 
 # ---------- lib/runtimes/launch.bash
 
@@ -169,17 +172,6 @@ venv_check() {
   IFS= read -r base <"$1/longship-base" || :
   [[ $base == "$2" ]] ||
     fail "the Python packages in $1 were installed on top of $base, not of $2" "python3 set_up.py install --stack $stack"
-}
-
-# directory_make DIR...: make the configured directories, or stop at one that cannot be made or entered.
-directory_make() {
-  local directory reason
-  for directory in "$@"; do
-    [[ -d $directory && -x $directory ]] && continue
-    reason=$({ mkdir -p -- "$directory" && cd -- "$directory"; } 2>&1) ||
-      fail_writing "$directory" "cannot use the directory $directory: ${reason##*: }" \
-        'set [paths] in configuration.toml to a directory that you can write to, or change the permissions'
-  done
 }
 
 # what is bound already, by its path inside
@@ -390,6 +382,43 @@ fail_writing() {
       'free some space, or set [paths] in configuration.toml; then run the command again'
   fi
   fail "$2" "$3"
+}
+
+# ---------- lib/script/private.bash
+
+# directory_make DIR...: make directories, with missing parents, that only the user can enter; stop at one that cannot
+# be made or entered.
+directory_make() {
+  local directory reason
+  for directory in "$@"; do
+    [[ -d $directory && -x $directory ]] && continue
+    reason=$({ directory_create "$directory" && cd -- "$directory"; } 2>&1) ||
+      fail_writing "$directory" "cannot use the directory $directory: ${reason##*: }" \
+        'set [paths] in configuration.toml to a directory that you can write to, or change the permissions'
+  done
+}
+
+# directory_create DIR: mkdir's own -p gives only the last directory a mode.
+directory_create() {
+  local parent=${1%/*}
+  if [[ $1 != */* ]]; then parent=.; fi
+  if [[ ! -d ${parent:-/} ]]; then directory_create "$parent" || return; fi
+  mkdir -m 700 -- "$1" || [[ -d $1 ]] # another process has made it meanwhile
+}
+
+# roots_make SCRATCH DIR...: make the user's directories, and stop at one that another user owns or can change; where
+# others can enter SCRATCH, at one in it too: they contain what runs.
+roots_make() {
+  local found
+  directory_make "$@"
+  found=$(find -H "$@" -maxdepth 1 -type d \( \( ! -uid "$UID" -o -perm /022 \) -print -quit \
+    -o ! -samefile "$1" -prune -o ! -perm /011 -prune \)) || found=
+  if [[ -z $found ]]; then return; fi
+  if [[ ! -O $found ]]; then
+    fail "$found belongs to $(stat -c %U -- "$found"), who would decide what you run" \
+      'set [paths] in configuration.toml to directories of your own; what a group builds once can be in paths.shared_dir'
+  fi
+  fail "other users can write to $found, and would decide what you run" "run: chmod go-w $(printf %q "$found")"
 }
 
 longship_main "$@"

@@ -109,7 +109,7 @@ def test_jupyter_of_each_site(file, notebook, slurm):
     number = notebook.job(file)
     notebook.wait_until(number, lambda: "is running at" in slurm.log(number))
     (node, port) = re.search(r"ssh -N -L \d+:(\w+):(\d+) ", slurm.log(number)).groups()
-    token = notebook.run(number).written("jupyter.token").strip()
+    token = notebook.run(number).written("jupyter/token").strip()
     other = "node2" if node == "node1" else "node1"  # a job may have all of its node
     assert ask(slurm, other, f"{node}:{port}", token) == "200"
 
@@ -133,7 +133,7 @@ def test_tensorboard_is_served_through_jupyter(notebook, slurm):
     notebook.wait_until(number, lambda: "is running at" in slurm.log(number))
     (port,) = re.findall(r"ssh -N -L (\d+):node1:\1 ", slurm.log(number))
     run = notebook.run(number)
-    token = run.written("jupyter.token").strip()
+    token = run.written("jupyter/token").strip()
     step = ["srun", "--overlap", f"--jobid={number}", "--ntasks=1", run.folder / "launcher"]
     command = [*step, "tensorboard", "--logdir", run.folder, "--port=6006"]
     board = processes.start(command, env=slurm.environment)
@@ -188,7 +188,7 @@ def holds_token(folder, file, token):
     for path in folder.rglob("*"):
         if path.is_file() and path != file:
             assert token not in path.read_text(errors="replace"), path
-    for path in (file, folder / "jupyter.key"):
+    for path in (file, folder / "jupyter/key"):
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600, path
 
 

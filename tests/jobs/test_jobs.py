@@ -421,7 +421,7 @@ def test_values_of_an_array_are_kept_and_shown(submit, calls, tmp_path, monkeypa
     assert cost_of(submit(*words))[0] == "task 0: --rate 1e-4; task 2: --rate 3\udcff"
     assert "3 jobs; at most 48.0 core-hours" in cost_of(submit(*words))[1]
     called = calls(*words)
-    (kept,) = (submit.site.scratch / f"runs/values-{os.getuid()}").iterdir()
+    (kept,) = (submit.site.scratch / "runs/values").iterdir()
     assert json.loads(kept.read_text())["lines"] == {"my rates": values}
     assert called[-1][-3:] == ["--rate", "@{my rates}", "r=@@{x}"]
     with pytest.raises(LongshipError, match="my rates has 4 lines, but task 4 takes line 5"):
@@ -488,7 +488,7 @@ def test_code_is_frozen_unless_the_user_or_the_job_needs_the_clone(
 
 
 def test_job_that_a_job_submits_has_its_code(site, submit):
-    store = site.scratch / f"runs/code-{os.getuid()}"
+    store = site.scratch / "runs/code"
     store.mkdir(parents=True)
     site.root = site.root.rename(store / "longship-1")
     lines = submit(environ={"LONGSHIP_CLONE": "/a clone"})
@@ -500,7 +500,7 @@ def test_restarts_reach_the_job_and_let_it_be_requeued(calls, site):
     """The header of the job has neither option."""
     (sent,) = calls(restarts=3)[1:]
     assert {"--requeue", "--open-mode=append"} <= set(sent)
-    (kept,) = (site.scratch / "runs").glob("configurations-*/*.json")
+    (kept,) = (site.scratch / "runs").glob("configurations/*.json")
     assert '"restarts": 3' in kept.read_text()
 
 
@@ -523,7 +523,7 @@ def test_spare_nodes_reach_the_job_and_are_paid(calls, submit, site):
     (said,) = cost_of(submit("-N2", restarts=1, spare_nodes=1))
     assert said.endswith("at most 96.0 core-hours")
     calls("-N2", restarts=1, spare_nodes=1)
-    (kept,) = (site.scratch / "runs").glob("configurations-*/*.json")
+    (kept,) = (site.scratch / "runs").glob("configurations/*.json")
     assert '"spare_nodes": 1' in kept.read_text()
 
 
@@ -556,7 +556,7 @@ def test_job_that_is_silent_while_it_is_well_is_not_ended_for_that(
     site.write("configuration.toml", (site.root / "configuration.toml").read_text() + keys)
     (sent,) = calls()[1:]
     assert ("--requeue" in sent) == (kept[0] > 0)
-    (file,) = (site.scratch / "runs").glob("configurations-*/*.json")
+    (file,) = (site.scratch / "runs").glob("configurations/*.json")
     jobs_of = json.loads(file.read_text())["jobs"]
     assert (jobs_of["restarts"], jobs_of["silence"]) == kept
 
@@ -606,7 +606,7 @@ def test_evaluation_follows_the_last_training_of_a_chain(calls, site, evaluation
     assert f"results: {exported}/evaluation\n" in calls.done.stderr
     kept = site.scratch / "runs/103-train.then"  # pins.bash reads it
     assert (kept.read_text(), kept.stat().st_mode & 0o777) == ("104", 0o644)
-    kept = (site.scratch / "runs").glob("configurations-*/*.json")
+    kept = (site.scratch / "runs").glob("configurations/*.json")
     assert {json.loads(each.read_text())["stack"] for each in kept} == {"pytorch", "score"}
 
 
@@ -665,31 +665,25 @@ def test_shell_on_a_node_gets_the_header_from_here(calls):
 
 def test_configuration_is_kept_as_it_is(calls, site):
     calls()
-    (kept,) = (site.scratch / f"runs/configurations-{os.getuid()}").iterdir()
+    (kept,) = (site.scratch / "runs/configurations").iterdir()
     before = site.settings(machine="m").configuration
     site.write("configuration.toml", "")
     again = site.settings(configuration=str(kept)).configuration
     assert again == before and again.project.account == "acc"
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (["runs_make"], "cannot write to {}, where each job records its run"),
-        (["submission_keep", "X"], "cannot use the directory {}/sub-{}: "),
-    ],
-)
-def test_runs_that_cannot_be_written_to_are_told(lines, message, run, read_only_folder):
-    folder = read_only_folder if lines == ["runs_make"] else read_only_folder / "sub"
-    script = render("a test", [call(*lines, folder, "x.json", "x")])
-    done = run(["bash", "-c", script], check=False)
+def test_runs_that_cannot_be_written_to_are_told(run, read_only_folder):
+    file = read_only_folder / "sub/x.json"
+    done = run(
+        ["bash", "-c", render("a test", [call("submission_keep", "X", file, "x")])], check=False
+    )
     assert done.returncode == 1
-    assert done.stderr.startswith(f"error: {message.format(read_only_folder, os.getuid())}")
+    assert done.stderr.startswith(f"error: cannot use the directory {file.parent}: ")
 
 
 def test_runs_are_looked_at_before_what_is_in_them(submit):
     lines = [each.partition(" ")[0] for each in submit()]
-    assert lines.index("check_python") < lines.index("runs_make") == lines.index("check_python") + 1
+    assert lines.index("roots_make") == lines.index("check_python") + 1
 
 
 def test_options_are_recorded_as_they_were_typed(submit, run, tmp_path, hostile_arguments):

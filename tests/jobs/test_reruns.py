@@ -209,9 +209,24 @@ def test_run_that_somebody_else_can_change_is_not_started_again(runs, root, run)
     theirs.chmod(0o775)
     own.chmod(0o755)
     assert recorded_run(runs.paths, "7") == own
-    check_own(own)
-    with pytest.raises(LongshipError, match=f"cannot re-run {theirs}: other users"):
-        check_own(theirs)
-    command = [sys.executable, root / "submit.py", "--dry-run", "rerun", theirs]
+    check_own(own, runs.paths)
+    with pytest.raises(LongshipError, match=f"other users can write to {theirs}, "):
+        check_own(theirs, runs.paths)
+    command = [sys.executable, root / "submit.py", "--dry-run", "rerun", own]
     told = run(command, check=False)
-    assert told.returncode == 1 and f"error: cannot re-run {theirs}: other users" in told.stderr
+    assert told.returncode == 1 and f"error: cannot re-run {own}: it is not one of" in told.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["record.json", "launcher", "repositories", "repositories/a.commit"]
+)
+def test_file_of_a_run_that_somebody_else_can_change_stops_it(name, runs):
+    own = runs("7-a")
+    (own / "repositories").mkdir(exist_ok=True)
+    file = own / name
+    if not file.exists():
+        file.write_text("x")
+    file.chmod(0o775)
+    with pytest.raises(LongshipError, match=f"other users can write to {file}, ") as raised:
+        check_own(own, runs.paths)
+    assert raised.value.hint == f"run: chmod go-w {file}"

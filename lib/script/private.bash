@@ -1,0 +1,92 @@
+# shellcheck shell=bash
+# Files and directories that nobody else can change, whatever umask, default ACL and links: each has its final mode
+# before its content. A mode that is set explicitly also limits what an ACL gives to others.
+
+# directory_make DIR...: make directories, with missing parents, that only the user can enter; stop at one that cannot
+# be made or entered.
+directory_make() {
+  local directory reason
+  for directory in "$@"; do
+    [[ -d $directory && -x $directory ]] && continue
+    reason=$({ directory_create "$directory" && cd -- "$directory"; } 2>&1) ||
+      fail_writing "$directory" "cannot use the directory $directory: ${reason##*: }" \
+        'set [paths] in configuration.toml to a directory that you can write to, or change the permissions'
+  done
+}
+
+# directory_create DIR: mkdir's own -p gives only the last directory a mode.
+directory_create() {
+  local parent=${1%/*}
+  if [[ $1 != */* ]]; then parent=.; fi
+  if [[ ! -d ${parent:-/} ]]; then directory_create "$parent" || return; fi
+  mkdir -m 700 -- "$1" || [[ -d $1 ]] # another process has made it meanwhile
+}
+
+# roots_make SCRATCH DIR...: make the user's directories, and stop at one that another user owns or can change; where
+# others can enter SCRATCH, at one in it too: they contain what runs.
+roots_make() {
+  local found
+  directory_make "$@"
+  found=$(find -H "$@" -maxdepth 1 -type d \( \( ! -uid "$UID" -o -perm /022 \) -print -quit \
+    -o ! -samefile "$1" -prune -o ! -perm /011 -prune \)) || found=
+  if [[ -z $found ]]; then return; fi
+  if [[ ! -O $found ]]; then
+    fail "$found belongs to $(stat -c %U -- "$found"), who would decide what you run" \
+      'set [paths] in configuration.toml to directories of your own; what a group builds once can be in paths.shared_dir'
+  fi
+  fail "other users can write to $found, and would decide what you run" "run: chmod go-w $(printf %q "$found")"
+}
+
+# shared_make ROOT NAME...: make the directories in ROOT that contain what the user builds, alone or for a group: only the
+# user writes to them, and who can enter ROOT reads them.
+shared_make() {
+  local name
+  if [[ ! -d $1 ]]; then
+    directory_make "$1"
+    chmod 750 -- "$1"
+  fi
+  [[ -O $1 ]] || fail "$1 belongs to $(stat -c %U -- "$1"), who builds what it contains" \
+    'to build your own, set paths.shared_dir = "" in configuration.local.toml'
+  roots_make "$1"
+  for name in "${@:2}"; do
+    [[ -d $1/$name ]] || mkdir -m 755 -- "$1/$name" || [[ -d $1/$name ]] ||
+      fail_writing "$1" "cannot create the directory $1/$name" 'see the line above'
+  done
+}
+
+# shared_open DIR: let who can enter the directory above read it and what it contains, which only the user can change.
+shared_open() {
+  chmod -R u=rwX,go=rX -- "$1" || fail "cannot change the permissions of $1" 'see the line above'
+}
+
+# pins_make DIR: who can enter the directory above can pin what it contains; nobody removes the pin of another user.
+pins_make() {
+  [[ -d $1 ]] || mkdir -m 1777 -- "$1" || [[ -d $1 ]] || fail_writing "${1%/*}" "cannot create the directory $1" 'see the line above'
+}
+
+# is_own PATH...: whether each is a file or directory of the user, and nobody else can write to it.
+is_own() {
+  [[ -z $(find "$@" -maxdepth 0 \( ! -uid "$UID" -o -perm /022 -o ! -type d ! -type f \) -print 2>&1) ]]
+}
+
+# file_begin FILE: set REPLY to a new file next to it, for its content.
+file_begin() {
+  REPLY=$(mktemp -- "$1.partial.XXXXXX") || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+}
+
+# file_publish PARTIAL FILE [MODE]: rename a complete file to its final name; who can enter its directory can read it. -f:
+# on a terminal mv would ask before it replaces a file.
+file_publish() {
+  { chmod "${3:-644}" -- "$1" && mv -f -T -- "$1" "$2"; } || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
+}
+
+# file_write FILE TEXT [MODE]: write a file, complete or not at all.
+file_write() {
+  local REPLY
+  file_begin "$1"
+  printf '%s' "$2" >"$REPLY" || {
+    rm -f -- "$REPLY"
+    fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+  }
+  file_publish "$REPLY" "$1" "${@:3}"
+}
