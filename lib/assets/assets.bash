@@ -5,15 +5,14 @@
 # cache's links; the record is in the same directory. assets_begin sets:
 #
 #   hub_cache   directory of the cache, hub; the record of an asset is longship/ASSET.asset in it
-#   hub_home    the user's HF_HOME, usually the same directory
-#   hub_shared  paths.shared_dir, if the cache is in it
+#   hub_shared  paths.shared_dir, if the cache is in it; "" if not
 
 # shellcheck source=lib/script/target_facts.bash
 source "${BASH_SOURCE[0]%/*}/../script/target_facts.bash"
 
-# assets_begin HUB_CACHE HF_HOME SHARED_DIR
+# assets_begin HUB_CACHE [SHARED_DIR]
 assets_begin() {
-  hub_cache=$1 hub_home=$2 hub_shared=$3
+  hub_cache=$1 hub_shared=${2:-}
 }
 
 # hub_make: make the directory of the cache; only who builds for a group writes to a shared one.
@@ -118,10 +117,10 @@ asset_set_ref() {
   file_write "$ref" "$commit"
 }
 
-# asset_add_metric ASSET DIR: copy the code of a metric to where the library evaluate, offline, looks for what it has loaded
-# before: a directory with a name of 64 characters. It takes the newest.
+# asset_add_metric ASSET DIR HF_HOME: copy the code of a metric to where the library evaluate, offline, looks for what it has
+# loaded before: a directory with a name of 64 characters. It takes the newest.
 asset_add_metric() {
-  local -r name=${2##*--}.py modules=$hub_home/modules/evaluate_modules/metrics/${2#spaces--}
+  local -r name=${2##*--}.py modules=$3/modules/evaluate_modules/metrics/${2#spaces--}
   asset_commit "$hub_cache/longship/$1.asset"
   local -r files=$hub_cache/hub/$2/snapshots/$REPLY to=$modules/${REPLY}000000000000000000000000
   if [[ ! -e $files/$name ]]; then return; fi # another kind of Space
@@ -132,7 +131,7 @@ asset_add_metric() {
       fail_writing "$modules" "cannot write $to" 'check the permissions of the directory; the line above has the reason'
     fi
   fi
-  touch -c -- "$to/$name"
+  touch -c -- "$to/$name" 2>/dev/null || : # in a HF_HOME of a group it can be another member's
 }
 
 # asset_export ASSET DIR COPIES: copy it as plain files to the directory COPIES.

@@ -60,7 +60,11 @@ def _asset(entry: Mapping[str, Any], origin: str) -> Asset:
 def install_lines(settings: Settings, paths: Paths) -> list[str]:
     """Return the lines that download missing assets, with ``inside COMMAND...`` defined."""
     assets = configured_assets(settings)
-    return [*_fetch_lines(settings, paths, assets), *_ref_lines(assets)] if assets else []
+    return (
+        [*_fetch_lines(settings, paths, assets), *_ref_lines(settings, paths, assets)]
+        if assets
+        else []
+    )
 
 
 def download_lines(settings: Settings, here: Paths) -> list[str]:
@@ -101,7 +105,7 @@ def offline_lines(settings: Settings, paths: Paths) -> list[str]:
             )
             for number, each in enumerate(assets, 1)
         ),
-        *_ref_lines(assets),
+        *_ref_lines(settings, paths, assets),
     ]
 
 
@@ -120,23 +124,20 @@ def _fetch_lines(settings: Settings, paths: Paths, assets: tuple[Asset, ...]) ->
 def _start_lines(settings: Settings, paths: Paths) -> list[str]:
     """Return the lines that set what all functions read."""
     cache = hub_cache(settings.configuration.environment, paths)
-    shared = paths.shared_dir if paths.is_shared and cache == paths.hub else ""
-    home = paths.cache / "huggingface" if shared else cache
     check_shared(paths, cache)
-    return [
-        assign("machine", settings.machine.name),
-        call("assets_begin", cache, home, shared),
-    ]
+    shared = [paths.shared_dir] if paths.is_shared and cache == paths.hub else []
+    return [assign("machine", settings.machine.name), call("assets_begin", cache, *shared)]
 
 
-def _ref_lines(assets: tuple[Asset, ...]) -> list[str]:
+def _ref_lines(settings: Settings, paths: Paths, assets: tuple[Asset, ...]) -> list[str]:
     """Return the lines with which programs find them by name; main is a repo's first asset."""
     named = [each for each in assets if not _COMMIT.fullmatch(each.revision)]
     names = {(each.directory, each.revision): each for each in named}
     for each in reversed(assets):
         names[each.directory, "main"] = each
     metrics = [each for each in assets if each.kind == "space"]
+    home = settings.configuration.environment.set.get("HF_HOME") or paths.cache / "huggingface"
     return [
         *(call("asset_set_ref", each.record, *name) for name, each in names.items()),
-        *(call("asset_add_metric", each.record, each.directory) for each in metrics),
+        *(call("asset_add_metric", each.record, each.directory, home) for each in metrics),
     ]

@@ -287,7 +287,7 @@ def _rerun(call: Call, words: tuple[str, ...], given: dict[str, Any]) -> tuple[C
         )
     typed, arguments = submission.split_typed(words[1:])
     run = rerun.recorded_run(call.paths, words[0])
-    rerun.check_own(run, call.paths)
+    rerun.check_own(run)
     job, options, recorded = rerun.recorded_job(run)
     rerun.check_clone(run, call.paths.root)
     rerun.check_still_there(run)

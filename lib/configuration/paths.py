@@ -137,7 +137,7 @@ def make_lines(paths: Paths, *shared: Path) -> list[str]:
 def check_shared(paths: Paths, path: Path) -> None:
     """Stop if others than who builds in shared_dir can change a file, or a directory's files."""
     if is_below(str(path), str(paths.shared_dir)):
-        for each in (path, *(path.iterdir() if path.is_dir() else ())):
+        for each in (path, *(path.iterdir() if os.path.isdir(path) else ())):
             check_trusted(each, paths.shared_dir, paths.shared_owner)
 
 

@@ -106,14 +106,14 @@ image_check_whole() {
 # version_activate ACTIVE VERSION KIND: activate the version's file; KIND, use or rollback, goes into the history.
 version_activate() {
   local -r name=${2##*/} history=${1%/*}/versions/${1##*/}.history
-  local from lines=''
+  local from before=''
   [[ -e $2 ]] || fail "no such version: $2" "$LIST_VERSIONS"
   version_keep_foreign "$1"
   from=$(version_active "$1")
   if [[ $from != "$name" ]]; then
     # before it becomes true: a line that never became true does not count
-    if [[ -f $history ]]; then lines=$(<"$history")$'\n'; fi
-    file_write "$history" "$lines$(date -u +%Y-%m-%dT%H:%M:%SZ) $3 ${from:--} $name"$'\n'
+    if [[ -f $history ]]; then before=$(cat -- "$history")$'\n' || version_fail_to_write "$history"; fi
+    file_write "$history" "$before$(date -u +%Y-%m-%dT%H:%M:%SZ) $3 ${from:--} $name"$'\n'
     version_link "$1" "$name"
   fi
   printf 'active image: %s\n' "$name" >&2

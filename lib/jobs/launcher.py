@@ -28,7 +28,7 @@ def job_launcher(
     old = run if requeued else Path(again) if again else None
     if old is None:
         return _described(write_launcher(env, file, online=False, job=job, title=title))
-    check_own(old, env.paths)
+    check_own(old)
     found = check_still_there(old)
     if read_record(old / "record.json").get("code", "") != code:  # it starts other code
         write_launcher(env._replace(held=found), file, online=False, job=job, title=title)

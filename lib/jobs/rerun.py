@@ -126,17 +126,11 @@ def _given_options(record: Mapping[str, str], run: Path) -> list[Option]:
     return options + [Option(name, value) for name, value in wanted.items() if value not in unasked]
 
 
-def check_own(run: Path, paths: Paths) -> None:
-    """Stop if others own a run or can change it: a re-run executes its files."""
-    own = paths.runs / run.name
-    if not own.is_dir() or not own.samefile(run):
-        raise LongshipError(
-            f"cannot re-run {run}: it is not one of your runs in {paths.runs}",
-            "submit the job itself: python3 submit.py SITE/JOB.sbatch",
-        )
-    for each in (own, *own.iterdir(), *find_files(own, "repositories/*")):
+def check_own(run: Path) -> None:
+    """Stop if others own a run or can change it: its files are executed again."""
+    for each in (run, *run.iterdir(), *find_files(run, "repositories/*")):
         if not each.is_symlink():  # to what the job has written
-            check_trusted(each, paths.scratch_dir)
+            check_trusted(each, run.parents[1])
 
 
 def check_clone(run: Path, root: Path) -> None:

@@ -57,7 +57,7 @@ usage_sample() {
   exec {usage_idle}<> <(:) # nothing is ever written to it
   usage_bind "${@:3}"
   usage_sleep 2
-  mkdir -p -m 755 -- "$RUN_DIR/usage"
+  mkdir -m 755 -- "$RUN_DIR/usage" 2>/dev/null || [[ -d $RUN_DIR/usage ]]
   exec {usage_file}>>"$RUN_DIR/usage/${SLURMD_NODENAME:-$(uname -n)}.csv"
   until flock --nonblock "$usage_file" || (($? != 1)); do # another step of this job measures
     kill -0 "$3" || return 0

@@ -63,14 +63,13 @@ set_container_options() {
 pyxis_write_edf() {
   local -a mounts=("${@:2}")
   pyxis_add_bind "$PWD" "$PWD" rw # checks it: the file expands variables
-  if ! mkdir -p -- "${1%/*}" || ! {
+  directory_make "${1%/*}"
+  file_write "$1" "$(
     printf 'image = "%s"\nworkdir = "%s"\nmounts = [\n' "$longship_image" "$PWD"
     printf '  "%s",\n' "${mounts[@]%:rw}"
     printf ']\n\n[annotations]\n'
     printf '%s\n' "${longship_annotations[@]}"
-  } >"$1.partial" || ! mv -- "$1.partial" "$1"; then
-    fail "cannot write $1" 'free some space, then submit the job again'
-  fi
+  )"$'\n'
 }
 
 # pyxis_add_squashfs FILE TARGET: let an engine with an EDF mount a SquashFS file.

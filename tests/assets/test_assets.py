@@ -101,7 +101,7 @@ def test_metric_of_another_user_is_used(run, tmp_path):
     lines = [
         "touch() { echo 'touch: Permission denied' >&2; return 1; }",
         call("assets_begin", tmp_path),
-        call("asset_add_metric", "record", name),
+        call("asset_add_metric", "record", name, tmp_path),
     ]
     assert run(["bash", "-c", render("a test", lines)]).stderr == ""
     assert list(tmp_path.glob("modules/evaluate_modules/metrics/*/*/accuracy.py"))

@@ -38,7 +38,7 @@ build_run() { echo "$@"; }
 for each in image_copy engine_keep_tag engine_load docker podman; do
   eval "$each() { echo $each \"\$@\"; }"
 done
-for each in program_check directory_make build_end engine_pulled_digest; do
+for each in program_check roots_make shared_make directory_make build_end engine_pulled_digest; do
   eval "$each() { :; }"
 done
 sif_fetched_digest() { :; }

@@ -356,7 +356,7 @@ def test_log_lies_where_the_job_runs(site, submit, tmp_path):
     for folder in (str(tmp_path), "below"):
         lines = submit(f"--chdir={folder}", *words)
         assert lines[-1] == call("jobs_print_commands", f"{site.root / folder}/a.log")
-        (made,) = [line for line in lines if line.startswith("directory_make")]
+        made = lines[lines.index(call("directory_make", site.scratch / "runs")) + 1]
         assert str(site.root / folder) in shlex.split(made)
         assert str(site.root / folder / "e") in shlex.split(made)
     assert submit(*words)[-1] == call("jobs_print_commands", f"{site.root}/a.log")
@@ -646,6 +646,7 @@ def test_pin_of_a_rerun_names_its_cluster(cluster, owner, run, tmp_path):
     """Or --prune on another cluster, whose Slurm does not know the job, deletes the image."""
     image, folder = tmp_path / "containers/versions/it's one.sif", tmp_path / "7-train"
     folder.mkdir()
+    (tmp_path / "containers/pins").mkdir(parents=True)
     record = {"job": "7", "cluster": cluster, "image": str(image), "overlay": ""}
     (folder / "record.json").write_text(json.dumps(record, indent=2))
     lines = ["submitted_ids=(9)", call("pins_restore", folder)]

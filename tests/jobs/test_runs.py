@@ -314,13 +314,16 @@ def test_folder_that_somebody_else_can_write_to_is_no_runs(
     assert stat.S_IMODE(made.stat().st_mode) == 0o755
 
 
-def test_nobody_moves_the_runs_of_others(repository, tmp_path):
+def test_runs_that_others_can_write_to_are_refused(repository, tmp_path):
     repository.write("configuration.toml", f'[paths]\nscratch_dir = "{tmp_path}/s"\n')
     _, paths = repository.settings_and_paths()
     paths.runs.mkdir(parents=True)
     paths.runs.chmod(0o770)
-    make_run_directory(paths, facts(), "c", restarted=False)
-    assert stat.S_IMODE(paths.runs.stat().st_mode) == 0o1770
+    with pytest.raises(LongshipError, match=f"other users can write to {paths.runs}, "):
+        make_run_directory(paths, facts(), "c", restarted=False)
+    paths.runs.chmod(0o700)
+    run = make_run_directory(paths, facts(), "c", restarted=False)
+    assert stat.S_IMODE(run.stat().st_mode) == 0o755
 
 
 def test_run_directory_that_cannot_be_made_is_named(repository, tmp_path):

@@ -45,16 +45,6 @@ def test_pin_of_a_job_names_its_cluster(repository, tmp_path):
     assert file.read_text() == f"/images/x.sif\n4711 juwels\n{tmp_path}/launcher\n"
 
 
-def test_others_who_may_write_to_the_directory_pin_too(tmp_path):
-    tmp_path.chmod(0o2770)
-    before = os.umask(0o077)
-    try:
-        pin("/images/x.sif", tmp_path / "launcher", "", tmp_path)
-    finally:
-        os.umask(before)
-    assert (tmp_path / "pins").stat().st_mode & 0o7777 == 0o2770
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_version_with_pins_that_cannot_be_read_is_kept(run, tmp_path):
     pin("/images/x.sif", tmp_path / "launcher", "", tmp_path)
@@ -66,14 +56,11 @@ def test_version_with_pins_that_cannot_be_read_is_kept(run, tmp_path):
 
 
 def test_two_can_write_a_launcher_at_once(run, tmp_path, monkeypatch):
-    write_text = Path.write_text
-
-    def write_while_another_does(*words, **options):
+    def write_while_another_does(*_):
         monkeypatch.undo()
-        write_text(*words, **options)
         run([sys.executable, "-c", PIN, tmp_path], cwd=ROOT)
 
-    monkeypatch.setattr(Path, "write_text", write_while_another_does)
+    monkeypatch.setattr(os, "fchmod", write_while_another_does)
     pin("/images/x.sif", tmp_path / "launcher", "", tmp_path)
     (file,) = (tmp_path / "pins").iterdir()
     assert file.read_text() == f"/images/x.sif\n\n{tmp_path}/launcher\n"
@@ -85,6 +72,18 @@ def test_scratch_folder_that_cannot_be_written_to_is_told(repository, read_only_
     with pytest.raises(LongshipError, match="cannot create the directory") as error:
         pin("/images/x.sif", read_only_folder / "launcher", "", paths.containers)
     assert "set [paths] in configuration.toml" in error.value.hint
+
+
+def test_launcher_of_another_member_keeps_the_version(run, tmp_path):
+    """Nobody else can see whether it still exists."""
+    (tmp_path / "pins").mkdir()
+    (tmp_path / "pins/launcher-a").write_text("/images/x.sif\n\n/gone/launcher\n")
+    (tmp_path / "pins/launcher-b").write_text("x" * 100_000)
+    os.mkfifo(tmp_path / "pins/launcher-c")
+    script = render("a test", [call("version_is_pinned", tmp_path / "versions/x.sif")])
+    for text, code in ((script.replace("-O $pin", "! -e $pin"), 0), (script, 1)):
+        assert run(["bash", "-c", text], check=False, timeout=20).returncode == code
+        assert (tmp_path / "pins/launcher-a").exists() == (code == 0)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root sees all jobs")
