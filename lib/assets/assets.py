@@ -15,6 +15,7 @@ from lib.runtimes.launch import here_lines
 from lib.script.command import assign, call, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Word
+from lib.script.trust import refuse_default_acl
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -126,6 +127,8 @@ def _start_lines(settings: Settings, paths: Paths) -> list[str]:
     cache = hub_cache(settings.configuration.environment, paths)
     check_shared(paths, cache)
     shared = [paths.shared_dir] if paths.is_shared and cache == paths.hub else []
+    for each in shared:
+        refuse_default_acl(each)
     return [assign("machine", settings.machine.name), call("assets_begin", cache, *shared)]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lib.assets.assets import configured_assets
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, make_lines
+from lib.configuration.paths import Paths, make_lines, open_lines
 from lib.configuration.repositories import configured_repositories
 from lib.images.build import archive_base
 from lib.runtimes.choice import configured_runtime
@@ -143,7 +143,7 @@ def unpack_lines(
         *make_lines(paths, paths.offline),
         call("lock_hold", paths.offline / ".unpack"),
         call(*_WORKER, "unpack-offline", _BUNDLE, paths.offline, step),
-        call("shared_open", paths.offline),
+        *open_lines(paths, paths.offline),
         call("next_step", call("cd", paths.root)),
         *(call("next_step", f"python3 {each}") for each in [*steps, "set_up.py offline"]),
     ]

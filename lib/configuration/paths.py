@@ -11,7 +11,7 @@ from typing import NamedTuple
 from lib.configuration.layers import Settings
 from lib.script.command import call, wrapped
 from lib.script.errors import LongshipError
-from lib.script.trust import check_trusted
+from lib.script.trust import check_trusted, refuse_default_acl
 
 # ~, $NAME, ${NAME}, {field}: all in one pass, so that no value is expanded again
 _PART = re.compile(r"^~(?=/|$)|\$(\w+)|\$\{(\w+)\}|\{(\w*)\}")
@@ -125,13 +125,21 @@ class Paths(NamedTuple):
 
 
 def make_lines(paths: Paths, *shared: Path) -> list[str]:
-    """Return the lines that make the user's directories, and those that are to be shared."""
-    names = [each.relative_to(paths.shared_dir) for each in shared]
+    """Return the lines that make the user's directories, and those that a group can share."""
     others = [each for each in paths.roots if each != paths.scratch_dir]
-    return [
-        wrapped("roots_make", paths.scratch_dir, *others),
-        *([wrapped("shared_make", paths.shared_dir, *names)] if shared else []),
-    ]
+    lines = [wrapped("roots_make", paths.scratch_dir, *others)]
+    if shared and paths.is_shared:
+        refuse_default_acl(paths.shared_dir)
+        names = [each.relative_to(paths.shared_dir) for each in shared]
+        lines.append(wrapped("shared_make", paths.shared_dir, *names))
+    elif shared:
+        lines.append(wrapped("directory_make", *shared))
+    return lines
+
+
+def open_lines(paths: Paths, directory: Path) -> list[str]:
+    """Return the line that lets a group read what was written to a directory of shared_dir."""
+    return [call("shared_open", directory)] if paths.is_shared else []
 
 
 def check_shared(paths: Paths, path: Path) -> None:

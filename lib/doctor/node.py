@@ -25,6 +25,7 @@ from lib.script.errors import LongshipError, check_owner, write_error
 from lib.script.execute import output, succeeds
 from lib.script.output import size_text
 from lib.script.records import content_of
+from lib.script.trust import refuse_default_acl
 
 GB = 1 << 30
 
@@ -125,12 +126,8 @@ def find_owners(paths: Paths) -> Iterator[Finding]:
     text = "only you can write to your directories"
     yield from asked("owners", call("roots_make", *existing) if existing else ":", text=text)
     check_shared(paths, paths.shared_dir)
-    for each in dict.fromkeys((paths.scratch_dir, paths.shared_dir)):
-        with suppress(OSError):
-            os.getxattr(each, "system.posix_acl_default")
-            if each.stat().st_mode & 0o011:
-                text = f"the default ACL of {each} decides who can write to new files"
-                yield warning("owners", text, f"run: setfacl -k {quote(str(each))}")
+    if paths.is_shared:
+        refuse_default_acl(paths.shared_dir)
 
 
 def find_home() -> Iterator[Finding]:

@@ -161,7 +161,10 @@ overlay_name_version() {
 # overlay_install: install the packages of pins.txt.
 overlay_install() {
   step 2/6 "Creating the venv for ${version##*/}"
-  if [[ $base == host ]]; then rm -rf -- "$overlay_prefix"; fi
+  if [[ $base == host ]]; then
+    rm -rf -- "$overlay_prefix"
+    directory_make "$overlay_prefix" # closed until shared_open
+  fi
   venv_create "$overlay_prefix"
   step 3/6 'Installing the packages'
   if [[ -s $work/pins.txt ]]; then

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lib.assets import assets
 from lib.configuration.layers import Settings
-from lib.configuration.paths import Paths, make_lines, step_after_download
+from lib.configuration.paths import Paths, make_lines, open_lines, step_after_download
 from lib.images.patched_files import check_patched_files
 from lib.packages import install
 from lib.repositories import repositories
@@ -86,7 +86,7 @@ def download_lines(env: Environment, command_line: str, *, overlay: bool = False
         *bundled,
         *(install.download_lines(env) if wanted else []),
         *fetched,
-        call("shared_open", here.offline),
+        *open_lines(here, here.offline),
         call("next_step", step_after_download(settings, here, here.offline, offline)),
     ]
 

@@ -37,17 +37,16 @@ roots_make() {
   fail "other users can write to $found, and would decide what you run" "run: chmod go-w $(printf %q "$found")"
 }
 
-# shared_make ROOT NAME...: make the directories in ROOT that contain what the user builds, alone or for a group: only the
-# user writes to them, and who can enter ROOT reads them.
+# shared_make ROOT NAME...: make the directories in ROOT that contain what the user builds for a group: only the user writes
+# to them, and who can enter ROOT reads them.
 shared_make() {
   local name
-  if [[ ! -d $1 ]]; then
-    directory_make "$1"
-    chmod 750 -- "$1"
-  fi
+  [[ -d $1 ]] || fail "the shared directory does not exist: $1" \
+    "run: mkdir -m 750 $(printf %q "$1"); then let your group read it: chgrp GROUP $(printf %q "$1")"
   [[ -O $1 ]] || fail "$1 belongs to $(stat -c %U -- "$1"), who builds what it contains" \
     'to build your own, set paths.shared_dir = "" in configuration.local.toml'
   roots_make "$1"
+  umask 022
   for name in "${@:2}"; do
     [[ -d $1/$name ]] || mkdir -m 755 -- "$1/$name" || [[ -d $1/$name ]] ||
       fail_writing "$1" "cannot create the directory $1/$name" 'see the line above'
@@ -55,8 +54,9 @@ shared_make() {
 }
 
 # shared_open DIR: let who can enter the directory above read it and what it contains, which only the user can change.
+# -depth: nobody can enter it before all files in it have their mode.
 shared_open() {
-  chmod -R u=rwX,go=rX -- "$1" || fail "cannot change the permissions of $1" 'see the line above'
+  find "$1" -depth ! -type l -exec chmod u=rwX,go=rX -- {} + || fail "cannot change the permissions of $1" 'see the line above'
 }
 
 # pins_make DIR: who can enter the directory above can pin what it contains; nobody removes the pin of another user.

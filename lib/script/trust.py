@@ -57,6 +57,18 @@ def _stats_of(path: Path) -> Iterable[os.stat_result]:
         yield path.stat()
 
 
+def refuse_default_acl(directory: Path) -> None:
+    """Stop if an ACL of the user's directory, and no umask, decides who can write to new files."""
+    with suppress(OSError):
+        if directory.stat().st_uid != os.geteuid():
+            return
+        os.getxattr(directory, "system.posix_acl_default")
+        raise LongshipError(
+            f"the default ACL of {directory} lets others write to new files",
+            f"run: {shlex.join(['setfacl', '-k', str(directory)])}",
+        )
+
+
 def _steps(path: Path, top: Path) -> Iterable[Path]:
     """Return the directories between, the highest first, and the path itself."""
     relative = path.relative_to(top)

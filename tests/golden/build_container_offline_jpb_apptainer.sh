@@ -9,7 +9,8 @@ longship_main() {
   on_interrupt 'python3 build_container.py offline'
   roots_make /e/scratch/project_465000000/me/longship \
     /e/project1/project_465000000/me/longship
-  shared_make /e/scratch/project_465000000/me/longship containers containers/build
+  directory_make /e/scratch/project_465000000/me/longship/containers \
+    /e/scratch/project_465000000/me/longship/containers/build
   program_check apptainer
 
   build_from_archive /e/scratch/project_465000000/me/longship/offline/containers/pytorch_26.09-py3_arm64
@@ -48,7 +49,7 @@ exported_keep LOCK_PATIENCE REPLY WRITTEN_TO address an anonymous arch beating b
     directories directory each expected failed fetch file found free free_inodes heart \
     held_locks hint holders host id index inodes interrupted_command kB key last layer left \
     line lines lock lock_files lock_hearts lock_signs log machine magic manifest mark message \
-    name now of opened options other own owner parent place platform process program reason \
+    now of opened options other own owner parent place platform process program reason \
     recorded removal runtime said same sha256 shown sign size source start stat status sum tag \
     tenths terminal text the times told tries unit units versions
 
@@ -1119,23 +1120,6 @@ roots_make() {
       'set [paths] in configuration.toml to directories of your own; what a group builds once can be in paths.shared_dir'
   fi
   fail "other users can write to $found, and would decide what you run" "run: chmod go-w $(printf %q "$found")"
-}
-
-# shared_make ROOT NAME...: make the directories in ROOT that contain what the user builds, alone or for a group: only the
-# user writes to them, and who can enter ROOT reads them.
-shared_make() {
-  local name
-  if [[ ! -d $1 ]]; then
-    directory_make "$1"
-    chmod 750 -- "$1"
-  fi
-  [[ -O $1 ]] || fail "$1 belongs to $(stat -c %U -- "$1"), who builds what it contains" \
-    'to build your own, set paths.shared_dir = "" in configuration.local.toml'
-  roots_make "$1"
-  for name in "${@:2}"; do
-    [[ -d $1/$name ]] || mkdir -m 755 -- "$1/$name" || [[ -d $1/$name ]] ||
-      fail_writing "$1" "cannot create the directory $1/$name" 'see the line above'
-  done
 }
 
 # file_begin FILE: set REPLY to a new file next to it, for its content.

@@ -10,7 +10,7 @@ from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.execute import make_directory, write_file
 from lib.script.render import render
-from lib.script.trust import check_trusted, is_own
+from lib.script.trust import check_trusted, is_own, refuse_default_acl
 
 GROUP = 61000  # nobody's
 # A default ACL that gives a group everything: version 2, then tag, permissions and ID of each entry
@@ -70,6 +70,10 @@ def test_directory_is_closed_with_all_that_are_missing_above_it(place, bash):
 
 
 def test_shared_directory_is_open_to_readers_only(place, bash):
+    assert (
+        "the shared directory does not exist" in bash(call("shared_make", place / "shared")).stderr
+    )
+    assert not bash(call("mkdir", "-m", "750", place / "shared")).stderr
     lines = [call("shared_make", place / "shared", "one", "one/two")]
     lines += [call("pins_make", place / "shared/one/pins"), f': >"{place}/shared/one/two/file"']
     lines += [call("shared_open", place / "shared/one/two")]
@@ -79,6 +83,15 @@ def test_shared_directory_is_open_to_readers_only(place, bash):
     assert mode(place / "shared/one") == mode(place / "shared/one/two") == 0o755
     assert mode(place / "shared/one/pins") == 0o1777
     assert mode(place / "shared/one/two/file") == 0o644
+
+
+def test_default_acl_of_a_shared_directory_is_refused(tmp_path, run):
+    refuse_default_acl(tmp_path)
+    refuse_default_acl(tmp_path / "none")
+    os.setxattr(tmp_path, "system.posix_acl_default", ACL)
+    with pytest.raises(LongshipError, match="default ACL of .* lets others write") as raised:
+        refuse_default_acl(tmp_path)
+    assert raised.value.hint == f"run: setfacl -k {tmp_path}"
 
 
 def test_link_at_the_name_is_replaced_and_not_followed(tmp_path, bash):

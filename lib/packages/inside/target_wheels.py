@@ -208,12 +208,17 @@ def write_lists(directory, name, wanted, header):
     files = sorted({f"{each.digest}  {each.file}\n" for each in wanted})
     for kind, lines in (("sha256", files), ("lock", [header, *pins])):
         path = os.path.join(directory, f"{name}.{kind}")
-        with open(f"{path}.partial", "w", encoding="utf-8") as file:
+        with open(f"{path}.partial", "w", encoding="utf-8", opener=closed) as file:
             file.writelines(lines)
         os.replace(f"{path}.partial", path)
     for file in before - listed(directory):
         with contextlib.suppress(FileNotFoundError):
             os.remove(os.path.join(directory, file))
+
+
+def closed(path, flags):
+    """Create a file to which nobody else can write, whatever umask and default ACL."""
+    return os.open(path, flags, 0o644)
 
 
 def listed(directory):
