@@ -165,7 +165,7 @@ def test_environment_file_that_cannot_be_written_starts_nothing(alps):
     text = text.replace("set_container_options", f"{full}\nset_container_options", 1)
     (alps.root / "alps/full.sbatch").write_text(text)
     run = alps.finish("alps/full.sbatch", *SMALL, state="FAILED")
-    assert "error: cannot write /proc/x/environment.toml" in run.log
+    assert "error: cannot use the directory /proc/x: " in run.log
     assert "rank 0 of" not in run.log
 
 

@@ -68,6 +68,7 @@ def site(repository, tmp_path):
     repository.write("other/site.toml", '[machines.o]\nrecognise.host = "login.o"\n')
     repository.write("other/own.sbatch", JOB.replace("start_job m", "start_job o"))
     scratch = f"paths.scratch_dir = {toml(repository.scratch)}\n"
+    scratch += f"paths.project_dir = {toml(tmp_path / 'project')}\n"
     repository.write("configuration.toml", CONFIGURATION + scratch)
     return repository
 

@@ -113,4 +113,4 @@ def test_file_that_cannot_be_written_starts_nothing(start, tmp_path):
     (tmp_path / "run").write_text("a file")
     done = start(tmp_path / "here", RUN_DIR=str(tmp_path / "run"))
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"error: cannot write {tmp_path}/run/environment.toml" in done.stderr
+    assert f"error: cannot use the directory {tmp_path}/run: " in done.stderr
