@@ -76,14 +76,11 @@ lock_make() {
   (umask a+rx && mkdir -- "$1" && printf '%s %s %s %s\n' "$host" "$$" "$start" "$(host_boot)" >"$1/owner") && mv -f -T -- "$1" "$2"
 }
 
-# lock_beat LOCK: refresh the lock until no process holds it, or another owner does. The process that
-# refreshes it is recorded for other users, who cannot see which processes hold the lock.
+# lock_beat LOCK: refresh the lock until no process holds it, or another owner does.
 lock_beat() {
-  local -r owner=$(<"$1/owner") heart=$BASHPID
+  local -r owner=$(<"$1/owner")
   local start
   read -r _ _ start _ <<<"$owner"
-  (umask a+r && printf '%s %s\n' "$heart" "$(process_start "$heart")" >"$1/heart.partial") &&
-    mv -- "$1/heart.partial" "$1/heart" || : # a full disk does not stop the refreshes
   while sleep 5 && [[ $(<"$1/owner") == "$owner" ]]; do
     if [[ $(process_start "$$") != "$start" ]]; then
       lock_find_holders "$1"
@@ -175,17 +172,13 @@ process_start() {
 # future must change while this process waits.
 lock_is_stale() {
   local -r now=$1.new.$(host_name).now.$$
-  local host='' process='' start='' boot='' heart beating found sign
+  local host='' process='' start='' boot='' found sign
   if [[ -d $1 && ! (-r $1 && -x $1) || -e $1/owner && ! -r $1/owner ]]; then return 1; fi # cannot be known
   read -r host process start boot 2>/dev/null <"$1/owner" || :
   if [[ $host == "$(host_name)" && ${boot:-$(host_boot)} == "$(host_boot)" ]]; then
     found=$(process_start "$process")
     if [[ $found == "$start" ]]; then return 1; fi
     if [[ -O $1/owner ]]; then return 0; fi # its children are ended later
-    # another user's: the process that refreshes it outlives the last holder; hidepid would hide it
-    if [[ -e /proc/1/stat ]] && read -r heart beating <"$1/heart" && [[ $(process_start "$heart") != "$beating" ]]; then
-      return 0
-    fi 2>/dev/null
   fi
   mkdir -- "$now" 2>/dev/null || return 1
   sign=$(stat -c %Y -- "$now" "$1" "$1/owner" 2>/dev/null) || : # no owner

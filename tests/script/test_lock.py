@@ -205,9 +205,8 @@ def test_name_of_the_host_is_the_systems_whatever_the_environment_says(start, tm
     assert owner.split()[0] == os.uname().nodename
 
 
-@pytest.mark.parametrize("full_disk", ["", 'mv() { [[ $* != *heart* ]] && command mv "$@"; }'])
-def test_owner_shows_that_it_lives(full_disk, start, tmp_path):
-    script = start(QUICK, full_disk, *hold(tmp_path / "lock", tmp_path / "stop"))
+def test_owner_shows_that_it_lives(start, tmp_path):
+    script = start(QUICK, *hold(tmp_path / "lock", tmp_path / "stop"))
     wait_until((tmp_path / "stop.held").exists)
     owner = tmp_path / "lock.lock/owner"
     make_old(owner.parent)
