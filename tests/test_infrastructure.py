@@ -135,7 +135,6 @@ def clone_environment(clean_environment):
     }
 
 
-@pytest.mark.once
 def test_run_tests_from_another_folder_and_an_awkward_path(awkward_clone, clone_environment, run):
     script = awkward_clone / "run_tests.sh"
     interrupted = processes.start([script], env=clone_environment, cwd="/")
@@ -180,7 +179,6 @@ def tiered_clone(awkward_clone):
     tests.unlink()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("arguments", "tiers"),
     [

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-INTEGRATION = Path(__file__).resolve().parents[1] / "integration"
+ROOT = Path(__file__).resolve().parents[2]
+INTEGRATION = ROOT / "tests/integration"
 
-# They find the same with every Python: they read files of the repository, or start the entry
-# scripts hundreds of times, which others do less often.
-ONCE = {
-    *("test_completion.py", "test_documentation.py", "test_known_messages.py", "test_readmes.py"),
-    *("test_ruff.py", "test_shellcheck.py"),
+# What another Python can break: imports, --help, plans, TOML, argparse, processes, archives.
+# .ci/run repeats these tests with the oldest and the newest Python, a minute each.
+PYTHONS = {
+    *("tests/script", "tests/configuration", "tests/commands/test_cli.py", "tests/test_golden.py"),
+    *("tests/test_structure.py", "tests/test_train_options.py", "tests/jobs/test_frozen_code.py"),
+    *("tests/bundle", "tests/repositories", "tests/packages/test_module_index.py"),
 }
 
 CLUSTERS = os.environ.get("SLURM_CONF", "").split(":")
@@ -54,8 +56,9 @@ LONG = (
 def pytest_collection_modifyitems(items):
     order = {}
     for item in items:
-        if item.path.name in ONCE:
-            item.add_marker("once")
+        own = item.path.relative_to(ROOT)
+        if PYTHONS & {str(own), str(own.parent)}:
+            item.add_marker("pythons")
         if item.get_closest_marker("needs") or "require" in item.fixturenames:
             item.add_marker("tools")
         if item.get_closest_marker("unsteady"):
