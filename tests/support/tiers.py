@@ -1,7 +1,8 @@
 """The three tiers of the tests, and who runs beside whom.
 
 fast   no container, no cluster, no network: what lies in tests/ itself
-real   the real programs: what lies in tests/integration
+real   the real programs: what lies in tests/integration. Those of tests/directories.txt run in
+       .ci/run if their directory changed
 slow   what a change seldom breaks and takes minutes: marked so, with a smaller test of the same
        promise among the real ones
 """
@@ -10,6 +11,8 @@ import os
 from pathlib import Path
 
 import pytest
+
+from support import directories
 
 ROOT = Path(__file__).resolve().parents[2]
 INTEGRATION = ROOT / "tests/integration"
@@ -59,6 +62,10 @@ def pytest_collection_modifyitems(items):
         own = item.path.relative_to(ROOT)
         if PYTHONS & {str(own), str(own.parent)}:
             item.add_marker("pythons")
+        if str(own) in directories.TABLE:
+            item.add_marker("by_directory")
+            if not item.get_closest_marker("slow"):
+                item.add_marker("real")
         if item.get_closest_marker("needs") or "require" in item.fixturenames:
             item.add_marker("tools")
         if item.get_closest_marker("unsteady"):
