@@ -48,8 +48,9 @@ OF_PODMAN = {
 
 # What takes a minute or more, the longest first: at the end no process waits for another one.
 LONG = (
-    *("doctor_job", "test_train", "test_repositories", "test_air_gap", "docker", "test_job_sites"),
-    *("test_doctor", "test_set_up", "test_stack_pytorch", "podman"),
+    *("doctor_job", "test_train", "test_repositories", "test_air_gap", "docker", "test_watcher"),
+    *("test_doctor", "test_stack_tokenizers", "test_jobs_interactive", "test_container_kills"),
+    *("test_job_sites", "doctor_site", "test_set_up", "test_stack_pytorch", "podman"),
     *("test_overlays", "test_preprocess_data", "test_bundle", "test_repository_kills"),
     *("test_submit", "test_jobs", "test_pyxis"),
 )
