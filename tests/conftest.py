@@ -12,6 +12,7 @@ from support import processes
 from support.repository import BareRepository
 
 pytest_plugins = [
+    "support.directories",
     "support.tiers",
     "support.needs",
     "support.environments",

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import cache, processes
+from support import cache, directories, processes
 
 A_TEST_THAT_NEEDS_IT = """
 import pytest
@@ -135,7 +135,6 @@ def clone_environment(clean_environment):
     }
 
 
-@pytest.mark.once
 def test_run_tests_from_another_folder_and_an_awkward_path(awkward_clone, clone_environment, run):
     script = awkward_clone / "run_tests.sh"
     interrupted = processes.start([script], env=clone_environment, cwd="/")
@@ -180,7 +179,6 @@ def tiered_clone(awkward_clone):
     tests.unlink()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("arguments", "tiers"),
     [
@@ -198,6 +196,50 @@ def test_run_tests_takes_the_tiers(tiered_clone, clone_environment, run, root, a
     command = [tiered_clone / "run_tests.sh", "--collect-only", "-q", *arguments]
     out = run(command, env={**clone_environment, "PYTHONPATH": packages}, cwd="/").stdout
     assert re.findall(r"test_tiers.py::test_(\w+)", out) == tiers
+
+
+def test_table_names_directories_and_tests_that_exist(root):
+    paths = {path for test, paths in directories.TABLE.items() for path in (test, *paths)}
+    assert [
+        path for path in paths.union(directories.EVERYTHING) if not (root / path).exists()
+    ] == []
+    assert all(Path(test).match("tests/*/test_*.py") for test in directories.TABLE)
+    assert min(map(len, directories.TABLE.values())) > 1
+
+
+def test_tests_of_the_table_run_when_their_directory_changed():
+    every = set(directories.TABLE)
+    assert directories.tests_left_out([]) == every
+    assert directories.tests_left_out(["CHANGELOG.md", "trainer/train.py"]) == every
+    for test, paths in directories.TABLE.items():
+        for path in paths:
+            assert test not in directories.tests_left_out([path])
+            assert test not in directories.tests_left_out(["CHANGELOG.md", f"{path}/x.py"])
+    for path in directories.EVERYTHING:
+        assert directories.tests_left_out([path]) == set()
+
+
+def test_commit_that_git_does_not_know_leaves_nothing_out(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(directories, "ROOT", tmp_path)
+    (tmp_path / "README.md").write_text("text\n")
+    me = ("-c", "user.name=me", "-c", "user.email=me@example.org")
+    for words in (["init", "-q"], ["add", "."], [*me, "commit", "-q", "-m", "One file"]):
+        run(["git", *words])
+    assert directories.unchanged("HEAD") == set(directories.TABLE)
+    for unknown in (None, "", "0123456789" * 4):
+        assert directories.unchanged(unknown) == set()
+    (tmp_path / "README.md").rename(tmp_path / "run_tests.sh")
+    run(["git", "add", "--all"])
+    assert directories.unchanged("HEAD") == set()
+
+
+def test_nightly_run_leaves_nothing_out(root):
+    script = (root / ".ci/run").read_text()
+    nightly = next(line for line in script.splitlines() if "--slow -m" in line)
+    assert "-m 'slow or by_directory'" in nightly and "--changed-since" not in nightly
+    assert ".ci/run --slow" in (root / ".github/workflows/nightly.yml").read_text()
+    assert '--changed-since="$(<.ci/green)"' in script
+    assert re.fullmatch("[0-9a-f]{40}\n", (root / ".ci/green").read_text())
 
 
 def test_help_of_run_tests_names_the_tiers_and_runs_none(root, run):

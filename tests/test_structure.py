@@ -112,6 +112,26 @@ def test_first_file_of_lib_imports_nothing_of_lib():
     assert imported_by(tree_of(LIB / "__init__.py")) == set()
 
 
+def test_every_module_is_imported(run):
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in CORE]
+    text = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
+    names = [name.removesuffix(".__init__") for name in names]
+    run([sys.executable, "-W", "error", "-c", text, *names], cwd=ROOT)
+
+
+def test_python_that_needs_packages_is_compiled():
+    """Its modules need PyTorch and the like, which only an environment has."""
+    folders = ("benchmarks", "stacks", "training_run", "docs")
+    paths = [
+        *INSIDE,
+        *ROOT.glob("*.py"),
+        *(p for each in folders for p in ROOT.glob(f"{each}/**/*.py")),
+    ]
+    assert len(paths) > len(INSIDE) + len(ENTRIES)
+    for path in paths:
+        compile(path.read_bytes(), path, "exec", dont_inherit=True)
+
+
 def test_imports_in_functions_are_seen():
     text = "def f():\n    from lib.configuration import sites\n    import lib.commands.set_up\n"
     found = imported_by(ast.parse(text))

@@ -1,7 +1,8 @@
 """The three tiers of the tests, and who runs beside whom.
 
 fast   no container, no cluster, no network: what lies in tests/ itself
-real   the real programs: what lies in tests/integration
+real   the real programs: what lies in tests/integration. Those of tests/directories.txt run in
+       .ci/run if their directory changed
 slow   what a change seldom breaks and takes minutes: marked so, with a smaller test of the same
        promise among the real ones
 """
@@ -11,13 +12,17 @@ from pathlib import Path
 
 import pytest
 
-INTEGRATION = Path(__file__).resolve().parents[1] / "integration"
+from support import directories
 
-# They find the same with every Python: they read files of the repository, or start the entry
-# scripts hundreds of times, which others do less often.
-ONCE = {
-    *("test_completion.py", "test_documentation.py", "test_known_messages.py", "test_readmes.py"),
-    *("test_ruff.py", "test_shellcheck.py"),
+ROOT = Path(__file__).resolve().parents[2]
+INTEGRATION = ROOT / "tests/integration"
+
+# What another Python can break: imports, --help, plans, TOML, argparse, processes, archives.
+# .ci/run repeats these tests with the oldest and the newest Python, a minute each.
+PYTHONS = {
+    *("tests/script", "tests/configuration", "tests/commands/test_cli.py", "tests/test_golden.py"),
+    *("tests/test_structure.py", "tests/test_train_options.py", "tests/jobs/test_frozen_code.py"),
+    *("tests/bundle", "tests/repositories", "tests/packages/test_module_index.py"),
 }
 
 CLUSTERS = os.environ.get("SLURM_CONF", "").split(":")
@@ -43,8 +48,9 @@ OF_PODMAN = {
 
 # What takes a minute or more, the longest first: at the end no process waits for another one.
 LONG = (
-    *("doctor_job", "test_train", "test_repositories", "test_air_gap", "docker", "test_job_sites"),
-    *("test_doctor", "test_set_up", "test_stack_pytorch", "podman"),
+    *("doctor_job", "test_train", "test_repositories", "test_air_gap", "docker", "test_watcher"),
+    *("test_doctor", "test_stack_tokenizers", "test_jobs_interactive", "test_container_kills"),
+    *("test_job_sites", "doctor_site", "test_set_up", "test_stack_pytorch", "podman"),
     *("test_overlays", "test_preprocess_data", "test_bundle", "test_repository_kills"),
     *("test_submit", "test_jobs", "test_pyxis"),
 )
@@ -54,8 +60,13 @@ LONG = (
 def pytest_collection_modifyitems(items):
     order = {}
     for item in items:
-        if item.path.name in ONCE:
-            item.add_marker("once")
+        own = item.path.relative_to(ROOT)
+        if PYTHONS & {str(own), str(own.parent)}:
+            item.add_marker("pythons")
+        if str(own) in directories.TABLE:
+            item.add_marker("by_directory")
+            if not item.get_closest_marker("slow"):
+                item.add_marker("real")
         if item.get_closest_marker("needs") or "require" in item.fixturenames:
             item.add_marker("tools")
         if item.get_closest_marker("unsteady"):
