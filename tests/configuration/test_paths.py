@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.configuration.paths import expand, pinned
+from lib.configuration.paths import expand, make_lines, open_lines, pinned
 from lib.script.errors import LongshipError
 
 
@@ -32,6 +32,26 @@ def test_configured_path_is_expanded(text, path, repository):
     configure(repository, text, '[project]\naccount = "acc"\nname = "proj"\n')
     _, paths = repository.settings_and_paths({"SCRATCH": "/scratch me"})
     assert paths.scratch_dir == Path(path)
+
+
+def test_what_one_member_builds_is_shared_and_the_rest_is_not(repository):
+    configure(repository, "/s/{user}", 'shared_dir = "/group"\nshared_owner = "alice"\n')
+    _, paths = repository.settings_and_paths()
+    shared = (paths.containers, paths.overlays, paths.offline, paths.hub)
+    own = (paths.runs, paths.cache, paths.venv, paths.venvs, paths.tools, paths.checkpoint_dir)
+    assert all(str(each).startswith("/group/") for each in shared)
+    assert all(str(each).startswith("/s/me/") for each in own)
+    assert paths.trees == (*paths.roots, Path("/group"))
+    assert make_lines(paths, paths.containers)[1:] == ["shared_make /group containers"]
+    assert open_lines(paths, paths.offline) == ["shared_open /group/offline"]
+
+
+def test_without_a_group_nothing_is_shared(repository):
+    configure(repository, "/s")
+    _, paths = repository.settings_and_paths()
+    assert paths.trees == paths.roots and not paths.is_shared
+    assert make_lines(paths, paths.containers)[1:] == ["directory_make /s/containers"]
+    assert open_lines(paths, paths.offline) == []
 
 
 @pytest.mark.parametrize("home", ["/a $b c", "/a ${b}", "/a {user}", "/a {b}", '/it\'s "a" `b`'])

@@ -92,6 +92,32 @@ def test_caches_lie_below_the_scratch_folder_whatever_the_host_says(shell, repos
     assert found == {name: f"/my scratch/cache/{folder}" for name, folder in contract.CACHES}
 
 
+def test_login_is_in_the_home_folder_whatever_cache_is_used(shell, repository):
+    text = text_for(repository, '[environment]\nset = { HF_HOME = "/group/hf" }\n')
+    found = inside(shell, text, ["HF_TOKEN_PATH", "HF_STORED_TOKENS_PATH"], {"HOME": "/my home"})
+    assert list(found.values()) == [
+        "/my home/.cache/huggingface/token",
+        "/my home/.cache/huggingface/stored_tokens",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "hub"),
+    [
+        ("", None),
+        ('shared_dir = "/the group"\n', "/the group/cache/huggingface/hub"),
+        ('shared_dir = "/the group"\n[environment]\nset = { HF_HOME = "/own" }\n', None),
+    ],
+)
+def test_models_are_those_of_the_group(more, hub, shell, repository):
+    text = text_for(repository, f'[paths]\nscratch_dir = "/s"\n{more}')
+    assert inside(shell, text, ["HF_HUB_CACHE"]) == {"HF_HUB_CACHE": hub}
+    names = ("HF_HOME", "UV_CACHE_DIR", "UV_LINK_MODE")
+    home, cache, mode = inside(shell, text, names).values()
+    assert home in ("/s/cache/huggingface", "/own")
+    assert (cache, mode) == ("/s/cache/uv", "copy")
+
+
 def test_caches_that_a_job_sets_stay(shell, repository):
     text = text_for(repository, '[paths]\nscratch_dir = "/s"\n')
     names = ["MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR"]

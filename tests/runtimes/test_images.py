@@ -201,3 +201,22 @@ def test_image_of_the_site_is_started_until_a_copy_is_in_use(repository, tmp_pat
 
 def test_host_starts_no_image(repository, tmp_path):
     assert start(repository, "host", tmp_path, "nonsense") == ""
+
+
+@pytest.mark.parametrize(
+    "opened", ["containers", "containers/versions", "containers/versions/x.sif"]
+)
+def test_image_that_somebody_else_can_change_is_not_started(opened, repository, tmp_path):
+    version = tmp_path / "containers/versions/x.sif"
+    version.parent.mkdir(parents=True)
+    version.touch()
+    version.parents[1].joinpath("base_1_amd64.sif").symlink_to("versions/x.sif")
+    text = f'[paths]\nscratch_dir = "{tmp_path}/s"\nshared_dir = "{tmp_path}"\n'
+    repository.write("configuration.toml", f'{text}[container]\nimage = "docker://x/base:1"\n')
+    for each in (tmp_path, *tmp_path.rglob("*")):
+        each.chmod(0o755)
+    env = Environment(*repository.settings_and_paths(), "apptainer")
+    assert env.image == str(version)
+    (tmp_path / opened).chmod(0o775)
+    with pytest.raises(LongshipError, match=f"other users can write to {tmp_path / opened}, "):
+        _ = env._replace().image
