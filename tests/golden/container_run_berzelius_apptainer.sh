@@ -418,7 +418,8 @@ roots_make() {
     fail "$found belongs to $(stat -c %U -- "$found"), who would decide what you run" \
       'set [paths] in configuration.toml to directories of your own; what a group builds once can be in paths.shared_dir'
   fi
-  fail "other users can write to $found, and would decide what you run" "run: chmod go-w $(printf %q "$found")"
+  fail "other users can write to $found, and would decide what you run" \
+    "run: chmod go-w $(printf %q "$found"); if that has no effect, set [paths] to a file system with permissions"
 }
 
 longship_main "$@"
