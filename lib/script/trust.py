@@ -51,10 +51,15 @@ def _check(path: Path, found: os.stat_result, trusted: set[int]) -> None:
 
 
 def _stats_of(path: Path) -> Iterable[os.stat_result]:
-    """Return what the path is, and what it leads to if it is a link; nothing if it is missing."""
+    """Return what the path is, and the directory that it leads to; nothing if it is missing.
+
+    A link to a file, such as an image of the site, says that its owner trusts that file.
+    """
     with suppress(OSError):
         yield path.lstat()
-        yield path.stat()
+        found = path.stat()
+        if stat.S_ISDIR(found.st_mode):
+            yield found
 
 
 def refuse_default_acl(directory: Path) -> None:

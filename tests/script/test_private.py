@@ -167,6 +167,19 @@ def test_shared_file_that_others_can_write_to_is_not_trusted(which, tmp_path):
     assert raised.value.hint == f"run: chmod go-w {tmp_path / which}"
 
 
+def test_link_to_a_file_is_the_choice_of_who_made_it(tmp_path):
+    (tmp_path / "theirs").write_text("")
+    (tmp_path / "theirs").chmod(0o666)
+    (tmp_path / "shared").mkdir(mode=0o755)
+    (tmp_path / "shared/image.sif").symlink_to(tmp_path / "theirs")
+    check_trusted(tmp_path / "shared/image.sif", tmp_path / "shared")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "shared/versions").symlink_to(tmp_path / "open")
+    with pytest.raises(LongshipError, match="other users can write to .*/shared/versions,"):
+        check_trusted(tmp_path / "shared/versions/image.sif", tmp_path / "shared")
+
+
 def test_login_name_that_does_not_exist_is_told(tmp_path):
     with pytest.raises(LongshipError, match='no user of this machine has the login name "nobody1"'):
         check_trusted(tmp_path / "a", tmp_path, "nobody1")
