@@ -16,17 +16,12 @@ from lib.repositories.git import Git, join_names
 from lib.script.errors import printable
 from lib.script.execute import write_file
 from lib.script.records import content_of
-from lib.script.secrets import SECRET, compiled
+from lib.script.secrets import has_secret
 
 _READING = r"^(core\.(autocrlf|eol|filemode|ignorecase|symlinks)|extensions\.objectformat)$"
 _STATUS = "--porcelain=v2 --untracked-files=all --no-renames --ignore-submodules=all"
 _MOST_BYTES, _MOST_FILES = 10_000_000, 1000  # of a new file or directory: more is data, not code
 _DIFF = "--cached --binary --no-color --no-renames --no-ext-diff --no-textconv"
-# secrets, and passwords in URLs
-_IN_NO_PATCH = compiled(
-    SECRET
-    + r"|://[^]/:@<>{}$*[:space:]]+:[^]/@<>{}$*[:space:]]+@|https?://[^]/:@<>{}$*[:space:]]{20,}@"
-)
 
 
 class WorkingTree(Git):
@@ -218,10 +213,10 @@ class WorkingTree(Git):
     def _patch(self) -> tuple[bytes, list[str]]:
         """Return all changes since the base, and the files left out; of submodules the commit."""
         patch, left = self.run(f"diff {_DIFF}", self.base), []
-        if _IN_NO_PATCH.search(patch):
+        if has_secret(patch):
             for name in self.names(f"diff {_DIFF} --name-only -z", self.base):
                 changes = self.run(f"diff {_DIFF}", self.base, "--", f":(literal){name}")
-                left += [name] if _IN_NO_PATCH.search(changes) else []
+                left += [name] if has_secret(changes) else []
             others = [f":(exclude,literal){each}" for each in left]
             patch = self.run(f"diff {_DIFF}", self.base, "--", ".", *others)
         return patch, left

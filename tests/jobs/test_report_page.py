@@ -277,7 +277,7 @@ def test_hostile_text_is_no_markup(runs, inside):
         (f"token hf_{'a' * 34} is wrong", "token *** is wrong"),
         ("--hub-token=abcdefgh --steps 3", "--hub-token=*** --steps 3"),
         ("--api-key abcdefgh", "--api-key ***"),
-        ("'--api-key' 'abcdefgh' '--steps' '3'", "'--api-key' '*** '--steps' '3'"),
+        ("'--api-key' 'abcdefgh' '--steps' '3'", "'--api-key' '***' '--steps' '3'"),
         ("WANDB_API_KEY=abcdefgh", "WANDB_API_KEY=***"),
         ("No API key configured", "No API key configured"),
         ("--tokenizer /a/b", "--tokenizer /a/b"),
