@@ -301,4 +301,4 @@ def test_missing_library_is_told(inside, monkeypatch):
 def test_page_and_sums_cannot_be_combined(run, root):
     done = run([sys.executable, root / "submit.py", "report", "3", "--csv"], check=False)
     assert done.returncode == 2
-    assert "--csv, --json and --since cannot be combined with RUN" in done.stderr
+    assert "--csv, --json, --runs and --since cannot be combined with RUN" in done.stderr
