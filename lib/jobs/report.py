@@ -86,12 +86,11 @@ def _records(directories: tuple[Path, ...], problems: list[LongshipError]) -> It
         found, runs = find_files(directory, "*/record.json"), find_files(directory, "*/")
         yield from found
         closed = [each.name for each in runs if not os.access(each, os.R_OK | os.X_OK)]
-        hint = (
-            f"name a runs directory whose owner has run: chmod g+rx {shlex.quote(str(directory))}"
-        )
+        quoted = shlex.quote(str(directory))  # not -R: a run has patches and keys
+        hint = f"ask its owner to run: chmod g+rx {quoted} {quoted}/*/"
         if closed:
             text = f"cannot read these runs in {directory}: {_named(closed)}"
-            problems.append(LongshipError(text, hint.replace("g+rx", "-R g+rX")))
+            problems.append(LongshipError(text, hint))
         elif not found and directory != directories[0]:
             problems.append(LongshipError(f"no runs found in {directory}", hint))
 
@@ -148,8 +147,7 @@ def _as_csv(rows: list[_Row]) -> str:
 
 def _plain(cell: str) -> str:
     """Return the text of a cell such that no spreadsheet takes it for a formula."""
-    begin = "'" if cell[:1] in "=+-@\t\r" and cell and number(cell) is None else ""
-    return begin + printable(cell)
+    return "'" * (cell.startswith(tuple("=+-@\t\r")) and number(cell) is None) + printable(cell)
 
 
 def _as_table(rows: list[_Row]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Callable
@@ -66,13 +67,12 @@ def _runs(paths: Paths, names: tuple[str, ...], command: str) -> list[Path]:
 
 def synced_runs(paths: Paths, names: tuple[str, ...]) -> list[Path]:
     """Return the runs of these names, or else all of the user's own, for `submit.py sync`."""
-    named = _runs(paths, names, "sync")
-    foreign = [str(each) for each in named if not is_own(each)]
-    if foreign:
-        message = f"other users can write to {foreign[0]} or own it; sync uploads your own runs"
-        raise LongshipError(message, "name other runs: python3 submit.py sync RUN")
-    recorded = [each.parent for each in find_files(paths.runs, "*/record.json") if not names]
-    return named + [each for each in recorded if is_own(each)]
+    recorded = [each.parent for each in find_files(paths.runs, "*/record.json")]
+    found = _runs(paths, names, "sync") if names else [*filter(is_own, recorded)]
+    if not all(map(is_own, found)):
+        message = "sync uploads only your own runs, to which nobody else can write"
+        raise LongshipError(message, f"run: ls -ld {shlex.join(map(str, found))}")
+    return found
 
 
 def page_of(paths: Paths, names: tuple[str, ...], output: str) -> tuple[list[list[Path]], Path]:
@@ -125,7 +125,9 @@ def training_of(root: Path, runs: list[Path], findings: Findings) -> dict[str, A
             gaps.append((f"not in the record of {run.name}: {', '.join(lacks)}", hint))
         log = record.get("log", "")
         if os.path.isfile(log) and not os.access(log, os.R_OK):
-            gaps.append((f"cannot read {log}: its findings are left out", f"run: ls -l {log}"))
+            gaps.append(
+                (f"cannot read {log}", f"ask its owner to run: chmod g+r {shlex.quote(log)}")
+            )
     first, last, outputs = records[runs[0]], records[runs[-1]], outputs_of(runs[-1])
     metrics, files = _metrics(root, last.get("stack", ""), outputs, gaps)
     samples = [str(each) for run in runs for each in find_files(run, "usage/*.csv")]

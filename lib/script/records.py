@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from lib.script.errors import LongshipError
 
-LARGEST = 1 << 28  # bytes of a file that is read as a whole
+LARGEST = 1 << 26  # bytes of a file that is read as a whole
 _LARGEST_RECORD = 1 << 22
 _VALUE = r'(?m)^  "(\w+)": "(.*)"'  # as bash reads it: a value on each line
 
@@ -62,11 +62,8 @@ def open_file(path: Path, *, follow: bool = True) -> BinaryIO:
     """Open a regular file to read it; with another, such as a FIFO, a script would wait forever."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     number = os.open(path, flags)
-    kind = os.fstat(number).st_mode
-    if not stat.S_ISREG(kind):
+    if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
-        if stat.S_ISDIR(kind):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return os.fdopen(number, "rb")
 
@@ -74,9 +71,8 @@ def open_file(path: Path, *, follow: bool = True) -> BinaryIO:
 def read_file(file: Path, most: int = LARGEST, *, follow: bool = True) -> bytes:
     """Return the content of a regular file; one with more bytes is an OSError."""
     with open_file(file, follow=follow) as stream:
-        size = os.fstat(stream.fileno()).st_size
-        content = b"" if size > most else stream.read(most + 1)
-    if max(size, len(content)) > most:
+        content = stream.read(most + 1)
+    if len(content) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most} bytes", str(file))
     return content
 

@@ -197,7 +197,7 @@ def draw_points(trainings, name, axis, unit):
 def test_runs_of_others_are_not_uploaded(paths):
     run = paths.runs / "1-train"
     run.chmod(0o777)
-    with pytest.raises(LongshipError, match="sync uploads your own runs"):
+    with pytest.raises(LongshipError, match="sync uploads only your own runs"):
         synced_runs(paths, ("1",))
     assert synced_runs(paths, ()) == synced_runs(paths, ("2",)) == [paths.runs / "2-train"]
 

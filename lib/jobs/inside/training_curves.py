@@ -62,7 +62,7 @@ class Training:
 
     def read_lines(self, file):
         """Read JSON Lines; a job that was killed can leave an incomplete last one."""
-        *lines, rest = read_file(file).decode(errors="replace").split("\n")
+        *lines, rest = read_file(file, 1 << 28).decode(errors="replace").split("\n")
         damaged = 0
         for line in filter(None, lines):
             try:
