@@ -131,6 +131,13 @@ class _Command(click.Command):
     metavar="YYYY-MM",
     help="With report: leave out runs that began before this month.",
 )
+@click.option(
+    "--runs",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="DIR",
+    help="With report: also read the runs of a colleague; may be repeated.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask to confirm the cost.")
 @script_options
 def submit(
@@ -146,6 +153,7 @@ def submit(
     as_json: bool,
     as_csv: bool,
     since: datetime | None,
+    runs: tuple[Path, ...],
     yes: bool,
 ) -> None:
     r"""Check a job script, estimate its cost and submit it.
@@ -175,8 +183,9 @@ def submit(
     given.update(restarts=restarts, spare_nodes=spare_nodes)
     if job == "status" and words:
         raise click.UsageError(f'unexpected argument for status: "{words[0]}"')
-    if job != "report" and (as_csv or since):
-        raise click.UsageError(f"{'--csv' if as_csv else '--since'} requires report")
+    if job != "report" and (as_csv or since or runs):
+        name = "--csv" if as_csv else "--since" if since else "--runs"
+        raise click.UsageError(f"{name} requires report")
     if then and not job.endswith(".sbatch"):
         raise click.UsageError("--then requires the job script of a training")
     if job == "status":
@@ -184,8 +193,8 @@ def submit(
         call.show("submit.py status", lambda: shown(call.paths.runs))
         return
     if job == "report" and words:
-        if as_csv or since or as_json:
-            raise click.UsageError("--csv, --json and --since cannot be combined with RUN")
+        if as_csv or since or as_json or runs:
+            raise click.UsageError("--csv, --json, --runs and --since cannot be combined with RUN")
         page.main(list(words), "submit.py report", standalone_mode=False, obj=call)
         return
     if job == "sync":
@@ -193,7 +202,7 @@ def submit(
         return
     if job == "report":
         form = "csv" if as_csv else "json" if as_json else "table"
-        call.show("submit.py report", lambda: _report(call.paths.runs, since, form))
+        call.show("submit.py report", lambda: _report(call.paths.runs, since, form, runs))
         return
     if job == "rerun":
         call, lines = _rerun(call, words, given)
@@ -202,9 +211,9 @@ def submit(
     call.finish(render(call.title(f"submit.py {job}"), lines), _NAME)
 
 
-def _report(runs: Path, since: datetime | None, form: str) -> Report:
+def _report(runs: Path, since: datetime | None, form: str, others: tuple[Path, ...]) -> Report:
     """Return the report on all runs; tell what it lacks on standard error."""
-    shown, problems = report(runs, f"{since:%Y-%m}" if since else "", form)
+    shown, problems = report(runs, f"{since:%Y-%m}" if since else "", form, others)
     for each in problems:
         print_messages(warning=str(each), hint=each.hint)
     return shown

@@ -9,10 +9,9 @@ from typing import Any
 from lib.configuration.layers import Settings
 from lib.configuration.schema import Repository, entry_name
 from lib.script.errors import LongshipError
+from lib.script.secrets import LOGIN
 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
-# a password after a colon; over https, where git asks for one, a token can stand alone
-_PASSWORD = r"\w+://[^/@]*:[^/@]*@|https?://[^/@]+@"
 
 
 def configured_repositories(settings: Settings) -> tuple[Repository, ...]:
@@ -42,7 +41,7 @@ def _repository(entry: Mapping[str, Any], origin: str) -> Repository:
                 f"{origin}: invalid {key} of repository {name}: {value!r}",
                 "remove the leading - or the newline, which git would misread",
             )
-        if re.match(_PASSWORD, value):
+        if re.search(LOGIN, value):
             raise LongshipError(
                 f"{origin}: {key} of repository {name} contains a password",
                 "remove it, and use a credential helper: git help credentials",

@@ -8,13 +8,10 @@ from collections.abc import Mapping
 from lib.configuration.layers import Settings
 from lib.configuration.schema import TABLES, Environment
 from lib.script.errors import LongshipError
+from lib.script.secrets import LOGIN, NAME, has_secret
 
 # Words of a variable's name that say what it holds; TOKENIZERS_PARALLELISM is no token.
-_SECRET = (
-    r"(?i)(?:^|_)(?:API)?"
-    r"(?:TOKEN|SECRET|PASSWORD|PASSWD|PASS|PASSPHRASE|KEY|CREDENTIAL|AUTH)S?(?:_|$)"
-)
-_LOGIN = r"://[^/@:\s]*:[^/@\s]+@"
+_SECRET = rf"(?i)(?:{NAME}|(?:^|_)(?:key|pass|auth))s?(?:_|$)"
 # of one: MAX_TOKENS = "40960000" and SSH_AUTH_SOCK = "/run/x" hold none
 _VALUE = r"(?![\d._]*$|[/~$]|\{user)\S{8,}"
 
@@ -78,7 +75,9 @@ def refused_secrets(
 
 def _is_secret(variable: str, value: str) -> bool:
     """Tell a password, token or key from a number, a switch or the path of a file with one."""
-    if re.search(_LOGIN, value) or (variable.lower().endswith("_proxy") and "@" in value):
+    if re.search(LOGIN, value) or (variable.lower().endswith("_proxy") and "@" in value):
+        return True
+    if has_secret(value.encode(errors="surrogateescape")):
         return True
     return looks_secret(variable) and re.fullmatch(_VALUE, value) is not None
 

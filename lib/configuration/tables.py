@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import glob
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from lib.script.errors import LongshipError, suggest
+from lib.script.records import read_file
 
 _LARGEST = 1 << 22  # bytes of a file
 _WIDTH = 200  # of a value in a message
@@ -157,18 +156,6 @@ def find_files(root: Path, pattern: str) -> list[Path]:
     return sorted(map(Path, glob.glob(os.path.join(glob.escape(str(root)), pattern))))
 
 
-def open_file(path: Path) -> BinaryIO:
-    """Open a regular file to read it; with another, such as a FIFO, a script would wait forever."""
-    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    kind = os.fstat(number).st_mode
-    if not stat.S_ISREG(kind):
-        os.close(number)
-        if stat.S_ISDIR(kind):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return os.fdopen(number, "rb")
-
-
 def toml_reader() -> Any:
     """Return the module that reads TOML: tomli before Python 3.11."""
     try:
@@ -197,12 +184,7 @@ def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], Source]:
     """Read a TOML file, or what submit.py has written as JSON; `shown` is its name in messages."""
     language, parse, invalid = _parser_of(path)
     try:
-        with open_file(path) as file:
-            large = os.fstat(file.fileno()).st_size > _LARGEST
-            data = b"" if large else file.read()
-        if large:
-            raise LongshipError(f"{shown} is larger than {_LARGEST} bytes", f"look at: head {path}")
-        text = data.decode("utf-8-sig").replace("\r\n", "\n")
+        text = read_file(path, _LARGEST).decode("utf-8-sig").replace("\r\n", "\n")
         tables = _parsed(parse, text)
         if not isinstance(tables, dict):
             raise invalid("expected an object", text, 0)

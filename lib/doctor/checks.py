@@ -24,6 +24,7 @@ from lib.runtimes.environment import Environment
 from lib.runtimes.image import image_source
 from lib.script.errors import LongshipError
 from lib.script.execute import succeeds
+from lib.script.secrets import mask
 
 MASK = "***"
 
@@ -35,7 +36,6 @@ _ROOTS = {  # topic and required space: images and packages go to the scratch di
 # Token files in the home directory: of the Hugging Face Hub, wandb and git.
 _TOKEN_FILES = (".cache/huggingface/token", ".netrc", ".git-credentials")
 _NAMED_BY_USERS = ("environment.set", "training")  # tables whose keys users choose
-_LOGIN = re.compile(r"(://)[^/\s]*@")
 
 
 def diagnose(settings: Settings, report: Report) -> None:
@@ -189,7 +189,7 @@ def as_toml(value: Any, name: str = "", *, masked: bool = False) -> str:
         return f"{{ {', '.join(entries)} }}" if value else "{}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(as_toml, value))}]"
-    text = _LOGIN.sub(rf"\1{MASK}@", value) if isinstance(value, str) else value
+    text = mask(value) if isinstance(value, str) else value
     return json.dumps(text, ensure_ascii=False)
 
 

@@ -14,13 +14,13 @@ from typing import Any, BinaryIO, Callable
 import click
 
 from lib.configuration.paths import Paths
-from lib.configuration.tables import open_file, read_toml
+from lib.configuration.tables import read_toml
 from lib.doctor.log_scan import Finding, Message, Scan
 from lib.jobs.rerun import recorded_run
 from lib.script.command import call
 from lib.script.errors import LongshipError, offline_modes, paint
 from lib.script.quoting import word
-from lib.script.records import read_record
+from lib.script.records import open_file, read_record
 
 TABLE = Path(__file__).with_name("known_messages.toml")
 _WIDTH = 80

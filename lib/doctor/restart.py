@@ -8,10 +8,10 @@ import socket
 from collections.abc import Collection
 from pathlib import Path
 
-from lib.configuration.tables import open_file
 from lib.doctor.explain import load_messages
 from lib.doctor.log_scan import Finding, Scan
 from lib.jobs.watcher import End
+from lib.script.records import open_file
 
 _TAIL = 1 << 22  # bytes of a log that are searched for the step
 _ATTEMPT = b"\nlongship: run "

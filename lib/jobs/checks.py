@@ -10,12 +10,13 @@ from pathlib import Path
 from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, expand, is_below
 from lib.configuration.repositories import configured_repositories
-from lib.configuration.tables import find_files, open_file
+from lib.configuration.tables import find_files
 from lib.jobs.job_files import JobFile
 from lib.jobs.request import LONGEST_NAME, Request
 from lib.runtimes.environment import Environment
 from lib.script.command import wrapped
 from lib.script.errors import LongshipError
+from lib.script.records import open_file
 
 # Directories that are local to each node.
 _NODE_LOCAL = ("/dev", "/etc", "/opt", "/proc", "/tmp", "/usr", "/var")

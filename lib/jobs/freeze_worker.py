@@ -167,7 +167,7 @@ def freeze(store: str, *words: str, run: Path | None = None) -> None:
                 code = WorkingTree(Path(top), directory.parents[1])  # without the scratch directory
                 frozen += _keep(Frozen(directory, name, code))
         except (OSError, GitError) as error:
-            reason = getattr(error, "strerror", "see git's output above")
+            reason = getattr(error, "strerror", error)
             _refuse(name, f"cannot read {top}: {reason}")
     copies = [each.rpartition("-")[0] for each in frozen]
     with suppress(OSError, ValueError):

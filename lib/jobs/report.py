@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import pwd
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from lib.configuration.tables import find_files
 from lib.jobs.usage import NOT_MEASURED, Usage, usage_of
 from lib.script.errors import LongshipError, printable
-from lib.script.output import Report, as_json
+from lib.script.output import Report, as_json, number
 from lib.script.records import readable_values
 
 _GROUP = ("user", "project", "month", "stack", "cost_unit")
@@ -33,18 +34,23 @@ _COLUMNS = {
 _Row = dict[str, Any]
 
 
-def report(runs: Path, since: str, form: str) -> tuple[Report, list[LongshipError]]:
+def report(
+    runs: Path, since: str, form: str, others: Iterable[Path] = ()
+) -> tuple[Report, list[LongshipError]]:
     """Sum the runs of all users that began in a month or later, and name what the sums lack.
 
-    The form is table, csv or json.
+    The form is table, csv or json; others are runs directories of colleagues.
     """
-    groups: dict[tuple[str, ...], dict[str, list[Usage]]] = {}  # by group and run
+    groups: dict[tuple[str, ...], dict[tuple[Path, str], list[Usage]]] = {}  # by group and run
     problems: list[LongshipError] = []
     unmeasured, unended = [], []
-    for path in find_files(runs, "*/record.json"):
+    for path in _records((runs, *others), problems):
         record = readable_values(path)
         lacks = [each for each in ("started", "gpus", "nodes") if not record.get(each)]
-        if lacks:
+        if not record:
+            hint = f"run: ls -l {shlex.quote(str(path))}"
+            problems.append(LongshipError(f"cannot read {path}: it is left out", hint))
+        elif lacks:
             hint = f"add them; or delete the run: rm -r {shlex.quote(str(path.parent))}"
             message = f"{path} is left out: it has no {' and no '.join(lacks)}"
             problems.append(LongshipError(message, hint))
@@ -57,7 +63,8 @@ def report(runs: Path, since: str, form: str) -> tuple[Report, list[LongshipErro
                 continue
             if not usage.measured_percent:
                 unmeasured.append(run)
-            groups.setdefault(_group(path, record), {}).setdefault(run, []).append(usage)
+            place = path.parent.parent, run
+            groups.setdefault(_group(path, record), {}).setdefault(place, []).append(usage)
     rows = [
         {**dict(zip(_GROUP, key)), "runs": len(found), **summed([*chain(*found.values())])}
         for key, found in sorted(groups.items())
@@ -71,6 +78,21 @@ def report(runs: Path, since: str, form: str) -> tuple[Report, list[LongshipErro
     if form == "json":
         return as_json({each: row[each] for each in _COLUMNS} for row in rows), problems
     return Report(_as_csv(rows) if form == "csv" else _as_table(rows)), problems
+
+
+def _records(directories: tuple[Path, ...], problems: list[LongshipError]) -> Iterator[Path]:
+    """Yield the records in directories of runs, once for each directory."""
+    for directory in {os.path.realpath(each): each for each in directories}.values():
+        found, runs = find_files(directory, "*/record.json"), find_files(directory, "*/")
+        yield from found
+        closed = [each.name for each in runs if not os.access(each, os.R_OK | os.X_OK)]
+        quoted = shlex.quote(str(directory))  # not -R: a run has patches and keys
+        hint = f"ask its owner to run: chmod g+rx {quoted} {quoted}/*/"
+        if closed:
+            text = f"cannot read these runs in {directory}: {_named(closed)}"
+            problems.append(LongshipError(text, hint))
+        elif not found and directory != directories[0]:
+            problems.append(LongshipError(f"no runs found in {directory}", hint))
 
 
 def _group(path: Path, record: Mapping[str, str]) -> tuple[str, ...]:
@@ -119,8 +141,13 @@ def _as_csv(rows: list[_Row]) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(_COLUMNS)
-    table.writerows([_cell(each, "{}", row[each]) for each in _COLUMNS] for row in rows)
+    table.writerows([_plain(_cell(each, "{}", row[each])) for each in _COLUMNS] for row in rows)
     return text.getvalue()
+
+
+def _plain(cell: str) -> str:
+    """Return the text of a cell such that no spreadsheet takes it for a formula."""
+    return "'" * (cell.startswith(tuple("=+-@\t\r")) and number(cell) is None) + printable(cell)
 
 
 def _as_table(rows: list[_Row]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Callable
@@ -67,10 +68,12 @@ def _runs(paths: Paths, names: tuple[str, ...], command: str) -> list[Path]:
 
 def synced_runs(paths: Paths, names: tuple[str, ...]) -> list[Path]:
     """Return the runs of these names, or else all of the user's own, for `submit.py sync`."""
-    if names:
-        return _runs(paths, names, "sync")
     recorded = [each.parent for each in find_files(paths.runs, "*/record.json")]
-    return [each for each in recorded if is_own(each)]
+    found = _runs(paths, names, "sync") if names else [*filter(is_own, recorded)]
+    if not all(map(is_own, found)):
+        message = "sync uploads only your own runs, to which nobody else can write"
+        raise LongshipError(message, f"run: ls -ld {shlex.join(map(str, found))}")
+    return found
 
 
 def page_of(paths: Paths, names: tuple[str, ...], output: str) -> tuple[list[list[Path]], Path]:
@@ -121,6 +124,11 @@ def training_of(root: Path, runs: list[Path], findings: Findings) -> dict[str, A
         if lacks:
             hint = "the job has not ended, its node was lost, or an older version recorded it"
             gaps.append((f"not in the record of {run.name}: {', '.join(lacks)}", hint))
+        log = record.get("log", "")
+        if os.path.isfile(log) and not os.access(log, os.R_OK):
+            gaps.append(
+                (f"cannot read {log}", f"ask its owner to run: chmod g+r {shlex.quote(log)}")
+            )
     first, last, outputs = records[runs[0]], records[runs[-1]], outputs_of(runs[-1])
     metrics, files = _metrics(root, last.get("stack", ""), outputs, gaps)
     samples = [str(each) for run in runs for each in find_files(run, "usage/*.csv")]
@@ -171,7 +179,7 @@ def _job(run: Path, record: Mapping[str, str], findings: Findings) -> dict[str, 
     attempts = record.get("attempts", "").splitlines()
     restarts = [each.partition(" ")[0] for each in attempts if "; restart " in each]
     facts = {name: [record.get(each, "") for each in keys] for name, keys in _INPUT.items()}
-    facts["options"] = [content_of(run / "options").decode(errors="replace").replace("\n", " ")]
+    facts["options"] = [_text(run / "options").replace("\n", " ")]
     facts["run directory"] = [str(run)]
     return {
         "name": run.name,
@@ -184,11 +192,16 @@ def _job(run: Path, record: Mapping[str, str], findings: Findings) -> dict[str, 
             (name, ", ".join(filter(None, each))) for name, each in facts.items() if any(each)
         ],
         "code": [_repository(each) for each in find_files(run, "repositories/*.commit")],
-        "packages": content_of(run / "packages.txt").decode(errors="replace").split(),
+        "packages": _text(run / "packages.txt").split(),
         "attempts": attempts,
         "restarts": [seconds_between(_EPOCH, each) for each in restarts],
-        "findings": findings(log) if log else [],
+        "findings": findings(log) if os.access(log, os.R_OK) else [],
     }
+
+
+def _text(file: Path) -> str:
+    """Return the text of a file of a run, behind no link: others write runs, and read the page."""
+    return content_of(file, follow=False).decode(errors="replace")
 
 
 def _shown(time: str) -> str:
@@ -207,9 +220,9 @@ def _duration(records: Iterable[Mapping[str, str]]) -> str | None:
 
 def _repository(file: Path) -> tuple[str, str, str, str]:
     """Return name, commit, local changes and the file with them (lib/jobs/frozen_code.bash)."""
-    commit = re.search(r"^commit (\S+)", content_of(file).decode(errors="replace"), re.MULTILINE)
+    commit = re.search(r"^commit (\S+)", _text(file), re.MULTILINE)
     patch = file.with_suffix(".patch")
-    count = content_of(patch).count(b"diff --git ")
+    count = _text(patch).count("diff --git ")
     changed = f"{count} file{'s' * (count > 1)}" if count else "none"
     return file.stem, commit[1][:12] if commit else "", changed, str(patch) if count else ""
 

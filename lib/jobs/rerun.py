@@ -51,7 +51,7 @@ def recorded_run(paths: Paths, name: str, command: str = "python3 submit.py reru
             f"name one of them: {command} {names[-1]}",
         )
     records = find_files(paths.runs, "*/record.json")
-    newest = sorted(records, key=lambda each: each.stat().st_mtime)[-5:]
+    newest = sorted(records, key=lambda each: each.lstat().st_mtime)[-5:]
     names = ", ".join(each.parent.name for each in reversed(newest))
     raise LongshipError(
         f'no run "{name}" in {paths.runs}',

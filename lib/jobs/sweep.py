@@ -13,9 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from lib.configuration.tables import open_file
 from lib.jobs.request import array_tasks
 from lib.script.errors import LongshipError
+from lib.script.records import open_file
 
 _PLACE = re.compile(r"@(?:@\{|\{([^}]+)\})")  # @@{ stands for @{
 

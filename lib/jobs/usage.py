@@ -11,10 +11,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
-from lib.configuration.tables import find_files, open_file
+from lib.configuration.tables import find_files
 from lib.script.errors import LongshipError
 from lib.script.output import number
-from lib.script.records import earlier_seconds, seconds_between
+from lib.script.records import earlier_seconds, open_file, seconds_between
 
 NOT_MEASURED = "not measured"
 _ALWAYS = ("gpu_hours", "gpu_utilisation_percent", "gpu_peak_memory_mib", "energy_kwh")  # recorded
@@ -90,9 +90,9 @@ def recorded_values(run: Path, record: Mapping[str, str]) -> list[str]:
 def _last_rows(file: Path, problems: list[LongshipError]) -> list[_Row]:
     """Return the last complete line of each device in a file of samples."""
     with open_file(file) as stream:
-        heading = stream.readline().decode(errors="replace").strip().split(",")
+        heading = stream.readline(_TAIL).decode(errors="replace").strip().split(",")
         stream.seek(max(stream.tell(), os.fstat(stream.fileno()).st_size - _TAIL))
-        *lines, rest = stream.read().decode(errors="replace").split("\n")
+        *lines, rest = stream.read(_TAIL).decode(errors="replace").split("\n")
     quoted = shlex.quote(str(file))
     rows = [dict(zip(heading, line.split(","))) for line in lines]
     devices = {row["device"]: row for row in rows if _is_sample(row)}
@@ -109,7 +109,7 @@ def _is_sample(row: _Row) -> bool:
     """Tell whether a line has the columns of usage.bash, with numbers as totals."""
     values = [row.get("time") or "?", row.get("device", "?").replace("cpu", "0")]
     values += [row.get(each, "?") or "0" for each in _TOTALS]
-    return all(re.fullmatch("[0-9]{1,12}", each) for each in values)
+    return len(values[0]) < 11 and all(re.fullmatch("[0-9]{1,12}", each) for each in values)
 
 
 def _summed(rows: list[_Row], record: Mapping[str, str]) -> Usage:

@@ -16,17 +16,13 @@ from lib.repositories.git import Git, join_names
 from lib.script.errors import printable
 from lib.script.execute import write_file
 from lib.script.records import content_of
-from lib.script.secrets import SECRET, compiled
+from lib.script.secrets import has_secret
 
 _READING = r"^(core\.(autocrlf|eol|filemode|ignorecase|symlinks)|extensions\.objectformat)$"
 _STATUS = "--porcelain=v2 --untracked-files=all --no-renames --ignore-submodules=all"
+_SECONDS = 300  # that git can take: a FIFO in a repository would stop it for ever
 _MOST_BYTES, _MOST_FILES = 10_000_000, 1000  # of a new file or directory: more is data, not code
 _DIFF = "--cached --binary --no-color --no-renames --no-ext-diff --no-textconv"
-# secrets, and passwords in URLs
-_IN_NO_PATCH = compiled(
-    SECRET
-    + r"|://[^]/:@<>{}$*[:space:]]+:[^]/@<>{}$*[:space:]]+@|https?://[^]/:@<>{}$*[:space:]]{20,}@"
-)
 
 
 class WorkingTree(Git):
@@ -59,7 +55,7 @@ class WorkingTree(Git):
             **{"GIT_CONFIG_GLOBAL": os.devnull, "HOME": self.work, "XDG_CONFIG_HOME": self.work},
             **{"GIT_CONFIG_COUNT": 0, "GIT_CONFIG_PARAMETERS": ""},
         }
-        return super()._start(words, errors, **{**environment, **options})
+        return super()._start(words, errors, **{"timeout": _SECONDS, **environment, **options})
 
     def _borrow(self, own: Path, unread: Path | None) -> None:
         """Give git's directory the HEAD and index of the repository, and some of its settings."""
@@ -71,14 +67,15 @@ class WorkingTree(Git):
             path = re.sub(r"[][\\*?]", r"\\\g<0>", str(unread.relative_to(self.directory)))
             excluded = os.fsencode(f"/{path}/\n")
         if own.is_file():  # of a submodule, or one of several work trees
-            own = own.parent / os.fsdecode(own.read_bytes()).partition("gitdir: ")[2].rstrip("\n")
+            own = own.parent / os.fsdecode(content_of(own)).partition("gitdir: ")[2].rstrip("\n")
         if own.exists():
             self._find_commit(own)
         if self.commit:
             shared = own / os.fsdecode(content_of(own / "commondir")).rstrip("\n")
             alternates = os.fsencode(f"{shared / 'objects'}\n")
             (self.work / "objects/info/alternates").write_bytes(alternates)
-            found = Git(self.directory).ask("config --get-regexp", _READING, GIT_DIR=own)
+            words = ("config --get-regexp", _READING)
+            found = Git(self.directory).ask(*words, GIT_DIR=own, timeout=_SECONDS)
             for key, name, value in re.findall(r"^(\w+)\.(\w+) ?([a-z0-9]*)$", found, re.MULTILINE):
                 settings += f"[{key}]\n{name} = {value or 'true'}\n"
             excluded += content_of(shared / "info/exclude")
@@ -87,7 +84,8 @@ class WorkingTree(Git):
             # with its time, by which git knows files that were changed in the same moment
             for index in (own / "index", *own.glob("sharedindex.*")):
                 with suppress(OSError):
-                    shutil.copy2(index, self.work / index.name)
+                    if index.is_file():  # not /dev/zero
+                        shutil.copy2(index, self.work / index.name)
         (self.work / "HEAD").write_text(
             f"{self.commit or 'ref: refs/heads/none'}\n", encoding="utf-8"
         )
@@ -96,7 +94,7 @@ class WorkingTree(Git):
 
     def _find_commit(self, own: Path) -> None:
         words = ("rev-parse --revs-only", "HEAD", "refs/longship/base")
-        succeeded, output = Git(self.directory).attempt(*words, GIT_DIR=own)
+        succeeded, output = Git(self.directory).attempt(*words, GIT_DIR=own, timeout=_SECONDS)
         found = re.findall("^[0-9a-f]{40,64}$", output, re.MULTILINE)
         if succeeded and found:
             self.commit, self.base = found[0], found[-1]
@@ -218,10 +216,10 @@ class WorkingTree(Git):
     def _patch(self) -> tuple[bytes, list[str]]:
         """Return all changes since the base, and the files left out; of submodules the commit."""
         patch, left = self.run(f"diff {_DIFF}", self.base), []
-        if _IN_NO_PATCH.search(patch):
+        if has_secret(patch):
             for name in self.names(f"diff {_DIFF} --name-only -z", self.base):
                 changes = self.run(f"diff {_DIFF}", self.base, "--", f":(literal){name}")
-                left += [name] if _IN_NO_PATCH.search(changes) else []
+                left += [name] if has_secret(changes) else []
             others = [f":(exclude,literal){each}" for each in left]
             patch = self.run(f"diff {_DIFF}", self.base, "--", ".", *others)
         return patch, left

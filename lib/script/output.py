@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?", re.ASCII)
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,20})?", re.ASCII)
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _SURROGATE = re.compile("[\ud800-\udfff]")  # stands for a byte that is not UTF-8
 

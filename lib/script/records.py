@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shlex
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from lib.script.errors import LongshipError
 
+LARGEST = 1 << 26  # bytes of a file that is read as a whole
+_LARGEST_RECORD = 1 << 22
 _VALUE = r'(?m)^  "(\w+)": "(.*)"'  # as bash reads it: a value on each line
 
 
@@ -21,10 +27,13 @@ def read_record(record: Path, hint: str = "") -> dict[str, str]:
     import json  # 3 ms that a launch without a record does not need
 
     try:
-        return json.loads(record.read_text(encoding="utf-8", errors="surrogateescape"))
+        found = json.loads(read_file(record, _LARGEST_RECORD).decode(errors="surrogateescape"))
+        if not isinstance(found, dict):
+            raise ValueError("expected an object")
+        return {name: value for name, value in found.items() if isinstance(value, str)}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LongshipError(
             f"cannot read the record {record}: {error}", hint or f"rm {shlex.quote(str(record))}"
         ) from error
@@ -32,15 +41,33 @@ def read_record(record: Path, hint: str = "") -> dict[str, str]:
 
 def readable_values(record: Path) -> dict[str, str]:
     """Return what can be read of a record: a report shows damaged and foreign records too."""
-    text = content_of(record).decode(errors="surrogateescape")
+    text = content_of(record, _LARGEST_RECORD).decode(errors="surrogateescape")
     return {name: _unescaped(value) for name, value in reversed(re.findall(_VALUE, text))}
 
 
-def content_of(file: Path) -> bytes:
-    """Return the content of a regular file, nothing if it cannot be read; never wait for a FIFO."""
+def open_file(path: Path, *, follow: bool = True) -> BinaryIO:
+    """Open a regular file to read it; with another, such as a FIFO, a script would wait forever."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    number = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(number, "rb")
+
+
+def read_file(file: Path, most: int = LARGEST, *, follow: bool = True) -> bytes:
+    """Return the content of a regular file; one with more bytes is an OSError."""
+    with open_file(file, follow=follow) as stream:
+        content = stream.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most} bytes", str(file))
+    return content
+
+
+def content_of(file: Path, most: int = LARGEST, *, follow: bool = True) -> bytes:
+    """Return the content of a regular file, nothing if it cannot be read."""
     with suppress(OSError):
-        if file.is_file():
-            return file.read_bytes()
+        return read_file(file, most, follow=follow)
     return b""
 
 

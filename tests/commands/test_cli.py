@@ -106,7 +106,7 @@ def test_what_is_typed_again_is_no_dry_run_and_holds_no_password(monkeypatch):
             "python3 submit.py local/run_training_local.sbatch --nodes=2 --yes -- --steps 1",
         ),
         ("submit.py -N 2", "-N is an option of sbatch", "python3 submit.py SITE/JOB.sbatch -N 2"),
-        ("submit.py --nods=2 x", "no such option: --nods", "see: python3 submit.py --help"),
+        ("submit.py --nodez=2 x", "no such option: --nodez", "see: python3 submit.py --help"),
         (
             "submit.py --chain=0 x",
             "invalid value for '--chain': 0 is not",

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pwd
+import shutil
 
 import pytest
 
@@ -128,7 +129,46 @@ def test_what_a_record_holds_moves_no_cursor(runs):
     folder = runs({**RECORD, **MEASURED, "project": "\x1b[31mred\n", "stack": "=cmd"})
     text = report(folder, "", "table")[0].text
     assert all(line.isprintable() for line in text.splitlines())
-    assert rows_of(folder)[0][0]["project"] == "\x1b[31mred\n"
+    assert rows_of(folder)[0][0]["project"] == "?[31mred?"
+
+
+@pytest.mark.parametrize("text", ["=HYPERLINK(1)", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1"])
+def test_no_cell_of_csv_is_a_formula(text, runs):
+    """A spreadsheet shows what follows an apostrophe as text."""
+    folder = runs({**RECORD, **MEASURED, "project": text, "cost_unit": "-3.5"})
+    (row,), _ = rows_of(folder)
+    assert row["project"] == "'" + text.replace("\t", "?").replace("\r", "?")
+    assert row["cost_unit"] == "-3.5"
+
+
+def test_runs_of_colleagues_are_read_too(runs, tmp_path):
+    folder = runs({**RECORD, **MEASURED})
+    other = tmp_path / "theirs"
+    shutil.copytree(folder, other)
+    shutil.copytree(folder / "1-train", other / "2-train")
+    (tmp_path / "link").symlink_to(folder)
+    shown, problems = report(folder, "", "csv", [tmp_path / "link", other])
+    assert next(csv.DictReader(io.StringIO(shown.text)))["runs"] == "3" and problems == []
+    (tmp_path / "none").mkdir()
+    _, (problem,) = report(folder, "", "csv", [tmp_path / "none"])
+    assert str(problem) == f"no runs found in {tmp_path}/none" and "chmod g+rx" in problem.hint
+
+
+@pytest.mark.skipif(not os.geteuid(), reason="root reads all")
+def test_closed_runs_are_told(runs):
+    folder = runs({**RECORD, **MEASURED}, {**RECORD, **MEASURED})
+    (folder / "2-train").chmod(0)
+    (row,), (problem,) = rows_of(folder)
+    (folder / "2-train").chmod(0o700)
+    assert row["runs"] == "1"
+    assert str(problem) == f"cannot read these runs in {folder}: 2-train"
+    assert problem.hint.endswith(f"chmod g+rx {folder} {folder}/*/")
+
+
+def test_huge_numbers_of_a_record_are_not_measured(runs):
+    folder = runs({**RECORD, **MEASURED, "energy_kwh": "9" * 400, "cost": "1" * 9999})
+    (row,), _ = rows_of(folder)
+    assert (row["energy_kwh"], row["cost"]) == ("not measured", "")
 
 
 def test_no_runs_are_told(tmp_path):

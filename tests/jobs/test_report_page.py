@@ -277,7 +277,7 @@ def test_hostile_text_is_no_markup(runs, inside):
         (f"token hf_{'a' * 34} is wrong", "token *** is wrong"),
         ("--hub-token=abcdefgh --steps 3", "--hub-token=*** --steps 3"),
         ("--api-key abcdefgh", "--api-key ***"),
-        ("'--api-key' 'abcdefgh' '--steps' '3'", "'--api-key' '*** '--steps' '3'"),
+        ("'--api-key' 'abcdefgh' '--steps' '3'", "'--api-key' '***' '--steps' '3'"),
         ("WANDB_API_KEY=abcdefgh", "WANDB_API_KEY=***"),
         ("No API key configured", "No API key configured"),
         ("--tokenizer /a/b", "--tokenizer /a/b"),
@@ -301,4 +301,4 @@ def test_missing_library_is_told(inside, monkeypatch):
 def test_page_and_sums_cannot_be_combined(run, root):
     done = run([sys.executable, root / "submit.py", "report", "3", "--csv"], check=False)
     assert done.returncode == 2
-    assert "--csv, --json and --since cannot be combined with RUN" in done.stderr
+    assert "--csv, --json, --runs and --since cannot be combined with RUN" in done.stderr

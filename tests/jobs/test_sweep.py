@@ -77,7 +77,7 @@ def test_argument_without_an_array_is_left_alone(folder):
             "cannot read rat.txt: No such file or directory",
             "to pass @{rat.txt}: @@{rat.txt}",
         ),
-        ("@{.}", "0-1", "cannot read .: Is a directory", "write a value for each task"),
+        ("@{.}", "0-1", "cannot read .: it is not a regular file", "write a value for each task"),
         ("@{my file}", "1-9", "my file has 9 lines, but task 9 takes line 10", "use --array=0-8"),
         (
             "@{my file}",

@@ -74,6 +74,20 @@ def test_only_what_a_job_has_written_since_is_uploaded_again(jobs):
     assert jobs("once", folder)[1] == ["run-a0.wandb"]
 
 
+def test_no_link_out_of_a_run_is_followed(jobs, tmp_path):
+    other = jobs.make("b", ".")
+    folder = jobs.make("a", ".", "sub")
+    (folder / "outputs").symlink_to(folder / "sub")
+    (folder / "sub/deeper").symlink_to(other)
+    (folder / "wandb/offline-run-x").symlink_to(next(other.glob("wandb/*")))
+    for kind in (os.mkfifo, lambda file: file.symlink_to(next(other.glob("wandb/*/*.wandb")))):
+        place = folder / f"sub/wandb/offline-run-{len(os.listdir(folder / 'sub/wandb'))}"
+        place.mkdir()
+        kind(place / "run-c.wandb")
+    assert jobs("once", folder)[1] == ["run-a0.wandb", "run-a1.wandb"]
+    assert not [*other.glob("wandb/*/*.synced")]
+
+
 def test_missing_key_is_told(jobs):
     done, _ = jobs("once", jobs.make("a", "."), check=False, WANDB_API_KEY="")
     assert done.returncode == 1

@@ -19,7 +19,11 @@ from pathlib import Path
 from statistics import fmean
 from urllib.parse import quote
 
-from training_curves import NOT_MEASURED, Training
+sys.path.insert(1, str(Path(__file__).parents[3]))
+
+from training_curves import NOT_MEASURED, Training  # noqa: E402
+
+from lib.script.secrets import mask  # noqa: E402
 
 POINTS = 300  # of a line; means of neighbours, if there are more
 COLOURS = 6  # --line-0 to --line-5 of report_page.css
@@ -47,13 +51,6 @@ NOTE = (
     "Dotted lines mark restarts; wall time does not include the time between jobs."
 )
 
-# Tokens, passwords in addresses, and values whose names say it; records quote each argument.
-_NAMED = r"[\w-]*(?:token|key|password|secret)"
-SECRET = re.compile(
-    r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|AKIA)[\w-]{16,}|(?<=://)[^/@\s]*:[^/@\s]+(?=@)"
-    rf"|(?i:({_NAMED}=|--{_NAMED}'?[ =]'?)\S+)"
-)
-
 
 class Html(str):
     """Text that is markup already."""
@@ -61,7 +58,7 @@ class Html(str):
 
 def shown(text):
     """Return a text with nothing in it that is markup or a secret."""
-    return escape(SECRET.sub(lambda found: f"{found[1] or ''}***", str(text)))
+    return escape(mask(str(text)))
 
 
 def element(name, *content, **attributes):

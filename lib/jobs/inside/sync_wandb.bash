@@ -7,16 +7,23 @@
 set -euo pipefail
 source "${LONGSHIP_ROOT:?}/lib/script/messages.bash"
 
-# wandb_sync INSTALL RUN...: upload what jobs have written since the last upload. wandb continues where it has ended;
+# wandb_sync INSTALL RUN...: upload what jobs have written since the last upload, but follow no link out of a run. wandb continues where it has ended;
 # its mark gets the time at which the upload has begun, as a job can write meanwhile. The file `begun` has that time by
 # the clock of the file system, as the jobs' files do.
 wandb_sync() {
   local -r install=$1
-  local run file
+  local run place file own results target
   local -A changed=()
   for run in "${@:2}"; do
-    for file in "$run"{,/outputs,/outputs/*,/outputs/*/*}/wandb/offline-run-*/run-*.wandb; do
-      if [[ -e $file && ! $file.synced -nt $file ]]; then changed[$(realpath -- "$file")]=1; fi
+    own=$(realpath -m -- "$run") results=$(realpath -m -- "$run/outputs")
+    for place in "$run" "$results"{,/*,/*/*}; do
+      for file in "$place"/wandb/offline-run-*/run-*.wandb; do
+        if [[ ! -f $file ]]; then continue; fi
+        target=$(realpath -- "$file") # not behind a link out of the run
+        if [[ $target/ == "$own"/* || $target/ == "$results"/* ]] && [[ ! $target.synced -nt $target ]]; then
+          changed[$target]=1
+        fi
+      done
     done
   done
   if ((${#changed[@]} == 0)); then

@@ -2,22 +2,24 @@
 
 import csv
 import json
-import math
 from pathlib import Path
 from statistics import fmean, median
 
+from lib.script.records import open_file, read_file
+
 NOT_MEASURED = "not measured"
 MARGIN = 30  # seconds by which the clocks of nodes can differ
+LARGEST = 1e30  # number in a chart; the means of larger ones overflow
 SAMPLE = (("time", max), ("utilisation", fmean), ("power", sum), ("memory", max))  # of a node
 
 
 def number(value):
-    """Return a finite number, or None."""
+    """Return a number that can be drawn, or None."""
     try:
         value = float(value)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         return None
-    return value if math.isfinite(value) else None
+    return value if abs(value) < LARGEST else None
 
 
 class Training:
@@ -38,13 +40,17 @@ class Training:
             except (OSError, ValueError) as error:
                 self.gaps.append((f"cannot read {file}: {error}", f"look at the file: {file}"))
         for file in map(Path, data["samples"]):
-            self.read_samples(file)
+            try:
+                self.read_samples(file)
+            except (OSError, KeyError, csv.Error) as error:
+                self.gaps.append((f"cannot read {file}: {error}", f"look at the file: {file}"))
         self.complete_speed()
         self.segments = self.find_segments()
 
     def read_metrics(self, file):
         """Read JSON Lines, or events of TensorBoard."""
         if ".tfevents." in file.name:
+            open_file(file).close()  # or it is a FIFO
             from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
             events = EventAccumulator(str(file), size_guidance={"scalars": 0}).Reload()
@@ -56,12 +62,12 @@ class Training:
 
     def read_lines(self, file):
         """Read JSON Lines; a job that was killed can leave an incomplete last one."""
-        *lines, rest = file.read_text("utf-8", errors="replace").split("\n")
+        *lines, rest = read_file(file, 1 << 28).decode(errors="replace").split("\n")
         damaged = 0
         for line in filter(None, lines):
             try:
                 self.add(json.loads(line))
-            except (ValueError, AttributeError):
+            except (AttributeError, RecursionError, ValueError):
                 damaged += 1
         if damaged:
             hint = f"look for lines that are not JSON: {file}"
@@ -93,13 +99,13 @@ class Training:
     def read_samples(self, file):
         """Read the samples of a node (lib/jobs/usage.bash): each begins with its first device."""
         node, sample = self.nodes.setdefault(file.stem, []), {}
-        with file.open(encoding="utf-8", errors="replace", newline="") as lines:
-            for row in (*csv.DictReader(lines), None):
-                if row is None or row["device"] in sample:
-                    self.add_sample(node, sample)
-                    sample = {}
-                if row and None not in row.values():  # the last line can be incomplete
-                    sample[row["device"]] = row
+        lines = read_file(file).decode(errors="replace").split("\n")
+        for row in (*csv.DictReader(lines), None):
+            if row is None or row["device"] in sample:
+                self.add_sample(node, sample)
+                sample = {}
+            if row and None not in row.values():  # the last line can be incomplete
+                sample[row["device"]] = row
 
     def add_sample(self, node, sample):
         """Add the values of all devices of a node; without GPUs those of its processes."""
