@@ -177,7 +177,6 @@ venv_discard() {
 venv_remove_unfinished() {
   local each
   for each in "$1/${venv##*/venv_}-"[0-9]*/; do # the lock is that of this stack and architecture
-    # another member's stays
     if [[ -d $each && ! -e $each/longship-base ]]; then rm -rf -- "$each" 2>/dev/null || :; fi
   done
 }
@@ -186,7 +185,7 @@ venv_remove_unfinished() {
 venv_remove_replaced() {
   local old
   while IFS= read -r -d '' old; do
-    rm -rf -- "$old" 2>/dev/null || : # another member's stays
+    rm -rf -- "$old" 2>/dev/null || : # a program can still hold a file in it
   done < <(find "$1" -mindepth 1 -maxdepth 1 -type d -name "${venv##*/venv_}-[0-9]*" ! -path "$venv_new" \
     -mtime "+$VENV_KEPT_DAYS" -print0)
 }
