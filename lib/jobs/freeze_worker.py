@@ -242,7 +242,7 @@ def _restore(store: Path, run: Path, name: str, top: Path) -> list[str]:
             f"run it with the current code: python3 submit.py rerun {run.name} --live",
         )
     frozen = facts.get("frozen", "")
-    is_name = re.fullmatch(f"{re.escape(name)}-{_ID}-{_ID}", frozen)
+    is_name = re.fullmatch(f"{re.escape(name)}-{_ID}-({_ID})?", frozen)
     if is_name and _is_complete(store / frozen.rpartition("-")[0]):
         for kind in ("commit", "patch"):
             with suppress(FileNotFoundError):

@@ -7,7 +7,7 @@ TASK_PREFIX=() # a command of the site before the launcher; never from the calle
 # serve_jupyter [OPTION...]: serve until the job ends, with options of jupyter lab.
 serve_jupyter() {
   local -r node=$SLURMD_NODENAME port=$MASTER_PORT
-  directory_make "$RUN_DIR/jupyter"
+  mkdir -m 700 -- "$RUN_DIR/jupyter" || [[ -d $RUN_DIR/jupyter ]] # of a requeued job
   jupyter_make_certificate "$node"
   jupyter_make_token
   # for the log, which does not contain the token

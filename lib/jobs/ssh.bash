@@ -30,8 +30,8 @@ serve_ssh() {
 
 # ssh_make_keys NAME: make the key of the server and that of the user, for this job alone.
 ssh_make_keys() {
-  directory_make "$RUN_DIR/ssh" "$RUN_DIR/$1"
-  rm -f -- "$RUN_DIR/ssh/host_key"* "$RUN_DIR/$1/key"* # of a requeued job
+  rm -rf -- "$RUN_DIR/ssh" "${RUN_DIR:?}/$1" # of a requeued job
+  mkdir -m 700 -- "$RUN_DIR/ssh" "$RUN_DIR/$1" || return
   ssh-keygen -q -t ed25519 -N '' -C "$1" -f "$RUN_DIR/ssh/host_key" &&
     ssh-keygen -q -t ed25519 -N '' -C "$1, job $SLURM_JOB_ID" -f "$RUN_DIR/$1/key" &&
     mv -- "$RUN_DIR/$1/key.pub" "$RUN_DIR/ssh/accepted_keys"

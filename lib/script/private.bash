@@ -27,8 +27,9 @@ directory_create() {
 roots_make() {
   local found
   directory_make "$@"
-  found=$(find -H "$@" -maxdepth 1 -type d \( \( ! -uid "$UID" -o -perm /022 \) -print -quit \
-    -o ! -samefile "$1" -prune -o ! -perm /011 -prune \)) || found=
+  found=$(exec find -H "$@" -maxdepth 1 -type d \( \( ! -uid "$UID" -o -perm /022 \) -print -quit \
+    -o ! -samefile "$1" -prune -o ! -perm /011 -prune \)) ||
+    fail "cannot check who can write to ${*@Q}" 'see the line above'
   if [[ -z $found ]]; then return; fi
   if [[ ! -O $found ]]; then
     fail "$found belongs to $(stat -c %U -- "$found"), who would decide what you run" \
@@ -72,13 +73,14 @@ is_own() {
 
 # file_begin FILE: set REPLY to a new file next to it, for its content.
 file_begin() {
-  REPLY=$(mktemp -- "$1.partial.XXXXXX") || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+  REPLY=$(exec mktemp -- "$1.partial.XXXXXX") || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
 }
 
-# file_publish PARTIAL FILE [MODE]: rename a complete file to its final name; who can enter its directory can read it. -f:
-# on a terminal mv would ask before it replaces a file.
+# file_publish PARTIAL FILE [MODE]: rename a complete file to its final name; who can enter its directory can read it, but for
+# mode 600, which it has already. -f: on a terminal mv would ask before it replaces a file.
 file_publish() {
-  { chmod "${3:-644}" -- "$1" && mv -f -T -- "$1" "$2"; } || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
+  { { [[ ${3:-} == 600 ]] || chmod "${3:-644}" -- "$1"; } && mv -f -T -- "$1" "$2"; } ||
+    fail_writing "${2%/*}" "cannot write $2" 'see the line above'
 }
 
 # file_write FILE TEXT [MODE]: write a file, complete or not at all.

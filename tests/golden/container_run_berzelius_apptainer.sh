@@ -411,8 +411,9 @@ directory_create() {
 roots_make() {
   local found
   directory_make "$@"
-  found=$(find -H "$@" -maxdepth 1 -type d \( \( ! -uid "$UID" -o -perm /022 \) -print -quit \
-    -o ! -samefile "$1" -prune -o ! -perm /011 -prune \)) || found=
+  found=$(exec find -H "$@" -maxdepth 1 -type d \( \( ! -uid "$UID" -o -perm /022 \) -print -quit \
+    -o ! -samefile "$1" -prune -o ! -perm /011 -prune \)) ||
+    fail "cannot check who can write to ${*@Q}" 'see the line above'
   if [[ -z $found ]]; then return; fi
   if [[ ! -O $found ]]; then
     fail "$found belongs to $(stat -c %U -- "$found"), who would decide what you run" \

@@ -94,7 +94,7 @@ def test_jobs_run_the_code_of_their_submission(clone, slurm):
     """One, a chain, an array, and those that are to run from the clone; then runs of them again."""
     hold = ("local/probe.sbatch", "--hold")
     single = clone.submit(*hold, "--", "a b")
-    copies = sorted(each.name for each in clone.runs.glob("code-*/*") if each.is_dir())
+    copies = sorted(each.name for each in clone.runs.glob("code/*") if each.is_dir())
     for name in copies:
         assert name in single.stderr
     assert "; later changes do not reach this job\n" in single.stderr
@@ -124,7 +124,7 @@ def test_jobs_run_the_code_of_their_submission(clone, slurm):
     slurm.run(["scontrol", "release", host])
     assert slurm.wait(host) == "COMPLETED", slurm.log(host)
     assert printed(clone.run(host).log) == FIRST
-    assert len(list(clone.runs.glob("code-*/longship-*/"))) == 2  # another configuration.toml
+    assert len(list(clone.runs.glob("code/longship-*/"))) == 2  # another configuration.toml
     assert clone.run(job).record["repository"] == str(clone.root)
     (clone.root / "moved.py").rename(clone.root / "probe.py")
     slurm.run(["scontrol", "release", live.stdout.split()[0], unfrozen])
@@ -134,7 +134,7 @@ def test_jobs_run_the_code_of_their_submission(clone, slurm):
 
     mark(clone, "last")
     (clone.root / "results").unlink()
-    for folder in clone.runs.glob("code-*"):  # as if they had been removed since
+    for folder in clone.runs.glob("code"):  # as if they had been removed since
         shutil.rmtree(folder)
     again = [clone.job("rerun", each) for each in (job, live.stdout.split()[0])]
     again.append(clone.job("rerun", job, "--live"))
@@ -148,7 +148,7 @@ def test_jobs_run_the_code_of_their_submission(clone, slurm):
     base = git(clone, clone.tool, "rev-parse", "old").strip()
     record = clone.run(job).folder / "repositories/tool.commit"
     record.write_text(record.read_text().replace(base, "0" * 40))
-    for folder in clone.runs.glob("code-*"):
+    for folder in clone.runs.glob("code"):
         shutil.rmtree(folder)
     told = clone.submit("rerun", job, check=False)
     assert told.returncode == 1 and not told.stdout

@@ -178,7 +178,7 @@ def test_runs_that_cannot_be_written_to_are_told(own):
         pytest.skip("root may write anywhere")
     own.runs.mkdir(exist_ok=True)
     own.runs.chmod(0o555)
-    refused(own, [LOCAL, LATER], f"cannot write to {own.runs}", "paths.scratch_dir")
+    refused(own, [LOCAL, LATER], f"cannot use the directory {own.runs}/configurations", "[paths]")
     own.runs.chmod(0o755)
 
 

@@ -303,10 +303,11 @@ def test_image_that_no_rank_starts_is_not_looked_at(site, submit):
 
 
 def test_repository_and_log_must_be_seen_too(site, submit):
-    see_only(site, "/home", str(site.scratch))
+    own = (str(site.scratch), str(site.scratch.with_name("project")))
+    see_only(site, "/home", *own)
     with pytest.raises(LongshipError, match="this repository is not visible to compute nodes"):
         submit()
-    see_only(site, "/home", str(site.scratch), str(site.root))
+    see_only(site, "/home", *own, str(site.root))
     with pytest.raises(LongshipError, match="the log is not visible .*: /tmp.log"):
         submit("--output=/tmp.log")
 
