@@ -56,7 +56,7 @@ def test_arguments_as_long_as_the_kernel_takes_arrive(jobs):
 
 
 def test_end_that_cannot_be_recorded_is_told_in_the_log(jobs):
-    job = write_job(jobs, "endless", "mktemp() { return 1; }\nexit 3")
+    job = write_job(jobs, "endless", 'file_begin() { fail "cannot write $1" x; }\nexit 3')
     run = jobs.finish(job, state="FAILED")
     assert "record.json cannot be completed: the job exited with code 3\n" in run.log
     assert "exit_code" not in run.record

@@ -221,7 +221,7 @@ def test_end_keeps_the_exit_code_when_the_record_cannot_be_written(code, bash, t
 def test_record_that_cannot_be_completed_at_last_is_an_error(bash, tmp_path):
     lines = (
         f"RUN_DIR='{tmp_path}/run' longship_log= longship_facts=(job 1)",
-        "code_end() { mktemp() { return 1; }; }",
+        """code_end() { file_begin() { fail "cannot write $1" x; }; }""",
         'mkdir "$RUN_DIR"; run_end 0',
     )
     done = bash(*lines, check=False)
