@@ -25,6 +25,7 @@ pytest_plugins = [
     "support.slurm",
     "support.controller",
     "support.jobs",
+    "support.members",
     "support.pyxis",
     "support.terminal",
 ]
