@@ -126,8 +126,8 @@ class Paths(NamedTuple):
 
 def make_lines(paths: Paths, *shared: Path) -> list[str]:
     """Return the lines that make the user's directories, and those that a group can share."""
-    others = [each for each in paths.roots if each != paths.scratch_dir]
-    lines = [wrapped("roots_make", paths.scratch_dir, *others)]
+    roots = (paths.scratch_dir, *paths.roots, paths.checkpoint_dir)
+    lines = [wrapped("roots_make", *dict.fromkeys(roots))]
     if shared and paths.is_shared:
         refuse_default_acl(paths.shared_dir)
         names = [each.relative_to(paths.shared_dir) for each in shared]

@@ -51,7 +51,7 @@ code_record() {
 code_end() {
   if [[ -z ${longship_recorder:-} ]]; then return; fi
   timeout 20 tail -s 0.1 --pid="$longship_recorder" -f /dev/null || kill "$longship_recorder" 2>/dev/null
-  rm -f -- "$1"/packages.partial.*
+  rm -f -- "$1/packages.partial"
   if [[ ! -e $1/packages.txt ]]; then
     printf 'longship: packages.txt not written: python3 could not list the packages in time\n' >&2
   fi

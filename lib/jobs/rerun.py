@@ -128,9 +128,10 @@ def _given_options(record: Mapping[str, str], run: Path) -> list[Option]:
 
 def check_own(run: Path) -> None:
     """Stop if others own a run or can change it: its files are executed again."""
+    hint = "they may have changed the run: submit the job again: python3 submit.py SITE/JOB.sbatch"
     for each in (run, *run.iterdir(), *find_files(run, "repositories/*")):
         if not each.is_symlink():  # to what the job has written
-            check_trusted(each, run.parents[1])
+            check_trusted(each, run.parents[1], hint=hint)
 
 
 def check_clone(run: Path, root: Path) -> None:

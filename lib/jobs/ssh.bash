@@ -34,6 +34,7 @@ ssh_make_keys() {
   mkdir -m 700 -- "$RUN_DIR/ssh" "$RUN_DIR/$1" || return
   ssh-keygen -q -t ed25519 -N '' -C "$1" -f "$RUN_DIR/ssh/host_key" &&
     ssh-keygen -q -t ed25519 -N '' -C "$1, job $SLURM_JOB_ID" -f "$RUN_DIR/$1/key" &&
+    chmod 600 -- "$RUN_DIR/ssh/host_key" "$RUN_DIR/$1/key" && # below a default ACL ssh would refuse them
     mv -- "$RUN_DIR/$1/key.pub" "$RUN_DIR/ssh/accepted_keys"
 }
 

@@ -46,7 +46,10 @@ setting_check_cache() {
 # submission_keep VARIABLE FILE TEXT: write what jobs read at their start, and export where it is.
 submission_keep() {
   directory_make "${2%/*}"
-  file_write "$2" "$3" 600
+  if [[ ! -e $2 ]]; then # or another submission has made it, with the same checksum in its name
+    file_write "$2.$$" "$3" 600
+    file_publish "$2.$$" "$2"
+  fi
   export "$1=$2"
 }
 

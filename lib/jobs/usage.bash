@@ -49,6 +49,14 @@ usage_bind() {
   exec setpriv --pdeathsig KILL bash "$0" "$@" bound
 }
 
+# usage_make FILE: create it, so that nobody else can write to it, unless another step of this job has.
+usage_make() {
+  if [[ -e $1 ]]; then return; fi
+  file_begin "$1.$$"
+  ln -- "$REPLY" "$1" 2>/dev/null || :
+  rm -f -- "$REPLY"
+}
+
 # usage_sample SECONDS PROCESSES RANK STEP [bound]: measure this node until process RANK ends, with the first program that
 # works. STEP is its parent, which has started all ranks of the node; PROCESSES is no where they are not its children:
 # docker.
@@ -58,6 +66,7 @@ usage_sample() {
   usage_bind "${@:3}"
   usage_sleep 2
   mkdir -m 755 -- "$RUN_DIR/usage" 2>/dev/null || [[ -d $RUN_DIR/usage ]]
+  usage_make "$RUN_DIR/usage/${SLURMD_NODENAME:-$(uname -n)}.csv"
   exec {usage_file}>>"$RUN_DIR/usage/${SLURMD_NODENAME:-$(uname -n)}.csv"
   until flock --nonblock "$usage_file" || (($? != 1)); do # another step of this job measures
     kill -0 "$3" || return 0

@@ -122,5 +122,5 @@ overlay_unpack_to() {
 
 # overlay_record_use FILE: record the last use, for --list and --prune; not for the ranks of a job.
 overlay_record_use() {
-  { : >"$1.used"; } 2>/dev/null || :
+  (umask 022 && : >"$1.used") 2>/dev/null || :
 }

@@ -73,7 +73,8 @@ lock_make() {
   local host start
   host=$(host_name)
   start=$(process_start "$$")
-  (umask a+rx && mkdir -- "$1" && printf '%s %s %s %s\n' "$host" "$$" "$start" "$(host_boot)" >"$1/owner") && mv -f -T -- "$1" "$2"
+  mkdir -m 755 -- "$1" && printf '%s %s %s %s\n' "$host" "$$" "$start" "$(host_boot)" >"$1/owner" &&
+    chmod 644 -- "$1/owner" && mv -f -T -- "$1" "$2"
 }
 
 # lock_beat LOCK: refresh the lock until no process holds it, or another owner does.

@@ -22,13 +22,13 @@ directory_create() {
   mkdir -m 700 -- "$1" || [[ -d $1 ]] # another process has made it meanwhile
 }
 
-# roots_make SCRATCH DIR...: make the user's directories, and stop at one that another user owns or can change; where
-# others can enter SCRATCH, at one in it too: they contain what runs.
+# roots_make SCRATCH DIR...: make the user's directories, and those in SCRATCH in which programs write what runs; stop at
+# one that another user owns or can change.
 roots_make() {
   local found
+  set -- "$@" "$1"/{cache,runs,venvs}
   directory_make "$@"
-  found=$(exec find -H "$@" -maxdepth 1 -type d \( \( ! -uid "$UID" -o -perm /022 \) -print -quit \
-    -o ! -samefile "$1" -prune -o ! -perm /011 -prune \)) ||
+  found=$(exec find -H "$@" -maxdepth 0 \( ! -uid "$UID" -o -perm /022 \) -print -quit) ||
     fail "cannot check who can write to ${*@Q}" 'see the line above'
   if [[ -z $found ]]; then return; fi
   if [[ ! -O $found ]]; then
@@ -36,7 +36,7 @@ roots_make() {
       'set [paths] in configuration.toml to directories of your own; what a group builds once can be in paths.shared_dir'
   fi
   fail "other users can write to $found, and would decide what you run" \
-    "run: chmod go-w $(printf %q "$found"); if that has no effect, set [paths] to a file system with permissions"
+    "delete what others may have changed in it, and run: chmod go-w $(printf %q "$found"); if that has no effect, set [paths] to a file system with permissions"
 }
 
 # shared_make ROOT NAME...: make the directories in ROOT that contain what the user builds for a group: only the user writes
@@ -47,7 +47,8 @@ shared_make() {
     "run: mkdir -m 750 $(printf %q "$1"); then let your group read it: chgrp GROUP $(printf %q "$1")"
   [[ -O $1 ]] || fail "$1 belongs to $(stat -c %U -- "$1"), who builds what it contains" \
     'to build your own, set paths.shared_dir = "" in configuration.local.toml'
-  roots_make "$1"
+  [[ -z $(exec find -H "$1" -maxdepth 0 -perm /022) ]] ||
+    fail "other users can write to $1, and would decide what your group runs" "run: chmod go-w $(printf %q "$1")"
   umask 022
   for name in "${@:2}"; do
     [[ -d $1/$name ]] || mkdir -m 755 -- "$1/$name" || [[ -d $1/$name ]] ||
@@ -71,25 +72,26 @@ is_own() {
   [[ -z $(find "$@" -maxdepth 0 \( ! -uid "$UID" -o -perm /022 -o ! -type d ! -type f \) -print 2>&1) ]]
 }
 
-# file_begin FILE: set REPLY to a new file next to it, for its content.
+# file_begin FILE [MODE]: set REPLY to a new file, for its content; what a killed process has left of it is replaced.
 file_begin() {
-  REPLY=$(exec mktemp -- "$1.partial.XXXXXX") || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
+  REPLY=$1.partial
+  install -m "${2:-644}" -T -- /dev/null "$REPLY" || fail_writing "${1%/*}" "cannot write $1" 'see the line above'
 }
 
-# file_publish PARTIAL FILE [MODE]: rename a complete file to its final name; who can enter its directory can read it, but for
-# mode 600, which it has already. -f: on a terminal mv would ask before it replaces a file.
+# file_publish PARTIAL FILE: rename a complete file to its final name. -f: on a terminal mv would ask before it replaces a
+# file.
 file_publish() {
-  { { [[ ${3:-} == 600 ]] || chmod "${3:-644}" -- "$1"; } && mv -f -T -- "$1" "$2"; } ||
-    fail_writing "${2%/*}" "cannot write $2" 'see the line above'
+  mv -f -T -- "$1" "$2" || fail_writing "${2%/*}" "cannot write $2" 'see the line above'
 }
 
-# file_write FILE TEXT [MODE]: write a file, complete or not at all.
+# file_write FILE TEXT [MODE]: write a file, complete or not at all; who can enter its directory can read it, unless MODE
+# is another one than 644.
 file_write() {
   local REPLY
-  file_begin "$1"
+  file_begin "$1" "${@:3}"
   printf '%s' "$2" >"$REPLY" || {
     rm -f -- "$REPLY"
     fail_writing "${1%/*}" "cannot write $1" 'see the line above'
   }
-  file_publish "$REPLY" "$1" "${@:3}"
+  file_publish "$REPLY" "$1"
 }

@@ -23,30 +23,31 @@ def is_own(path: Path) -> bool:
     return is_plain and found.st_uid == os.geteuid() and not _is_open(found)
 
 
-def check_trusted(path: Path, top: Path, owner: str = "") -> None:
+def check_trusted(path: Path, top: Path, owner: str = "", hint: str = "") -> None:
     """Stop if somebody else can change a path, or a directory on the way to it from ``top``.
 
     Somebody else is neither the user nor root nor the ``owner``, a login name. The mode of a file
     with an ACL contains what the ACL gives to others. A missing path is reported where it is used.
+    The hint is for files that only their author can replace; the default is to close the path.
     """
     trusted = {0, os.geteuid(), *_uid_of(owner)}
     for each in (top, *(top / each for each in _steps(path, top))):
         for found in _stats_of(each):
-            _check(each, found, trusted)
+            _check(each, found, trusted, hint)
 
 
-def _check(path: Path, found: os.stat_result, trusted: set[int]) -> None:
+def _check(path: Path, found: os.stat_result, trusted: set[int], hint: str) -> None:
     if found.st_uid not in trusted:
         raise LongshipError(
             f"{path} belongs to {_name_of(found.st_uid)}, who would decide what you run",
-            "use files of your own; or name the member who builds them: paths.shared_owner",
+            hint or "use files of your own; or name the member who builds them: paths.shared_owner",
         )
     if _is_open(found):
         command = shlex.join(["chmod", "go-w", str(path)])
         asked = "" if found.st_uid == os.geteuid() else f"ask {_name_of(found.st_uid)} to "
         raise LongshipError(
             f"other users can write to {path}, and would decide what you run",
-            f"{asked}run: {command}",
+            hint or f"{asked}delete what others may have changed in it, and run: {command}",
         )
 
 

@@ -3,7 +3,8 @@
 set -euo pipefail
 
 longship_main() {
-  roots_make /proj/nordic-llm/users/me/longship
+  roots_make /proj/nordic-llm/users/me/longship \
+    /proj/nordic-llm/users/me/longship/checkpoints
 
   # The host's compilers and Python must not leak into the environment.
   unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
@@ -406,13 +407,13 @@ directory_create() {
   mkdir -m 700 -- "$1" || [[ -d $1 ]] # another process has made it meanwhile
 }
 
-# roots_make SCRATCH DIR...: make the user's directories, and stop at one that another user owns or can change; where
-# others can enter SCRATCH, at one in it too: they contain what runs.
+# roots_make SCRATCH DIR...: make the user's directories, and those in SCRATCH in which programs write what runs; stop at
+# one that another user owns or can change.
 roots_make() {
   local found
+  set -- "$@" "$1"/{cache,runs,venvs}
   directory_make "$@"
-  found=$(exec find -H "$@" -maxdepth 1 -type d \( \( ! -uid "$UID" -o -perm /022 \) -print -quit \
-    -o ! -samefile "$1" -prune -o ! -perm /011 -prune \)) ||
+  found=$(exec find -H "$@" -maxdepth 0 \( ! -uid "$UID" -o -perm /022 \) -print -quit) ||
     fail "cannot check who can write to ${*@Q}" 'see the line above'
   if [[ -z $found ]]; then return; fi
   if [[ ! -O $found ]]; then
@@ -420,7 +421,7 @@ roots_make() {
       'set [paths] in configuration.toml to directories of your own; what a group builds once can be in paths.shared_dir'
   fi
   fail "other users can write to $found, and would decide what you run" \
-    "run: chmod go-w $(printf %q "$found"); if that has no effect, set [paths] to a file system with permissions"
+    "delete what others may have changed in it, and run: chmod go-w $(printf %q "$found"); if that has no effect, set [paths] to a file system with permissions"
 }
 
 longship_main "$@"

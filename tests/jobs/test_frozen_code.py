@@ -513,7 +513,7 @@ def test_folder_that_others_can_write_to_is_refused(frozen):
     told = frozen.bash(line, check=False)
     assert told.returncode == 1
     assert f"error: other users can write to {frozen.code}" in told.stderr
-    assert f"hint: run: {shlex.join(['chmod', 'go-w', str(frozen.code)])}" in told.stderr
+    assert f"and run: {shlex.join(['chmod', 'go-w', str(frozen.code)])}" in told.stderr
 
 
 def test_machine_without_git_is_told(frozen, tmp_path):

@@ -23,6 +23,8 @@ sys.path.insert(1, str(Path(__file__).parents[3]))
 
 from training_curves import NOT_MEASURED, Training  # noqa: E402
 
+from lib.script.errors import LongshipError  # noqa: E402
+from lib.script.execute import write_file  # noqa: E402
 from lib.script.secrets import mask  # noqa: E402
 
 POINTS = 300  # of a line; means of neighbours, if there are more
@@ -271,13 +273,10 @@ def main():
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "page", "font.size": 11})
     trainings = [Training(each, data["install"]) for each in data["trainings"]]
     file = Path(sys.argv[1])
-    partial = file.with_name(f"{file.name}.partial.{os.getpid()}")
     try:
-        partial.write_text(page(trainings), "utf-8", errors="replace")
-        partial.replace(file)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        sys.exit(f"error: cannot write {file}: {error.strerror}\nhint: give another --output FILE")
+        write_file(file, page(trainings).encode("utf-8", "replace").decode())
+    except LongshipError as error:
+        sys.exit(f"error: {error}\nhint: give another --output FILE")
     for message, hint in [each for training in trainings for each in training.gaps]:
         print(f"warning: {message}\nhint: {hint}", file=sys.stderr)
     print(file)
