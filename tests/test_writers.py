@@ -86,7 +86,6 @@ PLAIN = {
     "lib/repositories/repository.py save": PROJECT,
     "lib/repositories/repository.py begin_work": PROJECT,
     "lib/repositories/update.py _start_update": PROJECT,
-    "lib/jobs/inside/report_page.py main": OUTPUT,
     "lib/jobs/inside/sync_wandb.bash": OUTPUT,
     "lib/jobs/inside/template.bash fill_template": OUTPUT,
     "lib/jobs/usage.bash usage_sample": OUTPUT,
