@@ -64,7 +64,7 @@ def table(parent):
     """Render the table of security.md from the directories below the parent."""
     rows = {}
     for each in listed(parent):
-        if each.is_symlink():
+        if each.is_symlink() or ".partial" in each.name:
             continue
         name = pattern_of(str(each.relative_to(parent)))
         if not name.startswith(tuple(f"{root}_dir" for root in ROOTS)):
