@@ -199,7 +199,7 @@ build_remove_dead() {
   for left in "${build_image%/*}"/partial-*-"${build_image##*/}"; do
     if [[ -e $left ]]; then image_delete "$left" || rm -f -- "$left"; fi
   done
-  for left in "${build_image%/*}"/partial-*-"${build_image##*/}.json"; do rm -f -- "$left"; done
+  rm -f -- "${build_image%/*}"/partial-*-"${build_image##*/}.json"{,.partial}
   for left in "$build_work"/tmp-*; do directory_remove "$left"; done
 }
 
