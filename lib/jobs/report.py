@@ -83,11 +83,11 @@ def report(
 def _records(directories: tuple[Path, ...], problems: list[LongshipError]) -> Iterator[Path]:
     """Yield the records in directories of runs, once for each directory."""
     for directory in {os.path.realpath(each): each for each in directories}.values():
-        found, runs = find_files(directory, "*/record.json"), find_files(directory, "*/")
+        found, runs = find_files(directory, "*/record.json"), find_files(directory, "[0-9]*/")
         yield from found
         closed = [each.name for each in runs if not os.access(each, os.R_OK | os.X_OK)]
         quoted = shlex.quote(str(directory))  # not -R: a run has patches and keys
-        hint = f"ask its owner to run: chmod g+rx {quoted} {quoted}/*/"
+        hint = f"ask its owner to run: chmod g+rx {quoted} {quoted}/[0-9]*/"
         if closed:
             text = f"cannot read these runs in {directory}: {_named(closed)}"
             problems.append(LongshipError(text, hint))

@@ -36,7 +36,8 @@ roots_make() {
       'set [paths] in configuration.toml to directories of your own; what a group builds once can be in paths.shared_dir'
   fi
   fail "other users can write to $found, and would decide what you run" \
-    "delete what others may have changed in it, and run: chmod go-w $(printf %q "$found"); if that has no effect, set [paths] to a file system with permissions"
+    "delete what others may have changed in it, and run: chmod go-w $(printf %q "$found"); if that has no effect, \
+set [paths] to a file system with permissions"
 }
 
 # shared_make ROOT NAME...: make the directories in ROOT that contain what the user builds for a group: only the user writes
@@ -64,7 +65,8 @@ shared_open() {
 
 # pins_make DIR: who can enter the directory above can pin what it contains; nobody removes the pin of another user.
 pins_make() {
-  [[ -d $1 ]] || mkdir -m 1777 -- "$1" || [[ -d $1 ]] || fail_writing "${1%/*}" "cannot create the directory $1" 'see the line above'
+  [[ -d $1 ]] || mkdir -m 1777 -- "$1" || [[ -d $1 ]] ||
+    fail_writing "${1%/*}" "cannot create the directory $1" 'see the line above'
 }
 
 # is_own PATH...: whether each is a file or directory of the user, and nobody else can write to it.

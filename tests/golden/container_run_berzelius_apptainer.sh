@@ -421,7 +421,8 @@ roots_make() {
       'set [paths] in configuration.toml to directories of your own; what a group builds once can be in paths.shared_dir'
   fi
   fail "other users can write to $found, and would decide what you run" \
-    "delete what others may have changed in it, and run: chmod go-w $(printf %q "$found"); if that has no effect, set [paths] to a file system with permissions"
+    "delete what others may have changed in it, and run: chmod go-w $(printf %q "$found"); if that has no effect, \
+set [paths] to a file system with permissions"
 }
 
 longship_main "$@"

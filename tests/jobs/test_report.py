@@ -162,7 +162,7 @@ def test_closed_runs_are_told(runs):
     (folder / "2-train").chmod(0o700)
     assert row["runs"] == "1"
     assert str(problem) == f"cannot read these runs in {folder}: 2-train"
-    assert problem.hint.endswith(f"chmod g+rx {folder} {folder}/*/")
+    assert problem.hint.endswith(f"chmod g+rx {folder} {folder}/[0-9]*/")
 
 
 def test_huge_numbers_of_a_record_are_not_measured(runs):

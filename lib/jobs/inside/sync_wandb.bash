@@ -7,7 +7,8 @@
 set -euo pipefail
 source "${LONGSHIP_ROOT:?}/lib/script/messages.bash"
 
-# wandb_sync INSTALL RUN...: upload what jobs have written since the last upload, but follow no link out of a run. wandb continues where it has ended;
+# wandb_sync INSTALL RUN...: upload what jobs have written since the last upload, but follow no link out of a run.
+# wandb continues where it has ended;
 # its mark gets the time at which the upload has begun, as a job can write meanwhile. The file `begun` has that time by
 # the clock of the file system, as the jobs' files do.
 wandb_sync() {
