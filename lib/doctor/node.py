@@ -25,7 +25,7 @@ from lib.script.errors import LongshipError, check_owner, write_error
 from lib.script.execute import output, succeeds
 from lib.script.output import size_text
 from lib.script.records import content_of
-from lib.script.trust import refuse_default_acl
+from lib.script.trust import check_trusted, refuse_default_acl
 
 GB = 1 << 30
 
@@ -122,12 +122,12 @@ def find_directory(topic: str, setting: str, directory: Path, room: int) -> Iter
 
 def find_owners(paths: Paths) -> Iterator[Finding]:
     """Check that nobody else can change what runs, in the user's directories and the group's."""
-    existing = [each for each in (paths.scratch_dir, *paths.roots) if each.is_dir()]
-    text = "only you can write to your directories"
-    yield from asked("owners", call("roots_make", *existing) if existing else ":", text=text)
+    for each in (*paths.roots, paths.cache, paths.runs, paths.venvs):
+        check_trusted(each, each)
     check_shared(paths, paths.shared_dir)
     if paths.is_shared:
         refuse_default_acl(paths.shared_dir)
+    yield ok("owners", "only you can write to your directories")
 
 
 def find_home() -> Iterator[Finding]:

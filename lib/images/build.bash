@@ -139,6 +139,7 @@ build_end() {
   if engine_has_tag "$build_image" && [[ $(engine_tag_in "$build_image") != "$(engine_tag_in "$build_partial")" ]]; then
     image_delete "$build_image" || :
   fi
+  chmod 644 -- "$build_partial" # docker closes what it saves
   file_publish "$build_partial" "$build_image"
   file_publish "$build_partial.json" "$build_image.json"
   directory_remove "$build_work"

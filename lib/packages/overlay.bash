@@ -210,6 +210,7 @@ overlay_pack_version() {
       fail "cannot start python from the new overlay $version" "read $runtime's output above"
   fi
   overlay_find_reads
+  chmod 644 -- "$version.partial"
   file_publish "$version.partial" "$version"
 }
 

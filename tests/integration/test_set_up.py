@@ -356,7 +356,7 @@ def test_read_only_scratch_is_told(clone, find, read_only_folder):
     use_scratch(clone, read_only_folder)
     done = clone.set_up("install", env=find, check=False)
     assert done.returncode == 1
-    assert f"error: cannot create the lock {read_only_folder}/venv_" in done.stderr
+    assert f"error: cannot use the directory {read_only_folder}/" in done.stderr
     assert done.stderr.count("\n") == 2
 
 
