@@ -23,21 +23,27 @@ directory_create() {
 }
 
 # roots_make SCRATCH DIR...: make the user's directories, and those in SCRATCH in which programs write what runs; stop at
-# one that another user owns or can change.
+# one that others can change.
 roots_make() {
-  local found
   set -- "$@" "$1"/{cache,runs,venvs}
   directory_make "$@"
-  found=$(exec find -H "$@" -maxdepth 0 \( ! -uid "$UID" -o -perm /022 \) -print -quit) ||
-    fail "cannot check who can write to ${*@Q}" 'see the line above'
-  if [[ -z $found ]]; then return; fi
-  if [[ ! -O $found ]]; then
-    fail "$found belongs to $(stat -c %U -- "$found"), who would decide what you run" \
-      'set [paths] in configuration.toml to directories of your own; what a group builds once can be in paths.shared_dir'
-  fi
-  fail "other users can write to $found, and would decide what you run" \
-    "delete what others may have changed in it, and run: chmod go-w $(printf %q "$found"); if that has no effect, \
+  directory_check_own "$@"
+}
+
+# directory_check_own DIR...: stop at one that another user owns or can change. With coreutils alone: unpack.sh does it.
+directory_check_own() {
+  local found owner mode directory
+  found=$(exec stat -L -c '%u %f %n' -- "$@") || fail "cannot check who can write to ${*@Q}" 'see the line above'
+  while read -r owner mode directory; do
+    if [[ $owner != "$UID" ]]; then
+      fail "$directory belongs to $(stat -L -c %U -- "$directory"), who would decide what you run" \
+        'set [paths] in configuration.toml to directories of your own; what a group builds once can be in paths.shared_dir'
+    elif ((16#$mode & 8#022)); then
+      fail "other users can write to $directory, and would decide what you run" \
+        "delete what others may have changed in it, and run: chmod go-w $(printf %q "$directory"); if that has no effect, \
 set [paths] to a file system with permissions"
+    fi
+  done <<<"$found"
 }
 
 # shared_make ROOT NAME...: make the directories in ROOT that contain what the user builds for a group: only the user writes
@@ -48,8 +54,7 @@ shared_make() {
     "run: mkdir -m 750 $(printf %q "$1"); then let your group read it: chgrp GROUP $(printf %q "$1")"
   [[ -O $1 ]] || fail "$1 belongs to $(stat -c %U -- "$1"), who builds what it contains" \
     'to build your own, set paths.shared_dir = "" in configuration.local.toml'
-  [[ -z $(exec find -H "$1" -maxdepth 0 -perm /022) ]] ||
-    fail "other users can write to $1, and would decide what your group runs" "run: chmod go-w $(printf %q "$1")"
+  directory_check_own "$1"
   umask 022
   for name in "${@:2}"; do
     [[ -d $1/$name ]] || mkdir -m 755 -- "$1/$name" || [[ -d $1/$name ]] ||
@@ -69,9 +74,13 @@ pins_make() {
     fail_writing "${1%/*}" "cannot create the directory $1" 'see the line above'
 }
 
-# is_own PATH...: whether each is a file or directory of the user, and nobody else can write to it.
+# is_own PATH...: whether each is a file or directory of the user, no link, and nobody else can write to it.
 is_own() {
-  [[ -z $(find "$@" -maxdepth 0 \( ! -uid "$UID" -o -perm /022 -o ! -type d ! -type f \) -print 2>&1) ]]
+  local owner mode
+  while read -r owner mode; do
+    mode=$((16#$mode))
+    ((owner == UID && !(mode & 8#022) && ((mode & 8#170000) == 8#040000 || (mode & 8#170000) == 8#100000))) || return
+  done < <(stat -c '%u %f' -- "$@" 2>/dev/null || printf '%s\n' "$UID 0")
 }
 
 # file_begin FILE [MODE]: set REPLY to a new file, for its content; what a killed process has left of it is replaced.

@@ -112,8 +112,8 @@ command_exec() {
 }
 
 exported_keep REPLY UTF8 arch base bound byte code command directory each file found free \
-    free_inodes hint home image inodes lines magic mode options own parent path pieces reason \
-    size source stack target text told variable word
+    free_inodes hint home image inodes lines magic mode options own owner parent path pieces \
+    reason size source stack target text told variable word
 
 # ---------- lib/runtimes/launch.bash
 
@@ -408,21 +408,27 @@ directory_create() {
 }
 
 # roots_make SCRATCH DIR...: make the user's directories, and those in SCRATCH in which programs write what runs; stop at
-# one that another user owns or can change.
+# one that others can change.
 roots_make() {
-  local found
   set -- "$@" "$1"/{cache,runs,venvs}
   directory_make "$@"
-  found=$(exec find -H "$@" -maxdepth 0 \( ! -uid "$UID" -o -perm /022 \) -print -quit) ||
-    fail "cannot check who can write to ${*@Q}" 'see the line above'
-  if [[ -z $found ]]; then return; fi
-  if [[ ! -O $found ]]; then
-    fail "$found belongs to $(stat -c %U -- "$found"), who would decide what you run" \
-      'set [paths] in configuration.toml to directories of your own; what a group builds once can be in paths.shared_dir'
-  fi
-  fail "other users can write to $found, and would decide what you run" \
-    "delete what others may have changed in it, and run: chmod go-w $(printf %q "$found"); if that has no effect, \
+  directory_check_own "$@"
+}
+
+# directory_check_own DIR...: stop at one that another user owns or can change. With coreutils alone: unpack.sh does it.
+directory_check_own() {
+  local found owner mode directory
+  found=$(exec stat -L -c '%u %f %n' -- "$@") || fail "cannot check who can write to ${*@Q}" 'see the line above'
+  while read -r owner mode directory; do
+    if [[ $owner != "$UID" ]]; then
+      fail "$directory belongs to $(stat -L -c %U -- "$directory"), who would decide what you run" \
+        'set [paths] in configuration.toml to directories of your own; what a group builds once can be in paths.shared_dir'
+    elif ((16#$mode & 8#022)); then
+      fail "other users can write to $directory, and would decide what you run" \
+        "delete what others may have changed in it, and run: chmod go-w $(printf %q "$directory"); if that has no effect, \
 set [paths] to a file system with permissions"
+    fi
+  done <<<"$found"
 }
 
 longship_main "$@"

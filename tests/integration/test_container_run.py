@@ -544,7 +544,7 @@ def test_venv_of_another_image_is_told(prepared, make_clone, tmp_path):
 def test_missing_runtime_is_told(runtime, make_clone, tmp_path):
     bare = tmp_path / "bin"
     bare.mkdir()
-    for name in ("bash", "find", "mkdir", "sh"):
+    for name in ("bash", "mkdir", "sh", "stat"):
         (bare / name).symlink_to(shutil.which(name))
     clone = make_clone(tmp_path, runtime, image="docker://longship.example/lab/none:1")
     done = clone.container_run("true", env={"PATH": str(bare)}, check=False)
