@@ -677,7 +677,7 @@ def test_runtime_without_the_image_is_passed_over(
 def test_docker_without_a_daemon_is_passed_over(make_clone, tmp_path):
     bare = tmp_path / "bin"
     bare.mkdir()
-    for name in ("bash", "mkdir", "sh", "docker"):
+    for name in ("bash", "mkdir", "sh", "stat", "docker"):
         (bare / name).symlink_to(shutil.which(name))
     clone = automatic(make_clone, tmp_path, "docker://longship.example/lab/none:1")
     env = {"PATH": str(bare), "DOCKER_HOST": f"unix://{tmp_path}/none"}
