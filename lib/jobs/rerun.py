@@ -35,6 +35,11 @@ _GIVEN = ("qos", "normal")
 
 # What a record says of that which a launcher starts.
 NAMED = ("image", "image_sha256", "image_state", "overlay", "overlay_sha256", "venv")
+# What a re-run reads of a run; programs write other files there, with the user's umask.
+_READ = (
+    *("record.json", "launcher", "start.bash", "configuration.json", "slurm.txt", "arguments"),
+    *("options", "job.sbatch", "job.salloc", "repositories"),
+)
 # Options that were about that one submission.
 _ONCE = ("begin", "dependency", "hold")
 
@@ -129,9 +134,9 @@ def _given_options(record: Mapping[str, str], run: Path) -> list[Option]:
 def check_own(run: Path) -> None:
     """Stop if others own a run or can change it: its files are executed again."""
     hint = "they may have changed the run: submit the job again: python3 submit.py SITE/JOB.sbatch"
-    for each in (run, *run.iterdir(), *find_files(run, "repositories/*")):
-        if not each.is_symlink():  # to what the job has written
-            check_trusted(each, run.parents[1], hint=hint)
+    read = [*(run / each for each in _READ), *find_files(run, "repositories/*")]
+    for each in read:
+        check_trusted(each, run.parents[1], hint=hint)
 
 
 def check_clone(run: Path, root: Path) -> None:

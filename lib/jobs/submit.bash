@@ -46,9 +46,11 @@ setting_check_cache() {
 # submission_keep VARIABLE FILE TEXT: write what jobs read at their start, and export where it is.
 submission_keep() {
   directory_make "${2%/*}"
-  if [[ ! -e $2 ]]; then # or another submission has made it, with the same checksum in its name
+  if [[ -e $2 ]]; then # of an earlier submission: its name has a checksum
+    touch -c -- "$2"   # sites delete what is old
+  else
     file_write "$2.$$" "$3" 600
-    file_publish "$2.$$" "$2"
+    file_publish "$2.$$" "$2" # or another submission has just made it
   fi
   export "$1=$2"
 }

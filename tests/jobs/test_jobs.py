@@ -675,6 +675,16 @@ def test_configuration_is_kept_as_it_is(calls, site):
     assert again == before and again.project.account == "acc"
 
 
+def test_kept_configuration_is_new_for_a_site_that_deletes_old_files(run, tmp_path):
+    file = tmp_path / "configurations/a.json"
+    script = render("a test", [call("submission_keep", "X", file, "x"), 'printf %s "$X"'])
+    assert run(["bash", "-c", script]).stdout == str(file)
+    os.utime(file, (1, 1))
+    run(["bash", "-c", script])
+    assert file.stat().st_mtime > 1 and file.read_text() == "x"
+    assert [*file.parent.iterdir()] == [file] and file.stat().st_mode & 0o777 == 0o600
+
+
 def test_runs_that_cannot_be_written_to_are_told(run, read_only_folder):
     file = read_only_folder / "sub/x.json"
     done = run(

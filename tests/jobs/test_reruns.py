@@ -231,3 +231,11 @@ def test_file_of_a_run_that_somebody_else_can_change_stops_it(name, runs):
     with pytest.raises(LongshipError, match=f"other users can write to {file}, ") as raised:
         check_own(own)
     assert raised.value.hint.startswith("they may have changed the run: submit the job again: ")
+
+
+def test_files_that_a_program_wrote_into_a_run_do_not_stop_it(runs):
+    """With umask 002: nothing of a re-run reads W&B's directory."""
+    own = runs("7-a")
+    (own / "wandb").mkdir()
+    (own / "wandb").chmod(0o775)
+    check_own(own)
