@@ -8,6 +8,7 @@ import click
 
 from lib.commands import LAUNCH, Call, launch
 from lib.commands.options import complete, script_options
+from lib.configuration.paths import check_roots
 from lib.script.command import call as shown
 from lib.script.errors import print_messages
 
@@ -36,6 +37,7 @@ def container_run(call: Call, online: bool, launcher: str | None, command: tuple
 
         job = call.environ.get("SLURM_JOB_ID", "")
         env = call.environment("job" if job else "ranks")
+        check_roots(env.paths)  # ranks do not
         write_launcher(env, Path(launcher), online=online, job=job, title=call.title(LAUNCH))
         print_messages(next=shown("srun", launcher, "COMMAND"))
     else:

@@ -142,9 +142,18 @@ def open_lines(paths: Paths, directory: Path) -> list[str]:
     return [call("shared_open", directory)] if paths.is_shared else []
 
 
+def check_roots(paths: Paths) -> None:
+    """Stop if others own or can change the user's directories, as `roots_make` does in bash."""
+    for each in (*paths.roots, paths.cache, paths.runs, paths.venvs):
+        check_trusted(each, each)
+
+
 def check_shared(paths: Paths, path: Path) -> None:
-    """Stop if others than who builds in shared_dir can change a file, or a directory's files."""
-    if is_below(str(path), str(paths.shared_dir)):
+    """Stop if others than who builds in shared_dir can change a file, or a directory's files.
+
+    Without a group they are in scratch_dir: nobody else can enter it, whatever the user's umask.
+    """
+    if paths.is_shared and is_below(str(path), str(paths.shared_dir)):
         for each in (path, *(path.iterdir() if os.path.isdir(path) else ())):
             check_trusted(each, paths.shared_dir, paths.shared_owner)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-from lib.configuration.paths import Paths, check_shared, is_below
+from lib.configuration.paths import Paths, check_roots, check_shared, is_below
 from lib.configuration.sites import Machine, own_arch
 from lib.doctor.report import Finding, asked, bash, ok, problem, warning
 from lib.jobs.status import last_error
@@ -25,7 +25,7 @@ from lib.script.errors import LongshipError, check_owner, write_error
 from lib.script.execute import output, succeeds
 from lib.script.output import size_text
 from lib.script.records import content_of
-from lib.script.trust import check_trusted, refuse_default_acl
+from lib.script.trust import refuse_default_acl
 
 GB = 1 << 30
 
@@ -122,8 +122,7 @@ def find_directory(topic: str, setting: str, directory: Path, room: int) -> Iter
 
 def find_owners(paths: Paths) -> Iterator[Finding]:
     """Check that nobody else can change what runs, in the user's directories and the group's."""
-    for each in (*paths.roots, paths.cache, paths.runs, paths.venvs):
-        check_trusted(each, each)
+    check_roots(paths)
     check_shared(paths, paths.shared_dir)
     if paths.is_shared:
         refuse_default_acl(paths.shared_dir)

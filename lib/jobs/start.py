@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lib.configuration.paths import Paths, is_below
+from lib.configuration.paths import Paths, check_roots, is_below
 from lib.jobs.cost import hourly_cost
 from lib.jobs.frozen_code import clone_of, frozen_names, repositories
 from lib.jobs.request import processes_per_node, request_from_facts, run_name
@@ -28,8 +28,7 @@ _NOTHING = ("", "(null)")  # the latter is Slurm's
 
 def check_own(paths: Paths, configuration: str) -> None:
     """Stop if others can change what a job reads; sbatch itself may have submitted it."""
-    for each in paths.roots:
-        check_trusted(each, each)
+    check_roots(paths)
     if is_below(configuration, str(paths.runs)):
         check_trusted(Path(configuration), paths.scratch_dir)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.configuration.paths import expand, make_lines, open_lines, pinned
+from lib.configuration.paths import check_shared, expand, make_lines, open_lines, pinned
 from lib.script.errors import LongshipError
 
 
@@ -52,6 +52,27 @@ def test_without_a_group_nothing_is_shared(repository):
     assert paths.trees == paths.roots and not paths.is_shared
     assert make_lines(paths, paths.containers)[1:] == ["directory_make /s/containers"]
     assert open_lines(paths, paths.offline) == []
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_wheels_that_others_can_write_to_are_refused_if_others_can_enter(
+    shared, repository, tmp_path
+):
+    """In a closed scratch_dir the umask of the user does not matter."""
+    wheels = tmp_path / "offline/pip"
+    wheels.mkdir(parents=True)
+    for each in (tmp_path, wheels.parent, wheels):
+        each.chmod(0o755)
+    (wheels / "a.whl").write_text("")
+    (wheels / "a.whl").chmod(0o664)
+    more = f"shared_dir = {str(tmp_path)!r}\n" if shared else ""
+    configure(repository, tmp_path / "s" if shared else tmp_path, more)
+    _, paths = repository.settings_and_paths()
+    if shared:
+        with pytest.raises(LongshipError, match=r"other users can write to .*/a\.whl, "):
+            check_shared(paths, wheels)
+    else:
+        check_shared(paths, wheels)
 
 
 @pytest.mark.parametrize("home", ["/a $b c", "/a ${b}", "/a {user}", "/a {b}", '/it\'s "a" `b`'])
