@@ -97,7 +97,7 @@ def check_call(repository, script, arguments):
     if given.get("machine"):
         assert given["machine"] in load_machines(repository), "there is no such machine"
     assert given.get("stack", "") in ("", *stack_names(repository)), "there is no such stack"
-    if script == "submit.py":
+    if script == "submit.py" and "job" in given:
         check_job(repository, given["job"])
     if script == "container_run.py":
         python, *words = (*given["command"], "", "")

@@ -73,7 +73,9 @@ def options(heading):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_options_of_help_are_those_of_the_reference(name):
-    shown = CliRunner().invoke(COMMANDS[name], ["--help"]).output.partition("\nOptions:\n")[2]
+    commands = [COMMANDS[name], *getattr(COMMANDS[name], "shown_verbs", list)()]
+    texts = [CliRunner().invoke(each, ["--help"]).output for each in commands]
+    shown = "".join(each.partition("\nOptions:\n")[2] for each in texts)
     told = {each[0] for each in map(OPTION.match, re.findall(r"^  (\S+)", shown, re.M)) if each}
     alone = WITHOUT in section("docs/reference/commands.md", name)
     common = set() if alone else options("Options of every Python script")

@@ -17,6 +17,7 @@ import click
 
 from lib import ROOT
 from lib.commands.options import plain_options
+from lib.commands.verbs import WithVerbs
 from training_run import fail
 from writers.markdown import code, page, plain, table
 
@@ -43,7 +44,10 @@ def commands_page() -> str:
     parts = [_INTRO, "## Options of every Python script", _options_table(common), _COMMON]
     known = {option for each in common for option in each.opts}
     for name, command in click_commands().items():
-        parts += _command_parts(name, command, known)
+        parts += _command_parts(f"## {name}", name, command, known)
+        for verb in command.shown_verbs() if isinstance(command, WithVerbs) else ():
+            typed = f"{name} {verb.name}"
+            parts += _command_parts(f"### {typed}", typed, verb, known)
     for path in sorted(Path(ROOT).glob("*.sh")):
         parts += [f"## {path.name}", *_shell_parts(path)]
     parts += ["## train.py and preprocess_data.py", _PAYLOAD]
@@ -67,7 +71,7 @@ def _common_options() -> list[click.Option]:
     return list(click.command()(plain_options(lambda **_: None)).params)
 
 
-def _command_parts(name: str, command: click.Command, common: set[str]) -> list[str]:
+def _command_parts(heading: str, name: str, command: click.Command, common: set[str]) -> list[str]:
     own = [
         each
         for each in command.params
@@ -80,7 +84,7 @@ def _command_parts(name: str, command: click.Command, common: set[str]) -> list[
     ]
     some = ["[OPTION...]"] if any(isinstance(each, click.Option) for each in command.params) else []
     usage = " ".join(["python3", name, *some, *arguments])
-    parts = [f"## {name}", f"```text\n{usage}\n```", *_prose(command.help or "")]
+    parts = [heading, f"```text\n{usage}\n```", *_prose(command.help or "")]
     if own:
         parts.append(_options_table(own))
     if not common <= {each for option in command.params for each in option.opts}:

@@ -49,10 +49,9 @@ def _stacks(context: click.Context, word: str) -> Values:
 
 def _jobs(context: click.Context, word: str) -> Values:
     """Offer the job scripts of this machine's site; those of other sites once a letter is typed."""
-    yield "status", "your jobs"
-    yield "report", "what all runs have used; or a page about some"
-    yield "rerun", "re-run a recorded job"
-    yield "sync", "upload offline runs of W&B"
+    yield from (
+        (str(each.name), each.get_short_help_str(60)) for each in context.command.shown_verbs()
+    )
     own = ""
     with suppress(LongshipError):
         own = os.path.dirname(_call(context).settings.machine.site_file)
@@ -62,13 +61,10 @@ def _jobs(context: click.Context, word: str) -> Values:
 
 
 def _words(context: click.Context, word: str) -> Values:
-    """Offer what follows the job of submit.py: a run, or a partition of its machine."""
-    job, words = context.params["job"], context.params["words"]
-    if job in ("report", "sync") or (job == "rerun" and not words):
-        yield from _runs(context, word)
-    elif pending_option(words) == "partition":
-        machine = _call(context).settings.machine
-        if job != "rerun":
+    """Offer what follows the job of submit.py: a partition of its machine."""
+    if pending_option(context.params["words"]) == "partition":
+        machine, job = _call(context).settings.machine, context.params.get("job")
+        if job:
             name = read_job_file(Path(ROOT), os.path.expanduser(job)).machine
             machine = load_machines(Path(ROOT)).get(name, machine)
         yield from ((each, "") for each in machine.partitions)
@@ -76,8 +72,7 @@ def _words(context: click.Context, word: str) -> Values:
 
 def _sbatch_options(context: click.Context, word: str) -> Values:
     """Offer sbatch's options after a job script, or after the run to re-run."""
-    job, words = context.params.get("job"), context.params.get("words")
-    if job and job not in ("status", "report", "sync") and (job != "rerun" or words):
+    if context.params.get("job") or context.params.get("run"):
         own = {name for each in context.command.params for name in each.opts} | {"--help"}
         yield from ((f"--{each}", "") for each in OPTIONS if f"--{each}" not in own)
 
@@ -128,6 +123,7 @@ _KINDS = {
     "log": _logs,
     "machine": _machines,
     "option": _sbatch_options,
+    "run": _runs,
     "stack": _stacks,
     "version": _versions,
     "words": _words,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,15 +44,18 @@ class JobFile(NamedTuple):
         return self.path.suffix == ".salloc"
 
 
-def read_job_file(root: Path, name: str) -> JobFile:
-    """Read a job script; a relative path begins in the working directory or in the repository."""
+def read_job_file(root: Path, name: str, verbs: Iterable[str] = ()) -> JobFile:
+    """Read a job script; a relative path begins in the working directory or in the repository.
+
+    The verbs are what else could have been meant.
+    """
     for path in (Path(name), root / name):
         if os.path.isfile(path):
             break
     else:
         existing = [str(each.relative_to(root)) for each in job_files(root)]
         site = [each for each in existing if each.startswith(name.partition("/")[0] + "/")]
-        allowed = site or ["status", "rerun", "SITE/JOB.sbatch"]
+        allowed = site or [*verbs, "SITE/JOB.sbatch"]
         raise LongshipError(f"job script not found: {name}", suggest(name, allowed))
     path = path.resolve()
     try:

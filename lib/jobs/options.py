@@ -31,8 +31,8 @@ _WITH_VALUE, _FLAGS = _VALUE_NAMES.split(), _FLAG_NAMES.split()
 OPTIONS = [*_WITH_VALUE, *_FLAGS]
 
 # options of submit.py itself, for suggestions
-SUBMIT_OPTIONS = ["after", "chain", "configuration", "csv", "dry-run", "json", "live", "machine"]
-SUBMIT_OPTIONS += ["restarts", "runs", "since", "spare-nodes", "stack", "then", "yes"]
+SUBMIT_OPTIONS = ["after", "chain", "configuration", "dry-run", "json", "live", "machine"]
+SUBMIT_OPTIONS += ["restarts", "spare-nodes", "stack", "then", "yes"]
 _SHORT = {
     **{"A": "account", "a": "array", "B": "extra-node-info", "b": "begin", "C": "constraint"},
     **{"c": "cpus-per-task", "D": "chdir", "d": "dependency", "e": "error", "F": "nodefile"},

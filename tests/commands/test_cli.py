@@ -99,10 +99,10 @@ def test_what_is_typed_again_is_no_dry_run_and_holds_no_password(monkeypatch):
         ("submit.py begin", "missing argument: MACHINE", "run: python3 submit.py begin --help"),
         ("submit.py end a b", "got unexpected extra argument (b)", "run: python3 submit.py end"),
         ("submit.py begin --mach a", "no such option: --mach", "see: python3 submit.py begin --h"),
-        ("submit.py rerun", "missing argument: RUN", "python3 submit.py rerun RUN"),
+        ("submit.py rerun", "missing argument: RUN", "run: python3 submit.py rerun --help"),
         (
             "submit.py --nodes=2 --yes local/run_training_local.sbatch -- --steps 1",
-            "--nodes=2 is an option of sbatch, which must follow the job script",
+            "--nodes=2 is an option of sbatch, which must follow SITE/JOB.sbatch",
             "python3 submit.py local/run_training_local.sbatch --nodes=2 --yes -- --steps 1",
         ),
         ("submit.py -N 2", "-N is an option of sbatch", "python3 submit.py SITE/JOB.sbatch -N 2"),

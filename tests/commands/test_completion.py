@@ -133,7 +133,7 @@ def test_option_that_was_given_is_not_offered_again(values):
 
 def test_jobs_of_the_recognised_machine_are_offered_before_anything_is_typed(values):
     offered = values("submit.py", "", env={"SYSTEMNAME": "juwelsbooster"})
-    assert offered[:4] == ["status", "report", "rerun", "sync"]
+    assert offered[:4] == ["report", "rerun", "status", "sync"]
     assert {each.partition("/")[0] for each in offered[4:]} == {"jsc"} and JOB in offered
 
 

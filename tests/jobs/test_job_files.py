@@ -78,7 +78,7 @@ def test_all_checked_in_jobs_are_listed(jobs):
 )
 def test_unknown_job_is_told(name, hint, jobs):
     with pytest.raises(LongshipError) as error:
-        read_job_file(jobs, name)
+        read_job_file(jobs, name, ["status", "rerun"])
     assert str(error.value) == f"job script not found: {name}"
     assert error.value.hint.startswith(hint)
 
@@ -106,7 +106,7 @@ def test_job_that_cannot_be_read_is_told(jobs):
 def test_file_without_a_shebang_is_told(name, hint, jobs):
     (jobs / name).write_text('"""Train."""\nimport torch\n')
     with pytest.raises(LongshipError) as error:
-        read_job_file(jobs, name)
+        read_job_file(jobs, name, ["status", "rerun"])
     message = f"{name} is not a job script: its first line does not begin with #!"
     assert (str(error.value), error.value.hint[: len(hint)]) == (message, hint)
 
