@@ -187,8 +187,11 @@ class Block(nn.Module):
 
     def attention(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Let every position attend to itself and earlier ones; x is (batch, length, width)."""
-        heads = self.query_key_value(x).unflatten(-1, (3, self.heads, -1))
-        query, key, value = heads.permute(2, 0, 3, 1, 4)  # (batch, heads, length, head width) each
+        # Three products: the gradient of a single one would have to be joined from three.
+        query, key, value = (
+            F.linear(x, weight).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for weight in self.query_key_value.weight.chunk(3)
+        )  # (batch, heads, length, head width) each
         query, key = rotate(query, cos, sin), rotate(key, cos, sin)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.attention_out(mixed.transpose(1, 2).flatten(2))
@@ -246,7 +249,8 @@ class Trainer:
         device_type = process.device.type
         self.bfloat16 = torch.autocast(device_type, torch.bfloat16, enabled=device_type == "cuda")
         torch.manual_seed(args.seed)
-        self.gpt = gpt = GPT(args).to(process.device)
+        with process.device:  # a GPU draws billions of weights in a moment
+            self.gpt = gpt = GPT(args)
         gains = [weight for weight in gpt.parameters() if weight.dim() < 2]
         matrices = [weight for weight in gpt.parameters() if weight.dim() == 2]
         groups = [{"params": matrices}, {"params": gains, "weight_decay": 0.0}]

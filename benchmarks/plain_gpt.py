@@ -88,11 +88,14 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("batch-size", "steps"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokens = np.memmap(f"{args.data}.bin", np.uint16, mode="r")
     torch.manual_seed(1)
-    model = Plain(args).to(device)
+    with torch.device(device):
+        model = Plain(args)
+    step_model = torch.compile(model) if args.compile else model
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True
     )
@@ -103,7 +106,7 @@ def main() -> None:
         rows = np.stack([tokens[start : start + length] for start in starts])
         ids = torch.from_numpy(rows.astype(np.int64)).to(device)
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            loss = model(ids[:, :-1], ids[:, 1:])
+            loss = step_model(ids[:, :-1], ids[:, 1:])
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
