@@ -43,26 +43,19 @@ def run_pytest(root, run, clean_environment, tmp_path):
     return run_here
 
 
-def test_missing_program_skips_with_its_reason(run_pytest):
-    result = run_pytest()
-    assert result.returncode == 0, result.stdout
-    assert "3 skipped" in result.stdout
-    missing = "needs the program no-such-program, which this machine does not have"
-    assert f"skipped 2 tests: {missing}\nskipped 1 test: of its own accord\n" in result.stdout
-
-
-def test_what_failed_is_told_before_what_is_missing(run_pytest, tmp_path):
+def test_missing_program_skips_with_its_reason_below_what_failed(run_pytest, tmp_path):
     (tmp_path / "made up/test_broken.py").write_text("def test_it():\n    assert 0\n")
     out = run_pytest().stdout
-    assert 0 < out.index("FAILED test_broken.py::test_it") < out.index("skipped 2 tests: ")
+    assert "1 failed, 3 skipped" in out
+    missing = "needs the program no-such-program, which this machine does not have"
+    told = f"skipped 2 tests: {missing}\nskipped 1 test: of its own accord\n"
+    assert 0 < out.index("FAILED test_broken.py::test_it") < out.index(told)
 
 
 def test_missing_program_fails_where_nothing_may_be_skipped(run_pytest):
-    result = run_pytest("--no-skip")
-    assert result.returncode == 1, result.stdout
-    assert "2 failed, 1 error" in result.stdout and "skipped" not in result.stdout
-    assert "needs the program no-such-program" in result.stdout
-    assert "of its own accord" in result.stdout
+    out = run_pytest("--no-skip").stdout
+    assert "2 failed, 1 error" in out and "skipped" not in out
+    assert "needs the program no-such-program" in out and "of its own accord" in out
 
 
 GROUPED = """
@@ -96,60 +89,14 @@ def test_missing_tool_names_the_command_that_installs_it(root, run, clean_enviro
     assert run(command, env=bare_environment).stdout == "umoci\n"
 
 
-def test_unknown_tool_is_refused(root, run):
-    result = run(["bash", root / "tests/install_tools.sh", "aptainer"], check=False)
-    assert result.returncode != 0
-    assert "no tool called 'aptainer'" in result.stderr and "apptainer" in result.stderr
-
-
-def test_installed_tools_are_not_installed_again(root, run, require):
+def test_unknown_tool_is_refused_and_installed_ones_are_left(root, run, require):
+    script = ["bash", root / "tests/install_tools.sh"]
+    refused = run([*script, "aptainer"], check=False)
+    assert refused.returncode != 0
+    assert "no tool called 'aptainer'" in refused.stderr and "apptainer" in refused.stderr
     require("basics", "python")
-    result = run(["bash", root / "tests/install_tools.sh", "basics", "python"])
-    assert result.stdout + result.stderr == ""
-
-
-@pytest.fixture(scope="module")
-def awkward_clone(root, tmp_path_factory):
-    """Make a clone with a trivial test under a path with spaces and quotes."""
-    # The pip that comes with Python 3.9 cannot be installed where a path holds a dollar.
-    name = 'it\'s "my" $clone' if sys.version_info >= (3, 10) else 'it\'s "my" clone'
-    clone = tmp_path_factory.mktemp("clones") / name
-    (clone / "tests").mkdir(parents=True)
-    (clone / "requirements").mkdir()
-    shutil.copy(root / "run_tests.sh", clone)
-    shutil.copy(root / "pyproject.toml", clone)
-    (clone / "tests/test_trivial.py").write_text("def test_one():\n    assert 1\n")
-    # An empty environment is quick to make; pytest comes from the one that runs this test.
-    (clone / "requirements/host.txt").write_text("")
-    (clone / "requirements/test.txt").write_text("")
-    return clone
-
-
-@pytest.fixture
-def clone_environment(clean_environment):
-    packages = [path for path in sys.path if path.endswith("site-packages")]
-    return {
-        **clean_environment,
-        "PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(packages),
-    }
-
-
-def test_run_tests_from_another_folder_and_an_awkward_path(awkward_clone, clone_environment, run):
-    script = awkward_clone / "run_tests.sh"
-    interrupted = processes.start([script], env=clone_environment, cwd="/")
-    assert "making the test environment" in interrupted.stderr.readline()
-    processes.end_group(interrupted)
-    interrupted.communicate()
-    assert not (awkward_clone / ".venv-tests/stamp").exists()
-    mended = run([script], env=clone_environment, cwd="/")
-    assert "making the test environment" in mended.stderr
-    assert "1 passed" in mended.stdout
-    again = run([script, "tests/test_trivial.py"], env=clone_environment, cwd="/")
-    assert "1 passed" in again.stdout
-    assert again.stderr == ""
-    failing = run([script, "-k", "nothing"], env=clone_environment, check=False)
-    assert failing.returncode == 5, "pytest's exit code must come through"
+    done = run([*script, "basics", "python"])
+    assert done.stdout + done.stderr == ""
 
 
 A_TEST_OF_EACH_TIER = """
@@ -168,67 +115,69 @@ def test_slow():
 """
 
 
-@pytest.fixture
-def tiered_clone(awkward_clone):
-    """Give that clone with a test of each tier."""
-    conftest, tests = awkward_clone / "tests/conftest.py", awkward_clone / "tests/test_tiers.py"
-    conftest.write_text('pytest_plugins = ["support.needs"]\n')
-    tests.write_text(A_TEST_OF_EACH_TIER)
-    yield awkward_clone
-    conftest.unlink()
-    tests.unlink()
+def test_run_tests_makes_its_environment_and_takes_the_tiers(
+    root, run, clean_environment, tmp_path
+):
+    """From another folder, and below a path with spaces and quotes."""
+    # The pip that comes with Python 3.9 cannot be installed where a path holds a dollar.
+    clone = tmp_path / ('it\'s "my" $clone' if sys.version_info >= (3, 10) else 'it\'s "my" clone')
+    (clone / "tests").mkdir(parents=True)
+    (clone / "requirements").mkdir()
+    for name in ("run_tests.sh", "pyproject.toml"):
+        shutil.copy(root / name, clone)
+    (clone / "tests/conftest.py").write_text('pytest_plugins = ["support.needs"]\n')
+    (clone / "tests/test_it.py").write_text(A_TEST_OF_EACH_TIER)
+    # An empty environment is quick to make; pytest comes from the one that runs this test.
+    for name in ("host", "test"):
+        (clone / f"requirements/{name}.txt").touch()
+    packages = [str(root / "tests"), *(path for path in sys.path if path.endswith("site-packages"))]
+    made = {"PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(packages)}
+    script, environment = clone / "run_tests.sh", {**clean_environment, **made}
+
+    interrupted = processes.start([script], env=environment, cwd="/")
+    assert "making the test environment" in interrupted.stderr.readline()
+    processes.end_group(interrupted)
+    interrupted.communicate()
+    mended = run([script], env=environment, cwd="/")
+    assert "making the test environment" in mended.stderr
+    assert "1 passed" in mended.stdout
+    again = run([script, "-k", "nothing"], env=environment, cwd="/", check=False)
+    assert (again.returncode, again.stderr) == (5, ""), "pytest's exit code must come through"
+    for arguments, tiers in (
+        (["--all"], "fast real"),
+        (["--slow"], "fast real slow"),
+        (["--slow", "-m", "slow"], "slow"),
+        (["tests/test_it.py", "-k", "real or slow"], "real slow"),
+        (["tests/test_it.py::test_slow"], "slow"),
+    ):
+        command = [script, "--collect-only", "-q", *arguments]
+        out = run(command, env=environment, cwd="/").stdout
+        assert re.findall(r"test_it.py::test_(\w+)", out) == tiers.split(), arguments
 
 
-@pytest.mark.parametrize(
-    ("arguments", "tiers"),
-    [
-        ([], ["fast"]),
-        (["--all"], ["fast", "real"]),
-        (["--slow"], ["fast", "real", "slow"]),
-        (["--slow", "-m", "slow"], ["slow"]),
-        (["tests/test_tiers.py", "-k", "real or slow"], ["real", "slow"]),
-        (["tests/test_tiers.py::test_slow"], ["slow"]),
-    ],
-    ids=" ".join,
-)
-def test_run_tests_takes_the_tiers(tiered_clone, clone_environment, run, root, arguments, tiers):
-    packages = f"{root / 'tests'}{os.pathsep}{clone_environment['PYTHONPATH']}"
-    command = [tiered_clone / "run_tests.sh", "--collect-only", "-q", *arguments]
-    out = run(command, env={**clone_environment, "PYTHONPATH": packages}, cwd="/").stdout
-    assert re.findall(r"test_tiers.py::test_(\w+)", out) == tiers
-
-
-def test_table_names_directories_and_tests_that_exist(root):
-    paths = {path for test, paths in directories.TABLE.items() for path in (test, *paths)}
-    assert [
-        path for path in paths.union(directories.EVERYTHING) if not (root / path).exists()
-    ] == []
-    assert all(Path(test).match("tests/*/test_*.py") for test in directories.TABLE)
-    assert min(map(len, directories.TABLE.values())) > 1
-
-
-def test_tests_of_the_table_run_when_their_directory_changed():
+def test_tests_of_the_table_run_when_their_directory_changed(root):
     every = set(directories.TABLE)
-    assert directories.tests_left_out([]) == every
+    assert all(Path(test).match("tests/*/test_*.py") for test in every)
     assert directories.tests_left_out(["CHANGELOG.md", "trainer/train.py"]) == every
+    for path in directories.EVERYTHING:
+        assert (root / path).exists() and directories.tests_left_out([path]) == set()
     for test, paths in directories.TABLE.items():
+        assert len(paths) > 1
         for path in paths:
+            assert (root / path).exists()
             assert test not in directories.tests_left_out([path])
             assert test not in directories.tests_left_out(["CHANGELOG.md", f"{path}/x.py"])
-    for path in directories.EVERYTHING:
-        assert directories.tests_left_out([path]) == set()
 
 
 def test_commit_that_git_does_not_know_leaves_nothing_out(run, tmp_path, monkeypatch):
     monkeypatch.setattr(directories, "ROOT", tmp_path)
-    (tmp_path / "README.md").write_text("text\n")
     me = ("-c", "user.name=me", "-c", "user.email=me@example.org")
-    for words in (["init", "-q"], ["add", "."], [*me, "commit", "-q", "-m", "One file"]):
+    for words in (["init", "-q"], [*me, "commit", "-q", "--allow-empty", "-m", "Nothing"]):
         run(["git", *words])
     assert directories.unchanged("HEAD") == set(directories.TABLE)
     for unknown in (None, "", "0123456789" * 4):
         assert directories.unchanged(unknown) == set()
-    (tmp_path / "README.md").rename(tmp_path / "run_tests.sh")
+    (tmp_path / "run_tests.sh").touch()
     run(["git", "add", "--all"])
     assert directories.unchanged("HEAD") == set()
 
@@ -263,62 +212,40 @@ def test_run_tests_without_a_usable_python_says_what_is_needed(root, run, tmp_pa
     (tmp_path / "requirements").mkdir()
     (tmp_path / "requirements/test.txt").touch()
     environment = {"PATH": "/usr/bin:/bin", "PYTHON": "/bin/false"}
-    result = run(["bash", tmp_path / "run_tests.sh"], env=environment, check=False)
-    assert result.returncode == 1
-    assert "Python 3.9 or newer" in result.stderr and "install_tools.sh python" in result.stderr
+    done = run(["bash", tmp_path / "run_tests.sh"], env=environment, check=False)
+    assert "Python 3.9 or newer" in done.stderr and "install_tools.sh python" in done.stderr
 
 
-def test_cache_holds_only_what_is_complete(tmp_path, monkeypatch):
-    monkeypatch.setenv("LONGSHIP_TEST_CACHE", str(tmp_path / "cache"))
+def test_cache_holds_what_is_complete_and_was_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("LONGSHIP_TEST_CACHE", str(tmp_path))
 
     def interrupted(partial):
         partial.write_text("half of it")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        cache.cached("thing-1.txt", interrupted)
-    assert not (cache.cache_folder() / "thing-1.txt").exists()
-    made = cache.cached("thing-1.txt", lambda partial: partial.write_text("all of it"))
-    assert made.read_text() == "all of it"
-    assert cache.cached("thing-1.txt", interrupted) == made
-
-
-def test_cache_drops_what_was_not_used_for_long(tmp_path, monkeypatch):
-    monkeypatch.setenv("LONGSHIP_TEST_CACHE", str(tmp_path / "cache"))
-    old = cache.cached("old-1", lambda partial: partial.mkdir())
-    os.utime(old.with_name("old-1.lock"), (0, 0))
+        cache.cached("old-1", interrupted)
+    assert not (tmp_path / "old-1").exists()
+    made = cache.cached("old-1", lambda partial: partial.write_text("all of it"))
+    assert cache.cached("old-1", interrupted) == made and made.read_text() == "all of it"
+    os.utime(tmp_path / "old-1.lock", (0, 0))
     cache.cached("new-1", lambda partial: partial.mkdir())
-    assert sorted(path.name for path in old.parent.iterdir()) == ["new-1", "new-1.lock"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new-1", "new-1.lock"]
 
 
-def test_run_shows_all_output_of_a_failure(run):
+def test_run_keeps_every_byte_and_tells_all_of_a_failure(run, hostile_arguments):
+    result = run(["printf", "%s\\0", *hostile_arguments])
+    assert result.stdout.split("\0")[:-1] == hostile_arguments
     with pytest.raises(pytest.fail.Exception) as failure:
         run(["sh", "-c", "echo to you; echo to me >&2; exit 3"])
-    for part in ("ended with 3", "to you", "to me"):
-        assert part in str(failure.value)
-
-
-def test_run_ends_what_takes_too_long(run):
+    assert all(part in str(failure.value) for part in ("ended with 3", "to you", "to me"))
     with pytest.raises(pytest.fail.Exception, match="did not end within 1 s"):
         run(["sh", "-c", "sleep 60 & wait"], timeout=1)
 
 
-def test_run_keeps_every_byte(run, hostile_arguments):
-    result = run(["printf", "%s\\0", *hostile_arguments])
-    assert result.stdout.split("\0")[:-1] == hostile_arguments
-
-
-def test_clean_environment_holds_nothing_of_the_project(clean_environment, monkeypatch):
-    assert not [name for name in clean_environment if name.startswith("LONGSHIP_")]
-    assert Path(clean_environment["HOME"]).is_dir()
-
-
-def test_read_only_folder_refuses(read_only_folder):
-    with pytest.raises(OSError):
-        (read_only_folder / "file").touch()
-
-
 @pytest.mark.root
 @pytest.mark.needs("namespaces")
-def test_as_root_sees_user_0(run, as_root):
+def test_fixtures_stand_for_other_users(run, as_root, read_only_folder):
     assert run(as_root(["id", "-u"])).stdout == "0\n"
+    with pytest.raises(OSError):
+        (read_only_folder / "file").touch()

@@ -3,33 +3,16 @@
 import itertools
 import os
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
-from support.emitted_jobs import JOBS
+from support.emitted import BUNDLES, IMAGES, JOBS, KINDS, OVERLAYS, SET_UPS, emit, environment_of
 from support.repository import toml
 from support.shellchecks import of_different_functions, read_emitted, shellcheck
 from support.tree import own_files
 
-from lib.assets.assets import download_lines as download_assets
-from lib.assets.assets import offline_lines as offline_assets
-from lib.bundle.bundle import pack_lines, unpack_lines, verify_lines
-from lib.configuration.layers import load_settings
-from lib.configuration.paths import derive_paths
 from lib.configuration.schema import RUNTIMES
 from lib.configuration.sites import load_machines
-from lib.images.build import build_lines as build_image
-from lib.images.build import download_lines
-from lib.images.versions import move_lines, prune_lines, use_lines
-from lib.packages.overlay import build_lines
-from lib.packages.overlay import download_lines as download_overlay
-from lib.packages.overlay import prune_lines as prune_overlays
-from lib.packages.set_up import download_lines as set_up_download_lines
-from lib.packages.set_up import install_lines, update_lines
-from lib.runtimes.environment import Environment
-from lib.runtimes.launch import run_lines
-from lib.script.render import render
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -95,8 +78,6 @@ install = "requirements"
 """
 
 
-START = ["LIBRARY=lib", "export LIBRARY", "on_interrupt x"]
-
 OVERLAY = (
     CONFIGURATION
     + """
@@ -105,95 +86,44 @@ overlay = "myenv"
 work_dir = "/it's here"
 """
 )
-OVERLAYS = {
-    "overlay": partial(build_lines, command_line="x y"),
-    "overlay offline": partial(build_lines, offline=True, force=True, command_line="x y"),
-    "overlay download": partial(download_overlay, command_line="x y"),
-    "overlay prune": lambda env: prune_overlays(env.settings, env.paths, asked=False),
-    "overlay set_up": install_lines,
-    "overlay container_run": run_lines,
-}
-BUNDLES = {  # no matter the runtime
-    "pack": lambda env: pack_lines(
-        *(env.settings, env.paths, "/it's"), typed="x", allowed=["a b", "it's"]
-    ),
-    "verify": lambda _: verify_lines(ROOT, "/it's", typed="x y"),
-    "unpack": lambda env: unpack_lines(*(env.settings, env.paths, "/it's"), typed="x"),
-}
-IMAGES = {
-    "online build": partial(build_image, digest="sha256:12", force=True, command_line="x y"),
-    "offline build": partial(build_image, force=False, command_line="x y", offline=True),
-    "download": partial(download_lines, digest="", force=False, command_line="x y"),
-    **BUNDLES,
-    "move": partial(move_lines, following=["x y"]),
-    "rollback": partial(use_lines, following=[], version=None),
-    "use": partial(use_lines, following=["x y"], version="1"),
-    "prune": prune_lines,
-    "assets download": lambda env: [*START, *download_assets(env.settings, env.paths)],
-    "assets offline": lambda env: [*START, *offline_assets(env.settings, env.paths)],
-}
-SET_UPS = {
-    "set_up": install_lines,
-    "set_up update": update_lines,
-    "set_up offline": partial(install_lines, offline=True),
-    "set_up download": partial(set_up_download_lines, command_line="x y"),
+# The machines on which the scripts of a kind differ by more than values; container_run is emitted
+# for each machine below. With modules and without; images are made at Olivia by a job.
+MACHINES = {
+    **dict.fromkeys(JOBS, ("local", "jwb", "aws")),
+    "set_up": ("local", "jwb"),
+    "build_container_online": ("local", "olivia"),
+    "build_overlay": ("local", "olivia"),
 }
 
 
-def emitted(name, machine, runtime, configuration):
-    """Give the script that an entry script would emit."""
-    environ = {"HOME": "/home/me", "USER": "me", "PATH": ""}
-    options = {"machine": machine, "configuration": str(configuration)}
-    settings = load_settings(ROOT, options, environ)
-    paths = derive_paths(settings)
-    env = Environment(settings, paths, runtime)
-    if name in OVERLAYS:
-        return render(name, OVERLAYS[name](env))
-    if name in JOBS:
-        return render(
-            name, JOBS[name](settings, paths, runtime), sourced=name.startswith("job_start")
-        )
-    if name in SET_UPS:
-        return render(name, SET_UPS[name](env))
-    if name in IMAGES:
-        return render(name, IMAGES[name](env))
-    return render(name, run_lines(env, online=name == "online"))
-
-
-def runtimes_of(name):
+def runtimes_of(kind):
     """Give the runtimes whose scripts differ."""
-    if name in BUNDLES:
+    if kind in BUNDLES:
         return ["apptainer"]
-    if name in OVERLAYS or name in JOBS or name in SET_UPS and name != "set_up":
+    if kind in {**OVERLAYS, **JOBS, **SET_UPS} and kind != "set_up":
         return ["apptainer", "docker", "host"]
-    without = {"auto", "host"} if name in IMAGES else {"auto"}
+    without = {"auto", "host"} if kind in IMAGES else {"auto"}
     return [each for each in RUNTIMES if each not in without]
 
 
-# What is emitted, and the machines on which that differs by more than values; container_run is
-# emitted for each machine below. With modules and without; images are made at Olivia by a job.
-EMITTED = {
-    **dict.fromkeys(["container_run", "online", *IMAGES, *SET_UPS, *OVERLAYS], ("local",)),
-    **dict.fromkeys(JOBS, ("local", "jwb", "aws")),
-    "set_up": ("local", "jwb"),
-    "online build": ("local", "olivia"),
-    "overlay": ("local", "olivia"),
-}
+def emitted(kind, machine, runtime, configuration):
+    return emit(kind, environment_of(machine, runtime, configuration))
 
 
-def all_emitted(name, folder):
-    """Give the scripts of a name, by machine and runtime."""
+def all_emitted(kind, folder):
+    """Give the scripts of a kind, by machine and runtime."""
     configuration = folder / "configuration.toml"
-    configuration.write_text(OVERLAY if name in OVERLAYS else CONFIGURATION)
+    configuration.write_text(OVERLAY if kind in OVERLAYS else CONFIGURATION)
+    machines = MACHINES.get(kind, ["local"])
     return {
-        f"{machine} {runtime}": emitted(name, machine, runtime, configuration)
-        for machine, runtime in itertools.product(EMITTED[name], runtimes_of(name))
+        f"{machine} {runtime}": emitted(kind, machine, runtime, configuration)
+        for machine, runtime in itertools.product(machines, runtimes_of(kind))
     }
 
 
-@pytest.mark.parametrize("name", EMITTED)
-def test_emitted_scripts_pass(name, run, tmp_path):
-    read_emitted(run, all_emitted(name, tmp_path), tmp_path)
+@pytest.mark.parametrize("kind", KINDS)
+def test_emitted_scripts_pass(kind, run, tmp_path):
+    read_emitted(run, all_emitted(kind, tmp_path), tmp_path)
 
 
 @pytest.mark.parametrize("machine", sorted(load_machines(ROOT)))
@@ -214,9 +144,9 @@ def test_emitted_script_with_every_value_hostile_passes(run, tmp_path, hostile_a
     text = f"[container]\nbinds = {binds}\n[environment.set]\n{table}"
     configuration.write_text(text)
     files = []
-    for name, runtime in itertools.product(("container_run", "set_up"), ("apptainer", "docker")):
-        files.append(tmp_path / f"{name} {runtime}.sh")
-        files[-1].write_text(emitted(name, "local", runtime, configuration))
+    for kind, runtime in itertools.product(("container_run", "set_up"), ("apptainer", "docker")):
+        files.append(tmp_path / f"{kind} {runtime}.sh")
+        files[-1].write_text(emitted(kind, "local", runtime, configuration))
     # Values that look like expansions stand in single quotes, as they must: only that is remarked.
     remarks = "--exclude=SC1003,SC2016"
     shellcheck(run, remarks, *files)
@@ -249,10 +179,10 @@ def names_given(text, run):
     return {each for each in found if not each.startswith("longship_")}
 
 
-@pytest.mark.parametrize("name", EMITTED)
-def test_what_the_user_exports_reaches_what_emitted_scripts_start(name, run, tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_user_exports_reaches_what_emitted_scripts_start(kind, run, tmp_path):
     """Whatever its name: a script that assigned to it would give the program another value."""
-    for text in of_different_functions(all_emitted(name, tmp_path)).values():
+    for text in of_different_functions(all_emitted(kind, tmp_path)).values():
         canaries = dict.fromkeys(names_given(text, run), "the user's")
         own, last = text.rsplit("\n\n", 1)
         hands_over = "\nhand_over() {" in own

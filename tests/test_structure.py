@@ -9,15 +9,10 @@ from pathlib import Path
 
 import pytest
 from support import processes
+from support.emitted import emit, environment_of
 from support.repository import copy_tree
-from support.stacks import settings_of
 
 from lib.configuration.layers import Settings
-from lib.configuration.paths import derive_paths
-from lib.jobs.job_files import read_job_file
-from lib.jobs.submit import Submission, submit_lines
-from lib.runtimes.environment import Environment
-from lib.runtimes.launch import run_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 LIB = ROOT / "lib"
@@ -132,12 +127,6 @@ def test_python_that_needs_packages_is_compiled():
         compile(path.read_bytes(), path, "exec", dont_inherit=True)
 
 
-def test_imports_in_functions_are_seen():
-    text = "def f():\n    from lib.configuration import sites\n    import lib.commands.set_up\n"
-    found = imported_by(ast.parse(text))
-    assert found == {"configuration.sites", "configuration", "commands.set_up"}
-
-
 @pytest.mark.parametrize("path", CORE, ids=shown)
 def test_text_is_read_in_no_encoding_of_a_locale(path):
     found = []
@@ -169,38 +158,20 @@ def receivers_of_settings(function, *arguments):
     return found
 
 
-@pytest.mark.parametrize(
-    ("machine", "runtime", "job"),
-    [
-        ("local", "host", "local/run_training_local.sbatch"),
-        ("jwb", "apptainer", "jsc/run_training_jwb.sbatch"),
-        ("lumi", "singularity", "lumi/run_training_lumi.sbatch"),
-    ],
-    ids=["local", "jwb", "lumi"],
-)
-@pytest.mark.parametrize("packages", ["", 'overlay = "myenv"'], ids=["venv", "overlay"])
-def test_settings_make_few_stops(machine, runtime, job, packages, tmp_path):
+@pytest.mark.parametrize("configuration", ["configuration", "overlay"])
+@pytest.mark.parametrize(("kind", "most"), [("container_run", 9), ("submit", 19)])
+def test_settings_make_few_stops(kind, most, configuration):
     """Values are resolved once: what renders them gets them, not what they are resolved from."""
-    settings = settings_of(ROOT, "pytorch", machine, tmp_path, f"[packages]\n{packages}\n")
-    paths = derive_paths(settings)
-    launching = receivers_of_settings(run_lines, Environment(settings, paths, runtime))
-    assert "lib/runtimes/contract.py: environment_script" in launching
-    assert len(launching) < 10, launching
-    wanted = Submission(read_job_file(ROOT, job), [], ())
-    env = Environment(settings, paths, runtime, "job")
-    submitting = receivers_of_settings(submit_lines, env, wanted)
-    assert "lib/jobs/cost.py: cost_of" in submitting
-    assert len(submitting) < 20, submitting
+    file = ROOT / f"tests/golden/{configuration}.toml"
+    for machine, runtime in (("jwb", "apptainer"), ("lumi", "singularity")):
+        stops = receivers_of_settings(emit, kind, environment_of(machine, runtime, file))
+        assert "lib/runtimes/image.py: image_source" in stops
+        assert len(stops) <= most, stops
 
 
 # What starts or becomes a process: modules, and functions of os.
 STARTING_MODULES = {
-    "subprocess",
-    "pty",
-    "multiprocessing",
-    "asyncio",
-    "concurrent",
-    "_posixsubprocess",
+    *("subprocess", "pty", "multiprocessing", "asyncio", "concurrent", "_posixsubprocess"),
 }
 STARTING_FUNCTIONS = re.compile(r"(exec|spawn|posix_spawn|fork)\w*|system|popen|startfile")
 
@@ -248,22 +219,13 @@ def test_only_listed_modules_start_processes(path):
         assert not found
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import subprocess",
-        "def f():\n    import subprocess as s",
-        "from subprocess import run",
-        "import os\nos.system('x')",
-        "from os import execv",
-        "os.posix_spawn('x')",
-        "import pty",
-        "eval('x')",
-        "import concurrent.futures",
-    ],
-)
-def test_start_of_a_process_is_seen(text):
-    assert starts_processes(ast.parse(text))
+def test_start_of_a_process_is_seen():
+    for text in (
+        *("import subprocess", "def f():\n    import subprocess as s", "import concurrent.futures"),
+        *("from subprocess import run", "from os import execv", "eval('x')"),
+        *("import os\nos.system('x')", "os.posix_spawn('x')"),
+    ):
+        assert starts_processes(ast.parse(text)), text
 
 
 def test_sites_and_stacks_are_named_in_no_python():
@@ -316,22 +278,16 @@ def run_as_old_python(clone, run, script, *arguments):
     return run(command, check=False)
 
 
-@pytest.mark.parametrize("script", ["container_run.py", "set_up.py"])
-def test_old_python_faked_is_told_what_is_needed(script, root, run, tmp_path):
+def test_old_python_faked_is_told_what_is_needed(root, run, tmp_path):
     clone = copy_tree(root, tmp_path / "it's a clone")
-    done = run_as_old_python(clone, run, script, "true")
-    error, hint = done.stderr.splitlines()
-    assert done.returncode == 1
+    error, hint = run_as_old_python(clone, run, "set_up.py", "true").stderr.splitlines()
     assert error == f"error: Longship needs Python 3.9 or newer; {sys.executable} is 3.6"
     assert hint.startswith("hint: ") and "python3" in hint
-
-
-def test_old_python_faked_is_told_the_module_of_the_site(root, run, tmp_path):
-    clone = copy_tree(root, tmp_path / "clone")
     (clone / "here").mkdir()
     site = f'newer_python = "module load python"\n[machines.here]\nrecognise.path = "{tmp_path}"\n'
     (clone / "here/site.toml").write_text(site)
     done = run_as_old_python(clone, run, "container_run.py", "true")
+    assert done.returncode == 1
     assert "hint: run: module load python; then run the command again" in done.stderr
 
 

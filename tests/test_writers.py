@@ -13,85 +13,67 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-BUNDLE = "in the bundle that the user names, or checked and complete before it is used"
-CLONE = "in the user's clone, whose permissions are the user's choice"
-CODE = "in runs/code or a run's repositories/, which are closed"
-RUN = "in a closed directory of the run"
-TEMPORARY = "in a temporary directory of its own, which is closed"
-UNFINISHED = "in a directory that is closed until it is complete"
-VENV = "in a venv, whose directory is closed"
-PROJECT = "in project_dir, which is closed"
-OUTPUT = "a result of the user's, with the user's umask"
-EMPTY = "empty: only its time counts"
-LOCK = "a lock: whoever can enter its directory can read it"
-
-# File and function: why it may write so. An entry that no longer writes fails.
+# Why files and functions may write otherwise. One that no longer writes fails.
 PLAIN = {
-    "lib/bundle/pack.py check": BUNDLE,
-    "lib/bundle/pack.py pack": BUNDLE,
-    "lib/bundle/pack.py _pack": BUNDLE,
-    "lib/bundle/pack.py _collect": BUNDLE,
-    "lib/bundle/tree.py replace_file": BUNDLE,
-    "lib/bundle/tree.py copy_one": BUNDLE,
-    "lib/bundle/tree.py copy_files": BUNDLE,
-    "lib/bundle/tree.py _copy": BUNDLE,
-    "lib/bundle/unpack.py verify": BUNDLE,
-    "lib/bundle/unpack.py _unpack": BUNDLE,
-    "lib/bundle/unpack.py _make_link": BUNDLE,
-    "lib/bundle/unpack.py _install_packages": BUNDLE,
-    "lib/doctor/site_new.py create": CLONE,
-    "lib/images/patched_files.bash patched_file_check": CLONE,
-    "lib/images/patched_files.bash patched_file_keep": CLONE,
-    "lib/packages/lock_packages.bash lockfile_update": CLONE,
-    "lib/repositories/patches.py write_commit": CLONE,
-    "lib/repositories/patches.py write_series": CLONE,
-    "lib/repositories/update.py _replace_series": CLONE,
-    "lib/jobs/freeze_worker.py keep": CODE,
-    "lib/jobs/freeze_worker.py _write": CODE,
-    "lib/jobs/freeze_worker.py _restore": CODE,
-    "lib/jobs/freeze_worker.py record": CODE,
-    "lib/jobs/ssh.bash ssh_configure_server": RUN,
-    "lib/jobs/ssh.bash ssh_configure_client": RUN,
-    "lib/jobs/working_tree.py _borrow": TEMPORARY,
-    "lib/images/build.bash archive_copy": TEMPORARY,
-    "lib/packages/overlay.bash overlay_can_mount": TEMPORARY,
-    "lib/runtimes/docker.bash engine_secrets_text": TEMPORARY,
-    "lib/assets/assets.bash asset_add_metric": UNFINISHED,
-    "lib/assets/assets.bash asset_copy_files": UNFINISHED,
-    "lib/assets/inside/fetch_assets.py write_record": UNFINISHED,
-    "lib/packages/overlay.bash overlay_resolve": UNFINISHED,
-    "lib/packages/wheelhouse.bash wheelhouse_describe": UNFINISHED,
-    "lib/packages/wheelhouse.bash wheelhouse_resolve": UNFINISHED,
-    "lib/packages/wheelhouse.bash wheelhouse_list": UNFINISHED,
-    "lib/packages/inside/describe_image.py write_description": UNFINISHED,
-    "lib/packages/inside/resolve_packages.py resolve": UNFINISHED,
-    "lib/packages/inside/resolve_packages.py prepare": UNFINISHED,
-    "lib/packages/inside/target_wheels.py fetch": UNFINISHED,
-    "lib/packages/inside/target_wheels.py download": UNFINISHED,
-    "lib/packages/inside/target_wheels.py write_lists": UNFINISHED,
-    "lib/images/build.bash engine_keep_tag": UNFINISHED,
-    "lib/packages/venv.bash venv_install_packages": VENV,
-    "lib/packages/venv.bash venv_activate": VENV,
-    "lib/packages/inside/layer_venv.py layer": VENV,
-    "lib/packages/inside/module_index.py write": VENV,
-    "lib/repositories/changes.py take_snapshot": PROJECT,
-    "lib/repositories/changes.py save_unfiltered": PROJECT,
-    "lib/repositories/changes.py restore_unfiltered": PROJECT,
-    "lib/repositories/changes.py save_changes": PROJECT,
-    "lib/repositories/changes.py save_unfiltered_changes": PROJECT,
-    "lib/repositories/changes.py _write_patches": PROJECT,
-    "lib/repositories/clone.py clone": PROJECT,
-    "lib/repositories/clone.py _make_bundle": PROJECT,
-    "lib/repositories/replay.py undo_update": PROJECT,
-    "lib/repositories/repository.py save": PROJECT,
-    "lib/repositories/repository.py begin_work": PROJECT,
-    "lib/repositories/update.py _start_update": PROJECT,
-    "lib/jobs/inside/sync_wandb.bash": OUTPUT,
-    "lib/jobs/inside/template.bash fill_template": OUTPUT,
-    "lib/jobs/usage.bash usage_sample": OUTPUT,
-    "lib/runtimes/overlay.bash overlay_record_use": EMPTY,
-    "lib/script/lock.bash lock_is_stale": EMPTY,
-    "lib/script/lock.bash lock_make": LOCK,
+    "in the bundle that the user names, or checked and complete before it is used": """
+        lib/bundle/pack.py: check pack _pack _collect
+        lib/bundle/tree.py: replace_file copy_one copy_files _copy
+        lib/bundle/unpack.py: verify _unpack _make_link _install_packages
+    """,
+    "in the user's clone, whose permissions are the user's choice": """
+        lib/doctor/site_new.py: create
+        lib/images/patched_files.bash: patched_file_check patched_file_keep
+        lib/packages/lock_packages.bash: lockfile_update
+        lib/repositories/patches.py: write_commit write_series
+        lib/repositories/update.py: _replace_series
+    """,
+    "in runs/code or a run's repositories/, which are closed": """
+        lib/jobs/freeze_worker.py: keep _write _restore record
+    """,
+    "in a closed directory of the run": """
+        lib/jobs/ssh.bash: ssh_configure_server ssh_configure_client
+    """,
+    "in a temporary directory of its own, which is closed": """
+        lib/jobs/working_tree.py: _borrow
+        lib/images/build.bash: archive_copy
+        lib/packages/overlay.bash: overlay_can_mount
+        lib/runtimes/docker.bash: engine_secrets_text
+    """,
+    "in a directory that is closed until it is complete": """
+        lib/assets/assets.bash: asset_add_metric asset_copy_files
+        lib/assets/inside/fetch_assets.py: write_record
+        lib/packages/overlay.bash: overlay_resolve
+        lib/packages/wheelhouse.bash: wheelhouse_describe wheelhouse_resolve wheelhouse_list
+        lib/packages/inside/describe_image.py: write_description
+        lib/packages/inside/resolve_packages.py: resolve prepare
+        lib/packages/inside/target_wheels.py: fetch download write_lists
+        lib/images/build.bash: engine_keep_tag
+    """,
+    "in a venv, whose directory is closed": """
+        lib/packages/venv.bash: venv_install_packages venv_activate
+        lib/packages/inside/layer_venv.py: layer
+        lib/packages/inside/module_index.py: write
+    """,
+    "in project_dir, which is closed": """
+        lib/repositories/changes.py: take_snapshot save_unfiltered restore_unfiltered
+        lib/repositories/changes.py: save_changes save_unfiltered_changes _write_patches
+        lib/repositories/clone.py: clone _make_bundle
+        lib/repositories/replay.py: undo_update
+        lib/repositories/repository.py: save begin_work
+        lib/repositories/update.py: _start_update
+    """,
+    "a result of the user's, with the user's umask": """
+        lib/jobs/inside/sync_wandb.bash:
+        lib/jobs/inside/template.bash: fill_template
+        lib/jobs/usage.bash: usage_sample
+    """,
+    "empty: only its time counts": """
+        lib/runtimes/overlay.bash: overlay_record_use
+        lib/script/lock.bash: lock_is_stale
+    """,
+    "a lock: whoever can enter its directory can read it": """
+        lib/script/lock.bash: lock_make
+    """,
 }
 
 
@@ -133,152 +115,32 @@ def _is_descriptor(node):
     return ast.unparse(node) in ("file", "number") or ast.unparse(node).startswith("os.open(")
 
 
-class Bash:
-    """The redirections of a bash file to paths, and its directories without a mode.
-
-    It reads what bash reads: no comment, string, here-document or arithmetic is a redirection.
-    """
-
-    CLOSING = {"(": ")", "{": "}", '"': '"', "((": "))", "[[": "]]"}
-
-    def __init__(self, text):
-        self.text, self.place, self.function = text, 0, ""
-        self.found, self.begins = [], {}
-        self.stack, self.documents = [], []
-
-    def writers(self):
-        """Return function and target of each."""
-        while self.place < len(self.text):
-            self._step()
-        return self.found
-
-    def _step(self):
-        text, place = self.text, self.place
-        top = self.stack[-1] if self.stack else ""
-        here = text[place]
-        if here == "\\":
-            self.place += 2
-        elif top == '"':
-            self._in_string(here)
-        elif top in ("((", "[[", "{"):
-            self._in_other(here, top)
-        elif here == "\n":
-            self._new_line()
-        elif here == "#" and (not place or text[place - 1] in " \t\n;("):
-            self.place = text.find("\n", place)
-            if self.place < 0:
-                self.place = len(text)
-        else:
-            self._in_code(here)
-
-    def _in_string(self, here):
-        if here == '"':
-            self.stack.pop()
-            self.place += 1
-        else:
-            self._expansion()
-
-    def _in_other(self, here, top):
-        closing = self.CLOSING[top]
-        if self.text.startswith(closing, self.place):
-            self.stack.pop()
-            self.place += len(closing)
-        elif here == "'":
-            self._quoted()
-        elif here == '"':
-            self._push('"', 1)
-        else:
-            self._expansion()
-
-    def _in_code(self, here):
-        text, place = self.text, self.place
-        match = re.compile(r"(\w+)\(\) \{").match(text, place)
-        if match and (not place or text[place - 1] == "\n"):
-            self.function = match[1]
-            self.place = match.end()
-        elif here == "'":
-            self._quoted()
-        elif here == '"':
-            self._push('"', 1)
-        elif text.startswith("((", place):
-            self._push("((", 2)
-        elif re.compile(r"(?<![^\s;(!])\[\[\s").match(text, place):
-            self._push("[[", 2)
-        elif (
-            re.compile(r"<<-?\s*(['\"]?)(\w+)\1").match(text, place)
-            and text[place : place + 3] != "<<<"
-        ):
-            match = re.compile(r"<<-?\s*(['\"]?)(\w+)\1").match(text, place)
-            self.documents.append(match[2])
-            self.place = match.end()
-        elif text.startswith("<<<", place):
-            self.place += 3
-        elif re.compile(r"[<>]\(").match(text, place):
-            self._push("(", 2)
-        elif here == "(":
-            self._push("(", 1)
-        elif here == ")":
-            if self.stack and self.stack[-1] == "(":
-                self.stack.pop()
-            self.place += 1
-        elif here == ">" or text.startswith("<>", place):
-            self._redirection()
-        elif match := re.compile(r"(?<![\w./-])mkdir\b([^\n;|&]*)").match(text, place):
-            if not re.search(r" -\w*m\b| -m ", match[1]):
-                self.found.append((self.function, "mkdir"))
-            self.place += len("mkdir")
-        else:
-            self._expansion()
-
-    def _redirection(self):
-        match = re.compile(r"[<>]>?[|&]?\s*").match(self.text, self.place)
-        self.place = match.end()
-        if match[0].startswith(">&") or self.text[self.place] in "(<>":  # or a program
-            return
-        word = re.compile(r"(\"(\\.|[^\"\\])*\"|'[^']*'|[^\s;|&()<>\"'])+").match(
-            self.text, self.place
-        )
-        target = word[0] if word else ""
-        if not target.startswith(("/dev/", '"/dev/tcp/')):
-            self.found.append((self.function, target))
-
-    def _expansion(self):
-        for opening, kind in (("$((", "(("), ("$(", "("), ("${", "{")):
-            if self.text.startswith(opening, self.place):
-                self._push(kind, len(opening))
-                return
-        self.place += 1
-
-    def _quoted(self):
-        """Skip a string in single quotes, with escapes after a dollar sign."""
-        dollar = self.place and self.text[self.place - 1] == "$"
-        pattern = r"'(\\.|[^'\\])*'" if dollar else r"'[^']*'"
-        match = re.compile(pattern, re.DOTALL).match(self.text, self.place)
-        self.place = match.end() if match else self.place + 1
-
-    def _push(self, kind, length):
-        self.stack.append(kind)
-        self.place += length
-
-    def _new_line(self):
-        self.place += 1
-        for name in self.documents:
-            end = re.compile(rf"^\t*{name}$", re.MULTILINE).search(self.text, self.place)
-            self.place = end.end() if end else len(self.text)
-        self.documents = []
-        if self.text.startswith("}\n", self.place):  # functions end at the left margin
-            self.stack, self.function = [], ""
+# A redirection is written as everywhere here: `x >file`, and a comparison as `a > b`.
+BASH = re.compile(
+    r"^(?P<function>\w+)\(\) \{|(?P<end>^\})|(?:^|(?<=\s))#.*"
+    r"|(?<![\w./-])mkdir\b(?P<directory>[^\n;|&]*)"
+    r"|(?:(?<=[\s(;])|(?<=[\s(;]\d)|(?<=\w\}))(?:>>?|<>)\|?(?: (?=[\"/]))?(?![=%])"
+    r"(?P<target>(?:\"(?:[^\"$]|\$\([^)]*\)|\$)*\"|[^\s;|&()<>\"'])+)",
+    re.MULTILINE,
+)
 
 
 def bash_writers(text):
-    """Yield function and target, but for the file that `file_begin` has made."""
-    begun = {
-        match[1]
-        for match in re.finditer(r"^(\w+)\(\) \{\n(.*?)^\}", text, re.M | re.S)
-        if "file_begin " in match[2]
-    }
-    for function, target in Bash(text).writers():
-        if not (function in begun and target in ('"$REPLY"', '"$partial"')):
+    """Yield function and target of what creates a file, or a directory without a mode, in bash.
+
+    The file that `file_begin` has made is none of them.
+    """
+    function = begun = ""
+    for match in BASH.finditer(text):
+        target, directory = match["target"] or "", match["directory"]
+        if match["function"] or match["end"]:
+            function = match["function"] or ""
+            begun = "file_begin " in text[match.start() : text.find("\n}", match.start())]
+        elif directory is not None and not re.search(r" -\w*m\b", directory):
+            yield function, "mkdir"
+        elif begun and target in ('"$REPLY"', '"$partial"'):
+            continue
+        elif target and not target.startswith(("/dev/", '"/dev/tcp/')):
             yield function, target
 
 
@@ -290,21 +152,22 @@ def sources():
 
 
 def found_writers():
+    """Give the calls of each file and function."""
     found = {}
     for file in sources():
         read = python_writers if file.suffix == ".py" else bash_writers
         for function, call in read(file.read_text(encoding="utf-8")):
-            name = f"{file.relative_to(ROOT)} {function}".rstrip()
-            found.setdefault(name, []).append(call)
+            found.setdefault((str(file.relative_to(ROOT)), function), []).append(call)
     return found
 
 
 def test_writers_that_set_no_mode_are_known():
+    lines = [line.strip().partition(":") for text in PLAIN.values() for line in text.splitlines()]
+    known = {(file, name) for file, _, names in lines if file for name in names.split() or [""]}
     found = found_writers()
-    unknown = {name: calls for name, calls in found.items() if name not in PLAIN}
+    unknown = {each: calls for each, calls in found.items() if each not in known}
     assert unknown == {}, "use write_file, make_directory, file_write or directory_make"
-    assert [name for name in PLAIN if name not in found] == [], "no longer writes: remove the entry"
-    assert all(PLAIN.values())
+    assert known - found.keys() == set(), "no longer writes: remove the entry"
 
 
 @pytest.mark.parametrize(
@@ -314,7 +177,7 @@ def test_writers_that_set_no_mode_are_known():
         ('f() {\n  echo "$(cat <a 2>"$b")" >>"$c/d"\n}\n', [("f", '"$b"'), ("f", '"$c/d"')]),
         ("f() {\n  echo '>a' \">b\" # >c\n  x >&2 2>/dev/null 2>&1\n}\n", []),
         ("f() {\n  ((a > b)) && [[ a > b ]] && echo $((1 > 0))\n}\n", []),
-        ("f() {\n  cat <<EOF\na > b\nEOF\n  cat > c\n}\n", [("f", "c")]),
+        ('f() {\n  cat <<EOF > "c"\na > b\nEOF\n}\n', [("f", '"c"')]),
         ('f() {\n  exec {x}<> <(:) 4> >(cat)\n  cat <<<"$x" >y\n}\n', [("f", "y")]),
         ("f() {\n  mkdir -p a\n  mkdir -m 700 b\n}\n", [("f", "mkdir")]),
         (

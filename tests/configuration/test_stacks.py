@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.emitted_jobs import training_file
+from support.emitted import training_file
 from support.stacks import settings_of
 
 from lib import ROOT

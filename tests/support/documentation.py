@@ -25,9 +25,14 @@ def read(page):
     return (ROOT / page).read_text(encoding="utf-8")
 
 
+def all_blocks(text):
+    """Give the fenced blocks, each with its language."""
+    return [(each[3], textwrap.dedent(each[4])) for each in _FENCE.finditer(text)]
+
+
 def blocks(text, language):
     """Give the fenced blocks of a language."""
-    return [textwrap.dedent(each[4]) for each in _FENCE.finditer(text) if each[3] == language]
+    return [body for each, body in all_blocks(text) if each == language]
 
 
 def inline_code(text):

@@ -44,28 +44,44 @@ def plan_of(script):
     return f"{own}\n\n{uses}\n"
 
 
-def placeless(plan, paths):
-    """Give a plan with words in place of the folders in which two machines differ anyway."""
-    roots = {
-        paths.root: "CLONE",
-        paths.checkpoint_dir: "CHECKPOINTS",
-        paths.project_dir: "PROJECT",
-        paths.scratch_dir: "SCRATCH",
+def facts_of(paths):
+    """Give the places that differ from machine to machine anyway, by a word for each."""
+    return {
+        "SCRATCH": str(paths.scratch_dir),
+        "PROJECT": str(paths.project_dir),
+        "CHECKPOINTS": str(paths.checkpoint_dir),
+        "ARCH": paths.arch,
     }
-    for root in sorted(roots, key=lambda path: -len(str(path))):
-        plan = plan.replace(f"'{root}'", roots[root]).replace(str(root), roots[root])
-    return plan
 
 
-def difference(plan, similar):
-    """Give the lines of a plan that a similar one lacks (+), and the other way round (-)."""
-    (own, names), (others, other_names) = (each.split("# uses: ") for each in (plan, similar))
-    lines = difflib.unified_diff(
-        others.splitlines(keepends=True), own.splitlines(keepends=True), n=0
-    )
-    # Where they stand is left out: a line more in one place would change all numbers after it.
-    text = "".join(line if line[0] in "+-" else "\n" for line in list(lines)[2:])
-    mine, theirs = (set(each.replace("#", " ").split()) for each in (names, other_names))
-    for sign, more in ("-", theirs - mine), ("+", mine - theirs):
-        text += f"\n{sign}# uses: {' '.join(sorted(more))}" if more else ""
-    return f"{text.strip()}\n"
+def lines_of(text, settings, paths):
+    """Give the lines of a plan, a call on each, with words in the place of facts.
+
+    The functions that it uses follow from these. The start of a run has a line for each fact.
+    """
+    text = text.partition("\n\n# uses: ")[0]
+    site, machine = Path(settings.machine.site_file).parent, settings.machine.name
+    text = re.sub(rf"(?<![\w./-]){site}/", "SITE/", text)
+    facts = {**facts_of(paths), "CLONE": str(paths.root), "MACHINE": machine}
+    for word, fact in sorted(facts.items(), key=lambda each: -len(each[1])):
+        text = re.sub(rf"(?<![a-z0-9./-]){re.escape(fact)}(?![a-z0-9-])", word, text)
+    text = re.sub(r"configurations/\w{12}", "configurations/CHECKSUM", text)
+    calls, run_begin, run_facts = text.partition("  run_begin ")
+    return (re.sub(r" \\\n +", " ", calls) + run_begin + run_facts).splitlines()
+
+
+def difference(lines, others):
+    """Give the lines that others lack (+), and the other way round (-), without their places."""
+    found = list(difflib.unified_diff(others, lines, n=0, lineterm=""))[2:]
+    return [each for each in found if not each.startswith("@@") and each[1:].strip()]
+
+
+def table(columns):
+    """Give the lines of some columns by name, below the names of all that have them."""
+    owners, groups = {}, {}
+    for name, lines in columns.items():
+        for number, line in enumerate(lines):
+            owners.setdefault((line, lines[:number].count(line)), []).append(name)
+    for (line, _), names in owners.items():
+        groups.setdefault(f"# {', '.join(names)}", []).append(line)
+    return [line for names, lines in groups.items() for line in [names, *lines]]

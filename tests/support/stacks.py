@@ -11,8 +11,7 @@ from lib.jobs.job_files import evaluation_file, read_job_file
 from lib.jobs.submit import Submission, split_typed, submit_lines
 from lib.runtimes.contract import environment_script
 from lib.runtimes.environment import Environment
-from lib.runtimes.launch import run_lines
-from lib.script.render import render
+from support.plans import lines_of
 
 # Each stack at its home site, with Slurm's own start of the ranks where that is its way, and at one
 # where it is a guest: stack, machine, runtime, a task per rank.
@@ -42,7 +41,6 @@ OTHERS = {"evaluate": ("run_evaluation.sh", ["lab/model"])}
 # A group's own stack, in the same tree, is not ours to test.
 SHIPPED = sorted({stack for stack, *_ in STACKS})
 
-CLONE = Path("/home/me/longship")
 ENVIRON = {"HOME": "/home/me", "USER": "me", "PATH": "/usr/bin:/bin"}
 CONFIGURATION = '[project]\nname = "my-project"\naccount = "my-account"\n'
 
@@ -65,14 +63,6 @@ def settings_of(root, stack, machine, folder, configuration=""):
     file.write_text(CONFIGURATION + configuration, encoding="utf-8")
     options = {"machine": machine, "stack": stack, "configuration": str(file)}
     return load_settings(Path(root), options, ENVIRON)
-
-
-def launcher_of(root, stack, machine, runtime, folder):
-    """Give the launcher of a job that trains a stack on a machine."""
-    settings = settings_of(root, stack, machine, folder)
-    paths = derive_paths(settings)._replace(root=CLONE)
-    lines = run_lines(Environment(settings, paths, runtime, "job"))
-    return render(f"Longship: {stack} on {machine}", lines)
 
 
 def start(
@@ -148,7 +138,7 @@ def start(
 
 
 def command_of(root, stack, machine, folder, arguments=(), *, per_rank=False, **options):
-    """Give what run_training.sh starts as text: variables that it sets, and a word on each line."""
+    """Give what run_training.sh starts: lines of variables that it sets, and of words."""
     if per_rank:
         ranks = {"RANK": "8", "WORLD_SIZE": "16", "LOCAL_RANK": "0", "NODE_RANK": "1"}
         options["more"] = {**ranks, "LOCAL_WORLD_SIZE": "8", **dict(options.get("more", ()))}
@@ -157,8 +147,8 @@ def command_of(root, stack, machine, folder, arguments=(), *, per_rank=False, **
     lines = []
     for variables, words in calls:
         lines += [*variables, "python", *(f"  {word}" for word in words)]
-    text = "\n".join(lines) + "\n"
-    return text.replace(str(root), str(CLONE))
+    settings = settings_of(root, stack, machine, folder)
+    return lines_of("\n".join(lines), settings, derive_paths(settings))
 
 
 def refusal(root, stack, job, folder, *words, configuration="", then=""):

@@ -4,37 +4,31 @@ import re
 import shlex
 import shutil
 import sys
-import textwrap
 from pathlib import Path
 
 from lib.configuration.sites import load_machines
+from support.documentation import all_blocks, read
 from support.git import Repository
 from support.repository import Clone
 
 ROOT = Path(__file__).resolve().parents[2]
-# A fence closes with as many backticks as it opened with: a Markdown file can be shown whole.
-_BLOCK = re.compile(r"^( *)(`{3,})(\w+)\n(.*?)^\1\2$", re.DOTALL | re.MULTILINE)
 # The first line of a block that is a file, or the second one of a script, in a comment.
 _NAMED = re.compile(r"(?:#!.*\n)?(?:#|<!--) ([\w./-]+\.\w+)(?: -->)?\n")
 
 
 class Page:
-    """What a page shows.
-
-    Parameters
-    ----------
-    name : str
-        Its path, relative to the repository.
-    """
+    """What a page shows: files by their paths, and the words of commands."""
 
     def __init__(self, name):
-        text = (ROOT / name).read_text(encoding="utf-8")
-        blocks = [(kind, textwrap.dedent(body)) for _, _, kind, body in _BLOCK.findall(text)]
-        named = [(_NAMED.match(body), kind, body) for kind, body in blocks]
-        self.files = {match[1]: body for match, _, body in named if match}
-        assert len(self.files) == sum(match is not None for match, _, _ in named), "said twice"
-        typed = [body for match, kind, body in named if kind == "bash" and not match]
-        lines = "".join(typed).replace("\\\n", " ").splitlines()
+        self.files, typed = {}, ""
+        for kind, body in all_blocks(read(name)):
+            named = _NAMED.match(body)
+            if named:
+                assert named[1] not in self.files, "said twice"
+                self.files[named[1]] = body
+            elif kind == "bash":
+                typed += body
+        lines = typed.replace("\\\n", " ").splitlines()
         self.commands = [words for line in lines if (words := shlex.split(line, comments=True))]
 
     def calls(self, program):

@@ -1,0 +1,446 @@
+#!/usr/bin/env bash
+# Longship: container_run, machine jpb (jsc/site.toml)
+set -euo pipefail
+
+longship_main() {
+  roots_make /e/scratch/project_465000000/me/longship \
+    /e/project1/project_465000000/me/longship \
+    /e/scratch/project_465000000/me/longship/checkpoints
+
+  # The host's compilers and Python must not leak into the environment.
+  unset BASH_ENV ENV LD_PRELOAD LESSOPEN CC CXX CFLAGS CXXFLAGS CPATH CMAKE_LIBRARY_PATH \
+    CMAKE_PREFIX_PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV \
+    "${!CONDA_@}" "${!_CE_@}" HF_HUB_CACHE HUGGINGFACE_HUB_CACHE TRANSFORMERS_CACHE \
+    MY_HOST_ONLY "${!MY_HOST_@}"
+
+  program_check apptainer
+  image=/e/scratch/project_465000000/me/longship/containers/pytorch_26.09-py3_arm64.sif
+  sif_check "$image" arm64 'run: python3 build_container.py && python3 move_built_container_to_active.py'
+  host_check_arch arm64 "the image $image"
+  options=()
+  sif_add_home
+  bind_add_if_exists /e/project1/project_465000000/me/longship
+  bind_add_if_exists /e/scratch/project_465000000/me/longship
+  bind_add '/e/project1/project_465000000/me/long&ship'
+  bind_add /data /data ro
+  patched_file_add '/e/project1/project_465000000/me/long&ship/patches/files/it'"'"'s_yaml.py' /usr/lib/python3/dist-packages/yaml/__init__.py
+  bind_host_files
+  bind_pip_sources
+  sif_add_gpus
+  venv_check /e/scratch/project_465000000/me/longship/venv_pytorch_arm64 /e/scratch/project_465000000/me/longship/containers/pytorch_26.09-py3_arm64.sif
+  command_set '/e/project1/project_465000000/me/long&ship/lib/runtimes/inside/interactive.bash' "$@"
+  command_encode
+  command_exec apptainer --quiet exec "${options[@]}" "$image" /bin/sh -c "$longship_contract" longship "${command[@]}"
+}
+
+# The environment inside, the same for every runtime: POSIX sh.
+# shellcheck disable=SC2016,SC2034 # expanded where it is used, not here
+longship_contract='export PYTHONNOUSERSITE=1
+export UV_LINK_MODE=copy
+export LONGSHIP_ROOT='"'"'/e/project1/project_465000000/me/long&ship'"'"'
+export LONGSHIP_MACHINE=jpb
+export LONGSHIP_STACK=pytorch
+export LONGSHIP_PROJECT_DIR=/e/project1/project_465000000/me/longship
+export LONGSHIP_SCRATCH_DIR=/e/scratch/project_465000000/me/longship
+export LONGSHIP_CHECKPOINT_DIR=/e/scratch/project_465000000/me/longship/checkpoints
+export LONGSHIP_REPOSITORIES=/e/project1/project_465000000/me/longship/repos
+export XDG_CACHE_HOME="$LONGSHIP_SCRATCH_DIR"/cache/xdg
+export HF_HOME="$LONGSHIP_SCRATCH_DIR"/cache/huggingface
+export PIP_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/pip
+export UV_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/uv
+export TORCH_HOME="$LONGSHIP_SCRATCH_DIR"/cache/torch
+export TORCH_EXTENSIONS_DIR="$LONGSHIP_SCRATCH_DIR"/cache/torch_extensions
+export TORCHINDUCTOR_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/inductor
+export TRITON_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/triton
+export CUDA_CACHE_PATH="$LONGSHIP_SCRATCH_DIR"/cache/cuda
+export NUMBA_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/numba
+export MPLCONFIGDIR="$LONGSHIP_SCRATCH_DIR"/cache/matplotlib
+export WANDB_CACHE_DIR="$LONGSHIP_SCRATCH_DIR"/cache/wandb/cache
+export WANDB_CONFIG_DIR="$LONGSHIP_SCRATCH_DIR"/cache/wandb/config
+export WANDB_DATA_DIR="$LONGSHIP_SCRATCH_DIR"/cache/wandb/data
+export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-$LONGSHIP_SCRATCH_DIR/cache/miopen}"
+export HF_TOKEN_PATH="$HOME"/.cache/huggingface/token
+export HF_STORED_TOKENS_PATH="$HOME"/.cache/huggingface/stored_tokens
+export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_EVALUATE_OFFLINE=1 TRANSFORMERS_OFFLINE=1
+export OMP_NUM_THREADS=8
+export GREETING='"'"'it'"'"'"'"'"'"'"'"'s "$HOME"'"'"'
+if [ -z "${HF_TOKEN:-}" ] && [ -r /home/me/.cache/huggingface/token ]; then
+  IFS= read -r HF_TOKEN </home/me/.cache/huggingface/token || :
+  export HF_TOKEN
+fi
+export VIRTUAL_ENV=/e/scratch/project_465000000/me/longship/venv_pytorch_arm64
+export PATH="$VIRTUAL_ENV"/bin:"$PATH"
+for longship_packages in ${PYTHONPATH:+"$VIRTUAL_ENV"/lib/python*/site-packages}; do PYTHONPATH=$longship_packages:$PYTHONPATH; done
+case $1 in */*) [ ! -f "$1" ] || [ -x "$1" ] || {
+  printf '"'"'%s\n'"'"' "error: cannot run $1: not executable" "hint: run: chmod +x $1; or: python $1" >&2
+  exit 126; } ;; esac
+command -v -- "$1" >/dev/null || {
+  printf '"'"'%s\n'"'"' "error: command not found inside the environment: \"$1\"" >&2
+  echo "hint: if a Python package has it, add the package to the requirements and run: python3 set_up.py install; or choose an image that has it: container.image in configuration.toml" >&2
+  exit 127
+}
+exec "$@"'
+
+# ---------- lib/script/exported.bash
+
+# exported_keep NAME...: save and unset exported variables whose names this script uses.
+# shellcheck disable=SC2034 # scripts that start a program read it
+exported_keep() {
+  declare -gA longship_kept=()
+  # of a locale that is not installed, bash warns when it starts, and again after each `local LC_ALL`
+  local -r longship_name=LC_ALL # in a variable: ShellCheck warns of assignments in a subshell
+  if [[ -n ${LC_ALL-} && -n $(export "$longship_name=$LC_ALL" 2>&1) ]]; then set -- LC_ALL "$@"; fi
+  while (($#)); do
+    # a job script, which sources this file, also has variables that are not exported
+    if [[ -v $1 && $(declare -p "$1") =~ ^declare\ -[A-Za-z]*x ]]; then
+      longship_kept[$1]=${!1}
+      unset -v "$1"
+    fi
+    shift
+  done
+}
+
+# command_exec COMMAND...: become the command, with the caller's exported variables and without the options
+# of this shell.
+command_exec() {
+  local longship_name
+  for longship_name in "${!longship_kept[@]}"; do
+    # `local`: a global array of this script may have the same name
+    # shellcheck disable=SC2163 # exports the variable of this name
+    local -x "$longship_name=${longship_kept[$longship_name]}" 2>/dev/null # the warning of LC_ALL
+  done
+  export -n SHELLOPTS BASHOPTS
+  exec "$@"
+}
+
+exported_keep REPLY UTF8 arch base bound byte code command directory each file found free \
+    free_inodes hint home image inodes lines magic mode options own owner parent path pieces \
+    reason size source stack target text told variable word
+
+# ---------- lib/images/patched_files.bash
+
+# patched_file_add OURS TARGET: bind our file read-only over the image's own.
+patched_file_add() {
+  [[ -f $1 ]] || fail "file not found: $1, which replaces $2 of the image" \
+    'create it, or remove it from container.patched_files in configuration.toml'
+  bind_add "$1" "$2" ro
+}
+
+# ---------- lib/runtimes/launch.bash
+
+# program_check NAME: stop if the runtime is missing.
+program_check() {
+  command -v "$1" >/dev/null ||
+    fail "$1 not found" \
+      'load its module, or set container.runtime in configuration.toml to another runtime'
+}
+
+# image_check_readable FILE HINT: stop if the image is missing or cannot be read.
+image_check_readable() {
+  [[ -e $1 ]] || fail "image not found: $1" "$2"
+  [[ -r $1 ]] || fail "cannot read the image $1" "ask its owner to run: chmod a+r $(printf %q "$1")"
+}
+
+# sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
+# first line a SIF file has magic, version and architecture.
+sif_check() {
+  local -r file=$1 arch=$2 hint=$3
+  image_check_readable "$file" "$hint"
+  local LC_ALL=C magic code found
+  { IFS= read -r -d '' _ && IFS= read -r -d '' magic &&
+    IFS= read -r -d '' _ && IFS= read -r -d '' code; } <"$file" 2>/dev/null || magic=
+  [[ $magic == SIF_MAGIC ]] || fail "not a SIF image: $file" "$hint"
+  case $code in
+    02) found=amd64 ;;
+    04) found=arm64 ;;
+    *) found="an unknown architecture (code $code)" ;;
+  esac
+  [[ $found == "$arch" ]] || fail "image $file has the wrong architecture: $found, expected $arch" "$hint"
+}
+
+# host_arch: set REPLY to this machine's architecture, amd64 or arm64.
+host_arch() {
+  REPLY=${BASH_VERSINFO[5]%%-*} # not HOSTTYPE: tcsh exports other names
+  case $REPLY in
+    x86_64) REPLY=amd64 ;;
+    aarch64) REPLY=arm64 ;;
+  esac
+}
+
+# host_check_arch ARCH WHAT: stop if this machine cannot run programs for ARCH.
+host_check_arch() {
+  host_arch
+  [[ $REPLY == "$1" ]] ||
+    fail "$2 is for $1, but this machine is $REPLY" "start it in a job, on a compute node"
+}
+
+# venv_check DIR BASE: fail if the venv is missing or was built on something else.
+venv_check() {
+  local base='' stack=${1##*/}
+  stack=${stack#venv_} stack=${stack%_*} # of venv_STACK_ARCH, or of venvs/STACK_ARCH-TIME
+  if [[ ! -e $1/longship-base && -e $1/pyvenv.cfg ]]; then return 0; fi # the user's own, used unchanged
+  [[ -e $1/longship-base ]] ||
+    fail "Python packages are not installed: $1 not found" "python3 set_up.py install --stack $stack"
+  IFS= read -r base <"$1/longship-base" || :
+  [[ $base == "$2" ]] ||
+    fail "the Python packages in $1 were installed on top of $base, not of $2" "python3 set_up.py install --stack $stack"
+}
+
+# what is bound already, by its path inside
+declare -gA bound=()
+
+# bind_add SOURCE [TARGET [ro]]: bind a directory or file of the host, once.
+bind_add() {
+  local -r source=$1 target=${2:-$1}
+  [[ -z ${bound[$target]:-} ]] || return 0
+  bound[$target]=$source
+  [[ -e $source ]] ||
+    fail "cannot bind $source: no such file or directory" 'check container.binds in configuration.toml'
+  bind_format "$source" "$target" "${3:-rw}"
+}
+
+# bind_format SOURCE TARGET MODE: add the bind to options, as a CSV record: only there can a path contain commas, colons
+# and quotes.
+# shellcheck disable=SC2329  # the plan for enroot and Pyxis defines another one
+bind_format() {
+  local -r mode=${3#rw}
+  options+=(--mount "type=bind,\"src=${1//\"/\"\"}\",\"dst=${2//\"/\"\"}\"${mode:+,$mode}")
+}
+
+# bind_add_if_exists SOURCE [TARGET [ro]]: the same for what some nodes of a site lack.
+bind_add_if_exists() {
+  if [[ -e $1 ]]; then bind_add "$@"; fi
+}
+
+# variables that name a file or directory with certificates
+readonly longship_certificates=(SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE PIP_CERT
+  GIT_SSL_CAINFO AWS_CA_BUNDLE NODE_EXTRA_CA_CERTS)
+
+# bind_host_files: bind what the caller's environment names: certificates and the temporary directory.
+bind_host_files() {
+  local variable path
+  for variable in "${longship_certificates[@]}"; do
+    path=${!variable:-}
+    if [[ $path == /* && -e $path ]]; then bind_add "$path" "$path" ro; fi
+  done
+  if [[ ${TMPDIR:-/tmp}/ != /tmp/* && -d ${TMPDIR:-} ]]; then bind_add "$TMPDIR"; fi
+}
+
+# bind_pip_sources: bind pip's configuration and the directories that it searches.
+bind_pip_sources() {
+  local -
+  set -f # values of pip's configuration are not patterns
+  local path text='' lines
+  for path in /etc/pip.conf /etc/xdg/pip/pip.conf "${PIP_CONFIG_FILE:-}" \
+    "${HOME:-}/.pip/pip.conf" "${XDG_CONFIG_HOME:-${HOME:-}/.config}/pip/pip.conf"; do
+    [[ -f $path && -r $path ]] || continue
+    if [[ $path != "${HOME:-/}"/* ]]; then bind_add "$path" "$path" ro; fi
+    mapfile -t lines <"$path"
+    text+=" ${lines[*]}"
+  done
+  text+=" ${PIP_FIND_LINKS:-} ${PIP_INDEX_URL:-} ${PIP_EXTRA_INDEX_URL:-} ${UV_FIND_LINKS:-}"
+  for path in ${text//[=,]/ }; do
+    path=${path#file://}
+    path=${path%/simple} # the files of an index are next to it
+    if [[ $path == /* && -d $path ]]; then bind_add "$path" "$path" ro; fi
+  done
+}
+
+# sif_add_home: bind HOME if it is not the home directory of the passwd file, which Apptainer binds.
+sif_add_home() {
+  local -r home=${HOME:-}
+  if [[ ! -d $home ]]; then return 0; fi
+  unset HOME # bash then expands ~ from the passwd file
+  local -r own=~
+  export HOME=$home
+  if [[ $home == "$own" ]]; then return 0; fi
+  [[ $home != *:* ]] ||
+    fail "HOME contains a colon, which Apptainer does not allow: $home" 'set HOME to another path of that directory, such as a link: export HOME=...'
+  options+=(--home "$home")
+}
+
+# sif_add_gpus: pass the node's GPUs, if it has some; else --nv only warns.
+sif_add_gpus() {
+  if [[ -e /dev/nvidiactl ]]; then options+=(--nv); fi
+  if [[ -e /dev/kfd ]]; then options+=(--rocm); fi
+}
+
+# command_set INTERACTIVE_FILE ARGUMENT...: set command to the arguments, or to an interactive shell: sh if an image has
+# no bash.
+command_set() {
+  command=("${@:2}")
+  if ((${#command[@]} == 0)); then
+    # shellcheck disable=SC2016  # expanded inside
+    command=(/bin/sh -c 'if command -v bash >/dev/null; then exec bash --rcfile "$0" -i; fi; exec sh -i' "$1")
+  fi
+}
+
+# UTF-8, by well-formed byte sequences: the Unicode Standard, table 3-7.
+declare -g UTF8=$'^([\x01-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|'\
+$'[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|'\
+$'[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*$'
+
+# bytes_escape TEXT: set REPLY to input for printf %b in ASCII: an octal escape for each other byte, and two backslashes for
+# each.
+bytes_escape() {
+  local LC_ALL=C
+  local code byte
+  REPLY=${1//\\/\\\\}
+  for code in {128..255}; do
+    printf -v code '\\0%o' "$code"
+    printf -v byte '%b' "$code"
+    REPLY=${REPLY//"$byte"/"$code"}
+  done
+}
+
+# command_encode: encode a command with bytes that are not UTF-8 as octal escapes, which the contract decodes: the
+# runtimes pass arguments as JSON, with U+FFFD for such bytes. An argument is passed in pieces, which begin with + and
+# the last with =, as it can become longer than the kernel allows.
+command_encode() {
+  local LC_ALL=C
+  [[ ! ${command[*]} =~ $UTF8 ]] || return 0
+  local word
+  local -a pieces=()
+  for word in "${command[@]}"; do
+    while ((${#word} > 20000)); do
+      bytes_escape "${word:0:20000}"
+      pieces+=("+$REPLY") word=${word:20000}
+    done
+    bytes_escape "$word"
+    pieces+=("=$REPLY")
+  done
+  command=("${pieces[@]}")
+  # POSIX sh; the full stop keeps newlines at an argument's end.
+  # shellcheck disable=SC2016  # expanded inside
+  longship_contract='longship_left=$# longship_word=
+while [ "$longship_left" -gt 0 ]; do
+  longship_word=$longship_word$(printf "%b." "${1#?}")
+  longship_word=${longship_word%.}
+  case $1 in =*)
+    set -- "$@" "$longship_word"
+    longship_word= ;;
+  esac
+  shift
+  longship_left=$((longship_left - 1))
+done
+unset longship_left longship_word
+'${longship_contract-}
+}
+
+# ---------- lib/script/messages.bash
+
+# print_messages [KIND TEXT]...: print a line for each to standard error, in one write: ranks share a log.
+print_messages() {
+  local REPLY told='' text
+  while (($#)); do
+    printable "$2"
+    if [[ $1 == hint || $1 == next ]]; then offline_modes "$REPLY"; fi
+    text=$REPLY
+    paint 2 "$1:"
+    told+="$REPLY $text"$'\n'
+    shift 2
+  done
+  printf '%s' "$told" >&2
+}
+
+# COMMAND=OFFLINE_COMMAND for hints, in a script of a clone that was unpacked from a bundle: render.py fills it
+declare -ga longship_offline_commands=()
+
+# offline_modes TEXT: set REPLY to the text, with the commands that need no network where a bundle was unpacked.
+offline_modes() {
+  local each
+  REPLY=$1
+  for each in ${longship_offline_commands[@]+"${longship_offline_commands[@]}"}; do
+    REPLY=${REPLY//"${each%%=*}"/"${each#*=}"}
+  done
+}
+
+# printable TEXT: set REPLY to it, with ? for each control character except tab and newline: text of files,
+# records and other programs must not move the cursor.
+printable() {
+  local LC_ALL=C
+  REPLY=${1//[$'\x01'-$'\b\v'-$'\x1f\x7f']/?}
+  REPLY=${REPLY//$'\xc2'[$'\x80'-$'\x9f']/?} # C1 controls in UTF-8
+}
+
+# red, yellow, green and cyan; errors.py reads them here, and other words are bold
+declare -gA longship_colours=([error]=31 [problem]=31 [warning]=33 [follows]=33 [ok]=32
+  [hint]=36 [next]=36 [follow]=36 [cancel]=36 [status]=36)
+
+# paint FILE WORD: set REPLY to the word, in its colour if file descriptor 1 or 2 is a terminal with colours
+# and NO_COLOR is not set: https://no-color.org. No `return`: in a trap it would return the status of the
+# interrupted command.
+paint() {
+  REPLY=$2
+  if [[ -t $1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
+    REPLY=$'\e['${longship_colours[${2%:}]:-1}m$2$'\e[0m'
+  fi
+}
+
+# fail MESSAGE HINT: print what is wrong and what to type, and stop.
+fail() {
+  print_messages error "$1" hint "$2"
+  exit 1
+}
+
+# fail_writing DIR MESSAGE HINT: fail after a write failed; report a full disk, which programs often do not
+# name. Some remove what they could not finish (uv a package per core), so a disk counts as full earlier.
+fail_writing() {
+  local free=16777216 size=1 free_inodes=1 inodes=0
+  read -r free size free_inodes inodes < <(stat -f -c '%a %S %d %c' -- "$1" 2>/dev/null) || :
+  if ((${free:-16777216} * ${size:-1} < 1 << 24 || (${inodes:-0} > 0 && ${free_inodes:-1} == 0))) ||
+    [[ $2 == *'quota exceeded'* || $2 == *'No space left'* ]]; then
+    fail "${2%: No space left on device}: No space left on device" \
+      'free some space, or set [paths] in configuration.toml; then run the command again'
+  fi
+  fail "$2" "$3"
+}
+
+# ---------- lib/script/private.bash
+
+# directory_make DIR...: make directories, with missing parents, that only the user can enter; stop at one that cannot
+# be made or entered.
+directory_make() {
+  local directory reason
+  for directory in "$@"; do
+    [[ -d $directory && -x $directory ]] && continue
+    reason=$({ directory_create "$directory" && cd -- "$directory"; } 2>&1) ||
+      fail_writing "$directory" "cannot use the directory $directory: ${reason##*: }" \
+        'set [paths] in configuration.toml to a directory that you can write to, or change the permissions'
+  done
+}
+
+# directory_create DIR: mkdir's own -p gives only the last directory a mode.
+directory_create() {
+  local parent=${1%/*}
+  if [[ $1 != */* ]]; then parent=.; fi
+  if [[ ! -d ${parent:-/} ]]; then directory_create "$parent" || return; fi
+  mkdir -m 700 -- "$1" || [[ -d $1 ]] # another process has made it meanwhile
+}
+
+# roots_make SCRATCH DIR...: make the user's directories, and those in SCRATCH in which programs write what runs; stop at
+# one that others can change.
+roots_make() {
+  set -- "$@" "$1"/{cache,runs,venvs}
+  directory_make "$@"
+  directory_check_own "$@"
+}
+
+# directory_check_own DIR...: stop at one that another user owns or can change. With coreutils alone: unpack.sh does it.
+directory_check_own() {
+  local found owner mode directory
+  found=$(exec stat -L -c '%u %f %n' -- "$@") || fail "cannot check who can write to ${*@Q}" 'see the line above'
+  while read -r owner mode directory; do
+    if [[ $owner != "$UID" ]]; then
+      fail "$directory belongs to $(stat -L -c %U -- "$directory"), who would decide what you run" \
+        'set [paths] in configuration.toml to directories of your own; what a group builds once can be in paths.shared_dir'
+    elif ((16#$mode & 8#022)); then
+      fail "other users can write to $directory, and would decide what you run" \
+        "delete what others may have changed in it, and run: chmod go-w $(printf %q "$directory"); if that has no effect, \
+set [paths] to a file system with permissions"
+    fi
+  done <<<"$found"
+}
+
+longship_main "$@"
