@@ -247,6 +247,15 @@ def test_every_picture_is_shown():
     assert {*ROOT.glob("docs/**/*.png"), *ROOT.glob("docs/**/*.svg")} <= shown
 
 
+@pytest.mark.parametrize("path", ROOT.glob("docs/*.svg"), ids=lambda path: path.name)
+def test_drawing_can_be_read_on_a_telephone(path):
+    """A page is 400 pixels wide there, and text is legible from 11 pixels on."""
+    text = path.read_text(encoding="utf-8")
+    width = int(re.search(r'width="(\d+)"', text)[1])
+    sizes = re.findall(r'font-size(?:="|: )(\d+)', text)
+    assert len(sizes) > 1 and min(map(int, sizes)) * min(1, 400 / width) > 11
+
+
 def test_site_is_not_wider_than_the_window():
     """Furo has 15em on each side of the content and its padding of 6em.
 
