@@ -19,6 +19,7 @@ from support.documentation import (
 )
 from writers.commands import click_commands, payload_parser
 
+from lib import VERSION
 from lib.configuration.layers import load_settings
 from lib.configuration.sites import load_machines
 from lib.configuration.stacks import load_stack, stack_names
@@ -271,6 +272,13 @@ def test_site_is_not_wider_than_the_window():
         else:
             em = 17.6 if at >= 97 else 16
             assert (15 + 6 + int(width) + 15) * em <= at * 16 - 15, f"{width}em from {at}em on"
+
+
+def test_version_is_the_date_of_the_newest_changes():
+    dates = re.findall(r"^## (.+)$", read("CHANGELOG.md"), re.MULTILINE)
+    assert dates[0] == VERSION
+    assert dates == sorted(dates, reverse=True)
+    assert [each for each in dates if not re.fullmatch(r"20\d\d\.\d\d\.\d\d", each)] == []
 
 
 def test_tutorial_repeats_a_job_under_a_name_that_has_not_trained():
