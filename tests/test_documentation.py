@@ -76,6 +76,22 @@ def test_blocks_of_bash_are_bash(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
+def test_blocks_fit_the_page(page):
+    """GitHub and the site cut a line after 86 characters: comments belong above commands.
+
+    What a program prints stays as it is, and a value of TOML cannot be broken.
+    """
+    lines = [
+        line
+        for language in ("bash", "toml", "markdown", "")
+        for block in blocks(read(page), language)
+        for line in block.splitlines()
+    ]
+    wide = [each for each in lines if len(each) > 86]
+    assert [each for each in wide if not re.fullmatch(r'[\w.]+ = "(\\.|[^"\\])*"', each)] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_commands_are_taken_by_the_scripts(page, described):
     text = read(page)
     repository = described(text)
