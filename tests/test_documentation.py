@@ -19,6 +19,7 @@ from support.documentation import (
 )
 from writers.commands import click_commands, payload_parser
 
+from lib import VERSION
 from lib.configuration.layers import load_settings
 from lib.configuration.sites import load_machines
 from lib.configuration.stacks import load_stack, stack_names
@@ -72,6 +73,22 @@ def test_blocks_of_bash_are_bash(page):
     for block in blocks(read(page), "bash"):
         done = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True)
         assert done.returncode == 0, f"{done.stderr}\n{block}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_fit_the_page(page):
+    """GitHub and the site cut a line after 86 characters: comments belong above commands.
+
+    What a program prints stays as it is, and a value of TOML cannot be broken.
+    """
+    lines = [
+        line
+        for language in ("bash", "toml", "markdown", "")
+        for block in blocks(read(page), language)
+        for line in block.splitlines()
+    ]
+    wide = [each for each in lines if len(each) > 86]
+    assert [each for each in wide if not re.fullmatch(r'[\w.]+ = "(\\.|[^"\\])*"', each)] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -214,6 +231,15 @@ def test_every_picture_is_shown():
     assert {*ROOT.glob("docs/**/*.png"), *ROOT.glob("docs/**/*.svg")} <= shown
 
 
+@pytest.mark.parametrize("path", ROOT.glob("docs/*.svg"), ids=lambda path: path.name)
+def test_drawing_can_be_read_on_a_telephone(path):
+    """A page is 400 pixels wide there, and text is legible from 11 pixels on."""
+    text = path.read_text(encoding="utf-8")
+    width = int(re.search(r'width="(\d+)"', text)[1])
+    sizes = re.findall(r'font-size(?:="|: )(\d+)', text)
+    assert len(sizes) > 1 and min(map(int, sizes)) * min(1, 400 / width) > 11
+
+
 def test_site_is_not_wider_than_the_window():
     """Furo has 15em on each side of the content and its padding of 6em.
 
@@ -229,6 +255,13 @@ def test_site_is_not_wider_than_the_window():
         else:
             em = 17.6 if at >= 97 else 16
             assert (15 + 6 + int(width) + 15) * em <= at * 16 - 15, f"{width}em from {at}em on"
+
+
+def test_version_is_the_date_of_the_newest_changes():
+    dates = re.findall(r"^## (.+)$", read("CHANGELOG.md"), re.MULTILINE)
+    assert dates[0] == VERSION
+    assert dates == sorted(dates, reverse=True)
+    assert [each for each in dates if not re.fullmatch(r"20\d\d\.\d\d\.\d\d", each)] == []
 
 
 def test_tutorial_repeats_a_job_under_a_name_that_has_not_trained():

@@ -1,8 +1,9 @@
-"""What the READMEs of sites and stacks say: their commands are taken, their files are there."""
+"""What the READMEs say: their commands are taken, their files are there, the others can go."""
 
 import copy
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from support import processes
 from support.documentation import blocks, read, script_calls, simple_commands
 from support.forks import clone_with_forks
 from support.repository import SITES as SHIPPED_SITES
+from support.repository import Clone
 
 from lib.configuration.sites import load_machines
 from lib.configuration.stacks import load_stack
@@ -128,14 +130,20 @@ def test_job_files_that_are_named_are_those_that_are_there(site):
     assert [each for each in named if not (ROOT / each).is_file()] == []
 
 
-def test_overview_lists_each_site_and_whether_a_user_has_confirmed_it():
-    lines = read(ROOT / "README.md").splitlines()
-    rows = {match[1]: line for line in lines if (match := re.match(r"\| \[.*?\]\((\w+)/", line))}
+def test_sites_are_listed_with_whether_a_user_has_confirmed_them():
+    lines = read("docs/sites.md").splitlines()
+    found = (re.match(r"\| \[.*?\]\(\.\./(\w+)/", line) for line in lines)
+    rows = {match[1]: match.string for match in found if match}
     assert set(rows) >= set(SHIPPED_SITES)
     assert all(line.count("|") == 7 and line.rstrip("| ")[-1] for line in rows.values())
     machines = [each for each in load_machines(ROOT).values() if each.site_file in SHIPPED_FILES]
     assert (len(machines), len(SHIPPED_SITES)) == (15, 12)
-    assert "Fifteen machines of twelve sites." in "\n".join(lines)
+    assert "Fifteen machines at twelve sites." in "\n".join(lines)
+    readme = " ".join(read("README.md").split())
+    names = [re.match(r"\| \[(.*?)\]", rows[each])[1] for each in SHIPPED_SITES]
+    assert [each for each in names if each != "local" and each not in readme] == []
+    confirmed = [each for each, row in rows.items() if not row.endswith(" not yet |")]
+    assert ("No user has confirmed" in readme) == (confirmed == ["local"])
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -143,3 +151,23 @@ def test_a_job_of_each_kind_is_submitted(site):
     submitted = {Path(words[1]).name for words in commands(site) if words[0] == "submit.py"}
     for kind in ("preprocess_data", "run_training", "interactive", "jupyter", "status"):
         assert any(name.startswith(kind) for name in submitted), kind
+
+
+def test_what_the_readme_lets_one_delete_is_not_needed(root, clean_environment, tmp_path):
+    text = read("README.md").partition("Delete what you do not use: sites other than yours")[2]
+    named = re.findall(r"`([^`]+)`", text.partition("\n\n")[0])
+    assert "stacks" in text and len(named) > 5
+    clone = Clone(root, tmp_path / "clone", clean_environment)
+    others = [clone.root / each for each in named]
+    others += [path.parent for path in clone.root.glob("*/site.toml")]
+    others += [path.parent for path in clone.root.glob("stacks/*/stack.toml")]
+    for path in others:
+        if path.is_dir() and path.name not in ("jsc", "local", "pytorch"):
+            shutil.rmtree(path)
+        elif path.is_file():
+            path.unlink()
+    clone.configure('[project]\naccount = "a"\n[packages]\noverlay = "mine"\n')
+    calls = [words for words in commands("README.md") if (clone.root / words[0]).is_file()]
+    assert len({words[0] for words in calls}) == 6
+    for script, *arguments in (*calls, ["build_overlay.py"]):
+        assert clone.dry_run(script, *arguments)

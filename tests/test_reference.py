@@ -78,7 +78,7 @@ def test_options_of_help_are_those_of_the_reference(name):
     shown = "".join(each.partition("\nOptions:\n")[2] for each in texts)
     told = {each[0] for each in map(OPTION.match, re.findall(r"^  (\S+)", shown, re.M)) if each}
     alone = WITHOUT in section("docs/reference/commands.md", name)
-    common = set() if alone else options("Options of every Python script")
+    common = {"--version"} if alone else options("Options of every Python script")
     assert told - {"--help"} == options(name) | common
 
 

@@ -31,7 +31,7 @@ effect as the first three options; an option overrides its variable. Output to a
 coloured; `NO_COLOR=1` turns colours off. A printed script needs bash and the programs that it
 names, but no Python."""
 
-WITHOUT = "This script does not accept the common options."
+WITHOUT = "Of the common options, this script accepts only `--version`."
 
 _PAYLOAD = """\
 You can replace these two programs with your own. They run inside the environment; the defaults

@@ -19,6 +19,7 @@ from click import shell_completion
 from click.shell_completion import CompletionItem, split_arg_string
 
 from lib import ROOT
+from lib.commands.options import version_option
 from lib.script.command import call
 from lib.script.execute import become
 from lib.script.quoting import word as quoted
@@ -165,6 +166,7 @@ _SHELLS = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}
     "completion always comes from the script on the command line.",
 )
 @click.argument("shell", metavar="bash|zsh|fish", required=False, type=click.Choice(list(_SHELLS)))
+@version_option
 def completion(shell: str | None) -> None:
     """Print the shell code for tab completion of these scripts.
 

@@ -10,8 +10,11 @@ from typing import Any, Callable
 
 import click
 
+from lib import VERSION
 from lib.commands import Call
 from lib.script.errors import LongshipError, closest, suggest
+
+version_option = click.version_option(VERSION, prog_name="Longship", message="%(prog)s %(version)s")
 
 
 class WrongCall(click.UsageError):
@@ -97,6 +100,7 @@ def plain_options(function: Callable[..., None]) -> Callable[..., None]:
     # click's mark of a paragraph that is not wrapped, which a raw docstring cannot contain
     with_options.__doc__ = (function.__doc__ or "").replace("\\b\n", "\b\n")
     for add in (
+        version_option,
         click.option("--dry-run", is_flag=True, help="Print the script instead of running it."),
         _option("configuration", "FILE", "Configuration file (default: configuration.toml)."),
         _option("stack", "NAME", "Stack to use, a directory under stacks/."),

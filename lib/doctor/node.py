@@ -16,6 +16,7 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
+from lib import VERSION
 from lib.configuration.paths import Paths, check_roots, check_shared, is_below
 from lib.configuration.sites import Machine, own_arch
 from lib.doctor.report import Finding, asked, bash, ok, problem, warning
@@ -55,13 +56,13 @@ def own_user() -> str:
 
 
 def find_clone(root: Path) -> Iterator[Finding]:
-    """Report the commit of this repository."""
+    """Report the version and the commit of this repository."""
     describe = ["describe", "--always", "--tags", "--dirty=, with changes"]
     text, code = output(["env", "LC_ALL=C", "git", "-C", str(root), *describe], 20)
     try:
         check_owner(text, str(root))
         at = "plain files, no history of git" if code else text.strip()
-        yield ok("clone", f"{at}, in {root}")
+        yield ok("clone", f"Longship {VERSION}, {at}, in {root}")
     except LongshipError as error:
         yield warning("clone", str(error), error.hint)
 

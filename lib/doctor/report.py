@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from typing import Callable, NamedTuple
 
+from lib import VERSION
 from lib.script.errors import LongshipError, offline_modes, paint, printable
 from lib.script.execute import Output, output
 from lib.script.output import as_json
@@ -99,7 +100,8 @@ class Report:
             named = (dict(zip(("key", "value", "origin"), each)) for each in values)
             rows = as_json(named).text.rstrip()
             counts = f'"problems": {len(problems)}, "warnings": {len(warnings)}'
-            show(f'{{{counts}, "findings": {findings}, "values": {rows}}}')
+            head = f'"version": "{VERSION}", {counts}'
+            show(f'{{{head}, "findings": {findings}, "values": {rows}}}')
         else:
             if values:
                 rows = [("key", "value", "source"), *values]

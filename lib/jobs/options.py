@@ -32,7 +32,7 @@ OPTIONS = [*_WITH_VALUE, *_FLAGS]
 
 # options of submit.py itself, for suggestions
 SUBMIT_OPTIONS = ["after", "chain", "configuration", "dry-run", "json", "live", "machine"]
-SUBMIT_OPTIONS += ["restarts", "spare-nodes", "stack", "then", "yes"]
+SUBMIT_OPTIONS += ["restarts", "spare-nodes", "stack", "then", "version", "yes"]
 _SHORT = {
     **{"A": "account", "a": "array", "B": "extra-node-info", "b": "begin", "C": "constraint"},
     **{"c": "cpus-per-task", "D": "chdir", "d": "dependency", "e": "error", "F": "nodefile"},

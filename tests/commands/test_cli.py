@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from support.repository import Clone
 
-from lib import ROOT
+from lib import ROOT, VERSION
 from lib.commands import command_line
 from lib.commands.build_container import build_container
 from lib.commands.bundle import bundle
@@ -49,6 +49,11 @@ def test_help_fits_a_terminal(script, run, clean_environment):
     environment = {**clean_environment, "COLUMNS": "80"}
     text = run([sys.executable, f"{ROOT}/{script}", "--help"], env=environment).stdout
     assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("script_name", SCRIPTS)
+def test_version_is_printed(script_name, script):
+    assert script(script_name, "--version").stdout == f"Longship {VERSION}\n"
 
 
 def test_options_of_submit_are_known_beside_those_of_sbatch():

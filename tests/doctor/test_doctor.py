@@ -14,7 +14,7 @@ from support.processes import PATIENCE, wait_until
 from support.repository import shared_configuration
 from support.terminal import Terminal
 
-from lib import ROOT
+from lib import ROOT, VERSION
 from lib.configuration.layers import load_settings
 from lib.configuration.snapshot import looks_secret
 from lib.doctor import checks, network, node
@@ -83,6 +83,9 @@ def told(servers, capsys):
 @pytest.mark.parametrize("machine", ["aws", "jwb", "local", "olivia"])
 def test_each_subject_is_told_of_each_machine(machine, told, tmp_path):
     found = told(settings_of(machine, tmp_path))
+    assert next(each for each in found if each.topic == "clone").text.startswith(
+        f"Longship {VERSION}, "
+    )
     topics = {each.topic for each in found}
     assert topics >= {"node", "clone", "python", "configuration", "machine", "jobs", "architecture"}
     assert topics >= {"scratch", "home", "temporary", "caches", "leftovers", "runtime"}
@@ -221,7 +224,8 @@ def test_json_holds_whatever_names_hold(hostile_arguments, capsys):
         report.add(warning("topic", each, each))
     report.end([("key", each, "origin") for each in hostile_arguments])
     found = json.loads(capsys.readouterr().out)
-    assert (found["problems"], found["warnings"]) == (0, len(hostile_arguments))
+    assert (found["version"], found["problems"]) == (VERSION, 0)
+    assert found["warnings"] == len(hostile_arguments)
     for number, text in enumerate(hostile_arguments):
         wanted = os.fsencode(text).decode("utf-8", "replace").rstrip("\ufffd")
         assert found["findings"][number]["fix"].rstrip("\ufffd") == wanted

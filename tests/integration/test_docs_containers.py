@@ -25,7 +25,8 @@ def commands(root, heading):
     section = text.partition(f"\n## {heading}\n")[2] if heading else text
     found = re.findall(r"```bash\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
     assert found
-    return [shlex.split(line, comments=True) for line in "".join(found).splitlines()]
+    lines = "".join(found).replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 def configure(clone, image, far):
