@@ -428,14 +428,14 @@ def measure(
     facts = {**bench.facts, "peak_flops": peak_flops(bench.facts["name"])}
     found: dict[str, Any] = {"gpu": facts, "machine": machine(), "rows": []}
     found["preprocessing"] = bench.preprocessing
+    found["doctor"] = attempted(bench.doctor)
     with bench.sampled():
+        found["resumption"] = attempted(lambda: bench.resumed(sizes[0]))
         for size in sizes:
             for compiled in (True, False) if facts["name"] else (False,):
                 found["rows"].append(row_of(size, bench, compiled=compiled))
                 save(found)
-        found["resumption"] = attempted(lambda: bench.resumed(sizes[0]))
     found["sampler"] = attempted(bench.samples)
-    found["doctor"] = attempted(bench.doctor)
     found["seconds"] = round(time.monotonic() - bench.begin)
     save(found)
     return found

@@ -17,6 +17,7 @@ from lib.configuration.schema import KEYS
 from lib.configuration.sites import FACTS, MARKS
 from lib.configuration.stacks import IMAGES, SETTING
 from lib.runtimes.contract import CACHES, OFFLINE, UNSET
+from lib.script.render import shell_files
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs/reference"
@@ -125,8 +126,8 @@ def test_every_row_says_what_it_is():
 
 
 def named_in_code(pattern):
-    """Give what a pattern finds in all bash files of lib/."""
-    code = "".join(path.read_text() for path in sorted(ROOT.glob("lib/*/*.bash")))
+    """Give what a pattern finds in all bash files."""
+    code = "".join(path.read_text() for path in shell_files())
     return set(re.findall(pattern, code))
 
 

@@ -35,7 +35,7 @@ def scripts():
     for path in filter(is_script, own_files(ROOT)):
         parts = path.relative_to(ROOT).parts
         if parts[:2] != ("tests", "golden"):
-            depth = 2 if parts[0] in ("lib", "stacks") else 1
+            depth = 2 if parts[0] in ("lib", "extras", "stacks") else 1
             found.setdefault("/".join(parts[:-1][:depth]) or ".", []).append(path)
     return found
 

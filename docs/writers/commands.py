@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import importlib
 import inspect
 import math
 import re
@@ -17,7 +16,7 @@ import click
 
 from lib import ROOT
 from lib.commands.options import plain_options
-from lib.commands.verbs import WithVerbs
+from lib.commands.verbs import WithVerbs, find_command
 from training_run import fail
 from writers.markdown import code, page, plain, table
 
@@ -62,8 +61,7 @@ def click_commands() -> dict[str, click.Command]:
     for path in sorted(Path(ROOT).glob("*.py")):
         entry = re.search(r"commands\.main\(\"(\w+)\"\)", path.read_text(encoding="utf-8"))
         if entry:
-            module = importlib.import_module(f"lib.commands.{entry[1]}")
-            found[path.name] = getattr(module, entry[1])
+            found[path.name] = find_command(entry[1])
     return found
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, Callable
 
 import click
 
 from lib import VERSION
 from lib.commands import Call
+from lib.commands.verbs import find_command
 from lib.script.errors import LongshipError, closest, suggest
 
 version_option = click.version_option(VERSION, prog_name="Longship", message="%(prog)s %(version)s")
@@ -39,9 +39,7 @@ def run_command(name: str) -> None:
     """Run the command of an entry script; a usage error is two lines, and exit code 2."""
     script = f"{name}.py"
     try:
-        getattr(import_module(f"lib.commands.{name}"), name).main(
-            prog_name=script, standalone_mode=False
-        )
+        find_command(name).main(prog_name=script, standalone_mode=False)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         usage = f"python3 {context.command_path if context else script} --help"

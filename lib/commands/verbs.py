@@ -25,6 +25,12 @@ def find_verbs(script: str) -> Mapping[str, Path]:
     return dict(sorted(found.items()))
 
 
+def find_command(script: str) -> click.Command:
+    """Return the command of an entry script, from its file here or in an extra."""
+    (file,) = (path for each in _DIRECTORIES for path in Path(ROOT).glob(f"{each}/{script}.py"))
+    return load_verb(script, file)
+
+
 def load_verb(name: str, file: Path) -> click.Command:
     """Return the command of a verb."""
     module = ".".join(file.relative_to(ROOT).with_suffix("").parts)

@@ -10,9 +10,9 @@ from lib import ROOT
 from lib.script.command import Below, array, comment, wrapped
 from lib.script.errors import offline_commands
 
-# In the bash files of lib/ a definition starts at the left margin and a function ends with } there;
-# an empty line is above each definition, and a comment belongs to the definition below it. A search
-# for that line is five times as fast as one for the beginning of any line.
+# In the bash files a definition starts at the left margin and a function ends with } there; an empty
+# line is above each definition, and a comment belongs to the definition below it. A search for that
+# line is five times as fast as one for the beginning of any line.
 _DEFINITION = re.compile(
     r"\n\n((?:#.*\n)*"
     r"(?:(?P<function>\w+)\(\) \{\n(?:.*\n)*?\}(?=\n)"
@@ -40,7 +40,7 @@ def render(title: str, lines: Iterable[str], *, sourced: bool = False) -> str:
     ``sourced`` script, and continues.
     """
     lines = list(lines)
-    files = {path: _definitions_of(path) for path in shell_files()}
+    files = {path: definitions_of(path) for path in shell_files()}
     end = "exported_restore" if sourced else ""
     used = _used("\n".join(["exported_keep", *lines, end]), _joined(files.values()))
     parts = [
@@ -75,12 +75,12 @@ def _names(text: str) -> list[str]:
 
 def shell_files() -> list[Path]:
     """Return the files that definitions are taken from."""
-    return sorted(Path(ROOT, "lib").glob("*/*.bash"))
+    return sorted([*Path(ROOT).glob("lib/*/*.bash"), *Path(ROOT).glob("extras/*/*.bash")])
 
 
 def definitions() -> Mapping[str, str]:
     """Return every function and constant of the bash files by name, with the comment above it."""
-    return _joined(map(_definitions_of, shell_files()))
+    return _joined(map(definitions_of, shell_files()))
 
 
 def _joined(files: Iterable[Mapping[str, str]]) -> dict[str, str]:
@@ -99,7 +99,8 @@ def _used(plan: str, known: Mapping[str, str]) -> set[str]:
     return used
 
 
-def _definitions_of(path: Path) -> dict[str, str]:
+def definitions_of(path: Path) -> dict[str, str]:
+    """Return what a bash file defines, by name."""
     found = {}
     for match in _DEFINITION.finditer(path.read_text(encoding="utf-8")):
         found[match["function"] or match["variable"]] = match[1]

@@ -26,6 +26,7 @@ from lib.doctor.software import find_gpus_inside
 from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.execute import Output
+from lib.script.render import shell_files
 
 SECRET = "se/cr@et"
 CONFIGURATION = f"""
@@ -419,7 +420,7 @@ def test_all_functions_have_their_name_alone():
     """Emitted scripts take functions by their names: two of one name would be one too few."""
     names = [
         line.partition("(")[0]
-        for path in sorted(Path(ROOT, "lib").glob("*/*.bash"))
+        for path in shell_files()
         for line in path.read_text().splitlines()
         if line.endswith("() {") and not line.startswith((" ", "#"))
     ]

@@ -101,8 +101,8 @@ class Forks(Copies):
 
     def __init__(self, root, folder):
         self._root = Path(root)
-        files = sorted(Path(root, "lib").glob("*/[!_]*.py"))
-        names = [f"lib.{each.parent.name}.{each.stem}" for each in files]
+        files = sorted([*root.glob("lib/*/[!_]*.py"), *root.glob("extras/*/[!_]*.py")])
+        names = [".".join(each.relative_to(root).with_suffix("").parts) for each in files]
         words = [sys.executable, "-c", SERVER, root, *names]
         environment = processes.make_environment(folder)
         server = processes.start(words, env=environment, stdin=subprocess.PIPE, stderr=None)

@@ -5,16 +5,17 @@ import re
 import textwrap
 from pathlib import Path
 
+from lib.script.render import shell_files
+
 _HEADING = "\n\n# ---------- "
 _FUNCTION = re.compile(r"^(\w+)\(\) \{", re.MULTILINE)
 _LAST = re.compile(r'\n\nlongship_main "\$@"\n(exported_restore\n)?\Z')
-_LIB = Path(__file__).resolve().parents[2] / "lib"
 
 
 # The functions that each bash file of lib/ defines, where it is more than one.
 _FILES = {
     path.name: names
-    for path in sorted(_LIB.glob("*/*.bash"))
+    for path in shell_files()
     if len(names := _FUNCTION.findall(path.read_text(encoding="utf-8"))) > 1
 }
 

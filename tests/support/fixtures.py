@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""What all tests share: the plugins of this directory, and small fixtures."""
 
 import contextlib
 import os
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+
 from support import processes
 from support.repository import BareRepository
 
@@ -30,7 +31,7 @@ pytest_plugins = [
     "support.terminal",
 ]
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 # The same examples every time and no time limit per example: a red run is red again when repeated.
 hypothesis.settings.register_profile("longship", derandomize=True, deadline=None, database=None)
