@@ -10,9 +10,9 @@ from lib import ROOT
 from lib.script.command import Below, array, comment, wrapped
 from lib.script.errors import offline_commands
 
-# In the bash files a definition starts at the left margin and a function ends with } there; an empty
-# line is above each definition, and a comment belongs to the definition below it. A search for that
-# line is five times as fast as one for the beginning of any line.
+# In the bash files a definition starts at the left margin and a function ends with } there; above
+# each definition is an empty line, and a comment belongs to the definition below it. A search for
+# that line is five times as fast as one for the beginning of any line.
 _DEFINITION = re.compile(
     r"\n\n((?:#.*\n)*"
     r"(?:(?P<function>\w+)\(\) \{\n(?:.*\n)*?\}(?=\n)"
