@@ -77,7 +77,7 @@ def test_tests_named_on_the_page_pass(words, followed, run):
 def test_other_tests_that_look_at_all_sites_pass(followed, run):
     clone, _ = followed
     names = ("configuration/test_settings", "configuration/test_resolved", "test_golden")
-    files = [f"tests/{each}.py" for each in (*names, "commands/test_completion")]
+    files = [f"tests/{each}.py" for each in names] + ["extras/completion/tests/test_completion.py"]
     chosen = "machine or jobs"
     assert re.search(r"\d+ passed", run_own_tests(clone, run, *files, "-k", chosen))
 

@@ -14,21 +14,34 @@ from typing import Any
 import click
 
 from lib import ROOT
+from lib.script.errors import LongshipError
 
 _DIRECTORIES = ("lib/commands", "extras/*")
 
 
 def find_verbs(script: str) -> Mapping[str, Path]:
     """Return the files of the verbs of an entry script, which is given without its ending."""
-    files = [path for each in _DIRECTORIES for path in Path(ROOT).glob(f"{each}/{script}_*.py")]
-    found = {path.stem[len(script) + 1 :].replace("_", "-"): path for path in files}
+    found = {path.stem[len(script) + 1 :].replace("_", "-"): path for path in _files(f"{script}_*")}
     return dict(sorted(found.items()))
+
+
+def find_scripts() -> list[str]:
+    """Return the names of the entry scripts that have a command, without their endings."""
+    return sorted(path.stem for path in _files("*") if Path(ROOT, path.name).is_file())
 
 
 def find_command(script: str) -> click.Command:
     """Return the command of an entry script, from its file here or in an extra."""
-    (file,) = (path for each in _DIRECTORIES for path in Path(ROOT).glob(f"{each}/{script}.py"))
-    return load_verb(script, file)
+    for file in _files(script):
+        return load_verb(script, file)
+    raise LongshipError(
+        f"{script}.py belongs to an extra that this clone does not have",
+        f"restore its directory: git checkout -- extras; or delete it: rm {script}.py",
+    )
+
+
+def _files(name: str) -> list[Path]:
+    return [path for each in _DIRECTORIES for path in Path(ROOT).glob(f"{each}/{name}.py")]
 
 
 def load_verb(name: str, file: Path) -> click.Command:

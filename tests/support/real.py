@@ -15,10 +15,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from support import cache, processes
 from support.inside import Inside
 
-SERVERS = Path(__file__).parent / "servers"
+SERVERS = Path(__file__).resolve().parents[1] / "integration/servers"
 
 # A small Debian stands for the images that the sites use: a Python with pip and venv, and a package
 # (yaml) that only the image has. Documentation is left out, as every test image carries it along.

@@ -148,8 +148,8 @@ def test_what_is_no_script_of_ours_is_completed_as_before_and_not_started(name, 
 @each_shell
 def test_nothing_is_said_where_the_answer_fails(name, shell, clone):
     there = shell(name)
-    (clone.root / "lib/commands/completion_values.py").write_text("broken(")
-    (clone.root / "lib/commands/set_up.py").write_text("broken(")
+    for broken in ("set_up", "submit"):
+        (clone.root / f"lib/commands/{broken}.py").write_text("broken(")
     assert there.words(r"python3 ../it\'s\ a\ clone/set_up.py --mach")[2:] == ["--mach"]
     there.words(r"python3 ../it\'s\ a\ clone/submit.py --machine ")
     assert "Error" not in there.said and "Traceback" not in there.said

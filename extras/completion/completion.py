@@ -2,7 +2,7 @@
 
 The shell gets click's function and a wrapper. The wrapper calls click's function if one of the
 scripts is on the command line, and otherwise the completion that was there before. TAB runs this
-script, never the script on the command line. lib/commands/completion_values.py completes values.
+script, never the script on the command line. values.py completes values.
 """
 
 from __future__ import annotations
@@ -11,27 +11,21 @@ import os
 import re
 import shutil
 import sys
-from importlib import import_module
-from pathlib import Path
 
 import click
 from click import shell_completion
 from click.shell_completion import CompletionItem, split_arg_string
 
+from extras.completion.values import values_of
 from lib import ROOT
 from lib.commands.options import version_option
+from lib.commands.verbs import find_command, find_scripts
 from lib.script.command import call
 from lib.script.execute import become
 from lib.script.quoting import word as quoted
 
 _PYTHONS = ("python", "python3", *(f"python3.{minor}" for minor in range(9, 20)))
 _VARIABLE = "_LONGSHIP_COMPLETE"
-
-
-def scripts() -> list[str]:
-    """Return the names of the scripts that are completed: each has a module of its name here."""
-    modules = (each.name for each in Path(__file__).parent.glob("*.py"))
-    return sorted(each for each in modules if Path(ROOT, each).is_file())
 
 
 class _Scripts(shell_completion.ShellComplete):
@@ -42,8 +36,8 @@ class _Scripts(shell_completion.ShellComplete):
         return {
             **super().source_vars(),
             "directory": quoted(ROOT),
-            "names": " ".join([*_PYTHONS, *scripts()]),
-            "scripts": f"({'|'.join(each[:-3] for each in scripts())})[.]py",
+            "names": " ".join([*_PYTHONS, *(f"{each}.py" for each in find_scripts())]),
+            "scripts": f"({'|'.join(find_scripts())})[.]py",
         }
 
     def get_completion_args(self) -> tuple[list[str], str]:
@@ -56,11 +50,12 @@ class _Scripts(shell_completion.ShellComplete):
         path = os.path.expandvars(os.path.expanduser(words[at]))
         directory, name = os.path.split(path if at or "/" in path else shutil.which(path) or path)
         answering = os.path.join(directory or ".", "completion.py")
-        if name not in scripts() or not os.path.isfile(answering):
+        script, ending = os.path.splitext(name)
+        if ending != ".py" or script not in find_scripts() or not os.path.isfile(answering):
             return ["--"], incomplete
         if not os.path.samefile(directory or ".", ROOT):
             become(call("exec", sys.executable, answering), "longship", (), os.environ)
-        self.cli = getattr(import_module(f"lib.commands.{name[:-3]}"), name[:-3])
+        self.cli = find_command(script)
         return words[at + 1 :], incomplete
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
@@ -176,7 +171,8 @@ def completion(shell: str | None) -> None:
     asked = os.environ.get(_VARIABLE, "").partition("_")[0]
     if shell is None and asked not in _SHELLS:
         raise click.UsageError("choose a shell: bash, zsh or fish")
-    texts = _SHELLS[shell or asked](completion, {}, "completion.py", _VARIABLE)
+    context = {"obj": values_of}
+    texts = _SHELLS[shell or asked](completion, context, "completion.py", _VARIABLE)
     if shell:
         click.echo(texts.source())
     else:
