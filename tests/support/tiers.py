@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHONS = {
     *("tests/script", "tests/configuration", "tests/commands/test_cli.py", "tests/test_golden.py"),
     *("tests/test_structure.py", "tests/test_train_options.py", "tests/jobs/test_frozen_code.py"),
-    *("tests/bundle", "tests/repositories", "tests/packages/test_module_index.py"),
+    *("extras/bundle/tests", "tests/repositories", "tests/packages/test_module_index.py"),
 }
 
 CLUSTERS = os.environ.get("SLURM_CONF", "").split(":")

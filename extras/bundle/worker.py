@@ -9,7 +9,7 @@ import sys
 
 sys.path[0] = os.path.realpath(f"{__file__}/../../..")
 
-from lib.bundle import pack, unpack  # noqa: E402
+from extras.bundle import pack, unpack  # noqa: E402
 from lib.script.errors import LongshipError, write_error  # noqa: E402
 from lib.script.worker import Steps  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""The lines of bundle.py: bundles for air-gapped machines."""
+"""The plans of bundle.py."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _start(root: Path, directory: str, typed: str) -> list[str]:
     return [
         call("on_interrupt", typed),
         assign("bundle", _directory(directory)),
-        array("worker", [sys.executable, "-B", root / "lib/bundle/worker.py"]),
+        array("worker", [sys.executable, "-B", root / "extras/bundle/worker.py"]),
     ]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from shlex import quote
 
-from lib.bundle import tree
+from extras.bundle import tree
 from lib.script.errors import LongshipError, print_messages, write_error
 from lib.script.output import size_text
 from lib.script.secrets import SECRET
@@ -128,7 +128,7 @@ def _pack(options: Namespace, bundle: str, manifest: str) -> None:
 def _collect(options: Namespace) -> dict[str, str]:
     """Return the source of everything that belongs to the bundle, by its name there."""
     os.makedirs(f"{options.work}/host", exist_ok=True)
-    files = {"unpack.sh": f"{options.repository}/lib/bundle/unpack.sh"}
+    files = {"unpack.sh": f"{options.repository}/extras/bundle/unpack.sh"}
     files.update({f"host/{os.path.basename(path)}": path for path in _wheels(options)})
     history = _history(options)
     if history:

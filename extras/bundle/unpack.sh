@@ -16,7 +16,7 @@ stop() {
 check_program() {
   [[ -f $1/SHA256SUMS ]] || stop 1 "the bundle is incomplete: not found: $1/SHA256SUMS" 'copy the bundle again'
   (cd -- "$1" && while IFS= read -r line; do
-    if [[ $line == *'  repository/lib/'* ]]; then printf '%s\n' "$line"; fi
+    if [[ $line == *'  repository/'@(lib|extras/bundle)/* ]]; then printf '%s\n' "$line"; fi
   done <SHA256SUMS | sha256sum --check --quiet >&2) ||
     stop 1 "the bundle is incomplete or corrupt: $1" 'copy the bundle again: rsync -a --checksum copies only what differs'
 }
@@ -52,7 +52,7 @@ main() {
   (($# <= 1)) || stop 2 "unexpected argument: $2" 'run: bash unpack.sh --help'
   check_program "$here"
   python=$(newest_python)
-  worker=("$python" -B "$here/repository/lib/bundle/worker.py")
+  worker=("$python" -B "$here/repository/extras/bundle/worker.py")
   for name in messages lock worker; do
     # shellcheck source=/dev/null
     source "$here/repository/lib/script/$name.bash"

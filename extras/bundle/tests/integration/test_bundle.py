@@ -252,7 +252,7 @@ def test_damage_is_mended_by_another_pack(place):
 def test_verify_names_each_bad_missing_and_unexpected_file(place):
     assert "complete" in place.verify().stderr
     os.truncate(place.bundle / "offline" / IMAGE, 1000)
-    with open(place.bundle / "repository/lib/commands/bundle.py", "r+b") as file:
+    with open(place.bundle / "repository/extras/bundle/bundle.py", "r+b") as file:
         file.write(b"x")
     (place.bundle / "offline/pip/pip-99.0-py3-none-any.whl").unlink()
     (place.bundle / "offline/pip/more.whl").write_text("more\n")
@@ -262,7 +262,7 @@ def test_verify_names_each_bad_missing_and_unexpected_file(place):
     is_told(done, "5 files of the bundle", "copy the bundle again")
     assert sorted(done.stderr.splitlines()[1:-2]) == [
         f"corrupt: offline/{IMAGE}",
-        "corrupt: repository/lib/commands/bundle.py",
+        "corrupt: repository/extras/bundle/bundle.py",
         "missing: offline/pip/pip-99.0-py3-none-any.whl",
         "unexpected, not a regular file: 'offline/repos/a thing.bundle'",
         "unexpected: offline/pip/more.whl",

@@ -13,7 +13,7 @@ from contextlib import suppress
 from filecmp import cmp
 from shlex import quote
 
-from lib.bundle import tree
+from extras.bundle import tree
 from lib.script.errors import LongshipError, print_messages
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from support.git import make_upstream
+from support.secret_forms import TEXTS, WITH, WITHOUT
 from support.tree import own_files
 
+from extras.bundle import pack, tree, unpack
+from extras.bundle.plan import pack_lines, unpack_lines
 from lib import ROOT
-from lib.bundle import pack, tree, unpack
-from lib.bundle.bundle import pack_lines, unpack_lines
 from lib.configuration.sites import own_arch
 from lib.doctor.report import Report, problem
 from lib.script.command import call
@@ -248,3 +249,51 @@ def test_hints_name_the_offline_modes_where_a_bundle_was_unpacked(
         assert capfd.readouterr().out.endswith(f"fix: {offline if unpacked else hint}\n")
         LongshipError("python3 set_up.py install", hint).print()
         assert capfd.readouterr().err == expected
+
+
+@pytest.fixture
+def forms(tmp_path, clean_environment):
+    """Give a repository with a commit for each form and each other text, which it names."""
+    upstream = make_upstream(tmp_path / "packed", clean_environment)
+    for number, text in enumerate(TEXTS):
+        upstream.write(f"file-{number}", f"{text}\n")
+        upstream.commit(f"file-{number}")
+    return upstream
+
+
+def test_bundle_refuses_each_form_in_a_file_and_in_the_history(forms):
+    allowed = Namespace(repository=str(forms.folder), allow=[])
+    names = {f"repository/{name}": str(forms.folder / name) for name in WITHOUT}
+    pack._check_secrets(names, [*names], allowed)
+    for each in WITH:
+        name = f"repository/{each}"
+        with pytest.raises(LongshipError, match="looks like a token or key"):
+            pack._check_secrets({name: str(forms.folder / each)}, [name], allowed)
+    log = forms.git("log", "--format=%s", f"-G{SECRET}").split()
+    assert sorted(log) == sorted(WITH)
+    with pytest.raises(LongshipError, match="history contains what looks like a token"):
+        pack._check_history(allowed)
+    pack._check_history(Namespace(repository=str(forms.folder), allow=WITH))
+
+
+def test_clone_of_another_user_is_named_with_what_allows_it(monkeypatch, tmp_path, run):
+    run(["git", "init", "--quiet", tmp_path / "group"])
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(LongshipError, match="belongs to another user") as error:
+        tree.run("git", "-C", str(tmp_path / "group"), "rev-parse", "--show-toplevel")
+    assert "git config --global --add safe.directory /" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        ("", "missing argument: MODE", "one of: pack, verify, unpack"),
+        ("pack", "missing argument: DIR", "run: python3 bundle.py --help"),
+        ("pack a b", "got unexpected extra argument (b)", "run: python3 bundle.py --help"),
+    ],
+)
+def test_wrong_call_is_two_lines(words, error, hint, script):
+    done = script("bundle.py", *words.split(), check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    first, second = done.stderr.splitlines()
+    assert first == f"error: {error}" and second.startswith(f"hint: {hint}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from lib.bundle.bundle import pack_lines, unpack_lines, verify_lines
+from extras.bundle.plan import pack_lines, unpack_lines, verify_lines
 from lib.commands import Call, command_line
 from lib.commands.options import Mode, complete, script_options
 from lib.script.command import call as shown
