@@ -21,7 +21,7 @@ PLAIN = {
         extras/bundle/unpack.py: verify _unpack _make_link _install_packages
     """,
     "in the user's clone, whose permissions are the user's choice": """
-        lib/doctor/site_new.py: create
+        extras/site_check/site_new.py: create
         lib/images/patched_files.bash: patched_file_check patched_file_keep
         lib/packages/lock_packages.bash: lockfile_update
         lib/repositories/patches.py: write_commit write_series

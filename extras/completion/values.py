@@ -34,7 +34,7 @@ def values_of(kind: str, context: click.Context, word: str) -> list[CompletionIt
             # a name with a newline, or one that is not UTF-8, cannot be typed
             if value.startswith(word) and value.isprintable():
                 found.append(CompletionItem(value, help=about))
-    if not found and (kind == "job" or context.params.get("words") == ("explain",)):
+    if not found and kind in ("job", "log"):
         found.append(CompletionItem(word, type="file"))  # a job script or log anywhere
     return found
 
@@ -47,11 +47,13 @@ def _stacks(context: click.Context, word: str) -> Values:
     return ((each, load_stack(Path(ROOT), each).description) for each in stack_names(Path(ROOT)))
 
 
+def _verbs(context: click.Context, word: str) -> Values:
+    return ((str(x.name), x.get_short_help_str(60)) for x in context.command.shown_verbs())
+
+
 def _jobs(context: click.Context, word: str) -> Values:
     """Offer the job scripts of this machine's site; those of other sites once a letter is typed."""
-    yield from (
-        (str(each.name), each.get_short_help_str(60)) for each in context.command.shown_verbs()
-    )
+    yield from _verbs(context, word)
     own = ""
     with suppress(LongshipError):
         own = os.path.dirname(_call(context).settings.machine.site_file)
@@ -92,15 +94,6 @@ def _ids(context: click.Context, word: str) -> Values:
         yield number, name
 
 
-def _logs(context: click.Context, word: str) -> Values:
-    """Offer `explain`, then the recorded jobs whose logs it can explain."""
-    words = context.params["words"]
-    if not words:
-        yield "explain", "the known messages in a job's log"
-    elif words == ("explain",):
-        yield from _ids(context, word)
-
-
 def _versions(context: click.Context, word: str) -> Values:
     """Offer the versions of the configured image, named as --list does."""
     call = _call(context)
@@ -120,11 +113,12 @@ def _call(context: click.Context) -> Call:
 _KINDS = {
     "job": _jobs,
     "job_id": _ids,
-    "log": _logs,
+    "log": _ids,
     "machine": _machines,
     "option": _sbatch_options,
     "run": _runs,
     "stack": _stacks,
+    "verb": _verbs,
     "version": _versions,
     "words": _words,
 }

@@ -73,10 +73,10 @@ class WithVerbs(click.Command):
         """Return the context of the verb of a command line, or its own; options may come first."""
         verbs, before = find_verbs(str(self.name)), self._options_before(args)
         word = args[before] if before < len(args) else ""
-        file = verbs.get(word.removeprefix("--"))
-        if not file:
+        name = word.removeprefix("--")
+        verb = load_verb(name, verbs[name]) if name in verbs else None
+        if not verb or (verb.hidden and name != word):  # --begin is an option of sbatch
             return super().make_context(info_name, args, parent, **extra)
-        verb = load_verb(word.removeprefix("--"), file)
         return verb.make_context(
             f"{info_name} {word}", [*args[:before], *args[before + 1 :]], parent, **extra
         )

@@ -83,8 +83,8 @@ def test_what_is_typed_again_is_no_dry_run_and_holds_no_password(monkeypatch):
         ),
         (
             "doctor.py explan x",
-            'unexpected argument: "explan x"',
-            "run: python3 doctor.py explain LOG",
+            'unknown verb: "explan"',
+            'did you mean "explain"? valid values: explain, job, site',
         ),
         ("move_built_container_to_active.py --lis", "no such option: --lis", "did you mean --l"),
         ("submit.py", "missing argument: SITE/JOB.sbatch", "run: python3 submit.py --h"),

@@ -7,7 +7,6 @@ from pathlib import Path
 from lib import ROOT
 from lib.configuration.layers import load_settings
 from lib.configuration.paths import derive_paths
-from lib.doctor import job as job_diagnosis
 from lib.images import build, versions
 from lib.jobs.job_files import read_job_file
 from lib.jobs.options import read_options
@@ -66,7 +65,6 @@ JOBS = {
     ),
     "job_start": _job_start,
     "job_start_watched": partial(_job_start, restarts=3),
-    "doctor_job": job_diagnosis.lines,
 }
 IMAGES = {
     "build_container_online": partial(build.build_lines, force=False, command_line="x y"),

@@ -107,7 +107,7 @@ def test_words_are_completed(name, shell):
     assert there.words(f"python3 -u {script} --mach") == [begun[0], "-u", begun[1], "--machine"]
     assert there.words(f"{script} stat") == [begun[1], "status"]
     script = script.replace("submit", "doctor")
-    assert there.words(f"python3 {script} ")[2:] == ["explain"]
+    assert there.words(f"python3 {script} ex")[2:] == ["explain"]
 
 
 @each_shell

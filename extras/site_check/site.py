@@ -14,17 +14,17 @@ from pathlib import Path
 from shutil import which
 from typing import Any, Callable, NamedTuple
 
+from extras.site_check import site_facts
+from extras.site_check.site_edit import Key, change, unified_diff
+from extras.site_check.site_facts import NAME, PER_NODE, Slurm
 from lib.configuration.layers import Settings
 from lib.configuration.partitions import seconds
 from lib.configuration.paths import expand
 from lib.configuration.tables import read_toml
-from lib.doctor import job, site_facts
 from lib.doctor.checks import as_toml
 from lib.doctor.network import find_proxies, package_index, without_login
 from lib.doctor.node import own_user
 from lib.doctor.report import Finding, Report, show
-from lib.doctor.site_edit import Key, change, unified_diff
-from lib.doctor.site_facts import NAME, PER_NODE, Slurm
 from lib.doctor.software import SIF_RUNTIMES, load_modules
 from lib.jobs.job_files import job_files, read_job_file
 from lib.jobs.status import last_error
@@ -114,12 +114,20 @@ def _to_share(settings: Settings, report: Report, patch: str) -> str:
 
 def _ask_node(settings: Settings) -> dict[str, Any]:
     """Let a node of the job report what only a compute node knows."""
-    number = job.find_number("python3 doctor.py --site --job")
+    number = os.environ.get("SLURM_JOB_ID")
+    if not number or not which("srun"):
+        raise LongshipError(
+            "not in a job: SLURM_JOB_ID is not set, or srun is not found",
+            "salloc --nodes=1 OPTION... python3 doctor.py --site --job",
+        )
     machine, variables = settings.machine, settings.configuration.environment.set
     proxies = [f"{name}={value}" for name, value in variables.items() if name.endswith("_proxy")]
     url = re.sub("://.*@", "://", (package_index() or ["https://pypi.org/"])[0])
-    about = ["--site", url, *machine.binds, *machine.compute_directories]
-    text = job.ask_nodes(settings.root, 1, about, "env", *proxies).strip()
+    program = Path(__file__).with_name("inside") / "node_facts.py"
+    step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--wait=0", "python3", "-c"]
+    about = [url, *machine.binds, *machine.compute_directories]
+    command = ["env", *proxies, *step, program.read_text(encoding="utf-8"), *about]
+    text = output(command, 60).text.strip()
     last = text.rpartition("\n")[2]
     if not last.startswith('{"node": '):
         what = f"the node of job {number} does not respond: {last or 'no output'}"

@@ -1,28 +1,31 @@
-"""What a log tells of the end of a step: lib/doctor/restart.py."""
+"""What a log tells of the end of a step, for programs."""
 
+import json
 import socket
-from pathlib import Path
 
 import pytest
 
+from extras.explain.explain import TABLE, explain, load_messages
 from lib.configuration.tables import read_toml
-from lib.doctor.explain import TABLE, load_messages
-from lib.doctor.restart import end_of_step
-from lib.jobs.watcher import End
 
 NODES = ["node1", "node2", "jwb0456"]
 RUN = "longship: run /scratch/runs/7-train\n"
 
 
 @pytest.fixture
-def read(tmp_path):
+def read(tmp_path, capsys):
     """Give a function that reads the end of a step from the text of a log."""
 
-    def end(text, code=1):
+    def end(text):
         (tmp_path / "a log").write_text(text)
-        return end_of_step(tmp_path / "a log", code, NODES)
+        explain(str(tmp_path / "a log"), None, as_json=True, nodes=NODES)
+        return json.loads(capsys.readouterr().out)["end"]
 
     return end
+
+
+def end_of(topic, restart="", step=None, nodes=()):
+    return {"topic": topic, "restart": restart, "step": step, "nodes": [*nodes]}
 
 
 @pytest.mark.parametrize(
@@ -42,29 +45,25 @@ def read(tmp_path):
     ],
 )
 def test_step_is_read_as_the_stacks_print_it(line, step, read):
-    assert read(f"{RUN}0: {line}\n").step == step
-
-
-def test_log_that_is_no_file_tells_nothing():
-    assert end_of_step(Path("/dev/null"), 3, NODES) == End(3)
+    assert read(f"{RUN}0: {line}\n")["step"] == step
 
 
 def test_of_earlier_attempts_nothing_is_read(read):
     text = f"{RUN}step 9/100\nModuleNotFoundError: No module named 'x'\n{RUN}going on\n"
-    assert read(text, 7) == End(7)
+    assert read(text) == end_of("")
 
 
 def test_node_is_that_of_the_line_or_of_its_task(read):
     broken = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
     ended = "srun: error: node2: task 3: Exited with exit code 1\n"
-    assert read(f"{RUN}step 5/9\n3: {broken}{ended}") == End(1, "GPU broken", "node", 5, ("node2",))
+    assert read(f"{RUN}step 5/9\n3: {broken}{ended}") == end_of("GPU broken", "node", 5, ("node2",))
     ended = "srun: error: node1: tasks 0-1: Terminated\nsrun: error: node2: tasks 2,4-7: Killed\n"
-    assert read(f"{RUN}step 5/9\n5: {broken}{ended}").nodes == ("node2",)
-    assert read(f"{RUN}3: {broken}").nodes == ()  # of an unknown one
+    assert read(f"{RUN}step 5/9\n5: {broken}{ended}")["nodes"] == ["node2"]
+    assert read(f"{RUN}3: {broken}")["nodes"] == []  # of an unknown one
     failed = (
         "srun: error: Task launch for StepId=7.1 failed on node jwb0456: Communication failure\n"
     )
-    assert read(RUN + failed) == End(1, "step not started", "node", None, ("jwb0456",))
+    assert read(RUN + failed) == end_of("step not started", "node", None, ("jwb0456",))
 
 
 def test_evidence_of_a_node_wins_over_what_else_is_known(read):
@@ -72,14 +71,14 @@ def test_evidence_of_a_node_wins_over_what_else_is_known(read):
         f"{RUN}step 5/9\n0: torch.distributed: ModuleNotFoundError: No module named 'x'\n"
         "srun: error: Node failure on node2\n"
     )
-    assert read(text)[1:] == ("node failed", "node", 5, ("node2",))
+    assert read(text) == end_of("node failed", "node", 5, ("node2",))
 
 
 def test_what_a_run_has_survived_is_not_why_it_ended(read):
     early = "0: OSError: [Errno 28] No space left on device\n"
     late = "srun: error: node1: task 0: Out Of Memory\n"
-    assert read(f"{RUN}{early}{late}").topic == "disk full"
-    assert read(f"{RUN}{early}0: step 5/9\n{late}").topic == "out of host memory"
+    assert read(f"{RUN}{early}{late}")["topic"] == "disk full"
+    assert read(f"{RUN}{early}0: step 5/9\n{late}")["topic"] == "out of host memory"
 
 
 def test_a_message_for_which_the_watcher_ended_a_step_is_its_cause(read):
@@ -88,8 +87,8 @@ def test_a_message_for_which_the_watcher_ended_a_step_is_its_cause(read):
         "longship: the ranks cannot continue: 0: OVERFLOW! Attempted loss scale: 0, reducing to 0.0"
     )
     late = "srun: error: node1: task 0: Out Of Memory\n"
-    assert read(f"{early}{late}").topic == "out of host memory"
-    assert read(f"{early}{ended}: ending 7.0\n{late}") == End(1, "loss is not a number", "never", 5)
+    assert read(f"{early}{late}")["topic"] == "out of host memory"
+    assert read(f"{early}{ended}: ending 7.0\n{late}") == end_of("loss is not a number", "never", 5)
 
 
 def test_nccl_names_a_node_unless_it_names_several(read, monkeypatch):
@@ -98,10 +97,10 @@ def test_nccl_names_a_node_unless_it_names_several(read, monkeypatch):
     silent = f"{RUN}longship: no output for 1800 seconds: ending 7.0\n"
     process = "longship: NCCL:   Process 7 on node {} managing GPU 5\n"
     rank = "longship: NCCL:   Rank 3 -- GPU 3 managed by process 9 on node {}\n"
-    assert read(silent + process.format("10.0.0.2")) == End(1, "no output", nodes=("node2",))
-    assert read(silent + 2 * rank.format("10.0.1.9")).nodes == ("jwb0456",)
-    assert read(silent + rank.format("10.0.1.9") + process.format("10.0.0.1")).nodes == ()
-    assert read(silent + process.format("10.9.9.9")).nodes == ()
+    assert read(silent + process.format("10.0.0.2")) == end_of("no output", nodes=("node2",))
+    assert read(silent + 2 * rank.format("10.0.1.9"))["nodes"] == ["jwb0456"]
+    assert read(silent + rank.format("10.0.1.9") + process.format("10.0.0.1"))["nodes"] == []
+    assert read(silent + process.format("10.9.9.9"))["nodes"] == []
 
 
 def test_table_of_restarts_names_topics_that_exist():

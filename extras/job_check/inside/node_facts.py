@@ -1,7 +1,6 @@
 """Report the facts of a job's node as JSON in one line, for doctor.py --job.
 
     node_facts.py ADDRESS PORT FIRST NODES DIR FILE...
-    node_facts.py --site URL DIR...     what only a compute node knows about its site
 
 It runs on the host, with any Python 3. The FIRST of the NODES serves its time at PORT of ADDRESS: a
 node that cannot connect has a broken network or name, and one that differs a wrong clock.
@@ -110,55 +109,8 @@ def gpu_facts():
     }
 
 
-def site_facts(url, *directories):
-    """Return what doctor.py --site compares, and under `shown` what it only reports."""
-    import urllib.error
-    import urllib.request
-
-    gpus, links = gpu_facts(), sorted(name for _, name in socket.if_nameindex())
-    kind = {"NVIDIA": "cuda", "amdgpu": "rocm"}.get(gpus["driver"].split()[0])
-    machine = os.uname().machine
-    places = glob.glob("/sys/devices/system/cpu/cpu[0-9]*/topology/")
-    cores = {content_of(f"{x}physical_package_id") + content_of(f"{x}core_id") for x in places}
-    memory = re.search(r"MemTotal: *(\d+)", content_of("/proc/meminfo"))
-    names = re.findall(r"GPU \d+: (.*?)(?: \(|$)", output_of("nvidia-smi", "-L"), re.MULTILINE)
-    disks = output_of("df", "--local", "--block-size=1G", "--output=fstype,avail").split("\n")[1:]
-    with suppress(OSError):
-        links += sorted(os.listdir("/sys/class/infiniband"))
-    try:
-        urllib.request.urlopen(url, timeout=8).close()
-        internet = "yes"
-    except urllib.error.HTTPError:
-        internet = "yes"
-    except (OSError, ValueError) as error:
-        internet = f"no: {error}"
-    return {
-        "node": NODE,
-        "arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(machine),
-        "gpu": kind,
-        "gpus_per_node": gpus["gpus"] or None,
-        "cores_per_node": len(cores) or None,
-        "links": links,
-        "unseen": [each for each in directories if not os.path.exists(each)],
-        "shown": {
-            "architecture": machine,
-            "GPUs": " ".join([str(gpus["gpus"]), *sorted(set(names)), "driver", gpus["driver"]]),
-            "cores": str(len(cores)),
-            "memory": f"{int(memory.group(1)) >> 20} GiB" if memory else "unknown",
-            "local disks, GB free": "; ".join(
-                " ".join(each.split()) for each in sorted({*disks} - {""})
-            ),
-            "network devices": ", ".join(links),
-            "internet": internet,
-        },
-    }
-
-
 def main():
     """Print the facts; the first node goes on until all others have compared their clocks."""
-    if sys.argv[1] == "--site":
-        print(json.dumps(site_facts(*sys.argv[2:])))
-        return
     address, port, first, nodes, directory = sys.argv[1:6]
     clock, taken, port = None, "", int(port)
     if first == NODE:

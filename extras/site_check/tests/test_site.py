@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from support import processes
 from support.forks import clone_with_forks
 
+from extras.site_check import site, site_facts, site_new
+from extras.site_check.site_edit import change, unified_diff
+from extras.site_check.site_facts import Partition, Slurm, available_modules, read_slurm
 from lib import ROOT
 from lib.configuration.layers import load_settings
 from lib.configuration.sites import load_machines
 from lib.configuration.tables import read_toml, toml_reader
-from lib.doctor import site, site_facts, site_new
 from lib.doctor.report import Report
-from lib.doctor.site_edit import change, unified_diff
-from lib.doctor.site_facts import Partition, Slurm, available_modules, read_slurm
 from lib.script.execute import Output
 
 tomllib = toml_reader()
@@ -509,10 +509,10 @@ def test_new_site_is_complete_and_read(clone):
         (["--site", "--new", "auto"], 1, 'invalid name of a machine: "auto"'),
         (["--site", "--new", "docs"], 1, "docs exists already"),
         (["--site", "--new", "jwb"], 1, "jwb exists already"),
-        (["--new", "skald"], 2, "--new is an option of --site alone"),
-        (["--site", "--job", "--new", "skald"], 2, "--new is an option of --site alone"),
+        (["--new", "skald"], 2, "no such option: --new"),
+        (["--site", "--job", "--new", "skald"], 2, "--new and --job cannot be combined"),
         (["--site"], 1, "no site was detected: this machine has no site.toml"),
-        (["--site", "explain"], 2, 'unexpected argument: "explain"'),
+        (["--site", "explain"], 2, "got unexpected extra argument (explain)"),
     ],
 )
 def test_wrong_call_is_explained_and_changes_nothing(arguments, code, error, clone):

@@ -6,41 +6,38 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Callable
 
 import click
 
+from extras.explain.log_scan import Finding, Message, Scan
+from extras.explain.step_end import step_end
+from lib import ROOT
 from lib.configuration.paths import Paths
 from lib.configuration.tables import read_toml
-from lib.doctor.log_scan import Finding, Message, Scan
 from lib.jobs.rerun import recorded_run
 from lib.script.command import call
 from lib.script.errors import LongshipError, offline_modes, paint
 from lib.script.quoting import word
 from lib.script.records import open_file, read_record
 
-TABLE = Path(__file__).with_name("known_messages.toml")
+TABLE = Path(ROOT, "messages/known_messages.toml")
 _WIDTH = 80
 _INDENT = " " * 9
 
 
 def load_messages() -> list[Message]:
     """Read the table of known messages, the special ones before the general."""
-    tables, _ = read_toml(TABLE, f"lib/doctor/{TABLE.name}")
+    tables, _ = read_toml(TABLE, f"messages/{TABLE.name}")
     restart = {each: word for word, topics in tables.pop("restart").items() for each in topics}
     return [
         Message(topic, consequence=kind == "consequences", restart=restart.get(topic, ""), **entry)
         for kind, entries in tables.items()
         for topic, entry in entries.items()
     ]
-
-
-def final_messages() -> str:
-    """Return the extended regular expression of the lines after which no step can continue."""
-    return "|".join(each.final for each in load_messages() if each.final)
 
 
 @contextmanager
@@ -73,16 +70,30 @@ def _opened(log: str, paths_of: Callable[[], Paths]) -> Iterator[tuple[str, Bina
         raise LongshipError(f"cannot read {path}: {error.strerror}", hint) from error
 
 
-def explain(log: str, paths_of: Callable[[], Paths], *, as_json: bool, quiet: bool = False) -> None:
+def explain(
+    log: str,
+    paths_of: Callable[[], Paths],
+    *,
+    as_json: bool,
+    quiet: bool = False,
+    nodes: Collection[str] = (),
+) -> None:
     """Print who failed first, and the known messages: causes first, then consequences.
 
     The log is a file, ``-`` for standard input, a run or a job; a file needs no configuration.
+
+    As JSON, it is an object with ``log``, ``lines``, ``not_searched``, ``failed_first``,
+    ``last_error`` (``line``, ``said``), ``findings`` (``state``: ``problem`` or ``follows``,
+    ``topic``, ``text``, ``fix``, ``line``, ``count``, ``task``, ``said``, ``source``, ``sites``)
+    and, unless the log is ``-``, ``end`` of `step_end`, for which NODES are those of the job.
     """
-    scan = Scan(load_messages())
+    scan, end = Scan(load_messages()), {}
     with _opened(log, paths_of) as (name, stream):
         scan.read(stream, 0 if log == "-" else os.fstat(stream.fileno()).st_size)
+        if as_json and log != "-":
+            end = {"end": step_end(scan, stream, nodes)}
     if as_json:
-        click.echo(json.dumps(_as_data(name, scan), indent=1))
+        click.echo(json.dumps({**_as_data(name, scan), **end}, indent=1))
         return
     if scan.first.who:
         click.echo(f"first to fail: {scan.first.who}")
@@ -97,14 +108,6 @@ def explain(log: str, paths_of: Callable[[], Paths], *, as_json: bool, quiet: bo
     if scan.skipped and not quiet:
         click.echo(f"not searched: lines {scan.skipped[0]} to {scan.skipped[1]} of a large log")
         click.echo(f"to search all lines: python3 doctor.py explain - <{word(name)}")
-
-
-def findings_of(log: str) -> list[dict[str, Any]]:
-    """Return the known messages of a log as data, causes first."""
-    scan = Scan(load_messages())
-    with open_file(Path(log)) as stream:
-        scan.read(stream, os.fstat(stream.fileno()).st_size)
-    return _as_data(log, scan)["findings"]
 
 
 def _where(finding: Finding) -> str:

@@ -1,4 +1,4 @@
-"""How a job step ended, as its log tells: the evidence for lib/jobs/watcher.py."""
+"""How the last job step in a log ended: what `doctor.py explain --json` says for programs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import os
 import re
 import socket
 from collections.abc import Collection
-from pathlib import Path
+from typing import Any, BinaryIO
 
-from lib.doctor.explain import load_messages
-from lib.doctor.log_scan import Finding, Scan
-from lib.jobs.watcher import End
-from lib.script.records import open_file
+from extras.explain.log_scan import Finding, Scan
 
 _TAIL = 1 << 22  # bytes of a log that are searched for the step
 _ATTEMPT = b"\nlongship: run "
@@ -24,16 +21,16 @@ _CAUSE = re.compile(rb"longship: the ranks cannot continue: .*")  # lib/jobs/wat
 _BEHIND = re.compile(rb"longship: NCCL:.* on node (\S+)(?: managing GPU|\s*$)", re.MULTILINE)
 
 
-def end_of_step(log: Path, code: int, allocated: Collection[str]) -> End:
-    """Read how the last attempt in a log ended; nodes are those of the job, by name."""
-    if not log.is_file():  # /dev/null, or another device
-        return End(code)
-    scan = Scan(load_messages())
-    with open_file(log) as stream:
-        size = os.fstat(stream.fileno()).st_size
-        scan.read(stream, size)
-        stream.seek(max(0, size - _TAIL))
-        begin, tail = stream.tell(), stream.read(_TAIL)
+def step_end(scan: Scan, stream: BinaryIO, allocated: Collection[str]) -> dict[str, Any]:
+    """Return how the last attempt in a log ended, which was searched; nodes are those of the job.
+
+    ``topic`` is that of the first message which can be why it ended ("" for none), ``restart`` is
+    `never` if another attempt would fail again, or `node` if a node is to blame, ``step`` is the
+    last one of the training that the log names (or None), ``nodes`` are those to blame.
+    """
+    size = os.fstat(stream.fileno()).st_size
+    stream.seek(max(0, size - _TAIL))
+    begin, tail = stream.tell(), stream.read(_TAIL)
     at = tail.rfind(_ATTEMPT) + 1
     steps = list(_STEP.finditer(tail, at))
     last = begin + steps[-1].end() if steps else 0
@@ -53,13 +50,12 @@ def end_of_step(log: Path, code: int, allocated: Collection[str]) -> End:
     if len(behind) == 1:  # else they say only that some wait for others
         nodes |= behind - {""}
     first: Finding | None = (suspects or found or [None])[0]
-    return End(
-        code,
-        first.message.topic if first else "",
-        first.message.restart if first else "",
-        int(steps[-1][1]) if steps else None,
-        tuple(sorted(nodes)),
-    )
+    return {
+        "topic": first.message.topic if first else "",
+        "restart": first.message.restart if first else "",
+        "step": int(steps[-1][1]) if steps else None,
+        "nodes": sorted(nodes),
+    }
 
 
 def _node_of(finding: Finding, scan: Scan, allocated: Collection[str]) -> str:

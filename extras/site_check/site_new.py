@@ -10,15 +10,15 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from extras.site_check.site import Comparison
+from extras.site_check.site_edit import Key, change
+from extras.site_check.site_facts import Partition, Slurm, available_modules, read_slurm
 from lib.configuration.layers import Settings
 from lib.configuration.partitions import seconds
 from lib.configuration.sites import load_machines, read_site
 from lib.configuration.tables import read_toml
 from lib.doctor.node import own_user
 from lib.doctor.report import Report
-from lib.doctor.site import Comparison
-from lib.doctor.site_edit import Key, change
-from lib.doctor.site_facts import Partition, Slurm, available_modules, read_slurm
 from lib.doctor.software import SIF_RUNTIMES
 from lib.jobs.job_files import job_files
 from lib.script.errors import LongshipError, print_messages

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from lib.doctor.first_failure import FirstFailure
+from extras.explain.first_failure import FirstFailure
 
 _BLOCK = 1 << 20  # bytes read at once
 _LONGEST = 4 * _BLOCK  # bytes without an end of line

@@ -10,18 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from extras.explain import log_scan
+from extras.explain.explain import explain, load_messages
+from extras.explain.log_scan import Scan
+from lib import ROOT
 from lib.configuration.schema import KEYS
 from lib.configuration.stacks import load_stack
 from lib.configuration.tables import read_toml
-from lib.doctor import log_scan
-from lib.doctor.explain import explain, final_messages, load_messages
-from lib.doctor.log_scan import Scan
+from lib.jobs.watcher import final_messages
 from lib.script.errors import LongshipError
 
 MESSAGES = load_messages()
 TEXTS = [each for each in MESSAGES if each.text]
 FAMILIES = [each for each in MESSAGES if each.likely]
-FOLDER = Path(__file__).parents[1] / "messages"
+FOLDER = Path(ROOT, "messages")
 LINES = read_toml(FOLDER / "examples.toml", "examples.toml")[0]
 EXAMPLES = [(each, line) for each in TEXTS for line in LINES[each.topic]]
 FAMILY_EXAMPLES = [(each.topic, line) for each in FAMILIES for line in LINES[each.topic]]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib.doctor.explain import explain
+from extras.explain.explain import explain
 
 NOISE = "0: [W101 socket.cpp:1] nothing of interest\n"
 TRACEBACK = (

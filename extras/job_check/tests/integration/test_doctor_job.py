@@ -50,7 +50,7 @@ def clone(make_job_clone, tmp_path_factory):
     It waits longer for the ranks, which import PyTorch: the machine can be busy.
     """
     clone = make_job_clone(tmp_path_factory.mktemp("doctor"))
-    check = clone.root / "lib/doctor/inside/check_ranks.py"
+    check = clone.root / "extras/job_check/inside/check_ranks.py"
     text, limits = check.read_text(), "ARRIVE, STEP = 40.0, 20.0"
     assert limits in text
     check.write_text(text.replace(limits, "ARRIVE, STEP = 300.0, 100.0"))

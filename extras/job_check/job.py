@@ -20,8 +20,8 @@ from lib.script.command import call, comment
 from lib.script.errors import LongshipError
 from lib.script.execute import output
 
-_FACTS = "lib/doctor/inside/node_facts.py"
-_RANKS = "lib/doctor/inside/check_ranks.py"
+_FACTS = "extras/job_check/inside/node_facts.py"
+_RANKS = "extras/job_check/inside/check_ranks.py"
 _EXCLUDE = "tell your site's support, and exclude the node: sbatch --exclude="
 _Node = Mapping[str, Any]  # what node_facts.py reports
 
@@ -34,7 +34,7 @@ class Job(NamedTuple):
     port: int
 
 
-def lines(env: Environment) -> list[str]:
+def job_lines(env: Environment) -> list[str]:
     """Return the lines of the script that starts all ranks, and is started again as each of them.
 
     It travels as text, so that it needs no file that all nodes see.
@@ -65,7 +65,7 @@ def diagnose(env: Environment, script: str, report: Report) -> None:
     # a file that exists nowhere is reported by the command that needs it
     files = list(filter(os.path.exists, [*files, program, *map(str, env.paths.roots)]))
     about = (job.address, str(job.port), job.nodes[0], str(len(job.nodes)), _temporary())
-    text = ask_nodes(env.paths.root, len(job.nodes), [*about, *files])
+    text = _ask_nodes(env.paths.root, len(job.nodes), [*about, *files])
     found = [json.loads(line) for line in text.split("\n") if line.startswith('{"node": ')]
     nodes = sorted(found, key=lambda each: job.nodes.index(each["node"]))
     checks = [_silent(job, nodes, text)]
@@ -78,9 +78,10 @@ def diagnose(env: Environment, script: str, report: Report) -> None:
     report.end()
 
 
-def find_number(command: str) -> str:
-    """Return the number of the job that this runs in; the command is for hints."""
-    number = os.environ.get("SLURM_JOB_ID", "")
+def _find_job(rendezvous: str) -> Job:
+    """Find the job, its nodes, and where its ranks meet; prepare the environment for srun."""
+    environ = os.environ
+    number, command = environ.get("SLURM_JOB_ID", ""), "python3 doctor.py --job"
     if not number:
         raise LongshipError(
             "not in a job: SLURM_JOB_ID is not set",
@@ -91,13 +92,6 @@ def find_number(command: str) -> str:
             "srun not found: this may be a container",
             f"on a login node, run: SLURM_JOB_ID={number} {command}",
         )
-    return number
-
-
-def _find_job(rendezvous: str) -> Job:
-    """Find the job, its nodes, and where its ranks meet; prepare the environment for srun."""
-    environ = os.environ
-    number = find_number("python3 doctor.py --job")
     outside = not environ.get("SLURM_JOB_NODELIST")
     query = ["squeue", "--noheader", f"--jobs={number}", "--states=RUNNING", "--format=%N"]
     text, code = output(query, 60)
@@ -136,11 +130,11 @@ def _find_job(rendezvous: str) -> Job:
 # ---------- what the nodes report
 
 
-def ask_nodes(root: Path, count: int, about: Sequence[str], *before: str) -> str:
-    """Return what each of so many nodes of the job prints about itself; `before` precedes srun."""
+def _ask_nodes(root: Path, count: int, about: Sequence[str]) -> str:
+    """Return what each of so many nodes of the job prints about itself."""
     step = f"srun --overlap --nodes={count} --ntasks={count} --ntasks-per-node=1 --wait=0"
     program = (root / _FACTS).read_text(encoding="utf-8")
-    return output([*before, *step.split(), "python3", "-c", program, *about], 60).text
+    return output([*step.split(), "python3", "-c", program, *about], 60).text
 
 
 def _temporary() -> str:

@@ -12,12 +12,12 @@ from types import SimpleNamespace
 import pytest
 from support import processes
 
-from lib.doctor import job as job_diagnosis
+from extras.job_check import job as job_diagnosis
+from lib import ROOT
 from lib.runtimes.environment import Environment
 from lib.script.render import render
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-INSIDE = os.path.join(ROOT, "lib/doctor/inside")
+INSIDE = os.path.join(ROOT, "extras/job_check/inside")
 
 # Lines of public logs: NVIDIA/nccl issues 226, 527, 1597, 1925; nccl-tests issue 188; aws-ofi-nccl
 # issues 161, 801. Host names are shortened.
@@ -68,7 +68,7 @@ def test_measurement_that_does_not_end_is_a_problem(printed, texts):
 
 @pytest.fixture
 def findings(monkeypatch):
-    """Give the module of lib/doctor/inside with the findings about ranks."""
+    """Give the module of extras/job_check/inside with the findings about ranks."""
     monkeypatch.syspath_prepend(INSIDE)
     import rank_findings
 
@@ -351,7 +351,7 @@ def test_errors_of_ranks_name_their_nodes():
 def test_pyxis_is_given_its_options(repository, run, tmp_path):
     repository.write("local/site.toml", '[machines.local]\npyxis = "yes"\nruntime = "enroot"\n')
     settings, paths = repository.settings_and_paths()
-    lines = job_diagnosis.lines(Environment(settings, paths, "enroot", "job"))
+    lines = job_diagnosis.job_lines(Environment(settings, paths, "enroot", "job"))
     options, step = (
         next(n for n, line in enumerate(lines) if line.startswith("pyxis_begin_options ")),
         lines.index('  bash -c "$(script_text)" doctor.py rank "${@:4}"'),
