@@ -26,7 +26,6 @@ pytest_plugins = [
     "support.controller",
     "support.jobs",
     "support.members",
-    "support.pyxis",
     "support.terminal",
 ]
 
