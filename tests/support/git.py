@@ -42,15 +42,7 @@ def record_code(run, folder, directory, **options):
 
 
 class Repository:
-    """A git repository in a folder.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Its working tree.
-    environment : dict
-        What git is run with.
-    """
+    """A git repository, by its working tree and the environment that git is run with."""
 
     def __init__(self, folder, environment):
         self.folder = Path(folder)

@@ -25,7 +25,7 @@ class OverlayClone:
         """Run build_overlay.py to its end."""
         __tracebackhide__ = True
         env = {**self.find, **(env or {})}
-        return self.clone._run("build_overlay.py", arguments, env, options)
+        return self.clone.type("build_overlay.py", *arguments, env=env, **options)
 
     def link(self):
         """Give the path of the overlay for the requirements as they are now."""

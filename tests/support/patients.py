@@ -7,6 +7,7 @@ import shutil
 import ssl
 import sys
 import threading
+from functools import partialmethod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,13 +24,7 @@ TOKEN = "hf_nobody_may_see_this"
 
 
 class Report:
-    """What doctor.py has found.
-
-    Parameters
-    ----------
-    done : subprocess.CompletedProcess
-        A call with --json.
-    """
+    """What a call of doctor.py with --json has found."""
 
     def __init__(self, done):
         self.done = done
@@ -131,10 +126,7 @@ class Patient(Clone):
         """Put a program in front of all others."""
         self.write(self.bin / name, f"#!/bin/bash\n{script}\n", 0o755)
 
-    def doctor(self, *arguments, env=None, **options):
-        """Run doctor.py to its end."""
-        __tracebackhide__ = True
-        return self._run("doctor.py", arguments, env, {"check": False, **options})
+    doctor = partialmethod(Clone.type, "doctor.py", check=False)
 
     def report(self, *arguments, **options):
         """Return what it finds."""

@@ -37,16 +37,7 @@ def read_emitted(run, scripts, folder):
     """Let bash read all scripts, and shellcheck those that are made of different functions.
 
     Scripts of the same functions differ in values, which are quoted in one place. The longest one
-    is read with all that shellcheck knows, unless it is long.
-
-    Parameters
-    ----------
-    run : callable
-        The fixture.
-    scripts : mapping of str to str
-        The scripts by a name each.
-    folder : pathlib.Path
-        Where their files go.
+    is read with all that shellcheck knows, unless it is long. Their files go into the folder.
     """
     files = {name: folder / f"{name}.sh" for name in scripts}
     for name, text in scripts.items():

@@ -24,13 +24,7 @@ FACT = re.compile(r"([A-Z][\w:/]*)=(.*?)(?= +[A-Z][\w:/]*=| *$)", re.DOTALL)
 
 
 class Slurm:
-    """The cluster as a user on its login node sees it.
-
-    Parameters
-    ----------
-    environment : dict
-        What its commands are run with; it names the cluster.
-    """
+    """The cluster as a user on its login node sees it; the environment names it."""
 
     def __init__(self, environment):
         self.environment = environment
