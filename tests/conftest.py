@@ -23,7 +23,6 @@ pytest_plugins = [
     "support.overlays",
     "support.patients",
     "support.slurm",
-    "support.controller",
     "support.jobs",
     "support.members",
     "support.terminal",

@@ -106,14 +106,6 @@ class Repository:
         return self.files(), self.staged(), branch, self.head()
 
 
-def differences(before, after):
-    """Name what differs between two states of a repository."""
-    files = {name for name in {*before[0], *after[0]} if before[0].get(name) != after[0].get(name)}
-    names = ("index", "branch", "commit")
-    others = {name for name, old, new in zip(names, before[1:], after[1:]) if old != new}
-    return files | others
-
-
 def make_upstream(folder, environment):
     """Make a repository with one commit, tagged v1, on the branch main."""
     folder.mkdir(parents=True)

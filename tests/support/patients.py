@@ -1,15 +1,11 @@
 """What doctor.py is tried on: a clone in which all is well, and what it finds there."""
 
-import http.server
 import json
 import os
 import shutil
-import ssl
 import sys
-import threading
 from functools import partialmethod
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -169,43 +165,3 @@ def without_container(patient):
 def healthy(make_patient, tmp_path_factory):
     """Give what doctor.py finds where all is well."""
     return make_patient(tmp_path_factory.mktemp("healthy")).report()
-
-
-class Https(NamedTuple):
-    """A server whose certificate only those trust who are told to."""
-
-    url: str
-    certificate: Path
-
-
-@pytest.fixture
-def https_server(require, run, tmp_path):
-    """Give a server that answers each GET."""
-    require("openssl")
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    run([*make, *names, "-keyout", key, "-out", certificate])
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    served = tmp_path / "served"
-    (served / "simple").mkdir(parents=True)
-    server = http.server.ThreadingHTTPServer(("localhost", 0), _handler(served))
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield Https(f"https://localhost:{server.server_port}", certificate)
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def _handler(folder):
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *arguments):
-            super().__init__(*arguments, directory=str(folder))
-
-        def log_message(self, *_):
-            """Say nothing."""
-
-    return Handler
