@@ -1,7 +1,7 @@
 """Two members of a group, users with names of their own, and a Slurm of one node for them.
 
-Neither user is made: a mount namespace gives them names. Slurm itself gives a job the groups that
-the system knows of its user, so what stands for it here keeps a submission, and the test starts it.
+Neither user is made: a mount namespace gives them names. What stands for Slurm keeps a submission,
+and the test starts it, see stand_ins/members.
 """
 
 import contextlib
@@ -35,15 +35,6 @@ mount --bind "$1/passwd" /etc/passwd && mount --bind "$1/group" /etc/group && sh
 """
 
 SIF = "#!/usr/bin/env run-singularity\n\0SIF_MAGIC\00001\000{}\0"
-FACTS = (
-    "JobId={id} JobName={name} UserId={user}({uid}) GroupId={user}({uid}) Account=(null) "
-    "QOS=(null) JobState=RUNNING Restarts=0 BatchFlag=1 TimeLimit=01:00:00 "
-    "SubmitTime=2026-01-02T03:04:05 Partition=all NodeList=node1 BatchHost=node1 NumNodes=1 "
-    "NumCPUs=1 NumTasks=1 TRES=cpu=1,node=1 Features=(null) Command={directory}/job.sbatch "
-    "WorkDir={directory} StdErr={log} StdIn=/dev/null StdOut={log} Power=\n"
-)
-# As Slurm starts a job: its log is opened first, by the user.
-BEGIN = 'cd "$1" && exec bash "${@:3}" >>"$2" 2>&1 </dev/null'
 
 
 class Member:
@@ -120,39 +111,9 @@ class Member:
 
     def start_job(self, number, **environment):
         """Start a submitted job; return its Popen and the path of its log."""
-        folder = self.home / "slurm" / number
-        kept = [os.fsdecode(each) for each in (folder / "environment").read_bytes().split(b"\0")]
-        variables = dict(each.partition("=")[::2] for each in kept if each)
-        arguments = [
-            os.fsdecode(each) for each in (folder / "arguments").read_bytes().split(b"\0")[:-1]
-        ]
-        script = (folder / "slurm_script").read_text()
-        options = os.fsdecode((folder / "options").read_bytes()).split("\0")
-        words = [
-            *(line[8:] for line in script.splitlines() if line.startswith("#SBATCH ")),
-            *options,
-        ]
-        given = dict(each.strip().lstrip("-").partition("=")[::2] for each in words)
-        name, directory = given["job-name"], (folder / "directory").read_text().strip()
-        log = given["output"].replace("%j", number).replace("%x", name)
-        facts = {"id": number, "name": name, "log": log, "directory": directory}
-        (folder / "facts").write_text(FACTS.format(user=self.name, uid=self.uid, **facts))
-        self.own(folder)
-        variables.update(
-            SLURM_JOB_ID=number,
-            SLURM_JOB_NAME=name,
-            SLURM_JOB_NODELIST="node1",
-            SLURM_JOB_NUM_NODES="1",
-            SLURM_NNODES="1",
-            SLURM_NTASKS="1",
-            SLURM_SUBMIT_DIR=directory,
-            SLURM_SUBMIT_HOST="login1",
-            SLURMD_NODENAME="node1",
-            SLURM_CLUSTER_NAME="longship",
-            **environment,
-        )
-        command = ["bash", "-c", BEGIN, "job", directory, log, folder / "slurm_script", *arguments]
-        return self.start(command, env=variables), Path(log)
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        log = (self.home / f"slurm/{number}/log").read_text().rstrip("\n")
+        return self.start([self.village.folder / "slurm/start_job", number, *variables]), Path(log)
 
     def run_job(self, number, **environment):
         """Run a submitted job to its end; return its exit code and its log."""
