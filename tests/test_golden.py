@@ -97,7 +97,7 @@ def script_of(*plan):
 
 def own_lines(*plan):
     env = environment(*plan)
-    return lines_of(plan_of(script_of(*plan)), env.settings, env.paths)
+    return lines_of(script_of(*plan), env.settings, env.paths)
 
 
 def sites():
