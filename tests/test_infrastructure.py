@@ -77,18 +77,6 @@ def test_tests_of_a_group_run_in_one_process(run_pytest, tmp_path):
     assert len(workers) == 8 and len(set(workers)) == 1
 
 
-def test_missing_tool_names_the_command_that_installs_it(root, run, clean_environment, tmp_path):
-    bare = tmp_path / "bin"
-    bare.mkdir()
-    for name in ("bash", "paste"):
-        (bare / name).symlink_to(shutil.which(name))
-    script = (root / "tests/install_tools.sh").read_text().replace(":/usr/sbin:/sbin", "")
-    (tmp_path / "install_tools.sh").write_text(script)
-    bare_environment = {**clean_environment, "PATH": str(bare)}
-    command = ["bash", tmp_path / "install_tools.sh", "--missing", "umoci"]
-    assert run(command, env=bare_environment).stdout == "umoci\n"
-
-
 def test_unknown_tool_is_refused_and_installed_ones_are_left(root, run, require):
     script = ["bash", root / "tests/install_tools.sh"]
     refused = run([*script, "aptainer"], check=False)

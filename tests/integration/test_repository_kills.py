@@ -30,7 +30,7 @@ def changed(work):
 
 
 @pytest.mark.parametrize("every", EVERY, ids=["some", "all"])
-def test_update_killed_at_some_points(every, changed, told):
+def test_update_killed_at_some_points(every, changed):
     work, mine = changed
     before = mine.state()
     points = WorkerPoints(work, "set_up.py", "update", link=False)
@@ -49,7 +49,6 @@ def test_update_killed_at_some_points(every, changed, told):
         assert mine.state()[:3] == wanted, number
         numbers.append(number)
     assert len(numbers) > 3
-    told(f"update killed at {len(numbers)} points: no change was lost, and the next one finished")
 
 
 # A git that kills the owner of the lock, or its process group, when it is called the AT-th time.
@@ -68,7 +67,7 @@ LATER = 1 << 30  # no kill
 
 
 @pytest.mark.parametrize("count", [6, pytest.param(100, marks=pytest.mark.slow)])
-def test_update_whose_workers_outlive_it(count, changed, told, tmp_path):
+def test_update_whose_workers_outlive_it(count, changed, tmp_path):
     """The next one must not work beside them: they are ended first."""
     work, mine = changed
     before = mine.state()
@@ -111,7 +110,6 @@ def test_update_whose_workers_outlive_it(count, changed, told, tmp_path):
         assert done.returncode == 0, (number, done.stderr)
         assert mine.state()[:3] == wanted, number
     assert ended > count // 2
-    told(f"update killed at {count} points while its workers worked on: no change was lost")
 
 
 def test_two_updates_at_once(changed):
@@ -126,7 +124,7 @@ def test_two_updates_at_once(changed):
 
 
 @pytest.mark.parametrize("leave", [0, 200_000, 400_000, 800_000])
-def test_update_on_a_full_disk(work, small_disk, leave, told):
+def test_update_on_a_full_disk(work, small_disk, leave):
     disk = small_disk(24, "a full disk")
     work.scratch = disk
     work.mine.folder = disk / "project/repos/torchtitan"

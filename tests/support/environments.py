@@ -82,7 +82,7 @@ def make_clone(request, root, session_environment):
     there is none.
     """
 
-    def make(folder, runtime, requirements=(), more="", image=None):
+    def make(folder, runtime, requirements=(), more="", image=None, kind=Clone):
         environment = session_environment
         if runtime == "apptainer" and image is None:
             image = request.getfixturevalue("base_image")
@@ -90,7 +90,7 @@ def make_clone(request, root, session_environment):
             image = image or IN_STORE
             environment = request.getfixturevalue(f"{runtime}_environment")
             tag = request.getfixturevalue(f"{runtime}_image")(f"longship/base_1:{own_arch()}_1_a")
-        clone = Clone(root, folder / "it's a clone", environment)
+        clone = kind(root, folder / "it's a clone", environment)
         clone.runtime = runtime
         clone.image = image
         clone.scratch = folder / "it's a scratch"

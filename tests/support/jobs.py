@@ -4,7 +4,6 @@ import json
 import os
 import re
 import sys
-import time
 from functools import partialmethod
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from lib.configuration.sites import own_arch
 from support import cache, processes
 from support.repository import Clone, toml
-from support.slurm import FINAL, POLL
 
 TOY = ("--layers", "1", "--heads", "2", "--width", "32", "--sequence-length", "32")
 # The same numbers whatever the number of ranks, but for the order in which gradients are added.
@@ -95,14 +93,7 @@ class JobClone(Clone):
     def wait_until(self, job, condition, timeout=600):
         """Wait for something that a running job brings about."""
         __tracebackhide__ = True
-        deadline = time.monotonic() + timeout
-        while True:
-            state = self.slurm.facts(job)["JobState"]  # first: what it ended with counts too
-            if condition():
-                return
-            if state in FINAL or time.monotonic() > deadline:
-                pytest.fail(f"job {job} is {state}:\n{self.slurm.log(job)}", pytrace=False)
-            time.sleep(POLL)
+        self.slurm.wait(job, "as it should be", timeout=timeout, until=condition)
 
 
 class Run:

@@ -6,6 +6,7 @@ import shutil
 import sys
 from functools import partialmethod
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,7 +39,10 @@ class Report:
 
 
 class Patient(Clone):
-    """A clone with image, overlay, venv, repository and token, for one test to spoil."""
+    """A clone with image, overlay, venv, repository and token, for one test to spoil.
+
+    They are copies of those of the model.
+    """
 
     def __init__(self, root, folder, model):
         home = folder / "home"
@@ -107,13 +111,6 @@ class Patient(Clone):
         path.chmod(mode)
         return path
 
-    def change(self, old, new, file="configuration.toml"):
-        """Change a file of the clone."""
-        path = self.root / file
-        text = path.read_text()
-        assert old in text
-        path.write_text(text.replace(old, new))
-
     def use_no_container(self):
         """Choose the runtime `host`."""
         self.change('runtime = "apptainer"', 'runtime = "host"')
@@ -130,13 +127,6 @@ class Patient(Clone):
         return Report(self.doctor("--json", *arguments, **options))
 
 
-class Model:
-    """What all patients are copies of."""
-
-    def __init__(self, image, overlay, work, slurm):
-        self.image, self.overlay, self.work, self.slurm = image, overlay, work, slurm
-
-
 @pytest.fixture(scope="session")
 def make_patient(
     root, base_image, with_overlay, slurm_cluster, session_environment, tmp_path_factory
@@ -145,7 +135,7 @@ def make_patient(
     work = Workplace(root, tmp_path_factory.mktemp("work"), session_environment)
     work.install()
     slurm = {"SLURM_CONF": slurm_cluster.environment["SLURM_CONF"]}
-    model = Model(base_image, with_overlay(), work, slurm)
+    model = SimpleNamespace(image=base_image, overlay=with_overlay(), work=work, slurm=slurm)
     return lambda folder: Patient(root, folder, model)
 
 

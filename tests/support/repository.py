@@ -66,6 +66,12 @@ class Clone:
         """Replace configuration.toml."""
         (self.root / "configuration.toml").write_text(text, encoding="utf-8")
 
+    def change(self, old, new, file="configuration.toml"):
+        """Change a text in a file."""
+        text = (self.root / file).read_text(encoding="utf-8")
+        assert old in text
+        (self.root / file).write_text(text.replace(old, new), encoding="utf-8")
+
     def command(self, script, *arguments):
         """Give the words that start an entry script with the Python that runs the tests."""
         return [sys.executable, self.root / script, *arguments]
