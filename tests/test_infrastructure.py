@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import support
 from support import cache, directories, processes
 
 A_TEST_THAT_NEEDS_IT = """
@@ -184,6 +185,11 @@ def test_help_of_run_tests_names_the_tiers_and_runs_none(root, run):
     for word in ("./run_tests.sh --all", "./run_tests.sh --slow", "minutes", "install_tools.sh"):
         assert word in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_each_file_of_support_is_explained():
+    files = {path.stem for path in Path(support.__file__).parent.glob("[!_]*.py")}
+    assert [each for each in files if not re.search(rf"\b{each}\b", support.__doc__)] == []
 
 
 def test_few_tests_are_unsteady(root):
