@@ -40,8 +40,11 @@ FILES = {
 }
 # Tests that look at all of them, but those that the page names; the rest of the plans knows none.
 OTHERS = {
-    SITE: ("commands/test_completion configuration/test_resolved", "machine or jobs"),
-    STACK: ("test_stack_pins", "not test_plans_are"),
+    SITE: (
+        "extras/completion/tests/test_completion tests/configuration/test_resolved",
+        "machine or jobs",
+    ),
+    STACK: ("tests/test_stack_pins", "not test_plans_are"),
 }
 
 
@@ -167,8 +170,8 @@ def test_tests_named_on_the_page_pass(every, followed):
 @pytest.mark.slow  # they are collected: see the last test
 def test_other_tests_that_look_at_all_of_them_pass(followed):
     names, chosen = OTHERS[followed.name]
-    names = f"configuration/test_settings test_golden {names}".split()
-    files = [f"tests/{each}.py" for each in names]
+    names = f"tests/configuration/test_settings tests/test_golden {names}".split()
+    files = [f"{each}.py" for each in names]
     assert re.search(r"\d+ passed", followed.pytest(*files, "-k", chosen))
 
 

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 from support import cache, processes
-from support.emitted import BUNDLES, IMAGES, JOBS, KINDS, OVERLAYS, SET_UPS, emit, environment_of
+from support.emitted import (
+    EXTRAS,
+    IMAGES,
+    JOBS,
+    KINDS,
+    OVERLAYS,
+    SET_UPS,
+    emit,
+    environment_of,
+)
 from support.repository import toml
 from support.tree import own_files
 
@@ -87,7 +96,7 @@ def scripts():
     found = {}
     for path in filter(is_script, own_files(ROOT)):
         parts = path.relative_to(ROOT).parts
-        if parts[:2] != ("tests", "golden"):
+        if "golden" not in parts:
             depth = 2 if parts[0] in ("lib", "extras", "stacks") else 1
             found.setdefault("/".join(parts[:-1][:depth]) or ".", []).append(path)
     return found
@@ -142,7 +151,7 @@ work_dir = "/it's here"
 # The machines on which the scripts of a kind differ by more than values; container_run is emitted
 # for each machine below. With modules and without; images are made at Olivia by a job.
 MACHINES = {
-    **dict.fromkeys(JOBS, ("local", "jwb", "aws")),
+    **dict.fromkeys([*JOBS, *EXTRAS], ("local", "jwb", "aws")),
     "set_up": ("local", "jwb"),
     "build_container_online": ("local", "olivia"),
     "build_overlay": ("local", "olivia"),
@@ -151,9 +160,7 @@ MACHINES = {
 
 def runtimes_of(kind):
     """Give the runtimes whose scripts differ."""
-    if kind in BUNDLES:
-        return ["apptainer"]
-    if kind in {**OVERLAYS, **JOBS, **SET_UPS} and kind != "set_up":
+    if kind in {**OVERLAYS, **JOBS, **SET_UPS, **EXTRAS} and kind != "set_up":
         return ["apptainer", "docker", "host"]
     without = {"auto", "host"} if kind in IMAGES else {"auto"}
     return [each for each in RUNTIMES if each not in without]

@@ -4,7 +4,7 @@ import pytest
 
 from lib.script.render import render
 
-SHOW = "show() { echo \"$at_exit_code: $*\"; }"
+SHOW = 'show() { echo "$at_exit_code: $*"; }'
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ pytest_plugins = [
     "support.slurm",
     "support.jobs",
     "support.members",
+    "support.real",
     "support.terminal",
 ]
 

@@ -1,7 +1,7 @@
 """The three tiers of the tests, and who runs beside whom.
 
 fast   no container, no cluster, no network: what lies in tests/ itself
-real   the real programs: what lies in tests/integration. Those of tests/directories.txt run in
+real   the real programs: what lies in a folder integration/. Those of tests/directories.txt run in
        .ci/run if their directory changed
 slow   what a change seldom breaks and takes minutes: marked so, with a smaller test of the same
        promise among the real ones
@@ -15,14 +15,13 @@ import pytest
 from support import directories
 
 ROOT = Path(__file__).resolve().parents[2]
-INTEGRATION = ROOT / "tests/integration"
 
 # What another Python can break: imports, --help, plans, TOML, argparse, processes, archives.
 # .ci/run repeats these tests with the oldest and the newest Python, a minute each.
 PYTHONS = {
     *("tests/script", "tests/configuration", "tests/commands/test_cli.py", "tests/test_golden.py"),
     *("tests/test_structure.py", "tests/test_train_options.py", "tests/jobs/test_frozen_code.py"),
-    *("tests/bundle", "tests/repositories", "tests/packages/test_module_index.py"),
+    *("extras/bundle/tests", "tests/repositories", "tests/packages/test_module_index.py"),
 }
 
 CLUSTERS = os.environ.get("SLURM_CONF", "").split(":")
@@ -71,7 +70,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker("tools")
         if item.get_closest_marker("unsteady"):
             item.add_marker(pytest.mark.flaky(reruns=1))
-        if INTEGRATION in item.path.parents:
+        if "integration" in own.parts:
             if "podman" in item.name and item.originalname not in OF_PODMAN:
                 item.add_marker("slow")
             if not item.get_closest_marker("slow"):
