@@ -15,6 +15,7 @@ from unittest import mock
 import pytest
 from support.emitted import EXTRAS, GOLDEN_OF, emit, environment_of
 from support.plans import difference, facts_of, lines_of, plan_of, table
+from support.repository import SITES
 from support.stacks import OTHERS, SHIPPED, STACKS, command_of
 
 from lib import ROOT
@@ -33,11 +34,6 @@ LAUNCHES = [
     *(("frontier", "apptainer"), ("local", "docker"), ("local", "podman"), ("local", "enroot")),
     ("local", "host"),
 ]
-# A group's own site, in the same tree, is not ours to test.
-SITES = {
-    *("alps", "arrhenius", "aws", "berzelius", "frontier", "isambard", "jsc", "leonardo", "local"),
-    *("lumi", "marenostrum", "olivia"),
-}
 
 # Kind, machine and runtime. Images and overlays are made in the same way on all machines.
 PLANS = [
@@ -102,7 +98,7 @@ def script_of(*plan):
 
 def own_lines(*plan):
     env = environment(*plan)
-    return lines_of(plan_of(script_of(*plan)), env.settings, env.paths)
+    return lines_of(script_of(*plan), env.settings, env.paths)
 
 
 def sites():

@@ -114,19 +114,6 @@ def test_every_module_is_imported(run):
     run([sys.executable, "-W", "error", "-c", text, *names], cwd=ROOT)
 
 
-def test_python_that_needs_packages_is_compiled():
-    """Its modules need PyTorch and the like, which only an environment has."""
-    folders = ("benchmarks", "stacks", "training_run", "docs")
-    paths = [
-        *INSIDE,
-        *ROOT.glob("*.py"),
-        *(p for each in folders for p in ROOT.glob(f"{each}/**/*.py")),
-    ]
-    assert len(paths) > len(INSIDE) + len(ENTRIES)
-    for path in paths:
-        compile(path.read_bytes(), path, "exec", dont_inherit=True)
-
-
 @pytest.mark.parametrize("path", HOST, ids=shown)
 def test_text_is_read_in_no_encoding_of_a_locale(path):
     found = []

@@ -5,7 +5,6 @@ What takes long to make is made once per user and kept under ``$LONGSHIP_TEST_CA
 the docker daemon and the Slurm cluster.
 """
 
-import json
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ import pytest
 
 from support import cache, processes
 from support.inside import Inside
+from support.repository import toml
 
 SERVERS = Path(__file__).resolve().parents[1] / "integration/servers"
 
@@ -176,9 +176,9 @@ def podman_environment(require, tmp_path_factory):
         '[containers]\ndefault_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n'
         '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
     )
-    images = _toml(folder / "images")
+    images = toml(folder / "images")
     (settings / "storage.conf").write_text(
-        f'[storage]\ndriver = "overlay"\nrunroot = {_toml(folder / "run")}\n'
+        f'[storage]\ndriver = "overlay"\nrunroot = {toml(folder / "run")}\n'
         f"graphroot = {images}\nrootless_storage_path = {images}\n"
     )
     yield environment
@@ -264,8 +264,8 @@ def inside(root, session_environment, tmp_path_factory):
     configuration = tmp_path_factory.mktemp("inside") / "configuration.toml"
     configuration.write_text(
         "[paths]\n"
-        f"project_dir = {_toml(folder / 'project')}\n"
-        f"scratch_dir = {_toml(folder / 'scratch')}\n"
+        f"project_dir = {toml(folder / 'project')}\n"
+        f"scratch_dir = {toml(folder / 'scratch')}\n"
         '[container]\nruntime = "host"\n'
     )
     environment = {
@@ -277,11 +277,6 @@ def inside(root, session_environment, tmp_path_factory):
         install = [sys.executable, root / "set_up.py", "install"]
         processes.run(install, env=environment, timeout=900)
     return Inside(root, environment)
-
-
-def _toml(path):
-    # A JSON string is a TOML string too.
-    return json.dumps(str(path))
 
 
 def _suite(source):
