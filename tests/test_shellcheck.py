@@ -11,7 +11,7 @@ from support.repository import toml
 from support.shellchecks import of_different_functions, read_emitted, shellcheck
 from support.tree import own_files
 
-from lib.configuration.schema import RUNTIMES
+from lib.configuration.runtimes import runtime_names
 from lib.configuration.sites import load_machines
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,8 +102,7 @@ def runtimes_of(kind):
         return ["apptainer"]
     if kind in {**OVERLAYS, **JOBS, **SET_UPS} and kind != "set_up":
         return ["apptainer", "docker", "host"]
-    without = {"auto", "host"} if kind in IMAGES else {"auto"}
-    return [each for each in RUNTIMES if each not in without]
+    return [each for each in runtime_names() if each != "host" or kind not in IMAGES]
 
 
 def emitted(kind, machine, runtime, configuration):

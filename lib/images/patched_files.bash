@@ -19,7 +19,7 @@ patched_file_check() {
     'create it, or remove it from container.patched_files in configuration.toml'
   own=$(mktemp) || fail_writing "${TMPDIR:-/tmp}" 'cannot create a temporary file' 'see the error above'
   # shellcheck disable=SC2016  # expanded inside
-  image_exec "$image" /bin/sh -c 'if [ -f "$1" ]; then echo there; cat -- "$1"; else echo missing; fi' \
+  image_ask exec "$image" /bin/sh -c 'if [ -f "$1" ]; then echo there; cat -- "$1"; else echo missing; fi' \
     sh "$target" >"$own" 2>/dev/null </dev/null || printf 'failed\n' >"$own"
   IFS= read -r found <"$own" || :
   case $found in

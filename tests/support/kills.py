@@ -35,7 +35,8 @@ MOST = 5000  # commands that a script can have
 READING = (
     *(
         "record_value",
-        "engine_has_tag",
+        "image_is_stored",
+        "image_reference",
         "engine_tag_in",
         "sif_check",
         "host_arch",
