@@ -8,11 +8,11 @@ import click
 
 from lib.commands import Call, note_lost_names
 from lib.configuration.snapshot import resolved
-from lib.doctor.explain import final_messages
 from lib.jobs import start
 from lib.jobs.frozen_code import with_frozen_code
 from lib.jobs.launcher import job_launcher
 from lib.jobs.request import slurm_facts
+from lib.jobs.watcher import final_messages
 from lib.script.execute import write_file
 from lib.script.render import render
 
