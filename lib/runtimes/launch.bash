@@ -191,3 +191,10 @@ done
 unset longship_left longship_word
 '${longship_contract-}
 }
+
+# patched_file_add OURS TARGET: bind our file read-only over the image's own.
+patched_file_add() {
+  [[ -f $1 ]] || fail "file not found: $1, which replaces $2 of the image" \
+    'create it, or remove it from container.patched_files in configuration.toml'
+  bind_add "$1" "$2" ro
+}
