@@ -63,7 +63,7 @@ PLAIN = {
         lib/repositories/update.py: _start_update
     """,
     "a result of the user's, with the user's umask": """
-        lib/jobs/inside/sync_wandb.bash:
+        extras/reports/inside/sync_wandb.bash:
         lib/jobs/inside/template.bash: fill_template
         lib/jobs/usage.bash: usage_sample
     """,

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Callable
 
+from extras.reports.report import summed
 from lib.configuration.paths import Paths
 from lib.configuration.stacks import load_stack
 from lib.configuration.tables import find_files
-from lib.jobs.report import summed
 from lib.jobs.rerun import find_runs, recorded_run
 from lib.jobs.usage import NOT_MEASURED, Usage, usage_of
 from lib.runtimes.contract import Bind
