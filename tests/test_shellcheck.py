@@ -21,7 +21,7 @@ from support.emitted import (
 from support.repository import toml
 from support.tree import own_files
 
-from lib.configuration.schema import RUNTIMES
+from lib.configuration.runtimes import runtime_names
 from lib.configuration.sites import load_machines
 from lib.script.render import definitions
 
@@ -162,8 +162,7 @@ def runtimes_of(kind):
     """Give the runtimes whose scripts differ."""
     if kind in {**OVERLAYS, **JOBS, **SET_UPS, **EXTRAS} and kind != "set_up":
         return ["apptainer", "docker", "host"]
-    without = {"auto", "host"} if kind in IMAGES else {"auto"}
-    return [each for each in RUNTIMES if each not in without]
+    return [each for each in runtime_names() if each != "host" or kind not in IMAGES]
 
 
 def emitted(kind, machine, runtime, configuration):

@@ -13,8 +13,9 @@ from lib.jobs.frozen_code import clone_of, frozen_names, repositories
 from lib.jobs.request import processes_per_node, request_from_facts, run_name
 from lib.jobs.sweep import kept_sweep
 from lib.jobs.watcher import watch_limits
-from lib.runtimes import pyxis
+from lib.runtimes.choice import srun_lines
 from lib.runtimes.environment import Environment, module_lines
+from lib.runtimes.runtime import runtime_of
 from lib.script.command import array, assign, call, comment, export, wrapped
 from lib.script.errors import write_error
 from lib.script.execute import make_directory
@@ -109,7 +110,7 @@ def start_lines(
         *([array("JOB_ARGUMENTS", filled)] if filled else []),
         call("set_rendezvous", machine.rendezvous),
         call("job_set_shape", str(processes_per_node(facts, on_node, machine))),
-        *pyxis.options(env),
+        *srun_lines(env),
         *([call("job_label_output")] if is_batch else []),
         # also of an interactive job, from whose run another job exports a model: job_export
         f"if watch_is_child; then {'; '.join([*exports, 'return'])}; fi",
@@ -134,7 +135,7 @@ def _file(facts: Mapping[str, str], name: str) -> str:
 
 def sampler_lines(env: Environment) -> list[str]:
     """Return the lines of ``<run>/sampler``; a container's daemon starts no child of a rank."""
-    processes = "no" if env.runtime in ("docker", "podman") else "yes"
+    processes = "no" if runtime_of(env.runtime).DAEMON else "yes"
     seconds = str(env.settings.configuration.jobs.usage)
     return [call("usage_sample", seconds, processes, Expansion('"$@"'))]
 

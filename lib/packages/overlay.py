@@ -15,6 +15,7 @@ from lib.runtimes.environment import Environment
 from lib.runtimes.image import active_image
 from lib.runtimes.launch import inside_lines
 from lib.runtimes.packages import MOUNTED_AT, Packages
+from lib.runtimes.runtime import answer_lines
 from lib.script.command import assign, call, export, wrapped
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion
@@ -62,6 +63,7 @@ def build_lines(
         call("pins_make", link.parent / "pins"),
         *target_lines(settings, paths),
         assign("runtime", env.runtime),
+        *answer_lines(env),
         assign("overlay_target", MOUNTED_AT),
         call("overlay_check_arch", submit if (settings.root / job).is_file() else ""),
         *(export(*each) for each in _INSTALL),

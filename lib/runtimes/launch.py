@@ -18,7 +18,7 @@ def run_lines(env: Environment, *, online: bool = False) -> list[str]:
     """Return the lines that become the command ``"$@"`` inside."""
     script = _script(env, online=online, directories=env.package_directories)
     if env.in_pyxis:  # these lines run inside the container
-        begin = call("pyxis_check_inside")
+        begin = module_of(env).check_inside()
         prepare = [text_below("longship_contract", script, CONTRACT), ""]
     else:
         # the ranks' job has checked them

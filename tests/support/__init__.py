@@ -6,6 +6,7 @@ what a test runs
   inside        commands inside the environment that set_up.py made
   terminal      * a script on a terminal
   repository    a bare repository to compute scripts from; Clone: a copy of this one to run
+  builds        * what the build of an image runs
   emitted       every kind of script that is emitted; plans: what golden files show of one
 clones with more
   environments  * installed packages, for each runtime; wheels; packages: repositories to install
