@@ -118,15 +118,6 @@ exported_keep REPLY UTF8 arch base bound byte code command directory each file f
     free_inodes hint home image inodes lines magic mode options own owner parent path pieces \
     reason size source stack target text told variable word
 
-# ---------- lib/images/patched_files.bash
-
-# patched_file_add OURS TARGET: bind our file read-only over the image's own.
-patched_file_add() {
-  [[ -f $1 ]] || fail "file not found: $1, which replaces $2 of the image" \
-    'create it, or remove it from container.patched_files in configuration.toml'
-  bind_add "$1" "$2" ro
-}
-
 # ---------- lib/runtimes/apptainer.bash
 
 # sif_check FILE ARCH HINT: stop if the image is missing, is not a SIF file, or is for another architecture: after its
@@ -332,6 +323,13 @@ while [ "$longship_left" -gt 0 ]; do
 done
 unset longship_left longship_word
 '${longship_contract-}
+}
+
+# patched_file_add OURS TARGET: bind our file read-only over the image's own.
+patched_file_add() {
+  [[ -f $1 ]] || fail "file not found: $1, which replaces $2 of the image" \
+    'create it, or remove it from container.patched_files in configuration.toml'
+  bind_add "$1" "$2" ro
 }
 
 # ---------- lib/script/messages.bash

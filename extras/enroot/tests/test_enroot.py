@@ -52,8 +52,13 @@ def test_download_of_a_file_that_is_ready_is_refused(repository):
 
 
 def test_archive_without_docker_is_told_before_enroot_starts(run, tmp_path, clean_environment):
-    lines = ["docker() { exit 127; }", "unset -f docker", "build_kind=docker-archive build_work=w build_tmp=t"]
-    lines += [f"build_file={tmp_path}/x.tar build_partial=x", call("enroot_build_image", "x")]
+    lines = [
+        "docker() { exit 127; }",
+        "unset -f docker",
+        "build_kind=docker-archive build_work=w build_tmp=t",
+    ]
+    lines += [f"build_file={tmp_path}/x.tar build_partial=x build_kind=docker-archive"]
+    lines += [call("enroot_build_image", "x")]
     (tmp_path / "bash").symlink_to("/bin/bash")
     path = {**clean_environment, "PATH": str(tmp_path)}
     done = run(["bash", "-c", render("x", lines)], env=path, check=False)
