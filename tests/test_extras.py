@@ -15,6 +15,7 @@ from support.repository import copy_tree
 from lib.script.render import definitions_of, shell_files
 
 ROOT = Path(__file__).resolve().parents[1]
+LIB = ROOT / "lib"
 PYTHON = sorted(
     path for path in [*ROOT.glob("lib/**/*.py"), *ROOT.glob("extras/**/*.py")] if path.is_file()
 )
@@ -51,6 +52,39 @@ def test_bash_calls_functions_of_no_other_extra(path):
     }
     code = re.sub(r"^ *#.*", "", path.read_text(encoding="utf-8"), flags=re.M)
     assert {foreign[word] for word in re.findall(r"\w+", code) if word in foreign} == set()
+
+
+# The packages of lib/, the lowest first: a floor calls functions of its own and of those below.
+FLOORS = [
+    *({"script"}, {"configuration"}, {"runtimes"}, {"store"}),
+    {"images", "packages", "repositories", "assets"},
+    *({"jobs", "shell"}, {"doctor"}, {"commands"}),
+]
+
+
+def floor(path):
+    """Give the number of the floor that a file is on; extras are above all."""
+    package = path.relative_to(ROOT).parts[1]
+    if owner(path):
+        return len(FLOORS)
+    return next(number for number, each in enumerate(FLOORS) if package in each)
+
+
+FLOOR_OF = {name: floor(path) for path in shell_files() for name in definitions_of(path)}
+OF_CORE = [path for path in [*shell_files(), *PYTHON] if not owner(path) and path.parent != LIB]
+
+
+@pytest.mark.parametrize("path", OF_CORE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_functions_of_bash_are_called_from_their_floor_or_above(path):
+    """By bash, and by the lines of a plan: there a name is the first word of a call."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        values = [getattr(node, "value", "") for node in ast.walk(ast.parse(text))]
+        words = [each for each in values if isinstance(each, str)]
+    else:
+        words = re.findall(r"\w+", re.sub(r"^ *#.*", "", text, flags=re.M))
+    found = {each for each in words if FLOOR_OF.get(each, 0) > floor(path)}
+    assert found - {"usage_start"} == set()  # of the sampler, which becomes a hook
 
 
 # What the core prints, as its plans: each command in a clone of its own, without an extra.

@@ -1,4 +1,4 @@
-"""What the tests share. Fixtures come from the files that are marked, see tests/conftest.py.
+"""What the tests share. Fixtures come from the files that are marked, see conftest.py.
 
 what a test runs
   processes     run, start and end programs, in the environment of a fresh login
@@ -19,9 +19,11 @@ servers
 particular tests
   stacks        what a stack starts   kills      scripts that are killed at each command
   documentation blocks, links and commands of the pages
+  secret_forms  the forms that secrets have
 which tests run
   needs         * skip what this machine lacks, with the reason
   tiers         * fast, real, slow; who runs beside whom
   directories   * what runs when its directory changed
   cache         what is slow to make, kept between runs; tree: the files of this repository
+  fixtures      * small fixtures of all tests; real: * those of real ones
 """
