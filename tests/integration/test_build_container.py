@@ -11,14 +11,15 @@ from support.lab import fill, is_told
 from support.registry import PASSWORD, without
 from support.tiers import slow
 
+from lib.configuration.runtimes import find_runtimes
 from lib.configuration.sites import own_arch
-from lib.runtimes.image import ENDINGS
 
 pytestmark = [
     pytest.mark.needs("registry", "skopeo"),
     pytest.mark.skipif(own_arch() != "amd64", reason="the tiny images run on amd64 only"),
 ]
 RUNTIMES = ("apptainer", "docker", "podman")
+ENDINGS = {name: each.ending for name, each in find_runtimes()}
 OFFLINE = "python3 build_container.py offline"
 MOVE = "python3 move_built_container_to_active.py"
 
