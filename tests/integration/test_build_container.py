@@ -11,8 +11,8 @@ from support.lab import fill, is_told
 from support.registry import PASSWORD, without
 from support.tiers import slow
 
+from lib.configuration.runtimes import known_runtime
 from lib.configuration.sites import own_arch
-from lib.runtimes.image import ENDINGS
 
 pytestmark = [
     pytest.mark.needs("registry", "skopeo"),
@@ -40,7 +40,7 @@ def test_image_is_built_recorded_and_named_at_last(runtime, lab, registry):
     assert record["tools"].startswith({"docker": "Docker"}.get(runtime, runtime))
     assert record["script"].startswith("#!/usr/bin/env bash\n# Longship: build_container.py online")
     assert "\n  build_end\n" in record["script"] and record["date"] and record["host"]
-    image = clone.containers / f"build/tiny_1_amd64.{ENDINGS[runtime]}"
+    image = clone.containers / f"build/tiny_1_amd64.{known_runtime(runtime).ending}"
     if runtime == "apptainer":
         assert record["sha256"] == sha256(image)
         assert record["bytes"] == str(image.stat().st_size)
