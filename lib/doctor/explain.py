@@ -16,7 +16,7 @@ import click
 from lib.configuration.paths import Paths
 from lib.configuration.tables import read_toml
 from lib.doctor.log_scan import Finding, Message, Scan
-from lib.jobs.rerun import recorded_run
+from lib.jobs.runs import recorded_run
 from lib.script.command import call
 from lib.script.errors import LongshipError, offline_modes, paint
 from lib.script.quoting import word

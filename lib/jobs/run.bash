@@ -24,6 +24,9 @@
 #   ssh/                host key, accepted key and configuration of an SSH server
 #   longship-MACHINE/   its key, known_hosts and config for the user's own machine
 
+# functions of the extras, which the end of the job calls
+declare -ga longship_at_end=()
+
 # set_rendezvous PATTERN: export MASTER_ADDR and MASTER_PORT. In the pattern {node} is the name of the first node,
 # {address} its IP address.
 set_rendezvous() {
@@ -159,6 +162,14 @@ run_keep_submission() {
   if [[ -n ${LONGSHIP_OPTIONS:-} ]]; then file_write "$RUN_DIR/options" "$LONGSHIP_OPTIONS"$'\n'; fi
 }
 
+# run_has_begun: whether this shell only needs the variables of a run: its watcher starts a step, or another job runs
+# something in its environment.
+run_has_begun() {
+  if [[ -z ${LONGSHIP_WATCHED:-} ]]; then return 1; fi
+  unset LONGSHIP_WATCHED # not for what the script itself submits
+  trap 'exit 143' TERM # after srun has ended, which gets the same signal
+}
+
 # run_set_fact NAME VALUE: of the record.
 run_set_fact() {
   local -i index
@@ -181,8 +192,7 @@ run_time() {
 # run_end CODE: complete the record, however the job ended; an error in it changes no exit code. The end comes first: after
 # scancel and at the time limit Slurm kills this shell soon, and the next job of a chain reads how this one has ended.
 run_end() {
-  local failed='' unwritten=''
-  local -a used
+  local failed='' unwritten='' each
   trap - EXIT
   set +e
   longship_facts+=(ended "$(run_time)" exit_code "$1")
@@ -191,16 +201,14 @@ run_end() {
     unwritten=1
     print_messages error "the record $RUN_DIR/record.json cannot be completed: the job exited with code $1"
   fi
-  code_end "$RUN_DIR"
+  code_record_end "$RUN_DIR"
   if (($1 != 0)) && [[ -r $longship_log ]]; then failed=$(run_explain "$longship_log"); fi
   if [[ $failed == 'first to fail: '* ]]; then
     REPLY=${failed%%$'\n'*}
     longship_facts+=(failed "${REPLY#*: }")
   fi
   run_find_reason "$longship_log" # again, as Slurm's line can come after its signal
-  # a slow file system does not delay the end for long
-  mapfile -d '' -t used < <(timeout 20 python3 "$LONGSHIP_ROOT/submit.py" end "$RUN_DIR" 2>/dev/null)
-  longship_facts+=("${used[@]}")
+  for each in "${longship_at_end[@]}"; do "$each"; done
   if [[ -z $unwritten ]]; then
     (run_write_record)
   else

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from lib.jobs.request import array_tasks
+from lib.jobs.size import array_tasks
 from lib.script.errors import LongshipError
 from lib.script.records import open_file
 

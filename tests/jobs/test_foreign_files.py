@@ -16,7 +16,8 @@ from lib.jobs import status, working_tree
 from lib.jobs.freeze_worker import freeze
 from lib.jobs.report import report
 from lib.jobs.report_page import page_of, synced_runs, training_of
-from lib.jobs.rerun import check_still_there, recorded_job, recorded_run
+from lib.jobs.rerun import recorded_job
+from lib.jobs.runs import check_still_there, recorded_run
 from lib.jobs.usage import usage_of
 from lib.script.errors import LongshipError
 from lib.script.records import content_of, read_record, readable_values

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from support.repository import toml
+from support.requests import lines_for
 from support.terminal import Terminal
 
 from lib import ROOT
 from lib.configuration.sites import load_machines
-from lib.jobs import submit as jobs
 from lib.jobs.job_files import check_machine, evaluation_file, read_job_file
 from lib.jobs.rerun import recorded_job
 from lib.runtimes.environment import Environment
@@ -77,13 +77,11 @@ def site(repository, tmp_path):
 def submit(site):
     """Give a function that returns the lines for a job and the words that were typed after it."""
 
-    def lines(*words, job=TRAIN, runtime="host", environ=None, then=None, **given):
-        typed, arguments = jobs.split_typed(words)
+    def lines(*words, job=TRAIN, runtime="host", environ=None, **given):
         job = read_job_file(site.root, job)
         check_machine(site.root, job, "m", load_machines(site.root))
         settings, paths = site.settings_and_paths(environ, machine=job.machine)
-        wanted = jobs.Submission(job, typed, arguments, **given)
-        return jobs.submit_lines(Environment(settings, paths, runtime, "job"), wanted, then)
+        return lines_for(Environment(settings, paths, runtime, "job"), job, *words, **given)
 
     lines.site = site
     return lines
@@ -532,7 +530,7 @@ def test_spare_nodes_reach_the_job_and_are_paid(calls, submit, site):
 def test_spare_nodes_of_the_configuration_are_those_of_trainings(submit, site, evaluation):
     text = (site.root / "configuration.toml").read_text()
     site.write("configuration.toml", f"{text}jobs.restarts = 1\njobs.spare_nodes = 1\n")
-    assert cost_of(submit("-N2", then=evaluation()))
+    assert cost_of(submit("-N2", then=evaluation))
     with pytest.raises(LongshipError, match="no node to train on"):
         submit("-N1")
 
@@ -580,22 +578,18 @@ def test_chain_goes_on_from_each_other_after_another_job(calls):
 
 @pytest.fixture
 def evaluation(site):
-    """Give a function that returns the job that evaluates, and the environment of its stack."""
+    """Give the stack that evaluates."""
     site.write("site/evaluate.sbatch", f"{JOB.replace('train', 'evaluate')}run_evaluation.sh\n")
+    site.write("site/train.sbatch", f"{JOB}run_training.sh\n")
+    for each in ("run_training.sh", "export.sh"):
+        site.write(f"stacks/pytorch/{each}", "")
     site.write("stacks/score/stack.toml", 'description = "scores"\n')
     site.write("stacks/score/run_evaluation.sh", "")
-
-    def then(*typed):
-        settings, paths = site.settings_and_paths(machine="m", stack="score")
-        job = evaluation_file(site.root, settings.machine)
-        wanted = jobs.Submission(job, jobs.split_typed(typed)[0], ())
-        return Environment(settings, paths, "host", "job"), wanted
-
-    return then
+    return "score"
 
 
 def test_evaluation_follows_the_last_training_of_a_chain(calls, site, evaluation):
-    first, then, *sent = calls(chain=2, agreed=True, then=evaluation("--account=other"))
+    first, then, *sent = calls("--account=other", chain=2, agreed=True, then=evaluation)
     assert first[2] == then[2] == "--test-only"  # both before one of them is submitted
     trained, resumed, evaluated = sent
     assert TRAIN in trained and TRAIN in resumed
@@ -603,7 +597,7 @@ def test_evaluation_follows_the_last_training_of_a_chain(calls, site, evaluation
     assert {"--dependency=afterok:103", "--kill-on-invalid-dep=yes"} < set(evaluated)
     exported = site.scratch / "runs/103-train/exported"
     assert evaluated[-2:] == ["site/evaluate.sbatch", str(exported)]
-    assert "--account=other" in evaluated and "--account=acc" in trained
+    assert "--account=other" in evaluated and "--account=other" in trained
     assert calls.done.stdout == "102\n103\n104\n"
     assert f"results: {exported}/evaluation\n" in calls.done.stderr
     kept = site.scratch / "runs/103-train.then"  # pins.bash reads it
@@ -613,7 +607,7 @@ def test_evaluation_follows_the_last_training_of_a_chain(calls, site, evaluation
 
 
 def test_training_and_evaluation_are_priced_and_confirmed_together(submit, evaluation):
-    lines = submit("--nodes=2", then=evaluation())
+    lines = submit("--nodes=2", then=evaluation)
     (note,) = [line for line in lines if line.startswith("note ")]
     assert "at most 96.0 core-hours; then evaluate: " in note
     assert note.endswith("; together at most 144.0 core-hours'")
@@ -621,14 +615,14 @@ def test_training_and_evaluation_are_priced_and_confirmed_together(submit, evalu
 
 
 def test_each_of_both_has_its_own_row_in_json(calls, evaluation):
-    calls(agreed=True, then=evaluation(), as_json=True)
+    calls(agreed=True, then=evaluation, as_json=True)
     rows = json.loads(calls.done.stdout)
     assert [os.path.basename(each["log"]) for each in rows] == ["102-train.log", "103-evaluate.log"]
 
 
 def test_evaluation_of_an_array_is_refused(submit, evaluation):
     with pytest.raises(LongshipError, match="--then cannot be used with job arrays"):
-        submit("--array=0-3", then=evaluation())
+        submit("--array=0-3", then=evaluation)
 
 
 def test_site_without_an_evaluation_is_told(site):

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from lib.jobs.rerun import check_clone, check_own, check_still_there, recorded_job, recorded_run
+from lib.jobs.rerun import check_clone, recorded_job
+from lib.jobs.runs import check_own, check_still_there, recorded_run
 from lib.script.errors import LongshipError
 
 RECORD = {

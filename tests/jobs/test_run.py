@@ -221,7 +221,8 @@ def test_end_keeps_the_exit_code_when_the_record_cannot_be_written(code, bash, t
 def test_record_that_cannot_be_completed_at_last_is_an_error(bash, tmp_path):
     lines = (
         f"RUN_DIR='{tmp_path}/run' longship_log= longship_facts=(job 1)",
-        """code_end() { file_begin() { fail "cannot write $1" x; }; }""",
+        """spoil() { file_begin() { fail "cannot write $1" x; }; }""",
+        "longship_at_end=(spoil)",
         'mkdir "$RUN_DIR"; run_end 0',
     )
     done = bash(*lines, check=False)
@@ -250,10 +251,11 @@ with open(os.environ["RUN_DIR"] + "/log", "a") as log:
 def test_end_is_recorded_before_what_takes_long(late, bash, tmp_path):
     """A chain that was cancelled would go on after a job without an end in its record."""
     (tmp_path / "doctor.py").write_text(EXPLAIN)
-    (tmp_path / "submit.py").write_text("print('gpu_hours\\0001.5\\0', end='')")
     (tmp_path / "log").write_text("" if late else f"{CANCELLED}\n")
     lines = (
         f"longship_log='{tmp_path}/log' longship_facts=(job 7) SLURM_JOB_ID=7",
+        "measure() { run_set_fact gpu_hours 1.5; }",
+        "longship_at_end=(measure)",
         "trap 'run_end $?' EXIT",
         "exit 143",
     )

@@ -7,14 +7,14 @@ import stat
 import pytest
 
 from lib.configuration.sites import load_machines
-from lib.jobs.request import (
+from lib.jobs.size import (
     gpus_per_node,
     processes_per_node,
-    request_from_facts,
     run_name,
+    size_of_facts,
     slurm_facts,
 )
-from lib.jobs.start import make_run_directory, start_lines
+from lib.jobs.start import make_run_directory, start_lines, start_of
 from lib.jobs.sweep import Sweep
 from lib.runtimes.environment import Environment
 from lib.script.errors import LongshipError
@@ -43,7 +43,7 @@ job_set_shape() { printf 'shape\\0%s\\0' "$1"; }
 job_check_previous() { printf 'chain\\0%s\\0' "$1"; }
 job_keep_spares() { printf 'trained_on\\0%s\\0' "$1"; }
 watch_run() { printf 'watched\\0yes\\0'; }
-watch_is_child() { [[ -n ${LONGSHIP_WATCHED:-} ]]; }
+run_has_begun() { [[ -n ${LONGSHIP_WATCHED:-} ]]; }
 modules_load() { printf 'module\\0%s\\0' "$2"; }
 job_label_output() { printf 'apart\\0yes\\0'; }
 code_record_begin() { printf 'code %s\\0%s\\0' "${@:3}"; }
@@ -115,7 +115,7 @@ def test_name_of_a_run_is_one_folders(changed, name):
 
 
 def test_size_is_what_the_job_has():
-    found = request_from_facts(facts(), "4")
+    found = size_of_facts(facts(), "4")
     assert (found.nodes, found.cores, found.gpus, found.memory) == (2, 48, 8, 220)
     assert (found.partition, found.account, found.constraint) == ("gpu", "acc", "fat")
     assert (found.hours, found.jobs) == (0.5, 1)
@@ -125,15 +125,15 @@ def test_size_is_what_the_job_has():
     ("tres", "gigabytes"), [("mem=512M", 0.5), ("cpu=1,mem=1.5T,node=1", 1536), ("cpu=1", 0)]
 )
 def test_memory_is_read_in_gigabytes(tres, gigabytes):
-    assert request_from_facts(facts(TRES=tres), "").memory == gigabytes
+    assert size_of_facts(facts(TRES=tres), "").memory == gigabytes
 
 
 def test_what_slurm_does_not_count_is_nothing():
     changed = {"Features": "(null)", "NumNodes": "1-1", "TimeLimit": "UNLIMITED"}
-    found = request_from_facts(facts(**changed, TresPerNode=""), "")
+    found = size_of_facts(facts(**changed, TresPerNode=""), "")
     assert (found.constraint, found.nodes, found.gpus) == ("", 1, 0)
     without = {name: value for name, value in facts().items() if name not in ("TRES", "NumTasks")}
-    assert request_from_facts(without, "").memory == 0
+    assert size_of_facts(without, "").memory == 0
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def start(repository, run):
         settings, paths = repository.settings_and_paths(env)
         named = {**NAMED, **changed}
         env = Environment(settings, paths, "host", "job", named)
-        lines = start_lines(env, paths.runs / folder, found, named, "", arguments)
+        lines = start_lines(start_of(env, paths.runs / folder, found, arguments), named)
         assert run(["bash", "-n"], input=render("a test", lines)).stderr == ""
         before = f"set -euo pipefail\nLONGSHIP_WATCHED={watched}\n{SHOW}start() {{"
         done = run(["bash", "-c", "\n".join([before, *lines, "}; start"])])
