@@ -245,6 +245,7 @@ class Trainer:
     def __init__(self, args: Namespace, process: Process, data: Data, state: State | None) -> None:
         self.args, self.process = args, process
         self.tokens, self.held_out = data
+        self.upcoming: list[tuple[Tensor, Tensor]] = []  # micro-batches of the next step
         self.stop = Stop()
         device_type = process.device.type
         self.bfloat16 = torch.autocast(device_type, torch.bfloat16, enabled=device_type == "cuda")
@@ -311,23 +312,29 @@ class Trainer:
         rate = self.learning_rate(step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        loss = self.accumulate_gradient(step)
+        loss = self.accumulate_gradient(self.upcoming or self.batches(step))
         norm = nn.utils.clip_grad_norm_(self.gpt.parameters(), args.clip_norm or math.inf)
+        self.optimizer.step()
+        # Read while a GPU works: the next line waits for it.
+        self.upcoming = self.batches(step + 1) if step < args.steps else []
         stop = torch.tensor(float(self.stop.asked), device=process.device)
         mean_loss, mean_norm, stops = process.mean(torch.stack((loss, norm, stop)))
-        if not math.isfinite(mean_loss) or not math.isfinite(mean_norm):
+        if not math.isfinite(mean_loss) or not math.isfinite(mean_norm):  # nothing is saved then
             values = f"loss {mean_loss}, gradient norm {mean_norm}"
             fail(f"training diverged at step {step}: {values}", "reduce --learning-rate")
-        self.optimizer.step()
         return {"loss": mean_loss, "grad_norm": mean_norm, "learning_rate": rate}, stops > 0
 
-    def accumulate_gradient(self, step: int) -> Tensor:
-        """Accumulate the gradient of a step over its micro-batches; return this rank's loss."""
-        args, process = self.args, self.process
+    def batches(self, step: int) -> list[tuple[Tensor, Tensor]]:
+        """Return the micro-batches of a step of this rank, on its device."""
+        args = self.args
         ends = np.random.default_rng((args.seed, step)).integers(
             args.sequence_length + 1, self.tokens.size, size=args.batch_size, endpoint=True
         )
-        batches = list(self.micro_batches(self.tokens, ends))
+        return list(self.micro_batches(self.tokens, ends))
+
+    def accumulate_gradient(self, batches: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Accumulate the gradient of a step over its micro-batches; return this rank's loss."""
+        args, process = self.args, self.process
         share = args.batch_size // process.world_size
         total = torch.zeros((), device=process.device)
         self.optimizer.zero_grad()

@@ -230,7 +230,7 @@ class Bench:
         losses = {}
         for name in ("first", "second", "killed"):
             words = self.train_words(size, name, compiled=bool(self.facts["name"]))
-            words += ["--checkpoint-every", "4"]
+            words += ["--checkpoint-every", str(size.steps // 3)]
             if name == "killed":
                 self.kill_after_checkpoint(words, self.folder / name)
             self.run(f"train.py, {name}", words)

@@ -9,7 +9,7 @@ as benchmarks/megatron_loop.py, and the same bytes. Training: the same sizes and
 benchmarks/plain_gpt.py. The speed is that of the median step by wall time, as recorded by train.py,
 without the time of recording. CPU time is that of the whole program, including its start and its
 checkpoints. Ranks: train.py by torchrun with gloo, one core each. All run alternately. On a machine
-with a GPU, training uses it and its MFU is reported; this has not been tested on a GPU yet.
+with a GPU, training uses it and its MFU is reported; `gpu.py` measures more of a GPU.
 """
 
 from __future__ import annotations

@@ -9,14 +9,13 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 FORMS = sorted(ROOT.glob(".github/ISSUE_TEMPLATE/*.yml"))
-FILES = [ROOT / ".pre-commit-config.yaml", *sorted(ROOT.glob(".github/**/*.yml"))]
 HOOKS = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
 WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text())
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_file_is_yaml(path):
-    assert isinstance(yaml.safe_load(path.read_text(encoding="utf-8")), dict)
+def test_files_are_yaml():
+    for path in ROOT.glob(".github/**/*.yml"):
+        assert isinstance(yaml.safe_load(path.read_text(encoding="utf-8")), dict)
 
 
 @pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook["id"])
@@ -60,8 +59,3 @@ def test_issue_form_asks_for_what_doctor_says(path):
     labels = [each["attributes"]["label"] for each in form["body"]]
     assert "python3 doctor.py --json" in labels
     assert len({each["id"] for each in form["body"]}) == len(labels)
-
-
-def test_licence_is_whole():
-    text = (ROOT / "LICENSE").read_text()
-    assert "Apache License" in text and "END OF TERMS AND CONDITIONS" in text

@@ -24,7 +24,6 @@ from lib.configuration.layers import load_settings
 from lib.configuration.sites import load_machines
 from lib.configuration.stacks import load_stack, stack_names
 from lib.configuration.tables import read_toml
-from lib.doctor.log_scan import Message
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [str(each) for each in page_paths()]
@@ -165,9 +164,6 @@ def test_blocks_of_toml_are_taken(page, described):
             assert load_machines(repository)
         elif name.endswith("stack.toml"):
             load_stack(repository, Path(name).parent.name)
-        elif name == "lib/doctor/known_messages.toml":
-            for entries in read_toml(repository / name, name)[0].values():
-                assert [Message(topic, **entry) for topic, entry in entries.items()]
         elif not name.startswith("configuration"):
             assert read_toml(repository / name, name)[0]
         else:

@@ -13,14 +13,16 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from support.emitted import emit, environment_of
+from support.emitted import EXTRAS, GOLDEN_OF, emit, environment_of
 from support.plans import difference, facts_of, lines_of, plan_of, table
+from support.repository import SITES
 from support.stacks import OTHERS, SHIPPED, STACKS, command_of
 
 from lib import ROOT
 from lib.configuration.sites import load_machines
 
 GOLDEN = Path(__file__).with_name("golden")
+FOLDERS = {GOLDEN, *GOLDEN_OF.values()}
 INPUTS = {"configuration.toml", "overlay.toml", "requirements.txt"}
 
 # machine, and what runs the image there; local shows the runtimes that no site has
@@ -32,13 +34,8 @@ LAUNCHES = [
     *(("frontier", "apptainer"), ("local", "docker"), ("local", "podman"), ("local", "enroot")),
     ("local", "host"),
 ]
-# A group's own site, in the same tree, is not ours to test.
-SITES = {
-    *("alps", "arrhenius", "aws", "berzelius", "frontier", "isambard", "jsc", "leonardo", "local"),
-    *("lumi", "marenostrum", "olivia"),
-}
 
-# Kind, machine and runtime. Images, overlays and bundles are made in the same way on all machines.
+# Kind, machine and runtime. Images and overlays are made in the same way on all machines.
 PLANS = [
     *((kind, *launch) for kind in ("container_run", "set_up") for launch in LAUNCHES),
     *(
@@ -61,7 +58,7 @@ PLANS = [
         (kind, "jpb", "apptainer")
         for kind in (
             *("build_container_download", "build_overlay_prune", "set_up_download"),
-            *("set_up_update_continue", "bundle_pack", "bundle_verify", "bundle_unpack"),
+            *("set_up_update_continue", *EXTRAS),
         )
     ),
 ]
@@ -101,7 +98,7 @@ def script_of(*plan):
 
 def own_lines(*plan):
     env = environment(*plan)
-    return lines_of(plan_of(script_of(*plan)), env.settings, env.paths)
+    return lines_of(script_of(*plan), env.settings, env.paths)
 
 
 def sites():
@@ -155,22 +152,27 @@ def paragraphs(parts):
     return "\n".join("\n".join([f"## {name}", *lines, ""]) for name, lines in parts.items())
 
 
+def file_of(kind, runtime):
+    """Give the file of a plan; that of an extra is in its own folder."""
+    return GOLDEN_OF.get(kind, GOLDEN) / f"{kind}_{runtime}.plan"
+
+
 FILES = {
     **{
-        f"{plan[0]}_{plan[2]}.plan": partial(lambda plan: plan_of(script_of(*plan)), plan)
+        file_of(plan[0], plan[2]): partial(lambda plan: plan_of(script_of(*plan)), plan)
         for plan in PLANS
         if reference(plan) == plan != PLANS[0]
     },
-    "container_run_apptainer.sh": partial(script_of, *PLANS[0]),
-    "sites.txt": sites,
-    "variants.txt": variants,
-    **{f"stacks/{name}.txt": partial(stack, name) for name in SHIPPED},
+    GOLDEN / "container_run_apptainer.sh": partial(script_of, *PLANS[0]),
+    GOLDEN / "sites.txt": sites,
+    GOLDEN / "variants.txt": variants,
+    **{GOLDEN / f"stacks/{name}.txt": partial(stack, name) for name in SHIPPED},
 }
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_plans_are_the_checked_in_ones(name):
-    assert FILES[name]() == (GOLDEN / name).read_text(encoding="utf-8")
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_plans_are_the_checked_in_ones(file):
+    assert FILES[file]() == file.read_text(encoding="utf-8")
 
 
 def test_every_machine_of_every_site_has_golden_plans():
@@ -186,19 +188,19 @@ def test_each_stack_has_a_golden_file_of_two_sites():
 
 
 def test_golden_files_can_be_read_in_a_review():
-    files = [path for path in GOLDEN.rglob("*") if path.is_file()]
-    assert {str(path.relative_to(GOLDEN)) for path in files} == {*FILES, *INPUTS}
+    files = [path for each in FOLDERS for path in each.rglob("*.*")]
+    assert {*files} == {*FILES, *(GOLDEN / name for name in INPUTS)}
     assert sum(len(path.read_bytes().splitlines()) for path in files) <= 4000
 
 
 def write_golden_files():
-    texts = {name: text() for name, text in FILES.items()}
-    for path in GOLDEN.rglob("*.*"):
+    texts = {file: text() for file, text in FILES.items()}
+    for path in (path for each in FOLDERS for path in each.rglob("*.*")):
         if path.name not in INPUTS:
             path.unlink()
-    (GOLDEN / "stacks").mkdir(exist_ok=True)
-    for name, text in texts.items():
-        (GOLDEN / name).write_text(text, encoding="utf-8")
+    for file, text in texts.items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

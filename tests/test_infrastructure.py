@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import support
 from support import cache, directories, processes
 
 A_TEST_THAT_NEEDS_IT = """
@@ -75,18 +76,6 @@ def test_tests_of_a_group_run_in_one_process(run_pytest, tmp_path):
     run_pytest("--numprocesses=2", "--dist=loadgroup", "--no-loadscope-reorder")
     workers = (tmp_path / "made up/workers").read_text().split()
     assert len(workers) == 8 and len(set(workers)) == 1
-
-
-def test_missing_tool_names_the_command_that_installs_it(root, run, clean_environment, tmp_path):
-    bare = tmp_path / "bin"
-    bare.mkdir()
-    for name in ("bash", "paste"):
-        (bare / name).symlink_to(shutil.which(name))
-    script = (root / "tests/install_tools.sh").read_text().replace(":/usr/sbin:/sbin", "")
-    (tmp_path / "install_tools.sh").write_text(script)
-    bare_environment = {**clean_environment, "PATH": str(bare)}
-    command = ["bash", tmp_path / "install_tools.sh", "--missing", "umoci"]
-    assert run(command, env=bare_environment).stdout == "umoci\n"
 
 
 def test_unknown_tool_is_refused_and_installed_ones_are_left(root, run, require):
@@ -196,6 +185,11 @@ def test_help_of_run_tests_names_the_tiers_and_runs_none(root, run):
     for word in ("./run_tests.sh --all", "./run_tests.sh --slow", "minutes", "install_tools.sh"):
         assert word in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_each_file_of_support_is_explained():
+    files = {path.stem for path in Path(support.__file__).parent.glob("[!_]*.py")}
+    assert [each for each in files if not re.search(rf"\b{each}\b", support.__doc__)] == []
 
 
 def test_few_tests_are_unsteady(root):

@@ -1,4 +1,4 @@
-"""The reference: it is what the code says, and holds every option and every key."""
+"""The reference: it is what the code says, and holds what its writers do not take from the code."""
 
 import re
 import shutil
@@ -12,11 +12,6 @@ from support.repository import SITES, copy_tree
 from support.stacks import SHIPPED
 from writers.commands import WITHOUT, click_commands
 
-from lib.configuration.partitions import LIMITS_OF, PRICE
-from lib.configuration.schema import KEYS
-from lib.configuration.sites import FACTS, MARKS
-from lib.configuration.stacks import IMAGES, SETTING
-from lib.runtimes.contract import CACHES, OFFLINE, UNSET
 from lib.script.render import shell_files
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,42 +78,6 @@ def test_options_of_help_are_those_of_the_reference(name):
     assert told - {"--help"} == options(name) | common
 
 
-@pytest.mark.parametrize("dotted", sorted(KEYS))
-def test_key_of_the_configuration_is_in_the_reference(dotted):
-    table, _, key = dotted.rpartition(".")
-    page = "docs/reference/configuration.md"
-    if dotted == "training" or KEYS[dotted].entries:
-        heading = f"`[[{key}]]`" if KEYS[dotted].entries else f"`[{key}]`"
-        assert rows(section(page, heading)) == {*KEYS[dotted].entries}
-    else:
-        assert key in rows(section(page, f"`[{table}]`" if table else "Top of the file"))
-
-
-def test_no_key_of_the_reference_is_made_up():
-    text = read("docs/reference/configuration.md").partition("\n## Placeholders in paths\n")[0]
-    plain = {dotted.rpartition(".")[2] for dotted in KEYS if not KEYS[dotted].entries}
-    assert rows(text) == plain - {"training"} | {*KEYS["assets"].entries} | {
-        *KEYS["repositories"].entries
-    }
-
-
-@pytest.mark.parametrize(
-    ("page", "prefix", "keys"),
-    [
-        ("site_toml", "", FACTS),
-        ("site_toml", "recognise.", MARKS),
-        ("site_toml", "partitions.NAME.", LIMITS_OF["partitions"]),
-        ("site_toml", "qos.NAME.", LIMITS_OF["qos"]),
-        ("site_toml", "price.", PRICE),
-        ("stack_toml", "images.", IMAGES),
-        ("stack_toml", "training.NAME.", SETTING),
-        ("environment", "", (name for name, _ in CACHES)),
-    ],
-)
-def test_each_key_and_variable_has_a_row(page, prefix, keys):
-    assert {f"{prefix}{each}" for each in keys} <= rows(read(f"docs/reference/{page}.md"))
-
-
 def test_every_row_says_what_it_is():
     for page in REFERENCE.glob("*_toml.md"):
         for line in page.read_text(encoding="utf-8").splitlines():
@@ -143,8 +102,3 @@ def test_each_reference_of_git_is_told():
     code = "".join(path.read_text() for path in ROOT.glob("lib/repositories/*.py"))
     found = set(re.findall(r"refs/longship/([a-z-]+)", code)) | {"patched"}  # made of its name
     assert found == {each.split("/")[2] for each in told}
-
-
-def test_what_is_taken_out_is_told():
-    text = read("docs/reference/environment.md")
-    assert [each for each in (*UNSET, *OFFLINE) if f"`{each}`" not in text] == []

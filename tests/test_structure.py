@@ -31,14 +31,14 @@ MAY_IMPORT = {
     "packages": (*BASE, "images", "repositories", "assets"),
     "jobs": (*BASE, "images", "packages", "repositories", "assets"),
     "doctor": (*BASE, "images", "packages", "repositories", "assets", "jobs"),
-    "bundle": (*BASE, "images", "packages", "repositories", "assets"),
 }
 MAY_IMPORT["commands"] = tuple(MAY_IMPORT)
 
 # They run inside the environment, not on the host, and are not part of the core.
-INSIDE = sorted(LIB.glob("*/inside/*.py"))
+INSIDE = sorted([*LIB.glob("*/inside/*.py"), *ROOT.glob("extras/*/inside/*.py")])
 CORE = sorted(path for path in LIB.rglob("*.py") if path.parent.name != "inside")
-OWN_PYTHON = [*CORE, *ENTRIES, *INSIDE]
+HOST = [*CORE, *sorted(ROOT.glob("extras/*/*.py"))]
+OWN_PYTHON = [*HOST, *ENTRIES, *INSIDE]
 
 
 def shown(path):
@@ -109,26 +109,13 @@ def test_first_file_of_lib_imports_nothing_of_lib():
 
 
 def test_every_module_is_imported(run):
-    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in CORE]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in HOST]
     text = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
     names = [name.removesuffix(".__init__") for name in names]
     run([sys.executable, "-W", "error", "-c", text, *names], cwd=ROOT)
 
 
-def test_python_that_needs_packages_is_compiled():
-    """Its modules need PyTorch and the like, which only an environment has."""
-    folders = ("benchmarks", "stacks", "training_run", "docs")
-    paths = [
-        *INSIDE,
-        *ROOT.glob("*.py"),
-        *(p for each in folders for p in ROOT.glob(f"{each}/**/*.py")),
-    ]
-    assert len(paths) > len(INSIDE) + len(ENTRIES)
-    for path in paths:
-        compile(path.read_bytes(), path, "exec", dont_inherit=True)
-
-
-@pytest.mark.parametrize("path", CORE, ids=shown)
+@pytest.mark.parametrize("path", HOST, ids=shown)
 def test_text_is_read_in_no_encoding_of_a_locale(path):
     found = []
     for node in ast.walk(tree_of(path)):
@@ -210,14 +197,15 @@ def starts_processes(tree):
 
 # Who may start processes: one file of the core, and those of the workers for repositories and for
 # bundles, which emitted scripts start.
-STARTING = {LIB / "script/execute.py", LIB / "script/worker.py", LIB / "bundle/tree.py"}
+STARTING = {LIB / "script/execute.py", LIB / "script/worker.py"}
 STARTING |= {LIB / "repositories/git.py", LIB / "repositories/worker.py"}
+STARTING |= {ROOT / "extras/bundle/tree.py"}
 WORKER = {path.stem for path in LIB.glob("repositories/*.py")} - {"__init__", "repositories"}
 # The worker that freezes the code of jobs uses that of the repositories.
 CODE = {LIB / "jobs/working_tree.py", LIB / "jobs/freeze_worker.py"}
 
 
-@pytest.mark.parametrize("path", [*CORE, *ENTRIES], ids=shown)
+@pytest.mark.parametrize("path", [*HOST, *ENTRIES], ids=shown)
 def test_only_listed_modules_start_processes(path):
     found = starts_processes(tree_of(path))
     if path in STARTING:
@@ -245,7 +233,7 @@ def test_sites_and_stacks_are_named_in_no_python():
     }
     names -= {"local", "pytorch"}  # the defaults
     assert names
-    for path in [*CORE, *ENTRIES]:
+    for path in [*HOST, *ENTRIES]:
         constants = {
             node.value
             for node in ast.walk(tree_of(path))

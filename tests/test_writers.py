@@ -16,12 +16,12 @@ ROOT = Path(__file__).resolve().parents[1]
 # Why files and functions may write otherwise. One that no longer writes fails.
 PLAIN = {
     "in the bundle that the user names, or checked and complete before it is used": """
-        lib/bundle/pack.py: check pack _pack _collect
-        lib/bundle/tree.py: replace_file copy_one copy_files _copy
-        lib/bundle/unpack.py: verify _unpack _make_link _install_packages
+        extras/bundle/pack.py: check pack _pack _collect
+        extras/bundle/tree.py: replace_file copy_one copy_files _copy
+        extras/bundle/unpack.py: verify _unpack _make_link _install_packages
     """,
     "in the user's clone, whose permissions are the user's choice": """
-        lib/doctor/site_new.py: create
+        extras/site_check/site_new.py: create
         lib/images/patched_files.bash: patched_file_check patched_file_keep
         lib/packages/lock_packages.bash: lockfile_update
         lib/repositories/patches.py: write_commit write_series

@@ -16,7 +16,7 @@ import click
 
 from lib import ROOT
 from lib.commands.options import plain_options
-from lib.commands.verbs import WithVerbs, find_command
+from lib.commands.verbs import WithVerbs, find_command, find_scripts
 from training_run import fail
 from writers.markdown import code, page, plain, table
 
@@ -57,12 +57,7 @@ def commands_page() -> str:
 
 def click_commands() -> dict[str, click.Command]:
     """Return the click command of each entry script, by the script's name."""
-    found = {}
-    for path in sorted(Path(ROOT).glob("*.py")):
-        entry = re.search(r"commands\.main\(\"(\w+)\"\)", path.read_text(encoding="utf-8"))
-        if entry:
-            found[path.name] = find_command(entry[1])
-    return found
+    return {f"{each}.py": find_command(each) for each in find_scripts()}
 
 
 def _common_options() -> list[click.Option]:

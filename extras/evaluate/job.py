@@ -26,7 +26,7 @@ OPTIONS = (
 
 def check(request: Request) -> Request:
     """Add the job that evaluates what this one trains."""
-    stack = request.asked.extras.get("evaluate", {}).get("then", "")
+    stack = request.asked.of(__name__).get("then")
     return request._replace(then=(*request.then, _evaluation(request, stack))) if stack else request
 
 

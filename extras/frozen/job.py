@@ -23,7 +23,7 @@ def check(request: Request) -> Request:
     writes lock files into it.
     """
     job, env = request.job, request.env
-    live = request.asked.extras.get("frozen", {}).get("live", False)
+    live = request.asked.of(__name__).get("live")
     edited = job.is_interactive or job.serves == "ssh" or not job.needs_image
     if request.again and not live:
         lines = freeze_lines(env, request.again)

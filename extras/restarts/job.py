@@ -7,13 +7,12 @@ from typing import NamedTuple
 import click
 
 from lib.configuration.schema import Jobs
-from lib.doctor.explain import final_messages
 from lib.jobs.checks import log_path
 from lib.jobs.options import Option
 from lib.jobs.request import Request
 from lib.jobs.size import Size
 from lib.jobs.start import Start
-from lib.jobs.watcher import watch_limits, with_restarts
+from lib.jobs.watcher import final_messages, watch_limits, with_restarts
 from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.records import readable_values
@@ -44,7 +43,7 @@ class Asked(NamedTuple):
 
 def check(request: Request) -> Request:
     """Let the job keep spare nodes, and Slurm requeue it if it has none left."""
-    job, asked = request.job, Asked(**request.asked.extras.get("restarts", {}))
+    job, asked = request.job, Asked(**request.asked.of(__name__))
     if job.is_interactive and (asked.restarts or asked.spare_nodes):
         hint = "--restarts and --spare-nodes require an .sbatch file"
         raise LongshipError(f"{job.path} is interactive", hint)

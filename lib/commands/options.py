@@ -67,14 +67,8 @@ def _as_longship_error(error: click.ClickException, usage: str) -> LongshipError
 
 
 def complete(kind: str) -> Callable[..., list]:
-    """Return the function that completes a kind of value of `lib/commands/completion_values.py`."""
-
-    def values(context: click.Context, parameter: click.Parameter, word: str) -> list:
-        from lib.commands.completion_values import values_of  # only TAB needs it
-
-        return values_of(kind, context, word)
-
-    return values
+    """Return the function that completes a kind of value: extras/completion, which asks, knows."""
+    return lambda context, parameter, word: context.obj(kind, context, word)
 
 
 def script_options(function: Callable[..., None]) -> Callable[..., None]:

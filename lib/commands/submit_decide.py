@@ -10,6 +10,7 @@ import click
 from lib.commands.submit_end import write_values
 from lib.configuration.partitions import hours
 from lib.jobs.watcher import decide as decide_on
+from lib.jobs.watcher import end_of_step
 from lib.script.execute import output
 from lib.script.records import readable_values, seconds_between
 
@@ -27,11 +28,9 @@ def decide(run: Path, code: int, restarts: int, spares: int) -> None:
     get, separated by commas. SPARES nodes can be replaced within the job, but not the first one,
     which runs the job script.
     """
-    from lib.doctor.restart import end_of_step  # only a failure needs it
-
     record = readable_values(run / "record.json")
     nodes = output(["scontrol", "show", "hostnames", record["nodelist"]], 60).text.split()
-    ended = end_of_step(Path(record["log"]), code, nodes)
+    ended = end_of_step(record["log"], code, nodes)
     earlier = [each for each in record.get("attempts", "").split("\n") if each]
     now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     limit = hours(record["time_limit"], "the time limit of the job")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
+from lib import ROOT
 from lib.commands import Call
 from lib.commands.options import complete, script_options
-from lib.doctor.explain import findings_of
 from lib.jobs.report import report as report_on
 from lib.jobs.report_page import page_lines, page_of
 from lib.script.errors import print_messages
+from lib.script.execute import output as output_of
 from lib.script.output import Report
 from lib.script.render import render
 
@@ -77,3 +81,10 @@ def _write_page(call: Call, names: tuple[str, ...], output: str) -> None:
     program = str(call.paths.root / "lib/jobs/inside/report_page.py")
     script = render(call.title("submit.py report"), lines)
     call.finish(script, "submit.py", ("python3", program, str(file)))
+
+
+def findings_of(log: str) -> list[dict[str, Any]]:
+    """Return what `doctor.py explain` finds in a log; nothing if it has no such verb."""
+    command = [sys.executable, f"{ROOT}/doctor.py", "explain", "--json", "--", log]
+    text, failed = output_of(command, 300)
+    return [] if failed else json.loads(text)["findings"]

@@ -14,21 +14,34 @@ from typing import Any
 import click
 
 from lib import ROOT
+from lib.script.errors import LongshipError
 
 _DIRECTORIES = ("lib/commands", "extras/*")
 
 
 def find_verbs(script: str) -> Mapping[str, Path]:
     """Return the files of the verbs of an entry script, which is given without its ending."""
-    files = [path for each in _DIRECTORIES for path in Path(ROOT).glob(f"{each}/{script}_*.py")]
-    found = {path.stem[len(script) + 1 :].replace("_", "-"): path for path in files}
+    found = {path.stem[len(script) + 1 :].replace("_", "-"): path for path in _files(f"{script}_*")}
     return dict(sorted(found.items()))
+
+
+def find_scripts() -> list[str]:
+    """Return the names of the entry scripts that have a command, without their endings."""
+    return sorted(path.stem for path in _files("*") if Path(ROOT, path.name).is_file())
 
 
 def find_command(script: str) -> click.Command:
     """Return the command of an entry script, from its file here or in an extra."""
-    (file,) = (path for each in _DIRECTORIES for path in Path(ROOT).glob(f"{each}/{script}.py"))
-    return load_verb(script, file)
+    for file in _files(script):
+        return load_verb(script, file)
+    raise LongshipError(
+        f"{script}.py belongs to an extra that this clone does not have",
+        f"restore its directory: git checkout -- extras; or delete it: rm {script}.py",
+    )
+
+
+def _files(name: str) -> list[Path]:
+    return [path for each in _DIRECTORIES for path in Path(ROOT).glob(f"{each}/{name}.py")]
 
 
 def load_verb(name: str, file: Path) -> click.Command:
@@ -60,10 +73,10 @@ class WithVerbs(click.Command):
         """Return the context of the verb of a command line, or its own; options may come first."""
         verbs, before = find_verbs(str(self.name)), self._options_before(args)
         word = args[before] if before < len(args) else ""
-        file = verbs.get(word.removeprefix("--"))
-        if not file:
+        name = word.removeprefix("--")
+        verb = load_verb(name, verbs[name]) if name in verbs else None
+        if not verb or (verb.hidden and name != word):  # --begin is an option of sbatch
             return super().make_context(info_name, args, parent, **extra)
-        verb = load_verb(word.removeprefix("--"), file)
         return verb.make_context(
             f"{info_name} {word}", [*args[:before], *args[before + 1 :]], parent, **extra
         )

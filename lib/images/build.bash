@@ -87,7 +87,7 @@ build_begin() {
   fi
   # its own for each process: what a killed one started can go on writing for a while
   build_partial=${1%/*}/partial-$$-${1##*/} build_tmp=$build_work/tmp-$$
-  trap 'build_discard; lock_release_all' EXIT
+  at_exit build_discard
   build_remove_dead
   build_make_directories
   build_check_cache "$build_work/cache/cache/blob"
@@ -143,7 +143,7 @@ build_end() {
   file_publish "$build_partial" "$build_image"
   file_publish "$build_partial.json" "$build_image.json"
   directory_remove "$build_work"
-  trap lock_release_all EXIT
+  build_partial=
   next_step "$build_next"
 }
 
@@ -189,6 +189,7 @@ build_is_done() {
 # build_discard: remove an unfinished image, whatever ended the build; downloaded layers stay in the cache for
 # the next try.
 build_discard() {
+  if [[ -z $build_partial ]]; then return; fi
   image_delete "$build_partial" || :
   rm -f -- "$build_partial" "$build_partial.json"
   directory_remove "$build_tmp"

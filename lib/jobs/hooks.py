@@ -1,7 +1,7 @@
 """Hooks: functions of fixed names in ``extras/NAME/job.py``, with which extras act in jobs.
 
   OPTIONS              click options of `submit.py` and of its verbs that submit; the hooks find
-                       their values in ``request.asked.extras[NAME]``
+                       their values in ``request.asked.of(__name__)``
   check(request)       at a submission: stop, or return the request with lines of the extra
   start(start)         at the start of a job: return it with lines, keys of the record and functions
                        of bash that act at the first rank of a node and at the end

@@ -23,6 +23,10 @@ class Asked(NamedTuple):
     options: Mapping[str, str] = {}  # machine, stack and configuration
     extras: Mapping[str, Mapping[str, Any]] = {}  # of the options of each extra, by its name
 
+    def of(self, module: str) -> Mapping[str, Any]:
+        """Return the values of the options of the extra that a module belongs to."""
+        return self.extras.get(module.split(".")[1], {})
+
 
 class Request(NamedTuple):
     """A checked submission, complete when it is made: its lines and its record follow from it."""

@@ -144,7 +144,7 @@ run_begin() {
   unset LONGSHIP_OPTIONS LONGSHIP_RERUN LONGSHIP_CHAINED_AFTER LONGSHIP_VALUES # not for what the job itself submits
   run_write_record
   trap 'exit 143' TERM # after srun has ended, which gets the same signal
-  trap 'run_end $?' EXIT
+  at_exit run_end
 }
 
 # run_keep_submission: keep what the job is started again with.
@@ -189,20 +189,20 @@ run_time() {
   date -u +%Y-%m-%dT%H:%M:%SZ
 }
 
-# run_end CODE: complete the record, however the job ended; an error in it changes no exit code. The end comes first: after
+# run_end: complete the record, however the job ended; an error in it changes no exit code. The end comes first: after
 # scancel and at the time limit Slurm kills this shell soon, and the next job of a chain reads how this one has ended.
 run_end() {
+  local -r code=${at_exit_code:?}
   local failed='' unwritten='' each
-  trap - EXIT
   set +e
-  longship_facts+=(ended "$(run_time)" exit_code "$1")
+  longship_facts+=(ended "$(run_time)" exit_code "$code")
   run_find_reason "$longship_log"
   if ! (run_write_record); then
     unwritten=1
-    print_messages error "the record $RUN_DIR/record.json cannot be completed: the job exited with code $1"
+    print_messages error "the record $RUN_DIR/record.json cannot be completed: the job exited with code $code"
   fi
   code_record_end "$RUN_DIR"
-  if (($1 != 0)) && [[ -r $longship_log ]]; then failed=$(run_explain "$longship_log"); fi
+  if ((code != 0)) && [[ -r $longship_log ]]; then failed=$(run_explain "$longship_log"); fi
   if [[ $failed == 'first to fail: '* ]]; then
     REPLY=${failed%%$'\n'*}
     longship_facts+=(failed "${REPLY#*: }")
@@ -216,7 +216,6 @@ run_end() {
   fi
   # doctor.py recognises the first line, and does not explain its own words
   if [[ -n $failed ]]; then printf '%s\n' 'longship: explanation of the failure' "$failed" >&2; fi
-  exit "$1"
 }
 
 # run_explain LOG: print who failed first, and what doctor.py knows about the messages of the log.

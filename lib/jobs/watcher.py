@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from lib import ROOT
 from lib.configuration.layers import Settings
 from lib.configuration.partitions import hours
 from lib.configuration.schema import Jobs
+from lib.configuration.tables import read_toml
+from lib.script.execute import output
 
 # With restarts and without jobs.silence. Three times NCCL's own timeout, which names the operation
 # that hangs; longer than a healthy run compiles, evaluates or writes a checkpoint.
@@ -58,6 +64,26 @@ def watch_limits(jobs: Jobs, origin: str) -> tuple[int, int]:
         return jobs.restarts, _SILENCE if jobs.restarts else 0
     silent = hours(jobs.silence, f"{origin}: jobs.silence")
     return jobs.restarts, 0 if math.isinf(silent) else round(silent * 3600)
+
+
+def final_messages() -> str:
+    """Return the extended regular expression of the lines after which no step can continue."""
+    file, found = Path(ROOT, "messages/known_messages.toml"), []
+    if file.exists():
+        tables, _ = read_toml(file, f"messages/{file.name}")
+        entries = (each for table in tables.values() for each in table.values())
+        found = [each["final"] for each in entries if "final" in each]
+    return "|".join(found) or "$."  # no line
+
+
+def end_of_step(log: str, code: int, nodes: Sequence[str]) -> End:
+    """Ask doctor.py how the last step in a log ended; without an answer only its code is known."""
+    ask = ["doctor.py", "explain", "--json", f"--nodes={','.join(nodes)}", "--", log]
+    text, failed = output([sys.executable, f"{ROOT}/{ask[0]}", *ask[1:]], 300)
+    if failed:
+        return End(code)
+    end = json.loads(text)["end"]
+    return End(code, end["topic"], end["restart"], end["step"], tuple(end["nodes"]))
 
 
 def decide(

@@ -117,7 +117,7 @@ print(next((each.version for each in found(name="torch")), ""))'
 lockfile_update() {
   lockfile_work=$1 uv=$2
   requirements_check
-  trap 'rm -rf -- "$lockfile_work" "$lockfile_group.partial"; lock_release_all' EXIT
+  at_exit lockfile_discard
   rm -rf -- "$lockfile_work"
   directory_make "$lockfile_work"
   step 1/2 "Listing the packages of $base"
@@ -139,7 +139,13 @@ lockfile_update() {
   inside python3 "$LIBRARY/packages/inside" resolve_packages.print_changes "$lockfile_group" "$lockfile_group.partial"
   mv -f -- "$lockfile_group.partial" "$lockfile_group"
   note "the locked versions are in $lockfile_group; commit this file"
-  rm -rf -- "$lockfile_work"
+  lockfile_discard
+}
+
+# lockfile_discard: remove the directory of an update, while the lock is held.
+lockfile_discard() {
+  if [[ -n $lockfile_work ]]; then rm -rf -- "$lockfile_work" "$lockfile_group.partial"; fi
+  lockfile_work=
 }
 
 # lockfile_print_shared FILE: print resolved versions for all members: without directories of this machine and credentials.

@@ -56,7 +56,7 @@ overlay_begin() {
 overlay_build() {
   local inputs uv_version=
   version='' overlay_prefix='' installer=$2 uv=$3
-  trap 'overlay_discard; lock_release_all' EXIT
+  at_exit overlay_discard
   unset SOURCE_DATE_EPOCH # mksquashfs refuses it beside its own options
   overlay_identify_image
   version_keep_foreign "$active"

@@ -38,7 +38,7 @@ venv_install() {
   directory_make "$venvs"
   venv_remove_unfinished "$venvs"
   venv_new=$venvs/${venv##*/venv_}-$(date +%Y%m%dT%H%M%S).$$-${inputs:0:12}
-  trap 'venv_discard; lock_release_all' EXIT
+  at_exit venv_discard
   step 1/4 "Creating the venv $venv_new"
   lockfile_check "$venv_overlay"
   local image_torch=

@@ -36,7 +36,7 @@ wheelhouse_download() {
   lockfile_choose
   unfinished=$downloads/${lockfile_group##*/}
   unfinished=${unfinished%.lock}.partial
-  trap 'rm -rf -- "$unfinished"; lock_release_all' EXIT
+  at_exit wheelhouse_discard
   rm -rf -- "$unfinished"
   directory_make "$unfinished/target" "$unfinished/built"
   step 1/4 'Describing the target'
@@ -55,7 +55,13 @@ wheelhouse_download() {
   step 4/4 'Checking the wheels'
   if [[ -s $unfinished/missing.txt ]]; then wheelhouse_build "$@"; fi
   wheelhouse_list
-  rm -rf -- "$unfinished"
+  wheelhouse_discard
+}
+
+# wheelhouse_discard: remove the directory of a download, while the lock is held.
+wheelhouse_discard() {
+  if [[ -n $unfinished ]]; then rm -rf -- "$unfinished"; fi
+  unfinished=
 }
 
 # wheelhouse_describe DIR: write the target's Python version and the packages of its image.

@@ -180,7 +180,7 @@ sif_add_gpus() {
 # exit_delay: let a rank that cannot start wait until Slurm has read its messages: it ends a step with the first rank
 # that fails, and drops unread output. A rank that starts has replaced this bash.
 exit_delay() {
-  if [[ -n ${SLURM_STEP_NUM_TASKS:-} ]]; then trap 'sleep 1' EXIT; fi
+  if [[ -n ${SLURM_STEP_NUM_TASKS:-} ]]; then at_exit sleep 1; fi
 }
 
 # rank_export: export what torch.distributed reads, in a step with a task for each rank; torchrun sets it itself. The

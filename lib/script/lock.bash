@@ -13,6 +13,9 @@ declare -ga lock_files=()
 
 declare -ga lock_hearts=()
 
+# the process that releases them at its end
+declare -g lock_process=''
+
 # the last sign of life of each lock that this process waits for, and when it was first seen
 declare -gA lock_signs=()
 
@@ -21,16 +24,14 @@ lock_run() {
   lock_hold "$1"
   "${@:2}"
   lock_release
-  if ((${#held_locks[@]} == 0)); then trap - EXIT; else trap lock_release_all EXIT; fi
 }
 
 # lock_hold PATH: hold the lock of PATH until the script ends.
 lock_hold() {
   lock_take "$1.lock"
-  trap lock_release_all EXIT
 }
 
-# lock_take LOCK: create the lock, or wait for its owner.
+# lock_take LOCK: create the lock, or wait for its owner. A subshell does not release the locks of its parent.
 lock_take() {
   [[ -e /proc/$$/stat ]] || fail '/proc not found: locks need it' 'run the command on Linux'
   local -r lock=$1 own=$1.new.$(host_name).$$
@@ -51,6 +52,10 @@ lock_take() {
     told=1
     sleep 1
   done
+  if [[ $lock_process != "$BASHPID" ]]; then
+    held_locks=() lock_files=() lock_hearts=() lock_process=$BASHPID
+    at_exit lock_release_all
+  fi
   held_locks+=("$lock")
   local file
   exec {file}<"$lock/owner"
@@ -63,6 +68,7 @@ lock_take() {
   set +m
   lock_hearts+=($!)
   disown
+  at_exit_arm
   lock_remove_dead "$lock"
 }
 

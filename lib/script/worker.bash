@@ -7,22 +7,20 @@ declare -g worker_process=''
 # group, and the worker reports the interruption, because it knows the step.
 worker_run() {
   trap 'exit 130' INT TERM HUP
-  # a process that is killed right after its start would run this trap too
-  trap 'if ((BASHPID == $$)); then worker_stop; fi' EXIT
+  at_exit worker_stop
   set -m
   (set +m && trap '' TTOU && exec "$@" "--resume=${interrupted_command:-}") &
   worker_process=$!
   set +m
   wait "$worker_process"
-  trap lock_release_all EXIT
+  worker_process=
   on_interrupt "${interrupted_command:-}"
 }
 
-# worker_stop: end the worker with all that it has started, and release the locks.
+# worker_stop: end the worker with all that it has started.
 worker_stop() {
   if [[ -n $worker_process ]]; then
     kill -- "-$worker_process" 2>/dev/null || :
     wait "$worker_process" 2>/dev/null || :
   fi
-  lock_release_all
 }

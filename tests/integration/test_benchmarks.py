@@ -1,5 +1,6 @@
 """benchmarks/run.py measures for real, and its counts are what is said of a rank."""
 
+import json
 import re
 import shutil
 import sys
@@ -154,3 +155,17 @@ def test_overlay_needs_few_operations_of_a_file_system_that_answers_late(results
     assert counts[0] == [0, 0]
     for (paths, reads), (overlay_paths, overlay_reads) in zip(counts[1::3], counts[2::3]):
         assert paths > overlay_paths > 0 and reads > 0 and overlay_reads > 0
+
+
+def test_benchmark_of_a_gpu_measures_its_test_sizes_without_one(inside, root, tmp_path):
+    program, figures = root / "benchmarks/gpu.py", tmp_path / "gpu.json"
+    done = inside("python", program, "--quick", "--scratch", tmp_path, "--json", figures)
+    found = json.loads(figures.read_text())
+    assert [row["size"] for row in found["rows"]] == ["small", "large"]
+    assert all(row["tokens_per_s"] > 0 for row in found["rows"])
+    assert "12 losses, which differ by at most 0 from" in found["resumption"]
+    assert found["preprocessing"].endswith(" tokens/s")
+    assert found["sampler"].startswith("not measured: no sample")
+    assert done.stdout.startswith("No GPU, PyTorch ")
+    without = inside("python", program, check=False)
+    assert without.stderr.splitlines()[-2] == "error: PyTorch finds no GPU"

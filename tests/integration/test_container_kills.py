@@ -54,7 +54,7 @@ def two(lab, registry, tiny, request):
         pytest.param("docker", 9, id="docker", marks=pytest.mark.slow),
     ],
 )
-def test_swap_killed_at_its_commands(runtime, every, two, told):
+def test_swap_killed_at_its_commands(runtime, every, two):
     clone, old, _ = two(runtime)
     points = Points(clone, "move_built_container_to_active.py")
     points.restore()
@@ -71,12 +71,10 @@ def test_swap_killed_at_its_commands(runtime, every, two, told):
         assert image_in_use(clone) == new
         assert not clone.left()
     assert min(seen.values()) > 0
-    told(f"swap ({runtime}) killed at {sum(seen.values())} points: {seen[old]} times the old image")
-    told("  was in use then, else the new one; none was lost, and the next swap always succeeded")
 
 
 @AT_SOME_POINTS
-def test_roll_back_killed_at_its_commands(every, two, told):
+def test_roll_back_killed_at_its_commands(every, two):
     clone, old, old_version = two()
     clone.move()
     new = image_in_use(clone)
@@ -88,27 +86,23 @@ def test_roll_back_killed_at_its_commands(every, two, told):
         assert image_in_use(clone) == old
         assert not clone.left()
     assert min(seen.values()) > 0
-    told(f"roll back killed at {sum(seen.values())} points: none lost an image")
 
 
 @AT_SOME_POINTS
-def test_prune_killed_at_its_commands(every, two, told):
+def test_prune_killed_at_its_commands(every, two):
     clone, _, _ = two()
     clone.move()
     new = image_in_use(clone)
-    count = 0
     points = Points(clone, "move_built_container_to_active.py", "--prune")
     for _ in points.each(every):
-        count += 1
         assert image_in_use(clone) == new
         assert points.whole().returncode == 0
         assert len(clone.versions()) == 1
         assert image_in_use(clone) == new
-    told(f"prune killed at {count} points: the image in use stayed")
 
 
 @AT_SOME_POINTS
-def test_build_killed_at_its_commands(every, two, told):
+def test_build_killed_at_its_commands(every, two):
     """From an archive that is a SIF, so that hundreds of builds take seconds."""
     clone, old, _ = two(more=False)
     clone.build("--force")
@@ -119,10 +113,8 @@ def test_build_killed_at_its_commands(every, two, told):
         (clone.containers / f"build/killed-apptainer_1_amd64.{ending}").rename(
             archives / f"killed-apptainer_1_amd64.{ending}"
         )
-    count = 0
     points = Points(clone, "build_container.py", "offline", "--force")
     for _ in points.each(every):
-        count += 1
         assert image_in_use(clone) == old
         image = clone.containers / "build/killed-apptainer_1_amd64.sif"
         record = image.with_name(f"{image.name}.json")
@@ -133,13 +125,12 @@ def test_build_killed_at_its_commands(every, two, told):
         assert not clone.left()
     clone.move()
     assert image_in_use(clone) != old
-    told(f"build killed at {count} points: the image in use stayed, and the next one succeeded")
 
 
 MESSAGES = ("Starting", "Fetching", "Extracting", "Inserting", "Creating")
 
 
-def test_build_killed_at_every_message_of_apptainer(two, told):
+def test_build_killed_at_every_message_of_apptainer(two):
     clone, old, _ = two(more=False)
     command = clone.command("build_container.py", "--force")
     for message in MESSAGES:
@@ -157,7 +148,6 @@ def test_build_killed_at_every_message_of_apptainer(two, told):
     assert not clone.left()
     clone.move()
     assert image_in_use(clone) != old
-    told(f"build killed at {len(MESSAGES)} points of Apptainer's: the image in use stayed")
 
 
 def test_build_that_gets_ctrl_c_leaves_nothing(two):
@@ -180,7 +170,7 @@ def test_build_that_gets_ctrl_c_leaves_nothing(two):
     ],
     ids=["some", "more"],
 )
-def test_disk_that_fills_up_at_any_point(sizes, two, registry, small_disk, told):
+def test_disk_that_fills_up_at_any_point(sizes, two, registry, small_disk):
     clone, _, _ = two()
     disk = small_disk(24, "disk")
     clone.use(registry.name("lab/killed-apptainer:1"), scratch=disk / "a scratch")
@@ -204,4 +194,3 @@ def test_disk_that_fills_up_at_any_point(sizes, two, registry, small_disk, told)
             assert not clone.left()
         clone.build("--force")  # for the next round, whatever became of this one
     assert 0 < failed < count
-    told(f"disk full at {count} points, {failed} of them errors: the image in use stayed whole")

@@ -60,7 +60,7 @@ def test_each_command_of_the_page(
         command = airgapped(words) if without_network else words
         return processes.run(command, env=clone.environment, cwd=clone.root)
 
-    first, again = commands(root, ""), commands(root, "Change it")
+    first, again = commands(root, ""), commands(root, "Change the image")
     across = commands(root, "On a machine without network")
     configure(laptop, registry.name("lab/small:1"), far)
     for words in first:

@@ -4,12 +4,16 @@ They are planted for real, but for what cannot be here: GPUs, Lustre and Slurm's
 programs that say what the real ones would, and so is an old Python.
 """
 
+import http.server
 import os
 import re
 import shlex
+import ssl
 import subprocess
 import sys
+import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Callable, NamedTuple
 
@@ -38,6 +42,36 @@ sys.argv = sys.argv[1:]
 sys.path[0] = sys.argv[0].rpartition("/")[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+
+
+class Https(NamedTuple):
+    """A server whose certificate only those trust who are told to."""
+
+    url: str
+    certificate: Path
+
+
+@pytest.fixture
+def https_server(require, run, tmp_path):
+    """Give a server that answers each GET."""
+    require("openssl")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    run([*make, *names, "-keyout", key, "-out", certificate])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    served = tmp_path / "served"
+    (served / "simple").mkdir(parents=True)
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(served))
+    server = http.server.ThreadingHTTPServer(("localhost", 0), handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield Https(f"https://localhost:{server.server_port}", certificate)
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 def test_all_is_well_where_it_is(healthy):

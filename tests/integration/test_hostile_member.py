@@ -12,8 +12,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support import modes
-from support.members import open_to_others, set_default_acl
+from support.members import effective, set_default_acl, writable
 from support.processes import finish, wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.only_root]
@@ -361,7 +360,7 @@ def test_jobs_are_submitted_below_a_default_acl(make_village):
     run, log = village.victim.finish(village.victim.job("train", PRINT), "--", "once more")
     assert "mine: once more" in log
     for each in (run, *run.rglob("*")):
-        assert each.is_symlink() or "w" not in open_to_others(each), each
+        assert each.is_symlink() or not effective(each) & 0o022, each
 
 
 def test_hint_of_an_open_directory_mends_it(make_village):
@@ -379,7 +378,7 @@ def test_hint_of_an_open_directory_mends_it(make_village):
         code, log = village.victim.run_job(done.stdout.split()[0])
         assert code == 0 and "mine: once more" in log, log
         made = [village.scratch(village.victim), *village.scratch(village.victim).iterdir()]
-        assert [each for each in made if "w" in open_to_others(each)] == []
+        assert [each for each in made if effective(each) & 0o022] == []
 
 
 def follow(victim, *words):
@@ -631,4 +630,4 @@ def test_watcher_changes_nothing_that_is_built_for_the_group(with_packages, umas
     show = ("python", "-c", "import longship_tiny; print(longship_tiny.VERSION)")
     assert victim.type("container_run.py", *show).stdout == "1.0\n"
     assert watch.caught == [] and village.stolen() == []
-    assert [each for each in modes.writable(village.shared) if "pins" not in each] == []
+    assert [each for each in writable(village.shared) if "pins" not in each] == []

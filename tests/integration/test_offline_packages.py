@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import tarfile
 import time
 import zipfile
 
@@ -11,12 +12,7 @@ import pytest
 from support import processes
 from support.environments import write_wheel
 from support.lab import fill, is_told
-from support.packages import (
-    configured_repositories,
-    write_packages,
-    write_repositories,
-    write_sdist,
-)
+from support.packages import configured_repositories, write_packages, write_repositories
 from support.repository import toml
 
 from lib.configuration.sites import own_arch
@@ -24,6 +20,26 @@ from lib.configuration.sites import own_arch
 OWN = own_arch()
 OTHER = {"amd64": "arm64", "arm64": "amd64"}[OWN]
 MACHINE = {"amd64": "x86_64", "arm64": "aarch64"}[OTHER]
+
+
+def write_sdist(folder, name, version, extension=False):
+    """Write a package that comes only as source; a wheel with an `extension` fits one machine."""
+    module = f', ext_modules=[Extension("{name}_c", ["{name}.c"])]' if extension else ""
+    files = {
+        "setup.py": "from setuptools import Extension, setup\n"
+        f'setup(name="{name}", version="{version}", py_modules=["{name}"]{module})\n',
+        f"{name}.py": f'VERSION = "{version}"\n',
+        f"{name}.c": "int nothing;\n",
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "pyproject.toml": '[build-system]\nrequires = ["setuptools"]\n'
+        'build-backend = "setuptools.build_meta"\n',
+    }
+    source = folder / f"{name}-{version}"
+    source.mkdir()
+    for each, text in files.items():
+        (source / each).write_text(text)
+    with tarfile.open(folder / f"{name}-{version}.tar.gz", "w:gz") as archive:
+        archive.add(source, source.name)
 
 
 @pytest.fixture

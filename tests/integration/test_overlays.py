@@ -268,7 +268,7 @@ def test_missing_packer_is_told(version, on_host, tmp_path):
 
 
 def test_packing_shows_on_a_terminal_how_far_it_is(fresh):
-    clone = fresh.clone
+    clone = fresh
     command, environment = clone.command("build_overlay.py"), {**clone.environment, **fresh.find}
     with Terminal(command, env=environment, cwd=clone.root) as terminal:
         assert terminal.end() == 0, terminal.said
@@ -608,7 +608,7 @@ def test_repositories_lie_in_a_venv_above_it(runtime, make_overlay_clone, wheels
     clone = make_overlay_clone(
         tmp_path, runtime, ["longship_starts", "longship_tiny"], configured_repositories(servers)
     )
-    repositories = write_repositories(clone.clone, servers)
+    repositories = write_repositories(clone, servers)
     find = {"PIP_FIND_LINKS": found.as_uri(), "PIP_NO_INDEX": "0"}
     if "SSL_CERT_FILE" not in clone.environment:  # the small Debian has no certificates
         find["SSL_CERT_FILE"] = ssl.get_default_verify_paths().openssl_cafile

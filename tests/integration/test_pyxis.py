@@ -1,15 +1,18 @@
-"""Jobs of AWS and Alps, whose srun starts the containers: see support/pyxis.py."""
+"""Jobs of AWS and Alps, whose srun starts the containers: see stand_ins/pyxis/srun."""
 
 import re
+import shutil
 from functools import partial
 
 import pytest
+from support import cache, processes
 from support.jobs import JobClone
-from support.pyxis import MARK, write_srun
 from support.repository import toml
 
 from lib.configuration.sites import own_arch
 
+# What only the image has.
+MARK = "/etc/longship-tests-image"
 TRAIN = "aws/run_training_aws.sbatch"
 # What a stack's training would be: it says where it runs, and as what.
 STACK = f"""#!/usr/bin/env bash
@@ -21,13 +24,33 @@ echo
 """
 
 
+@pytest.fixture(scope="session")
+def squashfs_image(base_tar, require, session_environment):
+    """Give the small Debian as an image of enroot's, with a file that nothing else has."""
+    require("fuse")
+
+    def build(partial):
+        folder = partial.with_name("partial-unpacked-squashfs")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        unpack = ["tar", "--extract", "--exclude=./dev/*", "--file", base_tar, "-C", folder]
+        processes.run(unpack, env=session_environment)
+        (folder / MARK[1:]).write_text("the image\n")
+        pack = ["mksquashfs", folder, partial, "-comp", "gzip", "-no-progress", "-quiet"]
+        processes.run(pack, env=session_environment)
+        processes.run(["chmod", "-R", "u+w", folder], env=session_environment)
+        shutil.rmtree(folder)
+
+    return cache.cached(f"{base_tar.stem}-marked.sqsh", build)
+
+
 @pytest.fixture(scope="module")
 def make_clone(root, slurm_cluster, squashfs_image):
     """Give a function that makes a clone with a stack that only tells, and no packages."""
     return partial(_make_clone, root, slurm_cluster, squashfs_image)
 
 
-def _make_clone(root, slurm_cluster, squashfs_image, folder, **options):
+def _make_clone(root, slurm_cluster, squashfs_image, folder, engine=False):
     scratch = folder / "scratch"
     scratch.mkdir()
     clone = JobClone(root, folder / "clone", slurm_cluster, scratch)
@@ -40,8 +63,10 @@ def _make_clone(root, slurm_cluster, squashfs_image, folder, **options):
     stack = clone.root / "stacks/pytorch"
     (stack / "stack.toml").write_text('description = "only tells"\n')
     (stack / "run_training.sh").write_text(STACK)
-    path = write_srun(folder / "bin", **options)
-    clone.environment["PATH"] = f"{path}:{clone.environment['PATH']}"
+    shutil.copytree(root / "tests/stand_ins/pyxis", folder / "bin")
+    text = (folder / "bin/srun").read_text().replace("ENGINE = False", f"ENGINE = {engine}")
+    (folder / "bin/srun").write_text(text.replace('"srun"', repr(shutil.which("srun")), 1))
+    clone.environment["PATH"] = f"{folder / 'bin'}:{clone.environment['PATH']}"
     return clone
 
 

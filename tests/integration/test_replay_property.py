@@ -182,7 +182,7 @@ def check_saved(mine, before, folder):
     ("seed", "clones"),
     [(0, 8), *(pytest.param(each, CLONES, marks=pytest.mark.slow) for each in range(ROUNDS))],
 )
-def test_no_change_is_ever_lost(seed, clones, root, tmp_path, clean_environment, told):
+def test_no_change_is_ever_lost(seed, clones, root, tmp_path, clean_environment):
     environment = {**clean_environment, **IDENTITY}
     upstream = make_upstream(tmp_path / "upstream", environment, seed)
     clone = Clone(root, tmp_path / "a clone", environment)
@@ -215,8 +215,3 @@ def test_no_change_is_ever_lost(seed, clones, root, tmp_path, clean_environment,
         if name in stopped:
             assert mine[name].state() == before[name], name
         check_saved(mine[name], before[name], tmp_path / "saved")
-    merges = sum(wanted[name][0] is not None for name in stopped)
-    told(
-        f"update of {clones} clones with random changes: {clones - len(stopped)} replayed, "
-        f"{len(stopped)} conflicts taken back ({merges} of them only between single commits)"
-    )

@@ -1,6 +1,6 @@
 """The stack megatron-bridge with the real one: recipes, import, two ranks, stop, export.
 
-GPU, TransformerEngine and Python 3.12 have stand-ins, see tests/support/no_gpu.py.
+GPU, TransformerEngine and Python 3.12 have stand-ins, see tests/stand_ins/no_gpu.py.
 """
 
 import json
@@ -150,7 +150,7 @@ def bridge(root, session_environment, hub, tmp_path_factory):
         processes.run([sys.executable, root / "set_up.py", "install"], env=environment, timeout=900)
         show = "import sysconfig; print(sysconfig.get_path('purelib'))"
         packages = Path(inside("python", "-c", show).stdout.strip())
-        (packages / "no_gpu.py").write_text((root / "tests/support/no_gpu.py").read_text())
+        (packages / "no_gpu.py").write_text((root / "tests/stand_ins/no_gpu.py").read_text())
         (packages / "no_gpu.pth").write_text("import no_gpu\n")
     return inside
 

@@ -2,7 +2,7 @@
 
 For the data, megatron-core comes as the newest wheel, of an earlier release than the pinned one, of
 which the registry has none. A training and its export run the pinned release, with stand-ins for
-GPU, TransformerEngine and Python 3.12, see tests/support/no_gpu.py.
+GPU, TransformerEngine and Python 3.12, see tests/stand_ins/no_gpu.py.
 """
 
 import json
@@ -295,7 +295,7 @@ def megatron(root, session_environment, inside, data, tmp_path_factory):
     (own / "repos").mkdir()
     (own / "repos/Megatron-LM").symlink_to(clone)
     (own / "python").mkdir()
-    shutil.copy(root / "tests/support/no_gpu.py", own / "python")
+    shutil.copy(root / "tests/stand_ins/no_gpu.py", own / "python")
     (own / "python/sitecustomize.py").write_text("import no_gpu\n")
     base = Path(inside.environment["LONGSHIP_CONFIGURATION"]).read_text()
     prefix = toml(data / "corpus_text_document")

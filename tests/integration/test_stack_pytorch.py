@@ -21,7 +21,7 @@ def packed(root, base_image, session_environment, tmp_path_factory):
     clone = Clone(root, tmp_path_factory.mktemp("packing") / "clone", session_environment)
     clone.configure(configuration(scratch, base_image, OVERLAY))
     with cache.locked(name):
-        clone._run("build_overlay.py", (), None, {"timeout": 900})
+        clone.type("build_overlay.py", timeout=900)
     return scratch / "overlays"
 
 

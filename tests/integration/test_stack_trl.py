@@ -63,7 +63,7 @@ def trl(root, session_environment, tmp_path_factory):
 def toy(trl, root, tmp_path_factory):
     """Give a folder with a tiny model and pairs of texts."""
     folder = tmp_path_factory.mktemp("toy")
-    trl("python", root / "tests/support/toy_translation.py", folder)
+    trl("python", root / "tests/integration/toy_translation.py", folder)
     return folder
 
 
@@ -78,7 +78,7 @@ def packed(root, base_image, session_environment, tmp_path_factory):
         clone.set_up("install", timeout=900)
         more = '[packages]\noverlay = "myenv"\ncompression = "lz4"\n'
         clone.configure(f'stack = "trl"\n{configuration(scratch, base_image, more)}')
-        clone._run("build_overlay.py", (), None, {"timeout": 900})
+        clone.type("build_overlay.py", timeout=900)
     return scratch
 
 

@@ -224,7 +224,7 @@ def test_folder_in_the_place_of_the_link_is_left_alone(with_venv, base_image):
 
 
 def doctor(clone):
-    return clone._run("doctor.py", (), {}, {"check": False})
+    return clone.type("doctor.py", check=False)
 
 
 def test_doctor_looks_whether_a_venv_fits_the_image(with_venv, their_venv, tmp_path):

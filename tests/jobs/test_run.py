@@ -209,7 +209,7 @@ def test_who_has_stopped_a_job_is_known_by_its_log(log, stopped, bash, tmp_path)
 def test_end_keeps_the_exit_code_when_the_record_cannot_be_written(code, bash, tmp_path):
     lines = (
         f"RUN_DIR='{tmp_path}/none' longship_log= longship_facts=(job 1)",
-        "trap 'run_end $?' EXIT",
+        "at_exit run_end",
         f"exit {code}",
     )
     done = bash(*lines, check=False)
@@ -223,7 +223,7 @@ def test_record_that_cannot_be_completed_at_last_is_an_error(bash, tmp_path):
         f"RUN_DIR='{tmp_path}/run' longship_log= longship_facts=(job 1)",
         """spoil() { file_begin() { fail "cannot write $1" x; }; }""",
         "longship_at_end=(spoil)",
-        'mkdir "$RUN_DIR"; run_end 0',
+        'mkdir "$RUN_DIR"; run_end',
     )
     done = bash(*lines, check=False)
     assert done.returncode == 0 and json.loads((tmp_path / "run/record.json").read_text())["ended"]
@@ -256,7 +256,7 @@ def test_end_is_recorded_before_what_takes_long(late, bash, tmp_path):
         f"longship_log='{tmp_path}/log' longship_facts=(job 7) SLURM_JOB_ID=7",
         "measure() { run_set_fact gpu_hours 1.5; }",
         "longship_at_end=(measure)",
-        "trap 'run_end $?' EXIT",
+        "at_exit run_end",
         "exit 143",
     )
     env = {"RUN_DIR": str(tmp_path), "LONGSHIP_ROOT": str(tmp_path)}

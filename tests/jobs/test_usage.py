@@ -17,7 +17,7 @@ from lib.script.command import call
 from lib.script.quoting import Expansion
 from lib.script.render import render
 
-SMI = Path(__file__).resolve().parents[1] / "support/smi"
+SMI = Path(__file__).resolve().parents[1] / "stand_ins/smi"
 TOOLS = [
     "awk",
     "bash",

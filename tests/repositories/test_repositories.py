@@ -158,26 +158,15 @@ report = Report(as_json=False)
 for each in find_clone(Path(sys.argv[2])):
     report.add(each)
 """
-OF_BUNDLE = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from lib.bundle import tree
-from lib.script.errors import LongshipError
-try:
-    tree.run("git", "-C", sys.argv[2], "rev-parse", "--show-toplevel")
-except LongshipError as error:
-    error.print()
-"""
 
 
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
         ([call(sys.executable, "-c", OF_DOCTOR, ROOT, "FOLDER")], "warning"),
-        ([call(sys.executable, "-c", OF_BUNDLE, ROOT, "FOLDER")], "error: "),
         ([call(*WORKER, "check", "--name=group")], "error: "),
     ],
-    ids=["doctor.py", "bundle.py", "set_up.py"],
+    ids=["doctor.py", "set_up.py"],
 )
 def test_clone_of_another_user_is_named_with_what_allows_it(
     lines, expected, run, clean_environment, tmp_path

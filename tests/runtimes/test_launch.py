@@ -474,8 +474,9 @@ def test_rank_that_cannot_start_stays_until_slurm_has_read_why(
     step, end, stays, run, clean_environment
 ):
     environment = {**clean_environment, **({"SLURM_STEP_NUM_TASKS": step} if step else {})}
-    begin = f"sleep() {{ echo stays; }}\n{definitions()['exit_delay']}\nset -eu"
-    done = run(["bash", "-c", f"{begin}; exit_delay; {end}"], env=environment, check=False)
+    lines = ["sleep() { echo stays; }", "exit_delay", "lock_run a_lock :", end]
+    script = render("a rank that takes a lock to unpack an overlay", lines)
+    done = run(["bash", "-c", script], env=environment, check=False)
     assert (done.stdout == "stays\n", done.returncode) == (stays, 3)
 
 

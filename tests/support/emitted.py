@@ -1,13 +1,12 @@
 """Every kind of script that is emitted, from a configuration, for a machine and a runtime."""
 
+import runpy
 from functools import partial
 from pathlib import Path
 
 from lib import ROOT
-from lib.bundle.bundle import pack_lines, unpack_lines, verify_lines
 from lib.configuration.layers import load_settings
 from lib.configuration.paths import derive_paths
-from lib.doctor import job as job_diagnosis
 from lib.images import build, versions
 from lib.jobs.job_files import read_job_file
 from lib.jobs.runs import NAMED
@@ -20,7 +19,6 @@ from lib.script.render import render
 from support.requests import lines_for
 
 ENVIRON = {"HOME": "/home/me", "USER": "me", "PATH": "/usr/bin:/bin"}
-BUNDLE = "/media/it's a stick"
 # As Slurm prints it in one line.
 FACTS = (
     "JobId=12 JobName=train UserId=me(1000) GroupId=me(1000) Account=my-account QOS=(null) "
@@ -69,7 +67,6 @@ JOBS = {
     ),
     "job_start": _job_start,
     "job_start_watched": partial(_job_start, restarts=3),
-    "doctor_job": job_diagnosis.lines,
 }
 IMAGES = {
     "build_container_online": partial(build.build_lines, force=False, command_line="x y"),
@@ -102,18 +99,16 @@ OVERLAYS = {
     "container_run_overlay": run_lines,
     "set_up_overlay": set_up.install_lines,
 }
-# No matter the runtime.
-BUNDLES = {
-    "bundle_pack": lambda env: pack_lines(
-        env.settings, env.paths, BUNDLE, typed="x y", allowed=["a b", "it's"]
-    ),
-    "bundle_verify": lambda env: verify_lines(env.paths.root, BUNDLE, typed="x y"),
-    "bundle_unpack": lambda env: unpack_lines(env.settings, env.paths, BUNDLE, typed="x y"),
-}
+# An extra has a table of its own. Each kind has a golden plan: here are the folders of these plans.
+GOLDEN_OF, EXTRAS = {}, {}
+for file in sorted(Path(ROOT).glob("extras/*/tests/emitted.py")):
+    kinds = runpy.run_path(str(file))["KINDS"]
+    GOLDEN_OF.update(dict.fromkeys(kinds, file.with_name("golden")))
+    EXTRAS.update(kinds)
 KINDS = {
     "container_run": run_lines,
     "container_run_online": partial(run_lines, online=True),
-    **{**JOBS, **IMAGES, **SET_UPS, **OVERLAYS, **BUNDLES},
+    **{**JOBS, **IMAGES, **SET_UPS, **OVERLAYS, **EXTRAS},
 }
 
 

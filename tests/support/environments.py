@@ -2,13 +2,14 @@
 
 import functools
 import hashlib
-import shutil
 import zipfile
+from base64 import urlsafe_b64encode
 from pathlib import Path
 
 import pytest
 
 from lib import ROOT
+from lib.configuration.sites import own_arch
 from support import cache, processes
 from support.repository import Clone, toml
 
@@ -32,22 +33,6 @@ def wheels(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def uv(session_environment):
-    """Give a uv, fetched from the package index once."""
-
-    def build(partial):
-        venv = partial.with_name("partial-uv-venv")
-        shutil.rmtree(venv, ignore_errors=True)
-        processes.run(["python3", "-m", "venv", venv], env=session_environment)
-        install = [venv / "bin/python", "-m", "pip", "install", "--quiet", *UV]
-        processes.run(install, env=session_environment)
-        shutil.copy(venv / "bin/uv", partial)
-        shutil.rmtree(venv)
-
-    return cache.cached(f"uv-{cache.fingerprint(UV)}", build)
-
-
-@pytest.fixture(scope="session")
 def fetcher(session_environment):
     """Give a venv with pip, build and uv, which `set_up.py download` makes once on a machine."""
     wanted = ["pip>=24", "build>=1", *UV]
@@ -58,6 +43,12 @@ def fetcher(session_environment):
         processes.run([*install, *wanted], env=session_environment)
 
     return cache.cached(f"fetcher-{cache.fingerprint(wanted)}", build)
+
+
+@pytest.fixture(scope="session")
+def uv(fetcher):
+    """Give a uv."""
+    return fetcher / "bin/uv"
 
 
 def write_wheel(folder, name, version, tag="py3-none-any", payload=0, requires="", data=""):
@@ -72,21 +63,15 @@ def write_wheel(folder, name, version, tag="py3-none-any", payload=0, requires="
     }
     if payload or data:
         files[f"{name}.txt"] = "0" * (payload << 20) + data
-    record = "".join(
-        f"{path},sha256={_digest(text)},{len(text.encode())}\n" for path, text in files.items()
-    )
+    record = ""
+    for path, text in files.items():
+        digest = urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+        record += f"{path},sha256={digest},{len(text.encode())}\n"
     with zipfile.ZipFile(
         folder / f"{name}-{version}-{tag}.whl", "w", zipfile.ZIP_DEFLATED
     ) as wheel:
         for path, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
             wheel.writestr(path, text)
-
-
-def _digest(text):
-    import base64
-
-    digest = hashlib.sha256(text.encode()).digest()
-    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 @pytest.fixture(scope="session")
@@ -97,20 +82,20 @@ def make_clone(request, root, session_environment):
     there is none.
     """
 
-    def make(folder, runtime, requirements=(), more="", image=None):
+    def make(folder, runtime, requirements=(), more="", image=None, kind=Clone):
         environment = session_environment
         if runtime == "apptainer" and image is None:
             image = request.getfixturevalue("base_image")
         if runtime in ("docker", "podman"):
             image = image or IN_STORE
             environment = request.getfixturevalue(f"{runtime}_environment")
-            tag = request.getfixturevalue(f"{runtime}_image")(f"longship/base_1:{_arch()}_1_a")
-        clone = Clone(root, folder / "it's a clone", environment)
+            tag = request.getfixturevalue(f"{runtime}_image")(f"longship/base_1:{own_arch()}_1_a")
+        clone = kind(root, folder / "it's a clone", environment)
         clone.runtime = runtime
         clone.image = image
         clone.scratch = folder / "it's a scratch"
         if runtime in ("docker", "podman"):
-            put_tag_in_use(clone.scratch, runtime, f"base_1_{_arch()}", tag)
+            put_tag_in_use(clone.scratch, runtime, f"base_1_{own_arch()}", tag)
         file = clone.root / "requirements/tiny.txt"
         file.write_text("".join(f"{each}\n" for each in requirements))
         (clone.root / "stacks/pytorch/stack.toml").write_text('description = "no torch"\n')
@@ -133,12 +118,6 @@ def put_tag_in_use(scratch, runtime, name, tag):
     versions.mkdir(parents=True)
     (versions / f"{name}_1_a.{runtime}").write_text(f"{tag}\n")
     (scratch / f"containers/{name}.{runtime}").symlink_to(f"versions/{name}_1_a.{runtime}")
-
-
-def _arch():
-    from lib.configuration.sites import own_arch
-
-    return own_arch()
 
 
 @pytest.fixture(scope="session")

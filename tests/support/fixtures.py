@@ -24,10 +24,9 @@ pytest_plugins = [
     "support.overlays",
     "support.patients",
     "support.slurm",
-    "support.controller",
     "support.jobs",
     "support.members",
-    "support.pyxis",
+    "support.real",
     "support.terminal",
 ]
 

@@ -56,12 +56,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 class Copies:
     """Runs scripts as copies of a Python.
 
-    Parameters
-    ----------
-    server : subprocess.Popen
-        The Python: it runs `SERVER`, with a folder of modules and the names of those to import.
-    folder : pathlib.Path
-        An empty folder, for what the scripts read and write.
+    The server is a process that runs `SERVER`; what the scripts read and write is in the folder.
     """
 
     def __init__(self, server, folder):

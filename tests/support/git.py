@@ -42,15 +42,7 @@ def record_code(run, folder, directory, **options):
 
 
 class Repository:
-    """A git repository in a folder.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Its working tree.
-    environment : dict
-        What git is run with.
-    """
+    """A git repository, by its working tree and the environment that git is run with."""
 
     def __init__(self, folder, environment):
         self.folder = Path(folder)
@@ -112,14 +104,6 @@ class Repository:
         """Give all that an update must bring back: files, index, branch, commit."""
         branch = self.git("symbolic-ref", "-q", "HEAD", check=False).stdout
         return self.files(), self.staged(), branch, self.head()
-
-
-def differences(before, after):
-    """Name what differs between two states of a repository."""
-    files = {name for name in {*before[0], *after[0]} if before[0].get(name) != after[0].get(name)}
-    names = ("index", "branch", "commit")
-    others = {name for name, old, new in zip(names, before[1:], after[1:]) if old != new}
-    return files | others
 
 
 def make_upstream(folder, environment):

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-import time
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,6 @@ import pytest
 from lib.configuration.sites import own_arch
 from support import cache, processes
 from support.repository import Clone, toml
-from support.slurm import FINAL, POLL
 
 TOY = ("--layers", "1", "--heads", "2", "--width", "32", "--sequence-length", "32")
 # The same numbers whatever the number of ranks, but for the order in which gradients are added.
@@ -62,10 +61,7 @@ class JobClone(Clone):
         assert hosts.exists()
         return {"APPTAINER_BIND": f"{hosts}:/etc/hosts:ro"}
 
-    def submit(self, *words, check=True, **options):
-        """Run submit.py to its end; return its CompletedProcess."""
-        __tracebackhide__ = True
-        return self._run("submit.py", words, options.pop("env", None), {"check": check, **options})
+    submit = partialmethod(Clone.type, "submit.py")
 
     def job(self, *words, **options):
         """Submit one job; return its id."""
@@ -97,14 +93,7 @@ class JobClone(Clone):
     def wait_until(self, job, condition, timeout=600):
         """Wait for something that a running job brings about."""
         __tracebackhide__ = True
-        deadline = time.monotonic() + timeout
-        while True:
-            state = self.slurm.facts(job)["JobState"]  # first: what it ended with counts too
-            if condition():
-                return
-            if state in FINAL or time.monotonic() > deadline:
-                pytest.fail(f"job {job} is {state}:\n{self.slurm.log(job)}", pytrace=False)
-            time.sleep(POLL)
+        self.slurm.wait(job, "as it should be", timeout=timeout, until=condition)
 
 
 class Run:

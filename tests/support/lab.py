@@ -57,20 +57,6 @@ class Lab(Clone):
         ]
 
 
-TOLD = pytest.StashKey()
-
-
-@pytest.fixture
-def told(pytestconfig):
-    """Give a function that adds a line to the summary at the end of the run."""
-    return pytestconfig.stash.setdefault(TOLD, []).append
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    for line in config.stash.get(TOLD, []):
-        terminalreporter.write_line(line)
-
-
 def is_told(done, message, hint, code=1):
     """Check that it ended with one line that says what is wrong and one that says what to type."""
     lines = done.stderr.splitlines() or [""]

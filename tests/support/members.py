@@ -1,15 +1,16 @@
 """Two members of a group, users with names of their own, and a Slurm of one node for them.
 
-Neither user is made: a mount namespace gives them names. Slurm itself gives a job the groups that
-the system knows of its user, so what stands for it here keeps a submission, and the test starts it.
+Neither user is made: a mount namespace gives them names. What stands for Slurm keeps a submission,
+and the test starts it, see stand_ins/members.
 """
 
 import contextlib
+import importlib.util
 import os
 import shlex
 import shutil
+import stat
 import struct
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,6 +26,7 @@ from support.repository import copy_tree, toml
 GROUP = 61000
 USERS = {"victim": 61001, "mallory": 61002}
 WORLD = Path("/var/tmp")  # pytest's own folder is closed to others
+STAND_INS = Path(__file__).resolve().parents[1] / "stand_ins/members"
 PARENTS = ("plain", "setgid", "acl")
 
 # Everything is looked up in these two files, as on a machine with its users in them.
@@ -32,59 +34,7 @@ NAMED = """
 mount --bind "$1/passwd" /etc/passwd && mount --bind "$1/group" /etc/group && shift && exec "$@"
 """
 
-SBATCH = """\
-#!/bin/bash
-# Keep a submission below the home directory, for Member.start_job, and print its number.
-kept=()
-for word; do
-  case $word in
-    --test-only) exit ;;
-    -*) kept+=("$word"); shift ;;
-    *) break ;;
-  esac
-done
-mkdir -p -m 700 "$HOME/slurm"
-id=$((100 + $(ls "$HOME/slurm" | wc -l)))
-mkdir -m 700 "$HOME/slurm/$id"
-cp -- "$1" "$HOME/slurm/$id/slurm_script"
-printf '%s\\0' "${kept[@]}" >"$HOME/slurm/$id/options"
-printf '%s\\0' "${@:2}" >"$HOME/slurm/$id/arguments"
-env -0 >"$HOME/slurm/$id/environment"
-printf '%s\\n' "$PWD" >"$HOME/slurm/$id/directory"
-echo "$id"
-"""
-SCONTROL = """\
-#!/bin/bash
-case $* in
-  *hostnames*) echo node1 ;;
-  *config*) printf 'ClusterName = longship\\nPrivateData = none\\n' ;;
-  *job*) cat "$HOME/slurm/${*: -1}/facts" ;;
-esac
-"""
-SRUN = """\
-#!/bin/bash
-while [[ $1 == -* ]]; do shift; done
-export SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1
-export SLURM_STEP_TASKS_PER_NODE=1 SLURM_STEP_NODELIST=node1
-exec "$@"
-"""
-# It names the image that it starts.
-APPTAINER = """\
-#!/bin/bash
-while (($#)) && [[ $1 != *.sif ]]; do shift; done
-echo "started in $1" >&2
-exec "${@:2}"
-"""
 SIF = "#!/usr/bin/env run-singularity\n\0SIF_MAGIC\00001\000{}\0"
-FACTS = (
-    "JobId={id} JobName={name} UserId={user}({uid}) GroupId={user}({uid}) Account=(null) "
-    "QOS=(null) JobState=RUNNING Restarts=0 BatchFlag=1 TimeLimit=01:00:00 "
-    "SubmitTime=2026-01-02T03:04:05 Partition=all NodeList=node1 BatchHost=node1 NumNodes=1 "
-    "NumCPUs=1 NumTasks=1 TRES=cpu=1,node=1 Features=(null) Command={directory}/job.sbatch "
-    "WorkDir={directory} StdErr={log} StdIn=/dev/null StdOut={log} Power=\n"
-)
-# As Slurm starts a job: its log is opened first, by the user.
-BEGIN = 'cd "$1" && exec bash "${@:3}" >>"$2" 2>&1 </dev/null'
 
 
 class Member:
@@ -161,39 +111,9 @@ class Member:
 
     def start_job(self, number, **environment):
         """Start a submitted job; return its Popen and the path of its log."""
-        folder = self.home / "slurm" / number
-        kept = [os.fsdecode(each) for each in (folder / "environment").read_bytes().split(b"\0")]
-        variables = dict(each.partition("=")[::2] for each in kept if each)
-        arguments = [
-            os.fsdecode(each) for each in (folder / "arguments").read_bytes().split(b"\0")[:-1]
-        ]
-        script = (folder / "slurm_script").read_text()
-        options = os.fsdecode((folder / "options").read_bytes()).split("\0")
-        words = [
-            *(line[8:] for line in script.splitlines() if line.startswith("#SBATCH ")),
-            *options,
-        ]
-        given = dict(each.strip().lstrip("-").partition("=")[::2] for each in words)
-        name, directory = given["job-name"], (folder / "directory").read_text().strip()
-        log = given["output"].replace("%j", number).replace("%x", name)
-        facts = {"id": number, "name": name, "log": log, "directory": directory}
-        (folder / "facts").write_text(FACTS.format(user=self.name, uid=self.uid, **facts))
-        self.own(folder)
-        variables.update(
-            SLURM_JOB_ID=number,
-            SLURM_JOB_NAME=name,
-            SLURM_JOB_NODELIST="node1",
-            SLURM_JOB_NUM_NODES="1",
-            SLURM_NNODES="1",
-            SLURM_NTASKS="1",
-            SLURM_SUBMIT_DIR=directory,
-            SLURM_SUBMIT_HOST="login1",
-            SLURMD_NODENAME="node1",
-            SLURM_CLUSTER_NAME="longship",
-            **environment,
-        )
-        command = ["bash", "-c", BEGIN, "job", directory, log, folder / "slurm_script", *arguments]
-        return self.start(command, env=variables), Path(log)
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        log = (self.home / f"slurm/{number}/log").read_text().rstrip("\n")
+        return self.start([self.village.folder / "slurm/start_job", number, *variables]), Path(log)
 
     def run_job(self, number, **environment):
         """Run a submitted job to its end; return its exit code and its log."""
@@ -262,24 +182,19 @@ class Village:
         self.victim, self.mallory = Member(self, "victim"), Member(self, "mallory")
 
     def _make_programs(self):
-        (self.folder / "slurm").mkdir()
-        programs = {"sbatch": SBATCH, "scontrol": SCONTROL, "srun": SRUN}
-        programs.update(dict.fromkeys(("squeue", "scancel", "sinfo"), "#!/bin/bash\n"))
-        for name, text in programs.items():
-            (self.folder / "slurm" / name).write_text(text)
-            (self.folder / "slurm" / name).chmod(0o755)
+        no_runtime = shutil.ignore_patterns("apptainer")
+        slurm = shutil.copytree(STAND_INS, self.folder / "slurm", ignore=no_runtime)
+        for name in ("squeue", "scancel", "sinfo"):
+            (slurm / name).write_text("#!/bin/bash\n")
+            (slurm / name).chmod(0o755)
         # the Python of the tests can be in a directory of root's
         make = ["/usr/bin/python3", "-m", "venv", "--without-pip", self.folder / "python"]
         processes.run(make, env=dict(os.environ))
         (packages,) = (self.folder / "python/lib").glob("python*/site-packages")
         for name in ("click", "tomli"):
-            if found := getattr(sys.modules.get(name) or _imported(name), "__file__", None):
-                shutil.copytree(Path(found).parent, packages / name)
-        for each in (self.folder / "python").rglob("*"):
-            if not each.is_symlink():
-                each.chmod(
-                    each.stat().st_mode | 0o044 | (each.stat().st_mode & 0o100) // 0o100 * 0o011
-                )
+            if found := importlib.util.find_spec(name):
+                shutil.copytree(Path(found.origin).parent, packages / name)
+        processes.run(["chmod", "-R", "a+rX", self.folder / "python"], env=dict(os.environ))
 
     def scratch(self, member):
         """Give the scratch directory of a member."""
@@ -292,9 +207,8 @@ class Village:
 
     def share_image(self):
         """Let the victim's directory for the group have an active image; return its file."""
+        shutil.copy(STAND_INS / "apptainer", self.folder / "slurm")
         victim, name = self.victim, f"base_1_{own_arch()}_20260102T030405Z_unrecorded.sif"
-        (self.folder / "slurm/apptainer").write_text(APPTAINER)
-        (self.folder / "slurm/apptainer").chmod(0o755)
         file = victim.root / "configuration.toml"
         image = 'image = "docker://longship.example/lab/base:1"'
         file.write_text(file.read_text().replace('"host"', f'"apptainer"\n{image}'))
@@ -343,13 +257,6 @@ class Village:
         shutil.rmtree(self.folder)
 
 
-def _imported(name):
-    try:
-        return __import__(name)
-    except ImportError:
-        return None
-
-
 def set_default_acl(folder, group=GROUP):
     """Do what `setfacl -d -m g:GROUP:rwx` does, without that program."""
     user, owner, named, mask, other = 0x01, 0x04, 0x08, 0x10, 0x20
@@ -361,14 +268,32 @@ def set_default_acl(folder, group=GROUP):
         pytest.skip(f"needs a file system with ACLs in {folder}: {error.strerror}")
 
 
-def open_to_others(path):
-    """Say what others can do with a file, `r`, `w` or `x`: by its mode, or by ACL entries.
+def effective(path):
+    """Give the permission bits of a path; those of the group also limit every entry of an ACL."""
+    return stat.S_IMODE(path.lstat().st_mode)
 
-    The bits of the group in the mode are the mask of an ACL, which limits all of its entries.
-    """
-    mode = path.lstat().st_mode
-    bits = mode >> 3 & 7 | mode & 7
-    return "".join(name for name, bit in (("r", 4), ("w", 2), ("x", 1)) if bits & bit)
+
+def listed(top):
+    """Yield all paths below a directory, but what links lead to."""
+    for each in sorted(top.iterdir()):
+        yield each
+        if each.is_dir() and not each.is_symlink():
+            yield from listed(each)
+
+
+def reachable(path, top):
+    """Say whether others can look a path up: they can enter each directory from the top on."""
+    above = [each for each in path.parents if top in each.parents or each == top]
+    return all(effective(each) & 0o011 for each in above)
+
+
+def writable(top):
+    """List what others can reach below a directory and write to; sticky directories are told."""
+    found = []
+    for each in listed(top):
+        if not each.is_symlink() and effective(each) & 0o022 and reachable(each.parent / "x", top):
+            found.append(f"{effective(each):o} {each.relative_to(top)}")
+    return found
 
 
 @pytest.fixture

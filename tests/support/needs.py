@@ -99,29 +99,50 @@ def missing(name):
             return f"needs {name}; missing: {absent}. Install: sudo tests/install_tools.sh {name}"
     elif shutil.which(name) is None:
         return f"needs the program {name}, which this machine does not have"
-    unusable = _UNUSABLE.get(name)
-    return unusable() if unusable else None
-
-
-def gpu_present():
-    return any(glob.glob(pattern) for pattern in ("/dev/nvidia[0-9]*", "/dev/kfd"))
+    return _unusable(name)
 
 
 # Debian has no enroot; it is on the sites that use it.
 _ONLY_WHERE = {
-    "gpu": ("GPU", gpu_present),
+    "gpu": ("GPU", lambda: glob.glob("/dev/nvidia[0-9]*") or glob.glob("/dev/kfd")),
     "enroot": ("enroot", lambda: shutil.which("enroot")),
     "only_root": ("rights of root", lambda: os.geteuid() == 0),
 }
 
 
-def _docker_unusable():
-    if os.geteuid() == 0 or _succeeds("docker", "version"):
-        return None  # root starts a daemon of its own, see the fixture docker_environment
-    return (
-        "needs a docker daemon, and none answers (`docker version`). Start one: "
-        "sudo tests/integration/servers/dockerd.sh start FOLDER $(id -gn), then export DOCKER_HOST"
-    )
+def _unusable(name):
+    """Say why what is installed cannot be used, and what mends it."""
+    # root starts a daemon or a cluster of its own, see docker_environment and slurm_cluster
+    is_root = os.geteuid() == 0
+    if name == "docker" and not is_root and not _succeeds("docker", "version"):
+        return (
+            "needs a docker daemon, and none answers (`docker version`). Start one: sudo "
+            "tests/integration/servers/dockerd.sh start FOLDER $(id -gn), then export DOCKER_HOST"
+        )
+    if name == "slurm" and not is_root and not cluster_answers():
+        return (
+            "needs a Slurm for tests, and SLURM_CONF names none that answers (`sinfo`). Start one: "
+            "sudo tests/integration/servers/slurm.sh start FOLDER, then export SLURM_CONF"
+        )
+    if name in ("apptainer", "fuse") and not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return (
+            "needs /dev/fuse, which this user may not open. Mend: sudo tests/install_tools.sh fuse"
+        )
+    unshare = ("unshare", "--user", "--map-root-user", "--net", "true")
+    if name in ("apptainer", "namespaces") and not _succeeds(*unshare):
+        return (
+            "needs user namespaces, which this machine refuses to ordinary users. Mend: "
+            "sudo sysctl user.max_user_namespaces=10000 kernel.unprivileged_userns_clone=1"
+        )
+    if name in ("podman", "mmdebstrap") and not is_root:
+        user = _output("id", "-un")
+        for table in map(Path, ("/etc/subuid", "/etc/subgid")):
+            if not table.exists() or f"\n{user}:" not in f"\n{table.read_text()}":
+                return (
+                    f"{name} needs a range of user ids for {user} in {table}. Mend: sudo usermod "
+                    f"--add-subuids 200000-265535 --add-subgids 200000-265535 {user}"
+                )
+    return None
 
 
 def cluster_answers():
@@ -133,65 +154,6 @@ def cluster_answers():
     if not os.access(settings, os.R_OK):
         return False
     return "ClusterName=longship" in Path(settings).read_text().split() and _succeeds("sinfo")
-
-
-def _slurm_unusable():
-    if os.geteuid() == 0 or cluster_answers():
-        return None  # root starts a cluster of its own, see the fixture slurm_cluster
-    return (
-        "needs a Slurm for tests, and SLURM_CONF names none that answers (`sinfo`). Start one: "
-        "sudo tests/integration/servers/slurm.sh start FOLDER, then export SLURM_CONF"
-    )
-
-
-def _podman_unusable():
-    return _subordinate_ids_missing("podman") if os.geteuid() else None
-
-
-def _mmdebstrap_unusable():
-    return _subordinate_ids_missing("mmdebstrap") if os.geteuid() else None
-
-
-def _fuse_unusable():
-    if os.access("/dev/fuse", os.R_OK | os.W_OK):
-        return None
-    return "needs /dev/fuse, which this user may not open. Mend: sudo tests/install_tools.sh fuse"
-
-
-def _apptainer_unusable():
-    return _fuse_unusable() or _namespaces_unusable()
-
-
-def _namespaces_unusable():
-    if _succeeds("unshare", "--user", "--map-root-user", "--net", "true"):
-        return None
-    return (
-        "needs user namespaces, which this machine refuses to ordinary users. "
-        "Mend: sudo sysctl user.max_user_namespaces=10000 kernel.unprivileged_userns_clone=1"
-    )
-
-
-def _subordinate_ids_missing(name):
-    user = _output("id", "-un")
-    for table in ("/etc/subuid", "/etc/subgid"):
-        lines = Path(table).read_text().splitlines() if os.path.exists(table) else []
-        if not any(line.startswith(f"{user}:") for line in lines):
-            return (
-                f"{name} needs a range of user ids for {user} in {table}. Mend: "
-                f"sudo usermod --add-subuids 200000-265535 --add-subgids 200000-265535 {user}"
-            )
-    return None
-
-
-_UNUSABLE = {
-    "apptainer": _apptainer_unusable,
-    "docker": _docker_unusable,
-    "fuse": _fuse_unusable,
-    "mmdebstrap": _mmdebstrap_unusable,
-    "namespaces": _namespaces_unusable,
-    "podman": _podman_unusable,
-    "slurm": _slurm_unusable,
-}
 
 
 @functools.cache

@@ -1,49 +1,43 @@
 """Clones that have their Python packages in an overlay."""
 
+import functools
 import shutil
+from pathlib import Path
 
 import pytest
 
 from lib.configuration.sites import own_arch
+from support.repository import Clone
 
 OWN = own_arch()
 TINY = "longship_tiny==1.0"
 
 
-class OverlayClone:
+class OverlayClone(Clone):
     """What a test of overlays asks of a clone."""
 
-    def __init__(self, clone, find):
-        self.clone = clone
-        self.find = find
-        self.folder = clone.scratch / "overlays"
+    find = {}  # variables by which pip finds packages
 
-    def __getattr__(self, name):
-        return getattr(self.clone, name)
+    @property
+    def folder(self):
+        """Where overlays are."""
+        return self.scratch / "overlays"
 
     def overlay(self, *arguments, env=None, **options):
         """Run build_overlay.py to its end."""
         __tracebackhide__ = True
-        env = {**self.find, **(env or {})}
-        return self.clone._run("build_overlay.py", arguments, env, options)
+        return self.type(
+            "build_overlay.py", *arguments, env={**self.find, **(env or {})}, **options
+        )
 
     def link(self):
         """Give the path of the overlay for the requirements as they are now."""
-        from pathlib import Path
-
         return Path(self.overlay("--print-path").stdout.rstrip("\n"))
 
     def require(self, *requirements):
         """Change the requirements file."""
-        (self.clone.root / "requirements/tiny.txt").write_text(
-            "".join(f"{x}\n" for x in requirements)
-        )
-
-    def change(self, old, new):
-        """Change the configuration."""
-        text = (self.clone.root / "configuration.toml").read_text()
-        assert old in text
-        self.clone.configure(text.replace(old, new))
+        text = "".join(f"{each}\n" for each in requirements)
+        (self.root / "requirements/tiny.txt").write_text(text)
 
     def versions(self):
         """Name the files of all versions."""
@@ -52,8 +46,8 @@ class OverlayClone:
     def left(self):
         """Name what is left of unfinished work."""
         found = [*self.folder.rglob("*.partial*"), *self.folder.rglob("*.lock*")]
-        found += self.clone.scratch.glob("overlays.lock*")
-        return found + list(self.clone.scratch.glob("cache/overlays/work*"))
+        found += self.scratch.glob("overlays.lock*")
+        return found + list(self.scratch.glob("cache/overlays/work*"))
 
 
 @pytest.fixture(scope="session")
@@ -61,14 +55,15 @@ def make_overlay_clone(make_clone, fetcher, wheels):
     """Give a function that makes a clone with an overlay configured, and nothing built."""
 
     def make(folder, runtime="apptainer", requirements=(TINY,), more="", image=None):
-        clone = make_clone(folder, runtime, list(requirements), f'overlay = "myenv"\n{more}', image)
-        text = (clone.root / "configuration.toml").read_text()
-        clone.configure(text.replace('installer = "pip"', 'installer = "uv"'))
+        more = f'overlay = "myenv"\n{more}'
+        clone = make_clone(folder, runtime, list(requirements), more, image, OverlayClone)
+        clone.change('installer = "pip"', 'installer = "uv"')
         tools = clone.scratch / f"tools_{OWN}"
         tools.mkdir(parents=True)
         (tools / "fetcher").symlink_to(fetcher)
         shutil.copy(fetcher / "bin/uv", tools / "uv")
-        return OverlayClone(clone, {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)})
+        clone.find = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+        return clone
 
     return make
 
@@ -76,15 +71,12 @@ def make_overlay_clone(make_clone, fetcher, wheels):
 @pytest.fixture(scope="session")
 def with_overlay(make_overlay_clone, tmp_path_factory):
     """Give a function that returns the clone of a runtime with its overlay; leave it as it is."""
-    made = {}
 
+    @functools.cache
     def give(runtime="apptainer"):
-        if runtime not in made:
-            made[runtime] = make_overlay_clone(
-                tmp_path_factory.mktemp(f"overlay-{runtime}"), runtime
-            )
-            made[runtime].overlay()
-        return made[runtime]
+        clone = make_overlay_clone(tmp_path_factory.mktemp(f"overlay-{runtime}"), runtime)
+        clone.overlay()
+        return clone
 
     return give
 

@@ -1,7 +1,6 @@
 """Repositories and packages of many kinds to install, and the folder that they are found in."""
 
 import json
-import tarfile
 
 from support import processes
 from support.environments import write_wheel
@@ -83,23 +82,3 @@ def write_packages(folder):
     for name in ("longship_tiny", "longship_extra", "longship_listed"):
         write_wheel(folder, name, "1.0")
     return folder
-
-
-def write_sdist(folder, name, version, extension=False):
-    """Write a package that comes only as source; a wheel with an `extension` fits one machine."""
-    module = f', ext_modules=[Extension("{name}_c", ["{name}.c"])]' if extension else ""
-    files = {
-        "setup.py": "from setuptools import Extension, setup\n"
-        f'setup(name="{name}", version="{version}", py_modules=["{name}"]{module})\n',
-        f"{name}.py": f'VERSION = "{version}"\n',
-        f"{name}.c": "int nothing;\n",
-        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        "pyproject.toml": '[build-system]\nrequires = ["setuptools"]\n'
-        'build-backend = "setuptools.build_meta"\n',
-    }
-    source = folder / f"{name}-{version}"
-    source.mkdir()
-    for each, text in files.items():
-        (source / each).write_text(text)
-    with tarfile.open(folder / f"{name}-{version}.tar.gz", "w:gz") as archive:
-        archive.add(source, source.name)

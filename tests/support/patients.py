@@ -1,14 +1,12 @@
 """What doctor.py is tried on: a clone in which all is well, and what it finds there."""
 
-import http.server
 import json
 import os
 import shutil
-import ssl
 import sys
-import threading
+from functools import partialmethod
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,13 +21,7 @@ TOKEN = "hf_nobody_may_see_this"
 
 
 class Report:
-    """What doctor.py has found.
-
-    Parameters
-    ----------
-    done : subprocess.CompletedProcess
-        A call with --json.
-    """
+    """What a call of doctor.py with --json has found."""
 
     def __init__(self, done):
         self.done = done
@@ -47,7 +39,10 @@ class Report:
 
 
 class Patient(Clone):
-    """A clone with image, overlay, venv, repository and token, for one test to spoil."""
+    """A clone with image, overlay, venv, repository and token, for one test to spoil.
+
+    They are copies of those of the model.
+    """
 
     def __init__(self, root, folder, model):
         home = folder / "home"
@@ -116,13 +111,6 @@ class Patient(Clone):
         path.chmod(mode)
         return path
 
-    def change(self, old, new, file="configuration.toml"):
-        """Change a file of the clone."""
-        path = self.root / file
-        text = path.read_text()
-        assert old in text
-        path.write_text(text.replace(old, new))
-
     def use_no_container(self):
         """Choose the runtime `host`."""
         self.change('runtime = "apptainer"', 'runtime = "host"')
@@ -131,22 +119,12 @@ class Patient(Clone):
         """Put a program in front of all others."""
         self.write(self.bin / name, f"#!/bin/bash\n{script}\n", 0o755)
 
-    def doctor(self, *arguments, env=None, **options):
-        """Run doctor.py to its end."""
-        __tracebackhide__ = True
-        return self._run("doctor.py", arguments, env, {"check": False, **options})
+    doctor = partialmethod(Clone.type, "doctor.py", check=False)
 
     def report(self, *arguments, **options):
         """Return what it finds."""
         __tracebackhide__ = True
         return Report(self.doctor("--json", *arguments, **options))
-
-
-class Model:
-    """What all patients are copies of."""
-
-    def __init__(self, image, overlay, work, slurm):
-        self.image, self.overlay, self.work, self.slurm = image, overlay, work, slurm
 
 
 @pytest.fixture(scope="session")
@@ -157,7 +135,7 @@ def make_patient(
     work = Workplace(root, tmp_path_factory.mktemp("work"), session_environment)
     work.install()
     slurm = {"SLURM_CONF": slurm_cluster.environment["SLURM_CONF"]}
-    model = Model(base_image, with_overlay(), work, slurm)
+    model = SimpleNamespace(image=base_image, overlay=with_overlay(), work=work, slurm=slurm)
     return lambda folder: Patient(root, folder, model)
 
 
@@ -177,43 +155,3 @@ def without_container(patient):
 def healthy(make_patient, tmp_path_factory):
     """Give what doctor.py finds where all is well."""
     return make_patient(tmp_path_factory.mktemp("healthy")).report()
-
-
-class Https(NamedTuple):
-    """A server whose certificate only those trust who are told to."""
-
-    url: str
-    certificate: Path
-
-
-@pytest.fixture
-def https_server(require, run, tmp_path):
-    """Give a server that answers each GET."""
-    require("openssl")
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    run([*make, *names, "-keyout", key, "-out", certificate])
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    served = tmp_path / "served"
-    (served / "simple").mkdir(parents=True)
-    server = http.server.ThreadingHTTPServer(("localhost", 0), _handler(served))
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield Https(f"https://localhost:{server.server_port}", certificate)
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def _handler(folder):
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *arguments):
-            super().__init__(*arguments, directory=str(folder))
-
-        def log_message(self, *_):
-            """Say nothing."""
-
-    return Handler

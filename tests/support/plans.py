@@ -5,44 +5,20 @@ import re
 import textwrap
 from pathlib import Path
 
-from lib.script.render import shell_files
-
-_HEADING = "\n\n# ---------- "
+_PART = re.compile(r"\n\n# ---------- (?:lib/)?(?=\w+/)")
 _FUNCTION = re.compile(r"^(\w+)\(\) \{", re.MULTILINE)
-_LAST = re.compile(r'\n\nlongship_main "\$@"\n(exported_restore\n)?\Z')
-
-
-# The functions that each bash file of lib/ defines, where it is more than one.
-_FILES = {
-    path.name: names
-    for path in shell_files()
-    if len(names := _FUNCTION.findall(path.read_text(encoding="utf-8"))) > 1
-}
-
-
-def _shortened(names):
-    """Name a bash file in the place of all that it defines."""
-    short = dict.fromkeys(names)
-    for file, defined in _FILES.items():
-        if short.keys() >= set(defined):
-            short = {file if each == defined[0] else each: None for each in short}
-            short = {each: None for each in short if each not in defined}
-    return short
 
 
 def plan_of(script):
-    """Give title, plan and long texts of a script, and the names of the functions below them.
-
-    A bash file all of whose functions are there is named in their place.
-    """
-    own, _, rest = script.partition(f"{_HEADING}lib/script/exported.bash\n")  # as in all of them
-    assert rest and _LAST.search(script), script[-200:]
-    _, _, rest = rest.partition(_HEADING)
-    names = " ".join(_shortened(_FUNCTION.findall(rest)))
-    uses = textwrap.fill(
-        f"uses: {names}", 116, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False
-    )
-    return f"{own}\n\n{uses}\n"
+    """Give title, plan and long texts of a script, and the functions below them by their files."""
+    own, *parts = _PART.split(script)
+    assert parts and 'longship_main "$@"\n' in parts[-1][-60:], script[-200:]
+    own += "\n"
+    for part in parts[1:]:  # the first is exported.bash, as in all of them
+        file, _, text = part.partition("\n")
+        names = " ".join(_FUNCTION.findall(text))
+        own += "\n" + textwrap.fill(f"# {file}: {names}", 116, subsequent_indent="#   ")
+    return f"{own}\n"
 
 
 def facts_of(paths):
@@ -56,11 +32,11 @@ def facts_of(paths):
 
 
 def lines_of(text, settings, paths):
-    """Give the lines of a plan, a call on each, with words in the place of facts.
+    """Give the lines of a script's plan, a call on each, with words in the place of facts.
 
     The functions that it uses follow from these. The start of a run has a line for each fact.
     """
-    text = text.partition("\n\n# uses: ")[0]
+    text = _PART.split(text)[0]
     site, machine = Path(settings.machine.site_file).parent, settings.machine.name
     text = re.sub(rf"(?<![\w./-]){site}/", "SITE/", text)
     facts = {**facts_of(paths), "CLONE": str(paths.root), "MACHINE": machine}

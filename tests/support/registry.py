@@ -10,7 +10,6 @@ import shutil
 import socket
 import subprocess
 import tarfile
-import time
 import urllib.request
 
 import pytest
@@ -165,23 +164,19 @@ def running(folder, environment, login=False):
         command = ["docker-registry", "serve", folder / "config.yml"]
         server = processes.start(command, env=environment, stdout=log, stderr=log)
     try:
-        _wait_for(address, server, folder / "log")
+        processes.wait_until(lambda: server.poll() is not None or _answers(address))
+        assert server.poll() is None, (folder / "log").read_text()
         yield Registry(address, folder, environment)
     finally:
         processes.end_group(server)
         server.wait()
 
 
-def _wait_for(address, server, log):
+def _answers(address):
     host, _, port = address.partition(":")
-    for _ in range(600):
-        with contextlib.suppress(OSError):
-            socket.create_connection((host, int(port)), timeout=1).close()
-            return
-        if server.poll() is not None:
-            break
-        time.sleep(0.1)
-    pytest.fail(f"docker-registry did not start: {log.read_text()}")
+    with contextlib.suppress(OSError):
+        socket.create_connection((host, int(port)), timeout=1).close()
+        return True
 
 
 @pytest.fixture(scope="session")

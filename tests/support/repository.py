@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from functools import partialmethod
 from pathlib import Path
 
 from support import processes
@@ -39,9 +40,7 @@ class BareRepository:
 
     def settings(self, environ=None, **options):
         """Give the settings as an entry script would read them."""
-        from lib.configuration.layers import (
-            load_settings,  # here: a mistake in lib must not hide other tests
-        )
+        from lib.configuration.layers import load_settings  # a mistake there hides no other tests
 
         return load_settings(self.root, options, {**self.environ, **(environ or {})})
 
@@ -67,56 +66,38 @@ class Clone:
         """Replace configuration.toml."""
         (self.root / "configuration.toml").write_text(text, encoding="utf-8")
 
+    def change(self, old, new, file="configuration.toml"):
+        """Change a text in a file."""
+        text = (self.root / file).read_text(encoding="utf-8")
+        assert old in text
+        (self.root / file).write_text(text.replace(old, new), encoding="utf-8")
+
     def command(self, script, *arguments):
         """Give the words that start an entry script with the Python that runs the tests."""
         return [sys.executable, self.root / script, *arguments]
 
-    def container_run(self, *arguments, env=None, **options):
-        """Run container_run.py to its end; `env` is added to the environment, see `processes`."""
-        __tracebackhide__ = True
-        return self._run("container_run.py", arguments, env, options)
-
-    def set_up(self, *arguments, env=None, **options):
-        """Run set_up.py to its end."""
-        __tracebackhide__ = True
-        return self._run("set_up.py", arguments, env, options)
-
-    def build(self, *arguments, env=None, **options):
-        """Run build_container.py to its end."""
-        __tracebackhide__ = True
-        return self._run("build_container.py", arguments, env, options)
-
-    def move(self, *arguments, env=None, **options):
-        """Run move_built_container_to_active.py to its end."""
-        __tracebackhide__ = True
-        return self._run("move_built_container_to_active.py", arguments, env, options)
-
-    def bundle(self, *arguments, env=None, **options):
-        """Run bundle.py to its end."""
-        __tracebackhide__ = True
-        return self._run("bundle.py", arguments, env, options)
-
     def type(self, script, *arguments, env=None, **options):
-        """Run any entry script to its end."""
+        """Run an entry script to its end; `env` is added to the environment, see `processes`."""
         __tracebackhide__ = True
-        return self._run(script, arguments, env, options)
+        options = {"cwd": self.root, **options, "env": {**self.environment, **(env or {})}}
+        if self.forks:
+            return self.forks.run(script, *arguments, **options)
+        return processes.run(self.command(script, *arguments), **options)
+
+    container_run = partialmethod(type, "container_run.py")
+    set_up = partialmethod(type, "set_up.py")
+    build = partialmethod(type, "build_container.py")
+    move = partialmethod(type, "move_built_container_to_active.py")
+    bundle = partialmethod(type, "bundle.py")
 
     def dry_run(self, script, *arguments):
         """Give the script that an entry script would run."""
-        return self._run(script, ("--dry-run", *arguments), None, {}).stdout
+        return self.type(script, "--dry-run", *arguments).stdout
 
     def start(self, script, *arguments, env=None, **options):
         """Start an entry script and return its Popen, the leader of a process group of its own."""
         environment = {**self.environment, **(env or {})}
         return processes.start(self.command(script, *arguments), env=environment, **options)
-
-    def _run(self, script, arguments, env, options):
-        __tracebackhide__ = True
-        options = {"cwd": self.root, **options}
-        options["env"] = {**self.environment, **(env or {})}
-        if self.forks:
-            return self.forks.run(script, *arguments, **options)
-        return processes.run(self.command(script, *arguments), **options)
 
 
 def shared_configuration(folder):

@@ -24,13 +24,7 @@ FACT = re.compile(r"([A-Z][\w:/]*)=(.*?)(?= +[A-Z][\w:/]*=| *$)", re.DOTALL)
 
 
 class Slurm:
-    """The cluster as a user on its login node sees it.
-
-    Parameters
-    ----------
-    environment : dict
-        What its commands are run with; it names the cluster.
-    """
+    """The cluster as a user on its login node sees it; the environment names it."""
 
     def __init__(self, environment):
         self.environment = environment
@@ -55,13 +49,16 @@ class Slurm:
         first = said.partition("\nJobId=")[0]  # an argument of a job can hold a newline
         return dict(FACT.findall(first))
 
-    def wait(self, job, *states, timeout=600):
-        """Wait until a job is in one of the states, by default in a final one; return its state."""
+    def wait(self, job, *states, timeout=600, until=lambda: False):
+        """Wait until a job is in one of the states, by default in a final one; return its state.
+
+        Or until something that it brings about, also with its end.
+        """
         __tracebackhide__ = True
         deadline = time.monotonic() + timeout
         while True:
             state = self.facts(job)["JobState"]
-            if state in (states or FINAL):
+            if until() or state in (states or FINAL):
                 return state
             if state in FINAL or time.monotonic() > deadline:
                 wanted = " or ".join(states) or "at its end"

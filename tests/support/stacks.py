@@ -79,29 +79,8 @@ def start(
 ):
     """Run a script of a stack in the environment that it has there; its Python only tells.
 
-    Parameters
-    ----------
-    root : Path
-        The repository.
-    stack, machine : str
-        What runs where.
-    folder : Path
-        An empty folder of the test's.
-    arguments : sequence of str
-        The user's.
-    nodes : int
-        How many there are.
-    configuration : str
-        More of configuration.toml.
-    more : mapping
-        More variables.
-    script : str
-        The script's name.
-
-    Returns
-    -------
-    tuple of CompletedProcess and list
-        How it ended, and environment and arguments of each Python that was started.
+    The folder is empty; `configuration` and `more` variables are added. Give how it ended, and the
+    variables and arguments of each Python that it started.
     """
     settings = settings_of(root, stack, machine, folder, configuration)
     paths = derive_paths(settings)

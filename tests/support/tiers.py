@@ -1,7 +1,7 @@
 """The three tiers of the tests, and who runs beside whom.
 
 fast   no container, no cluster, no network: what lies in tests/ itself
-real   the real programs: what lies in tests/integration. Those of tests/directories.txt run in
+real   the real programs: what lies in a folder integration/. Those of tests/directories.txt run in
        .ci/run if their directory changed
 slow   what a change seldom breaks and takes minutes: marked so, with a smaller test of the same
        promise among the real ones
@@ -15,14 +15,13 @@ import pytest
 from support import directories
 
 ROOT = Path(__file__).resolve().parents[2]
-INTEGRATION = ROOT / "tests/integration"
 
 # What another Python can break: imports, --help, plans, TOML, argparse, processes, archives.
 # .ci/run repeats these tests with the oldest and the newest Python, a minute each.
 PYTHONS = {
     *("tests/script", "tests/configuration", "tests/commands/test_cli.py", "tests/test_golden.py"),
     *("tests/test_structure.py", "tests/test_train_options.py", "tests/jobs/test_frozen_code.py"),
-    *("tests/bundle", "tests/repositories", "tests/packages/test_module_index.py"),
+    *("extras/bundle/tests", "tests/repositories", "tests/packages/test_module_index.py"),
 }
 
 CLUSTERS = os.environ.get("SLURM_CONF", "").split(":")
@@ -38,7 +37,7 @@ STORES = {
 # podman is given the words that docker is given, but for user, home and store. What
 # depends on these is tested with both, and the rest at night.
 OF_PODMAN = {
-    *("test_podman_runs_the_image", "test_hostile_arguments_arrive", "test_terminal_passes"),
+    *("test_hostile_arguments_arrive", "test_terminal_passes"),
     *("test_exit_code_is_the_programs", "test_signal_reaches_the_program"),
     *("test_home_and_user_are_the_callers", "test_files_written_inside_are_the_callers"),
     *("test_secret_of_the_environment_arrives_and_is_seen_nowhere",),
@@ -71,7 +70,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker("tools")
         if item.get_closest_marker("unsteady"):
             item.add_marker(pytest.mark.flaky(reruns=1))
-        if INTEGRATION in item.path.parents:
+        if "integration" in own.parts:
             if "podman" in item.name and item.originalname not in OF_PODMAN:
                 item.add_marker("slow")
             if not item.get_closest_marker("slow"):

@@ -1,0 +1,299 @@
+"""Which parts a bundle has, and which names and texts are let into it."""
+
+import hashlib
+import os
+import re
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+from support.git import make_upstream
+from support.secret_forms import TEXTS, WITH, WITHOUT
+from support.tree import own_files
+
+from extras.bundle import pack, tree, unpack
+from extras.bundle.plan import pack_lines, unpack_lines
+from lib import ROOT
+from lib.configuration.sites import own_arch
+from lib.doctor.report import Report, problem
+from lib.script.command import call
+from lib.script.errors import LongshipError
+from lib.script.render import render
+from lib.script.secrets import SECRET
+
+
+def packing(repository, folder="/b", configuration="", **options):
+    repository.write("configuration.toml", configuration)
+    settings, paths = repository.settings_and_paths()
+    return pack_lines(settings, paths, folder, typed="t", **options)
+
+
+def parts(lines):
+    """Give the options that say what belongs into a bundle, one each."""
+    (text,) = (line for line in lines if line.startswith("parts="))
+    return [line.strip().rstrip(")") for line in text.splitlines()[1:]]
+
+
+def test_image_packages_and_repositories_are_needed(repository):
+    lines = packing(
+        repository,
+        configuration='[packages]\nrequirements = "r.txt"\n[[repositories]]\nurl = "https://e.org/x.git"\n',
+    )
+    archive, *files = parts(lines)[-3:]
+    assert re.fullmatch(
+        r"--archive /home/me/longship-data/scratch/offline/containers/base_1_\w+ 'python3 bu.*",
+        archive,
+    )
+    assert [each.split()[:3] for each in files] == [
+        ["--need", f"pip/pytorch_{own_arch()}.lock", "docker://example.org/lab/base:1"],
+        ["--need", "repos/x.bundle", "''"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    ['[container]\nruntime = "host"\n', '[container]\nimage = "/site/ready.sif"\n'],
+)
+def test_machine_without_an_image_of_ours_needs_no_archive(configuration, repository):
+    options = parts(packing(repository, "/b", configuration))
+    assert not any(each.startswith("--archive") for each in options)
+
+
+def test_folders_in_the_repository_are_left_out(repository):
+    inside = repository.root / "it's inside"
+    configuration = f'[paths]\nscratch_dir = "{repository.root}/scratch"\n'
+    options = parts(packing(repository, str(inside), configuration))
+    assert [each for each in options if "--leave-out" in each] == [
+        *(f"--leave-out={each}" for each in (".git", ".venv", ".cache")),
+        "--leave-out=configuration.local.toml",
+        "'--leave-out=it'\"'\"'s inside'",
+        "--leave-out=scratch",
+    ]
+
+
+def test_names_that_begin_with_a_hyphen_are_no_options(repository):
+    assert "--allow=-x" in parts(packing(repository, allowed=["-x"]))
+
+
+def test_folder_with_a_newline_is_refused(repository):
+    with pytest.raises(LongshipError, match="newline"):
+        packing(repository, "/a\nb")
+
+
+@pytest.mark.parametrize(("runtime", "steps"), [("host", 1), ("apptainer", 3)])
+def test_next_steps_are_those_of_the_runtime(runtime, steps, repository):
+    repository.write("configuration.toml", f'[container]\nruntime = "{runtime}"\n')
+    settings, paths = repository.settings_and_paths()
+    lines = unpack_lines(settings, paths, "/b", typed="t")
+    assert sum(line.startswith("next_step 'python3 ") for line in lines) == steps
+
+
+def bash(run, *lines):
+    return run(["bash", "-c", render("a test", lines)], check=False)
+
+
+@pytest.mark.parametrize("name", ["a", "a b/c", "-x", ".hidden/..x", "ü/$(x)/*", "it's"])
+def test_name_below_the_folder_is_let_in(name):
+    assert tree.is_inside(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "/", "/a", "..", "../a", "a/../b", "a/..", "./a", "a//b", "a/", "a\nb", "a\\b", "\x7f"],
+)
+def test_name_that_leaves_the_folder_is_not(name):
+    assert not tree.is_inside(name)
+
+
+@pytest.mark.parametrize("target", ["b", "../b", "../c/d", "./b", "..", "c/"])
+def test_link_to_something_packed_is_let_in(target):
+    assert tree.link_is_inside("offline/assets/link", target)
+
+
+@pytest.mark.parametrize("target", ["", "/b", "../..", "../../b", "c/../../../x", "c/../d", "a\nb"])
+def test_link_that_leads_out_is_not(target):
+    assert not tree.link_is_inside("offline/assets/link", target)
+
+
+@pytest.mark.parametrize("insensitive", [False, True])
+@pytest.mark.parametrize("names", [("docs/Page", "docs/page"), ("docs", "Docs/b")])
+def test_names_that_differ_in_case_are_refused_where_one_file_has_both(
+    names, insensitive, tmp_path
+):
+    """As on exFAT. There `.partial` is found under its other name too."""
+    (tmp_path / ".partial").mkdir()
+    own = {"a", *names}
+    if insensitive:
+        (tmp_path / ".PARTIAL").symlink_to(".partial")
+        with pytest.raises(LongshipError, match="cannot store both [dD]ocs"):
+            pack._check_bundle(str(tmp_path), own, {*own, ".PARTIAL"})
+    else:
+        pack._check_bundle(str(tmp_path), own, own)
+
+
+def test_download_is_renewed_after_another_bundle_was_unpacked(tmp_path):
+    """Nobody has modified it, although the second bundle does not contain it."""
+
+    def unpacked(name, text):
+        file = tmp_path / name / f"offline/containers/{name}.tar"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        line = f"{hashlib.sha256(text.encode()).hexdigest()}  offline/containers/{name}.tar\n"
+        (tmp_path / name / "SHA256SUMS").write_text(f"{line}# 1 files in all\n")
+        target = str(tmp_path / "target")
+        unpack.unpack_offline(Namespace(bundle=str(file.parents[2]), target=target, step=str))
+
+    for name, text in (("one", "old"), ("two", "old"), ("one", "new")):
+        unpacked(name, text)
+    found = {each.name: each.read_text() for each in tmp_path.glob("target/containers/*")}
+    assert found == {"one.tar": "new", "two.tar": "old"}
+
+
+def test_secret_in_a_file_with_an_odd_name_is_told(tmp_path):
+    """Python ends a line at U+2028, and grep does not."""
+    file = tmp_path / "a\u2028b"
+    file.write_text("hf_" + "a" * 34 + "\n")
+    name = f"repository/{file.name}"
+    with pytest.raises(LongshipError, match="looks like a token or key"):
+        pack._check_secrets({name: str(file)}, [name], Namespace(allow=[]))
+
+
+def test_history_without_a_branch_is_brought_up_to_date(tmp_path, clean_environment):
+    """As of a clone that a group keeps at a tag."""
+    packed = make_upstream(tmp_path / "packed", clean_environment)
+    packed.git("checkout", "-q", "--detach")
+    bundle, target = tmp_path / "longship.bundle", tmp_path / "target"
+    target.mkdir()
+    for _ in range(2):
+        commit = packed.commit()
+        packed.git("bundle", "create", "-q", bundle, "HEAD")
+        unpack._restore_history(str(bundle), str(target))
+        assert packed.git("-C", target, "rev-parse", "HEAD").strip() == commit
+
+
+def test_every_file_is_copied_once_with_its_checksum(tmp_path):
+    sources = {}
+    for number in range(300):
+        source = tmp_path / f"a {number % 3}" / str(number)
+        source.parent.mkdir(exist_ok=True)
+        source.write_bytes(os.urandom(number))
+        sources[str(tmp_path / f"to/{number}")] = str(source)
+    with open(tmp_path / "big", "wb") as file:
+        file.truncate(5 << 20)
+    os.chmod(tmp_path / "big", 0o555)
+    os.utime(tmp_path / "big", ns=(1, 2))
+    sources[str(tmp_path / "to/big")] = str(tmp_path / "big")
+    told = []
+    tree.copy_files(sources, str(tmp_path / "new"), lambda *each: told.append(each))
+    assert dict(told) == tree.hash_files(sources) and len(told) == len(sources)
+    for target, source in sources.items():
+        assert Path(target).read_bytes() == Path(source).read_bytes()
+        assert dict(told)[target] == hashlib.sha256(Path(source).read_bytes()).hexdigest()
+    copy = os.stat(tmp_path / "to/big")
+    assert copy.st_mtime_ns == 2 and copy.st_mode & 0o100
+    assert not (tmp_path / "new").exists()
+
+
+def test_file_that_cannot_be_copied_is_named_and_ends_the_copying(tmp_path):
+    (tmp_path / "a").write_text("a")
+    sources = {str(tmp_path / "to/a"): str(tmp_path / "a"), str(tmp_path / "to/b"): "/missing"}
+    with pytest.raises(LongshipError, match="cannot copy /missing to .*: No such file"):
+        tree.copy_files(sources, str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_this_repository_holds_nothing_that_looks_like_a_secret(run):
+    """Or nobody could pack it."""
+    own = own_files(Path(ROOT))
+    assert own
+    done = run(["grep", "-lIE", "-e", SECRET, "--", *own], check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_history_of_this_repository_can_be_packed(run, tmp_path):
+    own = tmp_path / "a clone"
+    if (Path(ROOT) / ".git").exists():
+        run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, own])
+    else:
+        run(["git", "init", "--quiet", own])  # an unpacked archive has none
+        run(
+            ["git", "-C", own, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q"]
+            + ["--allow-empty", "-m", "x"]
+        )
+    pack._check_history(Namespace(repository=str(own), allow=[]))
+
+
+HINTS = {
+    "python3 set_up.py install": "python3 set_up.py offline",
+    "run: python3 build_overlay.py": "run: python3 build_overlay.py offline",
+    "python3 build_container.py --force; a": "python3 build_container.py offline --force; a",
+    "python3 build_overlay.py --list": "python3 build_overlay.py --list",
+    "python3 build_container.py download -x": "python3 build_container.py download -x",
+    "python3 set_up.py offline": "python3 set_up.py offline",
+}
+
+
+@pytest.mark.parametrize("unpacked", [False, True])
+def test_hints_name_the_offline_modes_where_a_bundle_was_unpacked(
+    unpacked, run, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setattr("lib.script.errors.ROOT", str(tmp_path))
+    if unpacked:
+        (tmp_path / ".cache/bundle").mkdir(parents=True)
+        (tmp_path / ".cache/bundle/unpacked").touch()
+    for hint, offline in HINTS.items():
+        expected = f"error: python3 set_up.py install\nhint: {offline if unpacked else hint}\n"
+        done = bash(run, call("fail", "python3 set_up.py install", hint))
+        assert done.stderr == expected
+        Report(as_json=False).add(problem("packages", "text", hint))
+        assert capfd.readouterr().out.endswith(f"fix: {offline if unpacked else hint}\n")
+        LongshipError("python3 set_up.py install", hint).print()
+        assert capfd.readouterr().err == expected
+
+
+@pytest.fixture
+def forms(tmp_path, clean_environment):
+    """Give a repository with a commit for each form and each other text, which it names."""
+    upstream = make_upstream(tmp_path / "packed", clean_environment)
+    for number, text in enumerate(TEXTS):
+        upstream.write(f"file-{number}", f"{text}\n")
+        upstream.commit(f"file-{number}")
+    return upstream
+
+
+def test_bundle_refuses_each_form_in_a_file_and_in_the_history(forms):
+    allowed = Namespace(repository=str(forms.folder), allow=[])
+    names = {f"repository/{name}": str(forms.folder / name) for name in WITHOUT}
+    pack._check_secrets(names, [*names], allowed)
+    for each in WITH:
+        name = f"repository/{each}"
+        with pytest.raises(LongshipError, match="looks like a token or key"):
+            pack._check_secrets({name: str(forms.folder / each)}, [name], allowed)
+    log = forms.git("log", "--format=%s", f"-G{SECRET}").split()
+    assert sorted(log) == sorted(WITH)
+    with pytest.raises(LongshipError, match="history contains what looks like a token"):
+        pack._check_history(allowed)
+    pack._check_history(Namespace(repository=str(forms.folder), allow=WITH))
+
+
+def test_clone_of_another_user_is_named_with_what_allows_it(monkeypatch, tmp_path, run):
+    run(["git", "init", "--quiet", tmp_path / "group"])
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(LongshipError, match="belongs to another user") as error:
+        tree.run("git", "-C", str(tmp_path / "group"), "rev-parse", "--show-toplevel")
+    assert "git config --global --add safe.directory /" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        ("", "missing argument: MODE", "one of: pack, verify, unpack"),
+        ("pack", "missing argument: DIR", "run: python3 bundle.py --help"),
+        ("pack a b", "got unexpected extra argument (b)", "run: python3 bundle.py --help"),
+    ],
+)
+def test_wrong_call_is_two_lines(words, error, hint, script):
+    done = script("bundle.py", *words.split(), check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    first, second = done.stderr.splitlines()
+    assert first == f"error: {error}" and second.startswith(f"hint: {hint}")

@@ -1,0 +1,1 @@
+"""What a job's log says: who failed first, what the known messages mean, and what to do."""

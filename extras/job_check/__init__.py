@@ -1,0 +1,1 @@
+"""The check of every node of a job, and of the communication between its ranks."""

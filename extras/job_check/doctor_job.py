@@ -1,0 +1,33 @@
+"""The verb `doctor.py job`, or `doctor.py --job`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+
+from extras.job_check.job import diagnose, job_lines
+from lib.commands.doctor import checked_call, json_option
+from lib.commands.options import plain_options
+from lib.doctor.report import Report, exit_on_signals
+from lib.script.render import render
+
+
+@click.command()
+@json_option
+@plain_options
+def job(options: Mapping[str, str], dry_run: bool, as_json: bool) -> None:
+    """Check every node of the current job and the communication between its ranks.
+
+    This takes about a minute on healthy nodes. Put it into a job script before srun, or run:
+    salloc --nodes=2 OPTION... python3 doctor.py --job (ranks are bound as in $SLURM_CPU_BIND,
+    srun's --cpu-bind). The exit code is 1 if there is a problem.
+    """
+    exit_on_signals()
+    call = checked_call(options, dry_run=dry_run)
+    env = call.environment("job")
+    script = render(call.title("doctor.py --job"), job_lines(env))
+    if dry_run:
+        call.finish(script, "doctor.py")
+    else:
+        diagnose(env, script, Report(as_json=as_json))

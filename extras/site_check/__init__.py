@@ -1,0 +1,1 @@
+"""The check of a site.toml against what its machine reports, and a description of a new machine."""
