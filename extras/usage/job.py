@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from extras.usage.usage import usage_of
 from lib.jobs.start import Start
-from lib.jobs.usage import usage_of
 from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.quoting import Expansion

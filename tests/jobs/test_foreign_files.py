@@ -17,16 +17,11 @@ from lib.jobs.freeze_worker import freeze
 from lib.jobs.report import report
 from lib.jobs.report_page import page_of, synced_runs, training_of
 from lib.jobs.rerun import recorded_job
-from lib.jobs.runs import check_still_there, recorded_run
-from lib.jobs.usage import usage_of
+from lib.jobs.runs import check_still_there, recorded_run, values_of
 from lib.script.errors import LongshipError
 from lib.script.records import content_of, read_record, readable_values
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADING = (
-    "time,device,program,utilisation,memory,power,temperature,throttling,"
-    "seconds,utilisation_seconds,peak_memory,energy,throttled_seconds"
-)
 
 
 def make_sparse(file):
@@ -122,7 +117,7 @@ def test_other_files_of_any_kind_stop_no_page(paths, replace, tmp_path, monkeypa
     for name in (*names, "repositories/x.patch", "log"):
         replace(run / name)
     replace(tmp_path / "metrics.jsonl")
-    usage_of(run, readable_values(run / "record.json"))
+    values_of(run, readable_values(run / "record.json"))
     list(status._ended(paths.runs, set()))
     monkeypatch.syspath_prepend(ROOT / "lib/jobs/inside")
     import report_page
@@ -140,24 +135,6 @@ def test_page_shows_no_file_behind_a_link(paths, tmp_path):
     for name in ("packages.txt", "options", "repositories/x.commit"):
         (run / name).symlink_to(tmp_path / "private")
     assert "hidden" not in json.dumps(training_of(ROOT, [run], lambda log: []))
-
-
-def test_samples_without_a_newline_cost_nothing(paths):
-    run = paths.runs / "1-train"
-    (run / "usage").mkdir()
-    with open(run / "usage/n1.csv", "wb") as file:
-        file.write(f"{HEADING}\n".encode())
-        file.truncate(3 << 30)
-    used, (problem,) = usage_of(run, readable_values(run / "record.json"))
-    assert used.gpu_utilisation_percent is None and "is incomplete" in str(problem)
-
-
-def test_time_without_a_date_is_no_sample(paths):
-    run = paths.runs / "1-train"
-    (run / "usage").mkdir()
-    (run / "usage/n1.csv").write_text(f"{HEADING}\n999999999999,0,smi,1,1,1,,,1,1,1,1,\n")
-    _, (problem,) = usage_of(run, readable_values(run / "record.json"))
-    assert "no sample found" in str(problem)
 
 
 @pytest.mark.parametrize(
