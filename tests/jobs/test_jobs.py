@@ -4,122 +4,23 @@ import json
 import os
 import secrets
 import shlex
-from pathlib import Path
 
 import pytest
 from support.repository import toml
-from support.requests import lines_for
+from support.requests import CONFIGURATION, JOB, SITE, TRAIN, cost_of, options_of
 from support.terminal import Terminal
 
-from lib import ROOT
-from lib.configuration.sites import load_machines
-from lib.jobs.job_files import check_machine, evaluation_file, read_job_file
+from lib.jobs.job_files import evaluation_file
 from lib.jobs.rerun import recorded_job
-from lib.runtimes.environment import Environment
 from lib.script.command import assign, call
 from lib.script.errors import LongshipError
 from lib.script.render import render
-
-SITE = """
-[machines.m]
-recognise.host = "login.m"
-cores_per_node = 48
-gpus_per_node = 4
-default_partition = "gpu"
-required = ["account"]
-price = { node = 48, unit = "core-hours" }
-partitions.gpu = { max_time = "24:00:00" }
-partitions.devel = { max_time = "2:00:00" }
-partitions.free = { price = { gpu = 1 } }
-
-[machines.strict]
-required = ["mem"]
-"""
-JOB = '#!/bin/bash\n#SBATCH --job-name=train\n#SBATCH --time=1:00:00\nstart_job m "$@"\n'
-CONFIGURATION = """
-machine = "m"
-project.account = "acc"
-container.runtime = "host"
-packages.requirements = ""
-jobs.ask_above = 100
-"""
-TRAIN = "site/train.sbatch"
-# Here it is the words that count: what the real one does with them is tested in integration/.
-SBATCH = """#!/bin/bash
-folder=${0%/*}/calls
-mkdir -p "$folder"
-number=$(find "$folder" -type f | wc -l)
-printf '%s\\0' "${0##*/}" "${LONGSHIP_CHAINED_AFTER-}" "$@" >"$folder/$number"
-echo "a warning" >&2
-echo "$((100 + number));cluster"
-"""
-
-
-@pytest.fixture
-def site(repository, tmp_path):
-    """Give a repository with a site that has partitions, and jobs for it."""
-    repository.scratch = tmp_path / "it's scratch"
-    repository.write("site/site.toml", SITE)
-    repository.write("site/train.sbatch", JOB)
-    repository.write("site/shell.salloc", JOB)
-    repository.write("submit.py", "")  # that it can be run is looked at
-    (repository.root / "lib").symlink_to(Path(ROOT, "lib"))
-    repository.write("site/strict.sbatch", JOB.replace("start_job m", "start_job strict"))
-    repository.write("other/site.toml", '[machines.o]\nrecognise.host = "login.o"\n')
-    repository.write("other/own.sbatch", JOB.replace("start_job m", "start_job o"))
-    scratch = f"paths.scratch_dir = {toml(repository.scratch)}\n"
-    scratch += f"paths.project_dir = {toml(tmp_path / 'project')}\n"
-    repository.write("configuration.toml", CONFIGURATION + scratch)
-    return repository
-
-
-@pytest.fixture
-def submit(site):
-    """Give a function that returns the lines for a job and the words that were typed after it."""
-
-    def lines(*words, job=TRAIN, runtime="host", environ=None, **given):
-        job = read_job_file(site.root, job)
-        check_machine(site.root, job, "m", load_machines(site.root))
-        settings, paths = site.settings_and_paths(environ, machine=job.machine)
-        return lines_for(Environment(settings, paths, runtime, "job"), job, *words, **given)
-
-    lines.site = site
-    return lines
-
-
-@pytest.fixture
-def calls(submit, clean_environment, run, tmp_path):
-    """Give a function that runs the lines for a job, and returns what sbatch was called with."""
-
-    def start(*words, **options):
-        path = tmp_path / "bin"
-        path.mkdir()
-        for name in ("sbatch", "salloc"):
-            (path / name).write_text(SBATCH)
-            (path / name).chmod(0o755)
-        env = {**clean_environment, "PATH": f"{path}:{clean_environment['PATH']}"}
-        start.done = run(["bash", "-c", render("a test", submit(*words, **options))], env=env)
-        files = sorted((path / "calls").iterdir(), key=lambda each: int(each.name))
-        return [os.fsdecode(each.read_bytes()).split("\0")[:-1] for each in files]
-
-    return start
 
 
 def see_only(site, *folders):
     """Let the site's compute nodes see nothing but these folders."""
     key = f"compute_directories = {toml(list(folders))}"
     site.write("site/site.toml", SITE.replace("required", f"{key}\nrequired", 1))
-
-
-def options_of(lines):
-    """Give the words of the array that sbatch gets."""
-    (line,) = [each for each in lines if each.startswith("options=(")]
-    return shlex.split(line[len("options=(") : -1])
-
-
-def cost_of(lines):
-    """Give what is told of the job, and what is asked about."""
-    return [shlex.split(each)[1] for each in lines if each.startswith(("note ", "cost_confirm"))]
 
 
 @pytest.mark.parametrize(

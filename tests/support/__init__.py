@@ -7,7 +7,7 @@ what a test runs
   terminal      * a script on a terminal
   repository    a bare repository to compute scripts from; Clone: a copy of this one to run
   emitted       every kind of script that is emitted; plans: what golden files show of one
-  requests      the lines of a submission; fixtures: all files with fixtures
+  requests      * the lines of a submission, and of the start of a job; fixtures: all of these
 clones with more
   environments  * installed packages, for each runtime; wheels; packages: repositories to install
   overlays      * an overlay          lab        * images of a registry of the test's own
