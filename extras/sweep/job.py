@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from extras.sweep.sweep import kept_sweep, read_sweep
 from lib.jobs.checks import check_words
 from lib.jobs.request import Request
 from lib.jobs.start import Start
 from lib.jobs.submit import keep_lines
-from lib.jobs.sweep import kept_sweep, read_sweep
 from lib.script.command import array, call
 from lib.script.errors import printable
 

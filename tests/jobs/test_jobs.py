@@ -314,28 +314,6 @@ def test_array_and_order_of_jobs_are_one_of_each(submit):
         submit("--dependency=singleton", after="7")
 
 
-def test_values_of_an_array_are_kept_and_shown(submit, calls, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    values = ["1e-4", "it's  2", "3\udcff"]
-    (tmp_path / "my rates").write_bytes(os.fsencode("\n".join([*values, "later"])))
-    words = ["--array=0-2%1", "--time=20", "--", "--rate", "@{my rates}", "r=@@{x}"]
-    assert cost_of(submit(*words))[0] == "task 0: --rate 1e-4; task 2: --rate 3\udcff"
-    assert "3 jobs; at most 48.0 core-hours" in cost_of(submit(*words))[1]
-    called = calls(*words)
-    (kept,) = (submit.site.scratch / "runs/values").iterdir()
-    assert json.loads(kept.read_text())["lines"] == {"my rates": values}
-    assert called[-1][-3:] == ["--rate", "@{my rates}", "r=@@{x}"]
-    with pytest.raises(LongshipError, match="my rates has 4 lines, but task 4 takes line 5"):
-        submit("--array=0-4", *words[1:])
-
-
-def test_no_value_of_an_array_is_a_secret(submit, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tokens").write_text("a\nhf_secret\n")
-    with pytest.raises(LongshipError, match="contains the value of HF_TOKEN"):
-        submit("--array=0-1", "--", "@{tokens}", environ={"HF_TOKEN": "hf_secret"})
-
-
 def test_variables_of_salloc_are_those_that_count_for_a_shell(submit):
     environ = {"SALLOC_ACCOUNT": "theirs", "SBATCH_ACCOUNT": "none", "SALLOC_TIMELIMIT": "20"}
     lines = submit(job="site/shell.salloc", environ=environ)

@@ -1,7 +1,6 @@
 """The start of a job: what Slurm says of it, and the script that its job file sources."""
 
 import os
-import shlex
 import stat
 
 import pytest
@@ -16,7 +15,6 @@ from lib.jobs.size import (
     slurm_facts,
 )
 from lib.jobs.start import make_run_directory
-from lib.jobs.sweep import Sweep
 from lib.script.errors import LongshipError
 
 
@@ -171,15 +169,6 @@ def test_site_says_how_nodes_meet_and_what_they_cost(start, repository):
     assert (found["chain"], found["goes_on_from"]) == ("11", "11")
     assert found["module"] == "load it's"
     assert found["code one"] == "/home/me/longship-data/project/repos/one"
-
-
-def test_task_of_an_array_has_its_line(start, tmp_path):
-    kept = Sweep(("--rate", "@{r}"), (0, 1), {"r": ["1", "it's 2"]}).kept
-    (tmp_path / "kept.json").write_text(kept)
-    environ = {"SLURM_ARRAY_TASK_ID": "1", "LONGSHIP_VALUES": str(tmp_path / "kept.json")}
-    found = start(facts(), env=environ, arguments=("--rate", "@{r}"))
-    assert shlex.split(found["values"]) == ["--rate", "it's 2"]
-    assert "values" not in start(facts(), arguments=("--rate", "@{r}"))
 
 
 def test_spare_nodes_are_recorded(start, repository):

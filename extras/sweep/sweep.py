@@ -96,11 +96,6 @@ def read_sweep(arguments: Sequence[str], array: str) -> Sweep:
     return Sweep(tuple(arguments), tasks, {each: _read_lines(each, last) for each in names})
 
 
-def escaped(argument: str) -> str:
-    """Return an argument that a job array passes as it was."""
-    return argument.replace("@{", "@@{")
-
-
 def _read_lines(name: str, last: int) -> list[str]:
     """Return the lines of a file for the tasks up to the last one, without their ends."""
     try:
