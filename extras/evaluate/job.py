@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from lib.commands.options import complete
 from lib.configuration.layers import load_settings
+from lib.configuration.sites import Machine
+from lib.configuration.tables import find_files
 from lib.jobs.checks import check_script
-from lib.jobs.job_files import evaluation_file
+from lib.jobs.job_files import JobFile, read_job_file
 from lib.jobs.request import Request
 from lib.jobs.start import Start
 from lib.jobs.submit import request_of
@@ -48,12 +52,25 @@ def _evaluation(request: Request, stack: str) -> Request:
     evaluation = request_of(
         env._replace(settings=settings), evaluation_file(env.paths.root, env.machine), account
     )
-    return evaluation._replace(prefix="then_", send="submission_send_then")
+    return evaluation._replace(prefix="then_", send="evaluation_send")
+
+
+def evaluation_file(root: Path, machine: Machine) -> JobFile:
+    """Return the job script with which the site of a machine evaluates a model on it."""
+    site = Path(machine.site_file).parent
+    for path in find_files(root, f"{site}/*.sbatch"):
+        job = read_job_file(root, str(path))
+        if (job.script, job.machine) == ("run_evaluation.sh", machine.name):
+            return job
+    raise LongshipError(
+        f"no job script in {site} starts run_evaluation.sh on {machine.name}",
+        f"copy local/run_evaluation_local.sbatch to {site}/ and adapt it",
+    )
 
 
 def start(start: Start) -> Start:
     """Export the model that an evaluation names, if a training is still to be exported."""
     if not (start.stack / "run_evaluation.sh").exists():
         return start
-    # also of an interactive job, from whose run another job exports a model: job_export
-    return start._replace(step=(*start.step, 'job_export "${JOB_ARGUMENTS[0]-}"'))
+    # also of an interactive job, from whose run another job exports a model
+    return start._replace(step=(*start.step, 'evaluation_export "${JOB_ARGUMENTS[0]-}"'))

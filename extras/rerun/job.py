@@ -13,7 +13,7 @@ def check(request: Request) -> Request:
     """Name the run to the job, and keep what the run needs from being pruned."""
     if not request.again:
         return request
-    named, kept = export("LONGSHIP_RERUN", request.again), call("pins_restore", request.again)
+    named, kept = export("LONGSHIP_RERUN", request.again), call("rerun_pin", request.again)
     return request._replace(lines=(*request.lines, named), sent=(*request.sent, kept))
 
 

@@ -10,9 +10,7 @@ from support.repository import toml
 from support.requests import CONFIGURATION, JOB, SITE, TRAIN, cost_of, options_of
 from support.terminal import Terminal
 
-from lib.jobs.job_files import evaluation_file
-from lib.jobs.rerun import recorded_job
-from lib.script.command import assign, call
+from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.render import render
 
@@ -406,10 +404,12 @@ def test_spare_nodes_reach_the_job_and_are_paid(calls, submit, site):
     assert '"spare_nodes": 1' in kept.read_text()
 
 
-def test_spare_nodes_of_the_configuration_are_those_of_trainings(submit, site, evaluation):
+def test_spare_nodes_of_the_configuration_are_those_of_trainings(submit, site):
+    site.write("site/evaluate.sbatch", f"{JOB}run_evaluation.sh\n")
+    site.write("stacks/pytorch/run_evaluation.sh", "")
     text = (site.root / "configuration.toml").read_text()
     site.write("configuration.toml", f"{text}jobs.restarts = 1\njobs.spare_nodes = 1\n")
-    assert cost_of(submit("-N2", then=evaluation))
+    assert cost_of(submit("-N1", job="site/evaluate.sbatch"))
     with pytest.raises(LongshipError, match="no node to train on"):
         submit("-N1")
 
@@ -455,79 +455,9 @@ def test_chain_goes_on_from_each_other_after_another_job(calls):
     assert calls.done.stdout == "101\n102\n103\n"
 
 
-@pytest.fixture
-def evaluation(site):
-    """Give the stack that evaluates."""
-    site.write("site/evaluate.sbatch", f"{JOB.replace('train', 'evaluate')}run_evaluation.sh\n")
-    site.write("site/train.sbatch", f"{JOB}run_training.sh\n")
-    for each in ("run_training.sh", "export.sh"):
-        site.write(f"stacks/pytorch/{each}", "")
-    site.write("stacks/score/stack.toml", 'description = "scores"\n')
-    site.write("stacks/score/run_evaluation.sh", "")
-    return "score"
-
-
-def test_evaluation_follows_the_last_training_of_a_chain(calls, site, evaluation):
-    first, then, *sent = calls("--account=other", chain=2, agreed=True, then=evaluation)
-    assert first[2] == then[2] == "--test-only"  # both before one of them is submitted
-    trained, resumed, evaluated = sent
-    assert TRAIN in trained and TRAIN in resumed
-    assert [words[1] for words in sent] == ["", "102", ""]
-    assert {"--dependency=afterok:103", "--kill-on-invalid-dep=yes"} < set(evaluated)
-    exported = site.scratch / "runs/103-train/exported"
-    assert evaluated[-2:] == ["site/evaluate.sbatch", str(exported)]
-    assert "--account=other" in evaluated and "--account=other" in trained
-    assert calls.done.stdout == "102\n103\n104\n"
-    assert f"results: {exported}/evaluation\n" in calls.done.stderr
-    kept = site.scratch / "runs/103-train.then"  # pins.bash reads it
-    assert (kept.read_text(), kept.stat().st_mode & 0o777) == ("104", 0o644)
-    kept = (site.scratch / "runs").glob("configurations/*.json")
-    assert {json.loads(each.read_text())["stack"] for each in kept} == {"pytorch", "score"}
-
-
-def test_training_and_evaluation_are_priced_and_confirmed_together(submit, evaluation):
-    lines = submit("--nodes=2", then=evaluation)
-    (note,) = [line for line in lines if line.startswith("note ")]
-    assert "at most 96.0 core-hours; then evaluate: " in note
-    assert note.endswith("; together at most 144.0 core-hours'")
-    assert "cost_confirm '144.0 core-hours'" in lines
-
-
-def test_each_of_both_has_its_own_row_in_json(calls, evaluation):
-    calls(agreed=True, then=evaluation, as_json=True)
-    rows = json.loads(calls.done.stdout)
-    assert [os.path.basename(each["log"]) for each in rows] == ["102-train.log", "103-evaluate.log"]
-
-
-def test_evaluation_of_an_array_is_refused(submit, evaluation):
-    with pytest.raises(LongshipError, match="--then cannot be used with job arrays"):
-        submit("--array=0-3", then=evaluation)
-
-
-def test_site_without_an_evaluation_is_told(site):
-    with pytest.raises(LongshipError) as error:
-        evaluation_file(site.root, site.settings(machine="m").machine)
-    assert str(error.value) == "no job script in site starts run_evaluation.sh on m"
-    assert "copy local/run_evaluation_local.sbatch to site/" in error.value.hint
-
-
 def test_job_that_is_submitted_in_a_job_goes_on_from_nothing(calls, clean_environment):
     clean_environment.update(LONGSHIP_CHAINED_AFTER="7", LONGSHIP_RERUN="/run")
     assert [words[1] for words in calls()] == ["", ""]
-
-
-@pytest.mark.parametrize(("cluster", "owner"), [("juwels", "9 juwels"), ("", "9")])
-def test_pin_of_a_rerun_names_its_cluster(cluster, owner, run, tmp_path):
-    """Or --prune on another cluster, whose Slurm does not know the job, deletes the image."""
-    image, folder = tmp_path / "containers/versions/it's one.sif", tmp_path / "7-train"
-    folder.mkdir()
-    (tmp_path / "containers/pins").mkdir(parents=True)
-    record = {"job": "7", "cluster": cluster, "image": str(image), "overlay": ""}
-    (folder / "record.json").write_text(json.dumps(record, indent=2))
-    lines = ["submitted_ids=(9)", call("pins_restore", folder)]
-    run(["bash", "-c", render("a test", lines)])
-    (pin,) = (tmp_path / "containers/pins").iterdir()
-    assert pin.read_text() == f"{image}\n{owner}\n{folder}/launcher\n"
 
 
 def test_shell_on_a_node_gets_the_header_from_here(calls):
@@ -570,21 +500,6 @@ def test_runs_that_cannot_be_written_to_are_told(run, read_only_folder):
 def test_runs_are_looked_at_before_what_is_in_them(submit):
     lines = [each.partition(" ")[0] for each in submit()]
     assert lines.index("roots_make") == lines.index("check_python") + 1
-
-
-def test_options_are_recorded_as_they_were_typed(submit, run, tmp_path, hostile_arguments):
-    words = [f"--comment={each}" for each in hostile_arguments]
-    (exported,) = [each for each in submit(*words) if each.startswith("export LONGSHIP_OPTIONS")]
-    record = [
-        "JOB_ARGUMENTS=()",
-        "SLURM_JOB_NODELIST=node1",
-        "run_begin ''",
-    ]
-    lines = [exported, assign("RUN_DIR", tmp_path), *record]
-    run(["bash", "-c", render("a test", lines)])
-    (tmp_path / "job.sbatch").write_text(JOB)
-    _, options, _ = recorded_job(tmp_path)
-    assert [each.word for each in options] == ["--account=acc", *words]
 
 
 def test_what_sbatch_says_moves_no_cursor(submit, clean_environment, run, tmp_path):

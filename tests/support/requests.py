@@ -1,5 +1,6 @@
-"""The lines of a submission, from what would be typed."""
+"""Submissions, starts and recorded runs of jobs: their lines, and what a stand-in of Slurm gets."""
 
+import json
 import os
 import shlex
 from pathlib import Path
@@ -195,3 +196,48 @@ def start(repository, run):
         return dict(zip(words[::2], words[1::2]))
 
     return source
+
+
+@pytest.fixture
+def bash(run, clean_environment, tmp_path):
+    """Give a function that runs lines with the functions they use."""
+
+    def run_lines(*lines, env=None, check=True):
+        script = tmp_path / "script.sh"
+        script.write_text(render("a test", lines))
+        environment = {**clean_environment, **(env or {})}
+        return run(["bash", script], env=environment, check=check)
+
+    return run_lines
+
+
+RECORD = {
+    "name": "train",
+    "partition": "gpu",
+    "account": "acc",
+    "qos": "normal",
+    "nodes": "4",
+    "time_limit": "1-00:00:00",
+    "machine": "local",
+    "log": "/a/log",
+}
+
+
+@pytest.fixture
+def runs(repository, tmp_path):
+    """Give a function that records a run; `runs.paths` are the repository's."""
+    repository.write("configuration.toml", f'[paths]\nscratch_dir = "{tmp_path}/s"\n')
+    _, paths = repository.settings_and_paths()
+
+    def make(name, arguments=(), record=RECORD, written=0):
+        folder = paths.runs / name
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text(json.dumps(record))
+        os.utime(folder / "record.json", (written, written))
+        (folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=2\nstart_job local\n")
+        each = (f"{argument}\0" for argument in arguments)
+        (folder / "arguments").write_bytes("".join(each).encode(errors="surrogateescape"))
+        return folder
+
+    make.paths = paths
+    return make

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
+from extras.rerun.rerun import check_clone, recorded_job
 from lib.commands import Call
 from lib.commands.options import complete
 from lib.commands.submit import JobCommand, submission_options
 from lib.jobs.options import Option
 from lib.jobs.request import Asked
-from lib.jobs.rerun import check_clone, recorded_job
 from lib.jobs.runs import check_own, check_still_there, recorded_run
 from lib.jobs.submit import request_of, submit_lines
 from lib.script.records import read_record
