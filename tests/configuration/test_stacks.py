@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.emitted import training_file
+from support.requests import lines_for
 from support.stacks import settings_of
 
 from lib import ROOT
@@ -12,7 +13,6 @@ from lib.configuration.paths import derive_paths
 from lib.configuration.sites import load_machines
 from lib.configuration.stacks import load_stack, stack_names
 from lib.jobs.job_files import read_job_file
-from lib.jobs.submit import Submission, submit_lines
 from lib.runtimes.environment import Environment
 from lib.script.errors import LongshipError
 
@@ -100,11 +100,11 @@ def test_any_stack_is_submitted_on_any_machine_that_it_has_an_image_for(name, ma
     runtime = {"auto": "apptainer"}.get(settings.machine.runtime, settings.machine.runtime)
     env = Environment(settings, paths, runtime, "job")
     if there:
-        lines = submit_lines(env, Submission(job, [], ()))
+        lines = lines_for(env, job)
         assert f"export LONGSHIP_STACK={name}" in lines
     else:
         with pytest.raises(LongshipError, match=f"stack {name} has no image for"):
-            submit_lines(env, Submission(job, [], ()))
+            lines_for(env, job)
 
 
 @pytest.mark.parametrize("name", stack_names(Path(ROOT)))
