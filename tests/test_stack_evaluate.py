@@ -103,7 +103,7 @@ def test_each_machine_that_trains_has_a_job_script_that_evaluates():
             "--stack megatron-bridge or megatron-lm or olmo-core or pytorch or torchtitan or trl",
         ),
         (["local/preprocess_data_local.sbatch"], "does not start run_training.sh", "--after JOB"),
-        (["rerun", "7"], "--then requires the job script of a training", "--help"),
+        (["local/interactive.salloc"], "--then requires the job script of a training", "--help"),
     ],
 )
 def test_what_cannot_be_evaluated_is_told(words, message, hint, root, clean_environment, run):

@@ -13,6 +13,7 @@ from support.emitted import emit, environment_of
 from support.repository import copy_tree
 
 from lib.configuration.layers import Settings
+from lib.runtimes.environment import Environment
 
 ROOT = Path(__file__).resolve().parents[1]
 LIB = ROOT / "lib"
@@ -125,15 +126,15 @@ def test_text_is_read_in_no_encoding_of_a_locale(path):
     assert not found, f"{shown(path)}: an encoding is missing in the lines {found}"
 
 
-def receivers_of_settings(function, *arguments):
-    """Give the functions of lib that get all settings as an argument during a call."""
+def receivers_of(kind, function, *arguments):
+    """Give the functions that get a value of a kind as an argument during a call."""
     found = set()
 
     def note(frame, event, _):
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(str(LIB)):
+        if event == "call" and code.co_filename.startswith((str(LIB), f"{ROOT}/extras")):
             names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            if any(isinstance(frame.f_locals.get(name), Settings) for name in names):
+            if any(isinstance(frame.f_locals.get(name), kind) for name in names):
                 found.add(f"{shown(Path(code.co_filename))}: {code.co_name}")
 
     before = sys.getprofile()
@@ -146,14 +147,23 @@ def receivers_of_settings(function, *arguments):
 
 
 @pytest.mark.parametrize("configuration", ["configuration", "overlay"])
-@pytest.mark.parametrize(("kind", "most"), [("container_run", 9), ("submit", 19)])
+@pytest.mark.parametrize(("kind", "most"), [("container_run", 9), ("submit", 15)])
 def test_settings_make_few_stops(kind, most, configuration):
     """Values are resolved once: what renders them gets them, not what they are resolved from."""
     file = ROOT / f"tests/golden/{configuration}.toml"
     for machine, runtime in (("jwb", "apptainer"), ("lumi", "singularity")):
-        stops = receivers_of_settings(emit, kind, environment_of(machine, runtime, file))
+        stops = receivers_of(Settings, emit, kind, environment_of(machine, runtime, file))
         assert "lib/runtimes/image.py: image_source" in stops
         assert len(stops) <= most, stops
+
+
+def test_environment_makes_few_stops_on_its_way_to_a_submission():
+    """What a job requests is complete when it is made: nothing after it asks the settings again."""
+    env = environment_of("jwb", "apptainer", ROOT / "tests/golden/configuration.toml")
+    stops = receivers_of(Environment, emit, "submit", env)
+    stops = [each for each in stops if not each.startswith("lib/runtimes/environment.py")]
+    assert "lib/jobs/submit.py: request_of" in stops
+    assert len(stops) <= 15, stops
 
 
 # What starts or becomes a process: modules, and functions of os.

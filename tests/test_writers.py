@@ -65,7 +65,7 @@ PLAIN = {
     "a result of the user's, with the user's umask": """
         extras/reports/inside/sync_wandb.bash:
         lib/jobs/inside/template.bash: fill_template
-        lib/jobs/usage.bash: usage_sample
+        extras/usage/usage.bash: usage_sample
     """,
     "empty: only its time counts": """
         lib/runtimes/overlay.bash: overlay_record_use

@@ -49,25 +49,25 @@ def files_page() -> str:
         table(("path", "meaning"), _folders()),
         "## Images",
         "In `<shared_dir>/containers/`:",
-        _listed("images/versions.bash"),
+        _listed("lib/images/versions.bash"),
         "Each image and each archive has a record next to it, `<file>.json`:",
-        _listed("images/image.bash"),
+        _listed("lib/images/image.bash"),
         "## Overlays",
         "In `<shared_dir>/overlays/`:",
-        _listed("packages/overlay.bash"),
+        _listed("lib/packages/overlay.bash"),
         "## Runs",
         "In `<scratch_dir>/runs/<job>-<name>/`, the run directory; the log is next to it. "
         "`python3 submit.py rerun RUN` re-runs the job:",
-        _listed("jobs/run.bash"),
+        _listed("lib/jobs/run.bash"),
         "In `<scratch_dir>/runs/code/`, the frozen code of all jobs; "
         "see [Frozen code](../how-to/jobs.md#frozen-code):",
-        _listed("jobs/frozen_code.bash"),
+        _listed("lib/jobs/frozen_code.bash"),
         "Each line of `usage/NODE.csv` has these columns; empty: not measured:",
-        _listed("jobs/usage.bash"),
+        _listed("extras/usage/usage.bash"),
         "## Repositories",
         "In the git repository of each directory of `<project_dir>/repos/`; "
         "`git for-each-ref refs/longship` lists them:",
-        _listed("repositories/repositories.bash"),
+        _listed("lib/repositories/repositories.bash"),
     )
 
 
@@ -81,5 +81,5 @@ def _folders() -> Iterable[tuple[str, str]]:
 
 
 def _listed(script: str) -> str:
-    rows = listed(Path(ROOT, "lib", script))
+    rows = listed(Path(ROOT, script))
     return table(("name", "meaning"), ((code(name), plain(about)) for name, about in rows))

@@ -18,7 +18,7 @@ from extras.explain.step_end import step_end
 from lib import ROOT
 from lib.configuration.paths import Paths
 from lib.configuration.tables import read_toml
-from lib.jobs.rerun import recorded_run
+from lib.jobs.runs import recorded_run
 from lib.script.command import call
 from lib.script.errors import LongshipError, offline_modes, paint
 from lib.script.quoting import word

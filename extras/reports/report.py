@@ -11,10 +11,10 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lib.configuration.tables import find_files
-from lib.jobs.usage import NOT_MEASURED, Usage, usage_of
+from lib.jobs.runs import values_of
 from lib.script.errors import LongshipError, printable
 from lib.script.output import Report, as_json, number
 from lib.script.records import readable_values
@@ -32,6 +32,26 @@ _COLUMNS = {
     "cost_unit": ("", "{}"),
 }
 _Row = dict[str, Any]
+NOT_MEASURED = "not measured"
+
+
+class Used(NamedTuple):
+    """What a run has used, by the keys of its record; None if it was not measured."""
+
+    gpu_hours: float | None = None
+    gpu_utilisation_percent: float | None = None
+    gpu_peak_memory_mib: float | None = None
+    energy_kwh: float | None = None
+    cpu_load: float | None = None
+    cpu_peak_memory_mib: float | None = None
+    measured_percent: float | None = None
+    cost: float | None = None
+
+
+def used_by(run: Path, record: Mapping[str, str]) -> tuple[Used, list[LongshipError]]:
+    """Return what a run has used, until its end or its last sample, and what cannot be read."""
+    values, problems = values_of(run, record)
+    return Used(*(number({**record, **values}.get(each, "")) for each in Used._fields)), problems
 
 
 def report(
@@ -41,7 +61,7 @@ def report(
 
     The form is table, csv or json; others are runs directories of colleagues.
     """
-    groups: dict[tuple[str, ...], dict[tuple[Path, str], list[Usage]]] = {}  # by group and run
+    groups: dict[tuple[str, ...], dict[tuple[Path, str], list[Used]]] = {}  # by group and run
     problems: list[LongshipError] = []
     unmeasured, unended = [], []
     for path in _records((runs, *others), problems):
@@ -56,7 +76,7 @@ def report(
             problems.append(LongshipError(message, hint))
         elif record["started"][:7] >= since:
             run = re.sub("^([0-9]+)_[0-9]+", r"\1", path.parent.name)  # of all tasks of an array
-            usage, found = usage_of(path.parent, record)
+            usage, found = used_by(path.parent, record)
             problems += found
             if usage.gpu_hours is None:
                 unended.append(run)
@@ -107,7 +127,7 @@ def _group(path: Path, record: Mapping[str, str]) -> tuple[str, ...]:
     return user, project, month, record.get("stack", ""), record.get("cost_unit", "")
 
 
-def summed(used: list[Usage]) -> _Row:
+def summed(used: list[Used]) -> _Row:
     """Sum the jobs of a group; a mean counts a job by its GPU-hours, or each alike without GPUs."""
     hours = sum(each.gpu_hours or 0 for each in used)
     times = [(each.gpu_hours or 0) if hours else 1 for each in used]

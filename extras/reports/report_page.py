@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Callable
 
-from extras.reports.report import summed
+from extras.reports.report import NOT_MEASURED, Used, summed, used_by
 from lib.configuration.paths import Paths
 from lib.configuration.stacks import load_stack
 from lib.configuration.tables import find_files
-from lib.jobs.rerun import find_runs, recorded_run
-from lib.jobs.usage import NOT_MEASURED, Usage, usage_of
+from lib.jobs.runs import find_runs, recorded_run
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
@@ -117,7 +116,7 @@ def training_of(root: Path, runs: list[Path], findings: Findings) -> dict[str, A
     records = {run: readable_values(run / "record.json") for run in runs}
     used = []
     for run, record in records.items():
-        usage, problems = usage_of(run, record)
+        usage, problems = used_by(run, record)
         used.append(usage)
         gaps += [(str(each), each.hint) for each in problems]
         lacks = [each for each in _NEEDED if not record.get(each)]
@@ -227,7 +226,7 @@ def _repository(file: Path) -> tuple[str, str, str, str]:
     return file.stem, commit[1][:12] if commit else "", changed, str(patch) if count else ""
 
 
-def _figures(used: list[Usage], records: list[dict[str, str]]) -> list[tuple[str, str]]:
+def _figures(used: list[Used], records: list[dict[str, str]]) -> list[tuple[str, str]]:
     """Return heading and value of what the jobs have used together; not measured is never 0."""
     total, unit = summed(used), records[-1].get("cost_unit", "")
     loads = [each.cpu_load for each in used if each.cpu_load is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any, Callable
 
@@ -12,13 +13,12 @@ from lib.commands import Call
 from lib.commands.options import WrongCall, complete, script_options
 from lib.commands.verbs import WithVerbs
 from lib.configuration.sites import load_machines
-from lib.jobs.checks import check_script
-from lib.jobs.job_files import check_machine, evaluation_file, read_job_file
-from lib.jobs.options import is_option
-from lib.jobs.submit import Submission, split_typed, submit_lines
-from lib.runtimes.environment import Environment
+from lib.jobs.hooks import hooks
+from lib.jobs.job_files import check_machine, read_job_file
+from lib.jobs.options import Option, is_option, split_typed
+from lib.jobs.request import Asked
+from lib.jobs.submit import request_of, submit_lines
 from lib.script.command import call as line
-from lib.script.errors import LongshipError
 from lib.script.render import render
 
 _NAME = "submit.py"
@@ -57,26 +57,29 @@ class _Submit(WithVerbs, JobCommand):
 
 
 def submission_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a submission: fields of `Submission` of the same names."""
+    """Give a command the options of a submission, and those of sbatch.
+
+    It receives a `Call`, the options of sbatch as ``typed``, ``arguments`` of the job, and `Asked`.
+    """
+    extras = hooks("OPTIONS")
+
+    @functools.wraps(function)
+    def with_asked(call: Call, words: tuple[str, ...], **values: Any) -> None:
+        own = [name for each in click.get_current_context().command.params for name in each.opts]
+        typed, arguments = split_typed(words, [name[2:] for name in own if name.startswith("--")])
+        of_extras = {
+            extra: {str(each.name): values.pop(str(each.name)) for each in options}
+            for extra, options in extras.items()
+        }
+        given = {name: values.pop(name) for name in Asked._fields if name in values}
+        asked = Asked(options=call.options, extras=of_extras, **given)
+        function(call, typed=typed, arguments=arguments, asked=asked, **values)
+
+    command = script_options(with_asked)
+    command.__click_params__ += [each for options in extras.values() for each in options][::-1]
     for add in (
         click.option("--yes", "agreed", is_flag=True, help="Do not ask to confirm the cost."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-        click.option(
-            "--live", is_flag=True, help="Run from the clone, with later changes of the code."
-        ),
-        click.option(
-            "--spare-nodes",
-            type=click.IntRange(min=0),
-            metavar="N",
-            help="With restarts: keep N of the nodes to replace faulty ones "
-            "(default: jobs.spare_nodes).",
-        ),
-        click.option(
-            "--restarts",
-            type=click.IntRange(min=0),
-            metavar="N",
-            help="Restart a failed or hanging job step, N times at most (default: jobs.restarts).",
-        ),
         click.option(
             "--after",
             default="",
@@ -91,9 +94,16 @@ def submission_options(function: Callable[..., None]) -> Callable[..., None]:
             metavar="N",
             help="Submit a chain of N jobs.",
         ),
+        click.argument(
+            "words",
+            nargs=-1,
+            type=click.UNPROCESSED,
+            metavar="[SBATCH_OPTION...] [-- ARGUMENT...]",
+            shell_complete=complete("words"),
+        ),
     ):
-        function = add(function)
-    return script_options(function)
+        command = add(command)
+    return command
 
 
 @click.command(
@@ -102,22 +112,10 @@ def submission_options(function: Callable[..., None]) -> Callable[..., None]:
     epilog="Example: python3 submit.py jsc/run_training_jwb.sbatch --nodes=4 -- --steps 10000",
 )
 @click.argument("job", metavar="SITE/JOB.sbatch", shell_complete=complete("job"))
-@click.argument(
-    "words",
-    nargs=-1,
-    type=click.UNPROCESSED,
-    metavar="[SBATCH_OPTION...] [-- ARGUMENT...]",
-    shell_complete=complete("words"),
-)
-@click.option(
-    "--then",
-    default="",
-    metavar="STACK",
-    help="Evaluate the trained model with STACK, such as evaluate.",
-    shell_complete=complete("stack"),
-)
 @submission_options
-def submit(call: Call, job: str, words: tuple[str, ...], then: str, **asked: Any) -> None:
+def submit(
+    call: Call, job: str, typed: list[Option], arguments: tuple[str, ...], asked: Asked
+) -> None:
     r"""Check a job script, estimate its cost and submit it.
 
     \b
@@ -132,31 +130,10 @@ def submit(call: Call, job: str, words: tuple[str, ...], then: str, **asked: Any
     checkpoint and evaluates it, once the training has completed. In a job array (--array), each
     task replaces @{FILE} in its arguments by a line of FILE; task 0 takes the first line.
     """
-    if then and not job.endswith(".sbatch"):
-        raise click.UsageError("--then requires the job script of a training")
-    typed, arguments = split_typed(words)
     read = read_job_file(Path(ROOT), job, verbs=(str(each.name) for each in submit.shown_verbs()))
     machines = load_machines(Path(ROOT))
     check_machine(Path(ROOT), read, call.settings.machine.name, machines)
     if read.machine in machines:
         call = call.changed(machine=read.machine)
-    wanted = Submission(read, typed, arguments, **asked)
-    env = call.environment("job")
-    following = _evaluation(call.changed(stack=then), wanted, env) if then else None
-    lines = submit_lines(env, wanted, following)
-    call.finish(render(call.title(f"submit.py {job}"), lines), _NAME)
-
-
-def _evaluation(
-    call: Call, trained: Submission, env: Environment
-) -> tuple[Environment, Submission]:
-    """Return the job that evaluates what another one trains, and its environment."""
-    if trained.job.script != "run_training.sh":
-        raise LongshipError(
-            f"--then requires a training, but {trained.job.path} does not start run_training.sh",
-            f"to start another job after it: python3 {_NAME} SITE/JOB.sbatch --after JOB",
-        )
-    check_script(env.settings, "--then", "export.sh")
-    job = evaluation_file(Path(ROOT), env.machine)
-    account = [each for each in trained.typed if each.name == "account"]
-    return call.environment("job"), Submission(job, account, ())
+    request = request_of(call.environment("job"), read, typed, arguments, asked)
+    call.finish(render(call.title(f"submit.py {job}"), submit_lines(request)), _NAME)

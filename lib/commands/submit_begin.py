@@ -9,10 +9,8 @@ import click
 from lib.commands import Call, note_lost_names
 from lib.configuration.snapshot import resolved
 from lib.jobs import start
-from lib.jobs.frozen_code import with_frozen_code
 from lib.jobs.launcher import job_launcher
-from lib.jobs.request import slurm_facts
-from lib.jobs.watcher import final_messages
+from lib.jobs.size import slurm_facts
 from lib.script.execute import write_file
 from lib.script.render import render
 
@@ -41,15 +39,12 @@ def begin(machine: str, arguments: tuple[str, ...]) -> None:
     run = start.make_run_directory(env.paths, facts, cluster, restarted=restarted)
     write_file(run / "slurm.txt", text)
     write_file(run / "configuration.json", resolved(env.settings))
+    begun = start.start_of(env, run, facts, arguments)
     title = call.title(f"launcher of job {run.name}; arguments: the command")
-    env = with_frozen_code(env, run)
-    named = job_launcher(env, run, job=facts["JobId"], restarted=restarted, title=title)
-    if env.is_measured:
-        title = call.title(f"sampler of job {run.name}; arguments: RANK STEP, process IDs")
-        write_file(run / "sampler", render(title, start.sampler_lines(env)))
-    env = env._replace(held=named)
-    lines = start.start_lines(env, run, facts, named, final_messages(), arguments)
-    write_file(
-        run / "start.bash", render(call.title(f"start of job {run.name}"), lines, sourced=True)
-    )
+    named = job_launcher(begun, restarted=restarted, title=title)
+    for name, (words, lines) in begun.scripts.items():
+        title = call.title(f"{name} of job {run.name}; arguments: {words}")
+        write_file(run / name, render(title, lines))
+    title = call.title(f"start of job {run.name}")
+    write_file(run / "start.bash", render(title, start.start_lines(begun, named), sourced=True))
     click.echo(run)

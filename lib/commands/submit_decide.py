@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
 import click
 
-from lib.commands.submit_end import write_values
 from lib.configuration.partitions import hours
 from lib.jobs.watcher import decide as decide_on
 from lib.jobs.watcher import end_of_step
@@ -40,4 +40,6 @@ def decide(run: Path, code: int, restarts: int, spares: int) -> None:
     replaced = ended.nodes and action != "stop"
     excluded = [record.get("excluded", ""), *ended.nodes] if replaced else []
     line = f"{now} {line}"
-    write_values([action, line, "\n".join([*earlier, line]), ",".join(filter(None, excluded))])
+    values = [action, line, "\n".join([*earlier, line]), ",".join(filter(None, excluded))]
+    text = "".join(f"{each}\0" for each in values)
+    sys.stdout.buffer.write(text.encode(errors="surrogateescape"))

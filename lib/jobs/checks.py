@@ -11,8 +11,8 @@ from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths, expand, is_below
 from lib.configuration.repositories import configured_repositories
 from lib.configuration.tables import find_files
-from lib.jobs.job_files import JobFile
-from lib.jobs.request import LONGEST_NAME, Request
+from lib.jobs.request import Request
+from lib.jobs.size import LONGEST_NAME
 from lib.runtimes.environment import Environment
 from lib.script.command import wrapped
 from lib.script.errors import LongshipError
@@ -25,56 +25,51 @@ _NODE_LOCAL = ("/dev", "/etc", "/opt", "/proc", "/tmp", "/usr", "/var")
 _SILENT = ("help", "quiet", "test-only", "usage", "version", "wait")
 
 
-def check_job(
-    env: Environment,
-    job: JobFile,
-    given: Mapping[str, str],
-    words: Sequence[str],
-    log: str,
-) -> None:
-    """Stop if a job could not run, or a secret would be recorded.
-
-    The options are by long name, with ``job-name``; the words are options and arguments as typed.
-    """
-    settings = env.settings
-    _check_name(given["job-name"])
+def check_job(request: Request) -> None:
+    """Stop if a job could not run, or a secret would be recorded."""
+    settings, job = request.env.settings, request.job
+    _check_name(request.options["job-name"])
     if job.script:
         check_script(settings, str(job.path), job.script)
-    _check_secrets(settings, words)
-    _check_colon(words)
+    check_words(request.env, [*(each.word for each in request.typed), *request.arguments])
     if not job.is_interactive:
-        _check_batch_options(given)
-    _check_visible(env, job, given, words, log)
+        _check_batch_options(request.options)
+    _check_visible(request)
     configured_repositories(settings)  # no password stands in a URL, which is recorded
 
 
-def stack_lines(
-    env: Environment, job: JobFile, request: Request, arguments: Sequence[str], then: str
-) -> list[str]:
-    """Return the line that lets the stack check its job, if it has a script for that.
+def check_words(env: Environment, words: Sequence[str]) -> None:
+    """Stop if options or arguments, as typed, contain a secret, or what does not reach the job."""
+    _check_secrets(env.settings, words)
+    _check_colon(words)
+    for each in _paths_among(words):
+        _check_path(env, "an argument", each)
 
-    Then is the stack that evaluates the trained model, if any.
-    """
-    root = env.paths.root
-    script = root / "stacks" / env.settings.stack.name / "check_job.sh"
+
+def stack_lines(request: Request) -> list[str]:
+    """Return the line that lets the stack check its job, if it has a script for that."""
+    env, job, size = request.env, request.job, request.trained_on
+    script = env.paths.root / "stacks" / env.settings.stack.name / "check_job.sh"
     if not job.step or not script.is_file():
         return []
     variables = {
-        "LONGSHIP_ROOT": root,
-        "NUM_NODES": request.nodes,
-        "GPUS_PER_NODE": request.gpus // request.nodes,  # 0 if unknown
-        **({"LONGSHIP_THEN": then} if then else {}),
+        "LONGSHIP_ROOT": env.paths.root,
+        "NUM_NODES": size.nodes,
+        "GPUS_PER_NODE": size.gpus // size.nodes,  # 0 if unknown
+        **({"LONGSHIP_THEN": request.then[0].env.settings.stack.name} if request.then else {}),
         **env.training.variables(),
     }
     named = [f"{name}={value}" for name, value in variables.items()]
     step = job.mode if job.step == "data" else job.step
-    return [wrapped("env", *named, "bash", script, step, *arguments)]
+    return [wrapped("env", *named, "bash", script, step, *request.first)]
 
 
-def log_directories(paths: Paths, given: Mapping[str, str], log: str) -> list[str]:
+def log_directories(request: Request) -> list[str]:
     """Return the directories of the log files: Slurm creates none, and the job fails silently."""
-    files = [log, *([log_path(paths, given, given["error"])] if given.get("error") else [])]
-    named = (each.replace("%x", given["job-name"]) for each in files)
+    files = [request.log]
+    if request.options.get("error"):
+        files.append(log_path(request.env.paths, request.options, request.options["error"]))
+    named = (each.replace("%x", request.size.name) for each in files)
     directories = list(dict.fromkeys(os.path.dirname(each) for each in named))
     for each in directories:
         if "%" in each:
@@ -85,9 +80,9 @@ def log_directories(paths: Paths, given: Mapping[str, str], log: str) -> list[st
     return directories
 
 
-def log_path(paths: Paths, given: Mapping[str, str], file: str) -> str:
+def log_path(paths: Paths, options: Mapping[str, str], file: str) -> str:
     """Return the path of a log; a relative one begins in the job's working directory, --chdir."""
-    return str(paths.root / given.get("chdir", "") / file)
+    return str(paths.root / options.get("chdir", "") / file)
 
 
 def _check_name(name: str) -> None:
@@ -163,37 +158,39 @@ def _check_batch_options(given: Mapping[str, str]) -> None:
         )
 
 
-def _check_visible(
-    env: Environment, job: JobFile, given: Mapping[str, str], words: Sequence[str], log: str
-) -> None:
+def _check_visible(request: Request) -> None:
     """Stop if a path is not visible to compute nodes. On JUPITER such a job has no log."""
-    paths, machine = env.paths, env.machine
+    env, job, options = request.env, request.job, request.options
+    paths, error = env.paths, options.get("error")
     image = env.image if job.needs_image or env.runtime == "host" else env.source.address
-    visible = machine.compute_directories
     for what, path in (
         ("this repository", str(paths.root)),
         ("paths.project_dir", str(paths.project_dir)),
         ("paths.scratch_dir", str(paths.scratch_dir)),
         ("paths.checkpoint_dir", str(paths.checkpoint_dir)),
         *((f"training.{name}", path) for name, path in env.training.directories()),
-        *(("an argument", path) for path in _paths_among(words)),
         ("the job script", str(paths.root / job.path)),
-        ("the log", log),
-        ("--error", log_path(paths, given, given["error"]) if given.get("error") else ""),
-        ("--chdir", str(paths.root / given["chdir"]) if given.get("chdir") else ""),
+        ("the log", request.log),
+        ("--error", log_path(paths, options, error) if error else ""),
+        ("--chdir", str(paths.root / options["chdir"]) if options.get("chdir") else ""),
         ("container.image", image if image.startswith("/") else ""),
     ):
-        is_data = what.startswith("training.") and machine.name != "local"
-        if is_data and any(is_below(path, each) for each in _NODE_LOCAL):
-            raise LongshipError(
-                f"{what} is on node-local storage, which other nodes cannot read: {path}",
-                f"copy it to shared storage, such as {paths.scratch_dir}/data",
-            )
-        if path and visible and not any(is_below(path, each) for each in visible):
-            raise LongshipError(
-                f"{what} is not visible to compute nodes of {machine.name}: {path}",
-                f"move it to a directory under {' or '.join(visible)}",
-            )
+        _check_path(env, what, path)
+
+
+def _check_path(env: Environment, what: str, path: str) -> None:
+    visible = env.machine.compute_directories
+    is_data = what.startswith("training.") and env.machine.name != "local"
+    if is_data and any(is_below(path, each) for each in _NODE_LOCAL):
+        raise LongshipError(
+            f"{what} is on node-local storage, which other nodes cannot read: {path}",
+            f"copy it to shared storage, such as {env.paths.scratch_dir}/data",
+        )
+    if path and visible and not any(is_below(path, each) for each in visible):
+        raise LongshipError(
+            f"{what} is not visible to compute nodes of {env.machine.name}: {path}",
+            f"move it to a directory under {' or '.join(visible)}",
+        )
 
 
 def _paths_among(words: Sequence[str]) -> list[str]:

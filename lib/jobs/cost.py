@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lib.configuration.layers import Settings
 from lib.configuration.partitions import Limits, Price, time_text
 from lib.configuration.sites import Machine
-from lib.jobs.request import Request
+from lib.jobs.size import Size
 
 
 class Cost(NamedTuple):
@@ -31,41 +31,41 @@ def round_up(amount: float, digits: int) -> float:
     return math.ceil(round(amount * 10**digits, 6)) / 10**digits
 
 
-def hourly_cost(request: Request, machine: Machine) -> tuple[float, str] | None:
+def hourly_cost(size: Size, machine: Machine) -> tuple[float, str] | None:
     """Return the most that an hour of one job costs, and the unit; None if unknown."""
     found = []
-    for each in request.partitions:
+    for each in size.partitions:
         price = machine.partitions.get(each, Limits()).price or machine.price
         if price is not None:
-            found.append((per_hour(request, price), price.unit))
+            found.append((per_hour(size, price), price.unit))
     return max(found) if found and max(found)[0] else None
 
 
-def per_hour(request: Request, price: Price) -> float:
+def per_hour(size: Size, price: Price) -> float:
     """Return the price of an hour of one job, in the price's unit; a started slice counts whole."""
-    shares = request.cores / max(price.slice_cores, 1), request.memory / max(price.slice_memory, 1)
-    slices = max(request.gpus, *map(math.ceil, shares))
-    parts = request.nodes * price.node + request.gpus * price.gpu + request.cores * price.core
-    words = re.findall(r"\w+", request.constraint)
+    shares = size.cores / max(price.slice_cores, 1), size.memory / max(price.slice_memory, 1)
+    slices = max(size.gpus, *map(math.ceil, shares))
+    parts = size.nodes * price.node + size.gpus * price.gpu + size.cores * price.core
+    words = re.findall(r"\w+", size.constraint)
     factor = max((float(price.constraints.get(each, 1)) for each in words), default=1)
     return factor * (parts + slices * price.slice)
 
 
-def cost_of(settings: Settings, request: Request, chain: int) -> Cost:
+def cost_of(settings: Settings, size: Size, chain: int) -> Cost:
     """Describe what is submitted, `chain` jobs that resume from each other, and its cost."""
     machine = settings.machine
-    count = request.jobs * chain
-    where = f" of {request.partition}" if request.partition else ""
-    words = f"{request.name}: {request.nodes} node{'s' * (request.nodes > 1)}{where}"
-    if request.hours:
-        words += f" for at most {time_text(request.hours)}"
+    count = size.jobs * chain
+    where = f" of {size.partition}" if size.partition else ""
+    words = f"{size.name}: {size.nodes} node{'s' * (size.nodes > 1)}{where}"
+    if size.hours:
+        words += f" for at most {time_text(size.hours)}"
     if count > 1:
         words += f", {count} jobs"
-    price = hourly_cost(request, machine)
-    if price is None or request.hours is None or math.isinf(request.hours):
+    price = hourly_cost(size, machine)
+    if price is None or size.hours is None or math.isinf(size.hours):
         charges = machine.price or any(each.price for each in machine.partitions.values())
         return Cost(words + "; cost unknown: the site file has no price" * bool(charges))
-    cost = Cost(words, price[0] * request.hours * count, price[1])
+    cost = Cost(words, price[0] * size.hours * count, price[1])
     return cost._replace(words=f"{words}; at most {cost.text}")
 
 
@@ -79,3 +79,12 @@ def together(costs: Sequence[Cost]) -> Cost:
         return Cost(words)
     cost = Cost(words, sum(amounts), costs[0].unit)
     return cost._replace(words=f"{words}; together at most {cost.text}")
+
+
+def cost_of_run(record: Mapping[str, str], duration: float) -> float | None:
+    """Return the cost of a run, in its record's unit; None if no price is known."""
+    try:
+        cost = float(record.get("cost_per_hour", "")) * duration / 3600
+    except ValueError:
+        return None
+    return round(cost, 2) if math.isfinite(cost) else None

@@ -26,6 +26,7 @@ code_live() {
 # code_record_begin PYTHON RUN [NAME DIR]...: record the repositories, then the installed packages, while the ranks
 # start: on a parallel file system git needs seconds for a large repository.
 code_record_begin() {
+  # shellcheck disable=SC2034  # for extras
   longship_python=$1
   code_record "$@" </dev/null >/dev/null 2>&1 &
   longship_recorder=$!
@@ -46,16 +47,24 @@ code_record() {
   fi
 }
 
-# code_end RUN: give the recorder 20 more seconds, as whole nodes wait for it; then give the clone links to what the job
-# wrote with relative paths, so that the next job finds it there.
-code_end() {
+# code_record_end RUN: give the recorder 20 more seconds, as whole nodes wait for it.
+code_record_end() {
   if [[ -z ${longship_recorder:-} ]]; then return; fi
   timeout 20 tail -s 0.1 --pid="$longship_recorder" -f /dev/null || kill "$longship_recorder" 2>/dev/null
   rm -f -- "$1/packages.partial"
   if [[ ! -e $1/packages.txt ]]; then
     printf 'longship: packages.txt not written: python3 could not list the packages in time\n' >&2
   fi
-  if [[ -z ${LONGSHIP_CLONE:-} ]]; then return; fi
+}
+
+# code_enter CLONE: work in the frozen code instead, so that `python train.py` is the frozen file; what git does not track
+# is a link to the clone's there.
+code_enter() {
+  if [[ $PWD -ef $1 ]]; then cd -- "$LONGSHIP_ROOT" || exit; fi
+}
+
+# code_return: give the clone links to what the job wrote with relative paths, so that the next job finds it there.
+code_return() {
   timeout 20 "$longship_python" -X utf8 "$LONGSHIP_ROOT/lib/jobs/freeze_worker.py" return \
     "$LONGSHIP_ROOT" "$LONGSHIP_CLONE"
 }

@@ -4,38 +4,27 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from lib.configuration.layers import Settings
 from lib.configuration.paths import Paths
 from lib.configuration.schema import entry_name
+from lib.jobs.start import repositories_of
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
 from lib.script.command import call, export, wrapped
 from lib.script.execute import make_directory
-from lib.script.quoting import Word
 
 
-def clone_of(settings: Settings, paths: Paths) -> Path:
+def clone_of(environ: Mapping[str, str], paths: Paths) -> Path:
     """Return the clone that a job was submitted from; frozen code is a copy of it."""
-    return Path(settings.environ.get("LONGSHIP_CLONE") or paths.root)
+    return Path(environ.get("LONGSHIP_CLONE") or paths.root)
 
 
-def frozen_names(settings: Settings) -> str:
-    """Return a NAME-ID-COMMIT for each frozen repository; empty if a job runs from the clone."""
-    return settings.environ.get("LONGSHIP_FROZEN", "")
-
-
-def repositories(settings: Settings, paths: Paths) -> list[Word]:
-    """Return name and directory of this clone and of each external repository, in turn.
-
-    Of frozen code it is the path of its record, without suffix.
-    """
-    names = [entry_name(each) for each in settings.configuration.repositories]
-    found = {"longship": paths.root, **{each: paths.repositories / each for each in names}}
-    for each in frozen_names(settings).split():
-        found[each.rsplit("-", 2)[0]] = paths.root.parent / each
-    return [word for pair in found.items() for word in pair]
+def frozen_repositories(environ: Mapping[str, str], paths: Paths) -> dict[str, Path]:
+    """Return the path of the record, without suffix, of each frozen repository by its name."""
+    frozen = environ.get("LONGSHIP_FROZEN", "").split()
+    return {each.rsplit("-", 2)[0]: paths.root.parent / each for each in frozen}
 
 
 def freeze_lines(env: Environment, run: str = "") -> list[str]:
@@ -44,12 +33,13 @@ def freeze_lines(env: Environment, run: str = "") -> list[str]:
     is_frozen = paths.root.parent == store
     if is_frozen and env.settings.environ.get("LONGSHIP_CLONE") and not run:  # a job submits it
         return [call("print_messages", "code", f"frozen: the code of this job, {paths.root}")]
+    found = {**repositories_of(env), **frozen_repositories(env.settings.environ, paths)}
     action = ("restore", store, run) if run else ("freeze", store)
     # this Python is new enough
     worker = (sys.executable or "python3", paths.root / "lib/jobs/freeze_worker.py", *action)
     return [
         export("LONGSHIP_CLONE", paths.root),
-        wrapped("code_freeze", *worker, *repositories(env.settings, paths)),
+        wrapped("code_freeze", *worker, *(word for pair in found.items() for word in pair)),
     ]
 
 
@@ -59,8 +49,9 @@ def with_frozen_code(env: Environment, run: Path) -> Environment:
     A container mounts it there. On the machine itself, LONGSHIP_REPOSITORIES is a directory of
     links in the run, and PYTHONPATH comes before the paths of editable installations.
     """
-    paths, clone = env.paths, clone_of(env.settings, env.paths)
-    frozen = [each.rsplit("-", 2) for each in frozen_names(env.settings).split()[1:]]
+    paths, environ = env.paths, env.settings.environ
+    clone = clone_of(environ, paths)
+    frozen = [each.rsplit("-", 2) for each in environ.get("LONGSHIP_FROZEN", "").split()[1:]]
     copies = {name: paths.root.parent / f"{name}-{content}" for name, content, _ in frozen}
     if clone == paths.root:
         return env

@@ -14,14 +14,12 @@ start_job() {
   export LONGSHIP_ROOT=${LONGSHIP_ROOT:-$SLURM_SUBMIT_DIR}
   # shellcheck disable=SC2034  # for the job script
   JOB_ARGUMENTS=("${@:2}") CONTAINER_OPTIONS=()
-  RUN_DIR=${LONGSHIP_WATCHED:-} # the run has begun: the watcher runs this script
+  RUN_DIR=${LONGSHIP_WATCHED:-} # the run has begun, see run_has_begun
   if [[ -z $RUN_DIR ]]; then
     RUN_DIR=$(job=$(job_show) && python3 "$LONGSHIP_ROOT/submit.py" begin "$@" <<<"$job") || exit
   fi
   # shellcheck source=/dev/null  # lib/jobs/start.py writes it
   source "$RUN_DIR/start.bash"
-  # so that `python train.py` is the frozen file; what git does not track is a link to the clone's there
-  if [[ $PWD -ef ${LONGSHIP_CLONE:-} ]]; then cd -- "$LONGSHIP_ROOT" || exit; fi
 }
 
 # job_show: print what Slurm reports of this job. Its controller can be too busy to answer for minutes, for example when

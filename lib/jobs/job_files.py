@@ -91,19 +91,6 @@ def job_files(root: Path) -> list[Path]:
     return sorted(each for kind in ("sbatch", "salloc") for each in find_files(root, f"*/*.{kind}"))
 
 
-def evaluation_file(root: Path, machine: Machine) -> JobFile:
-    """Return the job script with which the site of a machine evaluates a model on it."""
-    site = Path(machine.site_file).parent
-    for path in find_files(root, f"{site}/*.sbatch"):
-        job = read_job_file(root, str(path))
-        if (job.script, job.machine) == ("run_evaluation.sh", machine.name):
-            return job
-    raise LongshipError(
-        f"no job script in {site} starts run_evaluation.sh on {machine.name}",
-        f"copy local/run_evaluation_local.sbatch to {site}/ and adapt it",
-    )
-
-
 def check_machine(root: Path, job: JobFile, chosen: str, machines: Mapping[str, Machine]) -> None:
     """Stop if a job is for another site than the target machine, `chosen`."""
     own, target = machines.get(job.machine), machines[chosen]

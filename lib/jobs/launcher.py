@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from lib.jobs.frozen_code import frozen_names
-from lib.jobs.rerun import NAMED, check_own, check_still_there
+from lib.jobs.runs import NAMED, check_own, check_still_there
+from lib.jobs.start import Start
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
 from lib.script.execute import make_directory, write_file
@@ -15,22 +15,21 @@ from lib.script.records import read_record
 from lib.script.render import render
 
 
-def job_launcher(
-    env: Environment, run: Path, *, job: str, restarted: bool, title: str
-) -> dict[str, str]:
+def job_launcher(start: Start, *, restarted: bool, title: str) -> dict[str, str]:
     """Write the launcher of a run, or take that of the run that is requeued or re-run.
 
     Return what it starts, for the record: image, overlay, venv, and the checksums that are known.
     """
+    env, run, job = start.env, start.run, start.facts["JobId"]
     file = run / "launcher"
-    again, code = env.settings.environ.get("LONGSHIP_RERUN", ""), frozen_names(env.settings)
     requeued = restarted and file.exists() and (run / "record.json").exists()
-    old = run if requeued else Path(again) if again else None
+    old = run if requeued else start.again
     if old is None:
         return _described(write_launcher(env, file, online=False, job=job, title=title))
     check_own(old)
     found = check_still_there(old)
-    if read_record(old / "record.json").get("code", "") != code:  # it starts other code
+    if read_record(old / "record.json").get("code", "") != start.record.get("code", ""):
+        # it starts other code
         write_launcher(env._replace(held=found), file, online=False, job=job, title=title)
         return found
     _pin_files(env, found, file, job)

@@ -30,9 +30,6 @@ _FLAG_NAMES = """
 _WITH_VALUE, _FLAGS = _VALUE_NAMES.split(), _FLAG_NAMES.split()
 OPTIONS = [*_WITH_VALUE, *_FLAGS]
 
-# options of submit.py itself, for suggestions
-SUBMIT_OPTIONS = ["after", "chain", "configuration", "dry-run", "json", "live", "machine"]
-SUBMIT_OPTIONS += ["restarts", "spare-nodes", "stack", "then", "version", "yes"]
 _SHORT = {
     **{"A": "account", "a": "array", "B": "extra-node-info", "b": "begin", "C": "constraint"},
     **{"c": "cpus-per-task", "D": "chdir", "d": "dependency", "e": "error", "F": "nodefile"},
@@ -63,7 +60,23 @@ class Option(NamedTuple):
         return f"--{self.name}" if self.value is None else f"--{self.name}={self.value}"
 
 
-def read_options(words: Sequence[str], *, strict: bool = True) -> list[Option]:
+def split_typed(
+    words: Sequence[str], own: Sequence[str] = ()
+) -> tuple[list[Option], tuple[str, ...]]:
+    """Separate sbatch options from arguments of the job, which follow ``--``.
+
+    The others are options of the command itself, for suggestions.
+    """
+    before, after = list(words), []
+    if "--" in before:
+        place = before.index("--")
+        before, after = before[:place], before[place + 1 :]
+    return read_options(before, own=own), tuple(after)
+
+
+def read_options(
+    words: Sequence[str], *, strict: bool = True, own: Sequence[str] = ()
+) -> list[Option]:
     """Read the options of a command line, as getopt does for sbatch.
 
     If not strict, unknown options are allowed: a header can contain those of a newer Slurm.
@@ -74,7 +87,7 @@ def read_options(words: Sequence[str], *, strict: bool = True) -> list[Option]:
         text = left.pop(0)
         if text.startswith("--") and len(text) > 2:
             name, equals, value = text[2:].partition("=")
-            options = [(_full_name(name, strict), value if equals else None)]
+            options = [(_full_name(name, strict, own), value if equals else None)]
         elif text.startswith("-") and len(text) > 1:
             options = _short_options(text)
         else:
@@ -90,7 +103,7 @@ def read_options(words: Sequence[str], *, strict: bool = True) -> list[Option]:
     return found
 
 
-def _full_name(name: str, strict: bool) -> str:
+def _full_name(name: str, strict: bool, own: Sequence[str]) -> str:
     """Complete an abbreviation, as getopt does."""
     if name in OPTIONS:
         return name
@@ -102,7 +115,7 @@ def _full_name(name: str, strict: bool) -> str:
     message = f"sbatch has no option --{name}"
     if begun:
         raise LongshipError(message, suggest(name, begun))
-    close = closest(name, (*OPTIONS, *SUBMIT_OPTIONS), cutoff=0.75)
+    close = closest(name, (*OPTIONS, *own), cutoff=0.75)
     meant = f"did you mean --{close}? " if close else ""
     raise LongshipError(message, f"{meant}put job arguments after --: -- --{name}")
 

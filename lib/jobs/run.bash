@@ -24,6 +24,9 @@
 #   ssh/                host key, accepted key and configuration of an SSH server
 #   longship-MACHINE/   its key, known_hosts and config for the user's own machine
 
+# functions of the extras, which the end of the job calls
+declare -ga longship_at_end=()
+
 # set_rendezvous PATTERN: export MASTER_ADDR and MASTER_PORT. In the pattern {node} is the name of the first node,
 # {address} its IP address.
 set_rendezvous() {
@@ -96,41 +99,6 @@ job_check_previous() {
   fail "job $1, which this job resumes, ended in state $state" "check its log, then run: python3 submit.py rerun $1"
 }
 
-# job_export MODEL: if it is RUN/exported, let it be a link to the newest checkpoint of that training in Hugging Face's
-# format, which is written in the environment of that run. If another cluster has a job of the same ID, the run of this
-# one is RUN.2: JOB_ARGUMENTS then names that.
-job_export() {
-  local run=${1%/exported} each model
-  if [[ $1 != "${RUN_DIR%/*}"/*/exported ]]; then return; fi
-  for each in "$run" "$run".[2-9]*; do
-    record_value "$each/record.json" cluster
-    if [[ $REPLY == "${SLURM_CLUSTER_NAME:-}" ]] && is_own "$each"; then run=$each; break; fi
-  done
-  JOB_ARGUMENTS[0]=$run/exported
-  if [[ -e ${JOB_ARGUMENTS[0]} ]]; then return; fi
-  if ! is_own "$run" "$run/start.bash" "$run/launcher" || [[ ! -d $run/outputs ]]; then
-    fail "${run##*/} has no results of a training of yours: $run/outputs" 'list your runs: python3 submit.py status'
-  fi
-  printf 'longship: exporting the newest checkpoint of %s\n' "$run" >&2
-  if ! model=$(job_export_inside "$run") || ! ln -sfn -- "$model" "$run/exported"; then
-    fail "no checkpoint of ${run##*/} was exported" 'check the lines above'
-  fi
-}
-
-# job_export_inside RUN: start the export of its stack, and print the directory of the model. The run's start.bash sets its
-# launcher, options of srun and stack, and then returns, as for a script that is watched.
-job_export_inside() {
-  local -r own=$RUN_DIR outputs=$(realpath -- "$1/outputs")
-  local -a start=()
-  unset SLURM_GPUS # those of this job
-  export LONGSHIP_WATCHED=$1
-  # shellcheck source=/dev/null
-  source "$1/start.bash" >&2
-  export RUN_DIR=$own
-  if ((${#CONTAINER_OPTIONS[@]})); then start=(srun --nodes=1 --ntasks=1 "${CONTAINER_OPTIONS[@]}"); fi
-  env -u SLURM_LABELIO "${start[@]}" "$LAUNCHER" bash "$STACK_DIR/export.sh" "$outputs" | tail -n 1
-}
-
 # run_begin LOG [NAME VALUE]...: write what is known at the start to the record, and complete it when the job ends.
 # LOG has the errors; it is empty for an interactive job.
 run_begin() {
@@ -159,6 +127,14 @@ run_keep_submission() {
   if [[ -n ${LONGSHIP_OPTIONS:-} ]]; then file_write "$RUN_DIR/options" "$LONGSHIP_OPTIONS"$'\n'; fi
 }
 
+# run_has_begun: whether this shell only needs the variables of a run: its watcher starts a step, or another job runs
+# something in its environment.
+run_has_begun() {
+  if [[ -z ${LONGSHIP_WATCHED:-} ]]; then return 1; fi
+  unset LONGSHIP_WATCHED # not for what the script itself submits
+  trap 'exit 143' TERM # after srun has ended, which gets the same signal
+}
+
 # run_set_fact NAME VALUE: of the record.
 run_set_fact() {
   local -i index
@@ -182,8 +158,7 @@ run_time() {
 # scancel and at the time limit Slurm kills this shell soon, and the next job of a chain reads how this one has ended.
 run_end() {
   local -r code=${at_exit_code:?}
-  local failed='' unwritten=''
-  local -a used
+  local failed='' unwritten='' each
   set +e
   longship_facts+=(ended "$(run_time)" exit_code "$code")
   run_find_reason "$longship_log"
@@ -191,16 +166,14 @@ run_end() {
     unwritten=1
     print_messages error "the record $RUN_DIR/record.json cannot be completed: the job exited with code $code"
   fi
-  code_end "$RUN_DIR"
+  code_record_end "$RUN_DIR"
   if ((code != 0)) && [[ -r $longship_log ]]; then failed=$(run_explain "$longship_log"); fi
   if [[ $failed == 'first to fail: '* ]]; then
     REPLY=${failed%%$'\n'*}
     longship_facts+=(failed "${REPLY#*: }")
   fi
   run_find_reason "$longship_log" # again, as Slurm's line can come after its signal
-  # a slow file system does not delay the end for long
-  mapfile -d '' -t used < <(timeout 20 python3 "$LONGSHIP_ROOT/submit.py" end "$RUN_DIR" 2>/dev/null)
-  longship_facts+=("${used[@]}")
+  for each in "${longship_at_end[@]}"; do "$each"; done
   if [[ -z $unwritten ]]; then
     (run_write_record)
   else

@@ -6,16 +6,15 @@ import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from lib.configuration.paths import Paths, check_roots, is_below
+from lib.configuration.schema import entry_name
 from lib.jobs.cost import hourly_cost
-from lib.jobs.frozen_code import clone_of, frozen_names, repositories
-from lib.jobs.request import processes_per_node, request_from_facts, run_name
-from lib.jobs.sweep import kept_sweep
-from lib.jobs.watcher import watch_limits
+from lib.jobs.hooks import hooks
+from lib.jobs.size import Size, processes_per_node, run_name, size_of_facts
 from lib.runtimes.choice import srun_lines
 from lib.runtimes.environment import Environment, module_lines
-from lib.runtimes.runtime import runtime_of
 from lib.script.command import array, assign, call, comment, export, wrapped
 from lib.script.errors import write_error
 from lib.script.execute import make_directory
@@ -66,114 +65,130 @@ def make_run_directory(
     raise AssertionError
 
 
-def start_lines(
-    env: Environment,
-    run: Path,
-    facts: Mapping[str, str],
-    named: Mapping[str, str],
-    messages: str,
-    arguments: Sequence[str] = (),
-) -> list[str]:
-    """Return the lines of ``<run>/start.bash``; the record also gets what was pinned.
+class Start(NamedTuple):
+    """The start of a job: its launcher, its record and its start.bash follow from it.
 
-    After a line of its log that matches the messages, a job cannot continue.
+    Extras return it with what they add.
     """
-    settings, paths, machine = env.settings, env.paths, env.machine
-    is_batch = facts.get("BatchFlag", "0") != "0"
-    on_node = settings.environ.get("SLURM_GPUS_ON_NODE", "")
-    chained = settings.environ.get("LONGSHIP_CHAINED_AFTER", "")
-    record, filled = _record(env, run, facts, named), []
-    task = settings.environ.get("SLURM_ARRAY_TASK_ID", "")
-    sweep = kept_sweep(arguments, settings.environ.get("LONGSHIP_VALUES", "")) if task else None
-    if sweep:
-        filled, record["values"] = sweep.of_task(int(task)), call(*sweep.values(int(task)))
-    jobs, origin = settings.configuration.jobs, settings.origins["jobs.silence"]
-    restarts, silence = watch_limits(jobs, origin) if is_batch else (0, 0)
-    is_watched, log = restarts > 0 or silence > 0, _file(facts, "StdOut")
-    errors = _file(facts, "StdErr") or log  # another one with --error: it tells why the job ended
-    stack = paths.root / "stacks" / settings.stack.name
-    evaluates = (stack / "run_evaluation.sh").exists()
-    exports = ['job_export "${JOB_ARGUMENTS[0]-}"'] if evaluates else []
-    nodes = int(record["nodes"])
-    spares = min(jobs.spare_nodes, nodes - 1) if restarts else 0
-    record["spare_nodes"] = str(spares or "")
-    limits = (restarts, spares, silence)
+
+    env: Environment
+    run: Path
+    facts: Mapping[str, str]  # what Slurm reports of the job
+    arguments: Sequence[str]
+    repositories: Mapping[str, Path]  # this clone and the external repositories, to be recorded
+    again: Path | None = None  # the run whose launcher is taken
+    record: Mapping[str, str] = {}  # keys of extras
+    scripts: Mapping[str, tuple[str, list[str]]] = {}  # in the run: arguments for its title, lines
+    variables: tuple[str, ...] = ()  # lines that set variables of the job script
+    step: tuple[str, ...] = ()  # lines right before those of the job script
+    begun: tuple[str, ...] = ()  # lines after the beginning of the run; they need not return
+    at_end: tuple[str, ...] = ()  # functions of bash that the end calls with the exit code
+
+    @property
+    def size(self) -> Size:
+        """What the job was allocated."""
+        return size_of_facts(self.facts, self.env.settings.environ.get("SLURM_GPUS_ON_NODE", ""))
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it has a log, and not a terminal."""
+        return self.facts.get("BatchFlag", "0") != "0"
+
+    @property
+    def log(self) -> str:
+        """The path of its log."""
+        return self.file("StdOut")
+
+    @property
+    def stack(self) -> Path:
+        """The directory of its stack."""
+        return self.env.paths.root / "stacks" / self.env.settings.stack.name
+
+    def file(self, name: str) -> str:
+        """Return the path of a log, in which Slurm up to 24.11 leaves the name of the node open."""
+        return self.facts.get(name, "").replace("%N", self.facts.get("BatchHost", "%N"))
+
+
+def repositories_of(env: Environment) -> dict[str, Path]:
+    """Return the directories of this clone and of each external repository by name."""
+    names = [entry_name(each) for each in env.settings.configuration.repositories]
+    return {"longship": env.paths.root, **{each: env.paths.repositories / each for each in names}}
+
+
+def start_of(
+    env: Environment, run: Path, facts: Mapping[str, str], arguments: Sequence[str] = ()
+) -> Start:
+    """Return the start of a job, with what the extras add."""
+    found = Start(env, run, facts, arguments, repositories_of(env))
+    for start in hooks("start").values():
+        found = start(found)
+    return found
+
+
+def start_lines(start: Start, named: Mapping[str, str]) -> list[str]:
+    """Return the lines of ``<run>/start.bash``; the record also gets what was pinned."""
+    env, facts = start.env, start.facts
+    environ, machine = env.settings.environ, env.machine
+    chained = environ.get("LONGSHIP_CHAINED_AFTER", "")
+    errors = start.file("StdErr") or start.log  # another one with --error: it tells why it ended
+    shape = processes_per_node(facts, environ.get("SLURM_GPUS_ON_NODE", ""), machine)
+    repositories = [word for pair in start.repositories.items() for word in pair]
+    facts_of_run = {**_record(start, named), **start.record}
     return [
         *module_lines(machine, env.runtime),
-        export("LONGSHIP_ROOT", paths.root),
-        export("RUN_DIR", run),
+        export("LONGSHIP_ROOT", env.paths.root),
+        export("RUN_DIR", start.run),
         comment("shellcheck disable=SC2034  # for the job file"),
-        assign("LAUNCHER", run / "launcher"),
+        assign("LAUNCHER", start.run / "launcher"),
         comment("shellcheck disable=SC2034"),
-        assign("STACK_DIR", stack),
-        *([call("job_keep_spares", str(nodes - spares))] if spares else []),
-        *([array("JOB_ARGUMENTS", filled)] if filled else []),
+        assign("STACK_DIR", start.stack),
+        *start.variables,
         call("set_rendezvous", machine.rendezvous),
-        call("job_set_shape", str(processes_per_node(facts, on_node, machine))),
-        *srun_lines(env),
-        *([call("job_label_output")] if is_batch else []),
-        # also of an interactive job, from whose run another job exports a model: job_export
-        f"if watch_is_child; then {'; '.join([*exports, 'return'])}; fi",
-        wrapped(
-            "code_record_begin", sys.executable or "python3", _RUN, *repositories(settings, paths)
-        ),
+        call("job_set_shape", str(shape)),
+        *srun_lines(env._replace(held=named)),
+        *([call("job_label_output")] if start.is_batch else []),
+        f"if run_has_begun; then {'; '.join([*start.step, 'return'])}; fi",
+        *([array("longship_at_end", start.at_end)] if start.at_end else []),
+        wrapped("code_record_begin", sys.executable or "python3", _RUN, *repositories),
         " \\\n    ".join(
             [
-                call("run_begin", errors if is_batch else ""),
-                *(call(*each) for each in record.items() if each[1] not in _NOTHING),
+                call("run_begin", errors if start.is_batch else ""),
+                *(call(*each) for each in facts_of_run.items() if each[1] not in _NOTHING),
             ]
         ),
         *([call("job_check_previous", chained)] if chained else []),
-        *([call("watch_run", *map(str, limits), log, messages)] if is_watched else exports),
+        *start.begun,
+        *start.step,
     ]
 
 
-def _file(facts: Mapping[str, str], name: str) -> str:
-    """Return the path of a log, in which Slurm up to 24.11 leaves the name of the node open."""
-    return facts.get(name, "").replace("%N", facts.get("BatchHost", "%N"))
-
-
-def sampler_lines(env: Environment) -> list[str]:
-    """Return the lines of ``<run>/sampler``; a container's daemon starts no child of a rank."""
-    processes = "no" if runtime_of(env.runtime).DAEMON else "yes"
-    seconds = str(env.settings.configuration.jobs.usage)
-    return [call("usage_sample", seconds, processes, Expansion('"$@"'))]
-
-
-def _record(
-    env: Environment, run: Path, facts: Mapping[str, str], named: Mapping[str, str]
-) -> dict[str, str]:
+def _record(start: Start, named: Mapping[str, str]) -> dict[str, str]:
     """Return what the record says at the start."""
-    settings, environ = env.settings, env.settings.environ
-    request = request_from_facts(facts, environ.get("SLURM_GPUS_ON_NODE", ""))
-    price = hourly_cost(request, settings.machine)
-    earlier = readable_values(run / "record.json")  # of a requeued job
+    settings, facts, size = start.env.settings, start.facts, start.size
+    price = hourly_cost(size, settings.machine)
+    earlier = readable_values(start.run / "record.json")  # of a requeued job
     return {
         "job": run_name(facts).partition("-")[0],
         "name": facts["JobName"],
-        "cluster": environ.get("SLURM_CLUSTER_NAME", ""),
+        "cluster": settings.environ.get("SLURM_CLUSTER_NAME", ""),
         "machine": settings.machine.name,
         "site": settings.machine.site_file,
         "project": settings.configuration.project.name,
         "stack": settings.stack.name,
-        "repository": str(clone_of(settings, env.paths)),
-        "code": frozen_names(settings),
-        "runtime": env.runtime,
+        "repository": str(start.env.paths.root),
+        "runtime": start.env.runtime,
         **named,
-        "partition": request.partition,
-        "account": request.account,
-        "qos": request.qos,
-        "nodes": str(request.nodes),
-        "gpus": str(request.gpus),
+        "partition": size.partition,
+        "account": size.account,
+        "qos": size.qos,
+        "nodes": str(size.nodes),
+        "gpus": str(size.gpus),
         "time_limit": facts["TimeLimit"],
         "submitted": facts.get("SubmitTime", ""),
         "restarts": facts.get("Restarts", "0"),
-        "excluded": facts.get("ExcNodeList", ""),
-        "earlier_seconds": str(seconds_before(run, earlier)) if earlier else "",
-        "attempts": earlier.get("attempts", ""),
-        "log": _file(facts, "StdOut"),
-        "goes_on_from": environ.get("LONGSHIP_CHAINED_AFTER", ""),
-        "run_again": environ.get("LONGSHIP_RERUN", ""),
+        "earlier_seconds": str(seconds_before(start.run, earlier)) if earlier else "",
+        "log": start.log,
+        "goes_on_from": settings.environ.get("LONGSHIP_CHAINED_AFTER", ""),
         "cost_per_hour": f"{price[0]:g}" if price else "",
         "cost_unit": price[1] if price else "",
     }

@@ -17,8 +17,9 @@ from typing import Any
 
 from lib.configuration.partitions import seconds
 from lib.configuration.tables import find_files
-from lib.jobs.request import array_tasks
-from lib.jobs.usage import Usage, cost_of_run, usage_of
+from lib.jobs.cost import cost_of_run
+from lib.jobs.runs import values_of
+from lib.jobs.size import array_tasks
 from lib.script.errors import LongshipError, printable
 from lib.script.execute import output
 from lib.script.output import Report, as_json, columns, number
@@ -40,8 +41,7 @@ _EMPTY: _Row = {
     **{"id": "", "name": "", "state": "ENDED", "nodes": None, "elapsed_seconds": None},
     **{"limit_seconds": None, "reason": "", "cost": None, "cost_unit": "", "exit_code": None},
     **{"ended": "", "failed": "", "attempts": [], "log": "", "last_line": "", "run": ""},
-    "values": "",  # of a task of an array
-    **{each: None for each in Usage._fields if each != "cost"},
+    **{"values": "", "used": ""},  # of a task of an array; what the job has used
 }
 
 
@@ -181,12 +181,14 @@ def _row(run: Path | None, record: Mapping[str, str], **values: Any) -> _Row:
     recorded: _Row = {each: record.get(each, "") for each in ("cost_unit", "log")}
     recorded["attempts"] = [each for each in record.get("attempts", "").split("\n") if each]
     last_line = _last_line(recorded["log"])
-    used = (usage_of(run, record)[0] if run else Usage())._asdict()
+    of_extras, _ = values_of(run or Path(os.devnull), record)
+    numbers = {name: number(text) for name, text in of_extras.items()}
     varied = record.get("values", "")
     with suppress(ValueError):  # of a damaged record
         varied = shlex.join(shlex.split(varied))
     found = {"last_line": last_line, "run": str(run or ""), "values": varied}
-    return {**_EMPTY, **used, **values, **recorded, **found}
+    found["used"] = of_extras.get("used", "")
+    return {**_EMPTY, **numbers, **values, **recorded, **found}
 
 
 def _last_line(log: str) -> str:
@@ -222,17 +224,17 @@ def _table(runs: Path, jobs: list[tuple[_Row, str, str]], width: int) -> Iterato
             yield f"    pending: {row['reason']}"
         if row["values"]:
             yield f"    {row['values']}"[:width]
-        if row["gpu_hours"] is not None:
-            yield _usage_line(row)
+        if row["used"]:
+            yield _used_line(row)
         yield from (f"    {each}" for each in row["attempts"][-1:])
         if row["last_line"]:
             yield f"    {row['last_line'].expandtabs()[: min(width - 4, 110)]}"
 
 
-def _usage_line(row: _Row) -> str:
+def _used_line(row: _Row) -> str:
     """Describe what a job has used, with its cost."""
-    cost = "" if row["cost"] is None else f", cost {row['cost']:.2f} {row['cost_unit']}"
-    return f"    {Usage(*(row[each] for each in Usage._fields)).words}{cost}"
+    cost = "" if row["cost"] is None else f"cost {row['cost']:.2f} {row['cost_unit']}"
+    return f"    {', '.join(filter(None, (row['used'], cost)))}"
 
 
 def _ended_lines(runs: Path, tasks: list[_Row], queued: list[_Row]) -> Iterator[str]:
@@ -246,5 +248,6 @@ def _ended_lines(runs: Path, tasks: list[_Row], queued: list[_Row]) -> Iterator[
         )
         if row["values"]:
             yield f"    {row['values']}"
-        yield _usage_line(row)
+        if row["used"] or row["cost"] is not None:
+            yield _used_line(row)
         yield from (f"    {each}" for each in row["attempts"][-1:])

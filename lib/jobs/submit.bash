@@ -186,17 +186,6 @@ submission_send() {
   done
 }
 
-# submission_send_then RUNS NAME ARGUMENT...: submit the job that exports and evaluates what the last job of that NAME trains,
-# to start after that one has completed. job_export knows the path of the model. The file
-# RUN.then keeps what the training uses from being pruned, whoever prunes (pins.bash).
-submission_send_then() {
-  local -r trained=${submitted_ids[-1]}
-  unset LONGSHIP_CHAINED_AFTER
-  submission_send_job --dependency="afterok:$trained" --kill-on-invalid-dep=yes "${@:3}" "$1/$trained-$2/exported"
-  file_write "$1/$trained-$2.then" "${submitted_ids[-1]}"
-  print_messages results "$1/$trained-$2/exported/evaluation"
-}
-
 # submission_send_job ARGUMENT...: submit one job, and add it to submitted_ids.
 submission_send_job() {
   local id output
@@ -210,21 +199,6 @@ submission_send_job() {
   id=${id%%;*}         # what follows is the cluster's name
   [[ $id =~ ^[0-9]+$ ]] || fail "sbatch printed no job ID: $output" 'check with squeue --me, then try again'
   submitted_ids+=("$id")
-}
-
-# pins_restore RUN: keep what a pending re-run of RUN needs from being pruned, on another cluster of the site too.
-pins_restore() {
-  local needed id cluster
-  record_value "$1/record.json" cluster
-  cluster=$REPLY
-  for needed in image overlay; do
-    record_value "$1/record.json" "$needed"
-    if [[ $REPLY != */versions/* ]]; then continue; fi # none, or the site's
-    needed=$REPLY
-    for id in "${submitted_ids[@]}"; do
-      file_write "${needed%/versions/*}/pins/$id-again" "$needed"$'\n'"$id${cluster:+ $cluster}"$'\n'"$1/launcher"$'\n'
-    done
-  done
 }
 
 # log_resolve PATTERN ID: set REPLY to the path of a job's log; %a, the number of an array's task, remains.

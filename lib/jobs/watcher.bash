@@ -16,13 +16,6 @@ declare -gi longship_spares=0
 # the job as Slurm's commands take it: the last task of an array that starts has the ID of the whole array
 declare -g longship_job=''
 
-# watch_is_child: whether this shell runs the script for a watcher.
-watch_is_child() {
-  if [[ -z ${LONGSHIP_WATCHED:-} ]]; then return 1; fi
-  unset LONGSHIP_WATCHED # not for what the script itself submits
-  trap 'exit 143' TERM # after srun has ended, which gets the same signal
-}
-
 # watch_run RESTARTS SPARES SILENCE LOG MESSAGES: run the rest of the job script until no decision starts it again, and exit
 # with its code. SILENCE is in seconds, 0 for never; MESSAGES is for grep -E.
 watch_run() {

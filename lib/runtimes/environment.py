@@ -29,6 +29,7 @@ class _Given(NamedTuple):
     purpose: str = "run"
     held: Mapping[str, str] = {}
     more_binds: tuple[Bind, ...] = ()
+    at_rank: tuple[str, ...] = ()  # functions of bash that each rank calls with the runtime
 
 
 class Environment(_Given):
@@ -49,11 +50,6 @@ class Environment(_Given):
     def for_ranks(self) -> bool:
         """Whether ranks start it, many at once, which install nothing."""
         return self.purpose in ("ranks", "job")
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether the first rank of a node starts the sampler of what the job uses."""
-        return self.purpose == "job" and self.settings.configuration.jobs.usage > 0
 
     @property
     def in_pyxis(self) -> bool:

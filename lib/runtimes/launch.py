@@ -30,7 +30,7 @@ def run_lines(env: Environment, *, online: bool = False) -> list[str]:
     return [
         *([call("exit_delay"), call("rank_export")] if env.for_ranks else []),
         begin,
-        *([call("usage_start", env.runtime)] if env.is_measured else []),
+        *(call(each, env.runtime) for each in env.at_rank),
         *prepare,
         *venv_check_lines(env),
         *([call("overlay_record_use", env.overlay)] if env.overlay and not env.for_ranks else []),

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 from support.emitted import RUNTIME_OF, training_file
+from support.requests import lines_for
 from support.stacks import settings_of
 
 from lib import ROOT
 from lib.configuration.paths import derive_paths
 from lib.configuration.stacks import load_stack, stack_names
 from lib.jobs.job_files import read_job_file
-from lib.jobs.submit import Submission, submit_lines
 from lib.runtimes.environment import Environment
 from lib.script.errors import LongshipError
 
@@ -99,11 +99,11 @@ def test_any_stack_is_submitted_on_any_machine_that_it_has_an_image_for(name, ma
     runtime = RUNTIME_OF[machine]
     env = Environment(settings, paths, runtime, "job")
     if there:
-        lines = submit_lines(env, Submission(job, [], ()))
+        lines = lines_for(env, job)
         assert f"export LONGSHIP_STACK={name}" in lines
     else:
         with pytest.raises(LongshipError, match=f"stack {name} has no image for"):
-            submit_lines(env, Submission(job, [], ()))
+            lines_for(env, job)
 
 
 @pytest.mark.parametrize("name", stack_names(Path(ROOT)))

@@ -4,10 +4,10 @@ import subprocess
 
 import pytest
 from support.repository import toml
+from support.requests import lines_for
 
 from lib.configuration.training import Training, hub_cache
 from lib.jobs.job_files import read_job_file
-from lib.jobs.submit import Submission, split_typed, submit_lines
 from lib.runtimes.contract import environment_script
 from lib.runtimes.environment import Environment
 from lib.runtimes.image import image_source
@@ -58,10 +58,9 @@ def stack(repository, tmp_path):
 
 def submit(repository, *words, job="local/train.sbatch", runtime="host", **given):
     """Give the lines of submit.py."""
-    typed, arguments = split_typed(words)
     settings, paths = repository.settings_and_paths()
-    wanted = Submission(read_job_file(repository.root, job), typed, arguments, **given)
-    return submit_lines(Environment(settings, paths, runtime, "job"), wanted)
+    env = Environment(settings, paths, runtime, "job")
+    return lines_for(env, read_job_file(repository.root, job), *words, **given)
 
 
 def test_defaults_are_those_of_the_stack(stack):

@@ -11,7 +11,7 @@ from support.lab import fill, is_told
 from support.registry import PASSWORD, without
 from support.tiers import slow
 
-from lib.configuration.runtimes import find_runtimes
+from lib.configuration.runtimes import known_runtime
 from lib.configuration.sites import own_arch
 
 pytestmark = [
@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.skipif(own_arch() != "amd64", reason="the tiny images run on amd64 only"),
 ]
 RUNTIMES = ("apptainer", "docker", "podman")
-ENDINGS = {name: each.ending for name, each in find_runtimes()}
 OFFLINE = "python3 build_container.py offline"
 MOVE = "python3 move_built_container_to_active.py"
 
@@ -41,7 +40,7 @@ def test_image_is_built_recorded_and_named_at_last(runtime, lab, registry):
     assert record["tools"].startswith({"docker": "Docker"}.get(runtime, runtime))
     assert record["script"].startswith("#!/usr/bin/env bash\n# Longship: build_container.py online")
     assert "\n  build_end\n" in record["script"] and record["date"] and record["host"]
-    image = clone.containers / f"build/tiny_1_amd64.{ENDINGS[runtime]}"
+    image = clone.containers / f"build/tiny_1_amd64.{known_runtime(runtime).ending}"
     if runtime == "apptainer":
         assert record["sha256"] == sha256(image)
         assert record["bytes"] == str(image.stat().st_size)

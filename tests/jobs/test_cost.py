@@ -7,13 +7,13 @@ import pytest
 from lib.configuration.partitions import Price, read_price
 from lib.configuration.tables import read_toml
 from lib.jobs.cost import per_hour
-from lib.jobs.request import Request
+from lib.jobs.size import Size
 
 
 def cost(price, *, nodes=1, cores=1, gpus=0, memory=0, constraint=""):
     named = {"name": "", "partition": "", "qos": "", "account": "", "constraint": constraint}
     size = {"nodes": nodes, "cores": cores, "gpus": gpus, "memory": memory}
-    return per_hour(Request(**named, **size, hours=1, jobs=1), price)
+    return per_hour(Size(**named, **size, hours=1, jobs=1), price)
 
 
 def test_price_is_the_sum_of_what_is_asked_for():

@@ -12,16 +12,11 @@ from support.git import make_upstream
 
 from lib.jobs import status, working_tree
 from lib.jobs.freeze_worker import freeze
-from lib.jobs.rerun import check_still_there, recorded_job, recorded_run
-from lib.jobs.usage import usage_of
+from lib.jobs.runs import check_still_there, recorded_run, values_of
 from lib.script.errors import LongshipError
 from lib.script.records import content_of, read_record, readable_values
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADING = (
-    "time,device,program,utilisation,memory,power,temperature,throttling,"
-    "seconds,utilisation_seconds,peak_memory,energy,throttled_seconds"
-)
 
 
 def make_sparse(file):
@@ -97,15 +92,14 @@ def test_record_of_any_kind_cannot_be_rerun(paths, replace):
     replace(run / "record.json")
     with pytest.raises(LongshipError, match='no run "7" in'):
         recorded_run(paths, "7")
-    for each in (recorded_job, check_still_there):
-        with pytest.raises(LongshipError):
-            each(recorded_run(paths, "1-train"))
+    with pytest.raises(LongshipError):
+        check_still_there(recorded_run(paths, "1-train"))
 
 
 def test_other_files_of_any_kind_stop_no_status(paths, replace):
     run = paths.runs / "1-train"
     replace_files(run, replace)
-    usage_of(run, readable_values(run / "record.json"))
+    values_of(run, readable_values(run / "record.json"))
     list(status._ended(paths.runs, set()))
 
 
@@ -115,24 +109,6 @@ def replace_files(run, replace):
     names = ("packages.txt", "options", "slurm.txt", "repositories/x.commit", "usage/n1.csv")
     for name in (*names, "repositories/x.patch", "log"):
         replace(run / name)
-
-
-def test_samples_without_a_newline_cost_nothing(paths):
-    run = paths.runs / "1-train"
-    (run / "usage").mkdir()
-    with open(run / "usage/n1.csv", "wb") as file:
-        file.write(f"{HEADING}\n".encode())
-        file.truncate(3 << 30)
-    used, (problem,) = usage_of(run, readable_values(run / "record.json"))
-    assert used.gpu_utilisation_percent is None and "is incomplete" in str(problem)
-
-
-def test_time_without_a_date_is_no_sample(paths):
-    run = paths.runs / "1-train"
-    (run / "usage").mkdir()
-    (run / "usage/n1.csv").write_text(f"{HEADING}\n999999999999,0,smi,1,1,1,,,1,1,1,1,\n")
-    _, (problem,) = usage_of(run, readable_values(run / "record.json"))
-    assert "no sample found" in str(problem)
 
 
 def test_content_of_a_file_without_a_size_is_read():

@@ -12,7 +12,7 @@ from support.git import record_code
 
 from lib import ROOT
 from lib.jobs import freeze_worker
-from lib.jobs.frozen_code import repositories, with_frozen_code
+from lib.jobs.frozen_code import frozen_repositories, with_frozen_code
 from lib.runtimes.contract import Bind
 from lib.runtimes.environment import Environment
 from lib.script.command import call
@@ -562,11 +562,10 @@ def test_container_shows_frozen_code_in_the_place_of_the_repository(job):
     assert Bind(str(clone), str(clone)) in env.binds
     assert Bind(str(copy), str(env.paths.repositories / "tool-kit")) in env.binds
     assert not any(each.target.endswith("/one") for each in env.binds)
-    assert repositories(env.settings, env.paths) == [
-        *("longship", env.paths.root.parent / "longship-1-c"),
-        *("one", env.paths.repositories / "one"),
-        *("tool-kit", env.paths.root.parent / "tool-kit-2-c"),
-    ]
+    assert frozen_repositories(env.settings.environ, env.paths) == {
+        "longship": env.paths.root.parent / "longship-1-c",
+        "tool-kit": env.paths.root.parent / "tool-kit-2-c",
+    }
     live, _ = job("apptainer")
     assert len(live.binds) == len(env.binds) - 2
 

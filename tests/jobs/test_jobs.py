@@ -4,124 +4,21 @@ import json
 import os
 import secrets
 import shlex
-from pathlib import Path
 
 import pytest
 from support.repository import toml
+from support.requests import CONFIGURATION, JOB, SITE, TRAIN, cost_of, options_of
 from support.terminal import Terminal
 
-from lib import ROOT
-from lib.configuration.sites import load_machines
-from lib.jobs import submit as jobs
-from lib.jobs.job_files import check_machine, evaluation_file, read_job_file
-from lib.jobs.rerun import recorded_job
-from lib.runtimes.environment import Environment
-from lib.script.command import assign, call
+from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.render import render
-
-SITE = """
-[machines.m]
-recognise.host = "login.m"
-cores_per_node = 48
-gpus_per_node = 4
-default_partition = "gpu"
-required = ["account"]
-price = { node = 48, unit = "core-hours" }
-partitions.gpu = { max_time = "24:00:00" }
-partitions.devel = { max_time = "2:00:00" }
-partitions.free = { price = { gpu = 1 } }
-
-[machines.strict]
-required = ["mem"]
-"""
-JOB = '#!/bin/bash\n#SBATCH --job-name=train\n#SBATCH --time=1:00:00\nstart_job m "$@"\n'
-CONFIGURATION = """
-machine = "m"
-project.account = "acc"
-container.runtime = "host"
-packages.requirements = ""
-jobs.ask_above = 100
-"""
-TRAIN = "site/train.sbatch"
-# Here it is the words that count: what the real one does with them is tested in integration/.
-SBATCH = """#!/bin/bash
-folder=${0%/*}/calls
-mkdir -p "$folder"
-number=$(find "$folder" -type f | wc -l)
-printf '%s\\0' "${0##*/}" "${LONGSHIP_CHAINED_AFTER-}" "$@" >"$folder/$number"
-echo "a warning" >&2
-echo "$((100 + number));cluster"
-"""
-
-
-@pytest.fixture
-def site(repository, tmp_path):
-    """Give a repository with a site that has partitions, and jobs for it."""
-    repository.scratch = tmp_path / "it's scratch"
-    repository.write("site/site.toml", SITE)
-    repository.write("site/train.sbatch", JOB)
-    repository.write("site/shell.salloc", JOB)
-    repository.write("submit.py", "")  # that it can be run is looked at
-    (repository.root / "lib").symlink_to(Path(ROOT, "lib"))
-    repository.write("site/strict.sbatch", JOB.replace("start_job m", "start_job strict"))
-    repository.write("other/site.toml", '[machines.o]\nrecognise.host = "login.o"\n')
-    repository.write("other/own.sbatch", JOB.replace("start_job m", "start_job o"))
-    scratch = f"paths.scratch_dir = {toml(repository.scratch)}\n"
-    scratch += f"paths.project_dir = {toml(tmp_path / 'project')}\n"
-    repository.write("configuration.toml", CONFIGURATION + scratch)
-    return repository
-
-
-@pytest.fixture
-def submit(site):
-    """Give a function that returns the lines for a job and the words that were typed after it."""
-
-    def lines(*words, job=TRAIN, runtime="host", environ=None, then=None, **given):
-        typed, arguments = jobs.split_typed(words)
-        job = read_job_file(site.root, job)
-        check_machine(site.root, job, "m", load_machines(site.root))
-        settings, paths = site.settings_and_paths(environ, machine=job.machine)
-        wanted = jobs.Submission(job, typed, arguments, **given)
-        return jobs.submit_lines(Environment(settings, paths, runtime, "job"), wanted, then)
-
-    lines.site = site
-    return lines
-
-
-@pytest.fixture
-def calls(submit, clean_environment, run, tmp_path):
-    """Give a function that runs the lines for a job, and returns what sbatch was called with."""
-
-    def start(*words, **options):
-        path = tmp_path / "bin"
-        path.mkdir()
-        for name in ("sbatch", "salloc"):
-            (path / name).write_text(SBATCH)
-            (path / name).chmod(0o755)
-        env = {**clean_environment, "PATH": f"{path}:{clean_environment['PATH']}"}
-        start.done = run(["bash", "-c", render("a test", submit(*words, **options))], env=env)
-        files = sorted((path / "calls").iterdir(), key=lambda each: int(each.name))
-        return [os.fsdecode(each.read_bytes()).split("\0")[:-1] for each in files]
-
-    return start
 
 
 def see_only(site, *folders):
     """Let the site's compute nodes see nothing but these folders."""
     key = f"compute_directories = {toml(list(folders))}"
     site.write("site/site.toml", SITE.replace("required", f"{key}\nrequired", 1))
-
-
-def options_of(lines):
-    """Give the words of the array that sbatch gets."""
-    (line,) = [each for each in lines if each.startswith("options=(")]
-    return shlex.split(line[len("options=(") : -1])
-
-
-def cost_of(lines):
-    """Give what is told of the job, and what is asked about."""
-    return [shlex.split(each)[1] for each in lines if each.startswith(("note ", "cost_confirm"))]
 
 
 @pytest.mark.parametrize(
@@ -415,28 +312,6 @@ def test_array_and_order_of_jobs_are_one_of_each(submit):
         submit("--dependency=singleton", after="7")
 
 
-def test_values_of_an_array_are_kept_and_shown(submit, calls, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    values = ["1e-4", "it's  2", "3\udcff"]
-    (tmp_path / "my rates").write_bytes(os.fsencode("\n".join([*values, "later"])))
-    words = ["--array=0-2%1", "--time=20", "--", "--rate", "@{my rates}", "r=@@{x}"]
-    assert cost_of(submit(*words))[0] == "task 0: --rate 1e-4; task 2: --rate 3\udcff"
-    assert "3 jobs; at most 48.0 core-hours" in cost_of(submit(*words))[1]
-    called = calls(*words)
-    (kept,) = (submit.site.scratch / "runs/values").iterdir()
-    assert json.loads(kept.read_text())["lines"] == {"my rates": values}
-    assert called[-1][-3:] == ["--rate", "@{my rates}", "r=@@{x}"]
-    with pytest.raises(LongshipError, match="my rates has 4 lines, but task 4 takes line 5"):
-        submit("--array=0-4", *words[1:])
-
-
-def test_no_value_of_an_array_is_a_secret(submit, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tokens").write_text("a\nhf_secret\n")
-    with pytest.raises(LongshipError, match="contains the value of HF_TOKEN"):
-        submit("--array=0-1", "--", "@{tokens}", environ={"HF_TOKEN": "hf_secret"})
-
-
 def test_variables_of_salloc_are_those_that_count_for_a_shell(submit):
     environ = {"SALLOC_ACCOUNT": "theirs", "SBATCH_ACCOUNT": "none", "SALLOC_TIMELIMIT": "20"}
     lines = submit(job="site/shell.salloc", environ=environ)
@@ -529,10 +404,12 @@ def test_spare_nodes_reach_the_job_and_are_paid(calls, submit, site):
     assert '"spare_nodes": 1' in kept.read_text()
 
 
-def test_spare_nodes_of_the_configuration_are_those_of_trainings(submit, site, evaluation):
+def test_spare_nodes_of_the_configuration_are_those_of_trainings(submit, site):
+    site.write("site/evaluate.sbatch", f"{JOB}run_evaluation.sh\n")
+    site.write("stacks/pytorch/run_evaluation.sh", "")
     text = (site.root / "configuration.toml").read_text()
     site.write("configuration.toml", f"{text}jobs.restarts = 1\njobs.spare_nodes = 1\n")
-    assert cost_of(submit("-N2", then=evaluation()))
+    assert cost_of(submit("-N1", job="site/evaluate.sbatch"))
     with pytest.raises(LongshipError, match="no node to train on"):
         submit("-N1")
 
@@ -578,83 +455,9 @@ def test_chain_goes_on_from_each_other_after_another_job(calls):
     assert calls.done.stdout == "101\n102\n103\n"
 
 
-@pytest.fixture
-def evaluation(site):
-    """Give a function that returns the job that evaluates, and the environment of its stack."""
-    site.write("site/evaluate.sbatch", f"{JOB.replace('train', 'evaluate')}run_evaluation.sh\n")
-    site.write("stacks/score/stack.toml", 'description = "scores"\n')
-    site.write("stacks/score/run_evaluation.sh", "")
-
-    def then(*typed):
-        settings, paths = site.settings_and_paths(machine="m", stack="score")
-        job = evaluation_file(site.root, settings.machine)
-        wanted = jobs.Submission(job, jobs.split_typed(typed)[0], ())
-        return Environment(settings, paths, "host", "job"), wanted
-
-    return then
-
-
-def test_evaluation_follows_the_last_training_of_a_chain(calls, site, evaluation):
-    first, then, *sent = calls(chain=2, agreed=True, then=evaluation("--account=other"))
-    assert first[2] == then[2] == "--test-only"  # both before one of them is submitted
-    trained, resumed, evaluated = sent
-    assert TRAIN in trained and TRAIN in resumed
-    assert [words[1] for words in sent] == ["", "102", ""]
-    assert {"--dependency=afterok:103", "--kill-on-invalid-dep=yes"} < set(evaluated)
-    exported = site.scratch / "runs/103-train/exported"
-    assert evaluated[-2:] == ["site/evaluate.sbatch", str(exported)]
-    assert "--account=other" in evaluated and "--account=acc" in trained
-    assert calls.done.stdout == "102\n103\n104\n"
-    assert f"results: {exported}/evaluation\n" in calls.done.stderr
-    kept = site.scratch / "runs/103-train.then"  # pins.bash reads it
-    assert (kept.read_text(), kept.stat().st_mode & 0o777) == ("104", 0o644)
-    kept = (site.scratch / "runs").glob("configurations/*.json")
-    assert {json.loads(each.read_text())["stack"] for each in kept} == {"pytorch", "score"}
-
-
-def test_training_and_evaluation_are_priced_and_confirmed_together(submit, evaluation):
-    lines = submit("--nodes=2", then=evaluation())
-    (note,) = [line for line in lines if line.startswith("note ")]
-    assert "at most 96.0 core-hours; then evaluate: " in note
-    assert note.endswith("; together at most 144.0 core-hours'")
-    assert "cost_confirm '144.0 core-hours'" in lines
-
-
-def test_each_of_both_has_its_own_row_in_json(calls, evaluation):
-    calls(agreed=True, then=evaluation(), as_json=True)
-    rows = json.loads(calls.done.stdout)
-    assert [os.path.basename(each["log"]) for each in rows] == ["102-train.log", "103-evaluate.log"]
-
-
-def test_evaluation_of_an_array_is_refused(submit, evaluation):
-    with pytest.raises(LongshipError, match="--then cannot be used with job arrays"):
-        submit("--array=0-3", then=evaluation())
-
-
-def test_site_without_an_evaluation_is_told(site):
-    with pytest.raises(LongshipError) as error:
-        evaluation_file(site.root, site.settings(machine="m").machine)
-    assert str(error.value) == "no job script in site starts run_evaluation.sh on m"
-    assert "copy local/run_evaluation_local.sbatch to site/" in error.value.hint
-
-
 def test_job_that_is_submitted_in_a_job_goes_on_from_nothing(calls, clean_environment):
     clean_environment.update(LONGSHIP_CHAINED_AFTER="7", LONGSHIP_RERUN="/run")
     assert [words[1] for words in calls()] == ["", ""]
-
-
-@pytest.mark.parametrize(("cluster", "owner"), [("juwels", "9 juwels"), ("", "9")])
-def test_pin_of_a_rerun_names_its_cluster(cluster, owner, run, tmp_path):
-    """Or --prune on another cluster, whose Slurm does not know the job, deletes the image."""
-    image, folder = tmp_path / "containers/versions/it's one.sif", tmp_path / "7-train"
-    folder.mkdir()
-    (tmp_path / "containers/pins").mkdir(parents=True)
-    record = {"job": "7", "cluster": cluster, "image": str(image), "overlay": ""}
-    (folder / "record.json").write_text(json.dumps(record, indent=2))
-    lines = ["submitted_ids=(9)", call("pins_restore", folder)]
-    run(["bash", "-c", render("a test", lines)])
-    (pin,) = (tmp_path / "containers/pins").iterdir()
-    assert pin.read_text() == f"{image}\n{owner}\n{folder}/launcher\n"
 
 
 def test_shell_on_a_node_gets_the_header_from_here(calls):
@@ -697,21 +500,6 @@ def test_runs_that_cannot_be_written_to_are_told(run, read_only_folder):
 def test_runs_are_looked_at_before_what_is_in_them(submit):
     lines = [each.partition(" ")[0] for each in submit()]
     assert lines.index("roots_make") == lines.index("check_python") + 1
-
-
-def test_options_are_recorded_as_they_were_typed(submit, run, tmp_path, hostile_arguments):
-    words = [f"--comment={each}" for each in hostile_arguments]
-    (exported,) = [each for each in submit(*words) if each.startswith("export LONGSHIP_OPTIONS")]
-    record = [
-        "JOB_ARGUMENTS=()",
-        "SLURM_JOB_NODELIST=node1",
-        "run_begin ''",
-    ]
-    lines = [exported, assign("RUN_DIR", tmp_path), *record]
-    run(["bash", "-c", render("a test", lines)])
-    (tmp_path / "job.sbatch").write_text(JOB)
-    _, options, _ = recorded_job(tmp_path)
-    assert [each.word for each in options] == ["--account=acc", *words]
 
 
 def test_what_sbatch_says_moves_no_cursor(submit, clean_environment, run, tmp_path):

@@ -5,9 +5,12 @@ import os
 import shlex
 
 import pytest
+from support.emitted import FACTS
 
 from lib.jobs import launcher as launchers
 from lib.jobs.launcher import job_launcher, write_launcher
+from lib.jobs.size import slurm_facts
+from lib.jobs.start import start_of
 from lib.runtimes import environment
 from lib.runtimes.environment import Environment
 from lib.script.errors import LongshipError
@@ -75,7 +78,8 @@ def run_folder(tmp_path):
 def begin(lab, run, job="7", **environ):
     """Start a run as `submit.py begin` does, and write what the record says of it."""
     (run / "configuration.json").touch()
-    named = job_launcher(lab.given(**environ), run, job=job, restarted=True, title="a test")
+    start = start_of(lab.given(**environ), run, {**slurm_facts(FACTS), "JobId": job})
+    named = job_launcher(start, restarted=True, title="a test")
     (run / "record.json").write_text(json.dumps(named))
     return named
 
@@ -226,6 +230,7 @@ def test_what_is_gone_since_is_told(name, lab, run_folder):
 
 def test_without_a_container_nothing_is_pinned(lab, run_folder):
     env = lab.given()._replace(runtime="host")
-    named = job_launcher(env, run_folder, job="7", restarted=True, title="a test")
+    start = start_of(env, run_folder, {**slurm_facts(FACTS), "JobId": "7"})
+    named = job_launcher(start, restarted=True, title="a test")
     assert (named["image"], named["overlay"]) == ("", "")
     assert lab.pins() == []

@@ -8,22 +8,6 @@ import stat
 import pytest
 from support.git import record_code
 
-from lib.script.command import call
-from lib.script.render import render
-
-
-@pytest.fixture
-def bash(run, clean_environment, tmp_path):
-    """Give a function that runs lines with the functions they use."""
-
-    def run_lines(*lines, env=None, check=True):
-        script = tmp_path / "script.sh"
-        script.write_text(render("a test", lines))
-        environment = {**clean_environment, **(env or {})}
-        return run(["bash", script], env=environment, check=check)
-
-    return run_lines
-
 
 def test_gpus_that_are_dealt_out_unevenly_are_told(bash):
     environment = {"SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS": "a100:4"}
@@ -81,104 +65,6 @@ def test_chain_goes_on_unless_the_program_failed(said, record, goes_on, bash, tm
     assert goes_on or "error: job 7, which this job resumes, ended in state " in told.stderr
 
 
-START = """\
-[[ $LONGSHIP_WATCHED == %s ]]
-export RUN_DIR=%s
-LAUNCHER=%s STACK_DIR='/a stack' CONTAINER_OPTIONS=(%s)
-"""
-LAUNCHER = """\
-#!/bin/bash
-echo "launched in ${RUN_DIR##*/} by ${STARTED_BY:-the job}"
-printf '%s\\n' "$@"
-"""
-
-
-@pytest.fixture
-def trained(tmp_path):
-    """Give a function that makes the directory of a training run with results and a launcher."""
-
-    def make(container_options=""):
-        run = tmp_path / "it's runs/7-train"
-        run.mkdir(parents=True)
-        (tmp_path / "gpt").mkdir()
-        (run / "outputs").symlink_to(tmp_path / "gpt")
-        (run / "launcher").write_text(LAUNCHER)
-        (run / "launcher").chmod(0o755)
-        paths = [shlex.quote(str(each)) for each in (run, run, run / "launcher")]
-        (run / "start.bash").write_text(START % (*paths, container_options))
-        return run
-
-    return make
-
-
-def export(bash, run, **options):
-    own = shlex.quote(str(run.with_name("8-evaluate")))
-    return bash(
-        f"RUN_DIR={own}", "CONTAINER_OPTIONS=()", call("job_export", run / "exported"), **options
-    )
-
-
-def test_checkpoint_is_exported_with_launcher_and_stack_of_its_run(bash, trained, tmp_path):
-    run = trained()
-    done = export(bash, run)
-    assert (run / "exported").readlink() == tmp_path / "gpt"  # the last line of the export
-    assert f"exporting the newest checkpoint of {run}" in done.stderr and not done.stdout
-    assert not export(bash, run).stderr  # once
-
-
-def test_export_in_a_container_of_srun_has_the_options_of_its_run(
-    bash, trained, tmp_path, clean_environment
-):
-    run, programs = trained("--container-image=/training.sqsh"), tmp_path / "bin"
-    programs.mkdir()
-    (programs / "srun").write_text(
-        '#!/bin/bash\n[[ $3 == --container-image=/training.sqsh ]] && shift 3 && "$@"\n'
-    )
-    (programs / "srun").chmod(0o755)
-    export(bash, run, env={"PATH": f"{programs}:{clean_environment['PATH']}"})
-    assert (run / "exported").exists()
-
-
-def test_export_of_then_is_of_the_run_of_its_cluster(bash, trained, tmp_path):
-    """JUWELS and JURECA share their file systems, and can have jobs of one ID."""
-    run = trained()
-    own = run.rename(f"{run}.2")
-    (own / "start.bash").write_text(
-        (own / "start.bash").read_text().replace("7-train", "7-train.2")
-    )
-    for each, cluster in ((run, "jureca"), (own, "juwels")):
-        each.mkdir(exist_ok=True)
-        (each / "record.json").write_text(json.dumps({"cluster": cluster, "job": "7"}, indent=2))
-    lines = [
-        "SLURM_CLUSTER_NAME=juwels",
-        "JOB_ARGUMENTS=(MODEL 'a b')",
-        f"RUN_DIR={shlex.quote(str(run.with_name('8-evaluate')))}",
-    ]
-    show = "printf '%s\\n' \"${JOB_ARGUMENTS[@]}\""
-    done = bash(*lines, "CONTAINER_OPTIONS=()", call("job_export", run / "exported"), show)
-    assert done.stdout == f"{own}/exported\na b\n"
-    assert (own / "exported").readlink() == tmp_path / "gpt" and not (run / "exported").exists()
-
-
-@pytest.mark.parametrize("what", ["results", "owner", "launcher"])
-def test_run_without_a_model_is_told(what, bash, trained):
-    run = trained()
-    if what == "results":
-        (run / "outputs").unlink()
-    elif what == "owner":
-        run.chmod(0o777)
-    else:
-        (run / "launcher").write_text("#!/bin/sh\necho 'error: no checkpoint' >&2\nexit 1\n")
-    done = export(bash, run, check=False)
-    message = "no checkpoint of 7-train was" if what == "launcher" else "7-train has no results"
-    assert done.returncode == 1 and f"error: {message}" in done.stderr
-    assert not (run / "exported").exists()
-
-
-def test_model_of_another_place_is_left_alone(bash, tmp_path):
-    assert not bash(f"RUN_DIR={tmp_path}/8-a", call("job_export", "lab/model")).stderr
-
-
 @pytest.mark.parametrize(
     ("log", "stopped"),
     [
@@ -221,7 +107,8 @@ def test_end_keeps_the_exit_code_when_the_record_cannot_be_written(code, bash, t
 def test_record_that_cannot_be_completed_at_last_is_an_error(bash, tmp_path):
     lines = (
         f"RUN_DIR='{tmp_path}/run' longship_log= longship_facts=(job 1)",
-        """code_end() { file_begin() { fail "cannot write $1" x; }; }""",
+        """spoil() { file_begin() { fail "cannot write $1" x; }; }""",
+        "longship_at_end=(spoil)",
         'mkdir "$RUN_DIR"; run_end',
     )
     done = bash(*lines, check=False)
@@ -250,10 +137,11 @@ with open(os.environ["RUN_DIR"] + "/log", "a") as log:
 def test_end_is_recorded_before_what_takes_long(late, bash, tmp_path):
     """A chain that was cancelled would go on after a job without an end in its record."""
     (tmp_path / "doctor.py").write_text(EXPLAIN)
-    (tmp_path / "submit.py").write_text("print('gpu_hours\\0001.5\\0', end='')")
     (tmp_path / "log").write_text("" if late else f"{CANCELLED}\n")
     lines = (
         f"longship_log='{tmp_path}/log' longship_facts=(job 7) SLURM_JOB_ID=7",
+        "measure() { run_set_fact gpu_hours 1.5; }",
+        "longship_at_end=(measure)",
         "at_exit run_end",
         "exit 143",
     )

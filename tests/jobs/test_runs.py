@@ -1,61 +1,21 @@
 """The start of a job: what Slurm says of it, and the script that its job file sources."""
 
 import os
-import shlex
 import stat
 
 import pytest
+from support.requests import LINE, facts
 
 from lib.configuration.sites import load_machines
-from lib.jobs.request import (
+from lib.jobs.size import (
     gpus_per_node,
     processes_per_node,
-    request_from_facts,
     run_name,
+    size_of_facts,
     slurm_facts,
 )
-from lib.jobs.start import make_run_directory, start_lines
-from lib.jobs.sweep import Sweep
-from lib.runtimes.environment import Environment
+from lib.jobs.start import make_run_directory
 from lib.script.errors import LongshipError
-from lib.script.render import render
-
-# As Slurm 22.05 prints it, in one line; the last job of an array bears the array's number.
-LINE = (
-    "JobId=12 ArrayJobId=12 ArrayTaskId=1 JobName=my job/of mine UserId=me(1000) GroupId=me(1000) "
-    "MCS_label=N/A Priority=4294901748 Nice=0 Account=acc QOS=(null) JobState=RUNNING Reason=None "
-    "Dependency=(null) Requeue=1 Restarts=2 BatchFlag=1 Reboot=0 ExitCode=0:0 RunTime=00:00:00 "
-    "TimeLimit=00:30:00 TimeMin=N/A SubmitTime=2026-01-02T03:04:05 AccrueTime=Unknown "
-    "Deadline=N/A SuspendTime=None Scheduler=Backfill Partition=gpu AllocNode:Sid=login1:16719 "
-    "ReqNodeList=(null) ExcNodeList=(null) NodeList=node[1-2] BatchHost=node1 NumNodes=2 "
-    "NumCPUs=48 NumTasks=4 CPUs/Task=12 ReqB:S:C:T=0:0:*:* TRES=cpu=48,mem=220G,node=2,billing=48 "
-    "Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=* MinCPUsNode=1 MinMemoryNode=110G "
-    "Features=fat DelayBoot=00:00:00 OverSubscribe=OK Contiguous=0 Licenses=(null) "
-    "Command=(null) WorkDir=/home/me/a b Comment=A=1 JobId=9 B  "
-    "StdErr=/home/me/a b/12_1.log StdIn=/dev/null StdOut=/home/me/a b/12_1.log Power= "
-    "TresPerNode=gres:gpu:4 \n"
-)
-NAMED = {"image": "/i.sif", "image_sha256": "abc", "overlay": "", "venv": "/it's a venv"}
-# The functions that start.bash calls show what they are given; they themselves need a job.
-SHOW = """
-set_rendezvous() { printf 'rendezvous\\0%s\\0' "$1"; }
-job_set_shape() { printf 'shape\\0%s\\0' "$1"; }
-job_check_previous() { printf 'chain\\0%s\\0' "$1"; }
-job_keep_spares() { printf 'trained_on\\0%s\\0' "$1"; }
-watch_run() { printf 'watched\\0yes\\0'; }
-watch_is_child() { [[ -n ${LONGSHIP_WATCHED:-} ]]; }
-modules_load() { printf 'module\\0%s\\0' "$2"; }
-job_label_output() { printf 'apart\\0yes\\0'; }
-code_record_begin() { printf 'code %s\\0%s\\0' "${@:3}"; }
-run_begin() {
-  printf '%s\\0' run "$RUN_DIR" launcher "$LAUNCHER" folder "$STACK_DIR" file "$1"
-  printf '%s\\0' root "$LONGSHIP_ROOT" "${@:2}"
-}
-"""
-
-
-def facts(**changed):
-    return {**slurm_facts(LINE), **changed}
 
 
 def test_real_line_is_read():
@@ -115,7 +75,7 @@ def test_name_of_a_run_is_one_folders(changed, name):
 
 
 def test_size_is_what_the_job_has():
-    found = request_from_facts(facts(), "4")
+    found = size_of_facts(facts(), "4")
     assert (found.nodes, found.cores, found.gpus, found.memory) == (2, 48, 8, 220)
     assert (found.partition, found.account, found.constraint) == ("gpu", "acc", "fat")
     assert (found.hours, found.jobs) == (0.5, 1)
@@ -125,15 +85,15 @@ def test_size_is_what_the_job_has():
     ("tres", "gigabytes"), [("mem=512M", 0.5), ("cpu=1,mem=1.5T,node=1", 1536), ("cpu=1", 0)]
 )
 def test_memory_is_read_in_gigabytes(tres, gigabytes):
-    assert request_from_facts(facts(TRES=tres), "").memory == gigabytes
+    assert size_of_facts(facts(TRES=tres), "").memory == gigabytes
 
 
 def test_what_slurm_does_not_count_is_nothing():
     changed = {"Features": "(null)", "NumNodes": "1-1", "TimeLimit": "UNLIMITED"}
-    found = request_from_facts(facts(**changed, TresPerNode=""), "")
+    found = size_of_facts(facts(**changed, TresPerNode=""), "")
     assert (found.constraint, found.nodes, found.gpus) == ("", 1, 0)
     without = {name: value for name, value in facts().items() if name not in ("TRES", "NumTasks")}
-    assert request_from_facts(without, "").memory == 0
+    assert size_of_facts(without, "").memory == 0
 
 
 @pytest.mark.parametrize(
@@ -174,24 +134,6 @@ def test_name_with_facts_in_it_is_a_name():
     assert found["StdOut"] == facts()["StdOut"]
 
 
-@pytest.fixture
-def start(repository, run):
-    """Give a function that sources start.bash, with functions that show what they were given."""
-
-    def source(found, folder="/runs/7-train", env=None, arguments=(), watched="", **changed):
-        settings, paths = repository.settings_and_paths(env)
-        named = {**NAMED, **changed}
-        env = Environment(settings, paths, "host", "job", named)
-        lines = start_lines(env, paths.runs / folder, found, named, "", arguments)
-        assert run(["bash", "-n"], input=render("a test", lines)).stderr == ""
-        before = f"set -euo pipefail\nLONGSHIP_WATCHED={watched}\n{SHOW}start() {{"
-        done = run(["bash", "-c", "\n".join([before, *lines, "}; start"])])
-        words = done.stdout.split("\0")[:-1]
-        return dict(zip(words[::2], words[1::2]))
-
-    return source
-
-
 def test_start_says_what_the_job_is(start, repository):
     found = start(facts())
     assert (found["run"], found["launcher"]) == ("/runs/7-train", "/runs/7-train/launcher")
@@ -227,15 +169,6 @@ def test_site_says_how_nodes_meet_and_what_they_cost(start, repository):
     assert (found["chain"], found["goes_on_from"]) == ("11", "11")
     assert found["module"] == "load it's"
     assert found["code one"] == "/home/me/longship-data/project/repos/one"
-
-
-def test_task_of_an_array_has_its_line(start, tmp_path):
-    kept = Sweep(("--rate", "@{r}"), (0, 1), {"r": ["1", "it's 2"]}).kept
-    (tmp_path / "kept.json").write_text(kept)
-    environ = {"SLURM_ARRAY_TASK_ID": "1", "LONGSHIP_VALUES": str(tmp_path / "kept.json")}
-    found = start(facts(), env=environ, arguments=("--rate", "@{r}"))
-    assert shlex.split(found["values"]) == ["--rate", "it's 2"]
-    assert "values" not in start(facts(), arguments=("--rate", "@{r}"))
 
 
 def test_spare_nodes_are_recorded(start, repository):

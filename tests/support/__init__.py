@@ -8,6 +8,7 @@ what a test runs
   repository    a bare repository to compute scripts from; Clone: a copy of this one to run
   builds        * what the build of an image runs
   emitted       every kind of script that is emitted; plans: what golden files show of one
+  requests      * the lines of a submission, and of the start of a job; fixtures: all of these
 clones with more
   environments  * installed packages, for each runtime; wheels; packages: repositories to install
   overlays      * an overlay          lab        * images of a registry of the test's own

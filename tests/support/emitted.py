@@ -11,16 +11,14 @@ from lib.configuration.runtimes import find_runtimes
 from lib.configuration.sites import load_machines
 from lib.images import build, versions
 from lib.jobs.job_files import read_job_file
-from lib.jobs.options import read_options
-from lib.jobs.request import slurm_facts
-from lib.jobs.rerun import NAMED
-from lib.jobs.start import start_lines
-from lib.jobs.submit import Submission, submit_lines
-from lib.jobs.watcher import with_restarts
+from lib.jobs.runs import NAMED
+from lib.jobs.size import slurm_facts
+from lib.jobs.start import start_lines, start_of
 from lib.packages import overlay, set_up
 from lib.runtimes.environment import Environment
 from lib.runtimes.launch import run_lines
 from lib.script.render import render
+from support.requests import lines_for
 
 ENVIRON = {"HOME": "/home/me", "USER": "me", "PATH": "/usr/bin:/bin"}
 # As Slurm prints it in one line.
@@ -43,21 +41,25 @@ def training_file(settings):
 
 def _submit(env, *options, arguments=(), **wanted):
     job = read_job_file(Path(ROOT), training_file(env.settings))
-    return submit_lines(env, Submission(job, read_options(options), arguments, **wanted))
+    return lines_for(env, job, *options, "--", *arguments, **wanted)
+
+
+def _start(env):
+    return start_of(env, env.paths.runs / "12-train", slurm_facts(FACTS))
 
 
 def _job_start(env, restarts=0):
     """Give the lines that a job file sources."""
     settings = env.settings._replace(environ={**env.settings.environ, "SLURM_JOB_ID": "12"})
-    env = env._replace(settings=with_restarts(settings, restarts) if restarts else settings)
+    if restarts:
+        jobs = settings.configuration.jobs._replace(restarts=restarts)
+        settings = settings._replace(configuration=settings.configuration._replace(jobs=jobs))
     named = {**dict.fromkeys(NAMED, ""), "image": "/i.sif", "venv": env.venv}
-    env = env._replace(held=named)
-    run = env.paths.runs / "12-train"
-    return start_lines(env, run, slurm_facts(FACTS), named, "GPU is lost|it's")
+    return start_lines(_start(env._replace(settings=settings)), named)
 
 
 JOBS = {
-    "launcher": run_lines,
+    "launcher": lambda env: run_lines(_start(env).env),  # of each rank
     "submit": lambda env: _submit(
         *(env, "--nodes=4", "--comment=it's mine"), arguments=("--steps", "1 0"), chain=3
     ),

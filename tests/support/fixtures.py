@@ -28,6 +28,7 @@ pytest_plugins = [
     "support.jobs",
     "support.members",
     "support.real",
+    "support.requests",
     "support.terminal",
 ]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from lib.configuration.layers import load_settings
 from lib.configuration.paths import derive_paths
 from lib.configuration.training import Training
-from lib.jobs.job_files import evaluation_file, read_job_file
-from lib.jobs.submit import Submission, split_typed, submit_lines
+from lib.jobs.job_files import read_job_file
 from lib.runtimes.contract import environment_script
 from lib.runtimes.environment import Environment
 from support.plans import lines_of
+from support.requests import lines_for
 
 # Each stack at its home site, with Slurm's own start of the ranks where that is its way, and at one
 # where it is a guest: stack, machine, runtime, a task per rank.
@@ -134,15 +134,9 @@ def refusal(root, stack, job, folder, *words, configuration="", then=""):
     """Give what the stack says of a job before its submission, and that alone."""
     job = read_job_file(root, job)
     settings = settings_of(root, stack, job.machine, folder, configuration)
-    typed, arguments = split_typed(words)
-    wanted = Submission(job, typed, arguments)
     env = Environment(settings, derive_paths(settings), "apptainer", "job")
-    following = None
-    if then:
-        evaluating = evaluation_file(Path(root), settings.machine)
-        settings = settings_of(root, then, job.machine, folder, configuration)
-        following = env._replace(settings=settings), Submission(evaluating, [], ())
-    check, *_ = submit_lines(env, wanted, following)
+    options = {"configuration": str(folder / "configuration.toml")}
+    check, *_ = lines_for(env, job, *words, options=options, **({"then": then} if then else {}))
     assert "check_job.sh" in check
     return subprocess.run(["bash", "-c", check], capture_output=True, text=True)
 

@@ -97,7 +97,7 @@ class Training:
                     points[step] = (time, (step - first) / (time - before))
 
     def read_samples(self, file):
-        """Read the samples of a node (lib/jobs/usage.bash): each begins with its first device."""
+        """Read the samples of a node (usage.bash): each begins with its first device."""
         node, sample = self.nodes.setdefault(file.stem, []), {}
         lines = read_file(file).decode(errors="replace").split("\n")
         for row in (*csv.DictReader(lines), None):

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from lib.jobs.request import array_tasks
+from lib.jobs.size import array_tasks
 from lib.script.errors import LongshipError
 from lib.script.records import open_file
 
@@ -94,11 +94,6 @@ def read_sweep(arguments: Sequence[str], array: str) -> Sweep:
     tasks = tuple(sorted({task for each in array_tasks(array) for task in each}))
     last = tasks[-1] if tasks else 0
     return Sweep(tuple(arguments), tasks, {each: _read_lines(each, last) for each in names})
-
-
-def escaped(argument: str) -> str:
-    """Return an argument that a job array passes as it was."""
-    return argument.replace("@{", "@@{")
 
 
 def _read_lines(name: str, last: int) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from integration.test_jobs import write_job
 
-SMI = Path(__file__).resolve().parents[1] / "stand_ins/smi"
+SMI = Path(__file__).resolve().parents[1] / "smi"
 GPUS = ("--nodes=2", "--gpus-per-node=2", "--ntasks-per-node=2")
 
 

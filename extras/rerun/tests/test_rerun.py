@@ -6,77 +6,13 @@ import shlex
 import sys
 
 import pytest
+from support.requests import JOB, RECORD
 
-from lib.jobs.rerun import check_clone, check_own, check_still_there, recorded_job, recorded_run
+from extras.rerun.rerun import check_clone, recorded_job
+from lib.jobs.runs import check_own, recorded_run
+from lib.script.command import assign, call
 from lib.script.errors import LongshipError
-
-RECORD = {
-    "name": "train",
-    "partition": "gpu",
-    "account": "acc",
-    "qos": "normal",
-    "nodes": "4",
-    "time_limit": "1-00:00:00",
-    "machine": "local",
-    "log": "/a/log",
-}
-
-
-@pytest.fixture
-def runs(repository, tmp_path):
-    """Give a function that records a run; `runs.paths` are the repository's."""
-    repository.write("configuration.toml", f'[paths]\nscratch_dir = "{tmp_path}/s"\n')
-    _, paths = repository.settings_and_paths()
-
-    def make(name, arguments=(), record=RECORD, written=0):
-        folder = paths.runs / name
-        folder.mkdir(parents=True)
-        (folder / "record.json").write_text(json.dumps(record))
-        os.utime(folder / "record.json", (written, written))
-        (folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=2\nstart_job local\n")
-        each = (f"{argument}\0" for argument in arguments)
-        (folder / "arguments").write_bytes("".join(each).encode(errors="surrogateescape"))
-        return folder
-
-    make.paths = paths
-    return make
-
-
-@pytest.mark.parametrize("name", ["12", "12-train", "path"])
-def test_run_is_named_by_its_job_or_folder(name, runs):
-    other, wanted = runs("121-train"), runs("12-train")
-    runs("12_3-train")
-    assert recorded_run(runs.paths, str(wanted) if name == "path" else name) == wanted
-    assert recorded_run(runs.paths, "121") == other
-
-
-def test_run_is_named_from_the_folder_at_hand(runs, monkeypatch):
-    wanted = runs("12_3-train")
-    monkeypatch.chdir(runs.paths.runs)
-    assert recorded_run(runs.paths, "12_3-train/") == wanted
-    monkeypatch.chdir(wanted)
-    assert recorded_run(runs.paths, ".") == wanted
-
-
-def test_array_is_named_by_its_id_if_it_has_one_task(runs):
-    first = runs("12_3-train")
-    assert recorded_run(runs.paths, "12") == first
-    runs("12_4-train")
-    with pytest.raises(LongshipError) as error:
-        recorded_run(runs.paths, "12")
-    assert str(error.value) == '2 runs are named "12": 12_3-train, 12_4-train'
-    assert error.value.hint.endswith("rerun 12_4-train")
-
-
-def test_run_is_named_by_the_name_of_its_job_if_only_one_has_it(runs):
-    first = runs("12-train-it")
-    assert recorded_run(runs.paths, "train-it") == first
-    runs("13-train-it"), runs("12-train-it.2")
-    for name, newest in (("train-it", "13-train-it"), ("12", "12-train-it.2")):
-        with pytest.raises(LongshipError) as error:
-            recorded_run(runs.paths, name)
-        assert str(error.value) == f'2 runs are named "{name}": 12-train-it, {newest}'
-        assert error.value.hint == f"name one of them: python3 submit.py rerun {newest}"
+from lib.script.render import render
 
 
 def test_run_without_its_configuration_is_told(runs, run, root):
@@ -87,30 +23,6 @@ def test_run_without_its_configuration_is_told(runs, run, root):
     missing = f"{folder}/configuration.json"
     assert error == f"error: the configuration of run 12-train no longer exists: {missing}"
     assert hint.startswith("hint: submit the job with the current settings: python3 submit.py")
-
-
-def test_unknown_run_is_told_with_the_newest(runs):
-    with pytest.raises(LongshipError) as error:
-        recorded_run(runs.paths, "7")
-    assert error.value.hint.startswith("there are no runs yet; submit a job: python3 submit.py")
-    for number in range(1, 7):
-        runs(f"{number}-train", written=number)
-    (runs.paths.runs / "7-no_record").mkdir()
-    with pytest.raises(LongshipError) as error:
-        recorded_run(runs.paths, "7")
-    assert str(error.value) == f'no run "7" in {runs.paths.runs}'
-    assert error.value.hint == "newest runs: 6-train, 5-train, 4-train, 3-train, 2-train"
-
-
-def test_run_that_cannot_be_looked_at_is_none(runs, unseen):
-    with pytest.raises(LongshipError, match="no run"):
-        recorded_run(runs.paths, unseen)
-
-
-def test_image_that_cannot_be_looked_at_is_gone(runs, unseen):
-    run = runs("12-train", record={**RECORD, "image": unseen})
-    with pytest.raises(LongshipError, match="the image of run 12-train no longer exists: /x"):
-        check_still_there(run)
 
 
 def test_run_of_another_clone_is_told(runs, tmp_path):
@@ -129,13 +41,6 @@ def test_run_of_another_clone_is_told(runs, tmp_path):
     assert error.value.hint.endswith(f"if you moved it, run: ln -s {here} {quoted}")
     there.symlink_to(here)
     check_clone(run, here)
-
-
-@pytest.mark.parametrize("name", ["*", "1*", "[1]", "?"])
-def test_pattern_is_no_name(name, runs):
-    runs("1-train")
-    with pytest.raises(LongshipError, match="no run"):
-        recorded_run(runs.paths, name)
 
 
 def test_job_is_what_it_was(runs, hostile_arguments):
@@ -218,24 +123,30 @@ def test_run_that_somebody_else_can_change_is_not_started_again(runs, root, run)
     assert told.returncode == 1 and f"error: {message}" in told.stderr
 
 
-@pytest.mark.parametrize(
-    "name", ["record.json", "launcher", "repositories", "repositories/a.commit"]
-)
-def test_file_of_a_run_that_somebody_else_can_change_stops_it(name, runs):
-    own = runs("7-a")
-    (own / "repositories").mkdir(exist_ok=True)
-    file = own / name
-    if not file.exists():
-        file.write_text("x")
-    file.chmod(0o775)
-    with pytest.raises(LongshipError, match=f"other users can write to {file}, ") as raised:
-        check_own(own)
-    assert raised.value.hint.startswith("they may have changed the run: submit the job again: ")
+@pytest.mark.parametrize(("cluster", "owner"), [("juwels", "9 juwels"), ("", "9")])
+def test_pin_of_a_rerun_names_its_cluster(cluster, owner, run, tmp_path):
+    """Or --prune on another cluster, whose Slurm does not know the job, deletes the image."""
+    image, folder = tmp_path / "containers/versions/it's one.sif", tmp_path / "7-train"
+    folder.mkdir()
+    (tmp_path / "containers/pins").mkdir(parents=True)
+    record = {"job": "7", "cluster": cluster, "image": str(image), "overlay": ""}
+    (folder / "record.json").write_text(json.dumps(record, indent=2))
+    lines = ["submitted_ids=(9)", call("rerun_pin", folder)]
+    run(["bash", "-c", render("a test", lines)])
+    (pin,) = (tmp_path / "containers/pins").iterdir()
+    assert pin.read_text() == f"{image}\n{owner}\n{folder}/launcher\n"
 
 
-def test_files_that_a_program_wrote_into_a_run_do_not_stop_it(runs):
-    """With umask 002: nothing of a re-run reads W&B's directory."""
-    own = runs("7-a")
-    (own / "wandb").mkdir()
-    (own / "wandb").chmod(0o775)
-    check_own(own)
+def test_options_are_recorded_as_they_were_typed(submit, run, tmp_path, hostile_arguments):
+    words = [f"--comment={each}" for each in hostile_arguments]
+    (exported,) = [each for each in submit(*words) if each.startswith("export LONGSHIP_OPTIONS")]
+    record = [
+        "JOB_ARGUMENTS=()",
+        "SLURM_JOB_NODELIST=node1",
+        "run_begin ''",
+    ]
+    lines = [exported, assign("RUN_DIR", tmp_path), *record]
+    run(["bash", "-c", render("a test", lines)])
+    (tmp_path / "job.sbatch").write_text(JOB)
+    _, options, _ = recorded_job(tmp_path)
+    assert [each.word for each in options] == ["--account=acc", *words]

@@ -253,3 +253,10 @@ usage_read_processes() {
   usage_last[used]=$used usage_last[at]=$now
   REPLY=cpu,$load,$((pages * page / 1048576))
 }
+
+# usage_end: add what the run has used to its record; a slow file system does not delay the end for long.
+usage_end() {
+  local -a used
+  mapfile -d '' -t used < <(timeout 20 python3 "$LONGSHIP_ROOT/submit.py" end "$RUN_DIR" 2>/dev/null)
+  longship_facts+=("${used[@]}")
+}

@@ -1,10 +1,13 @@
 """Arguments of a job array that are lines of files: at submission, and in each of its tasks."""
 
+import json
 import os
+import shlex
 
 import pytest
+from support.requests import cost_of, facts
 
-from lib.jobs.sweep import escaped, kept_sweep, read_sweep
+from extras.sweep.sweep import Sweep, kept_sweep, read_sweep
 from lib.script.errors import LongshipError
 
 LINES = [
@@ -56,7 +59,7 @@ def test_line_is_an_argument_byte_for_byte(task, folder):
 
 @pytest.mark.parametrize("argument", ["@{rate.txt}", "@@{", "{@{}}", "@@@{x"])
 def test_escaped_argument_is_passed_as_it_was(argument, folder):
-    sweep = read_sweep([escaped(argument)], "3")
+    sweep = read_sweep([argument.replace("@{", "@@{")], "3")
     assert in_task(folder, sweep, 3)[0] == [argument.encode()]
     assert sweep.words == [argument]
 
@@ -112,3 +115,34 @@ def test_tasks_of_a_step_and_of_a_limit_take_their_own_lines(folder):
     assert sweep.tasks == (0, 1, 4, 8)
     assert sweep.about == "task 0: --n 0; task 8: --n 8"
     assert sweep.words == ["--n", "0", "1", "4", "8"]
+
+
+def test_values_of_an_array_are_kept_and_shown(submit, calls, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    values = ["1e-4", "it's  2", "3\udcff"]
+    (tmp_path / "my rates").write_bytes(os.fsencode("\n".join([*values, "later"])))
+    words = ["--array=0-2%1", "--time=20", "--", "--rate", "@{my rates}", "r=@@{x}"]
+    assert cost_of(submit(*words))[0] == "task 0: --rate 1e-4; task 2: --rate 3\udcff"
+    assert "3 jobs; at most 48.0 core-hours" in cost_of(submit(*words))[1]
+    called = calls(*words)
+    (kept,) = (submit.site.scratch / "runs/values").iterdir()
+    assert json.loads(kept.read_text())["lines"] == {"my rates": values}
+    assert called[-1][-3:] == ["--rate", "@{my rates}", "r=@@{x}"]
+    with pytest.raises(LongshipError, match="my rates has 4 lines, but task 4 takes line 5"):
+        submit("--array=0-4", *words[1:])
+
+
+def test_no_value_of_an_array_is_a_secret(submit, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tokens").write_text("a\nhf_secret\n")
+    with pytest.raises(LongshipError, match="contains the value of HF_TOKEN"):
+        submit("--array=0-1", "--", "@{tokens}", environ={"HF_TOKEN": "hf_secret"})
+
+
+def test_task_of_an_array_has_its_line(start, tmp_path):
+    kept = Sweep(("--rate", "@{r}"), (0, 1), {"r": ["1", "it's 2"]}).kept
+    (tmp_path / "kept.json").write_text(kept)
+    environ = {"SLURM_ARRAY_TASK_ID": "1", "LONGSHIP_VALUES": str(tmp_path / "kept.json")}
+    found = start(facts(), env=environ, arguments=("--rate", "@{r}"))
+    assert shlex.split(found["values"]) == ["--rate", "it's 2"]
+    assert "values" not in start(facts(), arguments=("--rate", "@{r}"))

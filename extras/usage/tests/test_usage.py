@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from support.processes import PATIENCE, wait_until
 
-from lib.jobs.usage import Usage, recorded_values, usage_of
+from extras.usage.usage import Usage, recorded_values, usage_of
 from lib.script.command import call
 from lib.script.quoting import Expansion
 from lib.script.render import render
 
-SMI = Path(__file__).resolve().parents[1] / "stand_ins/smi"
+SMI = Path(__file__).with_name("smi")
 TOOLS = [
     "awk",
     "bash",
@@ -318,3 +318,19 @@ def test_fifo_in_place_of_samples_blocks_nothing(tmp_path):
     os.mkfifo(tmp_path / "usage/n2.csv")
     _, (problem,) = usage_of(tmp_path, RECORD)
     assert "cannot read" in str(problem)
+
+
+def test_samples_without_a_newline_cost_nothing(tmp_path):
+    (tmp_path / "usage").mkdir()
+    with open(tmp_path / "usage/n1.csv", "wb") as file:
+        file.write(HEADING.encode())
+        file.truncate(3 << 30)
+    used, (problem,) = usage_of(tmp_path, {})
+    assert used.gpu_utilisation_percent is None and "is incomplete" in str(problem)
+
+
+def test_time_without_a_date_is_no_sample(tmp_path):
+    (tmp_path / "usage").mkdir()
+    (tmp_path / "usage/n1.csv").write_text(f"{HEADING}999999999999,0,smi,1,1,1,,,1,1,1,1,\n")
+    _, (problem,) = usage_of(tmp_path, {})
+    assert "no sample found" in str(problem)

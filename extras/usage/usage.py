@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shlex
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lib.configuration.tables import find_files
+from lib.jobs.cost import cost_of_run
 from lib.script.errors import LongshipError
 from lib.script.output import number
 from lib.script.records import earlier_seconds, open_file, seconds_between
@@ -67,15 +67,6 @@ def usage_of(run: Path, record: Mapping[str, str]) -> tuple[Usage, list[Longship
             hint = f"run: ls -l {shlex.quote(str(file))}"
             problems.append(LongshipError(f"cannot read {file}: {error.strerror}", hint))
     return _summed(rows, record), problems
-
-
-def cost_of_run(record: Mapping[str, str], duration: float) -> float | None:
-    """Return the cost of a run, in its record's unit; None if no price is known."""
-    try:
-        cost = float(record.get("cost_per_hour", "")) * duration / 3600
-    except ValueError:
-        return None
-    return round(cost, 2) if math.isfinite(cost) else None
 
 
 def recorded_values(run: Path, record: Mapping[str, str]) -> list[str]:

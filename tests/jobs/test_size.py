@@ -6,7 +6,7 @@ import pytest
 
 from lib.configuration.sites import load_machines
 from lib.jobs.cost import hourly_cost
-from lib.jobs.request import check_request, request_from_options
+from lib.jobs.size import check_size, size_of_options
 from lib.script.errors import LongshipError
 
 SITE = """
@@ -41,7 +41,7 @@ def request_of(machines):
 
     def read(machine="m", **options):
         given = {name.replace("_", "-"): value for name, value in options.items()}
-        return request_from_options({"job-name": "job", **given}, machines[machine])
+        return size_of_options({"job-name": "job", **given}, machines[machine])
 
     return read
 
@@ -52,9 +52,9 @@ def refusal(machines):
 
     def check(machine="m", **options):
         given = {name.replace("_", "-"): value for name, value in options.items()}
-        request = request_from_options({"job-name": "job", **given}, machines[machine])
+        request = size_of_options({"job-name": "job", **given}, machines[machine])
         try:
-            check_request(request, given, machines[machine])
+            check_size(request, given, machines[machine])
         except LongshipError as error:
             return str(error), error.hint
         return None

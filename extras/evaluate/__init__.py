@@ -1,0 +1,1 @@
+"""Evaluation: `submit.py --then STACK` exports and evaluates the model once it is trained."""

@@ -1,0 +1,1 @@
+"""Restarts: a watcher ends a job step that hangs, and starts a failed one again."""

@@ -1,0 +1,30 @@
+"""Hooks: functions of fixed names in ``extras/NAME/job.py``, with which extras act in jobs.
+
+  OPTIONS              click options of `submit.py` and of its verbs that submit; the hooks find
+                       their values in ``request.asked.of(__name__)``
+  check(request)       at a submission: stop, or return the request with lines of the extra
+  start(start)         at the start of a job: return it with lines, keys of the record and functions
+                       of bash that act at the first rank of a node and at the end
+  values(run, record)  what the extra knows of a run now, as keys of its record, and what it cannot
+                       read
+
+A removed directory removes its hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from lib import ROOT
+
+
+def hooks(name: str) -> Mapping[str, Any]:
+    """Return the hooks of a name by their extras, in the order of these."""
+    extras = sorted(path.parent.name for path in Path(ROOT).glob("extras/*/job.py"))
+    modules = {each: import_module(f"extras.{each}.job") for each in extras}
+    return {
+        each: getattr(module, name) for each, module in modules.items() if hasattr(module, name)
+    }

@@ -1,0 +1,93 @@
+"""Recorded runs: how one is found, and whether what it was started with is still there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from lib.configuration.paths import Paths
+from lib.configuration.tables import find_files
+from lib.jobs.hooks import hooks
+from lib.script.errors import LongshipError
+from lib.script.records import read_record
+from lib.script.trust import check_trusted, is_own
+
+# What a record says of that which a launcher starts.
+NAMED = ("image", "image_sha256", "image_state", "overlay", "overlay_sha256", "venv")
+# What a re-run reads of a run; programs write other files there, with the user's umask.
+_READ = (
+    *("record.json", "launcher", "start.bash", "configuration.json", "slurm.txt", "arguments"),
+    *("options", "job.sbatch", "job.salloc", "repositories"),
+)
+
+
+def recorded_run(paths: Paths, name: str, command: str = "python3 submit.py rerun") -> Path:
+    """Return the directory of a run, found by job ID, name or path; the command is for hints."""
+    found = find_runs(paths, name)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = [each.name for each in found]
+        raise LongshipError(
+            f'{len(found)} runs are named "{name}": {", ".join(names[-5:])}',
+            f"name one of them: {command} {names[-1]}",
+        )
+    records = find_files(paths.runs, "*/record.json")
+    newest = sorted(records, key=lambda each: each.lstat().st_mtime)[-5:]
+    names = ", ".join(each.parent.name for each in reversed(newest))
+    raise LongshipError(
+        f'no run "{name}" in {paths.runs}',
+        f"newest runs: {names}"
+        if names
+        else "there are no runs yet; submit a job: python3 submit.py SITE/JOB.sbatch",
+    )
+
+
+def find_runs(paths: Paths, name: str) -> list[Path]:
+    """Return the directories of all runs of a job ID, name or path; of an array, of its tasks."""
+    for each in (Path(name), paths.runs / name):
+        if os.path.isfile(each / "record.json"):
+            return [each.resolve()]
+    recorded = [each.parent for each in find_files(paths.runs, "*/record.json")]
+    found = [each for each in recorded if name in each.name.split("-", 1)]
+    found = found or [each for each in recorded if each.name.partition("_")[0] == name]
+    found = [each.resolve() for each in [*filter(is_own, found)] or found]
+    return sorted(found, key=lambda run: (len(run.name), run.name))  # task 2 before task 10
+
+
+def check_own(run: Path) -> None:
+    """Stop if others own a run or can change it: its files are executed again."""
+    hint = "they may have changed the run: submit the job again: python3 submit.py SITE/JOB.sbatch"
+    read = [*(run / each for each in _READ), *find_files(run, "repositories/*")]
+    for each in read:
+        check_trusted(each, run.parents[1], hint=hint)
+
+
+def check_still_there(run: Path) -> dict[str, str]:
+    """Stop if something that a run was started with no longer exists.
+
+    Return what the record says about it: image, overlay, venv, and their checksums.
+    """
+    record = read_record(run / "record.json")
+    found = {name: record.get(name, "") for name in NAMED}
+    needed = {name: found[name] for name in ("image", "overlay", "venv")}
+    needed.update(launcher=str(run / "launcher"), configuration=str(run / "configuration.json"))
+    for name, path in needed.items():
+        if path.startswith("/") and not os.path.exists(path):
+            raise LongshipError(
+                f"the {name} of run {run.name} no longer exists: {path}",
+                "submit the job with the current settings: python3 submit.py SITE/JOB.sbatch",
+            )
+    return found
+
+
+def values_of(run: Path, record: Mapping[str, str]) -> tuple[dict[str, str], list[LongshipError]]:
+    """Return what extras know of a run now, as keys of its record, and what they cannot read."""
+    values: dict[str, str] = {}
+    problems: list[LongshipError] = []
+    for known in hooks("values").values():
+        more, found = known(run, record)
+        values.update(more)
+        problems += found
+    return values, problems

@@ -1,0 +1,306 @@
+"""The size of a job: in sbatch options, as Slurm reports it, and as its site limits it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from lib.configuration.partitions import LIMIT_NAMES, Limits, hours, time_text
+from lib.configuration.sites import Machine
+from lib.script.errors import LongshipError, suggest
+
+# bytes of a job's name: file names, which have at most 255, are built from it
+LONGEST_NAME = 200
+
+_COUNT = r"(\d+)"
+_NODES = r"(?:\d+-)?(\d+)"
+_GPUS = r"(?:[\w.-]+:)?(\d+)"  # with or without their type
+_GPU = re.compile(r"(?:^|[,/:])gpu(:[\w.-]*[A-Za-z][\w.-]*)?(?:[:=](\d+))?(?=[,(]|$)")
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE)
+_GIGABYTES = {"K": 1 / 2**20, "M": 1 / 2**10, "G": 1, "T": 2**10}
+
+_FACT = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=(.*?)(?=\s+[A-Z][\w/:]*=|\s*$)", re.DOTALL)
+_NEEDED = ("JobId", "JobName", "Partition", "NumNodes", "NumCPUs", "TimeLimit")
+
+
+class Size(NamedTuple):
+    """What a job requests of its machine; strings are empty if nothing is requested."""
+
+    name: str
+    partition: str  # one, or several of which Slurm chooses one
+    qos: str
+    account: str
+    constraint: str
+    nodes: int
+    cores: int  # in total, as GPUs and memory
+    gpus: int
+    memory: float  # gigabytes; 0 if not requested
+    hours: float | None
+    jobs: int  # tasks of an array
+
+    @property
+    def partitions(self) -> list[str]:
+        """The partitions of which Slurm chooses one; one empty string if none is requested."""
+        return self.partition.split(",")
+
+
+def size_of_options(options: Mapping[str, str], machine: Machine) -> Size:
+    """Compute what sbatch options, by long name and with ``job-name``, request."""
+    partition = options.get("partition", machine.default_partition)
+    limits = machine.partitions.get(partition, Limits())
+    qos = machine.qos.get(options.get("qos", ""), Limits())
+    has_cores = limits.cores_per_node or machine.cores_per_node
+    has_gpus = _gpus_of_a_node(machine, partition)
+    nodes = _number(options, "nodes", _NODES) or _nodes_needed(options, has_cores, has_gpus)
+    tasks = _number(options, "ntasks") or nodes * (_number(options, "ntasks-per-node") or 1)
+    cores = tasks * (_number(options, "cpus-per-task") or 1)
+    gpus = (
+        _number(options, "gpus", _GPUS)
+        or nodes * (_number(options, "gpus-per-node", _GPUS) + count_gpus(options.get("gres", "")))
+        or tasks * _number(options, "gpus-per-task", _GPUS)
+    )
+    cores = max(cores, gpus * _number(options, "cpus-per-gpu"))
+    if "exclusive" in options or options.get("mem") == "0":  # whole nodes
+        cores, gpus = max(cores, nodes * has_cores), max(gpus, nodes * has_gpus)
+    return Size(
+        name=options["job-name"],
+        partition=partition,
+        qos=options.get("qos", ""),
+        account=options.get("account", ""),
+        constraint=options.get("constraint", ""),
+        nodes=nodes,
+        cores=cores,
+        gpus=gpus,
+        memory=_memory(options, nodes, cores, gpus),
+        hours=hours(options["time"], "--time")
+        if "time" in options
+        else qos.max_hours or limits.max_hours,
+        jobs=sum(map(len, array_tasks(options.get("array", "")))) or 1,
+    )
+
+
+def _gpus_of_a_node(machine: Machine, partition: str) -> int:
+    own = machine.partitions.get(partition, Limits()).gpus_per_node
+    return machine.gpus_per_node if own is None else own
+
+
+def _number(options: Mapping[str, str], name: str, pattern: str = _COUNT) -> int:
+    """Read an integer; 0 if the option is not given."""
+    if name not in options:
+        return 0
+    match = re.fullmatch(pattern, options[name])
+    if not match:
+        raise LongshipError(
+            f'--{name}: expected a number, got "{options[name]}"', f"write --{name}=4"
+        )
+    return int(match[1])
+
+
+def _nodes_needed(options: Mapping[str, str], has_cores: int, has_gpus: int) -> int:
+    """Return how many nodes Slurm allocates if their number is not requested."""
+    tasks = _number(options, "ntasks") or 1
+    gpus_per_task = _number(options, "gpus-per-task", _GPUS)
+    fitting = (
+        _number(options, "ntasks-per-node"),
+        has_cores // (_number(options, "cpus-per-task") or 1),
+        has_gpus // gpus_per_task if gpus_per_task else 0,
+    )
+    on_each = min((each for each in fitting if each), default=tasks)
+    for_gpus = math.ceil(_number(options, "gpus", _GPUS) / (has_gpus or math.inf))
+    return max(math.ceil(tasks / on_each), for_gpus)
+
+
+def count_gpus(text: str) -> int:
+    """Count the GPUs of a list, such as ``gpu:a100:4``, ``gres:gpu:2`` and ``cpu=48,gres/gpu=8``.
+
+    Slurm lists the total next to the numbers of each type, or only these.
+    """
+    found = [(kind, int(count or 1)) for kind, count in _GPU.findall(text)]
+    totals = [count for kind, count in found if not kind]
+    return totals[0] if totals else sum(count for _, count in found)
+
+
+def gigabytes(text: str) -> float | None:
+    """Read an amount of memory, by default in megabytes; None if it is not one."""
+    match = _MEMORY.fullmatch(text)
+    return float(match[1]) * _GIGABYTES[match[2].upper() or "M"] if match else None
+
+
+def _memory(options: Mapping[str, str], nodes: int, cores: int, gpus: int) -> float:
+    for name, count in (("mem", nodes), ("mem-per-gpu", gpus), ("mem-per-cpu", cores)):
+        if name in options:
+            each = gigabytes(options[name])
+            if each is None or "." in options[name]:  # sbatch takes integers only
+                raise LongshipError(
+                    f'--{name}: expected a size, got "{options[name]}"', f"write --{name}=110G"
+                )
+            return each * count
+    return 0
+
+
+def array_tasks(text: str) -> list[range]:
+    """Return the tasks of ``--array``, such as ``0-7``, ``1,4-10:2`` and ``0-99%5``."""
+    tasks = []
+    for part in text.partition("%")[0].strip("[]").split(",") if text else []:
+        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+        if not match:
+            raise LongshipError(
+                f'--array: expected indices, got "{text}"', "write --array=0-7 or --array=1,4,9%2"
+            )
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        tasks.append(range(first, last + 1, max(step, 1)))
+    return tasks
+
+
+def slurm_facts(text: str, name: str = "") -> dict[str, str]:
+    """Read the output of ``scontrol show job --oneliner``.
+
+    The job's name and arguments can contain newlines, and nothing marks the end of the name, so
+    the name is passed if it is known.
+    """
+    job = text.partition("\nJobId=")[0]  # an array's number stands for all of its tasks
+    named = {"JobName": name} if name and f" JobName={name} " in job else {}
+    if named:
+        job = job.replace(f" JobName={name} ", " ", 1)
+    # between the two are the job's arguments, unquoted
+    head, _, rest = job.partition(" Command=")
+    tail = "WorkDir=" + rest.rpartition(" WorkDir=")[2] if rest else ""
+    facts = {**dict(_FACT.findall(tail)), **dict(reversed(_FACT.findall(head))), **named}
+    if any(each not in facts for each in _NEEDED):
+        raise LongshipError(
+            "standard input is not a job: expected the output of `scontrol show job`",
+            "only jobs run `submit.py begin`; to submit one: python3 submit.py SITE/JOB.sbatch",
+        )
+    return facts
+
+
+def run_name(facts: Mapping[str, str]) -> str:
+    """Return the name of a run directory: the job's ID and name, such as ``123_4-train``."""
+    job = facts["JobId"]
+    if "ArrayTaskId" in facts:
+        job = f"{facts['ArrayJobId']}_{facts['ArrayTaskId']}"
+    name = re.sub(r"[^\w.+-]", "_", facts["JobName"])
+    return f"{job}-{name.encode()[:LONGEST_NAME].decode(errors='ignore')}"
+
+
+def size_of_facts(facts: Mapping[str, str], on_node: str) -> Size:
+    """Return what a running job was allocated.
+
+    SLURM_GPUS_ON_NODE is passed too: salloc does not set it.
+    """
+    nodes = _allocated_nodes(facts)
+    memory = re.search(r"\bmem=([^,\s]+)", _allocated(facts))
+    features = facts.get("Features", "")
+    return Size(
+        name=facts["JobName"],
+        partition=facts["Partition"],
+        qos=facts.get("QOS", ""),
+        account=facts.get("Account", ""),
+        constraint="" if features == "(null)" else features,
+        nodes=nodes,
+        cores=int(facts["NumCPUs"]),
+        gpus=nodes * gpus_per_node(facts, on_node),
+        memory=gigabytes(memory[1]) or 0 if memory else 0,
+        hours=hours(facts["TimeLimit"], "TimeLimit"),
+        jobs=1,
+    )
+
+
+def _allocated(facts: Mapping[str, str]) -> str:
+    return facts.get("AllocTRES") or facts.get("TRES", "")
+
+
+def _allocated_nodes(facts: Mapping[str, str]) -> int:
+    return max(int(facts["NumNodes"].partition("-")[0] or 1), 1)
+
+
+def gpus_per_node(facts: Mapping[str, str], on_node: str) -> int:
+    """Return the number of GPUs on each node; 0 if Slurm counts none."""
+    nodes = _allocated_nodes(facts)
+    per_task = -(-int(facts.get("NumTasks", nodes)) // nodes)
+    for text, times, shared in (
+        (f"gpu:{on_node}", 1, 1),
+        (facts.get("TresPerNode", ""), 1, 1),
+        (facts.get("TresPerJob", ""), 1, nodes),
+        (facts.get("TresPerTask", ""), per_task, 1),
+        (_allocated(facts), 1, nodes),
+    ):
+        count = count_gpus(text)
+        if count:
+            return count * times // shared
+    return 0
+
+
+def processes_per_node(facts: Mapping[str, str], on_node: str, machine: Machine) -> int:
+    """Return how many processes torchrun starts on each node: one for each GPU.
+
+    A job whose GPUs Slurm does not count has all of a node.
+    """
+    return gpus_per_node(facts, on_node) or _gpus_of_a_node(machine, facts["Partition"]) or 1
+
+
+def check_size(size: Size, options: Mapping[str, str], machine: Machine) -> None:
+    """Stop if Slurm would reject the job, or never start it; the hint has the allowed values."""
+    site = machine.site_file
+    for name, allowed in (("partition", machine.partitions), ("qos", machine.qos)):
+        for value in getattr(size, name).split(","):
+            if value and allowed and value not in allowed:
+                hint = f"{suggest(value, list(allowed))}; add missing ones to {site}"
+                raise LongshipError(f"unknown {name} on {machine.name}: {value}", hint)
+    for name in machine.required:
+        names = (name, "mem-per-gpu", "mem-per-cpu") if name == "mem" else (name,)
+        if not any(options.get(each) for each in names):
+            hint = f"add --{name}=VALUE after the job script, or a #SBATCH directive to it"
+            if name == "account":
+                hint = f"set project.account in configuration.toml, or {hint}"
+            raise LongshipError(f"{machine.name} requires --{name}", hint)
+    for what, limits in _limits_of(size, machine):
+        _check_limits(size, what, limits, site)
+    for partition in size.partitions:
+        _check_nodes(size, machine, partition)
+
+
+def _limits_of(size: Size, machine: Machine) -> Iterator[tuple[str, Limits]]:
+    qos = machine.qos.get(size.qos, Limits())
+    own = {name: None for name in LIMIT_NAMES if getattr(qos, name) is not None}
+    for each in size.partitions:
+        if each in machine.partitions:  # a limit of the QOS replaces that of the partition
+            yield f"partition {each}", machine.partitions[each]._replace(**own)
+    yield f"QOS {size.qos}", qos
+
+
+def _check_limits(size: Size, what: str, limits: Limits, site: str) -> None:
+    """Stop if a job is larger or longer than `what`, a partition or a QOS, allows."""
+    if size.hours and limits.max_hours and size.hours > limits.max_hours:
+        raise LongshipError(
+            f"--time={time_text(size.hours)} exceeds the limit of {what}",
+            f"use at most --time={time_text(limits.max_hours)} ({site})",
+        )
+    for unit, count, most in (
+        ("nodes", size.nodes, limits.max_nodes),
+        ("GPUs", size.gpus, limits.max_gpus),
+    ):
+        if most is not None and count > most:
+            raise LongshipError(
+                f"{count} {unit} exceed the limit of {what}", f"use at most {most} ({site})"
+            )
+
+
+def _check_nodes(size: Size, machine: Machine, partition: str) -> None:
+    """Stop if a job requests more GPUs or threads of each node than it has."""
+    limits = machine.partitions.get(partition, Limits())
+    for what, asked, own, common, times in (
+        ("GPUs", size.gpus, limits.gpus_per_node, machine.gpus_per_node, 1),
+        # Slurm counts the threads of a core, unless --threads-per-core=1
+        ("threads", size.cores, limits.cores_per_node, machine.cores_per_node, 2),
+    ):
+        has = times * (common if own is None else own)
+        each = math.ceil(asked / size.nodes)
+        where = f"of {partition} " if own is not None else ""
+        if (has or own == 0) and each > has:
+            raise LongshipError(
+                f"{each} {what} per node requested, but nodes {where}have {has}",
+                f"request fewer, or more nodes ({machine.site_file})",
+            )

@@ -1,0 +1,98 @@
+"""A recorded run is found by its job, and nobody else has changed it."""
+
+import pytest
+from support.requests import RECORD
+
+from lib.jobs.runs import check_own, check_still_there, recorded_run
+from lib.script.errors import LongshipError
+
+
+@pytest.mark.parametrize("name", ["12", "12-train", "path"])
+def test_run_is_named_by_its_job_or_folder(name, runs):
+    other, wanted = runs("121-train"), runs("12-train")
+    runs("12_3-train")
+    assert recorded_run(runs.paths, str(wanted) if name == "path" else name) == wanted
+    assert recorded_run(runs.paths, "121") == other
+
+
+def test_run_is_named_from_the_folder_at_hand(runs, monkeypatch):
+    wanted = runs("12_3-train")
+    monkeypatch.chdir(runs.paths.runs)
+    assert recorded_run(runs.paths, "12_3-train/") == wanted
+    monkeypatch.chdir(wanted)
+    assert recorded_run(runs.paths, ".") == wanted
+
+
+def test_array_is_named_by_its_id_if_it_has_one_task(runs):
+    first = runs("12_3-train")
+    assert recorded_run(runs.paths, "12") == first
+    runs("12_4-train")
+    with pytest.raises(LongshipError) as error:
+        recorded_run(runs.paths, "12")
+    assert str(error.value) == '2 runs are named "12": 12_3-train, 12_4-train'
+    assert error.value.hint.endswith("rerun 12_4-train")
+
+
+def test_run_is_named_by_the_name_of_its_job_if_only_one_has_it(runs):
+    first = runs("12-train-it")
+    assert recorded_run(runs.paths, "train-it") == first
+    runs("13-train-it"), runs("12-train-it.2")
+    for name, newest in (("train-it", "13-train-it"), ("12", "12-train-it.2")):
+        with pytest.raises(LongshipError) as error:
+            recorded_run(runs.paths, name)
+        assert str(error.value) == f'2 runs are named "{name}": 12-train-it, {newest}'
+        assert error.value.hint == f"name one of them: python3 submit.py rerun {newest}"
+
+
+def test_unknown_run_is_told_with_the_newest(runs):
+    with pytest.raises(LongshipError) as error:
+        recorded_run(runs.paths, "7")
+    assert error.value.hint.startswith("there are no runs yet; submit a job: python3 submit.py")
+    for number in range(1, 7):
+        runs(f"{number}-train", written=number)
+    (runs.paths.runs / "7-no_record").mkdir()
+    with pytest.raises(LongshipError) as error:
+        recorded_run(runs.paths, "7")
+    assert str(error.value) == f'no run "7" in {runs.paths.runs}'
+    assert error.value.hint == "newest runs: 6-train, 5-train, 4-train, 3-train, 2-train"
+
+
+def test_run_that_cannot_be_looked_at_is_none(runs, unseen):
+    with pytest.raises(LongshipError, match="no run"):
+        recorded_run(runs.paths, unseen)
+
+
+def test_image_that_cannot_be_looked_at_is_gone(runs, unseen):
+    run = runs("12-train", record={**RECORD, "image": unseen})
+    with pytest.raises(LongshipError, match="the image of run 12-train no longer exists: /x"):
+        check_still_there(run)
+
+
+@pytest.mark.parametrize("name", ["*", "1*", "[1]", "?"])
+def test_pattern_is_no_name(name, runs):
+    runs("1-train")
+    with pytest.raises(LongshipError, match="no run"):
+        recorded_run(runs.paths, name)
+
+
+@pytest.mark.parametrize(
+    "name", ["record.json", "launcher", "repositories", "repositories/a.commit"]
+)
+def test_file_of_a_run_that_somebody_else_can_change_stops_it(name, runs):
+    own = runs("7-a")
+    (own / "repositories").mkdir(exist_ok=True)
+    file = own / name
+    if not file.exists():
+        file.write_text("x")
+    file.chmod(0o775)
+    with pytest.raises(LongshipError, match=f"other users can write to {file}, ") as raised:
+        check_own(own)
+    assert raised.value.hint.startswith("they may have changed the run: submit the job again: ")
+
+
+def test_files_that_a_program_wrote_into_a_run_do_not_stop_it(runs):
+    """With umask 002: nothing of a re-run reads W&B's directory."""
+    own = runs("7-a")
+    (own / "wandb").mkdir()
+    (own / "wandb").chmod(0o775)
+    check_own(own)
