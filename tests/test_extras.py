@@ -83,8 +83,7 @@ def test_functions_of_bash_are_called_from_their_floor_or_above(path):
         words = [each for each in values if isinstance(each, str)]
     else:
         words = re.findall(r"\w+", re.sub(r"^ *#.*", "", text, flags=re.M))
-    found = {each for each in words if FLOOR_OF.get(each, 0) > floor(path)}
-    assert found - {"usage_start"} == set()  # of the sampler, which becomes a hook
+    assert {each for each in words if FLOOR_OF.get(each, 0) > floor(path)} == set()
 
 
 # What the core prints, as its plans: each command in a clone of its own, without an extra.

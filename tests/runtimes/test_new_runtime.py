@@ -86,7 +86,7 @@ def clone(root, session_environment, tmp_path_factory):
     program.chmod(0o755)
     environment = dict(session_environment, PATH=f"{program.parent}:{session_environment['PATH']}")
     clone = Clone(root, folder / "it's a clone", environment)
-    (clone.root / "extras/tent").mkdir()
+    (clone.root / "extras/tent").mkdir(parents=True)
     (clone.root / "extras/tent/tent.py").write_text(PYTHON)
     (clone.root / "extras/tent/tent.bash").write_text(BASH)
     (clone.root / "mine.def").write_text("TENT=first\n")
