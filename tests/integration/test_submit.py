@@ -418,6 +418,6 @@ def test_status_fits_a_terminal(own):
 
 def test_help_names_all_that_it_does(jobs):
     said = jobs.submit("--help").stdout
-    for word in ("--chain", "--after", "--yes", "--dry-run", "status", "rerun RUN", ".salloc"):
+    for word in ("--chain", "--after", "--yes", "--dry-run", "status", ".salloc"):
         assert word in said
     assert jobs.submit(LOCAL, "--help").stdout == said
