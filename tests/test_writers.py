@@ -31,7 +31,7 @@ PLAIN = {
         lib/jobs/freeze_worker.py: keep _write _restore record
     """,
     "in a closed directory of the run": """
-        lib/jobs/ssh.bash: ssh_configure_server ssh_configure_client
+        extras/interactive/ssh.bash: ssh_configure_server ssh_configure_client
     """,
     "in a temporary directory of its own, which is closed": """
         lib/jobs/working_tree.py: _borrow

@@ -16,7 +16,7 @@ from lib.script.errors import LongshipError, suggest
 # The machine in a job script; one that builds something starts no run.
 _STARTS = re.compile(r"^start_job ([\w-]+)", re.MULTILINE)
 _BUILDS = re.compile(r"\.py --machine ([\w-]+)")
-_SERVES = re.compile(r"^serve_(ssh|jupyter)\b", re.MULTILINE)
+_SERVES = re.compile(r"^serve_(\w+)", re.MULTILINE)
 _SHARDS = re.compile(r"^srun .* shard\b", re.MULTILINE)
 # The scripts of a stack, and the step of its settings that each reads.
 _STEPS = {

@@ -8,7 +8,7 @@ TASK_PREFIX=() # a command of the site before the launcher; never from the calle
 # serve_ssh MACHINE: accept connections with a key of this job until the job ends.
 serve_ssh() {
   local -r name=longship-$1 port=$((10000 + SLURM_JOB_ID % 10000)) # MASTER_PORT is for what runs in a session
-  local -r login=$USER@${SLURM_SUBMIT_HOST:-LOGIN_NODE} sessions=$LONGSHIP_ROOT/lib/jobs/inside/ssh_sessions.py
+  local -r login=$USER@${SLURM_SUBMIT_HOST:-LOGIN_NODE} sessions=$LONGSHIP_ROOT/extras/interactive/inside/ssh_sessions.py
   local python served sshd socket
   sshd=$(PATH=$PATH:/usr/sbin:/usr/local/sbin:/sbin && type -P sshd) ||
     fail "sshd not found on $SLURMD_NODENAME" \

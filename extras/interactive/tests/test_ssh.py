@@ -11,7 +11,7 @@ from support import processes
 from lib import ROOT
 from lib.script.render import render
 
-SESSIONS = f"{ROOT}/lib/jobs/inside/ssh_sessions.py"
+SESSIONS = f"{ROOT}/extras/interactive/inside/ssh_sessions.py"
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_sessions_begin_with_the_python_of_the_job(serve, tmp_path):
         program.chmod(0o755)
     done = serve("longship_python='/clone/.venv/bin/python'", "serve_ssh jwb")
     assert done.returncode == 0, done.stderr
-    sessions = "'/the clone/lib/jobs/inside/ssh_sessions.py'"
+    sessions = "'/the clone/extras/interactive/inside/ssh_sessions.py'"
     start = f"ForceCommand exec '/clone/.venv/bin/python' {sessions} connect longship-7-"
     assert f"\n{start}" in (tmp_path / "ssh/config").read_text()
 
