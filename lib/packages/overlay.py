@@ -80,7 +80,7 @@ def build_lines(
         *requirement_lines(env, offline=offline),
         "",
         call("overlay_build", "force" if force else "", packages.installer, paths.tools / "uv"),
-        call("next_step", _next_step(env, offline)),
+        call("next_step", _next_step(env.packages, offline)),
     ]
 
 
@@ -117,10 +117,10 @@ def _image_record(env: Environment) -> str:
     return f"{pinned(active_image(env.runtime, env.source, env.paths))}.json"
 
 
-def _next_step(env: Environment, offline: bool) -> str:
+def _next_step(packages: Packages, offline: bool) -> str:
     """Return the next command: for the venv above the overlay, if there is one."""
-    if len(env.packages.steps) == 1:
-        return data_command(env.settings)
+    if len(packages.steps) == 1:
+        return data_command(packages.settings)
     return f"python3 set_up.py {'offline' if offline else 'install'}"
 
 

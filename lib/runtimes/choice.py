@@ -10,7 +10,7 @@ from lib.configuration.paths import Paths
 from lib.configuration.runtimes import find_runtimes, known_runtime
 from lib.runtimes.environment import Environment, module_lines
 from lib.runtimes.image import can_use, image_name, image_source, image_to_start
-from lib.runtimes.runtime import Runtime, runtime_of
+from lib.runtimes.runtime import runtime_of
 from lib.script.command import call
 from lib.script.errors import LongshipError
 
@@ -22,11 +22,6 @@ class Choice(NamedTuple):
 
     runtime: str
     why: str
-
-
-def module_of(env: Environment) -> Runtime:
-    """Return the module of an environment's runtime."""
-    return runtime_of("pyxis" if env.in_pyxis else env.runtime)
 
 
 def srun_lines(env: Environment) -> list[str]:

@@ -1,6 +1,8 @@
 """Which runtime starts and makes the image."""
 
 import inspect
+import sys
+from pathlib import Path
 
 import pytest
 from support.repository import toml
@@ -17,6 +19,7 @@ from lib.runtimes.choice import (
 from lib.runtimes.runtime import Runtime, runtime_of
 from lib.script.errors import LongshipError
 
+ROOT = Path(__file__).resolve().parents[2]
 ALL = tuple(names_with_images())
 
 
@@ -182,3 +185,17 @@ def test_runtime_that_does_not_exist_is_told_with_those_that_do(layer, repositor
     assert "aptainer" in str(error.value)
     assert error.value.hint.startswith('did you mean "apptainer"? valid values: ')
     assert error.value.hint.endswith(", ".join(runtime_names()))
+
+
+def test_launch_imports_its_own_runtime_alone(repository, run):
+    """The others would take a millisecond each."""
+    repository.write("configuration.toml", '[container]\nruntime = "apptainer"\n')
+    code = (
+        "import runpy, sys; sys.argv = sys.argv[1:]; sys.path[0] = sys.argv[1]\n"
+        "sys.argv.pop(1)\ntry: runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "finally: print(*sys.modules, file=sys.stderr)"
+    )
+    options = [f"--configuration={repository.root}/configuration.toml", "--dry-run", "true"]
+    done = run([sys.executable, "-c", code, ROOT / "container_run.py", ROOT, *options])
+    runtimes = {runtime_of(each).__name__ for each in runtime_names()}
+    assert runtimes & {*done.stderr.split()} == {"lib.runtimes.apptainer"}
