@@ -16,7 +16,7 @@ _ATTEMPT = b"\nlongship: run "
 _STEP = re.compile(
     rb"(?i)(?<!\bto )(?:\b|(?<=\dm))(?:step|iteration|checkpoint)[-_:= ]*(\d+)(?!\.?\d)"
 )
-_CAUSE = re.compile(rb"longship: the ranks cannot continue: .*")  # lib/jobs/watcher.bash
+_CAUSE = re.compile(rb"longship: the ranks cannot continue: .*")  # extras/restarts/watcher.bash
 # What NCCL's RAS prints of a process that does not answer, and of ranks that are behind the others.
 _BEHIND = re.compile(rb"longship: NCCL:.* on node (\S+)(?: managing GPU|\s*$)", re.MULTILINE)
 

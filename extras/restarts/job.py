@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import click
 
+from extras.restarts.watcher import final_messages, watch_limits, with_restarts
 from lib.configuration.schema import Jobs
 from lib.jobs.checks import log_path
 from lib.jobs.options import Option
 from lib.jobs.request import Request
 from lib.jobs.size import Size
 from lib.jobs.start import Start
-from lib.jobs.watcher import final_messages, watch_limits, with_restarts
 from lib.script.command import call
 from lib.script.errors import LongshipError
 from lib.script.records import readable_values
@@ -115,7 +115,7 @@ def start(start: Start) -> Start:
     if not restarts and not silence:
         return start
     spares = min(jobs.spare_nodes, nodes - 1) if restarts else 0
-    kept = [call("job_keep_spares", str(nodes - spares))] if spares else []
+    kept = [call("watch_keep_spares", str(nodes - spares))] if spares else []
     limits = (str(each) for each in (restarts, spares, silence))
     return start._replace(
         record={**start.record, "spare_nodes": str(spares or "")},

@@ -45,12 +45,6 @@ set_rendezvous() {
   export MASTER_ADDR MASTER_PORT
 }
 
-# job_keep_spares NODES: let srun use so many nodes, the first ones; the others are spare.
-job_keep_spares() {
-  export SLURM_JOB_NUM_NODES=$1 SLURM_NNODES=$1
-  unset SLURM_NTASKS SLURM_NPROCS SLURM_TASKS_PER_NODE
-}
-
 # job_set_shape GPUS_PER_NODE: export NUM_NODES and GPUS_PER_NODE.
 job_set_shape() {
   export NUM_NODES=$SLURM_JOB_NUM_NODES GPUS_PER_NODE=$1

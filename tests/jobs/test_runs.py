@@ -171,13 +171,6 @@ def test_site_says_how_nodes_meet_and_what_they_cost(start, repository):
     assert found["code one"] == "/home/me/longship-data/project/repos/one"
 
 
-def test_spare_nodes_are_recorded(start, repository):
-    repository.write("configuration.toml", "jobs.restarts = 1\njobs.spare_nodes = 1\n")
-    found = start(facts())
-    assert (found["nodes"], found["spare_nodes"], found["trained_on"]) == ("2", "1", "1")
-    assert "spare_nodes" not in start(facts(NumNodes="1"))
-
-
 def test_interactive_job_has_no_log_and_its_ranks_are_not_told_apart(start):
     found = start(facts(BatchFlag="0"))
     assert found["file"] == "" and "apart" not in found

@@ -163,7 +163,7 @@ SHOW = """
 set_rendezvous() { printf 'rendezvous\\0%s\\0' "$1"; }
 job_set_shape() { printf 'shape\\0%s\\0' "$1"; }
 job_check_previous() { printf 'chain\\0%s\\0' "$1"; }
-job_keep_spares() { printf 'trained_on\\0%s\\0' "$1"; }
+watch_keep_spares() { printf 'trained_on\\0%s\\0' "$1"; }
 watch_run() { printf 'watched\\0yes\\0'; }
 run_has_begun() { [[ -n ${LONGSHIP_WATCHED:-} ]]; }
 modules_load() { printf 'module\\0%s\\0' "$2"; }

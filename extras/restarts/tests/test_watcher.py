@@ -1,4 +1,4 @@
-"""The decisions after a failed step, and the bash of the watcher: lib/jobs/watcher.{py,bash}."""
+"""The decisions after a failed step, and the bash of the watcher."""
 
 import socket
 import threading
@@ -6,7 +6,7 @@ import threading
 import pytest
 from support.stacks import settings_of
 
-from lib.jobs.watcher import End, decide, watch_limits, with_restarts
+from extras.restarts.watcher import End, decide, watch_limits, with_restarts
 from lib.script.command import array
 from lib.script.errors import LongshipError
 from lib.script.render import render

@@ -16,6 +16,12 @@ declare -gi longship_spares=0
 # the job as Slurm's commands take it: the last task of an array that starts has the ID of the whole array
 declare -g longship_job=''
 
+# watch_keep_spares NODES: let srun use so many nodes, the first ones; the others are spare.
+watch_keep_spares() {
+  export SLURM_JOB_NUM_NODES=$1 SLURM_NNODES=$1
+  unset SLURM_NTASKS SLURM_NPROCS SLURM_TASKS_PER_NODE
+}
+
 # watch_run RESTARTS SPARES SILENCE LOG MESSAGES: run the rest of the job script until no decision starts it again, and exit
 # with its code. SILENCE is in seconds, 0 for never; MESSAGES is for grep -E.
 watch_run() {

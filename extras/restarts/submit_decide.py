@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
+from extras.restarts.watcher import decide as decide_on
+from extras.restarts.watcher import end_of_step
 from lib.configuration.partitions import hours
-from lib.jobs.watcher import decide as decide_on
-from lib.jobs.watcher import end_of_step
 from lib.script.execute import output
 from lib.script.records import readable_values, seconds_between
 
