@@ -37,8 +37,8 @@ CACHE = re.compile(r"\w*TMPDIR=|(APPTAINER|SINGULARITY|ENROOT)_(?!USERNS)|PARALL
         ("apptainer", "oci-archive:{file}.tar", "apptainer build --force --arch amd64 partial oci"),
     ],
 )
-def test_image_is_made_by(runtime, image, line, runs):
-    found = runs(runtime, image)
+def test_image_is_made_by(runtime, image, line, built_by):
+    found = built_by(runtime, image)
     assert any(each.startswith(line) for each in found), found
 
 

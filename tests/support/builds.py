@@ -38,7 +38,7 @@ def build(repository, runtime, image="docker://x/base:1", site="", **given):
 
 
 @pytest.fixture
-def runs(repository, run, tmp_path):
+def built_by(repository, run, tmp_path):
     """Give a function that says what a build runs; {file} is a path without its ending."""
 
     def said(runtime, image, **given):
