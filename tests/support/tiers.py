@@ -45,11 +45,11 @@ OF_PODMAN = {
 
 # What takes a minute or more, the longest first: at the end no process waits for another one.
 LONG = (
-    *("doctor_job", "test_train", "test_repositories", "test_air_gap", "docker", "test_watcher"),
-    *("test_doctor", "test_stack_tokenizers", "test_jobs_interactive", "test_container_kills"),
-    *("test_job_sites", "doctor_site", "test_set_up", "test_stack_pytorch", "podman"),
-    *("test_overlays", "test_preprocess_data", "test_bundle", "test_repository_kills"),
-    *("test_submit", "test_jobs", "test_pyxis"),
+    *("test_jobs", "test_repositories", "test_doctor", "test_offline_packages", "test_overlays"),
+    *("test_train", "test_submit", "test_container_kills", "docker", "test_bundle"),
+    *("test_job_sites", "test_watcher", "test_set_up", "test_build_container", "doctor_site"),
+    *("test_preprocess_data", "test_assets", "test_air_gap", "test_jobs_interactive"),
+    *("test_contributing", "test_repository_kills", "test_pyxis", "test_move_built_container"),
 )
 
 

@@ -230,6 +230,7 @@ def test_signals_reach_the_step_and_end_the_watcher(watched):
     assert "attempts" not in record
 
 
+@pytest.mark.slow  # for minutes Slurm says nothing; as a faulty node above
 @pytest.mark.root
 @pytest.mark.only_root
 def test_node_whose_slurmd_does_not_answer_is_excluded(root, slurm, tmp_path):
